@@ -1,0 +1,23 @@
+# SPDX-License-Identifier: Apache-2.0
+#
+# What `cmake --install` puts in a prefix: the library, include/quire, the tool, and the package that
+# find_package(quire) reads. A project that adds quire as a subdirectory installs nothing of it.
+if(NOT PROJECT_IS_TOP_LEVEL)
+  return()
+endif()
+
+include(CMakePackageConfigHelpers)
+include(GNUInstallDirs)
+
+set(quire_package_dir ${CMAKE_INSTALL_LIBDIR}/cmake/quire)
+
+install(TARGETS quire EXPORT quire-targets INCLUDES DESTINATION ${CMAKE_INSTALL_INCLUDEDIR})
+install(DIRECTORY include/quire DESTINATION ${CMAKE_INSTALL_INCLUDEDIR} FILES_MATCHING PATTERN "*.h")
+install(EXPORT quire-targets NAMESPACE quire:: DESTINATION ${quire_package_dir})
+
+configure_package_config_file(cmake/quire-config.cmake.in quire-config.cmake
+  INSTALL_DESTINATION ${quire_package_dir})
+# Before 1.0 a minor version may change the API.
+write_basic_package_version_file(quire-config-version.cmake COMPATIBILITY SameMinorVersion)
+install(FILES ${PROJECT_BINARY_DIR}/quire-config.cmake ${PROJECT_BINARY_DIR}/quire-config-version.cmake
+  DESTINATION ${quire_package_dir})

@@ -1,0 +1,63 @@
+# SPDX-License-Identifier: Apache-2.0
+#
+# How every target of this project is compiled, and the functions that declare tests and benchmarks.
+
+# Sanitizers must cover everything that is linked together, so they are set for the directory, not for a target.
+if(QUIRE_SANITIZE)
+  add_compile_options(-fsanitize=${QUIRE_SANITIZE} -fno-omit-frame-pointer -fno-sanitize-recover=all)
+  add_link_options(-fsanitize=${QUIRE_SANITIZE})
+endif()
+
+# The thread sanitizer of GCC 12 cannot place its shadow memory where the kernel randomises addresses widely, so its
+# tests run without randomisation, where that is allowed.
+if(QUIRE_SANITIZE MATCHES "thread")
+  execute_process(COMMAND setarch -R true RESULT_VARIABLE setarch_result OUTPUT_QUIET ERROR_QUIET)
+  if(setarch_result EQUAL 0)
+    set(QUIRE_TEST_LAUNCHER setarch -R)
+  endif()
+endif()
+
+# Language level and warnings of quire's own code. Nothing of this reaches the code of a user of the library.
+function(quire_target_defaults target)
+  target_compile_features(${target} PRIVATE cxx_std_20)
+  set_target_properties(${target} PROPERTIES CXX_EXTENSIONS OFF)
+  # -Wsign-conversion is left out: it asks for a cast at every use of a container's index and finds little else.
+  # -Wmissing-field-initializers too: members with defaults are left out of designated initialisers on purpose.
+  target_compile_options(${target} PRIVATE
+    -Wall -Wextra -Wpedantic -Wshadow -Wconversion -Wno-sign-conversion -Wno-missing-field-initializers
+    -Wnon-virtual-dtor -Woverloaded-virtual
+    $<$<CXX_COMPILER_ID:Clang>:-Wthread-safety>
+    $<$<BOOL:${QUIRE_WARNINGS_AS_ERRORS}>:-Werror>)
+endfunction()
+
+# quire_add_test(<name> SOURCES <file>... [LIBS <target>...] [THREADS])
+#
+# One GoogleTest binary and one ctest entry of the same name. THREADS marks a test that starts threads: only those are
+# built and run under the thread sanitizer, which has nothing to say about the others.
+function(quire_add_test name)
+  cmake_parse_arguments(PARSE_ARGV 1 arg "THREADS" "" "SOURCES;LIBS")
+  if(NOT QUIRE_BUILD_TESTS OR (QUIRE_SANITIZE MATCHES "thread" AND NOT arg_THREADS))
+    return()
+  endif()
+  add_executable(${name} ${arg_SOURCES})
+  quire_target_defaults(${name})
+  target_link_libraries(${name} PRIVATE quire_testing quire_internal GTest::gtest_main ${arg_LIBS})
+  # For what tests share among themselves: "tests/cache/cache_fixture.h".
+  target_include_directories(${name} PRIVATE ${PROJECT_SOURCE_DIR})
+  add_test(NAME ${name} COMMAND ${QUIRE_TEST_LAUNCHER} $<TARGET_FILE:${name}>)
+  set_tests_properties(${name} PROPERTIES TIMEOUT 300)
+  if(arg_THREADS)
+    set_tests_properties(${name} PROPERTIES LABELS threads)
+  endif()
+endfunction()
+
+# quire_add_benchmark(<name> SOURCES <file>... [LIBS <target>...])
+#
+# One Google Benchmark binary, named bench_<name> beside the others in bin/.
+function(quire_add_benchmark name)
+  cmake_parse_arguments(PARSE_ARGV 1 arg "" "" "SOURCES;LIBS")
+  add_executable(bench_${name} ${arg_SOURCES})
+  quire_target_defaults(bench_${name})
+  target_link_libraries(bench_${name} PRIVATE
+    quire_testing quire_internal benchmark::benchmark_main ${arg_LIBS})
+endfunction()

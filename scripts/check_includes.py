@@ -1,0 +1,232 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
+"""Checks who includes whom, and says which include breaks which rule.
+
+    check_includes.py <repository>    checks every C++ source in it; status 1 when a rule is broken
+    check_includes.py --self-test     checks that good includes pass and bad ones are found
+
+It needs no more of Python than Debian's python3-minimal has.
+"""
+
+import os
+import re
+import sys
+
+# Which modules of src/ a module may include besides itself, and of include/quire everything but cache.h. The order is
+# from the bottom up: a module never includes one that stands below it in this table.
+MODULES = {
+    "base": [],
+    "layout": ["base"],
+    "pool": ["base", "layout"],
+    "prefix": ["base", "layout"],
+    "policy": ["base", "layout"],
+    "attention": ["base", "layout"],
+    "wire": ["base", "layout"],
+    "kernels": ["base", "layout"],
+    "store": ["base", "layout", "wire", "kernels"],
+    "sequence": ["base", "layout", "pool", "prefix"],
+    "transfer": ["base", "layout", "store"],
+    "cache": ["base", "layout", "pool", "prefix", "policy", "attention", "wire", "kernels", "store", "sequence",
+              "transfer"],
+    "testing": ["base", "layout", "pool", "prefix", "policy", "attention", "wire", "kernels", "store", "sequence",
+                "transfer"],
+}
+
+# The headers of other projects, by how their names begin, and who may include them. `test` stands for tests and
+# benchmarks, `tool` for tools/, `src` for every module of the library, `public` for include/quire.
+THIRD_PARTY = {
+    "tl/": {"public", "src", "test", "tool"},
+    "xxhash.h": {"src", "test"},
+    "CLI/": {"tool"},
+    "fmt/": {"tool"},
+    "gtest/": {"test"},
+    "gmock/": {"test"},
+    "rapidcheck": {"test"},
+    "benchmark/": {"test"},
+}
+
+# Folders whose code sees what a user sees.
+USERS = ("tools", "bindings", "integrations", "examples", os.path.join("tests", "consumer"))
+
+SOURCE = re.compile(r"\.(h|cc|cu|cuh)$")
+INCLUDE = re.compile(r'^[ \t]*#[ \t]*include[ \t]*([<"])([^>"]+)[>"]', re.MULTILINE)
+STANDARD_CPP = re.compile(r"^[a-z_0-9]+$")  # <vector>
+SYSTEM = re.compile(r"^((sys|linux|arpa|netinet)/)?[a-z0-9_]+\.h$")  # <sys/mman.h>, <immintrin.h>
+CUDA = re.compile(r"^(cuda|cub/|cooperative_groups|nv)")
+
+
+def kind_of(path):
+    """What a file is: public, a module's name, test or tool. None for files without rules."""
+    parts = path.split(os.sep)
+    if any(path.startswith(folder + os.sep) for folder in USERS):
+        return "tool"
+    if path.endswith("_test.cc") or parts[0] in ("tests", "bench"):
+        return "test"
+    if path.startswith(os.path.join("include", "quire") + os.sep):
+        return "public"
+    if parts[0] == "src" and len(parts) > 2:
+        return parts[1]
+    return None
+
+
+def broken_rule(path, bracket, name, exists):
+    """The rule that `#include <name>` or `#include "name"` in `path` breaks, or None. `exists` answers for paths."""
+    kind = kind_of(path)
+    if kind is None:
+        return "the file is in no module: a source belongs in src/<module>/"
+    if kind not in MODULES and kind not in ("public", "test", "tool"):
+        return f"the module {kind} is not in the table of scripts/check_includes.py"
+
+    if bracket == "<":
+        return broken_rule_of_foreign_header(path, kind, name)
+    if ".." in name.split("/"):
+        return "includes go by the path from src/ or include/, in tests also by tests/…, never through .."
+    if name.startswith("quire/"):
+        return broken_rule_of_public_header(path, kind, name, exists)
+    if kind == "public":
+        return "a public header includes public headers only, by their path quire/…"
+    if kind in ("tool", "test") and exists(os.path.join(os.path.dirname(path), name)):
+        return None
+    if kind == "test" and name.startswith("tests/") and exists(name):
+        return None
+    if not exists(os.path.join("src", name)):
+        return "there is no such file under src/ or include/; other projects' headers go in <>"
+
+    module = name.split("/")[0]
+    if kind == "test" or module == kind:
+        return None
+    if kind == "tool":
+        if module == "wire" and os.path.basename(path).startswith("inspect"):
+            return None
+        return "tools, bindings, integrations and examples include include/quire only"
+    if module == "testing":
+        return "only tests and benchmarks include testing"
+    if module not in MODULES[kind]:
+        may = ", ".join(MODULES[kind]) or "no other module"
+        return f"{kind} may include {may}, not {module}"
+    return None
+
+
+def broken_rule_of_public_header(path, kind, name, exists):
+    if not exists(os.path.join("include", name)):
+        return "there is no such public header"
+    # cache.h and quire.h, which includes it, stand above all modules but their own.
+    is_below_cache = kind in MODULES and kind != "cache"
+    is_value_header = kind == "public" and os.path.basename(path) not in ("cache.h", "quire.h")
+    if name in ("quire/cache.h", "quire/quire.h") and (is_below_cache or is_value_header):
+        return f"{name} is above {'the other public headers' if is_value_header else kind}"
+    return None
+
+
+def broken_rule_of_foreign_header(path, kind, name):
+    if name.startswith("quire/"):
+        return "quire's own headers go in quotes"
+    if STANDARD_CPP.match(name):
+        return None
+    role = "src" if kind in MODULES else kind
+    for prefix, roles in THIRD_PARTY.items():
+        if name.startswith(prefix):
+            return None if role in roles or (kind == "testing" and "test" in roles) else f"{name} is not for {kind}"
+    if CUDA.match(name):
+        return None if path.endswith((".cu", ".cuh")) else "only .cu and .cuh files include CUDA headers"
+    if role == "public":
+        return "a public header includes the standard library, tl::expected and quire/… only"
+    if SYSTEM.match(name):
+        return None
+    return "the header is not in the table of scripts/check_includes.py"
+
+
+def sources_in(root):
+    for folder, folders, files in os.walk(root):
+        folders[:] = sorted(f for f in folders if f != "build" and not f.startswith("."))
+        for file in sorted(files):
+            if SOURCE.search(file):
+                yield os.path.relpath(os.path.join(folder, file), root)
+
+
+def check(root):
+    file_count = include_count = error_count = 0
+    for path in sources_in(root):
+        file_count += 1
+        with open(os.path.join(root, path), encoding="utf-8") as file:
+            text = file.read()
+        for match in INCLUDE.finditer(text):
+            include_count += 1
+            bracket, name = match.groups()
+            rule = broken_rule(path, bracket, name, lambda p: os.path.exists(os.path.join(root, p)))
+            if rule:
+                error_count += 1
+                line = text.count("\n", 0, match.start()) + 1
+                close = ">" if bracket == "<" else '"'
+                print(f"{path}:{line}: #include {bracket}{name}{close}: {rule}")
+    print(f"{include_count} includes in {file_count} files, {error_count} against the rules")
+    return error_count == 0 and file_count > 0
+
+
+def self_test():
+    good = [
+        ("include/quire/types.h", "<cstdint>"),
+        ("include/quire/result.h", "<tl/expected.hpp>"),
+        ("include/quire/cache.h", '"quire/types.h"'),
+        ("include/quire/quire.h", '"quire/cache.h"'),
+        ("src/base/hash.cc", "<xxhash.h>"),
+        ("src/base/hash.cc", "<sys/mman.h>"),
+        ("src/pool/page_pool.cc", '"pool/page_pool.h"'),
+        ("src/pool/page_pool.cc", '"base/check.h"'),
+        ("src/sequence/sequence.cc", '"prefix/prefix_tree.h"'),
+        ("src/cache/cache.cc", '"quire/cache.h"'),
+        ("src/cache/cache.cc", '"prefix/prefix_tree.h"'),
+        ("src/kernels/gather.cu", "<cuda_runtime.h>"),
+        ("src/pool/page_pool_test.cc", '"testing/workloads.h"'),
+        ("src/pool/page_pool_test.cc", "<gtest/gtest.h>"),
+        ("tests/model/tree_model_test.cc", '"prefix/prefix_tree.h"'),
+        ("tests/model/cache_model_test.cc", '"tests/cache/cache_fixture.h"'),
+        ("bench/lookup.cc", "<benchmark/benchmark.h>"),
+        ("tools/quire/main.cc", '"commands.h"'),
+        ("tools/quire/main.cc", "<CLI/CLI.hpp>"),
+        ("tools/quire/inspect.cc", '"wire/page_file.h"'),
+    ]
+    bad = [
+        ("include/quire/types.h", '"base/check.h"'),
+        ("include/quire/types.h", '"quire/cache.h"'),
+        ("include/quire/types.h", "<unistd.h>"),
+        ("include/quire/types.h", "<fmt/format.h>"),
+        ("src/base/check.cc", '"pool/page_pool.h"'),
+        ("src/base/check.cc", '"quire/cache.h"'),
+        ("src/pool/page_pool.cc", '"prefix/prefix_tree.h"'),
+        ("src/prefix/prefix_tree.cc", '"policy/lru.h"'),
+        ("src/prefix/prefix_tree.cc", '"../base/check.h"'),
+        ("src/prefix/prefix_tree.cc", '"prefix/no_such_file.h"'),
+        ("src/prefix/prefix_tree.cc", "<quire/types.h>"),
+        ("src/prefix/prefix_tree.cc", "<boost/any.hpp>"),
+        ("src/store/host_store.cc", "<cuda_runtime.h>"),
+        ("src/transfer/queue.cc", '"pool/page_pool.h"'),
+        ("src/cache/cache.cc", '"testing/workloads.h"'),
+        ("src/cache/cache.cc", "<gtest/gtest.h>"),
+        ("src/testing/workloads.cc", '"cache/cache_impl.h"'),
+        ("src/cache/cache.cc", '"tests/cache/cache_fixture.h"'),
+        ("src/strange/new.cc", "<vector>"),
+        ("src/stray.cc", "<vector>"),
+        ("tools/quire/tree.cc", '"prefix/prefix_tree.h"'),
+        ("tools/quire/tree.cc", '"wire/page_file.h"'),
+        ("tests/consumer/main.cc", '"base/check.h"'),
+    ]
+    existing = {
+        "include/quire/types.h", "include/quire/cache.h", "src/base/check.h", "src/pool/page_pool.h",
+        "src/prefix/prefix_tree.h", "src/policy/lru.h", "src/testing/workloads.h", "src/cache/cache_impl.h",
+        "src/wire/page_file.h", "tools/quire/commands.h", "tests/cache/cache_fixture.h",
+    }
+    wrong = []
+    for cases, want_broken in ((good, False), (bad, True)):
+        for path, include in cases:
+            rule = broken_rule(path, include[0], include[1:-1], existing.__contains__)
+            if bool(rule) != want_broken:
+                wrong.append(f"{path}: #include {include}: {rule or 'was let through'}")
+    print("\n".join(wrong) if wrong else f"{len(good)} good and {len(bad)} bad includes are told apart")
+    return not wrong
+
+
+if __name__ == "__main__":
+    if len(sys.argv) != 2:
+        sys.exit(__doc__)
+    sys.exit(0 if (self_test() if sys.argv[1] == "--self-test" else check(sys.argv[1])) else 1)

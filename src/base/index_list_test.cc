@@ -1,0 +1,132 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "base/index_list.h"
+
+#include <algorithm>
+#include <cstdint>
+#include <vector>
+
+#include <gtest/gtest.h>
+
+#include "testing/seeded_run.h"
+
+namespace quire {
+namespace {
+
+using Indices = std::vector<std::uint32_t>;
+
+Indices elements(const IndexList& list) {
+  Indices found;
+  for (std::uint32_t i = list.front(); i != IndexList::kNone; i = list.next(i)) found.push_back(i);
+  EXPECT_EQ(found.size(), list.size());
+  return found;
+}
+
+class IndexListTest : public ::testing::Test {
+ protected:
+  IndexListTest() { EXPECT_TRUE(list_.reserve(10).has_value()); }
+
+  IndexList list_;
+};
+
+TEST_F(IndexListTest, IsEmptyAtFirst) {
+  EXPECT_EQ(list_.size(), 0U);
+  EXPECT_EQ(list_.front(), IndexList::kNone);
+  for (std::uint32_t i = 0; i < 10; ++i) EXPECT_FALSE(list_.contains(i));
+}
+
+TEST_F(IndexListTest, KeepsTheOrderOfPushing) {
+  for (const std::uint32_t i : {3U, 0U, 9U}) list_.push_back(i);
+  EXPECT_EQ(elements(list_), (Indices{3, 0, 9}));
+  EXPECT_TRUE(list_.contains(0));
+  EXPECT_FALSE(list_.contains(1));
+}
+
+TEST_F(IndexListTest, InsertsDirectlyBehindAnAnchor) {
+  list_.push_back(1);
+  list_.push_back(2);
+  list_.insert_after(1, 5);
+  list_.insert_after(2, 6);
+  EXPECT_EQ(elements(list_), (Indices{1, 5, 2, 6}));
+  list_.push_back(7);
+  EXPECT_EQ(elements(list_), (Indices{1, 5, 2, 6, 7}));
+}
+
+TEST_F(IndexListTest, RemovesFromTheFrontTheMiddleAndTheEnd) {
+  for (std::uint32_t i = 0; i < 5; ++i) list_.push_back(i);
+  list_.remove(2);
+  EXPECT_EQ(elements(list_), (Indices{0, 1, 3, 4}));
+  list_.remove(0);
+  EXPECT_EQ(elements(list_), (Indices{1, 3, 4}));
+  list_.remove(4);
+  EXPECT_EQ(elements(list_), (Indices{1, 3}));
+}
+
+TEST_F(IndexListTest, WhatWasRemovedCanComeBack) {
+  list_.push_back(0);
+  list_.push_back(1);
+  list_.remove(0);
+  list_.push_back(0);
+  EXPECT_EQ(elements(list_), (Indices{1, 0}));
+}
+
+TEST_F(IndexListTest, RemovingTheOnlyElementLeavesAnEmptyList) {
+  list_.push_back(4);
+  list_.remove(4);
+  EXPECT_EQ(elements(list_), Indices{});
+  list_.push_back(4);
+  EXPECT_EQ(elements(list_), (Indices{4}));
+}
+
+TEST_F(IndexListTest, ReservingMoreKeepsTheElements) {
+  list_.push_back(9);
+  list_.push_back(0);
+  ASSERT_TRUE(list_.reserve(1'000'000).has_value());
+  EXPECT_EQ(elements(list_), (Indices{9, 0}));
+  list_.push_back(999'999);
+  EXPECT_EQ(elements(list_), (Indices{9, 0, 999'999}));
+}
+
+TEST_F(IndexListTest, ReservingLessKeepsTheElementsAndTheRoom) {
+  list_.push_back(9);
+  ASSERT_TRUE(list_.reserve(1).has_value());
+  EXPECT_EQ(elements(list_), (Indices{9}));
+  list_.push_back(8);
+  EXPECT_EQ(elements(list_), (Indices{9, 8}));
+}
+
+TEST_F(IndexListTest, AgreesWithAVectorAfterEveryStep) {
+  testing::Random random(1);
+  Indices twin;
+  for (std::uint32_t step = 0; step < 10'000; ++step) {
+    const std::uint32_t index = random.below(10);
+    const auto found = std::ranges::find(twin, index);
+    if (found != twin.end()) {
+      list_.remove(index);
+      twin.erase(found);
+    } else if (twin.empty() || random.below(2) == 0) {
+      list_.push_back(index);
+      twin.push_back(index);
+    } else {
+      const std::uint32_t position = random.below(static_cast<std::uint32_t>(twin.size()));
+      list_.insert_after(twin[position], index);
+      twin.insert(twin.begin() + position + 1, index);
+    }
+    ASSERT_EQ(elements(list_), twin);
+  }
+}
+
+using IndexListDeathTest = IndexListTest;
+
+TEST_F(IndexListDeathTest, PushingAnElementTwiceStopsTheProgram) {
+  list_.push_back(1);
+  EXPECT_DEATH(list_.push_back(1), "inserting what is already in the list");
+  list_.push_back(2);
+  EXPECT_DEATH(list_.insert_after(1, 2), "inserting what is already in the list");
+}
+
+TEST_F(IndexListDeathTest, RemovingWhatIsNotThereStopsTheProgram) {
+  EXPECT_DEATH(list_.remove(1), "removing what is not in the list");
+}
+
+}  // namespace
+}  // namespace quire
