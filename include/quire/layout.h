@@ -1,0 +1,264 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// From the shape of a model to bytes. A ModelLayout is a list of cache groups: layers whose pages move
+// together. A group declares what one token stores in one layer as a list of components (K and V, one latent
+// row, a record of opaque bytes), so that new kinds of entries are data. PageGeometry says how many bytes a
+// page of a group has on one tensor-parallel rank; PoolGeometry says where in a pool each of them lies:
+//
+//     page-first   page 0: [layer 0: [k][v]][layer 1: [k][v]]…   page 1: …    a page moves in one copy
+//     layer-first  layer 0: [page 0: [k][v]][page 1: [k][v]]…    layer 1: …   as in engines' own tensors
+//
+// All types here are immutable once made. The factories check sizes once; what they return cannot overflow.
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <span>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include "quire/result.h"
+#include "quire/types.h"
+
+namespace quire {
+
+/// What a component is made of. Bytes is opaque: records whose inside only the kernels know.
+enum class ElementType : std::uint8_t { Bf16, Fp16, Fp32, Fp8, Int8, Bytes };
+
+/// "bf16", "fp16", …
+[[nodiscard]] constexpr std::string_view to_string(ElementType element) {
+  switch (element) {
+    case ElementType::Bf16:
+      return "bf16";
+    case ElementType::Fp16:
+      return "fp16";
+    case ElementType::Fp32:
+      return "fp32";
+    case ElementType::Fp8:
+      return "fp8";
+    case ElementType::Int8:
+      return "int8";
+    case ElementType::Bytes:
+      return "bytes";
+  }
+  return "unknown";
+}
+
+/// Size of one element; 0 for a value that is no ElementType.
+[[nodiscard]] constexpr std::uint32_t element_bytes(ElementType element) {
+  switch (element) {
+    case ElementType::Fp32:
+      return 4;
+    case ElementType::Bf16:
+    case ElementType::Fp16:
+      return 2;
+    case ElementType::Fp8:
+    case ElementType::Int8:
+    case ElementType::Bytes:
+      return 1;
+  }
+  return 0;
+}
+
+/// What tensor-parallel ranks do with a component's heads.
+enum class Sharding : std::uint8_t {
+  Heads,       ///< each rank stores its share of the heads; with more ranks than heads, one head on several ranks
+  Replicated,  ///< each rank stores all of it
+};
+
+/// One part of what a token stores in one layer: `heads` rows of `dim` elements.
+struct Component {
+  std::string name;  ///< unique in its group: "k", "v", "latent"
+  ElementType element = ElementType::Bf16;
+  Sharding sharding = Sharding::Heads;
+  std::uint32_t heads = 1;  ///< of the whole model, before any split over ranks
+  std::uint32_t dim = 0;    ///< elements of one row
+  friend bool operator==(const Component&, const Component&) = default;
+};
+
+/// Which tokens a group keeps.
+enum class GroupKind : std::uint8_t {
+  Full,  ///< every token; to resume at position b it holds [0, b)
+};
+
+[[nodiscard]] constexpr std::string_view to_string(GroupKind kind) {
+  return kind == GroupKind::Full ? "full" : "unknown";
+}
+
+inline constexpr std::uint32_t kLayersMax = 65'536;
+inline constexpr std::uint32_t kComponentsMax = 8;
+
+/// Layers whose pages move together under one retention rule. A layer may belong to several groups.
+struct CacheGroup {
+  std::string name;  ///< unique in its layout
+  GroupKind kind = GroupKind::Full;
+  std::vector<std::uint32_t> layers;  ///< the model's layer numbers, ascending
+  std::vector<Component> components;  ///< 1 to kComponentsMax, in the order they lie in a page
+  friend bool operator==(const CacheGroup&, const CacheGroup&) = default;
+};
+
+/// {first, first + 1, … first + count - 1}, for CacheGroup::layers.
+[[nodiscard]] std::vector<std::uint32_t> layer_range(std::uint32_t first, std::uint32_t count);
+
+/// Order of tokens and heads inside a page's component.
+enum class HeadOrder : std::uint8_t {
+  Nhd,  ///< [token][head][dim]
+  Hnd,  ///< [head][token][dim]
+};
+
+struct PageOptions {
+  std::uint32_t page_tokens = 16;  ///< any number from 1
+  std::uint32_t rank_count = 1;    ///< tensor-parallel ranks
+  HeadOrder head_order = HeadOrder::Nhd;
+};
+
+/// Which of a component's heads one rank stores.
+struct HeadRange {
+  std::uint32_t first = 0;
+  std::uint32_t count = 0;
+  friend bool operator==(HeadRange, HeadRange) = default;
+};
+
+/// Where a component lies in one layer of one page: token t, head h begins at offset + t * token + h * head.
+/// All in bytes; a row is head_bytes long.
+struct ComponentStrides {
+  std::uint64_t offset = 0;
+  std::uint64_t token = 0;
+  std::uint64_t head = 0;
+  std::uint64_t head_bytes = 0;
+};
+
+/// The size and the inside of one group's pages on one rank; every rank has the same. immutable.
+class PageGeometry {
+ public:
+  /// Fails on empty or unnamed parts, on heads that cannot be split over the ranks, and on pages of
+  /// 2^64 bytes or more.
+  [[nodiscard]] static Result<PageGeometry> create(CacheGroup group, const PageOptions& options);
+
+  [[nodiscard]] const CacheGroup& group() const { return group_; }
+  [[nodiscard]] const PageOptions& options() const { return options_; }
+  [[nodiscard]] std::uint32_t layer_count() const { return static_cast<std::uint32_t>(group_.layers.size()); }
+  /// One page, all layers.
+  [[nodiscard]] std::uint64_t page_bytes() const { return layer_bytes_ * group_.layers.size(); }
+  /// One page, one layer.
+  [[nodiscard]] std::uint64_t layer_bytes() const { return layer_bytes_; }
+  /// One token, all layers.
+  [[nodiscard]] std::uint64_t token_bytes() const { return page_bytes() / options_.page_tokens; }
+  /// Whole pages in so many bytes.
+  [[nodiscard]] std::uint64_t page_count_within(std::uint64_t bytes) const { return bytes / page_bytes(); }
+
+  /// One per component, in the group's order.
+  [[nodiscard]] std::span<const ComponentStrides> components() const { return components_; }
+  /// The heads of a component on one rank: consecutive ranks store consecutive heads.
+  [[nodiscard]] HeadRange heads_on_rank(std::uint32_t component_index, std::uint32_t rank_index) const;
+
+ private:
+  PageGeometry() = default;
+
+  CacheGroup group_;
+  PageOptions options_;
+  std::uint64_t layer_bytes_ = 0;
+  std::vector<ComponentStrides> components_;
+};
+
+enum class ByteLayout : std::uint8_t { PageFirst, LayerFirst };
+
+struct PoolOptions {
+  std::uint64_t page_count = 0;
+  ByteLayout byte_layout = ByteLayout::PageFirst;
+};
+
+/// One row of a pool. Layers and components count from 0 in the group, heads from 0 on the rank.
+struct RowLocation {
+  PageId page;
+  std::uint32_t layer_index = 0;
+  std::uint32_t component_index = 0;
+  std::uint32_t token_index = 0;
+  std::uint32_t head_index = 0;
+};
+
+/// A pool as plain numbers of bytes, to be copied into kernel parameters. Where layers have base pointers of
+/// their own (an engine's tensors), leave the layer term out.
+struct PoolStrides {
+  std::uint64_t page = 0;
+  std::uint64_t layer = 0;
+  std::uint32_t component_count = 0;
+  std::array<ComponentStrides, kComponentsMax> components{};
+
+  /// First byte of a row; the location must lie in the pool.
+  [[nodiscard]] constexpr std::uint64_t offset_of(const RowLocation& row) const {
+    const ComponentStrides& component = components[row.component_index];
+    return row.page.value * page + row.layer_index * layer + component.offset + row.token_index * component.token +
+           row.head_index * component.head;
+  }
+};
+
+/// Where every row of a pool lies. immutable. All offsets are below pool_bytes().
+class PoolGeometry {
+ public:
+  /// Fails on no pages, on more pages than PageId can name, and on pools of 2^64 bytes or more.
+  [[nodiscard]] static Result<PoolGeometry> create(PageGeometry page, const PoolOptions& options);
+
+  [[nodiscard]] const PageGeometry& page() const { return page_; }
+  [[nodiscard]] ByteLayout byte_layout() const { return byte_layout_; }
+  [[nodiscard]] std::uint32_t page_count() const { return page_count_; }
+  [[nodiscard]] std::uint64_t pool_bytes() const { return page_count_ * page_.page_bytes(); }
+  [[nodiscard]] const PoolStrides& strides() const { return strides_; }
+  /// As PoolStrides::offset_of, and a location outside the pool stops the program. The row's length is
+  /// page().components()[component_index].head_bytes.
+  [[nodiscard]] std::uint64_t offset_of(const RowLocation& row) const;
+
+ private:
+  explicit PoolGeometry(PageGeometry page) : page_(std::move(page)) {}
+
+  PageGeometry page_;
+  ByteLayout byte_layout_ = ByteLayout::PageFirst;
+  std::uint32_t page_count_ = 0;
+  PoolStrides strides_;
+};
+
+/// A model with one kind of attention layer that stores K and V: MHA, GQA or MQA.
+struct SimpleShape {
+  std::string name = "model";
+  std::uint32_t layers = 0;
+  std::uint32_t kv_heads = 0;
+  std::uint32_t head_dim = 0;
+  ElementType element = ElementType::Bf16;
+};
+
+/// What a model stores: its cache groups. immutable.
+class ModelLayout {
+ public:
+  /// Any groups. Fails on what PageGeometry refuses, on no groups, and on two groups of one name.
+  [[nodiscard]] static Result<ModelLayout> create(std::string name, std::vector<CacheGroup> groups);
+  /// One full group of K and V in every layer.
+  [[nodiscard]] static Result<ModelLayout> simple(const SimpleShape& shape);
+  /// One layer of so many opaque bytes per token, for bookkeeping that never looks inside a page.
+  [[nodiscard]] static Result<ModelLayout> opaque(std::uint32_t token_bytes);
+
+  [[nodiscard]] const std::string& name() const { return name_; }
+  [[nodiscard]] std::span<const CacheGroup> groups() const { return groups_; }
+  /// Layers that some group stores something for.
+  [[nodiscard]] std::uint32_t layer_count() const { return layer_count_; }
+  /// One token in all groups, before any split over ranks.
+  [[nodiscard]] std::uint64_t token_bytes() const { return token_bytes_; }
+  /// A small table of the groups, with the sizes on one rank. Lines end with '\n'.
+  [[nodiscard]] Result<std::string> describe(const PageOptions& options = {}) const;
+
+ private:
+  ModelLayout() = default;
+
+  std::string name_;
+  std::vector<CacheGroup> groups_;
+  std::uint32_t layer_count_ = 0;
+  std::uint64_t token_bytes_ = 0;
+};
+
+/// The layout of a known public model; an unknown name is an error that lists preset_names().
+[[nodiscard]] Result<ModelLayout> preset(std::string_view name);
+/// The names preset() knows.
+[[nodiscard]] std::vector<std::string_view> preset_names();
+
+}  // namespace quire

@@ -1,0 +1,214 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <algorithm>
+#include <cstdint>
+#include <functional>
+#include <initializer_list>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <utility>
+
+#include "base/check.h"
+#include "base/checked.h"
+#include "layout/text.h"
+#include "quire/layout.h"
+
+namespace quire {
+namespace {
+
+struct Factor {
+  std::uint64_t value;
+  std::string_view unit;
+};
+
+// The product, or an error that shows the factors, so that the reader sees which one is absurd.
+Result<std::uint64_t> product(const std::string& what, std::initializer_list<Factor> factors) {
+  std::optional<std::uint64_t> result = 1;
+  std::string shown;
+  for (const Factor& factor : factors) {
+    if (result) result = checked_multiply(*result, factor.value);
+    if (!shown.empty()) shown += " x ";
+    shown.append(with_separators(factor.value)).append(" ").append(factor.unit);
+  }
+  if (result) return *result;
+  return fail(ErrorCode::InvalidArgument, what + " does not fit in 64 bits (" + shown + "): make it smaller");
+}
+
+std::string quoted(std::string_view name) {
+  return "'" + std::string(name) + "'";
+}
+
+Status check_component(const std::string& where, const Component& component) {
+  if (component.name.empty()) {
+    return fail(ErrorCode::InvalidArgument, where + " has a component without a name: name it, as 'k' or 'v'");
+  }
+  const std::string which = where + ": component " + quoted(component.name);
+  if (element_bytes(component.element) == 0) {
+    return fail(ErrorCode::InvalidArgument, which + " has an unknown element type: use an ElementType");
+  }
+  if (component.heads == 0) {
+    return fail(ErrorCode::InvalidArgument, which + " has 0 heads: a row without heads counts as 1");
+  }
+  if (component.dim == 0) {
+    return fail(ErrorCode::InvalidArgument, which + " has dim 0: give the number of elements of one row");
+  }
+  return {};
+}
+
+Status check_group(const std::string& where, const CacheGroup& group) {
+  if (group.layers.empty()) {
+    return fail(ErrorCode::InvalidArgument, where + " has 0 layers: list the layers that it stores");
+  }
+  if (group.layers.size() > kLayersMax) {
+    return fail(ErrorCode::InvalidArgument, where + " has " + with_separators(group.layers.size()) +
+                                                " layers: at most " + with_separators(kLayersMax) + " work");
+  }
+  if (std::ranges::adjacent_find(group.layers, std::greater_equal{}) != group.layers.end()) {
+    return fail(ErrorCode::InvalidArgument, where + " lists its layers out of order or twice: give them ascending");
+  }
+  if (group.components.empty() || group.components.size() > kComponentsMax) {
+    return fail(ErrorCode::InvalidArgument, where + " has " + with_separators(group.components.size()) +
+                                                " components: give 1 to " + with_separators(kComponentsMax));
+  }
+  for (auto component = group.components.begin(); component != group.components.end(); ++component) {
+    QUIRE_TRY(check_component(where, *component));
+    if (std::ranges::find(group.components.begin(), component, component->name, &Component::name) != component) {
+      return fail(ErrorCode::InvalidArgument,
+                  where + " has two components named " + quoted(component->name) + ": rename one");
+    }
+  }
+  return {};
+}
+
+// The rank counts next to one that does not work, which do: divisors of the head count, then its multiples.
+struct Neighbours {
+  std::uint64_t below;
+  std::uint64_t above;
+};
+
+Neighbours workable_rank_counts(std::uint64_t heads, std::uint64_t rank_count) {
+  if (rank_count > heads) {
+    const std::uint64_t below = rank_count / heads * heads;
+    return {.below = below, .above = below + heads};
+  }
+  Neighbours found{.below = 1, .above = heads};
+  for (std::uint64_t divisor = 1; divisor * divisor <= heads; ++divisor) {
+    if (heads % divisor != 0) continue;
+    for (const std::uint64_t candidate : {divisor, heads / divisor}) {
+      if (candidate < rank_count) found.below = std::max(found.below, candidate);
+      if (candidate > rank_count) found.above = std::min(found.above, candidate);
+    }
+  }
+  return found;
+}
+
+bool can_split(const Component& component, std::uint32_t rank_count) {
+  return component.sharding == Sharding::Replicated || component.heads % rank_count == 0 ||
+         rank_count % component.heads == 0;
+}
+
+Status check_split(const std::string& where, const Component& component, std::uint32_t rank_count) {
+  if (can_split(component, rank_count)) return {};
+  const Neighbours nearest = workable_rank_counts(component.heads, rank_count);
+  return fail(ErrorCode::InvalidArgument,
+              where + ": the " + with_separators(component.heads) + " heads of component " + quoted(component.name) +
+                  " cannot be split evenly over rank_count = " + with_separators(rank_count) +
+                  ": the nearest that work are " + with_separators(nearest.below) + " and " +
+                  with_separators(nearest.above) + " (a divisor or a multiple of the head count)");
+}
+
+// Needs can_split().
+std::uint32_t heads_per_rank(const Component& component, std::uint32_t rank_count) {
+  if (component.sharding == Sharding::Replicated) return component.heads;
+  return std::max(component.heads / rank_count, std::uint32_t{1});
+}
+
+}  // namespace
+
+Result<PageGeometry> PageGeometry::create(CacheGroup group, const PageOptions& options) {
+  const std::string where = "group " + quoted(group.name);
+  QUIRE_TRY(check_group(where, group));
+  if (options.page_tokens == 0) {
+    return fail(ErrorCode::InvalidArgument, where + ": page_tokens is 0: use 1 or more, 16 is usual");
+  }
+  if (options.rank_count == 0) {
+    return fail(ErrorCode::InvalidArgument, where + ": rank_count is 0: use 1 when there is a single rank");
+  }
+
+  PageGeometry page;
+  for (const Component& component : group.components) {
+    QUIRE_TRY(check_split(where, component, options.rank_count));
+    const std::uint64_t heads = heads_per_rank(component, options.rank_count);
+    const std::uint64_t head_bytes = std::uint64_t{component.dim} * element_bytes(component.element);
+    QUIRE_TRY_ASSIGN(const std::uint64_t component_bytes,
+                     product(where + ": component " + quoted(component.name) + " of a page",
+                             {{options.page_tokens, "tokens"}, {heads, "heads"}, {head_bytes, "bytes"}}));
+
+    const bool token_major = options.head_order == HeadOrder::Nhd;
+    page.components_.push_back({.offset = page.layer_bytes_,
+                                .token = token_major ? heads * head_bytes : head_bytes,
+                                .head = token_major ? head_bytes : options.page_tokens * head_bytes,
+                                .head_bytes = head_bytes});
+    const auto layer_bytes = checked_add(page.layer_bytes_, component_bytes);
+    if (!layer_bytes) {
+      return fail(ErrorCode::InvalidArgument, where + ": one layer of a page does not fit in 64 bits (" +
+                                                  with_separators(page.layer_bytes_) + " + " +
+                                                  with_separators(component_bytes) + " bytes): make it smaller");
+    }
+    page.layer_bytes_ = *layer_bytes;
+  }
+  QUIRE_TRY(product(where + ": a page", {{group.layers.size(), "layers"}, {page.layer_bytes_, "bytes"}}));
+
+  page.group_ = std::move(group);
+  page.options_ = options;
+  return page;
+}
+
+HeadRange PageGeometry::heads_on_rank(std::uint32_t component_index, std::uint32_t rank_index) const {
+  QUIRE_CHECK(component_index < group_.components.size(), "the group has no such component");
+  QUIRE_CHECK(rank_index < options_.rank_count, "there is no such rank");
+  const Component& component = group_.components[component_index];
+  const std::uint32_t count = heads_per_rank(component, options_.rank_count);
+  if (component.sharding == Sharding::Replicated) return {.first = 0, .count = count};
+  const std::uint32_t ranks_per_head = std::max(options_.rank_count / component.heads, std::uint32_t{1});
+  return {.first = rank_index / ranks_per_head * count, .count = count};
+}
+
+Result<PoolGeometry> PoolGeometry::create(PageGeometry page, const PoolOptions& options) {
+  const std::string where = "pool of group " + quoted(page.group().name);
+  if (options.page_count == 0) {
+    return fail(ErrorCode::InvalidArgument, where + ": page_count is 0: give room for one page at least, which is " +
+                                                with_separators(page.page_bytes()) + " bytes");
+  }
+  // The highest value of a PageId means "none".
+  if (options.page_count > PageId::kNoneValue) {
+    return fail(ErrorCode::InvalidArgument, where + ": page_count is " + with_separators(options.page_count) +
+                                                ", but a pool has at most " + with_separators(PageId::kNoneValue) +
+                                                " pages: use larger pages or a smaller pool");
+  }
+  QUIRE_TRY(product(where, {{options.page_count, "pages"}, {page.page_bytes(), "bytes"}}));
+
+  PoolGeometry pool(std::move(page));
+  pool.byte_layout_ = options.byte_layout;
+  pool.page_count_ = static_cast<std::uint32_t>(options.page_count);
+  const std::uint64_t layer_bytes = pool.page_.layer_bytes();
+  const bool page_first = options.byte_layout == ByteLayout::PageFirst;
+  pool.strides_.page = page_first ? pool.page_.page_bytes() : layer_bytes;
+  pool.strides_.layer = page_first ? layer_bytes : options.page_count * layer_bytes;
+  pool.strides_.component_count = static_cast<std::uint32_t>(pool.page_.components().size());
+  std::ranges::copy(pool.page_.components(), pool.strides_.components.begin());
+  return pool;
+}
+
+std::uint64_t PoolGeometry::offset_of(const RowLocation& row) const {
+  QUIRE_CHECK(row.page.value < page_count_, "the pool has no such page");
+  QUIRE_CHECK(row.layer_index < page_.layer_count(), "the group has no such layer");
+  QUIRE_CHECK(row.component_index < strides_.component_count, "the group has no such component");
+  QUIRE_CHECK(row.token_index < page_.options().page_tokens, "a page has no such token");
+  QUIRE_CHECK(
+      row.head_index < heads_per_rank(page_.group().components[row.component_index], page_.options().rank_count),
+      "the rank has no such head");
+  return strides_.offset_of(row);
+}
+
+}  // namespace quire

@@ -1,0 +1,150 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <algorithm>
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <numeric>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include "base/checked.h"
+#include "layout/text.h"
+#include "quire/layout.h"
+
+namespace quire {
+namespace {
+
+// "k, v: 8 x 128 bf16": what one rank stores for a token in a layer. Neighbours of the same shape share one.
+std::string entry_text(const PageGeometry& page) {
+  std::string text;
+  std::string last_shape;
+  for (std::uint32_t index = 0; index < page.components().size(); ++index) {
+    const Component& component = page.group().components[index];
+    const std::uint32_t heads = page.heads_on_rank(index, 0).count;
+    std::string shape = with_separators(component.dim) + " " + std::string(to_string(component.element));
+    if (component.sharding == Sharding::Heads || heads > 1) shape.insert(0, with_separators(heads) + " x ");
+
+    if (index > 0) text += shape == last_shape ? ", " : ": " + last_shape + "; ";
+    text += component.name;
+    last_shape = std::move(shape);
+  }
+  return text + ": " + last_shape;
+}
+
+using TableRow = std::array<std::string, 6>;
+constexpr std::array kIsNumber = {false, false, true, false, true, true};
+
+// Columns two spaces apart; numbers stand right, words left.
+std::string table_text(const std::vector<TableRow>& rows) {
+  std::array<std::size_t, std::tuple_size_v<TableRow>> widths{};
+  for (const TableRow& row : rows) {
+    for (std::size_t column = 0; column < row.size(); ++column) {
+      widths[column] = std::max(widths[column], row[column].size());
+    }
+  }
+  std::string text;
+  for (const TableRow& row : rows) {
+    for (std::size_t column = 0; column < row.size(); ++column) {
+      const std::string padding(widths[column] - row[column].size(), ' ');
+      text += "  ";
+      text += kIsNumber[column] ? padding + row[column] : row[column] + padding;
+    }
+    text += '\n';
+  }
+  return text;
+}
+
+std::string counted(std::uint64_t count, std::string_view noun) {
+  return with_separators(count) + " " + std::string(noun) + (count == 1 ? "" : "s");
+}
+
+}  // namespace
+
+std::vector<std::uint32_t> layer_range(std::uint32_t first, std::uint32_t count) {
+  std::vector<std::uint32_t> layers(count);
+  std::iota(layers.begin(), layers.end(), first);
+  return layers;
+}
+
+Result<ModelLayout> ModelLayout::create(std::string name, std::vector<CacheGroup> groups) {
+  const std::string where = "layout '" + name + "'";
+  if (groups.empty()) {
+    return fail(ErrorCode::InvalidArgument, where + " has no groups: a model needs one at least");
+  }
+  ModelLayout layout;
+  std::vector<std::uint32_t> layers;
+  for (auto group = groups.begin(); group != groups.end(); ++group) {
+    if (group->name.empty()) {
+      return fail(ErrorCode::InvalidArgument, where + " has a group without a name: name it, as 'full'");
+    }
+    if (std::ranges::find(groups.begin(), group, group->name, &CacheGroup::name) != group) {
+      return fail(ErrorCode::InvalidArgument, where + " has two groups named '" + group->name + "': rename one");
+    }
+    auto token = PageGeometry::create(*group, {.page_tokens = 1});
+    if (!token) return fail(token.error().code, where + ", " + token.error().message);
+
+    const auto token_bytes = checked_add(layout.token_bytes_, token->token_bytes());
+    if (!token_bytes) {
+      return fail(ErrorCode::InvalidArgument, where + ": a token of all groups does not fit in 64 bits (" +
+                                                  with_separators(layout.token_bytes_) + " + " +
+                                                  with_separators(token->token_bytes()) + " bytes): make it smaller");
+    }
+    layout.token_bytes_ = *token_bytes;
+    layers.insert(layers.end(), group->layers.begin(), group->layers.end());
+  }
+  std::ranges::sort(layers);
+  const auto repeated = std::ranges::unique(layers);
+  layout.layer_count_ = static_cast<std::uint32_t>(layers.size() - repeated.size());
+  layout.name_ = std::move(name);
+  layout.groups_ = std::move(groups);
+  return layout;
+}
+
+Result<ModelLayout> ModelLayout::simple(const SimpleShape& shape) {
+  const std::string where = "layout '" + shape.name + "': ";
+  if (shape.layers == 0 || shape.layers > kLayersMax) {
+    return fail(ErrorCode::InvalidArgument,
+                where + "layers is " + with_separators(shape.layers) + ": use 1 to " + with_separators(kLayersMax));
+  }
+  if (shape.kv_heads == 0) {
+    return fail(ErrorCode::InvalidArgument, where + "kv_heads is 0: use the model's number of K/V heads");
+  }
+  if (shape.head_dim == 0) {
+    return fail(ErrorCode::InvalidArgument, where + "head_dim is 0: use the size of one head");
+  }
+  const auto component = [&shape](const char* name) {
+    return Component{.name = name, .element = shape.element, .heads = shape.kv_heads, .dim = shape.head_dim};
+  };
+  return create(
+      shape.name,
+      {{.name = "full", .layers = layer_range(0, shape.layers), .components = {component("k"), component("v")}}});
+}
+
+Result<ModelLayout> ModelLayout::opaque(std::uint32_t token_bytes) {
+  if (token_bytes == 0) {
+    return fail(ErrorCode::InvalidArgument, "opaque layout: token_bytes is 0: use 1 or more");
+  }
+  return create(
+      "opaque",
+      {{.name = "full",
+        .layers = layer_range(0, 1),
+        .components = {
+            {.name = "record", .element = ElementType::Bytes, .sharding = Sharding::Replicated, .dim = token_bytes}}}});
+}
+
+Result<std::string> ModelLayout::describe(const PageOptions& options) const {
+  std::vector<TableRow> rows = {{"group", "kind", "layers", "entry of a layer", "bytes per token", "bytes per page"}};
+  for (const CacheGroup& group : groups_) {
+    QUIRE_TRY_ASSIGN(const PageGeometry page, PageGeometry::create(group, options));
+    rows.push_back({group.name, std::string(to_string(group.kind)), with_separators(page.layer_count()),
+                    entry_text(page), with_separators(page.token_bytes()), readable_bytes(page.page_bytes())});
+  }
+  std::string title = name_ + ": " + counted(layer_count_, "layer") + ", " + counted(token_bytes_, "byte") +
+                      " per token; pages of " + counted(options.page_tokens, "token");
+  if (options.rank_count > 1) title += "; each of " + with_separators(options.rank_count) + " ranks has";
+  return title + "\n" + table_text(rows);
+}
+
+}  // namespace quire
