@@ -1,0 +1,620 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "prefix/prefix_tree.h"
+
+#include <algorithm>
+#include <bit>
+#include <cstring>
+
+#include "base/check.h"
+#include "base/hash.h"
+#include "prefix/common_tokens.h"
+
+namespace quire {
+
+namespace {
+
+// How many siblings a partial-page match looks at.
+constexpr std::uint32_t kPartialSiblingsMax = 4;
+
+// One bucket for every two pages: a tree whose every page is a run of its own has chains of two.
+std::size_t bucket_count_for(std::uint32_t run_count_max) {
+  return std::bit_ceil(std::max<std::size_t>(16, run_count_max / 2));
+}
+
+}  // namespace
+
+Result<std::unique_ptr<PrefixTree>> PrefixTree::create(const PrefixTreeConfig& config, Policy& policy,
+                                                       ResidencyLog* log) {
+  std::unique_ptr<PrefixTree> tree(new PrefixTree(config, policy, log));
+  tree->config_.page_count_max = 0;
+  QUIRE_TRY_ASSIGN(tree->storage_, RunStorage::create(config.page_tokens, 0, tree->runs_));
+  tree->given_up_.resize(tree->storage_.run_pages_max());
+  QUIRE_TRY(tree->grow(config.page_count_max));
+  return tree;
+}
+
+Status PrefixTree::grow(std::uint32_t page_count_max) {
+  if (page_count_max <= config_.page_count_max && fresh_run_ > 0) return {};
+  const std::uint64_t run_count_max = std::uint64_t{page_count_max} + config_.root_count_max;
+  constexpr std::uint64_t kRunCountLimit = 1U << 31U;
+  if (run_count_max > kRunCountLimit) {
+    return fail(ErrorCode::InvalidArgument, std::to_string(page_count_max) + " pages: one prefix tree holds at most " +
+                                                std::to_string(kRunCountLimit - config_.root_count_max) +
+                                                "; use more tokens per page");
+  }
+  const auto run_count = static_cast<std::uint32_t>(run_count_max);
+  QUIRE_TRY(runs_.grow(run_count));
+  runs_.prefer_huge_pages();
+  QUIRE_TRY(storage_.grow(page_count_max));
+  QUIRE_TRY(extra_keys_.reserve(std::size_t{page_count_max} * config_.page_tokens));
+  QUIRE_TRY(soft_.reserve(run_count));
+  QUIRE_TRY(policy_.reserve(run_count));
+  const std::size_t bucket_count = bucket_count_for(run_count);
+  if (bucket_count > buckets_.size()) {
+    QUIRE_TRY_ASSIGN(buckets_, LazyArray<std::uint32_t>::create(bucket_count));
+    buckets_.prefer_huge_pages();
+    bucket_mask_ = static_cast<std::uint32_t>(bucket_count - 1);
+    for (std::uint32_t run = 0; run < fresh_run_; ++run) {
+      if (runs_[run].is_live && !is_root(run)) add_to_bucket(run);
+    }
+  }
+  config_.page_count_max = std::max(config_.page_count_max, page_count_max);
+  return {};
+}
+
+RunId PrefixTree::add_root() {
+  QUIRE_CHECK(root_count_ < config_.root_count_max, "more key spaces than the tree was made for");
+  const std::uint32_t root = new_run(kNoRun);
+  runs_[root].root = root;
+  ++root_count_;
+  return RunId{root};
+}
+
+void PrefixTree::remove_root(RunId root) {
+  QUIRE_CHECK(runs_[root.value].is_live && is_root(root.value) && is_empty(root),
+              "removing a key space that is in use or gone");
+  ++version_;
+  Run& run = runs_[root.value];
+  run.is_live = false;
+  ++run.generation;
+  run.parent = first_free_run_;
+  first_free_run_ = root.value;
+  --root_count_;
+}
+
+// Lookup
+
+PrefixTree::Match PrefixTree::match(RunId root, const Key& key) const {
+  const std::size_t pages_asked = key.tokens.size() / config_.page_tokens;
+  Match match{.run = root, .version = version_};
+  while (match.page_count < pages_asked) {
+    const std::uint32_t child = find_child(match.run.value, key, match.page_count);
+    if (child == kNoRun) break;
+    match.run = RunId{child};
+    match.pages_in_run =
+        matching_pages(child, key, match.page_count, static_cast<std::uint32_t>(pages_asked - match.page_count));
+    match.page_count += match.pages_in_run;
+    if (match.pages_in_run < runs_[child].page_count) break;
+  }
+  find_partial(key, match);
+  return match;
+}
+
+// The child whose first page is the key's page `first_page`.
+std::uint32_t PrefixTree::find_child(std::uint32_t parent, const Key& key, std::uint32_t first_page) const {
+  const std::uint32_t only = runs_[parent].first_child;
+  if (only == kNoRun) return kNoRun;
+  if (runs_[only].next_sibling == kNoRun) {
+    return matching_pages(only, key, first_page, 1) == 1 ? only : kNoRun;  // no need to hash
+  }
+  const TokenRange range = page_range(first_page, 1);
+  const std::uint64_t extra = ExtraKeyLists::fold(config_.hash_seed, key.extra_keys, range);
+  const std::uint32_t hash = key_hash(parent, key.tokens.data() + range.begin, extra);
+  for (std::uint32_t run = buckets_[hash & bucket_mask_] - 1; run != kNoRun; run = runs_[run].bucket_next) {
+    if (runs_[run].key_hash == hash && runs_[run].parent == parent && matching_pages(run, key, first_page, 1) == 1) {
+      return run;
+    }
+  }
+  return kNoRun;
+}
+
+// How many leading pages of `run` are the key's pages from `first_page` on.
+std::uint32_t PrefixTree::matching_pages(std::uint32_t run, const Key& key, std::uint32_t first_page,
+                                         std::uint32_t page_count_max) const {
+  const Run& compared = runs_[run];
+  const std::uint32_t page_count = std::min(compared.page_count, page_count_max);
+  const TokenRange range = page_range(first_page, page_count);
+  std::size_t tokens = common_tokens(storage_.tokens(compared), key.tokens.data() + range.begin,
+                                     std::size_t{page_count} * config_.page_tokens);
+  if (compared.extra_keys != kNoExtraKey || !key.extra_keys.empty()) [[unlikely]] {
+    const std::uint32_t agree = extra_keys_.first_difference(compared.extra_keys, key.extra_keys, range);
+    tokens = std::min<std::size_t>(tokens, agree - range.begin);
+  }
+  return static_cast<std::uint32_t>(tokens / config_.page_tokens);
+}
+
+// Looks for a page that begins with the tokens after the match: the run's own next page if the match ends inside it,
+// else the first pages of a few children, most recently used first.
+void PrefixTree::find_partial(const Key& key, Match& match) const {
+  const std::uint32_t position = match.page_count * config_.page_tokens;
+  if (position == key.tokens.size()) return;
+  const auto consider = [&](std::uint32_t run, std::uint32_t page) {
+    const std::uint32_t tokens = common_tokens_in_page(run, page, key, position);
+    if (tokens <= match.partial_tokens) return;
+    match.partial_run = RunId{run};
+    match.partial_page = page;
+    match.partial_tokens = tokens;
+  };
+  const Run& end = runs_[match.run.value];
+  if (match.pages_in_run < end.page_count) {
+    consider(match.run.value, match.pages_in_run);
+    return;
+  }
+  std::uint32_t child = end.first_child;
+  for (std::uint32_t i = 0; i < kPartialSiblingsMax && child != kNoRun; ++i, child = runs_[child].next_sibling) {
+    consider(child, 0);
+  }
+}
+
+std::uint32_t PrefixTree::common_tokens_in_page(std::uint32_t run, std::uint32_t page, const Key& key,
+                                                std::uint32_t position) const {
+  const Run& compared = runs_[run];
+  const std::size_t count = std::min<std::size_t>(config_.page_tokens, key.tokens.size() - position);
+  const TokenId* const tokens = storage_.tokens(compared) + (std::size_t{page} * config_.page_tokens);
+  auto common = static_cast<std::uint32_t>(common_tokens(tokens, key.tokens.data() + position, count));
+  if (compared.extra_keys != kNoExtraKey || !key.extra_keys.empty()) [[unlikely]] {
+    const TokenRange range{position, position + common};
+    common = extra_keys_.first_difference(compared.extra_keys, key.extra_keys, range) - position;
+  }
+  return common;
+}
+
+void PrefixTree::copy_pages(const Match& match, std::uint32_t first_page, std::span<PageId> out) const {
+  QUIRE_CHECK(match.version == version_, "the tree has changed since this match");
+  QUIRE_CHECK(first_page + out.size() >= match.page_count, "no room for the match's pages");
+  std::uint32_t run = match.run.value;
+  std::uint32_t pages_in_run = match.pages_in_run;
+  std::uint32_t end = match.page_count;
+  while (end > first_page) {
+    const std::uint32_t begin = std::max(first_page, end - pages_in_run);
+    const PageId* const pages = storage_.pages(runs_[run]) + (begin - runs_[run].first_page);
+    std::memcpy(out.data() + (begin - first_page), pages, (end - begin) * sizeof(PageId));
+    end = begin;
+    run = runs_[run].parent;
+    pages_in_run = runs_[run].page_count;
+  }
+}
+
+PageId PrefixTree::partial_page(const Match& match) const {
+  QUIRE_CHECK(match.version == version_, "the tree has changed since this match");
+  return storage_.pages(runs_[match.partial_run.value])[match.partial_page];
+}
+
+// Pins
+
+PrefixTree::Pin PrefixTree::pin(const Match& match) {
+  QUIRE_CHECK(match.version == version_, "the tree has changed since this match");
+  std::uint32_t run = match.run.value;
+  if (match.pages_in_run < runs_[run].page_count) run = split(run, match.pages_in_run);
+  add_pin(run);
+  for (std::uint32_t used = run; !is_root(used); used = runs_[used].parent) {
+    policy_.on_use(RunId{used});
+    move_to_front(used);
+  }
+  return Pin(this, RunId{run});
+}
+
+PrefixTree::Pin PrefixTree::pin_partial(const Match& match) {
+  QUIRE_CHECK(match.version == version_, "the tree has changed since this match");
+  return pin_run(match.partial_run);
+}
+
+PrefixTree::Pin PrefixTree::pin_run(RunId run) {
+  add_pin(run.value);
+  return Pin(this, run);
+}
+
+PrefixTree::Pin PrefixTree::clone(const Pin& pin) {
+  QUIRE_CHECK(pin.tree_ == this, "cloning an empty pin");
+  return pin_run(pin.run_);
+}
+
+void PrefixTree::add_pin(std::uint32_t run) {
+  // Stops at the first ancestor that was pinned already: it is counted in all above it.
+  while (runs_[run].pins++ == 0 && !is_root(run)) {
+    leave_idle(run);
+    pinned_pages_ += runs_[run].page_count;
+    run = runs_[run].parent;
+  }
+}
+
+void PrefixTree::remove_pin(RunId pinned) {
+  std::uint32_t run = pinned.value;
+  for (;;) {
+    QUIRE_CHECK(runs_[run].pins > 0, "a pin removed twice");
+    if (--runs_[run].pins > 0 || is_root(run)) return;
+    pinned_pages_ -= runs_[run].page_count;
+    enter_idle(run);
+    run = runs_[run].parent;
+  }
+}
+
+PrefixTree::SoftPin PrefixTree::soft_pin(const Match& match) {
+  QUIRE_CHECK(match.version == version_, "the tree has changed since this match");
+  // Counts stop at the first ancestor that had a soft pin already, but the whole path moves to the end of the order: a
+  // run that stood before its own descendants would send evict() down to them, past older ones.
+  bool is_counted = true;
+  for (std::uint32_t run = match.run.value; !is_root(run); run = runs_[run].parent) {
+    const bool is_idle = runs_[run].pins == 0;
+    if (is_idle) leave_idle(run);
+    if (is_counted) is_counted = runs_[run].soft_pins++ == 0;
+    if (is_idle) enter_idle(run);
+  }
+  if (is_counted) ++runs_[runs_[match.run.value].root].soft_pins;
+  return SoftPin(this, match.run, runs_[match.run.value].generation);
+}
+
+void PrefixTree::remove_soft_pin(RunId softly_pinned, std::uint32_t generation) {
+  if (runs_[softly_pinned.value].generation == generation) drop_soft(softly_pinned.value);
+}
+
+void PrefixTree::drop_soft(std::uint32_t run) {
+  for (;;) {
+    QUIRE_CHECK(runs_[run].soft_pins > 0, "a soft pin removed twice");
+    const bool is_last = runs_[run].soft_pins == 1;
+    const bool is_idle = is_last && runs_[run].pins == 0 && !is_root(run);
+    if (is_idle) leave_idle(run);
+    --runs_[run].soft_pins;
+    if (is_idle) enter_idle(run);
+    if (!is_last || is_root(run)) return;
+    run = runs_[run].parent;
+  }
+}
+
+// An idle run is in the policy's order, or, while softly pinned, in the tree's own.
+void PrefixTree::enter_idle(std::uint32_t run) {
+  if (runs_[run].soft_pins > 0) {
+    soft_pages_ += runs_[run].page_count;
+    soft_.push_back(run);
+  } else {
+    idle_pages_ += runs_[run].page_count;
+    policy_.on_idle(RunId{run});
+  }
+}
+
+void PrefixTree::leave_idle(std::uint32_t run) {
+  if (runs_[run].soft_pins > 0) {
+    soft_pages_ -= runs_[run].page_count;
+    soft_.remove(run);
+  } else {
+    idle_pages_ -= runs_[run].page_count;
+    policy_.on_pin(RunId{run});
+  }
+}
+
+// Growth
+
+std::uint32_t PrefixTree::insert(Pin& pin, const Key& key, std::span<PageId> pages, std::span<PageId> duplicates,
+                                 ResidencyCause cause) {
+  QUIRE_CHECK(pin.tree_ == this, "inserting behind an empty pin");
+  QUIRE_CHECK(duplicates.size() >= pages.size(), "no room for duplicates");
+  std::uint32_t end = pin.run_.value;
+  std::uint32_t end_page = this->end_page(pin.run_);
+  QUIRE_CHECK((end_page + pages.size()) * config_.page_tokens <= key.tokens.size(), "more pages than tokens");
+  ++version_;
+
+  // What the tree has already.
+  std::uint32_t known = 0;
+  while (known < pages.size()) {
+    const std::uint32_t child = find_child(end, key, end_page);
+    if (child == kNoRun) break;
+    const std::uint32_t count = matching_pages(child, key, end_page, static_cast<std::uint32_t>(pages.size()) - known);
+    std::memcpy(duplicates.data() + known, pages.data() + known, count * sizeof(PageId));
+    std::memcpy(pages.data() + known, storage_.pages(runs_[child]), count * sizeof(PageId));
+    known += count;
+    end_page += count;
+    const bool is_whole = count == runs_[child].page_count;
+    end = is_whole ? child : split(child, count);
+    if (!is_whole) break;
+  }
+  if (known > 0) {
+    add_pin(end);  // before the old one goes, so that nothing on the path becomes idle in between
+    remove_pin(pin.run_);
+    pin.run_ = RunId{end};
+  }
+
+  // What it adopts: first at the end of the pin's own run, then in new ones.
+  std::span<const PageId> rest = pages.subspan(known);
+  QUIRE_CHECK(page_count() + rest.size() <= config_.page_count_max, "more pages than the tree was made for");
+  while (!rest.empty()) {
+    const bool may_grow = !config_.whole_runs && !is_root(end) && runs_[end].first_child == kNoRun &&
+                          runs_[end].pins == 1 && runs_[end].page_count < storage_.run_pages_max();
+    if (!may_grow) {
+      end = new_run(end);
+      pin.run_ = RunId{end};
+    }
+    const std::size_t count = std::min<std::size_t>(rest.size(), storage_.run_pages_max() - runs_[end].page_count);
+    fill(end, key, rest.first(count), cause);
+    rest = rest.subspan(count);
+  }
+  return known;
+}
+
+// A run without pages, pinned once. The pin it carries is its parent's: the caller's pin moves from there, and the
+// parent's count stays the same, now for a pinned child. It enters the child table with its first pages.
+std::uint32_t PrefixTree::new_run(std::uint32_t parent) {
+  std::uint32_t run = first_free_run_;
+  if (run != kNoRun) {
+    first_free_run_ = runs_[run].parent;
+  } else {
+    run = fresh_run_++;
+  }
+  const std::uint32_t generation = runs_[run].generation;
+  runs_[run] = {.parent = parent,
+                .first_child = kNoRun,
+                .next_sibling = kNoRun,
+                .previous_sibling = kNoRun,
+                .bucket_next = kNoRun,
+                .key_hash = 0,
+                .first_page = parent == kNoRun ? 0 : end_page(RunId{parent}),
+                .page_count = 0,
+                .block = 0,
+                .extra_keys = kNoExtraKey,
+                .pins = parent == kNoRun ? 0U : 1U,
+                .soft_pins = 0,
+                .generation = generation,
+                .root = parent == kNoRun ? run : runs_[parent].root,
+                .size_class = 0,
+                .is_live = true};
+  return run;
+}
+
+// Appends pages to a pinned run that is new or grows in place.
+void PrefixTree::fill(std::uint32_t run, const Key& key, std::span<const PageId> pages, ResidencyCause cause) {
+  const auto added = static_cast<std::uint32_t>(pages.size());
+  const bool is_new = runs_[run].page_count == 0;
+  if (is_new) {
+    storage_.allocate(run, added);
+  } else {
+    storage_.reserve(run, runs_[run].page_count + added);
+  }
+  Run& filled = runs_[run];
+  const TokenRange range = page_range(filled.first_page + filled.page_count, added);
+  std::memcpy(storage_.tokens(filled) + (std::size_t{filled.page_count} * config_.page_tokens),
+              key.tokens.data() + range.begin, (range.end - range.begin) * sizeof(TokenId));
+  std::memcpy(storage_.pages(filled) + filled.page_count, pages.data(), pages.size_bytes());
+  if (!key.extra_keys.empty()) [[unlikely]]
+    extra_keys_.append(filled.extra_keys, key.extra_keys, range);
+  filled.page_count += added;
+  pinned_pages_ += added;
+  if (is_new) {
+    ++run_count_;
+    link_child(filled.parent, run);
+    filled.key_hash = key_hash_of(run);
+    add_to_bucket(run);
+  }
+  policy_.on_seal(RunId{run}, added);
+  record(run, range.begin / config_.page_tokens, added, cause);
+}
+
+// Gives the first `page_count` pages of `run` to a new run before it, and returns that one. `run` keeps its identity,
+// its children and its pins for the rest: a pin on it covers the new run as one of a pinned child.
+std::uint32_t PrefixTree::split(std::uint32_t run, std::uint32_t page_count) {
+  ++version_;
+  const std::uint32_t prefix = new_run(runs_[run].parent);
+  storage_.split(run, prefix, page_count);
+  remove_from_bucket(run);
+
+  Run& front = runs_[prefix];
+  Run& back = runs_[run];
+  front.first_page = back.first_page;
+  front.pins = back.pins > 0 ? 1 : 0;
+  front.soft_pins = back.soft_pins > 0 ? 1 : 0;
+  front.key_hash = back.key_hash;
+  // The prefix takes the run's place among its siblings; the run becomes its only child.
+  front.next_sibling = back.next_sibling;
+  front.previous_sibling = back.previous_sibling;
+  if (front.next_sibling != kNoRun) runs_[front.next_sibling].previous_sibling = prefix;
+  if (front.previous_sibling != kNoRun) {
+    runs_[front.previous_sibling].next_sibling = prefix;
+  } else {
+    runs_[front.parent].first_child = prefix;
+  }
+  front.first_child = run;
+  back.parent = prefix;
+  back.next_sibling = kNoRun;
+  back.previous_sibling = kNoRun;
+  back.first_page += page_count;
+  if (back.extra_keys != kNoExtraKey) [[unlikely]] {
+    extra_keys_.split(back.extra_keys, front.extra_keys, back.first_page * config_.page_tokens);
+  }
+  add_to_bucket(prefix);
+  back.key_hash = key_hash_of(run);
+  add_to_bucket(run);
+  ++run_count_;
+
+  if (back.soft_pins > 0 && soft_.contains(run)) soft_.insert_after(run, prefix);
+  policy_.on_split(RunId{run}, RunId{prefix}, page_count);
+  return prefix;
+}
+
+void PrefixTree::remove_run(std::uint32_t run) {
+  QUIRE_CHECK(runs_[run].pins == 0 && runs_[run].first_child == kNoRun, "removing a run that is in use");
+  if (runs_[run].soft_pins > 0) {
+    soft_.remove(run);
+    // The soft pins that end here end now; their handles see it by the generation.
+    runs_[run].soft_pins = 0;
+    drop_soft(runs_[run].parent);
+  }
+  policy_.on_remove(RunId{run});
+  remove_from_bucket(run);
+  unlink_child(run);
+  storage_.release(run);
+  Run& removed = runs_[run];
+  if (removed.extra_keys != kNoExtraKey) extra_keys_.trim(removed.extra_keys, 0);
+  removed.is_live = false;
+  ++removed.generation;
+  removed.parent = first_free_run_;
+  first_free_run_ = run;
+  --run_count_;
+}
+
+void PrefixTree::link_child(std::uint32_t parent, std::uint32_t child) {
+  const std::uint32_t first = runs_[parent].first_child;
+  runs_[child].previous_sibling = kNoRun;
+  runs_[child].next_sibling = first;
+  if (first != kNoRun) runs_[first].previous_sibling = child;
+  runs_[parent].first_child = child;
+}
+
+void PrefixTree::unlink_child(std::uint32_t child) {
+  const Run& unlinked = runs_[child];
+  if (unlinked.next_sibling != kNoRun) runs_[unlinked.next_sibling].previous_sibling = unlinked.previous_sibling;
+  if (unlinked.previous_sibling != kNoRun) {
+    runs_[unlinked.previous_sibling].next_sibling = unlinked.next_sibling;
+  } else {
+    runs_[unlinked.parent].first_child = unlinked.next_sibling;
+  }
+}
+
+void PrefixTree::move_to_front(std::uint32_t child) {
+  if (runs_[child].previous_sibling == kNoRun) return;
+  unlink_child(child);
+  link_child(runs_[child].parent, child);
+}
+
+std::uint32_t PrefixTree::key_hash(std::uint32_t parent, const TokenId* tokens, std::uint64_t extra) const {
+  const std::uint64_t hash =
+      hash_bytes(tokens, std::size_t{config_.page_tokens} * sizeof(TokenId), extra + (parent * 0x9E3779B97F4A7C15ULL));
+  return static_cast<std::uint32_t>(hash >> 32U);
+}
+
+std::uint32_t PrefixTree::key_hash_of(std::uint32_t run) const {
+  const TokenRange range = page_range(runs_[run].first_page, 1);
+  const std::uint64_t extra = extra_keys_.fold(config_.hash_seed, runs_[run].extra_keys, range);
+  return key_hash(runs_[run].parent, storage_.tokens(runs_[run]), extra);
+}
+
+void PrefixTree::add_to_bucket(std::uint32_t run) {
+  std::uint32_t& bucket = buckets_[runs_[run].key_hash & bucket_mask_];
+  runs_[run].bucket_next = bucket - 1;
+  bucket = run + 1;
+}
+
+void PrefixTree::remove_from_bucket(std::uint32_t run) {
+  std::uint32_t& bucket = buckets_[runs_[run].key_hash & bucket_mask_];
+  if (bucket == run + 1) {
+    bucket = runs_[run].bucket_next + 1;
+    return;
+  }
+  std::uint32_t before = bucket - 1;
+  while (runs_[before].bucket_next != run) {
+    before = runs_[before].bucket_next;
+    QUIRE_CHECK(before != kNoRun, "a run is missing from the child table");
+  }
+  runs_[before].bucket_next = runs_[run].bucket_next;
+}
+
+// Eviction
+
+std::span<const PageId> PrefixTree::evict_from_next_victim(std::uint32_t page_count_max) {
+  std::uint32_t run = soft_.front();
+  if (const std::optional<RunId> victim = policy_.next_victim()) run = victim->value;
+  if (run == kNoRun) return {};
+  QUIRE_CHECK(run < fresh_run_ && runs_[run].is_live && runs_[run].pins == 0 && !is_root(run),
+              "the policy named a run that is not idle");
+  // Everything below an idle run is idle too. A policy that names the top of a long path again and again should not
+  // cost the way down each time: go on where the last step stopped.
+  const std::uint32_t victim = run;
+  const bool goes_on = descent_.victim == victim && descent_.version == version_;
+  const std::uint32_t leaf = deepest_first(goes_on ? descent_.reached : victim);
+  const std::uint32_t parent = runs_[leaf].parent;
+  const std::uint32_t count =
+      config_.whole_runs ? runs_[leaf].page_count : std::min(page_count_max, runs_[leaf].page_count);
+  const std::span<const PageId> pages = give_up_tail(leaf, count, ResidencyCause::Evicted);
+  descent_ = {.victim = victim, .reached = runs_[leaf].is_live ? leaf : parent, .version = version_};
+  return pages;
+}
+
+// Takes the last `page_count` pages from a childless idle run, and the run itself with its last page.
+std::span<const PageId> PrefixTree::give_up_tail(std::uint32_t run, std::uint32_t page_count, ResidencyCause cause) {
+  ++version_;
+  Run& victim = runs_[run];
+  const std::uint32_t pages_left = victim.page_count - page_count;
+  if (pages_left == 0) {
+    // What the removal touches lies far apart, and out of the caches when the run has been idle for long: ask for all
+    // of it now rather than wait for one after the other.
+    storage_.prefetch(victim);
+    __builtin_prefetch(&buckets_[victim.key_hash & bucket_mask_], 1);
+    if (victim.next_sibling != kNoRun) __builtin_prefetch(&runs_[victim.next_sibling], 1);
+    __builtin_prefetch(&runs_[victim.previous_sibling != kNoRun ? victim.previous_sibling : victim.parent], 1);
+  }
+  std::memcpy(given_up_.data(), storage_.pages(victim) + pages_left, page_count * sizeof(PageId));
+  record(run, victim.first_page + pages_left, page_count, cause);
+  (victim.soft_pins > 0 ? soft_pages_ : idle_pages_) -= page_count;
+  victim.page_count = pages_left;
+  if (pages_left == 0) {
+    remove_run(run);
+  } else {
+    if (victim.extra_keys != kNoExtraKey) {
+      extra_keys_.trim(victim.extra_keys, (victim.first_page + pages_left) * config_.page_tokens);
+    }
+    storage_.shrink(run);
+    policy_.on_trim(RunId{run}, pages_left);
+  }
+  return std::span(given_up_).first(page_count);
+}
+
+void PrefixTree::record(std::uint32_t run, std::uint32_t first_page, std::uint32_t page_count, ResidencyCause cause) {
+  if (log_ == nullptr) return;
+  log_->append({.run = RunId{run}, .first_page = first_page, .page_count = page_count, .cause = cause});
+}
+
+// Observers
+
+RunView PrefixTree::view(RunId id) const {
+  const Run& run = runs_[id.value];
+  std::uint32_t child_count = 0;
+  std::uint32_t pinned_children = 0;
+  for (std::uint32_t child = run.first_child; child != kNoRun; child = runs_[child].next_sibling) {
+    ++child_count;
+    pinned_children += runs_[child].pins > 0 ? 1 : 0;
+  }
+  RunView view{.run = id,
+               .parent = RunId{run.parent},
+               .first_page = run.first_page,
+               .pin_count = run.pins,
+               .own_pin_count = run.pins - pinned_children,
+               .soft_pin_count = run.soft_pins,
+               .child_count = child_count};
+  if (run.page_count > 0) {
+    view.tokens = {storage_.tokens(run), std::size_t{run.page_count} * config_.page_tokens};
+    view.pages = {storage_.pages(run), run.page_count};
+  }
+  return view;
+}
+
+std::uint32_t PrefixTree::deepest_first(std::uint32_t run) const {
+  while (runs_[run].first_child != kNoRun) run = runs_[run].first_child;
+  return run;
+}
+
+std::uint32_t PrefixTree::next_in_postorder(std::uint32_t run) const {
+  const std::uint32_t sibling = runs_[run].next_sibling;
+  return sibling != kNoRun ? deepest_first(sibling) : runs_[run].parent;
+}
+
+std::uint32_t PrefixTree::next_in_preorder(std::uint32_t root, std::uint32_t run, std::uint32_t& depth) const {
+  if (runs_[run].first_child != kNoRun) {
+    ++depth;
+    return runs_[run].first_child;
+  }
+  while (run != root) {
+    if (runs_[run].next_sibling != kNoRun) return runs_[run].next_sibling;
+    run = runs_[run].parent;
+    --depth;
+  }
+  return kNoRun;
+}
+
+}  // namespace quire

@@ -1,0 +1,304 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// PrefixTree: from token runs to the pages that hold them. Each key space has a root; below it, runs of consecutive
+// tokens, whole pages each. Two children of a run differ within their first page. Invariants, all checked by
+// check_invariants(): a pinned run's ancestors are pinned; every idle run is in exactly one order (the policy's, or the
+// soft pins'); sizes are exact at all times; a page is in the tree at most once.
+//
+//   match   reads only: nothing is split, reordered or counted
+//   pin     ends at a run's end: pinning inside a run splits it, and the old identity keeps the suffix
+//   insert  walks on from a pin, adopts the caller's pages where the tree has none, and says which were duplicates; the
+//           pin's own run grows in place when it has no children and no other pin
+//   evict   takes pages from the ends of childless idle runs, in the policy's order
+//
+// The tree decides about pages but never touches a pool: what it gives up it hands to the caller. Nothing recurses, and
+// nothing allocates after create() but grow().
+//
+// single-threaded
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <utility>
+#include <vector>
+
+#include "base/index_list.h"
+#include "base/lazy_array.h"
+#include "base/residency_log.h"
+#include "prefix/extra_key_lists.h"
+#include "prefix/run.h"
+#include "prefix/run_storage.h"
+#include "quire/introspect.h"
+#include "quire/policy.h"
+#include "quire/result.h"
+#include "quire/types.h"
+
+namespace quire {
+
+struct PrefixTreeConfig {
+  std::uint32_t page_tokens = 16;
+  std::uint32_t page_count_max = 0;  ///< pages the tree may hold at once
+  std::uint32_t root_count_max = 1;  ///< key spaces at once
+  /// Evict whole runs, and never grow one in place: the node-granular form of other radix caches. It may give up more
+  /// pages than asked for.
+  bool whole_runs = false;
+  std::uint64_t hash_seed = 0;
+};
+
+class PrefixTree {
+ public:
+  /// What a path is looked up by. Extra keys are sorted by position and do not overlap.
+  struct Key {
+    std::span<const TokenId> tokens;
+    std::span<const ExtraKey> extra_keys;
+  };
+
+  /// A prefix that the tree holds. Good until the tree changes.
+  struct Match {
+    RunId run;                       ///< where it ends; the root when nothing matched
+    std::uint32_t pages_in_run = 0;  ///< how many pages of that run belong to it
+    std::uint32_t page_count = 0;    ///< whole pages, from the root on
+    /// Best effort: a page whose first `partial_tokens` tokens continue the prefix (0: none was found).
+    RunId partial_run;
+    std::uint32_t partial_page = 0;  ///< index within partial_run
+    std::uint32_t partial_tokens = 0;
+    std::uint64_t version = 0;
+  };
+
+  /// Keeps a path, from the root to the end of one run, from being evicted while it lives. The tree must outlive it.
+  class Pin {
+   public:
+    Pin() = default;
+    Pin(Pin&& other) noexcept : tree_(std::exchange(other.tree_, nullptr)), run_(other.run_) {}
+    Pin& operator=(Pin&& other) noexcept {
+      Pin taken(std::move(other));
+      std::swap(tree_, taken.tree_);
+      std::swap(run_, taken.run_);
+      return *this;
+    }
+    ~Pin() { reset(); }
+    void reset() {
+      if (tree_ != nullptr) std::exchange(tree_, nullptr)->remove_pin(run_);
+    }
+    [[nodiscard]] explicit operator bool() const { return tree_ != nullptr; }
+    [[nodiscard]] RunId run() const { return run_; }
+
+   private:
+    friend class PrefixTree;
+    Pin(PrefixTree* tree, RunId run) : tree_(tree), run_(run) {}
+    PrefixTree* tree_ = nullptr;
+    RunId run_;
+  };
+
+  /// Asks that a path be evicted last. It ends by itself when its last run is evicted all the same.
+  class SoftPin {
+   public:
+    SoftPin() = default;
+    SoftPin(SoftPin&& other) noexcept
+        : tree_(std::exchange(other.tree_, nullptr)), run_(other.run_), generation_(other.generation_) {}
+    SoftPin& operator=(SoftPin&& other) noexcept {
+      SoftPin taken(std::move(other));
+      std::swap(tree_, taken.tree_);
+      std::swap(run_, taken.run_);
+      std::swap(generation_, taken.generation_);
+      return *this;
+    }
+    ~SoftPin() { reset(); }
+    void reset() {
+      if (tree_ != nullptr) std::exchange(tree_, nullptr)->remove_soft_pin(run_, generation_);
+    }
+    [[nodiscard]] explicit operator bool() const { return tree_ != nullptr; }
+
+   private:
+    friend class PrefixTree;
+    SoftPin(PrefixTree* tree, RunId run, std::uint32_t generation) : tree_(tree), run_(run), generation_(generation) {}
+    PrefixTree* tree_ = nullptr;
+    RunId run_;
+    std::uint32_t generation_ = 0;
+  };
+
+  /// `policy` and `log` outlive the tree; `log` may be null.
+  [[nodiscard]] static Result<std::unique_ptr<PrefixTree>> create(const PrefixTreeConfig& config, Policy& policy,
+                                                                  ResidencyLog* log);
+  PrefixTree(const PrefixTree&) = delete;
+  PrefixTree& operator=(const PrefixTree&) = delete;
+  ~PrefixTree() = default;
+
+  /// Room for more pages. The only call that allocates.
+  [[nodiscard]] Status grow(std::uint32_t page_count_max);
+
+  // Key spaces.
+
+  /// The root of a new key space; there must be room.
+  [[nodiscard]] RunId add_root();
+  /// The key space must have no runs and no pins.
+  void remove_root(RunId root);
+
+  // Lookup and pins.
+
+  [[nodiscard]] Match match(RunId root, const Key& key) const;
+  /// The page ids of a match, from the path's page `first_page` on; `out` has room for the rest.
+  void copy_pages(const Match& match, std::uint32_t first_page, std::span<PageId> out) const;
+  [[nodiscard]] PageId partial_page(const Match& match) const;
+
+  /// Pins the matched whole pages and counts as a use of their runs.
+  [[nodiscard]] Pin pin(const Match& match);
+  /// Pins the run that holds match.partial_page, without splitting it.
+  [[nodiscard]] Pin pin_partial(const Match& match);
+  /// Pins all of a run that is in the tree, without splitting it and without counting as a use.
+  [[nodiscard]] Pin pin_run(RunId run);
+  /// Asks that the matched runs be evicted last, without splitting them.
+  [[nodiscard]] SoftPin soft_pin(const Match& match);
+  /// A second pin on the same path.
+  [[nodiscard]] Pin clone(const Pin& pin);
+
+  // Growth.
+
+  /// Continues the path of `pin` by pages.size() pages whose tokens are `key`'s, which is the whole path's. On return
+  /// `pin` ends at the last of them and `pages` are the tree's. Gives the number of pages d that the tree already had:
+  /// the caller's own, now unused, are the first d of `duplicates`, which is as large as `pages`.
+  [[nodiscard]] std::uint32_t insert(Pin& pin, const Key& key, std::span<PageId> pages, std::span<PageId> duplicates,
+                                     ResidencyCause cause = ResidencyCause::Sealed);
+
+  // Eviction. `sink(std::span<const PageId>)` receives what the tree gave up, run by run.
+
+  /// Gives up `page_count` pages, or all evictable ones if there are fewer. Returns how many: exactly as asked, but for
+  /// whole_runs.
+  template <typename Sink>
+  std::uint32_t evict(std::uint32_t page_count, Sink&& sink) {
+    std::uint32_t evicted = 0;
+    while (evicted < page_count) {
+      const std::span<const PageId> pages = evict_from_next_victim(page_count - evicted);
+      if (pages.empty()) break;
+      evicted += static_cast<std::uint32_t>(pages.size());
+      sink(pages);
+    }
+    return evicted;
+  }
+  /// Gives up every idle page below `root`; pinned ones stay.
+  template <typename Sink>
+  std::uint32_t evict_all(RunId root, ResidencyCause cause, Sink&& sink) {
+    std::uint32_t evicted = 0;
+    for (std::uint32_t run = deepest_first(root.value); run != root.value;) {
+      const std::uint32_t next = next_in_postorder(run);
+      if (runs_[run].pins == 0) {
+        const std::span<const PageId> pages = give_up_tail(run, runs_[run].page_count, cause);
+        evicted += static_cast<std::uint32_t>(pages.size());
+        sink(pages);
+      }
+      run = next;
+    }
+    return evicted;
+  }
+
+  // Observers.
+
+  [[nodiscard]] std::uint32_t page_tokens() const { return config_.page_tokens; }
+  /// Pages that evict() can give up: idle ones, softly pinned or not.
+  [[nodiscard]] std::uint32_t evictable_pages() const { return idle_pages_ + soft_pages_; }
+  [[nodiscard]] std::uint32_t soft_pinned_pages() const { return soft_pages_; }
+  [[nodiscard]] std::uint32_t pinned_pages() const { return pinned_pages_; }
+  [[nodiscard]] std::uint32_t page_count() const { return evictable_pages() + pinned_pages_; }
+  [[nodiscard]] std::uint32_t run_count() const { return run_count_; }                    ///< roots not counted
+  [[nodiscard]] RunId parent(RunId run) const { return RunId{runs_[run.value].parent}; }  ///< none for a root
+  [[nodiscard]] const RunStorage& storage() const { return storage_; }
+  /// Where the path of `run` ends, in pages.
+  [[nodiscard]] std::uint32_t end_page(RunId run) const {
+    return runs_[run.value].first_page + runs_[run.value].page_count;
+  }
+  [[nodiscard]] bool is_pinned(RunId run) const { return runs_[run.value].pins > 0; }
+  [[nodiscard]] bool is_empty(RunId root) const {
+    return runs_[root.value].first_child == kNoRun && runs_[root.value].pins == 0;
+  }
+  [[nodiscard]] RunView view(RunId run) const;  ///< key_space and depth are left to the caller
+
+  /// Visits root and everything below it, parents first, as visit(const RunView&) with depth filled in.
+  template <typename Visitor>
+  void for_each_run(RunId root, Visitor&& visit) const {
+    std::uint32_t depth = 0;
+    for (std::uint32_t run = root.value; run != kNoRun; run = next_in_preorder(root.value, run, depth)) {
+      RunView run_view = view(RunId{run});
+      run_view.depth = depth;
+      visit(run_view);
+    }
+  }
+
+  /// Names the first rule that does not hold, if any. O(size of the tree).
+  [[nodiscard]] Status check_invariants() const;
+
+ private:
+  friend struct PrefixTreePeer;
+
+  explicit PrefixTree(const PrefixTreeConfig& config, Policy& policy, ResidencyLog* log)
+      : config_(config), policy_(policy), log_(log) {}
+
+  // Paths.
+  [[nodiscard]] std::uint32_t find_child(std::uint32_t parent, const Key& key, std::uint32_t first_page) const;
+  [[nodiscard]] std::uint32_t matching_pages(std::uint32_t run, const Key& key, std::uint32_t first_page,
+                                             std::uint32_t page_count_max) const;
+  void find_partial(const Key& key, Match& match) const;
+  [[nodiscard]] std::uint32_t common_tokens_in_page(std::uint32_t run, std::uint32_t page, const Key& key,
+                                                    std::uint32_t position) const;
+  [[nodiscard]] TokenRange page_range(std::uint32_t first_page, std::uint32_t page_count) const {
+    return {first_page * config_.page_tokens, (first_page + page_count) * config_.page_tokens};
+  }
+  [[nodiscard]] std::uint32_t deepest_first(std::uint32_t run) const;
+  [[nodiscard]] std::uint32_t next_in_postorder(std::uint32_t run) const;
+  [[nodiscard]] std::uint32_t next_in_preorder(std::uint32_t root, std::uint32_t run, std::uint32_t& depth) const;
+
+  // Structure.
+  [[nodiscard]] std::uint32_t new_run(std::uint32_t parent);
+  void remove_run(std::uint32_t run);
+  [[nodiscard]] std::uint32_t split(std::uint32_t run, std::uint32_t page_count);
+  void fill(std::uint32_t run, const Key& key, std::span<const PageId> pages, ResidencyCause cause);
+  void link_child(std::uint32_t parent, std::uint32_t child);
+  void unlink_child(std::uint32_t child);
+  void move_to_front(std::uint32_t child);
+  void add_to_bucket(std::uint32_t run);
+  void remove_from_bucket(std::uint32_t run);
+  [[nodiscard]] std::uint32_t key_hash(std::uint32_t parent, const TokenId* tokens, std::uint64_t extra) const;
+  [[nodiscard]] std::uint32_t key_hash_of(std::uint32_t run) const;
+
+  // Pins.
+  void add_pin(std::uint32_t run);
+  void remove_pin(RunId run);
+  void remove_soft_pin(RunId run, std::uint32_t generation);
+  void drop_soft(std::uint32_t run);
+  void enter_idle(std::uint32_t run);
+  void leave_idle(std::uint32_t run);
+  [[nodiscard]] bool is_root(std::uint32_t run) const { return runs_[run].parent == kNoRun; }
+
+  // Eviction.
+  [[nodiscard]] std::span<const PageId> evict_from_next_victim(std::uint32_t page_count_max);
+  [[nodiscard]] std::span<const PageId> give_up_tail(std::uint32_t run, std::uint32_t page_count, ResidencyCause cause);
+  void record(std::uint32_t run, std::uint32_t first_page, std::uint32_t page_count, ResidencyCause cause);
+
+  PrefixTreeConfig config_;
+  Policy& policy_;
+  ResidencyLog* log_;
+
+  LazyArray<Run> runs_;
+  LazyArray<std::uint32_t> buckets_;  // the child table: run + 1, so that untouched memory is empty
+  std::uint32_t bucket_mask_ = 0;
+  RunStorage storage_;
+  ExtraKeyLists extra_keys_;
+  IndexList soft_;                // runs that are idle but for soft pins, in the order they became so
+  std::vector<PageId> given_up_;  // what the last eviction step gave up
+
+  std::uint32_t first_free_run_ = kNoRun;
+  std::uint32_t fresh_run_ = 0;
+  std::uint32_t root_count_ = 0;
+  std::uint32_t run_count_ = 0;
+  std::uint32_t idle_pages_ = 0;
+  std::uint32_t soft_pages_ = 0;
+  std::uint32_t pinned_pages_ = 0;
+  struct {
+    std::uint32_t victim = kNoRun;   // what the policy named
+    std::uint32_t reached = kNoRun;  // where the way down from it led
+    std::uint64_t version = 0;
+  } descent_;                  // of the last eviction step
+  std::uint64_t version_ = 0;  // grows with every change that makes a Match stale
+};
+
+}  // namespace quire
