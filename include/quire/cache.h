@@ -1,0 +1,268 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// Cache: finds the longest cached prefix of each request, hands out pages for the rest, and keeps what was computed for
+// whoever comes next. An engine's loop:
+//
+//     auto cache = *Cache::open({.layout = *preset("llama-3-8b"), .device = {.capacity_bytes = 8ULL << 30}});
+//     KeySpaceId space = *cache->key_space({.model = "llama-3-8b"});
+//     Sequence sequence = *cache->begin(space, {.tokens = prompt});
+//     Admission hit = *cache->admit(sequence);                    // hit.matched_tokens need no prefill
+//     while (…) {
+//       StepEntry entry{&sequence};                               // all of its pending tokens
+//       PlanOutcome outcome = *cache->plan_step({&entry, 1});     // outcome.step, or what is short
+//       …                                                         // run the model as outcome.step->plan says
+//       StepResult result{.tokens = sampled};
+//       Status done = cache->finish_step(*outcome.step, {&result, 1});  // full pages are cached from here on
+//     }
+//     Status ended = cache->end(sequence);
+//
+// A failed call has changed nothing. No call after open() allocates, but for key_space(), resize(),
+// check_invariants() and the text of an Error.
+//
+// single-threaded: calls are refused on any thread but the owner's, which is the one that opened the cache or last
+// called set_owner_thread(). Sequence handles may be dropped on any thread, and may outlive the cache.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <optional>
+#include <span>
+#include <utility>
+
+#include "quire/config.h"
+#include "quire/introspect.h"
+#include "quire/key_space.h"
+#include "quire/layout.h"
+#include "quire/plan.h"
+#include "quire/result.h"
+#include "quire/stats.h"
+#include "quire/types.h"
+
+namespace quire {
+
+class ReleaseQueue;
+
+/// Tokens to look for or to cache, with what they depend on besides. Copied by whoever needs it longer than the call.
+struct Prompt {
+  std::span<const TokenId> tokens;
+  /// By position, not overlapping, within the tokens. Initialised for compilers that ask for it in {.tokens = …}.
+  std::span<const ExtraKey> extra_keys = {};  // NOLINT(readability-redundant-member-init)
+};
+
+/// Which of a sequence's pages other sequences may find.
+enum class Publish : std::uint8_t { All, Prompt, None };
+
+struct SequenceOptions {
+  /// Reuse no more than this many tokens of what is cached (all, when unset): prompt log-probabilities need the rest
+  /// computed.
+  std::optional<std::uint32_t> match_tokens_max;
+  bool use_cache = true;  ///< false: match nothing
+  Publish publish = Publish::All;
+};
+
+/// A live sequence. Move-only; dropping it ends the sequence at the cache's next call.
+class Sequence {
+ public:
+  Sequence() = default;
+  Sequence(Sequence&& other) noexcept : queue_(std::move(other.queue_)), id_(std::exchange(other.id_, {})) {}
+  /// What this handle held before is dropped.
+  Sequence& operator=(Sequence&& other) noexcept {
+    Sequence taken(std::move(other));
+    std::swap(queue_, taken.queue_);
+    std::swap(id_, taken.id_);
+    return *this;
+  }
+  ~Sequence();
+
+  [[nodiscard]] SequenceId id() const { return id_; }
+  [[nodiscard]] explicit operator bool() const { return queue_ != nullptr; }
+
+ private:
+  friend class Cache;
+  Sequence(std::shared_ptr<ReleaseQueue> queue, SequenceId id) : queue_(std::move(queue)), id_(id) {}
+
+  // Shared with the cache, so that a handle dropped later or elsewhere has somewhere to say so.
+  std::shared_ptr<ReleaseQueue> queue_;
+  SequenceId id_;
+};
+
+struct Lookup {
+  std::uint32_t matched_tokens = 0;  ///< partial_tokens included
+  std::uint32_t partial_tokens = 0;  ///< of them, at the start of a page, to be copied
+};
+
+struct Admission {
+  std::uint32_t matched_tokens = 0;  ///< that need no computing, partial_tokens included
+  /// Of them, those to be copied by the first step. When pages are short, plan_step gives the copy up instead, and the
+  /// tokens are pending again.
+  std::uint32_t partial_tokens = 0;
+};
+
+struct SequenceView {
+  bool is_waiting = false;            ///< begun, not admitted
+  bool is_planned = false;            ///< part of the step in flight
+  std::uint32_t token_count = 0;      ///< known tokens: the prompt, and what was added since
+  std::uint32_t computed_tokens = 0;  ///< whose K and V are in the cache
+  /// To be computed. 1 when the whole prompt was cached: its last token then runs again, writing nothing.
+  std::uint32_t pending_tokens = 0;
+  std::span<const PageId> pages;  ///< valid until the next call that changes the sequence
+};
+
+struct StepEntry {
+  const Sequence* sequence = nullptr;
+  std::uint32_t token_count = 0;  ///< at most the sequence's pending tokens; 0: all of them
+};
+
+struct Step {
+  std::uint64_t number = 0;
+  AttentionPlan plan;
+};
+
+/// Why plan_step planned nothing: evicting everything evictable would not give enough pages.
+struct Shortage {
+  std::uint32_t pages_needed = 0;
+  std::uint32_t pages_available = 0;
+  std::uint32_t entries_that_fit = 0;  ///< so many leading entries could be planned without the rest
+};
+
+struct PlanOutcome {
+  std::optional<Step> step;  ///< nothing: see shortage
+  Shortage shortage;
+};
+
+struct StepResult {
+  std::span<const TokenId> tokens;  ///< new tokens of the sequence, to be computed by a later step; may be empty
+};
+
+/// Names a prefix held by keep().
+struct KeepId {
+  std::uint32_t index = 0;
+  std::uint32_t generation = 0;
+  friend constexpr auto operator<=>(KeepId, KeepId) = default;
+};
+
+struct Kept {
+  KeepId id;
+  std::uint32_t token_count = 0;  ///< the cached part of what was asked for, in whole pages
+};
+
+struct ExternalMatch {
+  Sequence sequence;  ///< while it lives, the pages are not released
+  std::uint32_t token_count = 0;
+  std::span<const PageId> pages;  ///< valid as long as `sequence`
+};
+
+struct Offer {
+  /// The whole path, from its first token on.
+  Prompt prompt;
+  /// The path's page that page_ids[0] holds. The pages before it must be cached.
+  std::uint32_t first_page = 0;
+  std::span<const PageId> page_ids;
+};
+
+struct OfferOutcome {
+  /// How many pages of the path before first_page are cached; if fewer than first_page, nothing was adopted.
+  std::uint32_t prefix_pages = 0;
+  std::uint32_t duplicate_pages = 0;  ///< the first of page_ids: cached under other ids, these stay the engine's
+  std::uint32_t adopted_pages = 0;    ///< the rest: quire may read them until it reports them as released
+};
+
+class Cache {
+ public:
+  /// Refuses a configuration that cannot work, with the arithmetic.
+  [[nodiscard]] static Result<std::unique_ptr<Cache>> open(CacheConfig config);
+  ~Cache();
+  Cache(const Cache&) = delete;
+  Cache& operator=(const Cache&) = delete;
+
+  /// Makes the calling thread the owner. The former owner must be done with the cache.
+  void set_owner_thread();
+
+  /// The id of a key space, the same for equal ones. Unused key spaces make room for new ones.
+  [[nodiscard]] Result<KeySpaceId> key_space(const KeySpace& key_space);
+  /// How much of a prompt begin() and admit() with these options would find now. Changes nothing, not even recency.
+  [[nodiscard]] Result<Lookup> lookup(KeySpaceId key_space, const Prompt& prompt,
+                                      const SequenceOptions& options = {}) const;
+
+  // Sequences: begin, admit, then steps until end.
+
+  /// A waiting sequence. While it waits, what is cached of its prompt is evicted last, and then from its end.
+  [[nodiscard]] Result<Sequence> begin(KeySpaceId key_space, const Prompt& prompt, const SequenceOptions& options = {});
+  /// Matches anew and pins: from here on the matched pages stay.
+  [[nodiscard]] Result<Admission> admit(const Sequence& sequence);
+  /// All entries or none. One step is in flight at a time.
+  [[nodiscard]] Result<PlanOutcome> plan_step(std::span<const StepEntry> entries);
+  /// Applies plan.copies in the memory of the host backend. Engines with their own memory do this themselves.
+  [[nodiscard]] Status apply_copies(const Step& step);
+  /// The step's device work is complete: its tokens are computed, its full pages are cached. One result per entry.
+  [[nodiscard]] Status finish_step(const Step& step, std::span<const StepResult> results);
+  /// The step did not happen.
+  [[nodiscard]] Status abort_step(const Step& step);
+  /// New tokens of a sequence that is not in a step: those of a user's next turn, or sampled after finish_step. Extra
+  /// keys lie within them; their positions count from the start of the sequence.
+  [[nodiscard]] Status append(const Sequence& sequence, const Prompt& added);
+  /// What is full stays cached, the rest is freed. The handle is empty afterwards.
+  [[nodiscard]] Status end(Sequence& sequence);
+  [[nodiscard]] Result<SequenceView> view(const Sequence& sequence) const;
+
+  // What stays and what goes.
+
+  /// Keeps the cached part of a prefix from eviction until unkeep(), or for `ttl_ns` from now, as advance() told it.
+  [[nodiscard]] Result<Kept> keep(KeySpaceId key_space, const Prompt& prompt,
+                                  std::optional<TimeNs> ttl_ns = std::nullopt);
+  /// Fails when the prefix is kept no longer: its time is over, or its key space was dropped.
+  [[nodiscard]] Status unkeep(KeepId keep);
+  /// Time goes on: what was kept until `now` or earlier is kept no longer.
+  [[nodiscard]] Status advance(TimeNs now);
+  /// Forgets a key space: nothing of it will match again. Live sequences finish on their own pages. Gives the number of
+  /// pages freed at once; those in use follow when their sequences end.
+  [[nodiscard]] Result<std::uint32_t> drop(KeySpaceId key_space);
+  /// Gives up everything cached. Refused while sequences live.
+  [[nodiscard]] Status reset();
+  /// Gives up so many idle pages, or all there are. Returns how many. Those of an external pool are named by
+  /// take_released().
+  [[nodiscard]] Result<std::uint32_t> reclaim(std::uint32_t page_count);
+  /// More or fewer device pages, between steps. Allocates; host memory may move. Refused when a page in use or cached
+  /// lies above the new size (reclaim() gives up idle ones), when one sequence of context_tokens_max would no longer
+  /// fit, and for adopted memory.
+  [[nodiscard]] Status resize(std::uint32_t page_count);
+
+  // External pools: the engine hands out pages and shares them.
+
+  /// Lets others find pages that the engine has filled. All or nothing; a page that is held already is refused.
+  [[nodiscard]] Result<OfferOutcome> offer(KeySpaceId key_space, const Offer& offer);
+  /// The longest cached prefix in whole pages, held until the sequence ends.
+  [[nodiscard]] Result<ExternalMatch> match(KeySpaceId key_space, const Prompt& prompt);
+  /// Pages that quire no longer reads, oldest first; the engine may reuse them. Fills `out` from the front.
+  [[nodiscard]] Result<std::span<PageId>> take_released(std::span<PageId> out);
+
+  // Observers.
+
+  [[nodiscard]] Result<Stats> stats() const;
+  /// Visits every run, parents first, key space by key space. `visit` must not call the cache.
+  [[nodiscard]] Status visit_runs(const std::function<void(const RunView&)>& visit) const;
+  /// Copies residency records from number `first` on, oldest first, as many as fit. The first may be a later one: what
+  /// lies between is lost.
+  [[nodiscard]] Result<std::span<ResidencyRecord>> read_residency(std::uint64_t first,
+                                                                  std::span<ResidencyRecord> out) const;
+  /// Names the first rule that does not hold, if any. O(size of the cache).
+  [[nodiscard]] Status check_invariants() const;
+
+  // These three answer on any thread; resize() changes what the last two say.
+
+  /// As given to open(); a custom policy has moved out of it.
+  [[nodiscard]] const CacheConfig& config() const;
+  /// Where every row of the pool lies; page 0 is the null page.
+  [[nodiscard]] const PoolGeometry& geometry() const;
+  /// The pool's bytes; null for DeviceMemory::None and external pools.
+  [[nodiscard]] std::byte* device_memory() const;
+
+ private:
+  struct Impl;
+  explicit Cache(std::unique_ptr<Impl> impl);
+  std::unique_ptr<Impl> impl_;
+};
+
+}  // namespace quire

@@ -1,0 +1,75 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// What a Cache is made of: plain structs with defaults. Only the layout and the size of the device pool have none.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <string>
+
+#include "quire/layout.h"
+#include "quire/policy.h"
+#include "quire/result.h"
+
+namespace quire {
+
+/// Who hands out device pages.
+enum class DevicePool : std::uint8_t {
+  Owned,     ///< quire does: begin, admit, plan_step, finish_step, end
+  External,  ///< the engine does, and shares pages by offer and match
+};
+
+/// Where the bytes of an owned pool lie.
+enum class DeviceMemory : std::uint8_t {
+  Host,     ///< quire reserves plain memory; it is taken from the system page by page as it is written
+  Adopted,  ///< the engine's: DeviceConfig::adopted_memory
+  None,     ///< nowhere: bookkeeping only
+};
+
+struct DeviceConfig {
+  DevicePool pool = DevicePool::Owned;
+  /// Pages that sequences can use, the null page not counted. Give this or capacity_bytes. An external pool's page ids
+  /// lie in [0, page_count).
+  std::uint32_t page_count = 0;
+  /// As many pages as fit, the null page included.
+  std::uint64_t capacity_bytes = 0;
+  DeviceMemory memory = DeviceMemory::Host;
+  /// Cache::geometry().pool_bytes() bytes, page 0 being the null page, which the engine fills with zeros.
+  std::byte* adopted_memory = nullptr;
+  ByteLayout byte_layout = ByteLayout::PageFirst;
+};
+
+struct CacheConfig {
+  ModelLayout layout;  ///< preset("llama-3-8b"), ModelLayout::simple(…)
+  PageOptions page;    ///< tokens per page, tensor-parallel ranks, order of heads
+  DeviceConfig device;
+
+  std::uint32_t sequence_count_max = 256;  ///< live at once, waiting ones included
+  /// Tokens of one sequence, prompt and output together; 0: as many as the pool holds.
+  std::uint32_t context_tokens_max = 0;
+  std::uint32_t step_tokens_max = 16'384;     ///< tokens computed in one step
+  std::uint32_t extra_key_count_max = 1'024;  ///< extra keys of one sequence
+  std::uint32_t key_space_count_max = 1'024;  ///< key spaces known at once
+  std::uint32_t keep_count_max = 1'024;       ///< prefixes kept at once
+  /// Pages that keep() may hold in all; unset: half of the pool.
+  std::optional<std::uint32_t> keep_pages_max;
+  /// A prefix that ends inside a cached page is reused by copying when it saves at least this many tokens; unset: half
+  /// a page, and never less than 1.
+  std::optional<std::uint32_t> partial_reuse_min_tokens;
+
+  std::string policy = "lru";             ///< one of policy_names()
+  std::unique_ptr<Policy> custom_policy;  ///< used instead of `policy` when given
+  /// Evict whole runs instead of just the pages needed, and never let a run grow in place: how other radix caches
+  /// behave.
+  bool whole_runs = false;
+  /// Places runs in hash tables. A secret one keeps strangers from choosing tokens that collide.
+  std::uint64_t hash_seed = 0;
+  std::uint32_t residency_record_count_max = 4'096;
+
+  /// Says what is wrong with this configuration, if anything; open() asks it first.
+  [[nodiscard]] Status validate() const;
+};
+
+}  // namespace quire

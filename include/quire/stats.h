@@ -1,0 +1,45 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// A snapshot of what a Cache holds and has done. Levels are as of now; the rest counts since open().
+#pragma once
+
+#include <cstdint>
+
+namespace quire {
+
+struct Stats {
+  // Device pages now. page_count = free + open + sealed + private.
+  std::uint32_t page_count = 0;
+  std::uint32_t free_pages = 0;
+  std::uint32_t open_pages = 0;
+  std::uint32_t sealed_pages = 0;
+  std::uint32_t private_pages = 0;
+  // Sealed pages now. sealed = pinned + evictable; softly pinned ones are evictable.
+  std::uint32_t pinned_pages = 0;
+  std::uint32_t evictable_pages = 0;
+  std::uint32_t soft_pinned_pages = 0;
+  std::uint32_t kept_pages = 0;  ///< held by keep(), as counted against keep_pages_max
+
+  std::uint32_t run_count = 0;
+  std::uint32_t key_space_count = 0;
+  std::uint32_t sequence_count = 0;  ///< live, waiting ones included
+  std::uint32_t waiting_sequence_count = 0;
+
+  std::uint64_t begun_sequence_count = 0;
+  std::uint64_t admitted_sequence_count = 0;
+  std::uint64_t planned_step_count = 0;
+  std::uint64_t short_plan_count = 0;  ///< plan_step calls that found too few pages
+  std::uint64_t aborted_step_count = 0;
+
+  std::uint64_t prompt_tokens = 0;       ///< of admitted sequences
+  std::uint64_t hit_tokens = 0;          ///< of those, found in the cache; partial_hit_tokens included
+  std::uint64_t partial_hit_tokens = 0;  ///< found at the start of a page, and copied
+  std::uint64_t computed_tokens = 0;     ///< by finished steps, last tokens that ran again included
+
+  std::uint64_t sealed_page_total = 0;     ///< pages that entered the tree
+  std::uint64_t duplicate_page_total = 0;  ///< pages computed in vain: the tree had them by then
+  std::uint64_t evicted_page_total = 0;
+  std::uint64_t dropped_page_total = 0;  ///< by drop() and reset()
+};
+
+}  // namespace quire

@@ -1,0 +1,545 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// Cache: opening, key spaces, what stays and what goes, observers.
+#include "quire/cache.h"
+
+#include <algorithm>
+#include <cstring>
+
+#include "base/check.h"
+#include "cache/cache_impl.h"
+#include "layout/text.h"
+
+namespace quire {
+
+namespace {
+
+/// The pool's pages as the configuration asks for, the null page included for an owned pool.
+Result<PoolGeometry> make_geometry(const CacheConfig& config) {
+  QUIRE_TRY_ASSIGN(const PageGeometry page, PageGeometry::create(config.layout.groups().front(), config.page));
+  std::uint64_t page_count = config.device.page_count;
+  if (config.device.pool == DevicePool::Owned) ++page_count;  // the null page
+  if (config.device.capacity_bytes != 0) {
+    page_count = page.page_count_within(config.device.capacity_bytes);
+    if (page_count < 2) {
+      return fail(ErrorCode::InvalidArgument,
+                  "device.capacity_bytes is " + with_separators(config.device.capacity_bytes) +
+                      ": too small for the null page and one page of " + with_separators(page.page_bytes()) +
+                      " bytes (" + std::to_string(config.page.page_tokens) + " tokens of " +
+                      with_separators(page.token_bytes()) + " bytes)");
+    }
+  }
+  return PoolGeometry::create(page, {.page_count = page_count, .byte_layout = config.device.byte_layout});
+}
+
+}  // namespace
+
+Sequence::~Sequence() {
+  if (queue_ != nullptr) queue_->push(id_.index);
+}
+
+Cache::Cache(std::unique_ptr<Impl> impl) : impl_(std::move(impl)) {}
+Cache::~Cache() = default;
+
+Result<std::unique_ptr<Cache>> Cache::open(CacheConfig config) {
+  QUIRE_TRY(config.validate());
+  QUIRE_TRY_ASSIGN(PoolGeometry geometry, make_geometry(config));
+  auto impl = std::make_unique<Impl>(std::move(config), std::move(geometry));
+  const CacheConfig& settings = impl->config;
+  const bool is_owned = settings.device.pool == DevicePool::Owned;
+  const std::uint32_t page_count = impl->geometry.page_count() - (is_owned ? 1 : 0);
+  impl->page_tokens = settings.page.page_tokens;
+  impl->partial_reuse_min_tokens =
+      settings.partial_reuse_min_tokens.value_or(std::max(1U, (impl->page_tokens + 1) / 2));
+
+  // Positions have 32 bits.
+  const std::uint64_t pool_tokens = std::min<std::uint64_t>(std::uint64_t{page_count} * impl->page_tokens, UINT32_MAX);
+  impl->context_tokens_max =
+      settings.context_tokens_max != 0 ? settings.context_tokens_max : static_cast<std::uint32_t>(pool_tokens);
+  if (is_owned && impl->context_tokens_max > pool_tokens) {
+    return fail(ErrorCode::InvalidArgument,
+                "one sequence of context_tokens_max = " + with_separators(impl->context_tokens_max) + " tokens needs " +
+                    with_separators(impl->pages_for(impl->context_tokens_max)) + " pages of " +
+                    std::to_string(impl->page_tokens) + " tokens (" +
+                    readable_bytes(impl->geometry.page().page_bytes()) + " each); the device pool has " +
+                    with_separators(page_count) + " pages: " + with_separators(pool_tokens) + " tokens");
+  }
+
+  if (impl->config.custom_policy) {
+    impl->policy = std::move(impl->config.custom_policy);
+  } else {
+    QUIRE_TRY_ASSIGN(impl->policy, make_policy(settings.policy));
+  }
+  QUIRE_TRY_ASSIGN(impl->tree, PrefixTree::create({.page_tokens = impl->page_tokens,
+                                                   .page_count_max = page_count,
+                                                   .root_count_max = settings.key_space_count_max,
+                                                   .whole_runs = settings.whole_runs,
+                                                   .hash_seed = settings.hash_seed},
+                                                  *impl->policy, &impl->log));
+  if (is_owned) {
+    QUIRE_TRY_ASSIGN(impl->pool, PagePool::create({.page_count = page_count, .first_page = kNullPage.value + 1}));
+    if (settings.device.memory == DeviceMemory::Host) {
+      QUIRE_TRY_ASSIGN(impl->host_memory, LazyMemory::reserve(impl->geometry.pool_bytes()));
+      impl->memory = impl->host_memory.data();
+    } else {
+      impl->memory = settings.device.adopted_memory;
+    }
+  } else {
+    QUIRE_TRY_ASSIGN(impl->offered, OfferedPages::create(page_count));
+  }
+  QUIRE_TRY_ASSIGN(impl->sequences, SequenceTable::create({.sequence_count_max = settings.sequence_count_max,
+                                                           .context_tokens_max = impl->context_tokens_max,
+                                                           .page_tokens = impl->page_tokens,
+                                                           .extra_key_count_max = settings.extra_key_count_max}));
+  impl->release_queue = std::make_shared<ReleaseQueue>(settings.sequence_count_max);
+
+  // The largest step: every entry computes something, and begins and ends inside a page.
+  Impl::StepInFlight& step = impl->step;
+  step.entries.reserve(settings.sequence_count_max);
+  step.copies.reserve(settings.sequence_count_max);
+  step.append_slots.reserve(settings.step_tokens_max);
+  step.page_scratch.resize(std::max<std::size_t>(
+      (settings.step_tokens_max / impl->page_tokens) + (2 * std::size_t{settings.sequence_count_max}),
+      is_owned ? 0 : impl->pages_for(impl->context_tokens_max)));
+  return std::unique_ptr<Cache>(new Cache(std::move(impl)));
+}
+
+void Cache::set_owner_thread() {
+  impl_->owner = std::this_thread::get_id();
+}
+
+Status Cache::Impl::enter() {
+  if (owner.load(std::memory_order_relaxed) != std::this_thread::get_id()) {
+    return fail(ErrorCode::InvalidArgument,
+                "the cache was called from another thread than its owner's; call it from one thread, or hand it over "
+                "with set_owner_thread()");
+  }
+  release_queue->drain([this](std::uint32_t index) {
+    sequences[index].is_dropped = true;
+    if (!sequences[index].is_planned) end_sequence(index);
+  });
+  return {};
+}
+
+Status Cache::Impl::require(DevicePool wanted, const char* call) const {
+  if (config.device.pool == wanted) return {};
+  return fail(ErrorCode::Unsupported,
+              std::string(call) + (wanted == DevicePool::Owned
+                                       ? ": this cache's device pool is external; use offer and match"
+                                       : ": this cache owns its device pool; use begin, admit and plan_step"));
+}
+
+// Key spaces and prompts
+
+Result<KeySpaceId> Cache::key_space(const KeySpace& key_space) {
+  Impl& impl = *impl_;
+  QUIRE_TRY(impl.enter());
+  if (const auto known = impl.key_spaces.find(key_space)) {
+    impl.key_spaces.touch(*known);
+    return impl.key_spaces.id(*known);
+  }
+  std::optional<std::uint32_t> index = impl.key_spaces.find_free();
+  if (!index) {
+    index = impl.key_spaces.find_unused();
+    if (!index) {
+      return fail(ErrorCode::Unavailable, "all " + with_separators(impl.key_spaces.capacity()) +
+                                              " key spaces have live sequences or kept prefixes; end some, or raise "
+                                              "key_space_count_max");
+    }
+    impl.counters.evicted_page_total += impl.drop_pages(impl.key_spaces[*index].root, ResidencyCause::Evicted);
+    impl.release_key_space(*index);
+  }
+  impl.key_spaces.add(*index, key_space, impl.tree->add_root());
+  return impl.key_spaces.id(*index);
+}
+
+Result<std::uint32_t> Cache::Impl::find_key_space(KeySpaceId id) const {
+  if (const auto index = key_spaces.find(id)) return *index;
+  return fail(ErrorCode::InvalidArgument,
+              "this key space id is unknown here or was dropped; ask key_space() for a new one");
+}
+
+Status Cache::Impl::check_prompt(const Prompt& prompt) const {
+  if (prompt.tokens.empty()) {
+    return fail(ErrorCode::InvalidArgument, "the prompt is empty: give at least one token");
+  }
+  const std::uint64_t pages_needed = (std::uint64_t{prompt.tokens.size()} + page_tokens - 1) / page_tokens;
+  if (pages_needed > pool_page_count()) {
+    return fail(ErrorCode::InvalidArgument, "the prompt of " + with_separators(prompt.tokens.size()) +
+                                                " tokens needs " + with_separators(pages_needed) + " pages of " +
+                                                std::to_string(page_tokens) + " tokens; the device pool has " +
+                                                with_separators(pool_page_count()));
+  }
+  if (prompt.tokens.size() > context_tokens_max) {
+    return fail(ErrorCode::InvalidArgument, "the prompt has " + with_separators(prompt.tokens.size()) +
+                                                " tokens; context_tokens_max is " +
+                                                with_separators(context_tokens_max));
+  }
+  if (prompt.extra_keys.size() > config.extra_key_count_max) {
+    return fail(ErrorCode::InvalidArgument, "the prompt has " + with_separators(prompt.extra_keys.size()) +
+                                                " extra keys; extra_key_count_max is " +
+                                                with_separators(config.extra_key_count_max));
+  }
+  return check_extra_keys(prompt.extra_keys, {0, static_cast<std::uint32_t>(prompt.tokens.size())});
+}
+
+Status Cache::Impl::check_extra_keys(std::span<const ExtraKey> keys, TokenRange range) const {
+  std::uint32_t last_end = range.begin;
+  for (std::size_t i = 0; i < keys.size(); ++i) {
+    if (keys[i].begin >= keys[i].end || keys[i].begin < last_end || keys[i].end > range.end) {
+      return fail(ErrorCode::InvalidArgument, "extra key " + std::to_string(i) + " covers [" +
+                                                  std::to_string(keys[i].begin) + ", " + std::to_string(keys[i].end) +
+                                                  "): extra keys lie within the tokens [" +
+                                                  std::to_string(range.begin) + ", " + std::to_string(range.end) +
+                                                  "), are not empty, do not overlap, and are sorted by position");
+    }
+    last_end = keys[i].end;
+  }
+  return {};
+}
+
+Status Cache::Impl::check_tokens(std::span<const TokenId> tokens, std::size_t first_position) {
+  TokenId any = 0;
+  for (const TokenId token : tokens) any |= token;  // negative if one is
+  if (any >= 0) return {};
+  const auto bad = std::ranges::find_if(tokens, [](TokenId token) { return token < 0; });
+  return fail(ErrorCode::InvalidArgument,
+              "token " + std::to_string(first_position + static_cast<std::size_t>(bad - tokens.begin())) + " is " +
+                  std::to_string(*bad) + ": token ids are not negative");
+}
+
+Result<PrefixTree::Match> Cache::Impl::match(std::uint32_t space, const Prompt& prompt,
+                                             const SequenceOptions& options) const {
+  const std::size_t tokens_max = options.use_cache ? options.match_tokens_max.value_or(UINT32_MAX) : 0;
+  const PrefixTree::Match match = tree->match(
+      key_spaces[space].root, {prompt.tokens.first(std::min(prompt.tokens.size(), tokens_max)), prompt.extra_keys});
+  // What matched is equal to tokens that were checked before.
+  QUIRE_TRY(check_tokens(prompt.tokens.subspan(tokens_in(match)), tokens_in(match)));
+  return match;
+}
+
+Result<Lookup> Cache::lookup(KeySpaceId key_space, const Prompt& prompt, const SequenceOptions& options) const {
+  Impl& impl = *impl_;
+  QUIRE_TRY(impl.enter());
+  QUIRE_TRY_ASSIGN(const std::uint32_t space, impl.find_key_space(key_space));
+  QUIRE_TRY(impl.check_prompt(prompt));
+  QUIRE_TRY_ASSIGN(const PrefixTree::Match match, impl.match(space, prompt, options));
+  const std::uint32_t partial = impl.config.device.pool == DevicePool::Owned ? impl.usable_partial(match) : 0;
+  return Lookup{.matched_tokens = impl.tokens_in(match) + partial, .partial_tokens = partial};
+}
+
+// What stays and what goes
+
+Result<Kept> Cache::keep(KeySpaceId key_space, const Prompt& prompt, std::optional<TimeNs> ttl_ns) {
+  Impl& impl = *impl_;
+  QUIRE_TRY(impl.enter());
+  QUIRE_TRY_ASSIGN(const std::uint32_t space, impl.find_key_space(key_space));
+  QUIRE_TRY(impl.check_prompt(prompt));
+  if (ttl_ns && *ttl_ns <= 0) {
+    return fail(ErrorCode::InvalidArgument,
+                "ttl_ns is " + std::to_string(*ttl_ns) + ": keep for more than no time, or without one until unkeep()");
+  }
+  QUIRE_TRY_ASSIGN(const PrefixTree::Match match, impl.match(space, prompt, {}));
+  if (std::uint64_t{impl.kept_pages} + match.page_count > impl.keep_pages_max()) {
+    return fail(ErrorCode::Unavailable, "keeping " + with_separators(match.page_count) + " pages more than the " +
+                                            with_separators(impl.kept_pages) + " kept now exceeds keep_pages_max = " +
+                                            with_separators(impl.keep_pages_max()));
+  }
+  const auto slot = std::ranges::find_if(impl.keeps, [](const Impl::KeepSlot& each) { return !each.is_live; });
+  if (slot == impl.keeps.end()) {
+    return fail(ErrorCode::Unavailable, "all " + with_separators(impl.keeps.size()) +
+                                            " kept prefixes are in use; unkeep one, or raise keep_count_max");
+  }
+  slot->is_live = true;
+  slot->key_space = space;
+  slot->page_count = match.page_count;
+  slot->expires_at = !ttl_ns || *ttl_ns > INT64_MAX - impl.now ? INT64_MAX : impl.now + *ttl_ns;
+  slot->pin = impl.tree->pin(match);
+  impl.next_expiry = std::min(impl.next_expiry, slot->expires_at);
+  impl.kept_pages += match.page_count;
+  ++impl.key_spaces[space].user_count;
+  return Kept{.id = {static_cast<std::uint32_t>(slot - impl.keeps.begin()), slot->generation},
+              .token_count = impl.tokens_in(match)};
+}
+
+Status Cache::unkeep(KeepId keep) {
+  Impl& impl = *impl_;
+  QUIRE_TRY(impl.enter());
+  const bool is_live = keep.index < impl.keeps.size() && impl.keeps[keep.index].is_live &&
+                       impl.keeps[keep.index].generation == keep.generation;
+  if (!is_live) return fail(ErrorCode::InvalidArgument, "this prefix is not kept, or no longer");
+  impl.end_keep(keep.index);
+  return {};
+}
+
+void Cache::Impl::end_keep(std::uint32_t index) {
+  KeepSlot& slot = keeps[index];
+  const std::uint32_t space = slot.key_space;
+  kept_pages -= slot.page_count;
+  slot.pin.reset();
+  slot = {.generation = slot.generation + 1};
+  --key_spaces[space].user_count;
+}
+
+Status Cache::advance(TimeNs now) {
+  Impl& impl = *impl_;
+  QUIRE_TRY(impl.enter());
+  if (now < impl.now) {
+    return fail(ErrorCode::InvalidArgument, "time goes back from " + std::to_string(impl.now) + " to " +
+                                                std::to_string(now) + " ns; give times that do not decrease");
+  }
+  impl.now = now;
+  if (now < impl.next_expiry) return {};
+  impl.next_expiry = INT64_MAX;
+  for (std::uint32_t i = 0; i < impl.keeps.size(); ++i) {
+    if (!impl.keeps[i].is_live) continue;
+    if (impl.keeps[i].expires_at <= now) {
+      impl.end_keep(i);
+    } else {
+      impl.next_expiry = std::min(impl.next_expiry, impl.keeps[i].expires_at);
+    }
+  }
+  return {};
+}
+
+Result<std::uint32_t> Cache::drop(KeySpaceId key_space) {
+  Impl& impl = *impl_;
+  QUIRE_TRY(impl.enter());
+  QUIRE_TRY_ASSIGN(const std::uint32_t space, impl.find_key_space(key_space));
+  for (std::uint32_t i = 0; i < impl.keeps.size(); ++i) {
+    if (impl.keeps[i].is_live && impl.keeps[i].key_space == space) impl.end_keep(i);
+  }
+  const std::uint32_t dropped = impl.drop_pages(impl.key_spaces[space].root, ResidencyCause::Dropped);
+  impl.counters.dropped_page_total += dropped;
+  impl.key_spaces.retire(space);
+  if (impl.key_spaces[space].user_count == 0) impl.release_key_space(space);
+  return dropped;
+}
+
+Result<std::uint32_t> Cache::reclaim(std::uint32_t page_count) {
+  Impl& impl = *impl_;
+  QUIRE_TRY(impl.enter());
+  return impl.evict(page_count);
+}
+
+Status Cache::reset() {
+  Impl& impl = *impl_;
+  QUIRE_TRY(impl.enter());
+  if (impl.sequences.live_count() > 0) {
+    return fail(ErrorCode::Unavailable,
+                "live sequences: " + with_separators(impl.sequences.live_count()) + "; end them before reset()");
+  }
+  for (std::uint32_t i = 0; i < impl.keeps.size(); ++i) {
+    if (impl.keeps[i].is_live) impl.end_keep(i);
+  }
+  for (std::uint32_t i = 0; i < impl.key_spaces.capacity(); ++i) {
+    if (!impl.key_spaces[i].is_live) continue;
+    impl.counters.dropped_page_total += impl.drop_pages(impl.key_spaces[i].root, ResidencyCause::Reset);
+  }
+  return {};
+}
+
+void Cache::Impl::give_up(std::span<const PageId> pages) {
+  if (config.device.pool == DevicePool::Owned) {
+    pool.release(pages);
+  } else {
+    offered.release(pages);
+  }
+}
+
+std::uint32_t Cache::Impl::evict(std::uint32_t page_count) {
+  const std::uint32_t evicted = tree->evict(page_count, [this](std::span<const PageId> pages) { give_up(pages); });
+  counters.evicted_page_total += evicted;
+  return evicted;
+}
+
+std::uint32_t Cache::Impl::drop_pages(RunId root, ResidencyCause cause) {
+  return tree->evict_all(root, cause, [this](std::span<const PageId> pages) { give_up(pages); });
+}
+
+void Cache::Impl::release_key_space(std::uint32_t index) {
+  tree->remove_root(key_spaces[index].root);
+  key_spaces.remove(index);
+}
+
+Status Cache::resize(std::uint32_t page_count) {
+  Impl& impl = *impl_;
+  QUIRE_TRY(impl.enter());
+  QUIRE_TRY(impl.require(DevicePool::Owned, "resize"));
+  if (impl.config.device.memory == DeviceMemory::Adopted) {
+    return fail(ErrorCode::Unsupported,
+                "resize: the pool's memory is the engine's; open a new cache on the new memory");
+  }
+  if (impl.step.is_planned) {
+    return fail(ErrorCode::Unavailable,
+                "resize: step " + std::to_string(impl.step.number) + " is in flight; finish or abort it first");
+  }
+  if (impl.pages_for(impl.context_tokens_max) > page_count) {
+    return fail(ErrorCode::InvalidArgument, "resize: " + with_separators(page_count) +
+                                                " pages cannot hold one sequence of context_tokens_max = " +
+                                                with_separators(impl.context_tokens_max) + " tokens, which needs " +
+                                                with_separators(impl.pages_for(impl.context_tokens_max)));
+  }
+  QUIRE_TRY_ASSIGN(PoolGeometry geometry,
+                   PoolGeometry::create(impl.geometry.page(), {.page_count = std::uint64_t{page_count} + 1,
+                                                               .byte_layout = impl.geometry.byte_layout()}));
+  // Nothing that a user can see changes until the last call that can refuse has not.
+  const bool has_memory = impl.config.device.memory == DeviceMemory::Host;
+  const bool keeps_place = geometry.byte_layout() == ByteLayout::PageFirst;
+  LazyMemory moved;
+  if (has_memory && !keeps_place) {
+    QUIRE_TRY_ASSIGN(moved, LazyMemory::reserve(geometry.pool_bytes()));
+  }
+  QUIRE_TRY(impl.tree->grow(page_count));
+  const std::uint32_t old_page_count = impl.pool.page_count();
+  QUIRE_TRY(impl.pool.resize(page_count));
+  if (has_memory && keeps_place) {
+    if (Status status = impl.host_memory.grow(geometry.pool_bytes()); !status) {
+      QUIRE_CHECK(impl.pool.resize(old_page_count), "pages that were just added are in use");
+      return status;
+    }
+  }
+  if (has_memory && !keeps_place) {
+    const std::uint64_t layer_bytes = std::min(impl.geometry.strides().layer, geometry.strides().layer);
+    for (std::uint32_t layer = 0; layer < geometry.page().layer_count(); ++layer) {
+      std::memcpy(moved.data() + (layer * geometry.strides().layer),
+                  impl.host_memory.data() + (layer * impl.geometry.strides().layer), layer_bytes);
+    }
+    impl.host_memory = std::move(moved);
+  }
+  impl.geometry = std::move(geometry);
+  impl.memory = impl.host_memory.data();
+  return {};
+}
+
+// Observers
+
+Result<Stats> Cache::stats() const {
+  Impl& impl = *impl_;
+  QUIRE_TRY(impl.enter());
+  Stats stats = impl.counters;
+  const PrefixTree& tree = *impl.tree;
+  stats.page_count = impl.pool_page_count();
+  if (impl.config.device.pool == DevicePool::Owned) {
+    stats.free_pages = impl.pool.free_count();
+    stats.open_pages = impl.pool.count(PageState::Open);
+    stats.sealed_pages = impl.pool.count(PageState::Sealed);
+    stats.private_pages = impl.pool.count(PageState::Private);
+  } else {
+    stats.sealed_pages = impl.offered.count(OfferedPages::State::Held);
+    stats.free_pages = stats.page_count - stats.sealed_pages;
+  }
+  stats.pinned_pages = tree.pinned_pages();
+  stats.evictable_pages = tree.evictable_pages();
+  stats.soft_pinned_pages = tree.soft_pinned_pages();
+  stats.kept_pages = impl.kept_pages;
+  stats.run_count = tree.run_count();
+  stats.key_space_count = impl.key_spaces.live_count();
+  stats.sequence_count = impl.sequences.live_count();
+  for (std::uint32_t i = 0; i < impl.sequences.capacity(); ++i) {
+    if (impl.sequences[i].state == SequenceSlot::State::Waiting) ++stats.waiting_sequence_count;
+  }
+  return stats;
+}
+
+Status Cache::visit_runs(const std::function<void(const RunView&)>& visit) const {
+  Impl& impl = *impl_;
+  QUIRE_TRY(impl.enter());
+  for (std::uint32_t i = 0; i < impl.key_spaces.capacity(); ++i) {
+    if (!impl.key_spaces[i].is_live) continue;
+    impl.tree->for_each_run(impl.key_spaces[i].root, [&](RunView view) {
+      view.key_space = impl.key_spaces.id(i);
+      visit(view);
+    });
+  }
+  return {};
+}
+
+Result<std::span<ResidencyRecord>> Cache::read_residency(std::uint64_t first, std::span<ResidencyRecord> out) const {
+  QUIRE_TRY(impl_->enter());
+  return impl_->log.read(first, out);
+}
+
+Status Cache::check_invariants() const {
+  Impl& impl = *impl_;
+  QUIRE_TRY(impl.enter());
+  QUIRE_TRY(impl.tree->check_invariants());
+  const auto broken = [](const std::string& rule) { return fail(ErrorCode::Corrupt, "cache: " + rule); };
+  std::vector<std::uint32_t> users(impl.key_spaces.capacity());
+  std::uint64_t handles = 0;
+  std::uint64_t kept_pages = 0;
+  for (std::uint32_t i = 0; i < impl.sequences.capacity(); ++i) {
+    const SequenceSlot& slot = impl.sequences[i];
+    if (slot.state != SequenceSlot::State::Free) ++users[slot.key_space];
+    handles += (slot.pin ? 1 : 0) + (slot.partial_pin ? 1 : 0);
+  }
+  for (const Impl::KeepSlot& keep : impl.keeps) {
+    if (!keep.is_live) continue;
+    ++users[keep.key_space];
+    ++handles;
+    kept_pages += keep.page_count;
+  }
+  if (kept_pages != impl.kept_pages) return broken("the count of kept pages is wrong");
+  std::uint64_t pins = 0;
+  for (std::uint32_t i = 0; i < impl.key_spaces.capacity(); ++i) {
+    if (users[i] != impl.key_spaces[i].user_count) return broken("a key space's count of users is wrong");
+    if (!impl.key_spaces[i].is_live) continue;
+    impl.tree->for_each_run(impl.key_spaces[i].root, [&](const RunView& run) { pins += run.own_pin_count; });
+  }
+  if (pins != handles) return broken("the tree has pins that nobody holds");
+  if (impl.config.device.pool == DevicePool::External) {
+    QUIRE_TRY(impl.offered.check_invariants());
+    if (impl.offered.count(OfferedPages::State::Held) != impl.tree->page_count()) {
+      return broken("the held pages are not those of the tree");
+    }
+    return {};
+  }
+  QUIRE_TRY(impl.pool.check_invariants());
+  if (impl.pool.count(PageState::Sealed) != impl.tree->page_count()) {
+    return broken("the sealed pages are not those of the tree");
+  }
+  std::uint64_t open_pages = 0;
+  std::uint64_t private_pages = 0;
+  for (std::uint32_t i = 0; i < impl.sequences.capacity(); ++i) {
+    const SequenceSlot& slot = impl.sequences[i];
+    if (slot.state == SequenceSlot::State::Free) continue;
+    open_pages += slot.page_count - slot.settled_pages;
+    private_pages += slot.settled_pages - slot.shared_pages;
+    for (std::uint32_t p = 0; p < slot.page_count; ++p) {
+      const PageState state = impl.pool.state(impl.sequences.page_row(i)[p]);
+      const PageState wanted = p < slot.shared_pages    ? PageState::Sealed
+                               : p < slot.settled_pages ? PageState::Private
+                                                        : PageState::Open;
+      if (state != wanted) return broken("page " + std::to_string(p) + " of a sequence is in the wrong state");
+    }
+    if (slot.computed_tokens > slot.token_count) return broken("a sequence has computed more tokens than it has");
+    if (slot.pin && impl.tree->end_page(slot.pin.run()) != slot.shared_pages) {
+      return broken("a sequence's pin does not end where its shared pages do");
+    }
+    std::uint32_t end = slot.shared_pages;
+    for (RunId run = slot.pin ? slot.pin.run() : RunId::none(); end > 0; run = impl.tree->parent(run)) {
+      const std::span<const PageId> pages = impl.tree->view(run).pages;
+      end -= static_cast<std::uint32_t>(pages.size());
+      if (!std::ranges::equal(pages, impl.sequences.page_row(i).subspan(end, pages.size()))) {
+        return broken("a sequence's shared pages are not those of its path");
+      }
+    }
+  }
+  if (open_pages != impl.pool.count(PageState::Open)) return broken("open pages are not those of the sequences");
+  if (private_pages != impl.pool.count(PageState::Private)) {
+    return broken("private pages are not those of the sequences");
+  }
+  return {};
+}
+
+const CacheConfig& Cache::config() const {
+  return impl_->config;
+}
+const PoolGeometry& Cache::geometry() const {
+  return impl_->geometry;
+}
+std::byte* Cache::device_memory() const {
+  return impl_->memory;
+}
+
+}  // namespace quire

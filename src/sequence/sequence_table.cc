@@ -1,0 +1,47 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "sequence/sequence_table.h"
+
+#include "base/check.h"
+
+namespace quire {
+
+Result<SequenceTable> SequenceTable::create(const SequenceTableConfig& config) {
+  SequenceTable table;
+  const std::size_t count = config.sequence_count_max;
+  table.row_tokens_ = config.context_tokens_max;
+  table.row_pages_ = (std::size_t{config.context_tokens_max} + config.page_tokens - 1) / config.page_tokens;
+  table.row_extra_keys_ = config.extra_key_count_max;
+  QUIRE_TRY_ASSIGN(table.tokens_, LazyArray<TokenId>::create(count * table.row_tokens_));
+  QUIRE_TRY_ASSIGN(table.pages_, LazyArray<PageId>::create(count * table.row_pages_));
+  QUIRE_TRY_ASSIGN(table.extra_keys_, LazyArray<ExtraKey>::create(count * table.row_extra_keys_));
+  table.slots_ = std::vector<SequenceSlot>(count);
+  table.free_slots_.reserve(count);
+  for (std::uint32_t i = config.sequence_count_max; i > 0; --i) table.free_slots_.push_back(i - 1);
+  return table;
+}
+
+std::optional<std::uint32_t> SequenceTable::try_add() {
+  if (free_slots_.empty()) return std::nullopt;
+  const std::uint32_t index = free_slots_.back();
+  free_slots_.pop_back();
+  ++live_count_;
+  return index;
+}
+
+void SequenceTable::remove(std::uint32_t index) {
+  QUIRE_CHECK(slots_[index].state != SequenceSlot::State::Free, "a sequence ended twice");
+  const std::uint32_t generation = slots_[index].generation;
+  slots_[index] = {};
+  slots_[index].generation = generation + 1;
+  free_slots_.push_back(index);
+  --live_count_;
+}
+
+std::optional<std::uint32_t> SequenceTable::find(SequenceId id) const {
+  if (id.index >= slots_.size()) return std::nullopt;
+  const SequenceSlot& slot = slots_[id.index];
+  const bool is_live = slot.state != SequenceSlot::State::Free && slot.generation == id.generation;
+  return is_live && !slot.is_dropped ? std::optional(id.index) : std::nullopt;
+}
+
+}  // namespace quire
