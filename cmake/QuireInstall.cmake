@@ -14,6 +14,9 @@ set(quire_package_dir ${CMAKE_INSTALL_LIBDIR}/cmake/quire)
 install(TARGETS quire EXPORT quire-targets INCLUDES DESTINATION ${CMAKE_INSTALL_INCLUDEDIR})
 install(DIRECTORY include/quire DESTINATION ${CMAKE_INSTALL_INCLUDEDIR} FILES_MATCHING PATTERN "*.h")
 install(EXPORT quire-targets NAMESPACE quire:: DESTINATION ${quire_package_dir})
+if(QUIRE_BUILD_TOOLS)
+  install(TARGETS quire_tool)
+endif()
 
 configure_package_config_file(cmake/quire-config.cmake.in quire-config.cmake
   INSTALL_DESTINATION ${quire_package_dir})
