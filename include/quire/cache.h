@@ -60,6 +60,10 @@ struct SequenceOptions {
   std::optional<std::uint32_t> match_tokens_max;
   bool use_cache = true;  ///< false: match nothing
   Publish publish = Publish::All;
+  /// For policies that heed them, such as "priority": what this sequence uses or adds is worth more than what lower
+  /// priorities do, and for no longer than ttl_ns after it was last used or added (for ever, when unset).
+  std::int8_t priority = 0;
+  std::optional<TimeNs> ttl_ns;
 };
 
 /// A live sequence. Move-only; dropping it ends the sequence at the cache's next call.
@@ -214,7 +218,7 @@ class Cache {
                                   std::optional<TimeNs> ttl_ns = std::nullopt);
   /// Fails when the prefix is kept no longer: its time is over, or its key space was dropped.
   [[nodiscard]] Status unkeep(KeepId keep);
-  /// Time goes on: what was kept until `now` or earlier is kept no longer.
+  /// Time goes on: what was kept until `now` or earlier is kept no longer, and the policy hears of it.
   [[nodiscard]] Status advance(TimeNs now);
   /// Forgets a key space: nothing of it will match again. Live sequences finish on their own pages. Gives the number of
   /// pages freed at once; those in use follow when their sequences end.

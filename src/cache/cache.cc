@@ -235,10 +235,7 @@ Result<Kept> Cache::keep(KeySpaceId key_space, const Prompt& prompt, std::option
   QUIRE_TRY(impl.enter());
   QUIRE_TRY_ASSIGN(const std::uint32_t space, impl.find_key_space(key_space));
   QUIRE_TRY(impl.check_prompt(prompt));
-  if (ttl_ns && *ttl_ns <= 0) {
-    return fail(ErrorCode::InvalidArgument,
-                "ttl_ns is " + std::to_string(*ttl_ns) + ": keep for more than no time, or without one until unkeep()");
-  }
+  QUIRE_TRY(Impl::check_ttl(ttl_ns));
   QUIRE_TRY_ASSIGN(const PrefixTree::Match match, impl.match(space, prompt, {}));
   if (std::uint64_t{impl.kept_pages} + match.page_count > impl.keep_pages_max()) {
     return fail(ErrorCode::Unavailable, "keeping " + with_separators(match.page_count) + " pages more than the " +
@@ -253,7 +250,7 @@ Result<Kept> Cache::keep(KeySpaceId key_space, const Prompt& prompt, std::option
   slot->is_live = true;
   slot->key_space = space;
   slot->page_count = match.page_count;
-  slot->expires_at = !ttl_ns || *ttl_ns > INT64_MAX - impl.now ? INT64_MAX : impl.now + *ttl_ns;
+  slot->expires_at = impl.time_after(ttl_ns.value_or(INT64_MAX));
   slot->pin = impl.tree->pin(match);
   impl.next_expiry = std::min(impl.next_expiry, slot->expires_at);
   impl.kept_pages += match.page_count;
@@ -270,6 +267,16 @@ Status Cache::unkeep(KeepId keep) {
   if (!is_live) return fail(ErrorCode::InvalidArgument, "this prefix is not kept, or no longer");
   impl.end_keep(keep.index);
   return {};
+}
+
+Status Cache::Impl::check_ttl(std::optional<TimeNs> ttl_ns) {
+  if (!ttl_ns || *ttl_ns > 0) return {};
+  return fail(ErrorCode::InvalidArgument,
+              "ttl_ns is " + std::to_string(*ttl_ns) + ": give a time above 0, or none for no limit");
+}
+
+TimeNs Cache::Impl::time_after(TimeNs ttl_ns) const {
+  return ttl_ns > INT64_MAX - std::max<TimeNs>(now, 0) ? INT64_MAX : now + ttl_ns;
 }
 
 void Cache::Impl::end_keep(std::uint32_t index) {
@@ -289,6 +296,7 @@ Status Cache::advance(TimeNs now) {
                                                 std::to_string(now) + " ns; give times that do not decrease");
   }
   impl.now = now;
+  impl.policy->on_advance(now);
   if (now < impl.next_expiry) return {};
   impl.next_expiry = INT64_MAX;
   for (std::uint32_t i = 0; i < impl.keeps.size(); ++i) {
@@ -392,10 +400,14 @@ Status Cache::resize(std::uint32_t page_count) {
   }
   QUIRE_TRY(impl.tree->grow(page_count));
   const std::uint32_t old_page_count = impl.pool.page_count();
-  QUIRE_TRY(impl.pool.resize(page_count));
+  if (Status status = impl.pool.resize(page_count); !status) {
+    (void)impl.tree->grow(old_page_count);  // there is room already: it only tells the policy
+    return status;
+  }
   if (has_memory && keeps_place) {
     if (Status status = impl.host_memory.grow(geometry.pool_bytes()); !status) {
       QUIRE_CHECK(impl.pool.resize(old_page_count), "pages that were just added are in use");
+      (void)impl.tree->grow(old_page_count);
       return status;
     }
   }

@@ -62,6 +62,7 @@ struct Cache::Impl {
   [[nodiscard]] Status check_prompt(const Prompt& prompt) const;
   [[nodiscard]] Status check_extra_keys(std::span<const ExtraKey> keys, TokenRange range) const;
   [[nodiscard]] static Status check_tokens(std::span<const TokenId> tokens, std::size_t first_position);
+  [[nodiscard]] static Status check_ttl(std::optional<TimeNs> ttl_ns);
 
   // Sequences and steps.
   /// What of a prompt is cached, after checking the tokens of the rest.
@@ -72,6 +73,10 @@ struct Cache::Impl {
     return match.partial_tokens >= partial_reuse_min_tokens ? match.partial_tokens : 0;
   }
   [[nodiscard]] std::uint32_t pending_tokens(const SequenceSlot& slot) const;
+  [[nodiscard]] TimeNs time_after(TimeNs ttl_ns) const;  // the end of time if that is too long
+  [[nodiscard]] Retention retention_of(const SequenceSlot& slot) const {
+    return {.priority = slot.priority, .expires_at = time_after(slot.ttl_ns)};
+  }
   [[nodiscard]] std::uint32_t pages_for(std::uint32_t token_count) const {
     return static_cast<std::uint32_t>((std::uint64_t{token_count} + page_tokens - 1) / page_tokens);
   }

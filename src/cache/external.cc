@@ -52,7 +52,7 @@ Result<OfferOutcome> Cache::offer(KeySpaceId key_space, const Offer& offer) {
   const std::span<PageId> pages = std::span(impl.step.page_scratch).first(offer.page_ids.size() - duplicates);
   std::ranges::copy(offer.page_ids.subspan(duplicates), pages.begin());
   PrefixTree::Pin pin = tree.pin(match);
-  const std::uint32_t known = tree.insert(pin, key, pages, {pages}, ResidencyCause::Offered);
+  const std::uint32_t known = tree.insert(pin, key, pages, {pages}, {.cause = ResidencyCause::Offered});
   QUIRE_CHECK(known == 0, "a page appeared between match and insert");
   impl.key_spaces.touch(space);
   impl.counters.sealed_page_total += pages.size();

@@ -28,6 +28,7 @@ Result<Sequence> Cache::begin(KeySpaceId key_space, const Prompt& prompt, const 
   QUIRE_TRY(impl.require(DevicePool::Owned, "begin"));
   QUIRE_TRY_ASSIGN(const std::uint32_t space, impl.find_key_space(key_space));
   QUIRE_TRY(impl.check_prompt(prompt));
+  QUIRE_TRY(Impl::check_ttl(options.ttl_ns));
   QUIRE_TRY_ASSIGN(const PrefixTree::Match match, impl.match(space, prompt, options));
   const std::optional<std::uint32_t> index = impl.sequences.try_add();
   if (!index) {
@@ -46,6 +47,8 @@ Result<Sequence> Cache::begin(KeySpaceId key_space, const Prompt& prompt, const 
   slot.publish_tokens_max = options.publish == Publish::All      ? UINT32_MAX
                             : options.publish == Publish::Prompt ? token_count
                                                                  : 0;
+  slot.priority = options.priority;
+  slot.ttl_ns = options.ttl_ns.value_or(INT64_MAX);
   slot.extra_key_count = static_cast<std::uint32_t>(prompt.extra_keys.size());
   std::memcpy(impl.sequences.token_row(*index).data(), prompt.tokens.data(), prompt.tokens.size_bytes());
   std::ranges::copy(prompt.extra_keys, impl.sequences.extra_key_row(*index).begin());
@@ -84,7 +87,7 @@ Result<Admission> Cache::admit(const Sequence& sequence) {
     slot.partial_pin = impl.tree->pin_partial(match);
   }
   impl.tree->copy_pages(match, 0, impl.sequences.page_row(index));
-  slot.pin = impl.tree->pin(match);
+  slot.pin = impl.tree->pin(match, impl.retention_of(slot));
   slot.soft_pin.reset();
   slot.state = SequenceSlot::State::Running;
   slot.shared_pages = match.page_count;
@@ -369,8 +372,8 @@ void Cache::Impl::settle(std::uint32_t index) {
   const std::span<PageId> row = sequences.page_row(index);
   if (public_pages > slot.shared_pages) {
     const std::span<PageId> pages = row.subspan(slot.shared_pages, public_pages - slot.shared_pages);
-    const std::uint32_t known =
-        tree->insert(slot.pin, sequences.key(index, public_pages * page_tokens), pages, step.page_scratch);
+    const std::uint32_t known = tree->insert(slot.pin, sequences.key(index, public_pages * page_tokens), pages,
+                                             step.page_scratch, {.retention = retention_of(slot)});
     // The row now names the tree's pages; those computed in vain go back.
     pool.release(std::span(step.page_scratch).first(known));
     pool.seal(pages.subspan(known));

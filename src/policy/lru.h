@@ -6,26 +6,23 @@
 // single-threaded
 #pragma once
 
-#include "base/index_list.h"
+#include "base/index_lists.h"
 #include "quire/policy.h"
 
 namespace quire {
 
 class LruPolicy final : public Policy {
  public:
-  [[nodiscard]] Status reserve(std::uint32_t run_count_max) override;
-  void on_seal(RunId run, std::uint32_t pages_added) override;
+  [[nodiscard]] Status reserve(const PolicyLimits& limits) override;
   void on_split(RunId suffix, RunId prefix, std::uint32_t prefix_pages) override;
-  void on_use(RunId run) override;
   void on_pin(RunId run) override;
   void on_idle(RunId run) override;
-  void on_trim(RunId run, std::uint32_t pages_left) override;
-  void on_remove(RunId run) override;
+  void on_remove(RunId run, const PageChange& lost) override;
   [[nodiscard]] std::optional<RunId> next_victim() override;
   [[nodiscard]] std::uint32_t idle_run_count() const override;
 
  private:
-  IndexList idle_;  // least recently idle first
+  IndexLists idle_;  // least recently idle first
 };
 
 }  // namespace quire

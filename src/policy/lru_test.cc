@@ -12,11 +12,11 @@ namespace {
 
 class LruPolicyTest : public ::testing::Test {
  protected:
-  LruPolicyTest() { EXPECT_TRUE(lru_.reserve(10).has_value()); }
+  LruPolicyTest() { EXPECT_TRUE(lru_.reserve({.run_count_max = 10, .page_count_max = 10}).has_value()); }
 
   /// Seals a run that then becomes idle.
   void add(std::uint32_t run) {
-    lru_.on_seal(RunId{run}, 1);
+    lru_.on_seal(RunId{run}, {.page_count = 1, .pages_left = 1});
     lru_.on_idle(RunId{run});
   }
 
@@ -25,7 +25,7 @@ class LruPolicyTest : public ::testing::Test {
     std::vector<std::uint32_t> found;
     while (const std::optional<RunId> victim = lru_.next_victim()) {
       found.push_back(victim->value);
-      lru_.on_remove(*victim);
+      lru_.on_remove(*victim, {});
     }
     return found;
   }
@@ -41,7 +41,7 @@ TEST_F(LruPolicyTest, NothingIsIdleAtFirst) {
 }
 
 TEST_F(LruPolicyTest, ASealedRunIsNoVictimUntilItIsIdle) {
-  lru_.on_seal(RunId{1}, 3);
+  lru_.on_seal(RunId{1}, {.page_count = 3, .pages_left = 3});
   EXPECT_EQ(lru_.next_victim(), std::nullopt);
   lru_.on_idle(RunId{1});
   EXPECT_EQ(lru_.next_victim(), RunId{1});
@@ -80,8 +80,8 @@ TEST_F(LruPolicyTest, ARunThatWasPinnedIsTheMostRecentWhenItIsIdleAgain) {
 TEST_F(LruPolicyTest, GrowthAndTrimsDoNotChangeTheOrder) {
   add(1);
   add(2);
-  lru_.on_trim(RunId{1}, 1);
-  lru_.on_use(RunId{2});
+  lru_.on_trim(RunId{1}, {.page_count = 1, .pages_left = 1});
+  lru_.on_use(RunId{2}, {});
   EXPECT_EQ(victims(), (Runs{1, 2}));
 }
 
@@ -94,7 +94,7 @@ TEST_F(LruPolicyTest, ThePrefixOfAnIdleRunGoesDirectlyAfterIt) {
 }
 
 TEST_F(LruPolicyTest, ThePrefixOfAPinnedRunIsNoVictim) {
-  lru_.on_seal(RunId{1}, 2);
+  lru_.on_seal(RunId{1}, {.page_count = 2, .pages_left = 2});
   lru_.on_split(RunId{1}, RunId{5}, 1);
   EXPECT_EQ(lru_.idle_run_count(), 0U);
   EXPECT_EQ(lru_.next_victim(), std::nullopt);
@@ -103,21 +103,21 @@ TEST_F(LruPolicyTest, ThePrefixOfAPinnedRunIsNoVictim) {
 TEST_F(LruPolicyTest, ARemovedRunMayComeBackAsAnother) {
   add(1);
   add(2);
-  lru_.on_remove(RunId{1});
+  lru_.on_remove(RunId{1}, {});
   add(1);
   EXPECT_EQ(victims(), (Runs{2, 1}));
 }
 
 TEST_F(LruPolicyTest, ARunCanBeRemovedWhileItIsNotInTheOrder) {
-  lru_.on_seal(RunId{1}, 1);
-  lru_.on_remove(RunId{1});
+  lru_.on_seal(RunId{1}, {.page_count = 1, .pages_left = 1});
+  lru_.on_remove(RunId{1}, {});
   EXPECT_EQ(lru_.idle_run_count(), 0U);
 }
 
 TEST_F(LruPolicyTest, ReservingMoreKeepsTheOrder) {
   add(1);
   add(2);
-  ASSERT_TRUE(lru_.reserve(1000).has_value());
+  ASSERT_TRUE(lru_.reserve({.run_count_max = 1000, .page_count_max = 1000}).has_value());
   add(999);
   EXPECT_EQ(victims(), (Runs{1, 2, 999}));
 }

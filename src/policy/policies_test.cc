@@ -16,8 +16,8 @@ TEST(Policies, EveryKnownNameMakesAPolicyThatWorks) {
   for (const std::string_view name : policy_names()) {
     const Result<std::unique_ptr<Policy>> policy = make_policy(name);
     ASSERT_TRUE(policy.has_value()) << name;
-    ASSERT_TRUE((*policy)->reserve(4).has_value()) << name;
-    (*policy)->on_seal(RunId{3}, 1);
+    ASSERT_TRUE((*policy)->reserve({.run_count_max = 4, .page_count_max = 4}).has_value()) << name;
+    (*policy)->on_seal(RunId{3}, {.page_count = 1, .pages_left = 1});
     EXPECT_EQ((*policy)->next_victim(), std::nullopt) << name;
     (*policy)->on_idle(RunId{3});
     EXPECT_EQ((*policy)->next_victim(), RunId{3}) << name;

@@ -29,12 +29,17 @@ Result<std::unique_ptr<PrefixTree>> PrefixTree::create(const PrefixTreeConfig& c
   tree->config_.page_count_max = 0;
   QUIRE_TRY_ASSIGN(tree->storage_, RunStorage::create(config.page_tokens, 0, tree->runs_));
   tree->given_up_.resize(tree->storage_.run_pages_max());
+  tree->wants_fingerprints_ = policy.wants_fingerprints();
+  if (tree->wants_fingerprints_) tree->told_fingerprints_.resize(tree->storage_.run_pages_max());
   QUIRE_TRY(tree->grow(config.page_count_max));
   return tree;
 }
 
 Status PrefixTree::grow(std::uint32_t page_count_max) {
-  if (page_count_max <= config_.page_count_max && fresh_run_ > 0) return {};
+  if (page_count_max <= config_.page_count_max && fresh_run_ > 0) {
+    return policy_.reserve(
+        {.run_count_max = static_cast<std::uint32_t>(runs_.size()), .page_count_max = page_count_max});
+  }
   const std::uint64_t run_count_max = std::uint64_t{page_count_max} + config_.root_count_max;
   constexpr std::uint64_t kRunCountLimit = 1U << 31U;
   if (run_count_max > kRunCountLimit) {
@@ -48,7 +53,8 @@ Status PrefixTree::grow(std::uint32_t page_count_max) {
   QUIRE_TRY(storage_.grow(page_count_max));
   QUIRE_TRY(extra_keys_.reserve(std::size_t{page_count_max} * config_.page_tokens));
   QUIRE_TRY(soft_.reserve(run_count));
-  QUIRE_TRY(policy_.reserve(run_count));
+  QUIRE_TRY(policy_.reserve({.run_count_max = run_count, .page_count_max = page_count_max}));
+  if (wants_fingerprints_) QUIRE_TRY(fingerprints_.grow(std::size_t{page_count_max} + 1));  // ids may count from 1
   const std::size_t bucket_count = bucket_count_for(run_count);
   if (bucket_count > buckets_.size()) {
     QUIRE_TRY_ASSIGN(buckets_, LazyArray<std::uint32_t>::create(bucket_count));
@@ -66,6 +72,7 @@ RunId PrefixTree::add_root() {
   QUIRE_CHECK(root_count_ < config_.root_count_max, "more key spaces than the tree was made for");
   const std::uint32_t root = new_run(kNoRun);
   runs_[root].root = root;
+  runs_[root].key_hash = ++root_total_;
   ++root_count_;
   return RunId{root};
 }
@@ -192,13 +199,13 @@ PageId PrefixTree::partial_page(const Match& match) const {
 
 // Pins
 
-PrefixTree::Pin PrefixTree::pin(const Match& match) {
+PrefixTree::Pin PrefixTree::pin(const Match& match, const Retention& retention) {
   QUIRE_CHECK(match.version == version_, "the tree has changed since this match");
   std::uint32_t run = match.run.value;
   if (match.pages_in_run < runs_[run].page_count) run = split(run, match.pages_in_run);
   add_pin(run);
   for (std::uint32_t used = run; !is_root(used); used = runs_[used].parent) {
-    policy_.on_use(RunId{used});
+    policy_.on_use(RunId{used}, retention);
     move_to_front(used);
   }
   return Pin(this, RunId{run});
@@ -241,17 +248,20 @@ void PrefixTree::remove_pin(RunId pinned) {
 
 PrefixTree::SoftPin PrefixTree::soft_pin(const Match& match) {
   QUIRE_CHECK(match.version == version_, "the tree has changed since this match");
+  // What lies behind the match in its last run is not asked for, and keeps its place in the policy's order.
+  std::uint32_t end = match.run.value;
+  if (match.pages_in_run < runs_[end].page_count) end = split(end, match.pages_in_run);
   // Counts stop at the first ancestor that had a soft pin already, but the whole path moves to the end of the order: a
   // run that stood before its own descendants would send evict() down to them, past older ones.
   bool is_counted = true;
-  for (std::uint32_t run = match.run.value; !is_root(run); run = runs_[run].parent) {
+  for (std::uint32_t run = end; !is_root(run); run = runs_[run].parent) {
     const bool is_idle = runs_[run].pins == 0;
     if (is_idle) leave_idle(run);
     if (is_counted) is_counted = runs_[run].soft_pins++ == 0;
     if (is_idle) enter_idle(run);
   }
-  if (is_counted) ++runs_[runs_[match.run.value].root].soft_pins;
-  return SoftPin(this, match.run, runs_[match.run.value].generation);
+  if (is_counted) ++runs_[runs_[end].root].soft_pins;
+  return SoftPin(this, RunId{end}, runs_[end].generation);
 }
 
 void PrefixTree::remove_soft_pin(RunId softly_pinned, std::uint32_t generation) {
@@ -295,7 +305,7 @@ void PrefixTree::leave_idle(std::uint32_t run) {
 // Growth
 
 std::uint32_t PrefixTree::insert(Pin& pin, const Key& key, std::span<PageId> pages, std::span<PageId> duplicates,
-                                 ResidencyCause cause) {
+                                 const Sealing& sealing) {
   QUIRE_CHECK(pin.tree_ == this, "inserting behind an empty pin");
   QUIRE_CHECK(duplicates.size() >= pages.size(), "no room for duplicates");
   std::uint32_t end = pin.run_.value;
@@ -334,7 +344,7 @@ std::uint32_t PrefixTree::insert(Pin& pin, const Key& key, std::span<PageId> pag
       pin.run_ = RunId{end};
     }
     const std::size_t count = std::min<std::size_t>(rest.size(), storage_.run_pages_max() - runs_[end].page_count);
-    fill(end, key, rest.first(count), cause);
+    fill(end, key, rest.first(count), sealing);
     rest = rest.subspan(count);
   }
   return known;
@@ -370,7 +380,7 @@ std::uint32_t PrefixTree::new_run(std::uint32_t parent) {
 }
 
 // Appends pages to a pinned run that is new or grows in place.
-void PrefixTree::fill(std::uint32_t run, const Key& key, std::span<const PageId> pages, ResidencyCause cause) {
+void PrefixTree::fill(std::uint32_t run, const Key& key, std::span<const PageId> pages, const Sealing& sealing) {
   const auto added = static_cast<std::uint32_t>(pages.size());
   const bool is_new = runs_[run].page_count == 0;
   if (is_new) {
@@ -380,6 +390,7 @@ void PrefixTree::fill(std::uint32_t run, const Key& key, std::span<const PageId>
   }
   Run& filled = runs_[run];
   const TokenRange range = page_range(filled.first_page + filled.page_count, added);
+  const std::span<const PageFingerprint> fingerprints = make_fingerprints(run, key, pages);
   std::memcpy(storage_.tokens(filled) + (std::size_t{filled.page_count} * config_.page_tokens),
               key.tokens.data() + range.begin, (range.end - range.begin) * sizeof(TokenId));
   std::memcpy(storage_.pages(filled) + filled.page_count, pages.data(), pages.size_bytes());
@@ -389,12 +400,45 @@ void PrefixTree::fill(std::uint32_t run, const Key& key, std::span<const PageId>
   pinned_pages_ += added;
   if (is_new) {
     ++run_count_;
+    const bool is_first_child = runs_[filled.parent].first_child == kNoRun;
     link_child(filled.parent, run);
     filled.key_hash = key_hash_of(run);
     add_to_bucket(run);
+    if (is_first_child && !is_root(filled.parent)) policy_.on_branch(RunId{filled.parent});
   }
-  policy_.on_seal(RunId{run}, added);
-  record(run, range.begin / config_.page_tokens, added, cause);
+  policy_.on_seal(RunId{run}, {.page_count = added,
+                               .pages_left = filled.page_count,
+                               .fingerprints = fingerprints,
+                               .retention = sealing.retention});
+  record(run, range.begin / config_.page_tokens, added, sealing.cause);
+}
+
+// Each page's fingerprint is a hash of its tokens and extra keys, seeded with that of the page before it; the first
+// page of a path has its root's number for that.
+std::span<const PageFingerprint> PrefixTree::make_fingerprints(std::uint32_t run, const Key& key,
+                                                               std::span<const PageId> pages) {
+  if (!wants_fingerprints_) return {};
+  const std::uint32_t before = runs_[run].page_count > 0 ? run : runs_[run].parent;
+  PageFingerprint fingerprint = is_root(before)
+                                    ? mix64(runs_[before].key_hash)
+                                    : fingerprints_[storage_.pages(runs_[before])[runs_[before].page_count - 1].value];
+  const std::uint32_t first_page = end_page(RunId{run});
+  for (std::size_t i = 0; i < pages.size(); ++i) {
+    const TokenRange range = page_range(first_page + static_cast<std::uint32_t>(i), 1);
+    fingerprint =
+        hash_bytes(key.tokens.data() + range.begin, std::size_t{config_.page_tokens} * sizeof(TokenId),
+                   key.extra_keys.empty() ? fingerprint : ExtraKeyLists::fold(fingerprint, key.extra_keys, range));
+    QUIRE_CHECK(pages[i].value < fingerprints_.size(), "a page id beyond the pool");
+    fingerprints_[pages[i].value] = fingerprint;
+    told_fingerprints_[i] = fingerprint;
+  }
+  return std::span(told_fingerprints_).first(pages.size());
+}
+
+std::span<const PageFingerprint> PrefixTree::fingerprints_of(std::span<const PageId> pages) {
+  if (!wants_fingerprints_) return {};
+  for (std::size_t i = 0; i < pages.size(); ++i) told_fingerprints_[i] = fingerprints_[pages[i].value];
+  return std::span(told_fingerprints_).first(pages.size());
 }
 
 // Gives the first `page_count` pages of `run` to a new run before it, and returns that one. `run` keeps its identity,
@@ -412,18 +456,20 @@ std::uint32_t PrefixTree::split(std::uint32_t run, std::uint32_t page_count) {
   front.soft_pins = back.soft_pins > 0 ? 1 : 0;
   front.key_hash = back.key_hash;
   // The prefix takes the run's place among its siblings; the run becomes its only child.
+  const std::uint32_t first = runs_[front.parent].first_child;
   front.next_sibling = back.next_sibling;
-  front.previous_sibling = back.previous_sibling;
-  if (front.next_sibling != kNoRun) runs_[front.next_sibling].previous_sibling = prefix;
-  if (front.previous_sibling != kNoRun) {
-    runs_[front.previous_sibling].next_sibling = prefix;
-  } else {
+  front.previous_sibling = back.previous_sibling == run ? prefix : back.previous_sibling;
+  if (first == run) {
     runs_[front.parent].first_child = prefix;
+  } else {
+    runs_[front.previous_sibling].next_sibling = prefix;
   }
+  const std::uint32_t behind = front.next_sibling != kNoRun ? front.next_sibling : first;
+  if (behind != run) runs_[behind].previous_sibling = prefix;
   front.first_child = run;
   back.parent = prefix;
   back.next_sibling = kNoRun;
-  back.previous_sibling = kNoRun;
+  back.previous_sibling = run;
   back.first_page += page_count;
   if (back.extra_keys != kNoExtraKey) [[unlikely]] {
     extra_keys_.split(back.extra_keys, front.extra_keys, back.first_page * config_.page_tokens);
@@ -438,7 +484,7 @@ std::uint32_t PrefixTree::split(std::uint32_t run, std::uint32_t page_count) {
   return prefix;
 }
 
-void PrefixTree::remove_run(std::uint32_t run) {
+void PrefixTree::remove_run(std::uint32_t run, const PageChange& lost) {
   QUIRE_CHECK(runs_[run].pins == 0 && runs_[run].first_child == kNoRun, "removing a run that is in use");
   if (runs_[run].soft_pins > 0) {
     soft_.remove(run);
@@ -446,9 +492,11 @@ void PrefixTree::remove_run(std::uint32_t run) {
     runs_[run].soft_pins = 0;
     drop_soft(runs_[run].parent);
   }
-  policy_.on_remove(RunId{run});
+  policy_.on_remove(RunId{run}, lost);
   remove_from_bucket(run);
   unlink_child(run);
+  const std::uint32_t parent = runs_[run].parent;
+  if (runs_[parent].first_child == kNoRun && !is_root(parent)) policy_.on_leaf(RunId{parent});
   storage_.release(run);
   Run& removed = runs_[run];
   if (removed.extra_keys != kNoExtraKey) extra_keys_.trim(removed.extra_keys, 0);
@@ -461,7 +509,7 @@ void PrefixTree::remove_run(std::uint32_t run) {
 
 void PrefixTree::link_child(std::uint32_t parent, std::uint32_t child) {
   const std::uint32_t first = runs_[parent].first_child;
-  runs_[child].previous_sibling = kNoRun;
+  runs_[child].previous_sibling = first == kNoRun ? child : runs_[first].previous_sibling;
   runs_[child].next_sibling = first;
   if (first != kNoRun) runs_[first].previous_sibling = child;
   runs_[parent].first_child = child;
@@ -469,16 +517,19 @@ void PrefixTree::link_child(std::uint32_t parent, std::uint32_t child) {
 
 void PrefixTree::unlink_child(std::uint32_t child) {
   const Run& unlinked = runs_[child];
-  if (unlinked.next_sibling != kNoRun) runs_[unlinked.next_sibling].previous_sibling = unlinked.previous_sibling;
-  if (unlinked.previous_sibling != kNoRun) {
-    runs_[unlinked.previous_sibling].next_sibling = unlinked.next_sibling;
-  } else {
+  const std::uint32_t first = runs_[unlinked.parent].first_child;
+  // The one behind it, or, behind the last, the first, which names the last.
+  const std::uint32_t behind = unlinked.next_sibling != kNoRun ? unlinked.next_sibling : first;
+  runs_[behind].previous_sibling = unlinked.previous_sibling;
+  if (first == child) {
     runs_[unlinked.parent].first_child = unlinked.next_sibling;
+  } else {
+    runs_[unlinked.previous_sibling].next_sibling = unlinked.next_sibling;
   }
 }
 
 void PrefixTree::move_to_front(std::uint32_t child) {
-  if (runs_[child].previous_sibling == kNoRun) return;
+  if (runs_[runs_[child].parent].first_child == child) return;
   unlink_child(child);
   link_child(runs_[child].parent, child);
 }
@@ -527,7 +578,7 @@ std::span<const PageId> PrefixTree::evict_from_next_victim(std::uint32_t page_co
   // cost the way down each time: go on where the last step stopped.
   const std::uint32_t victim = run;
   const bool goes_on = descent_.victim == victim && descent_.version == version_;
-  const std::uint32_t leaf = deepest_first(goes_on ? descent_.reached : victim);
+  const std::uint32_t leaf = least_recent_leaf(goes_on ? descent_.reached : victim);
   const std::uint32_t parent = runs_[leaf].parent;
   const std::uint32_t count =
       config_.whole_runs ? runs_[leaf].page_count : std::min(page_count_max, runs_[leaf].page_count);
@@ -547,20 +598,26 @@ std::span<const PageId> PrefixTree::give_up_tail(std::uint32_t run, std::uint32_
     storage_.prefetch(victim);
     __builtin_prefetch(&buckets_[victim.key_hash & bucket_mask_], 1);
     if (victim.next_sibling != kNoRun) __builtin_prefetch(&runs_[victim.next_sibling], 1);
-    __builtin_prefetch(&runs_[victim.previous_sibling != kNoRun ? victim.previous_sibling : victim.parent], 1);
+    __builtin_prefetch(&runs_[victim.previous_sibling], 1);
+    __builtin_prefetch(&runs_[victim.parent], 1);
   }
   std::memcpy(given_up_.data(), storage_.pages(victim) + pages_left, page_count * sizeof(PageId));
   record(run, victim.first_page + pages_left, page_count, cause);
   (victim.soft_pins > 0 ? soft_pages_ : idle_pages_) -= page_count;
   victim.page_count = pages_left;
+  const PageChange lost{.page_count = page_count,
+                        .pages_left = pages_left,
+                        .fingerprints = cause == ResidencyCause::Evicted
+                                            ? fingerprints_of(std::span(given_up_).first(page_count))
+                                            : std::span<const PageFingerprint>{}};
   if (pages_left == 0) {
-    remove_run(run);
+    remove_run(run, lost);
   } else {
     if (victim.extra_keys != kNoExtraKey) {
       extra_keys_.trim(victim.extra_keys, (victim.first_page + pages_left) * config_.page_tokens);
     }
     storage_.shrink(run);
-    policy_.on_trim(RunId{run}, pages_left);
+    policy_.on_trim(RunId{run}, lost);
   }
   return std::span(given_up_).first(page_count);
 }
@@ -596,6 +653,11 @@ RunView PrefixTree::view(RunId id) const {
 
 std::uint32_t PrefixTree::deepest_first(std::uint32_t run) const {
   while (runs_[run].first_child != kNoRun) run = runs_[run].first_child;
+  return run;
+}
+
+std::uint32_t PrefixTree::least_recent_leaf(std::uint32_t run) const {
+  while (runs_[run].first_child != kNoRun) run = runs_[runs_[run].first_child].previous_sibling;
   return run;
 }
 

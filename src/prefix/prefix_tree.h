@@ -6,7 +6,7 @@
 // soft pins'); sizes are exact at all times; a page is in the tree at most once.
 //
 //   match   reads only: nothing is split, reordered or counted
-//   pin     ends at a run's end: pinning inside a run splits it, and the old identity keeps the suffix
+//   pin     ends at a run's end: pinning inside a run, softly too, splits it, and the old identity keeps the suffix
 //   insert  walks on from a pin, adopts the caller's pages where the tree has none, and says which were duplicates; the
 //           pin's own run grows in place when it has no children and no other pin
 //   evict   takes pages from the ends of childless idle runs, in the policy's order
@@ -23,7 +23,7 @@
 #include <utility>
 #include <vector>
 
-#include "base/index_list.h"
+#include "base/index_lists.h"
 #include "base/lazy_array.h"
 #include "base/residency_log.h"
 #include "prefix/extra_key_lists.h"
@@ -44,6 +44,12 @@ struct PrefixTreeConfig {
   /// pages than asked for.
   bool whole_runs = false;
   std::uint64_t hash_seed = 0;
+};
+
+/// How pages come into the tree.
+struct Sealing {
+  ResidencyCause cause = ResidencyCause::Sealed;
+  Retention retention;
 };
 
 class PrefixTree {
@@ -125,7 +131,7 @@ class PrefixTree {
   PrefixTree& operator=(const PrefixTree&) = delete;
   ~PrefixTree() = default;
 
-  /// Room for more pages. The only call that allocates.
+  /// Room for so many pages, if there is less; the policy hears the number in any case. The only call that allocates.
   [[nodiscard]] Status grow(std::uint32_t page_count_max);
 
   // Key spaces.
@@ -143,12 +149,12 @@ class PrefixTree {
   [[nodiscard]] PageId partial_page(const Match& match) const;
 
   /// Pins the matched whole pages and counts as a use of their runs.
-  [[nodiscard]] Pin pin(const Match& match);
+  [[nodiscard]] Pin pin(const Match& match, const Retention& retention = {});
   /// Pins the run that holds match.partial_page, without splitting it.
   [[nodiscard]] Pin pin_partial(const Match& match);
   /// Pins all of a run that is in the tree, without splitting it and without counting as a use.
   [[nodiscard]] Pin pin_run(RunId run);
-  /// Asks that the matched runs be evicted last, without splitting them.
+  /// Asks that the matched whole pages be evicted last.
   [[nodiscard]] SoftPin soft_pin(const Match& match);
   /// A second pin on the same path.
   [[nodiscard]] Pin clone(const Pin& pin);
@@ -159,7 +165,7 @@ class PrefixTree {
   /// `pin` ends at the last of them and `pages` are the tree's. Gives the number of pages d that the tree already had:
   /// the caller's own, now unused, are the first d of `duplicates`, which is as large as `pages`.
   [[nodiscard]] std::uint32_t insert(Pin& pin, const Key& key, std::span<PageId> pages, std::span<PageId> duplicates,
-                                     ResidencyCause cause = ResidencyCause::Sealed);
+                                     const Sealing& sealing = {});
 
   // Eviction. `sink(std::span<const PageId>)` receives what the tree gave up, run by run.
 
@@ -244,14 +250,18 @@ class PrefixTree {
     return {first_page * config_.page_tokens, (first_page + page_count) * config_.page_tokens};
   }
   [[nodiscard]] std::uint32_t deepest_first(std::uint32_t run) const;
+  [[nodiscard]] std::uint32_t least_recent_leaf(std::uint32_t run) const;
   [[nodiscard]] std::uint32_t next_in_postorder(std::uint32_t run) const;
   [[nodiscard]] std::uint32_t next_in_preorder(std::uint32_t root, std::uint32_t run, std::uint32_t& depth) const;
 
   // Structure.
   [[nodiscard]] std::uint32_t new_run(std::uint32_t parent);
-  void remove_run(std::uint32_t run);
+  void remove_run(std::uint32_t run, const PageChange& lost);
   [[nodiscard]] std::uint32_t split(std::uint32_t run, std::uint32_t page_count);
-  void fill(std::uint32_t run, const Key& key, std::span<const PageId> pages, ResidencyCause cause);
+  void fill(std::uint32_t run, const Key& key, std::span<const PageId> pages, const Sealing& sealing);
+  [[nodiscard]] std::span<const PageFingerprint> make_fingerprints(std::uint32_t run, const Key& key,
+                                                                   std::span<const PageId> pages);
+  [[nodiscard]] std::span<const PageFingerprint> fingerprints_of(std::span<const PageId> pages);
   void link_child(std::uint32_t parent, std::uint32_t child);
   void unlink_child(std::uint32_t child);
   void move_to_front(std::uint32_t child);
@@ -283,12 +293,17 @@ class PrefixTree {
   std::uint32_t bucket_mask_ = 0;
   RunStorage storage_;
   ExtraKeyLists extra_keys_;
-  IndexList soft_;                // runs that are idle but for soft pins, in the order they became so
+  IndexLists soft_;               // runs that are idle but for soft pins, in the order they became so
   std::vector<PageId> given_up_;  // what the last eviction step gave up
+  // Only for policies that want them: by page id, and those of the change being told.
+  bool wants_fingerprints_ = false;
+  LazyArray<PageFingerprint> fingerprints_;
+  std::vector<PageFingerprint> told_fingerprints_;
 
   std::uint32_t first_free_run_ = kNoRun;
   std::uint32_t fresh_run_ = 0;
   std::uint32_t root_count_ = 0;
+  std::uint32_t root_total_ = 0;  // ever added
   std::uint32_t run_count_ = 0;
   std::uint32_t idle_pages_ = 0;
   std::uint32_t soft_pages_ = 0;

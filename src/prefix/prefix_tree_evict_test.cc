@@ -206,8 +206,8 @@ TEST(PrefixTreeEvict, EvictingAllGivesUpWhatIsSoftlyPinned) {
 /// Names the run that was sealed first, whether it has children or not.
 class SealedFirst : public Policy {
  public:
-  Status reserve(std::uint32_t /*run_count_max*/) override { return {}; }
-  void on_seal(RunId run, std::uint32_t /*pages_added*/) override {
+  Status reserve(const PolicyLimits& /*limits*/) override { return {}; }
+  void on_seal(RunId run, const PageChange& /*added*/) override {
     if (!contains(run)) runs_.push_back({.run = run, .is_idle = false});
   }
   void on_split(RunId suffix, RunId prefix, std::uint32_t /*prefix_pages*/) override {
@@ -217,11 +217,9 @@ class SealedFirst : public Policy {
       return;
     }
   }
-  void on_use(RunId /*run*/) override {}
   void on_pin(RunId run) override { set_idle(run, false); }
   void on_idle(RunId run) override { set_idle(run, true); }
-  void on_trim(RunId /*run*/, std::uint32_t /*pages_left*/) override {}
-  void on_remove(RunId run) override {
+  void on_remove(RunId run, const PageChange& /*lost*/) override {
     std::erase_if(runs_, [&](const Entry& entry) { return entry.run == run; });
   }
   std::optional<RunId> next_victim() override {

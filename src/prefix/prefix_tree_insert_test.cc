@@ -246,14 +246,11 @@ TEST(PrefixTreeInsert, AtNoMomentDoesTheInsertedPathBecomeIdle) {
   class CountsIdle final : public Policy {
    public:
     explicit CountsIdle(std::uint32_t& count) : count_(count) {}
-    Status reserve(std::uint32_t /*run_count_max*/) override { return {}; }
-    void on_seal(RunId /*run*/, std::uint32_t /*pages_added*/) override {}
+    Status reserve(const PolicyLimits& /*limits*/) override { return {}; }
     void on_split(RunId /*suffix*/, RunId /*prefix*/, std::uint32_t /*prefix_pages*/) override {}
-    void on_use(RunId /*run*/) override {}
     void on_pin(RunId /*run*/) override {}
     void on_idle(RunId /*run*/) override { ++count_; }
-    void on_trim(RunId /*run*/, std::uint32_t /*pages_left*/) override {}
-    void on_remove(RunId /*run*/) override {}
+    void on_remove(RunId /*run*/, const PageChange& /*lost*/) override {}
     std::optional<RunId> next_victim() override { return std::nullopt; }
     [[nodiscard]] std::uint32_t idle_run_count() const override { return 0; }
 

@@ -18,7 +18,7 @@ namespace quire {
 /// Reaches what only the tree itself may change.
 struct PrefixTreePeer {
   static Run& run(PrefixTree& tree, RunId run) { return tree.runs_[run.value]; }
-  static IndexList& soft_order(PrefixTree& tree) { return tree.soft_; }
+  static IndexLists& soft_order(PrefixTree& tree) { return tree.soft_; }
   static std::uint32_t& first_free_run(PrefixTree& tree) { return tree.first_free_run_; }
   static std::uint32_t& fresh_run(PrefixTree& tree) { return tree.fresh_run_; }
   static std::uint32_t& run_count(PrefixTree& tree) { return tree.run_count_; }
@@ -128,10 +128,15 @@ TEST_F(PrefixTreeInvariants, NameSiblingsThatAreLinkedOneWay) {
   expect_broken("prefix tree: siblings are not linked both ways");
 }
 
+TEST_F(PrefixTreeInvariants, NameAFirstChildThatDoesNotNameTheLast) {
+  run(RunId{run(stem_).first_child}).previous_sibling = run(stem_).first_child;
+  expect_broken("prefix tree: the first child does not name the last");
+}
+
 TEST_F(PrefixTreeInvariants, NameARunThatItsParentDoesNotList) {
   ASSERT_EQ(run(stem_).first_child, pinned_.value);
   run(stem_).first_child = run(pinned_).next_sibling;
-  run(RunId{run(stem_).first_child}).previous_sibling = kNoRun;
+  run(RunId{run(stem_).first_child}).previous_sibling = run(pinned_).previous_sibling;
   expect_broken("prefix tree: a run is not among its parent's children");
 }
 

@@ -14,7 +14,7 @@
 
 #include <gtest/gtest.h>
 
-#include "base/index_list.h"
+#include "base/index_lists.h"
 #include "prefix/prefix_tree.h"
 #include "quire/policy.h"
 #include "testing/sanitized.h"
@@ -43,18 +43,16 @@ void run_on_a_small_stack(const std::function<void()>& work) {
 /// top of it.
 class SealedFirst final : public Policy {
  public:
-  Status reserve(std::uint32_t run_count_max) override { return runs_.reserve(run_count_max); }
-  void on_seal(RunId run, std::uint32_t /*pages_added*/) override {
+  Status reserve(const PolicyLimits& limits) override { return runs_.reserve(limits.run_count_max); }
+  void on_seal(RunId run, const PageChange& /*added*/) override {
     if (!runs_.contains(run.value)) runs_.push_back(run.value);
   }
   void on_split(RunId suffix, RunId prefix, std::uint32_t /*prefix_pages*/) override {
     runs_.insert_after(suffix.value, prefix.value);
   }
-  void on_use(RunId /*run*/) override {}
   void on_pin(RunId /*run*/) override { --idle_count_; }
   void on_idle(RunId /*run*/) override { ++idle_count_; }
-  void on_trim(RunId /*run*/, std::uint32_t /*pages_left*/) override {}
-  void on_remove(RunId run) override {
+  void on_remove(RunId run, const PageChange& /*lost*/) override {
     runs_.remove(run.value);
     --idle_count_;
   }
@@ -65,7 +63,7 @@ class SealedFirst final : public Policy {
   [[nodiscard]] std::uint32_t idle_run_count() const override { return idle_count_; }
 
  private:
-  IndexList runs_;
+  IndexLists runs_;
   std::uint32_t idle_count_ = 0;
 };
 

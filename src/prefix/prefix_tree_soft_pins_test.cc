@@ -35,12 +35,23 @@ TEST(PrefixTreeSoftPins, TheyKeepPagesEvictable) {
   EXPECT_EQ(tree->pinned_pages(), 0U);
 }
 
-TEST(PrefixTreeSoftPins, TheyDoNotSplitARun) {
+TEST(PrefixTreeSoftPins, TheyEndWhereTheMatchEnds) {
   TestTree tree(kOneToken);
   tree.add({1, 2, 3, 4});
   const PrefixTree::SoftPin pin = tree.soft_pin({1, 2});
-  EXPECT_EQ(tree->run_count(), 1U);
-  EXPECT_EQ(tree->soft_pinned_pages(), 4U);
+  EXPECT_EQ(tree->run_count(), 2U);
+  EXPECT_EQ(tree->soft_pinned_pages(), 2U);
+}
+
+TEST(PrefixTreeSoftPins, WhatLiesBehindTheMatchDoesNotBecomeRecent) {
+  TestTree tree(kOneToken);
+  tree.add({1, 2, 3, 4});
+  tree.add({5});
+  PrefixTree::SoftPin soft = tree.soft_pin({1, 2});
+  PrefixTree::Pin pin = tree.pin({1, 2});
+  soft.reset();
+  pin.reset();
+  EXPECT_EQ(tree.evict(3), (Pages{2, 3, 4}));
 }
 
 TEST(PrefixTreeSoftPins, TheyCoverThePathUpToTheRoot) {

@@ -44,6 +44,8 @@ struct SequenceSlot {
   std::uint32_t match_tokens_max = 0;
   std::uint32_t publish_tokens_max = 0;
   std::uint32_t extra_key_count = 0;
+  std::int8_t priority = 0;
+  TimeNs ttl_ns = 0;  // the highest value: for ever
 
   std::uint32_t shared_pages = 0;
   std::uint32_t settled_pages = 0;

@@ -103,11 +103,13 @@ void TreeTwin::unpin(PinNumber pin) {
 }
 
 TreeTwin::PinNumber TreeTwin::soft_pin(const Match& match) {
-  soft_pins_.emplace(next_pin_, match.run);
+  Label end = match.run;
+  if (match.pages_in_run < run(end).pages.size()) end = split(end, match.pages_in_run);
+  soft_pins_.emplace(next_pin_, end);
   update_uses();
   // The path is asked for anew, all of it.
   ++now_;
-  for (std::optional<Label> label = match.run; label; label = run(*label).parent) {
+  for (std::optional<Label> label = end; label; label = run(*label).parent) {
     runs_.at(*label).idle_time = now_;
   }
   return next_pin_++;

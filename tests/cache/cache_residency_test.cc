@@ -252,17 +252,14 @@ TEST_F(CacheResidency, APolicyIsNeverToldOfFewerRunsThanThereAre) {
   class Watched final : public Policy {
    public:
     explicit Watched(std::vector<std::uint32_t>& reserved) : reserved_(reserved) {}
-    Status reserve(std::uint32_t run_count_max) override {
-      reserved_.push_back(run_count_max);
+    Status reserve(const PolicyLimits& limits) override {
+      reserved_.push_back(limits.run_count_max);
       return {};
     }
-    void on_seal(RunId, std::uint32_t) override {}
     void on_split(RunId, RunId, std::uint32_t) override {}
-    void on_use(RunId) override {}
     void on_pin(RunId) override { --idle_; }
     void on_idle(RunId) override { ++idle_; }
-    void on_trim(RunId, std::uint32_t) override {}
-    void on_remove(RunId) override {}
+    void on_remove(RunId, const PageChange&) override {}
     std::optional<RunId> next_victim() override { return std::nullopt; }
     [[nodiscard]] std::uint32_t idle_run_count() const override { return idle_; }
 
@@ -350,17 +347,14 @@ TEST_F(CacheResidency, ACustomPolicyDecidesWhatGoes) {
   // Most recently idle first: a run that has just been used is the first to go.
   class Newest final : public Policy {
    public:
-    Status reserve(std::uint32_t) override { return {}; }
-    void on_seal(RunId, std::uint32_t) override {}
+    Status reserve(const PolicyLimits&) override { return {}; }
     void on_split(RunId suffix, RunId prefix, std::uint32_t) override {
       const auto found = std::ranges::find(idle_, suffix);
       if (found != idle_.end()) idle_.insert(found, prefix);
     }
-    void on_use(RunId) override {}
     void on_pin(RunId run) override { std::erase(idle_, run); }
     void on_idle(RunId run) override { idle_.push_back(run); }
-    void on_trim(RunId, std::uint32_t) override {}
-    void on_remove(RunId run) override { std::erase(idle_, run); }
+    void on_remove(RunId run, const PageChange& /*lost*/) override { std::erase(idle_, run); }
     std::optional<RunId> next_victim() override { return idle_.empty() ? std::nullopt : std::optional(idle_.back()); }
     [[nodiscard]] std::uint32_t idle_run_count() const override { return static_cast<std::uint32_t>(idle_.size()); }
 

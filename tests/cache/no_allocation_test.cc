@@ -1,11 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Nothing on the step path allocates: a million request cycles on a full pool leave the counter where it was.
+// Nothing on the step path allocates: a million request cycles on a full pool leave the counter where it was, whatever
+// the policy.
 #include <gtest/gtest.h>
 
 #include <array>
 #include <memory>
 #include <span>
+#include <string>
+#include <string_view>
 #include <vector>
 
 #include "allocation_counter.h"
@@ -55,20 +58,23 @@ class PromptSource {
   std::array<TokenId, 256> tokens_{};
 };
 
-TEST(NoAllocation, AMillionRequestCyclesOnAFullPoolAllocateNothing) {
+void expect_no_allocations(std::string_view policy, std::uint32_t cycle_count) {
+  SCOPED_TRACE(policy);
   const std::unique_ptr<Cache> cache = std::move(Cache::open({.layout = ModelLayout::opaque(4).value(),
                                                               .page = {.page_tokens = 8},
                                                               .device = {.page_count = 400},
-                                                              .sequence_count_max = 8}))
+                                                              .sequence_count_max = 8,
+                                                              .policy = std::string(policy)}))
                                            .value();
   const KeySpaceId space = cache->key_space({.model = "m"}).value();
   PromptSource prompts;
   const std::vector<ExtraKey> image{{.begin = 2, .end = 9, .item = {1}}};
   std::vector<Sequence> waiting(3);
   std::uint64_t planned = 0;
+  TimeNs cycle_total = 0;
 
-  const auto run = [&](std::uint32_t cycle_count) {
-    for (std::uint32_t cycle = 0; cycle < cycle_count; ++cycle) {
+  const auto run = [&](std::uint32_t count) {
+    for (std::uint32_t cycle = 0; cycle < count; ++cycle) {
       const std::span<const TokenId> tokens = prompts.next();
       const bool has_image = cycle % 5 == 0 && tokens.size() >= 9;
       // A few sequences wait for a while, so that soft pins come and go as well; some handles are just dropped.
@@ -76,7 +82,10 @@ TEST(NoAllocation, AMillionRequestCyclesOnAFullPoolAllocateNothing) {
       sequence = Sequence();
       Prompt prompt{.tokens = tokens};
       if (has_image) prompt.extra_keys = image;
-      Result<Sequence> begun = cache->begin(space, prompt);
+      if (!cache->advance(cycle_total++)) return false;
+      SequenceOptions options{.priority = static_cast<std::int8_t>(cycle % 3)};
+      if (cycle % 2 == 0) options.ttl_ns = 1 + (cycle % 100);
+      Result<Sequence> begun = cache->begin(space, prompt, options);
       if (!begun) return false;
       sequence = std::move(*begun);
       Sequence& runs = waiting[(cycle + 1) % waiting.size()];
@@ -108,13 +117,21 @@ TEST(NoAllocation, AMillionRequestCyclesOnAFullPoolAllocateNothing) {
   ASSERT_TRUE(run(10'000));
   ASSERT_GT(cache->stats()->evicted_page_total, 0U) << "the pool is not full";
   const std::uint64_t before = allocation_count;
-  const bool ok = run(1'000'000);
+  const bool ok = run(cycle_count);
   const std::uint64_t after = allocation_count;
   ASSERT_TRUE(ok);
   EXPECT_EQ(after - before, 0U);
-  EXPECT_GT(planned, 2'000'000U);
+  EXPECT_GT(planned, 2 * cycle_count);
   const Status status = cache->check_invariants();
   EXPECT_TRUE(status.has_value()) << status.error().message;
+}
+
+TEST(NoAllocation, AMillionRequestCyclesOnAFullPoolAllocateNothing) {
+  expect_no_allocations("lru", 1'000'000);
+}
+
+TEST(NoAllocation, NoPolicyAllocates) {
+  for (const std::string_view policy : policy_names()) expect_no_allocations(policy, 100'000);
 }
 
 }  // namespace

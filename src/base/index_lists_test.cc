@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "base/index_list.h"
+#include "base/index_lists.h"
 
 #include <algorithm>
 #include <cstdint>
@@ -14,34 +14,64 @@ namespace {
 
 using Indices = std::vector<std::uint32_t>;
 
-Indices elements(const IndexList& list) {
+Indices elements(const IndexLists& list) {
   Indices found;
-  for (std::uint32_t i = list.front(); i != IndexList::kNone; i = list.next(i)) found.push_back(i);
+  for (std::uint32_t i = list.front(); i != IndexLists::kNone; i = list.next(i)) found.push_back(i);
   EXPECT_EQ(found.size(), list.size());
   return found;
 }
 
-class IndexListTest : public ::testing::Test {
+class IndexListsTest : public ::testing::Test {
  protected:
-  IndexListTest() { EXPECT_TRUE(list_.reserve(10).has_value()); }
+  IndexListsTest() { EXPECT_TRUE(list_.reserve(10).has_value()); }
 
-  IndexList list_;
+  IndexLists list_;
 };
 
-TEST_F(IndexListTest, IsEmptyAtFirst) {
+TEST_F(IndexListsTest, IsEmptyAtFirst) {
   EXPECT_EQ(list_.size(), 0U);
-  EXPECT_EQ(list_.front(), IndexList::kNone);
+  EXPECT_EQ(list_.front(), IndexLists::kNone);
   for (std::uint32_t i = 0; i < 10; ++i) EXPECT_FALSE(list_.contains(i));
 }
 
-TEST_F(IndexListTest, KeepsTheOrderOfPushing) {
+TEST_F(IndexListsTest, KeepsTheOrderOfPushing) {
   for (const std::uint32_t i : {3U, 0U, 9U}) list_.push_back(i);
   EXPECT_EQ(elements(list_), (Indices{3, 0, 9}));
   EXPECT_TRUE(list_.contains(0));
   EXPECT_FALSE(list_.contains(1));
 }
 
-TEST_F(IndexListTest, InsertsDirectlyBehindAnAnchor) {
+TEST(IndexListsWithSeveral, KeepThemApart) {
+  IndexLists lists;
+  ASSERT_TRUE(lists.reserve(10, 3).has_value());
+  lists.push_back(4, 2);
+  lists.push_back(5, 0);
+  lists.push_back(6, 2);
+  lists.insert_after(5, 7);
+  EXPECT_EQ(lists.front(0), 5U);
+  EXPECT_EQ(lists.front(1), IndexLists::kNone);
+  EXPECT_EQ(lists.front(2), 4U);
+  EXPECT_EQ(lists.next(4), 6U);
+  EXPECT_EQ(lists.next(6), IndexLists::kNone);
+  EXPECT_EQ(lists.next(5), 7U);
+  lists.remove(4);
+  lists.push_back(4, 1);
+  EXPECT_EQ(lists.front(1), 4U);
+  EXPECT_EQ(lists.front(2), 6U);
+  EXPECT_EQ(lists.size(), 4U);
+}
+
+TEST(IndexListsWithSeveral, KeepTheirElementsWhenTheCapacityGrows) {
+  IndexLists lists;
+  ASSERT_TRUE(lists.reserve(4, 2).has_value());
+  lists.push_back(3, 1);
+  ASSERT_TRUE(lists.reserve(1'000, 2).has_value());
+  lists.push_back(999, 1);
+  EXPECT_EQ(lists.front(1), 3U);
+  EXPECT_EQ(lists.next(3), 999U);
+}
+
+TEST_F(IndexListsTest, InsertsDirectlyBehindAnAnchor) {
   list_.push_back(1);
   list_.push_back(2);
   list_.insert_after(1, 5);
@@ -51,7 +81,7 @@ TEST_F(IndexListTest, InsertsDirectlyBehindAnAnchor) {
   EXPECT_EQ(elements(list_), (Indices{1, 5, 2, 6, 7}));
 }
 
-TEST_F(IndexListTest, RemovesFromTheFrontTheMiddleAndTheEnd) {
+TEST_F(IndexListsTest, RemovesFromTheFrontTheMiddleAndTheEnd) {
   for (std::uint32_t i = 0; i < 5; ++i) list_.push_back(i);
   list_.remove(2);
   EXPECT_EQ(elements(list_), (Indices{0, 1, 3, 4}));
@@ -61,7 +91,7 @@ TEST_F(IndexListTest, RemovesFromTheFrontTheMiddleAndTheEnd) {
   EXPECT_EQ(elements(list_), (Indices{1, 3}));
 }
 
-TEST_F(IndexListTest, WhatWasRemovedCanComeBack) {
+TEST_F(IndexListsTest, WhatWasRemovedCanComeBack) {
   list_.push_back(0);
   list_.push_back(1);
   list_.remove(0);
@@ -69,7 +99,7 @@ TEST_F(IndexListTest, WhatWasRemovedCanComeBack) {
   EXPECT_EQ(elements(list_), (Indices{1, 0}));
 }
 
-TEST_F(IndexListTest, RemovingTheOnlyElementLeavesAnEmptyList) {
+TEST_F(IndexListsTest, RemovingTheOnlyElementLeavesAnEmptyList) {
   list_.push_back(4);
   list_.remove(4);
   EXPECT_EQ(elements(list_), Indices{});
@@ -77,7 +107,7 @@ TEST_F(IndexListTest, RemovingTheOnlyElementLeavesAnEmptyList) {
   EXPECT_EQ(elements(list_), (Indices{4}));
 }
 
-TEST_F(IndexListTest, ReservingMoreKeepsTheElements) {
+TEST_F(IndexListsTest, ReservingMoreKeepsTheElements) {
   list_.push_back(9);
   list_.push_back(0);
   ASSERT_TRUE(list_.reserve(1'000'000).has_value());
@@ -86,7 +116,7 @@ TEST_F(IndexListTest, ReservingMoreKeepsTheElements) {
   EXPECT_EQ(elements(list_), (Indices{9, 0, 999'999}));
 }
 
-TEST_F(IndexListTest, ReservingLessKeepsTheElementsAndTheRoom) {
+TEST_F(IndexListsTest, ReservingLessKeepsTheElementsAndTheRoom) {
   list_.push_back(9);
   ASSERT_TRUE(list_.reserve(1).has_value());
   EXPECT_EQ(elements(list_), (Indices{9}));
@@ -94,7 +124,7 @@ TEST_F(IndexListTest, ReservingLessKeepsTheElementsAndTheRoom) {
   EXPECT_EQ(elements(list_), (Indices{9, 8}));
 }
 
-TEST_F(IndexListTest, AgreesWithAVectorAfterEveryStep) {
+TEST_F(IndexListsTest, AgreesWithAVectorAfterEveryStep) {
   testing::Random random(1);
   Indices twin;
   for (std::uint32_t step = 0; step < 10'000; ++step) {
@@ -115,17 +145,17 @@ TEST_F(IndexListTest, AgreesWithAVectorAfterEveryStep) {
   }
 }
 
-using IndexListDeathTest = IndexListTest;
+using IndexListDeathTest = IndexListsTest;
 
 TEST_F(IndexListDeathTest, PushingAnElementTwiceStopsTheProgram) {
   list_.push_back(1);
-  EXPECT_DEATH(list_.push_back(1), "inserting what is already in the list");
+  EXPECT_DEATH(list_.push_back(1), "inserting what is already in a list");
   list_.push_back(2);
-  EXPECT_DEATH(list_.insert_after(1, 2), "inserting what is already in the list");
+  EXPECT_DEATH(list_.insert_after(1, 2), "inserting what is already in a list");
 }
 
 TEST_F(IndexListDeathTest, RemovingWhatIsNotThereStopsTheProgram) {
-  EXPECT_DEATH(list_.remove(1), "removing what is not in the list");
+  EXPECT_DEATH(list_.remove(1), "removing what is in no list");
 }
 
 }  // namespace
