@@ -2,7 +2,6 @@
 #include "policy/arc.h"
 
 #include <algorithm>
-#include <ranges>
 
 namespace quire {
 
@@ -16,6 +15,7 @@ Status ArcPolicy::reserve(const PolicyLimits& limits) {
 }
 
 void ArcPolicy::on_seal(RunId run, const PageChange& added) {
+  for (const Ghosts& ghosts : ghosts_) ghosts.prefetch(added.fingerprints);
   bool is_back = false;  // its first page, that is: what follows is mostly the same
   for (std::size_t i = 0; i < added.fingerprints.size(); ++i) {
     const std::uint64_t once = ghosts_[kOnce].size();
@@ -62,9 +62,7 @@ void ArcPolicy::on_trim(RunId run, const PageChange& lost) {
   State& state = states_[run.value];
   state.page_count -= lost.page_count;
   pages_[state.list] -= lost.page_count;
-  for (const PageFingerprint fingerprint : std::views::reverse(lost.fingerprints)) {
-    ghosts_[state.list].add(fingerprint);
-  }
+  ghosts_[state.list].add(lost.fingerprints);
   forget_excess_ghosts();
 }
 
@@ -90,6 +88,7 @@ std::optional<RunId> ArcPolicy::next_victim() {
   std::uint32_t run = idle_.front(first);
   if (run == IndexLists::kNone) run = idle_.front(first == kOnce ? kAgain : kOnce);
   if (run == IndexLists::kNone) return std::nullopt;
+  idle_.prefetch(run);
   return RunId{run};
 }
 

@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <bit>
+#include <ranges>
 #include <utility>
 
 namespace quire {
@@ -13,6 +14,7 @@ Status Ghosts::reserve(std::uint32_t capacity) {
   const std::size_t bucket_count = std::bit_ceil(std::max<std::size_t>(16, capacity));
   if (bucket_count > buckets_.size()) {
     QUIRE_TRY_ASSIGN(buckets_, LazyArray<std::uint32_t>::create(bucket_count));
+    buckets_.prefer_huge_pages();
     bucket_mask_ = static_cast<std::uint32_t>(bucket_count - 1);
     for (std::uint32_t entry = order_.front(); entry != IndexLists::kNone; entry = order_.next(entry)) {
       std::uint32_t& bucket = buckets_[entries_[entry].fingerprint & bucket_mask_];
@@ -22,9 +24,25 @@ Status Ghosts::reserve(std::uint32_t capacity) {
   return entries_.grow(capacity);
 }
 
-void Ghosts::add(PageFingerprint fingerprint) {
+// Fingerprints lie anywhere in the table, and mostly out of the caches: all that is needed is asked for at once.
+void Ghosts::prefetch(std::span<const PageFingerprint> fingerprints) const {
+  if (size() == 0) return;
+  for (const PageFingerprint fingerprint : fingerprints) __builtin_prefetch(&buckets_[fingerprint & bucket_mask_], 1);
+}
+
+void Ghosts::add(std::span<const PageFingerprint> fingerprints) {
   if (entries_.size() == 0) return;
-  remove(fingerprint);
+  prefetch(fingerprints);
+  if (size() + fingerprints.size() > entries_.size()) {
+    std::uint32_t oldest = order_.front();
+    for (std::size_t i = 0; i < fingerprints.size() && oldest != IndexLists::kNone; ++i, oldest = order_.next(oldest)) {
+      __builtin_prefetch(&buckets_[entries_[oldest].fingerprint & bucket_mask_], 1);
+    }
+  }
+  for (const PageFingerprint fingerprint : std::views::reverse(fingerprints)) add_newest(fingerprint);
+}
+
+void Ghosts::add_newest(PageFingerprint fingerprint) {
   if (size() == entries_.size()) remove_oldest();
   std::uint32_t entry = fresh_;
   if (first_unused_ != 0) {
@@ -40,21 +58,18 @@ void Ghosts::add(PageFingerprint fingerprint) {
 
 bool Ghosts::remove(PageFingerprint fingerprint) {
   if (size() == 0) return false;
-  std::uint32_t& link = link_to(fingerprint);
-  if (link == 0) return false;
-  take_out(link);
+  std::uint32_t* link = &buckets_[fingerprint & bucket_mask_];
+  while (*link != 0 && entries_[*link - 1].fingerprint != fingerprint) link = &entries_[*link - 1].bucket_next;
+  if (*link == 0) return false;
+  take_out(*link);
   return true;
 }
 
 void Ghosts::remove_oldest() {
-  take_out(link_to(entries_[order_.front()].fingerprint));
-}
-
-// What names the entry of a fingerprint, or would if there were one.
-std::uint32_t& Ghosts::link_to(PageFingerprint fingerprint) {
-  std::uint32_t* link = &buckets_[fingerprint & bucket_mask_];
-  while (*link != 0 && entries_[*link - 1].fingerprint != fingerprint) link = &entries_[*link - 1].bucket_next;
-  return *link;
+  const std::uint32_t oldest = order_.front();
+  std::uint32_t* link = &buckets_[entries_[oldest].fingerprint & bucket_mask_];
+  while (*link != oldest + 1) link = &entries_[*link - 1].bucket_next;
+  take_out(*link);
 }
 
 void Ghosts::take_out(std::uint32_t& link) {

@@ -7,6 +7,7 @@
 #pragma once
 
 #include <cstdint>
+#include <span>
 
 #include "base/index_lists.h"
 #include "base/lazy_array.h"
@@ -19,10 +20,13 @@ class Ghosts {
   /// Room for `capacity` fingerprints; those that are there stay.
   [[nodiscard]] Status reserve(std::uint32_t capacity);
 
-  /// As the newest. One that is there already becomes the newest; the oldest goes when there is no room.
-  void add(PageFingerprint fingerprint);
+  /// As the newest, the first of them as the very newest: it is needed again before those behind it. None of them is
+  /// there. The oldest go when there is no room.
+  void add(std::span<const PageFingerprint> fingerprints);
   /// Whether it was there.
   bool remove(PageFingerprint fingerprint);
+  /// Asks for the memory that remove() of these will look at.
+  void prefetch(std::span<const PageFingerprint> fingerprints) const;
   /// There must be one.
   void remove_oldest();
 
@@ -34,8 +38,8 @@ class Ghosts {
     std::uint32_t bucket_next;  // entry + 1, or 0; of an unused entry: the next unused one
   };
 
-  [[nodiscard]] std::uint32_t& link_to(PageFingerprint fingerprint);
   void take_out(std::uint32_t& link);
+  void add_newest(PageFingerprint fingerprint);
 
   LazyArray<Entry> entries_;
   LazyArray<std::uint32_t> buckets_;  // entry + 1, or 0

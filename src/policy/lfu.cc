@@ -45,7 +45,9 @@ void LfuPolicy::take_out(std::uint32_t run) {
 std::optional<RunId> LfuPolicy::next_victim() {
   const std::optional<std::uint32_t> count = used_counts_.lowest();
   if (!count) return std::nullopt;
-  return RunId{idle_.front(*count)};
+  const std::uint32_t run = idle_.front(*count);
+  idle_.prefetch(run);
+  return RunId{run};
 }
 
 std::uint32_t LfuPolicy::idle_run_count() const {

@@ -26,6 +26,7 @@ void LruPolicy::on_remove(RunId run, const PageChange& /*lost*/) {
 std::optional<RunId> LruPolicy::next_victim() {
   const std::uint32_t front = idle_.front();
   if (front == IndexLists::kNone) return std::nullopt;
+  idle_.prefetch(front);
   return RunId{front};
 }
 

@@ -90,7 +90,9 @@ void PriorityPolicy::take_out(std::uint32_t run) {
 std::optional<RunId> PriorityPolicy::next_victim() {
   const std::optional<std::uint32_t> list = used_lists_.lowest();
   if (!list) return std::nullopt;
-  return RunId{idle_.front(*list)};
+  const std::uint32_t run = idle_.front(*list);
+  idle_.prefetch(run);
+  return RunId{run};
 }
 
 std::uint32_t PriorityPolicy::idle_run_count() const {

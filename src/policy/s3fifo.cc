@@ -2,7 +2,6 @@
 #include "policy/s3fifo.h"
 
 #include <algorithm>
-#include <ranges>
 
 namespace quire {
 
@@ -23,6 +22,7 @@ Status S3FifoPolicy::reserve(const PolicyLimits& limits) {
 }
 
 void S3FifoPolicy::on_seal(RunId run, const PageChange& added) {
+  ghosts_.prefetch(added.fingerprints);
   bool is_back = false;  // its first page, that is: what follows is mostly the same
   for (std::size_t i = 0; i < added.fingerprints.size(); ++i) {
     const bool was_ghost = ghosts_.remove(added.fingerprints[i]);
@@ -64,7 +64,7 @@ void S3FifoPolicy::on_trim(RunId run, const PageChange& lost) {
   states_[run.value].page_count -= lost.page_count;
   if (queues_.queue_of(run) != kSmall) return;
   small_pages_ -= lost.page_count;
-  for (const PageFingerprint fingerprint : std::views::reverse(lost.fingerprints)) ghosts_.add(fingerprint);
+  ghosts_.add(lost.fingerprints);
 }
 
 void S3FifoPolicy::on_remove(RunId run, const PageChange& lost) {

@@ -64,7 +64,10 @@ void SlruPolicy::on_remove(RunId run, const PageChange& lost) {
 
 std::optional<RunId> SlruPolicy::next_victim() {
   for (const std::uint32_t list : {kProbation, kProtected}) {
-    if (const std::uint32_t run = idle_.front(list); run != IndexLists::kNone) return RunId{run};
+    const std::uint32_t run = idle_.front(list);
+    if (run == IndexLists::kNone) continue;
+    idle_.prefetch(run);
+    return RunId{run};
   }
   return std::nullopt;
 }

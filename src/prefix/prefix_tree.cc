@@ -362,6 +362,7 @@ std::uint32_t PrefixTree::new_run(std::uint32_t parent) {
   const std::uint32_t generation = runs_[run].generation;
   runs_[run] = {.parent = parent,
                 .first_child = kNoRun,
+                .last_child = kNoRun,
                 .next_sibling = kNoRun,
                 .previous_sibling = kNoRun,
                 .bucket_next = kNoRun,
@@ -456,20 +457,15 @@ std::uint32_t PrefixTree::split(std::uint32_t run, std::uint32_t page_count) {
   front.soft_pins = back.soft_pins > 0 ? 1 : 0;
   front.key_hash = back.key_hash;
   // The prefix takes the run's place among its siblings; the run becomes its only child.
-  const std::uint32_t first = runs_[front.parent].first_child;
+  link_before(run) = prefix;
+  link_behind(run) = prefix;
   front.next_sibling = back.next_sibling;
-  front.previous_sibling = back.previous_sibling == run ? prefix : back.previous_sibling;
-  if (first == run) {
-    runs_[front.parent].first_child = prefix;
-  } else {
-    runs_[front.previous_sibling].next_sibling = prefix;
-  }
-  const std::uint32_t behind = front.next_sibling != kNoRun ? front.next_sibling : first;
-  if (behind != run) runs_[behind].previous_sibling = prefix;
+  front.previous_sibling = back.previous_sibling;
   front.first_child = run;
+  front.last_child = run;
   back.parent = prefix;
   back.next_sibling = kNoRun;
-  back.previous_sibling = run;
+  back.previous_sibling = kNoRun;
   back.first_page += page_count;
   if (back.extra_keys != kNoExtraKey) [[unlikely]] {
     extra_keys_.split(back.extra_keys, front.extra_keys, back.first_page * config_.page_tokens);
@@ -509,27 +505,30 @@ void PrefixTree::remove_run(std::uint32_t run, const PageChange& lost) {
 
 void PrefixTree::link_child(std::uint32_t parent, std::uint32_t child) {
   const std::uint32_t first = runs_[parent].first_child;
-  runs_[child].previous_sibling = first == kNoRun ? child : runs_[first].previous_sibling;
+  runs_[child].previous_sibling = kNoRun;
   runs_[child].next_sibling = first;
-  if (first != kNoRun) runs_[first].previous_sibling = child;
+  (first != kNoRun ? runs_[first].previous_sibling : runs_[parent].last_child) = child;
   runs_[parent].first_child = child;
 }
 
+// What names a child from both sides: its siblings, or the parent at the ends.
+std::uint32_t& PrefixTree::link_before(std::uint32_t child) {
+  const Run& run = runs_[child];
+  return run.previous_sibling != kNoRun ? runs_[run.previous_sibling].next_sibling : runs_[run.parent].first_child;
+}
+
+std::uint32_t& PrefixTree::link_behind(std::uint32_t child) {
+  const Run& run = runs_[child];
+  return run.next_sibling != kNoRun ? runs_[run.next_sibling].previous_sibling : runs_[run.parent].last_child;
+}
+
 void PrefixTree::unlink_child(std::uint32_t child) {
-  const Run& unlinked = runs_[child];
-  const std::uint32_t first = runs_[unlinked.parent].first_child;
-  // The one behind it, or, behind the last, the first, which names the last.
-  const std::uint32_t behind = unlinked.next_sibling != kNoRun ? unlinked.next_sibling : first;
-  runs_[behind].previous_sibling = unlinked.previous_sibling;
-  if (first == child) {
-    runs_[unlinked.parent].first_child = unlinked.next_sibling;
-  } else {
-    runs_[unlinked.previous_sibling].next_sibling = unlinked.next_sibling;
-  }
+  link_before(child) = runs_[child].next_sibling;
+  link_behind(child) = runs_[child].previous_sibling;
 }
 
 void PrefixTree::move_to_front(std::uint32_t child) {
-  if (runs_[runs_[child].parent].first_child == child) return;
+  if (runs_[child].previous_sibling == kNoRun) return;
   unlink_child(child);
   link_child(runs_[child].parent, child);
 }
@@ -598,7 +597,7 @@ std::span<const PageId> PrefixTree::give_up_tail(std::uint32_t run, std::uint32_
     storage_.prefetch(victim);
     __builtin_prefetch(&buckets_[victim.key_hash & bucket_mask_], 1);
     if (victim.next_sibling != kNoRun) __builtin_prefetch(&runs_[victim.next_sibling], 1);
-    __builtin_prefetch(&runs_[victim.previous_sibling], 1);
+    if (victim.previous_sibling != kNoRun) __builtin_prefetch(&runs_[victim.previous_sibling], 1);
     __builtin_prefetch(&runs_[victim.parent], 1);
   }
   std::memcpy(given_up_.data(), storage_.pages(victim) + pages_left, page_count * sizeof(PageId));
@@ -657,7 +656,7 @@ std::uint32_t PrefixTree::deepest_first(std::uint32_t run) const {
 }
 
 std::uint32_t PrefixTree::least_recent_leaf(std::uint32_t run) const {
-  while (runs_[run].first_child != kNoRun) run = runs_[runs_[run].first_child].previous_sibling;
+  while (runs_[run].last_child != kNoRun) run = runs_[run].last_child;
   return run;
 }
 

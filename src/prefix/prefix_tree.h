@@ -264,6 +264,8 @@ class PrefixTree {
   [[nodiscard]] std::span<const PageFingerprint> fingerprints_of(std::span<const PageId> pages);
   void link_child(std::uint32_t parent, std::uint32_t child);
   void unlink_child(std::uint32_t child);
+  [[nodiscard]] std::uint32_t& link_before(std::uint32_t child);
+  [[nodiscard]] std::uint32_t& link_behind(std::uint32_t child);
   void move_to_front(std::uint32_t child);
   void add_to_bucket(std::uint32_t run);
   void remove_from_bucket(std::uint32_t run);

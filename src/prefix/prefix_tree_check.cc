@@ -35,8 +35,7 @@ Status PrefixTree::check_invariants() const {
 
     std::uint32_t pinned_children = 0;
     std::uint32_t soft_children = 0;
-    std::uint32_t previous = run.first_child == kNoRun ? kNoRun : runs_[run.first_child].previous_sibling;
-    const std::uint32_t last = previous;
+    std::uint32_t previous = kNoRun;
     for (std::uint32_t child = run.first_child; child != kNoRun; child = runs_[child].next_sibling) {
       if (!runs_[child].is_live || runs_[child].parent != i) return broken("a child does not name its parent", child);
       if (runs_[child].previous_sibling != previous) return broken("siblings are not linked both ways", child);
@@ -45,7 +44,7 @@ Status PrefixTree::check_invariants() const {
       ++listed_children;
       previous = child;
     }
-    if (previous != last) return broken("the first child does not name the last", i);
+    if (run.last_child != previous) return broken("a run's last child is not the last", i);
     if (run.pins < pinned_children) return broken("a pinned run's parent is not pinned for it", i);
     if (run.soft_pins < soft_children) return broken("a softly pinned run's parent is not softly pinned for it", i);
 

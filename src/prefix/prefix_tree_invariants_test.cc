@@ -128,15 +128,15 @@ TEST_F(PrefixTreeInvariants, NameSiblingsThatAreLinkedOneWay) {
   expect_broken("prefix tree: siblings are not linked both ways");
 }
 
-TEST_F(PrefixTreeInvariants, NameAFirstChildThatDoesNotNameTheLast) {
-  run(RunId{run(stem_).first_child}).previous_sibling = run(stem_).first_child;
-  expect_broken("prefix tree: the first child does not name the last");
+TEST_F(PrefixTreeInvariants, NameARunWhoseLastChildIsAnother) {
+  run(stem_).last_child = run(stem_).first_child;
+  expect_broken("prefix tree: a run's last child is not the last");
 }
 
 TEST_F(PrefixTreeInvariants, NameARunThatItsParentDoesNotList) {
   ASSERT_EQ(run(stem_).first_child, pinned_.value);
   run(stem_).first_child = run(pinned_).next_sibling;
-  run(RunId{run(stem_).first_child}).previous_sibling = run(pinned_).previous_sibling;
+  run(RunId{run(stem_).first_child}).previous_sibling = kNoRun;
   expect_broken("prefix tree: a run is not among its parent's children");
 }
 

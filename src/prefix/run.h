@@ -14,8 +14,9 @@ inline constexpr std::uint32_t kNoExtraKey = UINT32_MAX;
 struct alignas(64) Run {
   std::uint32_t parent;  // kNoRun for a root; of a free run: the next free one
   std::uint32_t first_child;
-  std::uint32_t next_sibling;      // siblings stand most recently used first
-  std::uint32_t previous_sibling;  // the first one's is the last
+  std::uint32_t last_child;
+  std::uint32_t next_sibling;  // siblings stand most recently used first
+  std::uint32_t previous_sibling;
 
   std::uint32_t bucket_next;  // the next run in the same bucket of the child table
   std::uint32_t key_hash;     // of parent, first page's tokens and extra keys; of a root: a number of its own
