@@ -14,7 +14,7 @@ set(quire_package_dir ${CMAKE_INSTALL_LIBDIR}/cmake/quire)
 install(TARGETS quire EXPORT quire-targets INCLUDES DESTINATION ${CMAKE_INSTALL_INCLUDEDIR})
 install(DIRECTORY include/quire DESTINATION ${CMAKE_INSTALL_INCLUDEDIR} FILES_MATCHING PATTERN "*.h")
 install(EXPORT quire-targets NAMESPACE quire:: DESTINATION ${quire_package_dir})
-if(QUIRE_BUILD_TOOLS)
+if(TARGET quire_tool)
   install(TARGETS quire_tool)
 endif()
 

@@ -39,11 +39,15 @@ THIRD_PARTY = {
     "xxhash.h": {"src", "test"},
     "CLI/": {"tool"},
     "fmt/": {"tool"},
+    "simdjson.h": {"tool", "test"},
+    "nlohmann/": {"tool", "test"},
     "gtest/": {"test"},
     "gmock/": {"test"},
     "rapidcheck": {"test"},
     "benchmark/": {"test"},
 }
+
+TOOL = os.path.join("tools", "quire")
 
 # Folders whose code sees what a user sees.
 USERS = ("tools", "bindings", "integrations", "examples", os.path.join("tests", "consumer"))
@@ -58,9 +62,12 @@ CUDA = re.compile(r"^(cuda|cub/|cooperative_groups|nv)")
 def kind_of(path):
     """What a file is: public, a module's name, test or tool. None for files without rules."""
     parts = path.split(os.sep)
+    # A test beside its source is a test wherever that is; what tests of the tool share is called test_….h.
+    if path.endswith("_test.cc") or path.startswith(os.path.join(TOOL, "test_")):
+        return "test"
     if any(path.startswith(folder + os.sep) for folder in USERS):
         return "tool"
-    if path.endswith("_test.cc") or parts[0] in ("tests", "bench"):
+    if parts[0] in ("tests", "bench"):
         return "test"
     if path.startswith(os.path.join("include", "quire") + os.sep):
         return "public"
@@ -85,7 +92,11 @@ def broken_rule(path, bracket, name, exists):
         return broken_rule_of_public_header(path, kind, name, exists)
     if kind == "public":
         return "a public header includes public headers only, by their path quire/…"
+    if kind == "tool" and name.startswith("test_"):
+        return "only tests include what tests share"
     if kind in ("tool", "test") and exists(os.path.join(os.path.dirname(path), name)):
+        return None
+    if kind == "test" and exists(os.path.join(TOOL, name)):
         return None
     if kind == "test" and name.startswith("tests/") and exists(name):
         return None
@@ -185,6 +196,15 @@ def self_test():
         ("tools/quire/main.cc", '"commands.h"'),
         ("tools/quire/main.cc", "<CLI/CLI.hpp>"),
         ("tools/quire/inspect.cc", '"wire/page_file.h"'),
+        ("tools/quire/trace.cc", "<simdjson.h>"),
+        ("tools/quire/report.cc", "<nlohmann/json.hpp>"),
+        ("tools/quire/trace_test.cc", "<gtest/gtest.h>"),
+        ("tools/quire/trace_test.cc", '"testing/workloads.h"'),
+        ("tools/quire/trace_test.cc", '"commands.h"'),
+        ("tools/quire/report_test.cc", "<nlohmann/json.hpp>"),
+        ("tools/quire/report_test.cc", '"test_traces.h"'),
+        ("tools/quire/test_traces.h", "<gtest/gtest.h>"),
+        ("tests/tool/report_samples.cc", '"commands.h"'),
     ]
     bad = [
         ("include/quire/types.h", '"base/check.h"'),
@@ -209,12 +229,20 @@ def self_test():
         ("src/stray.cc", "<vector>"),
         ("tools/quire/tree.cc", '"prefix/prefix_tree.h"'),
         ("tools/quire/tree.cc", '"wire/page_file.h"'),
+        ("tools/quire/trace.cc", "<gtest/gtest.h>"),
+        ("tools/quire/trace.cc", '"testing/workloads.h"'),
+        ("tools/quire/trace.cc", '"test_traces.h"'),
+        ("src/cache/cache.cc", '"commands.h"'),
+        ("include/quire/stats.h", "<nlohmann/json.hpp>"),
+        ("src/wire/page_file.cc", "<nlohmann/json.hpp>"),
+        ("src/wire/page_file.cc", "<simdjson.h>"),
         ("tests/consumer/main.cc", '"base/check.h"'),
     ]
     existing = {
         "include/quire/types.h", "include/quire/cache.h", "src/base/check.h", "src/pool/page_pool.h",
         "src/prefix/prefix_tree.h", "src/policy/lru.h", "src/testing/workloads.h", "src/cache/cache_impl.h",
-        "src/wire/page_file.h", "tools/quire/commands.h", "tests/cache/cache_fixture.h",
+        "src/wire/page_file.h", "tools/quire/commands.h", "tools/quire/test_traces.h",
+        "tests/cache/cache_fixture.h",
     }
     wrong = []
     for cases, want_broken in ((good, False), (bad, True)):

@@ -4,12 +4,26 @@
 // subject/variant/parameters.
 #pragma once
 
+#include <algorithm>
+#include <cstdint>
+
 namespace quire::bench {
 
-void register_match_benchmarks();         // one prompt of 100,000 tokens: match and insert
-void register_chat_benchmarks();          // W1, multi-turn chat
-void register_long_context_benchmarks();  // W2
-void register_eviction_benchmarks();      // W3, eviction at scale
-void register_memory_benchmarks();        // what the index weighs on W1
+/// How much a run measures. A quick one takes fewer samples of each figure and leaves out the largest trees.
+struct Effort {
+  bool is_quick = false;
+
+  [[nodiscard]] std::size_t samples(std::size_t count) const {
+    return is_quick ? std::max<std::size_t>(1, count / 5) : count;
+  }
+  /// Of W3.
+  [[nodiscard]] std::uint32_t leaf_count_max() const { return is_quick ? 200'000 : 1'000'000; }
+};
+
+void register_match_benchmarks(const Effort& effort);         // one prompt of 100,000 tokens: match and insert
+void register_chat_benchmarks(const Effort& effort);          // W1, multi-turn chat
+void register_long_context_benchmarks(const Effort& effort);  // W2
+void register_eviction_benchmarks(const Effort& effort);      // W3, eviction at scale
+void register_memory_benchmarks();                            // what the index weighs on W1
 
 }  // namespace quire::bench

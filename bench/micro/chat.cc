@@ -81,6 +81,7 @@ ChatRun time_naive_requests(Requests requests, const testing::TreeDriverConfig& 
 struct ChatCase {
   std::string policy;
   std::uint32_t page_tokens = 16;
+  Effort effort;
 };
 
 void chat(benchmark::State& state, const ChatCase& which) {
@@ -96,7 +97,7 @@ void chat(benchmark::State& state, const ChatCase& which) {
   testing::ChatOutcome outcome;
   testing::ChatOutcome naive_outcome;
   for (auto _ : state) {
-    for (std::size_t i = 0; i < kRunsPerTurn; ++i) {
+    for (std::size_t i = 0; i < which.effort.samples(kRunsPerTurn); ++i) {
       const ChatRun run = time_requests(workload.requests(), config);
       all.add(run.all_us);
       outcome = run.outcome;
@@ -135,15 +136,17 @@ void add(const ChatCase& which) {
   benchmark::RegisterBenchmark(name.c_str(), chat, which)
       ->UseManualTime()
       ->Unit(benchmark::kMillisecond)
-      ->Iterations(3);
+      ->Iterations(static_cast<benchmark::IterationCount>(which.effort.samples(3)));
 }
 
 }  // namespace
 
-void register_chat_benchmarks() {
-  for (const std::uint32_t page_tokens : {16U, 1U, 64U}) add({.policy = "lru", .page_tokens = page_tokens});
+void register_chat_benchmarks(const Effort& effort) {
+  for (const std::uint32_t page_tokens : {16U, 1U, 64U}) {
+    add({.policy = "lru", .page_tokens = page_tokens, .effort = effort});
+  }
   for (const std::string_view policy : policy_names()) {
-    if (policy != "lru") add({.policy = std::string(policy), .page_tokens = 16});
+    if (policy != "lru") add({.policy = std::string(policy), .page_tokens = 16, .effort = effort});
   }
 }
 

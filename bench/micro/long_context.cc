@@ -89,7 +89,7 @@ void long_context(benchmark::State& state, const LongContextCase& which) {
 
 }  // namespace
 
-void register_long_context_benchmarks() {
+void register_long_context_benchmarks(const Effort& effort) {
   for (const bool is_cold : {false, true}) {
     for (const std::uint32_t page_tokens : {1U, 16U}) {
       for (const std::uint32_t chunk_tokens : testing::LongContextWorkload::kChunkTokens) {
@@ -99,7 +99,7 @@ void register_long_context_benchmarks() {
         benchmark::RegisterBenchmark(name.c_str(), long_context, which)
             ->UseManualTime()
             ->Unit(benchmark::kMillisecond)
-            ->Iterations(is_cold ? 1 : 20);
+            ->Iterations(is_cold ? 1 : static_cast<benchmark::IterationCount>(effort.samples(20)));
       }
     }
   }

@@ -1,30 +1,44 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// bench_prefix_tree: takes Google Benchmark's flags (--benchmark_filter=match, --benchmark_out=FILE for JSON)
-// and prints, after the run, each figure that has a target beside it.
+// bench_prefix_tree: takes Google Benchmark's flags (--benchmark_filter=match, --benchmark_out=FILE for JSON), --quick
+// for fewer samples, and --lines for what quire bench reads instead of what people do.
 #include <benchmark/benchmark.h>
 
+#include <algorithm>
 #include <iostream>
-#include <memory>
+#include <string_view>
+#include <utility>
 
 #include "benchmarks.h"
 #include "summary.h"
 
+namespace {
+
+// Whether the flag was given; then it is gone.
+bool take_flag(std::string_view flag, int& argc, char** argv) {
+  char** const end = std::remove(argv + 1, argv + argc, flag);
+  return std::exchange(argc, static_cast<int>(end - argv)) != argc;
+}
+
+}  // namespace
+
 int main(int argc, char** argv) {
+  const quire::bench::Effort effort{.is_quick = take_flag("--quick", argc, argv)};
+  const bool wants_lines = take_flag("--lines", argc, argv);
   benchmark::Initialize(&argc, argv);
   if (benchmark::ReportUnrecognizedArguments(argc, argv)) return 1;
-  quire::bench::register_match_benchmarks();
-  quire::bench::register_chat_benchmarks();
-  quire::bench::register_long_context_benchmarks();
-  quire::bench::register_eviction_benchmarks();
+  quire::bench::register_match_benchmarks(effort);
+  quire::bench::register_chat_benchmarks(effort);
+  quire::bench::register_long_context_benchmarks(effort);
+  quire::bench::register_eviction_benchmarks(effort);
   quire::bench::register_memory_benchmarks();
 
-  std::unique_ptr<benchmark::BenchmarkReporter> shown(benchmark::CreateDefaultDisplayReporter());
-  // Beside JSON or CSV on standard output, the table would make it unreadable to programs.
-  const bool is_console = dynamic_cast<benchmark::ConsoleReporter*>(shown.get()) != nullptr;
-  quire::bench::Summary summary(std::move(shown));
-  benchmark::RunSpecifiedBenchmarks(&summary);
-  summary.print(is_console ? std::cout : std::cerr);
+  if (wants_lines) {
+    quire::bench::Summary summary(effort);
+    benchmark::RunSpecifiedBenchmarks(&summary);
+  } else {
+    benchmark::RunSpecifiedBenchmarks();
+  }
   benchmark::Shutdown();
   return 0;
 }

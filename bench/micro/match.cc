@@ -188,14 +188,14 @@ void insert_warm(benchmark::State& state, std::uint32_t page_tokens) {
 
 }  // namespace
 
-void register_match_benchmarks() {
+void register_match_benchmarks(const Effort& effort) {
   for (const std::uint32_t page_tokens : {16U, 1U, 64U}) {
     const std::string suffix = "/P:" + std::to_string(page_tokens);
-    const auto add = [&](const char* name, auto* function, int iterations) {
+    const auto add = [&](const char* name, auto* function, std::size_t iterations) {
       benchmark::RegisterBenchmark((name + suffix).c_str(), function, page_tokens)
           ->UseManualTime()
           ->Unit(benchmark::kMicrosecond)
-          ->Iterations(iterations);
+          ->Iterations(static_cast<benchmark::IterationCount>(effort.samples(iterations)));
     };
     add("match/warm", match_warm, 20);
     add("match/cold", match_cold, 10);

@@ -3,96 +3,228 @@
 
 #include <algorithm>
 #include <array>
+#include <cmath>
 #include <cstdio>
+#include <ostream>
 #include <string_view>
+#include <utility>
+
+#include "quire/policy.h"
 
 namespace quire::bench {
 namespace {
 
-enum class Bound { AtMost, AtLeast };
-
-struct Target {
-  const char* what;
-  const char* benchmark;
-  const char* counter;
-  const char* unit;
-  double value;
-  Bound bound = Bound::AtMost;
-};
-
-constexpr std::array kTargets = {
-    Target{"match of 100,000 tokens, P=16, warm", "match/warm/P:16", "to_memcmp", "x memcmp", 1.5},
-    Target{"match of 100,000 tokens, P=16, cold", "match/cold/P:16", "quire_us", "us", 100},
-    Target{"match of 100,000 tokens, P=16, cold, aged tree", "match/aged_cold/P:16", "quire_us", "us", 100},
-    Target{"insert of 100,000 tokens, P=16", "insert/warm/P:16", "to_memcpy", "x memcpy", 4},
-    Target{"W1, P=16", "chat/lru/P:16", "requests_per_s", "requests/s", 140'000, Bound::AtLeast},
-    Target{"W1, P=16, eviction", "chat/lru/P:16", "evict_us_per_256_tokens", "us per 256 tokens", 1},
-    Target{"W1, P=1, eviction", "chat/lru/P:1", "evict_us_per_256_tokens", "us per 256 tokens", 1},
-    Target{"W2, P=1, one chunk, warm", "long_context/warm/P:1/chunk:131072", "quire_ms", "ms", 0.065},
-    Target{"W2, P=1, chunks of 8,192, warm", "long_context/warm/P:1/chunk:8192", "quire_ms", "ms", 0.065},
-    Target{"W2, P=1, chunks of 256, warm", "long_context/warm/P:1/chunk:256", "quire_ms", "ms", 0.065},
-    Target{"W2, P=16, chunks of 256, warm", "long_context/warm/P:16/chunk:256", "quire_ms", "ms", 0.065},
-    Target{"W3, P=1, 1,000,000 leaves, cold", "evict/cold/lru/P:1/leaves:1000000", "quire_us", "us", 10},
-    Target{"W3, P=16, 1,000,000 leaves, cold", "evict/cold/lru/P:16/leaves:1000000", "quire_us", "us", 10},
-    Target{"W3, P=1, flat to 1,000,000 leaves, cold", "evict/cold/lru/P:1/leaves:1000000", "to_1000_leaves",
-           "x 1,000 leaves", 2},
-    Target{"index memory, P=16", "memory/P:16", "bytes_per_token", "bytes/token", 6},
-    Target{"index memory, P=1", "memory/P:1", "bytes_per_token", "bytes/token", 24},
-};
-
-std::string key_of(std::string_view benchmark, std::string_view counter) {
-  return std::string(benchmark) + ' ' + std::string(counter);
-}
-
+// "0.024", "8.53", "36.4", "668,380"
 std::string number(double value) {
+  if (value >= 1000) {
+    std::string digits = std::to_string(std::llround(value));
+    for (std::size_t i = digits.size(); i > 3; i -= 3) digits.insert(i - 3, ",");
+    return digits;
+  }
   std::array<char, 32> text{};
-  const int digits = value >= 1000 ? 0 : value >= 10 ? 1 : value >= 1 ? 2 : 3;
-  (void)std::snprintf(text.data(), text.size(), "%.*f", digits, value);
+  (void)std::snprintf(text.data(), text.size(), "%.*f", value >= 100 ? 0 : value >= 10 ? 1 : value >= 1 ? 2 : 3, value);
   return text.data();
 }
 
-}  // namespace
+std::string ratio_text(double ratio) {
+  return ratio < 0.01 ? "1/" + number(1 / ratio) : number(ratio);
+}
 
-void Summary::ReportRuns(const std::vector<Run>& runs) {
-  shown_->ReportRuns(runs);
-  for (const Run& run : runs) {
-    if (run.run_type != Run::RT_Iteration || run.counters.empty()) continue;  // one that failed has no counters
-    for (const auto& [counter, value] : run.counters) {
-      values_[key_of(run.run_name.function_name, counter)].push_back(value);
+std::string bound_text(const Target& target, const std::string& unit) {
+  // The short form: a target is a round number.
+  std::string value = number(target.value);
+  if (value.find('.') != std::string::npos) {
+    value.erase(value.find_last_not_of('0') + 1);
+    if (value.ends_with('.')) value.pop_back();
+  }
+  return (target.bound == Bound::AtMost ? "<= " : ">= ") + value + unit;
+}
+
+bool is_met(const Target& target, double value) {
+  return target.bound == Bound::AtMost ? value <= target.value : value >= target.value;
+}
+
+std::string joined(const auto&... parts) {
+  std::string text;
+  ((text += parts), ...);
+  return text;
+}
+
+void append(std::string& list, const std::string& text) {
+  list += (list.empty() ? "" : "; ") + text;
+}
+
+// Google Benchmark 1.8 has renamed the members.
+std::string error_of(const auto& run) {
+  if constexpr (requires { run.error_occurred; }) {
+    return run.error_occurred ? run.error_message : "";
+  } else {
+    return static_cast<bool>(run.skipped) ? run.skip_message : "";
+  }
+}
+
+Row match_row(const std::string& what, const std::string& benchmark, const std::string& limit) {
+  return {.what = what,
+          .figure = {benchmark, "quire_us"},
+          .unit = " us",
+          .beside = {{.name = limit, .figure = {benchmark, limit + "_us"}}}};
+}
+
+void add_match_rows(std::vector<Row>& rows) {
+  rows.push_back(match_row("match 100,000 tokens, P=16, warm", "match/warm/P:16", "memcmp"));
+  rows.back().ratio_target = Target{1.5};
+  rows.push_back(match_row("match 100,000 tokens, P=16, cold", "match/cold/P:16", "memcmp"));
+  rows.back().target = Target{100};
+  rows.push_back(match_row("match 100,000 tokens, P=16, cold, aged", "match/aged_cold/P:16", "memcmp"));
+  rows.back().target = Target{100};
+  rows.push_back(match_row("insert 100,000 tokens, P=16, warm", "insert/warm/P:16", "memcpy"));
+  rows.back().ratio_target = Target{4};
+}
+
+void add_chat_rows(std::vector<Row>& rows) {
+  const auto row = [](std::string_view policy, std::string_view pages, std::string_view part, const char* counter,
+                      const char* unit) {
+    Row made{.what = joined("W1, ", policy, ", P=", pages, part),
+             .figure = {joined("chat/", policy, "/P:", pages), counter},
+             .unit = unit};
+    if (policy != "lru") made.beside.push_back({"lru", {joined("chat/lru/P:", pages), counter}});
+    return made;
+  };
+  const auto add = [&](std::string_view policy, std::string_view pages) {
+    rows.push_back(row(policy, pages, "", "requests_per_s", "/s"));
+    rows.push_back(row(policy, pages, ", hit rate", "hit_rate", ""));
+    rows.push_back(row(policy, pages, ", eviction of 256 tokens", "evict_us_per_256_tokens", " us"));
+    rows.back().target = Target{1};
+    if (policy != "lru") return;
+    Row& requests = rows[rows.size() - 3];
+    requests.beside.push_back({"textbook tree", {requests.figure.benchmark, "naive_requests_per_s"}});
+    if (pages == "16") requests.target = Target{140'000, Bound::AtLeast};
+    Row& hits = rows[rows.size() - 2];
+    hits.beside.push_back({"textbook tree", {hits.figure.benchmark, "naive_hit_rate"}});
+  };
+  add("lru", "1");
+  for (const std::string_view policy : policy_names()) add(policy, "16");
+}
+
+void add_long_context_rows(std::vector<Row>& rows) {
+  const auto add = [&](const std::string& what, const std::string& parameters) {
+    const std::string benchmark = "long_context/warm/" + parameters;
+    rows.push_back({.what = "W2, " + what + ", warm",
+                    .figure = {benchmark, "quire_ms"},
+                    .unit = " ms",
+                    .beside = {{"memcmp", {benchmark, "memcmp_ms"}}, {"textbook tree", {benchmark, "naive_ms"}}},
+                    .target = Target{0.065}});
+  };
+  add("P=1, one chunk", "P:1/chunk:131072");
+  add("P=1, chunks of 8,192", "P:1/chunk:8192");
+  add("P=1, chunks of 256", "P:1/chunk:256");
+  add("P=16, chunks of 256", "P:16/chunk:256");
+}
+
+// A row of each policy, beside 1,000 leaves of its own and the same number of lru's.
+void add_eviction_rows(std::vector<Row>& rows, std::string_view kind, std::uint32_t leaf_count) {
+  for (const std::string_view policy : policy_names()) {
+    for (const std::string_view pages : {"1", "16"}) {
+      const auto benchmark = [&](std::string_view by) {
+        return joined("evict/", kind, "/", by, "/P:", pages, "/leaves:", std::to_string(leaf_count));
+      };
+      rows.push_back({.what = joined("W3, ", policy, ", P=", pages, ", ", number(leaf_count), " leaves, ", kind),
+                      .figure = {benchmark(policy), "quire_us"},
+                      .unit = " us",
+                      .beside = {{"1,000 leaves", {benchmark(policy), "quire_us_at_1000_leaves"}}},
+                      .target = Target{10},
+                      .ratio_target = Target{2}});
+      if (policy != "lru") rows.back().beside.push_back({"lru", {benchmark("lru"), "quire_us"}});
     }
   }
 }
 
-std::optional<double> Summary::measured(const std::string& benchmark, const std::string& counter) const {
-  const auto found = values_.find(key_of(benchmark, counter));
-  if (found == values_.end()) return std::nullopt;
+void add_memory_rows(std::vector<Row>& rows) {
+  const auto add = [&](std::uint32_t page_tokens, double target) {
+    rows.push_back({.what = "index memory, P=" + std::to_string(page_tokens),
+                    .figure = {"memory/P:" + std::to_string(page_tokens), "bytes_per_token"},
+                    .unit = " bytes/token",
+                    .target = Target{target}});
+  };
+  add(16, 6);
+  add(1, 24);
+}
+
+}  // namespace
+
+Summary::Summary(const Effort& effort) {
+  add_match_rows(rows_);
+  add_chat_rows(rows_);
+  add_long_context_rows(rows_);
+  rows_.push_back({.what = "W3, lru, P=1, 200,000 leaves, warm",
+                   .figure = {"evict/warm/lru/P:1/leaves:200000", "quire_us"},
+                   .unit = " us",
+                   .beside = {{"textbook tree", {"evict/warm/lru/P:1/leaves:200000", "naive_us"}}}});
+  add_eviction_rows(rows_, "cold", effort.leaf_count_max());
+  add_eviction_rows(rows_, "used", effort.leaf_count_max());
+  add_memory_rows(rows_);
+}
+
+void Summary::ReportRuns(const std::vector<Run>& runs) {
+  for (const Run& run : runs) {
+    if (run.run_type != Run::RT_Iteration) continue;
+    const std::string error = error_of(run);
+    if (!error.empty()) {
+      GetOutputStream() << "failed\t" << run.run_name.function_name << '\t' << error << '\n';
+      continue;
+    }
+    for (const auto& [counter, value] : run.counters) {
+      measured_[{run.run_name.function_name, counter}].push_back(value);
+    }
+  }
+  std::erase_if(rows_, [&](const Row& row) {
+    const std::optional<double> value = measured(row.figure);
+    const auto is_measured = [&](const Beside& other) { return measured(other.figure).has_value(); };
+    if (!value || !std::ranges::all_of(row.beside, is_measured)) return false;
+    print(row, *value);
+    return true;
+  });
+  GetOutputStream() << "done\t" << runs.front().run_name.function_name << '\n' << std::flush;
+}
+
+void Summary::Finalize() {
+  for (const Row& row : rows_) {
+    const std::optional<double> value = measured(row.figure);
+    if (value) print(row, *value);
+  }
+  GetOutputStream() << std::flush;
+}
+
+std::optional<double> Summary::measured(const Figure& figure) const {
+  const auto found = measured_.find(figure);
+  if (found == measured_.end()) return std::nullopt;
   std::vector<double> sorted = found->second;
   std::ranges::sort(sorted);
   return sorted[sorted.size() / 2];
 }
 
-void Summary::print(std::ostream& out) const {
-  bool is_first = true;
-  for (const Target& target : kTargets) {
-    const std::optional<double> value = measured(target.benchmark, target.counter);
-    if (!value) continue;
-    std::array<char, 160> line{};
-    if (is_first) {
-      (void)std::snprintf(line.data(), line.size(), "\n%-47s %10s  %2s %-9s %-18s %8s\n", "what", "measured", "",
-                          "target", "unit", "ratio");
-      out << line.data();
-      is_first = false;
+void Summary::print(const Row& row, double value) {
+  std::string beside;
+  std::string ratios;
+  std::string target;
+  bool is_ok = true;
+  if (row.target) {
+    append(target, bound_text(*row.target, row.unit));
+    is_ok = is_met(*row.target, value);
+  }
+  for (const Beside& other : row.beside) {
+    const std::optional<double> divisor = measured(other.figure);
+    if (!divisor) continue;
+    append(beside, other.name + ' ' + number(*divisor) + row.unit);
+    append(ratios, ratio_text(value / *divisor));
+    if (row.ratio_target && &other == row.beside.data()) {
+      append(target, bound_text(*row.ratio_target, " x"));
+      is_ok = is_ok && is_met(*row.ratio_target, value / *divisor);
     }
-    const bool is_met = target.bound == Bound::AtMost ? *value <= target.value : *value >= target.value;
-    (void)std::snprintf(line.data(), line.size(), "%-47s %10s  %2s %-9s %-18s %8s  %s\n", target.what,
-                        number(*value).c_str(),
-                        target.bound == Bound::AtMost ? "<=" : ">=", number(target.value).c_str(), target.unit,
-                        number(*value / target.value).c_str(), is_met ? "ok" : "short");
-    out << line.data();
   }
-  if (const std::optional<double> ratio = measured("chat/lru/P:16", "to_naive")) {
-    out << "W1, P=16: " << number(*ratio) << " times the textbook radix tree of the same run\n";
-  }
+  const std::string_view verdict = target.empty() ? "" : is_ok ? "ok" : "short";
+  GetOutputStream() << "row\t" << row.what << '\t' << number(value) << row.unit << '\t' << beside << '\t' << ratios
+                    << '\t' << target << '\t' << verdict << '\n';
 }
 
 }  // namespace quire::bench

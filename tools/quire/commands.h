@@ -5,17 +5,29 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <string>
 
 namespace quire {
 
 inline constexpr int kExitDone = 0;
-inline constexpr int kExitFailed = 1;  ///< an operation failed
-inline constexpr int kExitUsage = 2;   ///< wrong arguments, or a script that does not parse
+inline constexpr int kExitFailed = 1;         ///< an operation failed
+inline constexpr int kExitUsage = 2;          ///< wrong arguments, or a script that does not parse
+inline constexpr int kExitInterrupted = 130;  ///< as shells number an end by Ctrl-C
+
+struct BenchOptions {
+  std::string filter;  ///< a regular expression; empty: all
+  bool list = false;
+  bool quick = false;
+  std::string json;  ///< a file; empty: none
+};
+int run_bench(const BenchOptions& options);
 
 struct DemoOptions {
   std::uint64_t seed = 1;
-  bool flip_a_bit = false;
+  std::string report = "quire-demo.html";
+  std::string write_trace;  ///< where to write the workload instead of serving it; empty: serve it
+  bool flip_a_byte = false;
 };
 int run_demo(const DemoOptions& options);
 
@@ -25,6 +37,23 @@ struct ModelsOptions {
   std::uint32_t rank_count = 1;
 };
 int run_models(const ModelsOptions& options);
+
+struct ReplayOptions {
+  std::string trace;  ///< a file of JSON lines
+  std::string policy = "lru";
+  std::optional<std::string> capacity_tokens;  ///< a list; if unset, from the trace's distinct tokens downwards
+  std::optional<std::string> page_tokens;      ///< a list; if unset, as the trace suggests
+  std::uint32_t unit_tokens = 512;             ///< of traces with hashes
+  std::string model;
+  std::string bytes = "none";
+  std::uint32_t running_max = 1;
+  std::uint32_t jobs = 0;  ///< 0: one per core
+  bool skip_bad = false;
+  std::string report;  ///< empty: none
+  bool json = false;
+  bool flip_a_byte = false;
+};
+int run_replay(const ReplayOptions& options);
 
 struct TreeOptions {
   std::string script;  ///< a file, "-" for standard input, or empty for the built-in example

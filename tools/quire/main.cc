@@ -31,9 +31,11 @@ int run(int argc, char** argv) {
   int status = quire::kExitDone;
 
   quire::DemoOptions demo;
-  CLI::App* const demo_command = app.add_subcommand("demo", "Serve a multi-tenant chat workload and verify every byte");
+  CLI::App* const demo_command = app.add_subcommand("demo", "Serve a multi-tenant workload and verify every byte");
   demo_command->add_option("--seed", demo.seed, "Draws the workload")->capture_default_str();
-  demo_command->add_flag("--flip-a-bit", demo.flip_a_bit, "Damage a cached page on purpose, to see it noticed");
+  demo_command->add_option("--report", demo.report, "Where the report goes")->capture_default_str();
+  demo_command->add_option("--write-trace", demo.write_trace, "Write the workload there, for quire replay, and exit");
+  demo_command->add_flag("--flip-a-byte", demo.flip_a_byte, "Damage a cached page on purpose, to see it noticed");
   demo_command->callback([&] { status = quire::run_demo(demo); });
 
   quire::ModelsOptions models;
@@ -42,6 +44,34 @@ int run(int argc, char** argv) {
   models_command->add_option("--page-tokens", models.page_tokens, "Tokens per page")->capture_default_str();
   models_command->add_option("--rank-count", models.rank_count, "Tensor-parallel ranks")->capture_default_str();
   models_command->callback([&] { status = quire::run_models(models); });
+
+  quire::ReplayOptions replay;
+  CLI::App* const replay_command = app.add_subcommand("replay", "Run a trace through the cache and compare policies");
+  replay_command->add_option("TRACE", replay.trace, "A file of JSON lines, or - for standard input")->required();
+  replay_command->add_option("--policy", replay.policy, "all, or some of " + joined(quire::policy_names()))
+      ->capture_default_str();
+  replay_command->add_option("--capacity-tokens", replay.capacity_tokens,
+                             "Pool sizes, such as 100k,2.5M; default: all distinct tokens, then by halves");
+  replay_command->add_option("--page-tokens", replay.page_tokens,
+                             "Page sizes, such as 16,64; default: a unit, or 16 tokens");
+  replay_command->add_option("--unit-tokens", replay.unit_tokens, "Tokens that each of a trace's hash_ids stands for")
+      ->capture_default_str();
+  replay_command->add_option("--model", replay.model, "Whose tokens these are, see quire models; default: 1 KiB each");
+  replay_command->add_option("--bytes", replay.bytes, "verify: write and compare all bytes of pages; none")
+      ->capture_default_str();
+  replay_command->add_option("--running-max", replay.running_max, "Requests in flight at once")->capture_default_str();
+  replay_command->add_option("--jobs", replay.jobs, "Threads; 0 for one per core")->capture_default_str();
+  replay_command->add_flag("--skip-bad", replay.skip_bad, "Leave out lines that cannot be used, and count them");
+  replay_command->add_option("--report", replay.report, "Write a page with plots there");
+  replay_command->add_flag("--json", replay.json, "Print JSON instead of a table");
+  replay_command->add_flag("--flip-a-byte", replay.flip_a_byte, "Damage a cached page on purpose, to see it noticed");
+  replay_command->footer(
+      "A line of a trace is an object with timestamp (ms), input_length and hash_ids, or with tokens;\n"
+      "timestamp, output, key_space and priority may follow. Hit rates are prompt tokens found in the\n"
+      "cache, of all. The bound is what the best choice of victims finds that knows the future.\n\n"
+      "Example: quire replay trace.jsonl --policy all --capacity-tokens 1M,10M --report out.html\n\n"
+      "Exit status: 0 done, 1 damaged or shared pages, 2 wrong arguments or trace, 130 Ctrl-C.");
+  replay_command->callback([&] { status = quire::run_replay(replay); });
 
   quire::TreeOptions tree;
   CLI::App* const tree_command = app.add_subcommand("tree", "Draw the prefix tree after a script of operations");
@@ -54,6 +84,25 @@ int run(int argc, char** argv) {
   tree_command->add_flag("--print-example", tree.print_example, "Print the built-in script instead of running it");
   tree_command->footer(quire::tree_script_help());
   tree_command->callback([&] { status = quire::run_tree(tree); });
+
+  quire::BenchOptions bench;
+  CLI::App* const bench_command = app.add_subcommand("bench", "Run the micro-benchmarks and print the ratios");
+  bench_command->add_option("--filter", bench.filter, "Only benchmarks with a match of this regular expression");
+  bench_command->add_flag("--list", bench.list, "Print the names of the benchmarks instead of running them");
+  bench_command->add_flag("--quick", bench.quick, "Fewer samples and smaller trees: one minute instead of three");
+  bench_command->add_option("--json", bench.json, "Write all that was measured there, as Google Benchmark's JSON");
+  bench_command->footer(
+      "A row of the table is a figure beside others of the same run: a limit (memcmp, memcpy), a textbook\n"
+      "radix tree, a tree of 1,000 leaves, or the policy lru. A ratio is quire's figure divided by such a\n"
+      "one. The target is for the figure or, with an x, for the first ratio. P is the tokens of a page;\n"
+      "warm, calls follow each other; cold, 512 MB of other memory are used in between. bench/README.md\n"
+      "says what W1, W2 and W3 are.\n"
+      "\n"
+      "On a busy machine, pin it to a core: taskset -c 1 build/release/bin/quire bench\n"
+      "\n"
+      "Exit status: 0 done, whether targets are met or not; 1 a benchmark failed, or there are none;\n"
+      "2 wrong arguments; 130 ended by Ctrl-C, with what was finished in the table.\n");
+  bench_command->callback([&] { status = quire::run_bench(bench); });
 
   app.footer("'quire COMMAND --help' says more about a command.");
 

@@ -1,0 +1,470 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "replay.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <bit>
+#include <limits>
+#include <memory>
+#include <span>
+#include <utility>
+
+#include "page_pattern.h"
+#include "quire/quire.h"
+#include "terminal.h"
+#include "timeline.h"
+
+namespace quire {
+
+namespace {
+
+constexpr std::uint32_t kBytesPerToken = 1'024;  // where no model says otherwise
+constexpr std::uint64_t kVerifiedPageBytesMin = 4'096;
+constexpr std::uint32_t kRunningMax = 4'096;
+constexpr std::uint32_t kLoneStepUnits = 16'384;  // computed in one step by a request that runs alone
+constexpr std::uint32_t kChunkTokens = 2'048;     // computed in one step of each that run together
+constexpr std::size_t kOverPoolLinesMax = 5;
+
+/// What one key unit stores.
+Result<ModelLayout> layout_of(const Trace& trace, const ReplaySettings& settings) {
+  std::uint64_t token_bytes = kBytesPerToken;
+  if (!settings.model.empty()) {
+    QUIRE_TRY_ASSIGN(ModelLayout layout, preset(settings.model));
+    if (trace.unit_tokens == 1) return layout;
+    token_bytes = layout.token_bytes();
+  }
+  const std::uint64_t unit_bytes = token_bytes * trace.unit_tokens;
+  if (unit_bytes > std::numeric_limits<std::uint32_t>::max()) {
+    return fail(ErrorCode::InvalidArgument, fmt::format("a unit of {} with {} bytes each has more than 4 GiB",
+                                                        counted(trace.unit_tokens, "token"), with_commas(token_bytes)));
+  }
+  return ModelLayout::opaque(static_cast<std::uint32_t>(unit_bytes));
+}
+
+Status check_page_tokens(const Trace& trace, std::uint32_t page_tokens) {
+  if (page_tokens == 0) return fail(ErrorCode::InvalidArgument, "page_tokens is 0: a page holds at least one token");
+  if (page_tokens % trace.unit_tokens == 0) return {};
+  // The nearest multiple, of two the smaller one, and never 0.
+  const std::uint64_t below = page_tokens / trace.unit_tokens;
+  const bool is_above_half = page_tokens % trace.unit_tokens > trace.unit_tokens / 2;
+  const std::uint64_t nearest = std::max<std::uint64_t>(1, below + (is_above_half ? 1 : 0)) * trace.unit_tokens;
+  return fail(ErrorCode::InvalidArgument,
+              fmt::format("page_tokens = {} does not agree with the trace, which tells tokens apart in units of {}: "
+                          "use a multiple of that, such as {}",
+                          with_commas(page_tokens), with_commas(trace.unit_tokens), with_commas(nearest)));
+}
+
+/// A configuration of the cache for one replay.
+struct Setup {
+  std::uint32_t page_units = 0;
+  std::uint32_t page_count = 0;
+  ModelLayout layout;
+
+  [[nodiscard]] std::uint64_t page_bytes() const { return layout.token_bytes() * page_units; }
+  [[nodiscard]] std::uint64_t pool_units() const { return std::uint64_t{page_count} * page_units; }
+};
+
+Result<Setup> setup_of(const Trace& trace, const ReplayConfig& config, const ReplaySettings& settings) {
+  QUIRE_TRY(make_policy(config.policy));
+  QUIRE_TRY_ASSIGN(ModelLayout layout, layout_of(trace, settings));
+  QUIRE_TRY(check_page_tokens(trace, config.page_tokens));
+  const std::uint64_t page_count = config.capacity_tokens / config.page_tokens;
+  if (page_count == 0) {
+    return fail(ErrorCode::InvalidArgument,
+                fmt::format("capacity_tokens = {} is less than one page of {}; use at least {}",
+                            with_commas(config.capacity_tokens), counted(config.page_tokens, "token"),
+                            with_commas(config.page_tokens)));
+  }
+  constexpr std::uint32_t kPageCountMax = std::numeric_limits<std::uint32_t>::max() / 2;
+  if (page_count > kPageCountMax) {
+    return fail(ErrorCode::InvalidArgument,
+                fmt::format("capacity_tokens = {} makes {} of {}; the most is {}: use a smaller capacity_tokens or a "
+                            "larger page_tokens",
+                            with_commas(config.capacity_tokens), counted(page_count, "page"),
+                            counted(config.page_tokens, "token"), with_commas(kPageCountMax)));
+  }
+  if (settings.running_max == 0 || settings.running_max > kRunningMax) {
+    return fail(ErrorCode::InvalidArgument, fmt::format("running_max is {}: use 1 to {}",
+                                                        with_commas(settings.running_max), with_commas(kRunningMax)));
+  }
+  constexpr std::size_t kKeySpacesMax = std::size_t{1} << 20U;
+  if (trace.key_spaces.size() > kKeySpacesMax) {
+    return fail(ErrorCode::InvalidArgument,
+                fmt::format("the trace has {}; the most is {}", counted(trace.key_spaces.size(), "key space"),
+                            with_commas(kKeySpacesMax)));
+  }
+  Setup setup{.page_units = config.page_tokens / trace.unit_tokens,
+              .page_count = static_cast<std::uint32_t>(page_count),
+              .layout = std::move(layout)};
+  if (settings.bytes == BytesMode::Verify && setup.page_bytes() < kVerifiedPageBytesMin) {
+    const std::uint64_t unit_bytes = setup.layout.token_bytes();
+    const std::uint64_t units = (kVerifiedPageBytesMin + unit_bytes - 1) / unit_bytes;
+    return fail(
+        ErrorCode::InvalidArgument,
+        fmt::format("pages of {} have {} bytes, and verifying needs 4,096 or more: use --page-tokens {}{}",
+                    counted(config.page_tokens, "token"), with_commas(setup.page_bytes()), units * trace.unit_tokens,
+                    settings.model.empty() ? ", or a --model, whose tokens are larger" : ""));
+  }
+  return setup;
+}
+
+/// "3 14 15 … 92 65 35"
+std::string shortened(std::span<const TokenId> tokens) {
+  constexpr std::size_t kEachSide = 4;
+  if (tokens.size() <= 2 * kEachSide) return fmt::format("{}", fmt::join(tokens, " "));
+  return fmt::format("{} … {}", fmt::join(tokens.first(kEachSide), " "), fmt::join(tokens.last(kEachSide), " "));
+}
+
+/// One replay. Requests are taken in the trace's order; those that run are computed together, a chunk of each per step.
+class Replay {
+ public:
+  Replay(const Trace& trace, const TraceFacts& facts, const ReplayConfig& config, const ReplaySettings& settings,
+         ReplayControl& control)
+      : trace_(trace),
+        config_(config),
+        settings_(settings),
+        control_(control),
+        reusable_units_(facts.reusable_units()),
+        timeline_(trace, settings.bin_count) {}
+
+  Status open();
+  Status run();
+  Result<ReplayOutcome> finish();
+
+ private:
+  /// A request that is to run, for the first time or again.
+  struct Waiting {
+    std::size_t index = 0;
+    bool is_counted = false;  // it ran before, and its hit was counted then
+  };
+  struct Running {
+    Waiting request;
+    std::span<const TokenId> path;  // prompt and output, as much of it as the pool can hold
+    std::uint32_t known_units = 0;  // of the path, that the cache was given
+    Sequence sequence;
+    bool has_run = false;
+    std::vector<std::uint64_t> histories;  // of the path, when bytes are verified
+  };
+
+  [[nodiscard]] std::uint64_t tokens_of(std::uint64_t units, const TraceRequest& request) const {
+    return std::min(units * trace_.unit_tokens, request.prompt_tokens);
+  }
+  [[nodiscard]] bool is_over_pool(const TraceRequest& request) const { return request.prompt_units > pool_units_; }
+  [[nodiscard]] std::span<const TokenId> path_in_pool(const TraceRequest& request) const {
+    const std::span<const TokenId> path = trace_.path(request);
+    return path.first(std::min<std::uint64_t>(path.size(), pool_units_));
+  }
+
+  Status take_next();
+  Status admit(const Waiting& waiting);
+  Status run_step();
+  Status run_planned(const Step& step);
+  Status put_back_youngest();
+  void count_hit(Running& running, std::uint32_t matched_units);
+  void skip_over_pool(std::size_t index);
+  Status enter_bin(std::size_t bin);
+  void verify(const Running& running, const AttentionPlanEntry& entry, std::uint32_t matched_units);
+  void report_corruption(const Running& running, const AttentionPlanEntry& entry, std::uint32_t position,
+                         std::uint32_t matched_units);
+  void write(const Running& running, const AttentionPlanEntry& entry);
+
+  const Trace& trace_;
+  const ReplayConfig& config_;
+  const ReplaySettings& settings_;
+  ReplayControl& control_;
+  std::span<const std::uint32_t> reusable_units_;
+  Timeline timeline_;
+
+  std::unique_ptr<Cache> cache_;
+  std::unique_ptr<PagePattern> pattern_;  // when bytes are verified
+  std::uint32_t page_units_ = 0;
+  std::uint64_t pool_units_ = 0;
+  std::uint32_t chunk_units_ = 0;
+  std::vector<KeySpaceId> key_spaces_;
+
+  std::size_t next_index_ = 0;     // the first request that never ran
+  std::vector<Waiting> put_back_;  // those that ran and had to make room; the last one is the next to run
+  bool is_crowded_ = false;        // somebody had to make room: nobody begins before somebody has ended
+  std::vector<Running> running_;   // oldest first
+  std::vector<StepEntry> entries_;
+  std::vector<StepResult> results_;
+
+  TimeNs now_ = 0;
+  std::size_t bin_ = 0;
+  bool has_flipped_ = false;
+  ReplayOutcome outcome_;
+};
+
+Status Replay::open() {
+  QUIRE_TRY_ASSIGN(Setup setup, setup_of(trace_, config_, settings_));
+  if (reusable_units_.size() != trace_.requests.size()) {
+    return fail(ErrorCode::InvalidArgument, "these facts are of another trace");
+  }
+  page_units_ = setup.page_units;
+  pool_units_ = setup.pool_units();
+  const bool runs_alone = settings_.running_max == 1;
+  chunk_units_ = runs_alone ? kLoneStepUnits : std::max(1U, kChunkTokens / trace_.unit_tokens);
+  outcome_.config = config_;
+  outcome_.page_count = setup.page_count;
+  outcome_.page_bytes = setup.page_bytes();
+  outcome_.key_spaces.resize(trace_.key_spaces.size());
+  outcome_.timeline = timeline_.bins();
+
+  std::size_t longest = 1;
+  for (const TraceRequest& request : trace_.requests) {
+    if (!is_over_pool(request)) longest = std::max(longest, path_in_pool(request).size());
+  }
+  CacheConfig cache{.layout = std::move(setup.layout), .page = {.page_tokens = page_units_}};
+  cache.device.page_count = setup.page_count;
+  cache.device.memory = settings_.bytes == BytesMode::Verify ? DeviceMemory::Host : DeviceMemory::None;
+  cache.sequence_count_max = settings_.running_max;
+  cache.context_tokens_max = static_cast<std::uint32_t>(longest);
+  cache.step_tokens_max = chunk_units_ * settings_.running_max;
+  cache.key_space_count_max = static_cast<std::uint32_t>(std::max<std::size_t>(1, trace_.key_spaces.size()));
+  cache.extra_key_count_max = 1;
+  cache.keep_count_max = 1;
+  cache.policy = config_.policy;
+  QUIRE_TRY_ASSIGN(cache_, Cache::open(std::move(cache)));
+  if (settings_.bytes == BytesMode::Verify) {
+    pattern_ = std::make_unique<PagePattern>(cache_->geometry(), cache_->device_memory());
+  }
+  for (const std::string& name : trace_.key_spaces) {
+    QUIRE_TRY_ASSIGN(key_spaces_.emplace_back(), cache_->key_space({.model = "replay", .salt = name}));
+  }
+  running_.reserve(settings_.running_max);
+  return {};
+}
+
+Status Replay::run() {
+  while (!outcome_.corruption) {
+    if (control_.stop.load(std::memory_order_relaxed)) return fail(ErrorCode::Cancelled, "stopped");
+    const bool has_waiting = !put_back_.empty() || next_index_ < trace_.requests.size();
+    if (has_waiting && running_.size() < settings_.running_max && !is_crowded_) {
+      QUIRE_TRY(take_next());
+    } else if (!running_.empty()) {
+      QUIRE_TRY(run_step());
+    } else {
+      break;
+    }
+  }
+  return {};
+}
+
+Status Replay::take_next() {
+  if (!put_back_.empty()) {
+    const Waiting waiting = put_back_.back();
+    put_back_.pop_back();
+    return admit(waiting);
+  }
+  const std::size_t index = next_index_++;
+  const TraceRequest& request = trace_.requests[index];
+  QUIRE_TRY(enter_bin(timeline_.bin_of(index)));
+  now_ = std::max(now_, request.timestamp_ns - trace_.requests.front().timestamp_ns);
+  QUIRE_TRY(cache_->advance(now_));
+  ++outcome_.request_count;
+  outcome_.prompt_tokens += request.prompt_tokens;
+  outcome_.key_spaces[request.key_space].prompt_tokens += request.prompt_tokens;
+  outcome_.timeline[timeline_.bin_of(index)].prompt_tokens += request.prompt_tokens;
+  if (is_over_pool(request)) {
+    skip_over_pool(index);
+    return {};
+  }
+  return admit({.index = index});
+}
+
+void Replay::skip_over_pool(std::size_t index) {
+  ++outcome_.over_pool_count;
+  const TraceRequest& request = trace_.requests[index];
+  if (outcome_.over_pool_lines.size() < kOverPoolLinesMax) outcome_.over_pool_lines.push_back(request.line);
+  control_.done_tokens.fetch_add(request.prompt_tokens, std::memory_order_relaxed);
+}
+
+Status Replay::admit(const Waiting& waiting) {
+  const TraceRequest& request = trace_.requests[waiting.index];
+  const std::span<const TokenId> prompt = trace_.prompt(request);
+  Running running{.request = waiting, .path = path_in_pool(request), .known_units = request.prompt_units};
+  QUIRE_TRY_ASSIGN(running.sequence,
+                   cache_->begin(key_spaces_[request.key_space], {.tokens = prompt}, {.priority = request.priority}));
+  QUIRE_TRY(cache_->admit(running.sequence));
+  if (pattern_) {
+    std::uint64_t history = PagePattern::root(trace_.key_spaces[request.key_space]);
+    running.histories.reserve(running.path.size());
+    for (const TokenId token : running.path) {
+      history = PagePattern::next(history, token);
+      running.histories.push_back(history);
+    }
+  }
+  running_.push_back(std::move(running));
+  return {};
+}
+
+Status Replay::run_step() {
+  entries_.clear();
+  for (const Running& running : running_) {
+    QUIRE_TRY_ASSIGN(const SequenceView view, cache_->view(running.sequence));
+    entries_.push_back({&running.sequence, std::min(view.pending_tokens, chunk_units_)});
+  }
+  QUIRE_TRY_ASSIGN(PlanOutcome outcome, cache_->plan_step(entries_));
+  if (!outcome.step && outcome.shortage.entries_that_fit > 0) {
+    QUIRE_TRY_ASSIGN(outcome, cache_->plan_step(std::span(entries_).first(outcome.shortage.entries_that_fit)));
+  }
+  if (!outcome.step) return put_back_youngest();
+  return run_planned(*outcome.step);
+}
+
+Status Replay::put_back_youngest() {
+  if (running_.size() == 1) {
+    return fail(ErrorCode::Unavailable,
+                fmt::format("line {}: a request that runs alone found too few pages, though it needs no more than the "
+                            "pool has",
+                            trace_.requests[running_.front().request.index].line));
+  }
+  QUIRE_TRY(cache_->end(running_.back().sequence));
+  put_back_.push_back(running_.back().request);
+  running_.pop_back();
+  is_crowded_ = true;
+  return {};
+}
+
+// This is where an engine runs its model.
+Status Replay::run_planned(const Step& step) {
+  const std::span<const AttentionPlanEntry> planned = step.plan.entries;
+  if (pattern_ && !step.plan.copies.empty()) QUIRE_TRY(cache_->apply_copies(step));
+  results_.assign(planned.size(), {});
+  for (std::size_t i = 0; i < planned.size(); ++i) {
+    Running& running = running_[i];
+    if (!std::exchange(running.has_run, true)) {
+      // A copy that admit() counted on may have been given up, so the plan's word counts.
+      const bool runs_again = planned[i].append_slots.front() == kNoSlot;
+      const std::uint32_t matched_units = planned[i].position + (runs_again ? 1 : 0);
+      if (!std::exchange(running.request.is_counted, true)) count_hit(running, matched_units);
+      if (pattern_) verify(running, planned[i], matched_units);
+      if (outcome_.corruption) return cache_->abort_step(step);
+    }
+    if (pattern_) write(running, planned[i]);
+    const bool has_output = running.known_units < running.path.size();
+    if (has_output && planned[i].context_tokens == running.known_units) {
+      results_[i].tokens = running.path.subspan(running.known_units);
+    }
+  }
+  QUIRE_TRY(cache_->finish_step(step, results_));
+
+  for (std::size_t i = 0; i < planned.size(); ++i) {
+    Running& running = running_[i];
+    running.known_units += static_cast<std::uint32_t>(results_[i].tokens.size());
+    QUIRE_TRY_ASSIGN(const SequenceView view, cache_->view(running.sequence));
+    if (view.pending_tokens > 0) continue;
+    QUIRE_TRY(cache_->end(running.sequence));
+    control_.done_tokens.fetch_add(trace_.requests[running.request.index].prompt_tokens, std::memory_order_relaxed);
+    is_crowded_ = false;
+  }
+  std::erase_if(running_, [](const Running& running) { return !running.sequence; });
+  return {};
+}
+
+void Replay::count_hit(Running& running, std::uint32_t matched_units) {
+  if (matched_units == 0) return;
+  const std::size_t index = running.request.index;
+  const TraceRequest& request = trace_.requests[index];
+  const std::uint64_t hit_tokens = tokens_of(matched_units, request);
+  const std::uint64_t whole_units = matched_units - (matched_units % page_units_);
+  ++outcome_.hit_request_count;
+  outcome_.hit_tokens += hit_tokens;
+  outcome_.partial_hit_tokens += hit_tokens - tokens_of(whole_units, request);
+  outcome_.key_spaces[request.key_space].hit_tokens += hit_tokens;
+  outcome_.timeline[timeline_.bin_of(index)].hit_tokens += hit_tokens;
+  const std::uint64_t reusable_tokens = tokens_of(reusable_units_[index], request);
+  outcome_.shared_hit_tokens += hit_tokens - std::min(hit_tokens, reusable_tokens);
+}
+
+Status Replay::enter_bin(std::size_t bin) {
+  if (bin <= bin_) return {};
+  QUIRE_TRY_ASSIGN(const Stats stats, cache_->stats());
+  for (; bin_ < bin; ++bin_) outcome_.timeline[bin_].cached_pages = stats.sealed_pages;
+  return {};
+}
+
+// All bytes of what the cache said it had, also in a page of which a part was copied.
+void Replay::verify(const Running& running, const AttentionPlanEntry& entry, std::uint32_t matched_units) {
+  const auto place_of = [&](std::uint32_t position) {
+    return TokenPlace{entry.pages[position / page_units_], position % page_units_};
+  };
+  if (settings_.flip_a_byte && matched_units > 0 && !std::exchange(has_flipped_, true)) {
+    pattern_->byte_of(place_of(matched_units / 2)) ^= std::byte{0x10};
+  }
+  for (std::uint32_t position = 0; position < matched_units; ++position) {
+    if (pattern_->first_wrong_byte(place_of(position), running.histories[position])) {
+      return report_corruption(running, entry, position, matched_units);
+    }
+  }
+  outcome_.verified_bytes += matched_units * pattern_->token_bytes();
+}
+
+void Replay::report_corruption(const Running& running, const AttentionPlanEntry& entry, std::uint32_t position,
+                               std::uint32_t matched_units) {
+  const TraceRequest& request = trace_.requests[running.request.index];
+  const PageId page = entry.pages[position / page_units_];
+  const std::uint32_t first = position - (position % page_units_);
+  const std::uint32_t end = std::min(first + page_units_, matched_units);
+  std::uint64_t offset = std::numeric_limits<std::uint64_t>::max();
+  for (std::uint32_t i = first; i < end; ++i) {
+    const auto wrong = pattern_->first_wrong_byte({page, i - first}, running.histories[i]);
+    if (wrong) offset = std::min(offset, *wrong);
+  }
+  const std::string length = trace_.unit_tokens == 1
+                                 ? counted(end, "token")
+                                 : fmt::format("{} of {} tokens", counted(end, "unit"), trace_.unit_tokens);
+  outcome_.corruption = Corruption{.line = request.line,
+                                   .page = page.value,
+                                   .offset = offset,
+                                   .prefix = fmt::format("key space '{}', {}: {}", trace_.key_spaces[request.key_space],
+                                                         length, shortened(running.path.first(end)))};
+}
+
+void Replay::write(const Running& running, const AttentionPlanEntry& entry) {
+  for (std::uint32_t i = 0; i < entry.token_count; ++i) {
+    if (entry.append_slots[i] == kNoSlot) continue;
+    const auto slot = static_cast<std::uint64_t>(entry.append_slots[i]);
+    pattern_->write(
+        {PageId{static_cast<std::uint32_t>(slot / page_units_)}, static_cast<std::uint32_t>(slot % page_units_)},
+        running.histories[entry.position + i]);
+  }
+}
+
+Result<ReplayOutcome> Replay::finish() {
+  QUIRE_TRY(enter_bin(outcome_.timeline.size()));
+  QUIRE_TRY_ASSIGN(const Stats stats, cache_->stats());
+  outcome_.sealed_pages = stats.sealed_page_total;
+  outcome_.evicted_pages = stats.evicted_page_total;
+  QUIRE_TRY(cache_->visit_runs([&](const RunView& run) {
+    if (run.pages.empty()) return;  // the root of a key space
+    const auto length_class = static_cast<std::size_t>(std::bit_width(run.pages.size()) - 1);
+    if (length_class >= outcome_.run_lengths.size()) outcome_.run_lengths.resize(length_class + 1);
+    ++outcome_.run_lengths[length_class];
+  }));
+  QUIRE_TRY(cache_->check_invariants());
+  return std::move(outcome_);
+}
+
+}  // namespace
+
+Status check_replay(const Trace& trace, const ReplayConfig& config, const ReplaySettings& settings) {
+  QUIRE_TRY(setup_of(trace, config, settings));
+  return {};
+}
+
+Result<ReplayPool> pool_of(const Trace& trace, const ReplayConfig& config, const ReplaySettings& settings) {
+  QUIRE_TRY_ASSIGN(const Setup setup, setup_of(trace, config, settings));
+  return ReplayPool{.page_count = setup.page_count, .page_bytes = setup.page_bytes()};
+}
+
+Result<ReplayOutcome> replay(const Trace& trace, const TraceFacts& facts, const ReplayConfig& config,
+                             const ReplaySettings& settings, ReplayControl& control) {
+  Replay replay(trace, facts, config, settings, control);
+  QUIRE_TRY(replay.open());
+  QUIRE_TRY(replay.run());
+  return replay.finish();
+}
+
+}  // namespace quire

@@ -1,0 +1,121 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// Replaying a trace: every request goes through a quire::Cache as an engine would send it, one configuration of the
+// cache per replay. Nothing is simulated beside the cache; only the model is missing.
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "quire/result.h"
+#include "trace.h"
+#include "trace_facts.h"
+
+namespace quire {
+
+enum class BytesMode : std::uint8_t {
+  None,    ///< bookkeeping only: pages have no bytes
+  Verify,  ///< every byte is written when computed, and checked whenever a request finds it in the cache
+};
+
+/// What distinguishes one replay of a trace from the others.
+struct ReplayConfig {
+  std::string policy = "lru";
+  std::uint32_t page_tokens = 16;
+  std::uint64_t capacity_tokens = 0;
+};
+
+/// What all replays of one command have in common.
+struct ReplaySettings {
+  std::string model;  ///< one of preset_names(), for the size of pages; empty: 1 KiB per token
+  BytesMode bytes = BytesMode::None;
+  std::uint32_t running_max = 1;  ///< requests in flight at once; with 1 they run one after the other
+  bool flip_a_byte = false;       ///< damages a cached page on purpose
+  std::uint32_t bin_count = 96;   ///< of ReplayOutcome::timeline
+};
+
+/// A stretch of the trace: equal spans of its timestamps, or of its requests when it has none.
+struct TimeBin {
+  double begin = 0;  ///< seconds from the trace's first request, or the number of the stretch's first request
+  std::uint64_t prompt_tokens = 0;
+  std::uint64_t hit_tokens = 0;
+  std::uint32_t cached_pages = 0;  ///< at its end
+};
+
+/// Tokens per key space.
+struct KeySpaceOutcome {
+  std::uint64_t prompt_tokens = 0;
+  std::uint64_t hit_tokens = 0;
+};
+
+/// A page whose bytes are not those that were written.
+struct Corruption {
+  std::uint64_t line = 0;  ///< of the request that found it
+  std::uint32_t page = 0;
+  std::uint64_t offset = 0;  ///< of the first wrong byte in the page
+  std::string prefix;        ///< key space and tokens that the page belongs to, for people
+};
+
+struct ReplayOutcome {
+  ReplayConfig config;
+  std::uint32_t page_count = 0;
+  std::uint64_t page_bytes = 0;
+
+  std::uint64_t request_count = 0;
+  std::uint64_t prompt_tokens = 0;  ///< of all requests, those over the pool included
+  std::uint64_t hit_tokens = 0;
+  std::uint64_t partial_hit_tokens = 0;  ///< of these, found at the start of a page and copied
+  std::uint64_t hit_request_count = 0;   ///< requests that found anything
+  /// Hits beyond what the request's own key space can have: none, or the cache is wrong.
+  std::uint64_t shared_hit_tokens = 0;
+  std::uint64_t over_pool_count = 0;           ///< requests that need more pages than the pool has: not run, no hits
+  std::vector<std::uint64_t> over_pool_lines;  ///< the first few of them
+  std::uint64_t sealed_pages = 0;
+  std::uint64_t evicted_pages = 0;
+  std::uint64_t verified_bytes = 0;
+  std::vector<KeySpaceOutcome> key_spaces;
+  std::vector<TimeBin> timeline;
+  /// Runs in the tree at the end, by length: [i] counts those of 2^i pages or more, and less than 2^(i+1).
+  std::vector<std::uint64_t> run_lengths;
+  std::optional<Corruption> corruption;  ///< the replay stopped there
+
+  [[nodiscard]] double hit_rate() const {
+    return prompt_tokens == 0 ? 0 : static_cast<double>(hit_tokens) / static_cast<double>(prompt_tokens);
+  }
+};
+
+/// The bound for one capacity, beside the outcomes.
+struct BoundOutcome {
+  std::uint64_t capacity_tokens = 0;
+  std::uint64_t prompt_tokens = 0;
+  std::uint64_t hit_tokens = 0;
+  std::vector<TimeBin> timeline;  ///< cached_pages is not known
+  [[nodiscard]] double hit_rate() const {
+    return prompt_tokens == 0 ? 0 : static_cast<double>(hit_tokens) / static_cast<double>(prompt_tokens);
+  }
+};
+
+/// What other threads may see and change of a replay under way.
+struct ReplayControl {
+  std::atomic<std::uint64_t> done_tokens = 0;  ///< prompt tokens so far
+  std::atomic<bool> stop = false;              ///< set it to end the replay early, with ErrorCode::Cancelled
+};
+
+/// The device pool of a replay.
+struct ReplayPool {
+  std::uint32_t page_count = 0;
+  std::uint64_t page_bytes = 0;
+};
+
+/// Checks what can be known before the work: the policy, the model, the sizes, and with Verify the bytes of a page.
+[[nodiscard]] Status check_replay(const Trace& trace, const ReplayConfig& config, const ReplaySettings& settings);
+/// What check_replay() finds to be good, in pages.
+[[nodiscard]] Result<ReplayPool> pool_of(const Trace& trace, const ReplayConfig& config,
+                                         const ReplaySettings& settings);
+[[nodiscard]] Result<ReplayOutcome> replay(const Trace& trace, const TraceFacts& facts, const ReplayConfig& config,
+                                           const ReplaySettings& settings, ReplayControl& control);
+
+}  // namespace quire

@@ -1,0 +1,255 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// quire replay: a trace through the real cache, in every combination of policies, capacities and page sizes asked for.
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <chrono>
+#include <cstdio>
+#include <limits>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include "amounts.h"
+#include "commands.h"
+#include "quire/policy.h"
+#include "report.h"
+#include "sweep.h"
+#include "sweep_session.h"
+#include "sweep_text.h"
+#include "terminal.h"
+#include "trace.h"
+#include "trace_facts.h"
+
+namespace quire {
+
+namespace {
+
+constexpr std::uint32_t kTokenTracePageTokens = 16;
+constexpr std::uint32_t kDefaultCapacities = 8;
+
+template <typename T>
+Result<T> for_option(std::string_view option, Result<T> result) {
+  if (result) return result;
+  return fail(result.error().code, fmt::format("{}: {}", option, result.error().message));
+}
+
+Result<std::vector<std::string>> parse_policies(const std::string& text) {
+  QUIRE_TRY_ASSIGN(std::vector<std::string> names, for_option("--policy", parse_names(text)));
+  std::vector<std::string> policies;
+  for (std::string& name : names) {
+    if (name == "all") {
+      const std::vector<std::string_view> known = policy_names();
+      return std::vector<std::string>(known.begin(), known.end());
+    }
+    const auto policy = make_policy(name);
+    if (!policy) return fail(policy.error().code, policy.error().message + "; or all");
+    if (std::ranges::find(policies, name) == policies.end()) policies.push_back(std::move(name));
+  }
+  return policies;
+}
+
+Result<std::vector<std::uint32_t>> parse_page_sizes(const std::string& text) {
+  QUIRE_TRY_ASSIGN(const std::vector<std::uint64_t> amounts, for_option("--page-tokens", parse_amounts(text)));
+  std::vector<std::uint32_t> sizes;
+  for (const std::uint64_t amount : amounts) {
+    if (amount > std::numeric_limits<std::uint32_t>::max()) {
+      return fail(ErrorCode::InvalidArgument, fmt::format("--page-tokens: {} is too much", with_commas(amount)));
+    }
+    sizes.push_back(static_cast<std::uint32_t>(amount));
+  }
+  return sizes;
+}
+
+Result<BytesMode> parse_bytes_mode(const std::string& text) {
+  if (text == "none") return BytesMode::None;
+  if (text == "verify") return BytesMode::Verify;
+  return fail(ErrorCode::InvalidArgument, fmt::format("--bytes: '{}' is unknown; known: verify, none", text));
+}
+
+/// All distinct tokens, a half of them, a quarter, and so on, in whole pages, as long as every prompt fits.
+std::vector<std::uint64_t> default_capacities(const Trace& trace, const TraceFacts& facts, std::uint32_t page_tokens) {
+  std::uint64_t longest_tokens = 0;
+  for (const TraceRequest& request : trace.requests) {
+    longest_tokens = std::max(longest_tokens, std::uint64_t{request.prompt_units} * trace.unit_tokens);
+  }
+  const std::uint64_t pages = (facts.distinct_tokens() + page_tokens - 1) / page_tokens;
+  std::vector<std::uint64_t> capacities;
+  for (std::uint32_t i = 0; i < kDefaultCapacities; ++i) {
+    const std::uint64_t share = ((pages + (1ULL << i) - 1) >> i) * page_tokens;
+    if (i > 0 && (share < longest_tokens || share == capacities.back())) break;
+    capacities.push_back(share);
+  }
+  std::ranges::reverse(capacities);
+  return capacities;
+}
+
+/// What repeats the command, with its options as far as they matter for what it finds.
+std::string command_of(const ReplayOptions& options) {
+  const ReplayOptions defaults;
+  const auto quoted = [](const std::string& text) {
+    const bool is_plain = !text.empty() && text.find_first_of(" \t\"'\\$`&|;<>()*?[]#~!{}") == std::string::npos;
+    if (is_plain) return text;
+    std::string result = "'";
+    for (const char c : text) result += c == '\'' ? "'\\''" : std::string(1, c);
+    return result + "'";
+  };
+  std::string text = "quire replay " + quoted(options.trace);
+  const auto add = [&](const char* name, const auto& value, const auto& default_value) {
+    if (value != default_value) text += fmt::format(" {} {}", name, value);
+  };
+  add("--policy", options.policy, defaults.policy);
+  add("--capacity-tokens", options.capacity_tokens.value_or(""), "");
+  add("--page-tokens", options.page_tokens.value_or(""), "");
+  add("--unit-tokens", options.unit_tokens, defaults.unit_tokens);
+  add("--model", options.model, defaults.model);
+  add("--bytes", options.bytes, defaults.bytes);
+  add("--running-max", options.running_max, defaults.running_max);
+  if (options.skip_bad) text += " --skip-bad";
+  if (options.flip_a_byte) text += " --flip-a-byte";
+  return text;
+}
+
+/// The options as the replays need them. What depends on the trace is filled in later.
+struct Job {
+  std::vector<std::string> policies;
+  std::vector<std::uint64_t> capacities;
+  std::vector<std::uint32_t> page_sizes;
+  bool has_default_capacities = false;
+  SweepRequest sweep;
+};
+
+Result<Job> parse(const ReplayOptions& options) {
+  Job job;
+  QUIRE_TRY_ASSIGN(job.policies, parse_policies(options.policy));
+  job.has_default_capacities = !options.capacity_tokens;
+  if (options.capacity_tokens) {
+    QUIRE_TRY_ASSIGN(job.capacities, for_option("--capacity-tokens", parse_amounts(*options.capacity_tokens)));
+  }
+  if (options.page_tokens) {
+    QUIRE_TRY_ASSIGN(job.page_sizes, parse_page_sizes(*options.page_tokens));
+  }
+  ReplaySettings& settings = job.sweep.settings;
+  QUIRE_TRY_ASSIGN(settings.bytes, parse_bytes_mode(options.bytes));
+  settings.model = options.model;
+  settings.running_max = options.running_max;
+  settings.flip_a_byte = options.flip_a_byte;
+  if (options.flip_a_byte && settings.bytes == BytesMode::None) {
+    return fail(ErrorCode::InvalidArgument, "--flip-a-byte needs --bytes verify: without, pages have no bytes");
+  }
+  if (options.unit_tokens == 0) {
+    return fail(ErrorCode::InvalidArgument, "--unit-tokens is 0: a unit stands for at least one token; 512 is usual");
+  }
+  if (!options.report.empty()) QUIRE_TRY(for_option("--report", check_writable(options.report)));
+  job.sweep.jobs = options.jobs;
+  job.sweep.available_bytes = usable_memory_bytes();
+  return job;
+}
+
+void complete(Job& job, const Trace& trace, const TraceFacts& facts) {
+  if (job.page_sizes.empty()) {
+    job.page_sizes.push_back(trace.unit_tokens == 1 ? kTokenTracePageTokens : trace.unit_tokens);
+  }
+  if (job.has_default_capacities) {
+    job.capacities = default_capacities(trace, facts, *std::ranges::max_element(job.page_sizes));
+  }
+  for (const std::uint32_t page_tokens : job.page_sizes) {
+    for (const std::string& policy : job.policies) {
+      for (const std::uint64_t capacity : job.capacities) {
+        job.sweep.configs.push_back({.policy = policy, .page_tokens = page_tokens, .capacity_tokens = capacity});
+      }
+    }
+  }
+  job.sweep.bound_capacities = job.capacities;
+}
+
+Result<std::string> header_text(const Job& job, const Trace& trace, const TraceFacts& facts) {
+  std::string text = trace.name + "\n" + trace_facts_text(trace, facts);
+  for (const ReplayConfig& config : job.sweep.configs) {
+    if (config.policy != job.policies.front() || config.capacity_tokens != job.capacities.front()) continue;
+    QUIRE_TRY_ASSIGN(const ReplayPool pool, pool_of(trace, config, job.sweep.settings));
+    const std::string& model = job.sweep.settings.model;
+    text +=
+        fmt::format("  {:<16}{:>14}  {} each, {}\n", config.page_tokens == job.page_sizes.front() ? "page tokens" : "",
+                    with_commas(config.page_tokens), bytes_text(pool.page_bytes),
+                    model.empty() ? "at 1 KiB per token" : "of " + model);
+  }
+  if (job.capacities.size() == 1) {
+    const ReplayConfig& config = job.sweep.configs.front();
+    QUIRE_TRY_ASSIGN(const ReplayPool pool, pool_of(trace, config, job.sweep.settings));
+    text += fmt::format("  {:<16}{:>14}  {}, {}\n", "capacity tokens", with_commas(config.capacity_tokens),
+                        counted(pool.page_count, "page"), bytes_text(pool.page_count * pool.page_bytes));
+  }
+  if (job.has_default_capacities) {
+    text += "Capacities go down from the distinct tokens by halves; --capacity-tokens chooses others.\n";
+  }
+  return text;
+}
+
+/// Prints what was found, and says how the command ends.
+Result<int> show(const ReplayOptions& options, const Job& job, const ReportInput& report) {
+  const SweepOutcome& outcome = *report.sweep;
+  if (options.json) {
+    fmt::print("{}", json_of(report));
+  } else {
+    const TextPlace place{.paint = Painter(stdout), .width = page_width(stdout)};
+    fmt::print("\n{}", sweep_table(job.sweep, outcome, place));
+    const std::string notes = sweep_notes(*report.trace, job.sweep, outcome);
+    if (!notes.empty()) fmt::print("\n{}", notes);
+  }
+  if (!options.report.empty()) {
+    QUIRE_TRY(write_file(options.report, html_of(report)));
+    if (!options.json) fmt::print("\nReport: {}\n", options.report);
+  }
+  std::fflush(stdout);
+  const std::string faults = sweep_faults(outcome);
+  if (!faults.empty()) fmt::print(stderr, "quire replay: {}", faults);
+  if (!outcome.is_complete) {
+    fmt::print(stderr, "quire replay: interrupted; {} of {} finished\n", outcome.replays.size(),
+               counted(job.sweep.configs.size(), "replay"));
+  }
+  return !faults.empty() ? kExitFailed : outcome.is_complete ? kExitDone : kExitInterrupted;
+}
+
+}  // namespace
+
+int run_replay(const ReplayOptions& options) {
+  const auto begin = std::chrono::steady_clock::now();
+  const auto complain = [](const Error& error, int status) {
+    std::fflush(stdout);
+    fmt::print(stderr, "quire replay: {}\n", error.message);
+    return status;
+  };
+
+  // Everything that can be wrong with the command is found before the work.
+  Result<Job> job = parse(options);
+  if (!job) return complain(job.error(), kExitUsage);
+  const Result<Trace> trace =
+      read_trace(options.trace, {.unit_tokens = options.unit_tokens, .skip_bad = options.skip_bad});
+  if (!trace) return complain(trace.error(), kExitUsage);
+  const TraceFacts facts = TraceFacts::of(*trace);
+  complete(*job, *trace, facts);
+  const Status checked = check_sweep(*trace, job->sweep);
+  if (!checked) return complain(checked.error(), kExitUsage);
+  const Result<std::string> header = header_text(*job, *trace, facts);
+  if (!header) return complain(header.error(), kExitUsage);
+  if (!options.json) fmt::print("{}", *header);
+
+  const Result<SweepOutcome> outcome = run_with_progress("quire replay", *trace, facts, job->sweep);
+  if (!outcome) return complain(outcome.error(), kExitFailed);
+  const Result<int> status = show(options, *job,
+                                  {.title = trace->name,
+                                   .command = command_of(options),
+                                   .trace = &*trace,
+                                   .facts = &facts,
+                                   .settings = &job->sweep.settings,
+                                   .sweep = &*outcome});
+  if (!status) return complain(status.error(), kExitFailed);
+  const std::chrono::duration<double> elapsed = std::chrono::steady_clock::now() - begin;
+  fmt::print(stderr, "{:.1f} seconds.\n", elapsed.count());
+  return *status;
+}
+
+}  // namespace quire

@@ -1,0 +1,238 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "sweep.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <chrono>
+#include <condition_variable>
+#include <exception>
+#include <fstream>
+#include <limits>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <string>
+#include <thread>
+#include <utility>
+
+#include "amounts.h"
+#include "terminal.h"
+#include "timeline.h"
+
+namespace quire {
+
+namespace {
+
+constexpr std::chrono::milliseconds kProgressInterval{100};
+
+/// Bytes of a replay's pool, the null page included; none when pages have no bytes.
+std::uint64_t pool_bytes(const ReplayPool& pool, const ReplaySettings& settings) {
+  return settings.bytes == BytesMode::None ? 0 : (std::uint64_t{pool.page_count} + 1) * pool.page_bytes;
+}
+
+BoundOutcome bound_for(const Trace& trace, const TraceFacts& facts, std::uint64_t capacity_tokens,
+                       std::uint32_t bin_count) {
+  const BeladyBound bound = facts.belady(capacity_tokens / trace.unit_tokens);
+  const Timeline timeline(trace, bin_count);
+  BoundOutcome outcome{.capacity_tokens = capacity_tokens, .timeline = timeline.bins()};
+  for (std::size_t i = 0; i < trace.requests.size(); ++i) {
+    const TraceRequest& request = trace.requests[i];
+    const std::uint64_t hit_tokens =
+        std::min(std::uint64_t{bound.hit_units[i]} * trace.unit_tokens, request.prompt_tokens);
+    outcome.prompt_tokens += request.prompt_tokens;
+    outcome.hit_tokens += hit_tokens;
+    outcome.timeline[timeline.bin_of(i)].prompt_tokens += request.prompt_tokens;
+    outcome.timeline[timeline.bin_of(i)].hit_tokens += hit_tokens;
+  }
+  return outcome;
+}
+
+/// Hands the work of a sweep to its threads, and collects what they find. Bounds come first: they are quick, and what
+/// is finished when a sweep ends early can then be judged. thread-safe.
+class Work {
+ public:
+  Work(const Trace& trace, const TraceFacts& facts, const SweepRequest& request, std::vector<std::uint64_t> pool_bytes)
+      : trace_(trace),
+        facts_(facts),
+        request_(request),
+        pool_bytes_(std::move(pool_bytes)),
+        controls_(request.configs.size()),
+        replays_(request.configs.size()),
+        bounds_(request.bound_capacities.size()) {}
+
+  /// A thread's part: one piece after the other, until none is left.
+  void run_pieces() {
+    while (const auto piece = take_piece()) {
+      Status status;
+      try {
+        status = run_piece(*piece);
+      } catch (const std::exception& error) {  // out of memory
+        status = fail(ErrorCode::Unavailable, error.what());
+      }
+      end_piece(*piece, std::move(status));
+    }
+  }
+
+  /// Waits for some progress, or a moment. False: all is done.
+  bool wait() {
+    std::unique_lock lock(mutex_);
+    const std::size_t seen = ended_count_;
+    changed_.wait_for(lock, kProgressInterval, [&] { return ended_count_ != seen || is_over(); });
+    return !is_over();
+  }
+
+  void stop() {
+    const std::scoped_lock lock(mutex_);
+    stop_all();
+  }
+
+  [[nodiscard]] SweepProgress progress() const {
+    SweepProgress progress{.count = static_cast<std::uint32_t>(controls_.size())};
+    for (const ReplayControl& control : controls_) {
+      progress.done_tokens += control.done_tokens.load(std::memory_order_relaxed);
+    }
+    progress.all_tokens = facts_.prompt_tokens() * controls_.size();
+    const std::scoped_lock lock(mutex_);
+    for (const auto& replay : replays_) progress.done_count += replay ? 1 : 0;
+    return progress;
+  }
+
+  /// After the last thread.
+  Result<SweepOutcome> take_outcome() {
+    if (error_) return tl::unexpected<Error>(*std::move(error_));
+    SweepOutcome outcome;
+    for (auto& replay : replays_) {
+      outcome.is_complete = outcome.is_complete && replay;
+      if (replay) outcome.replays.push_back(std::move(*replay));
+    }
+    for (auto& bound : bounds_) {
+      outcome.is_complete = outcome.is_complete && bound;
+      if (bound) outcome.bounds.push_back(std::move(*bound));
+    }
+    return outcome;
+  }
+
+ private:
+  [[nodiscard]] std::size_t piece_count() const { return bounds_.size() + replays_.size(); }
+  [[nodiscard]] std::uint64_t bytes_of(std::size_t piece) const {
+    return piece < bounds_.size() ? 0 : pool_bytes_[piece - bounds_.size()];
+  }
+  [[nodiscard]] bool is_over() const {  // with the lock held
+    return ended_count_ == next_piece_ && (is_stopped_ || next_piece_ == piece_count());
+  }
+
+  std::optional<std::size_t> take_piece() {
+    std::unique_lock lock(mutex_);
+    changed_.wait(lock, [&] {
+      return is_stopped_ || next_piece_ == piece_count() ||
+             bytes_of(next_piece_) <= request_.available_bytes - used_bytes_;
+    });
+    if (is_stopped_ || next_piece_ == piece_count()) return std::nullopt;
+    used_bytes_ += bytes_of(next_piece_);
+    return next_piece_++;
+  }
+
+  Status run_piece(std::size_t piece) {
+    if (piece < bounds_.size()) {
+      BoundOutcome bound = bound_for(trace_, facts_, request_.bound_capacities[piece], request_.settings.bin_count);
+      const std::scoped_lock lock(mutex_);
+      bounds_[piece] = std::move(bound);
+      return {};
+    }
+    const std::size_t index = piece - bounds_.size();
+    QUIRE_TRY_ASSIGN(ReplayOutcome outcome,
+                     replay(trace_, facts_, request_.configs[index], request_.settings, controls_[index]));
+    const std::scoped_lock lock(mutex_);
+    replays_[index] = std::move(outcome);
+    return {};
+  }
+
+  void end_piece(std::size_t piece, Status status) {
+    const std::scoped_lock lock(mutex_);
+    used_bytes_ -= bytes_of(piece);
+    ++ended_count_;
+    if (!status && status.error().code != ErrorCode::Cancelled) {
+      if (!error_) error_ = std::move(status).error();
+      stop_all();
+    }
+    changed_.notify_all();
+  }
+
+  void stop_all() {  // with the lock held
+    is_stopped_ = true;
+    for (ReplayControl& control : controls_) control.stop.store(true, std::memory_order_relaxed);
+    changed_.notify_all();
+  }
+
+  const Trace& trace_;
+  const TraceFacts& facts_;
+  const SweepRequest& request_;
+  const std::vector<std::uint64_t> pool_bytes_;  // of each configuration
+  std::vector<ReplayControl> controls_;
+
+  // Guards everything below.
+  mutable std::mutex mutex_;
+  std::condition_variable changed_;
+  std::size_t next_piece_ = 0;   // bounds, then configurations
+  std::size_t ended_count_ = 0;  // of the pieces that were taken
+  std::uint64_t used_bytes_ = 0;
+  bool is_stopped_ = false;
+  std::optional<Error> error_;
+  std::vector<std::optional<ReplayOutcome>> replays_;
+  std::vector<std::optional<BoundOutcome>> bounds_;
+};
+
+}  // namespace
+
+Status check_sweep(const Trace& trace, const SweepRequest& request) {
+  for (const ReplayConfig& config : request.configs) {
+    QUIRE_TRY_ASSIGN(const ReplayPool pool, pool_of(trace, config, request.settings));
+    const std::uint64_t needed_bytes = pool_bytes(pool, request.settings);
+    if (needed_bytes <= request.available_bytes) continue;
+    return fail(ErrorCode::InvalidArgument,
+                fmt::format("{} of {} are {}; {} are available: use a smaller --capacity-tokens, or --bytes none",
+                            counted(pool.page_count, "page"), bytes_text(pool.page_bytes), bytes_text(needed_bytes),
+                            bytes_text(request.available_bytes)));
+  }
+  return {};
+}
+
+Result<SweepOutcome> run_sweep(const Trace& trace, const TraceFacts& facts, const SweepRequest& request,
+                               const std::function<bool(const SweepProgress&)>& on_progress) {
+  QUIRE_TRY(check_sweep(trace, request));
+  std::vector<std::uint64_t> bytes;
+  for (const ReplayConfig& config : request.configs) {
+    QUIRE_TRY_ASSIGN(const ReplayPool pool, pool_of(trace, config, request.settings));
+    bytes.push_back(pool_bytes(pool, request.settings));
+  }
+  Work work(trace, facts, request, std::move(bytes));
+  std::vector<std::jthread> threads;
+  const std::size_t pieces = request.configs.size() + request.bound_capacities.size();
+  const std::size_t jobs = request.jobs != 0 ? request.jobs : std::thread::hardware_concurrency();
+  const std::size_t thread_count = std::clamp<std::size_t>(jobs, 1, std::max<std::size_t>(1, pieces));
+  threads.reserve(thread_count);
+  for (std::size_t i = 0; i < thread_count; ++i) threads.emplace_back([&work] { work.run_pieces(); });
+  bool is_stopped = false;
+  do {
+    if (!is_stopped && !on_progress(work.progress())) {
+      is_stopped = true;
+      work.stop();
+    }
+  } while (work.wait());
+  threads.clear();  // joins them
+  if (!is_stopped) on_progress(work.progress());
+  return work.take_outcome();
+}
+
+std::uint64_t usable_memory_bytes() {
+  std::ifstream file("/proc/meminfo");
+  for (std::string name; file >> name;) {
+    if (name != "MemAvailable:") continue;
+    std::uint64_t kibibytes = 0;
+    if (file >> kibibytes) return (kibibytes - (kibibytes / 16)) * 1'024;
+  }
+  return std::numeric_limits<std::uint64_t>::max();
+}
+
+}  // namespace quire

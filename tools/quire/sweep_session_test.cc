@@ -1,0 +1,68 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "sweep_session.h"
+
+#include <gtest/gtest.h>
+#include <unistd.h>
+
+#include <filesystem>
+#include <fstream>
+#include <iterator>
+#include <string>
+
+namespace quire {
+namespace {
+
+/// A folder that is gone after the test.
+class SweepSession : public ::testing::Test {
+ protected:
+  void SetUp() override {
+    std::string pattern = (std::filesystem::temp_directory_path() / "quire.XXXXXX").string();
+    ASSERT_NE(mkdtemp(pattern.data()), nullptr);
+    folder_ = pattern;
+  }
+  void TearDown() override { std::filesystem::remove_all(folder_); }
+
+  [[nodiscard]] std::string path(const std::string& name) const { return (folder_ / name).string(); }
+  [[nodiscard]] static std::string content(const std::string& path) {
+    std::ifstream file(path);
+    return {std::istreambuf_iterator<char>(file), {}};
+  }
+
+  std::filesystem::path folder_;
+};
+
+TEST_F(SweepSession, ProgressSaysHowMuchHowFastAndHowLong) {
+  EXPECT_EQ(progress_text({.done_tokens = 0, .all_tokens = 4'000, .done_count = 0, .count = 8}, 0.1),
+            "0 % (0 of 8 replays)");
+  EXPECT_EQ(progress_text({.done_tokens = 1'000'000, .all_tokens = 4'000'000, .done_count = 2, .count = 8}, 0.5),
+            "25 % (2 of 8 replays), 2M tokens/s, 2 s left");
+  EXPECT_EQ(progress_text({.done_tokens = 4'000, .all_tokens = 4'000, .done_count = 1, .count = 1}, 1),
+            "100 % (1 of 1 replay), 4k tokens/s, 0 s left");
+  EXPECT_EQ(progress_text({.done_tokens = 1'000, .all_tokens = 4'000, .done_count = 0, .count = 1}, 100),
+            "25 % (0 of 1 replay), 10 tokens/s, 5 min left");
+}
+
+TEST_F(SweepSession, CheckingAPlaceLeavesItAsItWas) {
+  EXPECT_TRUE(check_writable(path("new.html")));
+  EXPECT_FALSE(std::filesystem::exists(path("new.html")));
+  ASSERT_TRUE(write_file(path("old.html"), "old"));
+  EXPECT_TRUE(check_writable(path("old.html")));
+  EXPECT_EQ(content(path("old.html")), "old");
+}
+
+TEST_F(SweepSession, WhatCannotBeWrittenIsSaidBefore) {
+  EXPECT_EQ(check_writable(folder_.string()).error().message,
+            "cannot write '" + folder_.string() + "': Is a directory");
+  EXPECT_EQ(check_writable(path("no/out.html")).error().message,
+            "cannot write '" + path("no/out.html") + "': No such file or directory");
+}
+
+TEST_F(SweepSession, AFileIsReplacedAsAWhole) {
+  ASSERT_TRUE(write_file(path("out.html"), "a long text"));
+  ASSERT_TRUE(write_file(path("out.html"), "short"));
+  EXPECT_EQ(content(path("out.html")), "short");
+  EXPECT_FALSE(write_file("/dev/full", "text"));
+}
+
+}  // namespace
+}  // namespace quire

@@ -1,0 +1,373 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "sweep_text.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <optional>
+#include <span>
+#include <string_view>
+#include <vector>
+
+#include "amounts.h"
+
+namespace quire {
+
+namespace {
+
+constexpr std::string_view kBoundName = "Belady bound (offline)";
+
+template <typename T>
+void add_once(std::vector<T>& list, const T& value) {
+  if (std::ranges::find(list, value) == list.end()) list.push_back(value);
+}
+
+/// The three lists that a sweep's configurations are made of, each in the order asked for.
+struct Axes {
+  explicit Axes(const SweepRequest& request) : capacities(request.bound_capacities) {
+    for (const ReplayConfig& config : request.configs) {
+      add_once(policies, config.policy);
+      add_once(page_sizes, config.page_tokens);
+      add_once(capacities, config.capacity_tokens);
+    }
+  }
+  std::vector<std::string> policies;
+  std::vector<std::uint32_t> page_sizes;
+  std::vector<std::uint64_t> capacities;
+};
+
+const ReplayOutcome* find_replay(const SweepOutcome& outcome, const ReplayConfig& config) {
+  const auto found = std::ranges::find_if(outcome.replays, [&](const ReplayOutcome& replay) {
+    return replay.config.policy == config.policy && replay.config.page_tokens == config.page_tokens &&
+           replay.config.capacity_tokens == config.capacity_tokens;
+  });
+  return found == outcome.replays.end() ? nullptr : &*found;
+}
+
+const BoundOutcome* find_bound(const SweepOutcome& outcome, std::uint64_t capacity_tokens) {
+  const auto found = std::ranges::find(outcome.bounds, capacity_tokens, &BoundOutcome::capacity_tokens);
+  return found == outcome.bounds.end() ? nullptr : &*found;
+}
+
+/// A cell of a table, and how it looks.
+struct Cell {
+  std::string text;
+  Ink ink = Ink::Plain;
+};
+
+/// Cells in columns: the first one is left-aligned, the others right-aligned. A line without cells is empty, one with a
+/// single cell is a title. When the columns do not fit side by side, they are continued below.
+class Table {
+ public:
+  void add(std::vector<Cell> line) { lines_.push_back(std::move(line)); }
+
+  [[nodiscard]] std::string text(const TextPlace& place) const {
+    std::size_t column_count = 1;
+    for (const auto& line : lines_) column_count = std::max(column_count, line.size());
+    std::vector<std::size_t> widths(column_count, 0);
+    for (const auto& line : lines_) {
+      for (std::size_t i = 0; line.size() > 1 && i < line.size(); ++i) {
+        widths[i] = std::max(widths[i], columns_of(line[i].text));
+      }
+    }
+    std::size_t all = widths[0];
+    for (std::size_t i = 1; i < column_count; ++i) all += widths[i];
+    const std::size_t gap = all + (2 * (column_count - 1)) <= place.width ? 2 : 1;
+    std::string text;
+    for (std::size_t begin = 1; begin < column_count || begin == 1;) {
+      std::size_t end = begin;
+      std::size_t used = widths[0];
+      while (end < column_count && (end == begin || used + gap + widths[end] <= place.width)) {
+        used += gap + widths[end++];
+      }
+      if (begin > 1) text += '\n';
+      append_block(text, {begin, end, gap}, widths, place.paint);
+      begin = std::max(end, begin + 1);
+    }
+    return text;
+  }
+
+ private:
+  struct Block {
+    std::size_t begin;
+    std::size_t end;
+    std::size_t gap;
+  };
+
+  void append_block(std::string& text, const Block& block, std::span<const std::size_t> widths,
+                    const Painter& paint) const {
+    for (const auto& line : lines_) {
+      if (!line.empty()) {
+        const bool has_more = std::min(block.end, line.size()) > block.begin;
+        const std::string& name = line.front().text;
+        text += paint(line.front().ink, has_more ? pad_right(name, widths[0]) : name);
+      }
+      for (std::size_t i = block.begin; i < std::min(block.end, line.size()); ++i) {
+        text.append(block.gap + widths[i] - columns_of(line[i].text), ' ');
+        text += paint(line[i].ink, line[i].text);
+      }
+      text += '\n';
+    }
+  }
+
+  std::vector<std::vector<Cell>> lines_;
+};
+
+std::vector<std::string> capacity_names(std::span<const std::uint64_t> capacities) {
+  constexpr std::uint64_t kShortFrom = 100'000;
+  std::vector<std::string> names;
+  bool has_twins = false;
+  for (const std::uint64_t capacity : capacities) {
+    // Small ones are written in full unless their short form is exact.
+    const std::string text = amount_text(capacity);
+    const bool is_short = capacity >= kShortFrom || parse_amount(text) == capacity;
+    names.push_back(is_short ? text : with_commas(capacity));
+    has_twins = has_twins || std::ranges::count(names, names.back()) > 1;
+  }
+  if (!has_twins) return names;
+  names.clear();
+  for (const std::uint64_t capacity : capacities) names.push_back(with_commas(capacity));
+  return names;
+}
+
+std::string page_size_title(const SweepOutcome& outcome, std::uint32_t page_tokens) {
+  const auto found = std::ranges::find_if(
+      outcome.replays, [&](const ReplayOutcome& replay) { return replay.config.page_tokens == page_tokens; });
+  if (found == outcome.replays.end()) return fmt::format("pages of {}", counted(page_tokens, "token"));
+  return fmt::format("pages of {} ({})", counted(page_tokens, "token"), bytes_text(found->page_bytes));
+}
+
+Cell rate_cell(const ReplayOutcome* replay) {
+  if (replay == nullptr) return {"-"};
+  if (replay->corruption) return {"damaged", Ink::Red};
+  return {rate_text(replay->hit_rate())};
+}
+
+/// The hit rates of one page size, one line per policy, with the best of each column marked.
+void add_rates(Table& table, const SweepOutcome& outcome, const Axes& axes, std::uint32_t page_tokens) {
+  std::vector<std::vector<Cell>> lines(axes.policies.size());
+  for (std::size_t i = 0; i < lines.size(); ++i) lines[i].push_back({axes.policies[i]});
+  for (const std::uint64_t capacity : axes.capacities) {
+    std::vector<std::optional<std::uint64_t>> hits;
+    for (const std::string& policy : axes.policies) {
+      const ReplayOutcome* const replay =
+          find_replay(outcome, {.policy = policy, .page_tokens = page_tokens, .capacity_tokens = capacity});
+      const bool is_whole = replay != nullptr && !replay->corruption;
+      hits.push_back(is_whole ? std::optional(replay->hit_tokens) : std::nullopt);
+      lines[hits.size() - 1].push_back(rate_cell(replay));
+    }
+    const auto [worst, best] = std::ranges::minmax(hits);
+    for (std::size_t i = 0; i < hits.size(); ++i) {
+      if (hits[i] == best && worst != best) lines[i].back().ink = Ink::Green;
+    }
+  }
+  for (std::vector<Cell>& line : lines) table.add(std::move(line));
+}
+
+Table rates_table(const SweepOutcome& outcome, const Axes& axes) {
+  Table table;
+  std::vector<Cell> names = {{"capacity, tokens", Ink::Bold}};
+  for (const std::string& name : capacity_names(axes.capacities)) names.push_back({name, Ink::Bold});
+  table.add(std::move(names));
+  // About the same for all page sizes.
+  if (!outcome.replays.empty()) {
+    const ReplayOutcome& any = outcome.replays.front();
+    std::vector<Cell> bytes = {{"  bytes", Ink::Dim}};
+    for (const std::uint64_t capacity : axes.capacities) {
+      std::string text = bytes_text(capacity / any.config.page_tokens * any.page_bytes);
+      std::erase(text, ' ');
+      bytes.push_back({std::move(text), Ink::Dim});
+    }
+    table.add(std::move(bytes));
+  }
+  for (const std::uint32_t page_tokens : axes.page_sizes) {
+    if (axes.page_sizes.size() > 1) table.add({{page_size_title(outcome, page_tokens), Ink::Bold}});
+    add_rates(table, outcome, axes, page_tokens);
+  }
+  std::vector<Cell> bounds = {{std::string(kBoundName), Ink::Dim}};
+  for (const std::uint64_t capacity : axes.capacities) {
+    const BoundOutcome* const bound = find_bound(outcome, capacity);
+    bounds.push_back({bound != nullptr ? rate_text(bound->hit_rate()) : "-", Ink::Dim});
+  }
+  table.add(std::move(bounds));
+  return table;
+}
+
+/// One capacity: more than the rate of each policy.
+Table single_table(const SweepOutcome& outcome, const Axes& axes) {
+  Table table;
+  std::vector<Cell> names;
+  for (const char* name : {"", "hit rate", "hit tokens", "copied", "requests hit", "pages cached", "evicted"}) {
+    names.push_back({name, Ink::Bold});
+  }
+  table.add(std::move(names));
+  const std::uint64_t capacity = axes.capacities.front();
+  for (const std::uint32_t page_tokens : axes.page_sizes) {
+    if (axes.page_sizes.size() > 1) table.add({{page_size_title(outcome, page_tokens), Ink::Bold}});
+    std::uint64_t best = 0;
+    std::uint64_t worst = UINT64_MAX;
+    for (const ReplayOutcome& replay : outcome.replays) {
+      if (replay.config.page_tokens != page_tokens || replay.corruption) continue;
+      best = std::max(best, replay.hit_tokens);
+      worst = std::min(worst, replay.hit_tokens);
+    }
+    for (const std::string& policy : axes.policies) {
+      const ReplayOutcome* const replay =
+          find_replay(outcome, {.policy = policy, .page_tokens = page_tokens, .capacity_tokens = capacity});
+      if (replay == nullptr || replay->corruption) {
+        table.add({{policy}, rate_cell(replay)});
+        continue;
+      }
+      const Ink ink = replay->hit_tokens == best && best != worst ? Ink::Green : Ink::Plain;
+      table.add({{policy},
+                 {rate_text(replay->hit_rate()), ink},
+                 {with_commas(replay->hit_tokens)},
+                 {with_commas(replay->partial_hit_tokens)},
+                 {with_commas(replay->hit_request_count)},
+                 {with_commas(replay->sealed_pages)},
+                 {with_commas(replay->evicted_pages)}});
+    }
+  }
+  if (const BoundOutcome* const bound = find_bound(outcome, capacity)) {
+    table.add({{std::string(kBoundName), Ink::Dim},
+               {rate_text(bound->hit_rate()), Ink::Dim},
+               {with_commas(bound->hit_tokens), Ink::Dim}});
+  }
+  return table;
+}
+
+/// "lru, pages of 16 tokens, capacity 100,000 tokens"
+std::string name_of(const ReplayConfig& config) {
+  return fmt::format("{}, pages of {}, capacity {}", config.policy, counted(config.page_tokens, "token"),
+                     counted(config.capacity_tokens, "token"));
+}
+
+/// Requests that need more pages than the pool has do so under every policy.
+std::string over_pool_notes(const SweepOutcome& outcome, const Axes& axes) {
+  const std::vector<std::string> names = capacity_names(axes.capacities);
+  std::string text;
+  for (const std::uint32_t page_tokens : axes.page_sizes) {
+    for (std::size_t i = 0; i < axes.capacities.size(); ++i) {
+      const auto replay = std::ranges::find_if(outcome.replays, [&](const ReplayOutcome& each) {
+        return each.config.page_tokens == page_tokens && each.config.capacity_tokens == axes.capacities[i];
+      });
+      if (replay == outcome.replays.end() || replay->over_pool_count == 0) continue;
+      const bool is_longer = replay->over_pool_lines.size() < replay->over_pool_count;
+      text += fmt::format("  {} tokens{}: {} (line{} {}{})\n", names[i],
+                          axes.page_sizes.size() > 1 ? fmt::format(", pages of {}", page_tokens) : "",
+                          counted(replay->over_pool_count, "request"), replay->over_pool_count == 1 ? "" : "s",
+                          fmt::join(replay->over_pool_lines, ", "), is_longer ? ", …" : "");
+    }
+  }
+  return text.empty() ? text
+                      : "Not run, and counted as misses, because they need more pages than the pool has:\n" + text;
+}
+
+}  // namespace
+
+std::string rate_text(double rate) {
+  const std::string text = fmt::format("{:.4f}", rate);
+  return text.starts_with("0.") ? text.substr(1) : text;
+}
+
+std::string trace_facts_text(const Trace& trace, const TraceFacts& facts) {
+  const auto line = [](std::string_view what, const std::string& amount, std::string_view note) {
+    return fmt::format("  {:<16}{:>14}{}{}\n", what, amount, note.empty() ? "" : "  ", note);
+  };
+  const double reusable = facts.prompt_tokens() == 0 ? 0
+                                                     : static_cast<double>(facts.reusable_tokens()) /
+                                                           static_cast<double>(facts.prompt_tokens());
+  std::string text;
+  const std::string spaces =
+      trace.key_spaces.size() > 1 ? fmt::format("of {}", counted(trace.key_spaces.size(), "tenant")) : "";
+  text += line("requests", with_commas(trace.requests.size()), spaces);
+  const std::string units =
+      trace.unit_tokens > 1 ? fmt::format("told apart in units of {}", counted(trace.unit_tokens, "token")) : "";
+  text += line("prompt tokens", with_commas(facts.prompt_tokens()), units);
+  text += line("distinct tokens", with_commas(facts.distinct_tokens()), "what a cache holds that never evicts");
+  text += line("reusable tokens", with_commas(facts.reusable_tokens()),
+               fmt::format("{} of the prompts: no cache finds more", rate_text(reusable)));
+  return text;
+}
+
+std::string sweep_table(const SweepRequest& request, const SweepOutcome& outcome, const TextPlace& place) {
+  const Axes axes(request);
+  return (axes.capacities.size() == 1 ? single_table(outcome, axes) : rates_table(outcome, axes)).text(place);
+}
+
+std::string key_space_table(const Trace& trace, const ReplayOutcome& replay, const TextPlace& place) {
+  constexpr std::size_t kLinesMax = 20;
+  constexpr std::size_t kNameColumnsMax = 40;
+  Table table;
+  table.add({{"tenant", Ink::Bold}, {"prompt tokens", Ink::Bold}, {"hit tokens", Ink::Bold}, {"rate", Ink::Bold}});
+  const std::size_t shown = replay.key_spaces.size() <= kLinesMax ? replay.key_spaces.size() : kLinesMax - 1;
+  const auto add = [&](const std::string& name, const KeySpaceOutcome& each) {
+    const double rate =
+        each.prompt_tokens == 0 ? 0 : static_cast<double>(each.hit_tokens) / static_cast<double>(each.prompt_tokens);
+    table.add({{cut_to(name, kNameColumnsMax)},
+               {with_commas(each.prompt_tokens)},
+               {with_commas(each.hit_tokens)},
+               {rate_text(rate)}});
+  };
+  KeySpaceOutcome rest;
+  for (std::size_t i = 0; i < replay.key_spaces.size(); ++i) {
+    if (i < shown) {
+      add(trace.key_spaces[i], replay.key_spaces[i]);
+    } else {
+      rest.prompt_tokens += replay.key_spaces[i].prompt_tokens;
+      rest.hit_tokens += replay.key_spaces[i].hit_tokens;
+    }
+  }
+  if (shown < replay.key_spaces.size()) add(fmt::format("{} others", replay.key_spaces.size() - shown), rest);
+  return table.text(place);
+}
+
+std::string sweep_notes(const Trace& trace, const SweepRequest& request, const SweepOutcome& outcome) {
+  std::string text = over_pool_notes(outcome, Axes(request));
+  if (trace.bad_line_count > 0) {
+    text +=
+        fmt::format("Left out {}; the first: {}\n", counted(trace.bad_line_count, "bad line"), trace.first_bad_line);
+  }
+  std::uint64_t verified_bytes = 0;
+  std::uint64_t shared_tokens = 0;
+  bool is_damaged = false;
+  for (const ReplayOutcome& replay : outcome.replays) {
+    verified_bytes += replay.verified_bytes;
+    shared_tokens += replay.shared_hit_tokens;
+    is_damaged = is_damaged || replay.corruption;
+  }
+  if (request.settings.bytes == BytesMode::Verify && !is_damaged && !outcome.replays.empty()) {
+    text += fmt::format("Verified {}{} in the pages that requests found: all as written.\n",
+                        counted(verified_bytes, "byte"),
+                        verified_bytes < 1'024 ? "" : fmt::format(" ({})", bytes_text(verified_bytes)));
+  }
+  if (trace.key_spaces.size() > 1) {
+    text += fmt::format("{} shared between the {} tenants, which are key spaces of their own.\n",
+                        counted(shared_tokens, "token"), trace.key_spaces.size());
+  }
+  return text;
+}
+
+std::string sweep_faults(const SweepOutcome& outcome) {
+  std::string text;
+  std::size_t damaged_count = 0;
+  for (const ReplayOutcome& replay : outcome.replays) {
+    if (replay.corruption && ++damaged_count == 1) {
+      const Corruption& found = *replay.corruption;
+      text += fmt::format(
+          "page {} is damaged: its byte {} is not what was written\n"
+          "  the page belongs to {}\n"
+          "  it was found by line {}, with {}\n",
+          with_commas(found.page), with_commas(found.offset), found.prefix, with_commas(found.line),
+          name_of(replay.config));
+    }
+    if (replay.shared_hit_tokens > 0) {
+      text += fmt::format("{} found that the request's key space never had ({})\n",
+                          counted(replay.shared_hit_tokens, "token"), name_of(replay.config));
+    }
+  }
+  if (damaged_count > 1) text += fmt::format("  {} more found the like\n", counted(damaged_count - 1, "replay"));
+  return text;
+}
+
+}  // namespace quire

@@ -1,0 +1,40 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// What a sweep found, as text for people: tables of a terminal's width and a few notes. Lines end with '\n'.
+#pragma once
+
+#include <cstddef>
+#include <string>
+
+#include "replay.h"
+#include "report.h"
+#include "sweep.h"
+#include "terminal.h"
+#include "trace.h"
+#include "trace_facts.h"
+
+namespace quire {
+
+/// Where the text goes.
+struct TextPlace {
+  Painter paint;
+  std::size_t width = 0;
+};
+
+/// ".2112"
+[[nodiscard]] std::string rate_text(double rate);
+
+/// How large the trace is, and how much of it can be reused at all.
+[[nodiscard]] std::string trace_facts_text(const Trace& trace, const TraceFacts& facts);
+/// One line per policy and one column per capacity, with the best of each column in colour; the bound stands last.
+/// With a single capacity, columns tell more about each policy instead. What is not finished is a dash.
+[[nodiscard]] std::string sweep_table(const SweepRequest& request, const SweepOutcome& outcome, const TextPlace& place);
+/// One line per key space.
+[[nodiscard]] std::string key_space_table(const Trace& trace, const ReplayOutcome& replay, const TextPlace& place);
+/// What the table does not show: requests over the pool, lines left out, bytes verified, hits across key spaces.
+[[nodiscard]] std::string sweep_notes(const Trace& trace, const SweepRequest& request, const SweepOutcome& outcome);
+
+/// What is wrong with what was found, one line each; empty when all is well.
+[[nodiscard]] std::string sweep_faults(const SweepOutcome& outcome);
+
+}  // namespace quire
