@@ -37,6 +37,9 @@ std::string scaled(std::uint64_t amount, double base, const std::array<std::stri
 }  // namespace
 
 Result<std::uint64_t> parse_amount(std::string_view text) {
+  const auto too_large = [&] {
+    return fail(ErrorCode::InvalidArgument, fmt::format("'{}' is too large: the most is 18,446,744,073G", text));
+  };
   const auto bad = [&] {
     return fail(ErrorCode::InvalidArgument,
                 fmt::format("'{}' is no amount: write a whole number above 0 such as 4096, 100k, 2.5M or 1G", text));
@@ -67,11 +70,11 @@ Result<std::uint64_t> parse_amount(std::string_view text) {
     if (is_fraction) {
       if (place % 10 != 0) return bad();  // 1.0005k is no whole number
       place /= 10;
-      if (__builtin_add_overflow(amount, digit * place, &amount)) return bad();
+      if (__builtin_add_overflow(amount, digit * place, &amount)) return too_large();
     } else {
       ++whole_digits;
-      if (__builtin_mul_overflow(amount, 10U, &amount)) return bad();
-      if (__builtin_add_overflow(amount, digit * factor, &amount)) return bad();
+      if (__builtin_mul_overflow(amount, 10U, &amount)) return too_large();
+      if (__builtin_add_overflow(amount, digit * factor, &amount)) return too_large();
     }
   }
   if (amount == 0 || digits.back() == '.') return bad();
@@ -94,7 +97,7 @@ Result<std::vector<std::string>> parse_names(std::string_view text) {
     const std::size_t end = std::min(text.find(',', begin), text.size());
     if (end == begin) {
       return fail(ErrorCode::InvalidArgument,
-                  fmt::format("'{}' has an empty part: write names with a comma between them", text));
+                  fmt::format("'{}' has an empty part: put one comma between two values", text));
     }
     names.emplace_back(text.substr(begin, end - begin));
     begin = end + 1;

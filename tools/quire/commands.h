@@ -49,7 +49,7 @@ struct ReplayOptions {
   std::uint32_t running_max = 1;
   std::uint32_t jobs = 0;  ///< 0: one per core
   bool skip_bad = false;
-  std::string report;  ///< empty: none
+  std::optional<std::string> report;
   bool json = false;
   bool flip_a_byte = false;
 };

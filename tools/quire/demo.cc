@@ -31,7 +31,7 @@ constexpr std::uint32_t kPageTokens = 16;
 constexpr std::uint32_t kRunningMax = 16;
 // From far too small for what is worth keeping to almost large enough.
 constexpr std::array<std::uint64_t, 4> kCapacities = {32'000, 64'000, 128'000, 256'000};
-constexpr std::string_view kShownPolicy = "lru";
+constexpr std::uint64_t kShownCapacity = 128'000;  // by tenant
 
 SweepRequest demo_sweep(const DemoOptions& options) {
   SweepRequest request{.settings = {.bytes = BytesMode::Verify, .running_max = kRunningMax},
@@ -47,18 +47,16 @@ SweepRequest demo_sweep(const DemoOptions& options) {
   return request;
 }
 
-void print_findings(const Trace& trace, const SweepRequest& request, const SweepOutcome& outcome) {
+void print_findings(const Trace& trace, const TraceFacts& facts, const SweepRequest& request,
+                    const SweepOutcome& outcome) {
   const TextPlace place{.paint = Painter(stdout), .width = page_width(stdout)};
   fmt::print("\nHit rates: prompt tokens found in the cache, of all.\n\n{}", sweep_table(request, outcome, place));
-  // The largest pool shows best that tenants with equal prompts do not share them.
-  const auto shown = std::ranges::find_if(outcome.replays, [](const ReplayOutcome& replay) {
-    return replay.config.policy == kShownPolicy && replay.config.capacity_tokens == kCapacities.back();
-  });
-  if (shown != outcome.replays.end() && !shown->corruption) {
-    fmt::print("\nEach tenant, with {} and {} tokens:\n\n{}", kShownPolicy, amount_text(kCapacities.back()),
-               key_space_table(trace, *shown, place));
+  const std::string tenants = key_space_table(trace, outcome, kShownCapacity, place);
+  if (!tenants.empty()) {
+    fmt::print("\nThe same by tenant, with {} tokens. Tenant dune pays for a higher priority.\n\n{}",
+               amount_text(kShownCapacity), tenants);
   }
-  const std::string notes = sweep_notes(trace, request, outcome);
+  const std::string notes = sweep_notes(trace, facts, request, outcome);
   if (!notes.empty()) fmt::print("\n{}", notes);
 }
 
@@ -77,7 +75,7 @@ int run_demo(const DemoOptions& options) {
     return status ? kExitDone : complain(status.error().message);
   }
   std::string report = options.report;
-  if (const Status status = check_writable(report); !status) {
+  if (const Status status = check_report_path(report); !status) {
     complain(status.error().message + "; there will be no report (--report chooses another place)");
     report.clear();
   }
@@ -91,7 +89,7 @@ int run_demo(const DemoOptions& options) {
       trace.key_spaces.size(), kRunningMax, policy_names().size(), trace_facts_text(trace, facts));
   const Result<SweepOutcome> outcome = run_with_progress("quire demo", trace, facts, request);
   if (!outcome) return complain(outcome.error().message);
-  print_findings(trace, request, *outcome);
+  print_findings(trace, facts, request, *outcome);
 
   int exit_status = outcome->is_complete ? kExitDone : kExitInterrupted;
   if (!report.empty()) {

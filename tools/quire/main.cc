@@ -32,7 +32,9 @@ int run(int argc, char** argv) {
 
   quire::DemoOptions demo;
   CLI::App* const demo_command = app.add_subcommand("demo", "Serve a multi-tenant workload and verify every byte");
-  demo_command->add_option("--seed", demo.seed, "Draws the workload")->capture_default_str();
+  demo_command->add_option("--seed", demo.seed, "Draws the workload")
+      ->capture_default_str()
+      ->check([](const std::string& text) { return text.starts_with('-') ? text + " is below 0" : ""; });
   demo_command->add_option("--report", demo.report, "Where the report goes")->capture_default_str();
   demo_command->add_option("--write-trace", demo.write_trace, "Write the workload there, for quire replay, and exit");
   demo_command->add_flag("--flip-a-byte", demo.flip_a_byte, "Damage a cached page on purpose, to see it noticed");
@@ -48,12 +50,16 @@ int run(int argc, char** argv) {
   quire::ReplayOptions replay;
   CLI::App* const replay_command = app.add_subcommand("replay", "Run a trace through the cache and compare policies");
   replay_command->add_option("TRACE", replay.trace, "A file of JSON lines, or - for standard input")->required();
-  replay_command->add_option("--policy", replay.policy, "all, or some of " + joined(quire::policy_names()))
-      ->capture_default_str();
-  replay_command->add_option("--capacity-tokens", replay.capacity_tokens,
-                             "Pool sizes, such as 100k,2.5M; default: all distinct tokens, then by halves");
-  replay_command->add_option("--page-tokens", replay.page_tokens,
-                             "Page sizes, such as 16,64; default: a unit, or 16 tokens");
+  // A list may be given in one piece or in several.
+  const auto is_list = [](CLI::Option* option) {
+    option->multi_option_policy(CLI::MultiOptionPolicy::Join)->delimiter(',');
+  };
+  is_list(replay_command->add_option("--policy", replay.policy, "all, or some of " + joined(quire::policy_names()))
+              ->capture_default_str());
+  is_list(replay_command->add_option("--capacity-tokens", replay.capacity_tokens,
+                                     "Pool sizes, such as 100k,2.5M; default: all distinct tokens, then by halves"));
+  is_list(replay_command->add_option("--page-tokens", replay.page_tokens,
+                                     "Page sizes, such as 16,64; default: a unit, or 16 tokens"));
   replay_command->add_option("--unit-tokens", replay.unit_tokens, "Tokens that each of a trace's hash_ids stands for")
       ->capture_default_str();
   replay_command->add_option("--model", replay.model, "Whose tokens these are, see quire models; default: 1 KiB each");
@@ -70,7 +76,8 @@ int run(int argc, char** argv) {
       "timestamp, output, key_space and priority may follow. Hit rates are prompt tokens found in the\n"
       "cache, of all. The bound is what the best choice of victims finds that knows the future.\n\n"
       "Example: quire replay trace.jsonl --policy all --capacity-tokens 1M,10M --report out.html\n\n"
-      "Exit status: 0 done, 1 damaged or shared pages, 2 wrong arguments or trace, 130 Ctrl-C.");
+      "Exit status: 0 done; 1 damaged or shared pages, or the report could not be written;\n"
+      "2 wrong arguments or trace; 130 Ctrl-C.");
   replay_command->callback([&] { status = quire::run_replay(replay); });
 
   quire::TreeOptions tree;

@@ -43,14 +43,14 @@ Result<ModelLayout> layout_of(const Trace& trace, const ReplaySettings& settings
 }
 
 Status check_page_tokens(const Trace& trace, std::uint32_t page_tokens) {
-  if (page_tokens == 0) return fail(ErrorCode::InvalidArgument, "page_tokens is 0: a page holds at least one token");
+  if (page_tokens == 0) return fail(ErrorCode::InvalidArgument, "--page-tokens is 0: a page holds at least one token");
   if (page_tokens % trace.unit_tokens == 0) return {};
   // The nearest multiple, of two the smaller one, and never 0.
   const std::uint64_t below = page_tokens / trace.unit_tokens;
   const bool is_above_half = page_tokens % trace.unit_tokens > trace.unit_tokens / 2;
   const std::uint64_t nearest = std::max<std::uint64_t>(1, below + (is_above_half ? 1 : 0)) * trace.unit_tokens;
   return fail(ErrorCode::InvalidArgument,
-              fmt::format("page_tokens = {} does not agree with the trace, which tells tokens apart in units of {}: "
+              fmt::format("--page-tokens {} does not agree with the trace, which tells tokens apart in units of {}: "
                           "use a multiple of that, such as {}",
                           with_commas(page_tokens), with_commas(trace.unit_tokens), with_commas(nearest)));
 }
@@ -72,20 +72,20 @@ Result<Setup> setup_of(const Trace& trace, const ReplayConfig& config, const Rep
   const std::uint64_t page_count = config.capacity_tokens / config.page_tokens;
   if (page_count == 0) {
     return fail(ErrorCode::InvalidArgument,
-                fmt::format("capacity_tokens = {} is less than one page of {}; use at least {}",
+                fmt::format("--capacity-tokens {} is less than one page of {}; use at least {}",
                             with_commas(config.capacity_tokens), counted(config.page_tokens, "token"),
                             with_commas(config.page_tokens)));
   }
   constexpr std::uint32_t kPageCountMax = std::numeric_limits<std::uint32_t>::max() / 2;
   if (page_count > kPageCountMax) {
     return fail(ErrorCode::InvalidArgument,
-                fmt::format("capacity_tokens = {} makes {} of {}; the most is {}: use a smaller capacity_tokens or a "
-                            "larger page_tokens",
+                fmt::format("--capacity-tokens {} makes {} of {}; the most is {}: use a smaller --capacity-tokens or a "
+                            "larger --page-tokens",
                             with_commas(config.capacity_tokens), counted(page_count, "page"),
                             counted(config.page_tokens, "token"), with_commas(kPageCountMax)));
   }
   if (settings.running_max == 0 || settings.running_max > kRunningMax) {
-    return fail(ErrorCode::InvalidArgument, fmt::format("running_max is {}: use 1 to {}",
+    return fail(ErrorCode::InvalidArgument, fmt::format("--running-max is {}: use 1 to {}",
                                                         with_commas(settings.running_max), with_commas(kRunningMax)));
   }
   constexpr std::size_t kKeySpacesMax = std::size_t{1} << 20U;

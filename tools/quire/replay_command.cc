@@ -14,6 +14,7 @@
 
 #include "amounts.h"
 #include "commands.h"
+#include "quire/layout.h"
 #include "quire/policy.h"
 #include "report.h"
 #include "sweep.h"
@@ -133,6 +134,11 @@ Result<Job> parse(const ReplayOptions& options) {
   }
   ReplaySettings& settings = job.sweep.settings;
   QUIRE_TRY_ASSIGN(settings.bytes, parse_bytes_mode(options.bytes));
+  if (const auto known = preset_names();
+      !options.model.empty() && std::ranges::find(known, options.model) == known.end()) {
+    return fail(ErrorCode::InvalidArgument,
+                fmt::format("--model: unknown model '{}'; known: {}", options.model, fmt::join(known, ", ")));
+  }
   settings.model = options.model;
   settings.running_max = options.running_max;
   settings.flip_a_byte = options.flip_a_byte;
@@ -142,7 +148,7 @@ Result<Job> parse(const ReplayOptions& options) {
   if (options.unit_tokens == 0) {
     return fail(ErrorCode::InvalidArgument, "--unit-tokens is 0: a unit stands for at least one token; 512 is usual");
   }
-  if (!options.report.empty()) QUIRE_TRY(for_option("--report", check_writable(options.report)));
+  if (options.report) QUIRE_TRY(for_option("--report", check_report_path(*options.report)));
   job.sweep.jobs = options.jobs;
   job.sweep.available_bytes = usable_memory_bytes();
   return job;
@@ -196,12 +202,12 @@ Result<int> show(const ReplayOptions& options, const Job& job, const ReportInput
   } else {
     const TextPlace place{.paint = Painter(stdout), .width = page_width(stdout)};
     fmt::print("\n{}", sweep_table(job.sweep, outcome, place));
-    const std::string notes = sweep_notes(*report.trace, job.sweep, outcome);
+    const std::string notes = sweep_notes(*report.trace, *report.facts, job.sweep, outcome);
     if (!notes.empty()) fmt::print("\n{}", notes);
   }
-  if (!options.report.empty()) {
-    QUIRE_TRY(write_file(options.report, html_of(report)));
-    if (!options.json) fmt::print("\nReport: {}\n", options.report);
+  if (options.report) {
+    QUIRE_TRY(write_file(*options.report, html_of(report)));
+    if (!options.json) fmt::print("\nReport: {}\n", *options.report);
   }
   std::fflush(stdout);
   const std::string faults = sweep_faults(outcome);

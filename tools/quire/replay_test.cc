@@ -6,7 +6,6 @@
 #include <algorithm>
 #include <cmath>
 #include <cstdlib>
-#include <filesystem>
 #include <map>
 #include <numeric>
 #include <random>
@@ -442,22 +441,22 @@ TEST(Replay, PageAndUnitMustAgree) {
   builder.add({.prompt = {1}});
   EXPECT_EQ(
       why_not(builder.trace(), {.page_tokens = 16, .capacity_tokens = 10'000}),
-      "page_tokens = 16 does not agree with the trace, which tells tokens apart in units of 512: use a multiple of "
+      "--page-tokens 16 does not agree with the trace, which tells tokens apart in units of 512: use a multiple of "
       "that, such as 512");
   EXPECT_TRUE(why_not(builder.trace(), {.page_tokens = 1'500, .capacity_tokens = 10'000}).ends_with("such as 1,536"));
   EXPECT_TRUE(why_not(builder.trace(), {.page_tokens = 1'100, .capacity_tokens = 10'000}).ends_with("such as 1,024"));
   EXPECT_EQ(why_not(builder.trace(), {.page_tokens = 0, .capacity_tokens = 10'000}),
-            "page_tokens is 0: a page holds at least one token");
+            "--page-tokens is 0: a page holds at least one token");
 }
 
 TEST(Replay, ThePoolHasAtLeastOnePage) {
   TraceBuilder builder;
   builder.add({.prompt = {1}});
   EXPECT_EQ(why_not(builder.trace(), {.page_tokens = 16, .capacity_tokens = 15}),
-            "capacity_tokens = 15 is less than one page of 16 tokens; use at least 16");
+            "--capacity-tokens 15 is less than one page of 16 tokens; use at least 16");
   EXPECT_EQ(why_not(builder.trace(), {.page_tokens = 1, .capacity_tokens = 5'000'000'000}),
-            "capacity_tokens = 5,000,000,000 makes 5,000,000,000 pages of 1 token; the most is 2,147,483,647: use a "
-            "smaller capacity_tokens or a larger page_tokens");
+            "--capacity-tokens 5,000,000,000 makes 5,000,000,000 pages of 1 token; the most is 2,147,483,647: use a "
+            "smaller --capacity-tokens or a larger --page-tokens");
 }
 
 TEST(Replay, PolicyAndModelMustBeKnown) {
@@ -484,7 +483,8 @@ TEST(Replay, VerifiedPagesHaveFourKibibytes) {
 TEST(Replay, SomethingRuns) {
   TraceBuilder builder;
   builder.add({.prompt = {1}});
-  EXPECT_EQ(why_not(builder.trace(), {.capacity_tokens = 160}, {.running_max = 0}), "running_max is 0: use 1 to 4,096");
+  EXPECT_EQ(why_not(builder.trace(), {.capacity_tokens = 160}, {.running_max = 0}),
+            "--running-max is 0: use 1 to 4,096");
 }
 
 TEST(Replay, ModelsGiveTheirSizesToPages) {
@@ -503,9 +503,8 @@ TEST(Replay, ModelsGiveTheirSizesToPages) {
 // prompts exceed the pool; in the figures they roll through it. Those of lfu, s3fifo and arc are of algorithms that
 // order single pages and know no leaves.
 TEST(Replay, AgreesWithTheFiguresOfTheConversationTrace) {
-  const std::string path = testing::conversation_trace_path();
-  if (!std::filesystem::exists(path)) GTEST_SKIP() << "there is no " << path << ": set QUIRE_TRACES to its folder";
-  const auto trace = read_trace(path, {});
+  if (const std::string why = testing::why_no_conversation_trace(); !why.empty()) GTEST_SKIP() << why;
+  const auto trace = read_trace(testing::conversation_trace_path(), {});
   ASSERT_TRUE(trace) << trace.error().message;
   const TraceFacts facts = TraceFacts::of(*trace);
   constexpr std::array<std::uint64_t, 9> kCapacities = {100'000,    1'000'000,  2'000'000,  3'000'000,  5'000'000,

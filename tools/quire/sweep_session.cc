@@ -6,11 +6,14 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include <array>
 #include <cerrno>
 #include <chrono>
 #include <csignal>
 #include <cstdio>
 #include <cstring>
+#include <filesystem>
+#include <fstream>
 
 #include "amounts.h"
 #include "terminal.h"
@@ -18,6 +21,8 @@
 namespace quire {
 
 namespace {
+
+constexpr std::string_view kReportBegin = "<!doctype html>";
 
 volatile std::sig_atomic_t is_interrupted = 0;  // handlers of signals can reach nothing but globals
 
@@ -113,6 +118,7 @@ std::string progress_text(const SweepProgress& progress, double elapsed_s) {
 }
 
 Status check_writable(const std::string& path) {
+  if (path.empty()) return fail(ErrorCode::InvalidArgument, "the path is empty: name a file");
   struct stat info{};
   if (stat(path.c_str(), &info) == 0) {
     if (S_ISDIR(info.st_mode)) return cannot_write(path, EISDIR);
@@ -125,15 +131,36 @@ Status check_writable(const std::string& path) {
   return {};
 }
 
+Status check_report_path(const std::string& path) {
+  QUIRE_TRY(check_writable(path));
+  if (!std::filesystem::is_regular_file(path)) return {};
+  std::array<char, kReportBegin.size()> begin{};
+  std::ifstream file(path, std::ios::binary);
+  file.read(begin.data(), begin.size());
+  const std::string_view found(begin.data(), static_cast<std::size_t>(file.gcount()));
+  if (found.empty() || found == kReportBegin) return {};
+  return fail(ErrorCode::InvalidArgument,
+              fmt::format("'{}' exists and is no report; remove it, or choose another name", path));
+}
+
 Status write_file(const std::string& path, std::string_view text) {
-  std::FILE* const file = std::fopen(path.c_str(), "wb");
+  // What is no file, such as a pipe, can only be written in place, and so can a file in a folder that takes no new
+  // ones. Of a link, what it leads to is replaced.
+  std::error_code error;
+  const bool is_special = std::filesystem::exists(path, error) && !std::filesystem::is_regular_file(path, error);
+  const std::string target = is_special ? path : std::filesystem::weakly_canonical(path, error).string();
+  const std::string part = target + ".part";
+  std::FILE* file = is_special ? nullptr : std::fopen(part.c_str(), "wb");
+  const bool is_part = file != nullptr;
+  if (!is_part) file = std::fopen(path.c_str(), "wb");
   if (file == nullptr) return cannot_write(path, errno);
-  const bool is_written = std::fwrite(text.data(), 1, text.size(), file) == text.size();
-  const int write_error = errno;
-  const bool is_closed = std::fclose(file) == 0;
-  if (!is_written) return cannot_write(path, write_error);
-  if (!is_closed) return cannot_write(path, errno);
-  return {};
+
+  int failure = std::fwrite(text.data(), 1, text.size(), file) == text.size() ? 0 : errno;
+  if (std::fclose(file) != 0 && failure == 0) failure = errno;
+  if (is_part && failure == 0 && std::rename(part.c_str(), target.c_str()) != 0) failure = errno;
+  if (failure == 0) return {};
+  if (is_part) unlink(part.c_str());
+  return cannot_write(path, failure);
 }
 
 }  // namespace quire

@@ -61,7 +61,39 @@ TEST_F(SweepSession, AFileIsReplacedAsAWhole) {
   ASSERT_TRUE(write_file(path("out.html"), "a long text"));
   ASSERT_TRUE(write_file(path("out.html"), "short"));
   EXPECT_EQ(content(path("out.html")), "short");
+  EXPECT_FALSE(std::filesystem::exists(path("out.html.part")));
   EXPECT_FALSE(write_file("/dev/full", "text"));
+}
+
+TEST_F(SweepSession, AFileThatCannotBeReplacedAsAWholeIsWrittenInPlace) {
+  ASSERT_TRUE(write_file(path("out.html"), "before"));
+  std::filesystem::create_directory(path("out.html.part"));  // in the way of the new file
+  ASSERT_TRUE(write_file(path("out.html"), "after"));
+  EXPECT_EQ(content(path("out.html")), "after");
+}
+
+TEST_F(SweepSession, OfALinkWhatItLeadsToIsReplaced) {
+  ASSERT_TRUE(write_file(path("real.html"), "before"));
+  std::filesystem::create_symlink(path("real.html"), path("link.html"));
+  ASSERT_TRUE(write_file(path("link.html"), "after"));
+  EXPECT_TRUE(std::filesystem::is_symlink(path("link.html")));
+  EXPECT_EQ(content(path("real.html")), "after");
+}
+
+TEST_F(SweepSession, AReportReplacesReportsAndEmptyFilesOnly) {
+  EXPECT_TRUE(check_report_path(path("new.html")));
+  ASSERT_TRUE(write_file(path("old.html"), "<!doctype html>\n<title>a report</title>"));
+  EXPECT_TRUE(check_report_path(path("old.html")));
+  ASSERT_TRUE(write_file(path("empty"), ""));
+  EXPECT_TRUE(check_report_path(path("empty")));
+  EXPECT_TRUE(check_report_path("/dev/null"));
+  ASSERT_TRUE(write_file(path("trace.jsonl"), "{\"tokens\": [1]}\n"));
+  const Status refused = check_report_path(path("trace.jsonl"));
+  ASSERT_FALSE(refused);
+  EXPECT_EQ(refused.error().message,
+            "'" + path("trace.jsonl") + "' exists and is no report; remove it, or choose another name");
+  EXPECT_FALSE(check_report_path(""));
+  EXPECT_EQ(content(path("trace.jsonl")), "{\"tokens\": [1]}\n");
 }
 
 }  // namespace

@@ -295,34 +295,44 @@ std::string sweep_table(const SweepRequest& request, const SweepOutcome& outcome
   return (axes.capacities.size() == 1 ? single_table(outcome, axes) : rates_table(outcome, axes)).text(place);
 }
 
-std::string key_space_table(const Trace& trace, const ReplayOutcome& replay, const TextPlace& place) {
+std::string key_space_table(const Trace& trace, const SweepOutcome& outcome, std::uint64_t capacity_tokens,
+                            const TextPlace& place) {
   constexpr std::size_t kLinesMax = 20;
   constexpr std::size_t kNameColumnsMax = 40;
-  Table table;
-  table.add({{"tenant", Ink::Bold}, {"prompt tokens", Ink::Bold}, {"hit tokens", Ink::Bold}, {"rate", Ink::Bold}});
-  const std::size_t shown = replay.key_spaces.size() <= kLinesMax ? replay.key_spaces.size() : kLinesMax - 1;
-  const auto add = [&](const std::string& name, const KeySpaceOutcome& each) {
-    const double rate =
-        each.prompt_tokens == 0 ? 0 : static_cast<double>(each.hit_tokens) / static_cast<double>(each.prompt_tokens);
-    table.add({{cut_to(name, kNameColumnsMax)},
-               {with_commas(each.prompt_tokens)},
-               {with_commas(each.hit_tokens)},
-               {rate_text(rate)}});
-  };
-  KeySpaceOutcome rest;
-  for (std::size_t i = 0; i < replay.key_spaces.size(); ++i) {
-    if (i < shown) {
-      add(trace.key_spaces[i], replay.key_spaces[i]);
-    } else {
-      rest.prompt_tokens += replay.key_spaces[i].prompt_tokens;
-      rest.hit_tokens += replay.key_spaces[i].hit_tokens;
-    }
+  std::vector<const ReplayOutcome*> replays;
+  for (const ReplayOutcome& replay : outcome.replays) {
+    if (replay.config.capacity_tokens == capacity_tokens && !replay.corruption) replays.push_back(&replay);
   }
-  if (shown < replay.key_spaces.size()) add(fmt::format("{} others", replay.key_spaces.size() - shown), rest);
+  if (replays.empty()) return "";
+
+  const std::size_t count = trace.key_spaces.size();
+  const std::size_t shown = count <= kLinesMax ? count : kLinesMax - 1;
+  Table table;
+  std::vector<Cell> header = {{"tenant", Ink::Bold}, {"prompt tokens", Ink::Bold}};
+  for (const ReplayOutcome* replay : replays) header.push_back({replay->config.policy, Ink::Bold});
+  table.add(std::move(header));
+  for (std::size_t line = 0; line < std::min(count, shown + 1); ++line) {
+    // The last line adds up what has none of its own.
+    const std::size_t end = line < shown ? line + 1 : count;
+    std::vector<Cell> cells = {
+        {line < shown ? cut_to(trace.key_spaces[line], kNameColumnsMax) : fmt::format("{} others", count - shown)}, {}};
+    for (const ReplayOutcome* replay : replays) {
+      KeySpaceOutcome sum;
+      for (std::size_t i = line; i < end; ++i) {
+        sum.prompt_tokens += replay->key_spaces[i].prompt_tokens;
+        sum.hit_tokens += replay->key_spaces[i].hit_tokens;
+      }
+      cells[1].text = with_commas(sum.prompt_tokens);
+      cells.push_back({rate_text(
+          sum.prompt_tokens == 0 ? 0 : static_cast<double>(sum.hit_tokens) / static_cast<double>(sum.prompt_tokens))});
+    }
+    table.add(std::move(cells));
+  }
   return table.text(place);
 }
 
-std::string sweep_notes(const Trace& trace, const SweepRequest& request, const SweepOutcome& outcome) {
+std::string sweep_notes(const Trace& trace, const TraceFacts& facts, const SweepRequest& request,
+                        const SweepOutcome& outcome) {
   std::string text = over_pool_notes(outcome, Axes(request));
   if (trace.bad_line_count > 0) {
     text +=
@@ -342,8 +352,8 @@ std::string sweep_notes(const Trace& trace, const SweepRequest& request, const S
                         verified_bytes < 1'024 ? "" : fmt::format(" ({})", bytes_text(verified_bytes)));
   }
   if (trace.key_spaces.size() > 1) {
-    text += fmt::format("{} shared between the {} tenants, which are key spaces of their own.\n",
-                        counted(shared_tokens, "token"), trace.key_spaces.size());
+    text += fmt::format("Of {} that only other tenants had sent before, {} were found.\n",
+                        counted(facts.separated_tokens(trace), "prompt token"), with_commas(shared_tokens));
   }
   return text;
 }

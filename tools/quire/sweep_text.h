@@ -4,6 +4,7 @@
 #pragma once
 
 #include <cstddef>
+#include <cstdint>
 #include <string>
 
 #include "replay.h"
@@ -29,10 +30,12 @@ struct TextPlace {
 /// One line per policy and one column per capacity, with the best of each column in colour; the bound stands last.
 /// With a single capacity, columns tell more about each policy instead. What is not finished is a dash.
 [[nodiscard]] std::string sweep_table(const SweepRequest& request, const SweepOutcome& outcome, const TextPlace& place);
-/// One line per key space.
-[[nodiscard]] std::string key_space_table(const Trace& trace, const ReplayOutcome& replay, const TextPlace& place);
+/// One line per key space and one column per policy, of the replays with this capacity.
+[[nodiscard]] std::string key_space_table(const Trace& trace, const SweepOutcome& outcome,
+                                          std::uint64_t capacity_tokens, const TextPlace& place);
 /// What the table does not show: requests over the pool, lines left out, bytes verified, hits across key spaces.
-[[nodiscard]] std::string sweep_notes(const Trace& trace, const SweepRequest& request, const SweepOutcome& outcome);
+[[nodiscard]] std::string sweep_notes(const Trace& trace, const TraceFacts& facts, const SweepRequest& request,
+                                      const SweepOutcome& outcome);
 
 /// What is wrong with what was found, one line each; empty when all is well.
 [[nodiscard]] std::string sweep_faults(const SweepOutcome& outcome);

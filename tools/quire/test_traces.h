@@ -6,11 +6,13 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <cstdint>
 #include <cstdlib>
 #include <filesystem>
 #include <numeric>
 #include <random>
 #include <string>
+#include <system_error>
 #include <vector>
 
 #include "replay.h"
@@ -19,12 +21,23 @@
 namespace quire::testing {
 
 /// Where the conversation trace published with Mooncake would be: in $QUIRE_TRACES, or in a folder beside this
-/// repository. It is not part of the project; tests that need it say so when it is not there.
+/// repository. It is not part of the project.
 inline std::string conversation_trace_path() {
   const char* const folder = std::getenv("QUIRE_TRACES");
   const std::filesystem::path traces =
       folder != nullptr ? std::filesystem::path(folder) : std::filesystem::path(QUIRE_SOURCE_DIR) / "../shared/traces";
   return (traces / "mooncake_conversation.jsonl").lexically_normal().string();
+}
+
+/// Empty, or why tests that need the conversation trace cannot run: for them to say.
+inline std::string why_no_conversation_trace() {
+  constexpr std::uintmax_t kPublishedBytes = 3'029'533;
+  const std::string path = conversation_trace_path();
+  std::error_code error;
+  const std::uintmax_t bytes = std::filesystem::file_size(path, error);
+  if (error) return "there is no " + path + ": set QUIRE_TRACES to its folder";
+  if (bytes == kPublishedBytes) return "";
+  return path + " has " + std::to_string(bytes) + " bytes, and the published trace " + std::to_string(kPublishedBytes);
 }
 
 /// `count` tokens from `first` on.

@@ -358,7 +358,7 @@ class TraceReader {
     const std::uint64_t unit_tokens = options_.unit_tokens;
     const std::uint64_t expected = input_length / unit_tokens + (input_length % unit_tokens != 0 ? 1 : 0);
     if (ids_.size() != expected) {
-      return fmt::format("{} hash_ids for an input_length of {}: with unit_tokens {} it takes ceil({} / {}) = {}",
+      return fmt::format("{} hash_ids for an input_length of {}: with --unit-tokens {} it takes ceil({} / {}) = {}",
                          ids_.size(), input_length, unit_tokens, input_length, unit_tokens, expected);
     }
     if (!renumbering_.has_room_for(ids_.size())) return "there are more than 2^31 different hash_ids";

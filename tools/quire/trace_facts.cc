@@ -258,6 +258,13 @@ void TraceFacts::find_reuse() {
   reuse_distances_ = bins.bins();
 }
 
+std::uint64_t TraceFacts::separated_tokens(const Trace& trace) const {
+  if (trace.key_spaces.size() < 2) return 0;
+  Trace joined = trace;
+  for (TraceRequest& request : joined.requests) request.key_space = 0;
+  return of(joined).reusable_tokens() - reusable_tokens();
+}
+
 BeladyBound TraceFacts::belady(std::uint64_t capacity_units) const {
   BeladyBound bound;
   bound.hit_units.reserve(requests_.size());

@@ -42,7 +42,10 @@ class TraceFacts {
   [[nodiscard]] std::uint64_t distinct_tokens() const { return distinct_tokens_; }
   /// For each request, the units of its prompt that earlier requests of its key space have had: no cache can find more.
   [[nodiscard]] std::span<const std::uint32_t> reusable_units() const { return reusable_units_; }
-  /// The tokens of these.
+  /// Prompt tokens that some other key space had had before, and the request's own had not: what requests would find if
+  /// key spaces did not keep them apart.
+  [[nodiscard]] std::uint64_t separated_tokens(const Trace& trace) const;
+  /// The tokens of reusable_units().
   [[nodiscard]] std::uint64_t reusable_tokens() const { return reusable_tokens_; }
   /// How far back the last use of reused tokens lies, where a request uses its last unit first and its first unit last.
   /// What is reused at a distance below the capacity is a hit of LRU.

@@ -11,7 +11,6 @@
 #include <bit>
 #include <cstddef>
 #include <cstdint>
-#include <filesystem>
 #include <map>
 #include <ranges>
 #include <set>
@@ -362,9 +361,8 @@ TEST(TraceFacts, NoChoiceOfVictimsBeatsTheBound) {
 // ── on a published trace ────────────────────────────────────────────────────────────────────────────────────────────
 
 TEST(ConversationTrace, HasItsPublishedFigures) {
-  const std::string path = testing::conversation_trace_path();
-  if (!std::filesystem::exists(path)) GTEST_SKIP() << "there is no " << path << ": set QUIRE_TRACES to its folder";
-  const auto trace = read_trace(path, {});
+  if (const std::string why = testing::why_no_conversation_trace(); !why.empty()) GTEST_SKIP() << why;
+  const auto trace = read_trace(testing::conversation_trace_path(), {});
   ASSERT_TRUE(trace.has_value()) << trace.error().message;
   EXPECT_EQ(trace->requests.size(), 12'031U);
   EXPECT_EQ(trace->requests.back().line, 12'031U);

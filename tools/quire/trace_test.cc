@@ -252,11 +252,11 @@ TEST(TraceErrors, NameTheFieldOfALineWithHashIds) {
            R"(, "hash_ids": )" + std::string(hash_ids) + "}\n";
   };
   EXPECT_EQ(error_of(line("0", "513", "[1, 2]") + line("0", "513", "[1, 2, 3]")),
-            "2: 3 hash_ids for an input_length of 513: with unit_tokens 512 it takes ceil(513 / 512) = 2");
+            "2: 3 hash_ids for an input_length of 513: with --unit-tokens 512 it takes ceil(513 / 512) = 2");
   EXPECT_EQ(error_of(line("0", "1024", "[1]")),
-            "1: 1 hash_ids for an input_length of 1024: with unit_tokens 512 it takes ceil(1024 / 512) = 2");
+            "1: 1 hash_ids for an input_length of 1024: with --unit-tokens 512 it takes ceil(1024 / 512) = 2");
   EXPECT_EQ(error_of(line("0", "18446744073709551615", "[1]"), {.unit_tokens = 16}),
-            "1: 1 hash_ids for an input_length of 18446744073709551615: with unit_tokens 16 it takes "
+            "1: 1 hash_ids for an input_length of 18446744073709551615: with --unit-tokens 16 it takes "
             "ceil(18446744073709551615 / 16) = 1152921504606846976");
   EXPECT_EQ(error_of(line("0", "0", "[]")), "1: input_length is 0: it has to be a number of tokens, 1 or more");
   EXPECT_EQ(error_of(line("0", "-4", "[1]")), "1: input_length is -4: it has to be a number of tokens, 1 or more");
@@ -362,7 +362,7 @@ TEST(TraceErrors, BadLinesAreCountedAndLeftOutOnRequest) {
   EXPECT_EQ(trace->bad_line_count, 3U);
   EXPECT_EQ(
       trace->first_bad_line,
-      file.path() + ":2: 1 hash_ids for an input_length of 600: with unit_tokens 512 it takes ceil(600 / 512) = 2");
+      file.path() + ":2: 1 hash_ids for an input_length of 600: with --unit-tokens 512 it takes ceil(600 / 512) = 2");
 }
 
 /// Damages good lines at random. Whatever comes out is read as something sound, or refused.
