@@ -72,6 +72,9 @@ class Policy {
   virtual void on_split(RunId suffix, RunId prefix, std::uint32_t prefix_pages) = 0;
   /// A request matched `run` and uses its pages. `run` is pinned.
   virtual void on_use(RunId /*run*/, const Retention& /*retention*/) {}
+  /// A sequence whose path leads through `run`, which is pinned, adds pages behind it and wants this for all of its
+  /// path. Gives whether that changed anything; if not, the runs before `run` are not told.
+  virtual bool on_retain(RunId /*run*/, const Retention& /*retention*/) { return false; }
   /// `run` may no longer be a victim.
   virtual void on_pin(RunId run) = 0;
   /// `run` may be a victim again.

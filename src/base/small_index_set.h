@@ -23,9 +23,9 @@ class SmallIndexSet {
     groups_ |= bit(index / 4'096);
   }
   void erase(std::uint32_t index) {
-    if ((bits_[index / 64] &= ~bit(index)) != 0) return;
-    if ((words_[index / 4'096] &= ~bit(index / 64)) != 0) return;
-    groups_ &= ~bit(index / 4'096);
+    bits_[index / 64] &= ~bit(index);
+    if (bits_[index / 64] == 0) words_[index / 4'096] &= ~bit(index / 64);
+    if (words_[index / 4'096] == 0) groups_ &= ~bit(index / 4'096);
   }
   [[nodiscard]] std::optional<std::uint32_t> lowest() const {
     if (groups_ == 0) return std::nullopt;

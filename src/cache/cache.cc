@@ -251,7 +251,8 @@ Result<Kept> Cache::keep(KeySpaceId key_space, const Prompt& prompt, std::option
   slot->key_space = space;
   slot->page_count = match.page_count;
   slot->expires_at = impl.time_after(ttl_ns.value_or(INT64_MAX));
-  slot->pin = impl.tree->pin(match);
+  // Being kept is a use, but no wish: what the pages are worth afterwards is what they were worth before.
+  slot->pin = impl.tree->pin(match, {.priority = INT8_MIN, .expires_at = INT64_MIN});
   impl.next_expiry = std::min(impl.next_expiry, slot->expires_at);
   impl.kept_pages += match.page_count;
   ++impl.key_spaces[space].user_count;

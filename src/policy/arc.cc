@@ -7,7 +7,6 @@ namespace quire {
 
 Status ArcPolicy::reserve(const PolicyLimits& limits) {
   page_count_max_ = limits.page_count_max;
-  once_pages_target_ = std::min(once_pages_target_, page_count_max_);
   QUIRE_TRY(states_.grow(limits.run_count_max));
   QUIRE_TRY(idle_.reserve(limits.run_count_max, 2));
   for (Ghosts& ghosts : ghosts_) QUIRE_TRY(ghosts.reserve(limits.page_count_max));

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // The table of policies by name.
+#include <algorithm>
 #include <array>
 #include <string>
 
@@ -46,8 +47,8 @@ Result<std::unique_ptr<Policy>> make_policy(std::string_view name) {
 }
 
 std::vector<std::string_view> policy_names() {
-  std::vector<std::string_view> names;
-  for (const Named& policy : kPolicies) names.push_back(policy.name);
+  std::vector<std::string_view> names(kPolicies.size());
+  std::ranges::transform(kPolicies, names.begin(), &Named::name);
   return names;
 }
 

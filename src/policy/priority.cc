@@ -28,12 +28,19 @@ void PriorityPolicy::on_use(RunId run, const Retention& retention) {
   want(run.value, retention);
 }
 
-void PriorityPolicy::want(std::uint32_t run, const Retention& retention) {
+bool PriorityPolicy::on_retain(RunId run, const Retention& retention) {
+  return want(run.value, retention);
+}
+
+// Whether it changed anything.
+bool PriorityPolicy::want(std::uint32_t run, const Retention& retention) {
   State& state = states_[run];
+  const State before = state;
   const bool counts = state.is_known && state.expires_at > now_;
   state.priority = counts ? std::max(state.priority, retention.priority) : retention.priority;
   state.expires_at = counts ? std::max(state.expires_at, retention.expires_at) : retention.expires_at;
   state.is_known = true;
+  return state.priority != before.priority || state.expires_at != before.expires_at;
 }
 
 void PriorityPolicy::on_split(RunId suffix, RunId prefix, std::uint32_t /*prefix_pages*/) {

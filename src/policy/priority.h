@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // PriorityPolicy: what has expired goes first, then the lowest priority, and of equals the run that has been idle for
-// longest. A run has the highest priority and the latest expiry that any of its uses asked for; once it has expired,
-// only later uses count. Who uses a run uses everything before it, so a parent is worth at least what its children are
-// and becomes idle after them.
+// longest. A run has the highest priority and the latest expiry that any of its uses asked for, and those of what was
+// added behind it; once it has expired, only later ones count. So a parent is worth at least what its children are, and
+// becomes idle after them.
 //
 // Without priorities and times this is LRU. single-threaded; O(log n) for runs that can expire, O(1) for others.
 #pragma once
@@ -25,6 +25,7 @@ class PriorityPolicy final : public Policy {
   void on_seal(RunId run, const PageChange& added) override;
   void on_split(RunId suffix, RunId prefix, std::uint32_t prefix_pages) override;
   void on_use(RunId run, const Retention& retention) override;
+  bool on_retain(RunId run, const Retention& retention) override;
   void on_pin(RunId run) override;
   void on_idle(RunId run) override;
   void on_remove(RunId run, const PageChange& lost) override;
@@ -46,7 +47,7 @@ class PriorityPolicy final : public Policy {
     bool is_known;
   };
 
-  void want(std::uint32_t run, const Retention& retention);
+  bool want(std::uint32_t run, const Retention& retention);
   [[nodiscard]] std::uint32_t list_of(std::uint32_t run) const;
   void take_out(std::uint32_t run);
 

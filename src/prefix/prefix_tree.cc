@@ -333,6 +333,11 @@ std::uint32_t PrefixTree::insert(Pin& pin, const Key& key, std::span<PageId> pag
     pin.run_ = RunId{end};
   }
 
+  // What is added is worth something only with what is before it.
+  for (std::uint32_t run = end; !is_root(run) && policy_.on_retain(RunId{run}, sealing.retention);) {
+    run = runs_[run].parent;
+  }
+
   // What it adopts: first at the end of the pin's own run, then in new ones.
   std::span<const PageId> rest = pages.subspan(known);
   QUIRE_CHECK(page_count() + rest.size() <= config_.page_count_max, "more pages than the tree was made for");
@@ -421,7 +426,7 @@ std::span<const PageFingerprint> PrefixTree::make_fingerprints(std::uint32_t run
   if (!wants_fingerprints_) return {};
   const std::uint32_t before = runs_[run].page_count > 0 ? run : runs_[run].parent;
   PageFingerprint fingerprint = is_root(before)
-                                    ? mix64(runs_[before].key_hash)
+                                    ? mix64(runs_[before].key_hash ^ config_.hash_seed)
                                     : fingerprints_[storage_.pages(runs_[before])[runs_[before].page_count - 1].value];
   const std::uint32_t first_page = end_page(RunId{run});
   for (std::size_t i = 0; i < pages.size(); ++i) {
@@ -529,6 +534,7 @@ void PrefixTree::unlink_child(std::uint32_t child) {
 
 void PrefixTree::move_to_front(std::uint32_t child) {
   if (runs_[child].previous_sibling == kNoRun) return;
+  descent_.victim = kNoRun;  // the way down may lead elsewhere now
   unlink_child(child);
   link_child(runs_[child].parent, child);
 }

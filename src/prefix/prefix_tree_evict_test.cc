@@ -267,6 +267,20 @@ TEST(PrefixTreeEvict, APolicyThatNamesARunWithChildrenTrimsByThePageToo) {
             "9: 5\n");
 }
 
+TEST(PrefixTreeEvict, OfARunWithChildrenTheLeastRecentlyUsedBranchGoes) {
+  TestTree tree(kOneToken, std::make_unique<SealedFirst>());
+  tree.add({1});
+  tree.add({1, 2, 3, 4});  // pages 1 to 3
+  tree.add({1, 5, 6, 7});  // pages 4 to 6
+  tree.add({1, 2, 3, 4});
+  EXPECT_EQ(tree.evict(1), (Pages{6}));
+  // Between two evictions the other branch becomes the less recent one.
+  tree.add({1, 5, 6});
+  EXPECT_EQ(tree.evict(1), (Pages{3}));
+  tree.add({1, 2, 3});
+  EXPECT_EQ(tree.evict(2), (Pages{4, 5}));
+}
+
 TEST(PrefixTreeEvict, APolicyThatKnowsNoLeavesNeverReachesBelowAPin) {
   TestTree tree(kWholeRuns, std::make_unique<SealedFirst>());
   tree.add({1});

@@ -156,6 +156,7 @@ class PriorityTwin final : public RecencyTwin {
     RecencyTwin::on_idle(run);
     idle_order_.push_back(run.value);
   }
+  bool on_retain(RunId run, const Retention& retention) override { return want(run.value, retention, false); }
   void on_split(RunId suffix, RunId prefix, std::uint32_t prefix_pages) override {
     RecencyTwin::on_split(suffix, prefix, prefix_pages);
     insert_behind(idle_order_, suffix.value, prefix.value);
@@ -173,14 +174,16 @@ class PriorityTwin final : public RecencyTwin {
   }
   void sealed(std::uint32_t run, const PageChange& added, bool is_new) override { want(run, added.retention, is_new); }
   void used(std::uint32_t run, const Retention& retention) override { want(run, retention, false); }
-  void want(std::uint32_t run, const Retention& retention, bool is_new) {
+  bool want(std::uint32_t run, const Retention& retention, bool is_new) {
     Retention& now = data_.at(run).retention;
+    const Retention before = now;
     if (is_new || now.expires_at <= now_) {
       now = retention;
     } else {
       now = {.priority = std::max(now.priority, retention.priority),
              .expires_at = std::max(now.expires_at, retention.expires_at)};
     }
+    return now.priority != before.priority || now.expires_at != before.expires_at;
   }
 
   Runs idle_order_;
@@ -269,7 +272,7 @@ class QueueTwin : public Twin {
   void free_if_passed_over(std::uint32_t run) {
     const bool is_listed =
         std::ranges::any_of(lists_, [&](const auto& list) { return std::ranges::count(list.second, run) > 0; });
-    if (!is_listed && !is_blocked(run)) lists_[2 * data_.at(run).list].push_back(run);
+    if (!is_listed && !is_blocked(run)) lists_[std::int64_t{2} * data_.at(run).list].push_back(run);
   }
 };
 
@@ -367,6 +370,12 @@ void ComparedPolicies::on_use(RunId run, const Retention& retention) {
   if (idle_.contains(run.value)) difference_ = "an idle run is used";
   real_->on_use(run, retention);
   twin_->on_use(run, retention);
+}
+
+bool ComparedPolicies::on_retain(RunId run, const Retention& retention) {
+  const bool real = real_->on_retain(run, retention);
+  if (real != twin_->on_retain(run, retention)) difference_ = "one was changed by a wish, the other was not";
+  return real;
 }
 
 void ComparedPolicies::on_pin(RunId run) {

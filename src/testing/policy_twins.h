@@ -31,6 +31,7 @@ class ComparedPolicies final : public Policy {
   void on_seal(RunId run, const PageChange& added) override;
   void on_split(RunId suffix, RunId prefix, std::uint32_t prefix_pages) override;
   void on_use(RunId run, const Retention& retention) override;
+  bool on_retain(RunId run, const Retention& retention) override;
   void on_pin(RunId run) override;
   void on_idle(RunId run) override;
   void on_branch(RunId run) override;

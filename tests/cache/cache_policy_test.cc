@@ -65,6 +65,50 @@ TEST_F(CachePriority, ATimeOfNothingIsRefused) {
   }
 }
 
+TEST_F(CachePriority, WhatIsComputedTwiceAtOnceHasTheHigherPriority) {
+  CacheConfig config = test_config(4, 6);
+  config.policy = "priority";
+  open(std::move(config));
+  run_request(token_range(300, 8), {.priority = 5});
+  // Two with one prompt, in flight together: the low one is done first, and the other finds its own pages in vain.
+  std::vector<TokenId> tokens = token_range(100, 8);
+  Sequence low = begin_admitted(tokens);
+  Sequence high = begin_admitted(tokens, {.priority = 10});
+  step(low, tokens);
+  step(high, tokens);
+  ASSERT_TRUE(cache_->end(high).has_value());
+  ASSERT_TRUE(cache_->end(low).has_value());
+  EXPECT_EQ(stats().duplicate_page_total, 2U);
+  ASSERT_EQ(cache_->reclaim(2), 2U);
+  EXPECT_EQ(cache_->lookup(space_, {.tokens = tokens})->matched_tokens, 8U);
+}
+
+TEST_F(CachePriority, WhatIsAddedLaterRenewsWhatItStandsBehind) {
+  CacheConfig config = test_config(4, 6);
+  config.policy = "priority";
+  open(std::move(config));
+  run_request(token_range(300, 8), {.priority = 5});
+  std::vector<TokenId> tokens = token_range(100, 4);
+  Sequence sequence = begin_admitted(tokens, {.priority = 10, .ttl_ns = 100});
+  step(sequence, tokens, {50, 51, 52, 53});
+  ASSERT_TRUE(cache_->advance(60).has_value());
+  step(sequence, tokens);  // the second page, which lasts until 160
+  ASSERT_TRUE(cache_->end(sequence).has_value());
+  ASSERT_TRUE(cache_->advance(110).has_value());
+  ASSERT_EQ(cache_->reclaim(2), 2U);
+  EXPECT_EQ(cache_->lookup(space_, {.tokens = tokens})->matched_tokens, 8U);
+}
+
+TEST_F(CachePriority, BeingKeptLeavesNoPriorityBehind) {
+  const std::vector<TokenId> tokens = token_range(100, 8);
+  run_request(tokens, {.priority = -5});
+  run_request(token_range(200, 8), {.priority = -1});
+  ASSERT_TRUE(cache_->keep(space_, {.tokens = tokens}, 10).has_value());
+  ASSERT_TRUE(cache_->advance(10).has_value());
+  ASSERT_EQ(cache_->reclaim(2), 2U);
+  EXPECT_EQ(cache_->lookup(space_, {.tokens = tokens})->matched_tokens, 0U);
+}
+
 class CacheUnderEachPolicy : public CacheTest, public ::testing::WithParamInterface<std::string_view> {};
 
 // The engine checks every byte it reads.

@@ -248,6 +248,40 @@ TEST_F(CacheResidency, ReclaimGivesUpIdlePagesSoThatThePoolCanShrink) {
   EXPECT_EQ(run_request(token_range(1, 16)), 0U);
 }
 
+TEST_F(CacheResidency, APolicyHearsHowManyPagesThereAreAlsoAfterARefusedResize) {
+  class Listens final : public Policy {
+   public:
+    explicit Listens(std::uint32_t& page_count_max) : page_count_max_(page_count_max) {}
+    Status reserve(const PolicyLimits& limits) override {
+      page_count_max_ = limits.page_count_max;
+      return {};
+    }
+    void on_split(RunId, RunId, std::uint32_t) override { ++idle_; }
+    void on_pin(RunId) override { --idle_; }
+    void on_idle(RunId) override { ++idle_; }
+    void on_remove(RunId, const PageChange&) override {}
+    std::optional<RunId> next_victim() override { return std::nullopt; }
+    [[nodiscard]] std::uint32_t idle_run_count() const override { return idle_; }
+
+   private:
+    std::uint32_t& page_count_max_;
+    std::uint32_t idle_ = 0;
+  };
+  std::uint32_t told = 0;
+  CacheConfig config = test_config(4, 16);
+  config.context_tokens_max = 4;
+  config.custom_policy = std::make_unique<Listens>(told);
+  open(std::move(config));
+  EXPECT_EQ(told, 16U);
+  ASSERT_TRUE(cache_->resize(8).has_value());
+  EXPECT_EQ(told, 8U);
+  for (TokenId i = 0; i < 6; ++i) run_request(token_range(100 * i, 4));
+  expect_error(cache_->resize(3), ErrorCode::Unavailable, "");
+  EXPECT_EQ(told, 8U);
+  ASSERT_TRUE(cache_->resize(32).has_value());
+  EXPECT_EQ(told, 32U);
+}
+
 TEST_F(CacheResidency, APolicyIsNeverToldOfFewerRunsThanThereAre) {
   class Watched final : public Policy {
    public:

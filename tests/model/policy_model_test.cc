@@ -7,6 +7,7 @@
 #include <array>
 #include <cstdint>
 #include <memory>
+#include <span>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -29,11 +30,23 @@ using testing::Op;
 constexpr std::uint32_t kPromptPagesMax = 10;
 constexpr std::size_t kPinsMax = 4;
 
-enum class Kind : std::uint8_t { Request, HeldRequest, Unpin, SoftPin, DropSoftPin, Evict, EvictAll, Advance, Grow };
+enum class Kind : std::uint8_t {
+  Request,
+  HeldRequest,
+  Extend,
+  Unpin,
+  SoftPin,
+  DropSoftPin,
+  Evict,
+  EvictAll,
+  Advance,
+  Grow,
+};
 constexpr std::array kKinds = {Kind::Request,     Kind::HeldRequest, Kind::Request, Kind::Unpin,   Kind::Evict,
                                Kind::SoftPin,     Kind::Request,     Kind::Advance, Kind::Request, Kind::HeldRequest,
                                Kind::DropSoftPin, Kind::Unpin,       Kind::Request, Kind::Evict,   Kind::EvictAll,
-                               Kind::Unpin,       Kind::Grow,        Kind::Request, Kind::Request};
+                               Kind::Unpin,       Kind::Grow,        Kind::Request, Kind::Extend,  Kind::Extend,
+                               Kind::HeldRequest, Kind::Extend};
 
 class PolicyModel {
  public:
@@ -50,14 +63,17 @@ class PolicyModel {
     draws_ = op.draws;
     switch (kKinds[op.kind % kKinds.size()]) {
       case Kind::Request:
-        request().reset();
+        (void)request();
         break;
       case Kind::HeldRequest:
-        pins_.push_back(request());
-        if (pins_.size() > kPinsMax) pins_.erase(pins_.begin());
+        held_.push_back(request());
+        if (held_.size() > kPinsMax) held_.erase(held_.begin());
+        break;
+      case Kind::Extend:
+        if (!held_.empty()) extend(held_[draws_[3] % held_.size()]);
         break;
       case Kind::Unpin:
-        if (!pins_.empty()) pins_.erase(pins_.begin() + static_cast<std::ptrdiff_t>(draws_[0] % pins_.size()));
+        if (!held_.empty()) held_.erase(held_.begin() + static_cast<std::ptrdiff_t>(draws_[0] % held_.size()));
         break;
       case Kind::SoftPin:
         make_prompt();
@@ -97,9 +113,9 @@ class PolicyModel {
   // Few tokens, so that prompts share prefixes of all lengths.
   void make_prompt() {
     testing::Random random(draws_[0]);
-    tokens_.resize((1 + (draws_[1] % kPromptPagesMax)) * page_tokens_);
+    tokens_.resize(std::size_t{1 + (draws_[1] % kPromptPagesMax)} * page_tokens_);
     for (std::size_t i = 0; i < tokens_.size(); ++i) {
-      tokens_[i] = static_cast<TokenId>(random.below(i < 3U * page_tokens_ ? 2 : 5));
+      tokens_[i] = static_cast<TokenId>(random.below(i < std::size_t{3} * page_tokens_ ? 2 : 5));
     }
   }
 
@@ -109,21 +125,42 @@ class PolicyModel {
     return wanted;
   }
 
-  PrefixTree::Pin request() {
+  /// A path that is held, by the tokens that lead to its end.
+  struct Held {
+    PrefixTree::Pin pin;
+    std::vector<TokenId> tokens;
+  };
+
+  Held request() {
     make_prompt();
     const PrefixTree::Match match = tree_->match(root(), key());
-    const std::size_t missing = (tokens_.size() / page_tokens_) - match.page_count;
-    const std::uint32_t known = match.page_count;
-    PrefixTree::Pin pin = tree_->pin(match, retention());
+    Held held{.pin = tree_->pin(match, retention()),
+              .tokens = {tokens_.begin(), tokens_.begin() + (match.page_count * page_tokens_)}};
+    insert(held);
+    return held;
+  }
+
+  // Later, and with other wishes than it began with. What it adds may be there already, from another one.
+  void extend(Held& held) {
+    make_prompt();
+    tokens_.insert(tokens_.begin(), held.tokens.begin(), held.tokens.end());
+    tokens_.resize(std::min<std::size_t>(tokens_.size(), held.tokens.size() + (3 * std::size_t{page_tokens_})));
+    insert(held);
+  }
+
+  /// Continues the path to the end of tokens_, or as far as there are pages.
+  void insert(Held& held) {
+    const std::size_t missing = (tokens_.size() - held.tokens.size()) / page_tokens_;
     if (missing > free_.size()) evict(static_cast<std::uint32_t>(missing - free_.size()));
     const std::size_t count = std::min(missing, free_.size());
-    if (count == 0) return pin;
+    if (count == 0) return;
     std::vector<PageId> pages(free_.end() - static_cast<std::ptrdiff_t>(count), free_.end());
     free_.erase(free_.end() - static_cast<std::ptrdiff_t>(count), free_.end());
     std::vector<PageId> duplicates(count);
-    tokens_.resize((known + count) * page_tokens_);
-    QUIRE_CHECK(tree_->insert(pin, key(), pages, duplicates, {.retention = retention()}) == 0, "it was not there");
-    return pin;
+    tokens_.resize(held.tokens.size() + (count * page_tokens_));
+    const std::uint32_t known = tree_->insert(held.pin, key(), pages, duplicates, {.retention = retention()});
+    take_back(std::span(duplicates).first(known));
+    held.tokens = tokens_;
   }
 
   void evict(std::uint32_t page_count) {
@@ -138,7 +175,7 @@ class PolicyModel {
   std::unique_ptr<testing::ComparedPolicies> policies_;
   std::unique_ptr<PrefixTree> tree_;
   std::array<RunId, 2> roots_;
-  std::vector<PrefixTree::Pin> pins_;
+  std::vector<Held> held_;
   std::vector<PrefixTree::SoftPin> soft_pins_;
   std::vector<PageId> free_;
   std::vector<TokenId> tokens_;
