@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <bit>
+#include <cmath>
 #include <limits>
 #include <memory>
 #include <span>
@@ -391,14 +392,15 @@ void Replay::verify(const Running& running, const AttentionPlanEntry& entry, std
     return TokenPlace{entry.pages[position / page_units_], position % page_units_};
   };
   if (settings_.flip_a_byte && matched_units > 0 && !std::exchange(has_flipped_, true)) {
-    pattern_->byte_of(place_of(matched_units / 2)) ^= std::byte{0x10};
+    const auto flipped = static_cast<std::uint32_t>(std::lround(settings_.flip_share * (matched_units - 1)));
+    pattern_->byte_of(place_of(flipped)) ^= std::byte{0x10};
   }
   for (std::uint32_t position = 0; position < matched_units; ++position) {
     if (pattern_->first_wrong_byte(place_of(position), running.histories[position])) {
       return report_corruption(running, entry, position, matched_units);
     }
+    outcome_.verified_bytes += pattern_->token_bytes();
   }
-  outcome_.verified_bytes += matched_units * pattern_->token_bytes();
 }
 
 void Replay::report_corruption(const Running& running, const AttentionPlanEntry& entry, std::uint32_t position,
@@ -433,6 +435,9 @@ void Replay::write(const Running& running, const AttentionPlanEntry& entry) {
 }
 
 Result<ReplayOutcome> Replay::finish() {
+  if (settings_.flip_a_byte && !has_flipped_) {
+    return fail(ErrorCode::Unavailable, "--flip-a-byte: no request found a page that could have been damaged");
+  }
   QUIRE_TRY(enter_bin(outcome_.timeline.size()));
   QUIRE_TRY_ASSIGN(const Stats stats, cache_->stats());
   outcome_.sealed_pages = stats.sealed_page_total;

@@ -6,6 +6,7 @@
 
 #include <atomic>
 #include <cstdint>
+#include <limits>
 #include <optional>
 #include <string>
 #include <vector>
@@ -34,6 +35,7 @@ struct ReplaySettings {
   BytesMode bytes = BytesMode::None;
   std::uint32_t running_max = 1;  ///< requests in flight at once; with 1 they run one after the other
   bool flip_a_byte = false;       ///< damages a cached page on purpose
+  double flip_share = 0.5;        ///< where in what a request finds: 0 is its first token, 1 its last
   std::uint32_t bin_count = 96;   ///< of ReplayOutcome::timeline
 };
 
@@ -108,6 +110,13 @@ struct ReplayControl {
 struct ReplayPool {
   std::uint32_t page_count = 0;
   std::uint64_t page_bytes = 0;
+
+  /// Of all its pages, or the highest value if there are more.
+  [[nodiscard]] std::uint64_t bytes() const {
+    std::uint64_t product = 0;
+    const bool is_too_large = __builtin_mul_overflow(std::uint64_t{page_count}, page_bytes, &product);
+    return is_too_large ? std::numeric_limits<std::uint64_t>::max() : product;
+  }
 };
 
 /// Checks what can be known before the work: the policy, the model, the sizes, and with Verify the bytes of a page.

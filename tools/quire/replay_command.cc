@@ -186,7 +186,7 @@ Result<std::string> header_text(const Job& job, const Trace& trace, const TraceF
     const ReplayConfig& config = job.sweep.configs.front();
     QUIRE_TRY_ASSIGN(const ReplayPool pool, pool_of(trace, config, job.sweep.settings));
     text += fmt::format("  {:<16}{:>14}  {}, {}\n", "capacity tokens", with_commas(config.capacity_tokens),
-                        counted(pool.page_count, "page"), bytes_text(pool.page_count * pool.page_bytes));
+                        counted(pool.page_count, "page"), bytes_text(pool.bytes()));
   }
   if (job.has_default_capacities) {
     text += "Capacities go down from the distinct tokens by halves; --capacity-tokens chooses others.\n";

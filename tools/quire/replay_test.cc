@@ -186,17 +186,35 @@ TEST(Replay, LruFindsWhatANaiveLruOfPagesFinds) {
 
 TEST(Replay, NoPolicyFindsMoreThanTheBound) {
   for (std::uint64_t seed = 1; seed <= 10; ++seed) {
-    const Trace trace = random_trace({.seed = seed, .has_output = false});
+    const Trace trace = random_trace({.seed = seed, .has_output = seed % 2 == 0});
     const TraceFacts facts = TraceFacts::of(trace);
-    for (const std::uint64_t capacity : {20U, 50U, 100U}) {
+    for (const std::uint64_t capacity : {20U, 48U, 100U}) {
       const std::uint64_t bound = facts.belady(capacity).hit_tokens;
-      for (const std::string_view policy : policy_names()) {
-        const ReplayOutcome outcome =
-            replayed(trace, {.policy = std::string(policy), .page_tokens = 1, .capacity_tokens = capacity});
-        EXPECT_LE(outcome.hit_tokens, bound) << policy << ", seed " << seed;
+      for (const std::uint32_t page_tokens : {1U, 4U}) {
+        for (const std::string_view policy : policy_names()) {
+          const ReplayOutcome outcome =
+              replayed(trace, {.policy = std::string(policy), .page_tokens = page_tokens, .capacity_tokens = capacity});
+          EXPECT_LE(outcome.hit_tokens, bound) << policy << ", seed " << seed << ", pages of " << page_tokens;
+        }
       }
     }
   }
+}
+
+TEST(Replay, NoPolicyFindsMoreThanTheBoundWhereUnitsAreOnlyBegun) {
+  // The best choice by units keeps 2 and 3, of one token each; by tokens it keeps 1.
+  TraceBuilder builder(512);
+  for (const TokenId unit : {1, 1, 2, 3, 2, 3, 1}) {
+    builder.add({.prompt = {unit}, .prompt_tokens = unit == 1 ? 512U : 1U});
+  }
+  const std::uint64_t bound = TraceFacts::of(builder.trace()).belady(2).hit_tokens;
+  std::uint64_t most = 0;
+  for (const std::string_view policy : policy_names()) {
+    const ReplayConfig config{.policy = std::string(policy), .page_tokens = 512, .capacity_tokens = 1'024};
+    most = std::max(most, replayed(builder.trace(), config).hit_tokens);
+  }
+  EXPECT_EQ(most, 1'024U);
+  EXPECT_LE(most, bound);
 }
 
 // Tenants
@@ -352,6 +370,29 @@ TEST(Replay, AFlippedByteIsReportedWithPageOffsetAndPrefix) {
   EXPECT_GE(found.page, 1U);
   EXPECT_EQ(found.offset, (4U * 1'024) + 512);
   EXPECT_EQ(found.prefix, "key space 'acme', 32 tokens: 0 1 2 3 … 28 29 30 31");
+}
+
+TEST(Replay, AFlippedByteIsFoundWhereverItIs) {
+  const Trace trace = random_trace({.seed = 6, .key_space_count = 2});
+  for (const std::uint32_t running_max : {1U, 4U}) {
+    for (const double share : {0.0, 0.2, 0.4, 0.6, 0.8, 1.0}) {
+      const ReplaySettings settings{
+          .bytes = BytesMode::Verify, .running_max = running_max, .flip_a_byte = true, .flip_share = share};
+      const ReplayOutcome outcome = replayed(trace, {.page_tokens = 8, .capacity_tokens = 1'600}, settings);
+      EXPECT_NE(outcome.corruption, std::nullopt) << share << " of the hit, " << running_max << " at once";
+    }
+  }
+}
+
+TEST(Replay, AByteThatCouldNotBeFlippedIsSaid) {
+  TraceBuilder builder;
+  builder.add({.prompt = counting(0, 64)});
+  ReplayControl control;
+  const auto outcome =
+      replay(builder.trace(), TraceFacts::of(builder.trace()), {.page_tokens = 16, .capacity_tokens = 160},
+             {.bytes = BytesMode::Verify, .flip_a_byte = true}, control);
+  ASSERT_FALSE(outcome);
+  EXPECT_EQ(outcome.error().message, "--flip-a-byte: no request found a page that could have been damaged");
 }
 
 TEST(Replay, AFlippedByteInACopiedPartIsReportedToo) {

@@ -28,20 +28,20 @@ constexpr std::chrono::milliseconds kProgressInterval{100};
 
 /// Bytes of a replay's pool, the null page included; none when pages have no bytes.
 std::uint64_t pool_bytes(const ReplayPool& pool, const ReplaySettings& settings) {
-  return settings.bytes == BytesMode::None ? 0 : (std::uint64_t{pool.page_count} + 1) * pool.page_bytes;
+  if (settings.bytes == BytesMode::None) return 0;
+  return ReplayPool{.page_count = pool.page_count + 1, .page_bytes = pool.page_bytes}.bytes();
 }
 
 BoundOutcome bound_for(const Trace& trace, const TraceFacts& facts, std::uint64_t capacity_tokens,
                        std::uint32_t bin_count) {
   const BeladyBound bound = facts.belady(capacity_tokens / trace.unit_tokens);
   const Timeline timeline(trace, bin_count);
-  BoundOutcome outcome{.capacity_tokens = capacity_tokens, .timeline = timeline.bins()};
+  BoundOutcome outcome{.capacity_tokens = capacity_tokens, .hit_tokens = bound.hit_tokens, .timeline = timeline.bins()};
   for (std::size_t i = 0; i < trace.requests.size(); ++i) {
     const TraceRequest& request = trace.requests[i];
     const std::uint64_t hit_tokens =
         std::min(std::uint64_t{bound.hit_units[i]} * trace.unit_tokens, request.prompt_tokens);
     outcome.prompt_tokens += request.prompt_tokens;
-    outcome.hit_tokens += hit_tokens;
     outcome.timeline[timeline.bin_of(i)].prompt_tokens += request.prompt_tokens;
     outcome.timeline[timeline.bin_of(i)].hit_tokens += hit_tokens;
   }

@@ -11,6 +11,7 @@
 #include <chrono>
 #include <csignal>
 #include <cstdio>
+#include <cstdlib>
 #include <cstring>
 #include <filesystem>
 #include <fstream>
@@ -39,7 +40,7 @@ class InterruptGuard {
     if (before_.sa_handler == SIG_IGN) return;
     struct sigaction action{};
     action.sa_handler = note_interrupt;
-    action.sa_flags = SA_RESETHAND | SA_RESTART;  // the second one finds the handler of before: the end
+    action.sa_flags = SA_RESETHAND | SA_RESTART;  // the second one finds the default: the end
     sigaction(SIGINT, &action, nullptr);
   }
   ~InterruptGuard() { sigaction(SIGINT, &before_, nullptr); }
@@ -149,14 +150,26 @@ Status write_file(const std::string& path, std::string_view text) {
   std::error_code error;
   const bool is_special = std::filesystem::exists(path, error) && !std::filesystem::is_regular_file(path, error);
   const std::string target = is_special ? path : std::filesystem::weakly_canonical(path, error).string();
-  const std::string part = target + ".part";
-  std::FILE* file = is_special ? nullptr : std::fopen(part.c_str(), "wb");
-  const bool is_part = file != nullptr;
-  if (!is_part) file = std::fopen(path.c_str(), "wb");
-  if (file == nullptr) return cannot_write(path, errno);
+  std::string part = target + ".XXXXXX";
+  int file = is_special ? -1 : mkstemp(part.data());
+  const bool is_part = file >= 0;
+  if (is_part) {
+    struct stat before{};
+    const mode_t mask = umask(0);
+    umask(mask);
+    fchmod(file, stat(target.c_str(), &before) == 0 ? before.st_mode & 0777U : 0666U & ~mask);
+  } else {
+    file = ::open(path.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0666);
+  }
+  if (file < 0) return cannot_write(path, errno);
 
-  int failure = std::fwrite(text.data(), 1, text.size(), file) == text.size() ? 0 : errno;
-  if (std::fclose(file) != 0 && failure == 0) failure = errno;
+  int failure = 0;
+  while (!text.empty() && failure == 0) {
+    const ssize_t written = ::write(file, text.data(), text.size());
+    if (written > 0) text.remove_prefix(static_cast<std::size_t>(written));
+    if (written < 0 && errno != EINTR) failure = errno;
+  }
+  if (close(file) != 0 && failure == 0) failure = errno;
   if (is_part && failure == 0 && std::rename(part.c_str(), target.c_str()) != 0) failure = errno;
   if (failure == 0) return {};
   if (is_part) unlink(part.c_str());

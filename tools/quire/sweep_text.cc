@@ -15,8 +15,6 @@ namespace quire {
 
 namespace {
 
-constexpr std::string_view kBoundName = "Belady bound (offline)";
-
 template <typename T>
 void add_once(std::vector<T>& list, const T& value) {
   if (std::ranges::find(list, value) == list.end()) list.push_back(value);
@@ -25,6 +23,7 @@ void add_once(std::vector<T>& list, const T& value) {
 /// The three lists that a sweep's configurations are made of, each in the order asked for.
 struct Axes {
   explicit Axes(const SweepRequest& request) : capacities(request.bound_capacities) {
+    if (request.settings.running_max > 1) bound_name = "Belady, one at a time";
     for (const ReplayConfig& config : request.configs) {
       add_once(policies, config.policy);
       add_once(page_sizes, config.page_tokens);
@@ -34,6 +33,7 @@ struct Axes {
   std::vector<std::string> policies;
   std::vector<std::uint32_t> page_sizes;
   std::vector<std::uint64_t> capacities;
+  std::string bound_name = "Belady bound (offline)";  // a bound for requests that run one after the other
 };
 
 const ReplayOutcome* find_replay(const SweepOutcome& outcome, const ReplayConfig& config) {
@@ -174,7 +174,9 @@ Table rates_table(const SweepOutcome& outcome, const Axes& axes) {
     const ReplayOutcome& any = outcome.replays.front();
     std::vector<Cell> bytes = {{"  bytes", Ink::Dim}};
     for (const std::uint64_t capacity : axes.capacities) {
-      std::string text = bytes_text(capacity / any.config.page_tokens * any.page_bytes);
+      std::string text = bytes_text(ReplayPool{
+          .page_count = static_cast<std::uint32_t>(capacity / any.config.page_tokens), .page_bytes = any.page_bytes}
+                                        .bytes());
       std::erase(text, ' ');
       bytes.push_back({std::move(text), Ink::Dim});
     }
@@ -184,7 +186,7 @@ Table rates_table(const SweepOutcome& outcome, const Axes& axes) {
     if (axes.page_sizes.size() > 1) table.add({{page_size_title(outcome, page_tokens), Ink::Bold}});
     add_rates(table, outcome, axes, page_tokens);
   }
-  std::vector<Cell> bounds = {{std::string(kBoundName), Ink::Dim}};
+  std::vector<Cell> bounds = {{axes.bound_name, Ink::Dim}};
   for (const std::uint64_t capacity : axes.capacities) {
     const BoundOutcome* const bound = find_bound(outcome, capacity);
     bounds.push_back({bound != nullptr ? rate_text(bound->hit_rate()) : "-", Ink::Dim});
@@ -229,7 +231,7 @@ Table single_table(const SweepOutcome& outcome, const Axes& axes) {
     }
   }
   if (const BoundOutcome* const bound = find_bound(outcome, capacity)) {
-    table.add({{std::string(kBoundName), Ink::Dim},
+    table.add({{axes.bound_name, Ink::Dim},
                {rate_text(bound->hit_rate()), Ink::Dim},
                {with_commas(bound->hit_tokens), Ink::Dim}});
   }

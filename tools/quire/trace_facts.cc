@@ -284,7 +284,7 @@ BeladyBound TraceFacts::belady(std::uint64_t capacity_units) const {
       if (cached < segment.unit_count) hit_units = segment.first_unit + cached;
     }
     bound.hit_units.push_back(hit_units);
-    bound.hit_tokens += tokens_of(i, hit_units);
+    bound.hit_tokens += std::uint64_t{hit_units} * unit_tokens_;
 
     for (const Touch& touch : touches_of(i)) {
       std::uint32_t& cached = cached_units[touch.segment];
@@ -311,6 +311,8 @@ BeladyBound TraceFacts::belady(std::uint64_t capacity_units) const {
       victims.pop();
     }
   }
+  // Nobody finds more units, but units that are only begun have fewer tokens, and others may choose to miss those.
+  bound.hit_tokens = std::min(bound.hit_tokens, reusable_tokens_);
   return bound;
 }
 

@@ -20,8 +20,10 @@ namespace quire {
 /// first, what is needed later than everything cached is not cached at all, and of equals the deepest goes. A prompt
 /// needs what it covers; an output does not, since it is written anew whether it is cached or not, and so what comes
 /// again as output before any prompt needs it is not worth a place until then. Counted in key units, whatever the page
-/// size: a cache with larger pages can do no better. A bound, not a policy.
+/// size: a cache with larger pages can do no better. A bound, not a policy, and one for requests that run one after the
+/// other: of several in flight, one may take room later than its place in the trace says.
 struct BeladyBound {
+  /// Whole units, even those that are only begun, but no more than can be reused at all.
   std::uint64_t hit_tokens = 0;
   std::vector<std::uint32_t> hit_units;  ///< of each request
 };
