@@ -67,11 +67,11 @@ TEST_F(LfuPolicyTest, ARunThatComesBackStartsAnew) {
 }
 
 TEST_F(LfuPolicyTest, CountsEndAt65535) {
-  lfu_.add(1);
-  lfu_.add(2);
+  for (const std::uint32_t run : {1U, 2U, 3U}) lfu_.add(run);
   for (int i = 0; i < 70'000; ++i) lfu_.use(1);
   for (int i = 0; i < 65'534; ++i) lfu_.use(2);
-  EXPECT_EQ(lfu_.victims(), (Runs{1, 2}));  // equal, and 1 is the one that was idle before
+  for (int i = 0; i < 65'533; ++i) lfu_.use(3);
+  EXPECT_EQ(lfu_.victims(), (Runs{3, 1, 2}));  // one less; then equals, of which 1 was idle before
 }
 
 }  // namespace

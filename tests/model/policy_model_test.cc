@@ -135,7 +135,7 @@ class PolicyModel {
     make_prompt();
     const PrefixTree::Match match = tree_->match(root(), key());
     Held held{.pin = tree_->pin(match, retention()),
-              .tokens = {tokens_.begin(), tokens_.begin() + (match.page_count * page_tokens_)}};
+              .tokens = {tokens_.begin(), tokens_.begin() + (std::ptrdiff_t{match.page_count} * page_tokens_)}};
     insert(held);
     return held;
   }

@@ -540,6 +540,14 @@ TEST(Replay, ModelsGiveTheirSizesToPages) {
   EXPECT_EQ(pool->page_count, 10U);
 }
 
+constexpr std::array<std::uint64_t, 9> kCapacities = {100'000,    1'000'000,  2'000'000,  3'000'000,  5'000'000,
+                                                      10'000'000, 25'000'000, 50'000'000, 100'000'000};
+struct Figures {
+  const char* policy;
+  double tolerance;
+  std::array<double, kCapacities.size()> hit_rates;
+};
+
 // The published figures were found with pages of one unit, one request after the other. At the smallest size some
 // prompts exceed the pool; in the figures they roll through it. Those of lfu, s3fifo and arc are of algorithms that
 // order single pages and know no leaves.
@@ -548,13 +556,6 @@ TEST(Replay, AgreesWithTheFiguresOfTheConversationTrace) {
   const auto trace = read_trace(testing::conversation_trace_path(), {});
   ASSERT_TRUE(trace) << trace.error().message;
   const TraceFacts facts = TraceFacts::of(*trace);
-  constexpr std::array<std::uint64_t, 9> kCapacities = {100'000,    1'000'000,  2'000'000,  3'000'000,  5'000'000,
-                                                        10'000'000, 25'000'000, 50'000'000, 100'000'000};
-  struct Figures {
-    const char* policy;
-    double tolerance;
-    std::array<double, kCapacities.size()> hit_rates;
-  };
   for (const Figures& figures : {
            Figures{"lru", .003, {.0427, .0543, .0865, .1387, .2112, .2908, .3609, .3707, .3736}},
            Figures{"priority", .003, {.0427, .0543, .0865, .1387, .2112, .2908, .3609, .3707, .3736}},
