@@ -29,8 +29,8 @@
 #include <vector>
 
 #include "commands.h"
+#include "output_file.h"
 #include "quire/result.h"
-#include "sweep_session.h"
 #include "terminal.h"
 
 namespace quire {

@@ -14,6 +14,7 @@
 
 #include "amounts.h"
 #include "commands.h"
+#include "output_file.h"
 #include "quire/policy.h"
 #include "report.h"
 #include "sweep.h"

@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// What the commands that sweep have in common besides their tables: progress on standard error, an end at Ctrl-C, and a
-// report whose place is known to be good before the work begins.
+// What the commands that sweep have in common besides their tables: progress on standard error, and an end at Ctrl-C.
 #pragma once
 
 #include <string>
@@ -19,13 +18,5 @@ namespace quire {
 
 /// "38 % (24 of 63 replays), 1.25M tokens/s, 12 s left"
 [[nodiscard]] std::string progress_text(const SweepProgress& progress, double elapsed_s);
-
-/// Whether a file can be written at `path`. Leaves everything as it was: no file is made, none is changed.
-[[nodiscard]] Status check_writable(const std::string& path);
-/// The same for a report, which replaces nothing but an earlier report or an empty file: a name that was mistyped
-/// should not cost somebody a trace.
-[[nodiscard]] Status check_report_path(const std::string& path);
-/// A file that is there stays as it is until all of the new one is written, where its folder allows that.
-[[nodiscard]] Status write_file(const std::string& path, std::string_view text);
 
 }  // namespace quire
