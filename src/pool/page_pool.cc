@@ -37,21 +37,64 @@ bool PagePool::try_allocate(std::span<PageId> out) {
 }
 
 void PagePool::release(std::span<const PageId> pages) {
-  const auto count = static_cast<std::uint32_t>(pages.size());
-  std::uint32_t open_count = 0;
-  std::uint32_t private_count = 0;
   PageState* const states = states_.data();
-  for (const PageId page : pages) {
-    PageState& state = states[index_of(page)];
+  std::uint32_t* const extra_owners = extra_owners_.data();
+  std::array<std::uint32_t, kPageStateCount> left{};
+  std::uint32_t freed = 0;
+  std::size_t run_begin = 0;  // pages from here on go back to the ring together
+  for (std::size_t i = 0; i < pages.size(); ++i) {
+    const std::uint32_t index = index_of(pages[i]);
+    PageState& state = states[index];
     QUIRE_CHECK(state != PageState::Free, "a page released twice");
-    open_count += state == PageState::Open ? 1U : 0U;
-    private_count += state == PageState::Private ? 1U : 0U;
+    ++left[static_cast<std::size_t>(state)];
+    if (extra_owners[index] > 0) [[unlikely]] {
+      --extra_owners[index];
+      state = PageState::Private;
+      ++counts_[static_cast<std::size_t>(PageState::Private)];
+      push_free(pages.subspan(run_begin, i - run_begin));
+      run_begin = i + 1;
+      continue;
+    }
     state = PageState::Free;
+    ++freed;
   }
-  move_counts(open_count, PageState::Open, PageState::Free);
-  move_counts(private_count, PageState::Private, PageState::Free);
-  move_counts(count - open_count - private_count, PageState::Sealed, PageState::Free);
-  push_free(pages);
+  for (std::size_t i = 0; i < kPageStateCount; ++i) counts_[i] -= left[i];
+  counts_[static_cast<std::size_t>(PageState::Free)] += freed;
+  push_free(pages.subspan(run_begin));
+}
+
+void PagePool::fence(std::span<const PageId> pages) {
+  for (const PageId page : pages) {
+    const std::uint32_t index = index_of(page);
+    PageState& state = states_[index];
+    QUIRE_CHECK(state != PageState::Free && state != PageState::Fenced && extra_owners_[index] == 0,
+                "fencing a page that is free, fenced or somebody else's too");
+    move_counts(1, state, PageState::Fenced);
+    state = PageState::Fenced;
+  }
+}
+
+void PagePool::reopen(PageId page) {
+  PageState& state = states_[index_of(page)];
+  QUIRE_CHECK(state == PageState::Private && !is_shared(page), "reopening a page that is not private to one owner");
+  state = PageState::Open;
+  move_counts(1, PageState::Private, PageState::Open);
+}
+
+void PagePool::share(PageId page) {
+  const PageState state = this->state(page);
+  QUIRE_CHECK(state == PageState::Open || state == PageState::Private, "sharing a page that nobody owns");
+  ++extra_owners_[index_of(page)];
+}
+
+void PagePool::unshare(PageId page) {
+  QUIRE_CHECK(is_shared(page), "a page loses an owner it does not have");
+  --extra_owners_[index_of(page)];
+}
+
+std::uint32_t PagePool::owner_count(PageId page) const {
+  const PageState state = this->state(page);
+  return state == PageState::Open || state == PageState::Private ? 1 + extra_owners_[index_of(page)] : 0;
 }
 
 void PagePool::move(std::span<const PageId> pages, PageState from, PageState to) {
@@ -59,6 +102,7 @@ void PagePool::move(std::span<const PageId> pages, PageState from, PageState to)
   for (const PageId page : pages) {
     PageState& state = states[index_of(page)];
     QUIRE_CHECK(state == from, "a page is sealed or made private that is not open");
+    QUIRE_CHECK(to != PageState::Sealed || !is_shared(page), "sealing a page that has other owners");
     state = to;
   }
   move_counts(static_cast<std::uint32_t>(pages.size()), from, to);
@@ -69,16 +113,11 @@ Status PagePool::resize(std::uint32_t page_count) {
     return fail(ErrorCode::InvalidArgument,
                 std::to_string(page_count) + " pages: page ids have 32 bits; use more tokens per page");
   }
-  for (std::uint32_t i = page_count; i < page_count_; ++i) {
-    if (states_[i] != PageState::Free) {
-      return fail(ErrorCode::Unavailable,
-                  "cannot shrink the pool from " + std::to_string(page_count_) + " to " + std::to_string(page_count) +
-                      " pages: page " + std::to_string(first_page_ + i) + " is " + std::string(to_string(states_[i])));
-    }
-  }
+  QUIRE_TRY(check_unused_from(page_count, /*ignores_fenced=*/false));
   // The ring is laid out anew for its new length: free pages keep their order, those beyond the new end are left out.
   QUIRE_TRY_ASSIGN(LazyArray<PageId> ring, LazyArray<PageId>::create(page_count));
   QUIRE_TRY(states_.grow(page_count));
+  QUIRE_TRY(extra_owners_.grow(page_count));
   std::uint32_t kept = 0;
   for (std::uint32_t i = 0; i < ring_count_; ++i) {
     const PageId page = ring_[(std::size_t{ring_head_} + i) % page_count_];
@@ -90,6 +129,16 @@ Status PagePool::resize(std::uint32_t page_count) {
   fresh_ = std::min(fresh_, page_count);
   page_count_ = page_count;
   counts_[static_cast<std::size_t>(PageState::Free)] = ring_count_ + (page_count_ - fresh_);
+  return {};
+}
+
+Status PagePool::check_unused_from(std::uint32_t page_count, bool ignores_fenced) const {
+  for (std::uint32_t i = page_count; i < page_count_; ++i) {
+    if (states_[i] == PageState::Free || (ignores_fenced && states_[i] == PageState::Fenced)) continue;
+    return fail(ErrorCode::Unavailable,
+                "cannot shrink the pool from " + std::to_string(page_count_) + " to " + std::to_string(page_count) +
+                    " pages: page " + std::to_string(first_page_ + i) + " is " + std::string(to_string(states_[i])));
+  }
   return {};
 }
 
@@ -136,10 +185,12 @@ std::uint32_t PagePool::index_of(PageId page) const {
 
 Status PagePool::check_invariants() const {
   const auto broken = [](const std::string& rule) { return fail(ErrorCode::Corrupt, "page pool: " + rule); };
-  std::array<std::uint32_t, 4> counts{};
+  std::array<std::uint32_t, kPageStateCount> counts{};
   for (std::uint32_t i = 0; i < page_count_; ++i) {
     ++counts[static_cast<std::size_t>(states_[i])];
     if (i >= fresh_ && states_[i] != PageState::Free) return broken("a page that was never handed out is in use");
+    const bool may_be_shared = states_[i] == PageState::Open || states_[i] == PageState::Private;
+    if (extra_owners_[i] > 0 && !may_be_shared) return broken("a page has owners that cannot have any");
   }
   if (counts != counts_) return broken("the counts per state are wrong");
   if (ring_count_ + (page_count_ - fresh_) != free_count()) {

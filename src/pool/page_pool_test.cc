@@ -23,6 +23,9 @@ struct PagePoolPeer {
   }
   static void set_ring_count(PagePool& pool, std::uint32_t count) { pool.ring_count_ = count; }
   static void set_fresh(PagePool& pool, std::uint32_t fresh) { pool.fresh_ = fresh; }
+  static void set_extra_owners(PagePool& pool, std::uint32_t index, std::uint32_t count) {
+    pool.extra_owners_[index] = count;
+  }
 };
 
 namespace {
@@ -309,6 +312,134 @@ TEST(PagePool, APoolThatShrankAndGrewAgainHandsOutTheSamePages) {
 
 // Bugs of a caller
 
+// Pages with several owners, and pages that are fenced.
+
+TEST(PagePool, ASharedPageGoesWithItsLastOwner) {
+  PagePool pool = make_pool(3);
+  const std::vector<PageId> pages = allocate(pool, 1);
+  EXPECT_FALSE(pool.is_shared(pages[0]));
+  pool.share(pages[0]);
+  pool.share(pages[0]);
+  EXPECT_TRUE(pool.is_shared(pages[0]));
+  EXPECT_EQ(pool.owner_count(pages[0]), 3U);
+  expect_counts(pool, {2, 1, 0, 0});
+  pool.release(pages);
+  expect_counts(pool, {2, 0, 0, 1});
+  pool.release(pages);
+  EXPECT_EQ(pool.owner_count(pages[0]), 1U);
+  expect_counts(pool, {2, 0, 0, 1});
+  pool.release(pages);
+  EXPECT_EQ(pool.owner_count(pages[0]), 0U);
+  expect_counts(pool, {3, 0, 0, 0});
+}
+
+TEST(PagePool, ASharedPageAmongOthersIsPassedOver) {
+  PagePool pool = make_pool(5);
+  const std::vector<PageId> pages = allocate(pool, 5);
+  pool.share(pages[1]);
+  pool.share(pages[4]);
+  pool.release(pages);
+  expect_counts(pool, {3, 0, 0, 2});
+  EXPECT_EQ(allocate(pool, 3), pages_of({0, 2, 3}));
+}
+
+TEST(PagePool, AnOwnerThatLeavesByUnshareLeavesTheWriterAlone) {
+  PagePool pool = make_pool(2);
+  const std::vector<PageId> pages = allocate(pool, 1);
+  pool.share(pages[0]);
+  pool.unshare(pages[0]);
+  EXPECT_EQ(pool.state(pages[0]), PageState::Open);
+  EXPECT_FALSE(pool.is_shared(pages[0]));
+  pool.seal(pages);
+  expect_counts(pool, {1, 0, 1, 0});
+}
+
+TEST(PagePool, ASharedPageCanBecomePrivateForAll) {
+  PagePool pool = make_pool(2);
+  const std::vector<PageId> pages = allocate(pool, 1);
+  pool.share(pages[0]);
+  pool.make_private(pages);
+  EXPECT_EQ(pool.owner_count(pages[0]), 2U);
+  expect_counts(pool, {1, 0, 0, 1});
+}
+
+TEST(PagePool, APrivatePageOfOneOwnerCanBeWrittenAgain) {
+  PagePool pool = make_pool(2);
+  const std::vector<PageId> pages = allocate(pool, 1);
+  pool.make_private(pages);
+  pool.reopen(pages[0]);
+  expect_counts(pool, {1, 1, 0, 0});
+}
+
+TEST(PagePool, AFencedPageIsOutOfUseUntilItIsReleased) {
+  PagePool pool = make_pool(2);
+  const std::vector<PageId> pages = allocate(pool, 2);
+  pool.make_private(std::span(pages).last(1));
+  pool.fence(pages);
+  EXPECT_EQ(pool.count(PageState::Fenced), 2U);
+  EXPECT_EQ(pool.owner_count(pages[0]), 0U);
+  expect_counts(pool, {0, 0, 0, 0});
+  PageId none;
+  EXPECT_FALSE(pool.try_allocate({&none, 1}));
+  pool.release(std::span(pages).last(1));
+  EXPECT_EQ(allocate(pool, 1), pages_of({1}));
+}
+
+TEST(PagePool, OnlyAResizeThatWaitsForFencedPagesAloneCouldHappen) {
+  PagePool pool = make_pool(4);
+  const std::vector<PageId> pages = allocate(pool, 4);
+  pool.fence(std::span(pages).last(2));
+  EXPECT_TRUE(pool.check_resize(2));
+  EXPECT_FALSE(pool.resize(2));
+  EXPECT_FALSE(pool.check_resize(1));
+  pool.release(std::span(pages).last(2));
+  EXPECT_TRUE(pool.resize(2));
+}
+
+TEST(PagePoolDeathTest, SharingAPageThatNobodyOwnsStopsTheProgram) {
+  PagePool pool = make_pool(3);
+  const std::vector<PageId> pages = allocate(pool, 2);
+  pool.seal(std::span(pages).first(1));
+  pool.fence(std::span(pages).last(1));
+  for (const std::uint32_t page : {0U, 1U, 2U}) {
+    EXPECT_DEATH(pool.share(PageId{page}), "sharing a page that nobody owns");
+  }
+}
+
+TEST(PagePoolDeathTest, TakingAnOwnerThatAPageDoesNotHaveStopsTheProgram) {
+  PagePool pool = make_pool(2);
+  (void)allocate(pool, 1);
+  EXPECT_DEATH(pool.unshare(PageId{0}), "a page loses an owner it does not have");
+  EXPECT_DEATH(pool.unshare(PageId{1}), "a page loses an owner it does not have");
+}
+
+TEST(PagePoolDeathTest, ReopeningAPageThatIsNotPrivateToOneOwnerStopsTheProgram) {
+  PagePool pool = make_pool(3);
+  const std::vector<PageId> pages = allocate(pool, 2);
+  pool.make_private(std::span(pages).last(1));
+  pool.share(pages[1]);
+  EXPECT_DEATH(pool.reopen(PageId{0}), "reopening a page that is not private to one owner");
+  EXPECT_DEATH(pool.reopen(PageId{1}), "reopening a page that is not private to one owner");
+  EXPECT_DEATH(pool.reopen(PageId{2}), "reopening a page that is not private to one owner");
+}
+
+TEST(PagePoolDeathTest, SealingASharedPageStopsTheProgram) {
+  PagePool pool = make_pool(2);
+  const std::vector<PageId> pages = allocate(pool, 1);
+  pool.share(pages[0]);
+  EXPECT_DEATH(pool.seal(pages), "sealing a page that has other owners");
+}
+
+TEST(PagePoolDeathTest, FencingAPageThatIsFreeFencedOrSharedStopsTheProgram) {
+  PagePool pool = make_pool(3);
+  const std::vector<PageId> pages = allocate(pool, 2);
+  pool.share(pages[0]);
+  pool.fence(std::span(pages).last(1));
+  for (const std::uint32_t page : {0U, 1U, 2U}) {
+    EXPECT_DEATH(pool.fence(pages_of({page})), "fencing a page that is free, fenced or somebody else's too");
+  }
+}
+
 TEST(PagePoolDeathTest, ReleasingAPageTwiceStopsTheProgram) {
   PagePool pool = make_pool(2);
   const std::vector<PageId> pages = allocate(pool, 1);
@@ -406,6 +537,18 @@ TEST_F(PagePoolInvariants, NameAPageThatIsInTheRingTwice) {
 TEST_F(PagePoolInvariants, NameAPageInTheRingThatIsNotFree) {
   PagePoolPeer::set_ring(pool_, 0, PageId{1});
   EXPECT_EQ(broken_rule(), "page pool: the ring holds a page that is not free");
+}
+
+TEST_F(PagePoolInvariants, NameOwnersOfAPageThatCannotHaveAny) {
+  for (const std::uint32_t index : {1U, 2U, 3U}) {  // sealed, free, never used
+    PagePoolPeer::set_extra_owners(pool_, index, 1);
+    EXPECT_EQ(broken_rule(), "page pool: a page has owners that cannot have any");
+    PagePoolPeer::set_extra_owners(pool_, index, 0);
+  }
+  pool_.fence(pages_of({0}));
+  EXPECT_EQ(broken_rule(), "none");
+  PagePoolPeer::set_extra_owners(pool_, 0, 1);
+  EXPECT_EQ(broken_rule(), "page pool: a page has owners that cannot have any");
 }
 
 TEST_F(PagePoolInvariants, NameAFreshPageThatIsInTheRing) {

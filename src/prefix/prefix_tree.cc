@@ -197,6 +197,17 @@ PageId PrefixTree::partial_page(const Match& match) const {
   return storage_.pages(runs_[match.partial_run.value])[match.partial_page];
 }
 
+std::uint32_t PrefixTree::idle_pages(const Match& match) const {
+  QUIRE_CHECK(match.version == version_, "the tree has changed since this match");
+  std::uint32_t pages = 0;
+  std::uint32_t pages_in_run = match.pages_in_run;
+  // What is above a pinned run is pinned too.
+  for (std::uint32_t run = match.run.value; !is_root(run) && runs_[run].pins == 0; run = runs_[run].parent) {
+    pages += std::exchange(pages_in_run, runs_[runs_[run].parent].page_count);
+  }
+  return pages;
+}
+
 // Pins
 
 PrefixTree::Pin PrefixTree::pin(const Match& match, const Retention& retention) {
@@ -224,6 +235,27 @@ PrefixTree::Pin PrefixTree::pin_run(RunId run) {
 PrefixTree::Pin PrefixTree::clone(const Pin& pin) {
   QUIRE_CHECK(pin.tree_ == this, "cloning an empty pin");
   return pin_run(pin.run_);
+}
+
+// The run of a pinned path that holds its page `page`.
+std::uint32_t PrefixTree::run_on_path(const Pin& pin, std::uint32_t page) const {
+  QUIRE_CHECK(pin.tree_ == this && page < end_page(pin.run_), "a page beyond the pinned path");
+  std::uint32_t run = pin.run_.value;
+  while (runs_[run].first_page > page) run = runs_[run].parent;
+  return run;
+}
+
+PrefixTree::Pin PrefixTree::pin_prefix(const Pin& pin, std::uint32_t page_count) {
+  if (page_count == end_page(pin.run_)) return clone(pin);
+  if (page_count == 0) return pin_run(RunId{runs_[pin.run_.value].root});
+  std::uint32_t run = run_on_path(pin, page_count - 1);
+  const std::uint32_t pages_in_run = page_count - runs_[run].first_page;
+  if (pages_in_run < runs_[run].page_count) run = split(run, pages_in_run);
+  return pin_run(RunId{run});
+}
+
+PrefixTree::Pin PrefixTree::pin_page(const Pin& pin, std::uint32_t page) {
+  return pin_run(RunId{run_on_path(pin, page)});
 }
 
 void PrefixTree::add_pin(std::uint32_t run) {

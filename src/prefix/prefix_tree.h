@@ -147,6 +147,8 @@ class PrefixTree {
   /// The page ids of a match, from the path's page `first_page` on; `out` has room for the rest.
   void copy_pages(const Match& match, std::uint32_t first_page, std::span<PageId> out) const;
   [[nodiscard]] PageId partial_page(const Match& match) const;
+  /// How many of the matched whole pages evict() could give up now, and no longer once they are pinned.
+  [[nodiscard]] std::uint32_t idle_pages(const Match& match) const;
 
   /// Pins the matched whole pages and counts as a use of their runs.
   [[nodiscard]] Pin pin(const Match& match, const Retention& retention = {});
@@ -158,9 +160,17 @@ class PrefixTree {
   [[nodiscard]] SoftPin soft_pin(const Match& match);
   /// A second pin on the same path.
   [[nodiscard]] Pin clone(const Pin& pin);
+  /// A pin on the first `page_count` pages of a pinned path; no use.
+  [[nodiscard]] Pin pin_prefix(const Pin& pin, std::uint32_t page_count);
+  /// A pin on a run of a pinned path: the one that holds the path's page `page`, without splitting it. No use.
+  [[nodiscard]] Pin pin_page(const Pin& pin, std::uint32_t page);
 
   // Growth.
 
+  /// Whether insert() would find the first of the pages that follow `pin`.
+  [[nodiscard]] bool has_next_page(const Pin& pin, const Key& key) const {
+    return find_child(pin.run_.value, key, end_page(pin.run_)) != kNoRun;
+  }
   /// Continues the path of `pin` by pages.size() pages whose tokens are `key`'s, which is the whole path's. On return
   /// `pin` ends at the last of them and `pages` are the tree's. Gives the number of pages d that the tree already had:
   /// the caller's own, now unused, are the first d of `duplicates`, which is as large as `pages`.
@@ -240,6 +250,7 @@ class PrefixTree {
       : config_(config), policy_(policy), log_(log) {}
 
   // Paths.
+  [[nodiscard]] std::uint32_t run_on_path(const Pin& pin, std::uint32_t page) const;
   [[nodiscard]] std::uint32_t find_child(std::uint32_t parent, const Key& key, std::uint32_t first_page) const;
   [[nodiscard]] std::uint32_t matching_pages(std::uint32_t run, const Key& key, std::uint32_t first_page,
                                              std::uint32_t page_count_max) const;

@@ -2,6 +2,7 @@
 //
 // Pins: what they keep, how they are counted, and what splits do to them.
 #include <utility>
+#include <vector>
 
 #include <gtest/gtest.h>
 
@@ -205,6 +206,94 @@ TEST(PrefixTreePinsDeathTest, CloningAPinOfAnotherTreeStopsTheProgram) {
   TestTree other(kOneToken);
   const PrefixTree::Pin pin = other.insert({1});
   EXPECT_DEATH(static_cast<void>(tree->clone(pin)), "cloning an empty pin");
+}
+
+// Pins on parts of a pinned path.
+
+TEST(PrefixTreePins, APinOnAPrefixKeepsItWhenTheLongerOneIsGone) {
+  TestTree tree(kOneToken);
+  PrefixTree::Pin whole = tree.insert({1, 2, 3, 4});
+  const PrefixTree::Pin prefix = tree->pin_prefix(whole, 3);
+  EXPECT_EQ(tree->end_page(prefix.run()), 3U);
+  EXPECT_EQ(tree->end_page(whole.run()), 4U);
+  EXPECT_EQ(tree->pinned_pages(), 4U);
+  whole.reset();
+  EXPECT_EQ(tree->pinned_pages(), 3U);
+  EXPECT_EQ(tree.evict(10), (Pages{3}));
+  EXPECT_EQ(tree.broken_rule(), "");
+}
+
+TEST(PrefixTreePins, APinOnAllOfAPathSplitsNothing) {
+  TestTree tree(kOneToken);
+  const PrefixTree::Pin whole = tree.insert({1, 2, 3, 4});
+  const PrefixTree::Pin again = tree->pin_prefix(whole, 4);
+  EXPECT_EQ(again.run(), whole.run());
+  EXPECT_EQ(tree->run_count(), 1U);
+  EXPECT_EQ(tree->view(whole.run()).pin_count, 2U);
+}
+
+TEST(PrefixTreePins, APinOnNothingOfAPathIsOnItsRoot) {
+  TestTree tree(kOneToken);
+  PrefixTree::Pin whole = tree.insert({1, 2});
+  const PrefixTree::Pin nothing = tree->pin_prefix(whole, 0);
+  EXPECT_EQ(nothing.run(), tree.root());
+  whole.reset();
+  EXPECT_EQ(tree->pinned_pages(), 0U);
+  const PrefixTree::Pin again = tree->pin_prefix(nothing, 0);
+  EXPECT_EQ(again.run(), tree.root());
+  EXPECT_EQ(tree.broken_rule(), "");
+}
+
+TEST(PrefixTreePins, APinOnAPrefixFindsItsRunAboveThePin) {
+  TestTree tree(kWholeRuns);
+  tree.add({1, 2});
+  tree.add({1, 2, 3, 4});
+  const PrefixTree::Pin whole = tree.insert({1, 2, 3, 4, 5});
+  const std::uint32_t run_count = tree->run_count();
+  const PrefixTree::Pin first = tree->pin_prefix(whole, 2);
+  EXPECT_EQ(tree->run_count(), run_count);
+  EXPECT_EQ(tree->end_page(first.run()), 2U);
+  const PrefixTree::Pin inside = tree->pin_prefix(whole, 1);
+  EXPECT_EQ(tree->run_count(), run_count + 1);
+  EXPECT_EQ(tree->end_page(inside.run()), 1U);
+  EXPECT_EQ(tree.broken_rule(), "");
+}
+
+TEST(PrefixTreePins, APinOnAPrefixIsNoUse) {
+  TestTree tree(kOneToken);
+  PrefixTree::Pin old = tree.insert({1, 2});
+  tree.add({3, 4});
+  (void)tree->pin_prefix(old, 1);
+  (void)tree->pin_page(old, 0);
+  std::vector<TokenId> first_tokens;  // of children, most recently used first
+  tree->for_each_run(tree.root(), [&](const RunView& run) {
+    if (run.depth == 1) first_tokens.push_back(run.tokens[0]);
+  });
+  EXPECT_EQ(first_tokens, (std::vector<TokenId>{3, 1}));
+}
+
+TEST(PrefixTreePins, APinOnAPageKeepsTheWholeRunThatHoldsIt) {
+  TestTree tree(kWholeRuns);
+  tree.add({1, 2});
+  PrefixTree::Pin whole = tree.insert({1, 2, 3, 4, 5});
+  const std::uint32_t run_count = tree->run_count();
+  PrefixTree::Pin page = tree->pin_page(whole, 1);
+  EXPECT_EQ(tree->end_page(page.run()), 2U);
+  PrefixTree::Pin last = tree->pin_page(whole, 2);
+  EXPECT_EQ(last.run(), whole.run());
+  EXPECT_EQ(tree->run_count(), run_count);
+  whole.reset();
+  EXPECT_EQ(tree->pinned_pages(), 5U);
+  last.reset();
+  EXPECT_EQ(tree->pinned_pages(), 2U);
+  EXPECT_EQ(tree.evict(10), (Pages{2, 3, 4}));
+}
+
+TEST(PrefixTreePinsDeathTest, APageBeyondThePinnedPathStopsTheProgram) {
+  TestTree tree(kOneToken);
+  const PrefixTree::Pin pin = tree.insert({1, 2});
+  EXPECT_DEATH((void)tree->pin_page(pin, 2), "a page beyond the pinned path");
+  EXPECT_DEATH((void)tree->pin_prefix(pin, 3), "a page beyond the pinned path");
 }
 
 }  // namespace

@@ -97,6 +97,23 @@ TreeTwin::PinNumber TreeTwin::pin_run(Label run) {
   return next_pin_++;
 }
 
+TreeTwin::PinNumber TreeTwin::pin_prefix(PinNumber pin, std::uint32_t page_count) {
+  if (page_count == 0) {
+    Label root = run_of_pin(pin);
+    while (run(root).parent) root = *run(root).parent;
+    return pin_run(root);
+  }
+  const Label end = run_on_path(pin, page_count - 1);
+  const std::uint32_t pages_in_run = page_count - run(end).first_page;
+  return pin_run(pages_in_run < run(end).pages.size() ? split(end, pages_in_run) : end);
+}
+
+TreeTwin::Label TreeTwin::run_on_path(PinNumber pin, std::uint32_t page) const {
+  Label label = run_of_pin(pin);
+  while (run(label).first_page > page) label = *run(label).parent;
+  return label;
+}
+
 void TreeTwin::unpin(PinNumber pin) {
   pins_.erase(pin);
   update_uses();

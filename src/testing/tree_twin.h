@@ -72,6 +72,8 @@ class TreeTwin {
   [[nodiscard]] Match match(Label root, const Prompt& prompt) const;
   [[nodiscard]] PinNumber pin(const Match& match);
   [[nodiscard]] PinNumber pin_run(Label run);
+  [[nodiscard]] PinNumber pin_prefix(PinNumber pin, std::uint32_t page_count);
+  [[nodiscard]] PinNumber pin_page(PinNumber pin, std::uint32_t page) { return pin_run(run_on_path(pin, page)); }
   void unpin(PinNumber pin);
   [[nodiscard]] PinNumber soft_pin(const Match& match);
   void drop_soft_pin(PinNumber pin);
@@ -101,6 +103,7 @@ class TreeTwin {
   [[nodiscard]] std::uint32_t common_tokens(const Page& page, const Prompt& prompt, std::uint32_t position) const;
   [[nodiscard]] bool is_below(Label run, Label ancestor) const;
   [[nodiscard]] std::optional<Label> next_victim() const;
+  [[nodiscard]] Label run_on_path(PinNumber pin, std::uint32_t page) const;
   [[nodiscard]] Label split(Label run, std::uint32_t page_count);
   void remove_run(Label run);
   /// Compares every run's use with what the pins say now; what became idle did so at a new time.

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Random operations on PagePool and on a twin that keeps a state for each page and two queues of free ones.
+// Random operations on PagePool and on a twin that keeps a state and a count of owners for each page, and two queues of
+// free ones.
 #include <algorithm>
 #include <cstdint>
 #include <deque>
@@ -34,14 +35,14 @@ class PoolModel {
 
   std::string apply(const Op& op) {
     difference_.clear();
-    switch (op.kind % 8) {
+    switch (op.kind % 14) {
       case 0:
       case 1:
       case 2:
         allocate(op.draws[0] % (config_.batch_max + 2));
         break;
       case 3:
-        pool_.seal(move_twin(draw(op, PageState::Open), PageState::Sealed));
+        pool_.seal(move_twin(draw_alone(op, PageState::Open), PageState::Sealed));
         break;
       case 4:
         pool_.make_private(move_twin(draw(op, PageState::Open), PageState::Private));
@@ -51,6 +52,30 @@ class PoolModel {
         break;
       case 6:
         release(draw(op, op.draws[2] % 2 == 0 ? PageState::Sealed : PageState::Private));
+        break;
+      case 7:
+        for (const PageId page : draw(op, op.draws[2] % 2 == 0 ? PageState::Open : PageState::Private)) {
+          pool_.share(page);
+          ++twin_extra_owners(page);
+        }
+        break;
+      case 8:
+        for (const PageId page : draw(op, op.draws[2] % 2 == 0 ? PageState::Open : PageState::Private)) {
+          if (twin_extra_owners(page) == 0) continue;
+          pool_.unshare(page);
+          --twin_extra_owners(page);
+        }
+        break;
+      case 9:
+        for (const PageId page : move_twin(draw_alone(op, PageState::Private), PageState::Open)) pool_.reopen(page);
+        break;
+      case 10:
+      case 11:
+        pool_.fence(
+            move_twin(draw_alone(op, op.draws[2] % 2 == 0 ? PageState::Open : PageState::Private), PageState::Fenced));
+        break;
+      case 12:
+        release(draw(op, PageState::Fenced));
         break;
       default:
         if (op.draws[2] % 4 == 0) resize(op.draws[0] % (config_.page_count_max + 1));
@@ -80,6 +105,15 @@ class PoolModel {
     return pages;
   }
 
+  /// Only those with one owner.
+  [[nodiscard]] std::vector<PageId> draw_alone(const Op& op, PageState state) {
+    std::vector<PageId> pages = draw(op, state);
+    std::erase_if(pages, [this](PageId page) { return twin_extra_owners(page) > 0; });
+    return pages;
+  }
+
+  [[nodiscard]] std::uint32_t& twin_extra_owners(PageId page) { return extra_owners_[page.value - config_.first_page]; }
+
   std::vector<PageId> move_twin(std::vector<PageId> pages, PageState to) {
     for (const PageId page : pages) twin_state(page) = to;
     return pages;
@@ -103,14 +137,25 @@ class PoolModel {
 
   void release(const std::vector<PageId>& pages) {
     pool_.release(pages);
-    for (const PageId page : move_twin(pages, PageState::Free)) came_back_.push_back(page);
+    for (const PageId page : pages) {
+      const bool is_last = twin_extra_owners(page) == 0;
+      twin_state(page) = is_last ? PageState::Free : PageState::Private;
+      if (is_last) {
+        came_back_.push_back(page);
+      } else {
+        --twin_extra_owners(page);
+      }
+    }
   }
 
   void resize(std::uint32_t page_count) {
     bool is_possible = true;
+    bool would_be_possible = true;
     for (std::uint32_t i = page_count; i < states_.size(); ++i) {
       is_possible = is_possible && states_[i] == PageState::Free;
+      would_be_possible = would_be_possible && (states_[i] == PageState::Free || states_[i] == PageState::Fenced);
     }
+    if (pool_.check_resize(page_count).has_value() != would_be_possible) differ("whether resizing would succeed");
     if (pool_.resize(page_count).has_value() != is_possible) differ("whether resizing succeeds");
     if (is_possible) resize_twin(page_count);
   }
@@ -120,6 +165,7 @@ class PoolModel {
       never_used_.push_back(PageId{config_.first_page + i});
     }
     states_.resize(page_count, PageState::Free);
+    extra_owners_.resize(page_count);
     const auto is_gone = [&](PageId page) { return page.value >= config_.first_page + page_count; };
     std::erase_if(never_used_, is_gone);
     std::erase_if(came_back_, is_gone);
@@ -127,13 +173,18 @@ class PoolModel {
 
   void compare() {
     if (pool_.page_count() != states_.size()) differ("page count");
-    for (const PageState state : {PageState::Free, PageState::Open, PageState::Sealed, PageState::Private}) {
+    for (const PageState state :
+         {PageState::Free, PageState::Open, PageState::Sealed, PageState::Private, PageState::Fenced}) {
       if (pool_.count(state) != std::ranges::count(states_, state)) {
         differ("count of " + std::string(to_string(state)) + " pages");
       }
     }
     for (std::uint32_t i = 0; i < states_.size(); ++i) {
-      if (pool_.state(PageId{config_.first_page + i}) != states_[i]) differ("state of page " + std::to_string(i));
+      const PageId page{config_.first_page + i};
+      if (pool_.state(page) != states_[i]) differ("state of page " + std::to_string(i));
+      const bool is_owned = states_[i] == PageState::Open || states_[i] == PageState::Private;
+      if (pool_.owner_count(page) != (is_owned ? 1 + extra_owners_[i] : 0))
+        differ("owners of page " + std::to_string(i));
     }
     if (const Status status = pool_.check_invariants(); !status.has_value()) differ(status.error().message);
   }
@@ -141,6 +192,7 @@ class PoolModel {
   PoolModelConfig config_;
   PagePool pool_;
   std::vector<PageState> states_;
+  std::vector<std::uint32_t> extra_owners_;
   std::deque<PageId> never_used_;
   std::deque<PageId> came_back_;
   std::string difference_;

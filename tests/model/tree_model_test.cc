@@ -45,6 +45,8 @@ enum class Kind : std::uint8_t {
   PinPartial,
   Unpin,
   Clone,
+  PinPrefix,
+  PinPage,
   Insert,
   Add,
   SoftPin,
@@ -54,12 +56,12 @@ enum class Kind : std::uint8_t {
   Roots,
   Grow
 };
-constexpr std::array kKinds = {Kind::Match,   Kind::Pin,         Kind::Insert,   Kind::Add,    Kind::Unpin,
-                               Kind::SoftPin, Kind::DropSoftPin, Kind::Evict,    Kind::Insert, Kind::PinPartial,
-                               Kind::Clone,   Kind::Add,         Kind::Match,    Kind::Unpin,  Kind::Unpin,
-                               Kind::Pin,     Kind::Evict,       Kind::Add,      Kind::Insert, Kind::Unpin,
-                               Kind::SoftPin, Kind::Match,       Kind::Roots,    Kind::Add,    Kind::Pin,
-                               Kind::Insert,  Kind::Unpin,       Kind::EvictAll, Kind::Grow};
+constexpr std::array kKinds = {
+    Kind::Match, Kind::Pin,       Kind::Insert,     Kind::Add,   Kind::Unpin,  Kind::SoftPin, Kind::DropSoftPin,
+    Kind::Evict, Kind::Insert,    Kind::PinPartial, Kind::Clone, Kind::Add,    Kind::Match,   Kind::Unpin,
+    Kind::Unpin, Kind::Pin,       Kind::Evict,      Kind::Add,   Kind::Insert, Kind::Unpin,   Kind::SoftPin,
+    Kind::Match, Kind::Roots,     Kind::Add,        Kind::Pin,   Kind::Insert, Kind::Unpin,   Kind::EvictAll,
+    Kind::Grow,  Kind::PinPrefix, Kind::PinPage,    Kind::Unpin};
 
 std::vector<std::uint32_t> sorted_values(const std::vector<PageId>& pages) {
   std::vector<std::uint32_t> values;
@@ -103,6 +105,12 @@ class TreeModel {
         break;
       case Kind::Clone:
         clone();
+        break;
+      case Kind::PinPrefix:
+        pin_prefix();
+        break;
+      case Kind::PinPage:
+        pin_page();
         break;
       case Kind::Insert:
         insert();
@@ -275,6 +283,22 @@ class TreeModel {
     if (pins_.empty()) return;
     const HeldPin& pin = pins_[draws_[0] % pins_.size()];
     hold({.real = tree_->clone(pin.real), .twin = twin_.pin_run(twin_.run_of_pin(pin.twin))});
+  }
+
+  void pin_prefix() {
+    if (pins_.empty()) return;
+    const HeldPin& pin = pins_[draws_[0] % pins_.size()];
+    const std::uint32_t page_count = draws_[1] % (twin_.end_page(twin_.run_of_pin(pin.twin)) + 1);
+    hold({.real = tree_->pin_prefix(pin.real, page_count), .twin = twin_.pin_prefix(pin.twin, page_count)});
+  }
+
+  void pin_page() {
+    if (pins_.empty()) return;
+    const HeldPin& pin = pins_[draws_[0] % pins_.size()];
+    const std::uint32_t end = twin_.end_page(twin_.run_of_pin(pin.twin));
+    if (end == 0) return;
+    const std::uint32_t page = draws_[1] % end;
+    hold({.real = tree_->pin_page(pin.real, page), .twin = twin_.pin_page(pin.twin, page)});
   }
 
   // Continues the path of a pin, or first takes one on a root.
