@@ -49,6 +49,10 @@ THIRD_PARTY = {
 
 TOOL = os.path.join("tools", "quire")
 
+# The engine that tests share with users, and the part of it that must know nothing of what it judges.
+ENGINE = os.path.join("examples", "tiny_engine")
+ORACLE = tuple(os.path.join(ENGINE, name) for name in ("model.h", "model.cc", "oracle.h", "oracle.cc"))
+
 # Folders whose code sees what a user sees.
 USERS = ("tools", "bindings", "integrations", "examples", os.path.join("tests", "consumer"))
 
@@ -88,6 +92,8 @@ def broken_rule(path, bracket, name, exists):
         return broken_rule_of_foreign_header(path, kind, name)
     if ".." in name.split("/"):
         return "includes go by the path from src/ or include/, in tests also by tests/…, never through .."
+    if path in ORACLE and os.path.join(ENGINE, name) not in ORACLE:
+        return "the oracle shares nothing with the engine but the weights"
     if name.startswith("quire/"):
         return broken_rule_of_public_header(path, kind, name, exists)
     if kind == "public":
@@ -98,8 +104,10 @@ def broken_rule(path, bracket, name, exists):
         return None
     if kind == "test" and exists(os.path.join(TOOL, name)):
         return None
-    if kind == "test" and name.startswith("tests/") and exists(name):
+    if kind == "test" and name.startswith(("tests/", ENGINE + "/")) and exists(name):
         return None
+    if kind == "tool" and path.startswith(TOOL) and name == os.path.join(ENGINE, "demo.h"):
+        return None  # the demo ends with it
     if not exists(os.path.join("src", name)):
         return "there is no such file under src/ or include/; other projects' headers go in <>"
 
@@ -205,6 +213,11 @@ def self_test():
         ("tools/quire/report_test.cc", '"test_traces.h"'),
         ("tools/quire/test_traces.h", "<gtest/gtest.h>"),
         ("tests/tool/report_samples.cc", '"commands.h"'),
+        ("examples/tiny_engine/oracle.cc", '"oracle.h"'),
+        ("examples/tiny_engine/oracle.h", '"model.h"'),
+        ("examples/tiny_engine/engine.cc", '"quire/types.h"'),
+        ("tests/engine/engine_random_test.cc", '"examples/tiny_engine/oracle.h"'),
+        ("tools/quire/demo.cc", '"examples/tiny_engine/demo.h"'),
     ]
     bad = [
         ("include/quire/types.h", '"base/check.h"'),
@@ -237,12 +250,18 @@ def self_test():
         ("src/wire/page_file.cc", "<nlohmann/json.hpp>"),
         ("src/wire/page_file.cc", "<simdjson.h>"),
         ("tests/consumer/main.cc", '"base/check.h"'),
+        ("examples/tiny_engine/oracle.cc", '"quire/types.h"'),
+        ("examples/tiny_engine/oracle.cc", '"engine.h"'),
+        ("examples/tiny_engine/engine.cc", '"base/check.h"'),
+        ("src/cache/cache.cc", '"examples/tiny_engine/oracle.h"'),
+        ("tools/quire/demo.cc", '"examples/tiny_engine/engine.h"'),
     ]
     existing = {
         "include/quire/types.h", "include/quire/cache.h", "src/base/check.h", "src/pool/page_pool.h",
         "src/prefix/prefix_tree.h", "src/policy/lru.h", "src/testing/workloads.h", "src/cache/cache_impl.h",
         "src/wire/page_file.h", "tools/quire/commands.h", "tools/quire/test_traces.h",
-        "tests/cache/cache_fixture.h",
+        "tests/cache/cache_fixture.h", "examples/tiny_engine/model.h", "examples/tiny_engine/oracle.h",
+        "examples/tiny_engine/engine.h",
     }
     wrong = []
     for cases, want_broken in ((good, False), (bad, True)):

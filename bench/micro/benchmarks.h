@@ -25,5 +25,7 @@ void register_chat_benchmarks(const Effort& effort);          // W1, multi-turn 
 void register_long_context_benchmarks(const Effort& effort);  // W2
 void register_eviction_benchmarks(const Effort& effort);      // W3, eviction at scale
 void register_memory_benchmarks();                            // what the index weighs on W1
+void register_plan_benchmarks();                              // attention plans of decode steps
+void register_host_kernel_benchmarks(const Effort& effort);   // append and page copies in host memory
 
 }  // namespace quire::bench

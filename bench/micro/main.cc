@@ -32,6 +32,8 @@ int main(int argc, char** argv) {
   quire::bench::register_long_context_benchmarks(effort);
   quire::bench::register_eviction_benchmarks(effort);
   quire::bench::register_memory_benchmarks();
+  quire::bench::register_plan_benchmarks();
+  quire::bench::register_host_kernel_benchmarks(effort);
 
   if (wants_lines) {
     quire::bench::Summary summary(effort);

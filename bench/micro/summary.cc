@@ -150,6 +150,55 @@ void add_memory_rows(std::vector<Row>& rows) {
   add(1, 24);
 }
 
+void add_plan_rows(std::vector<Row>& rows) {
+  const auto row = [](const std::string& what, const std::string& benchmark, double target) {
+    return Row{.what = "plan of 256 sequences, " + what,
+               .figure = {benchmark, "quire_us"},
+               .unit = " us",
+               .beside = {{"rebuild", {benchmark, "rebuild_us"}}},
+               .target = Target{target}};
+  };
+  rows.push_back(row("4,096 tokens", "plan/rows/tokens:4096", 15));
+  for (const auto& [what, benchmark] :
+       {std::pair{"32,768 tokens", "plan/rows/tokens:32768"}, std::pair{"131,072 tokens", "plan/rows/tokens:131072"}}) {
+    rows.push_back(row(what, benchmark, 15));
+    rows.back().beside.insert(rows.back().beside.begin(), {"4,096 tokens", {"plan/rows/tokens:4096", "quire_us"}});
+    rows.back().ratio_target = Target{1.5};
+  }
+  rows.push_back(row("4,096 tokens, all page ids", "plan/csr/tokens:4096", 30));
+  rows.push_back({.what = "plan of 256 sequences, cascade of 3",
+                  .figure = {"plan/cascade/tokens:4096", "cascade_us"},
+                  .unit = " us",
+                  .beside = {{"no cascade", {"plan/cascade/tokens:4096", "plain_us"}}},
+                  .ratio_target = Target{1.2}});
+  rows.push_back({.what = "plan of 255 sequences, other ones each step, cascade of 3",
+                  .figure = {"plan/cascade/tokens:4096", "changed_us"},
+                  .unit = " us",
+                  .beside = {{"no cascade", {"plan/cascade/tokens:4096", "plain_us"}}}});
+}
+
+// Whole pages and whole tokens have a target; of smaller pieces, what they cost is shown.
+void add_host_kernel_rows(std::vector<Row>& rows) {
+  const auto add = [&](const std::string& what, const std::string& benchmark, std::optional<Target> ratio_target) {
+    for (const auto& [place, suffix] : {std::pair{"memory", ", beyond the caches"}, std::pair{"l2", ", in L2"}}) {
+      std::string name = benchmark;
+      name.replace(name.find('*'), 1, place);
+      rows.push_back({.what = what + suffix,
+                      .figure = {name, "quire_gb_per_s"},
+                      .unit = " GB/s",
+                      .beside = {{"memcpy", {name, "memcpy_gb_per_s"}}},
+                      .ratio_target = ratio_target});
+    }
+  };
+  const Target asked{0.8, Bound::AtLeast};
+  add("append, NHD", "append/*/nhd/page_first", asked);
+  add("append, NHD, layer-first", "append/*/nhd/layer_first", asked);
+  add("append, HND", "append/*/hnd/page_first", std::nullopt);
+  add("copy pages", "copy_pages/*/page_first/tokens:16", asked);
+  add("copy pages, layer-first", "copy_pages/*/layer_first/tokens:16", asked);
+  add("copy 7 tokens of pages", "copy_pages/*/page_first/tokens:7", std::nullopt);
+}
+
 }  // namespace
 
 Summary::Summary(const Effort& effort) {
@@ -163,6 +212,8 @@ Summary::Summary(const Effort& effort) {
   add_eviction_rows(rows_, "cold", effort.leaf_count_max());
   add_eviction_rows(rows_, "used", effort.leaf_count_max());
   add_memory_rows(rows_);
+  add_plan_rows(rows_);
+  add_host_kernel_rows(rows_);
 }
 
 void Summary::ReportRuns(const std::vector<Run>& runs) {

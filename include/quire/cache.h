@@ -104,19 +104,40 @@ struct Admission {
   std::uint32_t partial_tokens = 0;
 };
 
+/// A sequence that attends to its first `sink_tokens` tokens and to the most recent ones, window_tokens in all.
+struct Window {
+  std::uint32_t window_tokens = 0;
+  std::uint32_t sink_tokens = 0;
+};
+
 struct SequenceView {
-  bool is_waiting = false;            ///< begun, not admitted
-  bool is_planned = false;            ///< part of the step in flight
+  bool is_waiting = false;            ///< begun or preempted, not admitted
+  bool is_planned = false;            ///< part of a step in flight
+  bool is_receiving = false;          ///< between prepare_receive and finish_receive
   std::uint32_t token_count = 0;      ///< known tokens: the prompt, and what was added since
-  std::uint32_t computed_tokens = 0;  ///< whose K and V are in the cache
-  /// To be computed. 1 when the whole prompt was cached: its last token then runs again, writing nothing.
+  std::uint32_t computed_tokens = 0;  ///< whose K and V are in the cache; undecided tree tokens not counted
+  /// To be computed, and in no step in flight. 1 when all is computed but nobody has asked for what comes next, as
+  /// after a prompt that was cached whole: its last token then runs again, writing nothing.
   std::uint32_t pending_tokens = 0;
+  std::uint32_t tree_tokens = 0;  ///< computed and undecided
+  std::uint32_t steps_in_flight = 0;
+  Window window;  ///< window_tokens 0: none
+  std::uint32_t state_slot = 0;
   std::span<const PageId> pages;  ///< valid until the next call that changes the sequence
 };
 
 struct StepEntry {
   const Sequence* sequence = nullptr;
-  std::uint32_t token_count = 0;  ///< at most the sequence's pending tokens; 0: all of them
+  /// At most the sequence's pending tokens; 0: all of them. While steps of the sequence are in flight, one more for
+  /// each of them: tokens that they will bring.
+  std::uint32_t token_count = 0;
+  /// Tokens to compute behind all pending ones, to be accepted or not: a chain of so many … (A sequence whose last
+  /// token has to run again does that first, without drafts.)
+  std::uint32_t draft_count = 0;
+  /// … or a tree: for each token its parent among the sequence's tree tokens, which stands before it, or -1 for the
+  /// last known token. Later rounds count on: a tree of 3 grows by {2, 3} to 5 tokens, each the child of the one
+  /// before.
+  std::span<const std::int32_t> tree_parents = {};  // NOLINT(readability-redundant-member-init)
 };
 
 struct Step {
@@ -128,6 +149,7 @@ struct Step {
 struct Shortage {
   std::uint32_t pages_needed = 0;
   std::uint32_t pages_available = 0;
+  std::uint32_t pages_returning = 0;   ///< given back, and free once the steps in flight are finished
   std::uint32_t entries_that_fit = 0;  ///< so many leading entries could be planned without the rest
 };
 
@@ -137,7 +159,19 @@ struct PlanOutcome {
 };
 
 struct StepResult {
-  std::span<const TokenId> tokens;  ///< new tokens of the sequence, to be computed by a later step; may be empty
+  /// New tokens of the sequence, when the step has computed its last known one. The first accepted_count are drafts of
+  /// this step, so their K and V are there; the rest is to be computed by a later step. For a tree: the values of all
+  /// its tokens in this step; commit_tree() decides.
+  std::span<const TokenId> tokens;
+  std::uint32_t accepted_count = 0;
+  /// The entry, and what later steps in flight compute of the sequence, did not happen.
+  bool discard = false;
+};
+
+/// What becomes of a preempted sequence's pages.
+enum class Preempt : std::uint8_t {
+  Drop,  ///< they go; what is cached of them may be found again by resume(), the rest is computed again
+  Save,  ///< copies go to saved pages in host memory (CacheConfig::saved_page_count); resume() brings them back
 };
 
 /// Names a prefix held by keep().
@@ -196,20 +230,62 @@ class Cache {
   [[nodiscard]] Result<Sequence> begin(KeySpaceId key_space, const Prompt& prompt, const SequenceOptions& options = {});
   /// Matches anew and pins: from here on the matched pages stay.
   [[nodiscard]] Result<Admission> admit(const Sequence& sequence);
-  /// All entries or none. One step is in flight at a time.
-  [[nodiscard]] Result<PlanOutcome> plan_step(std::span<const StepEntry> entries);
-  /// Applies plan.copies in the memory of the host backend. Engines with their own memory do this themselves.
+  /// All entries or none; at most steps_in_flight_max steps at once. A shape larger than the step pads its plan.
+  [[nodiscard]] Result<PlanOutcome> plan_step(std::span<const StepEntry> entries, const PlanShape& shape = {});
+  /// Applies the plan's moves and copies in the memory of the host backend, once. Engines with their own memory do this
+  /// themselves.
   [[nodiscard]] Status apply_copies(const Step& step);
-  /// The step's device work is complete: its tokens are computed, its full pages are cached. One result per entry.
+  /// The device work of the oldest step in flight is complete: its tokens are computed, its full pages are cached. One
+  /// result per entry, in the order of plan_step's. Those of sequences that have ended are ignored.
   [[nodiscard]] Status finish_step(const Step& step, std::span<const StepResult> results);
-  /// The step did not happen.
+  /// The step did not happen, nor did what later steps in flight compute of its sequences; its moves and copies did.
+  /// Its device work writes nothing any more.
   [[nodiscard]] Status abort_step(const Step& step);
   /// New tokens of a sequence that is not in a step: those of a user's next turn, or sampled after finish_step. Extra
   /// keys lie within them; their positions count from the start of the sequence.
   [[nodiscard]] Status append(const Sequence& sequence, const Prompt& added);
-  /// What is full stays cached, the rest is freed. The handle is empty afterwards.
+  /// What is full stays cached, the rest is freed once the steps in flight are finished. The handle is empty
+  /// afterwards.
   [[nodiscard]] Status end(Sequence& sequence);
   [[nodiscard]] Result<SequenceView> view(const Sequence& sequence) const;
+
+  // Changing a sequence. It is admitted, and where not said otherwise in no step in flight and without undecided
+  // tokens.
+
+  /// A second sequence with the first `at` tokens of this one, its options and its window. Takes no page now: whole
+  /// pages are shared, and a page begun is copied when the new sequence first writes. The old one may be in a step in
+  /// flight; `at` is then at most its computed tokens.
+  [[nodiscard]] Result<Sequence> fork(const Sequence& sequence, std::uint32_t at);
+  /// Takes back the last `token_count` known tokens.
+  [[nodiscard]] Status rewind(const Sequence& sequence, std::uint32_t token_count);
+  /// From the next token to be computed on, the sequence sees its first sink_tokens and its last tokens only,
+  /// window_tokens in all, and pages behind the window are freed. Tokens that do not see all before them are not
+  /// cached. For groups that store K unrotated, once per sequence, waiting ones too (what they find is then cut to the
+  /// window).
+  [[nodiscard]] Status set_window(const Sequence& sequence, const Window& window);
+  /// Keeps, of the sequence's undecided tree, the path down to token `leaf`, or none of it for -1.
+  [[nodiscard]] Status commit_tree(const Sequence& sequence, std::int32_t leaf);
+  /// The sequence waits without device pages of its own. Drop is refused for one that saw more than its window before
+  /// that was set: it could not be computed again as it was.
+  [[nodiscard]] Status preempt(const Sequence& sequence, Preempt how);
+  /// What admit() is to a begun sequence. Fails with Unavailable when there are too few pages to bring saved ones back.
+  [[nodiscard]] Result<Admission> resume(const Sequence& sequence);
+
+  // Prefill in one cache, decode in another.
+
+  /// The other cache computes the next `token_count` pending tokens of the sequence: reserves their pages and says at
+  /// which slots they go. The slots stay valid until finish_receive or abort_receive; no step may plan the sequence
+  /// until then. Unavailable when pages are short.
+  [[nodiscard]] Result<std::span<const SlotRun>> prepare_receive(const Sequence& sequence, std::uint32_t token_count);
+  /// Everything has arrived: as finish_step for tokens computed here.
+  [[nodiscard]] Status finish_receive(const Sequence& sequence);
+  /// Nothing of it counts. The other side has stopped writing.
+  [[nodiscard]] Status abort_receive(const Sequence& sequence);
+  /// Tokens from position `begin` on are for another cache: token begin + i goes to slot i of `slots`, as
+  /// prepare_receive() there named them. Steps of the sequence list what to send, those computed already in the next
+  /// one.
+  [[nodiscard]] Status mark_send(const Sequence& sequence, std::uint32_t begin, std::span<const SlotRun> slots,
+                                 std::int32_t receiver);
 
   // What stays and what goes.
 

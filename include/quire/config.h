@@ -10,6 +10,7 @@
 #include <string>
 
 #include "quire/layout.h"
+#include "quire/plan.h"
 #include "quire/policy.h"
 #include "quire/result.h"
 
@@ -41,6 +42,15 @@ struct DeviceConfig {
   ByteLayout byte_layout = ByteLayout::PageFirst;
 };
 
+/// What plans look like.
+struct PlanConfig {
+  PageTables page_tables = PageTables::Rows;
+  /// Levels of shared prefixes in a plan, 1 for none: keys that several sequences of a step share are listed once, for
+  /// kernels that read them once. Deeper sharing counts as each sequence's own. Above 1, plans choose their own order
+  /// of entries. Block tables have one level.
+  std::uint32_t cascade_levels_max = 1;
+};
+
 struct CacheConfig {
   ModelLayout layout;  ///< preset("llama-3-8b"), ModelLayout::simple(…)
   PageOptions page;    ///< tokens per page, tensor-parallel ranks, order of heads
@@ -49,7 +59,17 @@ struct CacheConfig {
   std::uint32_t sequence_count_max = 256;  ///< live at once, waiting ones included
   /// Tokens of one sequence, prompt and output together; 0: as many as the pool holds.
   std::uint32_t context_tokens_max = 0;
-  std::uint32_t step_tokens_max = 16'384;     ///< tokens computed in one step
+  std::uint32_t step_tokens_max = 16'384;  ///< tokens computed in one step
+  /// Two sequences that compute the same pages share one copy from the moment both are full. Off: the later one keeps
+  /// its own, and what it computes from there on is not cached.
+  bool dedup = true;
+  std::uint32_t steps_in_flight_max = 2;  ///< steps planned and not finished
+  std::uint32_t tree_tokens_max = 256;    ///< undecided tree tokens of one sequence
+  /// Tokens that a windowed sequence keeps beyond its window, so that it can be rewound by as many.
+  std::uint32_t window_rewind_tokens = 0;
+  /// Pages in host memory for preempt(Save), which needs DeviceMemory::Host; 0: Save is refused.
+  std::uint32_t saved_page_count = 0;
+  PlanConfig plan;
   std::uint32_t extra_key_count_max = 1'024;  ///< extra keys of one sequence
   std::uint32_t key_space_count_max = 1'024;  ///< key spaces known at once
   std::uint32_t keep_count_max = 1'024;       ///< prefixes kept at once

@@ -96,6 +96,8 @@ struct CacheGroup {
   GroupKind kind = GroupKind::Full;
   std::vector<std::uint32_t> layers;  ///< the model's layer numbers, ascending
   std::vector<Component> components;  ///< 1 to kComponentsMax, in the order they lie in a page
+  /// K is stored after RoPE, for the position it was computed at. Windows renumber positions: they need it unrotated.
+  bool keys_rotated = true;
   friend bool operator==(const CacheGroup&, const CacheGroup&) = default;
 };
 
@@ -226,6 +228,7 @@ struct SimpleShape {
   std::uint32_t kv_heads = 0;
   std::uint32_t head_dim = 0;
   ElementType element = ElementType::Bf16;
+  bool keys_rotated = true;
 };
 
 /// What a model stores: its cache groups. immutable.

@@ -1,12 +1,29 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// What a step asks of the engine, as plain data. The engine first applies `copies`, then computes each entry's tokens,
-// writing K and V at `append_slots` and reading the entry's pages.
+// What a step asks of the engine, as plain data. The engine first copies `staging` to its device in one piece and
+// applies, in this order, each group's `deltas`, `moves` and `copies`: once for every plan, even for a step that is
+// then aborted. Then it computes each entry's tokens, writing K and V at `append_slots`.
+//
+// Every array lies in `staging`, 16-byte aligned. Those whose length follows from the shape come first, then deltas,
+// page_indices or block_table: all of them at offsets that depend on the shape alone. Behind them lie those that vary:
+// tree_nodes, moves, copies and what is to be sent. docs/attention_plans.md has an example of each.
+//
+// How the keys of an entry are numbered. An entry has seq_lens[e] keys, counted j = 0, 1, …, those of this step last:
+//
+//     0 ─────── sink ─────────────────────────── seq_len - tree tokens ──────────── seq_len
+//     sink tokens   recent tokens (all tokens, without a window)   undecided token tree (or nothing)
+//
+// Key j is token j (j < sink) or token j - sink + window_offset (otherwise) of the entry's listed pages. The entry's
+// query r (of q) is key seq_len - q + r, and sees the keys up to its own; with a window, of those behind the sink only
+// the window_tokens - sink last ones, its own among them; in a token tree, of the tree's keys only its ancestors, and
+// sink and window count along their path: there a key's place is seq_len - tree tokens + its depth.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 #include <span>
 
+#include "quire/result.h"
 #include "quire/types.h"
 
 namespace quire {
@@ -14,33 +31,165 @@ namespace quire {
 /// The page that padding reads: reserved, never written, all zeros.
 inline constexpr PageId kNullPage{0};
 
-/// No place to write to: the token's K and V are in the cache already.
+/// No place to write to: the token's K and V are in the cache already, or no later step will need them.
 inline constexpr std::int64_t kNoSlot = -1;
 
-/// The first `token_count` tokens of `source` become those of `target`, in all layers.
+/// How a plan names the pages of its entries.
+enum class PageTables : std::uint8_t {
+  Rows,   ///< a table on the device with a row per sequence; a plan ships what changed in it: cost flat in context
+  Csr,    ///< every page id in every plan, one list per slice: what FlashInfer reads
+  Block,  ///< every page id in every plan, one padded line per entry: block_table, slot_mapping, seq_lens
+};
+
+/// The lengths that a plan's arrays are padded to. Plans of one shape have their arrays at the same offsets, so a
+/// captured graph can be replayed on them. Padding entries have no queries and no keys.
+struct PlanShape {
+  std::uint32_t entries = 0;
+  std::uint32_t tokens = 0;
+  std::uint32_t columns = 0;  ///< of a block_table line
+  friend constexpr bool operator==(PlanShape, PlanShape) = default;
+};
+
+/// The first `token_count` tokens of `source` become those of `target`, in all layers. No target of a plan is a source
+/// of it, and none is written twice: copies may run in any order.
 struct PageCopy {
   PageId source;
   PageId target;
   std::uint32_t token_count = 0;
 };
 
-/// One sequence's part of a step.
+/// One token's K and V move from slot to slot in all layers: what a token tree leaves of its accepted path. In order.
+struct TokenMove {
+  std::int64_t source_slot = 0;
+  std::int64_t target_slot = 0;
+};
+
+/// table[row][column] = page.
+struct PageDelta {
+  std::int32_t row = 0;
+  std::int32_t column = 0;
+  std::int32_t page = 0;
+};
+
+/// One token of an undecided tree. Key k of a tree is seen by query q of it iff begin[k] <= begin[q] < end[k].
+struct TreeNode {
+  std::int32_t begin = 0;  ///< its place in depth-first order
+  std::int32_t end = 0;    ///< one past the last of its descendants
+  std::int32_t depth = 0;  ///< its position is that of the tree's first token plus depth
+};
+
+/// Consecutive slots.
+struct SlotRun {
+  std::int64_t first_slot = 0;
+  std::int64_t token_count = 0;
+};
+
+/// Tokens in the cache to be sent to another one before the step: those marked with mark_send() after they were
+/// computed.
+struct SendRun {
+  std::int64_t local_slot = 0;
+  std::int64_t remote_slot = 0;
+  std::int32_t token_count = 0;
+  std::int32_t receiver = 0;
+};
+
+/// One level of the cascade: slices of keys, each shared by all queries of its range. The slices of a level follow each
+/// other and cover all queries; one without pages adds nothing. What a query sees is the slices it has in all levels,
+/// one after the other. The last level has one slice per entry, and only it holds windows, trees and this step's own
+/// tokens. Every level is padded to the shape's number of entries with slices that have no queries and no pages.
+struct CascadeLevel {
+  std::span<const std::int32_t> query_indptr;      ///< [slices + 1] slice i serves queries [indptr[i], indptr[i + 1])
+  std::span<const std::int32_t> page_indptr;       ///< [slices + 1] it has indptr[i + 1] - indptr[i] pages
+  std::span<const std::int32_t> rows;              ///< [slices] Rows: the table's row that lists them
+  std::span<const std::int32_t> first_columns;     ///< [slices] Rows: from this column on
+  std::span<const std::int32_t> last_page_tokens;  ///< [slices] keys in the last page; 0 for no pages
+  std::span<const std::int32_t> window_offsets;    ///< [slices] token of the listed pages where recent keys begin
+  std::span<const std::int32_t> sink_tokens;       ///< [slices] keys before them, at the start of the first page
+  std::span<const std::int32_t> first_keys;        ///< [slices] number j of the slice's first key
+};
+
+/// What one cache group's layers need besides.
+struct GroupPlan {
+  std::span<const std::int64_t> append_slots;  ///< [tokens] page * page_tokens + place in the page, or kNoSlot
+  std::span<const CascadeLevel> levels;        ///< PlanConfig::cascade_levels_max of them
+  std::span<const PageDelta> deltas;           ///< Rows: changes of the table; columns behind a row's end are undefined
+  std::span<const std::int32_t> page_indices;  ///< Csr: page ids; page_indptr of all levels points into this one array
+  std::span<const std::int32_t> block_table;   ///< Block: [entries][columns] page ids, kNullPage behind the end
+  std::span<const TokenMove> moves;            ///< before anything else is written
+  std::span<const std::int32_t> move_indptr;   ///< [committed sequences + 1] whose moves are whose
+  std::span<const PageCopy> copies;            ///< after the moves
+  // Prefill for another cache: empty unless a sequence of the step is marked with mark_send().
+  std::span<const std::int64_t> remote_slots;  ///< [tokens] where the receiver puts the token, or kNoSlot
+  std::span<const std::int32_t> receivers;     ///< [tokens] or -1
+  std::span<const SendRun> sends;              ///< tokens computed earlier
+};
+
+/// One sequence's part of a step, for the host.
 struct AttentionPlanEntry {
   SequenceId sequence;
-  std::uint32_t position = 0;                  ///< of the first token to compute
-  std::uint32_t token_count = 0;               ///< tokens to compute
-  std::uint32_t context_tokens = 0;            ///< tokens whose K and V are there once the step has run
-  std::uint32_t last_page_tokens = 0;          ///< how many of them lie in the last page
-  std::span<const TokenId> tokens;             ///< the tokens to compute
-  std::span<const PageId> pages;               ///< all of the sequence's pages, in order
-  std::span<const std::int64_t> append_slots;  ///< one per token: page * page_tokens + place in the page, or kNoSlot
+  std::uint32_t entry_index = 0;       ///< its place in the call of plan_step, and in the results of finish_step
+  std::uint32_t position = 0;          ///< of the first token to compute, in the sequence
+  std::uint32_t token_count = 0;       ///< tokens to compute: known ones, then draft_count drafts or tree tokens
+  std::uint32_t draft_count = 0;       ///< of them
+  std::uint32_t context_tokens = 0;    ///< tokens whose K and V are there once the step has run
+  std::uint32_t last_page_tokens = 0;  ///< how many of them lie in the last page
+  std::uint32_t state_slot = 0;        ///< the sequence's own for as long as it lives, in [0, sequence_count_max)
+  std::span<const TokenId> tokens;     ///< of the tokens to compute, those known to the cache
+  std::span<const PageId> pages;       ///< all of the sequence's pages, in order; kNullPage where a window left a hole
+  std::span<const std::int64_t> append_slots;  ///< one per token
 };
 
 /// Spans point into the cache and stay valid until the step is finished or aborted.
 struct AttentionPlan {
-  std::span<const PageCopy> copies;  ///< to apply, in order, before the step
-  std::span<const AttentionPlanEntry> entries;
-  std::span<const std::int64_t> append_slots;  ///< of all entries, one after the other
+  PlanShape shape;
+  PageTables page_tables = PageTables::Rows;
+  std::uint32_t entry_count = 0;
+  std::uint32_t token_count = 0;
+
+  // Padded to the shape: positions and numbers with 0, rows and state slots with -1, slots with kNoSlot, offsets with
+  // the last one.
+  std::span<const std::int32_t> query_positions;  ///< [tokens] for RoPE; with a window never above window_tokens - 1
+  std::span<const std::int32_t> query_indptr;     ///< [entries + 1] entry e computes queries [indptr[e], indptr[e + 1])
+  std::span<const std::int32_t> seq_lens;         ///< [entries] keys, this step's included
+  std::span<const std::int32_t> stored_lens;    ///< [entries] keys before this step, undecided tree tokens not counted
+  std::span<const std::int32_t> window_tokens;  ///< [entries] 0: none
+  std::span<const std::int32_t> state_slots;    ///< [entries] also the row of the sequence's page table
+  /// [entries + 1] tree tokens, the last keys of the entry. Known tokens that the tree's first step computes in front
+  /// of it count among them.
+  std::span<const std::int32_t> tree_indptr;
+  std::span<const TreeNode> tree_nodes;  ///< [tree tokens]
+
+  std::span<const GroupPlan> groups;
+  /// All of the above, to be copied to the device in one piece. An array's offset in it is its address minus data().
+  std::span<const std::byte> staging;
+
+  // On the host.
+  std::span<const AttentionPlanEntry> entries;  ///< in the order of the arrays, which a cascade chooses
+  std::span<const PageCopy> copies;             ///< groups[0].copies
+  std::span<const std::int64_t> append_slots;   ///< groups[0].append_slots, without padding
 };
+
+/// The arrays by the names of FlashInfer's paged wrappers (one level of its cascade wrapper).
+struct FlashInferView {
+  std::span<const std::int32_t> qo_indptr;
+  std::span<const std::int32_t> kv_indptr;
+  std::span<const std::int32_t> kv_indices;
+  std::span<const std::int32_t> kv_last_page_len;
+};
+/// Fails unless the plan's page_tables are Csr and it has such a level, and when a window has left keys behind that
+/// such kernels would read.
+[[nodiscard]] Result<FlashInferView> flashinfer_view(const AttentionPlan& plan, std::uint32_t group_index = 0,
+                                                     std::uint32_t level_index = 0);
+
+/// The arrays by the names of engines with block tables.
+struct BlockTableView {
+  std::span<const std::int32_t> block_table;  ///< [entries][columns]
+  std::uint32_t columns = 0;
+  std::span<const std::int64_t> slot_mapping;
+  std::span<const std::int32_t> seq_lens;
+  std::span<const std::int32_t> query_start_loc;
+};
+/// Fails unless the plan's page_tables are Block, and for windows as above.
+[[nodiscard]] Result<BlockTableView> block_table_view(const AttentionPlan& plan, std::uint32_t group_index = 0);
 
 }  // namespace quire

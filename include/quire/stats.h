@@ -8,12 +8,14 @@
 namespace quire {
 
 struct Stats {
-  // Device pages now. page_count = free + open + sealed + private.
+  // Device pages now. page_count = free + open + sealed + private + fenced.
   std::uint32_t page_count = 0;
   std::uint32_t free_pages = 0;
   std::uint32_t open_pages = 0;
   std::uint32_t sealed_pages = 0;
   std::uint32_t private_pages = 0;
+  std::uint32_t fenced_pages = 0;  ///< given back while steps were in flight; free when those are finished
+  std::uint32_t saved_pages = 0;   ///< in host memory, of preempted sequences
   // Sealed pages now. sealed = pinned + evictable; softly pinned ones are evictable.
   std::uint32_t pinned_pages = 0;
   std::uint32_t evictable_pages = 0;
@@ -26,15 +28,18 @@ struct Stats {
   std::uint32_t waiting_sequence_count = 0;
 
   std::uint64_t begun_sequence_count = 0;
-  std::uint64_t admitted_sequence_count = 0;
+  std::uint64_t admitted_sequence_count = 0;  ///< resumed ones whose pages were dropped, again
+  std::uint64_t forked_sequence_count = 0;
+  std::uint64_t preempted_sequence_count = 0;
   std::uint64_t planned_step_count = 0;
   std::uint64_t short_plan_count = 0;  ///< plan_step calls that found too few pages
   std::uint64_t aborted_step_count = 0;
 
-  std::uint64_t prompt_tokens = 0;       ///< of admitted sequences
+  std::uint64_t prompt_tokens = 0;       ///< of admitted sequences, and all tokens of resumed ones
   std::uint64_t hit_tokens = 0;          ///< of those, found in the cache; partial_hit_tokens included
   std::uint64_t partial_hit_tokens = 0;  ///< found at the start of a page, and copied
-  std::uint64_t computed_tokens = 0;     ///< by finished steps, last tokens that ran again included
+  std::uint64_t computed_tokens = 0;     ///< by finished steps; those that ran again or were rejected included
+  std::uint64_t received_tokens = 0;     ///< computed elsewhere
 
   std::uint64_t sealed_page_total = 0;     ///< pages that entered the tree
   std::uint64_t duplicate_page_total = 0;  ///< pages computed in vain: the tree had them by then

@@ -90,18 +90,48 @@ Result<std::unique_ptr<Cache>> Cache::open(CacheConfig config) {
   QUIRE_TRY_ASSIGN(impl->sequences, SequenceTable::create({.sequence_count_max = settings.sequence_count_max,
                                                            .context_tokens_max = impl->context_tokens_max,
                                                            .page_tokens = impl->page_tokens,
-                                                           .extra_key_count_max = settings.extra_key_count_max}));
+                                                           .extra_key_count_max = settings.extra_key_count_max,
+                                                           .tree_tokens_max = settings.tree_tokens_max}));
   impl->release_queue = std::make_shared<ReleaseQueue>(settings.sequence_count_max);
 
-  // The largest step: every entry computes something, and begins and ends inside a page.
-  Impl::StepInFlight& step = impl->step;
-  step.entries.reserve(settings.sequence_count_max);
-  step.copies.reserve(settings.sequence_count_max);
-  step.append_slots.reserve(settings.step_tokens_max);
-  step.page_scratch.resize(std::max<std::size_t>(
-      (settings.step_tokens_max / impl->page_tokens) + (2 * std::size_t{settings.sequence_count_max}),
-      is_owned ? 0 : impl->pages_for(impl->context_tokens_max)));
+  QUIRE_TRY(impl->reserve_steps());
   return std::unique_ptr<Cache>(new Cache(std::move(impl)));
+}
+
+// Everything that steps and sequences will ever need.
+Status Cache::Impl::reserve_steps() {
+  const std::size_t sequence_count = config.sequence_count_max;
+  QUIRE_TRY_ASSIGN(planner, AttentionPlanner::create({.page_tokens = page_tokens,
+                                                      .sequence_count_max = config.sequence_count_max,
+                                                      .row_pages = sequences.row_pages(),
+                                                      .step_tokens_max = config.step_tokens_max,
+                                                      .steps_in_flight_max = config.steps_in_flight_max,
+                                                      .tree_tokens_max = config.tree_tokens_max,
+                                                      .page_tables = config.plan.page_tables,
+                                                      .cascade_levels_max = config.plan.cascade_levels_max}));
+  steps.resize(std::size_t{config.steps_in_flight_max} + 1);
+  for (StepInFlight& step : steps) step.parts.reserve(sequence_count);
+  step_order.reserve(config.steps_in_flight_max);
+  planning.reserve(sequence_count);
+  planner_entries.reserve(sequence_count);
+  copies.reserve(sequence_count);
+  // The largest step: every entry computes something, and begins and ends inside a page. Or a whole sequence at once.
+  page_scratch.resize(
+      std::max<std::size_t>((config.step_tokens_max / page_tokens) + (2 * sequence_count), sequences.row_pages()));
+  QUIRE_TRY_ASSIGN(moves, LazyArray<TokenMove>::create(sequence_count * config.tree_tokens_max));
+  move_indptr.reserve(sequence_count + 1);
+  move_indptr.assign(1, 0);
+  QUIRE_TRY(fenced.reserve(pool_page_count()));
+  if (config.saved_page_count > 0) {
+    QUIRE_TRY_ASSIGN(saved_pool, PagePool::create({.page_count = config.saved_page_count, .first_page = 1}));
+    QUIRE_TRY_ASSIGN(PoolGeometry saved,
+                     PoolGeometry::create(geometry.page(), {.page_count = config.saved_page_count + 1ULL}));
+    saved_geometry = std::make_unique<PoolGeometry>(std::move(saved));
+    if (memory != nullptr) {
+      QUIRE_TRY_ASSIGN(saved_memory, LazyMemory::reserve(saved_geometry->pool_bytes()));
+    }
+  }
+  return {};
 }
 
 void Cache::set_owner_thread() {
@@ -114,10 +144,7 @@ Status Cache::Impl::enter() {
                 "the cache was called from another thread than its owner's; call it from one thread, or hand it over "
                 "with set_owner_thread()");
   }
-  release_queue->drain([this](std::uint32_t index) {
-    sequences[index].is_dropped = true;
-    if (!sequences[index].is_planned) end_sequence(index);
-  });
+  release_queue->drain([this](std::uint32_t index) { drop_sequence(index); });
   return {};
 }
 
@@ -338,6 +365,7 @@ Status Cache::reset() {
     return fail(ErrorCode::Unavailable,
                 "live sequences: " + with_separators(impl.sequences.live_count()) + "; end them before reset()");
   }
+  impl.flush_moves();
   for (std::uint32_t i = 0; i < impl.keeps.size(); ++i) {
     if (impl.keeps[i].is_live) impl.end_keep(i);
   }
@@ -379,9 +407,12 @@ Status Cache::resize(std::uint32_t page_count) {
     return fail(ErrorCode::Unsupported,
                 "resize: the pool's memory is the engine's; open a new cache on the new memory");
   }
-  if (impl.step.is_planned) {
+  if (!impl.step_order.empty()) {
     return fail(ErrorCode::Unavailable,
-                "resize: step " + std::to_string(impl.step.number) + " is in flight; finish or abort it first");
+                "resize: step " + std::to_string(impl.step_at(0).number) + " is in flight; finish or abort it first");
+  }
+  if (impl.move_count() > 0 && impl.config.device.memory != DeviceMemory::Host) {
+    return fail(ErrorCode::Unavailable, "resize: moves of a committed tree are pending; plan a step first");
   }
   if (impl.pages_for(impl.context_tokens_max) > page_count) {
     return fail(ErrorCode::InvalidArgument, "resize: " + with_separators(page_count) +
@@ -392,6 +423,7 @@ Status Cache::resize(std::uint32_t page_count) {
   QUIRE_TRY_ASSIGN(PoolGeometry geometry,
                    PoolGeometry::create(impl.geometry.page(), {.page_count = std::uint64_t{page_count} + 1,
                                                                .byte_layout = impl.geometry.byte_layout()}));
+  QUIRE_TRY(impl.pool.check_resize(page_count));
   // Nothing that a user can see changes until the last call that can refuse has not.
   const bool has_memory = impl.config.device.memory == DeviceMemory::Host;
   const bool keeps_place = geometry.byte_layout() == ByteLayout::PageFirst;
@@ -399,6 +431,8 @@ Status Cache::resize(std::uint32_t page_count) {
   if (has_memory && !keeps_place) {
     QUIRE_TRY_ASSIGN(moved, LazyMemory::reserve(geometry.pool_bytes()));
   }
+  impl.flush_moves();
+  QUIRE_TRY(impl.fenced.reserve(std::max(page_count, impl.pool.page_count())));
   QUIRE_TRY(impl.tree->grow(page_count));
   const std::uint32_t old_page_count = impl.pool.page_count();
   if (Status status = impl.pool.resize(page_count); !status) {
@@ -438,6 +472,8 @@ Result<Stats> Cache::stats() const {
     stats.open_pages = impl.pool.count(PageState::Open);
     stats.sealed_pages = impl.pool.count(PageState::Sealed);
     stats.private_pages = impl.pool.count(PageState::Private);
+    stats.fenced_pages = impl.pool.count(PageState::Fenced);
+    stats.saved_pages = impl.saved_pool.page_count() - impl.saved_pool.free_count();
   } else {
     stats.sealed_pages = impl.offered.count(OfferedPages::State::Held);
     stats.free_pages = stats.page_count - stats.sealed_pages;
@@ -450,7 +486,9 @@ Result<Stats> Cache::stats() const {
   stats.key_space_count = impl.key_spaces.live_count();
   stats.sequence_count = impl.sequences.live_count();
   for (std::uint32_t i = 0; i < impl.sequences.capacity(); ++i) {
-    if (impl.sequences[i].state == SequenceSlot::State::Waiting) ++stats.waiting_sequence_count;
+    const SequenceSlot::State state = impl.sequences[i].state;
+    const bool is_waiting = state == SequenceSlot::State::Waiting || state == SequenceSlot::State::Saved;
+    if (is_waiting) ++stats.waiting_sequence_count;
   }
   return stats;
 }
@@ -471,78 +509,6 @@ Status Cache::visit_runs(const std::function<void(const RunView&)>& visit) const
 Result<std::span<ResidencyRecord>> Cache::read_residency(std::uint64_t first, std::span<ResidencyRecord> out) const {
   QUIRE_TRY(impl_->enter());
   return impl_->log.read(first, out);
-}
-
-Status Cache::check_invariants() const {
-  Impl& impl = *impl_;
-  QUIRE_TRY(impl.enter());
-  QUIRE_TRY(impl.tree->check_invariants());
-  const auto broken = [](const std::string& rule) { return fail(ErrorCode::Corrupt, "cache: " + rule); };
-  std::vector<std::uint32_t> users(impl.key_spaces.capacity());
-  std::uint64_t handles = 0;
-  std::uint64_t kept_pages = 0;
-  for (std::uint32_t i = 0; i < impl.sequences.capacity(); ++i) {
-    const SequenceSlot& slot = impl.sequences[i];
-    if (slot.state != SequenceSlot::State::Free) ++users[slot.key_space];
-    handles += (slot.pin ? 1 : 0) + (slot.partial_pin ? 1 : 0);
-  }
-  for (const Impl::KeepSlot& keep : impl.keeps) {
-    if (!keep.is_live) continue;
-    ++users[keep.key_space];
-    ++handles;
-    kept_pages += keep.page_count;
-  }
-  if (kept_pages != impl.kept_pages) return broken("the count of kept pages is wrong");
-  std::uint64_t pins = 0;
-  for (std::uint32_t i = 0; i < impl.key_spaces.capacity(); ++i) {
-    if (users[i] != impl.key_spaces[i].user_count) return broken("a key space's count of users is wrong");
-    if (!impl.key_spaces[i].is_live) continue;
-    impl.tree->for_each_run(impl.key_spaces[i].root, [&](const RunView& run) { pins += run.own_pin_count; });
-  }
-  if (pins != handles) return broken("the tree has pins that nobody holds");
-  if (impl.config.device.pool == DevicePool::External) {
-    QUIRE_TRY(impl.offered.check_invariants());
-    if (impl.offered.count(OfferedPages::State::Held) != impl.tree->page_count()) {
-      return broken("the held pages are not those of the tree");
-    }
-    return {};
-  }
-  QUIRE_TRY(impl.pool.check_invariants());
-  if (impl.pool.count(PageState::Sealed) != impl.tree->page_count()) {
-    return broken("the sealed pages are not those of the tree");
-  }
-  std::uint64_t open_pages = 0;
-  std::uint64_t private_pages = 0;
-  for (std::uint32_t i = 0; i < impl.sequences.capacity(); ++i) {
-    const SequenceSlot& slot = impl.sequences[i];
-    if (slot.state == SequenceSlot::State::Free) continue;
-    open_pages += slot.page_count - slot.settled_pages;
-    private_pages += slot.settled_pages - slot.shared_pages;
-    for (std::uint32_t p = 0; p < slot.page_count; ++p) {
-      const PageState state = impl.pool.state(impl.sequences.page_row(i)[p]);
-      const PageState wanted = p < slot.shared_pages    ? PageState::Sealed
-                               : p < slot.settled_pages ? PageState::Private
-                                                        : PageState::Open;
-      if (state != wanted) return broken("page " + std::to_string(p) + " of a sequence is in the wrong state");
-    }
-    if (slot.computed_tokens > slot.token_count) return broken("a sequence has computed more tokens than it has");
-    if (slot.pin && impl.tree->end_page(slot.pin.run()) != slot.shared_pages) {
-      return broken("a sequence's pin does not end where its shared pages do");
-    }
-    std::uint32_t end = slot.shared_pages;
-    for (RunId run = slot.pin ? slot.pin.run() : RunId::none(); end > 0; run = impl.tree->parent(run)) {
-      const std::span<const PageId> pages = impl.tree->view(run).pages;
-      end -= static_cast<std::uint32_t>(pages.size());
-      if (!std::ranges::equal(pages, impl.sequences.page_row(i).subspan(end, pages.size()))) {
-        return broken("a sequence's shared pages are not those of its path");
-      }
-    }
-  }
-  if (open_pages != impl.pool.count(PageState::Open)) return broken("open pages are not those of the sequences");
-  if (private_pages != impl.pool.count(PageState::Private)) {
-    return broken("private pages are not those of the sequences");
-  }
-  return {};
 }
 
 const CacheConfig& Cache::config() const {

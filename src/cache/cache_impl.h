@@ -6,6 +6,7 @@
 // single-threaded
 #pragma once
 
+#include <algorithm>
 #include <atomic>
 #include <memory>
 #include <optional>
@@ -13,9 +14,11 @@
 #include <thread>
 #include <vector>
 
+#include "attention/attention_planner.h"
 #include "base/lazy_array.h"
 #include "base/residency_log.h"
 #include "cache/key_space_table.h"
+#include "pool/fenced_pages.h"
 #include "pool/offered_pages.h"
 #include "pool/page_pool.h"
 #include "prefix/prefix_tree.h"
@@ -35,13 +38,34 @@ struct Cache::Impl {
     PrefixTree::Pin pin;
   };
 
+  /// One sequence's part of a step in flight, in the order of the call that planned it.
+  struct StepPart {
+    std::uint32_t index = 0;         // of the sequence
+    std::uint32_t position = 0;      // of its first query
+    std::uint32_t token_count = 0;   // known tokens, or such that will be; 0 when only the last token runs again
+    std::uint32_t draft_count = 0;   // drafts or tree tokens behind them
+    std::uint32_t new_pages = 0;     // taken from the pool
+    std::uint32_t first_column = 0;  // the row's page count before
+    std::uint32_t tree_before = 0;   // tree tokens before
+    bool is_tree = false;
+    bool copies_tail = false;
+    bool adopts_tail = false;
+    bool is_discarded = false;
+
+    [[nodiscard]] bool runs_again() const { return token_count + draft_count == 0; }
+    [[nodiscard]] std::uint32_t query_count() const { return runs_again() ? 1 : token_count + draft_count; }
+    /// Tokens computed once it is done, drafts and tree tokens not counted.
+    [[nodiscard]] std::uint32_t computed_end(std::uint32_t computed_tokens) const {
+      return token_count == 0 ? computed_tokens : position + token_count;
+    }
+  };
+
   struct StepInFlight {
     bool is_planned = false;
+    bool is_applied = false;  // its moves and copies, by apply_copies()
     std::uint64_t number = 0;
-    std::vector<AttentionPlanEntry> entries;
-    std::vector<std::int64_t> append_slots;
-    std::vector<PageCopy> copies;
-    std::vector<PageId> page_scratch;  // pages on their way into rows, and duplicates on their way out
+    std::vector<StepPart> parts;
+    AttentionPlan plan;
   };
 
   Impl(CacheConfig config_, PoolGeometry geometry_)
@@ -54,10 +78,13 @@ struct Cache::Impl {
   // Every public call begins with this: it refuses other threads, and ends sequences whose handles were dropped.
   [[nodiscard]] Status enter();
   [[nodiscard]] Status require(DevicePool pool, const char* call) const;
+  [[nodiscard]] Status reserve_steps();
 
   // Input.
   [[nodiscard]] Result<std::uint32_t> find_key_space(KeySpaceId id) const;
   [[nodiscard]] Result<std::uint32_t> find_sequence(const Sequence& sequence) const;
+  /// "sequence 12", for messages.
+  [[nodiscard]] static std::string name_of(std::uint32_t index) { return "sequence " + std::to_string(index); }
   /// Everything about a prompt but its tokens' values: those that match need no look.
   [[nodiscard]] Status check_prompt(const Prompt& prompt) const;
   [[nodiscard]] Status check_extra_keys(std::span<const ExtraKey> keys, TokenRange range) const;
@@ -77,23 +104,84 @@ struct Cache::Impl {
   [[nodiscard]] Retention retention_of(const SequenceSlot& slot) const {
     return {.priority = slot.priority, .expires_at = time_after(slot.ttl_ns)};
   }
-  [[nodiscard]] std::uint32_t pages_for(std::uint32_t token_count) const {
-    return static_cast<std::uint32_t>((std::uint64_t{token_count} + page_tokens - 1) / page_tokens);
+  [[nodiscard]] std::uint32_t pages_for(std::uint64_t token_count) const {
+    return static_cast<std::uint32_t>((token_count + page_tokens - 1) / page_tokens);
   }
-  [[nodiscard]] Status check_in_flight(const Step& asked) const;
-  [[nodiscard]] Status check_entries(std::span<const StepEntry> entries) const;
-  [[nodiscard]] std::uint32_t tokens_of(const StepEntry& entry, const SequenceSlot& slot) const;
+  [[nodiscard]] Result<std::uint32_t> add_sequence(std::uint32_t key_space);
+  [[nodiscard]] Admission start_running(std::uint32_t index);
   [[nodiscard]] Status check_new_tokens(const SequenceSlot& slot, std::span<const TokenId> tokens) const;
   void add_tokens(std::uint32_t index, std::span<const TokenId> tokens);
-  [[nodiscard]] Status check_distinct(std::span<const StepEntry> entries);
-  [[nodiscard]] Shortage measure(std::span<const StepEntry> entries);
-  [[nodiscard]] bool try_without_copies(std::span<const StepEntry> entries);
-  void unplan(std::span<const StepEntry> entries);
-  void plan_entry(std::uint32_t index, std::span<const PageId> new_pages);
-  void settle(std::uint32_t index);
-  void end_sequence(std::uint32_t index);
-  void end_step();
+  /// Refuses sequences that are not admitted, in a step, receiving or undecided: "fork: sequence 3 …".
+  [[nodiscard]] Result<std::uint32_t> find_quiet(const Sequence& sequence, const char* call) const;
+
+  // Planning. Parts are those of `planning`, one per entry.
+  [[nodiscard]] Status check_shape(const PlanShape& shape) const;
+  [[nodiscard]] Status check_entries(std::span<const StepEntry> entries);
+  [[nodiscard]] Status check_entry(const StepEntry& entry, std::uint32_t index) const;
+  [[nodiscard]] Status check_tree(const StepEntry& entry, std::uint32_t index) const;
+  [[nodiscard]] Shortage measure() const;
+  [[nodiscard]] StepPart make_part(const StepEntry& entry, std::uint32_t index) const;
+  /// Tokens that the sequence's row holds once the step has run.
+  [[nodiscard]] static std::uint64_t end_of(const SequenceSlot& slot, const StepPart& part) {
+    return std::uint64_t{slot.planned_end} + part.tree_before + part.token_count + part.draft_count;
+  }
+  [[nodiscard]] bool stores_page(const SequenceSlot& slot, const StepPart& part, std::uint32_t page) const;
+  [[nodiscard]] bool try_without_copies(std::span<const StepEntry> entries, const PlanShape& shape);
+  void plan_part(const StepEntry& entry, StepPart& part, std::span<const PageId> new_pages);
+  void add_planner_entry(const StepPart& part, std::uint32_t entry_index);
+  void unfence(std::uint32_t page_count);
   void make_room(std::uint32_t page_count);
+  /// Pages that can be taken: free, evictable, and those that only wait for moves which will have run by then.
+  [[nodiscard]] std::uint32_t available_pages() const {
+    return pool.free_count() + tree->evictable_pages() + (step_order.empty() ? fenced.count() : 0);
+  }
+
+  // Steps in flight, oldest first.
+  [[nodiscard]] Result<std::uint32_t> find_step(const Step& asked) const;  // its place in step_order
+  [[nodiscard]] StepInFlight& step_at(std::size_t place) { return steps[step_order[place]]; }
+  [[nodiscard]] Status check_result(const StepPart& part, const StepResult& result) const;
+  void finish_part(const StepPart& part, const StepResult& result);
+  void discard(StepPart& part, std::size_t place = 0);
+  void end_step(StepInFlight& step);
+  [[nodiscard]] bool is_applied(const StepInFlight& step) const;
+  void apply_moves_and_copies(StepInFlight& step);
+  void flush_moves();
+  void free_fenced();
+  [[nodiscard]] std::size_t move_count() const { return static_cast<std::size_t>(move_indptr.back()); }
+
+  // Sequences' pages.
+  void settle(std::uint32_t index);
+  void slide(std::uint32_t index);
+  void adopt_tails(std::uint32_t index, std::uint32_t first_page, std::uint32_t end_page);
+  void drop_tail(SequenceSlot& slot);
+  void truncate(std::uint32_t index, std::uint32_t computed_tokens);
+  void copy_sequence(std::uint32_t source_index, std::uint32_t index, std::uint32_t at);
+  void cut_extra_keys(std::uint32_t index);
+  void give_back_row(std::uint32_t index, std::uint32_t first_page);
+  void release_pages(std::uint32_t index);
+  [[nodiscard]] std::uint32_t keep_from(const SequenceSlot& slot, std::uint32_t computed_tokens) const;
+  [[nodiscard]] static std::uint32_t first_recent(const SequenceSlot& slot, std::uint32_t computed_tokens);
+  [[nodiscard]] Status check_held(const SequenceSlot& slot, std::uint32_t end) const;
+  [[nodiscard]] std::uint32_t publishable_tokens(const SequenceSlot& slot) const {
+    return std::min(slot.publish_tokens_max, slot.window_tokens > 0 ? slot.full_tokens : UINT32_MAX);
+  }
+  void give_back(std::span<const PageId> pages);
+  void drop_sequence(std::uint32_t index);
+  void end_sequence(std::uint32_t index);
+
+  // Preemption and transfers.
+  [[nodiscard]] std::uint32_t held_page_count(std::uint32_t index, std::uint32_t first_page = 0) const;
+  void save_pages(std::uint32_t index);
+  [[nodiscard]] Status restore_pages(std::uint32_t index);
+  void drop_saved(std::uint32_t index);
+  [[nodiscard]] Result<std::uint32_t> find_receiving(const Sequence& sequence, const char* call) const;
+  void list_cached_sends(std::uint32_t index);
+
+  // Rules, for check_invariants().
+  [[nodiscard]] Status check_users() const;
+  [[nodiscard]] Status check_sequence(std::uint32_t index) const;
+  [[nodiscard]] Status check_steps() const;
+  [[nodiscard]] Status check_owners() const;
 
   // Pages that leave the tree.
   void give_up(std::span<const PageId> pages);
@@ -130,7 +218,24 @@ struct Cache::Impl {
   TimeNs now = 0;
   TimeNs next_expiry = INT64_MAX;
 
-  StepInFlight step;
+  std::vector<StepInFlight> steps;        // one more than can be in flight: a plan outlives its step a while
+  std::vector<std::uint32_t> step_order;  // those in flight
+  std::uint32_t next_step = 0;            // where the search for a place begins
+  std::uint64_t step_number = 0;          // of the last one planned
+  std::uint64_t plan_mark = 0;
+  std::vector<StepPart> planning;
+  std::vector<PlannerEntry> planner_entries;
+  std::vector<PageCopy> copies;
+  std::vector<PageId> page_scratch;  // pages on their way into rows, and duplicates on their way out
+  LazyArray<TokenMove> moves;        // of trees committed since the last plan
+  std::vector<std::int32_t> move_indptr;
+  std::uint64_t sharing_version = 0;  // grows when the leading pages of a sequence change
+  AttentionPlanner planner;
+  FencedPages fenced;
+  PagePool saved_pool;
+  std::unique_ptr<PoolGeometry> saved_geometry;  // null without saved pages
+  LazyMemory saved_memory;
+
   Stats counters;  // the counting half; levels are read when asked for
 };
 

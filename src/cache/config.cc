@@ -32,16 +32,26 @@ Status CacheConfig::validate() const {
   }
   QUIRE_TRY(require_positive(sequence_count_max, "sequence_count_max", "no request could begin"));
   QUIRE_TRY(require_positive(step_tokens_max, "step_tokens_max", "no step could compute anything"));
+  QUIRE_TRY(require_positive(steps_in_flight_max, "steps_in_flight_max", "no step could be planned"));
+  QUIRE_TRY(
+      require_positive(plan.cascade_levels_max, "plan.cascade_levels_max", "every plan has one level; 1 is usual"));
   QUIRE_TRY(require_positive(key_space_count_max, "key_space_count_max", "every request belongs to one"));
   // These are set aside as a whole when the cache opens, so a slip of the hand would take gigabytes.
   QUIRE_TRY(require_at_most(sequence_count_max, 1U << 20U, "sequence_count_max"));
   QUIRE_TRY(require_at_most(step_tokens_max, 1U << 24U, "step_tokens_max"));
   QUIRE_TRY(require_at_most(key_space_count_max, 1U << 20U, "key_space_count_max"));
+  QUIRE_TRY(require_at_most(steps_in_flight_max, 64, "steps_in_flight_max"));
+  QUIRE_TRY(require_at_most(tree_tokens_max, 1U << 16U, "tree_tokens_max"));
+  QUIRE_TRY(require_at_most(plan.cascade_levels_max, 64, "plan.cascade_levels_max"));
   QUIRE_TRY(require_at_most(keep_count_max, 1U << 20U, "keep_count_max"));
   QUIRE_TRY(require_at_most(residency_record_count_max, 1U << 20U, "residency_record_count_max"));
   if (layout.groups().size() != 1) {
     return fail(ErrorCode::Unsupported, "layout '" + layout.name() + "' has " + std::to_string(layout.groups().size()) +
                                             " cache groups; a cache holds one group so far");
+  }
+  if (plan.page_tables == PageTables::Block && plan.cascade_levels_max > 1) {
+    return fail(ErrorCode::InvalidArgument, "plan.cascade_levels_max is " + std::to_string(plan.cascade_levels_max) +
+                                                ", but block tables have one level: use Rows or Csr, or 1");
   }
   if (partial_reuse_min_tokens == 0U) {
     return fail(ErrorCode::InvalidArgument,

@@ -49,7 +49,7 @@ Result<OfferOutcome> Cache::offer(KeySpaceId key_space, const Offer& offer) {
   }
   if (!adopts) return OfferOutcome{.prefix_pages = match.page_count};
 
-  const std::span<PageId> pages = std::span(impl.step.page_scratch).first(offer.page_ids.size() - duplicates);
+  const std::span<PageId> pages = std::span(impl.page_scratch).first(offer.page_ids.size() - duplicates);
   std::ranges::copy(offer.page_ids.subspan(duplicates), pages.begin());
   PrefixTree::Pin pin = tree.pin(match);
   const std::uint32_t known = tree.insert(pin, key, pages, {pages}, {.cause = ResidencyCause::Offered});

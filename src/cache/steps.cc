@@ -1,12 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Cache: sequences and steps.
+// Cache: planning steps. Every check comes first; from the moment pages are taken nothing fails.
 #include <algorithm>
-#include <cstring>
 
 #include "base/check.h"
 #include "cache/cache_impl.h"
-#include "kernels/copy_page_part.h"
 #include "layout/text.h"
 #include "quire/cache.h"
 
@@ -14,139 +12,39 @@ namespace quire {
 
 namespace {
 
-void clear_plan(SequenceSlot& slot) {
-  slot.is_planned = false;
-  slot.planned_tokens = 0;
-  slot.planned_pages = 0;
+tl::unexpected<Error> bad_entry(std::size_t i, const std::string& what) {
+  return fail(ErrorCode::InvalidArgument, "entry " + std::to_string(i) + ": " + what);
+}
+
+std::uint32_t draft_count_of(const StepEntry& entry) {
+  return entry.tree_parents.empty() ? entry.draft_count : static_cast<std::uint32_t>(entry.tree_parents.size());
 }
 
 }  // namespace
 
-Result<Sequence> Cache::begin(KeySpaceId key_space, const Prompt& prompt, const SequenceOptions& options) {
-  Impl& impl = *impl_;
-  QUIRE_TRY(impl.enter());
-  QUIRE_TRY(impl.require(DevicePool::Owned, "begin"));
-  QUIRE_TRY_ASSIGN(const std::uint32_t space, impl.find_key_space(key_space));
-  QUIRE_TRY(impl.check_prompt(prompt));
-  QUIRE_TRY(Impl::check_ttl(options.ttl_ns));
-  QUIRE_TRY_ASSIGN(const PrefixTree::Match match, impl.match(space, prompt, options));
-  const std::optional<std::uint32_t> index = impl.sequences.try_add();
-  if (!index) {
-    return fail(ErrorCode::Unavailable, "all " + with_separators(impl.sequences.capacity()) +
-                                            " sequences are live; end one, or raise sequence_count_max");
-  }
+// Checks
 
-  const auto token_count = static_cast<std::uint32_t>(prompt.tokens.size());
-  SequenceSlot& slot = impl.sequences[*index];
-  slot.state = SequenceSlot::State::Waiting;
-  slot.key_space = space;
-  slot.prompt_tokens = token_count;
-  slot.token_count = token_count;
-  slot.match_tokens_max = options.match_tokens_max.value_or(UINT32_MAX);
-  slot.may_use_cache = options.use_cache;
-  slot.publish_tokens_max = options.publish == Publish::All      ? UINT32_MAX
-                            : options.publish == Publish::Prompt ? token_count
-                                                                 : 0;
-  slot.priority = options.priority;
-  slot.ttl_ns = options.ttl_ns.value_or(INT64_MAX);
-  slot.extra_key_count = static_cast<std::uint32_t>(prompt.extra_keys.size());
-  std::memcpy(impl.sequences.token_row(*index).data(), prompt.tokens.data(), prompt.tokens.size_bytes());
-  std::ranges::copy(prompt.extra_keys, impl.sequences.extra_key_row(*index).begin());
-  slot.soft_pin = impl.tree->soft_pin(match);
-  ++impl.key_spaces[space].user_count;
-  impl.key_spaces.touch(space);
-  ++impl.counters.begun_sequence_count;
-  return Sequence(impl.release_queue, {*index, slot.generation});
-}
-
-Result<std::uint32_t> Cache::Impl::find_sequence(const Sequence& sequence) const {
-  if (sequence.queue_ == release_queue) {
-    if (const auto index = sequences.find(sequence.id())) return *index;
-  }
-  return fail(ErrorCode::InvalidArgument, sequence ? "this sequence belongs to another cache"
-                                                   : "this sequence has ended, or the handle was never begun");
-}
-
-Result<Admission> Cache::admit(const Sequence& sequence) {
-  Impl& impl = *impl_;
-  QUIRE_TRY(impl.enter());
-  QUIRE_TRY_ASSIGN(const std::uint32_t index, impl.find_sequence(sequence));
-  SequenceSlot& slot = impl.sequences[index];
-  if (slot.state != SequenceSlot::State::Waiting) {
-    return fail(ErrorCode::InvalidArgument, "this sequence was admitted before");
-  }
-  // A key space that was dropped while the sequence waited has nothing to offer it.
-  const KeySpaceTable::Entry& space = impl.key_spaces[slot.key_space];
-  const bool may_match = slot.may_use_cache && !space.is_retired;
-  const std::uint32_t tokens_max = may_match ? std::min(slot.token_count, slot.match_tokens_max) : 0;
-  const PrefixTree::Match match = impl.tree->match(space.root, impl.sequences.key(index, tokens_max));
-
-  slot.partial_tokens = impl.usable_partial(match);
-  if (slot.partial_tokens > 0) {
-    slot.partial_page = impl.tree->partial_page(match);
-    slot.partial_pin = impl.tree->pin_partial(match);
-  }
-  impl.tree->copy_pages(match, 0, impl.sequences.page_row(index));
-  slot.pin = impl.tree->pin(match, impl.retention_of(slot));
-  slot.soft_pin.reset();
-  slot.state = SequenceSlot::State::Running;
-  slot.shared_pages = match.page_count;
-  slot.settled_pages = match.page_count;
-  slot.page_count = match.page_count;
-  slot.computed_tokens = (match.page_count * impl.page_tokens) + slot.partial_tokens;
-
-  ++impl.counters.admitted_sequence_count;
-  impl.counters.prompt_tokens += slot.token_count;
-  impl.counters.hit_tokens += slot.computed_tokens;
-  impl.counters.partial_hit_tokens += slot.partial_tokens;
-  return Admission{.matched_tokens = slot.computed_tokens, .partial_tokens = slot.partial_tokens};
-}
-
-std::uint32_t Cache::Impl::pending_tokens(const SequenceSlot& slot) const {
-  if (slot.state == SequenceSlot::State::Holding) return 0;  // the engine computes, quire only holds
-  const std::uint32_t missing = slot.token_count - slot.computed_tokens;
-  // Somebody has to ask the model what comes after a prompt that was found whole.
-  return missing == 0 && !slot.has_run ? 1 : missing;
-}
-
-std::uint32_t Cache::Impl::tokens_of(const StepEntry& entry, const SequenceSlot& slot) const {
-  return entry.token_count == 0 ? pending_tokens(slot) : entry.token_count;
-}
-
-Result<SequenceView> Cache::view(const Sequence& sequence) const {
-  Impl& impl = *impl_;
-  QUIRE_TRY(impl.enter());
-  QUIRE_TRY_ASSIGN(const std::uint32_t index, impl.find_sequence(sequence));
-  const SequenceSlot& slot = impl.sequences[index];
-  return SequenceView{.is_waiting = slot.state == SequenceSlot::State::Waiting,
-                      .is_planned = slot.is_planned,
-                      .token_count = slot.token_count,
-                      .computed_tokens = slot.computed_tokens,
-                      .pending_tokens = impl.pending_tokens(slot),
-                      .pages = impl.sequences.page_row(index).first(slot.page_count)};
-}
-
-// Steps
-
-Status Cache::Impl::check_entries(std::span<const StepEntry> entries) const {
-  const auto bad = [](std::size_t i, const std::string& what) {
-    return fail(ErrorCode::InvalidArgument, "entry " + std::to_string(i) + ": " + what);
-  };
+Status Cache::Impl::check_entries(std::span<const StepEntry> entries) {
   if (entries.empty()) return fail(ErrorCode::InvalidArgument, "a step has at least one entry");
+  ++plan_mark;
   std::uint64_t step_tokens = 0;
+  planning.clear();
   for (std::size_t i = 0; i < entries.size(); ++i) {
-    if (entries[i].sequence == nullptr) return bad(i, "its sequence is null");
+    if (entries[i].sequence == nullptr) return bad_entry(i, "its sequence is null");
     const Result<std::uint32_t> index = find_sequence(*entries[i].sequence);
-    if (!index) return bad(i, index.error().message);
-    const SequenceSlot& slot = sequences[*index];
-    if (slot.state != SequenceSlot::State::Running) return bad(i, "its sequence is waiting; admit it first");
-    const std::uint32_t pending = pending_tokens(slot);
-    if (pending == 0) return bad(i, "its sequence has no pending tokens; finish_step or append brings new ones");
-    if (entries[i].token_count > pending) {
-      return bad(i, "token_count is " + with_separators(entries[i].token_count) + ", but the sequence has " +
-                        with_separators(pending) + " pending tokens");
+    if (!index) return bad_entry(i, index.error().message);
+    SequenceSlot& slot = sequences[*index];
+    if (slot.plan_mark == plan_mark) return bad_entry(i, name_of(*index) + " is in the step already");
+    slot.plan_mark = plan_mark;
+    if (const Status status = check_entry(entries[i], *index); !status) {
+      return fail(status.error().code, "entry " + std::to_string(i) + ": " + status.error().message);
     }
-    step_tokens += tokens_of(entries[i], slot);
+    const StepPart& part = planning.emplace_back(make_part(entries[i], *index));
+    if (end_of(slot, part) > context_tokens_max) {
+      return bad_entry(i, name_of(*index) + " would have " + with_separators(end_of(slot, part)) +
+                              " tokens; context_tokens_max is " + with_separators(context_tokens_max));
+    }
+    step_tokens += part.query_count();
   }
   if (step_tokens > config.step_tokens_max) {
     return fail(ErrorCode::InvalidArgument, "the step computes " + with_separators(step_tokens) +
@@ -156,324 +54,336 @@ Status Cache::Impl::check_entries(std::span<const StepEntry> entries) const {
   return {};
 }
 
-// Marks the sequences to find one that is there twice, and takes the marks back.
-Status Cache::Impl::check_distinct(std::span<const StepEntry> entries) {
-  std::size_t marked = 0;
-  while (marked < entries.size() && !sequences[entries[marked].sequence->id().index].is_planned) {
-    sequences[entries[marked++].sequence->id().index].is_planned = true;
+Status Cache::Impl::check_entry(const StepEntry& entry, std::uint32_t index) const {
+  const SequenceSlot& slot = sequences[index];
+  const auto bad = [&](const std::string& what) {
+    return fail(ErrorCode::InvalidArgument, name_of(index) + " " + what);
+  };
+  if (slot.state != SequenceSlot::State::Running) {
+    return bad(slot.is_preempted ? "is preempted; resume it first" : "is waiting; admit it first");
   }
-  unplan(entries.first(marked));
-  if (marked == entries.size()) return {};
-  return fail(ErrorCode::InvalidArgument, "entry " + std::to_string(marked) + ": its sequence is in the step already");
+  if (slot.is_receiving) return bad("is receiving tokens; finish_receive or abort_receive comes first");
+  if (slot.has_draft || (slot.tree_count > 0 && slot.steps_in_flight > 0)) {
+    return fail(ErrorCode::Unavailable,
+                name_of(index) + " has undecided tokens in a step in flight; finish that step first");
+  }
+  const bool is_tree = !entry.tree_parents.empty();
+  if (slot.tree_count > 0 && !is_tree) {
+    return bad("has " + std::to_string(slot.tree_count) +
+               " undecided tree tokens: commit_tree decides, or give it more of the tree");
+  }
+  const std::uint32_t draft_count = draft_count_of(entry);
+  const std::uint32_t missing = slot.token_count - std::min(slot.token_count, slot.planned_end);
+  const std::uint32_t pending = pending_tokens(slot);
+  if (draft_count == 0 && pending == 0 && slot.steps_in_flight == 0) {
+    return bad("has no pending tokens; finish_step or append brings new ones");
+  }
+  if (slot.steps_in_flight == 0 && entry.token_count > pending) {
+    return bad("has " + with_separators(pending) + " pending tokens, but token_count is " +
+               with_separators(entry.token_count));
+  }
+  // Without known tokens, the least is one that a step in flight brings.
+  const std::uint32_t wanted = std::max(entry.token_count, missing > 0 ? 0U : 1U);
+  if (slot.steps_in_flight > 0 &&
+      std::uint64_t{slot.planned_end} + wanted > std::uint64_t{slot.token_count} + slot.steps_in_flight) {
+    return bad("has " + with_separators(pending) + " pending tokens, and its " + std::to_string(slot.steps_in_flight) +
+               " steps in flight bring one each, less what is planned already; token_count is " +
+               with_separators(entry.token_count));
+  }
+  if (draft_count > 0) {
+    if (is_tree && entry.draft_count > 0) return bad("has both draft_count and tree_parents: give one of them");
+    if (slot.send_run_count > 0) return bad("is marked for sending: tokens that may be rejected cannot be sent");
+    if (missing == 0 && pending == 1) return bad("runs its last token again: plan that without drafts first");
+    if (entry.token_count != 0 && (entry.token_count < missing || slot.tree_count > 0)) {
+      return bad("has drafts, which stand behind all pending tokens: leave token_count at 0");
+    }
+    if (is_tree) QUIRE_TRY(check_tree(entry, index));
+  }
+  return {};
 }
 
-Result<PlanOutcome> Cache::plan_step(std::span<const StepEntry> entries) {
+Status Cache::Impl::check_tree(const StepEntry& entry, std::uint32_t index) const {
+  const std::uint32_t before = sequences[index].tree_count;
+  const std::size_t count = before + entry.tree_parents.size();
+  if (count > config.tree_tokens_max) {
+    return fail(ErrorCode::InvalidArgument, name_of(index) + " would have " + with_separators(count) +
+                                                " undecided tree tokens; tree_tokens_max is " +
+                                                with_separators(config.tree_tokens_max));
+  }
+  for (std::size_t i = 0; i < entry.tree_parents.size(); ++i) {
+    const std::int32_t parent = entry.tree_parents[i];
+    if (parent >= -1 && parent < static_cast<std::int64_t>(before + i)) continue;
+    return fail(ErrorCode::InvalidArgument,
+                name_of(index) + ": the parent of tree token " + std::to_string(before + i) + " is " +
+                    std::to_string(parent) + ": parents stand before their children, and -1 is the last known token");
+  }
+  return {};
+}
+
+Status Cache::Impl::check_shape(const PlanShape& shape) const {
+  if (shape == PlanShape{}) return {};
+  std::uint64_t tokens = 0;
+  std::uint32_t columns = 0;
+  for (const StepPart& part : planning) {
+    const SequenceSlot& slot = sequences[part.index];
+    tokens += part.query_count();
+    columns = std::max(columns, pages_for(end_of(slot, part)));
+  }
+  const auto check = [](const char* name, std::uint64_t asked, std::uint64_t needed, std::uint64_t most) -> Status {
+    if (asked >= needed && asked <= most) return {};
+    return fail(ErrorCode::InvalidArgument, "shape." + std::string(name) + " is " + with_separators(asked) +
+                                                ": this step needs " + with_separators(needed) + ", and the most is " +
+                                                with_separators(most));
+  };
+  QUIRE_TRY(check("entries", shape.entries, planning.size(), config.sequence_count_max));
+  QUIRE_TRY(check("tokens", shape.tokens, tokens, config.step_tokens_max));
+  if (config.plan.page_tables == PageTables::Block) {
+    QUIRE_TRY(check("columns", shape.columns, columns, sequences.row_pages()));
+  }
+  return {};
+}
+
+// What a step adds to a sequence
+
+Cache::Impl::StepPart Cache::Impl::make_part(const StepEntry& entry, std::uint32_t index) const {
+  const SequenceSlot& slot = sequences[index];
+  const std::uint32_t missing = slot.token_count - std::min(slot.token_count, slot.planned_end);
+  StepPart part{.index = index,
+                .draft_count = draft_count_of(entry),
+                .first_column = slot.page_count,
+                .tree_before = slot.tree_count,
+                .is_tree = !entry.tree_parents.empty()};
+  const bool runs_again = missing == 0 && slot.steps_in_flight == 0 && part.draft_count == 0;
+  if (!runs_again && slot.tree_count == 0) {
+    // Without known tokens, the one that the steps in flight will bring.
+    const std::uint32_t all = missing > 0 ? missing : std::min(slot.steps_in_flight, 1U);
+    part.token_count =
+        part.draft_count > 0 || entry.token_count == 0 ? std::max(all, entry.token_count) : entry.token_count;
+  }
+  part.position = runs_again ? slot.computed_tokens - 1 : slot.planned_end + slot.tree_count;
+  if (slot.tail_tokens > 0 && !slot.tail_is_planned) {
+    // The last owner of a page needs no copy of it.
+    part.adopts_tail = !slot.tail_pin && !pool.is_shared(slot.tail_source);
+    part.copies_tail = !part.adopts_tail;
+  }
+  const std::uint32_t end_page = pages_for(end_of(slot, part));
+  for (std::uint32_t page = slot.page_count; page < end_page; ++page) {
+    if (stores_page(slot, part, page)) ++part.new_pages;
+  }
+  if (part.adopts_tail) --part.new_pages;
+  return part;
+}
+
+// Pages that the window will have left when the step is done are not taken at all, unless they begin with tokens
+// computed before, which the step itself reads.
+bool Cache::Impl::stores_page(const SequenceSlot& slot, const StepPart& part, std::uint32_t page) const {
+  if (slot.window_tokens == 0 || page < pages_for(slot.sink_tokens)) return true;
+  if (std::uint64_t{page} * page_tokens < slot.planned_end) return true;
+  return std::uint64_t{page + 1} * page_tokens > keep_from(slot, slot.planned_end + part.token_count);
+}
+
+std::uint32_t Cache::Impl::pending_tokens(const SequenceSlot& slot) const {
+  if (slot.state == SequenceSlot::State::Holding || slot.is_receiving) return 0;
+  const std::uint32_t missing = slot.token_count - std::min(slot.token_count, slot.planned_end);
+  if (missing > 0) return missing;
+  // Somebody has to ask the model what comes after a prompt that was found whole.
+  const bool runs_again = !slot.has_run && slot.token_count > 0 && slot.steps_in_flight == 0 && !slot.is_undecided();
+  return runs_again ? 1 : 0;
+}
+
+// Planning
+
+Result<PlanOutcome> Cache::plan_step(std::span<const StepEntry> entries, const PlanShape& shape) {
   Impl& impl = *impl_;
   QUIRE_TRY(impl.enter());
   QUIRE_TRY(impl.require(DevicePool::Owned, "plan_step"));
-  if (impl.step.is_planned) {
+  if (impl.step_order.size() == impl.config.steps_in_flight_max) {
     return fail(ErrorCode::Unavailable,
-                "step " + std::to_string(impl.step.number) + " is in flight; finish or abort it first");
+                "step " + std::to_string(impl.step_at(0).number) + " is in flight, and " +
+                    std::to_string(impl.step_order.size()) + " in all; steps_in_flight_max is " +
+                    std::to_string(impl.config.steps_in_flight_max) + ": finish or abort one first");
   }
   QUIRE_TRY(impl.check_entries(entries));
-  QUIRE_TRY(impl.check_distinct(entries));
-  const Shortage needs = impl.measure(entries);
-  if (needs.pages_needed > needs.pages_available && !impl.try_without_copies(entries)) {
-    impl.unplan(entries);
+  QUIRE_TRY(impl.check_shape(shape));
+  const Shortage needs = impl.measure();
+  if (needs.pages_needed > needs.pages_available && !impl.try_without_copies(entries, shape)) {
     ++impl.counters.short_plan_count;
     return PlanOutcome{.step = std::nullopt, .shortage = needs};
   }
 
   // From here on nothing fails.
+  const std::uint64_t number = ++impl.step_number;
   std::uint32_t page_count = 0;
-  for (const StepEntry& entry : entries) page_count += impl.sequences[entry.sequence->id().index].planned_pages;
+  for (const Impl::StepPart& part : impl.planning) page_count += part.new_pages;
+  impl.unfence(page_count);
   impl.make_room(page_count);
-  const std::span<PageId> new_pages = std::span(impl.step.page_scratch).first(page_count);
+  const std::span<PageId> new_pages = std::span(impl.page_scratch).first(page_count);
   QUIRE_CHECK(impl.pool.try_allocate(new_pages), "pages that were counted are not there");
-  impl.step.entries.clear();
-  impl.step.append_slots.clear();
-  impl.step.copies.clear();
+
+  impl.copies.clear();
+  impl.planner_entries.clear();
   std::size_t used = 0;
-  for (const StepEntry& entry : entries) {
-    const std::uint32_t index = entry.sequence->id().index;
-    const std::uint32_t count = impl.sequences[index].planned_pages;
-    impl.plan_entry(index, new_pages.subspan(used, count));
-    used += count;
+  for (std::size_t i = 0; i < entries.size(); ++i) {
+    Impl::StepPart& part = impl.planning[i];
+    impl.plan_part(entries[i], part, new_pages.subspan(used, part.new_pages));
+    used += part.new_pages;
+    impl.add_planner_entry(part, static_cast<std::uint32_t>(i));
   }
-  impl.step.is_planned = true;
-  ++impl.step.number;
+  // The place that has been free for longest, or nearly: plans may outlive their steps a little.
+  const auto step_count = static_cast<std::uint32_t>(impl.steps.size());
+  std::uint32_t place = impl.next_step;
+  while (impl.steps[place].is_planned) place = (place + 1) % step_count;
+  impl.next_step = (place + 1) % step_count;
+  Impl::StepInFlight& step = impl.steps[place];
+  step.is_planned = true;
+  step.is_applied = false;
+  step.number = number;
+  step.parts.swap(impl.planning);
+  step.plan = impl.planner.build({.entries = impl.planner_entries,
+                                  .shape = shape,
+                                  .copies = impl.copies,
+                                  .moves = {impl.moves.data(), impl.move_count()},
+                                  .move_indptr = impl.move_indptr,
+                                  .sharing_version = impl.sharing_version,
+                                  .buffer_index = place});
+  impl.move_indptr.resize(1);
+  impl.step_order.push_back(place);
   ++impl.counters.planned_step_count;
-  return PlanOutcome{.step = Step{.number = impl.step.number,
-                                  .plan = {.copies = impl.step.copies,
-                                           .entries = impl.step.entries,
-                                           .append_slots = impl.step.append_slots}},
-                     .shortage = {}};
+  return PlanOutcome{.step = Step{.number = number, .plan = step.plan}, .shortage = {}};
 }
 
-// Notes in each entry's sequence what the step adds to it, and sums up.
-Shortage Cache::Impl::measure(std::span<const StepEntry> entries) {
-  Shortage needs{.pages_available = pool.free_count() + tree->evictable_pages()};
+Shortage Cache::Impl::measure() const {
+  Shortage needs{.pages_available = available_pages(), .pages_returning = step_order.empty() ? 0 : fenced.count()};
   std::uint64_t needed = 0;
-  for (const StepEntry& entry : entries) {
-    SequenceSlot& slot = sequences[entry.sequence->id().index];
-    const bool runs_again = slot.computed_tokens == slot.token_count;
-    slot.is_planned = true;
-    slot.planned_tokens = runs_again ? 0 : tokens_of(entry, slot);
-    slot.planned_pages = pages_for(slot.computed_tokens + slot.planned_tokens) - slot.page_count;
-    needed += slot.planned_pages;
+  for (const StepPart& part : planning) {
+    needed += part.new_pages;
     if (needed <= needs.pages_available) ++needs.entries_that_fit;
   }
   needs.pages_needed = static_cast<std::uint32_t>(needed);
   return needs;
 }
 
-void Cache::Impl::unplan(std::span<const StepEntry> entries) {
-  for (const StepEntry& entry : entries) clear_plan(sequences[entry.sequence->id().index]);
-}
-
-// A pending copy pins its source, with the run that holds it. When pages are short, what it saves is worth less than
-// the pages: without this, a lone sequence could wait for ever for pages that only it holds. Gives up the copies of all
-// sequences that have not run yet if that makes the step fit; otherwise everything stays as it was.
-bool Cache::Impl::try_without_copies(std::span<const StepEntry> entries) {
-  const auto for_each_copying = [this](const auto& visit) {
-    for (std::uint32_t i = 0; i < sequences.capacity(); ++i) {
-      if (sequences[i].partial_pin) visit(sequences[i]);
-    }
+// A tail that waits to be copied pins its source, with the run that holds it. When pages are short, what it saves is
+// worth less than the pages: without this, a lone sequence could wait for ever for pages that only it holds. Gives up
+// the tails of all sequences that can compute them again if that makes the step fit; otherwise everything stays as it
+// was.
+bool Cache::Impl::try_without_copies(std::span<const StepEntry> entries, const PlanShape& shape) {
+  const auto can_revoke = [](const SequenceSlot& slot) {
+    // Behind a window that has moved, tokens computed again would see less than they did.
+    const bool sees_all = slot.window_tokens == 0 || slot.computed_tokens <= slot.window_tokens;
+    return slot.tail_pin && !slot.tail_is_planned && sees_all && !slot.is_undecided();
   };
-  for_each_copying([&](SequenceSlot& slot) {
-    slot.revoked_run = slot.partial_pin.run();
-    slot.partial_pin.reset();
-    slot.computed_tokens -= slot.partial_tokens;
-  });
-  const auto for_each_revoked = [this](const auto& visit) {
-    for (std::uint32_t i = 0; i < sequences.capacity(); ++i) {
-      if (!sequences[i].revoked_run.is_none()) visit(sequences[i]);
-    }
-  };
+  for (std::uint32_t i = 0; i < sequences.capacity(); ++i) {
+    SequenceSlot& slot = sequences[i];
+    if (!can_revoke(slot)) continue;
+    slot.revoked_run = slot.tail_pin.run();
+    slot.tail_pin.reset();
+    slot.computed_tokens -= slot.tail_tokens;
+    slot.planned_end = slot.computed_tokens;
+    slot.revoked_tokens = std::exchange(slot.tail_tokens, 0);
+  }
   std::uint64_t step_tokens = 0;
-  const Shortage needs = measure(entries);
-  for (const StepEntry& entry : entries) step_tokens += tokens_of(entry, sequences[entry.sequence->id().index]);
-  const bool fits = needs.pages_needed <= needs.pages_available && step_tokens <= config.step_tokens_max;
-  for_each_revoked([&](SequenceSlot& slot) {
-    if (fits) {
-      counters.hit_tokens -= slot.partial_tokens;
-      counters.partial_hit_tokens -= slot.partial_tokens;
-      slot.partial_tokens = 0;
+  for (std::size_t i = 0; i < entries.size(); ++i) {
+    planning[i] = make_part(entries[i], planning[i].index);
+    step_tokens += planning[i].query_count();
+  }
+  const Shortage needs = measure();
+  const std::uint32_t tokens_max = shape.tokens > 0 ? shape.tokens : config.step_tokens_max;
+  const bool fits = needs.pages_needed <= needs.pages_available && step_tokens <= tokens_max;
+  for (std::uint32_t i = 0; i < sequences.capacity(); ++i) {
+    SequenceSlot& slot = sequences[i];
+    if (slot.revoked_tokens == 0) continue;
+    if (!fits) {
+      slot.tail_pin = tree->pin_run(slot.revoked_run);
+      slot.tail_tokens = slot.revoked_tokens;
+      slot.computed_tokens += slot.tail_tokens;
+      slot.planned_end = slot.computed_tokens;
     } else {
-      slot.partial_pin = tree->pin_run(slot.revoked_run);
-      slot.computed_tokens += slot.partial_tokens;
+      slot.send_cached_end = std::min(slot.send_cached_end, slot.computed_tokens);
+      if (std::exchange(slot.tail_is_hit, false)) {
+        counters.hit_tokens -= slot.revoked_tokens;
+        counters.partial_hit_tokens -= slot.revoked_tokens;
+      }
     }
     slot.revoked_run = RunId::none();
-  });
+    slot.revoked_tokens = 0;
+  }
   return fits;
+}
+
+// Pages that wait only for moves which come with this very plan can be written by it: moves run first. The others stay,
+// for calls that hand out pages to be written at any time.
+void Cache::Impl::unfence(std::uint32_t page_count) {
+  if (!step_order.empty()) return;
+  while (pool.free_count() < page_count && fenced.count() > 0) {
+    const PageId page = fenced.pop();
+    pool.release({&page, 1});
+  }
 }
 
 void Cache::Impl::make_room(std::uint32_t page_count) {
   if (page_count > pool.free_count()) evict(page_count - pool.free_count());
 }
 
-void Cache::Impl::plan_entry(std::uint32_t index, std::span<const PageId> new_pages) {
-  SequenceSlot& slot = sequences[index];
-  const std::span<PageId> row = sequences.page_row(index);
-  std::ranges::copy(new_pages, row.begin() + slot.page_count);
-  slot.page_count += slot.planned_pages;
-  if (slot.partial_tokens > 0) {
-    step.copies.push_back({.source = slot.partial_page,
-                           .target = row[slot.computed_tokens / page_tokens],
-                           .token_count = slot.partial_tokens});
+void Cache::Impl::plan_part(const StepEntry& entry, StepPart& part, std::span<const PageId> new_pages) {
+  SequenceSlot& slot = sequences[part.index];
+  const std::span<PageId> row = sequences.page_row(part.index);
+  slot.changed_column = std::min(slot.changed_column, slot.page_count);
+  std::uint32_t page = slot.page_count;
+  slot.page_count = std::max(slot.page_count, pages_for(end_of(slot, part)));
+  if (part.adopts_tail) {
+    pool.reopen(slot.tail_source);
+    row[page++] = slot.tail_source;
+    part.first_column = page;  // the page is the sequence's own from here on, whatever becomes of the step
+    slot.tail_tokens = 0;
+    slot.tail_is_hit = false;
   }
-
-  const bool runs_again = slot.planned_tokens == 0;
-  const std::uint32_t token_count = runs_again ? 1 : slot.planned_tokens;
-  const std::uint32_t position = runs_again ? slot.computed_tokens - 1 : slot.computed_tokens;
-  const std::uint32_t context_tokens = slot.computed_tokens + slot.planned_tokens;
-  const std::size_t first_slot = step.append_slots.size();
-  if (runs_again) {
-    step.append_slots.push_back(kNoSlot);
+  std::size_t taken = 0;
+  for (; page < slot.page_count; ++page) {
+    row[page] = stores_page(slot, part, page) ? new_pages[taken++] : kNullPage;
+  }
+  if (part.copies_tail) {
+    copies.push_back({.source = slot.tail_source, .target = row[slot.tail_page], .token_count = slot.tail_tokens});
+    slot.tail_is_planned = true;
+  }
+  slot.planned_end += part.token_count;
+  if (part.is_tree) {
+    std::ranges::copy(entry.tree_parents, sequences.tree_parent_row(part.index).begin() + slot.tree_count);
+    slot.tree_count += part.draft_count;
   } else {
-    for (std::uint32_t at = position; at < context_tokens;) {
-      const std::uint32_t place = at % page_tokens;
-      const std::uint32_t end = at + std::min(context_tokens - at, page_tokens - place);
-      std::int64_t slot_in_pool = (std::int64_t{row[at / page_tokens].value} * page_tokens) + place;
-      for (; at < end; ++at) step.append_slots.push_back(slot_in_pool++);
-    }
+    slot.has_draft = part.draft_count > 0;
   }
-  step.entries.push_back({.sequence = {index, slot.generation},
-                          .position = position,
-                          .token_count = token_count,
-                          .context_tokens = context_tokens,
-                          .last_page_tokens = ((context_tokens - 1) % page_tokens) + 1,
-                          .tokens = sequences.token_row(index).subspan(position, token_count),
-                          .pages = row.first(slot.page_count),
-                          .append_slots = std::span(step.append_slots).subspan(first_slot)});
+  ++slot.steps_in_flight;
 }
 
-Status Cache::Impl::check_in_flight(const Step& asked) const {
-  if (step.is_planned && asked.number == step.number) return {};
-  return fail(ErrorCode::InvalidArgument, "step " + std::to_string(asked.number) + " is not in flight");
-}
-
-Status Cache::apply_copies(const Step& step) {
-  Impl& impl = *impl_;
-  QUIRE_TRY(impl.enter());
-  if (impl.config.device.memory != DeviceMemory::Host) {
-    return fail(ErrorCode::Unsupported,
-                "apply_copies: the pool's memory is not quire's own; apply plan.copies where the memory is");
-  }
-  QUIRE_TRY(impl.check_in_flight(step));
-  for (const PageCopy& copy : impl.step.copies) copy_page_part_on_host(impl.geometry, impl.memory, copy);
-  return {};
-}
-
-Status Cache::finish_step(const Step& step, std::span<const StepResult> results) {
-  Impl& impl = *impl_;
-  QUIRE_TRY(impl.enter());
-  QUIRE_TRY(impl.check_in_flight(step));
-  const std::span<const AttentionPlanEntry> entries = impl.step.entries;
-  if (results.size() != entries.size()) {
-    return fail(ErrorCode::InvalidArgument, "the step has " + std::to_string(entries.size()) + " entries, but " +
-                                                std::to_string(results.size()) + " results were given");
-  }
-  for (std::size_t i = 0; i < results.size(); ++i) {
-    const SequenceSlot& slot = impl.sequences[entries[i].sequence.index];
-    if (results[i].tokens.empty()) continue;
-    const auto bad = [i](const std::string& what) {
-      return fail(ErrorCode::InvalidArgument, "result " + std::to_string(i) + ": " + what);
-    };
-    if (slot.computed_tokens + slot.planned_tokens < slot.token_count) {
-      return bad("new tokens for a sequence whose known ones are not all computed; they come after its last step");
-    }
-    if (const Status status = impl.check_new_tokens(slot, results[i].tokens); !status) {
-      return bad(status.error().message);
-    }
-  }
-
-  for (std::size_t i = 0; i < results.size(); ++i) {
-    const std::uint32_t index = entries[i].sequence.index;
-    SequenceSlot& slot = impl.sequences[index];
-    slot.has_run = true;
-    slot.computed_tokens += slot.planned_tokens;
-    slot.partial_tokens = 0;  // the copy has been applied
-    slot.partial_pin.reset();
-    impl.counters.computed_tokens += entries[i].token_count;
-    impl.settle(index);
-    impl.add_tokens(index, results[i].tokens);
-  }
-  impl.end_step();
-  return {};
-}
-
-// Pages that have become full: into the tree as far as the sequence publishes, private beyond.
-void Cache::Impl::settle(std::uint32_t index) {
-  SequenceSlot& slot = sequences[index];
-  const std::uint32_t full_pages = slot.computed_tokens / page_tokens;
-  const std::uint32_t public_pages =
-      std::max(slot.shared_pages, std::min(slot.computed_tokens, slot.publish_tokens_max) / page_tokens);
-  const std::span<PageId> row = sequences.page_row(index);
-  if (public_pages > slot.shared_pages) {
-    const std::span<PageId> pages = row.subspan(slot.shared_pages, public_pages - slot.shared_pages);
-    const std::uint32_t known = tree->insert(slot.pin, sequences.key(index, public_pages * page_tokens), pages,
-                                             step.page_scratch, {.retention = retention_of(slot)});
-    // The row now names the tree's pages; those computed in vain go back.
-    pool.release(std::span(step.page_scratch).first(known));
-    pool.seal(pages.subspan(known));
-    counters.duplicate_page_total += known;
-    counters.sealed_page_total += pages.size() - known;
-    slot.shared_pages = public_pages;
-    slot.settled_pages = public_pages;
-  }
-  if (full_pages > slot.settled_pages) {
-    pool.make_private(row.subspan(slot.settled_pages, full_pages - slot.settled_pages));
-    slot.settled_pages = full_pages;
-  }
-}
-
-Status Cache::abort_step(const Step& step) {
-  Impl& impl = *impl_;
-  QUIRE_TRY(impl.enter());
-  QUIRE_TRY(impl.check_in_flight(step));
-  for (const AttentionPlanEntry& entry : impl.step.entries) {
-    SequenceSlot& slot = impl.sequences[entry.sequence.index];
-    slot.page_count -= slot.planned_pages;
-    impl.pool.release(impl.sequences.page_row(entry.sequence.index).subspan(slot.page_count, slot.planned_pages));
-  }
-  ++impl.counters.aborted_step_count;
-  impl.end_step();
-  return {};
-}
-
-void Cache::Impl::end_step() {
-  step.is_planned = false;
-  for (const AttentionPlanEntry& entry : step.entries) {
-    SequenceSlot& slot = sequences[entry.sequence.index];
-    clear_plan(slot);
-    if (slot.is_dropped) end_sequence(entry.sequence.index);
-  }
-}
-
-Status Cache::append(const Sequence& sequence, const Prompt& added) {
-  Impl& impl = *impl_;
-  QUIRE_TRY(impl.enter());
-  QUIRE_TRY(impl.require(DevicePool::Owned, "append"));
-  QUIRE_TRY_ASSIGN(const std::uint32_t index, impl.find_sequence(sequence));
-  SequenceSlot& slot = impl.sequences[index];
-  if (slot.is_planned) {
-    return fail(ErrorCode::Unavailable, "this sequence is part of step " + std::to_string(impl.step.number) +
-                                            ": give its new tokens to finish_step");
-  }
-  QUIRE_TRY(impl.check_new_tokens(slot, added.tokens));
-  const std::size_t token_count = slot.token_count + added.tokens.size();
-  QUIRE_TRY(impl.check_extra_keys(added.extra_keys, {slot.token_count, static_cast<std::uint32_t>(token_count)}));
-  if (slot.extra_key_count + added.extra_keys.size() > impl.config.extra_key_count_max) {
-    return fail(ErrorCode::InvalidArgument,
-                "the sequence would have " + with_separators(slot.extra_key_count + added.extra_keys.size()) +
-                    " extra keys; extra_key_count_max is " + with_separators(impl.config.extra_key_count_max));
-  }
-  impl.add_tokens(index, added.tokens);
-  std::ranges::copy(added.extra_keys, impl.sequences.extra_key_row(index).begin() + slot.extra_key_count);
-  slot.extra_key_count += static_cast<std::uint32_t>(added.extra_keys.size());
-  return {};
-}
-
-Status Cache::Impl::check_new_tokens(const SequenceSlot& slot, std::span<const TokenId> tokens) const {
-  if (slot.token_count + tokens.size() > context_tokens_max) {
-    return fail(ErrorCode::InvalidArgument, "with " + with_separators(tokens.size()) + " new tokens the sequence has " +
-                                                with_separators(slot.token_count + tokens.size()) +
-                                                "; context_tokens_max is " + with_separators(context_tokens_max));
-  }
-  return check_tokens(tokens, slot.token_count);
-}
-
-void Cache::Impl::add_tokens(std::uint32_t index, std::span<const TokenId> tokens) {
-  std::ranges::copy(tokens, sequences.token_row(index).begin() + sequences[index].token_count);
-  sequences[index].token_count += static_cast<std::uint32_t>(tokens.size());
-}
-
-Status Cache::end(Sequence& sequence) {
-  Impl& impl = *impl_;
-  QUIRE_TRY(impl.enter());
-  QUIRE_TRY_ASSIGN(const std::uint32_t index, impl.find_sequence(sequence));
-  if (impl.sequences[index].is_planned) {
-    return fail(ErrorCode::Unavailable, "this sequence is part of step " + std::to_string(impl.step.number) +
-                                            "; finish or abort the step first");
-  }
-  impl.end_sequence(index);
-  sequence.queue_.reset();
-  sequence.id_ = {};
-  return {};
-}
-
-void Cache::Impl::end_sequence(std::uint32_t index) {
-  const SequenceSlot& slot = sequences[index];
-  const std::uint32_t space = slot.key_space;
-  if (slot.state == SequenceSlot::State::Running) {
-    pool.release(sequences.page_row(index).subspan(slot.shared_pages, slot.page_count - slot.shared_pages));
-  }
-  sequences.remove(index);
-  --key_spaces[space].user_count;
-  if (key_spaces[space].is_retired) {
-    counters.dropped_page_total += drop_pages(key_spaces[space].root, ResidencyCause::Dropped);
-    if (key_spaces[space].user_count == 0) release_key_space(space);
+void Cache::Impl::add_planner_entry(const StepPart& part, std::uint32_t entry_index) {
+  SequenceSlot& slot = sequences[part.index];
+  const std::uint32_t query_count = part.query_count();
+  const std::uint32_t known_end = std::min(slot.token_count, part.position + query_count);
+  const std::uint32_t known_begin = std::min(part.position, known_end);
+  PlannerEntry& entry = planner_entries.emplace_back();
+  entry.sequence = {part.index, slot.generation};
+  entry.entry_index = entry_index;
+  entry.position = part.position;
+  entry.token_count = query_count;
+  entry.draft_count = part.draft_count;
+  entry.context_tokens = part.position + query_count;
+  entry.runs_again = part.runs_again();
+  entry.pages = sequences.page_row(part.index).first(slot.page_count);
+  entry.tokens = sequences.token_row(part.index).subspan(known_begin, known_end - known_begin);
+  entry.shareable_pages = slot.settled_pages;
+  entry.changed_column = slot.changed_column;
+  entry.window_tokens = slot.window_tokens;
+  entry.sink_tokens = slot.sink_tokens;
+  slot.changed_column = slot.page_count;  // the plan tells all of it
+  if (part.is_tree) entry.tree_parents = sequences.tree_parent_row(part.index).first(slot.tree_count);
+  if (slot.send_run_count == 0) return;
+  entry.send_slots = sequences.send_row(part.index).first(slot.send_run_count);
+  entry.send_begin = slot.send_begin;
+  entry.receiver = slot.receiver;
+  if (slot.send_cached_end > 0 && slot.steps_in_flight == 1) {  // a step in flight before this one sends them already
+    entry.send_cached_begin = slot.send_begin;
+    entry.send_cached_end = slot.send_cached_end;
   }
 }
 

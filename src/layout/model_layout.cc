@@ -117,9 +117,10 @@ Result<ModelLayout> ModelLayout::simple(const SimpleShape& shape) {
   const auto component = [&shape](const char* name) {
     return Component{.name = name, .element = shape.element, .heads = shape.kv_heads, .dim = shape.head_dim};
   };
-  return create(
-      shape.name,
-      {{.name = "full", .layers = layer_range(0, shape.layers), .components = {component("k"), component("v")}}});
+  return create(shape.name, {{.name = "full",
+                              .layers = layer_range(0, shape.layers),
+                              .components = {component("k"), component("v")},
+                              .keys_rotated = shape.keys_rotated}});
 }
 
 Result<ModelLayout> ModelLayout::opaque(std::uint32_t token_bytes) {
@@ -130,8 +131,9 @@ Result<ModelLayout> ModelLayout::opaque(std::uint32_t token_bytes) {
       "opaque",
       {{.name = "full",
         .layers = layer_range(0, 1),
-        .components = {
-            {.name = "record", .element = ElementType::Bytes, .sharding = Sharding::Replicated, .dim = token_bytes}}}});
+        .components =
+            {{.name = "record", .element = ElementType::Bytes, .sharding = Sharding::Replicated, .dim = token_bytes}},
+        .keys_rotated = false}});
 }
 
 Result<std::string> ModelLayout::describe(const PageOptions& options) const {

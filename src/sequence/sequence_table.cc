@@ -11,9 +11,15 @@ Result<SequenceTable> SequenceTable::create(const SequenceTableConfig& config) {
   table.row_tokens_ = config.context_tokens_max;
   table.row_pages_ = (std::size_t{config.context_tokens_max} + config.page_tokens - 1) / config.page_tokens;
   table.row_extra_keys_ = config.extra_key_count_max;
-  QUIRE_TRY_ASSIGN(table.tokens_, LazyArray<TokenId>::create(count * table.row_tokens_));
-  QUIRE_TRY_ASSIGN(table.pages_, LazyArray<PageId>::create(count * table.row_pages_));
-  QUIRE_TRY_ASSIGN(table.extra_keys_, LazyArray<ExtraKey>::create(count * table.row_extra_keys_));
+  QUIRE_TRY_ASSIGN(table.tokens_, LazyArray<TokenId>::create(count * stride<TokenId>(table.row_tokens_)));
+  QUIRE_TRY_ASSIGN(table.pages_, LazyArray<PageId>::create(count * stride<PageId>(table.row_pages_)));
+  table.row_tree_tokens_ = config.tree_tokens_max;
+  QUIRE_TRY_ASSIGN(table.tree_parents_,
+                   LazyArray<std::int32_t>::create(count * stride<std::int32_t>(table.row_tree_tokens_)));
+  QUIRE_TRY_ASSIGN(table.tree_tokens_, LazyArray<TokenId>::create(count * stride<TokenId>(table.row_tree_tokens_)));
+  QUIRE_TRY_ASSIGN(table.receives_, LazyArray<SlotRun>::create(count * stride<SlotRun>(table.row_pages_)));
+  QUIRE_TRY_ASSIGN(table.sends_, LazyArray<SlotRun>::create(count * stride<SlotRun>(table.row_tokens_)));
+  QUIRE_TRY_ASSIGN(table.extra_keys_, LazyArray<ExtraKey>::create(count * stride<ExtraKey>(table.row_extra_keys_)));
   table.slots_ = std::vector<SequenceSlot>(count);
   table.free_slots_.reserve(count);
   for (std::uint32_t i = config.sequence_count_max; i > 0; --i) table.free_slots_.push_back(i - 1);
@@ -35,13 +41,6 @@ void SequenceTable::remove(std::uint32_t index) {
   slots_[index].generation = generation + 1;
   free_slots_.push_back(index);
   --live_count_;
-}
-
-std::optional<std::uint32_t> SequenceTable::find(SequenceId id) const {
-  if (id.index >= slots_.size()) return std::nullopt;
-  const SequenceSlot& slot = slots_[id.index];
-  const bool is_live = slot.state != SequenceSlot::State::Free && slot.generation == id.generation;
-  return is_live && !slot.is_dropped ? std::optional(id.index) : std::nullopt;
 }
 
 }  // namespace quire

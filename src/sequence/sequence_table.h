@@ -1,14 +1,26 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// SequenceTable: the live sequences. Each has a slot of counts and pins, a row of tokens, a row of pages and a row
-// of extra keys, all of fixed size, so that a sequence costs no allocation. Who owns which pages of a row:
+// SequenceTable: the live sequences. Each has a slot of counts and pins, and rows of tokens, pages, extra keys, tree
+// tokens and transfer slots, all of fixed size, so that a sequence costs no allocation. Who owns which pages of a row:
 //
 //     0 ──────────── shared_pages ──────────── settled_pages ──────────── page_count
-//     in the tree, pinned    full, private to the sequence   open: being written
+//     in the tree, pinned    full, private (to forks too)    open: being written
+//
+// How far its tokens are:
+//
+//     0 ──────────── computed_tokens ──────────── planned_end ──────────── token_count
+//     K and V are there      in steps in flight             pending
+//
+// A step may be planned before its tokens are known, so planned_end may lie beyond token_count. Tree tokens stand
+// behind planned_end until commit_tree() decides.
+//
+// A tail is a page begun by somebody else: its first tokens are the sequence's too, and are copied to a page of its own
+// by the first step that needs it. A window leaves a hole in the row: pages [hole_begin, hole_end) are not held.
 //
 // single-threaded
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 #include <optional>
 #include <span>
@@ -16,6 +28,7 @@
 
 #include "base/lazy_array.h"
 #include "prefix/prefix_tree.h"
+#include "quire/plan.h"
 #include "quire/result.h"
 #include "quire/types.h"
 
@@ -26,44 +39,82 @@ struct SequenceTableConfig {
   std::uint32_t context_tokens_max = 0;
   std::uint32_t page_tokens = 0;
   std::uint32_t extra_key_count_max = 0;
+  std::uint32_t tree_tokens_max = 0;
 };
 
-struct SequenceSlot {
-  enum class State : std::uint8_t { Free, Waiting, Running, Holding };  // Holding: a match in an external pool
+struct alignas(64) SequenceSlot {
+  enum class State : std::uint8_t {
+    Free,
+    Waiting,  // begun or preempted
+    Saved,    // preempted; its own pages are saved ones
+    Running,
+    Holding,  // a match in an external pool
+  };
 
+  // What every step looks at comes first: a large batch touches two lines of each slot.
   State state = State::Free;
-  bool is_dropped = false;  // the handle is gone; ends when its step does
-  bool may_use_cache = true;
-  bool has_run = false;  // since it was admitted, some step has computed something of it
+  bool is_dropped = false;    // the handle is gone; ends when its steps do
+  bool is_preempted = false;  // waits for resume(), not admit()
+  bool has_run = false;       // nobody need ask for what comes after the last computed token
+  bool has_draft = false;     // in a step in flight
+  bool is_receiving = false;
+  bool tail_is_hit = false;      // found by admit(), and counted
+  bool tail_is_planned = false;  // a step in flight copies it
   std::uint32_t generation = 0;
-  std::uint32_t key_space = 0;  // index in the table of key spaces
-
-  std::uint32_t prompt_tokens = 0;
+  std::uint32_t steps_in_flight = 0;
+  std::uint64_t plan_mark = 0;  // of the last call of plan_step it was in
   std::uint32_t token_count = 0;
   std::uint32_t computed_tokens = 0;
-  std::uint32_t match_tokens_max = 0;
-  std::uint32_t publish_tokens_max = 0;
-  std::uint32_t extra_key_count = 0;
-  std::int8_t priority = 0;
-  TimeNs ttl_ns = 0;  // the highest value: for ever
-
+  std::uint32_t planned_end = 0;
   std::uint32_t shared_pages = 0;
   std::uint32_t settled_pages = 0;
   std::uint32_t page_count = 0;
+  std::uint32_t changed_column = 0;  // the row differs from what plans have told from this column on
+  std::uint32_t tree_count = 0;      // undecided tree tokens, those in flight included
 
-  // Part of a step in flight: what it adds.
-  bool is_planned = false;
-  std::uint32_t planned_tokens = 0;  // that will be computed; 0 when only the last token runs again
-  std::uint32_t planned_pages = 0;
+  // A window; window_tokens 0: none.
+  std::uint32_t window_tokens = 0;
+  std::uint32_t sink_tokens = 0;
+  std::uint32_t full_tokens = 0;  // tokens before this one have seen all before them
+  std::uint32_t hole_begin = 0;
+  std::uint32_t hole_end = 0;
 
-  // A page whose first tokens are to be copied by the first step.
-  PageId partial_page;
-  std::uint32_t partial_tokens = 0;
-  RunId revoked_run;  // while plan_step finds out whether it fits without the copy: the run its pin was on
+  // The tail: tokens [tail_page * page_tokens, + tail_tokens). Its source is kept by tail_pin or, when that is empty,
+  // by a share of the page.
+  std::uint32_t tail_tokens = 0;  // 0: none
+  std::uint32_t tail_page = 0;
+  PageId tail_source;
+  PrefixTree::Pin tail_pin;
+
+  std::uint32_t send_run_count = 0;  // 0: not marked
+  std::uint32_t send_begin = 0;
+  std::uint32_t send_cached_end = 0;  // tokens [send_begin, this) were computed before they were marked; 0: all sent
+  std::int32_t receiver = -1;
+  std::uint32_t receive_tokens = 0;
+  std::uint32_t receive_run_count = 0;
+
+  // While plan_step finds out whether it fits without copying the tail: the run its pin was on, and its tokens.
+  RunId revoked_run;
+  std::uint32_t revoked_tokens = 0;
 
   PrefixTree::Pin pin;
-  PrefixTree::Pin partial_pin;
   PrefixTree::SoftPin soft_pin;
+  std::uint32_t key_space = 0;  // index in the table of key spaces
+  std::uint32_t prompt_tokens = 0;
+  std::uint32_t match_tokens_max = 0;
+  std::uint32_t publish_tokens_max = 0;
+  std::uint32_t extra_key_count = 0;
+  bool may_use_cache = true;
+  std::int8_t priority = 0;
+  TimeNs ttl_ns = 0;  // the highest value: for ever
+
+  [[nodiscard]] bool has_hole() const { return hole_end > hole_begin; }
+  [[nodiscard]] bool is_in_hole(std::uint32_t page) const { return page >= hole_begin && page < hole_end; }
+  /// Pages that `pin` covers: those of the tree, or the sink's when the window has left all others.
+  [[nodiscard]] std::uint32_t pinned_pages() const {
+    return has_hole() && hole_end >= shared_pages ? std::min(shared_pages, hole_begin) : shared_pages;
+  }
+  [[nodiscard]] bool is_undecided() const { return has_draft || tree_count > 0; }
 };
 
 class SequenceTable {
@@ -78,7 +129,12 @@ class SequenceTable {
   [[nodiscard]] SequenceSlot& operator[](std::uint32_t index) { return slots_[index]; }
   [[nodiscard]] const SequenceSlot& operator[](std::uint32_t index) const { return slots_[index]; }
   /// The slot of a live sequence, or nothing when the id is of an ended one.
-  [[nodiscard]] std::optional<std::uint32_t> find(SequenceId id) const;
+  [[nodiscard]] std::optional<std::uint32_t> find(SequenceId id) const {
+    if (id.index >= slots_.size()) return std::nullopt;
+    const SequenceSlot& slot = slots_[id.index];
+    const bool is_live = slot.state != SequenceSlot::State::Free && slot.generation == id.generation;
+    return is_live && !slot.is_dropped ? std::optional(id.index) : std::nullopt;
+  }
 
   [[nodiscard]] std::span<TokenId> token_row(std::uint32_t index) { return row(tokens_, index, row_tokens_); }
   [[nodiscard]] std::span<PageId> page_row(std::uint32_t index) { return row(pages_, index, row_pages_); }
@@ -86,8 +142,16 @@ class SequenceTable {
     return row(extra_keys_, index, row_extra_keys_);
   }
   [[nodiscard]] std::span<const PageId> page_row(std::uint32_t index) const {
-    return {pages_.data() + (index * row_pages_), row_pages_};
+    return {pages_.data() + (index * stride<PageId>(row_pages_)), row_pages_};
   }
+  [[nodiscard]] std::span<std::int32_t> tree_parent_row(std::uint32_t index) {
+    return row(tree_parents_, index, row_tree_tokens_);
+  }
+  [[nodiscard]] std::span<TokenId> tree_token_row(std::uint32_t index) {
+    return row(tree_tokens_, index, row_tree_tokens_);
+  }
+  [[nodiscard]] std::span<SlotRun> receive_row(std::uint32_t index) { return row(receives_, index, row_pages_); }
+  [[nodiscard]] std::span<SlotRun> send_row(std::uint32_t index) { return row(sends_, index, row_tokens_); }
   /// What the sequence is looked up and cached by, cut to `token_count` tokens.
   [[nodiscard]] PrefixTree::Key key(std::uint32_t index, std::uint32_t token_count) {
     return {token_row(index).first(token_count), extra_key_row(index).first(slots_[index].extra_key_count)};
@@ -95,11 +159,18 @@ class SequenceTable {
 
   [[nodiscard]] std::uint32_t live_count() const { return live_count_; }
   [[nodiscard]] std::uint32_t capacity() const { return static_cast<std::uint32_t>(slots_.size()); }
+  [[nodiscard]] std::uint32_t row_pages() const { return static_cast<std::uint32_t>(row_pages_); }
 
  private:
+  // Rows are a little longer than what they hold: at a power of two apart, the places that a step touches in each of
+  // them would fall on a few sets of the processor's cache.
+  template <typename T>
+  [[nodiscard]] static std::size_t stride(std::size_t length) {
+    return length + (64 / sizeof(T)) + 1;
+  }
   template <typename T>
   [[nodiscard]] static std::span<T> row(LazyArray<T>& rows, std::uint32_t index, std::size_t length) {
-    return {rows.data() + (index * length), length};
+    return {rows.data() + (index * stride<T>(length)), length};
   }
 
   std::vector<SequenceSlot> slots_;
@@ -108,9 +179,14 @@ class SequenceTable {
   std::size_t row_tokens_ = 0;
   std::size_t row_pages_ = 0;
   std::size_t row_extra_keys_ = 0;
+  std::size_t row_tree_tokens_ = 0;
   LazyArray<TokenId> tokens_;
   LazyArray<PageId> pages_;
   LazyArray<ExtraKey> extra_keys_;
+  LazyArray<std::int32_t> tree_parents_;
+  LazyArray<TokenId> tree_tokens_;
+  LazyArray<SlotRun> receives_;
+  LazyArray<SlotRun> sends_;
 };
 
 }  // namespace quire

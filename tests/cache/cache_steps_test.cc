@@ -301,7 +301,7 @@ TEST_F(CacheSteps, AppendedTokensAreComputedByTheNextStep) {
   EXPECT_EQ(cache_->view(sequence)->pending_tokens, 3U);
   const PlanOutcome outcome = cache_->plan_step({&entry, 1}).value();  // 0: all that are pending
   EXPECT_EQ(outcome.step->plan.entries[0].token_count, 3U);
-  expect_error(cache_->append(sequence, {.tokens = turn}), ErrorCode::Unavailable, "part of step 2");
+  expect_error(cache_->append(sequence, {.tokens = turn}), ErrorCode::Unavailable, "is part of a step in flight");
   engine_->run(outcome.step->plan.entries[0], 0, tokens);
   ASSERT_TRUE(cache_->finish_step(*outcome.step, std::vector<StepResult>(1)));
   EXPECT_EQ(stats().sealed_pages, 2U);

@@ -4,6 +4,7 @@
 // the policy.
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <array>
 #include <memory>
 #include <span>
@@ -128,6 +129,134 @@ void expect_no_allocations(std::string_view policy, std::uint32_t cycle_count) {
 
 TEST(NoAllocation, AMillionRequestCyclesOnAFullPoolAllocateNothing) {
   expect_no_allocations("lru", 1'000'000);
+}
+
+// Twins that compute the same prompt (one of them in vain), forks inside pages, drafts, trees over two rounds, windows,
+// two steps in flight, aborts, rewinds and preemption, on a pool that is always full.
+class AlgebraCycles {
+ public:
+  explicit AlgebraCycles(PageTables page_tables, std::uint32_t cascade_levels_max)
+      : cache_(std::move(Cache::open({.layout = ModelLayout::opaque(4).value(),
+                                      .page = {.page_tokens = 8},
+                                      .device = {.page_count = 300},
+                                      .sequence_count_max = 8,
+                                      .context_tokens_max = 512,
+                                      .saved_page_count = 100,
+                                      .plan = {.page_tables = page_tables, .cascade_levels_max = cascade_levels_max}}))
+                   .value()),
+        space_(cache_->key_space({.model = "m"}).value()) {}
+
+  [[nodiscard]] bool run(std::uint32_t cycle_count) {
+    for (std::uint32_t i = 0; i < cycle_count; ++i) {
+      if (!cycle(mix64(++cycle_total_))) return false;
+    }
+    return true;
+  }
+  [[nodiscard]] const Cache& cache() const { return *cache_; }
+
+ private:
+  bool cycle(std::uint64_t draw) {
+    const std::span<const TokenId> prompt = prompts_.next();
+    Result<Sequence> first = cache_->begin(space_, {.tokens = prompt});
+    Result<Sequence> twin = cache_->begin(space_, {.tokens = prompt});
+    if (!first || !twin || !cache_->admit(*first) || !cache_->admit(*twin)) return false;
+    if (draw % 3 == 0 && !cache_->set_window(*twin, {.window_tokens = 24, .sink_tokens = 3})) return false;
+    if (!step(*first, *twin)) return false;
+
+    const std::uint32_t at = 1 + static_cast<std::uint32_t>((draw >> 8U) % prompt.size());
+    Result<Sequence> child = cache_->fork(*first, at);
+    if (!child || !cache_->append(*child, {.tokens = {&kSampled, 1}}) || !step(*child, *first)) return false;
+    if (!two_in_flight(*child) || !drafts(*first) || !tree(*child, draw)) return false;
+    if (draw % 5 == 0) {
+      const Preempt how = draw % 2 == 0 ? Preempt::Drop : Preempt::Save;
+      if (!cache_->preempt(*first, how) || !cache_->resume(*first)) return false;
+    }
+    const std::uint32_t token_count = cache_->view(*child)->token_count;
+    if (!cache_->rewind(*child, static_cast<std::uint32_t>((draw >> 16U) % std::min(token_count, 20U)))) return false;
+    // One handle is dropped while its step is in flight.
+    const StepEntry entry{&*child};
+    const Result<PlanOutcome> outcome = cache_->plan_step({&entry, 1});
+    if (!outcome || !outcome->step) return false;
+    if (!cache_->end(*child) || !finish(*outcome->step, 1)) return false;
+    return cache_->end(*first) && (draw % 2 == 0 || cache_->end(*twin));
+  }
+
+  bool finish(const Step& step, std::size_t entry_count) {
+    std::array<StepResult, 2> results{};
+    for (StepResult& result : results) result.tokens = {&kSampled, 1};
+    return cache_->apply_copies(step) && cache_->finish_step(step, std::span(results).first(entry_count));
+  }
+  bool step(const Sequence& one, const Sequence& other) {
+    const std::array<StepEntry, 2> entries = {StepEntry{&one}, StepEntry{&other}};
+    Result<PlanOutcome> outcome = cache_->plan_step(entries);
+    if (!outcome || !outcome->step) return false;
+    if (cycle_total_ % 7 == 0) {
+      if (!cache_->abort_step(*outcome->step)) return false;
+      outcome = cache_->plan_step(entries);
+      if (!outcome || !outcome->step) return false;
+    }
+    return finish(*outcome->step, 2);
+  }
+  bool two_in_flight(const Sequence& sequence) {
+    const StepEntry entry{&sequence};
+    const Result<PlanOutcome> now = cache_->plan_step({&entry, 1});
+    const Result<PlanOutcome> ahead = cache_->plan_step({&entry, 1});
+    if (!now || !now->step || !ahead || !ahead->step) return false;
+    return finish(*now->step, 1) && finish(*ahead->step, 1);
+  }
+  bool drafts(const Sequence& sequence) {
+    const StepEntry entry{.sequence = &sequence, .draft_count = 9};
+    const Result<PlanOutcome> outcome = cache_->plan_step({&entry, 1});
+    if (!outcome || !outcome->step || !cache_->apply_copies(*outcome->step)) return false;
+    const std::array<TokenId, 4> tokens = {5, 6, 7, kSampled};
+    const StepResult result{.tokens = tokens, .accepted_count = 3};
+    return cache_->finish_step(*outcome->step, {&result, 1}).has_value();
+  }
+  bool tree(const Sequence& sequence, std::uint64_t draw) {
+    static constexpr std::array<std::int32_t, 4> kFirst = {-1, 0, 0, -1};
+    static constexpr std::array<std::int32_t, 5> kSecond = {1, 2, 2, 5, 3};
+    static constexpr std::array<TokenId, 5> kValues = {11, 12, 13, 14, 15};
+    for (const std::span<const std::int32_t> parents : {std::span<const std::int32_t>(kFirst), {kSecond}}) {
+      const StepEntry entry{.sequence = &sequence, .tree_parents = parents};
+      const Result<PlanOutcome> outcome = cache_->plan_step({&entry, 1});
+      if (!outcome || !outcome->step || !cache_->apply_copies(*outcome->step)) return false;
+      const StepResult result{.tokens = std::span(kValues).first(parents.size())};
+      if (!cache_->finish_step(*outcome->step, {&result, 1})) return false;
+    }
+    return cache_->commit_tree(sequence, static_cast<std::int32_t>((draw >> 24U) % 10) - 1).has_value() &&
+           cache_->append(sequence, {.tokens = {&kSampled, 1}}).has_value();
+  }
+
+  static constexpr TokenId kSampled = 9;
+  std::unique_ptr<Cache> cache_;
+  KeySpaceId space_;
+  PromptSource prompts_;
+  std::uint64_t cycle_total_ = 0;
+};
+
+void expect_algebra_without_allocations(PageTables page_tables, std::uint32_t cascade_levels_max,
+                                        std::uint32_t cycle_count) {
+  AlgebraCycles cycles(page_tables, cascade_levels_max);
+  ASSERT_TRUE(cycles.run(10'000));
+  ASSERT_GT(cycles.cache().stats()->evicted_page_total, 0U) << "the pool is not full";
+  ASSERT_GT(cycles.cache().stats()->duplicate_page_total, 0U) << "nothing was computed twice";
+  const std::uint64_t before = allocation_count;
+  const bool ok = cycles.run(cycle_count);
+  const std::uint64_t after = allocation_count;
+  ASSERT_TRUE(ok);
+  EXPECT_EQ(after - before, 0U);
+  const Status status = cycles.cache().check_invariants();
+  EXPECT_TRUE(status.has_value()) << status.error().message;
+}
+
+TEST(NoAllocation, AMillionCyclesOfForksDraftsTreesAndWindowsAllocateNothing) {
+  expect_algebra_without_allocations(PageTables::Rows, 1, 1'000'000);
+}
+
+TEST(NoAllocation, NoFormOfPlanAllocates) {
+  expect_algebra_without_allocations(PageTables::Rows, 4, 50'000);
+  expect_algebra_without_allocations(PageTables::Csr, 4, 50'000);
+  expect_algebra_without_allocations(PageTables::Block, 1, 50'000);
 }
 
 TEST(NoAllocation, NoPolicyAllocates) {

@@ -14,6 +14,7 @@
 
 #include "amounts.h"
 #include "commands.h"
+#include "examples/tiny_engine/demo.h"
 #include "output_file.h"
 #include "quire/policy.h"
 #include "report.h"
@@ -114,6 +115,12 @@ int run_demo(const DemoOptions& options) {
     std::fflush(stdout);
     fmt::print(stderr, "quire demo: {}", faults);
     exit_status = kExitFailed;
+  } else if (outcome->is_complete) {
+    fmt::print(
+        "\nA small transformer runs on the cache too: forks, drafts, token trees, a window. An oracle that knows\n"
+        "no cache computes every text again.\n\n");
+    std::fflush(stdout);
+    if (tiny_engine::run_tiny_engine(stdout) != 0) exit_status = complain("the tiny engine and its oracle differ");
   }
   std::fflush(stdout);
   const std::chrono::duration<double> elapsed = std::chrono::steady_clock::now() - begin;

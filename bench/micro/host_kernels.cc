@@ -1,0 +1,222 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// The host kernels on a pool like that of an 8B model (32 layers, 8 KV heads of 128 bf16 elements, pages of 16 tokens),
+// beside one memcpy of as many bytes from one piece of memory to another. Rows and pages lie scattered over the pool.
+//
+// memory: every call goes on to other tokens and pages, so that source and target come from a quarter GB each, far more
+// than the caches hold; memcpy goes through as much. l2: one layer, and everything is in the second-level cache.
+#include <benchmark/benchmark.h>
+
+#include <algorithm>
+#include <cstddef>
+#include <cstdint>
+#include <cstring>
+#include <span>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "base/check.h"
+#include "base/lazy_array.h"
+#include "benchmarks.h"
+#include "quire/host_kernels.h"
+#include "quire/layout.h"
+#include "testing/seeded_run.h"
+#include "timing.h"
+
+namespace quire::bench {
+namespace {
+
+constexpr std::uint32_t kPageTokens = 16;
+constexpr std::size_t kCallsPerTurn = 20;
+
+struct Setting {
+  std::uint32_t layers = 0;
+  std::uint32_t pages = 0;
+  std::uint32_t append_tokens = 0;  // of one call
+  std::uint32_t copied_pages = 0;   // by one call
+  HeadOrder head_order = HeadOrder::Nhd;
+  ByteLayout byte_layout = ByteLayout::PageFirst;
+};
+
+constexpr Setting kMemory{.layers = 32, .pages = 256, .append_tokens = 256, .copied_pages = 8};
+constexpr Setting kL2{.layers = 1, .pages = 8, .append_tokens = 64, .copied_pages = 2};
+
+PoolGeometry make_geometry(const Setting& setting) {
+  const ModelLayout model = ModelLayout::simple({.layers = setting.layers, .kv_heads = 8, .head_dim = 128}).value();
+  PageGeometry page =
+      PageGeometry::create(model.groups()[0], {.page_tokens = kPageTokens, .head_order = setting.head_order}).value();
+  return PoolGeometry::create(std::move(page), {.page_count = setting.pages, .byte_layout = setting.byte_layout})
+      .value();
+}
+
+// Touched, and in huge pages where there is enough of it. The system maps one piece behind the other: source and target
+// at a distance of a power of two would fall on the same banks of the memory, which makes memcpy a quarter slower.
+LazyMemory make_memory(std::uint64_t bytes) {
+  constexpr std::uint64_t kApartBytes = std::uint64_t{4} << 20U;
+  LazyMemory memory = LazyMemory::reserve(bytes + kApartBytes).value();
+  memory.prefer_huge_pages();
+  std::memset(memory.data(), 1, memory.bytes());
+  return memory;
+}
+
+std::vector<std::uint32_t> shuffled(std::uint32_t count) {
+  std::vector<std::uint32_t> numbers(count);
+  for (std::uint32_t i = 0; i < count; ++i) numbers[i] = i;
+  testing::Random random(7);
+  for (std::uint32_t i = count; i > 1; --i) std::swap(numbers[i - 1], numbers[random.below(i)]);
+  return numbers;
+}
+
+// Pieces of `bytes`, from one memory to another, always the next piece.
+class Memcpy {
+ public:
+  Memcpy(std::uint64_t piece_bytes, std::uint64_t total_bytes)
+      : bytes_(piece_bytes),
+        piece_count_(total_bytes / piece_bytes),
+        source_(make_memory(total_bytes)),
+        target_(make_memory(total_bytes)) {}
+
+  void run() {
+    const std::uint64_t offset = turn_++ % piece_count_ * bytes_;
+    std::memcpy(target_.data() + offset, source_.data() + offset, bytes_);
+    keep(target_);
+  }
+
+ private:
+  std::uint64_t bytes_;
+  std::uint64_t piece_count_;
+  LazyMemory source_;
+  LazyMemory target_;
+  std::uint64_t turn_ = 0;
+};
+
+// K of some tokens in all layers, at slots in random order.
+class Append {
+ public:
+  explicit Append(const Setting& setting)
+      : geometry_(make_geometry(setting)),
+        pool_(make_memory(geometry_.pool_bytes())),
+        source_(make_memory(geometry_.pool_bytes() / 2)),
+        token_count_(setting.append_tokens) {
+    for (const std::uint32_t slot : shuffled(setting.pages * kPageTokens)) slots_.push_back(slot);
+  }
+  [[nodiscard]] std::uint64_t bytes() const { return layer_bytes() * geometry_.page().layer_count(); }
+  // K is half of the pool.
+  [[nodiscard]] std::uint64_t bytes_of_all_turns() const { return geometry_.pool_bytes() / 2; }
+
+  void run() {
+    const std::uint64_t turn = turn_++ % (slots_.size() / token_count_);
+    for (std::uint32_t layer = 0; layer < geometry_.page().layer_count(); ++layer) {
+      append_on_host({.geometry = &geometry_,
+                      .pool = pool_.data(),
+                      .layer_index = layer,
+                      .source = source_.data() + (turn * bytes()) + (layer * layer_bytes()),
+                      .slots = std::span(slots_).subspan(turn * token_count_, token_count_)});
+    }
+    keep(pool_);
+  }
+
+ private:
+  [[nodiscard]] std::uint64_t layer_bytes() const {
+    return geometry_.page().layer_bytes() / 2 / kPageTokens * token_count_;
+  }
+
+  PoolGeometry geometry_;
+  LazyMemory pool_;
+  LazyMemory source_;
+  std::uint32_t token_count_;
+  std::vector<std::int64_t> slots_;
+  std::uint64_t turn_ = 0;
+};
+
+// Pages in random order: one half of the pool's to the other half.
+class CopyPages {
+ public:
+  CopyPages(const Setting& setting, std::uint32_t token_count)
+      : geometry_(make_geometry(setting)),
+        pool_(make_memory(geometry_.pool_bytes())),
+        token_count_(token_count),
+        pages_per_turn_(setting.copied_pages) {
+    const std::vector<std::uint32_t> pages = shuffled(setting.pages);
+    for (std::size_t i = 0; i < pages.size(); i += 2) {
+      copies_.push_back({.source = PageId{pages[i]}, .target = PageId{pages[i + 1]}, .token_count = token_count});
+    }
+  }
+  [[nodiscard]] std::uint64_t bytes() const { return geometry_.page().token_bytes() * token_count_ * pages_per_turn_; }
+  [[nodiscard]] std::uint64_t bytes_of_all_turns() const { return bytes() * (copies_.size() / pages_per_turn_); }
+
+  void run() {
+    const std::uint64_t turn = turn_++ % (copies_.size() / pages_per_turn_);
+    copy_pages_on_host({.geometry = &geometry_,
+                        .pool = pool_.data(),
+                        .copies = std::span(copies_).subspan(turn * pages_per_turn_, pages_per_turn_)});
+    keep(pool_);
+  }
+
+ private:
+  PoolGeometry geometry_;
+  LazyMemory pool_;
+  std::uint32_t token_count_;
+  std::uint32_t pages_per_turn_;
+  std::vector<PageCopy> copies_;
+  std::uint64_t turn_ = 0;
+};
+
+// All turns of one contender, then all of the other: neither finds what the other has left in the caches.
+template <typename Kernel>
+void contest(benchmark::State& state, Kernel kernel, std::uint64_t working_set_bytes) {
+  Memcpy limit(kernel.bytes(), working_set_bytes);
+  Samples quire_us;
+  Samples memcpy_us;
+  for (auto _ : state) {
+    quire_us.time_warm(kCallsPerTurn, [&] { kernel.run(); });
+    memcpy_us.time_warm(kCallsPerTurn, [&] { limit.run(); });
+    state.SetIterationTime(quire_us.median() * 1e-6);
+  }
+  const auto gb_per_s = [&](const Samples& samples) {
+    return static_cast<double>(kernel.bytes()) / samples.median() * 1e-3;
+  };
+  state.counters["quire_gb_per_s"] = gb_per_s(quire_us);
+  state.counters["memcpy_gb_per_s"] = gb_per_s(memcpy_us);
+  state.counters["to_memcpy"] = gb_per_s(quire_us) / gb_per_s(memcpy_us);
+}
+
+void append(benchmark::State& state, Setting setting, HeadOrder head_order, ByteLayout byte_layout) {
+  setting.head_order = head_order;
+  setting.byte_layout = byte_layout;
+  Append kernel(setting);
+  const std::uint64_t working_set_bytes = kernel.bytes_of_all_turns();
+  contest(state, std::move(kernel), working_set_bytes);
+}
+
+void copy_pages(benchmark::State& state, Setting setting, std::uint32_t token_count, ByteLayout byte_layout) {
+  setting.byte_layout = byte_layout;
+  CopyPages kernel(setting, token_count);
+  const std::uint64_t working_set_bytes = kernel.bytes_of_all_turns();
+  contest(state, std::move(kernel), working_set_bytes);
+}
+
+}  // namespace
+
+void register_host_kernel_benchmarks(const Effort& effort) {
+  const auto add = [&](const std::string& name, std::size_t iterations, auto... arguments) {
+    benchmark::RegisterBenchmark(name.c_str(), arguments...)
+        ->UseManualTime()
+        ->Unit(benchmark::kMicrosecond)
+        ->Iterations(static_cast<benchmark::IterationCount>(effort.samples(iterations)));
+  };
+  for (const bool is_in_l2 : {false, true}) {
+    const Setting& setting = is_in_l2 ? kL2 : kMemory;
+    const std::string suffix = is_in_l2 ? "/l2" : "/memory";
+    const std::size_t iterations = is_in_l2 ? 500 : 10;
+    add("append" + suffix + "/nhd/page_first", iterations, append, setting, HeadOrder::Nhd, ByteLayout::PageFirst);
+    add("append" + suffix + "/nhd/layer_first", iterations, append, setting, HeadOrder::Nhd, ByteLayout::LayerFirst);
+    add("append" + suffix + "/hnd/page_first", iterations, append, setting, HeadOrder::Hnd, ByteLayout::PageFirst);
+    add("copy_pages" + suffix + "/page_first/tokens:16", iterations, copy_pages, setting, 16U, ByteLayout::PageFirst);
+    add("copy_pages" + suffix + "/page_first/tokens:7", iterations, copy_pages, setting, 7U, ByteLayout::PageFirst);
+    add("copy_pages" + suffix + "/layer_first/tokens:16", iterations, copy_pages, setting, 16U, ByteLayout::LayerFirst);
+  }
+}
+
+}  // namespace quire::bench

@@ -1,0 +1,166 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "device_plan.h"
+
+#include <cstring>
+#include <functional>
+#include <utility>
+
+namespace tiny_engine {
+namespace {
+
+using quire::ErrorCode;
+using quire::fail;
+using quire::Result;
+
+constexpr std::uintptr_t kAlignment = 16;
+
+/// Turns addresses into offsets, and remembers the first that is none.
+class Locator {
+ public:
+  explicit Locator(std::span<const std::byte> staging) : staging_(staging) {}
+
+  template <typename Element>
+  [[nodiscard]] StagedArray<Element> locate(const char* name, std::span<const Element> array) {
+    if (array.empty()) return {};
+    const auto* first = reinterpret_cast<const std::byte*>(array.data());
+    const bool is_inside = !staging_.empty() && std::less_equal<>{}(staging_.data(), first) &&
+                           std::less_equal<>{}(first + array.size_bytes(), staging_.data() + staging_.size());
+    if (!is_inside) {
+      if (problem_.empty()) problem_ = std::string(name) + " lies outside the staging buffer";
+      return {};
+    }
+    const auto offset = static_cast<std::uint64_t>(first - staging_.data());
+    if (offset % kAlignment != 0 && problem_.empty()) problem_ = std::string(name) + " is not 16-byte aligned";
+    return {.offset = offset, .count = array.size()};
+  }
+
+  [[nodiscard]] const std::string& problem() const { return problem_; }
+
+ private:
+  std::span<const std::byte> staging_;
+  std::string problem_;
+};
+
+StagedLevel locate_level(Locator& locator, const quire::CascadeLevel& level) {
+  return {.query_indptr = locator.locate("levels.query_indptr", level.query_indptr),
+          .page_indptr = locator.locate("levels.page_indptr", level.page_indptr),
+          .rows = locator.locate("levels.rows", level.rows),
+          .first_columns = locator.locate("levels.first_columns", level.first_columns),
+          .last_page_tokens = locator.locate("levels.last_page_tokens", level.last_page_tokens),
+          .window_offsets = locator.locate("levels.window_offsets", level.window_offsets),
+          .sink_tokens = locator.locate("levels.sink_tokens", level.sink_tokens),
+          .first_keys = locator.locate("levels.first_keys", level.first_keys)};
+}
+
+}  // namespace
+
+Result<DevicePlan> DevicePlan::upload(const quire::AttentionPlan& plan) {
+  if (plan.groups.size() != 1) return fail(ErrorCode::Unsupported, "this engine's model has one cache group");
+  const quire::GroupPlan& group = plan.groups[0];
+  Locator locator(plan.staging);
+  if (reinterpret_cast<std::uintptr_t>(plan.staging.data()) % kAlignment != 0) {
+    return fail(ErrorCode::InvalidArgument, "the staging buffer is not 16-byte aligned");
+  }
+  DevicePlan copy;
+  copy.page_tables = plan.page_tables;
+  copy.shape = plan.shape;
+  copy.query_positions = locator.locate("query_positions", plan.query_positions);
+  copy.query_indptr = locator.locate("query_indptr", plan.query_indptr);
+  copy.seq_lens = locator.locate("seq_lens", plan.seq_lens);
+  copy.stored_lens = locator.locate("stored_lens", plan.stored_lens);
+  copy.window_tokens = locator.locate("window_tokens", plan.window_tokens);
+  copy.state_slots = locator.locate("state_slots", plan.state_slots);
+  copy.tree_indptr = locator.locate("tree_indptr", plan.tree_indptr);
+  copy.tree_nodes = locator.locate("tree_nodes", plan.tree_nodes);
+  copy.append_slots = locator.locate("append_slots", group.append_slots);
+  for (const quire::CascadeLevel& level : group.levels) copy.levels.push_back(locate_level(locator, level));
+  copy.deltas = locator.locate("deltas", group.deltas);
+  copy.page_indices = locator.locate("page_indices", group.page_indices);
+  copy.block_table = locator.locate("block_table", group.block_table);
+  copy.moves = locator.locate("moves", group.moves);
+  copy.move_indptr = locator.locate("move_indptr", group.move_indptr);
+  copy.copies = locator.locate("copies", group.copies);
+  copy.remote_slots = locator.locate("remote_slots", group.remote_slots);
+  copy.receivers = locator.locate("receivers", group.receivers);
+  copy.sends = locator.locate("sends", group.sends);
+  if (!locator.problem().empty()) return fail(ErrorCode::InvalidArgument, locator.problem());
+  copy.buffer_.resize(plan.staging.size());
+  if (!plan.staging.empty()) std::memcpy(copy.buffer_.data(), plan.staging.data(), plan.staging.size());
+  return copy;
+}
+
+std::vector<StagedNumbers> DevicePlan::numbers() const {
+  std::vector<StagedNumbers> all;
+  const auto add_part = [&all](const char* name, const auto& array, std::uint64_t element_bytes, std::uint64_t at,
+                               std::uint32_t width) {
+    if (array.count == 0) return;
+    all.push_back(
+        {.name = name, .offset = array.offset + at, .stride = element_bytes, .width = width, .count = array.count});
+  };
+  const auto add = [&add_part]<typename Element>(const char* name, const StagedArray<Element>& array) {
+    add_part(name, array, sizeof(Element), 0, sizeof(Element));
+  };
+  add("query_positions", query_positions);
+  add("query_indptr", query_indptr);
+  add("seq_lens", seq_lens);
+  add("stored_lens", stored_lens);
+  add("window_tokens", window_tokens);
+  add("state_slots", state_slots);
+  add("tree_indptr", tree_indptr);
+  add_part("tree_nodes.begin", tree_nodes, sizeof(quire::TreeNode), offsetof(quire::TreeNode, begin), 4);
+  add_part("tree_nodes.end", tree_nodes, sizeof(quire::TreeNode), offsetof(quire::TreeNode, end), 4);
+  add_part("tree_nodes.depth", tree_nodes, sizeof(quire::TreeNode), offsetof(quire::TreeNode, depth), 4);
+  add("append_slots", append_slots);
+  for (const StagedLevel& level : levels) {
+    add("levels.query_indptr", level.query_indptr);
+    add("levels.page_indptr", level.page_indptr);
+    add("levels.rows", level.rows);
+    add("levels.first_columns", level.first_columns);
+    add("levels.last_page_tokens", level.last_page_tokens);
+    add("levels.window_offsets", level.window_offsets);
+    add("levels.sink_tokens", level.sink_tokens);
+    add("levels.first_keys", level.first_keys);
+  }
+  add_part("deltas.row", deltas, sizeof(quire::PageDelta), offsetof(quire::PageDelta, row), 4);
+  add_part("deltas.column", deltas, sizeof(quire::PageDelta), offsetof(quire::PageDelta, column), 4);
+  add_part("deltas.page", deltas, sizeof(quire::PageDelta), offsetof(quire::PageDelta, page), 4);
+  add("page_indices", page_indices);
+  add("block_table", block_table);
+  add_part("moves.source_slot", moves, sizeof(quire::TokenMove), offsetof(quire::TokenMove, source_slot), 8);
+  add_part("moves.target_slot", moves, sizeof(quire::TokenMove), offsetof(quire::TokenMove, target_slot), 8);
+  add("move_indptr", move_indptr);
+  add_part("copies.source", copies, sizeof(quire::PageCopy), offsetof(quire::PageCopy, source), 4);
+  add_part("copies.target", copies, sizeof(quire::PageCopy), offsetof(quire::PageCopy, target), 4);
+  add_part("copies.token_count", copies, sizeof(quire::PageCopy), offsetof(quire::PageCopy, token_count), 4);
+  add("remote_slots", remote_slots);
+  add("receivers", receivers);
+  add_part("sends.local_slot", sends, sizeof(quire::SendRun), offsetof(quire::SendRun, local_slot), 8);
+  add_part("sends.remote_slot", sends, sizeof(quire::SendRun), offsetof(quire::SendRun, remote_slot), 8);
+  add_part("sends.token_count", sends, sizeof(quire::SendRun), offsetof(quire::SendRun, token_count), 4);
+  add_part("sends.receiver", sends, sizeof(quire::SendRun), offsetof(quire::SendRun, receiver), 4);
+  return all;
+}
+
+std::int64_t DevicePlan::number(const StagedNumbers& numbers, std::uint64_t index) const {
+  const std::byte* at = buffer_.data() + numbers.offset + (index * numbers.stride);
+  if (numbers.width == 8) {
+    std::int64_t value = 0;
+    std::memcpy(&value, at, sizeof(value));
+    return value;
+  }
+  std::int32_t value = 0;
+  std::memcpy(&value, at, sizeof(value));
+  return value;
+}
+
+void DevicePlan::set_number(const StagedNumbers& numbers, std::uint64_t index, std::int64_t value) {
+  std::byte* at = buffer_.data() + numbers.offset + (index * numbers.stride);
+  if (numbers.width == 8) {
+    std::memcpy(at, &value, sizeof(value));
+    return;
+  }
+  const auto narrow = static_cast<std::int32_t>(value);
+  std::memcpy(at, &narrow, sizeof(narrow));
+}
+
+}  // namespace tiny_engine

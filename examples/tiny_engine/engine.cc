@@ -1,0 +1,476 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "engine.h"
+
+#include <algorithm>
+#include <cmath>
+#include <cstring>
+#include <utility>
+
+#include "quire/host_kernels.h"
+
+namespace tiny_engine {
+namespace {
+
+constexpr std::uint32_t kKeys = 0;  // Gqa's components
+constexpr std::uint32_t kValues = 1;
+constexpr std::uint32_t kLatent = 0;  // Mla's only one: latent row, then the key that all heads share
+
+void multiply(const Matrix& matrix, std::span<const double> input, std::span<double> out) {
+  const double* row = matrix.values.data();
+  for (std::uint32_t i = 0; i < matrix.rows; ++i, row += matrix.columns) {
+    double sum = 0.0;
+    for (std::uint32_t j = 0; j < matrix.columns; ++j) sum += row[j] * input[j];
+    out[i] = sum;
+  }
+}
+
+void rms_norm(std::span<const double> input, std::span<const double> gains, double epsilon, std::span<double> out) {
+  double squares = epsilon * static_cast<double>(input.size());
+  for (const double x : input) squares += x * x;
+  const double factor = std::sqrt(static_cast<double>(input.size()) / squares);
+  for (std::size_t i = 0; i < input.size(); ++i) out[i] = gains[i] * (input[i] * factor);
+}
+
+// Turns one head in place. The angles of a position follow from each other by a factor.
+void rotate(std::span<double> head, std::int32_t position, double base) {
+  const double ratio = std::pow(base, -2.0 / static_cast<double>(head.size()));
+  double angle = position;
+  for (std::size_t i = 0; i + 1 < head.size(); i += 2, angle *= ratio) {
+    const double cosine = std::cos(angle);
+    const double sine = std::sin(angle);
+    const double x = head[i];
+    const double y = head[i + 1];
+    head[i] = (cosine * x) - (sine * y);
+    head[i + 1] = (sine * x) + (cosine * y);
+  }
+}
+
+double dot(std::span<const double> left, std::span<const double> right) {
+  double sum = 0.0;
+  for (std::size_t i = 0; i < left.size(); ++i) sum += left[i] * right[i];
+  return sum;
+}
+
+/// Softmax over scores that arrive one by one, as paged kernels do it: the sum so far is rescaled when a score is
+/// higher than all before.
+class OnlineSoftmax {
+ public:
+  explicit OnlineSoftmax(std::span<double> out) : out_(out) { std::fill(out.begin(), out.end(), 0.0); }
+
+  void add(double score, std::span<const double> value) {
+    if (score > highest_) {
+      const double shrink = total_ > 0.0 ? std::exp(highest_ - score) : 0.0;
+      total_ *= shrink;
+      for (double& x : out_) x *= shrink;
+      highest_ = score;
+    }
+    const double weight = std::exp(score - highest_);
+    total_ += weight;
+    for (std::size_t i = 0; i < out_.size(); ++i) out_[i] += weight * value[i];
+  }
+  void finish() {
+    for (double& x : out_) x /= total_;
+  }
+
+ private:
+  std::span<double> out_;
+  double highest_ = -1e300;
+  double total_ = 0.0;
+};
+
+template <typename Container>
+auto row_of(Container& rows, std::size_t index, std::size_t size) {
+  return std::span(rows).subspan(index * size, size);
+}
+
+}  // namespace
+
+quire::CacheGroup cache_group(const ModelShape& shape, bool keys_rotated) {
+  const auto doubles = [](std::uint32_t count) { return count * static_cast<std::uint32_t>(sizeof(double)); };
+  quire::CacheGroup group{
+      .name = "full", .layers = quire::layer_range(0, shape.layer_count), .keys_rotated = keys_rotated};
+  if (shape.attention == AttentionKind::Mla) {
+    group.components = {{.name = "latent",
+                         .element = quire::ElementType::Bytes,
+                         .sharding = quire::Sharding::Replicated,
+                         .dim = doubles(shape.latent_dim + shape.rope_dim)}};
+    return group;
+  }
+  for (const char* name : {"k", "v"}) {
+    group.components.push_back(
+        {.name = name, .element = quire::ElementType::Bytes, .heads = shape.kv_heads, .dim = doubles(shape.head_dim)});
+  }
+  return group;
+}
+
+Engine::Engine(const Weights& weights, PoolMemory pool, const EngineOptions& options)
+    : weights_(weights), pool_(std::move(pool)), options_(options), states_(options.sequence_count_max, 0) {
+  // Not a page: what no delta has filled must not be read.
+  table_.columns = options.row_columns;
+  table_.pages.assign(std::size_t{options.sequence_count_max} * options.row_columns, -1);
+}
+
+void Engine::set_receiver(std::int32_t receiver, PoolMemory pool) {
+  std::erase_if(receivers_, [receiver](const Receiver& other) { return other.number == receiver; });
+  receivers_.push_back({.number = receiver, .pool = std::move(pool)});
+}
+
+const Engine::Receiver* Engine::find_receiver(std::int32_t number) const {
+  for (const Receiver& receiver : receivers_) {
+    if (receiver.number == number) return &receiver;
+  }
+  return nullptr;
+}
+
+bool Engine::has_slot(const PoolMemory& pool, std::int64_t slot) {
+  return slot >= 0 && static_cast<std::uint64_t>(slot) <
+                          std::uint64_t{pool.geometry.page_count()} * pool.geometry.page().options().page_tokens;
+}
+
+// Everybody reads the null page, so nobody may write it.
+bool Engine::may_write(const PoolMemory& pool, std::int64_t slot) {
+  return has_slot(pool, slot) && slot >= std::int64_t{pool.geometry.page().options().page_tokens};
+}
+
+std::string Engine::prepare(const DevicePlan& plan) {
+  const auto deltas = plan.read(plan.deltas);
+  for (const quire::PageDelta& delta : deltas) {
+    const bool is_inside = delta.row >= 0 && static_cast<std::uint32_t>(delta.row) < options_.sequence_count_max &&
+                           delta.column >= 0 && static_cast<std::uint32_t>(delta.column) < table_.columns;
+    if (!is_inside) return "a delta lies outside the page table";
+  }
+  quire::apply_deltas_on_host({.table = table_.pages.data(),
+                               .rows = options_.sequence_count_max,
+                               .row_columns = table_.columns,
+                               .deltas = deltas});
+  if (options_.applies_copies) {
+    if (std::string problem = apply_moves(plan); !problem.empty()) return problem;
+    if (std::string problem = apply_copies(plan); !problem.empty()) return problem;
+  }
+  return send_stored(plan);
+}
+
+std::string Engine::apply_moves(const DevicePlan& plan) {
+  const auto moves = plan.read(plan.moves);
+  const auto indptr = plan.read(plan.move_indptr);
+  for (const quire::TokenMove& move : moves) {
+    if (!has_slot(pool_, move.source_slot) || !may_write(pool_, move.target_slot)) return "a move leaves the pool";
+  }
+  if (indptr.empty()) return moves.empty() ? "" : "moves belong to no sequence";
+  if (indptr.front() != 0 || static_cast<std::size_t>(indptr.back()) != moves.size()) return "move_indptr misses moves";
+  // Last sequence first: only a sequence's own moves depend on each other.
+  for (std::size_t i = indptr.size() - 1; i-- > 0;) {
+    if (indptr[i] > indptr[i + 1] || indptr[i] < 0) return "move_indptr descends";
+    quire::move_tokens_on_host({.geometry = &pool_.geometry,
+                                .pool = pool_.bytes,
+                                .moves = moves.subspan(static_cast<std::size_t>(indptr[i]),
+                                                       static_cast<std::size_t>(indptr[i + 1] - indptr[i]))});
+  }
+  return "";
+}
+
+std::string Engine::apply_copies(const DevicePlan& plan) {
+  const auto copies = plan.read(plan.copies);
+  const std::uint32_t page_count = pool_.geometry.page_count();
+  for (const quire::PageCopy& copy : copies) {
+    if (copy.source.value >= page_count || copy.target.value >= page_count) return "a copy leaves the pool";
+    if (copy.target == quire::kNullPage) return "a copy writes the null page";
+    if (copy.token_count > pool_.geometry.page().options().page_tokens) return "a copy is longer than a page";
+  }
+  quire::copy_pages_on_host({.geometry = &pool_.geometry, .pool = pool_.bytes, .copies = copies});
+  return "";
+}
+
+std::string Engine::send_stored(const DevicePlan& plan) {
+  const quire::PageGeometry& page = pool_.geometry.page();
+  const std::uint32_t page_tokens = page.options().page_tokens;
+  for (const quire::SendRun& run : plan.read(plan.sends)) {
+    const Receiver* receiver = find_receiver(run.receiver);
+    if (receiver == nullptr) return "a send has no such receiver";
+    for (std::int32_t i = 0; i < run.token_count; ++i) {
+      const std::int64_t source = run.local_slot + i;
+      const std::int64_t target = run.remote_slot + i;
+      if (!has_slot(pool_, source) || !may_write(receiver->pool, target)) return "a send leaves the pool";
+      const std::uint32_t target_page_tokens = receiver->pool.geometry.page().options().page_tokens;
+      for (std::uint32_t layer = 0; layer < page.layer_count(); ++layer) {
+        for (std::uint32_t component = 0; component < page.components().size(); ++component) {
+          for (std::uint32_t head = 0; head < page.group().components[component].heads; ++head) {
+            const auto row_at = [&](std::int64_t slot, std::uint32_t tokens) {
+              return quire::RowLocation{.page = {static_cast<std::uint32_t>(slot / tokens)},
+                                        .layer_index = layer,
+                                        .component_index = component,
+                                        .token_index = static_cast<std::uint32_t>(slot % tokens),
+                                        .head_index = head};
+            };
+            std::memcpy(receiver->pool.bytes + receiver->pool.geometry.offset_of(row_at(target, target_page_tokens)),
+                        pool_.bytes + pool_.geometry.offset_of(row_at(source, page_tokens)),
+                        page.components()[component].head_bytes);
+          }
+        }
+      }
+    }
+  }
+  return "";
+}
+
+std::string Engine::send_new(const DevicePlan& plan, std::uint32_t layer_index, const Rows& rows) {
+  const auto remote_slots = plan.read(plan.remote_slots);
+  const auto receivers = plan.read(plan.receivers);
+  if (remote_slots.size() != receivers.size()) return "remote_slots and receivers differ in length";
+  for (std::size_t i = 0; i < receivers.size(); ++i) {
+    if ((receivers[i] < 0) != (remote_slots[i] == quire::kNoSlot)) return "a token is sent nowhere";
+    if (receivers[i] >= 0 && find_receiver(receivers[i]) == nullptr) return "a token has no such receiver";
+  }
+  std::vector<std::int64_t> slots;
+  for (const Receiver& receiver : receivers_) {
+    slots.assign(remote_slots.begin(), remote_slots.end());
+    for (std::size_t i = 0; i < slots.size(); ++i) {
+      if (receivers[i] != receiver.number) slots[i] = quire::kNoSlot;
+    }
+    if (std::string problem = append(slots, layer_index, rows, receiver.pool); !problem.empty()) return problem;
+  }
+  return "";
+}
+
+std::string Engine::append(std::span<const std::int64_t> slots, std::uint32_t layer_index, const Rows& rows,
+                           const PoolMemory& pool) const {
+  for (const std::int64_t slot : slots) {
+    if (slot != quire::kNoSlot && !may_write(pool, slot)) return "a slot lies outside the pool or in the null page";
+  }
+  for (std::uint32_t component = 0; component < rows.size(); ++component) {
+    const std::uint64_t token_bytes = pool.geometry.page().group().components[component].heads *
+                                      pool.geometry.page().components()[component].head_bytes;
+    const std::size_t count =
+        std::min<std::size_t>(slots.size(), rows[component].size() * sizeof(double) / token_bytes);
+    for (std::size_t i = count; i < slots.size(); ++i) {
+      if (slots[i] != quire::kNoSlot) return "padding has a slot";
+    }
+    quire::append_on_host({.geometry = &pool.geometry,
+                           .pool = pool.bytes,
+                           .layer_index = layer_index,
+                           .component_index = component,
+                           .source = reinterpret_cast<const std::byte*>(rows[component].data()),
+                           .slots = slots.first(count)});
+  }
+  return "";
+}
+
+Engine::Rows Engine::project(const LayerWeights& layer, std::span<const double> inputs,
+                             std::span<const std::int32_t> positions) const {
+  const ModelShape& shape = weights_.shape;
+  const std::size_t count = inputs.size() / shape.width;
+  if (shape.attention == AttentionKind::Mla) {
+    const std::size_t row = shape.latent_dim + shape.rope_dim;
+    Rows rows(1, std::vector<double>(count * row));
+    for (std::size_t i = 0; i < count; ++i) {
+      const auto input = row_of(inputs, i, shape.width);
+      const auto stored = row_of(rows[kLatent], i, row);
+      multiply(layer.latent, input, stored.first(shape.latent_dim));
+      multiply(layer.rope_key, input, stored.subspan(shape.latent_dim));
+      if (options_.keys_rotated) rotate(stored.subspan(shape.latent_dim), positions[i], shape.rope_base);
+    }
+    return rows;
+  }
+  const std::size_t row = std::size_t{shape.kv_heads} * shape.head_dim;
+  Rows rows(2, std::vector<double>(count * row));
+  for (std::size_t i = 0; i < count; ++i) {
+    const auto input = row_of(inputs, i, shape.width);
+    multiply(layer.key, input, row_of(rows[kKeys], i, row));
+    multiply(layer.value, input, row_of(rows[kValues], i, row));
+    for (std::uint32_t head = 0; options_.keys_rotated && head < shape.kv_heads; ++head) {
+      rotate(row_of(rows[kKeys], (i * shape.kv_heads) + head, shape.head_dim), positions[i], shape.rope_base);
+    }
+  }
+  return rows;
+}
+
+void Engine::load(const KeyReference& key, std::uint32_t layer_index, std::uint32_t component, const Rows& rows,
+                  std::span<double> out) const {
+  if (key.slot == quire::kNoSlot) {
+    const auto row = row_of(rows[component], static_cast<std::size_t>(key.query), out.size());
+    std::copy(row.begin(), row.end(), out.begin());
+    return;
+  }
+  const quire::PageGeometry& page = pool_.geometry.page();
+  const std::uint32_t page_tokens = page.options().page_tokens;
+  const std::uint32_t heads = page.group().components[component].heads;
+  const std::size_t head_doubles = out.size() / heads;
+  for (std::uint32_t head = 0; head < heads; ++head) {
+    const std::uint64_t offset =
+        pool_.geometry.strides().offset_of({.page = {static_cast<std::uint32_t>(key.slot / page_tokens)},
+                                            .layer_index = layer_index,
+                                            .component_index = component,
+                                            .token_index = static_cast<std::uint32_t>(key.slot % page_tokens),
+                                            .head_index = head});
+    std::memcpy(&out[head * head_doubles], pool_.bytes + offset, head_doubles * sizeof(double));
+  }
+}
+
+void Engine::attend_gqa(std::uint32_t layer_index, std::span<const double> input, std::int32_t position,
+                        std::span<const KeyReference> keys, const Rows& rows, std::span<double> heads) const {
+  const ModelShape& shape = weights_.shape;
+  const std::size_t dim = shape.head_dim;
+  std::vector<double> query(shape.query_heads * dim);
+  multiply(weights_.layers[layer_index].query, input, query);
+  for (std::uint32_t head = 0; head < shape.query_heads; ++head) {
+    rotate(row_of(query, head, dim), position, shape.rope_base);
+  }
+  std::vector<OnlineSoftmax> sums;
+  sums.reserve(shape.query_heads);
+  for (std::uint32_t head = 0; head < shape.query_heads; ++head) sums.emplace_back(heads.subspan(head * dim, dim));
+  std::vector<double> key(shape.kv_heads * dim);
+  std::vector<double> value(shape.kv_heads * dim);
+  for (const KeyReference& reference : keys) {
+    load(reference, layer_index, kKeys, rows, key);
+    load(reference, layer_index, kValues, rows, value);
+    for (std::uint32_t head = 0; !options_.keys_rotated && head < shape.kv_heads; ++head) {
+      rotate(row_of(key, head, dim), reference.position, shape.rope_base);
+    }
+    for (std::uint32_t head = 0; head < shape.query_heads; ++head) {
+      const std::uint32_t kv_head = head / (shape.query_heads / shape.kv_heads);
+      const double score =
+          dot(row_of(query, head, dim), row_of(key, kv_head, dim)) / std::sqrt(static_cast<double>(dim));
+      sums[head].add(score, row_of(value, kv_head, dim));
+    }
+  }
+  for (OnlineSoftmax& sum : sums) sum.finish();
+}
+
+// Absorbed: queries and outputs are projected instead of every key, so attention runs on latent rows.
+void Engine::attend_mla(std::uint32_t layer_index, std::span<const double> input, std::int32_t position,
+                        std::span<const KeyReference> keys, const Rows& rows, std::span<double> heads) const {
+  const ModelShape& shape = weights_.shape;
+  const LayerWeights& layer = weights_.layers[layer_index];
+  const std::size_t dim = shape.head_dim;
+  const std::size_t query_dim = dim + shape.rope_dim;
+  const std::size_t row = shape.latent_dim + shape.rope_dim;
+  std::vector<double> query(shape.query_heads * query_dim);
+  multiply(layer.query, input, query);
+  std::vector<double> absorbed(shape.query_heads * row, 0.0);
+  for (std::uint32_t head = 0; head < shape.query_heads; ++head) {
+    const auto own = row_of(absorbed, head, row);
+    for (std::size_t i = 0; i < dim; ++i) {
+      for (std::uint32_t j = 0; j < shape.latent_dim; ++j) {
+        own[j] += query[(head * query_dim) + i] * layer.key_up.values[(((head * dim) + i) * shape.latent_dim) + j];
+      }
+    }
+    const auto turned = own.subspan(shape.latent_dim);
+    std::copy_n(&query[(head * query_dim) + dim], shape.rope_dim, turned.begin());
+    rotate(turned, position, shape.rope_base);
+  }
+  std::vector<double> mixed(shape.query_heads * std::size_t{shape.latent_dim});
+  std::vector<OnlineSoftmax> sums;
+  sums.reserve(shape.query_heads);
+  for (std::uint32_t head = 0; head < shape.query_heads; ++head)
+    sums.emplace_back(row_of(mixed, head, shape.latent_dim));
+  std::vector<double> key(row);
+  for (const KeyReference& reference : keys) {
+    load(reference, layer_index, kLatent, rows, key);
+    const auto rope_key = std::span(key).subspan(shape.latent_dim);
+    if (!options_.keys_rotated) rotate(rope_key, reference.position, shape.rope_base);
+    for (std::uint32_t head = 0; head < shape.query_heads; ++head) {
+      const double score = dot(row_of(absorbed, head, row), key) / std::sqrt(static_cast<double>(query_dim));
+      sums[head].add(score, std::span(key).first(shape.latent_dim));
+    }
+  }
+  for (OnlineSoftmax& sum : sums) sum.finish();
+  for (std::uint32_t head = 0; head < shape.query_heads; ++head) {
+    for (std::size_t i = 0; i < dim; ++i) {
+      const std::size_t up_row = (head * dim) + i;
+      heads[up_row] =
+          dot(row_of(layer.value_up.values, up_row, shape.latent_dim), row_of(mixed, head, shape.latent_dim));
+    }
+  }
+}
+
+std::string Engine::forward(const DevicePlan& plan, std::span<const quire::TokenId> tokens,
+                            std::vector<double>& logits) {
+  const ModelShape& shape = weights_.shape;
+  const std::size_t count = tokens.size();
+  const auto positions = plan.read(plan.query_positions);
+  if (positions.size() < count || plan.append_slots.count < count) return "the plan has fewer queries than tokens";
+
+  const KeyFinder finder(plan, table_,
+                         {.page_tokens = pool_.geometry.page().options().page_tokens,
+                          .page_count = pool_.geometry.page_count(),
+                          .reads_appended = options_.appends_first});
+  std::vector<std::vector<KeyReference>> keys(count);
+  for (std::size_t i = 0; i < count; ++i) {
+    if (std::string problem = finder.find(static_cast<std::int32_t>(i), keys[i]); !problem.empty()) return problem;
+    for (const KeyReference& key : keys[i]) {
+      if (key.slot == quire::kNoSlot && static_cast<std::size_t>(key.query) >= count) return "a key is of no query";
+    }
+  }
+
+  std::vector<double> hidden(count * shape.width);
+  for (std::size_t i = 0; i < count; ++i) {
+    const auto row = row_of(weights_.embedding.values, static_cast<std::size_t>(tokens[i]), shape.width);
+    std::copy(row.begin(), row.end(), row_of(hidden, i, shape.width).begin());
+  }
+  std::vector<double> inputs(hidden.size());
+  std::vector<double> heads(shape.query_heads * std::size_t{shape.head_dim});
+  std::vector<double> added(shape.width);
+  std::vector<double> gate(shape.mlp_width);
+  std::vector<double> up(shape.mlp_width);
+  for (std::uint32_t layer_index = 0; layer_index < shape.layer_count; ++layer_index) {
+    const LayerWeights& layer = weights_.layers[layer_index];
+    for (std::size_t i = 0; i < count; ++i) {
+      rms_norm(row_of(hidden, i, shape.width), layer.attention_norm, shape.norm_epsilon,
+               row_of(inputs, i, shape.width));
+    }
+    const Rows rows = project(layer, inputs, positions);
+    if (std::string problem = send_new(plan, layer_index, rows); !problem.empty()) return problem;
+    const auto append_slots = plan.read(plan.append_slots);
+    if (options_.appends_first) {
+      if (std::string problem = append(append_slots, layer_index, rows, pool_); !problem.empty()) return problem;
+    }
+    for (std::size_t i = 0; i < count; ++i) {
+      const auto input = row_of(inputs, i, shape.width);
+      if (shape.attention == AttentionKind::Mla) {
+        attend_mla(layer_index, input, positions[i], keys[i], rows, heads);
+      } else {
+        attend_gqa(layer_index, input, positions[i], keys[i], rows, heads);
+      }
+      multiply(layer.output, heads, added);
+      const auto own = row_of(hidden, i, shape.width);
+      for (std::uint32_t j = 0; j < shape.width; ++j) own[j] += added[j];
+    }
+    if (!options_.appends_first) {
+      if (std::string problem = append(append_slots, layer_index, rows, pool_); !problem.empty()) return problem;
+    }
+    for (std::size_t i = 0; i < count; ++i) {
+      const auto own = row_of(hidden, i, shape.width);
+      const auto input = row_of(inputs, i, shape.width);
+      rms_norm(own, layer.mlp_norm, shape.norm_epsilon, input);
+      multiply(layer.gate, input, gate);
+      multiply(layer.up, input, up);
+      for (std::uint32_t j = 0; j < shape.mlp_width; ++j) gate[j] *= up[j] / (1.0 + std::exp(-gate[j]));
+      multiply(layer.down, gate, added);
+      for (std::uint32_t j = 0; j < shape.width; ++j) own[j] += added[j];
+    }
+  }
+  logits.resize(count * shape.vocabulary);
+  for (std::size_t i = 0; i < count; ++i) {
+    const auto input = row_of(inputs, i, shape.width);
+    rms_norm(row_of(hidden, i, shape.width), weights_.final_norm, shape.norm_epsilon, input);
+    multiply(weights_.head, input, row_of(logits, i, shape.vocabulary));
+  }
+  return "";
+}
+
+std::string Engine::fold_states(const DevicePlan& plan, std::span<const std::uint64_t> values,
+                                std::vector<std::uint64_t>& before) {
+  const auto slots = plan.read(plan.state_slots);
+  before.assign(values.size(), 0);
+  for (std::size_t i = 0; i < values.size(); ++i) {
+    if (i >= slots.size() || slots[i] < 0 || static_cast<std::size_t>(slots[i]) >= states_.size()) {
+      return "an entry has no such state slot";
+    }
+    std::uint64_t& state = states_[static_cast<std::size_t>(slots[i])];
+    before[i] = state;
+    if (values[i] != 0) state = scramble(state ^ values[i]);
+  }
+  return "";
+}
+
+}  // namespace tiny_engine

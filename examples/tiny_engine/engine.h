@@ -1,0 +1,103 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// Engine: runs the transformer of model.h for one step at a time, on the bytes of a page pool and on what a plan's
+// arrays say. It keeps what a device would keep between steps: the page table of PageTables::Rows and a state per
+// sequence. Attention reads the plan through KeyFinder; K and V are doubles, so nothing is lost in the cache.
+//
+// Reports a plan that names places outside pool, table or step, instead of going there.
+//
+// single-threaded
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "device_plan.h"
+#include "key_finder.h"
+#include "model.h"
+#include "quire/layout.h"
+#include "quire/plan.h"
+#include "quire/types.h"
+
+namespace tiny_engine {
+
+/// A pool's bytes and where in them each row lies.
+struct PoolMemory {
+  quire::PoolGeometry geometry;
+  std::byte* bytes = nullptr;
+};
+
+struct EngineOptions {
+  std::uint32_t sequence_count_max = 0;  ///< rows of the page table, and states
+  std::uint32_t row_columns = 0;         ///< of the page table
+  bool keys_rotated = true;              ///< as in the layout
+  bool appends_first = false;            ///< writes K and V of a layer before attention, and reads them back from pages
+  bool applies_copies = true;            ///< moves and copies too; false: Cache::apply_copies does
+};
+
+/// The layout of what the engine stores.
+[[nodiscard]] quire::CacheGroup cache_group(const ModelShape& shape, bool keys_rotated);
+
+/// Copyable: a copy has its own table and states, and the same pool until set_pool().
+class Engine {
+ public:
+  /// `weights` must outlive the engine.
+  Engine(const Weights& weights, PoolMemory pool, const EngineOptions& options);
+
+  /// What a plan asks for before its step, and even when the step is then aborted: deltas, moves, copies, sends.
+  [[nodiscard]] std::string prepare(const DevicePlan& plan);
+  /// Computes the queries with these tokens, writes K and V, and fills `logits` with a row of the vocabulary per query.
+  /// Empty, or what is wrong with the plan; K and V may then be half written.
+  [[nodiscard]] std::string forward(const DevicePlan& plan, std::span<const quire::TokenId> tokens,
+                                    std::vector<double>& logits);
+  /// Mixes one number per entry into its sequence's state, 0 leaving it as it is; `before` gets what the states were.
+  [[nodiscard]] std::string fold_states(const DevicePlan& plan, std::span<const std::uint64_t> values,
+                                        std::vector<std::uint64_t>& before);
+
+  /// A sequence's state by its state slot, for the host.
+  [[nodiscard]] std::uint64_t& state(std::uint32_t state_slot) { return states_.at(state_slot); }
+  /// Where what is sent to receiver number `receiver` goes, instead of where it went before.
+  void set_receiver(std::int32_t receiver, PoolMemory pool);
+  void set_pool(std::byte* bytes) { pool_.bytes = bytes; }
+  [[nodiscard]] const Weights& weights() const { return weights_; }
+
+ private:
+  struct Receiver {
+    std::int32_t number = 0;
+    PoolMemory pool;
+  };
+  /// K and V of this step's queries in one layer, as they are stored: a vector per component.
+  using Rows = std::vector<std::vector<double>>;
+
+  [[nodiscard]] std::string apply_moves(const DevicePlan& plan);
+  [[nodiscard]] std::string apply_copies(const DevicePlan& plan);
+  [[nodiscard]] std::string send_stored(const DevicePlan& plan);
+  [[nodiscard]] std::string send_new(const DevicePlan& plan, std::uint32_t layer_index, const Rows& rows);
+  [[nodiscard]] std::string append(std::span<const std::int64_t> slots, std::uint32_t layer_index, const Rows& rows,
+                                   const PoolMemory& pool) const;
+  [[nodiscard]] const Receiver* find_receiver(std::int32_t number) const;
+  [[nodiscard]] static bool has_slot(const PoolMemory& pool, std::int64_t slot);
+  [[nodiscard]] static bool may_write(const PoolMemory& pool, std::int64_t slot);
+
+  [[nodiscard]] Rows project(const LayerWeights& layer, std::span<const double> inputs,
+                             std::span<const std::int32_t> positions) const;
+  /// Loads component `component` of a key, all heads.
+  void load(const KeyReference& key, std::uint32_t layer_index, std::uint32_t component, const Rows& rows,
+            std::span<double> out) const;
+  void attend_gqa(std::uint32_t layer_index, std::span<const double> input, std::int32_t position,
+                  std::span<const KeyReference> keys, const Rows& rows, std::span<double> heads) const;
+  void attend_mla(std::uint32_t layer_index, std::span<const double> input, std::int32_t position,
+                  std::span<const KeyReference> keys, const Rows& rows, std::span<double> heads) const;
+
+  const Weights& weights_;
+  PoolMemory pool_;
+  EngineOptions options_;
+  PageTable table_;
+  std::vector<std::uint64_t> states_;
+  std::vector<Receiver> receivers_;
+};
+
+}  // namespace tiny_engine

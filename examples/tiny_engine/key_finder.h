@@ -1,0 +1,88 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// KeyFinder: which keys a query of a step sees, where each lies and at which position RoPE has it. This is the part of
+// an attention kernel that reads the plan; it uses nothing but the plan's arrays and the device's page table.
+//
+//     number j      0 … sink … stored_len … (earlier tree tokens) … seq_len - queries … seq_len
+//     lies in       pages                   pages                   this step's K and V, or pages once appended
+//
+// A plan that makes no sense is reported, never followed out of bounds: tests change plans on purpose.
+#pragma once
+
+#include <cstdint>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "device_plan.h"
+
+namespace tiny_engine {
+
+/// The table that a device keeps for PageTables::Rows.
+struct PageTable {
+  std::uint32_t columns = 0;
+  std::vector<std::int32_t> pages;  ///< [rows][columns]
+};
+
+struct KeyFinderConfig {
+  std::uint32_t page_tokens = 0;
+  std::uint32_t page_count = 0;  ///< of the pool; ids lie below
+  /// This step's K and V are read back from their pages, where they have a slot: for kernels that append first.
+  bool reads_appended = false;
+};
+
+struct KeyReference {
+  std::int64_t slot = quire::kNoSlot;  ///< in the pool …
+  std::int32_t query = -1;             ///< … or the query of this step whose K and V it is
+  std::int32_t position = 0;
+};
+
+/// Refers to its plan and table. single-threaded
+class KeyFinder {
+ public:
+  KeyFinder(const DevicePlan& plan, const PageTable& table, const KeyFinderConfig& config);
+
+  /// Fills `keys` with what query number `query` of the step sees. Empty, or what is wrong with the plan.
+  [[nodiscard]] std::string find(std::int32_t query, std::vector<KeyReference>& keys) const;
+
+ private:
+  /// What the masks need to know of a query's entry.
+  struct Entry {
+    std::int32_t index = 0;
+    std::int32_t first_query = 0;
+    std::int32_t query_count = 0;
+    std::int32_t seq_len = 0;
+    std::int32_t stored_len = 0;
+    std::int32_t window = 0;
+    std::int32_t sink = 0;
+    std::int32_t tree_begin = 0;  // in tree_nodes
+    std::int32_t tree_count = 0;
+    std::int32_t key_index = 0;   // the query's own number j
+    std::int32_t text_index = 0;  // its place in the text: as key_index, but nodes of one depth have the same
+    std::int32_t position = 0;    // for RoPE
+  };
+  struct Slice {
+    const StagedLevel* level = nullptr;
+    std::int32_t index = 0;
+    std::int32_t page_begin = 0;  // Csr: in page_indices
+    std::int32_t page_count = 0;
+    std::int32_t key_count = 0;
+    std::int32_t first_key = 0;
+    std::int32_t window_offset = 0;
+    std::int32_t sink = 0;
+  };
+
+  [[nodiscard]] std::string read_entry(std::int32_t query, Entry& entry) const;
+  [[nodiscard]] std::string read_slice(const StagedLevel& level, std::int32_t query, Slice& slice) const;
+  [[nodiscard]] std::string add_slice(const Entry& entry, const Slice& slice, std::vector<KeyReference>& keys) const;
+  [[nodiscard]] std::string slot_of(const Entry& entry, const Slice& slice, std::int32_t key_in_slice,
+                                    std::int64_t& slot) const;
+  [[nodiscard]] std::int32_t text_index_of(const Entry& entry, std::int32_t key) const;
+  [[nodiscard]] bool sees(const Entry& entry, std::int32_t key) const;
+
+  const DevicePlan& plan_;
+  const PageTable& table_;
+  KeyFinderConfig config_;
+};
+
+}  // namespace tiny_engine

@@ -1,0 +1,60 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// The byte work of a step in host memory: what a CPU engine runs, and the judge of every device kernel. Each function
+// takes a parameter struct, touches nothing but the bytes it names, and picks vector instructions the processor has.
+// `pool` is where the geometry's first byte lies: Cache::device_memory() with Cache::geometry(), or an engine's own
+// memory. Slots and pages must lie in the pool; one outside stops the program.
+//
+// thread-safe: calls on memory that does not overlap may run at the same time.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <span>
+
+#include "quire/layout.h"
+#include "quire/plan.h"
+
+namespace quire {
+
+/// K or V (any component) of a step's tokens in one layer.
+struct AppendParams {
+  const PoolGeometry* geometry = nullptr;
+  std::byte* pool = nullptr;
+  std::uint32_t layer_index = 0;      ///< in the group
+  std::uint32_t component_index = 0;  ///< in the group
+  /// [tokens][heads on a rank][dim], as the model's projections give it.
+  const std::byte* source = nullptr;
+  /// From one token of `source` to the next; 0: they are dense. Larger than a token when K and V come fused.
+  std::uint64_t source_token_bytes = 0;
+  std::span<const std::int64_t> slots;  ///< one per token; kNoSlot is skipped
+};
+/// Writes each token at its slot.
+void append_on_host(const AppendParams& params);
+
+struct CopyPagesParams {
+  const PoolGeometry* geometry = nullptr;
+  std::byte* pool = nullptr;
+  std::span<const PageCopy> copies;
+};
+/// Copies the first tokens of pages, in all layers.
+void copy_pages_on_host(const CopyPagesParams& params);
+
+struct MoveTokensParams {
+  const PoolGeometry* geometry = nullptr;
+  std::byte* pool = nullptr;
+  std::span<const TokenMove> moves;
+};
+/// Moves tokens from slot to slot, one after the other, in all layers.
+void move_tokens_on_host(const MoveTokensParams& params);
+
+struct ApplyDeltasParams {
+  std::int32_t* table = nullptr;  ///< [rows][row_columns]
+  std::uint32_t rows = 0;
+  std::uint32_t row_columns = 0;
+  std::span<const PageDelta> deltas;
+};
+/// table[row][column] = page for every delta.
+void apply_deltas_on_host(const ApplyDeltasParams& params);
+
+}  // namespace quire

@@ -1,0 +1,210 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "attention/attention_planner.h"
+
+#include <algorithm>
+#include <limits>
+#include <optional>
+#include <string>
+
+#include "attention/entry_keys.h"
+#include "base/check.h"
+#include "base/checked.h"
+
+namespace quire {
+namespace {
+
+constexpr std::uint64_t kIndexMax = std::numeric_limits<std::int32_t>::max();
+
+template <typename T>
+std::span<const T> copy_array(std::span<const T> source, StagingWriter& staging) {
+  const std::span<T> target = staging.take<T>(source.size());
+  std::copy(source.begin(), source.end(), target.begin());
+  return target;
+}
+
+Status check_config(const AttentionPlannerConfig& config) {
+  if (config.page_tokens == 0 || config.sequence_count_max == 0 || config.row_pages == 0 ||
+      config.step_tokens_max == 0 || config.cascade_levels_max == 0) {
+    return fail(ErrorCode::InvalidArgument,
+                "page_tokens, sequences, pages of a sequence, step_tokens_max and cascade_levels_max must be above 0");
+  }
+  if (config.page_tables == PageTables::Block && config.cascade_levels_max > 1) {
+    return fail(ErrorCode::Unsupported,
+                "block tables have one level: set cascade_levels_max to 1, or page_tables to Rows or Csr");
+  }
+  const std::uint64_t pages = std::uint64_t{config.sequence_count_max} * config.row_pages;
+  const std::uint64_t row_tokens = std::uint64_t{config.row_pages} * config.page_tokens;
+  const std::uint64_t tree_tokens =
+      (std::uint64_t{config.sequence_count_max} * config.tree_tokens_max) + config.step_tokens_max;
+  if (pages > kIndexMax || row_tokens > kIndexMax || tree_tokens > kIndexMax) {
+    return fail(ErrorCode::InvalidArgument,
+                "plans index with 32 bits, which " + std::to_string(config.sequence_count_max) + " sequences of " +
+                    std::to_string(config.row_pages) + " pages of " + std::to_string(config.page_tokens) +
+                    " tokens, with " + std::to_string(config.tree_tokens_max) + " tree tokens each and " +
+                    std::to_string(config.step_tokens_max) +
+                    " tokens in a step, exceed: set context_tokens_max to what the model can use");
+  }
+  return {};
+}
+
+}  // namespace
+
+Result<AttentionPlanner> AttentionPlanner::create(const AttentionPlannerConfig& config) {
+  QUIRE_TRY(check_config(config));
+  const std::optional<std::uint64_t> staging_bytes = staging_bytes_max(config);
+  if (!staging_bytes) {
+    return fail(ErrorCode::InvalidArgument,
+                "the largest plan does not fit in memory: set context_tokens_max to what the model can use");
+  }
+  AttentionPlanner planner;
+  planner.config_ = config;
+  for (std::uint64_t i = 0; i <= config.steps_in_flight_max; ++i) {
+    Buffer& buffer = planner.buffers_.emplace_back();
+    QUIRE_TRY_ASSIGN(buffer.staging, LazyMemory::reserve(*staging_bytes));
+    QUIRE_TRY_ASSIGN(buffer.levels, LazyArray<CascadeLevel>::create(config.cascade_levels_max));
+    QUIRE_TRY_ASSIGN(buffer.entries, LazyArray<AttentionPlanEntry>::create(config.sequence_count_max));
+  }
+  QUIRE_TRY_ASSIGN(planner.levels_, LazyArray<LevelArrays>::create(config.cascade_levels_max));
+  if (config.cascade_levels_max > 1) {
+    QUIRE_TRY_ASSIGN(planner.cascade_, Cascade::create(config.sequence_count_max, config.cascade_levels_max - 1));
+    QUIRE_TRY_ASSIGN(planner.cascade_entries_, LazyArray<CascadeEntry>::create(config.sequence_count_max));
+  }
+  return planner;
+}
+
+AttentionPlan AttentionPlanner::build(const PlannerStep& step) {
+  QUIRE_CHECK(step.buffer_index < buffers_.size(), "a plan in a buffer that is not there");
+  Buffer& buffer = buffers_[step.buffer_index];
+  const PlanShape shape = shape_of(step);
+  find_shared_pages(step);
+
+  StagingWriter staging(buffer.staging);
+  const FixedArrays arrays = FixedArrays::place(shape, config_.page_tables, {levels_.data(), levels_.size()}, staging);
+  const bool is_csr = config_.page_tables == PageTables::Csr;
+  const std::span<std::int32_t> page_ids = is_csr ? staging.rest<std::int32_t>() : std::span<std::int32_t>{};
+  write_shared_levels(step, arrays, page_ids);
+  write_entries(step, arrays, page_ids, buffer);
+  write_shared_queries(step, arrays);
+
+  GroupPlan& group = buffer.group;
+  group = {};
+  switch (config_.page_tables) {
+    case PageTables::Rows:
+      group.deltas = staging.take<PageDelta>(write_deltas(step, staging.rest<PageDelta>()));
+      break;
+    case PageTables::Csr:
+      group.page_indices =
+          staging.take<std::int32_t>(static_cast<std::size_t>(arrays.levels.back().page_indptr[step.entries.size()]));
+      break;
+    case PageTables::Block: {
+      const auto table = staging.take<std::int32_t>(std::size_t{shape.entries} * shape.columns);
+      write_block_table(step, shape.columns, table);
+      group.block_table = table;
+      break;
+    }
+  }
+  const std::span<const TreeNode> tree_nodes = write_trees(step, arrays, staging);
+  const auto token_count = static_cast<std::size_t>(arrays.query_indptr[step.entries.size()]);
+  arrays.pad_from(step.entries.size(), token_count);
+  QUIRE_CHECK(step.copies.size() <= std::uint64_t{config_.sequence_count_max} * config_.row_pages &&
+                  step.moves.size() <= std::uint64_t{config_.sequence_count_max} * config_.tree_tokens_max &&
+                  step.move_indptr.size() <= std::size_t{config_.sequence_count_max} + 1,
+              "more copies or moves than sequences can have");
+  group.moves = copy_array(step.moves, staging);
+  group.move_indptr = copy_array(step.move_indptr, staging);
+  group.copies = copy_array(step.copies, staging);
+  if (has_sends_) write_sent_tokens(step, arrays, staging, group);
+  group.append_slots = arrays.append_slots;
+  for (std::size_t i = 0; i < arrays.levels.size(); ++i) buffer.levels[i] = arrays.levels[i].view();
+  group.levels = {buffer.levels.data(), buffer.levels.size()};
+
+  return {
+      .shape = shape,
+      .page_tables = config_.page_tables,
+      .entry_count = static_cast<std::uint32_t>(step.entries.size()),
+      .token_count = static_cast<std::uint32_t>(token_count),
+      .query_positions = arrays.query_positions,
+      .query_indptr = arrays.query_indptr,
+      .seq_lens = arrays.seq_lens,
+      .stored_lens = arrays.stored_lens,
+      .window_tokens = arrays.window_tokens,
+      .state_slots = arrays.state_slots,
+      .tree_indptr = arrays.tree_indptr,
+      .tree_nodes = tree_nodes,
+      .groups = {&group, 1},
+      .staging = staging.written(),
+      .entries = {buffer.entries.data(), step.entries.size()},
+      .copies = group.copies,
+      .append_slots = arrays.append_slots.first(token_count),
+  };
+}
+
+PlanShape AttentionPlanner::shape_of(const PlannerStep& step) {
+  QUIRE_CHECK(step.entries.size() <= config_.sequence_count_max, "more entries than sequences");
+  std::uint64_t token_count = 0;
+  std::uint32_t columns = 0;
+  has_sends_ = false;
+  for (const PlannerEntry& entry : step.entries) {
+    check_entry(entry);
+    token_count += entry.token_count;
+    has_sends_ |= !entry.send_slots.empty();
+    if (config_.page_tables == PageTables::Block) columns = std::max(columns, keys_of(entry, config_, 0).page_count());
+  }
+  QUIRE_CHECK(token_count <= config_.step_tokens_max, "more tokens than a step may have");
+  PlanShape shape = step.shape;
+  if (shape.entries == 0) shape.entries = static_cast<std::uint32_t>(step.entries.size());
+  if (shape.tokens == 0) shape.tokens = static_cast<std::uint32_t>(token_count);
+  if (shape.columns == 0) shape.columns = columns;
+  QUIRE_CHECK(shape.entries >= step.entries.size() && shape.tokens >= token_count && shape.columns >= columns,
+              "the step is larger than its shape");
+  QUIRE_CHECK(shape.entries <= config_.sequence_count_max && shape.tokens <= config_.step_tokens_max &&
+                  (config_.page_tables != PageTables::Block || shape.columns <= config_.row_pages),
+              "the shape is larger than any plan");
+  return shape;
+}
+
+void AttentionPlanner::check_entry(const PlannerEntry& entry) const {
+  QUIRE_CHECK(entry.token_count > 0 && entry.draft_count <= entry.token_count &&
+                  std::uint64_t{entry.position} + entry.token_count == entry.context_tokens,
+              "an entry's queries are not its last tokens");
+  QUIRE_CHECK(entry.sequence.index < config_.sequence_count_max && entry.pages.size() <= config_.row_pages &&
+                  entry.context_tokens <= entry.pages.size() * std::uint64_t{config_.page_tokens},
+              "an entry's row does not hold its tokens");
+  QUIRE_CHECK(entry.window_tokens == 0 ? entry.sink_tokens == 0 : entry.sink_tokens < entry.window_tokens,
+              "a window has no room behind its sink");
+  if (entry.tree_parents.empty()) return;
+  QUIRE_CHECK(entry.tree_parents.size() <= config_.tree_tokens_max && entry.draft_count <= entry.tree_parents.size() &&
+                  (entry.draft_count == entry.tree_parents.size() || entry.draft_count == entry.token_count) &&
+                  tree_tokens_of(entry) <= entry.context_tokens,
+              "known tokens come before the tree's first round only");
+}
+
+/// Finds the order of the plan's entries. The page of the first query, which the step may write, and everything behind
+/// it stay out of shared slices, and so does an undecided tree.
+void AttentionPlanner::find_shared_pages(const PlannerStep& step) {
+  if (config_.cascade_levels_max == 1) return;
+  if (cascade_.is_for(step.entries.size(), step.sharing_version)) {
+    // The common case: the same sequences again, each of them able to share what it did. No division, one pass.
+    bool holds = true;
+    for (std::size_t i = 0; i < step.entries.size(); ++i) {
+      const PlannerEntry& entry = step.entries[i];
+      const std::uint32_t shared = cascade_.shared_pages(static_cast<std::uint32_t>(i));
+      holds &= cascade_.sequence(i) == entry.sequence && shared <= entry.shareable_pages &&
+               std::uint64_t{shared} * config_.page_tokens <= stored_tokens_of(entry) &&
+               (shared == 0 || entry.window_tokens == 0);
+    }
+    if (holds) return;
+  }
+  for (std::size_t i = 0; i < step.entries.size(); ++i) {
+    const PlannerEntry& entry = step.entries[i];
+    const std::uint32_t stored_pages = stored_tokens_of(entry) / config_.page_tokens;
+    cascade_entries_[i] = {
+        .sequence = entry.sequence,
+        .pages = entry.pages.data(),
+        .shareable_pages = entry.window_tokens > 0 ? 0 : std::min(entry.shareable_pages, stored_pages),
+    };
+  }
+  cascade_.update({cascade_entries_.data(), step.entries.size()}, step.sharing_version);
+}
+
+}  // namespace quire

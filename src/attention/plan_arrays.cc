@@ -1,0 +1,128 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "attention/plan_arrays.h"
+
+#include <algorithm>
+
+#include "attention/attention_planner.h"
+#include "base/checked.h"
+
+namespace quire {
+namespace {
+
+template <typename T>
+void fill_from(std::span<T> array, std::size_t begin, T value) {
+  if (begin < array.size()) std::fill(array.begin() + static_cast<std::ptrdiff_t>(begin), array.end(), value);
+}
+
+/// Offsets of `count` things; what follows has none.
+void pad_offsets(std::span<std::int32_t> indptr, std::size_t count) {
+  fill_from(indptr, count + 1, indptr[count]);
+}
+
+/// Adds up arrays; nothing once the sum does not fit.
+class ByteSum {
+ public:
+  void add(std::optional<std::uint64_t> count, std::uint64_t element_bytes) {
+    const std::optional<std::uint64_t> bytes = count ? checked_multiply(*count, element_bytes) : std::nullopt;
+    const std::optional<std::uint64_t> aligned =
+        bytes ? checked_add(*bytes, StagingWriter::kAlignBytes - 1) : std::nullopt;
+    sum_ = sum_ && aligned ? checked_add(*sum_, *aligned) : std::nullopt;
+  }
+  [[nodiscard]] std::optional<std::uint64_t> sum() const { return sum_; }
+
+ private:
+  std::optional<std::uint64_t> sum_ = 0;
+};
+
+}  // namespace
+
+void LevelArrays::pad_from(std::size_t slice_count) const {
+  pad_offsets(query_indptr, slice_count);
+  pad_offsets(page_indptr, slice_count);
+  fill_from(rows, slice_count, -1);
+  fill_from(first_columns, slice_count, 0);
+  fill_from(last_page_tokens, slice_count, 0);
+  fill_from(window_offsets, slice_count, 0);
+  fill_from(sink_tokens, slice_count, 0);
+  fill_from(first_keys, slice_count, 0);
+}
+
+CascadeLevel LevelArrays::view() const {
+  return {
+      .query_indptr = query_indptr,
+      .page_indptr = page_indptr,
+      .rows = rows,
+      .first_columns = first_columns,
+      .last_page_tokens = last_page_tokens,
+      .window_offsets = window_offsets,
+      .sink_tokens = sink_tokens,
+      .first_keys = first_keys,
+  };
+}
+
+FixedArrays FixedArrays::place(const PlanShape& shape, PageTables page_tables, std::span<LevelArrays> levels,
+                               StagingWriter& staging) {
+  const std::size_t entries = shape.entries;
+  const std::size_t row_slices = page_tables == PageTables::Rows ? entries : 0;
+  FixedArrays arrays;
+  arrays.query_positions = staging.take<std::int32_t>(shape.tokens);
+  arrays.query_indptr = staging.take<std::int32_t>(entries + 1);
+  arrays.seq_lens = staging.take<std::int32_t>(entries);
+  arrays.stored_lens = staging.take<std::int32_t>(entries);
+  arrays.window_tokens = staging.take<std::int32_t>(entries);
+  arrays.state_slots = staging.take<std::int32_t>(entries);
+  arrays.tree_indptr = staging.take<std::int32_t>(entries + 1);
+  arrays.append_slots = staging.take<std::int64_t>(shape.tokens);
+  arrays.levels = levels;
+  for (LevelArrays& level : levels) {
+    // The last level's slices are the entries.
+    const bool is_own = &level == &levels.back();
+    level.query_indptr = is_own ? arrays.query_indptr : staging.take<std::int32_t>(entries + 1);
+    level.page_indptr = staging.take<std::int32_t>(entries + 1);
+    level.rows = staging.take<std::int32_t>(row_slices);
+    level.first_columns = staging.take<std::int32_t>(row_slices);
+    level.last_page_tokens = staging.take<std::int32_t>(entries);
+    level.window_offsets = staging.take<std::int32_t>(entries);
+    level.sink_tokens = staging.take<std::int32_t>(entries);
+    level.first_keys = staging.take<std::int32_t>(entries);
+  }
+  return arrays;
+}
+
+void FixedArrays::pad_from(std::size_t entry_count, std::size_t token_count) const {
+  fill_from(query_positions, token_count, 0);
+  pad_offsets(query_indptr, entry_count);
+  fill_from(seq_lens, entry_count, 0);
+  fill_from(stored_lens, entry_count, 0);
+  fill_from(window_tokens, entry_count, 0);
+  fill_from(state_slots, entry_count, -1);
+  pad_offsets(tree_indptr, entry_count);
+  fill_from(append_slots, token_count, kNoSlot);
+}
+
+std::optional<std::uint64_t> staging_bytes_max(const AttentionPlannerConfig& config) {
+  const std::uint64_t entries = config.sequence_count_max;
+  const std::uint64_t tokens = config.step_tokens_max;
+  const std::optional<std::uint64_t> pages = checked_multiply(entries, config.row_pages);
+  const std::optional<std::uint64_t> tree_tokens = checked_multiply(entries, config.tree_tokens_max);
+  const std::optional<std::uint64_t> stored_tokens = pages ? checked_multiply(*pages, config.page_tokens) : pages;
+
+  ByteSum bytes;
+  bytes.add(tokens, sizeof(std::int32_t));  // query_positions
+  bytes.add(tokens, sizeof(std::int64_t));  // append_slots
+  // Arrays with one element per entry, aligned each: at most an offset and the alignment more.
+  const std::uint64_t array_bytes_max = ((entries + 1) * sizeof(std::int32_t)) + StagingWriter::kAlignBytes;
+  bytes.add(6, array_bytes_max);
+  bytes.add(checked_multiply(config.cascade_levels_max, 8), array_bytes_max);
+  bytes.add(pages, config.page_tables == PageTables::Rows ? sizeof(PageDelta) : sizeof(std::int32_t));
+  bytes.add(tree_tokens ? checked_add(*tree_tokens, tokens) : std::nullopt, sizeof(TreeNode));
+  bytes.add(tree_tokens, sizeof(TokenMove));
+  bytes.add(entries + 1, sizeof(std::int32_t));  // move_indptr
+  bytes.add(pages, sizeof(PageCopy));
+  bytes.add(tokens, sizeof(std::int64_t));    // remote_slots
+  bytes.add(tokens, sizeof(std::int32_t));    // receivers
+  bytes.add(stored_tokens, sizeof(SendRun));  // a receiver may put every token somewhere else
+  return bytes.sum();
+}
+
+}  // namespace quire

@@ -1,0 +1,56 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// The arrays of a plan whose lengths its shape fixes, to be written: they come first in the staging buffer, so their
+// offsets depend on the shape alone, and so does the offset of the array behind them.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <optional>
+#include <span>
+
+#include "attention/staging_writer.h"
+#include "quire/plan.h"
+
+namespace quire {
+
+struct AttentionPlannerConfig;
+
+/// CascadeLevel, to be written.
+struct LevelArrays {
+  std::span<std::int32_t> query_indptr;
+  std::span<std::int32_t> page_indptr;
+  std::span<std::int32_t> rows;           // empty unless page tables are Rows
+  std::span<std::int32_t> first_columns;  // likewise
+  std::span<std::int32_t> last_page_tokens;
+  std::span<std::int32_t> window_offsets;
+  std::span<std::int32_t> sink_tokens;
+  std::span<std::int32_t> first_keys;
+
+  /// The level has slices up to `slice_count`; the rest is padding.
+  void pad_from(std::size_t slice_count) const;
+  [[nodiscard]] CascadeLevel view() const;
+};
+
+struct FixedArrays {
+  std::span<std::int32_t> query_positions;  // first of all: at offset 0
+  std::span<std::int32_t> query_indptr;
+  std::span<std::int32_t> seq_lens;
+  std::span<std::int32_t> stored_lens;
+  std::span<std::int32_t> window_tokens;
+  std::span<std::int32_t> state_slots;
+  std::span<std::int32_t> tree_indptr;
+  std::span<std::int64_t> append_slots;
+  std::span<LevelArrays> levels;
+
+  /// Takes the arrays of a plan of this shape; `levels` says how many levels there are.
+  [[nodiscard]] static FixedArrays place(const PlanShape& shape, PageTables page_tables, std::span<LevelArrays> levels,
+                                         StagingWriter& staging);
+  /// The plan has so many entries and tokens; the rest is padding. Levels are padded on their own.
+  void pad_from(std::size_t entry_count, std::size_t token_count) const;
+};
+
+/// Bytes of the largest plan there can be, or nothing if they do not fit in 64 bits.
+[[nodiscard]] std::optional<std::uint64_t> staging_bytes_max(const AttentionPlannerConfig& config);
+
+}  // namespace quire

@@ -1,0 +1,159 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// Cache: the rules that hold between calls, across tree, pool and sequences.
+#include <algorithm>
+#include <vector>
+
+#include "cache/cache_impl.h"
+#include "quire/cache.h"
+
+namespace quire {
+
+namespace {
+
+tl::unexpected<Error> broken(const std::string& rule) {
+  return fail(ErrorCode::Corrupt, "cache: " + rule);
+}
+
+}  // namespace
+
+Status Cache::check_invariants() const {
+  Impl& impl = *impl_;
+  QUIRE_TRY(impl.enter());
+  QUIRE_TRY(impl.tree->check_invariants());
+  QUIRE_TRY(impl.check_users());
+  if (impl.config.device.pool == DevicePool::External) {
+    QUIRE_TRY(impl.offered.check_invariants());
+    if (impl.offered.count(OfferedPages::State::Held) != impl.tree->page_count()) {
+      return broken("the held pages are not those of the tree");
+    }
+    return {};
+  }
+  QUIRE_TRY(impl.pool.check_invariants());
+  if (impl.pool.count(PageState::Sealed) != impl.tree->page_count()) {
+    return broken("the sealed pages are not those of the tree");
+  }
+  if (impl.pool.count(PageState::Fenced) != impl.fenced.count()) {
+    return broken("the fenced pages are not those that wait for a step");
+  }
+  for (std::uint32_t i = 0; i < impl.sequences.capacity(); ++i) {
+    if (impl.sequences[i].state == SequenceSlot::State::Running) QUIRE_TRY(impl.check_sequence(i));
+  }
+  QUIRE_TRY(impl.check_steps());
+  return impl.check_owners();
+}
+
+// Who uses which key space, and who holds which pin.
+Status Cache::Impl::check_users() const {
+  std::vector<std::uint32_t> users(key_spaces.capacity());
+  std::uint64_t handles = 0;
+  std::uint64_t kept = 0;
+  for (std::uint32_t i = 0; i < sequences.capacity(); ++i) {
+    const SequenceSlot& slot = sequences[i];
+    if (slot.state != SequenceSlot::State::Free) ++users[slot.key_space];
+    handles += (slot.pin ? 1 : 0) + (slot.tail_pin ? 1 : 0);
+  }
+  for (const KeepSlot& keep : keeps) {
+    if (!keep.is_live) continue;
+    ++users[keep.key_space];
+    ++handles;
+    kept += keep.page_count;
+  }
+  if (kept != kept_pages) return broken("the count of kept pages is wrong");
+  std::uint64_t pins = 0;
+  for (std::uint32_t i = 0; i < key_spaces.capacity(); ++i) {
+    if (users[i] != key_spaces[i].user_count) return broken("a key space's count of users is wrong");
+    if (!key_spaces[i].is_live) continue;
+    tree->for_each_run(key_spaces[i].root, [&](const RunView& run) { pins += run.own_pin_count; });
+  }
+  if (pins != handles) return broken("the tree has pins that nobody holds");
+  return {};
+}
+
+Status Cache::Impl::check_sequence(std::uint32_t index) const {
+  const SequenceSlot& slot = sequences[index];
+  const std::span<const PageId> row = sequences.page_row(index);
+  const auto bad = [&](const std::string& rule) { return broken(name_of(index) + ": " + rule); };
+  if (slot.computed_tokens > slot.token_count) return bad("more tokens are computed than it has");
+  if (slot.planned_end < slot.computed_tokens) return bad("less is planned than computed");
+  if (slot.steps_in_flight == 0 && slot.planned_end != slot.computed_tokens) return bad("planned tokens in no step");
+  if (slot.shared_pages > slot.settled_pages || slot.settled_pages > slot.page_count)
+    return bad("page counts disagree");
+  const bool waits_for_tail = slot.tail_tokens > 0 && !slot.tail_is_planned;
+  std::uint32_t end = slot.planned_end + slot.tree_count - (waits_for_tail ? slot.tail_tokens : 0);
+  if (slot.is_receiving) end += slot.receive_tokens;
+  if (!slot.has_draft && pages_for(end) != slot.page_count) return bad("its row is longer or shorter than its tokens");
+  for (std::uint32_t page = 0; page < slot.page_count; ++page) {
+    if (row[page] == kNullPage) {
+      if (slot.window_tokens == 0) return bad("page " + std::to_string(page) + " is missing");
+      continue;
+    }
+    if (slot.is_in_hole(page)) return bad("page " + std::to_string(page) + " is held behind its window");
+    const PageState state = pool.state(row[page]);
+    const PageState wanted = page < slot.shared_pages    ? PageState::Sealed
+                             : page < slot.settled_pages ? PageState::Private
+                                                         : PageState::Open;
+    if (state != wanted) {
+      return bad("page " + std::to_string(page) + " is " + std::string(to_string(state)) + ", not " +
+                 std::string(to_string(wanted)));
+    }
+  }
+  if (slot.tail_tokens > 0) {
+    const PageState state = pool.state(slot.tail_source);
+    const bool is_held =
+        slot.tail_pin ? state == PageState::Sealed : state == PageState::Open || state == PageState::Private;
+    if (!is_held) return bad("the source of its tail is " + std::string(to_string(state)));
+  }
+  if (tree->end_page(slot.pin.run()) != slot.pinned_pages()) return bad("its pin does not end where its pages do");
+  std::uint32_t path_end = slot.pinned_pages();
+  for (RunId run = slot.pin.run(); path_end > 0; run = tree->parent(run)) {
+    const std::span<const PageId> pages = tree->view(run).pages;
+    path_end -= static_cast<std::uint32_t>(pages.size());
+    for (std::uint32_t i = 0; i < pages.size(); ++i) {
+      if (row[path_end + i] != pages[i] && !slot.is_in_hole(path_end + i)) {
+        return bad("page " + std::to_string(path_end + i) + " is not that of its path");
+      }
+    }
+  }
+  return {};
+}
+
+// Parts of steps in flight, as the sequences count them.
+Status Cache::Impl::check_steps() const {
+  std::vector<std::uint32_t> parts(sequences.capacity());
+  for (const std::uint32_t place : step_order) {
+    if (!steps[place].is_planned) return broken("a step is in flight that was not planned");
+    for (const StepPart& part : steps[place].parts) parts[part.index] += part.is_discarded ? 0 : 1;
+  }
+  for (std::uint32_t i = 0; i < sequences.capacity(); ++i) {
+    if (parts[i] != sequences[i].steps_in_flight) return broken(name_of(i) + ": its count of steps in flight is wrong");
+  }
+  return {};
+}
+
+// Every open or private page has exactly the owners it counts.
+Status Cache::Impl::check_owners() const {
+  std::vector<std::uint32_t> owners(pool.page_count());
+  const auto add = [&](PageId page) { ++owners[page.value - pool.first_page()]; };
+  std::uint32_t saved = 0;
+  for (std::uint32_t i = 0; i < sequences.capacity(); ++i) {
+    const SequenceSlot& slot = sequences[i];
+    if (slot.state == SequenceSlot::State::Saved) saved += held_page_count(i);
+    if (slot.tail_tokens > 0 && !slot.tail_pin) add(slot.tail_source);
+    if (slot.state != SequenceSlot::State::Running) continue;
+    for (std::uint32_t page = slot.shared_pages; page < slot.page_count; ++page) {
+      if (sequences.page_row(i)[page] != kNullPage) add(sequences.page_row(i)[page]);
+    }
+  }
+  for (std::uint32_t i = 0; i < pool.page_count(); ++i) {
+    const PageId page{pool.first_page() + i};
+    if (owners[i] != pool.owner_count(page)) {
+      return broken("page " + std::to_string(page.value) + " has " + std::to_string(owners[i]) + " owners, not " +
+                    std::to_string(pool.owner_count(page)));
+    }
+  }
+  if (saved != saved_pool.page_count() - saved_pool.free_count()) return broken("saved pages that nobody owns");
+  return {};
+}
+
+}  // namespace quire

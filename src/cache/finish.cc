@@ -1,0 +1,338 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// Cache: what becomes of planned steps. They finish in the order they were planned; what is aborted or discarded takes
+// later steps of the same sequences with it.
+#include <algorithm>
+
+#include "base/check.h"
+#include "cache/cache_impl.h"
+#include "layout/text.h"
+#include "quire/cache.h"
+#include "quire/host_kernels.h"
+
+namespace quire {
+
+Result<std::uint32_t> Cache::Impl::find_step(const Step& asked) const {
+  for (std::uint32_t place = 0; place < step_order.size(); ++place) {
+    if (steps[step_order[place]].number == asked.number) return place;
+  }
+  return fail(ErrorCode::InvalidArgument, "step " + std::to_string(asked.number) + " is not in flight");
+}
+
+Status Cache::apply_copies(const Step& step) {
+  Impl& impl = *impl_;
+  QUIRE_TRY(impl.enter());
+  if (impl.config.device.memory != DeviceMemory::Host) {
+    return fail(ErrorCode::Unsupported,
+                "apply_copies: the pool's memory is not quire's own; apply the plan's moves and copies where it is");
+  }
+  QUIRE_TRY_ASSIGN(const std::uint32_t place, impl.find_step(step));
+  if (place > 0 && !impl.is_applied(impl.step_at(place - 1))) {
+    return fail(ErrorCode::InvalidArgument, "apply_copies: those of step " +
+                                                std::to_string(impl.step_at(place - 1).number) +
+                                                ", which was planned before, come first");
+  }
+  impl.apply_moves_and_copies(impl.step_at(place));
+  return {};
+}
+
+bool Cache::Impl::is_applied(const StepInFlight& step) const {
+  const GroupPlan& group = step.plan.groups.front();
+  return config.device.memory != DeviceMemory::Host || step.is_applied || (group.moves.empty() && group.copies.empty());
+}
+
+void Cache::Impl::apply_moves_and_copies(StepInFlight& step) {
+  if (config.device.memory != DeviceMemory::Host || std::exchange(step.is_applied, true)) return;
+  const GroupPlan& group = step.plan.groups.front();
+  move_tokens_on_host({.geometry = &geometry, .pool = memory, .moves = group.moves});
+  copy_pages_on_host({.geometry = &geometry, .pool = memory, .copies = group.copies});
+}
+
+// For calls that read or write pages at once: what steps in flight and the next plan will ask for must not come
+// afterwards.
+void Cache::Impl::flush_moves() {
+  for (std::size_t place = 0; place < step_order.size(); ++place) apply_moves_and_copies(step_at(place));
+  if (config.device.memory == DeviceMemory::Host) {
+    move_tokens_on_host({.geometry = &geometry, .pool = memory, .moves = {moves.data(), move_count()}});
+  }
+  move_indptr.resize(1);
+  free_fenced();
+}
+
+Status Cache::finish_step(const Step& step, std::span<const StepResult> results) {
+  Impl& impl = *impl_;
+  QUIRE_TRY(impl.enter());
+  QUIRE_TRY_ASSIGN(const std::uint32_t place, impl.find_step(step));
+  if (place > 0) {
+    return fail(ErrorCode::InvalidArgument, "step " + std::to_string(step.number) + " was planned after step " +
+                                                std::to_string(impl.step_at(0).number) +
+                                                ", which is in flight: steps finish in the order they were planned");
+  }
+  Impl::StepInFlight& finished = impl.step_at(0);
+  if (!impl.is_applied(finished)) {
+    return fail(ErrorCode::InvalidArgument, "step " + std::to_string(step.number) +
+                                                " has copies that were not applied; call apply_copies before the "
+                                                "step's own work");
+  }
+  if (results.size() != finished.parts.size()) {
+    return fail(ErrorCode::InvalidArgument, "the step has " + std::to_string(finished.parts.size()) + " entries, but " +
+                                                std::to_string(results.size()) + " results were given");
+  }
+  for (std::size_t i = 0; i < results.size(); ++i) {
+    const Impl::StepPart& part = finished.parts[i];
+    if (part.is_discarded || impl.sequences[part.index].is_dropped) continue;
+    if (const Status status = impl.check_result(part, results[i]); !status) {
+      return fail(status.error().code,
+                  "result " + std::to_string(i) + ": " + Impl::name_of(part.index) + ": " + status.error().message);
+    }
+  }
+
+  impl.step_order.erase(impl.step_order.begin());  // done: what it used needs no fence on its account
+  for (std::size_t i = 0; i < results.size(); ++i) {
+    Impl::StepPart& part = finished.parts[i];
+    if (part.is_discarded) continue;
+    SequenceSlot& slot = impl.sequences[part.index];
+    if (results[i].discard) {
+      impl.discard(part);  // also of an ended sequence: what did not happen is not cached
+    } else if (slot.is_dropped) {
+      // Nobody decides about its drafts any more; what it computed of known tokens is as good as ever.
+      const bool is_known = part.computed_end(slot.computed_tokens) <= slot.token_count;
+      if (is_known && part.draft_count == 0) {
+        impl.finish_part(part, {});
+      } else {
+        --slot.steps_in_flight;
+      }
+    } else {
+      impl.finish_part(part, results[i]);
+    }
+  }
+  impl.end_step(finished);
+  return {};
+}
+
+Status Cache::Impl::check_result(const StepPart& part, const StepResult& result) const {
+  const SequenceSlot& slot = sequences[part.index];
+  const auto bad = [](const std::string& what) { return fail(ErrorCode::InvalidArgument, what); };
+  if (result.discard) {
+    if (result.tokens.empty() && result.accepted_count == 0) return {};
+    return bad("discard is set, but so are tokens or accepted_count");
+  }
+  const std::uint32_t end = part.computed_end(slot.computed_tokens);
+  if (end > slot.token_count) {
+    return bad("the token at position " + with_separators(end - 1) +
+               " was computed but is not known: the result of the step before brings it, or this one discards it");
+  }
+  if (part.is_tree) {
+    if (end < slot.token_count) {
+      return bad("the token at position " + with_separators(end) +
+                 " is known by now, and its tree was planned in that place: discard this one");
+    }
+    if (result.accepted_count > 0) return bad("commit_tree decides about its tree: leave accepted_count at 0");
+    if (result.tokens.size() != part.draft_count) {
+      return bad("it has " + std::to_string(part.draft_count) + " tree tokens in this step, but " +
+                 std::to_string(result.tokens.size()) + " token values were given");
+    }
+    return check_tokens(result.tokens, slot.computed_tokens);
+  }
+  if (result.accepted_count > part.draft_count) {
+    return bad("it has " + std::to_string(part.draft_count) + " drafts in this step; accepted_count is " +
+               std::to_string(result.accepted_count));
+  }
+  if (result.accepted_count > result.tokens.size()) {
+    return bad("accepted_count is " + std::to_string(result.accepted_count) + ", but only " +
+               std::to_string(result.tokens.size()) + " tokens were given");
+  }
+  if (result.tokens.empty()) return {};
+  if (end < slot.token_count) {
+    return bad("new tokens, but the known ones are not all computed; they come with its last step");
+  }
+  return check_new_tokens(slot, result.tokens);
+}
+
+void Cache::Impl::finish_part(const StepPart& part, const StepResult& result) {
+  SequenceSlot& slot = sequences[part.index];
+  slot.computed_tokens = part.computed_end(slot.computed_tokens) + result.accepted_count;
+  slot.has_run = true;
+  slot.send_cached_end = 0;
+  --slot.steps_in_flight;
+  if (part.copies_tail) drop_tail(slot);
+  if (part.is_tree) {
+    std::ranges::copy(result.tokens, sequences.tree_token_row(part.index).begin() + part.tree_before);
+  } else {
+    add_tokens(part.index, result.tokens);
+  }
+  if (part.draft_count > 0 && !part.is_tree) {
+    slot.has_draft = false;
+    slot.planned_end = slot.computed_tokens;
+    give_back_row(part.index, pages_for(slot.computed_tokens));
+  }
+  counters.computed_tokens += part.query_count();
+  settle(part.index);
+  slide(part.index);
+}
+
+Status Cache::abort_step(const Step& step) {
+  Impl& impl = *impl_;
+  QUIRE_TRY(impl.enter());
+  QUIRE_TRY_ASSIGN(const std::uint32_t place, impl.find_step(step));
+  for (std::uint32_t i = 0; i <= place; ++i) impl.apply_moves_and_copies(impl.step_at(i));
+  Impl::StepInFlight& aborted = impl.step_at(place);
+  impl.step_order.erase(impl.step_order.begin() + place);
+  for (Impl::StepPart& part : aborted.parts) {
+    if (!part.is_discarded) impl.discard(part, place);
+  }
+  ++impl.counters.aborted_step_count;
+  impl.end_step(aborted);
+  return {};
+}
+
+// A part did not happen, and with it those of later steps, from `place` on, that build on it.
+void Cache::Impl::discard(StepPart& part, std::size_t place) {
+  SequenceSlot& slot = sequences[part.index];
+  part.is_discarded = true;
+  --slot.steps_in_flight;
+  for (; place < step_order.size(); ++place) {
+    for (StepPart& later : step_at(place).parts) {
+      if (later.index != part.index || later.is_discarded) continue;
+      later.is_discarded = true;
+      --slot.steps_in_flight;
+    }
+  }
+  if (part.tree_before == 0) slot.planned_end = part.runs_again() ? slot.computed_tokens : part.position;
+  slot.tree_count = part.tree_before;
+  slot.has_draft = false;
+  if (part.copies_tail) slot.tail_is_planned = false;
+  give_back_row(part.index, part.first_column);
+}
+
+void Cache::Impl::end_step(StepInFlight& step) {
+  step.is_planned = false;
+  free_fenced();
+  for (const StepPart& part : step.parts) {
+    const SequenceSlot& slot = sequences[part.index];
+    if (slot.is_dropped && slot.steps_in_flight == 0) end_sequence(part.index);
+  }
+}
+
+void Cache::Impl::free_fenced() {
+  // A step that was aborted, or whose moves were made without it, is nothing to wait for.
+  if (move_count() == 0 && !step_order.empty()) fenced.wait_at_most_for(step_at(step_order.size() - 1).number);
+  const std::uint64_t none_in_flight = move_count() > 0 ? step_number + 1 : UINT64_MAX;
+  const std::uint64_t oldest = step_order.empty() ? none_in_flight : step_at(0).number;
+  fenced.release_before(oldest, [this](PageId page) { pool.release({&page, 1}); });
+}
+
+// Pages of a sequence go back at once, unless a step in flight may still use them or moves that are still to be planned
+// do: then when that step is over.
+void Cache::Impl::give_back(std::span<const PageId> pages) {
+  const bool has_moves = move_count() > 0;
+  for (const PageId& page : pages) {
+    if (pool.is_shared(page) || (step_order.empty() && !has_moves)) {
+      pool.release({&page, 1});
+    } else {
+      pool.fence({&page, 1});
+      fenced.push(page, has_moves ? step_number + 1 : step_at(step_order.size() - 1).number);
+    }
+  }
+}
+
+// Gives back the sequence's own pages from column `first_page` on.
+void Cache::Impl::give_back_row(std::uint32_t index, std::uint32_t first_page) {
+  SequenceSlot& slot = sequences[index];
+  const std::span<const PageId> row = sequences.page_row(index).first(slot.page_count);
+  QUIRE_CHECK(first_page >= slot.shared_pages, "giving back pages of the tree");
+  for (std::uint32_t page = first_page; page < row.size(); ++page) {
+    if (row[page] != kNullPage) give_back(row.subspan(page, 1));
+  }
+  slot.page_count = std::min(slot.page_count, first_page);
+  slot.settled_pages = std::min(slot.settled_pages, slot.page_count);
+  slot.changed_column = std::min(slot.changed_column, slot.page_count);
+}
+
+// Pages that have become full: into the tree as far as the sequence publishes, private beyond.
+void Cache::Impl::settle(std::uint32_t index) {
+  SequenceSlot& slot = sequences[index];
+  const std::span<PageId> row = sequences.page_row(index);
+  const std::uint32_t full_pages = slot.computed_tokens / page_tokens;
+  if (full_pages <= slot.settled_pages) return;
+  std::uint32_t public_pages =
+      std::max(slot.shared_pages, std::min(slot.computed_tokens, publishable_tokens(slot)) / page_tokens);
+  // A path has no holes: what lies behind one, or behind a page of its own, is the sequence's own too.
+  if (slot.settled_pages > slot.shared_pages) public_pages = slot.shared_pages;
+  if (slot.window_tokens > 0) {
+    if (slot.has_hole() && slot.hole_end >= slot.shared_pages) public_pages = slot.shared_pages;
+    const auto hole = std::find(row.begin() + slot.shared_pages, row.begin() + public_pages, kNullPage);
+    public_pages = static_cast<std::uint32_t>(hole - row.begin());
+  }
+  if (public_pages > slot.shared_pages && !config.dedup &&
+      tree->has_next_page(slot.pin, sequences.key(index, public_pages * page_tokens))) {
+    slot.publish_tokens_max = slot.shared_pages * page_tokens;
+    public_pages = slot.shared_pages;
+  }
+  if (public_pages > slot.shared_pages) {
+    const std::span<PageId> pages = row.subspan(slot.shared_pages, public_pages - slot.shared_pages);
+    const std::uint32_t known = tree->insert(slot.pin, sequences.key(index, public_pages * page_tokens), pages,
+                                             page_scratch, {.retention = retention_of(slot)});
+    if (known > 0) {
+      // The row now names the tree's pages; those computed in vain go back.
+      slot.changed_column = std::min(slot.changed_column, slot.shared_pages);
+      ++sharing_version;
+      give_back(std::span(page_scratch).first(known));
+    }
+    adopt_tails(index, public_pages - static_cast<std::uint32_t>(pages.size()) + known, public_pages);
+    pool.seal(pages.subspan(known));
+    counters.duplicate_page_total += known;
+    counters.sealed_page_total += pages.size() - known;
+    slot.shared_pages = public_pages;
+  }
+  for (std::uint32_t page = std::max(slot.settled_pages, slot.shared_pages); page < full_pages; ++page) {
+    if (row[page] != kNullPage) pool.make_private({&row[page], 1});
+  }
+  slot.settled_pages = full_pages;
+}
+
+// Pages that enter the tree may be the source of other sequences' tails: those pin them from here on, like any other
+// page of the tree.
+void Cache::Impl::adopt_tails(std::uint32_t index, std::uint32_t first_page, std::uint32_t end_page) {
+  const std::span<const PageId> row = sequences.page_row(index);
+  for (std::uint32_t page = first_page; page < end_page; ++page) {
+    for (std::uint32_t i = 0; pool.is_shared(row[page]) && i < sequences.capacity(); ++i) {
+      SequenceSlot& slot = sequences[i];
+      if (slot.tail_tokens == 0 || slot.tail_pin || slot.tail_source != row[page]) continue;
+      slot.tail_pin = tree->pin_page(sequences[index].pin, page);
+      pool.unshare(row[page]);
+    }
+  }
+}
+
+// The first token that a sequence with a window still needs, besides its sink, once so many are computed: what the last
+// of them saw, since it may run again.
+std::uint32_t Cache::Impl::keep_from(const SequenceSlot& slot, std::uint32_t computed_tokens) const {
+  const std::uint32_t first = first_recent(slot, computed_tokens);
+  return first - std::min(first, config.window_rewind_tokens);
+}
+
+std::uint32_t Cache::Impl::first_recent(const SequenceSlot& slot, std::uint32_t computed_tokens) {
+  if (slot.window_tokens == 0 || computed_tokens <= slot.window_tokens) return 0;
+  return computed_tokens - (slot.window_tokens - slot.sink_tokens);
+}
+
+// Gives up the pages that the window has left.
+void Cache::Impl::slide(std::uint32_t index) {
+  SequenceSlot& slot = sequences[index];
+  if (slot.window_tokens == 0) return;
+  const std::uint32_t hole_end = keep_from(slot, slot.computed_tokens) / page_tokens;
+  const std::uint32_t hole_begin = pages_for(slot.sink_tokens);
+  const std::uint32_t begin = std::max(slot.hole_end, hole_begin);
+  if (hole_end <= begin) return;
+  const std::span<PageId> row = sequences.page_row(index);
+  for (std::uint32_t page = begin; page < hole_end; ++page) {
+    if (page >= slot.shared_pages && row[page] != kNullPage) give_back(row.subspan(page, 1));
+    row[page] = kNullPage;
+  }
+  slot.hole_begin = hole_begin;
+  slot.hole_end = hole_end;
+  if (tree->end_page(slot.pin.run()) > slot.pinned_pages()) slot.pin = tree->pin_prefix(slot.pin, slot.pinned_pages());
+}
+
+}  // namespace quire

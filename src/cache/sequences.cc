@@ -1,0 +1,257 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// Cache: the life of a sequence, from begin to end.
+#include <algorithm>
+#include <cstring>
+
+#include "base/check.h"
+#include "cache/cache_impl.h"
+#include "layout/text.h"
+#include "quire/cache.h"
+
+namespace quire {
+
+Result<Sequence> Cache::begin(KeySpaceId key_space, const Prompt& prompt, const SequenceOptions& options) {
+  Impl& impl = *impl_;
+  QUIRE_TRY(impl.enter());
+  QUIRE_TRY(impl.require(DevicePool::Owned, "begin"));
+  QUIRE_TRY_ASSIGN(const std::uint32_t space, impl.find_key_space(key_space));
+  QUIRE_TRY(impl.check_prompt(prompt));
+  QUIRE_TRY(Impl::check_ttl(options.ttl_ns));
+  QUIRE_TRY_ASSIGN(const PrefixTree::Match match, impl.match(space, prompt, options));
+  QUIRE_TRY_ASSIGN(const std::uint32_t index, impl.add_sequence(space));
+
+  const auto token_count = static_cast<std::uint32_t>(prompt.tokens.size());
+  SequenceSlot& slot = impl.sequences[index];
+  slot.state = SequenceSlot::State::Waiting;
+  slot.prompt_tokens = token_count;
+  slot.token_count = token_count;
+  slot.match_tokens_max = options.match_tokens_max.value_or(UINT32_MAX);
+  slot.may_use_cache = options.use_cache;
+  slot.publish_tokens_max = options.publish == Publish::All      ? UINT32_MAX
+                            : options.publish == Publish::Prompt ? token_count
+                                                                 : 0;
+  slot.priority = options.priority;
+  slot.ttl_ns = options.ttl_ns.value_or(INT64_MAX);
+  slot.extra_key_count = static_cast<std::uint32_t>(prompt.extra_keys.size());
+  std::memcpy(impl.sequences.token_row(index).data(), prompt.tokens.data(), prompt.tokens.size_bytes());
+  std::ranges::copy(prompt.extra_keys, impl.sequences.extra_key_row(index).begin());
+  slot.soft_pin = impl.tree->soft_pin(match);
+  impl.key_spaces.touch(space);
+  ++impl.counters.begun_sequence_count;
+  return Sequence(impl.release_queue, {index, slot.generation});
+}
+
+Result<std::uint32_t> Cache::Impl::add_sequence(std::uint32_t key_space) {
+  const std::optional<std::uint32_t> index = sequences.try_add();
+  if (!index) {
+    return fail(ErrorCode::Unavailable, "all " + with_separators(sequences.capacity()) +
+                                            " sequences are live; end one, or raise sequence_count_max");
+  }
+  sequences[*index].key_space = key_space;
+  ++key_spaces[key_space].user_count;
+  return *index;
+}
+
+Result<std::uint32_t> Cache::Impl::find_sequence(const Sequence& sequence) const {
+  if (sequence.queue_ == release_queue) {
+    if (const auto index = sequences.find(sequence.id())) return *index;
+  }
+  return fail(ErrorCode::InvalidArgument, sequence ? "this sequence belongs to another cache"
+                                                   : "this sequence has ended, or the handle was never begun");
+}
+
+// Refuses what is not admitted, or is in the middle of something.
+Result<std::uint32_t> Cache::Impl::find_quiet(const Sequence& sequence, const char* call) const {
+  QUIRE_TRY(require(DevicePool::Owned, call));
+  QUIRE_TRY_ASSIGN(const std::uint32_t index, find_sequence(sequence));
+  const SequenceSlot& slot = sequences[index];
+  const auto name = [&] { return std::string(call) + ": " + name_of(index); };
+  if (slot.state != SequenceSlot::State::Running) {
+    return fail(ErrorCode::InvalidArgument,
+                name() + (slot.is_preempted ? " is preempted; resume it first" : " is waiting; admit it first"));
+  }
+  if (slot.is_receiving) {
+    return fail(ErrorCode::Unavailable, name() + " is receiving tokens; finish_receive or abort_receive comes first");
+  }
+  if (slot.steps_in_flight > 0) {
+    return fail(ErrorCode::Unavailable, name() + " is part of " + std::to_string(slot.steps_in_flight) +
+                                            " steps in flight; finish or abort them first");
+  }
+  if (slot.tree_count > 0) {
+    return fail(ErrorCode::Unavailable,
+                name() + " has " + std::to_string(slot.tree_count) + " undecided tree tokens; commit_tree decides");
+  }
+  return index;
+}
+
+Result<Admission> Cache::admit(const Sequence& sequence) {
+  Impl& impl = *impl_;
+  QUIRE_TRY(impl.enter());
+  QUIRE_TRY_ASSIGN(const std::uint32_t index, impl.find_sequence(sequence));
+  const SequenceSlot& slot = impl.sequences[index];
+  if (slot.is_preempted) {
+    return fail(ErrorCode::InvalidArgument, Impl::name_of(index) + " is preempted: resume() continues it");
+  }
+  if (slot.state != SequenceSlot::State::Waiting) {
+    return fail(ErrorCode::InvalidArgument, Impl::name_of(index) + " was admitted before");
+  }
+  return impl.start_running(index);
+}
+
+Admission Cache::Impl::start_running(std::uint32_t index) {
+  SequenceSlot& slot = sequences[index];
+  // A key space that was dropped while the sequence waited has nothing to offer it.
+  const KeySpaceTable::Entry& space = key_spaces[slot.key_space];
+  const bool may_match = slot.may_use_cache && !space.is_retired;
+  std::uint32_t tokens_max = may_match ? std::min(slot.token_count, slot.match_tokens_max) : 0;
+  // Tokens behind the window were computed by others that saw more.
+  if (slot.window_tokens > 0) tokens_max = std::min(tokens_max, slot.window_tokens);
+  const PrefixTree::Match match = tree->match(space.root, sequences.key(index, tokens_max));
+
+  slot.tail_tokens = usable_partial(match);
+  if (slot.tail_tokens > 0) {
+    slot.tail_source = tree->partial_page(match);
+    slot.tail_page = match.page_count;
+    slot.tail_is_hit = true;
+    slot.tail_pin = tree->pin_partial(match);
+  }
+  tree->copy_pages(match, 0, sequences.page_row(index));
+  slot.pin = tree->pin(match, retention_of(slot));
+  slot.soft_pin.reset();
+  slot.state = SequenceSlot::State::Running;
+  slot.is_preempted = false;
+  slot.shared_pages = match.page_count;
+  slot.settled_pages = match.page_count;
+  slot.page_count = match.page_count;
+  slot.changed_column = 0;
+  slot.computed_tokens = (match.page_count * page_tokens) + slot.tail_tokens;
+  slot.planned_end = slot.computed_tokens;
+  list_cached_sends(index);  // of one that was preempted: perhaps others computed what it had not
+  ++sharing_version;
+
+  ++counters.admitted_sequence_count;
+  counters.prompt_tokens += slot.token_count;
+  counters.hit_tokens += slot.computed_tokens;
+  counters.partial_hit_tokens += slot.tail_tokens;
+  return {.matched_tokens = slot.computed_tokens, .partial_tokens = slot.tail_tokens};
+}
+
+Result<SequenceView> Cache::view(const Sequence& sequence) const {
+  Impl& impl = *impl_;
+  QUIRE_TRY(impl.enter());
+  QUIRE_TRY_ASSIGN(const std::uint32_t index, impl.find_sequence(sequence));
+  const SequenceSlot& slot = impl.sequences[index];
+  const bool is_waiting = slot.state == SequenceSlot::State::Waiting || slot.state == SequenceSlot::State::Saved;
+  return SequenceView{.is_waiting = is_waiting,
+                      .is_planned = slot.steps_in_flight > 0,
+                      .is_receiving = slot.is_receiving,
+                      .token_count = slot.token_count,
+                      .computed_tokens = slot.computed_tokens,
+                      .pending_tokens = impl.pending_tokens(slot),
+                      .tree_tokens = slot.tree_count,
+                      .steps_in_flight = slot.steps_in_flight,
+                      .window = {slot.window_tokens, slot.sink_tokens},
+                      .state_slot = index,
+                      .pages = impl.sequences.page_row(index).first(is_waiting ? 0 : slot.page_count)};
+}
+
+Status Cache::append(const Sequence& sequence, const Prompt& added) {
+  Impl& impl = *impl_;
+  QUIRE_TRY(impl.enter());
+  QUIRE_TRY(impl.require(DevicePool::Owned, "append"));
+  QUIRE_TRY_ASSIGN(const std::uint32_t index, impl.find_sequence(sequence));
+  SequenceSlot& slot = impl.sequences[index];
+  if (slot.steps_in_flight > 0) {
+    return fail(ErrorCode::Unavailable,
+                "append: " + Impl::name_of(index) + " is part of a step in flight: give its new tokens to finish_step");
+  }
+  if (slot.tree_count > 0) {
+    return fail(ErrorCode::Unavailable,
+                "append: " + Impl::name_of(index) + " has undecided tree tokens; commit_tree decides");
+  }
+  QUIRE_TRY(impl.check_new_tokens(slot, added.tokens));
+  const std::size_t token_count = slot.token_count + added.tokens.size();
+  QUIRE_TRY(impl.check_extra_keys(added.extra_keys, {slot.token_count, static_cast<std::uint32_t>(token_count)}));
+  if (slot.extra_key_count + added.extra_keys.size() > impl.config.extra_key_count_max) {
+    return fail(ErrorCode::InvalidArgument,
+                "the sequence would have " + with_separators(slot.extra_key_count + added.extra_keys.size()) +
+                    " extra keys; extra_key_count_max is " + with_separators(impl.config.extra_key_count_max));
+  }
+  impl.add_tokens(index, added.tokens);
+  std::ranges::copy(added.extra_keys, impl.sequences.extra_key_row(index).begin() + slot.extra_key_count);
+  slot.extra_key_count += static_cast<std::uint32_t>(added.extra_keys.size());
+  return {};
+}
+
+Status Cache::Impl::check_new_tokens(const SequenceSlot& slot, std::span<const TokenId> tokens) const {
+  if (slot.token_count + tokens.size() > context_tokens_max) {
+    return fail(ErrorCode::InvalidArgument, "with " + with_separators(tokens.size()) + " new tokens the sequence has " +
+                                                with_separators(slot.token_count + tokens.size()) +
+                                                "; context_tokens_max is " + with_separators(context_tokens_max));
+  }
+  return check_tokens(tokens, slot.token_count);
+}
+
+void Cache::Impl::add_tokens(std::uint32_t index, std::span<const TokenId> tokens) {
+  std::ranges::copy(tokens, sequences.token_row(index).begin() + sequences[index].token_count);
+  sequences[index].token_count += static_cast<std::uint32_t>(tokens.size());
+}
+
+Status Cache::end(Sequence& sequence) {
+  Impl& impl = *impl_;
+  QUIRE_TRY(impl.enter());
+  QUIRE_TRY_ASSIGN(const std::uint32_t index, impl.find_sequence(sequence));
+  impl.drop_sequence(index);
+  sequence.queue_.reset();
+  sequence.id_ = {};
+  return {};
+}
+
+// Steps in flight read its pages: until they are over, everything of it stays where it is.
+void Cache::Impl::drop_sequence(std::uint32_t index) {
+  sequences[index].is_dropped = true;
+  if (sequences[index].steps_in_flight == 0) end_sequence(index);
+}
+
+void Cache::Impl::end_sequence(std::uint32_t index) {
+  SequenceSlot& slot = sequences[index];
+  const std::uint32_t space = slot.key_space;
+  if (slot.state == SequenceSlot::State::Running) release_pages(index);
+  if (slot.state == SequenceSlot::State::Saved) drop_saved(index);
+  sequences.remove(index);
+  --key_spaces[space].user_count;
+  if (key_spaces[space].is_retired) {
+    counters.dropped_page_total += drop_pages(key_spaces[space].root, ResidencyCause::Dropped);
+    if (key_spaces[space].user_count == 0) release_key_space(space);
+  }
+}
+
+// The sequence holds nothing any more.
+void Cache::Impl::release_pages(std::uint32_t index) {
+  SequenceSlot& slot = sequences[index];
+  drop_tail(slot);
+  give_back_row(index, slot.shared_pages);
+  slot.pin.reset();
+  slot.shared_pages = 0;
+  slot.settled_pages = 0;
+  slot.page_count = 0;
+  slot.hole_begin = 0;
+  slot.hole_end = 0;
+}
+
+void Cache::Impl::drop_tail(SequenceSlot& slot) {
+  if (slot.tail_tokens == 0) return;
+  if (slot.tail_pin) {
+    slot.tail_pin.reset();
+  } else if (pool.is_shared(slot.tail_source)) {
+    pool.unshare(slot.tail_source);  // whoever writes the page goes on
+  } else {
+    give_back({&slot.tail_source, 1});
+  }
+  slot.tail_tokens = 0;
+  slot.tail_is_hit = false;
+  slot.tail_is_planned = false;
+}
+
+}  // namespace quire
