@@ -236,7 +236,7 @@ class Cache {
   /// themselves.
   [[nodiscard]] Status apply_copies(const Step& step);
   /// The device work of the oldest step in flight is complete: its tokens are computed, its full pages are cached. One
-  /// result per entry, in the order of plan_step's. Those of sequences that have ended are ignored.
+  /// result per entry, in the order of plan_step's. Of sequences that have ended only `discard` counts.
   [[nodiscard]] Status finish_step(const Step& step, std::span<const StepResult> results);
   /// The step did not happen, nor did what later steps in flight compute of its sequences; its moves and copies did.
   /// Its device work writes nothing any more.
@@ -279,7 +279,7 @@ class Cache {
   [[nodiscard]] Result<std::span<const SlotRun>> prepare_receive(const Sequence& sequence, std::uint32_t token_count);
   /// Everything has arrived: as finish_step for tokens computed here.
   [[nodiscard]] Status finish_receive(const Sequence& sequence);
-  /// Nothing of it counts. The other side has stopped writing.
+  /// Nothing of it counts. The other side has stopped writing. To end the sequence, or to drop it, says the same.
   [[nodiscard]] Status abort_receive(const Sequence& sequence);
   /// Tokens from position `begin` on are for another cache: token begin + i goes to slot i of `slots`, as
   /// prepare_receive() there named them. Steps of the sequence list what to send, those computed already in the next

@@ -40,7 +40,8 @@ struct Cache::Impl {
 
   /// One sequence's part of a step in flight, in the order of the call that planned it.
   struct StepPart {
-    std::uint32_t index = 0;         // of the sequence
+    std::uint32_t index = 0;  // of the sequence
+    std::uint32_t generation = 0;
     std::uint32_t position = 0;      // of its first query
     std::uint32_t token_count = 0;   // known tokens, or such that will be; 0 when only the last token runs again
     std::uint32_t draft_count = 0;   // drafts or tree tokens behind them
@@ -108,6 +109,7 @@ struct Cache::Impl {
     return static_cast<std::uint32_t>((token_count + page_tokens - 1) / page_tokens);
   }
   [[nodiscard]] Result<std::uint32_t> add_sequence(std::uint32_t key_space);
+  [[nodiscard]] PrefixTree::Match match_of(std::uint32_t index);
   [[nodiscard]] Admission start_running(std::uint32_t index);
   [[nodiscard]] Status check_new_tokens(const SequenceSlot& slot, std::span<const TokenId> tokens) const;
   void add_tokens(std::uint32_t index, std::span<const TokenId> tokens);
@@ -157,6 +159,7 @@ struct Cache::Impl {
   void truncate(std::uint32_t index, std::uint32_t computed_tokens);
   void copy_sequence(std::uint32_t source_index, std::uint32_t index, std::uint32_t at);
   void cut_extra_keys(std::uint32_t index);
+  static void cut_publishing(SequenceSlot& slot, std::uint32_t end);
   void give_back_row(std::uint32_t index, std::uint32_t first_page);
   void release_pages(std::uint32_t index);
   [[nodiscard]] std::uint32_t keep_from(const SequenceSlot& slot, std::uint32_t computed_tokens) const;

@@ -34,6 +34,15 @@ Result<std::span<const SlotRun>> Cache::prepare_receive(const Sequence& sequence
                                             "match_tokens_max at a multiple of page_tokens, or receive what a step "
                                             "has left");
   }
+  for (const std::uint32_t place : impl.step_order) {
+    const bool writes = std::ranges::any_of(impl.steps[place].parts, [&](const Impl::StepPart& part) {
+      return part.index == index && part.generation == slot.generation;  // discarded, but its kernels may still run
+    });
+    if (writes) {
+      return fail(ErrorCode::Unavailable, name() + " was part of step " + std::to_string(impl.steps[place].number) +
+                                              ", which is in flight and may still write its pages; finish it first");
+    }
+  }
   if (impl.move_count() > 0 && impl.config.device.memory != DeviceMemory::Host) {
     return fail(ErrorCode::Unavailable, name() + ": moves of a committed tree are pending; plan a step first");
   }

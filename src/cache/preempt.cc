@@ -52,10 +52,8 @@ Status Cache::preempt(const Sequence& sequence, Preempt how) {
     slot.state = SequenceSlot::State::Waiting;
     slot.computed_tokens = 0;
     slot.planned_end = 0;
-    const KeySpaceTable::Entry& space = impl.key_spaces[slot.key_space];
-    if (!space.is_retired) {
-      slot.soft_pin = impl.tree->soft_pin(impl.tree->match(space.root, impl.sequences.key(index, slot.token_count)));
-    }
+    slot.has_run = false;
+    slot.soft_pin = impl.tree->soft_pin(impl.match_of(index));
   } else {
     const std::uint32_t page_count = impl.held_page_count(index) + (slot.tail_tokens > 0 ? 1 : 0);
     if (impl.config.device.memory != DeviceMemory::Host) {
@@ -72,7 +70,6 @@ Status Cache::preempt(const Sequence& sequence, Preempt how) {
     slot.state = SequenceSlot::State::Saved;
   }
   slot.is_preempted = true;
-  slot.has_run = false;
   ++impl.counters.preempted_sequence_count;
   return {};
 }
@@ -115,7 +112,8 @@ Status Cache::Impl::restore_pages(std::uint32_t index) {
   SequenceSlot& slot = sequences[index];
   const KeySpaceTable::Entry& space = key_spaces[slot.key_space];
   const bool may_match = slot.may_use_cache && !space.is_retired && !slot.has_hole();
-  const std::uint32_t tokens_max = may_match ? std::min(slot.computed_tokens, publishable_tokens(slot)) : 0;
+  const std::uint32_t same_tokens = slot.window_tokens > 0 ? slot.full_tokens : UINT32_MAX;
+  const std::uint32_t tokens_max = may_match ? std::min(slot.computed_tokens, same_tokens) : 0;
   const PrefixTree::Match match = tree->match(space.root, sequences.key(index, tokens_max / page_tokens * page_tokens));
   const std::uint32_t page_count = held_page_count(index, match.page_count);
   const std::uint32_t available = available_pages() - tree->idle_pages(match);

@@ -99,15 +99,21 @@ Result<Admission> Cache::admit(const Sequence& sequence) {
   return impl.start_running(index);
 }
 
-Admission Cache::Impl::start_running(std::uint32_t index) {
-  SequenceSlot& slot = sequences[index];
+// What of a sequence's tokens is cached, as far as it may use it.
+PrefixTree::Match Cache::Impl::match_of(std::uint32_t index) {
+  const SequenceSlot& slot = sequences[index];
   // A key space that was dropped while the sequence waited has nothing to offer it.
   const KeySpaceTable::Entry& space = key_spaces[slot.key_space];
   const bool may_match = slot.may_use_cache && !space.is_retired;
   std::uint32_t tokens_max = may_match ? std::min(slot.token_count, slot.match_tokens_max) : 0;
   // Tokens behind the window were computed by others that saw more.
   if (slot.window_tokens > 0) tokens_max = std::min(tokens_max, slot.window_tokens);
-  const PrefixTree::Match match = tree->match(space.root, sequences.key(index, tokens_max));
+  return tree->match(space.root, sequences.key(index, tokens_max));
+}
+
+Admission Cache::Impl::start_running(std::uint32_t index) {
+  SequenceSlot& slot = sequences[index];
+  const PrefixTree::Match match = match_of(index);
 
   slot.tail_tokens = usable_partial(match);
   if (slot.tail_tokens > 0) {

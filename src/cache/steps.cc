@@ -149,6 +149,7 @@ Cache::Impl::StepPart Cache::Impl::make_part(const StepEntry& entry, std::uint32
   const SequenceSlot& slot = sequences[index];
   const std::uint32_t missing = slot.token_count - std::min(slot.token_count, slot.planned_end);
   StepPart part{.index = index,
+                .generation = slot.generation,
                 .draft_count = draft_count_of(entry),
                 .first_column = slot.page_count,
                 .tree_before = slot.tree_count,

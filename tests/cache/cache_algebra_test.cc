@@ -370,6 +370,15 @@ TEST_F(CacheRewind, TwiceIntoTheSameCachedPageShortensTheCopy) {
   finish(step, {{}});
 }
 
+TEST_F(CacheRewind, WhatReplacesAPartOfAPromptIsNotPublishedWithIt) {
+  Live live = computed(token_range(0, 12), {.publish = Publish::Prompt});
+  rewind(live, 6);
+  append(live, token_range(50, 6));
+  run(live);
+  EXPECT_EQ(stats().sealed_pages, 3U);
+  EXPECT_EQ(cache_->lookup(space_, {.tokens = live.tokens})->matched_tokens, 6U);  // four, and two of a page
+}
+
 TEST_F(CacheRewind, ForgetsExtraKeysBehindTheEnd) {
   const std::vector<TokenId> tokens = token_range(0, 8);
   const ExtraKey key{.begin = 4, .end = 8, .item = {7}};

@@ -638,5 +638,65 @@ TEST_F(CachePeers, ATailThatIsGivenUpIsSentWhenItIsComputed) {
   finish(step, {{}});
 }
 
+TEST_F(CachePeers, OneThatHasNothingLeftToComputeSendsWhenItsLastTokenRunsAgain) {
+  Live live = computed(token_range(0, 8));
+  EXPECT_EQ(view(live).pending_tokens, 0U);
+  const SlotRun slots{.first_slot = 40, .token_count = 8};
+  ASSERT_TRUE(cache_->mark_send(live.sequence, 0, {&slots, 1}, 5));
+  EXPECT_EQ(view(live).pending_tokens, 1U);
+  const Step step = plan({{&live.sequence}});
+  send(step);
+  EXPECT_EQ(sent_, 8U);
+  finish(step, {{}});
+}
+
+TEST_F(CachePeers, NothingIsReceivedWhereADiscardedStepMayStillWrite) {
+  Live live = admitted(token_range(0, 10));
+  const Step first = plan({{&live.sequence, 2}});
+  const Step second = plan({{&live.sequence, 3}});
+  ASSERT_TRUE(cache_->abort_step(first));
+  expect_error(cache_->prepare_receive(live.sequence, 4), ErrorCode::Unavailable, "sequence 0 was part of step 2");
+  finish(second, {{}});
+  EXPECT_TRUE(cache_->prepare_receive(live.sequence, 4).has_value());
+}
+
+TEST_F(CachePreempt, OneThatWasSavedHasNothingMoreToAsk) {
+  Live live = computed(token_range(0, 6));
+  ASSERT_TRUE(cache_->preempt(live.sequence, Preempt::Save));
+  ASSERT_TRUE(cache_->resume(live.sequence));
+  EXPECT_EQ(view(live).pending_tokens, 0U);
+}
+
+TEST_F(CachePreempt, OneThatPublishesNothingFindsItsPrefixInTheTreeAgain) {
+  EXPECT_EQ(run_request(token_range(0, 8)), 0U);
+  Live live = computed(token_range(0, 12), {.publish = Publish::None});
+  ASSERT_TRUE(cache_->preempt(live.sequence, Preempt::Save));
+  ASSERT_TRUE(cache_->resume(live.sequence));
+  EXPECT_EQ(stats().sealed_pages, 2U);
+  EXPECT_EQ(stats().private_pages, 1U);
+  append(live, {90});
+  run(live);
+}
+
+TEST_F(CacheFlight, WithoutDedupTheLaterTwinKeepsItsOwnPages) {
+  CacheConfig config = algebra_config();
+  config.dedup = false;
+  open(std::move(config));
+  Live first = admitted(token_range(0, 8));
+  Live second = admitted(token_range(0, 8));
+  const Step step = plan({{&first.sequence}, {&second.sequence}});
+  compute(step, 0, first.tokens);
+  compute(step, 1, second.tokens);
+  finish(step, {{}, {}});
+  EXPECT_EQ(stats().sealed_pages, 2U);
+  EXPECT_EQ(stats().private_pages, 2U);
+  EXPECT_EQ(stats().duplicate_page_total, 0U);
+  EXPECT_NE(view(first).pages[0], view(second).pages[0]);
+  append(second, token_range(40, 4));
+  run(second);
+  EXPECT_EQ(stats().private_pages, 3U);
+  EXPECT_EQ(cache_->lookup(space_, {.tokens = second.tokens})->matched_tokens, 8U);
+}
+
 }  // namespace
 }  // namespace quire

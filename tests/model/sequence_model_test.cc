@@ -234,7 +234,13 @@ class SequenceModel {
     const std::uint32_t end = sequence->computed + token_count;
     if (sequence->window.window_tokens > 0 && end > sequence->window.window_tokens) return "";
     const std::uint32_t needed = twin_.pages_for(end) - sequence->row_count();
-    const bool fits = needed <= available_pages(cache_->stats().value());
+    // A part that was discarded may still run, and write where the received tokens would go.
+    const bool is_written = std::ranges::any_of(twin_.steps, [sequence](const TwinStep& each) {
+      return std::ranges::any_of(each.step.plan.entries, [sequence](const AttentionPlanEntry& entry) {
+        return entry.sequence == sequence->handle.id();
+      });
+    });
+    const bool fits = !is_written && needed <= available_pages(cache_->stats().value());
     const Result<std::span<const SlotRun>> slots = cache_->prepare_receive(sequence->handle, token_count);
     if (slots.has_value() != fits) return "prepare_receive is wrong about pages";
     if (!slots) return "";

@@ -308,7 +308,7 @@ class SequenceTwin {
   void fork(const TwinSequence& source, TwinSequence& sequence, std::uint32_t at) const {
     sequence.state = TwinSequence::State::Running;
     sequence.use_cache = source.use_cache;
-    sequence.publish_max = source.publish_max;
+    sequence.publish_max = source.publish_max == UINT32_MAX ? UINT32_MAX : std::min(source.publish_max, at);
     sequence.match_max = source.match_max;
     sequence.window = source.window;
     sequence.tokens.assign(source.tokens.begin(), source.tokens.begin() + at);
@@ -330,6 +330,7 @@ class SequenceTwin {
   void rewind(TwinSequence& sequence, std::uint32_t token_count) {
     const std::uint32_t end = sequence.count() - token_count;
     sequence.tokens.resize(end);
+    if (sequence.publish_max != UINT32_MAX) sequence.publish_max = std::min(sequence.publish_max, end);
     if (token_count > 0) sequence.has_run = false;
     if (end < sequence.computed) truncate(sequence, end);
   }
@@ -377,12 +378,11 @@ class SequenceTwin {
     sequence.hole_begin = hole_begin;
     sequence.hole_end = hole_end;
     sequence.state = TwinSequence::State::Saved;
-    sequence.has_run = false;
   }
   /// Its cached pages, and for how many of the saved ones it needs new pages.
   [[nodiscard]] std::pair<std::uint32_t, std::uint32_t> restorable(const TwinSequence& sequence) const {
     const std::uint32_t cached = sequence.use_cache && !sequence.has_hole()
-                                     ? matched(sequence, std::min(sequence.computed, publishable(sequence)))
+                                     ? matched(sequence, std::min(sequence.computed, seen_by_all(sequence)))
                                      : 0;
     return {cached,
             static_cast<std::uint32_t>(std::count(sequence.saved.begin() + cached, sequence.saved.end(), true))};
@@ -452,6 +452,10 @@ class SequenceTwin {
   [[nodiscard]] std::uint32_t keep_from(const TwinSequence& sequence, std::uint32_t end) const {
     const std::uint32_t first = first_recent(sequence, end);
     return first - std::min(first, config_.window_rewind_tokens);
+  }
+  /// Tokens that anybody would have computed the same way.
+  [[nodiscard]] static std::uint32_t seen_by_all(const TwinSequence& sequence) {
+    return sequence.window.window_tokens > 0 ? sequence.full : UINT32_MAX;
   }
   [[nodiscard]] static std::uint32_t publishable(const TwinSequence& sequence) {
     return sequence.window.window_tokens > 0 ? std::min(sequence.publish_max, sequence.full) : sequence.publish_max;
