@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The subjects of bench_prefix_tree. Each adds its benchmarks to Google Benchmark; a name is
+// The subjects of bench_micro. Each adds its benchmarks to Google Benchmark; a name is
 // subject/variant/parameters.
 #pragma once
 

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// bench_prefix_tree: takes Google Benchmark's flags (--benchmark_filter=match, --benchmark_out=FILE for JSON), --quick
+// bench_micro: takes Google Benchmark's flags (--benchmark_filter=match, --benchmark_out=FILE for JSON), --quick
 // for fewer samples, and --lines for what quire bench reads instead of what people do.
 #include <benchmark/benchmark.h>
 
