@@ -90,13 +90,15 @@ std::vector<TokenId> Engine::run(const quire::AttentionPlan& plan, std::span<con
     const std::int32_t sink = own.sink_tokens[entry];
     const std::int32_t tree_begin = seq_len - (plan.tree_indptr[entry + 1] - plan.tree_indptr[entry]);
     const quire::TreeNode* const tree = plan.tree_nodes.data() + plan.tree_indptr[entry];
-    // A key's place in the text: tree tokens of one depth are alternatives for one place.
+    // A key's place: tree tokens of one depth are alternatives for one place. What is seen goes by the place, in the
+    // sink too, since a tree may begin there; the number j only finds the slot.
     const auto place_of = [&](std::int32_t j) { return j < tree_begin ? j : tree_begin + tree[j - tree_begin].depth; };
     for (std::int32_t r = 0; r < query_count; ++r) {
       const std::int32_t query = seq_len - query_count + r;  // its number as a key
       std::int64_t sum = 0;
       for (std::int32_t j = 0; j <= query; ++j) {
-        if (window > 0 && j >= sink && place_of(query) - place_of(j) >= window - sink) continue;  // behind the window
+        const std::int32_t place = place_of(j);
+        if (window > 0 && place >= sink && place_of(query) - place >= window - sink) continue;  // behind the window
         if (j >= tree_begin) {
           const quire::TreeNode& key = tree[j - tree_begin];
           const std::int32_t own_begin = tree[query - tree_begin].begin;
@@ -405,18 +407,18 @@ Status chain() {
   std::vector<TokenId> text = make_prompt(0, 10);
   const std::vector<TokenId> expected = oracle(text, 12);
   QUIRE_TRY_ASSIGN(quire::Sequence sequence, start(engine, text));
-  QUIRE_TRY(decode(engine, sequence, text, text.size() + 1));
-  std::uint32_t step_count = 0;
+  std::uint32_t step_count = 0;  // the first one computes the prompt too: ten pending tokens, and drafts behind them
   while (text.size() + 4 <= expected.size()) {
     std::vector<TokenId> drafts = {expected[text.size()], expected[text.size() + 1], 5};  // the third is wrong
     // [chain]
     const quire::StepEntry entry{.sequence = &sequence, .draft_count = static_cast<std::uint32_t>(drafts.size())};
     QUIRE_TRY_ASSIGN(const Ran ran, run_one(engine, entry, drafts));
-    // sampled[i] follows the i-th query: the last known token, then the drafts.
+    // sampled[i] follows query i. The last queries are the drafts, and the one before them is the last known token.
+    const std::size_t last_known = ran.sampled.size() - drafts.size() - 1;
     std::uint32_t accepted = 0;
-    while (accepted < drafts.size() && drafts[accepted] == ran.sampled[accepted]) ++accepted;
+    while (accepted < drafts.size() && drafts[accepted] == ran.sampled[last_known + accepted]) ++accepted;
     drafts.resize(accepted);
-    drafts.push_back(ran.sampled[accepted]);
+    drafts.push_back(ran.sampled[last_known + accepted]);
     const quire::StepResult result{.tokens = drafts, .accepted_count = accepted};
     QUIRE_TRY(cache.finish_step(ran.step, {&result, 1}));
     // [chain]
@@ -496,6 +498,65 @@ Status window() {
   return cache.check_invariants();
 }
 
+struct TokenTree {
+  std::vector<TokenId> values;
+  std::vector<std::int32_t> parents;
+};
+
+/// The text that ends with token `leaf` of a tree behind `text`.
+std::vector<TokenId> text_down_to(const TokenTree& tree, std::size_t leaf, std::vector<TokenId> text) {
+  const std::int32_t parent = tree.parents[leaf];
+  if (parent >= 0) text = text_down_to(tree, static_cast<std::size_t>(parent), std::move(text));
+  text.push_back(tree.values[leaf]);
+  return text;
+}
+
+// A token tree that begins inside the sink of a window: its fourth token is key 5, at place 2. In one round all tokens
+// are queries; in two rounds, what was pending is stored by the second.
+Status sink_tree(std::span<const std::size_t> round_tokens) {
+  QUIRE_TRY_ASSIGN(Engine engine, Engine::open(24));
+  quire::Cache& cache = *engine.cache;
+  std::vector<TokenId> text = make_prompt(3, 2);
+  const quire::Window window{.window_tokens = 8, .sink_tokens = 5};
+  const TokenTree tree{.values = make_prompt(50, 7), .parents = {-1, -1, -1, -1, 3, 4, 5}};
+  QUIRE_TRY_ASSIGN(quire::Sequence sequence, cache.begin(engine.space, {.tokens = text}));
+  QUIRE_TRY(cache.set_window(sequence, window));
+  QUIRE_TRY(cache.admit(sequence));
+  std::vector<TokenId> after;  // what the model says behind each token of the tree
+  for (const std::size_t count : round_tokens) {
+    const auto drafts = std::span(tree.values).subspan(after.size(), count);
+    const quire::StepEntry entry{.sequence = &sequence,
+                                 .tree_parents = std::span(tree.parents).subspan(after.size(), count)};
+    QUIRE_TRY_ASSIGN(const Ran ran, run_one(engine, entry, drafts));
+    after.insert(after.end(), ran.sampled.end() - static_cast<std::ptrdiff_t>(count), ran.sampled.end());
+    const quire::StepResult result{.tokens = drafts};
+    QUIRE_TRY(cache.finish_step(ran.step, {&result, 1}));
+  }
+  std::vector<TokenId> expected_after(tree.values.size());
+  for (std::size_t i = 0; i < expected_after.size(); ++i) {
+    expected_after[i] = oracle_next(text_down_to(tree, i, text), window);
+  }
+  QUIRE_TRY(expect_text(after, expected_after, "sink tree"));
+
+  QUIRE_TRY(cache.commit_tree(sequence, 6));
+  text = text_down_to(tree, 6, std::move(text));
+  const std::vector<TokenId> expected = oracle(text, 12, window);
+  text.push_back(after.back());
+  QUIRE_TRY(cache.append(sequence, {.tokens = std::span(text).last(1)}));
+  const std::uint32_t chunk_tokens_max = window.window_tokens - window.sink_tokens;
+  QUIRE_TRY(decode(engine, sequence, text, expected.size(), chunk_tokens_max));
+  QUIRE_TRY(expect_text(text, expected, "sink tree"));
+  std::printf("sink tree: %zu tokens, rounds: %zu\n", after.size(), round_tokens.size());
+  return cache.check_invariants();
+}
+
+Status sink_trees() {
+  for (const std::vector<std::size_t>& round_tokens : {std::vector<std::size_t>{7}, std::vector<std::size_t>{5, 2}}) {
+    QUIRE_TRY(sink_tree(round_tokens));
+  }
+  return {};
+}
+
 // Prefill in one engine, decode in another
 
 std::byte* row_of(Engine& engine, std::int64_t slot) {
@@ -545,7 +606,7 @@ Status split() {
 }  // namespace
 
 int main() {
-  for (Status (*part)() : {batching, ahead, samples, chain, tree, window, split}) {
+  for (Status (*part)() : {batching, ahead, samples, chain, tree, window, sink_trees, split}) {
     if (const Status status = part(); !status) {
       std::fprintf(stderr, "engine_loop: %s\n", status.error().message.c_str());
       return 1;

@@ -10,6 +10,7 @@
 //     while (…) {
 //       StepEntry entry{&sequence};                               // all of its pending tokens
 //       PlanOutcome outcome = *cache->plan_step({&entry, 1});     // outcome.step, or what is short
+//       Status copied = cache->apply_copies(*outcome.step);       // in memory of quire's own
 //       …                                                         // run the model as outcome.step->plan says
 //       StepResult result{.tokens = sampled};
 //       Status done = cache->finish_step(*outcome.step, {&result, 1});  // full pages are cached from here on
@@ -80,6 +81,7 @@ class Sequence {
   }
   ~Sequence();
 
+  /// Of an ended sequence too.
   [[nodiscard]] SequenceId id() const { return id_; }
   [[nodiscard]] explicit operator bool() const { return queue_ != nullptr; }
 
@@ -142,6 +144,7 @@ struct StepEntry {
 
 struct Step {
   std::uint64_t number = 0;
+  const void* cache = nullptr;  ///< whose step it is
   AttentionPlan plan;
 };
 
@@ -284,6 +287,7 @@ class Cache {
   /// Tokens from position `begin` on are for another cache: token begin + i goes to slot i of `slots`, as
   /// prepare_receive() there named them. Steps of the sequence list what to send, those computed already in the next
   /// one.
+  /// The mark ends when finished steps have listed all of it; another one replaces it, and no slots take it back.
   [[nodiscard]] Status mark_send(const Sequence& sequence, std::uint32_t begin, std::span<const SlotRun> slots,
                                  std::int32_t receiver);
 
@@ -332,7 +336,7 @@ class Cache {
 
   // These three answer on any thread; resize() changes what the last two say.
 
-  /// As given to open(); a custom policy has moved out of it.
+  /// As given to open(), with context_tokens_max filled in; a custom policy has moved out of it.
   [[nodiscard]] const CacheConfig& config() const;
   /// Where every row of the pool lies; page 0 is the null page.
   [[nodiscard]] const PoolGeometry& geometry() const;

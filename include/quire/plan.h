@@ -135,7 +135,9 @@ struct AttentionPlanEntry {
   std::uint32_t last_page_tokens = 0;  ///< how many of them lie in the last page
   std::uint32_t state_slot = 0;        ///< the sequence's own for as long as it lives, in [0, sequence_count_max)
   std::span<const TokenId> tokens;     ///< of the tokens to compute, those known to the cache
-  std::span<const PageId> pages;       ///< all of the sequence's pages, in order; kNullPage where a window left a hole
+  /// All of the sequence's pages, in order; kNullPage where a window left a hole. As of this moment: finishing another
+  /// step may replace some. Kernels read the arrays.
+  std::span<const PageId> pages;
   std::span<const std::int64_t> append_slots;  ///< one per token
 };
 
@@ -176,8 +178,8 @@ struct FlashInferView {
   std::span<const std::int32_t> kv_indices;
   std::span<const std::int32_t> kv_last_page_len;
 };
-/// Fails unless the plan's page_tables are Csr and it has such a level, and when a window has left keys behind that
-/// such kernels would read.
+/// Fails unless the plan's page_tables are Csr and it has such a level, and for token trees and windows that have left
+/// keys behind: such kernels would read what is not to be seen. kv_indptr of a level begins where the one before ends.
 [[nodiscard]] Result<FlashInferView> flashinfer_view(const AttentionPlan& plan, std::uint32_t group_index = 0,
                                                      std::uint32_t level_index = 0);
 
@@ -189,7 +191,7 @@ struct BlockTableView {
   std::span<const std::int32_t> seq_lens;
   std::span<const std::int32_t> query_start_loc;
 };
-/// Fails unless the plan's page_tables are Block, and for windows as above.
+/// Fails unless the plan's page_tables are Block, and for trees and windows as above.
 [[nodiscard]] Result<BlockTableView> block_table_view(const AttentionPlan& plan, std::uint32_t group_index = 0);
 
 }  // namespace quire

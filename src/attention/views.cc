@@ -35,6 +35,14 @@ Status check_plan(const AttentionPlan& plan, PageTables wanted, std::uint32_t gr
   return {};
 }
 
+/// Kernels behind the views let a query see every key up to its own, also those of other branches.
+Status check_trees(const AttentionPlan& plan) {
+  if (plan.tree_nodes.empty()) return {};
+  return fail(ErrorCode::Unsupported,
+              "the plan has undecided token trees, which this view cannot say; read tree_indptr and tree_nodes of the "
+              "plan itself");
+}
+
 /// Kernels behind the views take the first seq_len tokens of the listed pages for the keys, and let a query see all up
 /// to its own. Both are wrong once a window has skipped tokens, or when some query of the step does not see all keys.
 Status check_windows(const AttentionPlan& plan, const GroupPlan& group) {
@@ -60,6 +68,7 @@ Result<FlashInferView> flashinfer_view(const AttentionPlan& plan, std::uint32_t 
                                                 std::to_string(group.levels.size()) +
                                                 " (PlanConfig::cascade_levels_max)");
   }
+  QUIRE_TRY(check_trees(plan));
   QUIRE_TRY(check_windows(plan, group));
   const CascadeLevel& level = group.levels[level_index];
   return FlashInferView{
@@ -73,6 +82,7 @@ Result<FlashInferView> flashinfer_view(const AttentionPlan& plan, std::uint32_t 
 Result<BlockTableView> block_table_view(const AttentionPlan& plan, std::uint32_t group_index) {
   QUIRE_TRY(check_plan(plan, PageTables::Block, group_index));
   const GroupPlan& group = plan.groups[group_index];
+  QUIRE_TRY(check_trees(plan));
   QUIRE_TRY(check_windows(plan, group));
   return BlockTableView{
       .block_table = group.block_table,

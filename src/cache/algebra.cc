@@ -217,7 +217,8 @@ Status Cache::set_window(const Sequence& sequence, const Window& window) {
   }
   const CacheGroup& group = impl.geometry.page().group();
   if (group.keys_rotated) {
-    return fail(ErrorCode::Unsupported, "set_window: group '" + group.name +
+    return fail(ErrorCode::Unsupported, "set_window: " + Impl::name_of(index) + " cannot have one: group '" +
+                                            group.name +
                                             "' stores K rotated for its position, and a window renumbers positions: "
                                             "declare keys_rotated = false and rotate in the attention kernel");
   }

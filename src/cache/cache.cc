@@ -65,6 +65,8 @@ Result<std::unique_ptr<Cache>> Cache::open(CacheConfig config) {
                     with_separators(page_count) + " pages: " + with_separators(pool_tokens) + " tokens");
   }
 
+  impl->config.context_tokens_max = impl->context_tokens_max;
+
   if (impl->config.custom_policy) {
     impl->policy = std::move(impl->config.custom_policy);
   } else {
@@ -113,6 +115,8 @@ Status Cache::Impl::reserve_steps() {
   for (StepInFlight& step : steps) step.parts.reserve(sequence_count);
   step_order.reserve(config.steps_in_flight_max);
   planning.reserve(sequence_count);
+  revoked.reserve(sequence_count);
+  revoked_runs.reserve(sequence_count);
   planner_entries.reserve(sequence_count);
   copies.reserve(sequence_count);
   // The largest step: every entry computes something, and begins and ends inside a page. Or a whole sequence at once.

@@ -117,6 +117,8 @@ struct Cache::Impl {
   [[nodiscard]] Result<std::uint32_t> find_quiet(const Sequence& sequence, const char* call) const;
 
   // Planning. Parts are those of `planning`, one per entry.
+  [[nodiscard]] std::string too_long(std::uint64_t token_count) const;
+  [[nodiscard]] std::uint32_t listed_pages(const SequenceSlot& slot, const StepPart& part) const;
   [[nodiscard]] Status check_shape(const PlanShape& shape) const;
   [[nodiscard]] Status check_entries(std::span<const StepEntry> entries);
   [[nodiscard]] Status check_entry(const StepEntry& entry, std::uint32_t index) const;
@@ -227,6 +229,13 @@ struct Cache::Impl {
   std::uint64_t step_number = 0;          // of the last one planned
   std::uint64_t plan_mark = 0;
   std::vector<StepPart> planning;
+  // Tails that plan_step gives up, or finds that it need not.
+  struct RevokedTail {
+    std::uint32_t index = 0;
+    std::uint32_t tail_tokens = 0;
+  };
+  std::vector<RevokedTail> revoked;
+  std::vector<RunId> revoked_runs;
   std::vector<PlannerEntry> planner_entries;
   std::vector<PageCopy> copies;
   std::vector<PageId> page_scratch;  // pages on their way into rows, and duplicates on their way out

@@ -53,6 +53,11 @@ Status CacheConfig::validate() const {
     return fail(ErrorCode::InvalidArgument, "plan.cascade_levels_max is " + std::to_string(plan.cascade_levels_max) +
                                                 ", but block tables have one level: use Rows or Csr, or 1");
   }
+  if (saved_page_count > 0 && (device.memory != DeviceMemory::Host || device.pool != DevicePool::Owned)) {
+    return fail(ErrorCode::InvalidArgument, "saved_page_count is " + with_separators(saved_page_count) +
+                                                ", but quire saves only pages of its own memory: use "
+                                                "DeviceMemory::Host, or 0");
+  }
   if (partial_reuse_min_tokens == 0U) {
     return fail(ErrorCode::InvalidArgument,
                 "partial_reuse_min_tokens is 0: copying nothing saves nothing; use 1 to copy whatever matches, or "

@@ -13,6 +13,11 @@
 namespace quire {
 
 Result<std::uint32_t> Cache::Impl::find_step(const Step& asked) const {
+  if (asked.cache != this) {
+    return fail(ErrorCode::InvalidArgument,
+                "step " + std::to_string(asked.number) +
+                    (asked.cache == nullptr ? " was never planned" : " was planned by another cache"));
+  }
   for (std::uint32_t place = 0; place < step_order.size(); ++place) {
     if (steps[step_order[place]].number == asked.number) return place;
   }
@@ -154,6 +159,7 @@ void Cache::Impl::finish_part(const StepPart& part, const StepResult& result) {
   slot.computed_tokens = part.computed_end(slot.computed_tokens) + result.accepted_count;
   slot.has_run = true;
   slot.send_cached_end = 0;
+  if (slot.computed_tokens >= slot.send_end) slot.send_run_count = 0;  // all of it was sent
   --slot.steps_in_flight;
   if (part.copies_tail) drop_tail(slot);
   if (part.is_tree) {

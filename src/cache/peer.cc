@@ -34,14 +34,16 @@ Result<std::span<const SlotRun>> Cache::prepare_receive(const Sequence& sequence
                                             "match_tokens_max at a multiple of page_tokens, or receive what a step "
                                             "has left");
   }
+  // Its kernels may still run, and write pages that somebody keeps open.
+  const auto may_write = [](const Impl::StepPart& part) { return part.is_discarded; };
   for (const std::uint32_t place : impl.step_order) {
-    const bool writes = std::ranges::any_of(impl.steps[place].parts, [&](const Impl::StepPart& part) {
-      return part.index == index && part.generation == slot.generation;  // discarded, but its kernels may still run
-    });
-    if (writes) {
-      return fail(ErrorCode::Unavailable, name() + " was part of step " + std::to_string(impl.steps[place].number) +
-                                              ", which is in flight and may still write its pages; finish it first");
-    }
+    const Impl::StepInFlight& step = impl.steps[place];
+    const bool has_moves = impl.config.device.memory != DeviceMemory::Host && !step.plan.groups.front().moves.empty();
+    if (!has_moves && std::ranges::none_of(step.parts, may_write)) continue;
+    return fail(ErrorCode::Unavailable,
+                name() + ": step " + std::to_string(step.number) + " is in flight and " +
+                    (has_moves ? "moves tokens that may lie" : "has discarded entries, which may still write") +
+                    " where others would be received; finish it first");
   }
   if (impl.move_count() > 0 && impl.config.device.memory != DeviceMemory::Host) {
     return fail(ErrorCode::Unavailable, name() + ": moves of a committed tree are pending; plan a step first");
@@ -136,13 +138,14 @@ Status Cache::mark_send(const Sequence& sequence, std::uint32_t begin, std::span
     const auto tokens = static_cast<std::uint64_t>(slots[i].token_count);
     token_count += std::min(tokens, UINT32_MAX - std::min<std::uint64_t>(token_count, UINT32_MAX));
   }
-  if (slots.empty() || begin + token_count > impl.context_tokens_max || slots.size() > row.size()) {
+  if (begin + token_count > impl.context_tokens_max || slots.size() > row.size()) {
     return bad("needs slots for tokens below context_tokens_max = " + with_separators(impl.context_tokens_max) + "; " +
                with_separators(token_count) + " from " + with_separators(begin) + " on were given");
   }
   std::ranges::copy(slots, row.begin());
   slot.send_run_count = static_cast<std::uint32_t>(slots.size());
   slot.send_begin = begin;
+  slot.send_end = begin + static_cast<std::uint32_t>(token_count);
   slot.receiver = receiver;
   impl.list_cached_sends(index);
   return {};
@@ -151,12 +154,8 @@ Status Cache::mark_send(const Sequence& sequence, std::uint32_t begin, std::span
 // What a marked sequence has computed is to be sent by its next step.
 void Cache::Impl::list_cached_sends(std::uint32_t index) {
   SequenceSlot& slot = sequences[index];
-  std::uint64_t end = slot.send_begin;
-  for (const SlotRun& run : sequences.send_row(index).first(slot.send_run_count)) {
-    end += static_cast<std::uint64_t>(run.token_count);
-  }
-  end = std::min<std::uint64_t>(end, slot.computed_tokens);
-  slot.send_cached_end = end > slot.send_begin ? static_cast<std::uint32_t>(end) : 0;
+  const std::uint32_t end = slot.send_run_count > 0 ? std::min(slot.send_end, slot.computed_tokens) : 0;
+  slot.send_cached_end = end > slot.send_begin ? end : 0;
   if (slot.send_cached_end > 0) slot.has_run = false;  // a step has to list them, if only to run the last token again
 }
 

@@ -57,8 +57,11 @@ Result<std::uint32_t> Cache::Impl::find_sequence(const Sequence& sequence) const
   if (sequence.queue_ == release_queue) {
     if (const auto index = sequences.find(sequence.id())) return *index;
   }
-  return fail(ErrorCode::InvalidArgument, sequence ? "this sequence belongs to another cache"
-                                                   : "this sequence has ended, or the handle was never begun");
+  if (sequence) {
+    return fail(ErrorCode::InvalidArgument, name_of(sequence.id().index) + " belongs to another cache");
+  }
+  if (sequence.id() == SequenceId{}) return fail(ErrorCode::InvalidArgument, "the handle is empty: begin() gives one");
+  return fail(ErrorCode::InvalidArgument, name_of(sequence.id().index) + " has ended");
 }
 
 // Refuses what is not admitted, or is in the middle of something.
@@ -210,7 +213,6 @@ Status Cache::end(Sequence& sequence) {
   QUIRE_TRY_ASSIGN(const std::uint32_t index, impl.find_sequence(sequence));
   impl.drop_sequence(index);
   sequence.queue_.reset();
-  sequence.id_ = {};
   return {};
 }
 

@@ -24,6 +24,11 @@ std::uint32_t draft_count_of(const StepEntry& entry) {
 
 // Checks
 
+std::string Cache::Impl::too_long(std::uint64_t token_count) const {
+  return "would have " + with_separators(token_count) + " tokens; context_tokens_max is " +
+         with_separators(context_tokens_max);
+}
+
 Status Cache::Impl::check_entries(std::span<const StepEntry> entries) {
   if (entries.empty()) return fail(ErrorCode::InvalidArgument, "a step has at least one entry");
   ++plan_mark;
@@ -41,8 +46,7 @@ Status Cache::Impl::check_entries(std::span<const StepEntry> entries) {
     }
     const StepPart& part = planning.emplace_back(make_part(entries[i], *index));
     if (end_of(slot, part) > context_tokens_max) {
-      return bad_entry(i, name_of(*index) + " would have " + with_separators(end_of(slot, part)) +
-                              " tokens; context_tokens_max is " + with_separators(context_tokens_max));
+      return bad_entry(i, name_of(*index) + " " + too_long(end_of(slot, part)));
     }
     step_tokens += part.query_count();
   }
@@ -97,6 +101,8 @@ Status Cache::Impl::check_entry(const StepEntry& entry, std::uint32_t index) con
     if (entry.token_count != 0 && (entry.token_count < missing || slot.tree_count > 0)) {
       return bad("has drafts, which stand behind all pending tokens: leave token_count at 0");
     }
+    const std::uint64_t end = std::uint64_t{slot.planned_end} + slot.tree_count + missing + draft_count;
+    if (end > context_tokens_max) return bad(too_long(end));
     if (is_tree) QUIRE_TRY(check_tree(entry, index));
   }
   return {};
@@ -120,6 +126,15 @@ Status Cache::Impl::check_tree(const StepEntry& entry, std::uint32_t index) cons
   return {};
 }
 
+// Pages that a list of the entry's keys has: a window leaves out those between its sink and what the first query sees.
+std::uint32_t Cache::Impl::listed_pages(const SequenceSlot& slot, const StepPart& part) const {
+  const std::uint32_t end = pages_for(end_of(slot, part));
+  const std::uint32_t first_query = part.runs_again() ? part.position : slot.planned_end;
+  const std::uint32_t sink_pages = pages_for(slot.sink_tokens);
+  const std::uint32_t first_page = first_recent(slot, first_query + 1) / page_tokens;
+  return first_page > sink_pages ? sink_pages + (end - first_page) : end;
+}
+
 Status Cache::Impl::check_shape(const PlanShape& shape) const {
   if (shape == PlanShape{}) return {};
   std::uint64_t tokens = 0;
@@ -127,7 +142,7 @@ Status Cache::Impl::check_shape(const PlanShape& shape) const {
   for (const StepPart& part : planning) {
     const SequenceSlot& slot = sequences[part.index];
     tokens += part.query_count();
-    columns = std::max(columns, pages_for(end_of(slot, part)));
+    columns = std::max(columns, listed_pages(slot, part));
   }
   const auto check = [](const char* name, std::uint64_t asked, std::uint64_t needed, std::uint64_t most) -> Status {
     if (asked >= needed && asked <= most) return {};
@@ -250,7 +265,7 @@ Result<PlanOutcome> Cache::plan_step(std::span<const StepEntry> entries, const P
   impl.move_indptr.resize(1);
   impl.step_order.push_back(place);
   ++impl.counters.planned_step_count;
-  return PlanOutcome{.step = Step{.number = number, .plan = step.plan}, .shortage = {}};
+  return PlanOutcome{.step = Step{.number = number, .cache = &impl, .plan = step.plan}, .shortage = {}};
 }
 
 Shortage Cache::Impl::measure() const {
@@ -267,21 +282,24 @@ Shortage Cache::Impl::measure() const {
 // A tail that waits to be copied pins its source, with the run that holds it. When pages are short, what it saves is
 // worth less than the pages: without this, a lone sequence could wait for ever for pages that only it holds. Gives up
 // the tails of all sequences that can compute them again if that makes the step fit; otherwise everything stays as it
-// was.
+// was, the policy's order too.
 bool Cache::Impl::try_without_copies(std::span<const StepEntry> entries, const PlanShape& shape) {
-  const auto can_revoke = [](const SequenceSlot& slot) {
+  revoked.clear();
+  revoked_runs.clear();
+  for (std::uint32_t i = 0; i < sequences.capacity(); ++i) {
+    const SequenceSlot& slot = sequences[i];
     // Behind a window that has moved, tokens computed again would see less than they did.
     const bool sees_all = slot.window_tokens == 0 || slot.computed_tokens <= slot.window_tokens;
-    return slot.tail_pin && !slot.tail_is_planned && sees_all && !slot.is_undecided();
-  };
-  for (std::uint32_t i = 0; i < sequences.capacity(); ++i) {
-    SequenceSlot& slot = sequences[i];
-    if (!can_revoke(slot)) continue;
-    slot.revoked_run = slot.tail_pin.run();
-    slot.tail_pin.reset();
-    slot.computed_tokens -= slot.tail_tokens;
+    if (!slot.tail_pin || slot.tail_is_planned || !sees_all || slot.is_undecided()) continue;
+    revoked.push_back({.index = i, .tail_tokens = slot.tail_tokens});
+    revoked_runs.push_back(slot.tail_pin.run());
+  }
+  if (revoked.empty()) return false;
+  for (const auto& [index, tail_tokens] : revoked) {
+    SequenceSlot& slot = sequences[index];
+    slot.computed_tokens -= tail_tokens;
     slot.planned_end = slot.computed_tokens;
-    slot.revoked_tokens = std::exchange(slot.tail_tokens, 0);
+    slot.tail_tokens = 0;
   }
   std::uint64_t step_tokens = 0;
   for (std::size_t i = 0; i < entries.size(); ++i) {
@@ -290,24 +308,22 @@ bool Cache::Impl::try_without_copies(std::span<const StepEntry> entries, const P
   }
   const Shortage needs = measure();
   const std::uint32_t tokens_max = shape.tokens > 0 ? shape.tokens : config.step_tokens_max;
-  const bool fits = needs.pages_needed <= needs.pages_available && step_tokens <= tokens_max;
-  for (std::uint32_t i = 0; i < sequences.capacity(); ++i) {
-    SequenceSlot& slot = sequences[i];
-    if (slot.revoked_tokens == 0) continue;
+  const bool fits =
+      step_tokens <= tokens_max && needs.pages_needed <= needs.pages_available + tree->pages_idle_without(revoked_runs);
+  for (const auto& [index, tail_tokens] : revoked) {
+    SequenceSlot& slot = sequences[index];
     if (!fits) {
-      slot.tail_pin = tree->pin_run(slot.revoked_run);
-      slot.tail_tokens = slot.revoked_tokens;
-      slot.computed_tokens += slot.tail_tokens;
+      slot.tail_tokens = tail_tokens;
+      slot.computed_tokens += tail_tokens;
       slot.planned_end = slot.computed_tokens;
-    } else {
-      slot.send_cached_end = std::min(slot.send_cached_end, slot.computed_tokens);
-      if (std::exchange(slot.tail_is_hit, false)) {
-        counters.hit_tokens -= slot.revoked_tokens;
-        counters.partial_hit_tokens -= slot.revoked_tokens;
-      }
+      continue;
     }
-    slot.revoked_run = RunId::none();
-    slot.revoked_tokens = 0;
+    slot.tail_pin.reset();
+    slot.send_cached_end = std::min(slot.send_cached_end, slot.computed_tokens);
+    if (std::exchange(slot.tail_is_hit, false)) {
+      counters.hit_tokens -= tail_tokens;
+      counters.partial_hit_tokens -= tail_tokens;
+    }
   }
   return fits;
 }

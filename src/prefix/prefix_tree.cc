@@ -258,6 +258,20 @@ PrefixTree::Pin PrefixTree::pin_page(const Pin& pin, std::uint32_t page) {
   return pin_run(RunId{run_on_path(pin, page)});
 }
 
+// Counts down as remove_pin() does, and up again; neither the policy nor the orders hear of it.
+std::uint32_t PrefixTree::pages_idle_without(std::span<const RunId> pinned) {
+  std::uint32_t pages = 0;
+  for (const RunId each : pinned) {
+    std::uint32_t run = each.value;
+    for (; --runs_[run].pins == 0 && !is_root(run); run = runs_[run].parent) pages += runs_[run].page_count;
+  }
+  for (const RunId each : pinned) {
+    std::uint32_t run = each.value;
+    while (runs_[run].pins++ == 0 && !is_root(run)) run = runs_[run].parent;
+  }
+  return pages;
+}
+
 void PrefixTree::add_pin(std::uint32_t run) {
   // Stops at the first ancestor that was pinned already: it is counted in all above it.
   while (runs_[run].pins++ == 0 && !is_root(run)) {
@@ -375,7 +389,8 @@ std::uint32_t PrefixTree::insert(Pin& pin, const Key& key, std::span<PageId> pag
   QUIRE_CHECK(page_count() + rest.size() <= config_.page_count_max, "more pages than the tree was made for");
   while (!rest.empty()) {
     const bool may_grow = !config_.whole_runs && !is_root(end) && runs_[end].first_child == kNoRun &&
-                          runs_[end].pins == 1 && runs_[end].page_count < storage_.run_pages_max();
+                          runs_[end].pins == 1 && runs_[end].page_count < storage_.run_pages_max() &&
+                          agrees_behind(end, key);
     if (!may_grow) {
       end = new_run(end);
       pin.run_ = RunId{end};
@@ -385,6 +400,18 @@ std::uint32_t PrefixTree::insert(Pin& pin, const Key& key, std::span<PageId> pag
     rest = rest.subspan(count);
   }
   return known;
+}
+
+// Whether an item that crosses the run's end is the key's too. Where it is not, because the sequence was cut inside it,
+// the item must not cover what the run would grow by.
+bool PrefixTree::agrees_behind(std::uint32_t run, const Key& key) const {
+  if (runs_[run].extra_keys == kNoExtraKey) [[likely]]
+    return true;
+  const std::uint32_t end = end_page(RunId{run}) * config_.page_tokens;
+  const ExtraKey* crossing = nullptr;
+  extra_keys_.for_each(runs_[run].extra_keys,
+                       [&](const ExtraKey& each) { crossing = each.end > end ? &each : crossing; });
+  return crossing == nullptr || std::ranges::find(key.extra_keys, *crossing) != key.extra_keys.end();
 }
 
 // A run without pages, pinned once. The pin it carries is its parent's: the caller's pin moves from there, and the

@@ -165,6 +165,9 @@ class PrefixTree {
   /// A pin on a run of a pinned path: the one that holds the path's page `page`, without splitting it. No use.
   [[nodiscard]] Pin pin_page(const Pin& pin, std::uint32_t page);
 
+  /// How many more pages evict() could give up if one pin less ended at each of these runs. Changes nothing.
+  [[nodiscard]] std::uint32_t pages_idle_without(std::span<const RunId> pinned);
+
   // Growth.
 
   /// Whether insert() would find the first of the pages that follow `pin`.
@@ -264,6 +267,8 @@ class PrefixTree {
   [[nodiscard]] std::uint32_t least_recent_leaf(std::uint32_t run) const;
   [[nodiscard]] std::uint32_t next_in_postorder(std::uint32_t run) const;
   [[nodiscard]] std::uint32_t next_in_preorder(std::uint32_t root, std::uint32_t run, std::uint32_t& depth) const;
+
+  [[nodiscard]] bool agrees_behind(std::uint32_t run, const Key& key) const;
 
   // Structure.
   [[nodiscard]] std::uint32_t new_run(std::uint32_t parent);

@@ -88,14 +88,11 @@ struct alignas(64) SequenceSlot {
 
   std::uint32_t send_run_count = 0;  // 0: not marked
   std::uint32_t send_begin = 0;
+  std::uint32_t send_end = 0;
   std::uint32_t send_cached_end = 0;  // tokens [send_begin, this) were computed before they were marked; 0: all sent
   std::int32_t receiver = -1;
   std::uint32_t receive_tokens = 0;
   std::uint32_t receive_run_count = 0;
-
-  // While plan_step finds out whether it fits without copying the tail: the run its pin was on, and its tokens.
-  RunId revoked_run;
-  std::uint32_t revoked_tokens = 0;
 
   PrefixTree::Pin pin;
   PrefixTree::SoftPin soft_pin;

@@ -69,8 +69,8 @@ TEST_F(AlgebraInput, UnknownAndEndedSequencesAreRefusedEverywhere) {
     bad([&] { return cache_->view(sequence); }, text);
     refused_plan({{&live.sequence, 1}, {&sequence, 1}}, "entry ");
   };
-  everywhere(ended.sequence, "has ended");
-  everywhere(never, "never begun");
+  everywhere(ended.sequence, "sequence 1 has ended");
+  everywhere(never, "the handle is empty");
   everywhere(foreign, "belongs to another cache");
 }
 
@@ -360,6 +360,7 @@ TEST_F(AlgebraInput, CopiesAreAppliedBeforeAStepFinishesAndInOrder) {
 TEST_F(AlgebraInput, CopiesInMemoryThatIsNotQuiresOwnAreTheEngines) {
   CacheConfig config = algebra_config();
   config.device.memory = DeviceMemory::None;
+  config.saved_page_count = 0;
   open(std::move(config));
   const Sequence sequence = begin_admitted(token_range(0, 10));
   watched_ = {&sequence};
@@ -438,6 +439,7 @@ TEST_F(AlgebraInput, SavingNeedsSavedPages) {
 TEST_F(AlgebraInput, AdoptedMemoryCannotBeSaved) {
   std::vector<std::byte> memory(std::size_t{65} * 4 * kTestTokenBytes);
   CacheConfig config = algebra_config();
+  config.saved_page_count = 0;
   config.device.memory = DeviceMemory::Adopted;
   config.device.adopted_memory = memory.data();
   open(std::move(config));
@@ -523,7 +525,6 @@ TEST_F(AlgebraInput, SlotsThatCannotBeSentToAreRefused) {
   };
   constexpr std::int64_t kMost = std::numeric_limits<std::int64_t>::max();
   bad(mark(0, {{0, 4}}, -1), "mark_send: sequence 0 needs a receiver from 0 on; receiver is -1");
-  bad(mark(0, {}, 0), "mark_send: sequence 0 needs slots for tokens below context_tokens_max = 20");
   bad(mark(0, {{0, 4}, {8, 0}}, 0), "mark_send: sequence 0 has a run of slots without slots: run 1 begins at 8");
   bad(mark(0, {{-1, 4}}, 0), "run 0 begins at -1 and has 4 tokens");
   bad(mark(0, {{0, 21}}, 0), "21 from 0 on were given");
@@ -560,6 +561,45 @@ TEST_F(AlgebraInput, ARefusedResizeLeavesPendingMovesAlone) {
   EXPECT_EQ(stats().fenced_pages, 1U);
   not_now([&] { return cache_->resize(5); }, "cannot shrink the pool from 8 to 5 pages: page 6 is private");
   expect_good(live);
+}
+
+TEST_F(AlgebraInput, AStepOfAnotherCacheIsRefused) {
+  const Live live = admitted(token_range(0, 8));
+  const Step mine = plan({{&live.sequence}});
+  const std::unique_ptr<Cache> other = open_cache(algebra_config());
+  const Sequence theirs = other->begin(other->key_space({.model = "test"}).value(), {.tokens = live.tokens}).value();
+  ASSERT_TRUE(other->admit(theirs));
+  const StepEntry entry{&theirs};
+  const Step step = *other->plan_step({&entry, 1})->step;
+  ASSERT_EQ(step.number, mine.number);
+  const std::vector<StepResult> results(1);
+  expect_error(cache_->finish_step(step, results), ErrorCode::InvalidArgument, "step 1 was planned by another cache");
+  expect_error(cache_->abort_step(step), ErrorCode::InvalidArgument, "step 1 was planned by another cache");
+  expect_error(cache_->apply_copies(step), ErrorCode::InvalidArgument, "step 1 was planned by another cache");
+  expect_error(cache_->finish_step({}, results), ErrorCode::InvalidArgument, "step 0 was never planned");
+  finish(mine, {{}});
+}
+
+TEST_F(AlgebraInput, DraftsWithoutEndAreRefusedAtOnce) {
+  const Live live = admitted(token_range(0, 8));
+  const StepEntry entry{.sequence = &live.sequence, .draft_count = UINT32_MAX};
+  expect_error(cache_->plan_step({&entry, 1}), ErrorCode::InvalidArgument,
+               "entry 0: sequence 0 would have 4,294,967,303 tokens; context_tokens_max is 256");
+}
+
+TEST_F(AlgebraInput, AShapeForAWindowHoldsForEver) {
+  CacheConfig config = algebra_config();
+  config.plan.page_tables = PageTables::Block;
+  open(std::move(config));
+  Live live = admitted(token_range(0, 8));
+  ASSERT_TRUE(cache_->set_window(live.sequence, {.window_tokens = 8, .sink_tokens = 2}));
+  const std::vector<TokenId> next = {5};
+  for (std::uint32_t i = 0; i < 40; ++i) {
+    const StepEntry entry{&live.sequence};
+    const Result<PlanOutcome> outcome = cache_->plan_step({&entry, 1}, {.entries = 1, .tokens = 8, .columns = 4});
+    ASSERT_TRUE(outcome.has_value()) << outcome.error().message;
+    finish(*outcome->step, {{.tokens = next}});
+  }
 }
 
 }  // namespace

@@ -379,6 +379,40 @@ TEST_F(CacheRewind, WhatReplacesAPartOfAPromptIsNotPublishedWithIt) {
   EXPECT_EQ(cache_->lookup(space_, {.tokens = live.tokens})->matched_tokens, 6U);  // four, and two of a page
 }
 
+// What was computed with an item and what was computed without it are told apart, though the tokens are the same: the
+// item was cut by a rewind or a fork, and the run that holds its first part does not grow under it.
+TEST_F(CacheRewind, TokensBehindACutItemAreNotTheItems) {
+  const std::vector<TokenId> tokens = token_range(0, 16);
+  const ExtraKey item{.begin = 2, .end = 14, .item = {7}};
+  for (const std::uint32_t end : {8U, 10U}) {
+    open(algebra_config());
+    const Sequence sequence = cache_->begin(space_, {.tokens = tokens, .extra_keys = {&item, 1}}).value();
+    ASSERT_TRUE(cache_->admit(sequence));
+    finish(plan({{&sequence, 8}}), {{}});
+    ASSERT_TRUE(cache_->rewind(sequence, 16 - end));
+    ASSERT_TRUE(cache_->append(sequence, {.tokens = std::span(tokens).subspan(end)}));
+    finish(plan({{&sequence}}), {{}});
+    EXPECT_EQ(cache_->lookup(space_, {.tokens = tokens, .extra_keys = {&item, 1}})->matched_tokens, 8U) << end;
+    for (std::uint32_t i = 0; i < 4; ++i) {
+      EXPECT_TRUE(cache_->reclaim(1).has_value());
+      expect_invariants();
+    }
+  }
+}
+
+TEST_F(CacheFork, TokensBehindACutItemAreNotTheItems) {
+  const std::vector<TokenId> tokens = token_range(0, 16);
+  const ExtraKey item{.begin = 2, .end = 14, .item = {7}};
+  Sequence sequence = cache_->begin(space_, {.tokens = tokens, .extra_keys = {&item, 1}}).value();
+  ASSERT_TRUE(cache_->admit(sequence));
+  finish(plan({{&sequence, 8}}), {{}});
+  const Sequence fork = cache_->fork(sequence, 8).value();
+  ASSERT_TRUE(cache_->end(sequence));
+  ASSERT_TRUE(cache_->append(fork, {.tokens = std::span(tokens).subspan(8)}));
+  finish(plan({{&fork}}), {{}});
+  EXPECT_EQ(cache_->lookup(space_, {.tokens = tokens, .extra_keys = {&item, 1}})->matched_tokens, 8U);
+}
+
 TEST_F(CacheRewind, ForgetsExtraKeysBehindTheEnd) {
   const std::vector<TokenId> tokens = token_range(0, 8);
   const ExtraKey key{.begin = 4, .end = 8, .item = {7}};
@@ -767,6 +801,23 @@ TEST_F(CacheTree, AForkOfAnUndecidedSequenceHasWhatWasDecided) {
   commit(live, 2);
   expect_good(fork);
   expect_good(live);
+}
+
+TEST_F(CacheTree, MovesOfAnAbortedStepThatNobodyAppliedHappen) {
+  Live live = computed(token_range(0, 6));
+  const std::vector<std::int32_t> parents = {-1, -1, 1};
+  const std::vector<TokenId> values = {10, 11, 12};
+  const Step step = plan({{.sequence = &live.sequence, .tree_parents = parents}});
+  compute_tree(step, 0, live, parents, values);
+  finish(step, {{.tokens = values}});
+  ASSERT_TRUE(cache_->commit_tree(live.sequence, 2));
+  live.tokens.insert(live.tokens.end(), {11, 12});
+  append(live, {20});
+  const StepEntry entry{&live.sequence};
+  const Step aborted = *cache_->plan_step({&entry, 1})->step;  // its moves are not applied
+  ASSERT_EQ(aborted.plan.groups[0].moves.size(), 2U);
+  ASSERT_TRUE(cache_->abort_step(aborted));
+  run(live);
 }
 
 }  // namespace

@@ -655,7 +655,8 @@ TEST_F(CachePeers, NothingIsReceivedWhereADiscardedStepMayStillWrite) {
   const Step first = plan({{&live.sequence, 2}});
   const Step second = plan({{&live.sequence, 3}});
   ASSERT_TRUE(cache_->abort_step(first));
-  expect_error(cache_->prepare_receive(live.sequence, 4), ErrorCode::Unavailable, "sequence 0 was part of step 2");
+  expect_error(cache_->prepare_receive(live.sequence, 4), ErrorCode::Unavailable,
+               "sequence 0: step 2 is in flight and has discarded entries");
   finish(second, {{}});
   EXPECT_TRUE(cache_->prepare_receive(live.sequence, 4).has_value());
 }
@@ -696,6 +697,48 @@ TEST_F(CacheFlight, WithoutDedupTheLaterTwinKeepsItsOwnPages) {
   run(second);
   EXPECT_EQ(stats().private_pages, 3U);
   EXPECT_EQ(cache_->lookup(space_, {.tokens = second.tokens})->matched_tokens, 8U);
+}
+
+TEST_F(CachePeers, NothingIsReceivedWhereAStepInFlightMovesTokens) {
+  std::vector<std::byte> memory(std::size_t{1} << 16U);
+  CacheConfig config = algebra_config(8);
+  config.device.memory = DeviceMemory::Adopted;
+  config.device.adopted_memory = memory.data();
+  config.saved_page_count = 0;
+  open(std::move(config));
+  const auto step_of = [&](const Sequence& sequence, std::span<const std::int32_t> parents = {}) {
+    const StepEntry entry{.sequence = &sequence, .tree_parents = parents};
+    return *cache_->plan_step({&entry, 1})->step;
+  };
+  const std::vector<std::int32_t> parents = {-1, -1, 1};
+  const std::vector<TokenId> values = {10, 11, 12};
+  Sequence tree = begin_admitted(token_range(0, 6));
+  ASSERT_TRUE(cache_->finish_step(step_of(tree), std::vector<StepResult>(1)));
+  ASSERT_TRUE(cache_->finish_step(step_of(tree, parents), std::vector<StepResult>{{.tokens = values}}));
+  ASSERT_TRUE(cache_->commit_tree(tree, 2));
+  const Sequence other = begin_admitted(token_range(100, 5));
+  const Step carries_moves = step_of(other);
+  ASSERT_TRUE(cache_->end(tree));  // what it moves may be evicted, and given to the receiver
+  const Sequence receiver = begin_admitted(token_range(200, 20));
+  expect_error(cache_->prepare_receive(receiver, 20), ErrorCode::Unavailable, "is in flight and moves tokens");
+  ASSERT_TRUE(cache_->finish_step(carries_moves, std::vector<StepResult>(1)));
+  EXPECT_TRUE(cache_->prepare_receive(receiver, 20).has_value());
+}
+
+TEST_F(CachePeers, AMarkEndsWhenAllOfItWasSent) {
+  Live live = computed(token_range(0, 8));
+  const SlotRun slots{.first_slot = 40, .token_count = 9};
+  ASSERT_TRUE(cache_->mark_send(live.sequence, 0, {&slots, 1}, 5));
+  append(live, {30});
+  finish(plan({{&live.sequence}}), {{}});
+  append(live, {31});
+  const Step step = plan({{.sequence = &live.sequence, .draft_count = 2}});
+  EXPECT_TRUE(step.plan.groups[0].remote_slots.empty());
+  finish(step, {{}});
+  ASSERT_TRUE(cache_->mark_send(live.sequence, 0, {&slots, 1}, 5));
+  ASSERT_TRUE(cache_->mark_send(live.sequence, 0, {}, 5));
+  append(live, {32});
+  EXPECT_TRUE(plan({{&live.sequence}}).plan.groups[0].remote_slots.empty());
 }
 
 }  // namespace

@@ -187,7 +187,7 @@ TEST_F(CacheInput, AnEndedSequenceIsRefusedEverywhere) {
   Sequence sequence = begin_admitted(token_range(1, 4));
   ASSERT_TRUE(cache_->end(sequence));
   EXPECT_FALSE(sequence);
-  const std::string text = "this sequence has ended";
+  const std::string text = "sequence 0 has ended";
   expect_error(cache_->end(sequence), ErrorCode::InvalidArgument, text);
   expect_error(cache_->admit(sequence), ErrorCode::InvalidArgument, text);
   expect_error(cache_->view(sequence), ErrorCode::InvalidArgument, text);

@@ -103,6 +103,7 @@ ScheduleModel::ScheduleModel(const ScheduleSetup& setup, ScheduleCounts& counts)
     // Not zeros: pages that were never written must not look harmless.
     std::fill(memory_.begin() + static_cast<std::ptrdiff_t>(page.page_bytes()), memory_.end(), std::byte{0x41});
     config.device.memory = DeviceMemory::Adopted;
+    config.saved_page_count = 0;
     config.device.adopted_memory = memory_.data();
   }
   cache_ = Cache::open(std::move(config)).value();

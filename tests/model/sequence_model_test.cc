@@ -235,10 +235,8 @@ class SequenceModel {
     if (sequence->window.window_tokens > 0 && end > sequence->window.window_tokens) return "";
     const std::uint32_t needed = twin_.pages_for(end) - sequence->row_count();
     // A part that was discarded may still run, and write where the received tokens would go.
-    const bool is_written = std::ranges::any_of(twin_.steps, [sequence](const TwinStep& each) {
-      return std::ranges::any_of(each.step.plan.entries, [sequence](const AttentionPlanEntry& entry) {
-        return entry.sequence == sequence->handle.id();
-      });
+    const bool is_written = std::ranges::any_of(twin_.steps, [](const TwinStep& each) {
+      return std::ranges::any_of(each.parts, [](const TwinPart& part) { return part.is_discarded; });
     });
     const bool fits = !is_written && needed <= available_pages(cache_->stats().value());
     const Result<std::span<const SlotRun>> slots = cache_->prepare_receive(sequence->handle, token_count);
@@ -274,8 +272,8 @@ class SequenceModel {
     const std::uint32_t begin = random.below(kContextTokensMax);
     const SlotRun slots{.first_slot = 3, .token_count = 1 + random.below(kContextTokensMax - begin)};
     sequence->is_marked = true;
+    sequence->send_end = begin + static_cast<std::uint32_t>(slots.token_count);
     if (begin < sequence->computed) sequence->has_run = false;  // a step has to list what is there already
-    if (begin < sequence->computed) sequence->has_run = false;  // some step has to list what is computed
     const Status status = cache_->mark_send(sequence->handle, begin, {&slots, 1}, 0);
     return status ? "" : status.error().message;
   }

@@ -39,6 +39,7 @@ struct TwinSequence {
   bool has_run = false;
   bool has_draft = false;
   bool is_marked = false;  // for sending
+  std::uint32_t send_end = 0;
   std::uint32_t receiving = 0;
   bool use_cache = true;
   std::uint32_t publish_max = UINT32_MAX;
@@ -255,6 +256,7 @@ class SequenceTwin {
     TwinSequence& sequence = *part.sequence;
     sequence.computed = part.computed_end() + result.accepted_count;
     sequence.has_run = true;
+    if (sequence.computed >= sequence.send_end) sequence.is_marked = false;
     --sequence.in_flight;
     if (part.copies) drop_tail(sequence);
     auto& text = part.is_tree ? sequence.values : sequence.tokens;
