@@ -389,6 +389,35 @@ void window_chunk() {
   }
 }
 
+void layer_window() {
+  for (const auto page_tables : {quire::PageTables::Rows, quire::PageTables::Csr}) {
+    const Engine engine(quire::PlanConfig{.page_tables = page_tables, .layer_windows = {6}});
+    const Sequence a = engine.begin(text(0, 14));
+    engine.prefill(a);
+    const Sequence b = engine.begin(text(20, 13));
+    const StepEntry first{.sequence = &b, .token_count = 10};
+    engine.finish(engine.plan({&first, 1}));
+    const std::vector<StepEntry> entries = {{&a}, {&b}};
+    const quire::Step step = engine.plan(entries);
+    const quire::GroupPlan& group = step.plan.groups[0];
+    const quire::LayerWindowPlan& window = group.layer_windows[0];
+    if (page_tables == quire::PageTables::Rows) {
+      print_queries(step.plan);
+      print_own_level(step.plan);
+      std::printf("layers with a window of %u, Rows\n", window.window_tokens);
+      print("page_indptr", window.page_indptr);
+      print("rows", window.rows);
+      print("first_columns", window.first_columns);
+      print("first_keys", window.first_keys);
+      print("key_offsets", window.key_offsets);
+    } else {
+      std::printf("Csr\n");
+      print("page_indptr", window.page_indptr);
+      print("page_indices", group.page_indices);
+    }
+  }
+}
+
 void full_hit() {
   const Engine engine;
   const Sequence first = engine.begin(text(0, 8));
@@ -562,6 +591,7 @@ constexpr Example kExamples[] = {
     {"cascade-rows", cascade_rows},
     {"window", window},
     {"window-chunk", window_chunk},
+    {"layer-window", layer_window},
     {"full-hit", full_hit},
     {"chain", chain},
     {"tree", tree},

@@ -52,6 +52,15 @@ StagedLevel locate_level(Locator& locator, const quire::CascadeLevel& level) {
           .first_keys = locator.locate("levels.first_keys", level.first_keys)};
 }
 
+StagedLayerWindow locate_layer_window(Locator& locator, const quire::LayerWindowPlan& window) {
+  return {.window_tokens = window.window_tokens,
+          .page_indptr = locator.locate("layer_windows.page_indptr", window.page_indptr),
+          .rows = locator.locate("layer_windows.rows", window.rows),
+          .first_columns = locator.locate("layer_windows.first_columns", window.first_columns),
+          .first_keys = locator.locate("layer_windows.first_keys", window.first_keys),
+          .key_offsets = locator.locate("layer_windows.key_offsets", window.key_offsets)};
+}
+
 }  // namespace
 
 Result<DevicePlan> DevicePlan::upload(const quire::AttentionPlan& plan) {
@@ -74,6 +83,9 @@ Result<DevicePlan> DevicePlan::upload(const quire::AttentionPlan& plan) {
   copy.tree_nodes = locator.locate("tree_nodes", plan.tree_nodes);
   copy.append_slots = locator.locate("append_slots", group.append_slots);
   for (const quire::CascadeLevel& level : group.levels) copy.levels.push_back(locate_level(locator, level));
+  for (const quire::LayerWindowPlan& window : group.layer_windows) {
+    copy.layer_windows.push_back(locate_layer_window(locator, window));
+  }
   copy.deltas = locator.locate("deltas", group.deltas);
   copy.page_indices = locator.locate("page_indices", group.page_indices);
   copy.block_table = locator.locate("block_table", group.block_table);
@@ -120,6 +132,13 @@ std::vector<StagedNumbers> DevicePlan::numbers() const {
     add("levels.window_offsets", level.window_offsets);
     add("levels.sink_tokens", level.sink_tokens);
     add("levels.first_keys", level.first_keys);
+  }
+  for (const StagedLayerWindow& window : layer_windows) {
+    add("layer_windows.page_indptr", window.page_indptr);
+    add("layer_windows.rows", window.rows);
+    add("layer_windows.first_columns", window.first_columns);
+    add("layer_windows.first_keys", window.first_keys);
+    add("layer_windows.key_offsets", window.key_offsets);
   }
   add_part("deltas.row", deltas, sizeof(quire::PageDelta), offsetof(quire::PageDelta, row), 4);
   add_part("deltas.column", deltas, sizeof(quire::PageDelta), offsetof(quire::PageDelta, column), 4);

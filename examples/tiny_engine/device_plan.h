@@ -33,9 +33,18 @@ struct StagedLevel {
   StagedArray<std::int32_t> first_keys;
 };
 
+struct StagedLayerWindow {
+  std::uint32_t window_tokens = 0;
+  StagedArray<std::int32_t> page_indptr;
+  StagedArray<std::int32_t> rows;
+  StagedArray<std::int32_t> first_columns;
+  StagedArray<std::int32_t> first_keys;
+  StagedArray<std::int32_t> key_offsets;
+};
+
 /// One number of every element of an array: what a test changes.
 struct StagedNumbers {
-  std::string name;          ///< "seq_lens", "deltas.column"; a level's arrays go by one name in all levels
+  std::string name;  ///< "seq_lens", "deltas.column"; arrays of levels and of layer windows go by one name in all
   std::uint64_t offset = 0;  ///< of the first, in the staging buffer
   std::uint64_t stride = 0;  ///< bytes from one to the next
   std::uint32_t width = 4;   ///< bytes of one: 4 or 8
@@ -71,6 +80,7 @@ class DevicePlan {
   StagedArray<quire::TreeNode> tree_nodes;
   StagedArray<std::int64_t> append_slots;
   std::vector<StagedLevel> levels;
+  std::vector<StagedLayerWindow> layer_windows;
   StagedArray<quire::PageDelta> deltas;
   StagedArray<std::int32_t> page_indices;
   StagedArray<std::int32_t> block_table;

@@ -83,6 +83,26 @@ auto row_of(Container& rows, std::size_t index, std::size_t size) {
   return std::span(rows).subspan(index * size, size);
 }
 
+using KeyLists = std::vector<std::vector<KeyReference>>;
+
+/// What each of the step's queries sees, in layers with this window if there is one.
+std::string find_keys(const KeyFinder& finder, const StagedLayerWindow* layer_window, std::size_t query_count,
+                      KeyLists& keys) {
+  keys.resize(query_count);
+  for (std::size_t i = 0; i < query_count; ++i) {
+    const auto query = static_cast<std::int32_t>(i);
+    std::string problem =
+        layer_window != nullptr ? finder.find(query, *layer_window, keys[i]) : finder.find(query, keys[i]);
+    if (!problem.empty()) return problem;
+    for (const KeyReference& key : keys[i]) {
+      if (key.slot == quire::kNoSlot && static_cast<std::size_t>(key.query) >= query_count) {
+        return "a key is of no query";
+      }
+    }
+  }
+  return "";
+}
+
 }  // namespace
 
 quire::CacheGroup cache_group(const ModelShape& shape, bool keys_rotated) {
@@ -394,12 +414,13 @@ std::string Engine::forward(const DevicePlan& plan, std::span<const quire::Token
                          {.page_tokens = pool_.geometry.page().options().page_tokens,
                           .page_count = pool_.geometry.page_count(),
                           .reads_appended = options_.appends_first});
-  std::vector<std::vector<KeyReference>> keys(count);
-  for (std::size_t i = 0; i < count; ++i) {
-    if (std::string problem = finder.find(static_cast<std::int32_t>(i), keys[i]); !problem.empty()) return problem;
-    for (const KeyReference& key : keys[i]) {
-      if (key.slot == quire::kNoSlot && static_cast<std::size_t>(key.query) >= count) return "a key is of no query";
-    }
+  KeyLists all_keys;
+  if (std::string problem = find_keys(finder, nullptr, count, all_keys); !problem.empty()) return problem;
+  KeyLists near_keys;  // in layers with a window
+  if (shape.layer_window > 0) {
+    const auto window = std::ranges::find(plan.layer_windows, shape.layer_window, &StagedLayerWindow::window_tokens);
+    if (window == plan.layer_windows.end()) return "the plan has no lists for the window of the model's layers";
+    if (std::string problem = find_keys(finder, &*window, count, near_keys); !problem.empty()) return problem;
   }
 
   std::vector<double> hidden(count * shape.width);
@@ -414,6 +435,7 @@ std::string Engine::forward(const DevicePlan& plan, std::span<const quire::Token
   std::vector<double> up(shape.mlp_width);
   for (std::uint32_t layer_index = 0; layer_index < shape.layer_count; ++layer_index) {
     const LayerWeights& layer = weights_.layers[layer_index];
+    const KeyLists& keys = layer_window_of(shape, layer_index) > 0 ? near_keys : all_keys;
     for (std::size_t i = 0; i < count; ++i) {
       rms_norm(row_of(hidden, i, shape.width), layer.attention_norm, shape.norm_epsilon,
                row_of(inputs, i, shape.width));

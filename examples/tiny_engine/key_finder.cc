@@ -43,6 +43,20 @@ std::string KeyFinder::find(std::int32_t query, std::vector<KeyReference>& keys)
   return "";
 }
 
+std::string KeyFinder::find(std::int32_t query, const StagedLayerWindow& layer_window,
+                            std::vector<KeyReference>& keys) const {
+  keys.clear();
+  Entry entry;
+  if (std::string problem = read_entry(query, entry); !problem.empty()) return problem;
+  entry.layer_window = static_cast<std::int32_t>(layer_window.window_tokens);
+  Slice slice;
+  if (std::string problem = read_trimmed(layer_window, entry, slice); !problem.empty()) return problem;
+  if (slice.first_key + slice.key_count != entry.seq_len) return "a trimmed list does not end with the last key";
+  if (entry.window > 0) entry.sink = slice.sink;
+  if (std::string problem = add_slice(entry, slice, keys); !problem.empty()) return problem;
+  return keys.empty() ? "a query sees no key in a layer with a window" : "";
+}
+
 std::string KeyFinder::read_entry(std::int32_t query, Entry& entry) const {
   const auto query_indptr = plan_.read(plan_.query_indptr);
   const auto tree_indptr = plan_.read(plan_.tree_indptr);
@@ -76,7 +90,8 @@ std::string KeyFinder::read_entry(std::int32_t query, Entry& entry) const {
 }
 
 std::string KeyFinder::read_slice(const StagedLevel& level, std::int32_t query, Slice& slice) const {
-  slice.level = &level;
+  slice.rows = level.rows;
+  slice.first_columns = level.first_columns;
   slice.index = range_of(plan_.read(level.query_indptr), query);
   if (slice.index < 0) return "a query is in no slice of a level";
   const auto at = static_cast<std::size_t>(slice.index);
@@ -86,7 +101,34 @@ std::string KeyFinder::read_slice(const StagedLevel& level, std::int32_t query, 
   slice.first_key = plan_.read(level.first_keys)[at];
   slice.window_offset = plan_.read(level.window_offsets)[at];
   slice.sink = plan_.read(level.sink_tokens)[at];
-  const std::int32_t last_page_tokens = plan_.read(level.last_page_tokens)[at];
+  return count_keys(plan_.read(level.last_page_tokens)[at], slice);
+}
+
+std::string KeyFinder::read_trimmed(const StagedLayerWindow& layer_window, const Entry& entry, Slice& slice) const {
+  const auto at = static_cast<std::size_t>(entry.index);
+  const StagedLevel& own = plan_.levels.back();
+  slice.rows = layer_window.rows;
+  slice.first_columns = layer_window.first_columns;
+  slice.index = entry.index;
+  const auto page_indptr = plan_.read(layer_window.page_indptr);
+  slice.page_begin = page_indptr[at];
+  slice.page_count = page_indptr[at + 1] - page_indptr[at];
+  slice.first_key = plan_.read(layer_window.first_keys)[at];
+  const std::int32_t key_offset = plan_.read(layer_window.key_offsets)[at];
+  if (entry.window > 0) {  // the last level's list again
+    if (slice.first_key != 0 || key_offset != 0) return "the list of an entry with a window is trimmed";
+    slice.window_offset = plan_.read(own.window_offsets)[at];
+    slice.sink = plan_.read(own.sink_tokens)[at];
+  } else {
+    if (key_offset < 0 || key_offset >= static_cast<std::int32_t>(config_.page_tokens)) {
+      return "a trimmed list begins with a page that has none of its keys";
+    }
+    slice.window_offset = key_offset;
+  }
+  return count_keys(plan_.read(own.last_page_tokens)[at], slice);
+}
+
+std::string KeyFinder::count_keys(std::int32_t last_page_tokens, Slice& slice) const {
   if (slice.page_count < 0) return "a slice has less than no pages";
   if (slice.page_count == 0) return last_page_tokens == 0 ? "" : "a slice without pages has keys in its last page";
   const auto page_tokens = static_cast<std::int32_t>(config_.page_tokens);
@@ -109,6 +151,7 @@ std::string KeyFinder::add_slice(const Entry& entry, const Slice& slice, std::ve
     // tree may begin inside the sink, so that is decided by the place in the text too.
     const bool is_renumbered = entry.window > 0 && text_index >= entry.sink;
     reference.position = is_renumbered ? entry.position - (entry.text_index - text_index) : text_index;
+    if (entry.layer_window > 0 && entry.position - reference.position >= entry.layer_window) continue;
     const bool is_new = key >= first_new;
     const std::int32_t query = entry.first_query + key - first_new;
     const bool is_in_pages =
@@ -133,8 +176,8 @@ std::string KeyFinder::slot_of(const Entry& entry, const Slice& slice, std::int3
   std::int32_t page = -1;
   switch (plan_.page_tables) {
     case quire::PageTables::Rows: {
-      const std::int32_t row = plan_.read(slice.level->rows)[at];
-      const std::int32_t column = plan_.read(slice.level->first_columns)[at] + listed;
+      const std::int32_t row = plan_.read(slice.rows)[at];
+      const std::int32_t column = plan_.read(slice.first_columns)[at] + listed;
       if (row < 0 || column < 0 || static_cast<std::uint32_t>(column) >= table_.columns) return "no such column";
       const std::int64_t index = (std::int64_t{row} * table_.columns) + column;
       if (static_cast<std::size_t>(index) >= table_.pages.size()) return "no such row of the page table";

@@ -44,6 +44,10 @@ class KeyFinder {
 
   /// Fills `keys` with what query number `query` of the step sees. Empty, or what is wrong with the plan.
   [[nodiscard]] std::string find(std::int32_t query, std::vector<KeyReference>& keys) const;
+  /// Likewise for layers with this window, one of the plan's: from its trimmed lists, without looking at the levels'
+  /// own.
+  [[nodiscard]] std::string find(std::int32_t query, const StagedLayerWindow& layer_window,
+                                 std::vector<KeyReference>& keys) const;
 
  private:
   /// What the masks need to know of a query's entry.
@@ -57,12 +61,14 @@ class KeyFinder {
     std::int32_t sink = 0;
     std::int32_t tree_begin = 0;  // in tree_nodes
     std::int32_t tree_count = 0;
-    std::int32_t key_index = 0;   // the query's own number j
-    std::int32_t text_index = 0;  // its place in the text: as key_index, but nodes of one depth have the same
-    std::int32_t position = 0;    // for RoPE
+    std::int32_t key_index = 0;     // the query's own number j
+    std::int32_t text_index = 0;    // its place in the text: as key_index, but nodes of one depth have the same
+    std::int32_t position = 0;      // for RoPE
+    std::int32_t layer_window = 0;  // 0: none
   };
   struct Slice {
-    const StagedLevel* level = nullptr;
+    StagedArray<std::int32_t> rows;
+    StagedArray<std::int32_t> first_columns;
     std::int32_t index = 0;
     std::int32_t page_begin = 0;  // Csr: in page_indices
     std::int32_t page_count = 0;
@@ -74,6 +80,9 @@ class KeyFinder {
 
   [[nodiscard]] std::string read_entry(std::int32_t query, Entry& entry) const;
   [[nodiscard]] std::string read_slice(const StagedLevel& level, std::int32_t query, Slice& slice) const;
+  [[nodiscard]] std::string read_trimmed(const StagedLayerWindow& layer_window, const Entry& entry, Slice& slice) const;
+  /// How many keys the slice's pages hold.
+  [[nodiscard]] std::string count_keys(std::int32_t last_page_tokens, Slice& slice) const;
   [[nodiscard]] std::string add_slice(const Entry& entry, const Slice& slice, std::vector<KeyReference>& keys) const;
   [[nodiscard]] std::string slot_of(const Entry& entry, const Slice& slice, std::int32_t key_in_slice,
                                     std::int64_t& slot) const;

@@ -8,11 +8,15 @@
 //   Gqa   query heads share K and V heads; RoPE on all of K
 //   Mla   a token has one latent row, from which every head's K and V are projected, and one rotated key for all heads
 //
+// Every second layer may have a window: there a token sees, of what it sees elsewhere, what is less than so many
+// positions before it.
+//
 // RoPE turns the pairs (x[2i], x[2i + 1]) by position * rope_base^(-2i / dim).
 //
 // immutable once made
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 #include <vector>
 
@@ -31,6 +35,7 @@ struct ModelShape {
   std::uint32_t latent_dim = 12;  ///< Mla
   std::uint32_t rope_dim = 8;     ///< Mla: of the key that all heads share
   std::uint32_t mlp_width = 32;
+  std::uint32_t layer_window = 0;  ///< layers 1, 3, … attend to so many last tokens only; 0: to all of them
   double rope_base = 100.0;
   double norm_epsilon = 1e-6;
 };
@@ -57,6 +62,11 @@ struct LayerWeights {
   Matrix up;
   Matrix down;
 };
+
+/// The window of one layer, 0 for none.
+[[nodiscard]] constexpr std::uint32_t layer_window_of(const ModelShape& shape, std::size_t layer_index) {
+  return layer_index % 2 == 1 ? shape.layer_window : 0;
+}
 
 struct Weights {
   ModelShape shape;

@@ -68,7 +68,9 @@ class Oracle {
   }
 
   std::vector<Vector> logits() {
-    for (const LayerWeights& layer : weights_.layers) run_layer(layer);
+    for (std::size_t i = 0; i < weights_.layers.size(); ++i) {
+      run_layer(weights_.layers[i], layer_window_of(weights_.shape, i));
+    }
     std::vector<Vector> result;
     result.reserve(hidden_.size());
     for (const Vector& hidden : hidden_) {
@@ -79,7 +81,7 @@ class Oracle {
 
  private:
   /// Everything token `query` may look at, itself last, and the position it has itself.
-  double collect_seen(std::size_t query, std::vector<Seen>& seen) const {
+  double collect_seen(std::size_t query, std::int64_t layer_window, std::vector<Seen>& seen) const {
     const OracleToken& token = tokens_[query];
     const std::int64_t own = position_[query];
     const auto window = static_cast<std::int64_t>(token.window_tokens);
@@ -92,13 +94,14 @@ class Oracle {
       const bool is_sink = has_slid && key < sink;
       if (has_slid && !is_sink && key <= own - (window - sink)) continue;
       const std::int64_t key_position = is_sink ? key : query_position - (own - key);
+      if (layer_window > 0 && key_position <= query_position - layer_window) continue;
       seen.push_back({.index = static_cast<std::size_t>(at), .key_position = static_cast<double>(key_position)});
     }
     std::reverse(seen.begin(), seen.end());
     return static_cast<double>(query_position);
   }
 
-  void run_layer(const LayerWeights& layer) {
+  void run_layer(const LayerWeights& layer, std::int64_t layer_window) {
     const ModelShape& shape = weights_.shape;
     const std::size_t count = tokens_.size();
     std::vector<Vector> queries(count);
@@ -113,7 +116,7 @@ class Oracle {
     }
     std::vector<Seen> seen;
     for (std::size_t i = 0; i < count; ++i) {
-      const double query_position = collect_seen(i, seen);
+      const double query_position = collect_seen(i, layer_window, seen);
       Vector heads;
       for (std::uint32_t head = 0; head < shape.query_heads; ++head) {
         const Vector mixed = attend(head, queries[i], query_position, seen, keys, values, rope_keys);

@@ -6,7 +6,9 @@
 // Texts may branch: a token names the token before it, so many continuations of one prefix are computed together. A
 // token's position is the number of tokens before it, and it sees those and itself. Under a window of W tokens with s
 // sink tokens, token i >= W sees only the tokens k < s and the W - s tokens up to itself; its own position then counts
-// as W - 1, those of recent tokens follow from their distance to it, and a sink token's is its own.
+// as W - 1, those of recent tokens follow from their distance to it, and a sink token's is its own. In layers with a
+// window of their own (ModelShape::layer_window) a token sees, of those, the ones at positions above its own minus
+// that.
 #pragma once
 
 #include <cstdint>

@@ -8,6 +8,7 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <vector>
 
 #include "quire/layout.h"
 #include "quire/plan.h"
@@ -49,6 +50,9 @@ struct PlanConfig {
   /// kernels that read them once. Deeper sharing counts as each sequence's own. Above 1, plans choose their own order
   /// of entries. Block tables have one level.
   std::uint32_t cascade_levels_max = 1;
+  /// Windows of layers that attend to their last tokens only, in tokens: a plan has trimmed page lists for each
+  /// of them. This saves attention work, not pages. At most 8, and none with block tables.
+  std::vector<std::uint32_t> layer_windows;
 };
 
 struct CacheConfig {

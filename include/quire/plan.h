@@ -108,12 +108,31 @@ struct CascadeLevel {
   std::span<const std::int32_t> first_keys;        ///< [slices] number j of the slice's first key
 };
 
+/// For layers that attend to their last `window_tokens` tokens only: each entry's pages without those in front that
+/// none of its queries sees there. Such a layer's query sees, of the keys that the entry lets it see, those whose
+/// position for RoPE is less than window_tokens below its own. Without a window of the entry's own, that is by place in
+/// the text or along the path of a tree, whatever the chunks; with one, a sink token is as near as its place in the
+/// window.
+///
+/// The lists ignore levels: they are parts of the sequences' own rows, and their last pages those of the last level.
+/// Listed are the keys from first_keys[e] up to seq_lens[e]; key j is token j - first_keys[e] + key_offsets[e] of the
+/// list. Of an entry with a window of its own the last level's whole list is repeated, to be read as that one is.
+struct LayerWindowPlan {
+  std::uint32_t window_tokens = 0;
+  std::span<const std::int32_t> page_indptr;    ///< [entries + 1] goes on where that of the last level ends
+  std::span<const std::int32_t> rows;           ///< [entries] Rows: the table's row that lists the pages
+  std::span<const std::int32_t> first_columns;  ///< [entries] Rows: from this column on
+  std::span<const std::int32_t> first_keys;     ///< [entries] number j of the first listed key
+  std::span<const std::int32_t> key_offsets;    ///< [entries] its token in the first listed page
+};
+
 /// What one cache group's layers need besides.
 struct GroupPlan {
-  std::span<const std::int64_t> append_slots;  ///< [tokens] page * page_tokens + place in the page, or kNoSlot
-  std::span<const CascadeLevel> levels;        ///< PlanConfig::cascade_levels_max of them
+  std::span<const std::int64_t> append_slots;      ///< [tokens] page * page_tokens + place in the page, or kNoSlot
+  std::span<const CascadeLevel> levels;            ///< PlanConfig::cascade_levels_max of them
+  std::span<const LayerWindowPlan> layer_windows;  ///< in the order of PlanConfig::layer_windows
   std::span<const PageDelta> deltas;           ///< Rows: changes of the table; columns behind a row's end are undefined
-  std::span<const std::int32_t> page_indices;  ///< Csr: page ids; page_indptr of all levels points into this one array
+  std::span<const std::int32_t> page_indices;  ///< Csr: page ids; all page_indptr point into this one array
   std::span<const std::int32_t> block_table;   ///< Block: [entries][columns] page ids, kNullPage behind the end
   std::span<const TokenMove> moves;            ///< before anything else is written
   std::span<const std::int32_t> move_indptr;   ///< [committed sequences + 1] whose moves are whose

@@ -32,17 +32,25 @@ Status check_config(const AttentionPlannerConfig& config) {
     return fail(ErrorCode::Unsupported,
                 "block tables have one level: set cascade_levels_max to 1, or page_tables to Rows or Csr");
   }
+  if (std::ranges::count(config.layer_windows, 0U) > 0) {
+    return fail(ErrorCode::InvalidArgument, "a layer's window must be above 0");
+  }
+  if (config.page_tables == PageTables::Block && !config.layer_windows.empty()) {
+    return fail(ErrorCode::Unsupported, "block tables have no trimmed lists for layers with windows of their own");
+  }
   const std::uint64_t pages = std::uint64_t{config.sequence_count_max} * config.row_pages;
+  const std::optional<std::uint64_t> listed_pages = checked_multiply(pages, config.layer_windows.size() + 1);
   const std::uint64_t row_tokens = std::uint64_t{config.row_pages} * config.page_tokens;
   const std::uint64_t tree_tokens =
       (std::uint64_t{config.sequence_count_max} * config.tree_tokens_max) + config.step_tokens_max;
-  if (pages > kIndexMax || row_tokens > kIndexMax || tree_tokens > kIndexMax) {
+  if (!listed_pages || *listed_pages > kIndexMax || row_tokens > kIndexMax || tree_tokens > kIndexMax) {
     return fail(ErrorCode::InvalidArgument,
                 "plans index with 32 bits, which " + std::to_string(config.sequence_count_max) + " sequences of " +
                     std::to_string(config.row_pages) + " pages of " + std::to_string(config.page_tokens) +
                     " tokens, with " + std::to_string(config.tree_tokens_max) + " tree tokens each and " +
-                    std::to_string(config.step_tokens_max) +
-                    " tokens in a step, exceed: set context_tokens_max to what the model can use");
+                    std::to_string(config.step_tokens_max) + " tokens in a step and " +
+                    std::to_string(config.layer_windows.size()) +
+                    " windows of layers, exceed: set context_tokens_max to what the model can use");
   }
   return {};
 }
@@ -62,9 +70,11 @@ Result<AttentionPlanner> AttentionPlanner::create(const AttentionPlannerConfig& 
     Buffer& buffer = planner.buffers_.emplace_back();
     QUIRE_TRY_ASSIGN(buffer.staging, LazyMemory::reserve(*staging_bytes));
     QUIRE_TRY_ASSIGN(buffer.levels, LazyArray<CascadeLevel>::create(config.cascade_levels_max));
+    buffer.layer_windows.resize(config.layer_windows.size());
     QUIRE_TRY_ASSIGN(buffer.entries, LazyArray<AttentionPlanEntry>::create(config.sequence_count_max));
   }
   QUIRE_TRY_ASSIGN(planner.levels_, LazyArray<LevelArrays>::create(config.cascade_levels_max));
+  planner.layer_windows_.resize(config.layer_windows.size());
   if (config.cascade_levels_max > 1) {
     QUIRE_TRY_ASSIGN(planner.cascade_, Cascade::create(config.sequence_count_max, config.cascade_levels_max - 1));
     QUIRE_TRY_ASSIGN(planner.cascade_entries_, LazyArray<CascadeEntry>::create(config.sequence_count_max));
@@ -79,11 +89,14 @@ AttentionPlan AttentionPlanner::build(const PlannerStep& step) {
   find_shared_pages(step);
 
   StagingWriter staging(buffer.staging);
-  const FixedArrays arrays = FixedArrays::place(shape, config_.page_tables, {levels_.data(), levels_.size()}, staging);
+  const FixedArrays arrays =
+      FixedArrays::place(shape, config_.page_tables,
+                         {.levels = {levels_.data(), levels_.size()}, .layer_windows = layer_windows_}, staging);
   const bool is_csr = config_.page_tables == PageTables::Csr;
   const std::span<std::int32_t> page_ids = is_csr ? staging.rest<std::int32_t>() : std::span<std::int32_t>{};
   write_shared_levels(step, arrays, page_ids);
   write_entries(step, arrays, page_ids, buffer);
+  write_layer_windows(step, arrays, page_ids);
   write_shared_queries(step, arrays);
 
   GroupPlan& group = buffer.group;
@@ -94,7 +107,7 @@ AttentionPlan AttentionPlanner::build(const PlannerStep& step) {
       break;
     case PageTables::Csr:
       group.page_indices =
-          staging.take<std::int32_t>(static_cast<std::size_t>(arrays.levels.back().page_indptr[step.entries.size()]));
+          staging.take<std::int32_t>(static_cast<std::size_t>(arrays.last_page_indptr()[step.entries.size()]));
       break;
     case PageTables::Block: {
       const auto table = staging.take<std::int32_t>(std::size_t{shape.entries} * shape.columns);
@@ -117,6 +130,10 @@ AttentionPlan AttentionPlanner::build(const PlannerStep& step) {
   group.append_slots = arrays.append_slots;
   for (std::size_t i = 0; i < arrays.levels.size(); ++i) buffer.levels[i] = arrays.levels[i].view();
   group.levels = {buffer.levels.data(), buffer.levels.size()};
+  for (std::size_t i = 0; i < arrays.layer_windows.size(); ++i) {
+    buffer.layer_windows[i] = arrays.layer_windows[i].view(config_.layer_windows[i]);
+  }
+  group.layer_windows = buffer.layer_windows;
 
   return {
       .shape = shape,

@@ -31,6 +31,7 @@ struct AttentionPlannerConfig {
   std::uint32_t tree_tokens_max = 0;  ///< undecided tree tokens of one entry, known tokens in front not counted
   PageTables page_tables = PageTables::Rows;
   std::uint32_t cascade_levels_max = 1;
+  std::vector<std::uint32_t> layer_windows;  ///< in tokens, each above 0; none with block tables
 };
 
 /// One sequence's part of a step, as the cache knows it.
@@ -91,6 +92,7 @@ class AttentionPlanner {
   struct Buffer {
     LazyMemory staging;
     LazyArray<CascadeLevel> levels;
+    std::vector<LayerWindowPlan> layer_windows;
     LazyArray<AttentionPlanEntry> entries;
     GroupPlan group;
   };
@@ -104,6 +106,7 @@ class AttentionPlanner {
   void write_entries(const PlannerStep& step, const FixedArrays& arrays, std::span<std::int32_t> page_ids,
                      Buffer& buffer) const;
   void write_shared_levels(const PlannerStep& step, const FixedArrays& arrays, std::span<std::int32_t> page_ids) const;
+  void write_layer_windows(const PlannerStep& step, const FixedArrays& arrays, std::span<std::int32_t> page_ids) const;
   void write_shared_queries(const PlannerStep& step, const FixedArrays& arrays) const;
   [[nodiscard]] std::size_t write_deltas(const PlannerStep& step, std::span<PageDelta> deltas) const;
   void write_block_table(const PlannerStep& step, std::uint32_t columns, std::span<std::int32_t> table) const;
@@ -120,6 +123,7 @@ class AttentionPlanner {
   Cascade cascade_;
   LazyArray<CascadeEntry> cascade_entries_;
   LazyArray<LevelArrays> levels_;
+  std::vector<LayerWindowArrays> layer_windows_;
 };
 
 }  // namespace quire

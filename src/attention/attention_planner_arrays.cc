@@ -156,6 +156,30 @@ void AttentionPlanner::write_entries(const PlannerStep& step, const FixedArrays&
   level.pad_from(step.entries.size());
 }
 
+void AttentionPlanner::write_layer_windows(const PlannerStep& step, const FixedArrays& arrays,
+                                           std::span<std::int32_t> page_ids) const {
+  const std::size_t entry_count = step.entries.size();
+  auto page_count = static_cast<std::uint32_t>(arrays.levels.back().page_indptr[entry_count]);
+  for (std::size_t window_index = 0; window_index < arrays.layer_windows.size(); ++window_index) {
+    const LayerWindowArrays& window = arrays.layer_windows[window_index];
+    for (std::size_t i = 0; i < entry_count; ++i) {
+      const PlannerEntry& entry = entry_at(step, i);
+      const TrimmedKeys trimmed = trimmed_keys_of(entry, config_, config_.layer_windows[window_index]);
+      window.page_indptr[i] = to_index(page_count);
+      if (!window.rows.empty()) {
+        window.rows[i] = to_index(entry.sequence.index);
+        window.first_columns[i] = to_index(trimmed.keys.page_begin);
+      }
+      window.first_keys[i] = to_index(trimmed.first_key);
+      window.key_offsets[i] = to_index(trimmed.key_offset);
+      if (!page_ids.empty()) copy_listed_pages(entry, trimmed.keys, &page_ids[page_count]);
+      page_count += trimmed.keys.page_count();
+    }
+    window.page_indptr[entry_count] = to_index(page_count);
+    window.pad_from(entry_count);
+  }
+}
+
 std::size_t AttentionPlanner::write_deltas(const PlannerStep& step, std::span<PageDelta> deltas) const {
   std::size_t count = 0;
   for (const PlannerEntry& entry : step.entries) {

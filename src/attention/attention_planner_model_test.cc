@@ -52,7 +52,54 @@ class PlanReader {
     return places;
   }
 
+  /// Likewise in layers with this window, of an entry without one: from the trimmed list alone.
+  [[nodiscard]] std::vector<Place> visible(std::size_t e, std::int64_t r, const LayerWindowPlan& window) const {
+    const std::int64_t seq_len = plan_.seq_lens[e];
+    const std::int64_t query_key = seq_len - (plan_.query_indptr[e + 1] - plan_.query_indptr[e]) + r;
+    const std::int64_t tree_begin = seq_len - (plan_.tree_indptr[e + 1] - plan_.tree_indptr[e]);
+    const auto node = [&](std::int64_t key) {
+      return plan_.tree_nodes[static_cast<std::size_t>(plan_.tree_indptr[e] + key - tree_begin)];
+    };
+    const auto place = [&](std::int64_t key) { return key < tree_begin ? key : tree_begin + node(key).depth; };
+    const std::vector<Place> listed = listed_of(e, window);
+    const std::int64_t first = window.first_keys[e];
+    EXPECT_EQ(first + static_cast<std::int64_t>(listed.size()), seq_len);
+    std::vector<Place> places;
+    for (std::int64_t key = first; key <= query_key; ++key) {
+      if (place(query_key) - place(key) >= window.window_tokens) continue;
+      if (key >= tree_begin && (node(key).begin > node(query_key).begin || node(query_key).begin >= node(key).end)) {
+        continue;
+      }
+      places.push_back(listed[static_cast<std::size_t>(key - first)]);
+    }
+    return places;
+  }
+
+  /// Whether an entry's list for layers with this window is that of the last level.
+  [[nodiscard]] bool lists_all(std::size_t e, const LayerWindowPlan& window) const {
+    const CascadeLevel& own = group_.levels.back();
+    return window.first_keys[e] == 0 && window.key_offsets[e] == 0 &&
+           pages_of(view_of(window), e, e) == pages_of(own, e, e);
+  }
+
  private:
+  /// What pages_of() reads of a level.
+  [[nodiscard]] static CascadeLevel view_of(const LayerWindowPlan& window) {
+    return {.page_indptr = window.page_indptr, .rows = window.rows, .first_columns = window.first_columns};
+  }
+
+  /// Every key of a trimmed list.
+  [[nodiscard]] std::vector<Place> listed_of(std::size_t e, const LayerWindowPlan& window) const {
+    const std::vector<std::int64_t> pages = pages_of(view_of(window), e, e);
+    const std::int64_t tokens =
+        ((static_cast<std::int64_t>(pages.size()) - 1) * page_tokens_) + group_.levels.back().last_page_tokens[e];
+    std::vector<Place> places;
+    for (std::int64_t token = window.key_offsets[e]; token < tokens; ++token) {
+      places.emplace_back(pages[static_cast<std::size_t>(token / page_tokens_)], token % page_tokens_);
+    }
+    return places;
+  }
+
   /// All keys of an entry: those of its slices in all levels, one after the other.
   [[nodiscard]] std::vector<Place> keys_of(std::size_t e) const {
     std::vector<Place> keys;
@@ -132,7 +179,8 @@ class PlannerModel {
                 .steps_in_flight_max = random.below(3),
                 .tree_tokens_max = 12,
                 .page_tables = page_tables,
-                .cascade_levels_max = page_tables == PageTables::Block ? 1 : 1 + random.below(4)},
+                .cascade_levels_max = page_tables == PageTables::Block ? 1 : 1 + random.below(4),
+                .layer_windows = draw_layer_windows(random, page_tables)},
         planner_(*AttentionPlanner::create(config_)),
         table_(kSequences, std::vector<std::int32_t>(kContextMax, -5)),
         sequences_(kSequences) {
@@ -159,6 +207,12 @@ class PlannerModel {
  private:
   static constexpr std::uint32_t kSequences = 6;
   static constexpr std::uint32_t kContextMax = 60;
+
+  static std::vector<std::uint32_t> draw_layer_windows(testing::Random& random, PageTables page_tables) {
+    std::vector<std::uint32_t> windows(page_tables == PageTables::Block ? 0 : random.below(4));
+    for (std::uint32_t& window : windows) window = 1 + random.below(random.below(2) == 0 ? 6 : 40);
+    return windows;
+  }
 
   void restart(std::uint32_t index) {
     const std::uint32_t generation = sequences_[index].id.generation + 1;
@@ -325,6 +379,18 @@ class PlannerModel {
       places.push_back(place_of(entry, other));
     }
     if (reader.visible(e, r) != places) return "reads other keys";
+    for (const LayerWindowPlan& window : plan.groups[0].layer_windows) {
+      // Without a window of its own, the query sees its last ancestors; their places count up by one.
+      const std::size_t seen = std::min<std::size_t>(places.size(), window.window_tokens);
+      const std::vector<Place> last(places.end() - static_cast<std::ptrdiff_t>(seen), places.end());
+      const bool is_right =
+          entry.window_tokens > 0 ? reader.lists_all(e, window) : reader.visible(e, r, window) == last;
+      if (!is_right) return "reads other keys in layers with a window of " + std::to_string(window.window_tokens);
+      // Nothing is listed that no query can see.
+      const std::uint32_t first = first_place(entry);
+      const std::uint32_t begin = first + 1 - std::min(first + 1, window.window_tokens);
+      if (entry.window_tokens == 0 && window.first_keys[e] != static_cast<std::int32_t>(begin)) return "lists too much";
+    }
 
     const auto query = static_cast<std::size_t>(plan.query_indptr[e]) + r;
     std::uint32_t position = ancestors - 1;
@@ -381,9 +447,15 @@ class PlannerModel {
     return sent.empty() ? "" : "sent without need";
   }
 
+  /// Of the first query, or in a later round of a tree of the tree's first token.
+  [[nodiscard]] static std::uint32_t first_place(const PlannerEntry& entry) {
+    return std::min(entry.position, entry.context_tokens - static_cast<std::uint32_t>(entry.tree_parents.size()));
+  }
+
   [[nodiscard]] std::string compare_levels(const AttentionPlan& plan) const {
     const std::span<const CascadeLevel> levels = plan.groups[0].levels;
     if (levels.size() != config_.cascade_levels_max) return "another number of levels";
+    if (plan.groups[0].layer_windows.size() != config_.layer_windows.size()) return "another number of layer windows";
     for (const CascadeLevel& level : levels) {
       if (level.query_indptr.size() != plan.shape.entries + 1U) return "levels of another shape";
       if (level.query_indptr.front() != 0 || level.query_indptr.back() != static_cast<std::int32_t>(plan.token_count)) {
@@ -409,6 +481,12 @@ class PlannerModel {
           plan.state_slots[e] != -1 || plan.query_indptr[e + 1] != plan.query_indptr[e] ||
           plan.tree_indptr[e + 1] != plan.tree_indptr[e]) {
         return "a padding entry is none";
+      }
+      for (const LayerWindowPlan& window : plan.groups[0].layer_windows) {
+        if (window.page_indptr[e + 1] != window.page_indptr[e] || window.first_keys[e] != 0 ||
+            window.key_offsets[e] != 0 || (!window.rows.empty() && window.rows[e] != -1)) {
+          return "a padding entry lists keys for a layer";
+        }
       }
     }
     for (std::size_t query = plan.token_count; query < plan.shape.tokens; ++query) {

@@ -4,6 +4,7 @@
 // belongs to.
 #include "attention/attention_planner.h"
 
+#include <algorithm>
 #include <cstdint>
 #include <cstring>
 #include <span>
@@ -214,6 +215,13 @@ std::vector<std::size_t> offsets_of(const AttentionPlan& plan) {
     add(level.sink_tokens);
     add(level.first_keys);
   }
+  for (const LayerWindowPlan& window : group.layer_windows) {
+    add(window.page_indptr);
+    add(window.rows);
+    add(window.first_columns);
+    add(window.first_keys);
+    add(window.key_offsets);
+  }
   add(group.deltas);
   add(group.page_indices);
   add(group.block_table);
@@ -226,7 +234,9 @@ TEST(AttentionPlanner, PlansOfOneShapeHaveTheirArraysAtTheSameOffsets) {
   for (const PageTables tables : {PageTables::Rows, PageTables::Csr, PageTables::Block}) {
     for (const std::uint32_t levels : {1U, 3U}) {
       if (tables == PageTables::Block && levels > 1) continue;
-      AttentionPlanner planner = make_planner(config_with(tables, levels));
+      AttentionPlannerConfig config = config_with(tables, levels);
+      if (tables != PageTables::Block) config.layer_windows = {3, 5};
+      AttentionPlanner planner = make_planner(config);
       const PlanShape shape{.entries = 5, .tokens = 9, .columns = 6};
       TwoSequences two;
       for (PlannerEntry& entry : two.entries) entry.changed_column = 0;
@@ -459,6 +469,111 @@ TEST(AttentionPlanner, TokensThatNoLaterStepNeedsHaveNoSlot) {
   EXPECT_EQ(list(plan.groups[0].levels[0].window_offsets), (Ints{3}));
 }
 
+// Windows of layers: page lists without what none of an entry's queries sees there.
+
+AttentionPlannerConfig layers_with(PageTables page_tables, std::vector<std::uint32_t> windows,
+                                   std::uint32_t levels = 1) {
+  AttentionPlannerConfig config = config_with(page_tables, levels);
+  config.layer_windows = std::move(windows);
+  return config;
+}
+
+TEST(AttentionPlanner, LayersWithAWindowReadRowsFromTheFirstKeyTheySee) {
+  AttentionPlanner planner = make_planner(layers_with(PageTables::Rows, {6, 100}));
+  const TwoSequences two;
+  const AttentionPlan plan = planner.build({.entries = two.entries, .shape = {.entries = 3, .tokens = 5}});
+  ASSERT_EQ(plan.groups[0].layer_windows.size(), 2U);
+  // Token 9 sees from token 4 on, the first of page 32. Of the chunk of tokens 2 to 5, token 2 sees all before it.
+  const LayerWindowPlan& six = plan.groups[0].layer_windows[0];
+  EXPECT_EQ(six.window_tokens, 6U);
+  EXPECT_EQ(list(plan.groups[0].levels[0].page_indptr), (Ints{0, 3, 5, 5}));
+  EXPECT_EQ(list(six.page_indptr), (Ints{5, 7, 9, 9}));
+  EXPECT_EQ(list(six.rows), (Ints{3, 5, -1}));
+  EXPECT_EQ(list(six.first_columns), (Ints{1, 0, 0}));
+  EXPECT_EQ(list(six.first_keys), (Ints{4, 0, 0}));
+  EXPECT_EQ(list(six.key_offsets), (Ints{0, 0, 0}));
+  const LayerWindowPlan& hundred = plan.groups[0].layer_windows[1];
+  EXPECT_EQ(hundred.window_tokens, 100U);
+  EXPECT_EQ(list(hundred.page_indptr), (Ints{9, 12, 14, 14}));
+  EXPECT_EQ(list(hundred.first_columns), (Ints{0, 0, 0}));
+  EXPECT_EQ(list(hundred.first_keys), (Ints{0, 0, 0}));
+}
+
+TEST(AttentionPlanner, TrimmedListsStandBehindThoseOfAllLevels) {
+  // A chunk of tokens 7 to 10: in layers with a window of 3, token 7 sees 5, 6 and itself.
+  const Row row = row_of({11, 12, 13});
+  const Row other = row_of({21, 22});
+  const std::vector<PlannerEntry> entries{entry_of(1, row, 11, 4), entry_of(2, other, 8)};
+  AttentionPlanner planner = make_planner(layers_with(PageTables::Csr, {3, 1}));
+  const AttentionPlan plan = planner.build({.entries = entries, .shape = {.entries = 4, .tokens = 8}});
+  EXPECT_EQ(list(plan.groups[0].page_indices), (Ints{11, 12, 13, 21, 22, 12, 13, 22, 12, 13, 22}));
+  const LayerWindowPlan& three = plan.groups[0].layer_windows[0];
+  EXPECT_TRUE(three.rows.empty());
+  EXPECT_EQ(list(three.page_indptr), (Ints{5, 7, 8, 8, 8}));
+  EXPECT_EQ(list(three.first_keys), (Ints{5, 5, 0, 0}));
+  EXPECT_EQ(list(three.key_offsets), (Ints{1, 1, 0, 0}));
+  const LayerWindowPlan& one = plan.groups[0].layer_windows[1];
+  EXPECT_EQ(list(one.page_indptr), (Ints{8, 10, 11, 11, 11}));
+  EXPECT_EQ(list(one.first_keys), (Ints{7, 7, 0, 0}));
+  EXPECT_EQ(list(one.key_offsets), (Ints{3, 3, 0, 0}));
+  // What the views give is as it was: offsets say where a list ends.
+  EXPECT_EQ(list(flashinfer_view(plan)->kv_indptr), (Ints{0, 3, 5, 5, 5}));
+}
+
+TEST(AttentionPlanner, TrimmedListsAreOfTheSequencesOwnRowsWhateverIsShared) {
+  AttentionPlanner planner = make_planner(layers_with(PageTables::Rows, {7}, 2));
+  const Sharing sharing;
+  const AttentionPlan plan = planner.build({.entries = sharing.entries});
+  const LayerWindowPlan& window = plan.groups[0].layer_windows[0];
+  EXPECT_EQ(list(window.rows), list(plan.groups[0].levels[1].rows));
+  for (std::size_t i = 0; i < plan.entry_count; ++i) {
+    const std::int32_t first = std::max(plan.query_positions[static_cast<std::size_t>(plan.query_indptr[i])] - 6, 0);
+    EXPECT_EQ(window.first_keys[i], first);
+    EXPECT_EQ(window.first_columns[i], first / 4);
+    EXPECT_EQ(window.page_indptr[i + 1] - window.page_indptr[i], ((plan.seq_lens[i] - 1) / 4) + 1 - (first / 4));
+  }
+}
+
+TEST(AttentionPlanner, ATreesTrimmedListBeginsWithWhatItsFirstTokenSees) {
+  // 9 stored tokens, then a tree of four in two rounds. Its first token, at place 9, sees 6 to 8 in such a layer; the
+  // second round's see less, but the tree's region stays whole.
+  const Row row = row_of({11, 12, 13, 14});
+  const std::vector<std::int32_t> parents{-1, 0, 1, 1};
+  PlannerEntry entry = entry_of(1, row, 13, 2);
+  entry.draft_count = 2;
+  entry.tree_parents = parents;
+  AttentionPlanner planner = make_planner(layers_with(PageTables::Csr, {4}));
+  const AttentionPlan plan = planner.build({.entries = {&entry, 1}});
+  EXPECT_EQ(list(plan.stored_lens), (Ints{9}));
+  EXPECT_EQ(list(plan.groups[0].page_indices), (Ints{11, 12, 13, 14, 12, 13, 14}));
+  EXPECT_EQ(list(plan.groups[0].layer_windows[0].first_keys), (Ints{6}));
+  EXPECT_EQ(list(plan.groups[0].layer_windows[0].key_offsets), (Ints{2}));
+}
+
+TEST(AttentionPlanner, AnEntryWithAWindowOfItsOwnListsItAgain) {
+  const Row row = row_of({11, 0, 0, 14, 15, 16});
+  const std::vector<PlannerEntry> entries{windowed(row, 21)};
+  AttentionPlanner csr = make_planner(layers_with(PageTables::Csr, {2}));
+  const AttentionPlan plan = csr.build({.entries = entries});
+  EXPECT_EQ(list(plan.groups[0].page_indices), (Ints{11, 14, 15, 16, 11, 14, 15, 16}));
+  EXPECT_EQ(list(plan.groups[0].layer_windows[0].first_keys), (Ints{0}));
+  EXPECT_EQ(list(plan.groups[0].layer_windows[0].key_offsets), (Ints{0}));
+
+  AttentionPlanner rows = make_planner(layers_with(PageTables::Rows, {2}));
+  const AttentionPlan table = rows.build({.entries = entries});
+  EXPECT_EQ(list(table.groups[0].layer_windows[0].page_indptr), (Ints{6, 12}));
+  EXPECT_EQ(list(table.groups[0].layer_windows[0].first_columns), (Ints{0}));
+}
+
+TEST(AttentionPlanner, WindowsOfLayersAreAboveZeroAndNotForBlockTables) {
+  const auto zero = AttentionPlanner::create(layers_with(PageTables::Rows, {0}));
+  ASSERT_FALSE(zero.has_value());
+  EXPECT_EQ(zero.error().code, ErrorCode::InvalidArgument);
+  const auto block = AttentionPlanner::create(layers_with(PageTables::Block, {4}));
+  ASSERT_FALSE(block.has_value());
+  EXPECT_EQ(block.error().code, ErrorCode::Unsupported);
+}
+
 // Token trees.
 
 TEST(AttentionPlanner, ATreeStandsBehindTheKnownTokensOfItsFirstRound) {
@@ -555,14 +670,16 @@ TEST(AttentionPlanner, WhatIsNotStoredOrNotDecidedIsNotSent) {
 
 TEST(AttentionPlanner, TheLargestPlanFits) {
   for (const PageTables tables : {PageTables::Rows, PageTables::Csr, PageTables::Block}) {
-    const AttentionPlannerConfig config{.page_tokens = 1,
-                                        .sequence_count_max = 3,
-                                        .row_pages = 5,
-                                        .step_tokens_max = 7,
-                                        .steps_in_flight_max = 0,
-                                        .tree_tokens_max = 4,
-                                        .page_tables = tables,
-                                        .cascade_levels_max = tables == PageTables::Block ? 1U : 3U};
+    const AttentionPlannerConfig config{
+        .page_tokens = 1,
+        .sequence_count_max = 3,
+        .row_pages = 5,
+        .step_tokens_max = 7,
+        .steps_in_flight_max = 0,
+        .tree_tokens_max = 4,
+        .page_tables = tables,
+        .cascade_levels_max = tables == PageTables::Block ? 1U : 3U,
+        .layer_windows = tables == PageTables::Block ? std::vector<std::uint32_t>{} : std::vector{9U, 8U}};
     AttentionPlanner planner = make_planner(config);
     const Row row = row_of({2, 4, 6, 8, 10});
     const std::vector<std::int32_t> parents{-1, -1, -1, -1};

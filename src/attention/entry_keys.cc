@@ -35,4 +35,17 @@ EntryKeys keys_of(const PlannerEntry& entry, const AttentionPlannerConfig& confi
   return keys;
 }
 
+TrimmedKeys trimmed_keys_of(const PlannerEntry& entry, const AttentionPlannerConfig& config,
+                            std::uint32_t window_tokens) {
+  TrimmedKeys trimmed{.keys = keys_of(entry, config, 0)};
+  // A window of the entry's own has cut its keys short already.
+  if (entry.window_tokens > 0) return trimmed;
+  // No query stands before the first token that is neither stored nor decided.
+  const std::uint32_t first_place = stored_tokens_of(entry);
+  trimmed.first_key = first_place >= window_tokens ? first_place - window_tokens + 1 : 0;
+  trimmed.keys.page_begin = trimmed.first_key / config.page_tokens;
+  trimmed.key_offset = trimmed.first_key % config.page_tokens;
+  return trimmed;
+}
+
 }  // namespace quire

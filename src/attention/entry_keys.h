@@ -42,4 +42,13 @@ struct EntryKeys {
 [[nodiscard]] EntryKeys keys_of(const PlannerEntry& entry, const AttentionPlannerConfig& config,
                                 std::uint32_t shared_pages);
 
+/// What an entry lists for layers that attend to their last `window_tokens` tokens: see LayerWindowPlan.
+struct TrimmedKeys {
+  EntryKeys keys;
+  std::uint32_t first_key = 0;
+  std::uint32_t key_offset = 0;
+};
+[[nodiscard]] TrimmedKeys trimmed_keys_of(const PlannerEntry& entry, const AttentionPlannerConfig& config,
+                                          std::uint32_t window_tokens);
+
 }  // namespace quire

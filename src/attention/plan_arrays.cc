@@ -60,7 +60,26 @@ CascadeLevel LevelArrays::view() const {
   };
 }
 
-FixedArrays FixedArrays::place(const PlanShape& shape, PageTables page_tables, std::span<LevelArrays> levels,
+void LayerWindowArrays::pad_from(std::size_t entry_count) const {
+  pad_offsets(page_indptr, entry_count);
+  fill_from(rows, entry_count, -1);
+  fill_from(first_columns, entry_count, 0);
+  fill_from(first_keys, entry_count, 0);
+  fill_from(key_offsets, entry_count, 0);
+}
+
+LayerWindowPlan LayerWindowArrays::view(std::uint32_t window_tokens) const {
+  return {
+      .window_tokens = window_tokens,
+      .page_indptr = page_indptr,
+      .rows = rows,
+      .first_columns = first_columns,
+      .first_keys = first_keys,
+      .key_offsets = key_offsets,
+  };
+}
+
+FixedArrays FixedArrays::place(const PlanShape& shape, PageTables page_tables, const ArraySets& sets,
                                StagingWriter& staging) {
   const std::size_t entries = shape.entries;
   const std::size_t row_slices = page_tables == PageTables::Rows ? entries : 0;
@@ -73,10 +92,11 @@ FixedArrays FixedArrays::place(const PlanShape& shape, PageTables page_tables, s
   arrays.state_slots = staging.take<std::int32_t>(entries);
   arrays.tree_indptr = staging.take<std::int32_t>(entries + 1);
   arrays.append_slots = staging.take<std::int64_t>(shape.tokens);
-  arrays.levels = levels;
-  for (LevelArrays& level : levels) {
+  arrays.levels = sets.levels;
+  arrays.layer_windows = sets.layer_windows;
+  for (LevelArrays& level : sets.levels) {
     // The last level's slices are the entries.
-    const bool is_own = &level == &levels.back();
+    const bool is_own = &level == &sets.levels.back();
     level.query_indptr = is_own ? arrays.query_indptr : staging.take<std::int32_t>(entries + 1);
     level.page_indptr = staging.take<std::int32_t>(entries + 1);
     level.rows = staging.take<std::int32_t>(row_slices);
@@ -85,6 +105,13 @@ FixedArrays FixedArrays::place(const PlanShape& shape, PageTables page_tables, s
     level.window_offsets = staging.take<std::int32_t>(entries);
     level.sink_tokens = staging.take<std::int32_t>(entries);
     level.first_keys = staging.take<std::int32_t>(entries);
+  }
+  for (LayerWindowArrays& window : sets.layer_windows) {
+    window.page_indptr = staging.take<std::int32_t>(entries + 1);
+    window.rows = staging.take<std::int32_t>(row_slices);
+    window.first_columns = staging.take<std::int32_t>(row_slices);
+    window.first_keys = staging.take<std::int32_t>(entries);
+    window.key_offsets = staging.take<std::int32_t>(entries);
   }
   return arrays;
 }
@@ -114,7 +141,12 @@ std::optional<std::uint64_t> staging_bytes_max(const AttentionPlannerConfig& con
   const std::uint64_t array_bytes_max = ((entries + 1) * sizeof(std::int32_t)) + StagingWriter::kAlignBytes;
   bytes.add(6, array_bytes_max);
   bytes.add(checked_multiply(config.cascade_levels_max, 8), array_bytes_max);
-  bytes.add(pages, config.page_tables == PageTables::Rows ? sizeof(PageDelta) : sizeof(std::int32_t));
+  bytes.add(checked_multiply(config.layer_windows.size(), 5), array_bytes_max);
+  if (config.page_tables == PageTables::Rows) {
+    bytes.add(pages, sizeof(PageDelta));
+  } else {
+    bytes.add(pages ? checked_multiply(*pages, config.layer_windows.size() + 1) : pages, sizeof(std::int32_t));
+  }
   bytes.add(tree_tokens ? checked_add(*tree_tokens, tokens) : std::nullopt, sizeof(TreeNode));
   bytes.add(tree_tokens, sizeof(TokenMove));
   bytes.add(entries + 1, sizeof(std::int32_t));  // move_indptr

@@ -32,6 +32,24 @@ struct LevelArrays {
   [[nodiscard]] CascadeLevel view() const;
 };
 
+/// LayerWindowPlan, to be written.
+struct LayerWindowArrays {
+  std::span<std::int32_t> page_indptr;
+  std::span<std::int32_t> rows;           // empty unless page tables are Rows
+  std::span<std::int32_t> first_columns;  // likewise
+  std::span<std::int32_t> first_keys;
+  std::span<std::int32_t> key_offsets;
+
+  void pad_from(std::size_t entry_count) const;
+  [[nodiscard]] LayerWindowPlan view(std::uint32_t window_tokens) const;
+};
+
+/// As many as there are of each: the arrays of a plan that come in sets.
+struct ArraySets {
+  std::span<LevelArrays> levels;
+  std::span<LayerWindowArrays> layer_windows;
+};
+
 struct FixedArrays {
   std::span<std::int32_t> query_positions;  // first of all: at offset 0
   std::span<std::int32_t> query_indptr;
@@ -42,11 +60,16 @@ struct FixedArrays {
   std::span<std::int32_t> tree_indptr;
   std::span<std::int64_t> append_slots;
   std::span<LevelArrays> levels;
+  std::span<LayerWindowArrays> layer_windows;
 
-  /// Takes the arrays of a plan of this shape; `levels` says how many levels there are.
-  [[nodiscard]] static FixedArrays place(const PlanShape& shape, PageTables page_tables, std::span<LevelArrays> levels,
+  /// Takes the arrays of a plan of this shape, those of `sets` among them.
+  [[nodiscard]] static FixedArrays place(const PlanShape& shape, PageTables page_tables, const ArraySets& sets,
                                          StagingWriter& staging);
-  /// The plan has so many entries and tokens; the rest is padding. Levels are padded on their own.
+  /// The offsets that end where all listed pages end.
+  [[nodiscard]] std::span<const std::int32_t> last_page_indptr() const {
+    return layer_windows.empty() ? levels.back().page_indptr : layer_windows.back().page_indptr;
+  }
+  /// The plan has so many entries and tokens; the rest is padding. Levels and windows are padded on their own.
   void pad_from(std::size_t entry_count, std::size_t token_count) const;
 };
 

@@ -110,7 +110,8 @@ Status Cache::Impl::reserve_steps() {
                                                       .steps_in_flight_max = config.steps_in_flight_max,
                                                       .tree_tokens_max = config.tree_tokens_max,
                                                       .page_tables = config.plan.page_tables,
-                                                      .cascade_levels_max = config.plan.cascade_levels_max}));
+                                                      .cascade_levels_max = config.plan.cascade_levels_max,
+                                                      .layer_windows = config.plan.layer_windows}));
   steps.resize(std::size_t{config.steps_in_flight_max} + 1);
   for (StepInFlight& step : steps) step.parts.reserve(sequence_count);
   step_order.reserve(config.steps_in_flight_max);

@@ -58,6 +58,14 @@ Status CacheConfig::validate() const {
                                                 ", but quire saves only pages of its own memory: use "
                                                 "DeviceMemory::Host, or 0");
   }
+  QUIRE_TRY(require_at_most(plan.layer_windows.size(), 8, "the number of plan.layer_windows"));
+  for (const std::uint32_t window_tokens : plan.layer_windows) {
+    QUIRE_TRY(require_positive(window_tokens, "a window of plan.layer_windows", "its layers would see nothing"));
+  }
+  if (plan.page_tables == PageTables::Block && !plan.layer_windows.empty()) {
+    return fail(ErrorCode::Unsupported,
+                "plan.layer_windows needs page_tables Rows or Csr: block tables have no trimmed lists");
+  }
   if (partial_reuse_min_tokens == 0U) {
     return fail(ErrorCode::InvalidArgument,
                 "partial_reuse_min_tokens is 0: copying nothing saves nothing; use 1 to copy whatever matches, or "

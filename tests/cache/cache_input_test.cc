@@ -47,6 +47,19 @@ TEST(CacheOpen, AnUnknownPolicyIsRefusedWithTheKnownOnes) {
   expect_error(Cache::open(std::move(config)), ErrorCode::InvalidArgument, "unknown policy 'clairvoyant'; known: lru");
 }
 
+TEST(CacheOpen, WindowsOfLayersAreAboveZeroFewAndNotForBlockTables) {
+  CacheConfig config = test_config(4, 8);
+  config.plan.layer_windows = {4, 0};
+  expect_error(Cache::open(std::move(config)), ErrorCode::InvalidArgument, "a window of plan.layer_windows is 0");
+  config = test_config(4, 8);
+  config.plan.layer_windows.assign(9, 4);
+  expect_error(Cache::open(std::move(config)), ErrorCode::InvalidArgument,
+               "the number of plan.layer_windows is 9; the most is 8");
+  config = test_config(4, 8);
+  config.plan = {.page_tables = PageTables::Block, .layer_windows = {4}};
+  expect_error(Cache::open(std::move(config)), ErrorCode::Unsupported, "needs page_tables Rows or Csr");
+}
+
 TEST(CacheOpen, AContextThatCannotFitIsRefusedWithTheArithmetic) {
   CacheConfig config = test_config(4, 8);
   config.context_tokens_max = 33;

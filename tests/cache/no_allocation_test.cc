@@ -142,7 +142,9 @@ class AlgebraCycles {
                                       .sequence_count_max = 8,
                                       .context_tokens_max = 512,
                                       .saved_page_count = 100,
-                                      .plan = {.page_tables = page_tables, .cascade_levels_max = cascade_levels_max}}))
+                                      .plan = {.page_tables = page_tables,
+                                               .cascade_levels_max = cascade_levels_max,
+                                               .layer_windows = layer_windows_with(page_tables)}}))
                    .value()),
         space_(cache_->key_space({.model = "m"}).value()) {}
 
@@ -225,6 +227,11 @@ class AlgebraCycles {
     }
     return cache_->commit_tree(sequence, static_cast<std::int32_t>((draw >> 24U) % 10) - 1).has_value() &&
            cache_->append(sequence, {.tokens = {&kSampled, 1}}).has_value();
+  }
+
+  static std::vector<std::uint32_t> layer_windows_with(PageTables page_tables) {
+    if (page_tables == PageTables::Block) return {};
+    return {20, 64};
   }
 
   static constexpr TokenId kSampled = 9;

@@ -91,7 +91,10 @@ TEST(EngineRandom, EveryLogitIsTheOraclesWhateverTheSchedule) {
                            "copies",
                            "moves",
                            "finish with steps in flight",
-                           "steps with three and more levels"}) {
+                           "steps with three and more levels",
+                           "list trimmed for layers",
+                           "tree in layers with a window",
+                           "window and window of layers"}) {
     EXPECT_GT(counts.by_name[name], kIsSanitized ? 0U : 10U) << name;
   }
   for (const auto& [name, count] : counts.by_name) std::cout << "  " << name << ": " << count << "\n";

@@ -42,12 +42,13 @@ struct CacheShape {
   std::uint32_t saved_page_count = 0;
   PageTables page_tables = PageTables::Rows;
   std::uint32_t cascade_levels_max = 1;
+  std::uint32_t layer_window = 0;  // of every second layer; 0: none
 };
 
 class EngineSchedule : public ::testing::Test {
  protected:
   void open(const CacheShape& shape) {
-    weights_ = tiny_engine::make_weights({.attention = shape.attention}, 5);
+    weights_ = tiny_engine::make_weights({.attention = shape.attention, .layer_window = shape.layer_window}, 5);
     CacheConfig config{
         .layout = ModelLayout::create("tiny", {tiny_engine::cache_group(weights_.shape, shape.keys_rotated)}).value(),
         .page = {.page_tokens = shape.page_tokens},
@@ -58,6 +59,7 @@ class EngineSchedule : public ::testing::Test {
         .tree_tokens_max = 32,
         .saved_page_count = shape.saved_page_count,
         .plan = {.page_tables = shape.page_tables, .cascade_levels_max = shape.cascade_levels_max}};
+    if (shape.layer_window > 0) config.plan.layer_windows = {shape.layer_window};
     cache_ = Cache::open(std::move(config)).value();
     engine_ = std::make_unique<Engine>(
         weights_, tiny_engine::PoolMemory{.geometry = cache_->geometry(), .bytes = cache_->device_memory()},
@@ -146,6 +148,18 @@ TEST_F(EngineSchedule, PromptsInChunksGiveTheSameTokens) {
   open({});
   run(four_requests(), {.step_tokens_max = 9, .chunk_tokens_max = 5});
   EXPECT_GT(scheduler_->counts().step_count, 20U);
+}
+
+TEST_F(EngineSchedule, LayersWithWindowsOfTheirOwnGiveTheOraclesTokensHoweverPromptsAreCut) {
+  for (const PageTables page_tables : {PageTables::Rows, PageTables::Csr}) {
+    for (const std::uint32_t chunk_tokens : {1U, 5U, 100U}) {
+      open({.page_tables = page_tables, .cascade_levels_max = 2, .layer_window = 6});
+      std::vector<Request> requests = four_requests();
+      requests[0].speculation = Speculation::Tree;
+      requests[1].speculation = Speculation::Chain;
+      run(std::move(requests), {.chunk_tokens_max = chunk_tokens, .guess = half_right()});
+    }
+  }
 }
 
 TEST_F(EngineSchedule, ASecondTurnComputesOnlyWhatIsNew) {

@@ -163,6 +163,27 @@ TEST_F(PlanMutation, CascadesShow) {
   }
 }
 
+// Layers with a window of their own: prompts in chunks, decode, a tree in two rounds, and a prefix that two share. The
+// second round has a root too, which sees the first of the listed keys.
+TEST_F(PlanMutation, WindowsOfLayersShow) {
+  for (const PageTables page_tables : {PageTables::Rows, PageTables::Csr}) {
+    Recording recording({.page_tokens = 3, .page_tables = page_tables, .cascade_levels_max = 2, .layer_window = 5});
+    const auto first = recording.begin(join(text(1, 6), text(2, 7)));
+    recording.step({{.live = first, .token_count = 8}});
+    const auto second = recording.begin(join(text(1, 6), text(3, 4)));
+    recording.step({{.live = first, .next = text(4, 1)}, {.live = second, .next = text(5, 1)}});
+    recording.step({{.live = first, .drafts = text(6, 2), .parents = {-1, 0}}, {.live = second, .next = text(7, 1)}});
+    recording.step({{.live = first, .drafts = text(8, 3), .parents = {1, -1, 2}}});
+    recording.commit_tree(first, 4);
+    recording.append(first, text(9, 1));
+    recording.step({{.live = second, .next = text(10, 1)}, {.live = first, .next = text(11, 1)}});
+    recording.begin_probes();
+    recording.step({{.live = first}});
+    recording.step({{.live = second}});
+    mutate(recording, "layer windows");
+  }
+}
+
 // A prompt computed in one cache, half of it before it is asked for, and decoded in another.
 TEST_F(PlanMutation, TransfersShow) {
   for (const AttentionKind attention : {AttentionKind::Gqa, AttentionKind::Mla}) {
@@ -206,6 +227,11 @@ TEST_F(PlanMutation, EveryArrayWasChanged) {
                                      "levels.window_offsets",
                                      "levels.sink_tokens",
                                      "levels.first_keys",
+                                     "layer_windows.page_indptr",
+                                     "layer_windows.rows",
+                                     "layer_windows.first_columns",
+                                     "layer_windows.first_keys",
+                                     "layer_windows.key_offsets",
                                      "deltas.row",
                                      "deltas.column",
                                      "deltas.page",

@@ -40,7 +40,8 @@ void must(const Status& status) {
 }  // namespace
 
 Recording::Recording(const RecordingShape& shape)
-    : shape_(shape), weights_(tiny_engine::make_weights({.attention = shape.attention}, 21)) {
+    : shape_(shape),
+      weights_(tiny_engine::make_weights({.attention = shape.attention, .layer_window = shape.layer_window}, 21)) {
   const CacheGroup group = tiny_engine::cache_group(weights_.shape, shape.keys_rotated);
   for (std::uint32_t i = 0; i < shape.cache_count; ++i) {
     CacheConfig config{.layout = must(ModelLayout::create("tiny", {group})),
@@ -52,6 +53,7 @@ Recording::Recording(const RecordingShape& shape)
                        .tree_tokens_max = 16,
                        .plan = {.page_tables = shape.page_tables, .cascade_levels_max = shape.cascade_levels_max},
                        .partial_reuse_min_tokens = 1};
+    if (shape.layer_window > 0) config.plan.layer_windows = {shape.layer_window};
     const PageGeometry page = must(PageGeometry::create(group, config.page));
     memories_.emplace_back((kPageCount + 1) * page.page_bytes());
     config.device.adopted_memory = memories_.back().data();

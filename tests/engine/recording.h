@@ -30,6 +30,7 @@ struct RecordingShape {
   PageTables page_tables = PageTables::Rows;
   std::uint32_t cascade_levels_max = 1;
   std::uint32_t cache_count = 1;
+  std::uint32_t layer_window = 0;  ///< of every second layer; 0: none
 };
 
 /// One number of one recorded plan, and what it becomes.

@@ -15,11 +15,13 @@ using tiny_engine::Weights;
 
 namespace {
 
-// The same weights for all seeds: they are no part of what is tested.
-const Weights& weights_of(AttentionKind attention) {
+// The same weights for all seeds: they are no part of what is tested. The window is.
+Weights weights_of(const ScheduleSetup& setup) {
   static const Weights gqa = tiny_engine::make_weights({.attention = AttentionKind::Gqa}, 11);
   static const Weights mla = tiny_engine::make_weights({.attention = AttentionKind::Mla}, 12);
-  return attention == AttentionKind::Gqa ? gqa : mla;
+  Weights weights = setup.attention == AttentionKind::Gqa ? gqa : mla;
+  weights.shape.layer_window = setup.layer_window;
+  return weights;
 }
 
 template <typename Value, std::size_t kCount>
@@ -60,6 +62,9 @@ ScheduleSetup draw_setup(Random& random) {
   setup.head_order = pick(random, std::array{HeadOrder::Nhd, HeadOrder::Hnd});
   setup.policy = std::string(policy_names()[random.below(static_cast<std::uint32_t>(policy_names().size()))]);
   setup.whole_runs = draw_chance(random, 15);
+  if (setup.page_tables != PageTables::Block && draw_chance(random, 40)) {
+    setup.layer_window = pick(random, std::array{1U, 2U, 5U, 9U, 17U, 100U});
+  }
   return setup;
 }
 
@@ -75,13 +80,14 @@ std::string to_string(const ScheduleSetup& setup) {
           number("context ", setup.context_tokens_max) + number("sequences ", setup.sequence_count_max) +
           number("step tokens ", setup.step_tokens_max) + number("in flight ", setup.steps_in_flight_max) +
           number("tree ", setup.tree_tokens_max) + number("slack ", setup.window_rewind_tokens) +
-          number("saved ", setup.saved_page_count) + number("levels ", setup.cascade_levels_max);
+          number("saved ", setup.saved_page_count) + number("levels ", setup.cascade_levels_max) +
+          number("layer window ", setup.layer_window);
   text += setup.page_tables == PageTables::Rows ? ", rows" : setup.page_tables == PageTables::Csr ? ", csr" : ", block";
   return text + ", " + setup.policy + (setup.whole_runs ? ", whole runs" : "");
 }
 
 ScheduleModel::ScheduleModel(const ScheduleSetup& setup, ScheduleCounts& counts)
-    : setup_(setup), counts_(counts), weights_(weights_of(setup.attention)) {
+    : setup_(setup), counts_(counts), weights_(weights_of(setup)) {
   const CacheGroup group = tiny_engine::cache_group(weights_.shape, setup.keys_rotated);
   CacheConfig config{.layout = ModelLayout::create("tiny", {group}).value(),
                      .page = {.page_tokens = setup.page_tokens, .head_order = setup.head_order},
@@ -97,6 +103,8 @@ ScheduleModel::ScheduleModel(const ScheduleSetup& setup, ScheduleCounts& counts)
                      .partial_reuse_min_tokens = 1,
                      .policy = setup.policy,
                      .whole_runs = setup.whole_runs};
+  // Another window beside it, so that its lists are not the first.
+  if (setup.layer_window > 0) config.plan.layer_windows = {3, setup.layer_window};
   if (setup.adopts_memory) {
     const PageGeometry page = PageGeometry::create(group, config.page).value();
     memory_.resize((std::size_t{setup.page_count} + 1) * page.page_bytes());

@@ -42,6 +42,7 @@ struct ScheduleSetup {
   std::uint32_t saved_page_count = 0;
   std::uint32_t cascade_levels_max = 1;
   PageTables page_tables = PageTables::Rows;
+  std::uint32_t layer_window = 0;  ///< of every second layer; 0: none
   ByteLayout byte_layout = ByteLayout::PageFirst;
   HeadOrder head_order = HeadOrder::Nhd;
   std::string policy = "lru";
@@ -159,7 +160,7 @@ class ScheduleModel {
 
   ScheduleSetup setup_;
   ScheduleCounts& counts_;
-  const tiny_engine::Weights& weights_;
+  const tiny_engine::Weights weights_;
   std::vector<std::byte> memory_;  // when the engine owns it
   std::unique_ptr<Cache> cache_;
   std::unique_ptr<tiny_engine::Engine> engine_;

@@ -165,6 +165,13 @@ std::string ScheduleModel::record_flight(const Step& step, std::span<const StepE
   counts_.add("entries", entries.size());
   counts_.add("copies", step.plan.copies.size());
   counts_.add("moves", step.plan.groups[0].moves.size());
+  for (const LayerWindowPlan& window : step.plan.groups[0].layer_windows) {
+    for (std::size_t i = 0; i < step.plan.entry_count; ++i) {
+      if (window.first_keys[i] > 0) counts_.add("list trimmed for layers");
+      if (step.plan.tree_indptr[i] < step.plan.tree_indptr[i + 1]) counts_.add("tree in layers with a window");
+      if (step.plan.seq_lens[i] > 0 && step.plan.window_tokens[i] > 0) counts_.add("window and window of layers");
+    }
+  }
   std::uint32_t shared_levels = 0;
   for (const CascadeLevel& level : step.plan.groups[0].levels.first(step.plan.groups[0].levels.size() - 1)) {
     const auto indptr = level.page_indptr;
