@@ -52,9 +52,9 @@ quire::CacheConfig small_config() {
 struct Engine {
   explicit Engine(quire::CacheConfig config)
       : cache(must(Cache::open(std::move(config)))), space(must(cache->key_space({.model = "example"}))) {}
-  explicit Engine(quire::PlanConfig plan = {}) : Engine(with_plan(plan)) {}
+  explicit Engine(const quire::PlanConfig& plan = {}) : Engine(with_plan(plan)) {}
 
-  static quire::CacheConfig with_plan(quire::PlanConfig plan) {
+  static quire::CacheConfig with_plan(const quire::PlanConfig& plan) {
     quire::CacheConfig config = small_config();
     config.plan = plan;
     return config;
@@ -236,7 +236,8 @@ void prefill() {
 
 // One sequence decodes, another one computes a chunk of its prompt.
 struct Mixed {
-  explicit Mixed(quire::PlanConfig plan) : engine(plan), a(engine.begin(text(0, 9))), b(engine.begin(text(50, 10))) {
+  explicit Mixed(const quire::PlanConfig& plan)
+      : engine(plan), a(engine.begin(text(0, 9))), b(engine.begin(text(50, 10))) {
     engine.prefill(a);
     const StepEntry first{.sequence = &b, .token_count = 4};
     engine.finish(engine.plan({&first, 1}));

@@ -53,9 +53,10 @@ class DecodeBatch {
       QUIRE_CHECK(cache_->admit(sequences_.back()).has_value(), "a prompt was refused");
       const StepEntry entry{&sequences_.back()};
       const PlanOutcome outcome = cache_->plan_step({&entry, 1}).value();
-      const TokenId sampled = static_cast<TokenId>(s);
+      const auto sampled = static_cast<TokenId>(s);
       const StepResult result{.tokens = {&sampled, 1}};
-      QUIRE_CHECK(cache_->finish_step(*outcome.step, {&result, 1}).has_value(), "a prefill was refused");
+      QUIRE_CHECK(outcome.step && cache_->finish_step(*outcome.step, {&result, 1}).has_value(),
+                  "a prefill was refused");
     }
     for (const Sequence& sequence : sequences_) entries_.push_back({&sequence, 1});
     sampled_.resize(kSequences);

@@ -100,7 +100,7 @@ TreeTwin::PinNumber TreeTwin::pin_run(Label run) {
 TreeTwin::PinNumber TreeTwin::pin_prefix(PinNumber pin, std::uint32_t page_count) {
   if (page_count == 0) {
     Label root = run_of_pin(pin);
-    while (run(root).parent) root = *run(root).parent;
+    for (std::optional<Label> above = run(root).parent; above; above = run(root).parent) root = *above;
     return pin_run(root);
   }
   const Label end = run_on_path(pin, page_count - 1);
@@ -110,7 +110,7 @@ TreeTwin::PinNumber TreeTwin::pin_prefix(PinNumber pin, std::uint32_t page_count
 
 TreeTwin::Label TreeTwin::run_on_path(PinNumber pin, std::uint32_t page) const {
   Label label = run_of_pin(pin);
-  while (run(label).first_page > page) label = *run(label).parent;
+  while (run(label).first_page > page) label = run(label).parent.value_or(label);
   return label;
 }
 

@@ -19,17 +19,17 @@ class AlgebraInput : public AlgebraTest {
  protected:
   /// Calls, expects the error, and compares all that the cache shows before and after.
   template <typename Call>
-  void refused(Call call, ErrorCode code, const std::string& text) {
+  void refused(const Call& call, ErrorCode code, const std::string& text) {
     const std::string before = dump(*cache_, watched_);
     expect_error(call(), code, text);
     EXPECT_EQ(dump(*cache_, watched_), before) << text;
   }
   template <typename Call>
-  void bad(Call call, const std::string& text) {
+  void bad(const Call& call, const std::string& text) {
     refused(call, ErrorCode::InvalidArgument, text);
   }
   template <typename Call>
-  void not_now(Call call, const std::string& text) {
+  void not_now(const Call& call, const std::string& text) {
     refused(call, ErrorCode::Unavailable, text);
   }
   void refused_plan(const std::vector<StepEntry>& entries, const std::string& text, const PlanShape& shape = {}) {
@@ -520,7 +520,7 @@ TEST_F(AlgebraInput, SlotsThatCannotBeSentToAreRefused) {
   open(std::move(config));
   Live live = computed(token_range(0, 10));
   watch(live);
-  const auto mark = [&](std::uint32_t begin, std::vector<SlotRun> slots, std::int32_t receiver) {
+  const auto mark = [&](std::uint32_t begin, const std::vector<SlotRun>& slots, std::int32_t receiver) {
     return [this, &live, begin, slots, receiver] { return cache_->mark_send(live.sequence, begin, slots, receiver); };
   };
   constexpr std::int64_t kMost = std::numeric_limits<std::int64_t>::max();

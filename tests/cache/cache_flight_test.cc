@@ -340,8 +340,8 @@ TEST_F(CacheFlight, AnAbortedStepsCopyIsMadeAgain) {
 TEST_F(CacheFlight, AbortsInAnyOrderGiveEveryPageBack) {
   for (std::uint32_t order = 0; order < 6; ++order) {
     Live a = admitted(token_range(0, 30));
-    std::vector<Step> steps;
-    for (int i = 0; i < 3; ++i) steps.push_back(plan({{&a.sequence, 7}}));
+    std::vector<Step> steps(3);
+    for (Step& step : steps) step = plan({{&a.sequence, 7}});
     end(a);
     std::vector<std::size_t> places = {0, 1, 2};
     for (std::uint32_t i = 0; i < order; ++i) std::next_permutation(places.begin(), places.end());
@@ -365,7 +365,7 @@ TEST_F(CachePreempt, SavedPagesComeBackAsTheyWere) {
   EXPECT_EQ(stats().saved_pages, 3U);
   EXPECT_EQ(in_use(), 0U);
   EXPECT_TRUE(view(live).is_waiting);
-  Live other = computed(token_range(40, 60 * 4));  // overwrites what it had
+  Live other = computed(token_range(40, 240));  // overwrites what it had
   end(other);
   EXPECT_EQ(cache_->resume(live.sequence)->matched_tokens, 11U);
   expect_invariants();

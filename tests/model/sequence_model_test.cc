@@ -634,7 +634,7 @@ class SequenceModel {
     }
     for (const Keep& keep : keeps_) {
       for (std::size_t end = config_.page_tokens; end <= keep.tokens.size(); end += config_.page_tokens) {
-        pinned.insert({keep.tokens.begin(), keep.tokens.begin() + end});
+        pinned.insert({keep.tokens.begin(), keep.tokens.begin() + static_cast<std::ptrdiff_t>(end)});
       }
     }
     return pinned;
@@ -827,7 +827,7 @@ TEST(SequenceModel, WithPagesEnoughEveryPageIsWhereTheTwinHasIt) {
   EXPECT_EQ(run_seeds({.test = "bin/sequence_model_test "
                                "--gtest_filter=SequenceModel.WithPagesEnoughEveryPageIsWhereTheTwinHasIt",
                        .seed_count = kIsSanitized ? 30U : 400U,
-                       .step_count = 4 * kWindDownEvery},
+                       .step_count = std::uint64_t{4} * kWindDownEvery},
                       [](Random& random) { return SequenceModel(draw_config(random)); }),
             "");
 }
@@ -836,7 +836,7 @@ TEST(SequenceModel, WithFewPagesNothingInUseIsEvicted) {
   EXPECT_EQ(run_seeds({.test = "bin/sequence_model_test "
                                "--gtest_filter=SequenceModel.WithFewPagesNothingInUseIsEvicted",
                        .seed_count = kIsSanitized ? 30U : 400U,
-                       .step_count = 4 * kWindDownEvery},
+                       .step_count = std::uint64_t{4} * kWindDownEvery},
                       [](Random& random) {
                         ModelConfig config = draw_config(random);
                         const std::uint32_t longest = (kContextTokensMax + config.page_tokens - 1) / config.page_tokens;

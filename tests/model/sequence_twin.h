@@ -132,7 +132,7 @@ class SequenceTwin {
     return (tokens + config_.page_tokens - 1) / config_.page_tokens;
   }
   [[nodiscard]] std::vector<TokenId> name_of(const TwinSequence& sequence, std::uint32_t page) const {
-    return {sequence.tokens.begin(), sequence.tokens.begin() + ((page + 1) * config_.page_tokens)};
+    return {sequence.tokens.begin(), sequence.tokens.begin() + (std::ptrdiff_t{page + 1} * config_.page_tokens)};
   }
   /// How many pages of the first `tokens_max` tokens are cached.
   [[nodiscard]] std::uint32_t matched(const TwinSequence& sequence, std::uint32_t tokens_max) const {
