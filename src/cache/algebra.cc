@@ -70,7 +70,6 @@ void Cache::Impl::copy_sequence(std::uint32_t source_index, std::uint32_t index,
   std::ranges::copy(sequences.token_row(source_index).first(at), sequences.token_row(index).begin());
   std::ranges::copy(sequences.extra_key_row(source_index).first(source.extra_key_count),
                     sequences.extra_key_row(index).begin());
-  slot.prompt_tokens = std::min(source.prompt_tokens, at);
   cut_publishing(slot, at);
   slot.extra_key_count = source.extra_key_count;
   slot.token_count = at;
@@ -144,7 +143,6 @@ Status Cache::rewind(const Sequence& sequence, std::uint32_t token_count) {
   }
   if (token_count == 0) return {};
   slot.token_count = end;
-  slot.prompt_tokens = std::min(slot.prompt_tokens, end);
   Impl::cut_publishing(slot, end);
   impl.cut_extra_keys(index);
   // What comes after the last token that is left is to be asked anew.

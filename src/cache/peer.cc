@@ -4,6 +4,7 @@
 // side lists, step by step, which token goes to which of them. Bytes are the engines' business.
 #include <algorithm>
 
+#include "base/check.h"
 #include "cache/cache_impl.h"
 #include "layout/text.h"
 #include "quire/cache.h"
@@ -60,7 +61,8 @@ Result<std::span<const SlotRun>> Cache::prepare_receive(const Sequence& sequence
   impl.flush_moves();
   impl.make_room(page_count);
   const std::span<PageId> row = impl.sequences.page_row(index);
-  (void)impl.pool.try_allocate(row.subspan(slot.page_count, page_count));
+  QUIRE_CHECK(impl.pool.try_allocate(row.subspan(slot.page_count, page_count)),
+              "pages that were counted are not there");
   slot.changed_column = std::min(slot.changed_column, slot.page_count);
   slot.page_count += page_count;
   slot.is_receiving = true;

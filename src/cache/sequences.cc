@@ -24,7 +24,6 @@ Result<Sequence> Cache::begin(KeySpaceId key_space, const Prompt& prompt, const 
   const auto token_count = static_cast<std::uint32_t>(prompt.tokens.size());
   SequenceSlot& slot = impl.sequences[index];
   slot.state = SequenceSlot::State::Waiting;
-  slot.prompt_tokens = token_count;
   slot.token_count = token_count;
   slot.match_tokens_max = options.match_tokens_max.value_or(UINT32_MAX);
   slot.may_use_cache = options.use_cache;

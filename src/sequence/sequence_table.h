@@ -97,7 +97,6 @@ struct alignas(64) SequenceSlot {
   PrefixTree::Pin pin;
   PrefixTree::SoftPin soft_pin;
   std::uint32_t key_space = 0;  // index in the table of key spaces
-  std::uint32_t prompt_tokens = 0;
   std::uint32_t match_tokens_max = 0;
   std::uint32_t publish_tokens_max = 0;
   std::uint32_t extra_key_count = 0;
