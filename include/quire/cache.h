@@ -52,15 +52,15 @@ struct Prompt {
   std::span<const ExtraKey> extra_keys = {};  // NOLINT(readability-redundant-member-init)
 };
 
-/// Which of a sequence's pages other sequences may find.
-enum class Publish : std::uint8_t { All, Prompt, None };
-
 struct SequenceOptions {
   /// Reuse no more than this many tokens of what is cached (all, when unset): prompt log-probabilities need the rest
   /// computed.
   std::optional<std::uint32_t> match_tokens_max;
   bool use_cache = true;  ///< false: match nothing
   Publish publish = Publish::All;
+  /// Prompt and output together, as far as can be told. admit() then waits until the pages for it are there, besides
+  /// those that other running sequences still expect. 0: unknown, and nothing is held back for it.
+  std::uint32_t expected_tokens = 0;
   /// For policies that heed them, such as "priority": what this sequence uses or adds is worth more than what lower
   /// priorities do, and for no longer than ttl_ns after it was last used or added (for ever, when unset).
   std::int8_t priority = 0;
@@ -231,7 +231,7 @@ class Cache {
 
   /// A waiting sequence. While it waits, what is cached of its prompt is evicted last, and then from its end.
   [[nodiscard]] Result<Sequence> begin(KeySpaceId key_space, const Prompt& prompt, const SequenceOptions& options = {});
-  /// Matches anew and pins: from here on the matched pages stay.
+  /// Matches anew and pins: from here on the matched pages stay. Unavailable when expected_tokens would not fit.
   [[nodiscard]] Result<Admission> admit(const Sequence& sequence);
   /// All entries or none; at most steps_in_flight_max steps at once. A shape larger than the step pads its plan.
   [[nodiscard]] Result<PlanOutcome> plan_step(std::span<const StepEntry> entries, const PlanShape& shape = {});
@@ -249,7 +249,9 @@ class Cache {
   [[nodiscard]] Status append(const Sequence& sequence, const Prompt& added);
   /// What is full stays cached, the rest is freed once the steps in flight are finished. The handle is empty
   /// afterwards.
-  [[nodiscard]] Status end(Sequence& sequence);
+  /// `publish` replaces what begin() was told: whole pages that were the sequence's own so far may be cached now, up to
+  /// the first that a fork shares. What is cached already stays.
+  [[nodiscard]] Status end(Sequence& sequence, std::optional<Publish> publish = std::nullopt);
   [[nodiscard]] Result<SequenceView> view(const Sequence& sequence) const;
 
   // Changing a sequence. It is admitted, and where not said otherwise in no step in flight and without undecided

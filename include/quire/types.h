@@ -71,6 +71,9 @@ enum class Tier : std::uint8_t { Device, Host, Disk, Remote };
   return "unknown";
 }
 
+/// Which of a sequence's pages other sequences may find.
+enum class Publish : std::uint8_t { All, Prompt, None };
+
 /// What a token range depends on besides its tokens, such as the hash of an image whose placeholder tokens stand at
 /// [begin, end). It belongs to every page it overlaps: one with end <= the page's first position is outside.
 struct ExtraKey {

@@ -61,6 +61,8 @@ void Cache::Impl::copy_sequence(std::uint32_t source_index, std::uint32_t index,
   slot.state = SequenceSlot::State::Running;
   slot.may_use_cache = source.may_use_cache;
   slot.match_tokens_max = source.match_tokens_max;
+  slot.publish = source.publish;
+  slot.prompt_tokens = std::min(source.prompt_tokens, at);
   slot.publish_tokens_max = source.publish_tokens_max;
   slot.priority = source.priority;
   slot.ttl_ns = source.ttl_ns;
@@ -70,7 +72,6 @@ void Cache::Impl::copy_sequence(std::uint32_t source_index, std::uint32_t index,
   std::ranges::copy(sequences.token_row(source_index).first(at), sequences.token_row(index).begin());
   std::ranges::copy(sequences.extra_key_row(source_index).first(source.extra_key_count),
                     sequences.extra_key_row(index).begin());
-  cut_publishing(slot, at);
   slot.extra_key_count = source.extra_key_count;
   slot.token_count = at;
   cut_extra_keys(index);
@@ -107,11 +108,6 @@ void Cache::Impl::copy_sequence(std::uint32_t source_index, std::uint32_t index,
   }
 }
 
-// A sequence that publishes its prompt only does not publish what is put in the place of a part of it.
-void Cache::Impl::cut_publishing(SequenceSlot& slot, std::uint32_t end) {
-  if (slot.publish_tokens_max != UINT32_MAX) slot.publish_tokens_max = std::min(slot.publish_tokens_max, end);
-}
-
 // Extra keys end where the tokens do.
 void Cache::Impl::cut_extra_keys(std::uint32_t index) {
   SequenceSlot& slot = sequences[index];
@@ -143,7 +139,7 @@ Status Cache::rewind(const Sequence& sequence, std::uint32_t token_count) {
   }
   if (token_count == 0) return {};
   slot.token_count = end;
-  Impl::cut_publishing(slot, end);
+  slot.prompt_tokens = std::min(slot.prompt_tokens, end);  // what is put in its place is not the prompt
   impl.cut_extra_keys(index);
   // What comes after the last token that is left is to be asked anew.
   slot.has_run = false;

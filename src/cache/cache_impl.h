@@ -161,18 +161,22 @@ struct Cache::Impl {
   void truncate(std::uint32_t index, std::uint32_t computed_tokens);
   void copy_sequence(std::uint32_t source_index, std::uint32_t index, std::uint32_t at);
   void cut_extra_keys(std::uint32_t index);
-  static void cut_publishing(SequenceSlot& slot, std::uint32_t end);
   void give_back_row(std::uint32_t index, std::uint32_t first_page);
   void release_pages(std::uint32_t index);
   [[nodiscard]] std::uint32_t keep_from(const SequenceSlot& slot, std::uint32_t computed_tokens) const;
   [[nodiscard]] static std::uint32_t first_recent(const SequenceSlot& slot, std::uint32_t computed_tokens);
   [[nodiscard]] Status check_held(const SequenceSlot& slot, std::uint32_t end) const;
   [[nodiscard]] std::uint32_t publishable_tokens(const SequenceSlot& slot) const {
-    return std::min(slot.publish_tokens_max, slot.window_tokens > 0 ? slot.full_tokens : UINT32_MAX);
+    if (slot.publish == Publish::None) return 0;
+    return std::min({slot.publish == Publish::Prompt ? slot.prompt_tokens : UINT32_MAX, slot.publish_tokens_max,
+                     slot.window_tokens > 0 ? slot.full_tokens : UINT32_MAX});
   }
   void give_back(std::span<const PageId> pages);
   void drop_sequence(std::uint32_t index);
   void end_sequence(std::uint32_t index);
+  void publish_rest(std::uint32_t index);
+  [[nodiscard]] Status check_expected(std::uint32_t index);
+  [[nodiscard]] std::uint32_t expected_pages(const SequenceSlot& slot) const;
 
   // Preemption and transfers.
   [[nodiscard]] std::uint32_t held_page_count(std::uint32_t index, std::uint32_t first_page = 0) const;

@@ -162,7 +162,10 @@ Result<Admission> Cache::resume(const Sequence& sequence) {
   if (!slot.is_preempted) {
     return fail(ErrorCode::InvalidArgument, "resume: " + Impl::name_of(index) + " is not preempted");
   }
-  if (slot.state == SequenceSlot::State::Waiting) return impl.start_running(index);
+  if (slot.state == SequenceSlot::State::Waiting) {
+    QUIRE_TRY(impl.check_expected(index));
+    return impl.start_running(index);
+  }
   QUIRE_TRY(impl.restore_pages(index));
   return Admission{.matched_tokens = slot.computed_tokens};
 }

@@ -18,6 +18,15 @@ Result<Sequence> Cache::begin(KeySpaceId key_space, const Prompt& prompt, const 
   QUIRE_TRY_ASSIGN(const std::uint32_t space, impl.find_key_space(key_space));
   QUIRE_TRY(impl.check_prompt(prompt));
   QUIRE_TRY(Impl::check_ttl(options.ttl_ns));
+  if (options.expected_tokens != 0 && options.expected_tokens < prompt.tokens.size()) {
+    return fail(ErrorCode::InvalidArgument, "expected_tokens is " + with_separators(options.expected_tokens) +
+                                                ", less than the prompt of " + with_separators(prompt.tokens.size()) +
+                                                " tokens; count prompt and output together");
+  }
+  if (options.expected_tokens > impl.context_tokens_max) {
+    return fail(ErrorCode::InvalidArgument, "expected_tokens is " + with_separators(options.expected_tokens) +
+                                                "; context_tokens_max is " + with_separators(impl.context_tokens_max));
+  }
   QUIRE_TRY_ASSIGN(const PrefixTree::Match match, impl.match(space, prompt, options));
   QUIRE_TRY_ASSIGN(const std::uint32_t index, impl.add_sequence(space));
 
@@ -27,9 +36,9 @@ Result<Sequence> Cache::begin(KeySpaceId key_space, const Prompt& prompt, const 
   slot.token_count = token_count;
   slot.match_tokens_max = options.match_tokens_max.value_or(UINT32_MAX);
   slot.may_use_cache = options.use_cache;
-  slot.publish_tokens_max = options.publish == Publish::All      ? UINT32_MAX
-                            : options.publish == Publish::Prompt ? token_count
-                                                                 : 0;
+  slot.publish = options.publish;
+  slot.prompt_tokens = token_count;
+  slot.expected_tokens = options.expected_tokens;
   slot.priority = options.priority;
   slot.ttl_ns = options.ttl_ns.value_or(INT64_MAX);
   slot.extra_key_count = static_cast<std::uint32_t>(prompt.extra_keys.size());
@@ -98,7 +107,36 @@ Result<Admission> Cache::admit(const Sequence& sequence) {
   if (slot.state != SequenceSlot::State::Waiting) {
     return fail(ErrorCode::InvalidArgument, Impl::name_of(index) + " was admitted before");
   }
+  QUIRE_TRY(impl.check_expected(index));
   return impl.start_running(index);
+}
+
+// Whether what a waiting sequence expects fits beside what running ones do.
+Status Cache::Impl::check_expected(std::uint32_t index) {
+  const SequenceSlot& slot = sequences[index];
+  if (slot.expected_tokens == 0) return {};
+  const PrefixTree::Match match = match_of(index);
+  const std::uint64_t needed = std::max(expected_pages(slot), match.page_count) - match.page_count;
+  const std::uint64_t available = available_pages() - tree->idle_pages(match);
+  std::uint64_t promised = 0;
+  for (std::uint32_t i = 0; i < sequences.capacity(); ++i) {
+    const SequenceSlot& other = sequences[i];
+    if (other.state != SequenceSlot::State::Running || other.is_dropped || other.expected_tokens == 0) continue;
+    const std::uint32_t held = held_page_count(i);
+    promised += std::max(expected_pages(other), held) - held;
+  }
+  if (needed + promised <= available) return {};
+  return fail(ErrorCode::Unavailable, name_of(index) + " expects " + with_separators(slot.expected_tokens) +
+                                          " tokens, which need " + with_separators(needed) + " pages more; " +
+                                          with_separators(available) + " are free or can be evicted, and running " +
+                                          "sequences expect " + with_separators(promised) + " of them");
+}
+
+// A window holds its own pages and those that it enters before it has left others.
+std::uint32_t Cache::Impl::expected_pages(const SequenceSlot& slot) const {
+  const std::uint64_t held = std::uint64_t{slot.window_tokens} + config.window_rewind_tokens;
+  const bool slides = slot.window_tokens > 0 && slot.expected_tokens > held;
+  return slides ? pages_for(held) + 2 : pages_for(slot.expected_tokens);
 }
 
 // What of a sequence's tokens is cached, as far as it may use it.
@@ -206,10 +244,14 @@ void Cache::Impl::add_tokens(std::uint32_t index, std::span<const TokenId> token
   sequences[index].token_count += static_cast<std::uint32_t>(tokens.size());
 }
 
-Status Cache::end(Sequence& sequence) {
+Status Cache::end(Sequence& sequence, std::optional<Publish> publish) {
   Impl& impl = *impl_;
   QUIRE_TRY(impl.enter());
   QUIRE_TRY_ASSIGN(const std::uint32_t index, impl.find_sequence(sequence));
+  if (publish) {
+    impl.sequences[index].publish = *publish;
+    impl.sequences[index].publishes_at_end = true;
+  }
   impl.drop_sequence(index);
   sequence.queue_.reset();
   return {};
@@ -224,7 +266,10 @@ void Cache::Impl::drop_sequence(std::uint32_t index) {
 void Cache::Impl::end_sequence(std::uint32_t index) {
   SequenceSlot& slot = sequences[index];
   const std::uint32_t space = slot.key_space;
-  if (slot.state == SequenceSlot::State::Running) release_pages(index);
+  if (slot.state == SequenceSlot::State::Running) {
+    if (slot.publishes_at_end) publish_rest(index);
+    release_pages(index);
+  }
   if (slot.state == SequenceSlot::State::Saved) drop_saved(index);
   sequences.remove(index);
   --key_spaces[space].user_count;
@@ -232,6 +277,20 @@ void Cache::Impl::end_sequence(std::uint32_t index) {
     counters.dropped_page_total += drop_pages(key_spaces[space].root, ResidencyCause::Dropped);
     if (key_spaces[space].user_count == 0) release_key_space(space);
   }
+}
+
+// Pages that the sequence kept to itself go into the tree as if they had become full just now; all others go.
+void Cache::Impl::publish_rest(std::uint32_t index) {
+  SequenceSlot& slot = sequences[index];
+  const std::span<PageId> row = sequences.page_row(index);
+  std::uint32_t end = slot.shared_pages;
+  while (end < slot.settled_pages && row[end] != kNullPage && !pool.is_shared(row[end])) pool.reopen(row[end++]);
+  drop_tail(slot);
+  give_back_row(index, end);
+  slot.computed_tokens = std::min(slot.computed_tokens, end * page_tokens);
+  slot.settled_pages = slot.shared_pages;
+  if (slot.hole_begin >= end) slot.hole_end = slot.hole_begin;  // a hole behind them does not matter
+  settle(index);
 }
 
 // The sequence holds nothing any more.

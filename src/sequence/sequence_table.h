@@ -98,9 +98,13 @@ struct alignas(64) SequenceSlot {
   PrefixTree::SoftPin soft_pin;
   std::uint32_t key_space = 0;  // index in the table of key spaces
   std::uint32_t match_tokens_max = 0;
-  std::uint32_t publish_tokens_max = 0;
+  std::uint32_t prompt_tokens = 0;                // what is left of the prompt that it began with
+  std::uint32_t publish_tokens_max = UINT32_MAX;  // without dedup: up to where others were first
+  std::uint32_t expected_tokens = 0;
   std::uint32_t extra_key_count = 0;
   bool may_use_cache = true;
+  Publish publish = Publish::All;
+  bool publishes_at_end = false;
   std::int8_t priority = 0;
   TimeNs ttl_ns = 0;  // the highest value: for ever
 

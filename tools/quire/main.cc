@@ -32,6 +32,8 @@ int run(int argc, char** argv) {
 
   quire::DemoOptions demo;
   CLI::App* const demo_command = app.add_subcommand("demo", "Serve a multi-tenant workload and verify every byte");
+  demo_command->footer(
+      "Ends with a small transformer that runs on the cache: its tokens must equal those of one without a cache.");
   demo_command->add_option("--seed", demo.seed, "Draws the workload")
       ->capture_default_str()
       ->check([](const std::string& text) { return text.starts_with('-') ? text + " is below 0" : ""; });
