@@ -16,7 +16,10 @@ namespace quire {
 enum class ResidencyCause : std::uint8_t {
   Sealed,   ///< a sequence filled them
   Offered,  ///< an engine with its own pool offered them
+  Loaded,   ///< from a lower tier
+  Stored,   ///< a copy of what a higher tier holds
   Evicted,  ///< the policy gave them up for others
+  Failed,   ///< their bytes were found to be wrong
   Dropped,  ///< drop(key_space)
   Reset,    ///< reset()
 };
@@ -27,8 +30,14 @@ enum class ResidencyCause : std::uint8_t {
       return "sealed";
     case ResidencyCause::Offered:
       return "offered";
+    case ResidencyCause::Loaded:
+      return "loaded";
+    case ResidencyCause::Stored:
+      return "stored";
     case ResidencyCause::Evicted:
       return "evicted";
+    case ResidencyCause::Failed:
+      return "failed";
     case ResidencyCause::Dropped:
       return "dropped";
     case ResidencyCause::Reset:

@@ -24,12 +24,13 @@ std::size_t bucket_count_for(std::uint32_t run_count_max) {
 }  // namespace
 
 Result<std::unique_ptr<PrefixTree>> PrefixTree::create(const PrefixTreeConfig& config, Policy& policy,
-                                                       ResidencyLog* log) {
-  std::unique_ptr<PrefixTree> tree(new PrefixTree(config, policy, log));
+                                                       ResidencyLog* log, Policy* host_policy, LostPages* lost) {
+  QUIRE_CHECK((host_policy != nullptr) == (config.host_page_count_max > 0), "a host tier needs a policy of its own");
+  std::unique_ptr<PrefixTree> tree(new PrefixTree(config, policy, log, host_policy, lost));
   tree->config_.page_count_max = 0;
   QUIRE_TRY_ASSIGN(tree->storage_, RunStorage::create(config.page_tokens, 0, tree->runs_));
   tree->given_up_.resize(tree->storage_.run_pages_max());
-  tree->wants_fingerprints_ = policy.wants_fingerprints();
+  tree->wants_fingerprints_ = policy.wants_fingerprints() || host_policy != nullptr || lost != nullptr;
   if (tree->wants_fingerprints_) tree->told_fingerprints_.resize(tree->storage_.run_pages_max());
   QUIRE_TRY(tree->grow(config.page_count_max));
   return tree;
@@ -40,21 +41,31 @@ Status PrefixTree::grow(std::uint32_t page_count_max) {
     return policy_.reserve(
         {.run_count_max = static_cast<std::uint32_t>(runs_.size()), .page_count_max = page_count_max});
   }
-  const std::uint64_t run_count_max = std::uint64_t{page_count_max} + config_.root_count_max;
+  const std::uint64_t all_pages_max = std::uint64_t{page_count_max} + config_.host_page_count_max;
+  const std::uint64_t run_count_max = all_pages_max + config_.root_count_max;
   constexpr std::uint64_t kRunCountLimit = 1U << 31U;
   if (run_count_max > kRunCountLimit) {
-    return fail(ErrorCode::InvalidArgument, std::to_string(page_count_max) + " pages: one prefix tree holds at most " +
+    return fail(ErrorCode::InvalidArgument, std::to_string(all_pages_max) + " pages: one prefix tree holds at most " +
                                                 std::to_string(kRunCountLimit - config_.root_count_max) +
                                                 "; use more tokens per page");
   }
   const auto run_count = static_cast<std::uint32_t>(run_count_max);
   QUIRE_TRY(runs_.grow(run_count));
   runs_.prefer_huge_pages();
-  QUIRE_TRY(storage_.grow(page_count_max));
-  QUIRE_TRY(extra_keys_.reserve(std::size_t{page_count_max} * config_.page_tokens));
+  QUIRE_TRY(storage_.grow(static_cast<std::uint32_t>(all_pages_max)));
+  QUIRE_TRY(extra_keys_.reserve(all_pages_max * config_.page_tokens));
   QUIRE_TRY(soft_.reserve(run_count));
   QUIRE_TRY(policy_.reserve({.run_count_max = run_count, .page_count_max = page_count_max}));
   if (wants_fingerprints_) QUIRE_TRY(fingerprints_.grow(std::size_t{page_count_max} + 1));  // ids may count from 1
+  if (has_host()) {
+    QUIRE_TRY(tiers_.grow(run_count));
+    QUIRE_TRY(leaving_.reserve(run_count, 2));
+    QUIRE_TRY(copies_.grow(std::size_t{page_count_max} + 1));
+    QUIRE_TRY(page_lists_.reserve(page_count_max + 1, kPageListCount));
+    QUIRE_TRY(host_policy_->reserve({.run_count_max = run_count, .page_count_max = config_.host_page_count_max}));
+    QUIRE_TRY(freed_host_.grow(config_.host_page_count_max));
+    QUIRE_TRY(host_fingerprints_.grow(std::size_t{config_.host_page_count_max} + 1));
+  }
   const std::size_t bucket_count = bucket_count_for(run_count);
   if (bucket_count > buckets_.size()) {
     QUIRE_TRY_ASSIGN(buckets_, LazyArray<std::uint32_t>::create(bucket_count));
@@ -97,6 +108,10 @@ PrefixTree::Match PrefixTree::match(RunId root, const Key& key) const {
   while (match.page_count < pages_asked) {
     const std::uint32_t child = find_child(match.run.value, key, match.page_count);
     if (child == kNoRun) break;
+    if (runs_[child].is_on_host) {
+      match_on_host(key, child, static_cast<std::uint32_t>(pages_asked), match);
+      break;
+    }
     match.run = RunId{child};
     match.pages_in_run =
         matching_pages(child, key, match.page_count, static_cast<std::uint32_t>(pages_asked - match.page_count));
@@ -105,6 +120,18 @@ PrefixTree::Match PrefixTree::match(RunId root, const Key& key) const {
   }
   find_partial(key, match);
   return match;
+}
+
+// Goes on from a match's end with what the host holds.
+void PrefixTree::match_on_host(const Key& key, std::uint32_t child, std::uint32_t pages_asked, Match& match) const {
+  for (std::uint32_t end = match.page_count; child != kNoRun;) {
+    match.host_run = RunId{child};
+    match.host_pages_in_run = matching_pages(child, key, end, pages_asked - end);
+    match.host_page_count += match.host_pages_in_run;
+    end += match.host_pages_in_run;
+    if (match.host_pages_in_run < runs_[child].page_count || end == pages_asked) return;
+    child = find_child(child, key, end);
+  }
 }
 
 // The child whose first page is the key's page `first_page`.
@@ -159,6 +186,7 @@ void PrefixTree::find_partial(const Key& key, Match& match) const {
   }
   std::uint32_t child = end.first_child;
   for (std::uint32_t i = 0; i < kPartialSiblingsMax && child != kNoRun; ++i, child = runs_[child].next_sibling) {
+    if (runs_[child].is_on_host) break;  // parts of pages are copied on the device only
     consider(child, 0);
   }
 }
@@ -214,9 +242,22 @@ PrefixTree::Pin PrefixTree::pin(const Match& match, const Retention& retention) 
   QUIRE_CHECK(match.version == version_, "the tree has changed since this match");
   std::uint32_t run = match.run.value;
   if (match.pages_in_run < runs_[run].page_count) run = split(run, match.pages_in_run);
+  return pin_and_use(run, retention);
+}
+
+PrefixTree::Pin PrefixTree::pin_all(const Match& match, const Retention& retention) {
+  if (match.host_page_count == 0) return pin(match, retention);
+  QUIRE_CHECK(match.version == version_, "the tree has changed since this match");
+  std::uint32_t run = match.host_run.value;
+  if (match.host_pages_in_run < runs_[run].page_count) run = split(run, match.host_pages_in_run);
+  return pin_and_use(run, retention);
+}
+
+PrefixTree::Pin PrefixTree::pin_and_use(std::uint32_t run, const Retention& retention) {
   add_pin(run);
   for (std::uint32_t used = run; !is_root(used); used = runs_[used].parent) {
-    policy_.on_use(RunId{used}, retention);
+    policy_of(used).on_use(RunId{used}, retention);
+    if (has_host()) ++tiers_[used].use_count;
     move_to_front(used);
   }
   return Pin(this, RunId{run});
@@ -276,7 +317,7 @@ void PrefixTree::add_pin(std::uint32_t run) {
   // Stops at the first ancestor that was pinned already: it is counted in all above it.
   while (runs_[run].pins++ == 0 && !is_root(run)) {
     leave_idle(run);
-    pinned_pages_ += runs_[run].page_count;
+    (runs_[run].is_on_host ? host_pinned_pages_ : pinned_pages_) += runs_[run].page_count;
     run = runs_[run].parent;
   }
 }
@@ -286,7 +327,7 @@ void PrefixTree::remove_pin(RunId pinned) {
   for (;;) {
     QUIRE_CHECK(runs_[run].pins > 0, "a pin removed twice");
     if (--runs_[run].pins > 0 || is_root(run)) return;
-    pinned_pages_ -= runs_[run].page_count;
+    (runs_[run].is_on_host ? host_pinned_pages_ : pinned_pages_) -= runs_[run].page_count;
     enter_idle(run);
     run = runs_[run].parent;
   }
@@ -327,9 +368,12 @@ void PrefixTree::drop_soft(std::uint32_t run) {
   }
 }
 
-// An idle run is in the policy's order, or, while softly pinned, in the tree's own.
+// An idle run is in its policy's order, or, while softly pinned, in the tree's own.
 void PrefixTree::enter_idle(std::uint32_t run) {
-  if (runs_[run].soft_pins > 0) {
+  if (runs_[run].is_on_host) {
+    host_idle_pages_ += runs_[run].page_count;
+    host_policy_->on_idle(RunId{run});
+  } else if (runs_[run].soft_pins > 0) {
     soft_pages_ += runs_[run].page_count;
     soft_.push_back(run);
   } else {
@@ -339,7 +383,12 @@ void PrefixTree::enter_idle(std::uint32_t run) {
 }
 
 void PrefixTree::leave_idle(std::uint32_t run) {
-  if (runs_[run].soft_pins > 0) {
+  if (runs_[run].is_on_host) {
+    host_idle_pages_ -= runs_[run].page_count;
+    host_policy_->on_pin(RunId{run});
+  } else if (runs_[run].leaving != Leaving::No) {
+    stop_leaving(run);
+  } else if (runs_[run].soft_pins > 0) {
     soft_pages_ -= runs_[run].page_count;
     soft_.remove(run);
   } else {
@@ -363,7 +412,7 @@ std::uint32_t PrefixTree::insert(Pin& pin, const Key& key, std::span<PageId> pag
   std::uint32_t known = 0;
   while (known < pages.size()) {
     const std::uint32_t child = find_child(end, key, end_page);
-    if (child == kNoRun) break;
+    if (child == kNoRun || runs_[child].is_on_host) break;
     const std::uint32_t count = matching_pages(child, key, end_page, static_cast<std::uint32_t>(pages.size()) - known);
     std::memcpy(duplicates.data() + known, pages.data() + known, count * sizeof(PageId));
     std::memcpy(pages.data() + known, storage_.pages(runs_[child]), count * sizeof(PageId));
@@ -373,20 +422,31 @@ std::uint32_t PrefixTree::insert(Pin& pin, const Key& key, std::span<PageId> pag
     end = is_whole ? child : split(child, count);
     if (!is_whole) break;
   }
-  if (known > 0) {
-    add_pin(end);  // before the old one goes, so that nothing on the path becomes idle in between
-    remove_pin(pin.run_);
-    pin.run_ = RunId{end};
-  }
+  if (known > 0) move_pin(pin, end);
 
   // What is added is worth something only with what is before it.
   for (std::uint32_t run = end; !is_root(run) && policy_.on_retain(RunId{run}, sealing.retention);) {
     run = runs_[run].parent;
   }
 
-  // What it adopts: first at the end of the pin's own run, then in new ones.
   std::span<const PageId> rest = pages.subspan(known);
   QUIRE_CHECK(page_count() + rest.size() <= config_.page_count_max, "more pages than the tree was made for");
+  // What the host has: the sequence's pages become the device's copy.
+  while (has_host() && !rest.empty()) {
+    std::uint32_t child = find_child(end, key, end_page);
+    if (child == kNoRun) break;
+    const std::uint32_t count = matching_pages(child, key, end_page, static_cast<std::uint32_t>(rest.size()));
+    const bool is_whole = count == runs_[child].page_count;
+    if (!is_whole) child = split(child, count);
+    end = child;
+    move_pin(pin, end);
+    promote(RunId{end}, rest.first(count), sealing);
+    rest = rest.subspan(count);
+    end_page += count;
+    if (!is_whole) break;
+  }
+
+  // What it adopts: first at the end of the pin's own run, then in new ones.
   while (!rest.empty()) {
     const bool may_grow = !config_.whole_runs && !is_root(end) && runs_[end].first_child == kNoRun &&
                           runs_[end].pins == 1 && runs_[end].page_count < storage_.run_pages_max() &&
@@ -400,6 +460,13 @@ std::uint32_t PrefixTree::insert(Pin& pin, const Key& key, std::span<PageId> pag
     rest = rest.subspan(count);
   }
   return known;
+}
+
+// The new pin comes before the old one goes, so that nothing on the path becomes idle in between.
+void PrefixTree::move_pin(Pin& pin, std::uint32_t run) {
+  add_pin(run);
+  remove_pin(pin.run_);
+  pin.run_ = RunId{run};
 }
 
 // Whether an item that crosses the run's end is the key's too. Where it is not, because the sequence was cut inside it,
@@ -440,7 +507,10 @@ std::uint32_t PrefixTree::new_run(std::uint32_t parent) {
                 .generation = generation,
                 .root = parent == kNoRun ? run : runs_[parent].root,
                 .size_class = 0,
-                .is_live = true};
+                .is_live = true,
+                .is_on_host = false,
+                .leaving = Leaving::No};
+  if (has_host()) tiers_[run] = {.last_resident_child = kNoRun, .mark = 0, .use_count = 0};
   return run;
 }
 
@@ -465,7 +535,7 @@ void PrefixTree::fill(std::uint32_t run, const Key& key, std::span<const PageId>
   pinned_pages_ += added;
   if (is_new) {
     ++run_count_;
-    const bool is_first_child = runs_[filled.parent].first_child == kNoRun;
+    const bool is_first_child = last_resident(filled.parent) == kNoRun;
     link_child(filled.parent, run);
     filled.key_hash = key_hash_of(run);
     add_to_bucket(run);
@@ -485,19 +555,34 @@ std::span<const PageFingerprint> PrefixTree::make_fingerprints(std::uint32_t run
   if (!wants_fingerprints_) return {};
   const std::uint32_t before = runs_[run].page_count > 0 ? run : runs_[run].parent;
   PageFingerprint fingerprint = is_root(before)
-                                    ? mix64(runs_[before].key_hash ^ config_.hash_seed)
+                                    ? root_fingerprint(before)
                                     : fingerprints_[storage_.pages(runs_[before])[runs_[before].page_count - 1].value];
   const std::uint32_t first_page = end_page(RunId{run});
   for (std::size_t i = 0; i < pages.size(); ++i) {
-    const TokenRange range = page_range(first_page + static_cast<std::uint32_t>(i), 1);
-    fingerprint =
-        hash_bytes(key.tokens.data() + range.begin, std::size_t{config_.page_tokens} * sizeof(TokenId),
-                   key.extra_keys.empty() ? fingerprint : ExtraKeyLists::fold(fingerprint, key.extra_keys, range));
+    fingerprint = next_fingerprint(fingerprint, key, first_page + static_cast<std::uint32_t>(i));
     QUIRE_CHECK(pages[i].value < fingerprints_.size(), "a page id beyond the pool");
     fingerprints_[pages[i].value] = fingerprint;
     told_fingerprints_[i] = fingerprint;
   }
   return std::span(told_fingerprints_).first(pages.size());
+}
+
+PageFingerprint PrefixTree::root_fingerprint(std::uint32_t root) const {
+  return mix64(runs_[root].key_hash ^ config_.hash_seed);
+}
+
+PageFingerprint PrefixTree::next_fingerprint(PageFingerprint before, const Key& key, std::uint32_t page) const {
+  const TokenRange range = page_range(page, 1);
+  return hash_bytes(key.tokens.data() + range.begin, std::size_t{config_.page_tokens} * sizeof(TokenId),
+                    key.extra_keys.empty() ? before : ExtraKeyLists::fold(before, key.extra_keys, range));
+}
+
+PageFingerprint PrefixTree::fingerprint_before(const Match& match) const {
+  if (match.host_page_count > 0) {
+    return host_fingerprints_[storage_.pages(runs_[match.host_run.value])[match.host_pages_in_run - 1].value];
+  }
+  if (match.page_count == 0) return root_fingerprint(match.run.value);
+  return fingerprints_[storage_.pages(runs_[match.run.value])[match.pages_in_run - 1].value];
 }
 
 std::span<const PageFingerprint> PrefixTree::fingerprints_of(std::span<const PageId> pages) {
@@ -520,6 +605,15 @@ std::uint32_t PrefixTree::split(std::uint32_t run, std::uint32_t page_count) {
   front.pins = back.pins > 0 ? 1 : 0;
   front.soft_pins = back.soft_pins > 0 ? 1 : 0;
   front.key_hash = back.key_hash;
+  front.is_on_host = back.is_on_host;
+  front.leaving = back.leaving;
+  if (has_host()) {
+    tiers_[prefix] = {.last_resident_child = is_resident(run) ? run : kNoRun,
+                      .mark = tiers_[run].mark,
+                      .use_count = tiers_[run].use_count};
+    RunTier& parent = tiers_[back.parent];
+    if (parent.last_resident_child == run) parent.last_resident_child = prefix;
+  }
   // The prefix takes the run's place among its siblings; the run becomes its only child.
   link_before(run) = prefix;
   link_behind(run) = prefix;
@@ -539,8 +633,12 @@ std::uint32_t PrefixTree::split(std::uint32_t run, std::uint32_t page_count) {
   add_to_bucket(run);
   ++run_count_;
 
+  if (back.leaving != Leaving::No) {
+    leaving_.insert_after(run, prefix);  // its end goes first
+    return prefix;
+  }
   if (back.soft_pins > 0 && soft_.contains(run)) soft_.insert_after(run, prefix);
-  policy_.on_split(RunId{run}, RunId{prefix}, page_count);
+  policy_of(run).on_split(RunId{run}, RunId{prefix}, page_count);
   return prefix;
 }
 
@@ -552,11 +650,12 @@ void PrefixTree::remove_run(std::uint32_t run, const PageChange& lost) {
     runs_[run].soft_pins = 0;
     drop_soft(runs_[run].parent);
   }
-  policy_.on_remove(RunId{run}, lost);
+  const bool is_known = runs_[run].leaving == Leaving::No;  // to its policy
+  if (is_known) policy_of(run).on_remove(RunId{run}, lost);
   remove_from_bucket(run);
   unlink_child(run);
   const std::uint32_t parent = runs_[run].parent;
-  if (runs_[parent].first_child == kNoRun && !is_root(parent)) policy_.on_leaf(RunId{parent});
+  if (is_known && !is_root(parent)) tell_leaf(parent, run);
   storage_.release(run);
   Run& removed = runs_[run];
   if (removed.extra_keys != kNoExtraKey) extra_keys_.trim(removed.extra_keys, 0);
@@ -567,7 +666,15 @@ void PrefixTree::remove_run(std::uint32_t run, const PageChange& lost) {
   --run_count_;
 }
 
+// Tells the parent's policy when the last child that it hears of has gone.
+void PrefixTree::tell_leaf(std::uint32_t parent, std::uint32_t gone) {
+  if (runs_[parent].is_on_host != runs_[gone].is_on_host) return;
+  const std::uint32_t left = runs_[parent].is_on_host ? runs_[parent].first_child : last_resident(parent);
+  if (left == kNoRun && runs_[parent].leaving == Leaving::No) policy_of(parent).on_leaf(RunId{parent});
+}
+
 void PrefixTree::link_child(std::uint32_t parent, std::uint32_t child) {
+  if (has_host() && tiers_[parent].last_resident_child == kNoRun) tiers_[parent].last_resident_child = child;
   const std::uint32_t first = runs_[parent].first_child;
   runs_[child].previous_sibling = kNoRun;
   runs_[child].next_sibling = first;
@@ -586,7 +693,21 @@ std::uint32_t& PrefixTree::link_behind(std::uint32_t child) {
   return run.next_sibling != kNoRun ? runs_[run.next_sibling].previous_sibling : runs_[run.parent].last_child;
 }
 
+// Directly behind those that policies hear of.
+void PrefixTree::link_absent(std::uint32_t parent, std::uint32_t child) {
+  const std::uint32_t before = tiers_[parent].last_resident_child;
+  const std::uint32_t behind = before != kNoRun ? runs_[before].next_sibling : runs_[parent].first_child;
+  runs_[child].previous_sibling = before;
+  runs_[child].next_sibling = behind;
+  (before != kNoRun ? runs_[before].next_sibling : runs_[parent].first_child) = child;
+  (behind != kNoRun ? runs_[behind].previous_sibling : runs_[parent].last_child) = child;
+}
+
 void PrefixTree::unlink_child(std::uint32_t child) {
+  if (has_host()) {
+    RunTier& parent = tiers_[runs_[child].parent];
+    if (parent.last_resident_child == child) parent.last_resident_child = runs_[child].previous_sibling;
+  }
   link_before(child) = runs_[child].next_sibling;
   link_behind(child) = runs_[child].previous_sibling;
 }
@@ -594,8 +715,13 @@ void PrefixTree::unlink_child(std::uint32_t child) {
 void PrefixTree::move_to_front(std::uint32_t child) {
   if (runs_[child].previous_sibling == kNoRun) return;
   descent_.victim = kNoRun;  // the way down may lead elsewhere now
+  const std::uint32_t parent = runs_[child].parent;
   unlink_child(child);
-  link_child(runs_[child].parent, child);
+  if (is_resident(child)) {
+    link_child(parent, child);
+  } else {
+    link_absent(parent, child);
+  }
 }
 
 std::uint32_t PrefixTree::key_hash(std::uint32_t parent, const TokenId* tokens, std::uint64_t extra) const {
@@ -633,9 +759,22 @@ void PrefixTree::remove_from_bucket(std::uint32_t run) {
 // Eviction
 
 std::span<const PageId> PrefixTree::evict_from_next_victim(std::uint32_t page_count_max) {
+  if (has_host()) return evict_to_host(page_count_max);
+  const std::uint32_t leaf = next_victim_leaf();
+  if (leaf == kNoRun) return {};
+  const std::uint32_t parent = runs_[leaf].parent;
+  const std::uint32_t count =
+      config_.whole_runs ? runs_[leaf].page_count : std::min(page_count_max, runs_[leaf].page_count);
+  const std::span<const PageId> pages = give_up_tail(leaf, count, ResidencyCause::Evicted);
+  end_descent(leaf, parent);
+  return pages;
+}
+
+// The leaf that the next pages are to come from, or kNoRun.
+std::uint32_t PrefixTree::next_victim_leaf() {
   std::uint32_t run = soft_.front();
   if (const std::optional<RunId> victim = policy_.next_victim()) run = victim->value;
-  if (run == kNoRun) return {};
+  if (run == kNoRun) return kNoRun;
   QUIRE_CHECK(run < fresh_run_ && runs_[run].is_live && runs_[run].pins == 0 && !is_root(run),
               "the policy named a run that is not idle");
   // Everything below an idle run is idle too. A policy that names the top of a long path again and again should not
@@ -643,12 +782,14 @@ std::span<const PageId> PrefixTree::evict_from_next_victim(std::uint32_t page_co
   const std::uint32_t victim = run;
   const bool goes_on = descent_.victim == victim && descent_.version == version_;
   const std::uint32_t leaf = least_recent_leaf(goes_on ? descent_.reached : victim);
-  const std::uint32_t parent = runs_[leaf].parent;
-  const std::uint32_t count =
-      config_.whole_runs ? runs_[leaf].page_count : std::min(page_count_max, runs_[leaf].page_count);
-  const std::span<const PageId> pages = give_up_tail(leaf, count, ResidencyCause::Evicted);
-  descent_ = {.victim = victim, .reached = runs_[leaf].is_live ? leaf : parent, .version = version_};
-  return pages;
+  descent_ = {.victim = victim, .reached = leaf, .version = version_};
+  return leaf;
+}
+
+// Pages were taken from the leaf that next_victim_leaf() named, or all of it.
+void PrefixTree::end_descent(std::uint32_t leaf, std::uint32_t parent) {
+  descent_.reached = runs_[leaf].is_live && is_resident(leaf) ? leaf : parent;
+  descent_.version = version_;
 }
 
 // Takes the last `page_count` pages from a childless idle run, and the run itself with its last page.
@@ -667,28 +808,43 @@ std::span<const PageId> PrefixTree::give_up_tail(std::uint32_t run, std::uint32_
   }
   std::memcpy(given_up_.data(), storage_.pages(victim) + pages_left, page_count * sizeof(PageId));
   record(run, victim.first_page + pages_left, page_count, cause);
-  (victim.soft_pins > 0 ? soft_pages_ : idle_pages_) -= page_count;
+  if (victim.leaving != Leaving::No) {
+    (victim.leaving == Leaving::Left ? left_pages_ : leaving_pages_) -= page_count;
+  } else {
+    (victim.soft_pins > 0 ? soft_pages_ : idle_pages_) -= page_count;
+  }
+  if (has_host()) {
+    for (std::uint32_t i = 0; i < page_count; ++i) drop_copy(given_up_[i], cause);
+  }
   victim.page_count = pages_left;
   const PageChange lost{.page_count = page_count,
                         .pages_left = pages_left,
                         .fingerprints = cause == ResidencyCause::Evicted
                                             ? fingerprints_of(std::span(given_up_).first(page_count))
                                             : std::span<const PageFingerprint>{}};
+  note_lost(lost.fingerprints, Tier::Device, cause);
   if (pages_left == 0) {
+    if (victim.leaving != Leaving::No) leaving_.remove(run);
     remove_run(run, lost);
   } else {
     if (victim.extra_keys != kNoExtraKey) {
       extra_keys_.trim(victim.extra_keys, (victim.first_page + pages_left) * config_.page_tokens);
     }
     storage_.shrink(run);
-    policy_.on_trim(RunId{run}, lost);
+    if (victim.leaving == Leaving::No) policy_.on_trim(RunId{run}, lost);
   }
   return std::span(given_up_).first(page_count);
 }
 
-void PrefixTree::record(std::uint32_t run, std::uint32_t first_page, std::uint32_t page_count, ResidencyCause cause) {
+void PrefixTree::note_lost(std::span<const PageFingerprint> pages, Tier tier, ResidencyCause cause) {
+  if (lost_ == nullptr) return;
+  for (const PageFingerprint page : pages) lost_->note(page, tier, cause == ResidencyCause::Failed);
+}
+
+void PrefixTree::record(std::uint32_t run, std::uint32_t first_page, std::uint32_t page_count, ResidencyCause cause,
+                        Tier tier) {
   if (log_ == nullptr) return;
-  log_->append({.run = RunId{run}, .first_page = first_page, .page_count = page_count, .cause = cause});
+  log_->append({.run = RunId{run}, .first_page = first_page, .page_count = page_count, .tier = tier, .cause = cause});
 }
 
 // Observers
@@ -721,7 +877,7 @@ std::uint32_t PrefixTree::deepest_first(std::uint32_t run) const {
 }
 
 std::uint32_t PrefixTree::least_recent_leaf(std::uint32_t run) const {
-  while (runs_[run].last_child != kNoRun) run = runs_[run].last_child;
+  while (last_resident(run) != kNoRun) run = last_resident(run);
   return run;
 }
 

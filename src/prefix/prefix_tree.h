@@ -14,6 +14,12 @@
 // The tree decides about pages but never touches a pool: what it gives up it hands to the caller. Nothing recurses, and
 // nothing allocates after create() but grow().
 //
+// With a host tier, a run is on the device or on the host, as a whole, and whatever is on the device hangs below what
+// is: a path begins with device runs and goes on with host runs. A device page may have a copy on the host besides. A
+// run leaves the device in two ways: evict() turns pages with copies into a host run and drops those without; and, for
+// those who write pages out before they give them up, start_leaving() names runs to be copied, which evict() takes
+// first, in the same order, once they are. A run that is leaving and gets pinned stays.
+//
 // single-threaded
 #pragma once
 
@@ -27,6 +33,7 @@
 #include "base/lazy_array.h"
 #include "base/residency_log.h"
 #include "prefix/extra_key_lists.h"
+#include "prefix/lost_pages.h"
 #include "prefix/run.h"
 #include "prefix/run_storage.h"
 #include "quire/introspect.h"
@@ -38,8 +45,9 @@ namespace quire {
 
 struct PrefixTreeConfig {
   std::uint32_t page_tokens = 16;
-  std::uint32_t page_count_max = 0;  ///< pages the tree may hold at once
-  std::uint32_t root_count_max = 1;  ///< key spaces at once
+  std::uint32_t page_count_max = 0;       ///< device pages the tree may hold at once
+  std::uint32_t host_page_count_max = 0;  ///< 0: no host tier. Host page ids lie in [1, this].
+  std::uint32_t root_count_max = 1;       ///< key spaces at once
   /// Evict whole runs, and never grow one in place: the node-granular form of other radix caches. It may give up more
   /// pages than asked for.
   bool whole_runs = false;
@@ -62,9 +70,12 @@ class PrefixTree {
 
   /// A prefix that the tree holds. Good until the tree changes.
   struct Match {
-    RunId run;                       ///< where it ends; the root when nothing matched
-    std::uint32_t pages_in_run = 0;  ///< how many pages of that run belong to it
-    std::uint32_t page_count = 0;    ///< whole pages, from the root on
+    RunId run;                            ///< where it ends on the device; the root when nothing matched
+    std::uint32_t pages_in_run = 0;       ///< how many pages of that run belong to it
+    std::uint32_t page_count = 0;         ///< whole pages on the device, from the root on
+    RunId host_run;                       ///< where it ends on the host, when host_page_count > 0
+    std::uint32_t host_pages_in_run = 0;  ///< how many pages of that run belong to it
+    std::uint32_t host_page_count = 0;    ///< whole pages that follow on the host
     /// Best effort: a page whose first `partial_tokens` tokens continue the prefix (0: none was found).
     RunId partial_run;
     std::uint32_t partial_page = 0;  ///< index within partial_run
@@ -124,9 +135,11 @@ class PrefixTree {
     std::uint32_t generation_ = 0;
   };
 
-  /// `policy` and `log` outlive the tree; `log` may be null.
+  /// All outlive the tree; `log` may be null. `host_policy` orders host runs, where there is a host tier. `lost` hears
+  /// of evicted pages, if given.
   [[nodiscard]] static Result<std::unique_ptr<PrefixTree>> create(const PrefixTreeConfig& config, Policy& policy,
-                                                                  ResidencyLog* log);
+                                                                  ResidencyLog* log, Policy* host_policy = nullptr,
+                                                                  LostPages* lost = nullptr);
   PrefixTree(const PrefixTree&) = delete;
   PrefixTree& operator=(const PrefixTree&) = delete;
   ~PrefixTree() = default;
@@ -156,7 +169,9 @@ class PrefixTree {
   [[nodiscard]] Pin pin_partial(const Match& match);
   /// Pins all of a run that is in the tree, without splitting it and without counting as a use.
   [[nodiscard]] Pin pin_run(RunId run);
-  /// Asks that the matched whole pages be evicted last.
+  /// Pins the matched pages of both tiers, and counts as a use of their runs.
+  [[nodiscard]] Pin pin_all(const Match& match, const Retention& retention = {});
+  /// Asks that the matched whole device pages be evicted last.
   [[nodiscard]] SoftPin soft_pin(const Match& match);
   /// A second pin on the same path.
   [[nodiscard]] Pin clone(const Pin& pin);
@@ -195,30 +210,109 @@ class PrefixTree {
     }
     return evicted;
   }
-  /// Gives up every idle page below `root`; pinned ones stay.
+  /// Gives up every idle page below `root`; pinned ones stay. Returns how many device pages.
   template <typename Sink>
   std::uint32_t evict_all(RunId root, ResidencyCause cause, Sink&& sink) {
     std::uint32_t evicted = 0;
     for (std::uint32_t run = deepest_first(root.value); run != root.value;) {
       const std::uint32_t next = next_in_postorder(run);
       if (runs_[run].pins == 0) {
-        const std::span<const PageId> pages = give_up_tail(run, runs_[run].page_count, cause);
-        evicted += static_cast<std::uint32_t>(pages.size());
-        sink(pages);
+        if (runs_[run].is_on_host) {
+          give_up_host_tail(run, runs_[run].page_count, cause);
+        } else {
+          const std::span<const PageId> pages = give_up_tail(run, runs_[run].page_count, cause);
+          evicted += static_cast<std::uint32_t>(pages.size());
+          sink(pages);
+        }
       }
       run = next;
     }
     return evicted;
   }
 
+  // The host tier. Pages that the host has lost are handed over by take_freed_host().
+
+  /// Makes a pinned host run a device run. Its host pages become copies of these device pages.
+  void promote(RunId run, std::span<const PageId> device_pages,
+               const Sealing& sealing = {.cause = ResidencyCause::Loaded, .retention = {}});
+  /// Names the run that evict() would come to next, or part of it: at most `page_count_max` pages, and leaves it in the
+  /// tree as one that is leaving. None when nothing is evictable.
+  [[nodiscard]] RunId start_leaving(std::uint32_t page_count_max);
+  /// Moves runs that are leaving, oldest first, to those that evict() takes, until one has pages on their way to the
+  /// host.
+  void end_leaving();
+  /// Gives up so many host pages: copies that were first in line, then the ends of host runs in the order of the host's
+  /// policy, then other copies. Returns how many.
+  std::uint32_t evict_host(std::uint32_t page_count);
+  /// Gives up a host run that nobody pins, with everything below it.
+  void drop_host_run(RunId run, ResidencyCause cause);
+  template <typename Sink>
+  void take_freed_host(Sink&& sink) {
+    for (std::uint32_t i = 0; i < freed_host_count_; ++i) sink(freed_host_[i]);
+    freed_host_count_ = 0;
+  }
+
+  /// Whether and where a device page of the tree has a copy on the host.
+  enum class Copy : std::uint8_t {
+    None,
+    Wanted,   ///< in the queue of next_wanted()
+    Storing,  ///< on its way
+    Ready,
+  };
+  struct HostCopy {
+    Copy state = Copy::None;
+    bool is_held = false;  // its run is leaving: the copy is to be all that remains
+    PageId host_page;
+  };
+  [[nodiscard]] HostCopy copy_of(PageId device_page) const { return copies_[device_page.value]; }
+  /// Queues a page without a copy.
+  void want_copy(PageId device_page);
+  /// The page that has waited longest for a copy, or none.
+  [[nodiscard]] PageId next_wanted() const;
+  void start_copy(PageId device_page, PageId host_page);
+  /// The copy has arrived. `goes_first`: it is given up before host runs are.
+  void end_copy(PageId device_page, bool goes_first);
+  /// The copy will not come, or is no longer wanted.
+  void forget_copy(PageId device_page);
+
+  [[nodiscard]] bool is_on_host(RunId run) const { return runs_[run.value].is_on_host; }
+  [[nodiscard]] bool is_leaving(RunId run) const { return runs_[run.value].leaving != Leaving::No; }
+  /// How many leading pages of a pinned path are on the device.
+  [[nodiscard]] std::uint32_t device_pages(const Pin& pin) const;
+  /// The highest host run of a pinned path, or none.
+  [[nodiscard]] RunId first_host_run(const Pin& pin) const;
+  /// What a caller remembers about a run with a host tier; 0 at first. A split copies it.
+  [[nodiscard]] std::uint32_t& mark(RunId run) { return tiers_[run.value].mark; }
+  [[nodiscard]] std::uint32_t mark(RunId run) const { return tiers_[run.value].mark; }
+  /// How often pin() has used the run.
+  [[nodiscard]] std::uint32_t use_count(RunId run) const { return tiers_[run.value].use_count; }
+  [[nodiscard]] std::span<const PageId> pages(RunId run) const {
+    return {storage_.pages(runs_[run.value]), runs_[run.value].page_count};
+  }
+  /// The hash of a device or host page of the tree and of everything before it in its path.
+  [[nodiscard]] PageFingerprint fingerprint(PageId page, Tier tier) const {
+    return tier == Tier::Device ? fingerprints_[page.value] : host_fingerprints_[page.value];
+  }
+  /// That of the last page of a match, or of its root: what next_fingerprint() goes on from.
+  [[nodiscard]] PageFingerprint fingerprint_before(const Match& match) const;
+  /// That of the key's page `page`, which follows the page whose fingerprint is `before`.
+  [[nodiscard]] PageFingerprint next_fingerprint(PageFingerprint before, const Key& key, std::uint32_t page) const;
+
   // Observers.
 
   [[nodiscard]] std::uint32_t page_tokens() const { return config_.page_tokens; }
-  /// Pages that evict() can give up: idle ones, softly pinned or not.
-  [[nodiscard]] std::uint32_t evictable_pages() const { return idle_pages_ + soft_pages_; }
+  /// Pages that evict() can give up: idle ones, softly pinned or not, and those that have left but for evict().
+  [[nodiscard]] std::uint32_t evictable_pages() const { return idle_pages_ + soft_pages_ + left_pages_; }
+  [[nodiscard]] std::uint32_t leaving_pages() const { return leaving_pages_; }  ///< not yet evictable
+  [[nodiscard]] std::uint32_t left_pages() const { return left_pages_; }        ///< evict() takes them first
+  [[nodiscard]] std::uint32_t host_idle_pages() const { return host_idle_pages_; }
+  [[nodiscard]] std::uint32_t host_pinned_pages() const { return host_pinned_pages_; }
+  [[nodiscard]] std::uint32_t copy_count() const { return ready_copy_count_; }  ///< device pages with a copy
+  [[nodiscard]] std::uint32_t wanted_count() const { return wanted_count_; }
+  [[nodiscard]] std::uint32_t storing_count() const { return storing_count_; }
   [[nodiscard]] std::uint32_t soft_pinned_pages() const { return soft_pages_; }
   [[nodiscard]] std::uint32_t pinned_pages() const { return pinned_pages_; }
-  [[nodiscard]] std::uint32_t page_count() const { return evictable_pages() + pinned_pages_; }
+  [[nodiscard]] std::uint32_t page_count() const { return evictable_pages() + leaving_pages_ + pinned_pages_; }
   [[nodiscard]] std::uint32_t run_count() const { return run_count_; }                    ///< roots not counted
   [[nodiscard]] RunId parent(RunId run) const { return RunId{runs_[run.value].parent}; }  ///< none for a root
   [[nodiscard]] const RunStorage& storage() const { return storage_; }
@@ -249,14 +343,25 @@ class PrefixTree {
  private:
   friend struct PrefixTreePeer;
 
-  explicit PrefixTree(const PrefixTreeConfig& config, Policy& policy, ResidencyLog* log)
-      : config_(config), policy_(policy), log_(log) {}
+  // What only trees with a host tier know about a run.
+  struct RunTier {
+    std::uint32_t last_resident_child;  // children stand: those on the device and not leaving, then the others
+    std::uint32_t mark;
+    std::uint32_t use_count;
+  };
+  // Lists of device pages, each in at most one.
+  enum PageList : std::uint32_t { kFirstCopies, kOtherCopies, kWantedCopies, kPageListCount };
+
+  explicit PrefixTree(const PrefixTreeConfig& config, Policy& policy, ResidencyLog* log, Policy* host_policy,
+                      LostPages* lost)
+      : config_(config), policy_(policy), log_(log), host_policy_(host_policy), lost_(lost) {}
 
   // Paths.
   [[nodiscard]] std::uint32_t run_on_path(const Pin& pin, std::uint32_t page) const;
   [[nodiscard]] std::uint32_t find_child(std::uint32_t parent, const Key& key, std::uint32_t first_page) const;
   [[nodiscard]] std::uint32_t matching_pages(std::uint32_t run, const Key& key, std::uint32_t first_page,
                                              std::uint32_t page_count_max) const;
+  void match_on_host(const Key& key, std::uint32_t child, std::uint32_t pages_asked, Match& match) const;
   void find_partial(const Key& key, Match& match) const;
   [[nodiscard]] std::uint32_t common_tokens_in_page(std::uint32_t run, std::uint32_t page, const Key& key,
                                                     std::uint32_t position) const;
@@ -278,33 +383,68 @@ class PrefixTree {
   [[nodiscard]] std::span<const PageFingerprint> make_fingerprints(std::uint32_t run, const Key& key,
                                                                    std::span<const PageId> pages);
   [[nodiscard]] std::span<const PageFingerprint> fingerprints_of(std::span<const PageId> pages);
+  [[nodiscard]] PageFingerprint root_fingerprint(std::uint32_t root) const;
+  void tell_leaf(std::uint32_t parent, std::uint32_t gone);
   void link_child(std::uint32_t parent, std::uint32_t child);
   void unlink_child(std::uint32_t child);
   [[nodiscard]] std::uint32_t& link_before(std::uint32_t child);
   [[nodiscard]] std::uint32_t& link_behind(std::uint32_t child);
   void move_to_front(std::uint32_t child);
+  void link_absent(std::uint32_t parent, std::uint32_t child);
+  [[nodiscard]] bool is_resident(std::uint32_t run) const {
+    return !runs_[run].is_on_host && runs_[run].leaving == Leaving::No;
+  }
+  /// The least recently used of the children that policies hear of.
+  [[nodiscard]] std::uint32_t last_resident(std::uint32_t run) const {
+    return has_host() ? tiers_[run].last_resident_child : runs_[run].last_child;
+  }
   void add_to_bucket(std::uint32_t run);
   void remove_from_bucket(std::uint32_t run);
   [[nodiscard]] std::uint32_t key_hash(std::uint32_t parent, const TokenId* tokens, std::uint64_t extra) const;
   [[nodiscard]] std::uint32_t key_hash_of(std::uint32_t run) const;
 
   // Pins.
+  [[nodiscard]] Pin pin_and_use(std::uint32_t run, const Retention& retention);
   void add_pin(std::uint32_t run);
   void remove_pin(RunId run);
+  void move_pin(Pin& pin, std::uint32_t run);
   void remove_soft_pin(RunId run, std::uint32_t generation);
   void drop_soft(std::uint32_t run);
   void enter_idle(std::uint32_t run);
   void leave_idle(std::uint32_t run);
   [[nodiscard]] bool is_root(std::uint32_t run) const { return runs_[run].parent == kNoRun; }
 
+  // The host tier.
+  [[nodiscard]] bool has_host() const { return host_policy_ != nullptr; }
+  [[nodiscard]] Policy& policy_of(std::uint32_t run) { return runs_[run].is_on_host ? *host_policy_ : policy_; }
+  [[nodiscard]] std::span<const PageId> evict_to_host(std::uint32_t page_count_max);
+  [[nodiscard]] std::span<const PageId> demote(std::uint32_t run, std::uint32_t page_count);
+  void become_absent(std::uint32_t run);
+  void become_resident(std::uint32_t run);
+  void stop_leaving(std::uint32_t run);
+  void drop_below(std::uint32_t run, ResidencyCause cause);
+  void give_up_host_tail(std::uint32_t run, std::uint32_t page_count, ResidencyCause cause);
+  void free_host(PageId host_page) { freed_host_[freed_host_count_++] = host_page; }
+  [[nodiscard]] bool take_copy(PageList list);
+  [[nodiscard]] std::uint32_t least_recent_host_leaf(std::uint32_t run) const;
+  [[nodiscard]] std::uint32_t next_victim_leaf();
+  void end_descent(std::uint32_t leaf, std::uint32_t parent);
+  void end_soft_pins(std::uint32_t run);
+  void drop_copy(PageId device_page, ResidencyCause cause);
+  [[nodiscard]] Status check_tiers() const;
+
   // Eviction.
   [[nodiscard]] std::span<const PageId> evict_from_next_victim(std::uint32_t page_count_max);
   [[nodiscard]] std::span<const PageId> give_up_tail(std::uint32_t run, std::uint32_t page_count, ResidencyCause cause);
-  void record(std::uint32_t run, std::uint32_t first_page, std::uint32_t page_count, ResidencyCause cause);
+  void note_lost(std::span<const PageFingerprint> pages, Tier tier, ResidencyCause cause);
+  void record(std::uint32_t run, std::uint32_t first_page, std::uint32_t page_count, ResidencyCause cause,
+              Tier tier = Tier::Device);
 
   PrefixTreeConfig config_;
   Policy& policy_;
   ResidencyLog* log_;
+  Policy* host_policy_;  // null: no host tier
+  LostPages* lost_;
 
   LazyArray<Run> runs_;
   LazyArray<std::uint32_t> buckets_;  // the child table: run + 1, so that untouched memory is empty
@@ -317,6 +457,22 @@ class PrefixTree {
   bool wants_fingerprints_ = false;
   LazyArray<PageFingerprint> fingerprints_;
   std::vector<PageFingerprint> told_fingerprints_;
+
+  // With a host tier only.
+  LazyArray<RunTier> tiers_;
+  IndexLists leaving_;          // list 0: to be copied, list 1: evict() takes them; both oldest first
+  LazyArray<HostCopy> copies_;  // by device page
+  IndexLists page_lists_;       // device pages by PageList
+  LazyArray<PageId> freed_host_;
+  std::uint32_t freed_host_count_ = 0;
+  LazyArray<PageFingerprint> host_fingerprints_;  // by host page
+  std::uint32_t leaving_pages_ = 0;
+  std::uint32_t left_pages_ = 0;
+  std::uint32_t host_idle_pages_ = 0;
+  std::uint32_t host_pinned_pages_ = 0;
+  std::uint32_t ready_copy_count_ = 0;
+  std::uint32_t wanted_count_ = 0;
+  std::uint32_t storing_count_ = 0;
 
   std::uint32_t first_free_run_ = kNoRun;
   std::uint32_t fresh_run_ = 0;

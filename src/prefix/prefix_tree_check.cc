@@ -11,6 +11,9 @@ namespace quire {
 
 namespace {
 
+// Tells host pages from device pages of the same id.
+constexpr std::uint64_t kHostBit = 1ULL << 32U;
+
 auto broken(const char* rule, std::uint32_t run) {
   return fail(ErrorCode::Corrupt, "prefix tree: " + std::string(rule) + " (run " + std::to_string(run) + ")");
 }
@@ -27,7 +30,7 @@ Status PrefixTree::check_invariants() const {
   std::uint64_t idle_pages = 0;
   std::uint64_t soft_pages = 0;
   std::uint64_t pinned_pages = 0;
-  std::unordered_set<std::uint32_t> pages_seen;
+  std::unordered_set<std::uint64_t> pages_seen;
 
   for (std::uint32_t i = 0; i < fresh_run_; ++i) {
     const Run& run = runs_[i];
@@ -91,8 +94,10 @@ Status PrefixTree::check_invariants() const {
     }
 
     for (std::uint32_t p = 0; p < run.page_count; ++p) {
-      if (!pages_seen.insert(storage_.pages(run)[p].value).second) return broken("a page is in the tree twice", i);
+      const std::uint64_t page = storage_.pages(run)[p].value | (run.is_on_host ? kHostBit : 0);
+      if (!pages_seen.insert(page).second) return broken("a page is in the tree twice", i);
     }
+    if (run.is_on_host || run.leaving != Leaving::No) continue;  // check_tiers() looks at those
     if (run.pins > 0) {
       pinned_pages += run.page_count;
       if (soft_.contains(i)) return broken("a pinned run is in the soft pins' order", i);
@@ -124,7 +129,86 @@ Status PrefixTree::check_invariants() const {
     ++free_runs;
   }
   if (free_runs + live_runs + live_roots != fresh_run_) return broken("a run is neither live nor free", free_runs);
+  if (has_host()) QUIRE_TRY(check_tiers());
   return storage_.check_invariants();
+}
+
+Status PrefixTree::check_tiers() const {
+  std::uint64_t host_idle = 0;
+  std::uint64_t host_pinned = 0;
+  std::uint64_t leaving = 0;
+  std::uint64_t left = 0;
+  std::uint32_t leaving_runs = 0;
+  std::uint32_t host_idle_runs = 0;
+  std::uint32_t copies = 0;
+  std::uint32_t wanted = 0;
+  std::uint32_t storing = 0;
+  std::uint32_t listed = 0;
+  std::unordered_set<std::uint64_t> host_pages;
+  for (std::uint32_t i = 0; i < fresh_run_; ++i) {
+    const Run& run = runs_[i];
+    if (!run.is_live) continue;
+    std::uint32_t last_resident_child = kNoRun;
+    bool has_absent = false;
+    for (std::uint32_t child = run.first_child; child != kNoRun; child = runs_[child].next_sibling) {
+      if (!is_resident(child)) {
+        has_absent = true;
+        continue;
+      }
+      if (has_absent) return broken("a child on the device stands behind one that is not", child);
+      last_resident_child = child;
+    }
+    if (tiers_[i].last_resident_child != last_resident_child) {
+      return broken("a run's last child on the device is not the last", i);
+    }
+    if (is_root(i)) continue;
+    const Run& parent = runs_[run.parent];
+    if (parent.is_on_host && !run.is_on_host) return broken("a device run hangs below a host run", i);
+    if (parent.leaving != Leaving::No && is_resident(i)) return broken("a run stays whose parent leaves", i);
+    if (parent.leaving == Leaving::Left && run.leaving == Leaving::Copying) {
+      return broken("a run has left before its child", i);
+    }
+    if (leaving_.contains(i) != (run.leaving != Leaving::No)) return broken("the order of leaving runs is wrong", i);
+    if (run.leaving != Leaving::No) {
+      if (run.is_on_host || run.pins > 0 || run.soft_pins > 0) return broken("a run leaves that cannot", i);
+      (run.leaving == Leaving::Left ? left : leaving) += run.page_count;
+      ++leaving_runs;
+    }
+    if (run.is_on_host) {
+      if (run.soft_pins > 0) return broken("a host run is softly pinned", i);
+      (run.pins > 0 ? host_pinned : host_idle) += run.page_count;
+      host_idle_runs += run.pins == 0 ? 1 : 0;
+      for (const PageId page : pages(RunId{i})) {
+        if (!host_pages.insert(page.value).second) return broken("a host page is held twice", i);
+      }
+      continue;
+    }
+    for (const PageId page : pages(RunId{i})) {
+      const HostCopy& copy = copies_[page.value];
+      if (copy.is_held != (run.leaving != Leaving::No)) return broken("a copy is held for a run that stays", i);
+      const bool is_listed = copy.state == Copy::Wanted || (copy.state == Copy::Ready && run.leaving == Leaving::No);
+      if (page_lists_.contains(page.value) != is_listed) return broken("a page is in the wrong list of copies", i);
+      listed += is_listed ? 1 : 0;
+      copies += copy.state == Copy::Ready ? 1 : 0;
+      wanted += copy.state == Copy::Wanted ? 1 : 0;
+      storing += copy.state == Copy::Storing ? 1 : 0;
+      if (copy.state != Copy::Ready && copy.state != Copy::Storing) continue;
+      if (!host_pages.insert(copy.host_page.value).second) return broken("a host page is held twice", i);
+    }
+  }
+  if (host_idle != host_idle_pages_) return broken("the count of idle host pages is wrong", host_idle_pages_);
+  if (host_pinned != host_pinned_pages_) return broken("the count of pinned host pages is wrong", host_pinned_pages_);
+  if (leaving != leaving_pages_) return broken("the count of leaving pages is wrong", leaving_pages_);
+  if (left != left_pages_) return broken("the count of pages that have left is wrong", left_pages_);
+  if (leaving_runs != leaving_.size()) return broken("a leaving run is gone", leaving_runs);
+  if (host_idle_runs != host_policy_->idle_run_count()) {
+    return broken("the host policy's order is not the idle host runs", host_idle_runs);
+  }
+  if (copies != ready_copy_count_) return broken("the count of copies is wrong", ready_copy_count_);
+  if (wanted != wanted_count_) return broken("the count of wanted copies is wrong", wanted_count_);
+  if (storing != storing_count_) return broken("the count of copies on their way is wrong", storing_count_);
+  if (listed != page_lists_.size()) return broken("a page that left the tree is in a list of copies", listed);
+  return {};
 }
 
 }  // namespace quire

@@ -11,6 +11,13 @@ namespace quire {
 inline constexpr std::uint32_t kNoRun = UINT32_MAX;
 inline constexpr std::uint32_t kNoExtraKey = UINT32_MAX;
 
+/// A device run that is to be given up.
+enum class Leaving : std::uint8_t {
+  No,
+  Copying,  // until its pages are copied
+  Left,     // by the next evict()
+};
+
 struct alignas(64) Run {
   std::uint32_t parent;  // kNoRun for a root; of a free run: the next free one
   std::uint32_t first_child;
@@ -32,6 +39,8 @@ struct alignas(64) Run {
   std::uint32_t root;        // the root of its path
   std::uint8_t size_class;   // of its block
   bool is_live;
+  bool is_on_host;  // its pages are host pages; else device pages
+  Leaving leaving;
 };
 static_assert(sizeof(Run) == 64, "a run is one cache line");
 

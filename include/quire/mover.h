@@ -1,0 +1,101 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// Mover: copies pages between device memory that the processor can reach and a host tier of its own. It decides
+// nothing: TransferPlans in, Completions out. A Cache with a host tier makes one by itself; open one where plans go to
+// several ranks, or to another process.
+//
+//     mover->try_submit(plan)       a plan is copied into the queue of its direction; full is an answer
+//     mover->poll(completions)      what has ended since; event_fd() becomes readable when there is something
+//     mover->wait(id, band, ns)     for an engine that begins before all layers are there
+//
+// Host pages are page-first records in one region. Each has a generation, a name tag and a checksum, which are written
+// with the bytes and verified when they are loaded: a page that is not what the plan says is reported, never delivered
+// as good.
+//
+// thread-safe. Destroying it cancels what is queued, waits for the pages being copied, and reports nothing more.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <span>
+#include <string>
+
+#include "quire/layout.h"
+#include "quire/result.h"
+#include "quire/transfer.h"
+#include "quire/types.h"
+
+namespace quire {
+
+/// What the host region should lie in. What the system refuses is done without, and told by HostRegionStatus.
+struct HostRegionConfig {
+  bool huge_pages = true;
+  std::optional<std::uint32_t> numa_node;  ///< unset: wherever the system puts it
+  bool lock_memory = false;                ///< never swapped out; all of it is taken at once
+};
+
+/// What the host region lies in.
+struct HostRegionStatus {
+  bool has_huge_pages = false;
+  bool is_on_numa_node = false;  ///< on the one that was asked for
+  bool is_locked = false;
+  std::string refusals;  ///< what was asked for and refused, and why; empty when nothing was
+};
+
+struct MoverConfig {
+  const PoolGeometry* device_geometry = nullptr;  ///< copied by open()
+  std::byte* device_memory = nullptr;
+  std::uint32_t host_page_count = 0;  ///< ids lie in [1, host_page_count]
+  HostRegionConfig host_region;
+  bool checksums = true;
+  std::uint32_t load_thread_count = 1;
+  std::uint32_t store_thread_count = 1;
+  std::uint32_t queue_depth_max = 256;     ///< plans waiting in each direction
+  std::uint32_t transfer_pages_max = 256;  ///< pages of one plan
+  std::uint16_t rank = 0;                  ///< written into completions
+
+  [[nodiscard]] Status validate() const;
+};
+
+class Mover {
+ public:
+  [[nodiscard]] static Result<std::unique_ptr<Mover>> open(const MoverConfig& config);
+  ~Mover();
+  Mover(const Mover&) = delete;
+  Mover& operator=(const Mover&) = delete;
+
+  /// Queues a plan; its pages are copied. False when the queue of its direction is full, or as long as completions are
+  /// not polled. An error for pages outside the pools, more pages than transfer_pages_max, bands without layers, and an
+  /// id that is queued or running.
+  [[nodiscard]] Result<bool> try_submit(const TransferPlan& plan);
+  /// Ends a transfer early: its completion says Cancelled, unless it was done by then. False for one that is over,
+  /// unknown, or was cancelled before.
+  bool cancel(TransferId id);
+  /// Completions since the last call, oldest first, as many as fit.
+  [[nodiscard]] std::span<Completion> poll(std::span<Completion> out);
+  /// Becomes readable when there is something to poll(); an eventfd, read by poll().
+  [[nodiscard]] int event_fd() const;
+  /// Waits until band `band` of a transfer is on the device, at most timeout_ns. Its checksums are only known at the
+  /// end of its last band. A transfer that is over answers from a short memory; one that is unknown is an error, and so
+  /// is a band that it does not have.
+  [[nodiscard]] Result<TransferOutcome> wait(TransferId id, std::uint32_t band, TimeNs timeout_ns);
+
+  /// Finishes what is being copied and starts nothing more until resume(). Blocks for as long.
+  void pause();
+  void resume();
+
+  [[nodiscard]] HostRegionStatus host_region() const;
+  /// Gives the memory of the host region back to the system: every host page is forgotten. The queues must be empty.
+  [[nodiscard]] Status forget_host_pages();
+  /// Where device pages lie from now on, as after a resize. The queues must be empty.
+  [[nodiscard]] Status set_device(const PoolGeometry& geometry, std::byte* memory);
+
+ private:
+  struct Impl;
+  explicit Mover(std::unique_ptr<Impl> impl);
+  std::unique_ptr<Impl> impl_;
+};
+
+}  // namespace quire
