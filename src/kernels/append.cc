@@ -25,24 +25,25 @@ void append_with(CopyRows copy_rows, const AppendParams& params) {
   std::byte* const layer = params.pool + (params.layer_index * strides.layer) + pieces.offset;
   const std::uint64_t page_tokens = page.options().page_tokens;
   const std::uint64_t slot_count = params.geometry->page_count() * page_tokens;
-  RowList rows(copy_rows, pieces.token_bytes);
+  RowList rows(copy_rows, {.row_bytes = pieces.token_bytes,
+                           .bundle_rows = pieces.count,
+                           .target_stride = pieces.stride,
+                           .source_stride = pieces.token_bytes});
   for (std::size_t i = 0; i < params.slots.size(); ++i) {
     if (params.slots[i] == kNoSlot) continue;
     const auto slot = static_cast<std::uint64_t>(params.slots[i]);  // a negative one becomes too large
     QUIRE_CHECK(slot < slot_count, "appending at a slot that the pool does not have");
-    std::byte* target = layer + (slot / page_tokens * strides.page) + (slot % page_tokens * pieces.token_bytes);
-    const std::byte* source = params.source + (i * source_token_bytes);
-    for (std::uint64_t piece = 0; piece < pieces.count; ++piece) {
-      rows.add({.target = target, .source = source});
-      target += pieces.stride;
-      source += pieces.token_bytes;
-    }
+    std::byte* const target = layer + (slot / page_tokens * strides.page) + (slot % page_tokens * pieces.token_bytes);
+    rows.add({.target = target, .source = params.source + (i * source_token_bytes)});
   }
   rows.flush();
 }
 
+// Through the caches also when the pool is far larger. Stores around them reach memcpy's speed in any head order, but
+// attention reads these rows next, and the two together take no less time (append_then_read in
+// bench/micro/host_kernels.cc).
 void append_on_host(const AppendParams& params) {
-  append_with(best_copy_rows(), params);
+  append_with(best_copy_rows(Stores::Cached), params);
 }
 
 }  // namespace quire

@@ -14,26 +14,28 @@ namespace {
 
 // One row where a page is in one piece, else a row per layer.
 void copy_whole_page(CopyRows copy_rows, const PoolGeometry& geometry, const RowCopy& page) {
-  const bool is_one_piece = geometry.byte_layout() == ByteLayout::PageFirst;
-  const std::uint64_t row_count = is_one_piece ? 1 : geometry.page().layer_count();
-  RowList rows(copy_rows, is_one_piece ? geometry.page().page_bytes() : geometry.page().layer_bytes());
-  for (std::uint64_t i = 0; i < row_count; ++i) {
-    const std::uint64_t offset = i * geometry.strides().layer;
-    rows.add({.target = page.target + offset, .source = page.source + offset});
+  const std::uint64_t layer_stride = geometry.strides().layer;
+  if (geometry.byte_layout() == ByteLayout::PageFirst) {
+    copy_rows({&page, 1}, {.row_bytes = geometry.page().page_bytes()});
+  } else {
+    copy_rows({&page, 1}, {.row_bytes = geometry.page().layer_bytes(),
+                           .bundle_rows = geometry.page().layer_count(),
+                           .target_stride = layer_stride,
+                           .source_stride = layer_stride});
   }
-  rows.flush();
 }
 
 void copy_first_tokens(CopyRows copy_rows, const PoolGeometry& geometry, const RowCopy& page,
                        std::uint32_t token_count) {
   for (std::uint32_t component = 0; component < geometry.strides().component_count; ++component) {
     const Pieces pieces = pieces_of(geometry.page(), component);
-    RowList rows(copy_rows, pieces.token_bytes * token_count);
+    RowList rows(copy_rows, {.row_bytes = pieces.token_bytes * token_count,
+                             .bundle_rows = pieces.count,
+                             .target_stride = pieces.stride,
+                             .source_stride = pieces.stride});
     for (std::uint64_t layer = 0; layer < geometry.page().layer_count(); ++layer) {
-      std::uint64_t offset = (layer * geometry.strides().layer) + pieces.offset;
-      for (std::uint64_t piece = 0; piece < pieces.count; ++piece, offset += pieces.stride) {
-        rows.add({.target = page.target + offset, .source = page.source + offset});
-      }
+      const std::uint64_t offset = (layer * geometry.strides().layer) + pieces.offset;
+      rows.add({.target = page.target + offset, .source = page.source + offset});
     }
     rows.flush();
   }
@@ -59,8 +61,14 @@ void copy_pages_with(CopyRows copy_rows, const CopyPagesParams& params) {
   }
 }
 
+// Copies go through all layers, so that each layer's part is read after those of the layers before it, with their
+// weights and keys: a copy that fills most of a core's own cache is not there any more.
 void copy_pages_on_host(const CopyPagesParams& params) {
-  copy_pages_with(best_copy_rows(), params);
+  constexpr std::uint64_t kStreamedBytesMin = std::uint64_t{512} << 10U;
+  std::uint64_t token_count = 0;
+  for (const PageCopy& copy : params.copies) token_count += copy.token_count;
+  const std::uint64_t bytes = token_count * params.geometry->page().token_bytes();
+  copy_pages_with(best_copy_rows(bytes >= kStreamedBytesMin ? Stores::Streaming : Stores::Cached), params);
 }
 
 }  // namespace quire

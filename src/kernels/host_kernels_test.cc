@@ -82,8 +82,11 @@ struct NamedCopy {
 };
 
 std::vector<NamedCopy> copies_here() {
-  std::vector<NamedCopy> copies{{.name = "portable", .copy_rows = pick_copy_rows(InstructionSet::Portable)}};
-  if (is_available(InstructionSet::Avx2)) copies.push_back({"avx2", pick_copy_rows(InstructionSet::Avx2)});
+  std::vector<NamedCopy> copies{{"portable", pick_copy_rows(InstructionSet::Portable, Stores::Cached)}};
+  if (is_available(InstructionSet::Avx2)) {
+    copies.push_back({"avx2", pick_copy_rows(InstructionSet::Avx2, Stores::Cached)});
+    copies.push_back({"avx2, streaming", pick_copy_rows(InstructionSet::Avx2, Stores::Streaming)});
+  }
   return copies;
 }
 
@@ -242,7 +245,8 @@ TEST(CopyPagesOnHost, CopiesTheFirstTokensOfPagesAndNothingElse) {
       std::vector<std::byte> expected = pool;
       const std::vector<PageCopy> copies{{.source = PageId{4}, .target = PageId{1}, .token_count = token_count},
                                          {.source = PageId{3}, .target = PageId{3}, .token_count = token_count},
-                                         {.source = PageId{4}, .target = PageId{0}, .token_count = page_tokens}};
+                                         {.source = PageId{4}, .target = PageId{0}, .token_count = page_tokens},
+                                         {.source = PageId{1}, .target = PageId{2}, .token_count = token_count}};
       copy_pages_with(tested.copy_rows, {.geometry = &geometry, .pool = pool.data(), .copies = copies});
       for (const PageCopy& copy : copies) copy_page_naively(geometry, expected.data(), copy);
       EXPECT_TRUE(pool == expected) << token_count << " tokens";
@@ -270,7 +274,7 @@ TEST(MoveTokensOnHost, MovesInOrderAlsoWithinAPageAndOntoItself) {
 }
 
 TEST(HostKernels, DoTheSameOnTheBestCopyAsOnThePortableOne) {
-  const CopyRows portable = pick_copy_rows(InstructionSet::Portable);
+  const CopyRows portable = pick_copy_rows(InstructionSet::Portable, Stores::Cached);
   const PoolGeometry geometry = make_pool(shapes()[1], {.page_tokens = 16}, ByteLayout::LayerFirst);
   Random random(5);
   std::vector<std::byte> pool = random_bytes(random, geometry.pool_bytes());
@@ -330,9 +334,65 @@ TEST(CopyRowsTest, CopiesRowsOfAnyLengthAtAnyAddress) {
         rows.push_back({.target = target.data() + to, .source = source.data() + from});
         for (std::uint64_t byte = 0; byte < row_bytes; ++byte) expected[to + byte] = source[from + byte];
       }
-      copy.copy_rows(rows, row_bytes);
+      copy.copy_rows(rows, {.row_bytes = row_bytes});
       ASSERT_TRUE(target == expected) << copy.name << ", " << row_bytes << " bytes";
     }
+  }
+}
+
+// Long rows are copied in parts; the last part can be shorter than what is missing to the target's next line.
+TEST(CopyRowsTest, CopiesLongRowsOfOddLengthsToAnyAddress) {
+  Random random(7);
+  constexpr std::uint64_t kPartBytes = 8192;
+  constexpr std::uint64_t kSpaceBytes = (3 * kPartBytes) + 128;
+  const std::vector<std::byte> source = random_bytes(random, 2 * kSpaceBytes);
+  const std::vector<std::byte> before = random_bytes(random, 2 * kSpaceBytes);
+  for (const NamedCopy& copy : copies_here()) {
+    for (const std::uint64_t row_bytes : {kPartBytes - 1, kPartBytes, kPartBytes + 1, kPartBytes + 31, kPartBytes + 63,
+                                          kPartBytes + 100, (2 * kPartBytes) + 33, 3 * kPartBytes}) {
+      for (std::uint64_t to = 0; to < 64; ++to) {
+        const std::uint64_t from = random.below(64);
+        std::vector<std::byte> target = before;
+        std::vector<std::byte> expected = before;
+        std::vector<RowCopy> rows;
+        for (const std::uint64_t space : {kSpaceBytes, std::uint64_t{0}}) {
+          rows.push_back({.target = target.data() + space + to, .source = source.data() + space + from});
+          std::copy_n(source.data() + space + from, row_bytes, expected.data() + space + to);
+        }
+        copy.copy_rows(rows, {.row_bytes = row_bytes});
+        ASSERT_TRUE(target == expected) << copy.name << ", " << row_bytes << " bytes to " << to;
+      }
+    }
+  }
+}
+
+// Steps and copies so large that they are stored around the caches.
+TEST(HostKernels, DoTheSameWithMuchAsThePortableCopy) {
+  const Shape shape{.name = "keys and values",
+                    .layer_count = 8,
+                    .components = {{.name = "k", .heads = 8, .dim = 129}, {.name = "v", .heads = 8, .dim = 128}}};
+  const CopyRows portable = pick_copy_rows(InstructionSet::Portable, Stores::Cached);
+  Random random(8);
+  for (const HeadOrder head_order : {HeadOrder::Nhd, HeadOrder::Hnd}) {
+    const PoolGeometry geometry =
+        make_pool(shape, {.page_tokens = 64, .head_order = head_order}, ByteLayout::PageFirst);
+    std::vector<std::byte> pool(geometry.pool_bytes());
+    std::vector<std::byte> expected(geometry.pool_bytes());
+    const std::uint32_t slot_count = slot_count_of(geometry);
+    const std::vector<std::byte> source = random_bytes(random, slot_count * geometry.page().layer_bytes() / 64);
+    std::vector<std::int64_t> slots(slot_count);
+    for (std::uint32_t i = 0; i < slot_count; ++i) slots[i] = (std::int64_t{i} * 7) % slot_count;
+    AppendParams append{.geometry = &geometry, .layer_index = 5, .source = source.data(), .slots = slots};
+    append.pool = pool.data();
+    append_on_host(append);
+    append.pool = expected.data();
+    append_with(portable, append);
+    EXPECT_TRUE(pool == expected);
+    const std::vector<PageCopy> copies{{.source = PageId{2}, .target = PageId{1}, .token_count = 41},
+                                       {.source = PageId{1}, .target = PageId{4}, .token_count = 64}};
+    copy_pages_on_host({.geometry = &geometry, .pool = pool.data(), .copies = copies});
+    copy_pages_with(portable, {.geometry = &geometry, .pool = expected.data(), .copies = copies});
+    EXPECT_TRUE(pool == expected);
   }
 }
 

@@ -19,7 +19,10 @@ void move_tokens_with(CopyRows copy_rows, const MoveTokensParams& params) {
   const std::uint64_t slot_count = geometry.page_count() * page_tokens;
   for (std::uint32_t component = 0; component < strides.component_count; ++component) {
     const Pieces pieces = pieces_of(geometry.page(), component);
-    RowList rows(copy_rows, pieces.token_bytes);
+    RowList rows(copy_rows, {.row_bytes = pieces.token_bytes,
+                             .bundle_rows = pieces.count,
+                             .target_stride = pieces.stride,
+                             .source_stride = pieces.stride});
     for (const TokenMove& move : params.moves) {
       // A negative slot becomes too large.
       const auto source_slot = static_cast<std::uint64_t>(move.source_slot);
@@ -33,10 +36,8 @@ void move_tokens_with(CopyRows copy_rows, const MoveTokensParams& params) {
       const std::byte* const source = params.pool + offset_of(source_slot);
       std::byte* const target = params.pool + offset_of(target_slot);
       for (std::uint64_t layer = 0; layer < geometry.page().layer_count(); ++layer) {
-        for (std::uint64_t piece = 0; piece < pieces.count; ++piece) {
-          const std::uint64_t offset = (layer * strides.layer) + (piece * pieces.stride);
-          rows.add({.target = target + offset, .source = source + offset});
-        }
+        const std::uint64_t offset = layer * strides.layer;
+        rows.add({.target = target + offset, .source = source + offset});
       }
     }
     rows.flush();
@@ -44,7 +45,7 @@ void move_tokens_with(CopyRows copy_rows, const MoveTokensParams& params) {
 }
 
 void move_tokens_on_host(const MoveTokensParams& params) {
-  move_tokens_with(best_copy_rows(), params);
+  move_tokens_with(best_copy_rows(Stores::Cached), params);
 }
 
 }  // namespace quire

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Rows of one length, collected so that many are copied in one call, in the order they were added. Everything added is
+// Rows of one shape, collected so that many are copied in one call, in the order they were added. Everything added is
 // copied once flush() has returned.
 //
 // single-threaded
@@ -8,7 +8,6 @@
 
 #include <array>
 #include <cstddef>
-#include <cstdint>
 #include <span>
 
 #include "kernels/copy_rows.h"
@@ -17,22 +16,22 @@ namespace quire {
 
 class RowList {
  public:
-  RowList(CopyRows copy_rows, std::uint64_t row_bytes) : copy_rows_(copy_rows), row_bytes_(row_bytes) {}
+  RowList(CopyRows copy_rows, const RowShape& shape) : copy_rows_(copy_rows), shape_(shape) {}
 
-  void add(const RowCopy& row) {
-    rows_[count_++] = row;
-    if (count_ == rows_.size()) flush();
+  void add(const RowCopy& bundle) {
+    bundles_[count_++] = bundle;
+    if (count_ == bundles_.size()) flush();
   }
   void flush() {
-    copy_rows_(std::span(rows_).first(count_), row_bytes_);
+    copy_rows_(std::span(bundles_).first(count_), shape_);
     count_ = 0;
   }
 
  private:
   CopyRows copy_rows_;
-  std::uint64_t row_bytes_;
+  RowShape shape_;
   std::size_t count_ = 0;
-  std::array<RowCopy, 512> rows_;
+  std::array<RowCopy, 512> bundles_;
 };
 
 }  // namespace quire
