@@ -177,26 +177,38 @@ void add_plan_rows(std::vector<Row>& rows) {
                   .beside = {{"no cascade", {"plan/cascade/tokens:4096", "plain_us"}}}});
 }
 
-// Whole pages and whole tokens have a target; of smaller pieces, what they cost is shown.
 void add_host_kernel_rows(std::vector<Row>& rows) {
-  const auto add = [&](const std::string& what, const std::string& benchmark, std::optional<Target> ratio_target) {
+  const auto add_one = [&](const std::string& what, const std::string& name, std::optional<Target> ratio_target) {
+    rows.push_back({.what = what,
+                    .figure = {name, "quire_gb_per_s"},
+                    .unit = " GB/s",
+                    .beside = {{"memcpy", {name, "memcpy_gb_per_s"}}, {"row by row", {name, "rows_gb_per_s"}}},
+                    .ratio_target = ratio_target});
+  };
+  const auto add = [&](const std::string& what, const std::string& benchmark) {
     for (const auto& [place, suffix] : {std::pair{"memory", ", beyond the caches"}, std::pair{"l2", ", in L2"}}) {
       std::string name = benchmark;
       name.replace(name.find('*'), 1, place);
-      rows.push_back({.what = what + suffix,
-                      .figure = {name, "quire_gb_per_s"},
-                      .unit = " GB/s",
-                      .beside = {{"memcpy", {name, "memcpy_gb_per_s"}}},
-                      .ratio_target = ratio_target});
+      add_one(what + suffix, name, Target{0.8, Bound::AtLeast});
     }
   };
-  const Target asked{0.8, Bound::AtLeast};
-  add("append, NHD", "append/*/nhd/page_first", asked);
-  add("append, NHD, layer-first", "append/*/nhd/layer_first", asked);
-  add("append, HND", "append/*/hnd/page_first", std::nullopt);
-  add("copy pages", "copy_pages/*/page_first/tokens:16", asked);
-  add("copy pages, layer-first", "copy_pages/*/layer_first/tokens:16", asked);
-  add("copy 7 tokens of pages", "copy_pages/*/page_first/tokens:7", std::nullopt);
+  add("append, NHD", "append/*/nhd/page_first");
+  add("append, NHD, layer-first", "append/*/nhd/layer_first");
+  add("append, HND", "append/*/hnd/page_first");
+  add("append, HND, whole pages", "append/*/hnd/whole_pages");
+  add("copy pages", "copy_pages/*/page_first/tokens:16");
+  add("copy pages, layer-first", "copy_pages/*/layer_first/tokens:16");
+  add("copy 7 tokens of pages", "copy_pages/*/page_first/tokens:7");
+  // What the rows above leave out is shown, without a target.
+  add_one("append of 16 tokens, NHD, beyond the caches", "append/few/nhd/page_first", std::nullopt);
+  add_one("append of 16 tokens, HND, beyond the caches", "append/few/hnd/page_first", std::nullopt);
+  for (const auto& [order, name] :
+       {std::pair{"NHD", "append_then_read/nhd"}, std::pair{"HND", "append_then_read/hnd"}}) {
+    rows.push_back({.what = std::string("append around the caches, then read the pages, ") + order,
+                    .figure = {name, "streaming_us"},
+                    .unit = " us",
+                    .beside = {{"through them", {name, "cached_us"}}}});
+  }
 }
 
 }  // namespace
