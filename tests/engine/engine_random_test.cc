@@ -70,8 +70,10 @@ TEST(EngineRandom, EveryLogitIsTheOraclesWhateverTheSchedule) {
                            "fork inside a page",
                            "fork of a sequence in flight",
                            "fork of a windowed sequence",
+                           "fork at the start",
                            "rewind across pages",
                            "rewind of a windowed sequence",
+                           "rewind to nothing",
                            "fork refused by a window",
                            "rewind refused by a window",
                            "set_window with a sink",
@@ -80,6 +82,7 @@ TEST(EngineRandom, EveryLogitIsTheOraclesWhateverTheSchedule) {
                            "tree rejected",
                            "tree grown by a later round",
                            "drafts accepted",
+                           "drafts behind nothing",
                            "discard",
                            "abort before later steps",
                            "end in flight",
@@ -94,7 +97,9 @@ TEST(EngineRandom, EveryLogitIsTheOraclesWhateverTheSchedule) {
                            "steps with three and more levels",
                            "list trimmed for layers",
                            "tree in layers with a window",
-                           "window and window of layers"}) {
+                           "window and window of layers",
+                           "schedule without dedup",
+                           "page held twice without dedup"}) {
     EXPECT_GT(counts.by_name[name], kIsSanitized ? 0U : 10U) << name;
   }
   for (const auto& [name, count] : counts.by_name) std::cout << "  " << name << ": " << count << "\n";

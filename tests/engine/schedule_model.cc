@@ -65,6 +65,7 @@ ScheduleSetup draw_setup(Random& random) {
   if (setup.page_tables != PageTables::Block && draw_chance(random, 40)) {
     setup.layer_window = pick(random, std::array{1U, 2U, 5U, 9U, 17U, 100U});
   }
+  setup.dedup = !draw_chance(random, 30);
   return setup;
 }
 
@@ -83,7 +84,7 @@ std::string to_string(const ScheduleSetup& setup) {
           number("saved ", setup.saved_page_count) + number("levels ", setup.cascade_levels_max) +
           number("layer window ", setup.layer_window);
   text += setup.page_tables == PageTables::Rows ? ", rows" : setup.page_tables == PageTables::Csr ? ", csr" : ", block";
-  return text + ", " + setup.policy + (setup.whole_runs ? ", whole runs" : "");
+  return text + ", " + setup.policy + (setup.whole_runs ? ", whole runs" : "") + (setup.dedup ? "" : ", no dedup");
 }
 
 ScheduleModel::ScheduleModel(const ScheduleSetup& setup, ScheduleCounts& counts)
@@ -95,6 +96,7 @@ ScheduleModel::ScheduleModel(const ScheduleSetup& setup, ScheduleCounts& counts)
                      .sequence_count_max = setup.sequence_count_max,
                      .context_tokens_max = setup.context_tokens_max,
                      .step_tokens_max = setup.step_tokens_max,
+                     .dedup = setup.dedup,
                      .steps_in_flight_max = setup.steps_in_flight_max,
                      .tree_tokens_max = setup.tree_tokens_max,
                      .window_rewind_tokens = setup.window_rewind_tokens,
@@ -145,12 +147,14 @@ std::string ScheduleModel::apply(Random& random) {
     if (!status) problem = "invariant: " + status.error().message;
   }
   if (problem.empty()) problem = compare_views();
+  if (problem.empty()) problem = compare_equal_pages();
   return problem;
 }
 
 std::optional<OracleTexts::Mismatch> ScheduleModel::compare() const {
   counts_.add("logits compared", texts_.note_count());
   counts_.add("pages evicted", cache_->stats()->evicted_page_total);
+  counts_.add(setup_.dedup ? "schedule with dedup" : "schedule without dedup");
   // Both sides compute in double, so that they differ by rounding alone: far below what the engine may be off by.
   constexpr double kTolerance = 1e-9;
   return texts_.compare(weights_, kTolerance);
@@ -191,6 +195,7 @@ std::string ScheduleModel::begin(Random& random) {
   live->number = next_number_++;
   live->handle = *std::move(sequence);
   live->tokens = std::move(tokens);
+  live->publishes_all = options.publish == Publish::All;
   lives_.push_back(std::move(live));
   return "";
 }
@@ -237,8 +242,7 @@ std::string ScheduleModel::fork(Random& random) {
   Live& source = *sources[random.below(static_cast<std::uint32_t>(sources.size()))];
   const bool is_busy = is_in_flight(source) || is_undecided(source);
   const std::size_t limit = is_busy ? source.texts.size() : source.tokens.size();
-  if (limit == 0) return "";
-  const std::uint32_t at = 1 + random.below(static_cast<std::uint32_t>(limit));
+  const std::uint32_t at = draw_chance(random, 5) ? 0 : random.below(static_cast<std::uint32_t>(limit) + 1);
   const SequenceView before = cache_->view(source.handle).value();
   const std::vector<PageId> pages(before.pages.begin(), before.pages.end());
   Result<Sequence> sequence = cache_->fork(source.handle, at);
@@ -249,6 +253,7 @@ std::string ScheduleModel::fork(Random& random) {
     return check_unchanged(source, before, pages);
   }
   counts_.add(is_busy ? "fork of a sequence in flight" : "fork");
+  if (at == 0) counts_.add("fork at the start");
   if (at % setup_.page_tokens != 0) counts_.add("fork inside a page");
   if (source.window.window_tokens > 0) counts_.add("fork of a windowed sequence");
   if (source.is_new_fork) counts_.add("fork of a fork before any step");
@@ -262,14 +267,16 @@ std::string ScheduleModel::fork(Random& random) {
   live->texts.assign(source.texts.begin(), source.texts.begin() + static_cast<std::ptrdiff_t>(
                                                                       std::min<std::size_t>(at, source.texts.size())));
   live->window = source.window;
+  live->publishes_all = source.publishes_all;
   lives_.push_back(std::move(live));
   return "";
 }
 
 std::string ScheduleModel::rewind(Random& random) {
   Live* live = draw_resting(random);
-  if (live == nullptr || live->tokens.size() < 2) return "";
-  const std::uint32_t count = 1 + random.below(static_cast<std::uint32_t>(live->tokens.size()) - 1);
+  if (live == nullptr || live->tokens.empty()) return "";
+  const auto known = static_cast<std::uint32_t>(live->tokens.size());
+  const std::uint32_t count = draw_chance(random, 5) ? known : 1 + random.below(known);
   const SequenceView before = cache_->view(live->handle).value();
   const std::vector<PageId> pages(before.pages.begin(), before.pages.end());
   const Status status = cache_->rewind(live->handle, count);
@@ -279,6 +286,7 @@ std::string ScheduleModel::rewind(Random& random) {
     return check_unchanged(*live, before, pages);
   }
   const std::size_t left = live->tokens.size() - count;
+  if (left == 0) counts_.add("rewind to nothing");
   if (left + setup_.page_tokens <= live->texts.size()) counts_.add("rewind across pages");
   if (live->window.window_tokens > 0 && left < live->texts.size()) counts_.add("rewind of a windowed sequence");
   counts_.add("rewind");
@@ -499,6 +507,23 @@ std::string ScheduleModel::compare_views() {
     }
     if (!is_in_flight(*live) && view->tree_tokens != live->tree.size()) return name + " has another tree";
     if (view->window.window_tokens != live->window.window_tokens) return name + " has another window";
+  }
+  return "";
+}
+
+// Of two sequences with the same full page both hold one copy, unless dedup is off: then the later one keeps its own.
+std::string ScheduleModel::compare_equal_pages() const {
+  if (!setup_.dedup && cache_->stats()->duplicate_page_total > 0) return "a page was given up without dedup";
+  std::map<std::int32_t, PageId> pages;  // by the text of their last token
+  for (const auto& live : lives_) {
+    if (!live->is_admitted || !live->publishes_all || live->window.window_tokens > 0) continue;
+    const SequenceView view = cache_->view(live->handle).value();
+    for (std::size_t i = 0; i < live->texts.size() / setup_.page_tokens; ++i) {
+      const auto [at, is_new] = pages.try_emplace(live->texts[((i + 1) * setup_.page_tokens) - 1], view.pages[i]);
+      if (is_new || at->second == view.pages[i]) continue;
+      if (setup_.dedup) return "two sequences hold copies of one page";
+      counts_.add("page held twice without dedup");
+    }
   }
   return "";
 }

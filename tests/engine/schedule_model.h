@@ -47,6 +47,7 @@ struct ScheduleSetup {
   HeadOrder head_order = HeadOrder::Nhd;
   std::string policy = "lru";
   bool whole_runs = false;
+  bool dedup = true;
 };
 
 [[nodiscard]] ScheduleSetup draw_setup(Random& random);
@@ -83,6 +84,7 @@ class ScheduleModel {
     bool is_admitted = false;
     bool is_preempted = false;
     bool is_saved = false;
+    bool publishes_all = true;   // while it has no window
     bool is_new_fork = false;    // and in no step yet
     bool may_lose_copy = false;  // a partial hit that no step has copied yet
     std::vector<TokenId> tokens;
@@ -154,6 +156,7 @@ class ScheduleModel {
   [[nodiscard]] std::vector<std::int32_t> planned_texts(const Live& live) const;
   void set_plain_texts(Live& live, std::uint32_t count);
   [[nodiscard]] std::string compare_views();
+  [[nodiscard]] std::string compare_equal_pages() const;
   [[nodiscard]] std::string check_unchanged(const Live& live, const SequenceView& before,
                                             std::span<const PageId> pages) const;
   void remove(const Live& live);

@@ -226,6 +226,7 @@ std::string ScheduleModel::describe_entry(const AttentionPlanEntry& planned, con
   }
   if (entry.is_tree && tree_before > 0) previous = texts.empty() ? OracleTexts::kBegin : texts.back();
   const std::int32_t root = previous;
+  if (entry.draft_count > 0 && root == OracleTexts::kBegin) counts_.add("drafts behind nothing");
   for (std::uint32_t i = 0; i < entry.draft_count; ++i) {
     TreeToken token{.token = draw_token(random)};
     if (entry.is_tree) {
