@@ -104,6 +104,7 @@ Status Cache::finish_receive(const Sequence& sequence) {
   slot.planned_end = slot.computed_tokens;
   slot.has_run = false;
   impl.counters.received_tokens += slot.receive_tokens;
+  impl.list_cached_sends(index);  // what has arrived may be for others too
   impl.settle(index);
   impl.slide(index);
   return {};

@@ -591,6 +591,30 @@ TEST_F(CachePeers, AReceiverComputesAndReceivesInTurn) {
   EXPECT_EQ(stats().sealed_pages, 4U);
 }
 
+TEST_F(CachePeers, WhatAMarkedSequenceReceivesIsSentOn) {
+  Live live = admitted(token_range(0, 16));
+  run(live, {}, 5);
+  Sequence last = receiving(live.tokens);
+  const std::span<const SlotRun> remote_slots = receiver_->prepare_receive(last, 16).value();
+  ASSERT_TRUE(cache_->mark_send(live.sequence, 0, remote_slots, 5));
+  const std::span<const SlotRun> slots = cache_->prepare_receive(live.sequence, 6).value();
+  std::uint32_t position = 5;
+  for (const SlotRun& run : slots) {
+    for (std::int64_t i = 0; i < run.token_count; ++i) write(run.first_slot + i, value(live.tokens, position++));
+  }
+  ASSERT_TRUE(cache_->finish_receive(live.sequence));
+  const Step step = plan({{&live.sequence}});
+  compute(step, 0, live.tokens);
+  send(step);
+  EXPECT_EQ(sent_, 16U);  // five computed before the mark, six received, five of this step
+  finish(step, {{}});
+  ASSERT_TRUE(receiver_->finish_receive(last));
+  const StepEntry entry{&last};
+  const Step again = *receiver_->plan_step({&entry, 1})->step;
+  ByteEngine(*receiver_).run(again.plan.entries[0], 0, live.tokens);
+  ASSERT_TRUE(receiver_->finish_step(again, std::vector<StepResult>(1)));
+}
+
 TEST_F(CachePeers, OneThatLostItsPagesSendsWhatItHasAgain) {
   Live live = computed(token_range(0, 8));
   append(live, token_range(50, 4));
