@@ -16,7 +16,7 @@
 namespace quire::testing {
 namespace {
 
-constexpr std::uint64_t kSeedCount = kIsSanitized ? 250 : 1'500;
+constexpr std::uint64_t kSeedCount = kIsSanitized ? 250 : 1'700;
 
 /// Most schedules are short, so that there are many shapes of caches; some are long, for what takes time to come about.
 constexpr std::uint64_t call_count_of(std::uint64_t seed) {
@@ -99,7 +99,25 @@ TEST(EngineRandom, EveryLogitIsTheOraclesWhateverTheSchedule) {
                            "tree in layers with a window",
                            "window and window of layers",
                            "schedule without dedup",
-                           "page held twice without dedup"}) {
+                           "page held twice without dedup",
+                           "receive inside a page",
+                           "receive refused",
+                           "received page kept",
+                           "finish_receive",
+                           "finish_receive of a sender",
+                           "abort_receive",
+                           "end while receiving",
+                           "append while receiving",
+                           "fork of a receiving sequence",
+                           "mark of computed tokens",
+                           "mark replaced",
+                           "mark taken back",
+                           "tokens sent after their step",
+                           "tokens sent by their step",
+                           "window of a sender",
+                           "rewind of a sender",
+                           "preempt of a sender",
+                           "end of a sender"}) {
     EXPECT_GT(counts.by_name[name], kIsSanitized ? 0U : 10U) << name;
   }
   for (const auto& [name, count] : counts.by_name) std::cout << "  " << name << ": " << count << "\n";

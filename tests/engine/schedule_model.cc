@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// What random schedules do to sequences; schedule_steps.cc has what they do to steps.
+// What random schedules do to sequences; schedule_steps.cc has what they do to steps, schedule_transfers.cc what they
+// send.
 #include "schedule_model.h"
 
 #include <algorithm>
@@ -124,13 +125,14 @@ ScheduleModel::ScheduleModel(const ScheduleSetup& setup, ScheduleCounts& counts)
                                  .keys_rotated = setup.keys_rotated,
                                  .appends_first = setup.appends_first,
                                  .applies_copies = setup.adopts_memory});
+  engine_->set_receiver(kOwnPool, {.geometry = cache_->geometry(), .bytes = cache_->device_memory()});
   space_ = cache_->key_space({.model = "tiny"}).value();
 }
 
 std::string ScheduleModel::apply(Random& random) {
   ++call_count_;
   // Steps come most often; the rest is drawn evenly enough that all of it meets in one schedule.
-  constexpr std::array<Operation, 40> kOperations = {
+  constexpr std::array<Operation, 46> kOperations = {
       &ScheduleModel::plan,       &ScheduleModel::plan,        &ScheduleModel::plan,        &ScheduleModel::plan,
       &ScheduleModel::plan,       &ScheduleModel::plan,        &ScheduleModel::plan,        &ScheduleModel::plan,
       &ScheduleModel::plan,       &ScheduleModel::plan,        &ScheduleModel::finish,      &ScheduleModel::finish,
@@ -140,7 +142,9 @@ std::string ScheduleModel::apply(Random& random) {
       &ScheduleModel::admit,      &ScheduleModel::admit,       &ScheduleModel::append,      &ScheduleModel::append,
       &ScheduleModel::append,     &ScheduleModel::fork,        &ScheduleModel::fork,        &ScheduleModel::rewind,
       &ScheduleModel::set_window, &ScheduleModel::commit_tree, &ScheduleModel::commit_tree, &ScheduleModel::commit_tree,
-      &ScheduleModel::preempt,    &ScheduleModel::resume,      &ScheduleModel::end,         &ScheduleModel::reclaim};
+      &ScheduleModel::preempt,    &ScheduleModel::resume,      &ScheduleModel::end,         &ScheduleModel::reclaim,
+      &ScheduleModel::receive,    &ScheduleModel::receive,     &ScheduleModel::arrive,      &ScheduleModel::arrive,
+      &ScheduleModel::mark_send,  &ScheduleModel::arrive};
   std::string problem = (this->*kOperations[random.below(kOperations.size())])(random);
   if (problem.empty()) {
     const Status status = cache_->check_invariants();
@@ -180,17 +184,24 @@ std::string ScheduleModel::begin(Random& random) {
   options.use_cache = !draw_chance(random, 8);
   if (draw_chance(random, 15)) options.match_tokens_max = random.below(static_cast<std::uint32_t>(tokens.size()));
   if (draw_chance(random, 20)) options.publish = draw_chance(random, 50) ? Publish::Prompt : Publish::None;
+  const std::size_t live_count = lives_.size();
+  std::string problem = begin_with(tokens, options);
+  if (!problem.empty() || lives_.size() == live_count) return problem;
+  if (prompts_.size() < 12) {
+    prompts_.push_back(std::move(tokens));
+  } else {
+    prompts_[random.below(12)] = std::move(tokens);
+  }
+  return "";
+}
+
+std::string ScheduleModel::begin_with(std::vector<TokenId> tokens, const SequenceOptions& options) {
   Result<Sequence> sequence = cache_->begin(space_, {.tokens = tokens}, options);
   if (!sequence) {
     // Sequences that have ended in flight still have their place.
     return flights_.empty() ? "begin: " + sequence.error().message : "";
   }
   counts_.add("begin");
-  if (prompts_.size() < 12) {
-    prompts_.push_back(tokens);
-  } else {
-    prompts_[random.below(12)] = tokens;
-  }
   auto live = std::make_unique<Live>();
   live->number = next_number_++;
   live->handle = *std::move(sequence);
@@ -206,7 +217,10 @@ std::string ScheduleModel::admit(Random& random) {
     if (!live->is_admitted && !live->is_preempted) waiting.push_back(live.get());
   }
   if (waiting.empty()) return "";
-  Live& live = *waiting[random.below(static_cast<std::uint32_t>(waiting.size()))];
+  return admit_one(*waiting[random.below(static_cast<std::uint32_t>(waiting.size()))]);
+}
+
+std::string ScheduleModel::admit_one(Live& live) {
   const Result<Admission> admission = cache_->admit(live.handle);
   if (!admission) return "admit: " + admission.error().message;
   live.is_admitted = true;
@@ -220,6 +234,7 @@ std::string ScheduleModel::admit(Random& random) {
 
 std::string ScheduleModel::append(Random& random) {
   Live* live = draw_resting(random);
+  if (!transfers_.empty() && draw_chance(random, 20)) live = find(transfers_.back().target);
   if (live == nullptr) return "";
   const auto room = setup_.context_tokens_max - static_cast<std::uint32_t>(live->tokens.size());
   if (room == 0) return "";
@@ -228,7 +243,7 @@ std::string ScheduleModel::append(Random& random) {
   const Status status = cache_->append(live->handle, {.tokens = added});
   if (!status) return "append: " + status.error().message;
   live->tokens.insert(live->tokens.end(), added.begin(), added.end());
-  counts_.add("append");
+  counts_.add(live->is_receiving ? "append while receiving" : "append");
   return "";
 }
 
@@ -240,7 +255,7 @@ std::string ScheduleModel::fork(Random& random) {
   }
   if (sources.empty()) return "";
   Live& source = *sources[random.below(static_cast<std::uint32_t>(sources.size()))];
-  const bool is_busy = is_in_flight(source) || is_undecided(source);
+  const bool is_busy = is_in_flight(source) || is_undecided(source) || source.is_receiving;
   const std::size_t limit = is_busy ? source.texts.size() : source.tokens.size();
   const std::uint32_t at = draw_chance(random, 5) ? 0 : random.below(static_cast<std::uint32_t>(limit) + 1);
   const SequenceView before = cache_->view(source.handle).value();
@@ -256,6 +271,7 @@ std::string ScheduleModel::fork(Random& random) {
   if (at == 0) counts_.add("fork at the start");
   if (at % setup_.page_tokens != 0) counts_.add("fork inside a page");
   if (source.window.window_tokens > 0) counts_.add("fork of a windowed sequence");
+  if (source.is_receiving) counts_.add("fork of a receiving sequence");
   if (source.is_new_fork) counts_.add("fork of a fork before any step");
   auto live = std::make_unique<Live>();
   live->number = next_number_++;
@@ -290,12 +306,13 @@ std::string ScheduleModel::rewind(Random& random) {
   if (left + setup_.page_tokens <= live->texts.size()) counts_.add("rewind across pages");
   if (live->window.window_tokens > 0 && left < live->texts.size()) counts_.add("rewind of a windowed sequence");
   counts_.add("rewind");
+  const std::vector<TokenId> cut(live->tokens.begin() + static_cast<std::ptrdiff_t>(left), live->tokens.end());
   live->tokens.resize(left);
   if (live->texts.size() > left) {
     live->texts.resize(left);
     live->may_lose_copy = true;
   }
-  return "";
+  return mend_sender(*live, cut, random);
 }
 
 std::string ScheduleModel::set_window(Random& random) {
@@ -309,7 +326,9 @@ std::string ScheduleModel::set_window(Random& random) {
   Window window{.window_tokens = 2 + random.below(20)};
   window.sink_tokens = random.below(std::min(window.window_tokens, 8U));
   const Status status = cache_->set_window(live->handle, window);
-  if (setup_.keys_rotated || live->window.window_tokens > 0) {
+  const bool is_sender = find_sending(*live) != nullptr;
+  if (is_sender) counts_.add("window of a sender");
+  if (setup_.keys_rotated || live->window.window_tokens > 0 || is_sender) {
     return status.has_value() ? "set_window was not refused" : "";
   }
   if (!status) return "set_window: " + status.error().message;
@@ -366,6 +385,7 @@ std::string ScheduleModel::preempt(Random& random) {
   live->is_saved = saves;
   if (!saves) live->texts.clear();
   counts_.add(saves ? "preempt with save" : "preempt with drop");
+  if (find_sending(*live) != nullptr) counts_.add("preempt of a sender");
   return "";
 }
 
@@ -402,6 +422,12 @@ std::string ScheduleModel::resume(Random& random) {
 std::string ScheduleModel::end(Random& random) {
   if (lives_.empty()) return "";
   Live& live = *lives_[random.below(static_cast<std::uint32_t>(lives_.size()))];
+  if (Transfer* transfer = find_receiving(live)) {
+    if (!can_stop_sending(*transfer)) return "";
+    if (std::string problem = stop_sending(*transfer); !problem.empty()) return problem;
+    counts_.add("end while receiving");
+  }
+  if (find_sending(live) != nullptr) counts_.add("end of a sender");
   counts_.add(is_in_flight(live) ? "end in flight" : "end");
   if (draw_chance(random, 40)) {
     {
@@ -451,10 +477,14 @@ bool ScheduleModel::is_undecided(const Live& live) const {
   return false;
 }
 
+bool ScheduleModel::is_resting(const Live& live) const {
+  return live.is_admitted && !live.is_receiving && live.tree.empty() && !is_in_flight(live);
+}
+
 ScheduleModel::Live* ScheduleModel::draw_resting(Random& random) {
   std::vector<Live*> resting;
   for (const auto& live : lives_) {
-    if (live->is_admitted && !is_in_flight(*live) && live->tree.empty()) resting.push_back(live.get());
+    if (is_resting(*live)) resting.push_back(live.get());
   }
   return resting.empty() ? nullptr : resting[random.below(static_cast<std::uint32_t>(resting.size()))];
 }
@@ -492,6 +522,7 @@ std::string ScheduleModel::compare_views() {
       return name + " has " + std::to_string(view->token_count) + " tokens, not " + std::to_string(live->tokens.size());
     }
     if (view->is_waiting == live->is_admitted) return name + " waits, or does not";
+    if (view->is_receiving != live->is_receiving) return name + " receives, or does not";
     if (!live->is_admitted) continue;
     const bool is_less =
         view->computed_tokens < live->texts.size() && live->texts.size() - view->computed_tokens < setup_.page_tokens;
@@ -538,6 +569,8 @@ std::string ScheduleModel::check_unchanged(const Live& live, const SequenceView&
 }
 
 void ScheduleModel::remove(const Live& live) {
+  std::erase_if(transfers_, [&live](const Transfer& transfer) { return transfer.target == live.number; });
+  if (Transfer* transfer = find_sending(live)) transfer->source = 0;
   std::erase_if(lives_, [&live](const auto& other) { return other.get() == &live; });
 }
 

@@ -84,6 +84,7 @@ class ScheduleModel {
     bool is_admitted = false;
     bool is_preempted = false;
     bool is_saved = false;
+    bool is_receiving = false;
     bool publishes_all = true;   // while it has no window
     bool is_new_fork = false;    // and in no step yet
     bool may_lose_copy = false;  // a partial hit that no step has copied yet
@@ -113,6 +114,16 @@ class ScheduleModel {
     bool is_prepared = false;
     bool has_run = false;
   };
+  /// Tokens [begin, end) of `target`, computed by `source`.
+  struct Transfer {
+    std::uint64_t target = 0;
+    std::uint32_t begin = 0;
+    std::uint32_t end = 0;
+    std::vector<SlotRun> slots;
+    std::uint64_t source = 0;  // 0: nobody, or nobody any more
+    bool is_sent = false;      // all of it
+  };
+  static constexpr std::int32_t kOwnPool = 3;  // its number as a receiver
   using Operation = std::string (ScheduleModel::*)(Random&);
 
   // Sequences.
@@ -127,12 +138,29 @@ class ScheduleModel {
   std::string resume(Random& random);
   std::string end(Random& random);
   std::string reclaim(Random& random);
+  // Transfers.
+  std::string receive(Random& random);
+  std::string mark_send(Random& random);
+  std::string arrive(Random& random);
   // Steps.
   std::string plan(Random& random);
   std::string run(Random& random);
   std::string finish(Random& random);
   std::string abort(Random& random);
 
+  std::string begin_with(std::vector<TokenId> tokens, const SequenceOptions& options);
+  std::string admit_one(Live& live);
+  std::string receive_for(Live& target, Random& random);
+  std::string begin_copy(const Live& source, Random& random, Live*& copy);
+  std::string mark(Transfer& transfer, Random& random);
+  /// Sequences that may be marked to send tokens before `end` to it.
+  [[nodiscard]] std::vector<Live*> senders_to(const Live& target, std::uint32_t end) const;
+  [[nodiscard]] Live& draw_sender(std::span<Live* const> senders, Random& random);
+  [[nodiscard]] bool can_stop_sending(const Transfer& transfer);
+  std::string stop_sending(Transfer& transfer);
+  std::string mend_sender(Live& live, std::span<const TokenId> cut, Random& random);
+  [[nodiscard]] Transfer* find_sending(const Live& live);
+  [[nodiscard]] Transfer* find_receiving(const Live& live);
   std::string plan_entries(std::vector<StepEntry>& entries, std::vector<Live*>& lives, const PlanShape& shape,
                            Random& random);
   std::string record_flight(const Step& step, std::span<const StepEntry> entries, std::span<Live* const> lives,
@@ -149,7 +177,9 @@ class ScheduleModel {
   [[nodiscard]] Live* find(std::uint64_t number);
   [[nodiscard]] bool is_in_flight(const Live& live) const;
   [[nodiscard]] bool is_undecided(const Live& live) const;
-  /// A random live sequence that is admitted, decided and in no step, or nothing.
+  /// Admitted, decided, in no step and not receiving.
+  [[nodiscard]] bool is_resting(const Live& live) const;
+  /// A random one that rests, or nothing.
   [[nodiscard]] Live* draw_resting(Random& random);
   [[nodiscard]] TokenId draw_token(Random& random) const;
   /// The text index of the token at `position`, with what steps in flight compute counted in.
@@ -171,6 +201,7 @@ class ScheduleModel {
   OracleTexts texts_;
   std::vector<std::unique_ptr<Live>> lives_;
   std::deque<Flight> flights_;
+  std::vector<Transfer> transfers_;
   std::map<std::uint64_t, std::uint64_t> states_;  // by number: what the device's state must be
   std::vector<std::vector<TokenId>> prompts_;      // what new prompts begin like
   std::uint64_t next_number_ = 1;

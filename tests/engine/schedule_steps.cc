@@ -53,7 +53,7 @@ std::string ScheduleModel::plan(Random& random) {
   if (flights_.size() == setup_.steps_in_flight_max) return finish(random);
   std::vector<Live*> lives;
   for (const auto& live : lives_) {
-    if (live->is_admitted && draw_chance(random, 70)) lives.push_back(live.get());
+    if (live->is_admitted && !live->is_receiving && draw_chance(random, 70)) lives.push_back(live.get());
   }
   for (std::size_t i = lives.size(); i > 1; --i) {
     std::swap(lives[i - 1], lives[random.below(static_cast<std::uint32_t>(i))]);
@@ -80,7 +80,8 @@ std::string ScheduleModel::plan(Random& random) {
     const std::uint32_t room =
         std::min(setup_.context_tokens_max - used, tokens_left > missing ? tokens_left - missing : 0U);
     StepEntry entry{.sequence = &live->handle};
-    const bool may_draft = !runs_again && room > 1 && (missing + tree_before > 0 || draw_chance(random, 30));
+    const bool may_draft = !runs_again && room > 1 && find_sending(*live) == nullptr &&
+                           (missing + tree_before > 0 || draw_chance(random, 30));
     if (tree_before > 0 || (may_draft && draw_chance(random, 20))) {
       const std::uint32_t most = std::min({setup_.tree_tokens_max - tree_before, room > 1 ? room - 1 : 0U, 7U});
       if (most == 0 || (tree_before > 0 && draw_chance(random, 50))) continue;
@@ -165,6 +166,12 @@ std::string ScheduleModel::record_flight(const Step& step, std::span<const StepE
   counts_.add("entries", entries.size());
   counts_.add("copies", step.plan.copies.size());
   counts_.add("moves", step.plan.groups[0].moves.size());
+  for (const SendRun& run : step.plan.groups[0].sends) {
+    counts_.add("tokens sent after their step", static_cast<std::uint64_t>(run.token_count));
+  }
+  for (const std::int64_t slot : step.plan.groups[0].remote_slots) {
+    if (slot != kNoSlot) counts_.add("tokens sent by their step");
+  }
   for (const LayerWindowPlan& window : step.plan.groups[0].layer_windows) {
     for (std::size_t i = 0; i < step.plan.entry_count; ++i) {
       if (window.first_keys[i] > 0) counts_.add("list trimmed for layers");
@@ -361,6 +368,11 @@ void ScheduleModel::apply_result(const FlightEntry& entry, Live& live, const Ste
     live.texts.insert(live.texts.end(), entry.texts.begin(), entry.texts.begin() + entry.known_count);
   }
   if (entry.is_tree) return;
+  if (Transfer* transfer = find_sending(live); transfer != nullptr && live.texts.size() >= transfer->end) {
+    transfer->is_sent = true;
+    transfer->source = 0;
+    counts_.add("all sent");
+  }
   const auto drafts = entry.texts.begin() + entry.known_count;
   live.texts.insert(live.texts.end(), drafts, drafts + result.accepted_count);
   live.tokens.insert(live.tokens.end(), result.tokens.begin(), result.tokens.end());
