@@ -10,7 +10,7 @@
 namespace quire::testing {
 
 SequenceModel::SequenceModel(const ModelConfig& config)
-    : config_(config), twin_({config.page_tokens, config.window_rewind_tokens}) {
+    : config_(config), twin_({config.page_tokens, config.window_rewind_tokens, config.dedup}) {
   CacheConfig settings = test_config(config.page_tokens, config.page_count);
   settings.context_tokens_max = kContextTokensMax;
   settings.sequence_count_max = kSequenceCountMax;
@@ -20,6 +20,7 @@ SequenceModel::SequenceModel(const ModelConfig& config)
   settings.saved_page_count = kSavedPageCount;
   settings.window_rewind_tokens = config.window_rewind_tokens;
   settings.partial_reuse_min_tokens = config.copies_partial_hits ? 1 : config.page_tokens;
+  settings.dedup = config.dedup;
   settings.plan.page_tables = PageTables::Csr;
   cache_ = open_cache(std::move(settings));
   space_ = cache_->key_space({}).value();
@@ -29,7 +30,7 @@ std::string SequenceModel::apply(const Op& op) {
   Random random((std::uint64_t{op.draws[0]} << 40U) ^ (std::uint64_t{op.draws[1]} << 20U) ^ op.draws[2] ^
                 (std::uint64_t{op.draws[3]} << 8U));
   using Operation = std::string (SequenceModel::*)(Random&);
-  constexpr std::array<Operation, 32> kOperations = {
+  constexpr std::array<Operation, 36> kOperations = {
       &SequenceModel::plan,    &SequenceModel::begin,  &SequenceModel::admit,   &SequenceModel::plan,
       &SequenceModel::finish,  &SequenceModel::fork,   &SequenceModel::rewind,  &SequenceModel::plan,
       &SequenceModel::finish,  &SequenceModel::append, &SequenceModel::commit,  &SequenceModel::plan,
@@ -37,7 +38,8 @@ std::string SequenceModel::apply(const Op& op) {
       &SequenceModel::preempt, &SequenceModel::resume, &SequenceModel::receive, &SequenceModel::finish,
       &SequenceModel::arrive,  &SequenceModel::begin,  &SequenceModel::admit,   &SequenceModel::finish,
       &SequenceModel::plan,    &SequenceModel::finish, &SequenceModel::append,  &SequenceModel::commit,
-      &SequenceModel::resume,  &SequenceModel::keep,   &SequenceModel::reclaim, &SequenceModel::mark_send};
+      &SequenceModel::resume,  &SequenceModel::keep,   &SequenceModel::reclaim, &SequenceModel::mark_send,
+      &SequenceModel::refuse,  &SequenceModel::refuse, &SequenceModel::refuse,  &SequenceModel::refuse};
   std::string difference = (this->*kOperations[op.kind % kOperations.size()])(random);
   if (difference.empty()) difference = compare();
   if (difference.empty() && ++applied_ % kWindDownEvery == 0) difference = wind_down(random);
@@ -248,6 +250,7 @@ std::string SequenceModel::end(TwinSequence& sequence, bool drops_handle) {
   } else {
     const Status status = cache_->end(sequence.handle);
     if (!status) return status.error().message;
+    ended_ = std::move(sequence.handle);
   }
   twin_.end(sequence);
   return "";

@@ -10,6 +10,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
+#include <map>
 #include <memory>
 #include <set>
 #include <span>
@@ -31,12 +32,17 @@ inline constexpr std::uint32_t kSavedPageCount = 24;
 inline constexpr std::uint32_t kWindDownEvery = 120;
 inline constexpr std::uint32_t kManyPages = 400;  // no page need ever be evicted
 
+/// How often calls of each kind came out so, for a test to tell that they were made.
+using CallCounts = std::map<std::string, std::uint64_t>;
+
 struct ModelConfig {
   std::uint32_t page_tokens = 4;
   std::uint32_t page_count = kManyPages;
   std::uint32_t steps_in_flight_max = 3;
   std::uint32_t window_rewind_tokens = 0;
   bool copies_partial_hits = false;
+  bool dedup = true;
+  CallCounts* counts = nullptr;
 };
 
 class SequenceModel {
@@ -82,6 +88,29 @@ class SequenceModel {
   std::string abort(Random& random);
   /// Everything ends, in any order; then nothing may be left.
   std::string wind_down(Random& random);
+
+  // Calls that must fail.
+  std::string refuse(Random& random);
+  std::string refuse_begin(Random& random);
+  std::string refuse_ended(Random& random);
+  std::string refuse_fork(Random& random);
+  std::string refuse_rewind(Random& random);
+  std::string refuse_window(Random& random);
+  std::string refuse_state(Random& random);
+  std::string refuse_append(Random& random);
+  std::string refuse_commit(Random& random);
+  std::string refuse_plan(Random& random);
+  std::string refuse_quiet_plan(const TwinSequence& sequence, Random& random);
+  std::string refuse_finish(Random& random);
+  std::string refuse_transfer(Random& random);
+  std::string refuse_whole_cache(Random& random);
+  /// The call fails with this code, and the picture stays as it was.
+  template <typename Call>
+  std::string refused(const char* name, ErrorCode code, const Call& call);
+  /// All that the cache shows, and a hash of its memory.
+  [[nodiscard]] std::string picture();
+  [[nodiscard]] std::string picture_but_steps();
+  void count(const char* name);
 
   // The twin.
   std::string compare();
@@ -143,6 +172,9 @@ class SequenceModel {
   std::size_t next_memory_ = 0;
   std::uint64_t gone_ = 0;
   std::uint32_t applied_ = 0;
+  Sequence ended_;                     // what is left of a handle
+  Step done_;                          // finished or aborted
+  std::uint64_t residency_count_ = 0;  // records seen
 };
 
 }  // namespace quire::testing

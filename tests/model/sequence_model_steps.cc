@@ -64,8 +64,6 @@ std::string SequenceModel::plan(Random& random) {
 
 std::string SequenceModel::plan(const std::vector<StepEntry>& entries, std::vector<TwinPart>& parts) {
   const Stats before = cache_->stats().value();
-  const Result<PlanOutcome> outcome = cache_->plan_step(entries);
-  if (!outcome) return outcome.error().message;
   std::uint32_t needed = 0;
   std::uint32_t fitting = 0;
   const std::uint32_t available = available_pages(before);
@@ -73,6 +71,9 @@ std::string SequenceModel::plan(const std::vector<StepEntry>& entries, std::vect
     needed += part.new_pages;
     if (needed <= available) ++fitting;
   }
+  const std::string before_short = needed > available ? picture_but_steps() : "";
+  const Result<PlanOutcome> outcome = cache_->plan_step(entries);
+  if (!outcome) return outcome.error().message;
   if (!outcome->step) {
     const Shortage& shortage = outcome->shortage;
     if (needed <= available) return "a step that fits was not planned";
@@ -81,7 +82,8 @@ std::string SequenceModel::plan(const std::vector<StepEntry>& entries, std::vect
         shortage.pages_returning != (twin_.steps.empty() ? 0 : twin_.fenced.size())) {
       return "a shortage is not as the twin has it";
     }
-    return "";
+    count("plan without pages");
+    return picture_but_steps() == before_short ? "" : "a plan that was short changed something";
   }
   if (needed > available) {
     // Only without the tails that are cached: those are to be computed again.
@@ -153,6 +155,7 @@ std::string SequenceModel::finish(Random& random) {
   }
   const Status status = cache_->finish_step(finished.step, results);
   if (!status) return status.error().message;
+  done_ = finished.step;
   twin_.steps.erase(twin_.steps.begin());
   for (std::size_t i = 0; i < count; ++i) {
     TwinPart& part = finished.parts[i];
@@ -224,6 +227,7 @@ std::string SequenceModel::abort(Random& random) {
   TwinStep aborted = std::move(twin_.steps[place]);
   const Status status = cache_->abort_step(aborted.step);
   if (!status) return status.error().message;
+  done_ = aborted.step;
   twin_.steps.erase(twin_.steps.begin() + place);
   for (TwinPart& part : aborted.parts) {
     if (!part.is_discarded) twin_.discard(part, place);
@@ -252,6 +256,8 @@ std::string SequenceModel::wind_down(Random& random) {
   const Stats stats = cache_->stats().value();
   gone_ = stats.evicted_page_total + stats.dropped_page_total;
   if (stats.free_pages != config_.page_count) return "pages are left when nothing is";
+  if (twin_.kept_total > 0) count("page kept without dedup");
+  twin_.kept_total = 0;
   return compare();
 }
 

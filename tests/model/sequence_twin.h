@@ -112,6 +112,7 @@ struct TwinStep {
 struct TwinConfig {
   std::uint32_t page_tokens = 4;
   std::uint32_t window_rewind_tokens = 0;
+  bool dedup = true;
 };
 
 class SequenceTwin {
@@ -127,6 +128,7 @@ class SequenceTwin {
   std::uint64_t step_number = 0;
   std::uint64_t sealed_total = 0;
   std::uint64_t duplicate_total = 0;
+  std::uint64_t kept_total = 0;  // duplicates that were kept, without dedup
 
   [[nodiscard]] std::uint32_t pages_for(std::uint32_t tokens) const {
     return (tokens + config_.page_tokens - 1) / config_.page_tokens;
@@ -472,6 +474,11 @@ class SequenceTwin {
            (sequence.shared + 1) * config_.page_tokens <= publishable(sequence)) {
       PageRef& page = sequence.row[sequence.shared];
       PageRef& cached = tree[name_of(sequence, sequence.shared)];
+      if (cached && !config_.dedup) {  // from here on nothing of it is published
+        ++kept_total;
+        sequence.publish_max = sequence.shared * config_.page_tokens;
+        break;
+      }
       if (cached) {
         ++duplicate_total;
         in_vain.push_back(std::exchange(page, cached));
