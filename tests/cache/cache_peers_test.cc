@@ -1,0 +1,265 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// Prefill in one cache, decode in another: what one sends is what the other reads.
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cstddef>
+#include <cstdint>
+#include <cstring>
+#include <memory>
+#include <span>
+#include <utility>
+#include <vector>
+
+#include "algebra_fixture.h"
+
+namespace quire {
+namespace {
+
+class CachePeers : public AlgebraTest {
+ protected:
+  void SetUp() override {
+    AlgebraTest::SetUp();
+    receiver_ = open_cache(test_config(4, 32));
+    receiver_space_ = receiver_->key_space({.model = "test"}).value();
+  }
+  /// What a plan sends goes over: tokens computed by the step, and those it lists.
+  void send(const Step& step) {
+    const GroupPlan& group = step.plan.groups[0];
+    for (const SendRun& run : group.sends) {
+      for (std::int32_t i = 0; i < run.token_count; ++i) put(run.remote_slot + i, read(run.local_slot + i));
+    }
+    for (std::uint32_t i = 0; i < step.plan.token_count && !group.remote_slots.empty(); ++i) {
+      if (group.remote_slots[i] == kNoSlot) continue;
+      EXPECT_EQ(group.receivers[i], 5);
+      put(group.remote_slots[i], read(step.plan.append_slots[i]));
+    }
+  }
+  void put(std::int64_t slot, std::uint64_t bytes) {
+    std::memcpy(receiver_->device_memory() + (slot * kTestTokenBytes), &bytes, sizeof(bytes));
+    ++sent_;
+  }
+  [[nodiscard]] Sequence receiving(std::span<const TokenId> tokens) {
+    Sequence sequence = receiver_->begin(receiver_space_, {.tokens = tokens}).value();
+    EXPECT_TRUE(receiver_->admit(sequence));
+    return sequence;
+  }
+
+  std::unique_ptr<Cache> receiver_;
+  KeySpaceId receiver_space_;
+  std::uint32_t sent_ = 0;
+};
+
+TEST_F(CachePeers, WhatOneComputesTheOtherDecodes) {
+  std::vector<TokenId> tokens = token_range(0, 22);
+  Sequence decoding = receiving(tokens);
+  const std::span<const SlotRun> slots = receiver_->prepare_receive(decoding, 22).value();
+  EXPECT_TRUE(receiver_->view(decoding)->is_receiving);
+  EXPECT_EQ(receiver_->view(decoding)->pending_tokens, 0U);
+
+  Live prefill = admitted(tokens);
+  run(prefill, {}, 7);
+  ASSERT_TRUE(cache_->mark_send(prefill.sequence, 0, slots, 5));
+  while (view(prefill).pending_tokens > 0) {
+    const Step step = plan({{&prefill.sequence, std::min(view(prefill).pending_tokens, 6U)}});
+    compute(step, 0, prefill.tokens);
+    send(step);
+    finish(step, {{}});
+  }
+  EXPECT_EQ(sent_, 22U);
+
+  ASSERT_TRUE(receiver_->finish_receive(decoding));
+  ASSERT_TRUE(receiver_->check_invariants());
+  EXPECT_EQ(receiver_->stats()->received_tokens, 22U);
+  EXPECT_EQ(receiver_->stats()->sealed_pages, 5U);
+  EXPECT_EQ(receiver_->view(decoding)->pending_tokens, 1U);
+  const StepEntry entry{&decoding};
+  const Step again = *receiver_->plan_step({&entry, 1})->step;
+  ByteEngine(*receiver_).run(again.plan.entries[0], 0, tokens);
+  ASSERT_TRUE(receiver_->finish_step(again, std::vector<StepResult>(1)));
+}
+
+TEST_F(CachePeers, WhatIsCachedIsSentByTheNextStepAlone) {
+  Live live = admitted(token_range(0, 20));
+  run(live, {}, 6);
+  const SlotRun slots{.first_slot = 40, .token_count = 20};
+  ASSERT_TRUE(cache_->mark_send(live.sequence, 0, {&slots, 1}, 5));
+  Step first = plan({{&live.sequence, 6}});
+  ASSERT_TRUE(cache_->abort_step(first));
+  first = plan({{&live.sequence, 6}});
+  const Step second = plan({{&live.sequence}});
+  compute(first, 0, live.tokens);
+  compute(second, 0, live.tokens);
+  send(first);
+  EXPECT_EQ(sent_, 12U);
+  send(second);
+  EXPECT_EQ(sent_, 20U);
+  finish(first, {{}});
+  finish(second, {{}});
+}
+
+TEST_F(CachePeers, AnAbortedReceiveLeavesNothing) {
+  const std::vector<TokenId> tokens = token_range(0, 22);
+  Sequence decoding = receiving(tokens);
+  ASSERT_TRUE(receiver_->prepare_receive(decoding, 22));
+  EXPECT_EQ(receiver_->stats()->open_pages, 6U);
+  ASSERT_TRUE(receiver_->abort_receive(decoding));
+  EXPECT_EQ(receiver_->stats()->free_pages, 32U);
+  EXPECT_EQ(receiver_->view(decoding)->pending_tokens, 22U);
+  ASSERT_TRUE(receiver_->check_invariants());
+  EXPECT_TRUE(receiver_->prepare_receive(decoding, 4));
+}
+
+TEST_F(CachePeers, AReceiverComputesAndReceivesInTurn) {
+  Live live = admitted(token_range(0, 16));
+  run(live, {}, 5);
+  const std::span<const SlotRun> slots = cache_->prepare_receive(live.sequence, 6).value();
+  std::uint32_t position = 5;
+  for (const SlotRun& run : slots) {
+    for (std::int64_t i = 0; i < run.token_count; ++i) write(run.first_slot + i, value(live.tokens, position++));
+  }
+  EXPECT_EQ(position, 11U);
+  ASSERT_TRUE(cache_->finish_receive(live.sequence));
+  run(live);
+  EXPECT_EQ(stats().sealed_pages, 4U);
+}
+
+TEST_F(CachePeers, WhatAMarkedSequenceReceivesIsSentOn) {
+  Live live = admitted(token_range(0, 16));
+  run(live, {}, 5);
+  Sequence last = receiving(live.tokens);
+  const std::span<const SlotRun> remote_slots = receiver_->prepare_receive(last, 16).value();
+  ASSERT_TRUE(cache_->mark_send(live.sequence, 0, remote_slots, 5));
+  const std::span<const SlotRun> slots = cache_->prepare_receive(live.sequence, 6).value();
+  std::uint32_t position = 5;
+  for (const SlotRun& run : slots) {
+    for (std::int64_t i = 0; i < run.token_count; ++i) write(run.first_slot + i, value(live.tokens, position++));
+  }
+  ASSERT_TRUE(cache_->finish_receive(live.sequence));
+  const Step step = plan({{&live.sequence}});
+  compute(step, 0, live.tokens);
+  send(step);
+  EXPECT_EQ(sent_, 16U);  // five computed before the mark, six received, five of this step
+  finish(step, {{}});
+  ASSERT_TRUE(receiver_->finish_receive(last));
+  const StepEntry entry{&last};
+  const Step again = *receiver_->plan_step({&entry, 1})->step;
+  ByteEngine(*receiver_).run(again.plan.entries[0], 0, live.tokens);
+  ASSERT_TRUE(receiver_->finish_step(again, std::vector<StepResult>(1)));
+}
+
+TEST_F(CachePeers, OneThatLostItsPagesSendsWhatItHasAgain) {
+  Live live = computed(token_range(0, 8));
+  append(live, token_range(50, 4));
+  const SlotRun slots{.first_slot = 40, .token_count = 12};
+  ASSERT_TRUE(cache_->mark_send(live.sequence, 0, {&slots, 1}, 5));
+  ASSERT_TRUE(cache_->preempt(live.sequence, Preempt::Drop));
+  EXPECT_EQ(cache_->reclaim(1).value(), 1U);
+  EXPECT_EQ(cache_->resume(live.sequence)->matched_tokens, 4U);
+  const Step step = plan({{&live.sequence, 1}});
+  compute(step, 0, live.tokens);
+  send(step);
+  EXPECT_EQ(sent_, 5U);  // four that were found, one that was computed
+  finish(step, {{}});
+}
+
+TEST_F(CachePeers, WhatOneFindsWhenItComesBackIsSentToo) {
+  Live live = admitted(token_range(0, 10));
+  const SlotRun slots{.first_slot = 40, .token_count = 10};
+  ASSERT_TRUE(cache_->mark_send(live.sequence, 0, {&slots, 1}, 5));
+  ASSERT_TRUE(cache_->preempt(live.sequence, Preempt::Drop));
+  EXPECT_EQ(run_request(token_range(0, 8)), 0U);
+  EXPECT_EQ(cache_->resume(live.sequence)->matched_tokens, 8U);
+  const Step step = plan({{&live.sequence}});
+  compute(step, 0, live.tokens);
+  send(step);
+  EXPECT_EQ(sent_, 10U);
+  finish(step, {{}});
+}
+
+TEST_F(CachePeers, ATailThatIsGivenUpIsSentWhenItIsComputed) {
+  open(algebra_config(4));
+  EXPECT_EQ(run_request(token_range(0, 12)), 0U);
+  std::vector<TokenId> tokens = token_range(0, 11);
+  tokens.insert(tokens.end(), {70, 71, 72, 73, 74});
+  Live live = admitted(tokens);
+  EXPECT_EQ(view(live).computed_tokens, 11U);
+  const SlotRun slots{.first_slot = 40, .token_count = 16};
+  ASSERT_TRUE(cache_->mark_send(live.sequence, 0, {&slots, 1}, 5));
+  const Step step = plan({{&live.sequence}});  // too few pages for the copy beside its source
+  compute(step, 0, live.tokens);
+  ASSERT_EQ(step.plan.groups[0].sends.size(), 1U);
+  EXPECT_EQ(step.plan.groups[0].sends[0].token_count, 8);
+  send(step);
+  EXPECT_EQ(sent_, 16U);
+  finish(step, {{}});
+}
+
+TEST_F(CachePeers, OneThatHasNothingLeftToComputeSendsWhenItsLastTokenRunsAgain) {
+  Live live = computed(token_range(0, 8));
+  EXPECT_EQ(view(live).pending_tokens, 0U);
+  const SlotRun slots{.first_slot = 40, .token_count = 8};
+  ASSERT_TRUE(cache_->mark_send(live.sequence, 0, {&slots, 1}, 5));
+  EXPECT_EQ(view(live).pending_tokens, 1U);
+  const Step step = plan({{&live.sequence}});
+  send(step);
+  EXPECT_EQ(sent_, 8U);
+  finish(step, {{}});
+}
+
+TEST_F(CachePeers, NothingIsReceivedWhereADiscardedStepMayStillWrite) {
+  Live live = admitted(token_range(0, 10));
+  const Step first = plan({{&live.sequence, 2}});
+  const Step second = plan({{&live.sequence, 3}});
+  ASSERT_TRUE(cache_->abort_step(first));
+  expect_error(cache_->prepare_receive(live.sequence, 4), ErrorCode::Unavailable,
+               "sequence 0: step 2 is in flight and has discarded entries");
+  finish(second, {{}});
+  EXPECT_TRUE(cache_->prepare_receive(live.sequence, 4).has_value());
+}
+
+TEST_F(CachePeers, NothingIsReceivedWhereAStepInFlightMovesTokens) {
+  std::vector<std::byte> memory(std::size_t{1} << 16U);
+  CacheConfig config = algebra_config(8);
+  config.device.memory = DeviceMemory::Adopted;
+  config.device.adopted_memory = memory.data();
+  config.saved_page_count = 0;
+  open(std::move(config));
+  const auto step_of = [&](const Sequence& sequence, std::span<const std::int32_t> parents = {}) {
+    const StepEntry entry{.sequence = &sequence, .tree_parents = parents};
+    return *cache_->plan_step({&entry, 1})->step;
+  };
+  const std::vector<std::int32_t> parents = {-1, -1, 1};
+  const std::vector<TokenId> values = {10, 11, 12};
+  Sequence tree = begin_admitted(token_range(0, 6));
+  ASSERT_TRUE(cache_->finish_step(step_of(tree), std::vector<StepResult>(1)));
+  ASSERT_TRUE(cache_->finish_step(step_of(tree, parents), std::vector<StepResult>{{.tokens = values}}));
+  ASSERT_TRUE(cache_->commit_tree(tree, 2));
+  const Sequence other = begin_admitted(token_range(100, 5));
+  const Step carries_moves = step_of(other);
+  ASSERT_TRUE(cache_->end(tree));  // what it moves may be evicted, and given to the receiver
+  const Sequence receiver = begin_admitted(token_range(200, 20));
+  expect_error(cache_->prepare_receive(receiver, 20), ErrorCode::Unavailable, "is in flight and moves tokens");
+  ASSERT_TRUE(cache_->finish_step(carries_moves, std::vector<StepResult>(1)));
+  EXPECT_TRUE(cache_->prepare_receive(receiver, 20).has_value());
+}
+
+TEST_F(CachePeers, AMarkEndsWhenAllOfItWasSent) {
+  Live live = computed(token_range(0, 8));
+  const SlotRun slots{.first_slot = 40, .token_count = 9};
+  ASSERT_TRUE(cache_->mark_send(live.sequence, 0, {&slots, 1}, 5));
+  append(live, {30});
+  finish(plan({{&live.sequence}}), {{}});
+  append(live, {31});
+  const Step step = plan({{.sequence = &live.sequence, .draft_count = 2}});
+  EXPECT_TRUE(step.plan.groups[0].remote_slots.empty());
+  finish(step, {{}});
+  ASSERT_TRUE(cache_->mark_send(live.sequence, 0, {&slots, 1}, 5));
+  ASSERT_TRUE(cache_->mark_send(live.sequence, 0, {}, 5));
+  append(live, {32});
+  EXPECT_TRUE(plan({{&live.sequence}}).plan.groups[0].remote_slots.empty());
+}
+
+}  // namespace
+}  // namespace quire
