@@ -13,5 +13,6 @@
 #include "quire/policy.h"        // IWYU pragma: export
 #include "quire/result.h"        // IWYU pragma: export
 #include "quire/stats.h"         // IWYU pragma: export
+#include "quire/transfer.h"      // IWYU pragma: export
 #include "quire/types.h"         // IWYU pragma: export
 #include "quire/version.h"       // IWYU pragma: export
