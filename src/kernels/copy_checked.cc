@@ -1,0 +1,225 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "kernels/copy_checked.h"
+
+#include <algorithm>
+#include <array>
+#include <bit>
+#include <cstring>
+
+#include "base/check.h"
+
+#if defined(__x86_64__)
+#include <immintrin.h>
+#define QUIRE_AVX2 [[gnu::target("avx2")]]
+#endif
+
+namespace quire {
+namespace {
+
+constexpr std::uint64_t kWordBytes = 4;
+constexpr std::uint64_t kBlockWords = 256;
+constexpr std::uint64_t kBlockBytes = kBlockWords * kWordBytes;
+
+struct alignas(64) WordKeys {
+  std::array<std::uint32_t, kBlockWords> of{};
+};
+
+constexpr WordKeys make_word_keys() {
+  WordKeys keys;
+  for (std::uint64_t i = 0; i < kBlockWords; ++i) keys.of[i] = static_cast<std::uint32_t>(mix64(i) >> 32U);
+  return keys;
+}
+
+constexpr WordKeys kWordKeys = make_word_keys();
+
+constexpr bool are_good(WordKeys keys) {
+  std::sort(keys.of.begin(), keys.of.end());
+  return keys.of.front() != 0 && std::adjacent_find(keys.of.begin(), keys.of.end()) == keys.of.end();
+}
+static_assert(are_good(kWordKeys),
+              "a key of 0 would not see its word, and equal ones not that their words changed places");
+
+constexpr std::uint64_t block_key(std::uint64_t block) {
+  return mix64((std::uint64_t{1} << 32U) + block) | 1U;
+}
+
+// As many bytes as a word has or fewer, which begin `skipped` bytes behind the word's beginning.
+std::uint64_t load_word(const std::byte* source, std::uint64_t bytes, std::uint64_t skipped = 0) {
+  if constexpr (std::endian::native == std::endian::little) {
+    std::uint32_t word = 0;
+    std::memcpy(reinterpret_cast<std::byte*>(&word) + skipped, source, bytes);
+    return word;
+  } else {
+    std::uint64_t word = 0;
+    for (std::uint64_t i = 0; i < bytes; ++i) word |= std::to_integer<std::uint64_t>(source[i]) << (8 * (skipped + i));
+    return word;
+  }
+}
+
+// Bytes of one block, which begin at `offset` of it.
+std::uint64_t sum_in_block(const std::byte* source, std::uint64_t bytes, std::uint64_t offset) {
+  std::uint64_t sum = 0;
+  std::uint64_t at = 0;
+  if (const std::uint64_t skipped = offset % kWordBytes; skipped != 0) {
+    at = std::min(bytes, kWordBytes - skipped);
+    sum += kWordKeys.of[offset / kWordBytes] * load_word(source, at, skipped);
+  }
+  const std::uint32_t* key = kWordKeys.of.data() + ((offset + at) / kWordBytes);
+  for (; at + kWordBytes <= bytes; at += kWordBytes) sum += *key++ * load_word(source + at, kWordBytes);
+  if (at < bytes) sum += *key * load_word(source + at, bytes - at);
+  return sum;
+}
+
+// Calls `in_block(source, target, bytes, offset in the block)` for each block's share, and adds up what it answers.
+template <typename InBlock>
+[[gnu::always_inline]] inline ChecksumPart for_each_block(const CopyPart& part, InBlock in_block) {
+  ChecksumPart total;
+  std::uint64_t at = 0;
+  while (at < part.bytes) {
+    const std::uint64_t offset = (part.offset + at) % kBlockBytes;
+    const std::uint64_t bytes = std::min(part.bytes - at, kBlockBytes - offset);
+    std::byte* const target = part.target == nullptr ? nullptr : part.target + at;
+    total.sum += block_key((part.offset + at) / kBlockBytes) * in_block(part.source + at, target, bytes, offset);
+    at += bytes;
+  }
+  return total;
+}
+
+void copy_portable(const CopyPart& part) {
+  if (part.bytes != 0) std::memcpy(part.target, part.source, part.bytes);
+}
+
+ChecksumPart sum_portable(const CopyPart& part) {
+  return for_each_block(part, [](const std::byte* source, std::byte* /*target*/, std::uint64_t bytes,
+                                 std::uint64_t offset) { return sum_in_block(source, bytes, offset); });
+}
+
+// A block is still in the first-level cache when it is summed.
+ChecksumPart copy_summed_portable(const CopyPart& part) {
+  return for_each_block(part,
+                        [](const std::byte* source, std::byte* target, std::uint64_t bytes, std::uint64_t offset) {
+                          std::memcpy(target, source, bytes);
+                          return sum_in_block(source, bytes, offset);
+                        });
+}
+
+constexpr CheckedCopier kPortable{.copy_summed = copy_summed_portable, .copy = copy_portable, .sum = sum_portable};
+
+#if defined(__x86_64__)
+
+constexpr std::uint64_t kVector = 32;
+// Shorter copies find their target in a cache more often than not.
+constexpr std::uint64_t kStreamedBytes = 16'384;
+// How far ahead of the copy the source is asked for.
+constexpr std::uint64_t kAheadBytes = 1024;
+
+enum class To : std::uint8_t { Nowhere, Cache, Memory };
+
+template <To kTo>
+QUIRE_AVX2 inline void store(std::byte* target, __m256i vector) {
+  if constexpr (kTo == To::Cache) _mm256_storeu_si256(reinterpret_cast<__m256i*>(target), vector);
+  if constexpr (kTo == To::Memory) _mm256_stream_si256(reinterpret_cast<__m256i*>(target), vector);
+}
+
+// Two sums of 4 products each: of the even words, and of the odd ones.
+struct Sums {
+  __m256i even;
+  __m256i odd;
+};
+
+QUIRE_AVX2 inline void add_vector(Sums& sums, __m256i words, __m256i keys) {
+  sums.even = _mm256_add_epi64(sums.even, _mm256_mul_epu32(words, keys));
+  sums.odd = _mm256_add_epi64(sums.odd, _mm256_mul_epu32(_mm256_srli_epi64(words, 32), _mm256_srli_epi64(keys, 32)));
+}
+
+QUIRE_AVX2 inline std::uint64_t total(const Sums& a, const Sums& b) {
+  const __m256i four = _mm256_add_epi64(_mm256_add_epi64(a.even, a.odd), _mm256_add_epi64(b.even, b.odd));
+  const __m128i two = _mm_add_epi64(_mm256_castsi256_si128(four), _mm256_extracti128_si256(four, 1));
+  return static_cast<std::uint64_t>(_mm_cvtsi128_si64(two)) + static_cast<std::uint64_t>(_mm_extract_epi64(two, 1));
+}
+
+QUIRE_AVX2 inline __m256i load(const void* source) {
+  return _mm256_loadu_si256(static_cast<const __m256i*>(source));
+}
+
+template <To kTo>
+QUIRE_AVX2 inline std::uint64_t in_block_avx2(const std::byte* source, std::byte* target, std::uint64_t bytes,
+                                              std::uint64_t offset) {
+  Sums a{_mm256_setzero_si256(), _mm256_setzero_si256()};
+  Sums b = a;
+  std::uint64_t at = std::min(bytes, (kWordBytes - (offset % kWordBytes)) % kWordBytes);
+  std::uint64_t rest = at == 0 ? 0 : sum_in_block(source, at, offset);
+  if (kTo != To::Nowhere && at != 0) std::memcpy(target, source, at);
+  const std::uint32_t* const keys = kWordKeys.of.data() + ((offset + at) / kWordBytes);
+  const std::uint64_t first = at;
+  for (; at + (2 * kVector) <= bytes; at += 2 * kVector) {
+    __builtin_prefetch(source + at + kAheadBytes, 0, 3);
+    const __m256i x = load(source + at);
+    const __m256i y = load(source + at + kVector);
+    store<kTo>(target + at, x);
+    store<kTo>(target + at + kVector, y);
+    const std::uint32_t* const key = keys + ((at - first) / kWordBytes);
+    add_vector(a, x, load(key));
+    add_vector(b, y, load(key + (kVector / kWordBytes)));
+  }
+  if (at < bytes) {
+    rest += sum_in_block(source + at, bytes - at, offset + at);
+    if constexpr (kTo != To::Nowhere) std::memcpy(target + at, source + at, bytes - at);
+  }
+  return total(a, b) + rest;
+}
+
+template <To kTo>
+QUIRE_AVX2 ChecksumPart pass_avx2(const CopyPart& part) {
+  ChecksumPart sum;
+  std::uint64_t at = 0;
+  while (at < part.bytes) {
+    const std::uint64_t offset = (part.offset + at) % kBlockBytes;
+    const std::uint64_t bytes = std::min(part.bytes - at, kBlockBytes - offset);
+    std::byte* const target = kTo == To::Nowhere ? nullptr : part.target + at;
+    sum.sum +=
+        block_key((part.offset + at) / kBlockBytes) * in_block_avx2<kTo>(part.source + at, target, bytes, offset);
+    at += bytes;
+  }
+  return sum;
+}
+
+ChecksumPart sum_avx2(const CopyPart& part) {
+  return pass_avx2<To::Nowhere>(part);
+}
+
+// Stores around the caches need aligned vectors: at the beginning, and then in every block, which all but the first one
+// begin at a multiple of 1 KiB of the record.
+bool can_stream(const CopyPart& part) {
+  return part.next_use == NextUse::Later && part.bytes >= kStreamedBytes &&
+         std::bit_cast<std::uintptr_t>(part.target) % kVector == 0 && part.offset % kVector == 0;
+}
+
+ChecksumPart copy_summed_avx2(const CopyPart& part) {
+  if (!can_stream(part)) return pass_avx2<To::Cache>(part);
+  const ChecksumPart sum = pass_avx2<To::Memory>(part);
+  _mm_sfence();  // What went around the caches is ordered by nothing else.
+  return sum;
+}
+
+constexpr CheckedCopier kAvx2{.copy_summed = copy_summed_avx2, .copy = copy_portable, .sum = sum_avx2};
+
+#endif
+
+}  // namespace
+
+const CheckedCopier& pick_checked_copier(InstructionSet instructions) {
+  QUIRE_CHECK(is_available(instructions), "the processor does not have these instructions");
+#if defined(__x86_64__)
+  if (instructions == InstructionSet::Avx2) return kAvx2;
+#endif
+  return kPortable;
+}
+
+const CheckedCopier& best_checked_copier() {
+  static const CheckedCopier& best =
+      pick_checked_copier(is_available(InstructionSet::Avx2) ? InstructionSet::Avx2 : InstructionSet::Portable);
+  return best;
+}
+
+}  // namespace quire
