@@ -39,7 +39,8 @@ struct HostRegionConfig {
 /// What the host region lies in.
 struct HostRegionStatus {
   bool has_huge_pages = false;
-  bool is_on_numa_node = false;  ///< on the one that was asked for
+  bool has_reserved_huge_pages = false;  ///< of those that the system has set apart (hugetlbfs), not transparent ones
+  bool is_on_numa_node = false;          ///< on the one that was asked for, as long as that has memory
   bool is_locked = false;
   std::string refusals;  ///< what was asked for and refused, and why; empty when nothing was
 };
@@ -93,6 +94,7 @@ class Mover {
   [[nodiscard]] Status set_device(const PoolGeometry& geometry, std::byte* memory);
 
  private:
+  friend struct MoverPeer;  // tests hold workers and break pages
   struct Impl;
   explicit Mover(std::unique_ptr<Impl> impl);
   std::unique_ptr<Impl> impl_;

@@ -9,6 +9,7 @@
 #include "quire/introspect.h"    // IWYU pragma: export
 #include "quire/key_space.h"     // IWYU pragma: export
 #include "quire/layout.h"        // IWYU pragma: export
+#include "quire/mover.h"         // IWYU pragma: export
 #include "quire/plan.h"          // IWYU pragma: export
 #include "quire/policy.h"        // IWYU pragma: export
 #include "quire/result.h"        // IWYU pragma: export

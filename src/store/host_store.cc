@@ -1,0 +1,184 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "store/host_store.h"
+
+#include <string>
+#include <utility>
+
+#include "base/check.h"
+#include "base/checked.h"
+
+namespace quire {
+
+// A place at one page: for one writer, or for any number of readers. Never waits.
+class HostStore::Claim {
+ public:
+  Claim(std::uint32_t& word, Access access) : word_(word), access_(access) {
+    std::uint32_t seen = word_.load(std::memory_order_relaxed);
+    do {
+      if (access_ == Access::Write ? seen != 0 : seen >= kReadersMax) return;
+    } while (!word_.compare_exchange_weak(seen, access_ == Access::Write ? kWriter : seen + 1,
+                                          std::memory_order_acquire, std::memory_order_relaxed));
+    is_held_ = true;
+  }
+  ~Claim() {
+    if (!is_held_) return;
+    if (access_ == Access::Write) {
+      word_.store(0, std::memory_order_release);
+    } else {
+      word_.fetch_sub(1, std::memory_order_release);
+    }
+  }
+  Claim(const Claim&) = delete;
+  Claim& operator=(const Claim&) = delete;
+
+  [[nodiscard]] bool is_held() const { return is_held_; }
+
+ private:
+  static constexpr std::uint32_t kWriter = UINT32_MAX;
+  static constexpr std::uint32_t kReadersMax = UINT32_MAX - 1;
+
+  std::atomic_ref<std::uint32_t> word_;
+  Access access_;
+  bool is_held_ = false;
+};
+
+HostStore::HostStore(const HostStoreConfig& config) : config_(config) {}
+
+Result<HostStore::PageFacts> HostStore::make_facts(std::uint32_t page_count) {
+  PageFacts facts;
+  QUIRE_TRY_ASSIGN(facts.claims, LazyArray<std::uint32_t>::create(page_count));
+  QUIRE_TRY_ASSIGN(facts.states, LazyArray<State>::create(page_count));
+  QUIRE_TRY_ASSIGN(facts.generations, LazyArray<std::uint32_t>::create(page_count));
+  QUIRE_TRY_ASSIGN(facts.name_tags, LazyArray<std::uint64_t>::create(page_count));
+  QUIRE_TRY_ASSIGN(facts.checksums, LazyArray<std::uint64_t>::create(page_count));
+  return facts;
+}
+
+Result<std::unique_ptr<HostStore>> HostStore::open(const HostStoreConfig& config, const RegionCalls& calls) {
+  constexpr std::uint64_t kAlignment = 64;
+  const std::string sizes = std::to_string(config.page_count) + " pages of " + std::to_string(config.layer_count) +
+                            " layers of " + std::to_string(config.layer_bytes) + " bytes";
+  const auto page_bytes = checked_multiply(config.layer_bytes, config.layer_count);
+  if (!page_bytes || *page_bytes == 0 || config.page_count == 0) {
+    return fail(ErrorCode::InvalidArgument, "a host tier of " + sizes + ": give it pages with bytes in them");
+  }
+  const auto padded = checked_add(*page_bytes, kAlignment - 1);
+  const std::uint64_t record_bytes = padded ? *padded / kAlignment * kAlignment : 0;
+  const auto bytes = checked_multiply(record_bytes, config.page_count);
+  if (!padded || !bytes) {
+    return fail(ErrorCode::InvalidArgument, "a host tier of " + sizes + " is more than memory can address");
+  }
+  auto store = std::unique_ptr<HostStore>(new HostStore(config));
+  store->page_bytes_ = *page_bytes;
+  store->record_bytes_ = record_bytes;
+  QUIRE_TRY_ASSIGN(store->region_, HostRegion::map(*bytes, config.region, calls));
+  QUIRE_TRY_ASSIGN(store->facts_, make_facts(config.page_count));
+  return store;
+}
+
+TransferFault HostStore::write_layers(const PagePiece& piece, ChecksumPart& sum) {
+  const std::uint32_t index = index_of(piece);
+  const PageTransfer& page = piece.page;
+  const Claim claim(facts_.claims[index], Access::Write);
+  if (!claim.is_held()) return TransferFault::Io;
+  if (piece.layers.first == 0) {
+    facts_.states[index] = State::BeingWritten;  // Before the first byte: from here on the old page is gone.
+    facts_.generations[index] = page.host_generation;
+    facts_.name_tags[index] = page.name_tag;
+  } else if (const TransferFault fault = fault_of(index, page, State::BeingWritten); fault != TransferFault::None) {
+    return fault;
+  }
+  copy(piece, Access::Write, sum);
+  if (piece.layers.first + piece.layers.count == config_.layer_count) {
+    facts_.checksums[index] = sum.finish(page_bytes_);
+    facts_.states[index] = State::HasData;
+  }
+  return TransferFault::None;
+}
+
+TransferFault HostStore::read_layers(const PagePiece& piece, ChecksumPart& sum) {
+  const std::uint32_t index = index_of(piece);
+  const Claim claim(facts_.claims[index], Access::Read);
+  if (!claim.is_held()) return TransferFault::Generation;  // Somebody writes another page to it.
+  // Before every piece, so that a page which was handed out between two of them is noticed without checksums too.
+  if (const TransferFault fault = fault_of(index, piece.page, State::HasData); fault != TransferFault::None) {
+    return fault;
+  }
+  copy(piece, Access::Read, sum);
+  const bool is_last = piece.layers.first + piece.layers.count == config_.layer_count;
+  if (is_last && config_.checksums && sum.finish(page_bytes_) != facts_.checksums[index]) {
+    return TransferFault::Checksum;
+  }
+  return TransferFault::None;
+}
+
+TransferFault HostStore::write_page(const DevicePages& device, const PageTransfer& page) {
+  ChecksumPart sum;
+  return write_layers(whole(device, page), sum);
+}
+
+TransferFault HostStore::read_page(const DevicePages& device, const PageTransfer& page) {
+  ChecksumPart sum;
+  return read_layers(whole(device, page), sum);
+}
+
+PagePiece HostStore::whole(const DevicePages& device, const PageTransfer& page) const {
+  return {.device = device, .page = page, .layers = {.first = 0, .count = config_.layer_count}};
+}
+
+Status HostStore::forget() {
+  QUIRE_TRY_ASSIGN(PageFacts facts, make_facts(config_.page_count));
+  QUIRE_TRY(region_.forget());
+  facts_ = std::move(facts);
+  return {};
+}
+
+// Mistakes of the caller stop the program: they would write where nobody looks for it.
+std::uint32_t HostStore::index_of(const PagePiece& piece) const {
+  const PoolGeometry& geometry = *piece.device.geometry;
+  QUIRE_CHECK(piece.page.host_page.value - 1 < config_.page_count, "the host tier has no such page");
+  QUIRE_CHECK(piece.page.device_page.value < geometry.page_count(), "the device has no such page");
+  QUIRE_CHECK(
+      geometry.page().layer_bytes() == config_.layer_bytes && geometry.page().layer_count() == config_.layer_count,
+      "pages of the device and of the host tier differ");
+  QUIRE_CHECK(piece.layers.count != 0 && piece.layers.first < config_.layer_count &&
+                  piece.layers.count <= config_.layer_count - piece.layers.first,
+              "the page has no such layers");
+  return piece.page.host_page.value - 1;
+}
+
+TransferFault HostStore::fault_of(std::uint32_t index, const PageTransfer& page, State wanted) const {
+  if (facts_.states[index] != wanted || facts_.generations[index] != page.host_generation) {
+    return TransferFault::Generation;
+  }
+  return facts_.name_tags[index] == page.name_tag ? TransferFault::None : TransferFault::NameTag;
+}
+
+void HostStore::copy(const PagePiece& piece, Access access, ChecksumPart& sum) const {
+  const PoolGeometry& geometry = *piece.device.geometry;
+  const CheckedCopier& copier = best_checked_copier();
+  std::byte* const on_host = record(piece.page.host_page.value - 1);
+  std::byte* const on_device = piece.device.memory + (piece.page.device_page.value * geometry.strides().page);
+  // Layers of a page that lie one behind the other go in one part.
+  const bool is_one_part = geometry.byte_layout() == ByteLayout::PageFirst;
+  const std::uint32_t part_count = is_one_part ? 1 : piece.layers.count;
+  const std::uint64_t part_bytes = config_.layer_bytes * (piece.layers.count / part_count);
+  for (std::uint32_t i = 0; i < part_count; ++i) {
+    const std::uint64_t layer = piece.layers.first + i;
+    std::byte* const host_part = on_host + (layer * config_.layer_bytes);
+    std::byte* const device_part = on_device + (layer * geometry.strides().layer);
+    const bool is_write = access == Access::Write;
+    const CopyPart part{.target = is_write ? host_part : device_part,
+                        .source = is_write ? device_part : host_part,
+                        .bytes = part_bytes,
+                        .offset = layer * config_.layer_bytes,
+                        .next_use = is_write ? NextUse::Later : NextUse::Soon};
+    if (config_.checksums) {
+      sum.add(copier.copy_summed(part));
+    } else {
+      copier.copy(part);
+    }
+  }
+}
+
+}  // namespace quire
