@@ -1,0 +1,539 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// Threads around a TransferTable. A worker takes the next transfer of its direction under the mutex, copies its pages
+// without it, and comes back for every finished band and for the end. What is told to others, and the bytes before it,
+// therefore goes through the mutex: whoever has heard of a completion sees the pages it speaks of.
+#include "quire/mover.h"
+
+#include <pthread.h>
+#include <sys/eventfd.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <array>
+#include <cerrno>
+#include <chrono>
+#include <csignal>
+#include <string>
+#include <string_view>
+#include <system_error>
+#include <thread>
+#include <utility>
+#include <vector>
+
+#include "base/check.h"
+#include "base/lazy_array.h"
+#include "base/mutex.h"
+#include "base/system_error.h"
+#include "store/host_store.h"
+#include "transfer/mover_peer.h"
+#include "transfer/transfer_table.h"
+
+namespace quire {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+
+constexpr std::uint32_t kThreadsMax = 64;            // of one direction
+constexpr std::uint32_t kQueueDepthMax = 1U << 20U;  // more plans than anybody could mean
+constexpr std::uint32_t kTransferPagesMax = 1U << 20U;
+
+tl::unexpected<Error> invalid(std::string message) {
+  return fail(ErrorCode::InvalidArgument, std::move(message));
+}
+
+std::string text_of(TransferId id) {
+  return "transfer " + std::to_string(id.index) + "." + std::to_string(id.generation);
+}
+
+Status check_within(std::string_view name, std::uint32_t value, std::uint32_t value_max) {
+  if (value >= 1 && value <= value_max) return {};
+  return invalid("MoverConfig::" + std::string(name) + " is " + std::to_string(value) + ": give 1 to " +
+                 std::to_string(value_max));
+}
+
+// Layers as evenly as they go.
+LayerRange layers_of_band(std::uint32_t layer_count, std::uint32_t band_count, std::uint32_t band) {
+  const auto first_of = [&](std::uint32_t i) {
+    return static_cast<std::uint32_t>(std::uint64_t{layer_count} * i / band_count);
+  };
+  return {.first = first_of(band), .count = first_of(band + 1) - first_of(band)};
+}
+
+// Which pages a plan has named already, without clearing anything from one plan to the next.
+class SeenPages {
+ public:
+  [[nodiscard]] Status reserve(std::uint32_t page_count) { return plans_.grow(page_count); }
+  void begin_plan() {
+    if (++plan_ != 0) return;
+    std::fill_n(plans_.data(), plans_.size(), 0U);
+    plan_ = 1;
+  }
+  [[nodiscard]] bool add(std::uint32_t page) { return std::exchange(plans_[page], plan_) != plan_; }
+
+ private:
+  LazyArray<std::uint32_t> plans_;  // the last one that named the page
+  std::uint32_t plan_ = 0;
+};
+
+// Signals are for the threads of the program: none of the workers takes one away from them.
+class BlockedSignals {
+ public:
+  BlockedSignals() {
+    sigset_t all;
+    sigfillset(&all);
+    pthread_sigmask(SIG_SETMASK, &all, &before_);
+  }
+  ~BlockedSignals() { pthread_sigmask(SIG_SETMASK, &before_, nullptr); }
+  BlockedSignals(const BlockedSignals&) = delete;
+  BlockedSignals& operator=(const BlockedSignals&) = delete;
+
+ private:
+  sigset_t before_{};
+};
+
+}  // namespace
+
+Status MoverConfig::validate() const {
+  if (device_geometry == nullptr) return invalid("MoverConfig::device_geometry is missing: say where device pages lie");
+  if (device_memory == nullptr) return invalid("MoverConfig::device_memory is missing: say where device pages lie");
+  // Ids begin at 1, and the highest one means "none".
+  QUIRE_TRY(check_within("host_page_count", host_page_count, PageId::kNoneValue - 1));
+  QUIRE_TRY(check_within("load_thread_count", load_thread_count, kThreadsMax));
+  QUIRE_TRY(check_within("store_thread_count", store_thread_count, kThreadsMax));
+  QUIRE_TRY(check_within("queue_depth_max", queue_depth_max, kQueueDepthMax));
+  return check_within("transfer_pages_max", transfer_pages_max, kTransferPagesMax);
+}
+
+struct Mover::Impl {
+  // What a worker needs to know of a transfer while it copies.
+  struct Work {
+    std::uint32_t index = 0;
+    TransferId id;
+    TransferKind kind = TransferKind::Load;
+    std::uint32_t band_count = 0;
+    std::span<const PageTransfer> pages;
+    const std::atomic<bool>* must_stop = nullptr;
+    DevicePages device;
+  };
+
+  Impl(const MoverConfig& the_config, MoverHooks the_hooks)
+      : config(the_config), hooks(std::move(the_hooks)), geometry(*the_config.device_geometry) {
+    config.device_geometry = nullptr;  // The caller's; ours is the copy.
+  }
+  ~Impl() {
+    if (event_fd >= 0) ::close(event_fd);
+  }
+  Impl(const Impl&) = delete;
+  Impl& operator=(const Impl&) = delete;
+
+  [[nodiscard]] Status prepare();
+  [[nodiscard]] Status start();
+  void stop();
+
+  void work(TransferKind kind);
+  [[nodiscard]] Completion run(const Work& work, std::span<ChecksumPart> sums);
+  [[nodiscard]] std::uint32_t run_band(const Work& work, std::uint32_t band, std::span<ChecksumPart> pages,
+                                       Completion& completion);
+  [[nodiscard]] TransferFault move_piece(const Work& work, const PieceStart& start, ChecksumPart& sum);
+  void mark_band(const Work& work, std::uint32_t band);
+  void mark_fault(const Work& work);
+
+  [[nodiscard]] Status check_plan(const TransferPlan& plan) QUIRE_REQUIRES(mutex);
+  [[nodiscard]] Status check_pages(const TransferPlan& plan) QUIRE_REQUIRES(mutex);
+  [[nodiscard]] Status check_idle(std::string_view what) QUIRE_REQUIRES(mutex);
+  [[nodiscard]] std::optional<TransferOutcome> answer(std::uint32_t index, std::uint32_t band) QUIRE_REQUIRES(mutex);
+  void signal_completion(std::size_t count_before) QUIRE_REQUIRES(mutex);
+
+  MoverConfig config;
+  MoverHooks hooks;
+  std::unique_ptr<HostStore> store;
+  int event_fd = -1;
+  std::vector<std::thread> workers;
+
+  // Changed under the mutex while nothing runs; read by workers without it.
+  PoolGeometry geometry;
+
+  Mutex mutex;  // guards what follows
+  std::optional<TransferTable> table QUIRE_GUARDED_BY(mutex);
+  SeenPages seen_on_device QUIRE_GUARDED_BY(mutex);
+  SeenPages seen_on_host QUIRE_GUARDED_BY(mutex);
+  bool is_paused QUIRE_GUARDED_BY(mutex) = false;
+  bool is_stopping QUIRE_GUARDED_BY(mutex) = false;
+  std::uint32_t blocked_count QUIRE_GUARDED_BY(mutex) = 0;  // callers in wait() and pause()
+  std::array<Condition, 2> has_work;                        // of each direction: queued, resumed or stopping
+  Condition has_news;                                       // a band or a transfer has ended, or nobody is blocked
+};
+
+Status Mover::Impl::prepare() {
+  QUIRE_TRY_ASSIGN(store, HostStore::open({.layer_bytes = geometry.page().layer_bytes(),
+                                           .layer_count = geometry.page().layer_count(),
+                                           .page_count = config.host_page_count,
+                                           .checksums = config.checksums,
+                                           .region = config.host_region},
+                                          *hooks.calls));
+  QUIRE_TRY_ASSIGN(TransferTable made,
+                   TransferTable::create({.queue_depth_max = config.queue_depth_max,
+                                          .transfer_pages_max = config.transfer_pages_max,
+                                          .worker_count = config.load_thread_count + config.store_thread_count,
+                                          .rank = config.rank}));
+  event_fd = ::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
+  if (event_fd < 0) return fail(errno_code(errno), "making the mover's eventfd: " + errno_text(errno));
+  const MutexLock lock(mutex);
+  table.emplace(std::move(made));
+  QUIRE_TRY(seen_on_device.reserve(geometry.page_count()));
+  return seen_on_host.reserve(config.host_page_count + 1);
+}
+
+Status Mover::Impl::start() {
+  const BlockedSignals blocked;
+  workers.reserve(config.load_thread_count + config.store_thread_count);
+  try {
+    for (std::uint32_t i = 0; i < config.load_thread_count; ++i) {
+      workers.emplace_back([this] { work(TransferKind::Load); });
+    }
+    for (std::uint32_t i = 0; i < config.store_thread_count; ++i) {
+      workers.emplace_back([this] { work(TransferKind::Store); });
+    }
+  } catch (const std::system_error& error) {
+    return fail(errno_code(error.code().value()), "starting a thread of the mover: " + error.code().message());
+  }
+  return {};
+}
+
+void Mover::Impl::stop() {
+  {
+    MutexLock lock(mutex);
+    is_stopping = true;
+    for (TransferTable::Record& record : table->records()) record.must_stop.store(true, std::memory_order_relaxed);
+    for (Condition& condition : has_work) condition.notify_all();
+    has_news.notify_all();
+    while (blocked_count != 0) has_news.wait(mutex);
+  }
+  for (std::thread& worker : workers) worker.join();
+}
+
+void Mover::Impl::work(TransferKind kind) {
+  pthread_setname_np(pthread_self(), kind == TransferKind::Load ? "quire-load" : "quire-store");
+  std::vector<ChecksumPart> sums(config.transfer_pages_max);
+  MutexLock lock(mutex);
+  while (true) {
+    std::optional<std::uint32_t> index;
+    while (!is_stopping) {
+      if (!is_paused) index = table->take(kind);
+      if (index) break;
+      has_work[static_cast<std::size_t>(kind)].wait(mutex);
+    }
+    if (!index) return;
+    const TransferTable::Record& record = table->record(*index);
+    const Work work{.index = *index,
+                    .id = record.id,
+                    .kind = kind,
+                    .band_count = record.band_count,
+                    .pages = table->pages(*index),
+                    .must_stop = &record.must_stop,
+                    .device = {.geometry = &geometry, .memory = config.device_memory}};
+    lock.unlock();
+    const Completion completion = run(work, sums);
+    lock.lock();
+    const std::size_t count_before = table->completion_count();
+    table->finish(*index, completion);
+    signal_completion(count_before);
+  }
+}
+
+// Band by band over all pages.
+Completion Mover::Impl::run(const Work& work, std::span<ChecksumPart> sums) {
+  const Clock::time_point start = Clock::now();
+  Completion completion{.id = work.id, .rank = config.rank};
+  std::span<ChecksumPart> pages = sums.first(work.pages.size());
+  std::ranges::fill(pages, ChecksumPart{});
+  for (std::uint32_t band = 0; band < work.band_count; ++band) {
+    pages = pages.first(run_band(work, band, pages, completion));
+    if (completion.outcome == TransferOutcome::Cancelled) break;
+    if (completion.outcome == TransferOutcome::Ok && band + 1 < work.band_count) mark_band(work, band);
+  }
+  completion.busy_ns = std::chrono::duration_cast<std::chrono::nanoseconds>(Clock::now() - start).count();
+  return completion;
+}
+
+// How many of the pages are worth going on with. The first one that fails ends the way: of a path, what lies behind it
+// is of no use.
+std::uint32_t Mover::Impl::run_band(const Work& work, std::uint32_t band, std::span<ChecksumPart> pages,
+                                    Completion& completion) {
+  const std::uint64_t piece_bytes =
+      layers_of_band(geometry.page().layer_count(), work.band_count, band).count * geometry.page().layer_bytes();
+  for (std::uint32_t i = 0; i < pages.size(); ++i) {
+    if (work.must_stop->load(std::memory_order_relaxed)) {
+      completion.outcome = TransferOutcome::Cancelled;
+      completion.fault = TransferFault::None;
+      return i;
+    }
+    const PieceStart piece{.id = work.id, .kind = work.kind, .band = band, .page_index = i};
+    const TransferFault fault = move_piece(work, piece, pages[i]);
+    const bool is_moved = fault == TransferFault::None || fault == TransferFault::Checksum;
+    if (is_moved) completion.moved_bytes += piece_bytes;
+    if (fault != TransferFault::None) {
+      completion.outcome = TransferOutcome::Failed;
+      completion.fault = fault;
+      mark_fault(work);
+      return i;
+    }
+    if (band + 1 == work.band_count) completion.good_pages = i + 1;
+  }
+  return static_cast<std::uint32_t>(pages.size());
+}
+
+TransferFault Mover::Impl::move_piece(const Work& work, const PieceStart& start, ChecksumPart& sum) {
+  if (hooks.before_piece) {
+    const TransferFault fault = hooks.before_piece(start);
+    if (fault != TransferFault::None) return fault;
+  }
+  const PagePiece piece{.device = work.device,
+                        .page = work.pages[start.page_index],
+                        .layers = layers_of_band(geometry.page().layer_count(), work.band_count, start.band)};
+  return work.kind == TransferKind::Load ? store->read_layers(piece, sum) : store->write_layers(piece, sum);
+}
+
+void Mover::Impl::mark_band(const Work& work, std::uint32_t band) {
+  const MutexLock lock(mutex);
+  table->record(work.index).bands_done = band + 1;
+  if (blocked_count != 0) has_news.notify_all();
+}
+
+void Mover::Impl::mark_fault(const Work& work) {
+  const MutexLock lock(mutex);
+  table->record(work.index).has_fault = true;
+  if (blocked_count != 0) has_news.notify_all();
+}
+
+// The eventfd is readable exactly when there are completions: both change under the mutex.
+void Mover::Impl::signal_completion(std::size_t count_before) {
+  constexpr std::uint64_t kOne = 1;
+  if (count_before == 0) {
+    const ssize_t written = ::write(event_fd, &kOne, sizeof(kOne));
+    QUIRE_CHECK(written == sizeof(kOne), "an eventfd takes 1 when it is at 0");
+  }
+  if (blocked_count != 0) has_news.notify_all();
+}
+
+Status Mover::Impl::check_plan(const TransferPlan& plan) {
+  if (plan.kind != TransferKind::Load && plan.kind != TransferKind::Store) {
+    return invalid(text_of(plan.id) + " is neither a load nor a store");
+  }
+  if (plan.priority != TransferPriority::Waiting && plan.priority != TransferPriority::Background) {
+    return invalid(text_of(plan.id) + " has an unknown priority");
+  }
+  if (plan.band_count == 0 || plan.band_count > geometry.page().layer_count()) {
+    return invalid(text_of(plan.id) + " has " + std::to_string(plan.band_count) + " bands, and pages have " +
+                   std::to_string(geometry.page().layer_count()) + " layers: give each band one at least");
+  }
+  if (plan.pages.size() > config.transfer_pages_max) {
+    return invalid(text_of(plan.id) + " has " + std::to_string(plan.pages.size()) +
+                   " pages: MoverConfig::transfer_pages_max is " + std::to_string(config.transfer_pages_max));
+  }
+  QUIRE_TRY(check_pages(plan));
+  const auto index = table->find(plan.id);
+  if (index && table->record(*index).state != TransferTable::State::Finished) {
+    return invalid(text_of(plan.id) + " is queued or running: an id is free again when its transfer is over");
+  }
+  return {};
+}
+
+Status Mover::Impl::check_pages(const TransferPlan& plan) {
+  const bool is_load = plan.kind == TransferKind::Load;
+  SeenPages& seen = is_load ? seen_on_device : seen_on_host;
+  seen.begin_plan();
+  for (const PageTransfer& page : plan.pages) {
+    if (page.device_page.value >= geometry.page_count()) {
+      return invalid(text_of(plan.id) + " names device page " + std::to_string(page.device_page.value) +
+                     ": there are " + std::to_string(geometry.page_count()));
+    }
+    if (page.host_page.value < 1 || page.host_page.value > config.host_page_count) {
+      return invalid(text_of(plan.id) + " names host page " + std::to_string(page.host_page.value) +
+                     ": ids lie in [1, " + std::to_string(config.host_page_count) + "]");
+    }
+    const std::uint32_t target = is_load ? page.device_page.value : page.host_page.value;
+    if (!seen.add(target)) {
+      return invalid(text_of(plan.id) + " has " + (is_load ? "device" : "host") + " page " + std::to_string(target) +
+                     " twice as its target");
+    }
+  }
+  return {};
+}
+
+Status Mover::Impl::check_idle(std::string_view what) {
+  if (table->queued_count() == 0 && table->running_count() == 0) return {};
+  return fail(ErrorCode::Unavailable, std::string(what) + ": " + std::to_string(table->queued_count()) +
+                                          " transfers are queued and " + std::to_string(table->running_count()) +
+                                          " run; wait until they are over");
+}
+
+// What is known of a band by now; nothing when it is on its way.
+std::optional<TransferOutcome> Mover::Impl::answer(std::uint32_t index, std::uint32_t band) {
+  const TransferTable::Record& record = table->record(index);
+  if (record.state == TransferTable::State::Finished) return record.outcome;
+  if (record.has_fault) return TransferOutcome::Failed;
+  if (band < record.bands_done) return TransferOutcome::Ok;
+  return is_stopping ? std::optional(TransferOutcome::Cancelled) : std::nullopt;
+}
+
+Mover::Mover(std::unique_ptr<Impl> impl) : impl_(std::move(impl)) {}
+
+Mover::~Mover() {
+  impl_->stop();
+}
+
+Result<std::unique_ptr<Mover>> MoverPeer::open(const MoverConfig& config, MoverHooks hooks) {
+  QUIRE_TRY(config.validate());
+  auto impl = std::make_unique<Mover::Impl>(config, std::move(hooks));
+  QUIRE_TRY(impl->prepare());
+  auto mover = std::unique_ptr<Mover>(new Mover(std::move(impl)));
+  QUIRE_TRY(mover->impl_->start());  // From here on a failure must join those that have started.
+  return mover;
+}
+
+HostStore& MoverPeer::host_store(Mover& mover) {
+  return *mover.impl_->store;
+}
+
+std::uint32_t MoverPeer::blocked_count(Mover& mover) {
+  const MutexLock lock(mover.impl_->mutex);
+  return mover.impl_->blocked_count;
+}
+
+bool MoverPeer::is_stopping(Mover& mover) {
+  const MutexLock lock(mover.impl_->mutex);
+  return mover.impl_->is_stopping;
+}
+
+Result<std::unique_ptr<Mover>> Mover::open(const MoverConfig& config) {
+  return MoverPeer::open(config, {});
+}
+
+Result<bool> Mover::try_submit(const TransferPlan& plan) {
+  Impl& impl = *impl_;
+  {
+    const MutexLock lock(impl.mutex);
+    QUIRE_TRY(impl.check_plan(plan));
+    if (!impl.table->has_room_for(plan.kind)) return false;
+    const std::size_t count_before = impl.table->completion_count();
+    (void)impl.table->add(plan);
+    if (impl.table->completion_count() != count_before) {
+      impl.signal_completion(count_before);
+      return true;
+    }
+  }
+  impl.has_work[static_cast<std::size_t>(plan.kind)].notify_one();
+  return true;
+}
+
+bool Mover::cancel(TransferId id) {
+  Impl& impl = *impl_;
+  const MutexLock lock(impl.mutex);
+  const auto index = impl.table->find(id);
+  if (!index) return false;
+  TransferTable::Record& record = impl.table->record(*index);
+  if (record.state == TransferTable::State::Queued) {
+    const std::size_t count_before = impl.table->completion_count();
+    impl.table->drop(*index);
+    impl.signal_completion(count_before);
+    return true;
+  }
+  return record.state == TransferTable::State::Running && !record.must_stop.exchange(true, std::memory_order_relaxed);
+}
+
+std::span<Completion> Mover::poll(std::span<Completion> out) {
+  Impl& impl = *impl_;
+  const MutexLock lock(impl.mutex);
+  const std::span<Completion> polled = impl.table->poll(out);
+  if (!polled.empty() && impl.table->completion_count() == 0) {
+    std::uint64_t count = 0;
+    (void)!::read(impl.event_fd, &count, sizeof(count));  // Somebody else may have read it: then it is at 0 already.
+  }
+  return polled;
+}
+
+int Mover::event_fd() const {
+  return impl_->event_fd;
+}
+
+Result<TransferOutcome> Mover::wait(TransferId id, std::uint32_t band, TimeNs timeout_ns) {
+  Impl& impl = *impl_;
+  const MutexLock lock(impl.mutex);
+  const auto index = impl.table->find(id);
+  if (!index) {
+    return invalid(text_of(id) + " is unknown: it was never submitted, or is forgotten, as all are when " +
+                   std::to_string(impl.table->completion_count_max()) + " others have ended");
+  }
+  TransferTable::Record& record = impl.table->record(*index);
+  if (band >= record.band_count) {
+    return invalid(text_of(id) + " has " + std::to_string(record.band_count) + " bands: there is no band " +
+                   std::to_string(band));
+  }
+  if (const auto known = impl.answer(*index, band)) return *known;
+  if (timeout_ns <= 0) return TransferOutcome::TimedOut;
+
+  constexpr TimeNs kForeverNs = TimeNs{1} << 61U;  // 73 years; a deadline behind it might not fit the clock
+  const Clock::time_point deadline = Clock::now() + std::chrono::nanoseconds(std::min(timeout_ns, kForeverNs));
+  ++record.waiter_count;
+  ++impl.blocked_count;
+  std::optional<TransferOutcome> outcome;
+  while (!(outcome = impl.answer(*index, band)) && Clock::now() < deadline) {
+    impl.has_news.wait_until(impl.mutex, deadline);
+  }
+  --record.waiter_count;
+  --impl.blocked_count;
+  if (impl.is_stopping) impl.has_news.notify_all();
+  return outcome.value_or(TransferOutcome::TimedOut);
+}
+
+void Mover::pause() {
+  Impl& impl = *impl_;
+  const MutexLock lock(impl.mutex);
+  impl.is_paused = true;
+  ++impl.blocked_count;
+  while (impl.table->running_count() != 0) impl.has_news.wait(impl.mutex);
+  --impl.blocked_count;
+  if (impl.is_stopping) impl.has_news.notify_all();
+}
+
+void Mover::resume() {
+  Impl& impl = *impl_;
+  const MutexLock lock(impl.mutex);
+  impl.is_paused = false;
+  for (Condition& condition : impl.has_work) condition.notify_all();
+}
+
+HostRegionStatus Mover::host_region() const {
+  const MutexLock lock(impl_->mutex);
+  return impl_->store->region_status();
+}
+
+Status Mover::forget_host_pages() {
+  Impl& impl = *impl_;
+  const MutexLock lock(impl.mutex);
+  QUIRE_TRY(impl.check_idle("forgetting all host pages"));
+  return impl.store->forget();
+}
+
+Status Mover::set_device(const PoolGeometry& geometry, std::byte* memory) {
+  Impl& impl = *impl_;
+  const MutexLock lock(impl.mutex);
+  QUIRE_TRY(impl.check_idle("moving the device pages"));
+  if (memory == nullptr) return invalid("the device memory is missing: say where device pages lie");
+  const PageGeometry& page = geometry.page();
+  if (page.layer_bytes() != impl.geometry.page().layer_bytes() ||
+      page.layer_count() != impl.geometry.page().layer_count()) {
+    return invalid("device pages of " + std::to_string(page.layer_count()) + " layers of " +
+                   std::to_string(page.layer_bytes()) + " bytes: host pages have " +
+                   std::to_string(impl.geometry.page().layer_count()) + " of " +
+                   std::to_string(impl.geometry.page().layer_bytes()));
+  }
+  QUIRE_TRY(impl.seen_on_device.reserve(geometry.page_count()));
+  impl.geometry = geometry;
+  impl.config.device_memory = memory;
+  return {};
+}
+
+}  // namespace quire

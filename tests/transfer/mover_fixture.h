@@ -1,0 +1,176 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// A mover with a small device, plans in the words of tests, and a gate at which workers can be held, so that no test
+// has to wait for time to pass.
+#pragma once
+
+#include <gtest/gtest.h>
+#include <poll.h>
+
+#include <array>
+#include <condition_variable>
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <span>
+#include <string>
+#include <thread>
+#include <utility>
+#include <vector>
+
+#include "quire/mover.h"
+#include "store/host_store_peer.h"
+#include "testing/test_device.h"
+#include "transfer/mover_peer.h"
+
+namespace quire {
+
+inline constexpr TimeNs kLongNs = TimeNs{200} * 1'000'000'000;  // less than the tests' own limit
+
+/// Where workers are before each piece. Open at first. thread-safe.
+class Gate {
+ public:
+  using Which = std::function<bool(const PieceStart& piece)>;
+
+  /// From now on pieces that `which` picks stand before the gate.
+  void close(Which which = [](const PieceStart&) { return true; }) {
+    const std::lock_guard lock(mutex_);
+    which_ = std::move(which);
+  }
+  void open() {
+    const std::lock_guard lock(mutex_);
+    which_ = nullptr;
+    changed_.notify_all();
+  }
+  /// The faults of pieces to come.
+  void break_pieces(std::function<TransferFault(const PieceStart& piece)> fault_of) {
+    const std::lock_guard lock(mutex_);
+    fault_of_ = std::move(fault_of);
+  }
+  /// Waits until `count` workers stand before the gate.
+  void wait_for_held(std::uint32_t count = 1) {
+    std::unique_lock lock(mutex_);
+    changed_.wait(lock, [&] { return held_count_ >= count; });
+  }
+  /// Pieces that have passed, in order.
+  std::vector<PieceStart> passed() {
+    const std::lock_guard lock(mutex_);
+    return passed_;
+  }
+
+  TransferFault pass(const PieceStart& piece) {
+    std::unique_lock lock(mutex_);
+    if (which_ && which_(piece)) {
+      ++held_count_;
+      changed_.notify_all();
+      changed_.wait(lock, [&] { return !which_ || !which_(piece); });
+      --held_count_;
+    }
+    passed_.push_back(piece);
+    return fault_of_ ? fault_of_(piece) : TransferFault::None;
+  }
+
+ private:
+  std::mutex mutex_;  // guards what follows
+  std::condition_variable changed_;
+  Which which_;
+  std::function<TransferFault(const PieceStart& piece)> fault_of_;
+  std::uint32_t held_count_ = 0;
+  std::vector<PieceStart> passed_;
+};
+
+class MoverTest : public ::testing::Test {
+ protected:
+  static constexpr std::uint32_t kHostPages = 16;
+  static constexpr std::uint32_t kDevicePages = 32;
+
+  MoverTest() { config_.host_region.huge_pages = false; }
+  // Whatever has failed: workers must not wait for ever while the mover is destroyed.
+  ~MoverTest() override { gate_.open(); }
+
+  void open(const testing::TestDeviceShape& shape = {.layers = 4, .layer_bytes = 96, .pages = kDevicePages}) {
+    mover_.reset();
+    device_ = std::make_unique<testing::TestDevice>(shape);
+    config_.device_geometry = &device_->geometry();
+    config_.device_memory = device_->memory();
+    config_.host_page_count = kHostPages;
+    mover_ = MoverPeer::open(config_, {.before_piece = [this](const PieceStart& piece) { return gate_.pass(piece); }})
+                 .value();
+  }
+
+  static TransferId id(std::uint32_t index) { return {.index = index, .generation = 1}; }
+  static PageTransfer page(std::uint32_t device_page, std::uint32_t host_page, std::uint32_t generation = 1) {
+    return {.device_page = PageId{device_page},
+            .host_page = PageId{host_page},
+            .host_generation = generation,
+            .name_tag = 1000 + host_page};
+  }
+  /// Pages first… of the device with pages 1… of the host.
+  static std::vector<PageTransfer> pages(std::uint32_t first_device_page, std::uint32_t count,
+                                         std::uint32_t generation = 1) {
+    std::vector<PageTransfer> made;
+    for (std::uint32_t i = 0; i < count; ++i) made.push_back(page(first_device_page + i, i + 1, generation));
+    return made;
+  }
+
+  Result<bool> try_submit(std::uint32_t index, TransferKind kind, const std::vector<PageTransfer>& pages,
+                          std::uint16_t band_count = 1, TransferPriority priority = TransferPriority::Waiting) {
+    return mover_->try_submit(
+        {.id = id(index), .kind = kind, .priority = priority, .band_count = band_count, .pages = pages});
+  }
+  void submit(std::uint32_t index, TransferKind kind, const std::vector<PageTransfer>& pages,
+              std::uint16_t band_count = 1, TransferPriority priority = TransferPriority::Waiting) {
+    const auto submitted = try_submit(index, kind, pages, band_count, priority);
+    ASSERT_TRUE(submitted.has_value()) << submitted.error().message;
+    ASSERT_TRUE(*submitted) << "no room";
+  }
+  /// The end of a transfer with one band, whatever it is.
+  TransferOutcome wait_for(std::uint32_t index, std::uint32_t band = 0) {
+    const auto outcome = mover_->wait(id(index), band, kLongNs);
+    EXPECT_TRUE(outcome.has_value()) << outcome.error().message;
+    return outcome.value_or(TransferOutcome::TimedOut);
+  }
+  /// Waits by the event for one completion.
+  Completion next_completion() {
+    Completion completion;
+    std::span<Completion> polled;
+    do {
+      ::pollfd event{.fd = mover_->event_fd(), .events = POLLIN};
+      EXPECT_EQ(::poll(&event, 1, 200'000), 1) << "no completion came";
+      polled = mover_->poll(std::span(&completion, 1));
+    } while (polled.empty());
+    return completion;
+  }
+  bool is_event_readable() {
+    ::pollfd event{.fd = mover_->event_fd(), .events = POLLIN};
+    return ::poll(&event, 1, 0) == 1;
+  }
+  /// Fills device pages first… with contents first_content… and stores them to host pages 1….
+  void store(std::uint32_t first_device_page, std::uint32_t count, std::uint64_t first_content,
+             std::uint32_t generation = 1) {
+    for (std::uint32_t i = 0; i < count; ++i) device_->fill(PageId{first_device_page + i}, first_content + i);
+    submit(900'000, TransferKind::Store, pages(first_device_page, count, generation));
+    const Completion completion = next_completion();
+    ASSERT_EQ(completion.outcome, TransferOutcome::Ok);
+    ASSERT_EQ(completion.good_pages, count);
+  }
+  template <typename T>
+  static void expect_error(const Result<T>& result, ErrorCode code, const std::string& text) {
+    ASSERT_FALSE(result.has_value()) << "not refused: " << text;
+    EXPECT_EQ(result.error().code, code);
+    EXPECT_NE(result.error().message.find(text), std::string::npos) << result.error().message;
+  }
+  /// Until so many callers are in wait() or pause().
+  void wait_for_blocked(std::uint32_t count) {
+    while (MoverPeer::blocked_count(*mover_) < count) std::this_thread::yield();
+  }
+
+  Gate gate_;  // outlives the mover
+  MoverConfig config_;
+  std::unique_ptr<testing::TestDevice> device_;
+  std::unique_ptr<Mover> mover_;
+};
+
+}  // namespace quire

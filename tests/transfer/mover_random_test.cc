@@ -1,0 +1,298 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// Random calls on a mover beside a map from host pages to what they hold. It is paused between the calls, so that a
+// seed gives the same run every time: a step submits, cancels, damages, forgets, or lets everything that is queued
+// finish.
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <array>
+#include <cstdint>
+#include <deque>
+#include <map>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "mover_fixture.h"
+#include "testing/sanitized.h"
+#include "testing/seeded_run.h"
+
+namespace quire {
+namespace {
+
+using testing::Random;
+
+constexpr std::uint32_t kHostPages = 12;
+constexpr std::uint32_t kSources = 6;   // device pages [0, kSources) are written by the test
+constexpr std::uint32_t kTargets = 10;  // those behind them by loads
+constexpr std::uint32_t kLayers = 5;
+
+class TwinModel {
+ public:
+  explicit TwinModel(Random& random)
+      : device_(std::make_unique<testing::TestDevice>(testing::TestDeviceShape{
+            .layers = kLayers,
+            .layer_bytes = 1 + random.below(80),
+            .pages = kSources + kTargets,
+            .byte_layout = random.below(2) == 0 ? ByteLayout::PageFirst : ByteLayout::LayerFirst})),
+        has_checksums_(random.below(4) != 0) {
+    mover_ = Mover::open({.device_geometry = &device_->geometry(),
+                          .device_memory = device_->memory(),
+                          .host_page_count = kHostPages,
+                          .host_region = {.huge_pages = false},
+                          .checksums = has_checksums_,
+                          .queue_depth_max = 4,
+                          .transfer_pages_max = 4})
+                 .value();
+    mover_->pause();
+    renew_sources();
+  }
+
+  std::string apply(const testing::Op& op) {
+    switch (op.kind % 8) {
+      case 0:
+      case 1:
+        return submit_store(op);
+      case 2:
+      case 3:
+        return submit_load(op);
+      case 4:
+        return cancel(op.draws[0]);
+      case 5:
+        return damage(op.draws[0], op.draws[1]);
+      case 6:
+        return op.draws[0] % 8 == 0 ? forget() : "";
+      default:
+        return finish_all();
+    }
+  }
+
+ private:
+  struct HostPage {
+    std::uint32_t generation = 0;
+    std::uint64_t name_tag = 0;
+    std::uint64_t content = 0;
+    bool has_data = false;
+    bool is_damaged = false;
+  };
+  struct Queued {
+    TransferPlan plan;
+    std::vector<PageTransfer> pages;
+    std::vector<std::uint64_t> contents;  // of a store's pages
+  };
+
+  std::string submit_store(const testing::Op& op) {
+    Queued queued;
+    const std::uint32_t count = op.draws[0] % 5;
+    for (std::uint32_t i = 0; i < count; ++i) {
+      // Pages that no queued transfer uses: the planner's part of the contract.
+      const PageId host_page = unused_host_page(op.draws[1] + (i * 7), queued.pages);
+      if (host_page.is_none()) break;
+      const std::uint32_t source = (op.draws[2] + i) % kSources;
+      HostPage& page = handed_out_[host_page.value];
+      ++page.generation;
+      queued.pages.push_back({.device_page = PageId{source},
+                              .host_page = host_page,
+                              .host_generation = page.generation,
+                              .name_tag = mix64(op.draws[3] + i)});
+      queued.contents.push_back(source_contents_[source]);
+    }
+    return submit(std::move(queued), TransferKind::Store, op);
+  }
+
+  std::string submit_load(const testing::Op& op) {
+    Queued queued;
+    const std::uint32_t count = op.draws[0] % 5;
+    for (std::uint32_t i = 0; i < count; ++i) {
+      const PageId target = unused_target(op.draws[1] + (i * 3), queued.pages);
+      const PageId host_page = unused_host_page(op.draws[2] + (i * 5), queued.pages);
+      if (target.is_none() || host_page.is_none()) break;
+      const HostPage& held = held_[host_page.value];
+      const bool is_wrong = (op.draws[3] >> i) % 16 == 0;
+      queued.pages.push_back({.device_page = target,
+                              .host_page = host_page,
+                              .host_generation = held.generation + (is_wrong && op.draws[0] % 2 == 0 ? 1U : 0U),
+                              .name_tag = held.name_tag + (is_wrong && op.draws[0] % 2 == 1 ? 1U : 0U)});
+    }
+    return submit(std::move(queued), TransferKind::Load, op);
+  }
+
+  std::string submit(Queued queued, TransferKind kind, const testing::Op& op) {
+    queued.plan = {.id = {.index = ++last_index_, .generation = 3},
+                   .kind = kind,
+                   .priority = static_cast<TransferPriority>(op.draws[1] % 2),
+                   .band_count = static_cast<std::uint16_t>(1 + (op.draws[2] % kLayers))};
+    queued.plan.pages = queued.pages;
+    const bool is_full =
+        std::ranges::count_if(queued_, [&](const Queued& other) { return other.plan.kind == kind; }) == 4;
+    const auto submitted = mover_->try_submit(queued.plan);
+    if (!submitted) return "refused: " + submitted.error().message;
+    if (*submitted == is_full) return is_full ? "a full queue took it" : "no room";
+    if (is_full) return "";
+    if (queued.pages.empty()) return expect_completion({.id = queued.plan.id, .outcome = TransferOutcome::Empty});
+    queued_.push_back(std::move(queued));
+    queued_.back().plan.pages = queued_.back().pages;
+    return "";
+  }
+
+  std::string cancel(std::uint32_t draw) {
+    if (queued_.empty()) {
+      return mover_->cancel({.index = last_index_, .generation = 3}) ? "cancelled what is over" : "";
+    }
+    const std::size_t at = draw % queued_.size();
+    const TransferId id = queued_[at].plan.id;
+    if (!mover_->cancel(id)) return "could not cancel";
+    queued_.erase(queued_.begin() + static_cast<std::ptrdiff_t>(at));
+    return expect_completion({.id = id, .outcome = TransferOutcome::Cancelled});
+  }
+
+  std::string damage(std::uint32_t draw, std::uint32_t bit) {
+    const std::uint32_t host_page = 1 + (draw % kHostPages);
+    HostPage& page = held_[host_page];
+    if (!has_checksums_ || !page.has_data || page.is_damaged) return "";
+    HostStorePeer::flip_bit(MoverPeer::host_store(*mover_), PageId{host_page},
+                            bit % (device_->geometry().page().page_bytes() * 8));
+    page.is_damaged = true;
+    return "";
+  }
+
+  std::string forget() {
+    const Status status = mover_->forget_host_pages();
+    if (status.has_value() != queued_.empty()) return "forgetting";
+    if (status.has_value()) {
+      for (auto& [number, page] : held_) page.has_data = false;
+    }
+    return "";
+  }
+
+  // Runs both queues dry. No page is in two of the transfers, so the order between the directions does not matter.
+  std::string finish_all() {
+    std::map<std::uint32_t, Completion> wanted;
+    for (const Queued& queued : queued_) {
+      wanted[queued.plan.id.index] = queued.plan.kind == TransferKind::Store ? stored(queued) : loaded(queued);
+    }
+    mover_->resume();
+    for (const Queued& queued : queued_) {
+      const auto outcome = mover_->wait(queued.plan.id, queued.plan.band_count - 1U, kLongNs);
+      if (!outcome) return "waiting: " + outcome.error().message;
+      if (*outcome != wanted[queued.plan.id.index].outcome) return "wait says " + std::string(to_string(*outcome));
+    }
+    mover_->pause();
+    std::array<Completion, 16> out;
+    const auto polled = mover_->poll(out);
+    if (polled.size() != queued_.size()) return "number of completions";
+    for (const Completion& completion : polled) {
+      if (const std::string difference = compare(completion, wanted[completion.id.index]); !difference.empty()) {
+        return difference;
+      }
+    }
+    for (const Queued& queued : queued_) {
+      if (queued.plan.kind == TransferKind::Store) continue;
+      for (std::uint32_t i = 0; i < wanted[queued.plan.id.index].good_pages; ++i) {
+        if (!device_->holds(queued.pages[i].device_page, held_[queued.pages[i].host_page.value].content)) {
+          return "wrong bytes";
+        }
+      }
+    }
+    queued_.clear();
+    renew_sources();
+    return "";
+  }
+
+  // Nothing reads them meanwhile.
+  void renew_sources() {
+    for (std::uint32_t i = 0; i < kSources; ++i) device_->fill(PageId{i}, source_contents_[i] = ++last_content_);
+  }
+
+  Completion stored(const Queued& queued) {
+    for (std::size_t i = 0; i < queued.pages.size(); ++i) {
+      const PageTransfer& page = queued.pages[i];
+      held_[page.host_page.value] = {.generation = page.host_generation,
+                                     .name_tag = page.name_tag,
+                                     .content = queued.contents[i],
+                                     .has_data = true};
+    }
+    return {.id = queued.plan.id, .good_pages = static_cast<std::uint32_t>(queued.pages.size())};
+  }
+
+  // The first page that is wrong before its last band ends the way there; checksums are looked at behind that.
+  Completion loaded(const Queued& queued) {
+    Completion completion{.id = queued.plan.id};
+    const auto fail_at = [&](std::uint32_t page, TransferFault fault) {
+      completion.outcome = TransferOutcome::Failed;
+      completion.fault = fault;
+      completion.good_pages = page;
+    };
+    completion.good_pages = static_cast<std::uint32_t>(queued.pages.size());
+    for (std::uint32_t i = 0; i < queued.pages.size(); ++i) {
+      const PageTransfer& page = queued.pages[i];
+      const HostPage& held = held_[page.host_page.value];
+      if (!held.has_data || held.generation != page.host_generation) {
+        fail_at(i, TransferFault::Generation);
+      } else if (held.name_tag != page.name_tag) {
+        fail_at(i, TransferFault::NameTag);
+      } else if (held.is_damaged) {
+        fail_at(i, TransferFault::Checksum);
+      } else {
+        continue;
+      }
+      break;
+    }
+    return completion;
+  }
+
+  std::string expect_completion(const Completion& wanted) {
+    std::array<Completion, 2> out;
+    const auto polled = mover_->poll(out);
+    if (polled.size() != 1) return "number of completions";
+    return compare(polled[0], wanted);
+  }
+
+  static std::string compare(const Completion& is, const Completion& wanted) {
+    const auto text = [](const Completion& completion) {
+      return std::to_string(completion.id.index) + ": " + std::string(to_string(completion.outcome)) + ", " +
+             std::string(to_string(completion.fault)) + ", " + std::to_string(completion.good_pages) + " pages";
+    };
+    return text(is) == text(wanted) ? "" : "got " + text(is) + "; wanted " + text(wanted);
+  }
+
+  [[nodiscard]] PageId unused_host_page(std::uint32_t draw, const std::vector<PageTransfer>& mine) const {
+    return unused(draw, 1, kHostPages, &PageTransfer::host_page, mine);
+  }
+  [[nodiscard]] PageId unused_target(std::uint32_t draw, const std::vector<PageTransfer>& mine) const {
+    return unused(draw, kSources, kTargets, &PageTransfer::device_page, mine);
+  }
+  [[nodiscard]] PageId unused(std::uint32_t draw, std::uint32_t first, std::uint32_t count,
+                              PageId PageTransfer::* member, const std::vector<PageTransfer>& mine) const {
+    for (std::uint32_t i = 0; i < count; ++i) {
+      const PageId page{first + ((draw + i) % count)};
+      const auto is_it = [&](const PageTransfer& other) { return other.*member == page; };
+      const bool is_used = std::ranges::any_of(mine, is_it) || std::ranges::any_of(queued_, [&](const Queued& queued) {
+                             return std::ranges::any_of(queued.pages, is_it);
+                           });
+      if (!is_used) return page;
+    }
+    return PageId::none();
+  }
+
+  std::unique_ptr<testing::TestDevice> device_;
+  bool has_checksums_;
+  std::map<std::uint32_t, HostPage> handed_out_;
+  std::map<std::uint32_t, HostPage> held_;
+  std::array<std::uint64_t, kSources> source_contents_{};
+  std::uint64_t last_content_ = 0;
+  std::uint32_t last_index_ = 0;
+  std::deque<Queued> queued_;
+  std::unique_ptr<Mover> mover_;
+};
+
+TEST(MoverTwin, BehavesAsThePlainestForm) {
+  EXPECT_EQ(testing::run_seeds(
+                {.test = "bin/mover_random_test", .seed_count = testing::kIsSanitized ? 10U : 60U, .step_count = 600},
+                [](Random& random) { return TwinModel(random); }),
+            "");
+}
+
+}  // namespace
+}  // namespace quire

@@ -1,0 +1,221 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// Many threads on one mover: submitting, cancelling, waiting, polling, pausing, all at once. Runs under the thread
+// sanitizer. What is promised however they interleave: every accepted transfer has exactly one completion, and bytes
+// that are reported as good are right.
+#include <gtest/gtest.h>
+
+#include <array>
+#include <atomic>
+#include <cstdint>
+#include <memory>
+#include <thread>
+#include <vector>
+
+#include "quire/mover.h"
+#include "testing/sanitized.h"
+#include "testing/seeded_run.h"
+#include "testing/test_device.h"
+
+namespace quire {
+namespace {
+
+using testing::Random;
+
+constexpr std::uint32_t kPlanners = 3;
+constexpr std::uint32_t kPagesEach = 6;
+constexpr std::uint32_t kRounds = testing::kIsSanitized ? 300 : 2000;
+constexpr TimeNs kLongNs = TimeNs{200} * 1'000'000'000;
+
+// Each planner has host and device pages of its own, as different parts of a tree have. It fills device pages, stores
+// them, loads what it has stored into others, and compares.
+class Planner {
+ public:
+  Planner(std::uint32_t number, Mover& mover, testing::TestDevice& device)
+      : number_(number), mover_(mover), device_(device), random_(number + 1) {}
+
+  void run(std::uint32_t round_count) {
+    for (std::uint32_t round = 0; round < round_count; ++round) {
+      store();
+      load();
+    }
+  }
+
+  [[nodiscard]] std::uint32_t accepted_count() const { return accepted_count_; }
+  [[nodiscard]] std::uint32_t loaded_count() const { return loaded_count_; }
+  std::atomic<std::uint32_t> last_index = 0;  // what others may try to cancel
+
+ private:
+  // Pages [0, kPagesEach) of the planner are sources, those behind them targets.
+  [[nodiscard]] PageId source(std::uint32_t i) const { return PageId{(number_ * 2 * kPagesEach) + i}; }
+  [[nodiscard]] PageId target(std::uint32_t i) const { return PageId{(number_ * 2 * kPagesEach) + kPagesEach + i}; }
+  [[nodiscard]] std::vector<PageTransfer> pages(bool is_load) const {
+    std::vector<PageTransfer> made;
+    for (std::uint32_t i = 0; i < kPagesEach; ++i) {
+      made.push_back({.device_page = is_load ? target(i) : source(i),
+                      .host_page = PageId{1 + (number_ * kPagesEach) + i},
+                      .host_generation = generation_,
+                      .name_tag = content_ + i});
+    }
+    return made;
+  }
+
+  TransferOutcome move(TransferKind kind, std::uint16_t band_count) {
+    const TransferId id{.index = (++count_ * kPlanners) + number_, .generation = number_};
+    const std::vector<PageTransfer> moved = pages(kind == TransferKind::Load);
+    while (true) {
+      const auto submitted = mover_.try_submit({.id = id,
+                                                .kind = kind,
+                                                .priority = static_cast<TransferPriority>(random_.below(2)),
+                                                .band_count = band_count,
+                                                .pages = moved});
+      EXPECT_TRUE(submitted.has_value()) << submitted.error().message;
+      if (submitted.value_or(true)) break;
+      std::this_thread::yield();
+    }
+    ++accepted_count_;
+    last_index = id.index;
+    if (random_.below(16) == 0) (void)mover_.cancel(id);
+    for (std::uint32_t band = 0; band < band_count; ++band) {
+      const auto outcome = mover_.wait(id, band, kLongNs);
+      EXPECT_TRUE(outcome.has_value()) << outcome.error().message;
+      if (outcome != TransferOutcome::Ok || band + 1 == band_count) return outcome.value_or(TransferOutcome::TimedOut);
+    }
+    return TransferOutcome::Ok;
+  }
+
+  void store() {
+    ++generation_;
+    content_ = random_.next();
+    for (std::uint32_t i = 0; i < kPagesEach; ++i) device_.fill(source(i), content_ + i);
+    is_stored_ = move(TransferKind::Store, 1) == TransferOutcome::Ok;
+  }
+
+  void load() {
+    const TransferOutcome outcome = move(TransferKind::Load, static_cast<std::uint16_t>(1 + random_.below(3)));
+    if (outcome == TransferOutcome::Failed) {
+      EXPECT_FALSE(is_stored_) << "a page that was stored is not there";
+    }
+    if (outcome != TransferOutcome::Ok) return;
+    EXPECT_TRUE(is_stored_) << "a page that was not stored is there";
+    ++loaded_count_;
+    for (std::uint32_t i = 0; i < kPagesEach; ++i) EXPECT_TRUE(device_.holds(target(i), content_ + i)) << "wrong bytes";
+  }
+
+  std::uint32_t number_;
+  Mover& mover_;
+  testing::TestDevice& device_;
+  Random random_;
+  std::uint32_t count_ = 0;
+  std::uint32_t generation_ = 0;
+  std::uint64_t content_ = 0;
+  bool is_stored_ = false;
+  std::uint32_t accepted_count_ = 0;
+  std::uint32_t loaded_count_ = 0;
+};
+
+class MoverThreads : public ::testing::Test {
+ protected:
+  testing::TestDevice device_{{.layers = 3, .layer_bytes = 72, .pages = kPlanners * 2 * kPagesEach}};
+
+  [[nodiscard]] std::unique_ptr<Mover> open(std::uint32_t threads, std::uint32_t queue_depth_max) {
+    return Mover::open({.device_geometry = &device_.geometry(),
+                        .device_memory = device_.memory(),
+                        .host_page_count = kPlanners * kPagesEach,
+                        .host_region = {.huge_pages = false},
+                        .load_thread_count = threads,
+                        .store_thread_count = threads,
+                        .queue_depth_max = queue_depth_max,
+                        .transfer_pages_max = kPagesEach})
+        .value();
+  }
+};
+
+TEST_F(MoverThreads, EveryTransferEndsOnceAndGoodBytesAreRight) {
+  for (const auto& [threads, depth] : {std::pair{1U, 1U}, std::pair{2U, 4U}}) {
+    const std::unique_ptr<Mover> mover = open(threads, depth);
+    std::vector<std::unique_ptr<Planner>> planners;
+    for (std::uint32_t i = 0; i < kPlanners; ++i) planners.push_back(std::make_unique<Planner>(i, *mover, device_));
+    std::atomic<bool> is_over = false;
+    std::atomic<std::uint32_t> completion_count = 0;
+
+    // One polls, one meddles: it pauses, resumes, cancels what is not its own, and waits for what may not exist.
+    std::thread poller([&] {
+      std::array<Completion, 7> out;
+      while (true) {
+        const bool was_over = is_over;
+        const auto polled = mover->poll(out);
+        completion_count += static_cast<std::uint32_t>(polled.size());
+        if (polled.empty() && was_over) return;
+        if (polled.empty()) std::this_thread::yield();
+      }
+    });
+    std::thread meddler([&] {
+      Random random(99);
+      while (!is_over) {
+        const std::uint32_t which = random.below(kPlanners);
+        const TransferId id{.index = planners[which]->last_index, .generation = which};
+        switch (random.below(6)) {
+          case 0:
+            mover->pause();
+            mover->resume();
+            break;
+          case 1:
+            (void)mover->cancel(id);
+            break;
+          case 2:
+            (void)mover->wait(id, random.below(4), random.below(2) == 0 ? 0 : 50'000);
+            break;
+          case 3:
+            EXPECT_EQ(mover->host_region().refusals, "");
+            break;
+          case 4:
+            EXPECT_FALSE(mover->wait({.index = 1, .generation = 12345}, 0, 0).has_value());
+            break;
+          default:
+            std::this_thread::yield();
+        }
+      }
+    });
+    std::vector<std::thread> threads_of_planners;
+    threads_of_planners.reserve(kPlanners);
+    for (const auto& planner : planners) threads_of_planners.emplace_back([&] { planner->run(kRounds); });
+    for (std::thread& thread : threads_of_planners) thread.join();
+    is_over = true;
+    meddler.join();
+    poller.join();
+
+    std::uint32_t accepted_count = 0;
+    std::uint32_t loaded_count = 0;
+    for (const auto& planner : planners) {
+      accepted_count += planner->accepted_count();
+      loaded_count += planner->loaded_count();
+    }
+    EXPECT_EQ(completion_count, accepted_count);
+    EXPECT_EQ(accepted_count, 2 * kPlanners * kRounds);
+    EXPECT_GT(loaded_count, kRounds / 4) << "hardly anything got through";
+  }
+}
+
+TEST_F(MoverThreads, DestructionDuringTrafficEndsIt) {
+  for (std::uint64_t seed = 1; seed <= (testing::kIsSanitized ? 60 : 300); ++seed) {
+    Random random(seed);
+    std::unique_ptr<Mover> mover = open(1 + random.below(2), 8);
+    std::vector<PageTransfer> pages;
+    for (std::uint32_t i = 0; i < kPagesEach; ++i)
+      pages.push_back({.device_page = PageId{i}, .host_page = PageId{i + 1}});
+    const std::uint32_t count = 1 + random.below(12);
+    for (std::uint32_t i = 0; i < count; ++i) {
+      (void)mover->try_submit({.id = {.index = i},
+                               .kind = i % 2 == 0 ? TransferKind::Store : TransferKind::Load,
+                               .band_count = static_cast<std::uint16_t>(1 + random.below(3)),
+                               .pages = pages});
+    }
+    if (random.below(2) == 0) (void)mover->wait({.index = random.below(count)}, 0, random.below(3) * 10'000);
+    if (random.below(4) == 0) mover->pause();
+    mover.reset();
+  }
+}
+
+}  // namespace
+}  // namespace quire
