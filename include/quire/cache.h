@@ -39,6 +39,7 @@
 #include "quire/plan.h"
 #include "quire/result.h"
 #include "quire/stats.h"
+#include "quire/transfer.h"
 #include "quire/types.h"
 
 namespace quire {
@@ -65,6 +66,9 @@ struct SequenceOptions {
   /// priorities do, and for no longer than ttl_ns after it was last used or added (for ever, when unset).
   std::int8_t priority = 0;
   std::optional<TimeNs> ttl_ns;
+  Prefetch prefetch = Prefetch::Off;
+  TimeNs load_timeout_ns = 0;  ///< for Prefetch::Timeout, from admit() on
+  Tier tier_max = Tier::Host;  ///< the lowest tier to take pages from
 };
 
 /// A live sequence. Move-only; dropping it ends the sequence at the cache's next call.
@@ -95,8 +99,9 @@ class Sequence {
 };
 
 struct Lookup {
-  std::uint32_t matched_tokens = 0;  ///< partial_tokens included
+  std::uint32_t matched_tokens = 0;  ///< on the device, partial_tokens included
   std::uint32_t partial_tokens = 0;  ///< of them, at the start of a page, to be copied
+  std::uint32_t host_tokens = 0;     ///< that follow the whole pages on the device, on the host
 };
 
 struct Admission {
@@ -104,6 +109,10 @@ struct Admission {
   /// Of them, those to be copied by the first step. When pages are short, plan_step gives the copy up instead, and the
   /// tokens are pending again.
   std::uint32_t partial_tokens = 0;
+  /// On their way from the host, besides: the sequence is loading, and view() tells when it is not. They need no
+  /// computing if they arrive.
+  std::uint32_t loading_tokens = 0;
+  Miss miss;  ///< why the rest has to be computed; of a loading sequence as far as can be told
 };
 
 /// A sequence that attends to its first `sink_tokens` tokens and to the most recent ones, window_tokens in all.
@@ -115,6 +124,7 @@ struct Window {
 struct SequenceView {
   bool is_waiting = false;            ///< begun or preempted, not admitted
   bool is_planned = false;            ///< part of a step in flight
+  bool is_loading = false;            ///< admitted, and pages are on their way from the host
   bool is_receiving = false;          ///< between prepare_receive and finish_receive
   std::uint32_t token_count = 0;      ///< known tokens: the prompt, and what was added since
   std::uint32_t computed_tokens = 0;  ///< whose K and V are in the cache; undecided tree tokens not counted
@@ -125,6 +135,7 @@ struct SequenceView {
   std::uint32_t steps_in_flight = 0;
   Window window;  ///< window_tokens 0: none
   std::uint32_t state_slot = 0;
+  Miss miss;                      ///< as of its admission, or of the end of its load
   std::span<const PageId> pages;  ///< valid until the next call that changes the sequence
 };
 
@@ -153,6 +164,7 @@ struct Shortage {
   std::uint32_t pages_needed = 0;
   std::uint32_t pages_available = 0;
   std::uint32_t pages_returning = 0;   ///< given back, and free once the steps in flight are finished
+  std::uint32_t pages_leaving = 0;     ///< on their way to the host, and available once apply() hears of it
   std::uint32_t entries_that_fit = 0;  ///< so many leading entries could be planned without the rest
 };
 
@@ -231,7 +243,8 @@ class Cache {
 
   /// A waiting sequence. While it waits, what is cached of its prompt is evicted last, and then from its end.
   [[nodiscard]] Result<Sequence> begin(KeySpaceId key_space, const Prompt& prompt, const SequenceOptions& options = {});
-  /// Matches anew and pins: from here on the matched pages stay. Unavailable when expected_tokens would not fit.
+  /// Matches anew and pins: from here on the matched pages stay. Loads of what follows on the host start. Unavailable
+  /// when expected_tokens would not fit, or the pages to load: some may be on their way to the host.
   [[nodiscard]] Result<Admission> admit(const Sequence& sequence);
   /// All entries or none; at most steps_in_flight_max steps at once. A shape larger than the step pads its plan.
   [[nodiscard]] Result<PlanOutcome> plan_step(std::span<const StepEntry> entries, const PlanShape& shape = {});
@@ -314,6 +327,25 @@ class Cache {
   /// lies above the new size (reclaim() gives up idle ones), when one sequence of context_tokens_max would no longer
   /// fit, and for adopted memory.
   [[nodiscard]] Status resize(std::uint32_t page_count);
+
+  // The host tier. Bytes move in the background: these calls say what is to be moved, and hear what was.
+
+  /// What has ended since the last call; hands the cache's own mover what is to be moved. Valid until the next call.
+  [[nodiscard]] Result<std::span<const Completion>> poll();
+  /// Draws the conclusions: loaded pages become usable, copied ones can be given up. Completions of transfers that are
+  /// unknown or over are counted and change nothing. `now` as for advance().
+  [[nodiscard]] Status apply(std::span<const Completion> completions, TimeNs now);
+  /// Readable when poll() has something; -1 with an external mover or without a host tier.
+  [[nodiscard]] int event_fd() const;
+  /// Called by apply() for each sequence whose load has ended, when all of apply() is done. It may call the cache.
+  [[nodiscard]] Status set_ready_callback(std::function<void(SequenceId)> callback);
+  /// With an external mover: what is to be moved now, those that somebody waits for first. A plan's pages stay valid
+  /// until its completion is applied.
+  [[nodiscard]] Result<std::span<TransferPlan>> take_transfers(std::span<TransferPlan> out);
+  /// With an external mover: transfers that nobody needs any more. They still end by a completion.
+  [[nodiscard]] Result<std::span<TransferId>> take_cancellations(std::span<TransferId> out);
+  /// The sequence, which is loading, waits no longer: what has not arrived is computed.
+  [[nodiscard]] Status stop_loading(const Sequence& sequence);
 
   // External pools: the engine hands out pages and shares them.
 

@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "quire/layout.h"
+#include "quire/mover.h"
 #include "quire/plan.h"
 #include "quire/policy.h"
 #include "quire/result.h"
@@ -43,6 +44,41 @@ struct DeviceConfig {
   ByteLayout byte_layout = ByteLayout::PageFirst;
 };
 
+/// When device pages are copied to the host.
+enum class WritePolicy : std::uint8_t {
+  WriteBack,     ///< before they are given up on the device
+  WriteThrough,  ///< as soon as they are full
+  Selective,     ///< once write_hits_min requests have used them; colder ones are dropped
+};
+
+/// The host tier: where pages go that the device has no room for, and come back from. Off without pages.
+struct HostConfig {
+  /// Give this or capacity_bytes.
+  std::uint32_t page_count = 0;
+  std::uint64_t capacity_bytes = 0;
+  std::string policy = "lru";  ///< one of policy_names(): which host pages go first
+  WritePolicy write_policy = WritePolicy::WriteBack;
+  std::uint32_t write_hits_min = 2;  ///< for WritePolicy::Selective
+  /// With WriteBack, so many device pages are kept free, or given up but for the asking; unset: one in sixteen.
+  std::optional<std::uint32_t> clean_reserve_pages;
+  /// How long an engine computes for one token of a prompt. A load that would take longer than computing what it brings
+  /// is left. 0: everything is loaded.
+  TimeNs compute_ns_per_token = 0;
+  /// Loads that take longer have failed for those who wait. 0: no limit.
+  TimeNs load_timeout_ns = 0;
+  std::uint16_t layer_bands = 1;  ///< pieces of a load, each some layers of all its pages
+  bool checksums = true;
+  HostRegionConfig region;
+  /// Transfers are moved by the engine: take_transfers() gives them, apply() takes what became of them. Off: by a Mover
+  /// of the cache's own, which needs DeviceMemory::Host or Adopted.
+  bool external_mover = false;
+  std::uint32_t rank_count = 1;           ///< that report on each transfer, with an external mover
+  std::uint32_t transfer_count_max = 64;  ///< at once
+  std::uint32_t transfer_pages_max = 64;  ///< of one transfer
+
+  [[nodiscard]] bool is_on() const { return page_count > 0 || capacity_bytes > 0; }
+};
+
 /// What plans look like.
 struct PlanConfig {
   PageTables page_tables = PageTables::Rows;
@@ -59,6 +95,7 @@ struct CacheConfig {
   ModelLayout layout;  ///< preset("llama-3-8b"), ModelLayout::simple(…)
   PageOptions page;    ///< tokens per page, tensor-parallel ranks, order of heads
   DeviceConfig device;
+  HostConfig host;
 
   std::uint32_t sequence_count_max = 256;  ///< live at once, waiting ones included
   /// Tokens of one sequence, prompt and output together; 0: as many as the pool holds.
@@ -91,6 +128,9 @@ struct CacheConfig {
   /// Places runs in hash tables. A secret one keeps strangers from choosing tokens that collide.
   std::uint64_t hash_seed = 0;
   std::uint32_t residency_record_count_max = 4'096;
+  /// Evicted pages that are remembered, to tell why a request missed them; unset: as many as the tiers have pages when
+  /// there is a host tier, else none.
+  std::optional<std::uint32_t> lost_page_count_max;
 
   /// Says what is wrong with this configuration, if anything; open() asks it first.
   [[nodiscard]] Status validate() const;

@@ -3,7 +3,11 @@
 // A snapshot of what a Cache holds and has done. Levels are as of now; the rest counts since open().
 #pragma once
 
+#include <array>
 #include <cstdint>
+
+#include "quire/transfer.h"
+#include "quire/types.h"
 
 namespace quire {
 
@@ -45,6 +49,35 @@ struct Stats {
   std::uint64_t duplicate_page_total = 0;  ///< pages computed in vain: the tree had them by then
   std::uint64_t evicted_page_total = 0;
   std::uint64_t dropped_page_total = 0;  ///< by drop() and reset()
+
+  // The host tier now. host_page_count = free + filling + cached + saved, and what transfers still read.
+  std::uint32_t host_page_count = 0;
+  std::uint32_t host_free_pages = 0;
+  std::uint32_t host_only_pages = 0;  ///< cached there and not on the device
+  std::uint32_t host_copy_pages = 0;  ///< copies of device pages
+  std::uint32_t host_filling_pages = 0;
+  std::uint32_t leaving_pages = 0;        ///< device pages to be given up once they are copied
+  std::uint32_t clean_reserve_pages = 0;  ///< device pages given up but for the asking
+  std::uint32_t transfers_in_flight = 0;
+  std::uint32_t loading_sequence_count = 0;
+
+  std::uint64_t host_hit_tokens = 0;  ///< of hit_tokens, those that were loaded for the request
+  std::uint64_t lost_page_total = 0;  ///< of evicted_page_total, those that are in no tier any more
+  std::uint64_t host_evicted_page_total = 0;
+  std::uint64_t loaded_page_total = 0;
+  std::uint64_t stored_page_total = 0;
+  std::uint64_t loaded_bytes = 0;
+  std::uint64_t stored_bytes = 0;
+  /// Transfers by TransferOutcome.
+  std::array<std::uint64_t, kTransferOutcomeCount> load_outcomes{};
+  std::array<std::uint64_t, kTransferOutcomeCount> store_outcomes{};
+  std::array<std::uint64_t, kTransferFaultCount> load_faults{};  ///< of failed loads, by TransferFault
+  std::uint64_t unknown_completion_count = 0;                    ///< applied twice, or of no transfer
+  /// Requests and tokens that had to be computed, by MissReason of the first.
+  std::array<std::uint64_t, kMissReasonCount> miss_requests{};
+  std::array<std::uint64_t, kMissReasonCount> miss_tokens{};
+  double load_bytes_per_ns = 0;  ///< as measured by completions; 0: not yet
+  double store_bytes_per_ns = 0;
 };
 
 }  // namespace quire

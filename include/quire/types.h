@@ -74,6 +74,44 @@ enum class Tier : std::uint8_t { Device, Host, Disk, Remote };
 /// Which of a sequence's pages other sequences may find.
 enum class Publish : std::uint8_t { All, Prompt, None };
 
+/// When pages on the host are brought to the device for a sequence, and whether it waits for them.
+enum class Prefetch : std::uint8_t {
+  Off,         ///< from admit() on; the sequence can be planned once they have arrived
+  BestEffort,  ///< from begin() on; admit() takes what has arrived by then
+  Wait,        ///< from begin() on; the sequence can be planned once they have arrived
+  Timeout,     ///< the same, but not for longer than load_timeout_ns
+};
+
+/// Why a request has to compute tokens.
+enum class MissReason : std::uint8_t {
+  None,              ///< all whole pages of the prompt were found
+  NeverSeen,         ///< nobody has computed them
+  Evicted,           ///< they were cached once
+  LoadFailed,        ///< they are, or were, on the host and did not arrive
+  LoadTimedOut,      ///< the same, not in time
+  LoadCancelled,     ///< the same, and somebody called it off
+  RecomputeCheaper,  ///< they are on the host; computing them takes less time
+  KeySpaceDiffers,   ///< another key space has them
+  PartialPage,       ///< a page that begins with them is cached, too little of it to be worth a copy
+  NotAsked,          ///< the sequence's options exclude them
+  Unknown,           ///< lost longer ago than is remembered, or never seen
+};
+inline constexpr std::size_t kMissReasonCount = 11;
+
+[[nodiscard]] constexpr std::string_view to_string(MissReason reason) {
+  constexpr std::array<std::string_view, kMissReasonCount> kNames = {
+      "none",           "never seen",        "evicted",           "load failed",  "load timed out", "load cancelled",
+      "recompute cheaper", "key space differs", "partial page", "not asked",    "unknown"};
+  return kNames[static_cast<std::size_t>(reason)];
+}
+
+/// What became of the first whole page of a prompt that was not found.
+struct Miss {
+  MissReason reason = MissReason::None;
+  Tier tier = Tier::Device;  ///< of MissReason::Evicted: the last that held it
+  TimeNs age_ns = 0;         ///< of MissReason::Evicted: how long ago it was lost
+};
+
 /// What a token range depends on besides its tokens, such as the hash of an image whose placeholder tokens stand at
 /// [begin, end). It belongs to every page it overlaps: one with end <= the page's first position is outside.
 struct ExtraKey {

@@ -32,6 +32,24 @@ Result<PoolGeometry> make_geometry(const CacheConfig& config) {
   return PoolGeometry::create(page, {.page_count = page_count, .byte_layout = config.device.byte_layout});
 }
 
+// Evicted pages that are remembered unless a configuration says otherwise.
+constexpr std::uint64_t kLostPagesMax = 1U << 20U;
+
+Result<std::uint32_t> host_pages(const HostConfig& host, const PageGeometry& page) {
+  const std::uint64_t page_count = host.page_count > 0 ? host.page_count : page.page_count_within(host.capacity_bytes);
+  if (page_count == 0) {
+    return fail(ErrorCode::InvalidArgument,
+                "host.capacity_bytes is " + with_separators(host.capacity_bytes) + ": too small for one page of " +
+                    with_separators(page.page_bytes()) + " bytes (" + std::to_string(page.options().page_tokens) +
+                    " tokens of " + with_separators(page.token_bytes()) + " bytes)");
+  }
+  if (page_count >= PageId::kNoneValue) {
+    return fail(ErrorCode::InvalidArgument, "the host tier would have " + with_separators(page_count) +
+                                                " pages; the most is " + with_separators(PageId::kNoneValue - 1));
+  }
+  return static_cast<std::uint32_t>(page_count);
+}
+
 }  // namespace
 
 Sequence::~Sequence() {
@@ -72,12 +90,23 @@ Result<std::unique_ptr<Cache>> Cache::open(CacheConfig config) {
   } else {
     QUIRE_TRY_ASSIGN(impl->policy, make_policy(settings.policy));
   }
+  if (settings.host.is_on()) {
+    QUIRE_TRY_ASSIGN(impl->host_policy, make_policy(settings.host.policy));
+    QUIRE_TRY_ASSIGN(impl->host_page_count, host_pages(settings.host, impl->geometry.page()));
+    impl->config.host.page_count = impl->host_page_count;
+  }
+  const std::uint64_t all_pages = std::uint64_t{page_count} + impl->host_page_count;
+  const auto lost_pages = static_cast<std::uint32_t>(std::min<std::uint64_t>(all_pages, kLostPagesMax));
+  QUIRE_TRY_ASSIGN(impl->lost_pages,
+                   LostPages::create(settings.lost_page_count_max.value_or(settings.host.is_on() ? lost_pages : 0)));
   QUIRE_TRY_ASSIGN(impl->tree, PrefixTree::create({.page_tokens = impl->page_tokens,
                                                    .page_count_max = page_count,
+                                                   .host_page_count_max = impl->host_page_count,
                                                    .root_count_max = settings.key_space_count_max,
                                                    .whole_runs = settings.whole_runs,
                                                    .hash_seed = settings.hash_seed},
-                                                  *impl->policy, &impl->log));
+                                                  *impl->policy, &impl->log, impl->host_policy.get(),
+                                                  impl->lost_pages.is_on() ? &impl->lost_pages : nullptr));
   if (is_owned) {
     QUIRE_TRY_ASSIGN(impl->pool, PagePool::create({.page_count = page_count, .first_page = kNullPage.value + 1}));
     if (settings.device.memory == DeviceMemory::Host) {
@@ -97,6 +126,7 @@ Result<std::unique_ptr<Cache>> Cache::open(CacheConfig config) {
   impl->release_queue = std::make_shared<ReleaseQueue>(settings.sequence_count_max);
 
   QUIRE_TRY(impl->reserve_steps());
+  if (impl->has_host()) QUIRE_TRY(impl->open_host());
   return std::unique_ptr<Cache>(new Cache(std::move(impl)));
 }
 
@@ -322,22 +352,27 @@ void Cache::Impl::end_keep(std::uint32_t index) {
 }
 
 Status Cache::advance(TimeNs now) {
-  Impl& impl = *impl_;
-  QUIRE_TRY(impl.enter());
-  if (now < impl.now) {
-    return fail(ErrorCode::InvalidArgument, "time goes back from " + std::to_string(impl.now) + " to " +
-                                                std::to_string(now) + " ns; give times that do not decrease");
+  QUIRE_TRY(impl_->enter());
+  return impl_->advance(now);
+}
+
+Status Cache::Impl::advance(TimeNs time) {
+  if (time < now) {
+    return fail(ErrorCode::InvalidArgument, "time goes back from " + std::to_string(now) + " to " +
+                                                std::to_string(time) + " ns; give times that do not decrease");
   }
-  impl.now = now;
-  impl.policy->on_advance(now);
-  if (now < impl.next_expiry) return {};
-  impl.next_expiry = INT64_MAX;
-  for (std::uint32_t i = 0; i < impl.keeps.size(); ++i) {
-    if (!impl.keeps[i].is_live) continue;
-    if (impl.keeps[i].expires_at <= now) {
-      impl.end_keep(i);
+  now = time;
+  lost_pages.set_time(now);
+  policy->on_advance(now);
+  if (host_policy != nullptr) host_policy->on_advance(now);
+  if (now < next_expiry) return {};
+  next_expiry = INT64_MAX;
+  for (std::uint32_t i = 0; i < keeps.size(); ++i) {
+    if (!keeps[i].is_live) continue;
+    if (keeps[i].expires_at <= now) {
+      end_keep(i);
     } else {
-      impl.next_expiry = std::min(impl.next_expiry, impl.keeps[i].expires_at);
+      next_expiry = std::min(next_expiry, keeps[i].expires_at);
     }
   }
   return {};
@@ -371,6 +406,7 @@ Status Cache::reset() {
                 "live sequences: " + with_separators(impl.sequences.live_count()) + "; end them before reset()");
   }
   impl.flush_moves();
+  impl.cancel_all_transfers();
   for (std::uint32_t i = 0; i < impl.keeps.size(); ++i) {
     if (impl.keeps[i].is_live) impl.end_keep(i);
   }
@@ -382,21 +418,40 @@ Status Cache::reset() {
 }
 
 void Cache::Impl::give_up(std::span<const PageId> pages) {
-  if (config.device.pool == DevicePool::Owned) {
+  if (config.device.pool == DevicePool::External) {
+    offered.release(pages);
+  } else if (!has_host()) {
     pool.release(pages);
   } else {
-    offered.release(pages);
+    for (const PageId& page : pages) {
+      if (device_readers[page.value] > 0) {
+        pool.fence({&page, 1});  // until the store that reads it is over
+      } else {
+        pool.release({&page, 1});
+      }
+    }
   }
 }
 
 std::uint32_t Cache::Impl::evict(std::uint32_t page_count) {
   const std::uint32_t evicted = tree->evict(page_count, [this](std::span<const PageId> pages) { give_up(pages); });
   counters.evicted_page_total += evicted;
+  release_freed_host();
   return evicted;
 }
 
 std::uint32_t Cache::Impl::drop_pages(RunId root, ResidencyCause cause) {
-  return tree->evict_all(root, cause, [this](std::span<const PageId> pages) { give_up(pages); });
+  const std::uint32_t dropped =
+      tree->evict_all(root, cause, [this](std::span<const PageId> pages) { give_up(pages); });
+  release_freed_host();
+  return dropped;
+}
+
+// One that was dropped goes as its users do.
+void Cache::Impl::leave_key_space(std::uint32_t index) {
+  if (!key_spaces[index].is_retired) return;
+  counters.dropped_page_total += drop_pages(key_spaces[index].root, ResidencyCause::Dropped);
+  if (key_spaces[index].user_count == 0) release_key_space(index);
 }
 
 void Cache::Impl::release_key_space(std::uint32_t index) {
@@ -411,6 +466,11 @@ Status Cache::resize(std::uint32_t page_count) {
   if (impl.config.device.memory == DeviceMemory::Adopted) {
     return fail(ErrorCode::Unsupported,
                 "resize: the pool's memory is the engine's; open a new cache on the new memory");
+  }
+  if (impl.live_transfer_count > 0) {
+    return fail(ErrorCode::Unavailable, "resize: " + std::to_string(impl.live_transfer_count) +
+                                            " transfers are in flight; pause(), and apply what poll() gives until it "
+                                            "says that none are");
   }
   if (!impl.step_order.empty()) {
     return fail(ErrorCode::Unavailable,
@@ -439,6 +499,10 @@ Status Cache::resize(std::uint32_t page_count) {
   impl.flush_moves();
   QUIRE_TRY(impl.fenced.reserve(std::max(page_count, impl.pool.page_count())));
   QUIRE_TRY(impl.tree->grow(page_count));
+  if (impl.has_host()) {
+    QUIRE_TRY(impl.device_readers.grow(std::size_t{page_count} + 1));
+    QUIRE_TRY(impl.copy_after_step.grow(std::size_t{page_count} + 1));
+  }
   const std::uint32_t old_page_count = impl.pool.page_count();
   if (Status status = impl.pool.resize(page_count); !status) {
     (void)impl.tree->grow(old_page_count);  // there is room already: it only tells the policy
@@ -461,6 +525,7 @@ Status Cache::resize(std::uint32_t page_count) {
   }
   impl.geometry = std::move(geometry);
   impl.memory = impl.host_memory.data();
+  if (impl.mover != nullptr) return impl.mover->set_device(impl.geometry, impl.memory);
   return {};
 }
 
@@ -494,7 +559,21 @@ Result<Stats> Cache::stats() const {
     const SequenceSlot::State state = impl.sequences[i].state;
     const bool is_waiting = state == SequenceSlot::State::Waiting || state == SequenceSlot::State::Saved;
     if (is_waiting) ++stats.waiting_sequence_count;
+    if (state == SequenceSlot::State::Loading) ++stats.loading_sequence_count;
   }
+  stats.host_page_count = impl.host_page_count;
+  if (impl.has_host()) {
+    stats.host_free_pages = impl.host_pool.free_count();
+    stats.host_only_pages = tree.host_idle_pages() + tree.host_pinned_pages();
+    stats.host_copy_pages = tree.copy_count();
+    stats.host_filling_pages = impl.host_pool.count(PageState::Open);
+    stats.leaving_pages = tree.leaving_pages();
+    stats.clean_reserve_pages = tree.left_pages();
+    stats.transfers_in_flight = impl.live_transfer_count;
+    stats.load_bytes_per_ns = impl.load_rate;
+    stats.store_bytes_per_ns = impl.store_rate;
+  }
+  stats.lost_page_total = tree.lost_page_total();
   return stats;
 }
 

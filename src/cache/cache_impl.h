@@ -8,6 +8,7 @@
 
 #include <algorithm>
 #include <atomic>
+#include <functional>
 #include <memory>
 #include <optional>
 #include <string>
@@ -69,6 +70,32 @@ struct Cache::Impl {
     AttentionPlan plan;
   };
 
+  /// Pages on their way between tiers.
+  struct Transfer {
+    enum class State : std::uint8_t {
+      Free,
+      Queued,   // nobody has taken it yet
+      Moving,
+      Arrived,  // a load that waits for one before it in its path
+    };
+    State state = State::Free;
+    TransferKind kind = TransferKind::Load;
+    TransferPriority priority = TransferPriority::Waiting;
+    bool is_unwanted = false;      // what it brings is not to be used; its pages are free when it is over
+    bool is_cancelled = false;     // the mover has been asked to stop, or will be
+    bool wants_cancelling = false; // take_cancellations() has not told yet
+    TransferOutcome outcome = TransferOutcome::Ok;  // of the ranks that have reported
+    TransferFault fault = TransferFault::None;
+    std::uint32_t generation = 0;
+    std::uint32_t page_count = 0;
+    std::uint32_t good_pages = 0;
+    std::uint32_t first_page = 0;  // of a load: its place in the path
+    std::uint32_t key_space = 0;   // of a load
+    std::uint64_t reported_ranks = 0;
+    TimeNs deadline = INT64_MAX;
+    PrefixTree::Pin pin;  // of a load: ends with its last page
+  };
+
   Impl(CacheConfig config_, PoolGeometry geometry_)
       : config(std::move(config_)),
         geometry(std::move(geometry_)),
@@ -113,6 +140,7 @@ struct Cache::Impl {
   [[nodiscard]] Admission start_running(std::uint32_t index);
   [[nodiscard]] Status check_new_tokens(const SequenceSlot& slot, std::span<const TokenId> tokens) const;
   void add_tokens(std::uint32_t index, std::span<const TokenId> tokens);
+  [[nodiscard]] static const char* not_running(const SequenceSlot& slot);
   /// Refuses sequences that are not admitted, in a step, receiving or undecided: "fork: sequence 3 …".
   [[nodiscard]] Result<std::uint32_t> find_quiet(const Sequence& sequence, const char* call) const;
 
@@ -137,7 +165,7 @@ struct Cache::Impl {
   void make_room(std::uint32_t page_count);
   /// Pages that can be taken: free, evictable, and those that only wait for moves which will have run by then.
   [[nodiscard]] std::uint32_t available_pages() const {
-    return pool.free_count() + tree->evictable_pages() + (step_order.empty() ? fenced.count() : 0);
+    return pool.free_count() + evictable_now() + (step_order.empty() ? fenced.count() : 0);
   }
 
   // Steps in flight, oldest first.
@@ -186,7 +214,68 @@ struct Cache::Impl {
   [[nodiscard]] Result<std::uint32_t> find_receiving(const Sequence& sequence, const char* call) const;
   void list_cached_sends(std::uint32_t index);
 
+  // The host tier: copies to it.
+  [[nodiscard]] bool has_host() const { return host_page_count > 0; }
+  [[nodiscard]] bool writes_back() const { return has_host() && config.host.write_policy == WritePolicy::WriteBack; }
+  [[nodiscard]] Status open_host();
+  void want_copies(std::uint32_t index, std::uint32_t first_page, std::uint32_t end_page);
+  void want_copies_of_path(const PrefixTree::Pin& pin);
+  [[nodiscard]] bool can_be_copied(PageId device_page) const;
+  [[nodiscard]] PageId take_host_page();
+  void release_host(PageId host_page);
+  void release_freed_host();
+  [[nodiscard]] bool add_store(std::uint32_t transfer, PageId device_page);
+  void start_stores();
+  void start_leaving(std::uint32_t page_count);
+  void finish_store(std::uint32_t index);
+  /// Device pages that can be had at once, when those of a match are not among them.
+  [[nodiscard]] std::uint32_t available_besides(const PrefixTree::Match& match) const;
+  [[nodiscard]] std::uint32_t evictable_now() const;
+
+  // Transfers.
+  [[nodiscard]] std::span<PageTransfer> pages_of(std::uint32_t transfer) {
+    return {transfer_pages.data() + (std::size_t{transfer} * config.host.transfer_pages_max),
+            config.host.transfer_pages_max};
+  }
+  [[nodiscard]] std::optional<std::uint32_t> add_transfer(TransferKind kind, TransferPriority priority);
+  void remove_transfer(std::uint32_t index);
+  [[nodiscard]] TransferPlan plan_of(std::uint32_t index);
+  void hand_over_transfers();
+  void cancel_transfer(std::uint32_t index);
+  void cancel_all_transfers();
+  [[nodiscard]] Status check_completions(std::span<const Completion> completions) const;
+  void apply_one(const Completion& completion);
+  void measure_rate(const Completion& completion, TransferKind kind);
+  void work_in_background();
+
+  // The host tier: loads from it.
+  struct LoadChoice {
+    std::uint32_t page_count = 0;  // on the host, to be waited for
+    std::uint32_t new_pages = 0;   // of those, in no load so far
+    MissReason miss = MissReason::None;  // when none
+  };
+  [[nodiscard]] LoadChoice choose_load(const SequenceSlot& slot, const PrefixTree::Match& match) const;
+  [[nodiscard]] Result<Admission> start_admitted(std::uint32_t index);
+  void start_loads(const PrefixTree::Pin& pin, std::uint32_t key_space, TransferPriority priority);
+  [[nodiscard]] bool start_load(const PrefixTree::Pin& pin, TokenRange pages, std::uint32_t key_space,
+                                TransferPriority priority);
+  void list_host_runs(const PrefixTree::Pin& pin);
+  [[nodiscard]] bool is_load_of(std::uint32_t load, const PrefixTree::Pin& pin) const;
+  [[nodiscard]] bool try_finish_load(std::uint32_t index);
+  void promote_arrived(std::uint32_t index);
+  void drop_bad_page(std::uint32_t index);
+  void forget_load(std::uint32_t index, MissReason reason);
+  void end_load(std::uint32_t index);
+  void expire_loads();
+  void finish_loads();
+  void wake_loading();
+  void wake(std::uint32_t index, MissReason reason);
+  void cancel_unneeded_loads();
+  void prefetch(std::uint32_t index, const PrefixTree::Match& match);
+  [[nodiscard]] Miss find_miss(std::uint32_t index, const PrefixTree::Match& match);
+
   // Rules, for check_invariants().
+  [[nodiscard]] Status check_tiers() const;
   [[nodiscard]] Status check_users() const;
   [[nodiscard]] Status check_sequence(std::uint32_t index) const;
   [[nodiscard]] Status check_steps() const;
@@ -197,6 +286,8 @@ struct Cache::Impl {
   std::uint32_t evict(std::uint32_t page_count);
   std::uint32_t drop_pages(RunId root, ResidencyCause cause);
   void release_key_space(std::uint32_t index);
+  void leave_key_space(std::uint32_t index);
+  [[nodiscard]] Status advance(TimeNs time);
   void end_keep(std::uint32_t index);
   [[nodiscard]] std::uint32_t keep_pages_max() const { return config.keep_pages_max.value_or(pool_page_count() / 2); }
   [[nodiscard]] std::uint32_t pool_page_count() const {
@@ -215,12 +306,15 @@ struct Cache::Impl {
 
   // What pins the tree is declared after it, and so destroyed before.
   std::unique_ptr<Policy> policy;
+  std::unique_ptr<Policy> host_policy;
   ResidencyLog log;
+  LostPages lost_pages;
   std::unique_ptr<PrefixTree> tree;
   PagePool pool;         // DevicePool::Owned
   OfferedPages offered;  // DevicePool::External
   KeySpaceTable key_spaces;
   SequenceTable sequences;
+  std::unique_ptr<Mover> mover;  // null: an external one, or no host tier
   std::shared_ptr<ReleaseQueue> release_queue;  // shared with the handles, which may outlive the cache
   std::vector<KeepSlot> keeps;
   std::uint32_t kept_pages = 0;
@@ -251,6 +345,28 @@ struct Cache::Impl {
   PagePool saved_pool;
   std::unique_ptr<PoolGeometry> saved_geometry;  // null without saved pages
   LazyMemory saved_memory;
+
+  // The host tier, when there is one.
+  std::uint32_t host_page_count = 0;
+  std::uint32_t clean_reserve_pages = 0;
+  PagePool host_pool;
+  LazyArray<std::uint32_t> host_generations;  // by host page
+  LazyArray<std::uint8_t> host_readers;       // loads that read a host page
+  LazyArray<std::uint8_t> device_readers;     // stores that read a device page
+  LazyArray<std::uint64_t> copy_after_step;   // by device page: not to be read before this step is finished
+  std::vector<Transfer> transfers;
+  LazyArray<PageTransfer> transfer_pages;
+  std::vector<std::uint32_t> transfer_order;  // those nobody has taken, oldest first
+  std::uint32_t live_transfer_count = 0;
+  std::vector<PageId> leaving_pages;
+  std::vector<RunId> path_runs;
+  std::vector<Completion> completions;
+  bool is_paused = false;  // no transfer starts
+  std::vector<SequenceId> ready_sequences;
+  std::function<void(SequenceId)> on_ready;
+  double load_rate = 0;  // bytes per ns
+  double store_rate = 0;
+  std::uint64_t loading_bytes = 0;  // in loads that are not over
 
   Stats counters;  // the counting half; levels are read when asked for
 };

@@ -112,6 +112,7 @@ Status Cache::finish_step(const Step& step, std::span<const StepResult> results)
     }
   }
   impl.end_step(finished);
+  impl.work_in_background();
   return {};
 }
 
@@ -287,6 +288,7 @@ void Cache::Impl::settle(std::uint32_t index) {
     }
     adopt_tails(index, public_pages - static_cast<std::uint32_t>(pages.size()) + known, public_pages);
     pool.seal(pages.subspan(known));
+    if (has_host()) want_copies(index, public_pages - static_cast<std::uint32_t>(pages.size()) + known, public_pages);
     counters.duplicate_page_total += known;
     counters.sealed_page_total += pages.size() - known;
     slot.shared_pages = public_pages;

@@ -116,7 +116,7 @@ Status Cache::Impl::restore_pages(std::uint32_t index) {
   const std::uint32_t tokens_max = may_match ? std::min(slot.computed_tokens, same_tokens) : 0;
   const PrefixTree::Match match = tree->match(space.root, sequences.key(index, tokens_max / page_tokens * page_tokens));
   const std::uint32_t page_count = held_page_count(index, match.page_count);
-  const std::uint32_t available = available_pages() - tree->idle_pages(match);
+  const std::uint32_t available = available_besides(match);
   if (page_count > available) {
     return fail(ErrorCode::Unavailable,
                 "resume: " + name_of(index) + " has " + with_separators(page_count) + " saved pages to bring back; " +
@@ -164,7 +164,7 @@ Result<Admission> Cache::resume(const Sequence& sequence) {
   }
   if (slot.state == SequenceSlot::State::Waiting) {
     QUIRE_TRY(impl.check_expected(index));
-    return impl.start_running(index);
+    return impl.start_admitted(index);
   }
   QUIRE_TRY(impl.restore_pages(index));
   return Admission{.matched_tokens = slot.computed_tokens};

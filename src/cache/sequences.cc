@@ -44,7 +44,11 @@ Result<Sequence> Cache::begin(KeySpaceId key_space, const Prompt& prompt, const 
   slot.extra_key_count = static_cast<std::uint32_t>(prompt.extra_keys.size());
   std::memcpy(impl.sequences.token_row(index).data(), prompt.tokens.data(), prompt.tokens.size_bytes());
   std::ranges::copy(prompt.extra_keys, impl.sequences.extra_key_row(index).begin());
-  slot.soft_pin = impl.tree->soft_pin(match);
+  slot.prefetch = options.prefetch;
+  slot.load_timeout_ns = options.load_timeout_ns;
+  slot.tier_max = options.tier_max;
+  if (impl.has_host() && options.prefetch != Prefetch::Off) impl.prefetch(index, match);
+  slot.soft_pin = impl.tree->soft_pin(impl.match_of(index));
   impl.key_spaces.touch(space);
   ++impl.counters.begun_sequence_count;
   return Sequence(impl.release_queue, {index, slot.generation});
@@ -72,6 +76,11 @@ Result<std::uint32_t> Cache::Impl::find_sequence(const Sequence& sequence) const
   return fail(ErrorCode::InvalidArgument, name_of(sequence.id().index) + " has ended");
 }
 
+const char* Cache::Impl::not_running(const SequenceSlot& slot) {
+  if (slot.state == SequenceSlot::State::Loading) return " is loading; apply() tells when it is ready";
+  return slot.is_preempted ? " is preempted; resume it first" : " is waiting; admit it first";
+}
+
 // Refuses what is not admitted, or is in the middle of something.
 Result<std::uint32_t> Cache::Impl::find_quiet(const Sequence& sequence, const char* call) const {
   QUIRE_TRY(require(DevicePool::Owned, call));
@@ -80,7 +89,7 @@ Result<std::uint32_t> Cache::Impl::find_quiet(const Sequence& sequence, const ch
   const auto name = [&] { return std::string(call) + ": " + name_of(index); };
   if (slot.state != SequenceSlot::State::Running) {
     return fail(ErrorCode::InvalidArgument,
-                name() + (slot.is_preempted ? " is preempted; resume it first" : " is waiting; admit it first"));
+                name() + not_running(slot));
   }
   if (slot.is_receiving) {
     return fail(ErrorCode::Unavailable, name() + " is receiving tokens; finish_receive or abort_receive comes first");
@@ -108,7 +117,7 @@ Result<Admission> Cache::admit(const Sequence& sequence) {
     return fail(ErrorCode::InvalidArgument, Impl::name_of(index) + " was admitted before");
   }
   QUIRE_TRY(impl.check_expected(index));
-  return impl.start_running(index);
+  return impl.start_admitted(index);
 }
 
 // Whether what a waiting sequence expects fits beside what running ones do.
@@ -117,7 +126,7 @@ Status Cache::Impl::check_expected(std::uint32_t index) {
   if (slot.expected_tokens == 0) return {};
   const PrefixTree::Match match = match_of(index);
   const std::uint64_t needed = std::max(expected_pages(slot), match.page_count) - match.page_count;
-  const std::uint64_t available = available_pages() - tree->idle_pages(match);
+  const std::uint64_t available = available_besides(match);
   std::uint64_t promised = 0;
   for (std::uint32_t i = 0; i < sequences.capacity(); ++i) {
     const SequenceSlot& other = sequences[i];
@@ -153,7 +162,9 @@ PrefixTree::Match Cache::Impl::match_of(std::uint32_t index) {
 
 Admission Cache::Impl::start_running(std::uint32_t index) {
   SequenceSlot& slot = sequences[index];
+  slot.state = SequenceSlot::State::Running;
   const PrefixTree::Match match = match_of(index);
+  const Miss miss = find_miss(index, match);
 
   slot.tail_tokens = usable_partial(match);
   if (slot.tail_tokens > 0) {
@@ -165,7 +176,6 @@ Admission Cache::Impl::start_running(std::uint32_t index) {
   tree->copy_pages(match, 0, sequences.page_row(index));
   slot.pin = tree->pin(match, retention_of(slot));
   slot.soft_pin.reset();
-  slot.state = SequenceSlot::State::Running;
   slot.is_preempted = false;
   slot.shared_pages = match.page_count;
   slot.settled_pages = match.page_count;
@@ -180,7 +190,17 @@ Admission Cache::Impl::start_running(std::uint32_t index) {
   counters.prompt_tokens += slot.token_count;
   counters.hit_tokens += slot.computed_tokens;
   counters.partial_hit_tokens += slot.tail_tokens;
-  return {.matched_tokens = slot.computed_tokens, .partial_tokens = slot.tail_tokens};
+  slot.miss = miss;
+  const auto reason = static_cast<std::size_t>(miss.reason);
+  ++counters.miss_requests[reason];
+  counters.miss_tokens[reason] += slot.token_count - slot.computed_tokens;
+  if (has_host()) {
+    if (match.page_count > slot.waited_from_page) {
+      counters.host_hit_tokens += std::uint64_t{match.page_count - slot.waited_from_page} * page_tokens;
+    }
+    want_copies_of_path(slot.pin);
+  }
+  return {.matched_tokens = slot.computed_tokens, .partial_tokens = slot.tail_tokens, .loading_tokens = 0, .miss = miss};
 }
 
 Result<SequenceView> Cache::view(const Sequence& sequence) const {
@@ -189,8 +209,10 @@ Result<SequenceView> Cache::view(const Sequence& sequence) const {
   QUIRE_TRY_ASSIGN(const std::uint32_t index, impl.find_sequence(sequence));
   const SequenceSlot& slot = impl.sequences[index];
   const bool is_waiting = slot.state == SequenceSlot::State::Waiting || slot.state == SequenceSlot::State::Saved;
+  const bool is_loading = slot.state == SequenceSlot::State::Loading;
   return SequenceView{.is_waiting = is_waiting,
                       .is_planned = slot.steps_in_flight > 0,
+                      .is_loading = is_loading,
                       .is_receiving = slot.is_receiving,
                       .token_count = slot.token_count,
                       .computed_tokens = slot.computed_tokens,
@@ -199,7 +221,8 @@ Result<SequenceView> Cache::view(const Sequence& sequence) const {
                       .steps_in_flight = slot.steps_in_flight,
                       .window = {slot.window_tokens, slot.sink_tokens},
                       .state_slot = index,
-                      .pages = impl.sequences.page_row(index).first(is_waiting ? 0 : slot.page_count)};
+                      .miss = slot.miss,
+                      .pages = impl.sequences.page_row(index).first(is_waiting || is_loading ? 0 : slot.page_count)};
 }
 
 Status Cache::append(const Sequence& sequence, const Prompt& added) {
@@ -254,6 +277,7 @@ Status Cache::end(Sequence& sequence, std::optional<Publish> publish) {
   }
   impl.drop_sequence(index);
   sequence.queue_.reset();
+  impl.work_in_background();
   return {};
 }
 
@@ -266,6 +290,7 @@ void Cache::Impl::drop_sequence(std::uint32_t index) {
 void Cache::Impl::end_sequence(std::uint32_t index) {
   SequenceSlot& slot = sequences[index];
   const std::uint32_t space = slot.key_space;
+  const bool was_loading = slot.state == SequenceSlot::State::Loading;
   if (slot.state == SequenceSlot::State::Running) {
     if (slot.publishes_at_end) publish_rest(index);
     release_pages(index);
@@ -273,10 +298,8 @@ void Cache::Impl::end_sequence(std::uint32_t index) {
   if (slot.state == SequenceSlot::State::Saved) drop_saved(index);
   sequences.remove(index);
   --key_spaces[space].user_count;
-  if (key_spaces[space].is_retired) {
-    counters.dropped_page_total += drop_pages(key_spaces[space].root, ResidencyCause::Dropped);
-    if (key_spaces[space].user_count == 0) release_key_space(space);
-  }
+  leave_key_space(space);
+  if (was_loading) cancel_unneeded_loads();
 }
 
 // Pages that the sequence kept to itself go into the tree as if they had become full just now; all others go.

@@ -64,7 +64,7 @@ Status Cache::Impl::check_entry(const StepEntry& entry, std::uint32_t index) con
     return fail(ErrorCode::InvalidArgument, name_of(index) + " " + what);
   };
   if (slot.state != SequenceSlot::State::Running) {
-    return bad(slot.is_preempted ? "is preempted; resume it first" : "is waiting; admit it first");
+    return bad(not_running(slot) + 1);
   }
   if (slot.is_receiving) return bad("is receiving tokens; finish_receive or abort_receive comes first");
   if (slot.has_draft || (slot.tree_count > 0 && slot.steps_in_flight > 0)) {
@@ -221,9 +221,14 @@ Result<PlanOutcome> Cache::plan_step(std::span<const StepEntry> entries, const P
   }
   QUIRE_TRY(impl.check_entries(entries));
   QUIRE_TRY(impl.check_shape(shape));
-  const Shortage needs = impl.measure();
+  Shortage needs = impl.measure();
+  if (needs.pages_needed > needs.pages_available && impl.writes_back()) {
+    impl.start_leaving(needs.pages_needed);  // some may have been copied long ago
+    needs = impl.measure();
+  }
   if (needs.pages_needed > needs.pages_available && !impl.try_without_copies(entries, shape)) {
     ++impl.counters.short_plan_count;
+    impl.work_in_background();
     return PlanOutcome{.step = std::nullopt, .shortage = needs};
   }
 
@@ -269,7 +274,9 @@ Result<PlanOutcome> Cache::plan_step(std::span<const StepEntry> entries, const P
 }
 
 Shortage Cache::Impl::measure() const {
-  Shortage needs{.pages_available = available_pages(), .pages_returning = step_order.empty() ? 0 : fenced.count()};
+  Shortage needs{.pages_available = available_pages(),
+                 .pages_returning = step_order.empty() ? 0 : fenced.count(),
+                 .pages_leaving = has_host() ? tree->leaving_pages() : 0};
   std::uint64_t needed = 0;
   for (const StepPart& part : planning) {
     needed += part.new_pages;
@@ -308,8 +315,10 @@ bool Cache::Impl::try_without_copies(std::span<const StepEntry> entries, const P
   }
   const Shortage needs = measure();
   const std::uint32_t tokens_max = shape.tokens > 0 ? shape.tokens : config.step_tokens_max;
-  const bool fits =
-      step_tokens <= tokens_max && needs.pages_needed <= needs.pages_available + tree->pages_idle_without(revoked_runs);
+  // What is written back first comes too late for this step, but not for the next attempt.
+  const std::uint32_t later = writes_back() ? tree->evictable_pages() - tree->left_pages() + tree->leaving_pages() : 0;
+  const bool fits = step_tokens <= tokens_max &&
+                    needs.pages_needed <= needs.pages_available + later + tree->pages_idle_without(revoked_runs);
   for (const auto& [index, tail_tokens] : revoked) {
     SequenceSlot& slot = sequences[index];
     if (!fits) {
@@ -325,7 +334,9 @@ bool Cache::Impl::try_without_copies(std::span<const StepEntry> entries, const P
       counters.partial_hit_tokens -= tail_tokens;
     }
   }
-  return fits;
+  if (!fits || !writes_back()) return fits;
+  start_leaving(needs.pages_needed);
+  return needs.pages_needed <= available_pages();
 }
 
 // Pages that wait only for moves which come with this very plan can be written by it: moves run first. The others stay,
@@ -339,7 +350,9 @@ void Cache::Impl::unfence(std::uint32_t page_count) {
 }
 
 void Cache::Impl::make_room(std::uint32_t page_count) {
-  if (page_count > pool.free_count()) evict(page_count - pool.free_count());
+  // Pages that a store still reads are evicted, but not free.
+  while (page_count > pool.free_count() && evict(page_count - pool.free_count()) > 0) {
+  }
 }
 
 void Cache::Impl::plan_part(const StepEntry& entry, StepPart& part, std::span<const PageId> new_pages) {

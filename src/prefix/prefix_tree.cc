@@ -242,25 +242,22 @@ PrefixTree::Pin PrefixTree::pin(const Match& match, const Retention& retention) 
   QUIRE_CHECK(match.version == version_, "the tree has changed since this match");
   std::uint32_t run = match.run.value;
   if (match.pages_in_run < runs_[run].page_count) run = split(run, match.pages_in_run);
-  return pin_and_use(run, retention);
-}
-
-PrefixTree::Pin PrefixTree::pin_all(const Match& match, const Retention& retention) {
-  if (match.host_page_count == 0) return pin(match, retention);
-  QUIRE_CHECK(match.version == version_, "the tree has changed since this match");
-  std::uint32_t run = match.host_run.value;
-  if (match.host_pages_in_run < runs_[run].page_count) run = split(run, match.host_pages_in_run);
-  return pin_and_use(run, retention);
-}
-
-PrefixTree::Pin PrefixTree::pin_and_use(std::uint32_t run, const Retention& retention) {
   add_pin(run);
   for (std::uint32_t used = run; !is_root(used); used = runs_[used].parent) {
-    policy_of(used).on_use(RunId{used}, retention);
+    policy_.on_use(RunId{used}, retention);
     if (has_host()) ++tiers_[used].use_count;
     move_to_front(used);
   }
   return Pin(this, RunId{run});
+}
+
+PrefixTree::Pin PrefixTree::pin_all(const Match& match) {
+  QUIRE_CHECK(match.version == version_, "the tree has changed since this match");
+  const bool ends_on_host = match.host_page_count > 0;
+  std::uint32_t run = ends_on_host ? match.host_run.value : match.run.value;
+  const std::uint32_t pages_in_run = ends_on_host ? match.host_pages_in_run : match.pages_in_run;
+  if (pages_in_run < runs_[run].page_count) run = split(run, pages_in_run);
+  return pin_run(RunId{run});
 }
 
 PrefixTree::Pin PrefixTree::pin_partial(const Match& match) {
@@ -822,7 +819,7 @@ std::span<const PageId> PrefixTree::give_up_tail(std::uint32_t run, std::uint32_
                         .fingerprints = cause == ResidencyCause::Evicted
                                             ? fingerprints_of(std::span(given_up_).first(page_count))
                                             : std::span<const PageFingerprint>{}};
-  note_lost(lost.fingerprints, Tier::Device, cause);
+  if (cause == ResidencyCause::Evicted) note_lost(page_count, lost.fingerprints, Tier::Device, cause);
   if (pages_left == 0) {
     if (victim.leaving != Leaving::No) leaving_.remove(run);
     remove_run(run, lost);
@@ -836,7 +833,9 @@ std::span<const PageId> PrefixTree::give_up_tail(std::uint32_t run, std::uint32_
   return std::span(given_up_).first(page_count);
 }
 
-void PrefixTree::note_lost(std::span<const PageFingerprint> pages, Tier tier, ResidencyCause cause) {
+void PrefixTree::note_lost(std::uint32_t page_count, std::span<const PageFingerprint> pages, Tier tier,
+                           ResidencyCause cause) {
+  lost_page_total_ += page_count;
   if (lost_ == nullptr) return;
   for (const PageFingerprint page : pages) lost_->note(page, tier, cause == ResidencyCause::Failed);
 }

@@ -162,6 +162,8 @@ class PrefixTree {
   [[nodiscard]] PageId partial_page(const Match& match) const;
   /// How many of the matched whole pages evict() could give up now, and no longer once they are pinned.
   [[nodiscard]] std::uint32_t idle_pages(const Match& match) const;
+  /// How many of the matched whole device pages have left but for evict().
+  [[nodiscard]] std::uint32_t left_pages(const Match& match) const;
 
   /// Pins the matched whole pages and counts as a use of their runs.
   [[nodiscard]] Pin pin(const Match& match, const Retention& retention = {});
@@ -169,8 +171,8 @@ class PrefixTree {
   [[nodiscard]] Pin pin_partial(const Match& match);
   /// Pins all of a run that is in the tree, without splitting it and without counting as a use.
   [[nodiscard]] Pin pin_run(RunId run);
-  /// Pins the matched pages of both tiers, and counts as a use of their runs.
-  [[nodiscard]] Pin pin_all(const Match& match, const Retention& retention = {});
+  /// Pins the matched pages of both tiers; no use.
+  [[nodiscard]] Pin pin_all(const Match& match);
   /// Asks that the matched whole device pages be evicted last.
   [[nodiscard]] SoftPin soft_pin(const Match& match);
   /// A second pin on the same path.
@@ -182,6 +184,11 @@ class PrefixTree {
 
   /// How many more pages evict() could give up if one pin less ended at each of these runs. Changes nothing.
   [[nodiscard]] std::uint32_t pages_idle_without(std::span<const RunId> pinned);
+
+  /// Whether a key space has the key's first page, in any tier.
+  [[nodiscard]] bool has_first_page(RunId root, const Key& key) const {
+    return key.tokens.size() >= config_.page_tokens && find_child(root.value, key, 0) != kNoRun;
+  }
 
   // Growth.
 
@@ -310,6 +317,7 @@ class PrefixTree {
   [[nodiscard]] std::uint32_t copy_count() const { return ready_copy_count_; }  ///< device pages with a copy
   [[nodiscard]] std::uint32_t wanted_count() const { return wanted_count_; }
   [[nodiscard]] std::uint32_t storing_count() const { return storing_count_; }
+  [[nodiscard]] std::uint64_t lost_page_total() const { return lost_page_total_; }  ///< evicted from the last tier
   [[nodiscard]] std::uint32_t soft_pinned_pages() const { return soft_pages_; }
   [[nodiscard]] std::uint32_t pinned_pages() const { return pinned_pages_; }
   [[nodiscard]] std::uint32_t page_count() const { return evictable_pages() + leaving_pages_ + pinned_pages_; }
@@ -404,7 +412,6 @@ class PrefixTree {
   [[nodiscard]] std::uint32_t key_hash_of(std::uint32_t run) const;
 
   // Pins.
-  [[nodiscard]] Pin pin_and_use(std::uint32_t run, const Retention& retention);
   void add_pin(std::uint32_t run);
   void remove_pin(RunId run);
   void move_pin(Pin& pin, std::uint32_t run);
@@ -436,7 +443,7 @@ class PrefixTree {
   // Eviction.
   [[nodiscard]] std::span<const PageId> evict_from_next_victim(std::uint32_t page_count_max);
   [[nodiscard]] std::span<const PageId> give_up_tail(std::uint32_t run, std::uint32_t page_count, ResidencyCause cause);
-  void note_lost(std::span<const PageFingerprint> pages, Tier tier, ResidencyCause cause);
+  void note_lost(std::uint32_t page_count, std::span<const PageFingerprint> pages, Tier tier, ResidencyCause cause);
   void record(std::uint32_t run, std::uint32_t first_page, std::uint32_t page_count, ResidencyCause cause,
               Tier tier = Tier::Device);
 
@@ -466,6 +473,7 @@ class PrefixTree {
   LazyArray<PageId> freed_host_;
   std::uint32_t freed_host_count_ = 0;
   LazyArray<PageFingerprint> host_fingerprints_;  // by host page
+  std::uint64_t lost_page_total_ = 0;
   std::uint32_t leaving_pages_ = 0;
   std::uint32_t left_pages_ = 0;
   std::uint32_t host_idle_pages_ = 0;

@@ -245,6 +245,18 @@ std::span<const PageId> PrefixTree::demote(std::uint32_t run, std::uint32_t page
   return given_up;
 }
 
+std::uint32_t PrefixTree::left_pages(const Match& match) const {
+  QUIRE_CHECK(match.version == version_, "the tree has changed since this match");
+  std::uint32_t left = 0;
+  std::uint32_t pages_in_run = match.pages_in_run;
+  // What leaves is the end of a path.
+  for (std::uint32_t run = match.run.value; runs_[run].leaving != Leaving::No; run = runs_[run].parent) {
+    left += runs_[run].leaving == Leaving::Left ? pages_in_run : 0;
+    pages_in_run = runs_[runs_[run].parent].page_count;
+  }
+  return left;
+}
+
 // From the host to the device
 
 void PrefixTree::promote(RunId id, std::span<const PageId> device_pages, const Sealing& sealing) {
@@ -343,7 +355,7 @@ void PrefixTree::give_up_host_tail(std::uint32_t run, std::uint32_t page_count, 
                           .fingerprints = std::span(told_fingerprints_).first(page_count),
                           .retention = {}};
   if (cause == ResidencyCause::Evicted || cause == ResidencyCause::Failed) {
-    note_lost(change.fingerprints, Tier::Host, cause);
+    note_lost(page_count, change.fingerprints, Tier::Host, cause);
   }
   if (pages_left == 0) {
     remove_run(run, change);

@@ -47,6 +47,7 @@ struct alignas(64) SequenceSlot {
     Free,
     Waiting,  // begun or preempted
     Saved,    // preempted; its own pages are saved ones
+    Loading,  // admitted; pages of its path are on their way from the host
     Running,
     Holding,  // a match in an external pool
   };
@@ -105,6 +106,13 @@ struct alignas(64) SequenceSlot {
   bool may_use_cache = true;
   Publish publish = Publish::All;
   bool publishes_at_end = false;
+  Tier tier_max = Tier::Host;
+  Prefetch prefetch = Prefetch::Off;
+  MissReason load_miss = MissReason::None;  // why a load it waited for brought less than it should
+  std::uint32_t waited_from_page = 0;  // where its path went on from the host when it was admitted
+  TimeNs load_timeout_ns = 0;
+  TimeNs load_deadline = 0;  // of a loading one; the highest value: none
+  Miss miss;
   std::int8_t priority = 0;
   TimeNs ttl_ns = 0;  // the highest value: for ever
 

@@ -1,0 +1,386 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// Cache: pages on their way from the host to the device. The tree learns of a load when it has arrived: until then the
+// pages it fills belong to the transfer alone, and the host runs it reads are pinned and marked with it, so that later
+// requests join. What comes first in a path arrives first, or nothing behind it counts.
+#include <algorithm>
+
+#include "base/check.h"
+#include "cache/cache_impl.h"
+#include "layout/text.h"
+#include "quire/cache.h"
+
+namespace quire {
+
+// A run's mark: the load that brings it, counted from 1; 0 for none.
+
+Cache::Impl::LoadChoice Cache::Impl::choose_load(const SequenceSlot& slot, const PrefixTree::Match& match) const {
+  if (match.host_page_count == 0) return {};
+  if (slot.tier_max == Tier::Device) return {.miss = MissReason::NotAsked};
+  LoadChoice choice{.page_count = match.host_page_count};
+  std::uint32_t pages_in_run = match.host_pages_in_run;
+  for (RunId run = match.host_run; tree->is_on_host(run); run = tree->parent(run)) {
+    if (tree->mark(run) == 0) choice.new_pages += pages_in_run;
+    pages_in_run = static_cast<std::uint32_t>(tree->pages(tree->parent(run)).size());
+  }
+  const HostConfig& host = config.host;
+  if (host.compute_ns_per_token > 0 && load_rate > 0) {
+    const std::uint64_t bytes = loading_bytes + (choice.new_pages * geometry.page().page_bytes());
+    const double load_ns = static_cast<double>(bytes) / load_rate;
+    const double compute_ns = static_cast<double>(choice.page_count) * page_tokens *
+                              static_cast<double>(host.compute_ns_per_token);
+    if (load_ns > compute_ns) return {.miss = MissReason::RecomputeCheaper};
+  }
+  return choice;
+}
+
+// What admit() and resume() come to.
+Result<Admission> Cache::Impl::start_admitted(std::uint32_t index) {
+  SequenceSlot& slot = sequences[index];
+  slot.load_miss = MissReason::None;
+  slot.waited_from_page = UINT32_MAX;
+  if (!has_host()) return start_running(index);
+  const PrefixTree::Match match = match_of(index);
+  const LoadChoice choice = choose_load(slot, match);
+  if (choice.page_count == 0 || slot.prefetch == Prefetch::BestEffort) {
+    slot.load_miss = choice.page_count > 0 ? MissReason::LoadTimedOut : choice.miss;
+    return start_running(index);
+  }
+  const std::uint32_t available = available_besides(match);
+  if (choice.new_pages > available) {
+    if (writes_back()) start_leaving(choice.new_pages + clean_reserve_pages);
+    hand_over_transfers();
+    return fail(ErrorCode::Unavailable,
+                name_of(index) + " has " + with_separators(choice.new_pages) + " pages to load from the host; " +
+                    with_separators(available) + " device pages are available, and " +
+                    with_separators(tree->leaving_pages()) + " will be when apply() hears that they are copied");
+  }
+  slot.waited_from_page = match.page_count;
+  slot.load_deadline = slot.prefetch == Prefetch::Timeout ? time_after(slot.load_timeout_ns) : INT64_MAX;
+  slot.pin = tree->pin_all(match);
+  slot.soft_pin.reset();
+  slot.state = SequenceSlot::State::Loading;
+  start_loads(slot.pin, slot.key_space, TransferPriority::Waiting);
+  hand_over_transfers();
+  return Admission{.matched_tokens = tokens_in(match),
+                   .loading_tokens = match.host_page_count * page_tokens,
+                   .miss = find_miss(index, match)};
+}
+
+// The host runs of a pinned path, from its end up.
+void Cache::Impl::list_host_runs(const PrefixTree::Pin& pin) {
+  path_runs.clear();
+  for (RunId run = pin.run(); tree->is_on_host(run); run = tree->parent(run)) path_runs.push_back(run);
+}
+
+// Starts loads of everything on a pinned path that is on the host and in no load, as far as there are transfers and
+// pages. The rest is started when others are over.
+void Cache::Impl::start_loads(const PrefixTree::Pin& pin, std::uint32_t key_space, TransferPriority priority) {
+  list_host_runs(pin);
+  while (!path_runs.empty()) {
+    const RunId run = path_runs.back();
+    if (const std::uint32_t mark = tree->mark(run); mark != 0) {
+      if (priority == TransferPriority::Waiting) transfers[mark - 1].priority = priority;
+      path_runs.pop_back();
+      continue;
+    }
+    const std::uint32_t begin = tree->end_page(run) - static_cast<std::uint32_t>(tree->pages(run).size());
+    std::uint32_t end = begin;
+    while (!path_runs.empty() && tree->mark(path_runs.back()) == 0 && end - begin < config.host.transfer_pages_max) {
+      end = std::min(tree->end_page(path_runs.back()), begin + config.host.transfer_pages_max);
+      if (end == tree->end_page(path_runs.back())) path_runs.pop_back();
+    }
+    if (!start_load(pin, {begin, end}, key_space, priority)) return;
+  }
+}
+
+bool Cache::Impl::start_load(const PrefixTree::Pin& pin, TokenRange range, std::uint32_t key_space,
+                             TransferPriority priority) {
+  const std::uint32_t page_count = range.end - range.begin;
+  if (page_count > available_pages()) return false;
+  const std::optional<std::uint32_t> index = add_transfer(TransferKind::Load, priority);
+  if (!index) return false;
+  Transfer& load = transfers[*index];
+  load.key_space = key_space;
+  load.first_page = range.begin;
+  load.page_count = page_count;
+  load.deadline = config.host.load_timeout_ns > 0 ? time_after(config.host.load_timeout_ns) : INT64_MAX;
+  load.pin = tree->pin_prefix(pin, range.end);
+  make_room(page_count);
+  const std::span<PageId> targets = std::span(leaving_pages).first(page_count);
+  QUIRE_CHECK(pool.try_allocate(targets), "pages that were counted are not there");
+  const std::span<PageTransfer> pages = pages_of(*index);
+  for (RunId run = load.pin.run(); tree->is_on_host(run) && tree->end_page(run) > range.begin; run = tree->parent(run)) {
+    tree->mark(run) = *index + 1;
+    const std::span<const PageId> host_pages = tree->pages(run);
+    const std::uint32_t place = tree->end_page(run) - static_cast<std::uint32_t>(host_pages.size()) - range.begin;
+    for (std::uint32_t i = 0; i < host_pages.size(); ++i) {
+      const PageId host_page = host_pages[i];
+      ++host_readers[host_page.value];
+      pages[place + i] = {.device_page = targets[place + i],
+                          .host_page = host_page,
+                          .host_generation = host_generations[host_page.value],
+                          .name_tag = tree->fingerprint(host_page, Tier::Host)};
+    }
+  }
+  loading_bytes += page_count * geometry.page().page_bytes();
+  ++key_spaces[key_space].user_count;
+  return true;
+}
+
+// Loads that have arrived, in any order, until none can go on.
+void Cache::Impl::finish_loads() {
+  for (bool goes_on = true; goes_on;) {
+    goes_on = false;
+    for (std::uint32_t i = 0; i < transfers.size(); ++i) {
+      if (transfers[i].state == Transfer::State::Arrived && try_finish_load(i)) goes_on = true;
+    }
+  }
+}
+
+bool Cache::Impl::try_finish_load(std::uint32_t index) {
+  Transfer& load = transfers[index];
+  if (!load.is_unwanted) {
+    const RunId first = tree->first_host_run(load.pin);
+    if (!first.is_none() && tree->end_page(first) <= load.first_page) {
+      // Something before it is not there: another load brings it, or it never comes.
+      if (tree->mark(first) != 0) return false;
+      load.good_pages = 0;
+      forget_load(index, MissReason::LoadFailed);
+    } else {
+      if (load.good_pages > 0) promote_arrived(index);
+      if (load.good_pages < load.page_count) {
+        const bool is_bad = load.outcome == TransferOutcome::Failed && load.fault != TransferFault::Io &&
+                            load.fault != TransferFault::None;
+        if (is_bad) {
+          drop_bad_page(index);
+        } else {
+          forget_load(index, load.outcome == TransferOutcome::Cancelled ? MissReason::LoadCancelled
+                                                                         : MissReason::LoadFailed);
+        }
+      }
+    }
+  }
+  end_load(index);
+  return true;
+}
+
+// The good pages of a load become the device's, run by run from the top; where the tree has got device pages meanwhile,
+// they came in vain.
+void Cache::Impl::promote_arrived(std::uint32_t index) {
+  Transfer& load = transfers[index];
+  const PrefixTree::Pin good = tree->pin_prefix(load.pin, load.first_page + load.good_pages);
+  list_host_runs(good);
+  for (; !path_runs.empty(); path_runs.pop_back()) {
+    const RunId run = path_runs.back();
+    const auto page_count = static_cast<std::uint32_t>(tree->pages(run).size());
+    const std::uint32_t place = tree->end_page(run) - page_count - load.first_page;
+    const std::span<PageTransfer> pages = pages_of(index).subspan(place, page_count);
+    const std::span<PageId> targets = std::span(leaving_pages).first(page_count);
+    for (std::uint32_t i = 0; i < page_count; ++i) {
+      targets[i] = pages[i].device_page;
+      pages[i].device_page = PageId::none();  // the tree's now
+      copy_after_step[targets[i].value] = 0;
+    }
+    pool.seal(targets);
+    tree->promote(run, targets);
+    tree->mark(run) = 0;
+    counters.loaded_page_total += page_count;
+  }
+  ++sharing_version;
+}
+
+// A host page is not what it should be: it goes, and what is below it. Nobody waits for that any longer.
+void Cache::Impl::drop_bad_page(std::uint32_t index) {
+  Transfer& load = transfers[index];
+  const std::uint32_t bad_page = load.first_page + load.good_pages;
+  const PrefixTree::Pin good = tree->pin_prefix(load.pin, bad_page);  // splits there
+  RunId bad = load.pin.run();
+  while (tree->end_page(tree->parent(bad)) > bad_page) bad = tree->parent(bad);
+  if (!tree->is_on_host(bad)) {  // somebody has computed it meanwhile; what is on the host is only a copy
+    forget_load(index, MissReason::LoadFailed);
+    return;
+  }
+  const auto leads_through_it = [&](const PrefixTree::Pin& pin) {
+    RunId run = pin ? pin.run() : RunId::none();
+    while (!run.is_none() && run != bad) run = tree->parent(run);
+    return run == bad;
+  };
+  for (std::uint32_t i = 0; i < transfers.size(); ++i) {
+    if (transfers[i].state == Transfer::State::Free || transfers[i].kind != TransferKind::Load) continue;
+    if (!leads_through_it(transfers[i].pin)) continue;
+    forget_load(i, MissReason::LoadFailed);
+    cancel_transfer(i);
+  }
+  for (std::uint32_t i = 0; i < sequences.capacity(); ++i) {
+    SequenceSlot& slot = sequences[i];
+    if (slot.state != SequenceSlot::State::Loading || !leads_through_it(slot.pin)) continue;
+    slot.load_miss = MissReason::LoadFailed;
+    slot.pin = tree->pin_prefix(slot.pin, bad_page);
+  }
+  tree->drop_host_run(bad, ResidencyCause::Failed);
+  release_freed_host();
+}
+
+// What a load brings is not to be used any more: whoever waits for it waits in vain, and others may load the same.
+void Cache::Impl::forget_load(std::uint32_t index, MissReason reason) {
+  Transfer& load = transfers[index];
+  if (load.is_unwanted) return;
+  for (std::uint32_t i = 0; i < sequences.capacity(); ++i) {
+    SequenceSlot& slot = sequences[i];
+    if (slot.state != SequenceSlot::State::Loading || slot.load_miss != MissReason::None) continue;
+    if (is_load_of(index, slot.pin)) slot.load_miss = reason;
+  }
+  load.is_unwanted = true;
+  for (RunId run = load.pin.run(); tree->is_on_host(run); run = tree->parent(run)) {
+    if (tree->mark(run) == index + 1) tree->mark(run) = 0;
+  }
+  load.pin.reset();
+}
+
+// Whether a load brings something of a pinned path.
+bool Cache::Impl::is_load_of(std::uint32_t load, const PrefixTree::Pin& pin) const {
+  for (RunId run = pin.run(); tree->is_on_host(run); run = tree->parent(run)) {
+    if (tree->mark(run) == load + 1) return true;
+  }
+  return false;
+}
+
+// Every rank has reported, or nobody has taken it: its pages are nobody's.
+void Cache::Impl::end_load(std::uint32_t index) {
+  Transfer& load = transfers[index];
+  const std::uint32_t key_space = load.key_space;
+  if (load.pin) {  // all of it arrived, or was there before it did
+    for (RunId run = load.pin.run(); tree->is_on_host(run); run = tree->parent(run)) {
+      if (tree->mark(run) == index + 1) tree->mark(run) = 0;
+    }
+  }
+  for (const PageTransfer& page : pages_of(index).first(load.page_count)) {
+    if (!page.device_page.is_none()) pool.release({&page.device_page, 1});
+    const std::uint8_t readers = --host_readers[page.host_page.value];
+    if (readers == 0 && host_pool.state(page.host_page) == PageState::Fenced) {
+      host_pool.release({&page.host_page, 1});
+    }
+  }
+  loading_bytes -= load.page_count * geometry.page().page_bytes();
+  remove_transfer(index);
+  --key_spaces[key_space].user_count;
+  leave_key_space(key_space);
+}
+
+void Cache::Impl::expire_loads() {
+  for (std::uint32_t i = 0; i < transfers.size(); ++i) {
+    Transfer& load = transfers[i];
+    const bool waits = load.state == Transfer::State::Queued || load.state == Transfer::State::Moving;
+    if (!waits || load.kind != TransferKind::Load || load.is_unwanted || now < load.deadline) continue;
+    ++counters.load_outcomes[static_cast<std::size_t>(TransferOutcome::TimedOut)];
+    forget_load(i, MissReason::LoadTimedOut);
+    cancel_transfer(i);
+    if (load.state == Transfer::State::Queued) end_load(i);
+  }
+}
+
+// Loading sequences that need not wait any longer.
+void Cache::Impl::wake_loading() {
+  for (std::uint32_t i = 0; i < sequences.capacity(); ++i) {
+    SequenceSlot& slot = sequences[i];
+    if (slot.state != SequenceSlot::State::Loading) continue;
+    if (slot.load_miss == MissReason::None && now >= slot.load_deadline) slot.load_miss = MissReason::LoadTimedOut;
+    if (tree->first_host_run(slot.pin).is_none()) {
+      wake(i, MissReason::None);
+    } else if (slot.load_miss != MissReason::None) {
+      wake(i, slot.load_miss);
+    } else {
+      start_loads(slot.pin, slot.key_space, TransferPriority::Waiting);
+      if (tree->mark(tree->first_host_run(slot.pin)) != 0 || live_transfer_count > 0) continue;
+      wake(i, MissReason::LoadFailed);  // nothing is on its way that could make room for it
+    }
+  }
+  cancel_unneeded_loads();
+}
+
+void Cache::Impl::wake(std::uint32_t index, MissReason reason) {
+  SequenceSlot& slot = sequences[index];
+  slot.load_miss = reason;
+  const PrefixTree::Pin waited = std::move(slot.pin);  // until it is pinned anew
+  (void)start_running(index);
+  ready_sequences.push_back({index, slot.generation});
+}
+
+// Loads that were started for somebody who waits no longer.
+void Cache::Impl::cancel_unneeded_loads() {
+  for (std::uint32_t load = 0; load < transfers.size(); ++load) {
+    const Transfer& each = transfers[load];
+    const bool waits = each.state == Transfer::State::Queued || each.state == Transfer::State::Moving;
+    if (!waits || each.kind != TransferKind::Load || each.is_unwanted) continue;
+    if (each.priority == TransferPriority::Background) continue;  // to be there for one that has not been admitted
+    bool is_needed = false;
+    for (std::uint32_t i = 0; i < sequences.capacity() && !is_needed; ++i) {
+      is_needed = sequences[i].state == SequenceSlot::State::Loading && is_load_of(load, sequences[i].pin);
+    }
+    if (is_needed) continue;
+    forget_load(load, MissReason::LoadCancelled);
+    cancel_transfer(load);
+    if (each.state == Transfer::State::Queued) end_load(load);
+  }
+}
+
+// For a sequence that has just begun: what it will want from the host comes early, where that takes nothing from others.
+void Cache::Impl::prefetch(std::uint32_t index, const PrefixTree::Match& match) {
+  const SequenceSlot& slot = sequences[index];
+  const LoadChoice choice = choose_load(slot, match);
+  if (choice.page_count == 0 || choice.new_pages > available_besides(match)) return;
+  const PrefixTree::Pin pin = tree->pin_all(match);
+  start_loads(pin, slot.key_space, TransferPriority::Background);
+  hand_over_transfers();
+}
+
+Status Cache::stop_loading(const Sequence& sequence) {
+  Impl& impl = *impl_;
+  QUIRE_TRY(impl.enter());
+  QUIRE_TRY_ASSIGN(const std::uint32_t index, impl.find_sequence(sequence));
+  if (impl.sequences[index].state != SequenceSlot::State::Loading) {
+    return fail(ErrorCode::InvalidArgument, "stop_loading: " + Impl::name_of(index) + " is not loading");
+  }
+  impl.wake(index, MissReason::LoadCancelled);
+  impl.ready_sequences.pop_back();  // the caller knows
+  impl.cancel_unneeded_loads();
+  impl.work_in_background();
+  return {};
+}
+
+// Misses
+
+Miss Cache::Impl::find_miss(std::uint32_t index, const PrefixTree::Match& match) {
+  const SequenceSlot& slot = sequences[index];
+  const bool waits = slot.state == SequenceSlot::State::Loading;
+  const std::uint32_t found = match.page_count + (waits ? match.host_page_count : 0);
+  if (found >= slot.token_count / page_tokens) {
+    const bool is_partial = match.partial_tokens > 0 && usable_partial(match) == 0;
+    return {.reason = is_partial ? MissReason::PartialPage : MissReason::None};
+  }
+  if (slot.load_miss != MissReason::None) return {.reason = slot.load_miss};
+  const std::uint32_t window_tokens = slot.window_tokens > 0 ? slot.window_tokens : UINT32_MAX;
+  const std::uint32_t tokens_max = slot.may_use_cache ? std::min(slot.match_tokens_max, window_tokens) : 0;
+  if (found >= tokens_max / page_tokens) return {.reason = MissReason::NotAsked};
+  if (!waits && match.host_page_count > 0) return {.reason = MissReason::LoadFailed};
+  const PrefixTree::Key key = sequences.key(index, slot.token_count);
+  if (lost_pages.is_on()) {
+    const PageFingerprint missing = tree->next_fingerprint(tree->fingerprint_before(match), key, found);
+    if (const auto loss = lost_pages.find(missing)) {
+      if (loss->was_bad) return {.reason = MissReason::LoadFailed};
+      return {.reason = MissReason::Evicted, .tier = loss->tier, .age_ns = now - loss->time};
+    }
+  }
+  if (match.partial_tokens > 0 && usable_partial(match) == 0) return {.reason = MissReason::PartialPage};
+  if (found == 0) {
+    for (std::uint32_t i = 0; i < key_spaces.capacity(); ++i) {
+      if (i == slot.key_space || !key_spaces[i].is_live || key_spaces[i].is_retired) continue;
+      if (tree->has_first_page(key_spaces[i].root, key)) return {.reason = MissReason::KeySpaceDiffers};
+    }
+  }
+  const bool knows_all = lost_pages.is_on() && !lost_pages.has_forgotten();
+  return {.reason = knows_all ? MissReason::NeverSeen : MissReason::Unknown};
+}
+
+}  // namespace quire

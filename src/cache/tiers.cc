@@ -1,0 +1,188 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// Cache: the host tier. What goes to the host, when, and what makes room for it there.
+//
+// A page that a store reads stays what it is until that is over: device pages that leave the tree meanwhile are fenced,
+// and so are host pages that a load reads.
+#include <algorithm>
+
+#include "base/check.h"
+#include "cache/cache_impl.h"
+#include "layout/text.h"
+#include "quire/cache.h"
+
+namespace quire {
+
+Status Cache::Impl::open_host() {
+  const HostConfig& host = config.host;
+  clean_reserve_pages = host.clean_reserve_pages.value_or(std::max(1U, pool_page_count() / 16));
+  QUIRE_TRY_ASSIGN(host_pool, PagePool::create({.page_count = host_page_count, .first_page = 1}));
+  QUIRE_TRY_ASSIGN(host_generations, LazyArray<std::uint32_t>::create(std::size_t{host_page_count} + 1));
+  QUIRE_TRY_ASSIGN(host_readers, LazyArray<std::uint8_t>::create(std::size_t{host_page_count} + 1));
+  QUIRE_TRY_ASSIGN(device_readers, LazyArray<std::uint8_t>::create(std::size_t{pool_page_count()} + 1));
+  QUIRE_TRY_ASSIGN(copy_after_step, LazyArray<std::uint64_t>::create(std::size_t{pool_page_count()} + 1));
+  transfers.resize(host.transfer_count_max);
+  QUIRE_TRY_ASSIGN(transfer_pages, LazyArray<PageTransfer>::create(std::size_t{host.transfer_count_max} *
+                                                                   host.transfer_pages_max));
+  transfer_order.reserve(host.transfer_count_max);
+  leaving_pages.resize(host.transfer_pages_max);
+  path_runs.reserve(sequences.row_pages());
+  completions.resize(host.transfer_count_max);
+  ready_sequences.reserve(config.sequence_count_max);
+  if (!host.external_mover) {
+    QUIRE_TRY_ASSIGN(mover, Mover::open({.device_geometry = &geometry,
+                                         .device_memory = memory,
+                                         .host_page_count = host_page_count,
+                                         .host_region = host.region,
+                                         .checksums = host.checksums,
+                                         .queue_depth_max = host.transfer_count_max,
+                                         .transfer_pages_max = host.transfer_pages_max}));
+  }
+  return {};
+}
+
+std::uint32_t Cache::Impl::evictable_now() const {
+  if (!has_host()) return tree->evictable_pages();
+  if (writes_back()) return tree->left_pages();
+  // A page that is being copied can be evicted, but not used before that is over.
+  return tree->evictable_pages() - std::min(tree->evictable_pages(), tree->storing_count());
+}
+
+std::uint32_t Cache::Impl::available_besides(const PrefixTree::Match& match) const {
+  const std::uint32_t matched = writes_back() ? tree->left_pages(match) : tree->idle_pages(match);
+  const std::uint32_t evictable = evictable_now() - std::min(evictable_now(), matched);
+  return pool.free_count() + evictable + (step_order.empty() ? fenced.count() : 0);
+}
+
+// Copies
+
+// Pages of a sequence that have just come into the tree.
+void Cache::Impl::want_copies(std::uint32_t index, std::uint32_t first_page, std::uint32_t end_page) {
+  const std::span<const PageId> row = sequences.page_row(index);
+  // Moves of a committed tree come with the next plan: until that is over, the bytes are not all there.
+  const std::uint64_t after_step = move_count() > 0 ? step_number + 1 : 0;
+  for (std::uint32_t page = first_page; page < end_page; ++page) {
+    copy_after_step[row[page].value] = after_step;
+    const bool is_wanted = config.host.write_policy == WritePolicy::WriteThrough;
+    if (is_wanted && tree->copy_of(row[page]).state == PrefixTree::Copy::None) tree->want_copy(row[page]);
+  }
+}
+
+// Pages that have been used often enough.
+void Cache::Impl::want_copies_of_path(const PrefixTree::Pin& pin) {
+  if (config.host.write_policy != WritePolicy::Selective) return;
+  for (RunId run = pin.run(); !tree->parent(run).is_none(); run = tree->parent(run)) {
+    if (tree->use_count(run) < config.host.write_hits_min) continue;
+    for (const PageId page : tree->pages(run)) {
+      if (tree->copy_of(page).state == PrefixTree::Copy::None) tree->want_copy(page);
+    }
+  }
+}
+
+bool Cache::Impl::can_be_copied(PageId device_page) const {
+  const std::uint64_t step = copy_after_step[device_page.value];
+  return step == 0 || (step <= step_number && (step_order.empty() || steps[step_order.front()].number > step));
+}
+
+// None when the host is full of what cannot go.
+PageId Cache::Impl::take_host_page() {
+  PageId page;
+  while (!host_pool.try_allocate({&page, 1})) {
+    const std::uint32_t evicted = tree->evict_host(1);
+    if (evicted == 0) return PageId::none();
+    counters.host_evicted_page_total += evicted;
+    release_freed_host();
+  }
+  ++host_generations[page.value];
+  return page;
+}
+
+void Cache::Impl::release_host(PageId host_page) {
+  if (host_readers[host_page.value] > 0) {
+    host_pool.fence({&host_page, 1});
+  } else {
+    host_pool.release({&host_page, 1});
+  }
+}
+
+void Cache::Impl::release_freed_host() {
+  if (!has_host()) return;
+  tree->take_freed_host([this](PageId page) { release_host(page); });
+}
+
+// False when the host has no room.
+bool Cache::Impl::add_store(std::uint32_t transfer, PageId device_page) {
+  const PageId host_page = take_host_page();
+  if (host_page.is_none()) return false;
+  tree->start_copy(device_page, host_page);
+  ++device_readers[device_page.value];
+  pages_of(transfer)[transfers[transfer].page_count++] = {.device_page = device_page,
+                                                          .host_page = host_page,
+                                                          .host_generation = host_generations[host_page.value],
+                                                          .name_tag = tree->fingerprint(device_page, Tier::Device)};
+  return true;
+}
+
+// Starts what is wanted, as long as there are transfers and host pages for it.
+void Cache::Impl::start_stores() {
+  for (PageId page = tree->next_wanted(); !page.is_none() && can_be_copied(page);) {
+    const std::optional<std::uint32_t> transfer = add_transfer(TransferKind::Store, TransferPriority::Background);
+    if (!transfer) return;
+    Transfer& store = transfers[*transfer];
+    while (!page.is_none() && can_be_copied(page) && store.page_count < config.host.transfer_pages_max) {
+      if (!add_store(*transfer, page)) break;
+      page = tree->next_wanted();
+    }
+    if (store.page_count > 0) continue;
+    remove_transfer(*transfer);
+    return;
+  }
+}
+
+// Sees to it that so many device pages are free, or can be had at once, when what is on its way has arrived.
+void Cache::Impl::start_leaving(std::uint32_t page_count) {
+  while (pool.free_count() + tree->left_pages() + tree->leaving_pages() < page_count) {
+    const std::optional<std::uint32_t> transfer = add_transfer(TransferKind::Store, TransferPriority::Background);
+    if (!transfer) break;
+    const RunId run = tree->start_leaving(config.host.transfer_pages_max);
+    if (run.is_none()) {
+      remove_transfer(*transfer);
+      break;
+    }
+    // What makes room for them on the host moves the tree's storage about.
+    const std::span<const PageId> leaving = tree->pages(run);
+    const std::span<PageId> pages = std::span(leaving_pages).first(leaving.size());
+    std::ranges::copy(leaving, pages.begin());
+    for (const PageId page : pages) {
+      if (tree->copy_of(page).state != PrefixTree::Copy::None || !can_be_copied(page)) continue;
+      if (!add_store(*transfer, page)) break;  // the rest is given up without a copy
+    }
+    if (transfers[*transfer].page_count == 0) remove_transfer(*transfer);
+  }
+  tree->end_leaving();
+}
+
+void Cache::Impl::finish_store(std::uint32_t index) {
+  const Transfer& store = transfers[index];
+  const std::span<const PageTransfer> pages = pages_of(index).first(store.page_count);
+  for (std::uint32_t i = 0; i < pages.size(); ++i) {
+    const PageTransfer& page = pages[i];
+    --device_readers[page.device_page.value];
+    const PrefixTree::HostCopy copy = tree->copy_of(page.device_page);
+    const bool is_awaited = copy.state == PrefixTree::Copy::Storing && copy.host_page == page.host_page;
+    if (!is_awaited) {  // the page has left the tree
+      pool.release({&page.device_page, 1});
+      host_pool.release({&page.host_page, 1});
+    } else if (i < store.good_pages) {
+      host_pool.seal({&page.host_page, 1});
+      tree->end_copy(page.device_page, /*goes_first=*/writes_back());
+      ++counters.stored_page_total;
+    } else {
+      tree->forget_copy(page.device_page);
+      host_pool.release({&page.host_page, 1});
+    }
+  }
+  remove_transfer(index);
+}
+
+}  // namespace quire

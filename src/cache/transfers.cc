@@ -1,0 +1,231 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// Cache: transfers between tiers, as they are handed out and reported on. A transfer keeps its pages until every rank
+// has reported, whatever has become of it meanwhile.
+#include <algorithm>
+#include <bit>
+
+#include "base/check.h"
+#include "cache/cache_impl.h"
+#include "layout/text.h"
+#include "quire/cache.h"
+
+namespace quire {
+
+namespace {
+
+// The weight of a new measurement of a rate, for one that moved as much as this.
+constexpr double kRateWeight = 0.25;
+constexpr double kRateBytes = 1 << 20;
+
+}  // namespace
+
+std::optional<std::uint32_t> Cache::Impl::add_transfer(TransferKind kind, TransferPriority priority) {
+  if (is_paused || live_transfer_count == transfers.size()) return std::nullopt;
+  const auto slot =
+      std::ranges::find_if(transfers, [](const Transfer& each) { return each.state == Transfer::State::Free; });
+  slot->state = Transfer::State::Queued;
+  slot->kind = kind;
+  slot->priority = priority;
+  const auto index = static_cast<std::uint32_t>(slot - transfers.begin());
+  transfer_order.push_back(index);
+  ++live_transfer_count;
+  return index;
+}
+
+void Cache::Impl::remove_transfer(std::uint32_t index) {
+  if (transfers[index].state == Transfer::State::Queued) std::erase(transfer_order, index);
+  const std::uint32_t generation = transfers[index].generation + 1;
+  transfers[index] = {};
+  transfers[index].generation = generation;
+  --live_transfer_count;
+}
+
+TransferPlan Cache::Impl::plan_of(std::uint32_t index) {
+  const Transfer& transfer = transfers[index];
+  const std::uint32_t layer_count = geometry.page().layer_count();
+  const std::uint32_t bands = std::min<std::uint32_t>(config.host.layer_bands, layer_count);
+  return {.id = {index, transfer.generation},
+          .kind = transfer.kind,
+          .priority = transfer.priority,
+          .band_count = transfer.kind == TransferKind::Load ? static_cast<std::uint16_t>(bands) : std::uint16_t{1},
+          .pages = pages_of(index).first(transfer.page_count)};
+}
+
+// To the cache's own mover, as far as it takes them.
+void Cache::Impl::hand_over_transfers() {
+  if (mover == nullptr) return;
+  for (std::size_t i = 0; i < transfer_order.size();) {
+    const std::uint32_t index = transfer_order[i];
+    const Result<bool> taken = mover->try_submit(plan_of(index));
+    QUIRE_CHECK(taken.has_value(), taken.error().message.c_str());
+    if (!*taken) {
+      ++i;  // the queue of its direction is full; the other may not be
+      continue;
+    }
+    transfers[index].state = Transfer::State::Moving;
+    transfer_order.erase(transfer_order.begin() + static_cast<std::ptrdiff_t>(i));
+  }
+}
+
+Result<std::span<TransferPlan>> Cache::take_transfers(std::span<TransferPlan> out) {
+  Impl& impl = *impl_;
+  QUIRE_TRY(impl.enter());
+  if (!impl.config.host.external_mover) {
+    return fail(ErrorCode::Unsupported, "take_transfers: the cache moves pages itself; see host.external_mover");
+  }
+  impl.work_in_background();
+  std::size_t count = 0;
+  for (const TransferPriority priority : {TransferPriority::Waiting, TransferPriority::Background}) {
+    for (std::size_t i = 0; i < impl.transfer_order.size() && count < out.size();) {
+      const std::uint32_t index = impl.transfer_order[i];
+      if (impl.transfers[index].priority != priority) {
+        ++i;
+        continue;
+      }
+      out[count++] = impl.plan_of(index);
+      impl.transfers[index].state = Impl::Transfer::State::Moving;
+      impl.transfer_order.erase(impl.transfer_order.begin() + static_cast<std::ptrdiff_t>(i));
+    }
+  }
+  return out.first(count);
+}
+
+Result<std::span<TransferId>> Cache::take_cancellations(std::span<TransferId> out) {
+  Impl& impl = *impl_;
+  QUIRE_TRY(impl.enter());
+  if (!impl.config.host.external_mover) {
+    return fail(ErrorCode::Unsupported, "take_cancellations: the cache moves pages itself; see host.external_mover");
+  }
+  std::size_t count = 0;
+  for (std::uint32_t i = 0; i < impl.transfers.size() && count < out.size(); ++i) {
+    if (!std::exchange(impl.transfers[i].wants_cancelling, false)) continue;
+    out[count++] = {i, impl.transfers[i].generation};
+  }
+  return out.first(count);
+}
+
+Result<std::span<const Completion>> Cache::poll() {
+  Impl& impl = *impl_;
+  QUIRE_TRY(impl.enter());
+  if (impl.mover == nullptr) {
+    return fail(ErrorCode::Unsupported, impl.has_host() ? "poll: the engine moves pages itself; see take_transfers()"
+                                                        : "poll: the cache has no host tier");
+  }
+  impl.work_in_background();
+  return std::span<const Completion>(impl.mover->poll(impl.completions));
+}
+
+int Cache::event_fd() const {
+  return impl_->mover != nullptr ? impl_->mover->event_fd() : -1;
+}
+
+Status Cache::set_ready_callback(std::function<void(SequenceId)> callback) {
+  QUIRE_TRY(impl_->enter());
+  impl_->on_ready = std::move(callback);
+  return {};
+}
+
+Status Cache::apply(std::span<const Completion> completions, TimeNs now) {
+  Impl& impl = *impl_;
+  QUIRE_TRY(impl.enter());
+  QUIRE_TRY(impl.advance(now));
+  if (!impl.has_host()) {
+    impl.counters.unknown_completion_count += completions.size();
+    return {};
+  }
+  for (const Completion& completion : completions) impl.apply_one(completion);
+  impl.expire_loads();
+  impl.finish_loads();
+  impl.wake_loading();
+  impl.work_in_background();
+  // A callback may call apply() again.
+  for (std::size_t i = 0; i < impl.ready_sequences.size(); ++i) {
+    const SequenceId ready = impl.ready_sequences[i];
+    if (impl.on_ready) impl.on_ready(ready);
+  }
+  impl.ready_sequences.clear();
+  return {};
+}
+
+void Cache::Impl::apply_one(const Completion& completion) {
+  const std::uint32_t index = completion.id.index;
+  const bool is_known = index < transfers.size() && transfers[index].generation == completion.id.generation &&
+                        transfers[index].state == Transfer::State::Moving && completion.rank < config.host.rank_count &&
+                        (transfers[index].reported_ranks & (1ULL << completion.rank)) == 0;
+  if (!is_known) {
+    ++counters.unknown_completion_count;
+    return;
+  }
+  Transfer& transfer = transfers[index];
+  const bool is_ok = completion.outcome == TransferOutcome::Ok;
+  const std::uint32_t good = is_ok ? transfer.page_count : std::min(completion.good_pages, transfer.page_count);
+  if (transfer.reported_ranks == 0) transfer.good_pages = good;
+  transfer.reported_ranks |= 1ULL << completion.rank;
+  transfer.good_pages = std::min(transfer.good_pages, good);
+  if (!is_ok && transfer.outcome != TransferOutcome::Failed) transfer.outcome = completion.outcome;
+  if (completion.fault != TransferFault::None) transfer.fault = completion.fault;
+  const bool is_load = transfer.kind == TransferKind::Load;
+  (is_load ? counters.loaded_bytes : counters.stored_bytes) += completion.moved_bytes;
+  measure_rate(completion, transfer.kind);
+  if (std::popcount(transfer.reported_ranks) < static_cast<int>(config.host.rank_count)) return;
+  if (!is_load) {
+    ++counters.store_outcomes[static_cast<std::size_t>(transfer.outcome)];
+    finish_store(index);
+    return;
+  }
+  if (!transfer.is_unwanted) ++counters.load_outcomes[static_cast<std::size_t>(transfer.outcome)];
+  if (transfer.outcome == TransferOutcome::Failed) ++counters.load_faults[static_cast<std::size_t>(transfer.fault)];
+  transfer.state = Transfer::State::Arrived;
+}
+
+void Cache::Impl::measure_rate(const Completion& completion, TransferKind kind) {
+  if (completion.busy_ns <= 0 || completion.moved_bytes == 0) return;
+  const auto bytes = static_cast<double>(completion.moved_bytes);
+  const double measured = bytes / static_cast<double>(completion.busy_ns);
+  double& rate = kind == TransferKind::Load ? load_rate : store_rate;
+  const double weight = kRateWeight * std::min(1.0, bytes / kRateBytes);
+  rate = rate == 0 ? measured : rate + (weight * (measured - rate));
+}
+
+// What goes on by itself: after every call that may have given it something to do.
+void Cache::Impl::work_in_background() {
+  if (!has_host()) return;
+  release_freed_host();
+  start_stores();
+  if (writes_back()) start_leaving(clean_reserve_pages);
+  hand_over_transfers();
+}
+
+// Nobody needs it any more.
+void Cache::Impl::cancel_transfer(std::uint32_t index) {
+  Transfer& transfer = transfers[index];
+  if (transfer.is_cancelled) return;
+  transfer.is_cancelled = true;
+  if (transfer.state != Transfer::State::Moving) return;
+  if (mover != nullptr) {
+    mover->cancel({index, transfer.generation});
+  } else {
+    transfer.wants_cancelling = true;
+  }
+}
+
+// What is cached is about to go. Those that are moving end by their completions.
+void Cache::Impl::cancel_all_transfers() {
+  for (std::uint32_t i = 0; i < transfers.size(); ++i) {
+    Transfer& transfer = transfers[i];
+    if (transfer.state == Transfer::State::Free) continue;
+    const bool is_load = transfer.kind == TransferKind::Load;
+    if (is_load) forget_load(i, MissReason::LoadCancelled);
+    cancel_transfer(i);
+    if (transfer.state == Transfer::State::Moving) continue;
+    if (is_load) {
+      end_load(i);
+    } else {
+      transfer.good_pages = 0;
+      finish_store(i);
+    }
+  }
+}
+
+}  // namespace quire
