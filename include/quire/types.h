@@ -100,8 +100,9 @@ inline constexpr std::size_t kMissReasonCount = 11;
 
 [[nodiscard]] constexpr std::string_view to_string(MissReason reason) {
   constexpr std::array<std::string_view, kMissReasonCount> kNames = {
-      "none",           "never seen",        "evicted",           "load failed",  "load timed out", "load cancelled",
-      "recompute cheaper", "key space differs", "partial page", "not asked",    "unknown"};
+      "none",           "never seen",        "evicted",           "load failed",  "load timed out",
+      "load cancelled", "recompute cheaper", "key space differs", "partial page", "not asked",
+      "unknown"};
   return kNames[static_cast<std::size_t>(reason)];
 }
 

@@ -38,10 +38,10 @@ constexpr std::uint64_t kLostPagesMax = 1U << 20U;
 Result<std::uint32_t> host_pages(const HostConfig& host, const PageGeometry& page) {
   const std::uint64_t page_count = host.page_count > 0 ? host.page_count : page.page_count_within(host.capacity_bytes);
   if (page_count == 0) {
-    return fail(ErrorCode::InvalidArgument,
-                "host.capacity_bytes is " + with_separators(host.capacity_bytes) + ": too small for one page of " +
-                    with_separators(page.page_bytes()) + " bytes (" + std::to_string(page.options().page_tokens) +
-                    " tokens of " + with_separators(page.token_bytes()) + " bytes)");
+    return fail(ErrorCode::InvalidArgument, "host.capacity_bytes is " + with_separators(host.capacity_bytes) +
+                                                ": too small for one page of " + with_separators(page.page_bytes()) +
+                                                " bytes (" + std::to_string(page.options().page_tokens) +
+                                                " tokens of " + with_separators(page.token_bytes()) + " bytes)");
   }
   if (page_count >= PageId::kNoneValue) {
     return fail(ErrorCode::InvalidArgument, "the host tier would have " + with_separators(page_count) +
@@ -441,8 +441,7 @@ std::uint32_t Cache::Impl::evict(std::uint32_t page_count) {
 }
 
 std::uint32_t Cache::Impl::drop_pages(RunId root, ResidencyCause cause) {
-  const std::uint32_t dropped =
-      tree->evict_all(root, cause, [this](std::span<const PageId> pages) { give_up(pages); });
+  const std::uint32_t dropped = tree->evict_all(root, cause, [this](std::span<const PageId> pages) { give_up(pages); });
   release_freed_host();
   return dropped;
 }

@@ -33,9 +33,7 @@ Status Cache::check_invariants() const {
   if (impl.pool.count(PageState::Sealed) != impl.tree->page_count()) {
     return broken("the sealed pages are not those of the tree");
   }
-  if (impl.pool.count(PageState::Fenced) != impl.fenced.count()) {
-    return broken("the fenced pages are not those that wait for a step");
-  }
+  QUIRE_TRY(impl.check_tiers());
   for (std::uint32_t i = 0; i < impl.sequences.capacity(); ++i) {
     if (impl.sequences[i].state == SequenceSlot::State::Running) QUIRE_TRY(impl.check_sequence(i));
   }
@@ -58,6 +56,11 @@ Status Cache::Impl::check_users() const {
     ++users[keep.key_space];
     ++handles;
     kept += keep.page_count;
+  }
+  for (const Transfer& transfer : transfers) {
+    if (transfer.state == Transfer::State::Free || transfer.kind != TransferKind::Load) continue;
+    ++users[transfer.key_space];
+    handles += transfer.pin ? 1 : 0;
   }
   if (kept != kept_pages) return broken("the count of kept pages is wrong");
   std::uint64_t pins = 0;
@@ -131,6 +134,78 @@ Status Cache::Impl::check_steps() const {
   return {};
 }
 
+// Pages on their way, and those that wait until nobody reads them.
+Status Cache::Impl::check_tiers() const {
+  std::uint32_t fenced_pages = fenced.count();
+  if (has_host()) {
+    std::vector<std::uint32_t> host_reads(std::size_t{host_page_count} + 1);
+    std::vector<std::uint32_t> device_reads(std::size_t{pool.page_count()} + 1);
+    std::uint32_t filling = 0;
+    std::uint32_t live = 0;
+    std::uint32_t queued = 0;
+    std::uint64_t bytes = 0;
+    for (std::uint32_t i = 0; i < transfers.size(); ++i) {
+      const Transfer& transfer = transfers[i];
+      if (transfer.state == Transfer::State::Free) continue;
+      ++live;
+      queued += transfer.state == Transfer::State::Queued ? 1 : 0;
+      const bool is_load = transfer.kind == TransferKind::Load;
+      if (is_load && transfer.is_unwanted == static_cast<bool>(transfer.pin)) {
+        return broken("a load holds its path for nobody");
+      }
+      for (const PageTransfer& page : pages_of(i)) {
+        ++(is_load ? host_reads[page.host_page.value] : device_reads[page.device_page.value]);
+        const PageState host_state = host_pool.state(page.host_page);
+        const bool is_held = is_load ? host_state == PageState::Sealed || host_state == PageState::Fenced
+                                     : host_state == PageState::Open;
+        if (!is_held) return broken("a transfer's host page is " + std::string(to_string(host_state)));
+      }
+      if (is_load) {
+        bytes += transfer.page_count * geometry.page().page_bytes();
+      } else {
+        filling += transfer.page_count;
+      }
+    }
+    if (live != live_transfer_count) return broken("the count of transfers is wrong");
+    if (queued != transfer_order.size()) return broken("the order of transfers is not that of those to be taken");
+    if (bytes != loading_bytes) return broken("the count of bytes being loaded is wrong");
+    std::uint32_t host_fenced = 0;
+    for (std::uint32_t i = 1; i <= host_page_count; ++i) {
+      if (host_reads[i] != host_readers[i]) return broken("the count of a host page's readers is wrong");
+      const bool is_fenced = host_pool.state(PageId{i}) == PageState::Fenced;
+      if (is_fenced && host_reads[i] == 0) return broken("a host page waits for nobody");
+      host_fenced += is_fenced ? 1 : 0;
+    }
+    for (std::uint32_t i = 1; i <= pool.page_count(); ++i) {
+      if (device_reads[i] != device_readers[i]) return broken("the count of a device page's readers is wrong");
+      fenced_pages += device_reads[i] > 0 && pool.state(PageId{i}) == PageState::Fenced ? 1 : 0;
+    }
+    QUIRE_TRY(host_pool.check_invariants());
+    if (host_pool.count(PageState::Open) != filling) return broken("host pages are filled by no transfer");
+    const std::uint32_t cached = tree->host_idle_pages() + tree->host_pinned_pages() + tree->copy_count();
+    if (host_pool.count(PageState::Sealed) != cached) return broken("the cached host pages are not those of the tree");
+    if (host_pool.free_count() + filling + cached + host_fenced != host_page_count) {
+      return broken("a host page is in no place");
+    }
+    for (std::uint32_t i = 0; i < key_spaces.capacity(); ++i) {
+      if (!key_spaces[i].is_live) continue;
+      bool is_right = true;
+      tree->for_each_run(key_spaces[i].root, [&](const RunView& run) {
+        const std::uint32_t mark = tree->mark(run.run);
+        if (mark == 0) return;
+        const Transfer& load = transfers[mark - 1];
+        const bool is_loading = load.state != Transfer::State::Free && load.kind == TransferKind::Load;
+        is_right = is_right && tree->is_on_host(run.run) && is_loading && !load.is_unwanted;
+      });
+      if (!is_right) return broken("a run waits for a load that is over");
+    }
+  }
+  if (pool.count(PageState::Fenced) != fenced_pages) {
+    return broken("the fenced pages are not those that somebody may still use");
+  }
+  return {};
+}
+
 // Every open or private page has exactly the owners it counts.
 Status Cache::Impl::check_owners() const {
   std::vector<std::uint32_t> owners(pool.page_count());
@@ -143,6 +218,12 @@ Status Cache::Impl::check_owners() const {
     if (slot.state != SequenceSlot::State::Running) continue;
     for (std::uint32_t page = slot.shared_pages; page < slot.page_count; ++page) {
       if (sequences.page_row(i)[page] != kNullPage) add(sequences.page_row(i)[page]);
+    }
+  }
+  for (std::uint32_t i = 0; i < transfers.size(); ++i) {
+    if (transfers[i].state == Transfer::State::Free || transfers[i].kind != TransferKind::Load) continue;
+    for (const PageTransfer& page : pages_of(i)) {
+      if (!page.device_page.is_none()) add(page.device_page);
     }
   }
   for (std::uint32_t i = 0; i < pool.page_count(); ++i) {

@@ -74,16 +74,16 @@ struct Cache::Impl {
   struct Transfer {
     enum class State : std::uint8_t {
       Free,
-      Queued,   // nobody has taken it yet
+      Queued,  // nobody has taken it yet
       Moving,
       Arrived,  // a load that waits for one before it in its path
     };
     State state = State::Free;
     TransferKind kind = TransferKind::Load;
     TransferPriority priority = TransferPriority::Waiting;
-    bool is_unwanted = false;      // what it brings is not to be used; its pages are free when it is over
-    bool is_cancelled = false;     // the mover has been asked to stop, or will be
-    bool wants_cancelling = false; // take_cancellations() has not told yet
+    bool is_unwanted = false;       // what it brings is not to be used; its pages are free when it is over
+    bool is_cancelled = false;      // the mover has been asked to stop, or will be
+    bool wants_cancelling = false;  // take_cancellations() has not told yet
     TransferOutcome outcome = TransferOutcome::Ok;  // of the ranks that have reported
     TransferFault fault = TransferFault::None;
     std::uint32_t generation = 0;
@@ -233,9 +233,16 @@ struct Cache::Impl {
   [[nodiscard]] std::uint32_t evictable_now() const;
 
   // Transfers.
-  [[nodiscard]] std::span<PageTransfer> pages_of(std::uint32_t transfer) {
+  [[nodiscard]] std::span<PageTransfer> page_row_of(std::uint32_t transfer) {
     return {transfer_pages.data() + (std::size_t{transfer} * config.host.transfer_pages_max),
             config.host.transfer_pages_max};
+  }
+  [[nodiscard]] std::span<PageTransfer> pages_of(std::uint32_t transfer) {
+    return page_row_of(transfer).first(transfers[transfer].page_count);
+  }
+  [[nodiscard]] std::span<const PageTransfer> pages_of(std::uint32_t transfer) const {
+    return {transfer_pages.data() + (std::size_t{transfer} * config.host.transfer_pages_max),
+            transfers[transfer].page_count};
   }
   [[nodiscard]] std::optional<std::uint32_t> add_transfer(TransferKind kind, TransferPriority priority);
   void remove_transfer(std::uint32_t index);
@@ -250,8 +257,8 @@ struct Cache::Impl {
 
   // The host tier: loads from it.
   struct LoadChoice {
-    std::uint32_t page_count = 0;  // on the host, to be waited for
-    std::uint32_t new_pages = 0;   // of those, in no load so far
+    std::uint32_t page_count = 0;        // on the host, to be waited for
+    std::uint32_t new_pages = 0;         // of those, in no load so far
     MissReason miss = MissReason::None;  // when none
   };
   [[nodiscard]] LoadChoice choose_load(const SequenceSlot& slot, const PrefixTree::Match& match) const;
@@ -314,7 +321,7 @@ struct Cache::Impl {
   OfferedPages offered;  // DevicePool::External
   KeySpaceTable key_spaces;
   SequenceTable sequences;
-  std::unique_ptr<Mover> mover;  // null: an external one, or no host tier
+  std::unique_ptr<Mover> mover;                 // null: an external one, or no host tier
   std::shared_ptr<ReleaseQueue> release_queue;  // shared with the handles, which may outlive the cache
   std::vector<KeepSlot> keeps;
   std::uint32_t kept_pages = 0;

@@ -27,8 +27,8 @@ Cache::Impl::LoadChoice Cache::Impl::choose_load(const SequenceSlot& slot, const
   if (host.compute_ns_per_token > 0 && load_rate > 0) {
     const std::uint64_t bytes = loading_bytes + (choice.new_pages * geometry.page().page_bytes());
     const double load_ns = static_cast<double>(bytes) / load_rate;
-    const double compute_ns = static_cast<double>(choice.page_count) * page_tokens *
-                              static_cast<double>(host.compute_ns_per_token);
+    const double compute_ns =
+        static_cast<double>(choice.page_count) * page_tokens * static_cast<double>(host.compute_ns_per_token);
     if (load_ns > compute_ns) return {.miss = MissReason::RecomputeCheaper};
   }
   return choice;
@@ -110,7 +110,8 @@ bool Cache::Impl::start_load(const PrefixTree::Pin& pin, TokenRange range, std::
   const std::span<PageId> targets = std::span(leaving_pages).first(page_count);
   QUIRE_CHECK(pool.try_allocate(targets), "pages that were counted are not there");
   const std::span<PageTransfer> pages = pages_of(*index);
-  for (RunId run = load.pin.run(); tree->is_on_host(run) && tree->end_page(run) > range.begin; run = tree->parent(run)) {
+  for (RunId run = load.pin.run(); tree->is_on_host(run) && tree->end_page(run) > range.begin;
+       run = tree->parent(run)) {
     tree->mark(run) = *index + 1;
     const std::span<const PageId> host_pages = tree->pages(run);
     const std::uint32_t place = tree->end_page(run) - static_cast<std::uint32_t>(host_pages.size()) - range.begin;
@@ -155,8 +156,8 @@ bool Cache::Impl::try_finish_load(std::uint32_t index) {
         if (is_bad) {
           drop_bad_page(index);
         } else {
-          forget_load(index, load.outcome == TransferOutcome::Cancelled ? MissReason::LoadCancelled
-                                                                         : MissReason::LoadFailed);
+          forget_load(index,
+                      load.outcome == TransferOutcome::Cancelled ? MissReason::LoadCancelled : MissReason::LoadFailed);
         }
       }
     }
@@ -184,7 +185,6 @@ void Cache::Impl::promote_arrived(std::uint32_t index) {
     }
     pool.seal(targets);
     tree->promote(run, targets);
-    tree->mark(run) = 0;
     counters.loaded_page_total += page_count;
   }
   ++sharing_version;
@@ -255,7 +255,7 @@ void Cache::Impl::end_load(std::uint32_t index) {
       if (tree->mark(run) == index + 1) tree->mark(run) = 0;
     }
   }
-  for (const PageTransfer& page : pages_of(index).first(load.page_count)) {
+  for (const PageTransfer& page : pages_of(index)) {
     if (!page.device_page.is_none()) pool.release({&page.device_page, 1});
     const std::uint8_t readers = --host_readers[page.host_page.value];
     if (readers == 0 && host_pool.state(page.host_page) == PageState::Fenced) {
@@ -325,7 +325,8 @@ void Cache::Impl::cancel_unneeded_loads() {
   }
 }
 
-// For a sequence that has just begun: what it will want from the host comes early, where that takes nothing from others.
+// For a sequence that has just begun: what it will want from the host comes early, where that takes nothing from
+// others.
 void Cache::Impl::prefetch(std::uint32_t index, const PrefixTree::Match& match) {
   const SequenceSlot& slot = sequences[index];
   const LoadChoice choice = choose_load(slot, match);

@@ -88,8 +88,7 @@ Result<std::uint32_t> Cache::Impl::find_quiet(const Sequence& sequence, const ch
   const SequenceSlot& slot = sequences[index];
   const auto name = [&] { return std::string(call) + ": " + name_of(index); };
   if (slot.state != SequenceSlot::State::Running) {
-    return fail(ErrorCode::InvalidArgument,
-                name() + not_running(slot));
+    return fail(ErrorCode::InvalidArgument, name() + not_running(slot));
   }
   if (slot.is_receiving) {
     return fail(ErrorCode::Unavailable, name() + " is receiving tokens; finish_receive or abort_receive comes first");
@@ -200,7 +199,8 @@ Admission Cache::Impl::start_running(std::uint32_t index) {
     }
     want_copies_of_path(slot.pin);
   }
-  return {.matched_tokens = slot.computed_tokens, .partial_tokens = slot.tail_tokens, .loading_tokens = 0, .miss = miss};
+  return {
+      .matched_tokens = slot.computed_tokens, .partial_tokens = slot.tail_tokens, .loading_tokens = 0, .miss = miss};
 }
 
 Result<SequenceView> Cache::view(const Sequence& sequence) const {

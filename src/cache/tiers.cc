@@ -22,8 +22,8 @@ Status Cache::Impl::open_host() {
   QUIRE_TRY_ASSIGN(device_readers, LazyArray<std::uint8_t>::create(std::size_t{pool_page_count()} + 1));
   QUIRE_TRY_ASSIGN(copy_after_step, LazyArray<std::uint64_t>::create(std::size_t{pool_page_count()} + 1));
   transfers.resize(host.transfer_count_max);
-  QUIRE_TRY_ASSIGN(transfer_pages, LazyArray<PageTransfer>::create(std::size_t{host.transfer_count_max} *
-                                                                   host.transfer_pages_max));
+  QUIRE_TRY_ASSIGN(transfer_pages,
+                   LazyArray<PageTransfer>::create(std::size_t{host.transfer_count_max} * host.transfer_pages_max));
   transfer_order.reserve(host.transfer_count_max);
   leaving_pages.resize(host.transfer_pages_max);
   path_runs.reserve(sequences.row_pages());
@@ -116,10 +116,10 @@ bool Cache::Impl::add_store(std::uint32_t transfer, PageId device_page) {
   if (host_page.is_none()) return false;
   tree->start_copy(device_page, host_page);
   ++device_readers[device_page.value];
-  pages_of(transfer)[transfers[transfer].page_count++] = {.device_page = device_page,
-                                                          .host_page = host_page,
-                                                          .host_generation = host_generations[host_page.value],
-                                                          .name_tag = tree->fingerprint(device_page, Tier::Device)};
+  page_row_of(transfer)[transfers[transfer].page_count++] = {.device_page = device_page,
+                                                             .host_page = host_page,
+                                                             .host_generation = host_generations[host_page.value],
+                                                             .name_tag = tree->fingerprint(device_page, Tier::Device)};
   return true;
 }
 
@@ -164,7 +164,7 @@ void Cache::Impl::start_leaving(std::uint32_t page_count) {
 
 void Cache::Impl::finish_store(std::uint32_t index) {
   const Transfer& store = transfers[index];
-  const std::span<const PageTransfer> pages = pages_of(index).first(store.page_count);
+  const std::span<const PageTransfer> pages = pages_of(index);
   for (std::uint32_t i = 0; i < pages.size(); ++i) {
     const PageTransfer& page = pages[i];
     --device_readers[page.device_page.value];

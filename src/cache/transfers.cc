@@ -49,7 +49,7 @@ TransferPlan Cache::Impl::plan_of(std::uint32_t index) {
           .kind = transfer.kind,
           .priority = transfer.priority,
           .band_count = transfer.kind == TransferKind::Load ? static_cast<std::uint16_t>(bands) : std::uint16_t{1},
-          .pages = pages_of(index).first(transfer.page_count)};
+          .pages = pages_of(index)};
 }
 
 // To the cache's own mover, as far as it takes them.

@@ -288,7 +288,7 @@ class PrefixTree {
   [[nodiscard]] std::uint32_t device_pages(const Pin& pin) const;
   /// The highest host run of a pinned path, or none.
   [[nodiscard]] RunId first_host_run(const Pin& pin) const;
-  /// What a caller remembers about a run with a host tier; 0 at first. A split copies it.
+  /// What a caller remembers about a host run; 0 when it becomes one. A split copies it.
   [[nodiscard]] std::uint32_t& mark(RunId run) { return tiers_[run.value].mark; }
   [[nodiscard]] std::uint32_t mark(RunId run) const { return tiers_[run.value].mark; }
   /// How often pin() has used the run.

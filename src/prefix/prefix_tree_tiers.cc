@@ -279,6 +279,7 @@ void PrefixTree::promote(RunId id, std::span<const PageId> device_pages, const S
     ++ready_copy_count_;
   }
   run.is_on_host = false;
+  tiers_[id.value].mark = 0;
   become_resident(id.value);
   policy_.on_seal(id, {.page_count = run.page_count,
                        .pages_left = run.page_count,

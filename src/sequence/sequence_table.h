@@ -109,7 +109,7 @@ struct alignas(64) SequenceSlot {
   Tier tier_max = Tier::Host;
   Prefetch prefetch = Prefetch::Off;
   MissReason load_miss = MissReason::None;  // why a load it waited for brought less than it should
-  std::uint32_t waited_from_page = 0;  // where its path went on from the host when it was admitted
+  std::uint32_t waited_from_page = 0;       // where its path went on from the host when it was admitted
   TimeNs load_timeout_ns = 0;
   TimeNs load_deadline = 0;  // of a loading one; the highest value: none
   Miss miss;
