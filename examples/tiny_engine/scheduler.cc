@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <ranges>
+#include <thread>
 #include <utility>
 
 #include "sampling.h"
@@ -34,12 +35,20 @@ Status Scheduler::run() {
     return std::any_of(tracks_.begin(), tracks_.end(), [](const auto& track) { return track->state != State::Ended; });
   };
   while (has_work() || !flights_.empty()) {
+    QUIRE_TRY(collect());
     QUIRE_TRY(admit_waiting());
     while (flights_.size() < options_.steps_in_flight) {
       QUIRE_TRY_ASSIGN(const bool is_planned, plan_next());
       if (!is_planned) break;
     }
-    if (flights_.empty()) return fail(ErrorCode::Unavailable, "no sequence can go on: the pool is too small");
+    if (flights_.empty()) {
+      QUIRE_TRY_ASSIGN(const quire::Stats stats, cache_.stats());
+      if (stats.transfers_in_flight == 0) {
+        return fail(ErrorCode::Unavailable, "no sequence can go on: the pool is too small");
+      }
+      std::this_thread::yield();  // everybody waits for pages that are being moved
+      continue;
+    }
     QUIRE_TRY(finish_oldest());
     std::erase_if(tracks_, [](const auto& track) { return track->state == State::Ended && track->in_flight == 0; });
   }
@@ -51,32 +60,51 @@ std::uint32_t Scheduler::running_count() const {
       std::count_if(tracks_.begin(), tracks_.end(), [](const auto& track) { return track->state == State::Running; }));
 }
 
+// What has been moved between the tiers since.
+Status Scheduler::collect() {
+  if (!cache_.config().host.is_on()) return {};
+  QUIRE_TRY_ASSIGN(const auto completions, cache_.poll());
+  return cache_.apply(completions, 0);
+}
+
 Status Scheduler::admit_waiting() {
   for (const auto& track : tracks_) {
     // After a preemption those that are left go first; without this two sequences could push each other out for ever.
     if (running_count() >= options_.running_max || (!may_admit_ && running_count() > 0)) return {};
-    const Request& request = request_of(*track);
-    if (track->state == State::Waiting) {
-      QUIRE_TRY_ASSIGN(track->handle, cache_.begin(key_space_, {.tokens = track->output.tokens}));
-      if (request.window.window_tokens > 0) QUIRE_TRY(cache_.set_window(track->handle, request.window));
-      QUIRE_TRY_ASSIGN(const quire::Admission admission, cache_.admit(track->handle));
-      track->planned = admission.matched_tokens;
-      track->output.window_begin = admission.matched_tokens;
-      counts_.prompt_tokens += track->output.prompt_tokens;
-      counts_.found_tokens += admission.matched_tokens;
-    } else if (track->state == State::Preempted) {
-      const Result<quire::Admission> admission = cache_.resume(track->handle);
-      if (!admission && admission.error().code == ErrorCode::Unavailable) continue;  // no room for what was saved
-      QUIRE_TRY(admission);
-      QUIRE_TRY_ASSIGN(const quire::SequenceView view, cache_.view(track->handle));
-      track->planned = view.computed_tokens;
-    } else {
-      continue;
-    }
-    track->state = State::Running;
+    if (track->state == State::Running || track->state == State::Ended) continue;
+    QUIRE_TRY(admit(*track));
+    if (track->state != State::Running) continue;
     // A text that is cached whole has its last token run again, to hear what follows.
     if (track->planned == track->output.tokens.size() && !track->has_answer) --track->planned;
   }
+  return {};
+}
+
+// Goes on with a sequence that does not run, as far as it can now.
+Status Scheduler::admit(Track& track) {
+  const bool is_new = track.state == State::Waiting;
+  if (is_new && !track.handle) {
+    const Request& request = request_of(track);
+    QUIRE_TRY_ASSIGN(track.handle, cache_.begin(key_space_, {.tokens = track.output.tokens}));
+    if (request.window.window_tokens > 0) QUIRE_TRY(cache_.set_window(track.handle, request.window));
+  }
+  QUIRE_TRY_ASSIGN(quire::SequenceView view, cache_.view(track.handle));
+  if (view.is_waiting) {
+    const Result<quire::Admission> admission = is_new ? cache_.admit(track.handle) : cache_.resume(track.handle);
+    if (!admission && admission.error().code == ErrorCode::Unavailable) return {};  // no room for what is to come back
+    QUIRE_TRY(admission);
+    if (is_new) {
+      counts_.prompt_tokens += track.output.prompt_tokens;
+      counts_.found_tokens += admission->matched_tokens + admission->loading_tokens;
+    }
+    QUIRE_TRY_ASSIGN(view, cache_.view(track.handle));
+  }
+  track.is_restored = track.is_restored || !is_new;
+  track.state = view.is_loading ? State::Loading : State::Running;
+  if (view.is_loading) return {};
+  track.planned = view.computed_tokens;
+  if (!track.is_restored) track.output.window_begin = view.computed_tokens;
+  track.is_restored = true;
   return {};
 }
 
@@ -183,6 +211,7 @@ Result<bool> Scheduler::plan_next() {
       flights_.push_back({.step = *outcome.step, .plan = std::move(plan), .parts = std::move(parts)});
       return true;
     }
+    if (outcome.shortage.pages_leaving > 0) return false;  // some are on their way out already
     QUIRE_TRY_ASSIGN(const bool has_room, preempt_youngest());
     if (!has_room) return false;
   }

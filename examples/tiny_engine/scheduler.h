@@ -60,7 +60,7 @@ class Scheduler {
   [[nodiscard]] const SchedulerCounts& counts() const { return counts_; }
 
  private:
-  enum class State : std::uint8_t { Waiting, Preempted, Running, Ended };
+  enum class State : std::uint8_t { Waiting, Preempted, Loading, Running, Ended };
   struct TreeToken {
     quire::TokenId token = 0;
     std::int32_t parent = -1;
@@ -74,8 +74,9 @@ class Scheduler {
     Output output;            // its tokens include those that are only on the device so far
     std::size_t planned = 0;  // tokens that are computed or in a step in flight
     std::uint32_t in_flight = 0;
-    bool has_state = false;   // its state slot has been set
-    bool has_answer = false;  // logits after the last token are in `answer`; somebody has to choose what follows
+    bool has_state = false;    // its state slot has been set
+    bool is_restored = false;  // it has run before
+    bool has_answer = false;   // logits after the last token are in `answer`; somebody has to choose what follows
     std::vector<double> answer;
     std::vector<TreeToken> tree;  // undecided
     std::uint32_t tree_rounds = 0;
@@ -98,6 +99,8 @@ class Scheduler {
 
   // Sequences come and go.
   [[nodiscard]] quire::Status admit_waiting();
+  [[nodiscard]] quire::Status admit(Track& track);
+  [[nodiscard]] quire::Status collect();
   [[nodiscard]] quire::Result<bool> preempt_youngest();
   [[nodiscard]] quire::Result<Track*> fork(Track& source, std::uint32_t sample_index);
   [[nodiscard]] quire::Status end(Track& track, bool is_output);

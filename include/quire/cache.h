@@ -189,6 +189,12 @@ enum class Preempt : std::uint8_t {
   Save,  ///< copies go to saved pages in host memory (CacheConfig::saved_page_count); resume() brings them back
 };
 
+/// What is left of a cache that sleeps.
+enum class Sleep : std::uint8_t {
+  KeepHost,  ///< what the host has room for
+  DropAll,   ///< nothing; the host's memory is given back too
+};
+
 /// Names a prefix held by keep().
 struct KeepId {
   std::uint32_t index = 0;
@@ -346,6 +352,17 @@ class Cache {
   [[nodiscard]] Result<std::span<TransferId>> take_cancellations(std::span<TransferId> out);
   /// The sequence, which is loading, waits no longer: what has not arrived is computed.
   [[nodiscard]] Status stop_loading(const Sequence& sequence);
+
+  /// No transfer starts until resume_transfers(); what is on the host counts as missing meanwhile. True when none is in
+  /// flight; else call it again after apply().
+  [[nodiscard]] Result<bool> pause_transfers();
+  [[nodiscard]] Status resume_transfers();
+  /// Gives the device's memory up until wake(): what the host has room for is copied there first, or everything is
+  /// dropped. Kept prefixes are let go. True when it is done; else transfers are in flight: call it again after
+  /// apply(). Refused while sequences are admitted. Memory of the engine's own is free to be used from then on.
+  [[nodiscard]] Result<bool> sleep(Sleep how);
+  /// The device's memory is there again, filled with zeros.
+  [[nodiscard]] Status wake();
 
   // External pools: the engine hands out pages and shares them.
 

@@ -108,8 +108,6 @@ struct CacheConfig {
   std::uint32_t tree_tokens_max = 256;    ///< undecided tree tokens of one sequence
   /// Tokens that a windowed sequence keeps beyond its window, so that it can be rewound by as many.
   std::uint32_t window_rewind_tokens = 0;
-  /// Pages in host memory for preempt(Save), which needs DeviceMemory::Host; 0: Save is refused.
-  std::uint32_t saved_page_count = 0;
   PlanConfig plan;
   std::uint32_t extra_key_count_max = 1'024;  ///< extra keys of one sequence
   std::uint32_t key_space_count_max = 1'024;  ///< key spaces known at once

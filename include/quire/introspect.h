@@ -62,6 +62,7 @@ struct RunView {
   RunId run;
   RunId parent;  ///< none for the root of a key space
   KeySpaceId key_space;
+  Tier tier = Tier::Device;         ///< where its pages are
   std::uint32_t depth = 0;          ///< runs above it
   std::uint32_t first_page = 0;     ///< position in the path from the root, in pages
   std::uint32_t pin_count = 0;      ///< pins that end here, plus one for each child that is pinned

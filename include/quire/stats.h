@@ -19,7 +19,7 @@ struct Stats {
   std::uint32_t sealed_pages = 0;
   std::uint32_t private_pages = 0;
   std::uint32_t fenced_pages = 0;  ///< given back while steps were in flight; free when those are finished
-  std::uint32_t saved_pages = 0;   ///< in host memory, of preempted sequences
+  std::uint32_t saved_pages = 0;   ///< on the host, of preempted sequences
   // Sealed pages now. sealed = pinned + evictable; softly pinned ones are evictable.
   std::uint32_t pinned_pages = 0;
   std::uint32_t evictable_pages = 0;

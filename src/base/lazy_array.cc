@@ -56,4 +56,9 @@ void LazyMemory::prefer_huge_pages() {
   if (bytes_ >= kLargeBytes) (void)::madvise(data_, bytes_, MADV_HUGEPAGE);
 }
 
+void LazyMemory::discard() {
+  if (data_ == nullptr) return;
+  QUIRE_CHECK(::madvise(data_, bytes_, MADV_DONTNEED) == 0, "private memory that the system does not take back");
+}
+
 }  // namespace quire

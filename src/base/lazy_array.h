@@ -36,6 +36,9 @@ class LazyMemory {
   /// buffer less. Costs at most what the range would cost when full. Where the system refuses, nothing changes.
   void prefer_huge_pages();
 
+  /// Gives the memory back to the system; the range is filled with zeros again.
+  void discard();
+
   [[nodiscard]] std::byte* data() const { return static_cast<std::byte*>(data_); }
   [[nodiscard]] std::size_t bytes() const { return bytes_; }
 

@@ -157,15 +157,6 @@ Status Cache::Impl::reserve_steps() {
   move_indptr.reserve(sequence_count + 1);
   move_indptr.assign(1, 0);
   QUIRE_TRY(fenced.reserve(pool_page_count()));
-  if (config.saved_page_count > 0) {
-    QUIRE_TRY_ASSIGN(saved_pool, PagePool::create({.page_count = config.saved_page_count, .first_page = 1}));
-    QUIRE_TRY_ASSIGN(PoolGeometry saved,
-                     PoolGeometry::create(geometry.page(), {.page_count = config.saved_page_count + 1ULL}));
-    saved_geometry = std::make_unique<PoolGeometry>(std::move(saved));
-    if (memory != nullptr) {
-      QUIRE_TRY_ASSIGN(saved_memory, LazyMemory::reserve(saved_geometry->pool_bytes()));
-    }
-  }
   return {};
 }
 
@@ -287,7 +278,10 @@ Result<Lookup> Cache::lookup(KeySpaceId key_space, const Prompt& prompt, const S
   QUIRE_TRY(impl.check_prompt(prompt));
   QUIRE_TRY_ASSIGN(const PrefixTree::Match match, impl.match(space, prompt, options));
   const std::uint32_t partial = impl.config.device.pool == DevicePool::Owned ? impl.usable_partial(match) : 0;
-  return Lookup{.matched_tokens = impl.tokens_in(match) + partial, .partial_tokens = partial};
+  const bool asks_host = options.tier_max != Tier::Device;
+  return Lookup{.matched_tokens = impl.tokens_in(match) + partial,
+                .partial_tokens = partial,
+                .host_tokens = asks_host ? match.host_page_count * impl.page_tokens : 0};
 }
 
 // What stays and what goes
@@ -405,7 +399,7 @@ Status Cache::reset() {
     return fail(ErrorCode::Unavailable,
                 "live sequences: " + with_separators(impl.sequences.live_count()) + "; end them before reset()");
   }
-  impl.flush_moves();
+  impl.drop_moves();
   impl.cancel_all_transfers();
   for (std::uint32_t i = 0; i < impl.keeps.size(); ++i) {
     if (impl.keeps[i].is_live) impl.end_keep(i);
@@ -542,7 +536,7 @@ Result<Stats> Cache::stats() const {
     stats.sealed_pages = impl.pool.count(PageState::Sealed);
     stats.private_pages = impl.pool.count(PageState::Private);
     stats.fenced_pages = impl.pool.count(PageState::Fenced);
-    stats.saved_pages = impl.saved_pool.page_count() - impl.saved_pool.free_count();
+    if (impl.has_host()) stats.saved_pages = impl.host_pool.count(PageState::Private);
   } else {
     stats.sealed_pages = impl.offered.count(OfferedPages::State::Held);
     stats.free_pages = stats.page_count - stats.sealed_pages;
@@ -555,10 +549,8 @@ Result<Stats> Cache::stats() const {
   stats.key_space_count = impl.key_spaces.live_count();
   stats.sequence_count = impl.sequences.live_count();
   for (std::uint32_t i = 0; i < impl.sequences.capacity(); ++i) {
-    const SequenceSlot::State state = impl.sequences[i].state;
-    const bool is_waiting = state == SequenceSlot::State::Waiting || state == SequenceSlot::State::Saved;
-    if (is_waiting) ++stats.waiting_sequence_count;
-    if (state == SequenceSlot::State::Loading) ++stats.loading_sequence_count;
+    if (impl.sequences[i].is_waiting()) ++stats.waiting_sequence_count;
+    if (impl.sequences[i].is_loading()) ++stats.loading_sequence_count;
   }
   stats.host_page_count = impl.host_page_count;
   if (impl.has_host()) {

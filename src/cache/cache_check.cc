@@ -59,6 +59,7 @@ Status Cache::Impl::check_users() const {
   }
   for (const Transfer& transfer : transfers) {
     if (transfer.state == Transfer::State::Free || transfer.kind != TransferKind::Load) continue;
+    if (transfer.sequence != SequenceId{}) continue;
     ++users[transfer.key_space];
     handles += transfer.pin ? 1 : 0;
   }
@@ -150,19 +151,21 @@ Status Cache::Impl::check_tiers() const {
       ++live;
       queued += transfer.state == Transfer::State::Queued ? 1 : 0;
       const bool is_load = transfer.kind == TransferKind::Load;
-      if (is_load && transfer.is_unwanted == static_cast<bool>(transfer.pin)) {
+      const bool is_of_tree = transfer.sequence == SequenceId{};
+      if (is_load && is_of_tree && transfer.is_unwanted == static_cast<bool>(transfer.pin)) {
         return broken("a load holds its path for nobody");
       }
       for (const PageTransfer& page : pages_of(i)) {
         ++(is_load ? host_reads[page.host_page.value] : device_reads[page.device_page.value]);
         const PageState host_state = host_pool.state(page.host_page);
-        const bool is_held = is_load ? host_state == PageState::Sealed || host_state == PageState::Fenced
-                                     : host_state == PageState::Open;
+        const PageState wanted = is_of_tree ? PageState::Sealed : PageState::Private;
+        const bool is_held =
+            is_load ? host_state == wanted || host_state == PageState::Fenced : host_state == PageState::Open;
         if (!is_held) return broken("a transfer's host page is " + std::string(to_string(host_state)));
       }
-      if (is_load) {
+      if (is_load && is_of_tree) {
         bytes += transfer.page_count * geometry.page().page_bytes();
-      } else {
+      } else if (!is_load) {
         filling += transfer.page_count;
       }
     }
@@ -184,7 +187,17 @@ Status Cache::Impl::check_tiers() const {
     if (host_pool.count(PageState::Open) != filling) return broken("host pages are filled by no transfer");
     const std::uint32_t cached = tree->host_idle_pages() + tree->host_pinned_pages() + tree->copy_count();
     if (host_pool.count(PageState::Sealed) != cached) return broken("the cached host pages are not those of the tree");
-    if (host_pool.free_count() + filling + cached + host_fenced != host_page_count) {
+    std::uint32_t saved = 0;
+    for (std::uint32_t i = 0; i < sequences.capacity(); ++i) {
+      const SequenceSlot& slot = sequences[i];
+      const std::span<const PageId> row{saved_pages.data() + (std::size_t{i} * (sequences.row_pages() + 1)),
+                                        slot.state == SequenceSlot::State::Free ? 0 : slot.saved_page_count};
+      for (const PageId page : row) {
+        saved += page != kNullPage && host_pool.state(page) == PageState::Private ? 1 : 0;
+      }
+    }
+    if (host_pool.count(PageState::Private) != saved) return broken("saved pages that nobody owns");
+    if (host_pool.free_count() + filling + cached + saved + host_fenced != host_page_count) {
       return broken("a host page is in no place");
     }
     for (std::uint32_t i = 0; i < key_spaces.capacity(); ++i) {
@@ -210,18 +223,19 @@ Status Cache::Impl::check_tiers() const {
 Status Cache::Impl::check_owners() const {
   std::vector<std::uint32_t> owners(pool.page_count());
   const auto add = [&](PageId page) { ++owners[page.value - pool.first_page()]; };
-  std::uint32_t saved = 0;
   for (std::uint32_t i = 0; i < sequences.capacity(); ++i) {
     const SequenceSlot& slot = sequences[i];
-    if (slot.state == SequenceSlot::State::Saved) saved += held_page_count(i);
     if (slot.tail_tokens > 0 && !slot.tail_pin) add(slot.tail_source);
-    if (slot.state != SequenceSlot::State::Running) continue;
+    const bool has_row = slot.state == SequenceSlot::State::Running || slot.state == SequenceSlot::State::Saving ||
+                         slot.state == SequenceSlot::State::Restoring;
+    if (!has_row) continue;
     for (std::uint32_t page = slot.shared_pages; page < slot.page_count; ++page) {
       if (sequences.page_row(i)[page] != kNullPage) add(sequences.page_row(i)[page]);
     }
   }
   for (std::uint32_t i = 0; i < transfers.size(); ++i) {
     if (transfers[i].state == Transfer::State::Free || transfers[i].kind != TransferKind::Load) continue;
+    if (transfers[i].sequence != SequenceId{} && !transfers[i].is_unwanted) continue;  // in the sequence's row
     for (const PageTransfer& page : pages_of(i)) {
       if (!page.device_page.is_none()) add(page.device_page);
     }
@@ -233,7 +247,6 @@ Status Cache::Impl::check_owners() const {
                     std::to_string(pool.owner_count(page)));
     }
   }
-  if (saved != saved_pool.page_count() - saved_pool.free_count()) return broken("saved pages that nobody owns");
   return {};
 }
 

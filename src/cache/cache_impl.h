@@ -91,6 +91,7 @@ struct Cache::Impl {
     std::uint32_t good_pages = 0;
     std::uint32_t first_page = 0;  // of a load: its place in the path
     std::uint32_t key_space = 0;   // of a load
+    SequenceId sequence;           // whose pages it saves or brings back; none for pages of the tree
     std::uint64_t reported_ranks = 0;
     TimeNs deadline = INT64_MAX;
     PrefixTree::Pin pin;  // of a load: ends with its last page
@@ -106,6 +107,7 @@ struct Cache::Impl {
   // Every public call begins with this: it refuses other threads, and ends sequences whose handles were dropped.
   [[nodiscard]] Status enter();
   [[nodiscard]] Status require(DevicePool pool, const char* call) const;
+  [[nodiscard]] Status require_awake(const char* call) const;
   [[nodiscard]] Status reserve_steps();
 
   // Input.
@@ -152,6 +154,7 @@ struct Cache::Impl {
   [[nodiscard]] Status check_entry(const StepEntry& entry, std::uint32_t index) const;
   [[nodiscard]] Status check_tree(const StepEntry& entry, std::uint32_t index) const;
   [[nodiscard]] Shortage measure() const;
+  [[nodiscard]] std::uint32_t pages_leaving() const;
   [[nodiscard]] StepPart make_part(const StepEntry& entry, std::uint32_t index) const;
   /// Tokens that the sequence's row holds once the step has run.
   [[nodiscard]] static std::uint64_t end_of(const SequenceSlot& slot, const StepPart& part) {
@@ -178,6 +181,7 @@ struct Cache::Impl {
   [[nodiscard]] bool is_applied(const StepInFlight& step) const;
   void apply_moves_and_copies(StepInFlight& step);
   void flush_moves();
+  void drop_moves();
   void free_fenced();
   [[nodiscard]] std::size_t move_count() const { return static_cast<std::size_t>(move_indptr.back()); }
 
@@ -208,9 +212,22 @@ struct Cache::Impl {
 
   // Preemption and transfers.
   [[nodiscard]] std::uint32_t held_page_count(std::uint32_t index, std::uint32_t first_page = 0) const;
-  void save_pages(std::uint32_t index);
-  [[nodiscard]] Status restore_pages(std::uint32_t index);
-  void drop_saved(std::uint32_t index);
+  [[nodiscard]] std::span<PageId> saved_row(std::uint32_t index) {
+    return {saved_pages.data() + (std::size_t{index} * (sequences.row_pages() + 1)), sequences.row_pages() + 1};
+  }
+  [[nodiscard]] Status check_save(std::uint32_t index, std::uint32_t page_count) const;
+  [[nodiscard]] Status check_transfers(std::uint32_t page_count, const char* call, std::uint32_t index) const;
+  void start_saving(std::uint32_t index);
+  void finish_save(std::uint32_t transfer);
+  void end_saving(std::uint32_t index);
+  [[nodiscard]] Result<Admission> start_restoring(std::uint32_t index);
+  void finish_restore(std::uint32_t transfer);
+  void end_restoring(std::uint32_t index);
+  void abandon_restoring(std::uint32_t index);
+  [[nodiscard]] static bool can_be_computed_again(const SequenceSlot& slot);
+  void become_dropped(std::uint32_t index);
+  void release_saved(std::uint32_t index);
+  void release_read(PageId device_page);
   [[nodiscard]] Result<std::uint32_t> find_receiving(const Sequence& sequence, const char* call) const;
   void list_cached_sends(std::uint32_t index);
 
@@ -220,7 +237,8 @@ struct Cache::Impl {
   [[nodiscard]] Status open_host();
   void want_copies(std::uint32_t index, std::uint32_t first_page, std::uint32_t end_page);
   void want_copies_of_path(const PrefixTree::Pin& pin);
-  [[nodiscard]] bool can_be_copied(PageId device_page) const;
+  [[nodiscard]] bool is_settled(PageId device_page) const;
+  [[nodiscard]] bool try_take_targets(std::span<PageId> out);
   [[nodiscard]] PageId take_host_page();
   void release_host(PageId host_page);
   void release_freed_host();
@@ -230,6 +248,10 @@ struct Cache::Impl {
   void finish_store(std::uint32_t index);
   /// Device pages that can be had at once, when those of a match are not among them.
   [[nodiscard]] std::uint32_t available_besides(const PrefixTree::Match& match) const;
+  /// The same for a load, which writes at any time: pages that wait for moves of the next plan are of no use to it.
+  [[nodiscard]] std::uint32_t available_for_loads(const PrefixTree::Match& match) const {
+    return available_besides(match) - (step_order.empty() ? fenced.count() : 0);
+  }
   [[nodiscard]] std::uint32_t evictable_now() const;
 
   // Transfers.
@@ -263,6 +285,7 @@ struct Cache::Impl {
   };
   [[nodiscard]] LoadChoice choose_load(const SequenceSlot& slot, const PrefixTree::Match& match) const;
   [[nodiscard]] Result<Admission> start_admitted(std::uint32_t index);
+  void make_clean(std::uint32_t page_count, const PrefixTree::Match& match);
   void start_loads(const PrefixTree::Pin& pin, std::uint32_t key_space, TransferPriority priority);
   [[nodiscard]] bool start_load(const PrefixTree::Pin& pin, TokenRange pages, std::uint32_t key_space,
                                 TransferPriority priority);
@@ -349,9 +372,6 @@ struct Cache::Impl {
   std::uint64_t sharing_version = 0;  // grows when the leading pages of a sequence change
   AttentionPlanner planner;
   FencedPages fenced;
-  PagePool saved_pool;
-  std::unique_ptr<PoolGeometry> saved_geometry;  // null without saved pages
-  LazyMemory saved_memory;
 
   // The host tier, when there is one.
   std::uint32_t host_page_count = 0;
@@ -366,9 +386,12 @@ struct Cache::Impl {
   std::vector<std::uint32_t> transfer_order;  // those nobody has taken, oldest first
   std::uint32_t live_transfer_count = 0;
   std::vector<PageId> leaving_pages;
+  LazyArray<PageId> saved_pages;  // a row for each sequence: its host pages while it is saved, kNullPage for none
   std::vector<RunId> path_runs;
   std::vector<Completion> completions;
-  bool is_paused = false;  // no transfer starts
+  bool is_paused = false;     // no transfer starts
+  bool falls_asleep = false;  // sleep() was called and is not done
+  bool is_asleep = false;
   std::vector<SequenceId> ready_sequences;
   std::function<void(SequenceId)> on_ready;
   double load_rate = 0;  // bytes per ns

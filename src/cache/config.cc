@@ -18,6 +18,46 @@ Status require_at_most(std::uint64_t value, std::uint64_t limit, const char* nam
               std::string(name) + " is " + with_separators(value) + "; the most is " + with_separators(limit));
 }
 
+Status check_host(const CacheConfig& config) {
+  const HostConfig& host = config.host;
+  if (host.page_count > 0 && host.capacity_bytes > 0) {
+    return fail(ErrorCode::InvalidArgument, "host.page_count and host.capacity_bytes are both set: give one of them");
+  }
+  if (config.device.pool == DevicePool::External) {
+    return fail(ErrorCode::Unsupported,
+                "a host tier needs an owned device pool: pages of an external one are the engine's to move");
+  }
+  if (!host.external_mover && config.device.memory == DeviceMemory::None) {
+    return fail(ErrorCode::InvalidArgument,
+                "host.external_mover is off, but device.memory is None: there are no bytes to move; set it, or use "
+                "DeviceMemory::Host or Adopted");
+  }
+  if (const auto policy = make_policy(host.policy); !policy) {
+    return fail(ErrorCode::InvalidArgument, "host.policy: " + policy.error().message);
+  }
+  QUIRE_TRY(require_positive(host.write_hits_min, "host.write_hits_min", "use WritePolicy::WriteThrough for that"));
+  QUIRE_TRY(require_positive(host.layer_bands, "host.layer_bands", "a load moves in one piece at least"));
+  QUIRE_TRY(require_positive(host.rank_count, "host.rank_count", "nobody would report on a transfer"));
+  QUIRE_TRY(require_at_most(host.rank_count, 64, "host.rank_count"));
+  QUIRE_TRY(require_positive(host.transfer_count_max, "host.transfer_count_max", "nothing could be moved"));
+  QUIRE_TRY(require_at_most(host.transfer_count_max, 1U << 16U, "host.transfer_count_max"));
+  QUIRE_TRY(require_positive(host.transfer_pages_max, "host.transfer_pages_max", "nothing could be moved"));
+  QUIRE_TRY(require_at_most(host.transfer_pages_max, 1U << 16U, "host.transfer_pages_max"));
+  if (host.rank_count > 1 && !host.external_mover) {
+    return fail(ErrorCode::InvalidArgument, "host.rank_count is " + std::to_string(host.rank_count) +
+                                                ", but the cache's own mover moves one rank: set external_mover");
+  }
+  if (host.layer_bands > config.layout.layer_count()) {
+    return fail(ErrorCode::InvalidArgument, "host.layer_bands is " + std::to_string(host.layer_bands) +
+                                                "; the model has " + std::to_string(config.layout.layer_count()) +
+                                                " layers, and a band has one at least");
+  }
+  if (host.compute_ns_per_token < 0 || host.load_timeout_ns < 0) {
+    return fail(ErrorCode::InvalidArgument, "host.compute_ns_per_token and host.load_timeout_ns are times from 0 on");
+  }
+  return {};
+}
+
 }  // namespace
 
 Status CacheConfig::validate() const {
@@ -53,11 +93,6 @@ Status CacheConfig::validate() const {
     return fail(ErrorCode::InvalidArgument, "plan.cascade_levels_max is " + std::to_string(plan.cascade_levels_max) +
                                                 ", but block tables have one level: use Rows or Csr, or 1");
   }
-  if (saved_page_count > 0 && (device.memory != DeviceMemory::Host || device.pool != DevicePool::Owned)) {
-    return fail(ErrorCode::InvalidArgument, "saved_page_count is " + with_separators(saved_page_count) +
-                                                ", but quire saves only pages of its own memory: use "
-                                                "DeviceMemory::Host, or 0");
-  }
   QUIRE_TRY(require_at_most(plan.layer_windows.size(), 8, "the number of plan.layer_windows"));
   for (const std::uint32_t window_tokens : plan.layer_windows) {
     QUIRE_TRY(require_positive(window_tokens, "a window of plan.layer_windows", "its layers would see nothing"));
@@ -87,6 +122,7 @@ Status CacheConfig::validate() const {
                 "an external device pool needs device.page_count: the engine's page ids lie below it");
   }
   if (!custom_policy) QUIRE_TRY(make_policy(policy));
+  if (host.is_on()) QUIRE_TRY(check_host(*this));
   return {};
 }
 

@@ -54,12 +54,16 @@ void Cache::Impl::apply_moves_and_copies(StepInFlight& step) {
 }
 
 // For calls that read or write pages at once: what steps in flight and the next plan will ask for must not come
-// afterwards.
+// afterwards. In memory of the engine's own only its steps do that.
 void Cache::Impl::flush_moves() {
+  if (config.device.memory != DeviceMemory::Host) return;
   for (std::size_t place = 0; place < step_order.size(); ++place) apply_moves_and_copies(step_at(place));
-  if (config.device.memory == DeviceMemory::Host) {
-    move_tokens_on_host({.geometry = &geometry, .pool = memory, .moves = {moves.data(), move_count()}});
-  }
+  move_tokens_on_host({.geometry = &geometry, .pool = memory, .moves = {moves.data(), move_count()}});
+  drop_moves();
+}
+
+// Those of the next plan have been made, or what they would move is gone.
+void Cache::Impl::drop_moves() {
   move_indptr.resize(1);
   free_fenced();
 }
@@ -234,7 +238,9 @@ void Cache::Impl::free_fenced() {
 void Cache::Impl::give_back(std::span<const PageId> pages) {
   const bool has_moves = move_count() > 0;
   for (const PageId& page : pages) {
-    if (pool.is_shared(page) || (step_order.empty() && !has_moves)) {
+    if (has_host() && device_readers[page.value] > 0 && !pool.is_shared(page)) {
+      pool.fence({&page, 1});  // until the store that reads it is over
+    } else if (pool.is_shared(page) || (step_order.empty() && !has_moves)) {
       pool.release({&page, 1});
     } else {
       pool.fence({&page, 1});

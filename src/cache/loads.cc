@@ -16,6 +16,7 @@ namespace quire {
 
 Cache::Impl::LoadChoice Cache::Impl::choose_load(const SequenceSlot& slot, const PrefixTree::Match& match) const {
   if (match.host_page_count == 0) return {};
+  if (is_paused || falls_asleep || is_asleep) return {.miss = MissReason::LoadCancelled};
   if (slot.tier_max == Tier::Device) return {.miss = MissReason::NotAsked};
   LoadChoice choice{.page_count = match.host_page_count};
   std::uint32_t pages_in_run = match.host_pages_in_run;
@@ -40,16 +41,18 @@ Result<Admission> Cache::Impl::start_admitted(std::uint32_t index) {
   slot.load_miss = MissReason::None;
   slot.waited_from_page = UINT32_MAX;
   if (!has_host()) return start_running(index);
-  const PrefixTree::Match match = match_of(index);
-  const LoadChoice choice = choose_load(slot, match);
+  PrefixTree::Match match = match_of(index);
+  LoadChoice choice = choose_load(slot, match);
   if (choice.page_count == 0 || slot.prefetch == Prefetch::BestEffort) {
     slot.load_miss = choice.page_count > 0 ? MissReason::LoadTimedOut : choice.miss;
     return start_running(index);
   }
-  const std::uint32_t available = available_besides(match);
-  if (choice.new_pages > available) {
-    if (writes_back()) start_leaving(choice.new_pages + clean_reserve_pages);
-    hand_over_transfers();
+  if (choice.new_pages > available_for_loads(match)) {
+    make_clean(choice.new_pages, match);
+    match = match_of(index);
+    choice = choose_load(slot, match);
+  }
+  if (const std::uint32_t available = available_for_loads(match); choice.new_pages > available) {
     return fail(ErrorCode::Unavailable,
                 name_of(index) + " has " + with_separators(choice.new_pages) + " pages to load from the host; " +
                     with_separators(available) + " device pages are available, and " +
@@ -57,14 +60,22 @@ Result<Admission> Cache::Impl::start_admitted(std::uint32_t index) {
   }
   slot.waited_from_page = match.page_count;
   slot.load_deadline = slot.prefetch == Prefetch::Timeout ? time_after(slot.load_timeout_ns) : INT64_MAX;
+  slot.state = SequenceSlot::State::Loading;
+  const Miss miss = find_miss(index, match);  // before the tree changes
   slot.pin = tree->pin_all(match);
   slot.soft_pin.reset();
-  slot.state = SequenceSlot::State::Loading;
   start_loads(slot.pin, slot.key_space, TransferPriority::Waiting);
   hand_over_transfers();
-  return Admission{.matched_tokens = tokens_in(match),
-                   .loading_tokens = match.host_page_count * page_tokens,
-                   .miss = find_miss(index, match)};
+  return Admission{
+      .matched_tokens = tokens_in(match), .loading_tokens = match.host_page_count * page_tokens, .miss = miss};
+}
+
+// Before pages are loaded: has what stands in the way written out. Some of it may have been copied long ago.
+void Cache::Impl::make_clean(std::uint32_t page_count, const PrefixTree::Match& match) {
+  flush_moves();
+  const PrefixTree::Pin wanted = tree->pin_all(match);  // not itself
+  if (writes_back()) start_leaving(page_count + clean_reserve_pages);
+  hand_over_transfers();
 }
 
 // The host runs of a pinned path, from its end up.
@@ -97,18 +108,22 @@ void Cache::Impl::start_loads(const PrefixTree::Pin& pin, std::uint32_t key_spac
 bool Cache::Impl::start_load(const PrefixTree::Pin& pin, TokenRange range, std::uint32_t key_space,
                              TransferPriority priority) {
   const std::uint32_t page_count = range.end - range.begin;
-  if (page_count > available_pages()) return false;
+  if (live_transfer_count == transfers.size()) return false;
+  if (page_count > pool.free_count() + evictable_now()) return false;  // none of those that wait for moves
+  make_room(page_count);
+  const std::span<PageId> targets = std::span(leaving_pages).first(page_count);
+  if (!try_take_targets(targets)) return false;
   const std::optional<std::uint32_t> index = add_transfer(TransferKind::Load, priority);
-  if (!index) return false;
+  if (!index) {
+    pool.release(targets);
+    return false;
+  }
   Transfer& load = transfers[*index];
   load.key_space = key_space;
   load.first_page = range.begin;
   load.page_count = page_count;
   load.deadline = config.host.load_timeout_ns > 0 ? time_after(config.host.load_timeout_ns) : INT64_MAX;
   load.pin = tree->pin_prefix(pin, range.end);
-  make_room(page_count);
-  const std::span<PageId> targets = std::span(leaving_pages).first(page_count);
-  QUIRE_CHECK(pool.try_allocate(targets), "pages that were counted are not there");
   const std::span<PageTransfer> pages = pages_of(*index);
   for (RunId run = load.pin.run(); tree->is_on_host(run) && tree->end_page(run) > range.begin;
        run = tree->parent(run)) {
@@ -207,7 +222,7 @@ void Cache::Impl::drop_bad_page(std::uint32_t index) {
     return run == bad;
   };
   for (std::uint32_t i = 0; i < transfers.size(); ++i) {
-    if (transfers[i].state == Transfer::State::Free || transfers[i].kind != TransferKind::Load) continue;
+    if (transfers[i].state == Transfer::State::Free || !transfers[i].pin) continue;
     if (!leads_through_it(transfers[i].pin)) continue;
     forget_load(i, MissReason::LoadFailed);
     cancel_transfer(i);
@@ -272,7 +287,7 @@ void Cache::Impl::expire_loads() {
   for (std::uint32_t i = 0; i < transfers.size(); ++i) {
     Transfer& load = transfers[i];
     const bool waits = load.state == Transfer::State::Queued || load.state == Transfer::State::Moving;
-    if (!waits || load.kind != TransferKind::Load || load.is_unwanted || now < load.deadline) continue;
+    if (!waits || !load.pin || now < load.deadline) continue;
     ++counters.load_outcomes[static_cast<std::size_t>(TransferOutcome::TimedOut)];
     forget_load(i, MissReason::LoadTimedOut);
     cancel_transfer(i);
@@ -312,7 +327,7 @@ void Cache::Impl::cancel_unneeded_loads() {
   for (std::uint32_t load = 0; load < transfers.size(); ++load) {
     const Transfer& each = transfers[load];
     const bool waits = each.state == Transfer::State::Queued || each.state == Transfer::State::Moving;
-    if (!waits || each.kind != TransferKind::Load || each.is_unwanted) continue;
+    if (!waits || !each.pin) continue;
     if (each.priority == TransferPriority::Background) continue;  // to be there for one that has not been admitted
     bool is_needed = false;
     for (std::uint32_t i = 0; i < sequences.capacity() && !is_needed; ++i) {

@@ -77,7 +77,7 @@ Result<std::uint32_t> Cache::Impl::find_sequence(const Sequence& sequence) const
 }
 
 const char* Cache::Impl::not_running(const SequenceSlot& slot) {
-  if (slot.state == SequenceSlot::State::Loading) return " is loading; apply() tells when it is ready";
+  if (slot.is_loading()) return " is loading; apply() tells when it is ready";
   return slot.is_preempted ? " is preempted; resume it first" : " is waiting; admit it first";
 }
 
@@ -115,6 +115,7 @@ Result<Admission> Cache::admit(const Sequence& sequence) {
   if (slot.state != SequenceSlot::State::Waiting) {
     return fail(ErrorCode::InvalidArgument, Impl::name_of(index) + " was admitted before");
   }
+  QUIRE_TRY(impl.require_awake("admit"));
   QUIRE_TRY(impl.check_expected(index));
   return impl.start_admitted(index);
 }
@@ -208,8 +209,8 @@ Result<SequenceView> Cache::view(const Sequence& sequence) const {
   QUIRE_TRY(impl.enter());
   QUIRE_TRY_ASSIGN(const std::uint32_t index, impl.find_sequence(sequence));
   const SequenceSlot& slot = impl.sequences[index];
-  const bool is_waiting = slot.state == SequenceSlot::State::Waiting || slot.state == SequenceSlot::State::Saved;
-  const bool is_loading = slot.state == SequenceSlot::State::Loading;
+  const bool is_waiting = slot.is_waiting();
+  const bool is_loading = slot.is_loading();
   return SequenceView{.is_waiting = is_waiting,
                       .is_planned = slot.steps_in_flight > 0,
                       .is_loading = is_loading,
@@ -295,7 +296,9 @@ void Cache::Impl::end_sequence(std::uint32_t index) {
     if (slot.publishes_at_end) publish_rest(index);
     release_pages(index);
   }
-  if (slot.state == SequenceSlot::State::Saved) drop_saved(index);
+  if (slot.state == SequenceSlot::State::Restoring) abandon_restoring(index);
+  if (slot.state == SequenceSlot::State::Saving || slot.state == SequenceSlot::State::Restoring) release_pages(index);
+  if (has_host()) release_saved(index);
   sequences.remove(index);
   --key_spaces[space].user_count;
   leave_key_space(space);

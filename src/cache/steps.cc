@@ -228,7 +228,7 @@ Result<PlanOutcome> Cache::plan_step(std::span<const StepEntry> entries, const P
   }
   if (needs.pages_needed > needs.pages_available && !impl.try_without_copies(entries, shape)) {
     ++impl.counters.short_plan_count;
-    impl.work_in_background();
+    if (impl.writes_back()) impl.work_in_background();  // other copies would take pages from the entries that fit
     return PlanOutcome{.step = std::nullopt, .shortage = needs};
   }
 
@@ -276,7 +276,7 @@ Result<PlanOutcome> Cache::plan_step(std::span<const StepEntry> entries, const P
 Shortage Cache::Impl::measure() const {
   Shortage needs{.pages_available = available_pages(),
                  .pages_returning = step_order.empty() ? 0 : fenced.count(),
-                 .pages_leaving = has_host() ? tree->leaving_pages() : 0};
+                 .pages_leaving = has_host() ? pages_leaving() : 0};
   std::uint64_t needed = 0;
   for (const StepPart& part : planning) {
     needed += part.new_pages;
@@ -334,9 +334,9 @@ bool Cache::Impl::try_without_copies(std::span<const StepEntry> entries, const P
       counters.partial_hit_tokens -= tail_tokens;
     }
   }
-  if (!fits || !writes_back()) return fits;
-  start_leaving(needs.pages_needed);
-  return needs.pages_needed <= available_pages();
+  if (!fits || !has_host()) return fits;
+  if (writes_back()) start_leaving(needs.pages_needed);
+  return needs.pages_needed <= available_pages();  // some of them may still be read by a store
 }
 
 // Pages that wait only for moves which come with this very plan can be written by it: moves run first. The others stay,

@@ -15,6 +15,11 @@ namespace quire {
 
 Status Cache::Impl::open_host() {
   const HostConfig& host = config.host;
+  if (host.clean_reserve_pages.value_or(0) > pool_page_count()) {
+    return fail(ErrorCode::InvalidArgument, "host.clean_reserve_pages is " +
+                                                with_separators(*host.clean_reserve_pages) + "; the device pool has " +
+                                                with_separators(pool_page_count()) + " pages");
+  }
   clean_reserve_pages = host.clean_reserve_pages.value_or(std::max(1U, pool_page_count() / 16));
   QUIRE_TRY_ASSIGN(host_pool, PagePool::create({.page_count = host_page_count, .first_page = 1}));
   QUIRE_TRY_ASSIGN(host_generations, LazyArray<std::uint32_t>::create(std::size_t{host_page_count} + 1));
@@ -27,6 +32,8 @@ Status Cache::Impl::open_host() {
   transfer_order.reserve(host.transfer_count_max);
   leaving_pages.resize(host.transfer_pages_max);
   path_runs.reserve(sequences.row_pages());
+  QUIRE_TRY_ASSIGN(saved_pages,
+                   LazyArray<PageId>::create(std::size_t{config.sequence_count_max} * (sequences.row_pages() + 1)));
   completions.resize(host.transfer_count_max);
   ready_sequences.reserve(config.sequence_count_max);
   if (!host.external_mover) {
@@ -54,6 +61,16 @@ std::uint32_t Cache::Impl::available_besides(const PrefixTree::Match& match) con
   return pool.free_count() + evictable + (step_order.empty() ? fenced.count() : 0);
 }
 
+// Device pages that are free, or can be had, once what is on its way to the host has arrived.
+std::uint32_t Cache::Impl::pages_leaving() const {
+  std::uint32_t pages = tree->leaving_pages();
+  for (const Transfer& each : transfers) {
+    const bool saves = each.state != Transfer::State::Free && each.kind == TransferKind::Store;
+    if (saves && each.sequence != SequenceId{}) pages += each.page_count;
+  }
+  return pages;
+}
+
 // Copies
 
 // Pages of a sequence that have just come into the tree.
@@ -79,9 +96,28 @@ void Cache::Impl::want_copies_of_path(const PrefixTree::Pin& pin) {
   }
 }
 
-bool Cache::Impl::can_be_copied(PageId device_page) const {
+// Whether no move that is still to be made writes the page: one that has left the tree may be waiting for it too.
+bool Cache::Impl::is_settled(PageId device_page) const {
   const std::uint64_t step = copy_after_step[device_page.value];
   return step == 0 || (step <= step_number && (step_order.empty() || steps[step_order.front()].number > step));
+}
+
+// Free pages that may be written at any time from now on, all of them or none.
+bool Cache::Impl::try_take_targets(std::span<PageId> out) {
+  std::uint32_t tries = pool.free_count();
+  for (std::size_t taken = 0; taken < out.size();) {
+    if (tries-- == 0) {
+      pool.release(out.first(taken));
+      return false;
+    }
+    QUIRE_CHECK(pool.try_allocate(out.subspan(taken, 1)), "pages that were counted are not there");
+    if (is_settled(out[taken])) {
+      ++taken;
+    } else {
+      pool.release(out.subspan(taken, 1));  // its turn comes after all others'
+    }
+  }
+  return true;
 }
 
 // None when the host is full of what cannot go.
@@ -125,11 +161,11 @@ bool Cache::Impl::add_store(std::uint32_t transfer, PageId device_page) {
 
 // Starts what is wanted, as long as there are transfers and host pages for it.
 void Cache::Impl::start_stores() {
-  for (PageId page = tree->next_wanted(); !page.is_none() && can_be_copied(page);) {
+  for (PageId page = tree->next_wanted(); !page.is_none() && is_settled(page);) {
     const std::optional<std::uint32_t> transfer = add_transfer(TransferKind::Store, TransferPriority::Background);
     if (!transfer) return;
     Transfer& store = transfers[*transfer];
-    while (!page.is_none() && can_be_copied(page) && store.page_count < config.host.transfer_pages_max) {
+    while (!page.is_none() && is_settled(page) && store.page_count < config.host.transfer_pages_max) {
       if (!add_store(*transfer, page)) break;
       page = tree->next_wanted();
     }
@@ -154,7 +190,7 @@ void Cache::Impl::start_leaving(std::uint32_t page_count) {
     const std::span<PageId> pages = std::span(leaving_pages).first(leaving.size());
     std::ranges::copy(leaving, pages.begin());
     for (const PageId page : pages) {
-      if (tree->copy_of(page).state != PrefixTree::Copy::None || !can_be_copied(page)) continue;
+      if (tree->copy_of(page).state != PrefixTree::Copy::None || !is_settled(page)) continue;
       if (!add_store(*transfer, page)) break;  // the rest is given up without a copy
     }
     if (transfers[*transfer].page_count == 0) remove_transfer(*transfer);
@@ -167,22 +203,26 @@ void Cache::Impl::finish_store(std::uint32_t index) {
   const std::span<const PageTransfer> pages = pages_of(index);
   for (std::uint32_t i = 0; i < pages.size(); ++i) {
     const PageTransfer& page = pages[i];
-    --device_readers[page.device_page.value];
     const PrefixTree::HostCopy copy = tree->copy_of(page.device_page);
     const bool is_awaited = copy.state == PrefixTree::Copy::Storing && copy.host_page == page.host_page;
-    if (!is_awaited) {  // the page has left the tree
-      pool.release({&page.device_page, 1});
-      host_pool.release({&page.host_page, 1});
-    } else if (i < store.good_pages) {
+    if (is_awaited && i < store.good_pages) {
       host_pool.seal({&page.host_page, 1});
       tree->end_copy(page.device_page, /*goes_first=*/writes_back());
       ++counters.stored_page_total;
     } else {
-      tree->forget_copy(page.device_page);
+      if (is_awaited) tree->forget_copy(page.device_page);  // else the page has left the tree
       host_pool.release({&page.host_page, 1});
     }
+    release_read(page.device_page);
   }
   remove_transfer(index);
+  tree->end_leaving();
+}
+
+// A store no longer reads the page: it goes, if it was given up meanwhile and nobody else reads it.
+void Cache::Impl::release_read(PageId device_page) {
+  if (--device_readers[device_page.value] > 0) return;
+  if (pool.state(device_page) == PageState::Fenced) pool.release({&device_page, 1});
 }
 
 }  // namespace quire

@@ -171,12 +171,20 @@ void Cache::Impl::apply_one(const Completion& completion) {
   if (std::popcount(transfer.reported_ranks) < static_cast<int>(config.host.rank_count)) return;
   if (!is_load) {
     ++counters.store_outcomes[static_cast<std::size_t>(transfer.outcome)];
-    finish_store(index);
+    if (transfer.sequence == SequenceId{}) {
+      finish_store(index);
+    } else {
+      finish_save(index);
+    }
     return;
   }
   if (!transfer.is_unwanted) ++counters.load_outcomes[static_cast<std::size_t>(transfer.outcome)];
   if (transfer.outcome == TransferOutcome::Failed) ++counters.load_faults[static_cast<std::size_t>(transfer.fault)];
-  transfer.state = Transfer::State::Arrived;
+  if (transfer.sequence == SequenceId{}) {
+    transfer.state = Transfer::State::Arrived;
+  } else {
+    finish_restore(index);
+  }
 }
 
 void Cache::Impl::measure_rate(const Completion& completion, TransferKind kind) {
@@ -210,11 +218,11 @@ void Cache::Impl::cancel_transfer(std::uint32_t index) {
   }
 }
 
-// What is cached is about to go. Those that are moving end by their completions.
+// What is cached is about to go; what sequences save is not. Those that are moving end by their completions.
 void Cache::Impl::cancel_all_transfers() {
   for (std::uint32_t i = 0; i < transfers.size(); ++i) {
     Transfer& transfer = transfers[i];
-    if (transfer.state == Transfer::State::Free) continue;
+    if (transfer.state == Transfer::State::Free || transfer.sequence != SequenceId{}) continue;
     const bool is_load = transfer.kind == TransferKind::Load;
     if (is_load) forget_load(i, MissReason::LoadCancelled);
     cancel_transfer(i);

@@ -786,6 +786,8 @@ std::uint32_t PrefixTree::next_victim_leaf() {
 // Pages were taken from the leaf that next_victim_leaf() named, or all of it.
 void PrefixTree::end_descent(std::uint32_t leaf, std::uint32_t parent) {
   descent_.reached = runs_[leaf].is_live && is_resident(leaf) ? leaf : parent;
+  // What was taken may have hung below runs that are leaving, of which next_victim_leaf() knows nothing.
+  while (!is_resident(descent_.reached)) descent_.reached = runs_[descent_.reached].parent;
   descent_.version = version_;
 }
 
@@ -858,6 +860,7 @@ RunView PrefixTree::view(RunId id) const {
   }
   RunView view{.run = id,
                .parent = RunId{run.parent},
+               .tier = run.is_on_host ? Tier::Host : Tier::Device,
                .first_page = run.first_page,
                .pin_count = run.pins,
                .own_pin_count = run.pins - pinned_children,

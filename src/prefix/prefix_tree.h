@@ -313,6 +313,10 @@ class PrefixTree {
   [[nodiscard]] std::uint32_t leaving_pages() const { return leaving_pages_; }  ///< not yet evictable
   [[nodiscard]] std::uint32_t left_pages() const { return left_pages_; }        ///< evict() takes them first
   [[nodiscard]] std::uint32_t host_idle_pages() const { return host_idle_pages_; }
+  /// Pages that evict_host() can give up.
+  [[nodiscard]] std::uint32_t host_evictable_pages() const {
+    return host_idle_pages_ + page_lists_.size() - wanted_count_;
+  }
   [[nodiscard]] std::uint32_t host_pinned_pages() const { return host_pinned_pages_; }
   [[nodiscard]] std::uint32_t copy_count() const { return ready_copy_count_; }  ///< device pages with a copy
   [[nodiscard]] std::uint32_t wanted_count() const { return wanted_count_; }

@@ -156,6 +156,7 @@ void PrefixTree::end_leaving() {
 // Somebody pins a run that was to go.
 void PrefixTree::stop_leaving(std::uint32_t run) {
   Run& kept = runs_[run];
+  descent_.victim = kNoRun;  // it went on above the run, which may be named again
   leaving_.remove(run);
   (kept.leaving == Leaving::Left ? left_pages_ : leaving_pages_) -= kept.page_count;
   kept.leaving = Leaving::No;
@@ -221,9 +222,8 @@ std::span<const PageId> PrefixTree::demote(std::uint32_t run, std::uint32_t page
   record(run, left.first_page, page_count, ResidencyCause::Evicted);
   const PageChange change{.page_count = page_count, .pages_left = 0, .fingerprints = fingerprints_of(given_up)};
   if (left.leaving != Leaving::No) {
-    QUIRE_CHECK(left.leaving == Leaving::Left, "a run that is being copied leaves");
     leaving_.remove(run);
-    left_pages_ -= page_count;
+    (left.leaving == Leaving::Left ? left_pages_ : leaving_pages_) -= page_count;
     left.leaving = Leaving::No;
   } else {
     end_soft_pins(run);

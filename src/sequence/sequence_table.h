@@ -45,9 +45,11 @@ struct SequenceTableConfig {
 struct alignas(64) SequenceSlot {
   enum class State : std::uint8_t {
     Free,
-    Waiting,  // begun or preempted
-    Saved,    // preempted; its own pages are saved ones
-    Loading,  // admitted; pages of its path are on their way from the host
+    Waiting,    // begun or preempted
+    Saving,     // preempted; its pages are on their way to the host, and here until they have arrived
+    Saved,      // preempted; its pages are on the host
+    Restoring,  // resumed; its pages are on their way back
+    Loading,    // admitted; pages of its path are on their way from the host
     Running,
     Holding,  // a match in an external pool
   };
@@ -106,6 +108,9 @@ struct alignas(64) SequenceSlot {
   bool may_use_cache = true;
   Publish publish = Publish::All;
   bool publishes_at_end = false;
+  bool has_lost_pages = false;            // a page that it saved did not arrive
+  std::uint32_t transfers_in_flight = 0;  // of one that is saving or restoring
+  std::uint32_t saved_page_count = 0;     // in its row of saved pages
   Tier tier_max = Tier::Host;
   Prefetch prefetch = Prefetch::Off;
   MissReason load_miss = MissReason::None;  // why a load it waited for brought less than it should
@@ -116,6 +121,10 @@ struct alignas(64) SequenceSlot {
   std::int8_t priority = 0;
   TimeNs ttl_ns = 0;  // the highest value: for ever
 
+  [[nodiscard]] bool is_waiting() const {
+    return state == State::Waiting || state == State::Saving || state == State::Saved;
+  }
+  [[nodiscard]] bool is_loading() const { return state == State::Loading || state == State::Restoring; }
   [[nodiscard]] bool has_hole() const { return hole_end > hole_begin; }
   [[nodiscard]] bool is_in_hole(std::uint32_t page) const { return page >= hole_begin && page < hole_end; }
   /// Pages that `pin` covers: those of the tree, or the sink's when the window has left all others.

@@ -113,9 +113,6 @@ Result<TransferPlan> decode(std::span<const std::byte> bytes) {
     return corrupt(std::to_string(head.page_count) + " pages do not fit in " + std::to_string(bytes.size()) + " bytes");
   }
   const std::span pages(reinterpret_cast<const PageTransfer*>(bytes.data() + sizeof(head)), head.page_count);
-  for (const PageTransfer& page : pages) {
-    if (page.reserved != 0) return corrupt("bytes of a page that must be 0 are not");
-  }
   return TransferPlan{.id = {.index = head.index, .generation = head.generation},
                       .kind = static_cast<TransferKind>(head.kind),
                       .priority = static_cast<TransferPriority>(head.priority),

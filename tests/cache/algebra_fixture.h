@@ -69,7 +69,7 @@ class AlgebraTest : public CacheTest {
   [[nodiscard]] static CacheConfig algebra_config(std::uint32_t page_count = 64) {
     CacheConfig config = test_config(4, page_count);
     config.steps_in_flight_max = 4;
-    config.saved_page_count = 16;
+    config.host = host_for_saving(16);
     config.tree_tokens_max = 32;
     config.plan.page_tables = PageTables::Csr;
     return config;

@@ -130,13 +130,14 @@ TEST_F(AlgebraInput, WhatIsPreemptedIsResumedBeforeItIsChanged) {
     Live live = computed(token_range(0, 10));
     watched_ = {&live.sequence};
     ASSERT_TRUE(cache_->preempt(live.sequence, how));
+    drain(*cache_);
     bad([&] { return cache_->admit(live.sequence); }, "sequence 0 is preempted: resume() continues it");
     bad([&] { return cache_->fork(live.sequence, 0); }, "fork: sequence 0 is preempted; resume it first");
     bad([&] { return cache_->rewind(live.sequence, 1); }, "rewind: sequence 0 is preempted; resume it first");
     bad([&] { return cache_->preempt(live.sequence, how); }, "preempt: sequence 0 is preempted; resume it first");
     bad([&] { return cache_->prepare_receive(live.sequence, 1); }, "sequence 0 is preempted; resume it first");
     refused_plan({{&live.sequence}}, "entry 0: sequence 0 is preempted; resume it first");
-    ASSERT_TRUE(cache_->resume(live.sequence));
+    ASSERT_TRUE(resume(live.sequence));
     bad([&] { return cache_->resume(live.sequence); }, "resume: sequence 0 is not preempted");
     bad([&] { return cache_->admit(live.sequence); }, "sequence 0 was admitted before");
     end(live);
@@ -146,7 +147,7 @@ TEST_F(AlgebraInput, WhatIsPreemptedIsResumedBeforeItIsChanged) {
 TEST_F(AlgebraInput, ASavedSequenceGetsItsWindowWhenItIsBack) {
   Live live = computed(token_range(0, 10));
   watch(live);
-  ASSERT_TRUE(cache_->preempt(live.sequence, Preempt::Save));
+  ASSERT_TRUE(save(live.sequence));
   bad([&] { return cache_->set_window(live.sequence, {.window_tokens = 4}); }, "set_window: sequence 0 is preempted");
 }
 
@@ -360,7 +361,7 @@ TEST_F(AlgebraInput, CopiesAreAppliedBeforeAStepFinishesAndInOrder) {
 TEST_F(AlgebraInput, CopiesInMemoryThatIsNotQuiresOwnAreTheEngines) {
   CacheConfig config = algebra_config();
   config.device.memory = DeviceMemory::None;
-  config.saved_page_count = 0;
+  config.host = {};
   open(std::move(config));
   const Sequence sequence = begin_admitted(token_range(0, 10));
   watched_ = {&sequence};
@@ -417,39 +418,48 @@ TEST_F(AlgebraInput, TokensOfChunksComeWithTheLastOne) {
   finish(ahead, {{.discard = true}});
 }
 
-TEST_F(AlgebraInput, SavingNeedsSavedPages) {
+TEST_F(AlgebraInput, SavingNeedsRoomOnTheHost) {
   CacheConfig config = algebra_config();
-  config.saved_page_count = 2;
+  config.host = host_for_saving(2);
   open(std::move(config));
   Live live = computed(token_range(0, 10));
   watch(live);
   not_now([&] { return cache_->preempt(live.sequence, Preempt::Save); },
-          "preempt: sequence 0 has 3 pages to save; 2 of saved_page_count = 2 are free");
+          "preempt: sequence 0 has 3 pages to save; the host has room for 2");
   config = algebra_config();
-  config.saved_page_count = 0;
+  config.host = {};
   Live none;
   watched_.clear();
   end(live);
   open(std::move(config));
   none = computed(token_range(0, 10));
   watch(none);
-  not_now([&] { return cache_->preempt(none.sequence, Preempt::Save); }, "0 of saved_page_count = 0 are free");
+  refused([&] { return cache_->preempt(none.sequence, Preempt::Save); }, ErrorCode::Unsupported,
+          "preempt: sequence 0 can be saved on the host only; use Preempt::Drop, or set host.page_count");
 }
 
-TEST_F(AlgebraInput, AdoptedMemoryCannotBeSaved) {
+TEST_F(AlgebraInput, WhatMovesInAdoptedMemoryIsNotSavedBefore) {
   std::vector<std::byte> memory(std::size_t{65} * 4 * kTestTokenBytes);
   CacheConfig config = algebra_config();
-  config.saved_page_count = 0;
   config.device.memory = DeviceMemory::Adopted;
   config.device.adopted_memory = memory.data();
   open(std::move(config));
   {
-    const Sequence sequence = begin_admitted(token_range(0, 10));
-    watched_ = {&sequence};
-    const StepEntry entry{&sequence};
-    finish(*cache_->plan_step({&entry, 1})->step, {{}});
-    refused([&] { return cache_->preempt(sequence, Preempt::Save); }, ErrorCode::Unsupported,
-            "preempt: sequence 0: quire cannot reach the pool's memory, which is not its own; use Preempt::Drop");
+    Live live{begin_admitted(token_range(0, 5)), token_range(0, 5)};
+    watched_ = {&live.sequence};
+    const std::vector<std::int32_t> parents = {-1, -1};
+    const StepEntry entry{.sequence = &live.sequence, .tree_parents = parents};
+    const std::vector<TokenId> values = {8, 9};
+    finish(*cache_->plan_step({&entry, 1})->step, {{.tokens = values}});
+    ASSERT_TRUE(cache_->commit_tree(live.sequence, 1));
+    not_now([&] { return cache_->preempt(live.sequence, Preempt::Save); },
+            "preempt: sequence 0: moves of a committed tree are not made yet");
+    ASSERT_TRUE(cache_->append(live.sequence, {.tokens = std::vector<TokenId>{10}}));
+    const StepEntry next{&live.sequence};
+    const Step step = *cache_->plan_step({&next, 1})->step;
+    finish(step, {{}});
+    EXPECT_TRUE(save(live.sequence));
+    EXPECT_EQ(resume(live.sequence)->matched_tokens, 7U);
   }
   expect_all_free();
   cache_.reset();  // before its memory goes
@@ -467,7 +477,7 @@ TEST_F(AlgebraInput, ResumingWithoutRoomChangesNothing) {
   open(algebra_config(4));
   Live live = computed(token_range(0, 10), {.publish = Publish::None});
   watch(live);
-  ASSERT_TRUE(cache_->preempt(live.sequence, Preempt::Save));
+  ASSERT_TRUE(save(live.sequence));
   Live other = computed(token_range(20, 8), {.publish = Publish::None});
   watch(other);
   not_now([&] { return cache_->resume(live.sequence); }, "resume: sequence 0 has 3 saved pages");

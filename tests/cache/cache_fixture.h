@@ -11,6 +11,7 @@
 #include <memory>
 #include <span>
 #include <string>
+#include <thread>
 #include <utility>
 #include <vector>
 
@@ -33,6 +34,21 @@ inline constexpr std::uint32_t kTestTokenBytes = 8;
   Result<std::unique_ptr<Cache>> cache = Cache::open(std::move(config));
   EXPECT_TRUE(cache.has_value()) << cache.error().message;
   return std::move(*cache);
+}
+
+/// A host tier that only sequences use, for what they save: nothing else is copied there.
+[[nodiscard]] inline HostConfig host_for_saving(std::uint32_t page_count) {
+  return {.page_count = page_count, .write_policy = WritePolicy::Selective, .write_hits_min = UINT32_MAX};
+}
+
+/// Waits until the cache's own mover has nothing left to do.
+inline void drain(Cache& cache, TimeNs now = 0) {
+  while (cache.stats()->transfers_in_flight > 0) {
+    const Result<std::span<const Completion>> completions = cache.poll();
+    ASSERT_TRUE(completions.has_value()) << completions.error().message;
+    if (completions->empty()) std::this_thread::yield();
+    ASSERT_TRUE(cache.apply(*completions, now));
+  }
 }
 
 /// 0, 1, 2, … from `first`, `count` of them.
@@ -110,6 +126,19 @@ class CacheTest : public ::testing::Test {
     Sequence sequence = cache_->begin(space_, {.tokens = tokens}, options).value();
     EXPECT_TRUE(cache_->admit(sequence).has_value());
     return sequence;
+  }
+  /// preempt(Save), with everything moved.
+  [[nodiscard]] Status save(const Sequence& sequence) {
+    const Status status = cache_->preempt(sequence, Preempt::Save);
+    drain(*cache_);
+    return status;
+  }
+  /// resume(), with everything moved: what was loading is matched.
+  [[nodiscard]] Result<Admission> resume(const Sequence& sequence) {
+    Result<Admission> admission = cache_->resume(sequence);
+    drain(*cache_);
+    if (admission) admission->matched_tokens += std::exchange(admission->loading_tokens, 0);
+    return admission;
   }
   /// Plans and finishes one step of one sequence that computes all pending tokens; `tokens` is the sequence so far.
   void step(const Sequence& sequence, std::vector<TokenId>& tokens, std::vector<TokenId> new_tokens = {}) {

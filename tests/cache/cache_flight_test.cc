@@ -72,8 +72,8 @@ TEST_F(CacheFlight, PagesWaitForNoStepThatIsNotComing) {
   compute_tree(step, 0, tree, parents, values);
   finish(step, {{.tokens = values}});
   step = plan({{&a.sequence, 4}});
-  ASSERT_TRUE(cache_->commit_tree(tree.sequence, 7));           // its moves are for the next plan
-  ASSERT_TRUE(cache_->preempt(saved.sequence, Preempt::Save));  // and are made now
+  ASSERT_TRUE(cache_->commit_tree(tree.sequence, 7));  // its moves are for the next plan
+  ASSERT_TRUE(save(saved.sequence));                   // and are made now
   EXPECT_EQ(stats().fenced_pages, 3U);
   const Step later = plan({{&a.sequence, 4}});
   compute(step, 0, a.tokens);

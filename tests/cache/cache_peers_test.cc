@@ -156,7 +156,7 @@ TEST_F(CachePeers, OneThatLostItsPagesSendsWhatItHasAgain) {
   ASSERT_TRUE(cache_->mark_send(live.sequence, 0, {&slots, 1}, 5));
   ASSERT_TRUE(cache_->preempt(live.sequence, Preempt::Drop));
   EXPECT_EQ(cache_->reclaim(1).value(), 1U);
-  EXPECT_EQ(cache_->resume(live.sequence)->matched_tokens, 4U);
+  EXPECT_EQ(resume(live.sequence)->matched_tokens, 4U);
   const Step step = plan({{&live.sequence, 1}});
   compute(step, 0, live.tokens);
   send(step);
@@ -170,7 +170,7 @@ TEST_F(CachePeers, WhatOneFindsWhenItComesBackIsSentToo) {
   ASSERT_TRUE(cache_->mark_send(live.sequence, 0, {&slots, 1}, 5));
   ASSERT_TRUE(cache_->preempt(live.sequence, Preempt::Drop));
   EXPECT_EQ(run_request(token_range(0, 8)), 0U);
-  EXPECT_EQ(cache_->resume(live.sequence)->matched_tokens, 8U);
+  EXPECT_EQ(resume(live.sequence)->matched_tokens, 8U);
   const Step step = plan({{&live.sequence}});
   compute(step, 0, live.tokens);
   send(step);
@@ -224,7 +224,7 @@ TEST_F(CachePeers, NothingIsReceivedWhereAStepInFlightMovesTokens) {
   CacheConfig config = algebra_config(8);
   config.device.memory = DeviceMemory::Adopted;
   config.device.adopted_memory = memory.data();
-  config.saved_page_count = 0;
+  config.host = {};
   open(std::move(config));
   const auto step_of = [&](const Sequence& sequence, std::span<const std::int32_t> parents = {}) {
     const StepEntry entry{.sequence = &sequence, .tree_parents = parents};

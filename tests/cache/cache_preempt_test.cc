@@ -15,14 +15,14 @@ using CachePreempt = AlgebraTest;
 
 TEST_F(CachePreempt, SavedPagesComeBackAsTheyWere) {
   Live live = computed(token_range(0, 11), {.publish = Publish::None});
-  ASSERT_TRUE(cache_->preempt(live.sequence, Preempt::Save));
+  ASSERT_TRUE(save(live.sequence));
   expect_invariants();
   EXPECT_EQ(stats().saved_pages, 3U);
   EXPECT_EQ(in_use(), 0U);
   EXPECT_TRUE(view(live).is_waiting);
   Live other = computed(token_range(40, 240));  // overwrites what it had
   end(other);
-  EXPECT_EQ(cache_->resume(live.sequence)->matched_tokens, 11U);
+  EXPECT_EQ(resume(live.sequence)->matched_tokens, 11U);
   expect_invariants();
   EXPECT_EQ(stats().saved_pages, 0U);
   EXPECT_EQ(stats().private_pages, 2U);
@@ -32,12 +32,12 @@ TEST_F(CachePreempt, SavedPagesComeBackAsTheyWere) {
 TEST_F(CachePreempt, WhatIsCachedIsSavedTooAndMayBeEvicted) {
   for (const std::uint32_t reclaimed : {0U, 1U, 2U}) {
     Live live = computed(token_range(0, 11));
-    ASSERT_TRUE(cache_->preempt(live.sequence, Preempt::Save));
+    ASSERT_TRUE(save(live.sequence));
     EXPECT_EQ(stats().saved_pages, 3U);
     EXPECT_EQ(stats().pinned_pages, 0U);
     EXPECT_EQ(cache_->reclaim(reclaimed).value(), reclaimed);
     const std::uint32_t free_pages = stats().free_pages;
-    EXPECT_EQ(cache_->resume(live.sequence)->matched_tokens, 11U);
+    EXPECT_EQ(resume(live.sequence)->matched_tokens, 11U);
     EXPECT_EQ(stats().free_pages, free_pages - 1 - reclaimed);
     EXPECT_EQ(stats().sealed_pages, 2U);  // cached again
     EXPECT_EQ(stats().pinned_pages, 2U);
@@ -56,30 +56,30 @@ TEST_F(CachePreempt, AMoveThatIsPendingComesBeforeThePageIsSaved) {
   finish(step, {{.tokens = values}});
   ASSERT_TRUE(cache_->commit_tree(live.sequence, 2));
   live.tokens.insert(live.tokens.end(), {101, 102});
-  ASSERT_TRUE(cache_->preempt(live.sequence, Preempt::Save));
-  ASSERT_TRUE(cache_->resume(live.sequence));
+  ASSERT_TRUE(save(live.sequence));
+  ASSERT_TRUE(resume(live.sequence));
   expect_good(live);
 }
 
 TEST_F(CachePreempt, AForksPendingCopyOutlivesItsPreemption) {
   Live source = computed(token_range(0, 10));
   Live fork = forked(source, 10);
-  ASSERT_TRUE(cache_->preempt(fork.sequence, Preempt::Save));
+  ASSERT_TRUE(save(fork.sequence));
   append(source, {60, 61});
   run(source);
   end(source);
-  ASSERT_TRUE(cache_->resume(fork.sequence));
+  ASSERT_TRUE(resume(fork.sequence));
   expect_good(fork);
 }
 
 TEST_F(CachePreempt, PagesSharedWithAForkStayWithTheFork) {
   Live live = computed(token_range(0, 10), {.publish = Publish::None});
   Live fork = forked(live, 10);
-  ASSERT_TRUE(cache_->preempt(live.sequence, Preempt::Save));
+  ASSERT_TRUE(save(live.sequence));
   EXPECT_EQ(stats().saved_pages, 3U);
   EXPECT_EQ(stats().private_pages, 3U);
   expect_good(fork);
-  ASSERT_TRUE(cache_->resume(live.sequence));
+  ASSERT_TRUE(resume(live.sequence));
   expect_good(live);
   end(live);
   end(fork);
@@ -91,9 +91,9 @@ TEST_F(CachePreempt, ASlidSequenceIsSavedWithItsHole) {
   ASSERT_TRUE(cache_->set_window(live.sequence, {.window_tokens = 12, .sink_tokens = 5}));
   ASSERT_TRUE(cache_->admit(live.sequence));
   while (view(live).pending_tokens > 0) run(live, {}, 8);
-  ASSERT_TRUE(cache_->preempt(live.sequence, Preempt::Save));
+  ASSERT_TRUE(save(live.sequence));
   EXPECT_EQ(stats().saved_pages, 4U);  // tokens [0, 8) and [32, 40)
-  ASSERT_TRUE(cache_->resume(live.sequence));
+  ASSERT_TRUE(resume(live.sequence));
   for (int i = 0; i < 6; ++i) expect_good(live);
 }
 
@@ -105,7 +105,7 @@ TEST_F(CachePreempt, WhatWasDroppedIsFoundAgainWhereItIsCached) {
   EXPECT_EQ(stats().soft_pinned_pages, 2U);
   EXPECT_EQ(stats().pinned_pages, 0U);
   EXPECT_EQ(view(live).computed_tokens, 0U);
-  const Admission again = cache_->resume(live.sequence).value();
+  const Admission again = resume(live.sequence).value();
   EXPECT_EQ(again.matched_tokens, 8U);
   EXPECT_EQ(view(live).pending_tokens, 3U);
   run(live);
@@ -115,8 +115,8 @@ TEST_F(CachePreempt, WhatWasDroppedIsFoundAgainWhereItIsCached) {
 TEST_F(CachePreempt, EndedWhileSavedASequenceLeavesNothing) {
   Live live = computed(token_range(0, 11));
   Live fork = forked(live, 10);
-  ASSERT_TRUE(cache_->preempt(live.sequence, Preempt::Save));
-  ASSERT_TRUE(cache_->preempt(fork.sequence, Preempt::Save));
+  ASSERT_TRUE(save(live.sequence));
+  ASSERT_TRUE(save(fork.sequence));
   end(live);
   expect_invariants();
   end(fork);
@@ -127,27 +127,27 @@ TEST_F(CachePreempt, EndedWhileSavedASequenceLeavesNothing) {
 TEST_F(CachePreempt, ResumingWaitsForPages) {
   open(algebra_config(6));
   Live live = computed(token_range(0, 12), {.publish = Publish::None});
-  ASSERT_TRUE(cache_->preempt(live.sequence, Preempt::Save));
+  ASSERT_TRUE(save(live.sequence));
   Live other = computed(token_range(40, 16), {.publish = Publish::None});
-  expect_error(cache_->resume(live.sequence), ErrorCode::Unavailable,
+  expect_error(resume(live.sequence), ErrorCode::Unavailable,
                "has 3 saved pages to bring back; 2 device pages are free");
   end(other);
-  ASSERT_TRUE(cache_->resume(live.sequence));
+  ASSERT_TRUE(resume(live.sequence));
   expect_good(live);
 }
 
 TEST_F(CachePreempt, OneThatWasSavedHasNothingMoreToAsk) {
   Live live = computed(token_range(0, 6));
-  ASSERT_TRUE(cache_->preempt(live.sequence, Preempt::Save));
-  ASSERT_TRUE(cache_->resume(live.sequence));
+  ASSERT_TRUE(save(live.sequence));
+  ASSERT_TRUE(resume(live.sequence));
   EXPECT_EQ(view(live).pending_tokens, 0U);
 }
 
 TEST_F(CachePreempt, OneThatPublishesNothingFindsItsPrefixInTheTreeAgain) {
   EXPECT_EQ(run_request(token_range(0, 8)), 0U);
   Live live = computed(token_range(0, 12), {.publish = Publish::None});
-  ASSERT_TRUE(cache_->preempt(live.sequence, Preempt::Save));
-  ASSERT_TRUE(cache_->resume(live.sequence));
+  ASSERT_TRUE(save(live.sequence));
+  ASSERT_TRUE(resume(live.sequence));
   EXPECT_EQ(stats().sealed_pages, 2U);
   EXPECT_EQ(stats().private_pages, 1U);
   append(live, {90});

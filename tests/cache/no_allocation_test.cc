@@ -136,15 +136,16 @@ TEST(NoAllocation, AMillionRequestCyclesOnAFullPoolAllocateNothing) {
 class AlgebraCycles {
  public:
   explicit AlgebraCycles(PageTables page_tables, std::uint32_t cascade_levels_max)
-      : cache_(std::move(Cache::open({.layout = ModelLayout::opaque(4).value(),
-                                      .page = {.page_tokens = 8},
-                                      .device = {.page_count = 300},
-                                      .sequence_count_max = 8,
-                                      .context_tokens_max = 512,
-                                      .saved_page_count = 100,
-                                      .plan = {.page_tables = page_tables,
-                                               .cascade_levels_max = cascade_levels_max,
-                                               .layer_windows = layer_windows_with(page_tables)}}))
+      : cache_(std::move(Cache::open(
+                             {.layout = ModelLayout::opaque(4).value(),
+                              .page = {.page_tokens = 8},
+                              .device = {.page_count = 300},
+                              .host = {.page_count = 100, .write_policy = WritePolicy::Selective, .write_hits_min = 3},
+                              .sequence_count_max = 8,
+                              .context_tokens_max = 512,
+                              .plan = {.page_tables = page_tables,
+                                       .cascade_levels_max = cascade_levels_max,
+                                       .layer_windows = layer_windows_with(page_tables)}}))
                    .value()),
         space_(cache_->key_space({.model = "m"}).value()) {}
 
@@ -157,11 +158,17 @@ class AlgebraCycles {
   [[nodiscard]] const Cache& cache() const { return *cache_; }
 
  private:
+  bool drain() {
+    while (cache_->stats()->transfers_in_flight > 0) {
+      if (!cache_->apply(*cache_->poll(), 0)) return false;
+    }
+    return true;
+  }
   bool cycle(std::uint64_t draw) {
     const std::span<const TokenId> prompt = prompts_.next();
     Result<Sequence> first = cache_->begin(space_, {.tokens = prompt});
     Result<Sequence> twin = cache_->begin(space_, {.tokens = prompt});
-    if (!first || !twin || !cache_->admit(*first) || !cache_->admit(*twin)) return false;
+    if (!first || !twin || !drain() || !cache_->admit(*first) || !cache_->admit(*twin) || !drain()) return false;
     if (draw % 3 == 0 && !cache_->set_window(*twin, {.window_tokens = 24, .sink_tokens = 3})) return false;
     if (!step(*first, *twin)) return false;
 
@@ -171,7 +178,7 @@ class AlgebraCycles {
     if (!two_in_flight(*child) || !drafts(*first) || !tree(*child, draw)) return false;
     if (draw % 5 == 0) {
       const Preempt how = draw % 2 == 0 ? Preempt::Drop : Preempt::Save;
-      if (!cache_->preempt(*first, how) || !cache_->resume(*first)) return false;
+      if (!cache_->preempt(*first, how) || !drain() || !cache_->resume(*first) || !drain()) return false;
     }
     const std::uint32_t token_count = cache_->view(*child)->token_count;
     if (!cache_->rewind(*child, static_cast<std::uint32_t>((draw >> 16U) % std::min(token_count, 20U)))) return false;

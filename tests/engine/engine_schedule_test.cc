@@ -39,7 +39,8 @@ struct CacheShape {
   bool keys_rotated = false;
   std::uint32_t page_tokens = 4;
   std::uint32_t page_count = 200;
-  std::uint32_t saved_page_count = 0;
+  std::uint32_t host_page_count = 0;
+  WritePolicy write_policy = WritePolicy::WriteBack;
   PageTables page_tables = PageTables::Rows;
   std::uint32_t cascade_levels_max = 1;
   std::uint32_t layer_window = 0;  // of every second layer; 0: none
@@ -53,11 +54,11 @@ class EngineSchedule : public ::testing::Test {
         .layout = ModelLayout::create("tiny", {tiny_engine::cache_group(weights_.shape, shape.keys_rotated)}).value(),
         .page = {.page_tokens = shape.page_tokens},
         .device = {.page_count = shape.page_count},
+        .host = {.page_count = shape.host_page_count, .write_policy = shape.write_policy},
         .sequence_count_max = 24,
         .context_tokens_max = 120,
         .step_tokens_max = 256,
         .tree_tokens_max = 32,
-        .saved_page_count = shape.saved_page_count,
         .plan = {.page_tables = shape.page_tables, .cascade_levels_max = shape.cascade_levels_max}};
     if (shape.layer_window > 0) config.plan.layer_windows = {shape.layer_window};
     cache_ = Cache::open(std::move(config)).value();
@@ -272,7 +273,7 @@ TEST_F(EngineSchedule, SpeculationAndPlainRequestsShareSteps) {
 TEST_F(EngineSchedule, PreemptedSequencesGoOnWithTheSameTokens) {
   for (const Preempt preempt : {Preempt::Drop, Preempt::Save}) {
     for (const std::uint32_t steps_in_flight : {1U, 2U}) {
-      open({.page_tokens = 4, .page_count = 32, .saved_page_count = 60});
+      open({.page_tokens = 4, .page_count = 32, .host_page_count = 60});
       std::vector<Request> requests(6);
       for (std::uint64_t i = 0; i < 6; ++i) {
         requests[i] = {.prompt = seeded_text(i, 18), .new_tokens_max = 24, .temperature = 0.7, .seed = i};

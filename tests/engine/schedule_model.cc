@@ -56,7 +56,7 @@ ScheduleSetup draw_setup(Random& random) {
   setup.steps_in_flight_max = 1 + random.below(3);
   setup.tree_tokens_max = pick(random, std::array{4U, 10U, 20U});
   setup.window_rewind_tokens = pick(random, std::array{0U, 0U, 3U, 9U});
-  setup.saved_page_count = pick(random, std::array{0U, largest / 2, 2 * largest});
+  setup.host_page_count = pick(random, std::array{0U, largest / 2, 2 * largest});
   setup.page_tables = pick(random, std::array{PageTables::Rows, PageTables::Csr, PageTables::Block});
   setup.cascade_levels_max = setup.page_tables == PageTables::Block ? 1 : 1 + random.below(5);
   setup.byte_layout = pick(random, std::array{ByteLayout::PageFirst, ByteLayout::LayerFirst});
@@ -82,7 +82,7 @@ std::string to_string(const ScheduleSetup& setup) {
           number("context ", setup.context_tokens_max) + number("sequences ", setup.sequence_count_max) +
           number("step tokens ", setup.step_tokens_max) + number("in flight ", setup.steps_in_flight_max) +
           number("tree ", setup.tree_tokens_max) + number("slack ", setup.window_rewind_tokens) +
-          number("saved ", setup.saved_page_count) + number("levels ", setup.cascade_levels_max) +
+          number("saved ", setup.host_page_count) + number("levels ", setup.cascade_levels_max) +
           number("layer window ", setup.layer_window);
   text += setup.page_tables == PageTables::Rows ? ", rows" : setup.page_tables == PageTables::Csr ? ", csr" : ", block";
   return text + ", " + setup.policy + (setup.whole_runs ? ", whole runs" : "") + (setup.dedup ? "" : ", no dedup");
@@ -94,6 +94,9 @@ ScheduleModel::ScheduleModel(const ScheduleSetup& setup, ScheduleCounts& counts)
   CacheConfig config{.layout = ModelLayout::create("tiny", {group}).value(),
                      .page = {.page_tokens = setup.page_tokens, .head_order = setup.head_order},
                      .device = {.page_count = setup.page_count, .byte_layout = setup.byte_layout},
+                     .host = {.page_count = setup.host_page_count,
+                              .write_policy = WritePolicy::Selective,
+                              .write_hits_min = UINT32_MAX},
                      .sequence_count_max = setup.sequence_count_max,
                      .context_tokens_max = setup.context_tokens_max,
                      .step_tokens_max = setup.step_tokens_max,
@@ -101,7 +104,6 @@ ScheduleModel::ScheduleModel(const ScheduleSetup& setup, ScheduleCounts& counts)
                      .steps_in_flight_max = setup.steps_in_flight_max,
                      .tree_tokens_max = setup.tree_tokens_max,
                      .window_rewind_tokens = setup.window_rewind_tokens,
-                     .saved_page_count = setup.saved_page_count,
                      .plan = {.page_tables = setup.page_tables, .cascade_levels_max = setup.cascade_levels_max},
                      .partial_reuse_min_tokens = 1,
                      .policy = setup.policy,
@@ -114,7 +116,6 @@ ScheduleModel::ScheduleModel(const ScheduleSetup& setup, ScheduleCounts& counts)
     // Not zeros: pages that were never written must not look harmless.
     std::fill(memory_.begin() + static_cast<std::ptrdiff_t>(page.page_bytes()), memory_.end(), std::byte{0x41});
     config.device.memory = DeviceMemory::Adopted;
-    config.saved_page_count = 0;
     config.device.adopted_memory = memory_.data();
   }
   cache_ = Cache::open(std::move(config)).value();
@@ -369,11 +370,17 @@ std::string ScheduleModel::commit_tree(Random& random) {
   return "";
 }
 
+// What is saved or brought back has arrived before anything else happens.
+void ScheduleModel::drain() {
+  while (cache_->stats()->transfers_in_flight > 0) (void)cache_->apply(*cache_->poll(), 0);
+}
+
 std::string ScheduleModel::preempt(Random& random) {
   Live* live = draw_resting(random);
   if (live == nullptr) return "";
   const bool saves = draw_chance(random, 50);
   const Status status = cache_->preempt(live->handle, saves ? Preempt::Save : Preempt::Drop);
+  drain();
   if (!status) {
     // Computed again, tokens from before the window was set would come out differently.
     if (!saves && live->window.window_tokens == 0) return "preempt: " + status.error().message;
@@ -397,6 +404,7 @@ std::string ScheduleModel::resume(Random& random) {
   if (preempted.empty()) return "";
   Live& live = *preempted[random.below(static_cast<std::uint32_t>(preempted.size()))];
   const Result<Admission> admission = cache_->resume(live.handle);
+  drain();
   if (!admission) {
     if (!live.is_saved || admission.error().code != ErrorCode::Unavailable)
       return "resume: " + admission.error().message;

@@ -39,7 +39,7 @@ struct ScheduleSetup {
   std::uint32_t steps_in_flight_max = 2;
   std::uint32_t tree_tokens_max = 16;
   std::uint32_t window_rewind_tokens = 0;
-  std::uint32_t saved_page_count = 0;
+  std::uint32_t host_page_count = 0;
   std::uint32_t cascade_levels_max = 1;
   PageTables page_tables = PageTables::Rows;
   std::uint32_t layer_window = 0;  ///< of every second layer; 0: none
@@ -136,6 +136,7 @@ class ScheduleModel {
   std::string commit_tree(Random& random);
   std::string preempt(Random& random);
   std::string resume(Random& random);
+  void drain();
   std::string end(Random& random);
   std::string reclaim(Random& random);
   // Transfers.

@@ -17,7 +17,7 @@ SequenceModel::SequenceModel(const ModelConfig& config)
   settings.step_tokens_max = kStepTokensMax;
   settings.steps_in_flight_max = config.steps_in_flight_max;
   settings.tree_tokens_max = kTreeTokensMax;
-  settings.saved_page_count = kSavedPageCount;
+  settings.host = host_for_saving(kSavedPageCount);
   settings.window_rewind_tokens = config.window_rewind_tokens;
   settings.partial_reuse_min_tokens = config.copies_partial_hits ? 1 : config.page_tokens;
   settings.dedup = config.dedup;
@@ -164,6 +164,7 @@ std::string SequenceModel::preempt(Random& random) {
   if (!sequence->use_cache && config_.page_count < kManyPages) return "";
   const bool fits = SequenceTwin::pages_to_save(*sequence) + saved_pages() <= kSavedPageCount;
   const bool is_done = cache_->preempt(sequence->handle, Preempt::Save).has_value();
+  drain(*cache_);
   if (is_done != fits) return "preempt is wrong about saved pages";
   if (is_done) twin_.save(*sequence);
   return "";
@@ -175,12 +176,14 @@ std::string SequenceModel::resume(Random& random) {
   if (sequence == nullptr) return "";
   const Stats before = cache_->stats().value();
   const Result<Admission> admission = cache_->resume(sequence->handle);
+  drain(*cache_);
   if (sequence->state == State::Dropped) return admitted(*sequence, admission);
   const auto [cached, needed] = twin_.restorable(*sequence);
   const std::uint32_t available = available_pages(before);
   if (!admission) return needed + cached > available ? "" : admission.error().message;
   if (needed > available) return "saved pages came back without room";
-  if (admission->matched_tokens != sequence->computed) return "another number of tokens came back";
+  if (admission->matched_tokens + admission->loading_tokens != sequence->computed)
+    return "another number of tokens came back";
   twin_.restore(*sequence, cache_->view(sequence->handle)->pages);
   return "";
 }
