@@ -103,14 +103,17 @@ ChecksumPart copy_summed_portable(const CopyPart& part) {
                         });
 }
 
-constexpr CheckedCopier kPortable{.copy_summed = copy_summed_portable, .copy = copy_portable, .sum = sum_portable};
+constexpr CheckedCopier kPortable{
+    .copy_summed = copy_summed_portable, .copy = copy_portable, .sum = sum_portable, .settle = [] {}};
 
 #if defined(__x86_64__)
 
 constexpr std::uint64_t kVector = 32;
-// Shorter copies find their target in a cache more often than not.
-constexpr std::uint64_t kStreamedBytes = 16'384;
-// How far ahead of the copy the source is asked for.
+// From here on stores around the caches pay: a target that is not fetched only to be overwritten makes whole pages 1.2
+// times (64 KiB) to 1.6 times (4 MiB) as fast as memcpy, on memory that is in no cache (Zen 4).
+constexpr std::uint64_t kStreamedBytes = 2048;
+// How far ahead of the copy the source is asked for, into the next part at the end of one: parts of 2 KiB that lie
+// apart go at 1.3 times memcpy's speed instead of 0.9. Twice as far brings nothing.
 constexpr std::uint64_t kAheadBytes = 1024;
 
 enum class To : std::uint8_t { Nowhere, Cache, Memory };
@@ -142,29 +145,55 @@ QUIRE_AVX2 inline __m256i load(const void* source) {
   return _mm256_loadu_si256(static_cast<const __m256i*>(source));
 }
 
+// The bytes that a block of the part should be asking for.
+inline const std::byte* ahead_of(const CopyPart& part, std::uint64_t at) {
+  const std::uint64_t ahead = at + kAheadBytes;
+  if (ahead < part.bytes || part.next_source == nullptr) return part.source + std::min(ahead, part.bytes);
+  return part.next_source + (ahead - part.bytes);
+}
+
+QUIRE_AVX2 void stream_avx2(const CopyPart& part) {
+  std::uint64_t at = 0;
+  while (at + kBlockBytes <= part.bytes) {
+    const std::byte* ahead = ahead_of(part, at);
+    for (const std::uint64_t end = at + kBlockBytes; at < end; at += 4 * kVector, ahead += 4 * kVector) {
+      __builtin_prefetch(ahead, 0, 3);
+      __builtin_prefetch(ahead + (2 * kVector), 0, 3);
+      const __m256i a = load(part.source + at);
+      const __m256i b = load(part.source + at + kVector);
+      const __m256i c = load(part.source + at + (2 * kVector));
+      const __m256i d = load(part.source + at + (3 * kVector));
+      store<To::Memory>(part.target + at, a);
+      store<To::Memory>(part.target + at + kVector, b);
+      store<To::Memory>(part.target + at + (2 * kVector), c);
+      store<To::Memory>(part.target + at + (3 * kVector), d);
+    }
+  }
+  if (at < part.bytes) std::memcpy(part.target + at, part.source + at, part.bytes - at);
+}
+
+// The share of one block, which begins at `offset` of it. Meanwhile asks for as many bytes from `ahead` on.
 template <To kTo>
-QUIRE_AVX2 inline std::uint64_t in_block_avx2(const std::byte* source, std::byte* target, std::uint64_t bytes,
-                                              std::uint64_t offset) {
+QUIRE_AVX2 inline std::uint64_t in_block_avx2(const CopyPart& part, std::uint64_t bytes, std::uint64_t offset,
+                                              const std::byte* ahead) {
   Sums a{_mm256_setzero_si256(), _mm256_setzero_si256()};
   Sums b = a;
   std::uint64_t at = std::min(bytes, (kWordBytes - (offset % kWordBytes)) % kWordBytes);
-  std::uint64_t rest = at == 0 ? 0 : sum_in_block(source, at, offset);
-  if (kTo != To::Nowhere && at != 0) std::memcpy(target, source, at);
-  const std::uint32_t* const keys = kWordKeys.of.data() + ((offset + at) / kWordBytes);
-  const std::uint64_t first = at;
-  for (; at + (2 * kVector) <= bytes; at += 2 * kVector) {
-    __builtin_prefetch(source + at + kAheadBytes, 0, 3);
-    const __m256i x = load(source + at);
-    const __m256i y = load(source + at + kVector);
-    store<kTo>(target + at, x);
-    store<kTo>(target + at + kVector, y);
-    const std::uint32_t* const key = keys + ((at - first) / kWordBytes);
+  std::uint64_t rest = at == 0 ? 0 : sum_in_block(part.source, at, offset);
+  if (kTo != To::Nowhere && at != 0) std::memcpy(part.target, part.source, at);
+  const std::uint32_t* key = kWordKeys.of.data() + ((offset + at) / kWordBytes);
+  for (; at + (2 * kVector) <= bytes; at += 2 * kVector, key += 2 * kVector / kWordBytes) {
+    __builtin_prefetch(ahead + at, 0, 3);
+    const __m256i x = load(part.source + at);
+    const __m256i y = load(part.source + at + kVector);
+    store<kTo>(part.target + at, x);
+    store<kTo>(part.target + at + kVector, y);
     add_vector(a, x, load(key));
     add_vector(b, y, load(key + (kVector / kWordBytes)));
   }
   if (at < bytes) {
-    rest += sum_in_block(source + at, bytes - at, offset + at);
-    if constexpr (kTo != To::Nowhere) std::memcpy(target + at, source + at, bytes - at);
+    rest += sum_in_block(part.source + at, bytes - at, offset + at);
+    if constexpr (kTo != To::Nowhere) std::memcpy(part.target + at, part.source + at, bytes - at);
   }
   return total(a, b) + rest;
 }
@@ -172,13 +201,12 @@ QUIRE_AVX2 inline std::uint64_t in_block_avx2(const std::byte* source, std::byte
 template <To kTo>
 QUIRE_AVX2 ChecksumPart pass_avx2(const CopyPart& part) {
   ChecksumPart sum;
-  std::uint64_t at = 0;
-  while (at < part.bytes) {
+  for (std::uint64_t at = 0; at < part.bytes;) {
     const std::uint64_t offset = (part.offset + at) % kBlockBytes;
     const std::uint64_t bytes = std::min(part.bytes - at, kBlockBytes - offset);
-    std::byte* const target = kTo == To::Nowhere ? nullptr : part.target + at;
+    const CopyPart share{.target = kTo == To::Nowhere ? nullptr : part.target + at, .source = part.source + at};
     sum.sum +=
-        block_key((part.offset + at) / kBlockBytes) * in_block_avx2<kTo>(part.source + at, target, bytes, offset);
+        block_key((part.offset + at) / kBlockBytes) * in_block_avx2<kTo>(share, bytes, offset, ahead_of(part, at));
     at += bytes;
   }
   return sum;
@@ -196,13 +224,19 @@ bool can_stream(const CopyPart& part) {
 }
 
 ChecksumPart copy_summed_avx2(const CopyPart& part) {
-  if (!can_stream(part)) return pass_avx2<To::Cache>(part);
-  const ChecksumPart sum = pass_avx2<To::Memory>(part);
-  _mm_sfence();  // What went around the caches is ordered by nothing else.
-  return sum;
+  return can_stream(part) ? pass_avx2<To::Memory>(part) : pass_avx2<To::Cache>(part);
 }
 
-constexpr CheckedCopier kAvx2{.copy_summed = copy_summed_avx2, .copy = copy_portable, .sum = sum_avx2};
+void copy_avx2(const CopyPart& part) {
+  if (can_stream(part)) {
+    stream_avx2(part);
+  } else {
+    copy_portable(part);
+  }
+}
+
+constexpr CheckedCopier kAvx2{
+    .copy_summed = copy_summed_avx2, .copy = copy_avx2, .sum = sum_avx2, .settle = [] { _mm_sfence(); }};
 
 #endif
 

@@ -50,6 +50,8 @@ struct CopyPart {
   std::uint64_t bytes = 0;
   std::uint64_t offset = 0;  ///< of the part in its record
   NextUse next_use = NextUse::Soon;
+  /// Where the next part will be read: asked for meanwhile. Nothing there is needed for anything else.
+  const std::byte* next_source = nullptr;
 };
 
 /// Fast from a few hundred bytes on; 64-byte multiples, in offset and length, are the fastest.
@@ -60,6 +62,9 @@ struct CheckedCopier {
   void (*copy)(const CopyPart& part);
   /// Sums the source; there is no target.
   ChecksumPart (*sum)(const CopyPart& part);
+  /// To be called behind the last of some copies, before anybody is told of them: what went around the caches is
+  /// ordered by nothing else.
+  void (*settle)();
 };
 
 /// The one that uses these instructions, which must be available.

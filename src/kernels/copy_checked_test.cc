@@ -164,7 +164,7 @@ TEST_P(CopyChecked, PiecesThatChangePlacesAreSeen) {
       const std::size_t a = random.below(static_cast<std::uint32_t>(kBytes / piece)) * piece;
       const std::size_t b = random.below(static_cast<std::uint32_t>(kBytes / piece)) * piece;
       if (std::memcmp(record.data() + a, record.data() + b, piece) == 0) continue;
-      const auto swap = [&] { std::swap_ranges(record.begin() + a, record.begin() + a + piece, record.begin() + b); };
+      const auto swap = [&] { std::swap_ranges(record.data() + a, record.data() + a + piece, record.data() + b); };
       swap();
       ASSERT_NE(checksum(*copier_, record), good) << "pieces of " << piece << " bytes at " << a << " and " << b;
       swap();

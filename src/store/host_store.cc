@@ -163,22 +163,26 @@ void HostStore::copy(const PagePiece& piece, Access access, ChecksumPart& sum) c
   const bool is_one_part = geometry.byte_layout() == ByteLayout::PageFirst;
   const std::uint32_t part_count = is_one_part ? 1 : piece.layers.count;
   const std::uint64_t part_bytes = config_.layer_bytes * (piece.layers.count / part_count);
+  // Nobody looks at a host page soon. Of a device page the engine is waiting for.
+  const bool is_write = access == Access::Write;
   for (std::uint32_t i = 0; i < part_count; ++i) {
     const std::uint64_t layer = piece.layers.first + i;
     std::byte* const host_part = on_host + (layer * config_.layer_bytes);
     std::byte* const device_part = on_device + (layer * geometry.strides().layer);
-    const bool is_write = access == Access::Write;
+    const std::uint64_t to_next = i + 1 < part_count ? is_write ? geometry.strides().layer : config_.layer_bytes : 0;
     const CopyPart part{.target = is_write ? host_part : device_part,
                         .source = is_write ? device_part : host_part,
                         .bytes = part_bytes,
                         .offset = layer * config_.layer_bytes,
-                        .next_use = is_write ? NextUse::Later : NextUse::Soon};
+                        .next_use = is_write ? NextUse::Later : NextUse::Soon,
+                        .next_source = to_next == 0 ? nullptr : (is_write ? device_part : host_part) + to_next};
     if (config_.checksums) {
       sum.add(copier.copy_summed(part));
     } else {
       copier.copy(part);
     }
   }
+  copier.settle();
 }
 
 }  // namespace quire
