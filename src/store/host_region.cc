@@ -10,6 +10,7 @@
 #include <cerrno>
 #include <cstdio>
 #include <memory>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <utility>
@@ -120,9 +121,9 @@ bool HostRegion::try_map_reserved_huge_pages() {
 }
 
 Status HostRegion::map_plain() {
-  const auto padded = checked_add(bytes_, kHugePageBytes);
+  const std::optional<std::uint64_t> padded = checked_add(bytes_, kHugePageBytes);
   void* const mapped = padded ? calls_->map(*padded, MAP_NORESERVE) : MAP_FAILED;
-  if (mapped == MAP_FAILED) {
+  if (!padded || mapped == MAP_FAILED) {
     const int why = padded ? errno : ENOMEM;
     return fail(errno_code(why), "reserving " + std::to_string(bytes_) +
                                      " bytes of address space for host pages: " + errno_text(why) +
@@ -167,14 +168,16 @@ void HostRegion::refused(const char* what, const char* why) {
 }
 
 Status HostRegion::forget() {
+  // Of huge pages that are set apart the system gives back whole ones only, and data_ is where they begin.
+  const std::size_t bytes = status_.has_reserved_huge_pages ? mapped_bytes_ : bytes_;
   if (status_.is_locked) {
     // Keeps the lock: what is written from now on is locked then.
-    if (calls_->advise(data_, bytes_, kDontNeedLocked) == 0) return {};
-    (void)calls_->unlock(data_, bytes_);
+    if (calls_->advise(data_, bytes, kDontNeedLocked) == 0) return {};
+    (void)calls_->unlock(data_, bytes);
     status_.is_locked = false;
     refused("locked memory", "the system could only give it back unlocked");
   }
-  if (calls_->advise(data_, bytes_, MADV_DONTNEED) != 0) {
+  if (calls_->advise(data_, bytes, MADV_DONTNEED) != 0) {
     return fail(errno_code(errno), "giving the memory of the host pages back: madvise says: " + errno_text(errno));
   }
   return {};
