@@ -10,9 +10,12 @@
 //
 // Host pages are page-first records in one region. Each has a generation, a name tag and a checksum, which are written
 // with the bytes and verified when they are loaded: a page that is not what the plan says is reported, never delivered
-// as good.
+// as good. A load that is submitted after a store of the same host page has been reported, by poll() or by wait(), sees
+// what was stored; between two transfers that are on their way at the same time there is no order, and none may write a
+// page that the other one uses. Where plans break this, host pages answer with a fault; device pages are not guarded.
 //
-// thread-safe. Destroying it cancels what is queued, waits for the pages being copied, and reports nothing more.
+// thread-safe. Destroying it cancels what is queued, waits for the pages being copied, and reports nothing more; those
+// who are in wait() are told Cancelled first. Nothing is allocated after open(), except for errors.
 #pragma once
 
 #include <cstddef>
@@ -78,12 +81,13 @@ class Mover {
   [[nodiscard]] std::span<Completion> poll(std::span<Completion> out);
   /// Becomes readable when there is something to poll(); an eventfd, read by poll().
   [[nodiscard]] int event_fd() const;
-  /// Waits until band `band` of a transfer is on the device, at most timeout_ns. Its checksums are only known at the
-  /// end of its last band. A transfer that is over answers from a short memory; one that is unknown is an error, and so
-  /// is a band that it does not have.
+  /// Waits until band `band` of a transfer is on the device, at most timeout_ns; 0 asks and does not wait. Its
+  /// checksums are only known at the end of its last band; that it failed is told for every band, from then on. A
+  /// transfer that is over answers from a short memory, which holds those that were not polled, and some more; one that
+  /// is unknown or forgotten is an error, and so is a band that it does not have.
   [[nodiscard]] Result<TransferOutcome> wait(TransferId id, std::uint32_t band, TimeNs timeout_ns);
 
-  /// Finishes what is being copied and starts nothing more until resume(). Blocks for as long.
+  /// Finishes the transfers that run and starts no more until resume(). Blocks for as long. Queues still take plans.
   void pause();
   void resume();
 

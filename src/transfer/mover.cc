@@ -11,9 +11,13 @@
 
 #include <algorithm>
 #include <array>
+#include <atomic>
 #include <cerrno>
 #include <chrono>
 #include <csignal>
+#include <memory>
+#include <optional>
+#include <span>
 #include <string>
 #include <string_view>
 #include <system_error>
@@ -34,9 +38,11 @@ namespace {
 
 using Clock = std::chrono::steady_clock;
 
-constexpr std::uint32_t kThreadsMax = 64;            // of one direction
-constexpr std::uint32_t kQueueDepthMax = 1U << 20U;  // more plans than anybody could mean
+constexpr std::uint32_t kThreadsMax = 64;  // of one direction
+constexpr std::uint32_t kQueueDepthMax = 1U << 16U;
 constexpr std::uint32_t kTransferPagesMax = 1U << 20U;
+// Whoever waits may be kept from it for some milliseconds, however short the queues are.
+constexpr std::uint32_t kRememberedMin = 1024;
 
 tl::unexpected<Error> invalid(std::string message) {
   return fail(ErrorCode::InvalidArgument, std::move(message));
@@ -117,8 +123,11 @@ struct Mover::Impl {
     DevicePages device;
   };
 
-  Impl(const MoverConfig& the_config, MoverHooks the_hooks)
-      : config(the_config), hooks(std::move(the_hooks)), geometry(*the_config.device_geometry) {
+  Impl(const MoverConfig& the_config, MoverHooks the_hooks, TransferTable the_table)
+      : config(the_config),
+        hooks(std::move(the_hooks)),
+        geometry(*the_config.device_geometry),
+        table(std::move(the_table)) {
     config.device_geometry = nullptr;  // The caller's; ours is the copy.
   }
   ~Impl() {
@@ -131,7 +140,7 @@ struct Mover::Impl {
   [[nodiscard]] Status start();
   void stop();
 
-  void work(TransferKind kind);
+  void work(TransferKind kind, std::span<ChecksumPart> sums);
   [[nodiscard]] Completion run(const Work& work, std::span<ChecksumPart> sums);
   [[nodiscard]] std::uint32_t run_band(const Work& work, std::uint32_t band, std::span<ChecksumPart> pages,
                                        Completion& completion);
@@ -149,13 +158,14 @@ struct Mover::Impl {
   MoverHooks hooks;
   std::unique_ptr<HostStore> store;
   int event_fd = -1;
+  LazyArray<ChecksumPart> worker_sums;  // transfer_pages_max of each worker
   std::vector<std::thread> workers;
 
   // Changed under the mutex while nothing runs; read by workers without it.
   PoolGeometry geometry;
 
   Mutex mutex;  // guards what follows
-  std::optional<TransferTable> table QUIRE_GUARDED_BY(mutex);
+  TransferTable table QUIRE_GUARDED_BY(mutex);
   SeenPages seen_on_device QUIRE_GUARDED_BY(mutex);
   SeenPages seen_on_host QUIRE_GUARDED_BY(mutex);
   bool is_paused QUIRE_GUARDED_BY(mutex) = false;
@@ -172,28 +182,24 @@ Status Mover::Impl::prepare() {
                                            .checksums = config.checksums,
                                            .region = config.host_region},
                                           *hooks.calls));
-  QUIRE_TRY_ASSIGN(TransferTable made,
-                   TransferTable::create({.queue_depth_max = config.queue_depth_max,
-                                          .transfer_pages_max = config.transfer_pages_max,
-                                          .worker_count = config.load_thread_count + config.store_thread_count,
-                                          .rank = config.rank}));
+  const std::size_t worker_count = config.load_thread_count + config.store_thread_count;
+  QUIRE_TRY_ASSIGN(worker_sums, LazyArray<ChecksumPart>::create(worker_count * config.transfer_pages_max));
   event_fd = ::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
   if (event_fd < 0) return fail(errno_code(errno), "making the mover's eventfd: " + errno_text(errno));
   const MutexLock lock(mutex);
-  table.emplace(std::move(made));
   QUIRE_TRY(seen_on_device.reserve(geometry.page_count()));
   return seen_on_host.reserve(config.host_page_count + 1);
 }
 
 Status Mover::Impl::start() {
   const BlockedSignals blocked;
-  workers.reserve(config.load_thread_count + config.store_thread_count);
+  const std::size_t worker_count = config.load_thread_count + config.store_thread_count;
+  workers.reserve(worker_count);
   try {
-    for (std::uint32_t i = 0; i < config.load_thread_count; ++i) {
-      workers.emplace_back([this] { work(TransferKind::Load); });
-    }
-    for (std::uint32_t i = 0; i < config.store_thread_count; ++i) {
-      workers.emplace_back([this] { work(TransferKind::Store); });
+    for (std::size_t i = 0; i < worker_count; ++i) {
+      const TransferKind kind = i < config.load_thread_count ? TransferKind::Load : TransferKind::Store;
+      const std::span sums(worker_sums.data() + (i * config.transfer_pages_max), config.transfer_pages_max);
+      workers.emplace_back([this, kind, sums] { work(kind, sums); });
     }
   } catch (const std::system_error& error) {
     return fail(errno_code(error.code().value()), "starting a thread of the mover: " + error.code().message());
@@ -205,7 +211,7 @@ void Mover::Impl::stop() {
   {
     MutexLock lock(mutex);
     is_stopping = true;
-    for (TransferTable::Record& record : table->records()) record.must_stop.store(true, std::memory_order_relaxed);
+    for (TransferTable::Record& record : table.records()) record.must_stop.store(true, std::memory_order_relaxed);
     for (Condition& condition : has_work) condition.notify_all();
     has_news.notify_all();
     while (blocked_count != 0) has_news.wait(mutex);
@@ -213,31 +219,30 @@ void Mover::Impl::stop() {
   for (std::thread& worker : workers) worker.join();
 }
 
-void Mover::Impl::work(TransferKind kind) {
+void Mover::Impl::work(TransferKind kind, std::span<ChecksumPart> sums) {
   pthread_setname_np(pthread_self(), kind == TransferKind::Load ? "quire-load" : "quire-store");
-  std::vector<ChecksumPart> sums(config.transfer_pages_max);
   MutexLock lock(mutex);
   while (true) {
     std::optional<std::uint32_t> index;
     while (!is_stopping) {
-      if (!is_paused) index = table->take(kind);
+      if (!is_paused) index = table.take(kind);
       if (index) break;
       has_work[static_cast<std::size_t>(kind)].wait(mutex);
     }
     if (!index) return;
-    const TransferTable::Record& record = table->record(*index);
+    const TransferTable::Record& record = table.record(*index);
     const Work work{.index = *index,
                     .id = record.id,
                     .kind = kind,
                     .band_count = record.band_count,
-                    .pages = table->pages(*index),
+                    .pages = table.pages(*index),
                     .must_stop = &record.must_stop,
                     .device = {.geometry = &geometry, .memory = config.device_memory}};
     lock.unlock();
     const Completion completion = run(work, sums);
     lock.lock();
-    const std::size_t count_before = table->completion_count();
-    table->finish(*index, completion);
+    const std::size_t count_before = table.completion_count();
+    table.finish(*index, completion);
     signal_completion(count_before);
   }
 }
@@ -253,7 +258,8 @@ Completion Mover::Impl::run(const Work& work, std::span<ChecksumPart> sums) {
     if (completion.outcome == TransferOutcome::Cancelled) break;
     if (completion.outcome == TransferOutcome::Ok && band + 1 < work.band_count) mark_band(work, band);
   }
-  completion.busy_ns = std::chrono::duration_cast<std::chrono::nanoseconds>(Clock::now() - start).count();
+  const TimeNs busy_ns = std::chrono::duration_cast<std::chrono::nanoseconds>(Clock::now() - start).count();
+  completion.busy_ns = std::max<TimeNs>(1, busy_ns);  // 0 would mean unknown.
   return completion;
 }
 
@@ -297,13 +303,13 @@ TransferFault Mover::Impl::move_piece(const Work& work, const PieceStart& start,
 
 void Mover::Impl::mark_band(const Work& work, std::uint32_t band) {
   const MutexLock lock(mutex);
-  table->record(work.index).bands_done = band + 1;
+  table.record(work.index).bands_done = band + 1;
   if (blocked_count != 0) has_news.notify_all();
 }
 
 void Mover::Impl::mark_fault(const Work& work) {
   const MutexLock lock(mutex);
-  table->record(work.index).has_fault = true;
+  table.record(work.index).has_fault = true;
   if (blocked_count != 0) has_news.notify_all();
 }
 
@@ -333,8 +339,8 @@ Status Mover::Impl::check_plan(const TransferPlan& plan) {
                    " pages: MoverConfig::transfer_pages_max is " + std::to_string(config.transfer_pages_max));
   }
   QUIRE_TRY(check_pages(plan));
-  const auto index = table->find(plan.id);
-  if (index && table->record(*index).state != TransferTable::State::Finished) {
+  const auto index = table.find(plan.id);
+  if (index && table.record(*index).state != TransferTable::State::Finished) {
     return invalid(text_of(plan.id) + " is queued or running: an id is free again when its transfer is over");
   }
   return {};
@@ -363,15 +369,15 @@ Status Mover::Impl::check_pages(const TransferPlan& plan) {
 }
 
 Status Mover::Impl::check_idle(std::string_view what) {
-  if (table->queued_count() == 0 && table->running_count() == 0) return {};
-  return fail(ErrorCode::Unavailable, std::string(what) + ": " + std::to_string(table->queued_count()) +
-                                          " transfers are queued and " + std::to_string(table->running_count()) +
+  if (table.queued_count() == 0 && table.running_count() == 0) return {};
+  return fail(ErrorCode::Unavailable, std::string(what) + ": " + std::to_string(table.queued_count()) +
+                                          " transfers are queued and " + std::to_string(table.running_count()) +
                                           " run; wait until they are over");
 }
 
 // What is known of a band by now; nothing when it is on its way.
 std::optional<TransferOutcome> Mover::Impl::answer(std::uint32_t index, std::uint32_t band) {
-  const TransferTable::Record& record = table->record(index);
+  const TransferTable::Record& record = table.record(index);
   if (record.state == TransferTable::State::Finished) return record.outcome;
   if (record.has_fault) return TransferOutcome::Failed;
   if (band < record.bands_done) return TransferOutcome::Ok;
@@ -386,7 +392,13 @@ Mover::~Mover() {
 
 Result<std::unique_ptr<Mover>> MoverPeer::open(const MoverConfig& config, MoverHooks hooks) {
   QUIRE_TRY(config.validate());
-  auto impl = std::make_unique<Mover::Impl>(config, std::move(hooks));
+  QUIRE_TRY_ASSIGN(TransferTable table,
+                   TransferTable::create({.queue_depth_max = config.queue_depth_max,
+                                          .transfer_pages_max = config.transfer_pages_max,
+                                          .worker_count = config.load_thread_count + config.store_thread_count,
+                                          .remembered_min = kRememberedMin,
+                                          .rank = config.rank}));
+  auto impl = std::make_unique<Mover::Impl>(config, std::move(hooks), std::move(table));
   QUIRE_TRY(impl->prepare());
   auto mover = std::unique_ptr<Mover>(new Mover(std::move(impl)));
   QUIRE_TRY(mover->impl_->start());  // From here on a failure must join those that have started.
@@ -416,10 +428,10 @@ Result<bool> Mover::try_submit(const TransferPlan& plan) {
   {
     const MutexLock lock(impl.mutex);
     QUIRE_TRY(impl.check_plan(plan));
-    if (!impl.table->has_room_for(plan.kind)) return false;
-    const std::size_t count_before = impl.table->completion_count();
-    (void)impl.table->add(plan);
-    if (impl.table->completion_count() != count_before) {
+    if (!impl.table.has_room_for(plan.kind)) return false;
+    const std::size_t count_before = impl.table.completion_count();
+    (void)impl.table.add(plan);
+    if (impl.table.completion_count() != count_before) {
       impl.signal_completion(count_before);
       return true;
     }
@@ -431,12 +443,12 @@ Result<bool> Mover::try_submit(const TransferPlan& plan) {
 bool Mover::cancel(TransferId id) {
   Impl& impl = *impl_;
   const MutexLock lock(impl.mutex);
-  const auto index = impl.table->find(id);
+  const auto index = impl.table.find(id);
   if (!index) return false;
-  TransferTable::Record& record = impl.table->record(*index);
+  TransferTable::Record& record = impl.table.record(*index);
   if (record.state == TransferTable::State::Queued) {
-    const std::size_t count_before = impl.table->completion_count();
-    impl.table->drop(*index);
+    const std::size_t count_before = impl.table.completion_count();
+    impl.table.drop(*index);
     impl.signal_completion(count_before);
     return true;
   }
@@ -446,8 +458,8 @@ bool Mover::cancel(TransferId id) {
 std::span<Completion> Mover::poll(std::span<Completion> out) {
   Impl& impl = *impl_;
   const MutexLock lock(impl.mutex);
-  const std::span<Completion> polled = impl.table->poll(out);
-  if (!polled.empty() && impl.table->completion_count() == 0) {
+  const std::span<Completion> polled = impl.table.poll(out);
+  if (!polled.empty() && impl.table.completion_count() == 0) {
     std::uint64_t count = 0;
     (void)!::read(impl.event_fd, &count, sizeof(count));  // Somebody else may have read it: then it is at 0 already.
   }
@@ -461,12 +473,12 @@ int Mover::event_fd() const {
 Result<TransferOutcome> Mover::wait(TransferId id, std::uint32_t band, TimeNs timeout_ns) {
   Impl& impl = *impl_;
   const MutexLock lock(impl.mutex);
-  const auto index = impl.table->find(id);
+  const auto index = impl.table.find(id);
   if (!index) {
     return invalid(text_of(id) + " is unknown: it was never submitted, or is forgotten, as all are when " +
-                   std::to_string(impl.table->completion_count_max()) + " others have ended");
+                   std::to_string(impl.table.remembered_count()) + " others have ended");
   }
-  TransferTable::Record& record = impl.table->record(*index);
+  TransferTable::Record& record = impl.table.record(*index);
   if (band >= record.band_count) {
     return invalid(text_of(id) + " has " + std::to_string(record.band_count) + " bands: there is no band " +
                    std::to_string(band));
@@ -493,7 +505,7 @@ void Mover::pause() {
   const MutexLock lock(impl.mutex);
   impl.is_paused = true;
   ++impl.blocked_count;
-  while (impl.table->running_count() != 0) impl.has_news.wait(impl.mutex);
+  while (impl.table.running_count() != 0) impl.has_news.wait(impl.mutex);
   --impl.blocked_count;
   if (impl.is_stopping) impl.has_news.notify_all();
 }

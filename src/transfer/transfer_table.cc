@@ -25,10 +25,12 @@ Result<TransferTable> TransferTable::create(const TransferTableConfig& config) {
   const std::uint32_t slot_count = (2 * config.queue_depth_max) + config.worker_count;
   // Twice as many as can be on their way: a caller that polls now and then does not hold the queues up.
   const std::uint32_t completion_count = 2 * slot_count;
-  const std::uint32_t record_count = slot_count + completion_count;
+  const std::uint32_t remembered_count = std::max(completion_count, config.remembered_min);
+  const std::uint32_t record_count = slot_count + remembered_count;
 
   TransferTable table;
   table.config_ = config;
+  table.remembered_count_ = remembered_count;
   table.records_ = std::vector<Record>(record_count);
   table.completions_.resize(completion_count);
   table.free_slots_.reserve(slot_count);

@@ -30,8 +30,9 @@ namespace quire {
 struct TransferTableConfig {
   std::uint32_t queue_depth_max = 0;  ///< of each direction
   std::uint32_t transfer_pages_max = 0;
-  std::uint32_t worker_count = 0;  ///< that many may run
-  std::uint16_t rank = 0;          ///< for completions that no worker makes
+  std::uint32_t worker_count = 0;    ///< that many may run
+  std::uint32_t remembered_min = 0;  ///< at least so many that have finished
+  std::uint16_t rank = 0;            ///< for completions that no worker makes
 };
 
 class TransferTable {
@@ -76,7 +77,7 @@ class TransferTable {
   /// Of one that is queued or runs.
   [[nodiscard]] std::span<const PageTransfer> pages(std::uint32_t index) const;
   [[nodiscard]] std::size_t completion_count() const { return completion_count_; }
-  [[nodiscard]] std::size_t completion_count_max() const { return completions_.size(); }
+  [[nodiscard]] std::uint32_t remembered_count() const { return remembered_count_; }
   [[nodiscard]] std::uint32_t queued_count() const { return queued_counts_[0] + queued_counts_[1]; }
   [[nodiscard]] std::uint32_t running_count() const { return running_count_; }
 
@@ -91,6 +92,7 @@ class TransferTable {
   [[nodiscard]] std::size_t home_of(TransferId id) const;
 
   TransferTableConfig config_;
+  std::uint32_t remembered_count_ = 0;
   std::vector<Record> records_;
   IndexLists lists_;  // four queues, those that have finished, and free ones
   std::array<std::uint32_t, 2> queued_counts_{};

@@ -120,6 +120,19 @@ TEST(TransferTable, TheLastOnesAreRememberedAndOlderOnesForgotten) {
   EXPECT_FALSE(table.find({.index = kCount - 1, .generation = 2}).has_value());
 }
 
+TEST(TransferTable, MoreAreRememberedOnRequest) {
+  TransferTable table =
+      TransferTable::create({.queue_depth_max = 1, .transfer_pages_max = 4, .worker_count = 1, .remembered_min = 100})
+          .value();
+  EXPECT_EQ(table.remembered_count(), 100U);
+  std::array<Completion, 1> one;
+  for (std::uint32_t i = 0; i < 300; ++i) {
+    table.drop(table.add(plan(i)));
+    ASSERT_EQ(table.poll(one).size(), 1U);
+  }
+  for (std::uint32_t i = 200; i < 300; ++i) EXPECT_TRUE(table.find({.index = i, .generation = 1}).has_value()) << i;
+}
+
 TEST(TransferTable, WhatSomebodyWaitsForIsNotForgotten) {
   TransferTable table = make_table();
   const std::uint32_t waited = table.add(plan(77));

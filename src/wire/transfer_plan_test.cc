@@ -31,6 +31,7 @@ class Bytes {
 
 std::vector<PageTransfer> some_pages(std::uint32_t count) {
   std::vector<PageTransfer> pages;
+  pages.reserve(count);
   for (std::uint32_t i = 0; i < count; ++i) {
     pages.push_back({.device_page = PageId{i + 7},
                      .host_page = PageId{i + 1},

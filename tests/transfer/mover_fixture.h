@@ -111,6 +111,7 @@ class MoverTest : public ::testing::Test {
   static std::vector<PageTransfer> pages(std::uint32_t first_device_page, std::uint32_t count,
                                          std::uint32_t generation = 1) {
     std::vector<PageTransfer> made;
+    made.reserve(count);
     for (std::uint32_t i = 0; i < count; ++i) made.push_back(page(first_device_page + i, i + 1, generation));
     return made;
   }

@@ -144,12 +144,12 @@ TEST_F(MoverInput, WaitingForWhatIsNotThereIsAnError) {
   expect_error(mover_->wait({.index = 1, .generation = 2}, 0, 0), ErrorCode::InvalidArgument,
                "transfer 1.2 is unknown");
   EXPECT_EQ(next_completion().id, id(1));
-  for (std::uint32_t i = 100; i < 200; ++i) {
+  for (std::uint32_t i = 100; i < 2000; ++i) {
     submit(i, TransferKind::Store, {});
     EXPECT_EQ(next_completion().id, id(i));
   }
   expect_error(mover_->wait(id(1), 0, 0), ErrorCode::InvalidArgument,
-               "is forgotten, as all are when 8 others have ended");
+               "is forgotten, as all are when 1024 others have ended");
   EXPECT_FALSE(mover_->cancel(id(1)));
 }
 

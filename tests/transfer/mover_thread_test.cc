@@ -9,7 +9,9 @@
 #include <atomic>
 #include <cstdint>
 #include <memory>
+#include <string>
 #include <thread>
+#include <utility>
 #include <vector>
 
 #include "quire/mover.h"
@@ -36,8 +38,7 @@ class Planner {
 
   void run(std::uint32_t round_count) {
     for (std::uint32_t round = 0; round < round_count; ++round) {
-      store();
-      load();
+      if (store()) load();
     }
   }
 
@@ -51,6 +52,7 @@ class Planner {
   [[nodiscard]] PageId target(std::uint32_t i) const { return PageId{(number_ * 2 * kPagesEach) + kPagesEach + i}; }
   [[nodiscard]] std::vector<PageTransfer> pages(bool is_load) const {
     std::vector<PageTransfer> made;
+    made.reserve(kPagesEach);
     for (std::uint32_t i = 0; i < kPagesEach; ++i) {
       made.push_back({.device_page = is_load ? target(i) : source(i),
                       .host_page = PageId{1 + (number_ * kPagesEach) + i},
@@ -78,17 +80,24 @@ class Planner {
     if (random_.below(16) == 0) (void)mover_.cancel(id);
     for (std::uint32_t band = 0; band < band_count; ++band) {
       const auto outcome = mover_.wait(id, band, kLongNs);
-      EXPECT_TRUE(outcome.has_value()) << outcome.error().message;
-      if (outcome != TransferOutcome::Ok || band + 1 == band_count) return outcome.value_or(TransferOutcome::TimedOut);
+      if (!outcome) {
+        // On a busy machine a thousand others may have ended before this thread came to ask.
+        EXPECT_NE(outcome.error().message.find("is forgotten"), std::string::npos) << outcome.error().message;
+        return TransferOutcome::TimedOut;
+      }
+      if (*outcome != TransferOutcome::Ok || band + 1 == band_count) return *outcome;
     }
     return TransferOutcome::Ok;
   }
 
-  void store() {
+  // Whether it is known what became of it.
+  bool store() {
     ++generation_;
     content_ = random_.next();
     for (std::uint32_t i = 0; i < kPagesEach; ++i) device_.fill(source(i), content_ + i);
-    is_stored_ = move(TransferKind::Store, 1) == TransferOutcome::Ok;
+    const TransferOutcome outcome = move(TransferKind::Store, 1);
+    is_stored_ = outcome == TransferOutcome::Ok;
+    return outcome != TransferOutcome::TimedOut;
   }
 
   void load() {
@@ -135,6 +144,7 @@ TEST_F(MoverThreads, EveryTransferEndsOnceAndGoodBytesAreRight) {
   for (const auto& [threads, depth] : {std::pair{1U, 1U}, std::pair{2U, 4U}}) {
     const std::unique_ptr<Mover> mover = open(threads, depth);
     std::vector<std::unique_ptr<Planner>> planners;
+    planners.reserve(kPlanners);
     for (std::uint32_t i = 0; i < kPlanners; ++i) planners.push_back(std::make_unique<Planner>(i, *mover, device_));
     std::atomic<bool> is_over = false;
     std::atomic<std::uint32_t> completion_count = 0;
@@ -192,26 +202,31 @@ TEST_F(MoverThreads, EveryTransferEndsOnceAndGoodBytesAreRight) {
       loaded_count += planner->loaded_count();
     }
     EXPECT_EQ(completion_count, accepted_count);
-    EXPECT_EQ(accepted_count, 2 * kPlanners * kRounds);
+    EXPECT_GT(accepted_count, kPlanners * kRounds);
     EXPECT_GT(loaded_count, kRounds / 4) << "hardly anything got through";
   }
 }
 
+// Every transfer has device pages of its own. Host pages they share, against the rules: that is no race either.
 TEST_F(MoverThreads, DestructionDuringTrafficEndsIt) {
+  constexpr std::uint32_t kPages = 3;
+  constexpr std::uint32_t kTransfers = kPlanners * 2 * kPagesEach / kPages;
   for (std::uint64_t seed = 1; seed <= (testing::kIsSanitized ? 60 : 300); ++seed) {
     Random random(seed);
     std::unique_ptr<Mover> mover = open(1 + random.below(2), 8);
-    std::vector<PageTransfer> pages;
-    for (std::uint32_t i = 0; i < kPagesEach; ++i)
-      pages.push_back({.device_page = PageId{i}, .host_page = PageId{i + 1}});
-    const std::uint32_t count = 1 + random.below(12);
+    const std::uint32_t count = 1 + random.below(kTransfers);
     for (std::uint32_t i = 0; i < count; ++i) {
+      std::array<PageTransfer, kPages> pages;
+      for (std::uint32_t j = 0; j < kPages; ++j) {
+        const std::uint32_t number = (i * kPages) + j;
+        pages[j] = {.device_page = PageId{number}, .host_page = PageId{1 + (number % (2 * kPages))}};
+      }
       (void)mover->try_submit({.id = {.index = i},
                                .kind = i % 2 == 0 ? TransferKind::Store : TransferKind::Load,
                                .band_count = static_cast<std::uint16_t>(1 + random.below(3)),
                                .pages = pages});
     }
-    if (random.below(2) == 0) (void)mover->wait({.index = random.below(count)}, 0, random.below(3) * 10'000);
+    if (random.below(2) == 0) (void)mover->wait({.index = random.below(count)}, 0, TimeNs{random.below(3)} * 10'000);
     if (random.below(4) == 0) mover->pause();
     mover.reset();
   }
