@@ -27,5 +27,6 @@ void register_eviction_benchmarks(const Effort& effort);      // W3, eviction at
 void register_memory_benchmarks();                            // what the index weighs on W1
 void register_plan_benchmarks();                              // attention plans of decode steps
 void register_host_kernel_benchmarks(const Effort& effort);   // append and page copies in host memory
+void register_transfer_benchmarks(const Effort& effort);      // pages between tiers, and the mover
 
 }  // namespace quire::bench

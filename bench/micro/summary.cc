@@ -7,6 +7,7 @@
 #include <cstdio>
 #include <ostream>
 #include <string_view>
+#include <tuple>
 #include <utility>
 
 #include "quire/policy.h"
@@ -211,6 +212,31 @@ void add_host_kernel_rows(std::vector<Row>& rows) {
   }
 }
 
+void add_transfer_rows(std::vector<Row>& rows) {
+  for (const auto& [checked, suffix, target] :
+       {std::tuple{"/plain", "", 0.85}, std::tuple{"/checked", ", checksums", 0.7}}) {
+    for (const auto& [layout, where] : {std::pair{"/page_first", ""}, std::pair{"/layer_first", ", layer-first"}}) {
+      for (const std::string_view kind : {"store", "load"}) {
+        for (const auto& [kib, size] : {std::pair{"64", "64 KiB"}, std::pair{"256", "256 KiB"},
+                                        std::pair{"1024", "1 MiB"}, std::pair{"4096", "4 MiB"}}) {
+          const std::string benchmark = joined("tier_copy/", kind, layout, checked, "/KiB:", kib);
+          rows.push_back({.what = joined("host tier, ", kind, " pages of ", size, where, suffix),
+                          .figure = {benchmark, "quire_gb_per_s"},
+                          .unit = " GB/s",
+                          .beside = {{"memcpy", {benchmark, "memcpy_gb_per_s"}}},
+                          .ratio_target = Target{target, Bound::AtLeast}});
+        }
+      }
+    }
+  }
+  const auto add = [&](const char* what, const char* counter, std::optional<Target> target) {
+    rows.push_back({.what = what, .figure = {"mover/overhead", counter}, .unit = " us", .target = target});
+  };
+  add("mover, a transfer among queued ones", "queued_us", Target{2});
+  add("mover, submitting a transfer", "submit_us", Target{1});
+  add("mover, a transfer there and back", "round_trip_us", std::nullopt);
+}
+
 }  // namespace
 
 Summary::Summary(const Effort& effort) {
@@ -226,6 +252,7 @@ Summary::Summary(const Effort& effort) {
   add_memory_rows(rows_);
   add_plan_rows(rows_);
   add_host_kernel_rows(rows_);
+  add_transfer_rows(rows_);
 }
 
 void Summary::ReportRuns(const std::vector<Run>& runs) {
