@@ -160,6 +160,15 @@ TEST(HostRegion, ARefusedLockIsDoneWithoutAndReported) {
   EXPECT_EQ(region.status().refusals, "locked memory: mlock says: Operation not permitted; see ulimit -l");
 }
 
+// A small region, of which most systems let anybody lock as much.
+TEST(HostRegion, ALockIsThereOrTheRefusalIsReported) {
+  HostRegion region = HostRegion::map(65'536, {.huge_pages = false, .lock_memory = true}).value();
+  EXPECT_EQ(region.status().is_locked, region.status().refusals.empty()) << region.status().refusals;
+  region.data()[5] = std::byte{1};
+  ASSERT_TRUE(region.forget().has_value());
+  EXPECT_TRUE(is_all_zero(region));
+}
+
 TEST(HostRegion, AllRefusalsAreReportedTogether) {
   RegionCalls calls = calls_without_reserved_pages();
   calls.has_transparent_huge_pages = [] { return false; };

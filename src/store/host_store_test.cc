@@ -95,6 +95,32 @@ TEST_P(HostStoreTest, BandsOfAnySizeGiveTheSamePage) {
   }
 }
 
+// Layers that are long enough to go around the caches, and some that are not a multiple of anything.
+TEST_P(HostStoreTest, LongLayersComeBackAsTheyWereInAnyBands) {
+  for (const std::uint32_t layer_bytes : {2048U, 2080U, 2111U, 5000U, 16'384U, 65'600U}) {
+    for (const bool checksums : {true, false}) {
+      TestDevice device({.layers = 3, .layer_bytes = layer_bytes, .pages = 2, .byte_layout = GetParam()});
+      const std::unique_ptr<HostStore> store = open_store(device, checksums);
+      device.fill(PageId{0}, layer_bytes);
+      ChecksumPart sum;
+      for (const LayerRange layers : {LayerRange{.first = 0, .count = 1}, LayerRange{.first = 1, .count = 2}}) {
+        ASSERT_EQ(store->write_layers({.device = pages_of(device), .page = transfer(0, 3), .layers = layers}, sum),
+                  TransferFault::None);
+      }
+      EXPECT_EQ(store->read_page(pages_of(device), transfer(1, 3)), TransferFault::None) << layer_bytes;
+      EXPECT_TRUE(device.holds(PageId{1}, layer_bytes)) << layer_bytes;
+      EXPECT_EQ(store->write_page(pages_of(device), transfer(1, 4)), TransferFault::None);
+      device.clear(PageId{0});
+      sum = {};
+      for (const LayerRange layers : {LayerRange{.first = 0, .count = 2}, LayerRange{.first = 2, .count = 1}}) {
+        ASSERT_EQ(store->read_layers({.device = pages_of(device), .page = transfer(0, 4), .layers = layers}, sum),
+                  TransferFault::None);
+      }
+      EXPECT_TRUE(device.holds(PageId{0}, layer_bytes)) << layer_bytes;
+    }
+  }
+}
+
 // A page comes back in whatever layout the device has then.
 TEST_P(HostStoreTest, TheLayoutOfTheDeviceIsNotThatOfTheRecord) {
   TestDevice other(TestDeviceShape{
