@@ -350,6 +350,8 @@ class Cache {
   [[nodiscard]] Result<std::span<TransferPlan>> take_transfers(std::span<TransferPlan> out);
   /// With an external mover: transfers that nobody needs any more. They still end by a completion.
   [[nodiscard]] Result<std::span<TransferId>> take_cancellations(std::span<TransferId> out);
+  /// What the memory of the host tier lies in; Unsupported with an external mover or without a host tier.
+  [[nodiscard]] Result<HostRegionStatus> host_region() const;
   /// The sequence, which is loading, waits no longer: what has not arrived is computed.
   [[nodiscard]] Status stop_loading(const Sequence& sequence);
 

@@ -120,6 +120,15 @@ int Cache::event_fd() const {
   return impl_->mover != nullptr ? impl_->mover->event_fd() : -1;
 }
 
+Result<HostRegionStatus> Cache::host_region() const {
+  QUIRE_TRY(impl_->enter());
+  if (impl_->mover == nullptr) {
+    return fail(ErrorCode::Unsupported, impl_->has_host() ? "host_region: the engine moves pages itself"
+                                                          : "host_region: the cache has no host tier");
+  }
+  return impl_->mover->host_region();
+}
+
 Status Cache::set_ready_callback(std::function<void(SequenceId)> callback) {
   QUIRE_TRY(impl_->enter());
   impl_->on_ready = std::move(callback);
