@@ -12,6 +12,7 @@
 #include <string>
 #include <vector>
 
+#include "host_tier.h"
 #include "replay.h"
 #include "report.h"
 #include "timeline.h"
@@ -270,6 +271,24 @@ inline ReportSample hostile_sample() {
   return sample;
 }
 
+/// A host tier behind every pool.
+inline ReportSample tiers_sample() {
+  ReportSample sample{.name = "tiers"};
+  sample.trace = sample_trace({.request_count = 400});
+  sample.settings.host = {.capacity_bytes = 1ULL << 34U, .write_policy = WritePolicy::WriteThrough, .policy = "arc"};
+  sweep(sample, {.policies = {"lru", "arc"}, .capacities = {10'000, 50'000}, .page_sizes = {16}});
+  for (ReplayOutcome& replay : sample.sweep.replays) {
+    HostTierOutcome host{.page_count = 8'192, .hit_tokens = replay.hit_tokens / 3};
+    host.stored_bytes = replay.sealed_pages * replay.page_bytes;
+    host.loaded_bytes = host.hit_tokens / replay.config.page_tokens * replay.page_bytes;
+    const std::uint64_t missed = replay.prompt_tokens - replay.hit_tokens;
+    host.misses[static_cast<std::size_t>(MissReason::NeverSeen)] = {300, missed - (missed / 4)};
+    host.misses[static_cast<std::size_t>(MissReason::Evicted)] = {100, missed / 4};
+    replay.host = host;
+  }
+  return sample;
+}
+
 inline std::vector<ReportSample> report_samples() {
   std::vector<ReportSample> samples;
   samples.push_back(full_sample());
@@ -280,6 +299,7 @@ inline std::vector<ReportSample> report_samples() {
   samples.push_back(nothing_finished_sample());
   samples.push_back(corrupt_sample());
   samples.push_back(hostile_sample());
+  samples.push_back(tiers_sample());
   return samples;
 }
 

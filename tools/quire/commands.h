@@ -8,6 +8,8 @@
 #include <optional>
 #include <string>
 
+#include "host_tier.h"
+
 namespace quire {
 
 inline constexpr int kExitDone = 0;
@@ -27,6 +29,7 @@ struct DemoOptions {
   std::uint64_t seed = 1;
   std::string report = "quire-demo.html";
   std::string write_trace;  ///< where to write the workload instead of serving it; empty: serve it
+  HostTierOptions host = {.host_bytes = "64M", .write_policy = std::nullopt, .host_policy = std::nullopt};
   bool flip_a_byte = false;
 };
 int run_demo(const DemoOptions& options);
@@ -47,6 +50,7 @@ struct ReplayOptions {
   std::string model;
   std::string bytes = "none";
   std::uint32_t running_max = 1;
+  HostTierOptions host;
   std::uint32_t jobs = 0;  ///< 0: one per core
   bool skip_bad = false;
   std::optional<std::string> report;

@@ -39,6 +39,11 @@ int run(int argc, char** argv) {
       ->check([](const std::string& text) { return text.starts_with('-') ? text + " is below 0" : ""; });
   demo_command->add_option("--report", demo.report, "Where the report goes")->capture_default_str();
   demo_command->add_option("--write-trace", demo.write_trace, "Write the workload there, for quire replay, and exit");
+  demo_command
+      ->add_option("--host-bytes", demo.host.host_bytes, "A host tier behind the smallest pool, such as 64M; none")
+      ->capture_default_str();
+  demo_command->add_option("--write-policy", demo.host.write_policy,
+                           "When pages go there: " + quire::write_policy_names() + "; default: write_back");
   demo_command->add_flag("--flip-a-byte", demo.flip_a_byte, "Damage a cached page on purpose, to see it noticed");
   demo_command->callback([&] { status = quire::run_demo(demo); });
 
@@ -68,6 +73,12 @@ int run(int argc, char** argv) {
   replay_command->add_option("--bytes", replay.bytes, "verify: write and compare all bytes of pages; none")
       ->capture_default_str();
   replay_command->add_option("--running-max", replay.running_max, "Requests in flight at once")->capture_default_str();
+  replay_command->add_option("--host-bytes", replay.host.host_bytes, "A host tier behind every pool, such as 4G; none")
+      ->capture_default_str();
+  replay_command->add_option("--write-policy", replay.host.write_policy,
+                             "When pages go there: " + quire::write_policy_names() + "; default: write_back");
+  replay_command->add_option("--host-policy", replay.host.host_policy,
+                             "Which host pages go first, as --policy; default: lru");
   replay_command->add_option("--jobs", replay.jobs, "Threads; 0 for one per core")->capture_default_str();
   replay_command->add_flag("--skip-bad", replay.skip_bad, "Leave out lines that cannot be used, and count them");
   replay_command->add_option("--report", replay.report, "Write a page with plots there");

@@ -2,6 +2,7 @@
 #include "replay.h"
 
 #include <fmt/format.h>
+#include <poll.h>
 
 #include <algorithm>
 #include <bit>
@@ -26,6 +27,9 @@ constexpr std::uint32_t kRunningMax = 4'096;
 constexpr std::uint32_t kLoneStepUnits = 16'384;  // computed in one step by a request that runs alone
 constexpr std::uint32_t kChunkTokens = 2'048;     // computed in one step of each that run together
 constexpr std::size_t kOverPoolLinesMax = 5;
+constexpr std::uint64_t kLostPagesMax = 1U << 22U;
+constexpr int kMoverTimeoutMs = 60'000;        // without a word of the mover: something is wrong
+constexpr std::uint32_t kSettlingMax = 1'000;  // rounds of making room for one request
 
 /// What one key unit stores.
 Result<ModelLayout> layout_of(const Trace& trace, const ReplaySettings& settings) {
@@ -60,11 +64,31 @@ Status check_page_tokens(const Trace& trace, std::uint32_t page_tokens) {
 struct Setup {
   std::uint32_t page_units = 0;
   std::uint32_t page_count = 0;
+  std::uint32_t host_page_count = 0;
   ModelLayout layout;
 
   [[nodiscard]] std::uint64_t page_bytes() const { return layout.token_bytes() * page_units; }
   [[nodiscard]] std::uint64_t pool_units() const { return std::uint64_t{page_count} * page_units; }
 };
+
+Result<std::uint32_t> host_pages_of(const HostTierSettings& host, std::uint64_t page_bytes) {
+  if (!host.is_on()) return 0U;
+  const std::uint64_t page_count = host.capacity_bytes / page_bytes;
+  if (page_count == 0) {
+    return fail(ErrorCode::InvalidArgument,
+                fmt::format("--host-bytes {} is less than one page of {} bytes; use at least {}",
+                            with_commas(host.capacity_bytes), with_commas(page_bytes), with_commas(page_bytes)));
+  }
+  constexpr std::uint32_t kPageCountMax = std::numeric_limits<std::uint32_t>::max() / 2;
+  if (page_count > kPageCountMax) {
+    return fail(ErrorCode::InvalidArgument,
+                fmt::format("--host-bytes {} makes {} of {} bytes; the most is {}: use a smaller --host-bytes or a "
+                            "larger --page-tokens",
+                            with_commas(host.capacity_bytes), counted(page_count, "page"), with_commas(page_bytes),
+                            with_commas(kPageCountMax)));
+  }
+  return static_cast<std::uint32_t>(page_count);
+}
 
 Result<Setup> setup_of(const Trace& trace, const ReplayConfig& config, const ReplaySettings& settings) {
   QUIRE_TRY(make_policy(config.policy));
@@ -97,7 +121,9 @@ Result<Setup> setup_of(const Trace& trace, const ReplayConfig& config, const Rep
   }
   Setup setup{.page_units = config.page_tokens / trace.unit_tokens,
               .page_count = static_cast<std::uint32_t>(page_count),
+              .host_page_count = 0,
               .layout = std::move(layout)};
+  QUIRE_TRY_ASSIGN(setup.host_page_count, host_pages_of(settings.host, setup.page_bytes()));
   if (settings.bytes == BytesMode::Verify && setup.page_bytes() < kVerifiedPageBytesMin) {
     const std::uint64_t unit_bytes = setup.layout.token_bytes();
     const std::uint64_t units = (kVerifiedPageBytesMin + unit_bytes - 1) / unit_bytes;
@@ -126,6 +152,7 @@ class Replay {
         config_(config),
         settings_(settings),
         control_(control),
+        distinct_tokens_(facts.distinct_tokens()),
         reusable_units_(facts.reusable_units()),
         timeline_(trace, settings.bin_count) {}
 
@@ -145,7 +172,8 @@ class Replay {
     std::uint32_t known_units = 0;  // of the path, that the cache was given
     Sequence sequence;
     bool has_run = false;
-    std::vector<std::uint64_t> histories;  // of the path, when bytes are verified
+    std::optional<std::uint32_t> device_units;  // found on the device when others were on their way from the host
+    std::vector<std::uint64_t> histories;       // of the path, when bytes are verified
   };
 
   [[nodiscard]] std::uint64_t tokens_of(std::uint64_t units, const TraceRequest& request) const {
@@ -159,10 +187,16 @@ class Replay {
 
   Status take_next();
   Status admit(const Waiting& waiting);
+  Result<bool> try_admit(Running& running, Tier tier_max);
   Status run_step();
+  Result<PlanOutcome> plan();
   Status run_planned(const Step& step);
   Status put_back_youngest();
-  void count_hit(Running& running, std::uint32_t matched_units);
+  Result<bool> settle();
+  Status move_at_once();
+  Status wait_for_mover();
+  std::uint64_t count_hit(Running& running, std::uint32_t matched_units);
+  Status count_miss(const Running& running, std::uint64_t hit_tokens);
   void skip_over_pool(std::size_t index);
   Status enter_bin(std::size_t bin);
   void verify(const Running& running, const AttentionPlanEntry& entry, std::uint32_t matched_units);
@@ -174,6 +208,7 @@ class Replay {
   const ReplayConfig& config_;
   const ReplaySettings& settings_;
   ReplayControl& control_;
+  std::uint64_t distinct_tokens_;
   std::span<const std::uint32_t> reusable_units_;
   Timeline timeline_;
 
@@ -190,6 +225,8 @@ class Replay {
   std::vector<Running> running_;   // oldest first
   std::vector<StepEntry> entries_;
   std::vector<StepResult> results_;
+  std::vector<TransferPlan> transfers_;
+  std::vector<Completion> completions_;
 
   TimeNs now_ = 0;
   std::size_t bin_ = 0;
@@ -226,7 +263,22 @@ Status Replay::open() {
   cache.extra_key_count_max = 1;
   cache.keep_count_max = 1;
   cache.policy = config_.policy;
+  if (settings_.host.is_on()) {
+    cache.host.page_count = setup.host_page_count;
+    cache.host.policy = settings_.host.policy;
+    cache.host.write_policy = settings_.host.write_policy;
+    cache.host.external_mover = settings_.bytes == BytesMode::None;
+    // Reasons for misses are asked for, so every page that is lost is remembered, within reason.
+    cache.lost_page_count_max = static_cast<std::uint32_t>(
+        std::min<std::uint64_t>(kLostPagesMax, 4 * (4 + distinct_tokens_ / config_.page_tokens)));
+    transfers_.resize(cache.host.transfer_count_max);
+    outcome_.host = HostTierOutcome{.page_count = setup.host_page_count};
+  }
   QUIRE_TRY_ASSIGN(cache_, Cache::open(std::move(cache)));
+  if (outcome_.host && settings_.bytes == BytesMode::Verify) {
+    QUIRE_TRY_ASSIGN(const HostRegionStatus region, cache_->host_region());
+    outcome_.host->region = host_region_text(region);
+  }
   if (settings_.bytes == BytesMode::Verify) {
     pattern_ = std::make_unique<PagePattern>(cache_->geometry(), cache_->device_memory());
   }
@@ -283,11 +335,17 @@ void Replay::skip_over_pool(std::size_t index) {
 
 Status Replay::admit(const Waiting& waiting) {
   const TraceRequest& request = trace_.requests[waiting.index];
-  const std::span<const TokenId> prompt = trace_.prompt(request);
   Running running{.request = waiting, .path = path_in_pool(request), .known_units = request.prompt_units};
-  QUIRE_TRY_ASSIGN(running.sequence,
-                   cache_->begin(key_spaces_[request.key_space], {.tokens = prompt}, {.priority = request.priority}));
-  QUIRE_TRY(cache_->admit(running.sequence));
+  QUIRE_TRY_ASSIGN(bool is_admitted, try_admit(running, Tier::Host));
+  if (!is_admitted && !running_.empty()) {
+    put_back_.push_back(waiting);
+    is_crowded_ = true;
+    return {};
+  }
+  if (!is_admitted) {
+    QUIRE_TRY_ASSIGN(is_admitted, try_admit(running, Tier::Device));
+    if (!is_admitted) return fail(ErrorCode::Unavailable, fmt::format("line {} cannot begin", request.line));
+  }
   if (pattern_) {
     std::uint64_t history = PagePattern::root(trace_.key_spaces[request.key_space]);
     running.histories.reserve(running.path.size());
@@ -300,13 +358,88 @@ Status Replay::admit(const Waiting& waiting) {
   return {};
 }
 
+// False: the device has no room for what is to be loaded, whatever is given up.
+Result<bool> Replay::try_admit(Running& running, Tier tier_max) {
+  const TraceRequest& request = trace_.requests[running.request.index];
+  QUIRE_TRY_ASSIGN(running.sequence, cache_->begin(key_spaces_[request.key_space], {.tokens = trace_.prompt(request)},
+                                                   {.priority = request.priority, .tier_max = tier_max}));
+  for (std::uint32_t i = 0, idle_count = 0; i < kSettlingMax && idle_count < 2; ++i) {
+    const Result<Admission> admission = cache_->admit(running.sequence);
+    if (admission) {
+      const std::uint32_t whole_units = admission->matched_tokens - admission->partial_tokens;
+      if (admission->loading_tokens > 0) running.device_units = whole_units;
+      return true;
+    }
+    if (admission.error().code != ErrorCode::Unavailable) return tl::unexpected<Error>(admission.error());
+    QUIRE_TRY_ASSIGN(const bool has_moved, settle());
+    idle_count = has_moved ? 0 : idle_count + 1;  // pages that had copies already make room without a move
+  }
+  QUIRE_TRY(cache_->end(running.sequence));
+  return false;
+}
+
+// Bytes move at once, as far as the cache can see: it goes on when nothing is on its way any more, and hears of
+// transfers in the order it began them. So figures do not depend on the pace of a mover's threads. Says whether there
+// was anything to move.
+Result<bool> Replay::settle() {
+  bool has_moved = false;
+  for (bool was_idle = false; settings_.host.is_on();) {
+    completions_.clear();
+    QUIRE_TRY(pattern_ ? wait_for_mover() : move_at_once());
+    if (completions_.empty()) {
+      QUIRE_TRY_ASSIGN(const Stats stats, cache_->stats());
+      if (stats.loading_sequence_count == 0) break;
+      if (was_idle) return fail(ErrorCode::Unavailable, "a request waits for pages, and nothing is on its way");
+    }
+    was_idle = completions_.empty();
+    has_moved = has_moved || !was_idle;
+    std::ranges::sort(completions_, {}, &Completion::id);
+    QUIRE_TRY(cache_->apply(completions_, now_));
+  }
+  return has_moved;
+}
+
+Status Replay::move_at_once() {
+  for (;;) {
+    QUIRE_TRY_ASSIGN(const std::span<TransferPlan> plans, cache_->take_transfers(transfers_));
+    if (plans.empty()) return {};
+    for (const TransferPlan& plan : plans) {
+      completions_.push_back({.id = plan.id,
+                              .good_pages = static_cast<std::uint32_t>(plan.pages.size()),
+                              .moved_bytes = plan.pages.size() * outcome_.page_bytes});
+    }
+  }
+}
+
+Status Replay::wait_for_mover() {
+  for (;;) {
+    QUIRE_TRY_ASSIGN(const std::span<const Completion> ended, cache_->poll());
+    completions_.insert(completions_.end(), ended.begin(), ended.end());
+    QUIRE_TRY_ASSIGN(const Stats stats, cache_->stats());
+    if (completions_.size() >= stats.transfers_in_flight) return {};
+    pollfd event{.fd = cache_->event_fd(), .events = POLLIN, .revents = 0};
+    const int ready = ::poll(&event, 1, kMoverTimeoutMs);
+    if (ready == 0) return fail(ErrorCode::TimedOut, "transfers have not ended for a minute");
+  }
+}
+
+// What is on its way to the host makes room by going there.
+Result<PlanOutcome> Replay::plan() {
+  for (std::uint32_t i = 0;; ++i) {
+    QUIRE_TRY_ASSIGN(PlanOutcome outcome, cache_->plan_step(entries_));
+    if (outcome.step || outcome.shortage.pages_leaving == 0 || i == kSettlingMax) return outcome;
+    QUIRE_TRY(settle());
+  }
+}
+
 Status Replay::run_step() {
+  QUIRE_TRY(settle());
   entries_.clear();
   for (const Running& running : running_) {
     QUIRE_TRY_ASSIGN(const SequenceView view, cache_->view(running.sequence));
     entries_.push_back({&running.sequence, std::min(view.pending_tokens, chunk_units_)});
   }
-  QUIRE_TRY_ASSIGN(PlanOutcome outcome, cache_->plan_step(entries_));
+  QUIRE_TRY_ASSIGN(PlanOutcome outcome, plan());
   if (!outcome.step && outcome.shortage.entries_that_fit > 0) {
     QUIRE_TRY_ASSIGN(outcome, cache_->plan_step(std::span(entries_).first(outcome.shortage.entries_that_fit)));
   }
@@ -339,7 +472,9 @@ Status Replay::run_planned(const Step& step) {
       // A copy that admit() counted on may have been given up, so the plan's word counts.
       const bool runs_again = planned[i].append_slots.front() == kNoSlot;
       const std::uint32_t matched_units = planned[i].position + (runs_again ? 1 : 0);
-      if (!std::exchange(running.request.is_counted, true)) count_hit(running, matched_units);
+      if (!std::exchange(running.request.is_counted, true)) {
+        QUIRE_TRY(count_miss(running, count_hit(running, matched_units)));
+      }
       if (pattern_) verify(running, planned[i], matched_units);
       if (outcome_.corruption) return cache_->abort_step(step);
     }
@@ -361,11 +496,13 @@ Status Replay::run_planned(const Step& step) {
     is_crowded_ = false;
   }
   std::erase_if(running_, [](const Running& running) { return !running.sequence; });
+  QUIRE_TRY(settle());  // what is full now may have to go to the host before others take its place
   return {};
 }
 
-void Replay::count_hit(Running& running, std::uint32_t matched_units) {
-  if (matched_units == 0) return;
+// Gives the tokens that need no computing.
+std::uint64_t Replay::count_hit(Running& running, std::uint32_t matched_units) {
+  if (matched_units == 0) return 0;
   const std::size_t index = running.request.index;
   const TraceRequest& request = trace_.requests[index];
   const std::uint64_t hit_tokens = tokens_of(matched_units, request);
@@ -377,6 +514,19 @@ void Replay::count_hit(Running& running, std::uint32_t matched_units) {
   outcome_.timeline[timeline_.bin_of(index)].hit_tokens += hit_tokens;
   const std::uint64_t reusable_tokens = tokens_of(reusable_units_[index], request);
   outcome_.shared_hit_tokens += hit_tokens - std::min(hit_tokens, reusable_tokens);
+  if (running.device_units && whole_units > *running.device_units) {
+    outcome_.host->hit_tokens += tokens_of(whole_units, request) - tokens_of(*running.device_units, request);
+  }
+  return hit_tokens;
+}
+
+Status Replay::count_miss(const Running& running, std::uint64_t hit_tokens) {
+  if (!outcome_.host) return {};
+  QUIRE_TRY_ASSIGN(const SequenceView view, cache_->view(running.sequence));
+  MissOutcome& miss = outcome_.host->misses[static_cast<std::size_t>(view.miss.reason)];
+  ++miss.request_count;
+  miss.token_count += trace_.requests[running.request.index].prompt_tokens - hit_tokens;
+  return {};
 }
 
 Status Replay::enter_bin(std::size_t bin) {
@@ -439,9 +589,16 @@ Result<ReplayOutcome> Replay::finish() {
     return fail(ErrorCode::Unavailable, "--flip-a-byte: no request found a page that could have been damaged");
   }
   QUIRE_TRY(enter_bin(outcome_.timeline.size()));
+  QUIRE_TRY(settle());
   QUIRE_TRY_ASSIGN(const Stats stats, cache_->stats());
   outcome_.sealed_pages = stats.sealed_page_total;
   outcome_.evicted_pages = stats.evicted_page_total;
+  if (outcome_.host) {
+    outcome_.host->stored_bytes = stats.stored_bytes;
+    outcome_.host->loaded_bytes = stats.loaded_bytes;
+    outcome_.host->evicted_pages = stats.host_evicted_page_total;
+    outcome_.host->lost_pages = stats.lost_page_total;
+  }
   QUIRE_TRY(cache_->visit_runs([&](const RunView& run) {
     if (run.pages.empty()) return;  // the root of a key space
     const auto length_class = static_cast<std::size_t>(std::bit_width(run.pages.size()) - 1);
@@ -461,7 +618,8 @@ Status check_replay(const Trace& trace, const ReplayConfig& config, const Replay
 
 Result<ReplayPool> pool_of(const Trace& trace, const ReplayConfig& config, const ReplaySettings& settings) {
   QUIRE_TRY_ASSIGN(const Setup setup, setup_of(trace, config, settings));
-  return ReplayPool{.page_count = setup.page_count, .page_bytes = setup.page_bytes()};
+  return ReplayPool{
+      .page_count = setup.page_count, .page_bytes = setup.page_bytes(), .host_page_count = setup.host_page_count};
 }
 
 Result<ReplayOutcome> replay(const Trace& trace, const TraceFacts& facts, const ReplayConfig& config,

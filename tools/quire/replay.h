@@ -4,6 +4,7 @@
 // cache per replay. Nothing is simulated beside the cache; only the model is missing.
 #pragma once
 
+#include <array>
 #include <atomic>
 #include <cstdint>
 #include <limits>
@@ -11,7 +12,9 @@
 #include <string>
 #include <vector>
 
+#include "host_tier.h"
 #include "quire/result.h"
+#include "quire/types.h"
 #include "trace.h"
 #include "trace_facts.h"
 
@@ -36,7 +39,8 @@ struct ReplaySettings {
   std::uint32_t running_max = 1;  ///< requests in flight at once; with 1 they run one after the other
   bool flip_a_byte = false;       ///< damages a cached page on purpose
   double flip_share = 0.5;        ///< where in what a request finds: 0 is its first token, 1 its last
-  std::uint32_t bin_count = 96;   ///< of ReplayOutcome::timeline
+  HostTierSettings host;
+  std::uint32_t bin_count = 96;  ///< of ReplayOutcome::timeline
 };
 
 /// A stretch of the trace: equal spans of its timestamps, or of its requests when it has none.
@@ -61,6 +65,25 @@ struct Corruption {
   std::string prefix;        ///< key space and tokens that the page belongs to, for people
 };
 
+/// Requests that did not find all whole pages of their prompts, or none such, and what they computed of the prompts.
+struct MissOutcome {
+  std::uint64_t request_count = 0;
+  std::uint64_t token_count = 0;
+};
+
+/// What the host tier did.
+struct HostTierOutcome {
+  std::uint32_t page_count = 0;
+  std::uint64_t hit_tokens = 0;     ///< of the replay's hit_tokens: loaded for the request
+  std::uint64_t stored_bytes = 0;   ///< to the host
+  std::uint64_t loaded_bytes = 0;   ///< to the device
+  std::uint64_t evicted_pages = 0;  ///< given up on the host
+  std::uint64_t lost_pages = 0;     ///< given up on the device, of which the host had no copy
+  /// By MissReason, of requests that ran. Together with the hits, these are all their prompt tokens.
+  std::array<MissOutcome, kMissReasonCount> misses{};
+  std::string region;  ///< what its memory lies in, for people; empty when pages have no bytes
+};
+
 struct ReplayOutcome {
   ReplayConfig config;
   std::uint32_t page_count = 0;
@@ -82,6 +105,7 @@ struct ReplayOutcome {
   std::vector<TimeBin> timeline;
   /// Runs in the tree at the end, by length: [i] counts those of 2^i pages or more, and less than 2^(i+1).
   std::vector<std::uint64_t> run_lengths;
+  std::optional<HostTierOutcome> host;
   std::optional<Corruption> corruption;  ///< the replay stopped there
 
   [[nodiscard]] double hit_rate() const {
@@ -92,6 +116,7 @@ struct ReplayOutcome {
 /// The bound for one capacity, beside the outcomes.
 struct BoundOutcome {
   std::uint64_t capacity_tokens = 0;
+  std::uint64_t host_tokens = 0;  ///< that the host tier holds besides
   std::uint64_t prompt_tokens = 0;
   std::uint64_t hit_tokens = 0;
   std::vector<TimeBin> timeline;  ///< cached_pages is not known
@@ -106,12 +131,13 @@ struct ReplayControl {
   std::atomic<bool> stop = false;              ///< set it to end the replay early, with ErrorCode::Cancelled
 };
 
-/// The device pool of a replay.
+/// The pools of a replay.
 struct ReplayPool {
   std::uint32_t page_count = 0;
   std::uint64_t page_bytes = 0;
+  std::uint32_t host_page_count = 0;
 
-  /// Of all its pages, or the highest value if there are more.
+  /// Of all device pages, or the highest value if there are more.
   [[nodiscard]] std::uint64_t bytes() const {
     std::uint64_t product = 0;
     const bool is_too_large = __builtin_mul_overflow(std::uint64_t{page_count}, page_bytes, &product);

@@ -109,6 +109,9 @@ std::string command_of(const ReplayOptions& options) {
   add("--model", options.model, defaults.model);
   add("--bytes", options.bytes, defaults.bytes);
   add("--running-max", options.running_max, defaults.running_max);
+  add("--host-bytes", options.host.host_bytes, defaults.host.host_bytes);
+  add("--write-policy", options.host.write_policy.value_or(""), "");
+  add("--host-policy", options.host.host_policy.value_or(""), "");
   if (options.skip_bad) text += " --skip-bad";
   if (options.flip_a_byte) text += " --flip-a-byte";
   return text;
@@ -142,6 +145,7 @@ Result<Job> parse(const ReplayOptions& options) {
   }
   settings.model = options.model;
   settings.running_max = options.running_max;
+  QUIRE_TRY_ASSIGN(settings.host, parse_host_tier(options.host));
   settings.flip_a_byte = options.flip_a_byte;
   if (options.flip_a_byte && settings.bytes == BytesMode::None) {
     return fail(ErrorCode::InvalidArgument, "--flip-a-byte needs --bytes verify: without, pages have no bytes");
@@ -189,6 +193,15 @@ Result<std::string> header_text(const Job& job, const Trace& trace, const TraceF
     text += fmt::format("  {:<16}{:>14}  {}, {}\n", "capacity tokens", with_commas(config.capacity_tokens),
                         counted(pool.page_count, "page"), bytes_text(pool.bytes()));
   }
+  if (job.sweep.settings.host.is_on()) {
+    for (const std::uint32_t page_tokens : job.page_sizes) {
+      const auto config = std::ranges::find(job.sweep.configs, page_tokens, &ReplayConfig::page_tokens);
+      QUIRE_TRY_ASSIGN(const ReplayPool pool, pool_of(trace, *config, job.sweep.settings));
+      text += fmt::format("  {:<16}{:>14}  {}\n", page_tokens == job.page_sizes.front() ? "host bytes" : "",
+                          with_commas(std::uint64_t{pool.host_page_count} * pool.page_bytes),
+                          counted(pool.host_page_count, "page"));
+    }
+  }
   if (job.has_default_capacities) {
     text += "Capacities go down from the distinct tokens by halves; --capacity-tokens chooses others.\n";
   }
@@ -203,6 +216,8 @@ Result<int> show(const ReplayOptions& options, const Job& job, const ReportInput
   } else {
     const TextPlace place{.paint = Painter(stdout), .width = page_width(stdout)};
     fmt::print("\n{}", sweep_table(job.sweep, outcome, place));
+    const std::string tiers = tier_text(job.sweep, outcome, place);
+    if (!tiers.empty()) fmt::print("\n{}", tiers);
     const std::string notes = sweep_notes(*report.trace, *report.facts, job.sweep, outcome);
     if (!notes.empty()) fmt::print("\n{}", notes);
   }

@@ -48,6 +48,112 @@ std::string why_not(const Trace& trace, const ReplayConfig& config, const Replay
   return status.error().message;
 }
 
+// Tiers
+
+/// Four conversations that take turns, too long for a small pool all together.
+Trace turns() {
+  TraceBuilder builder;
+  for (TokenId round = 0; round < 4; ++round) {
+    for (TokenId chat = 0; chat < 4; ++chat) {
+      builder.add({.prompt = counting(1'000 * chat, static_cast<std::size_t>(64 + (16 * round)))});
+    }
+  }
+  return builder.trace();
+}
+
+constexpr WritePolicy kWritePolicies[] = {WritePolicy::WriteBack, WritePolicy::WriteThrough, WritePolicy::Selective};
+
+void expect_sums(const ReplayOutcome& outcome) {
+  ASSERT_TRUE(outcome.host);
+  std::uint64_t tokens = outcome.hit_tokens;
+  std::uint64_t requests = 0;
+  for (const MissOutcome& miss : outcome.host->misses) {
+    tokens += miss.token_count;
+    requests += miss.request_count;
+  }
+  EXPECT_EQ(tokens, outcome.prompt_tokens);
+  EXPECT_EQ(requests, outcome.request_count);
+  EXPECT_LE(outcome.host->hit_tokens, outcome.hit_tokens);
+  EXPECT_EQ(outcome.host->stored_bytes % outcome.page_bytes, 0U);
+  EXPECT_EQ(outcome.host->loaded_bytes % outcome.page_bytes, 0U);
+}
+
+TEST(ReplayTiers, WithoutHostBytesThereIsNoHostTier) {
+  EXPECT_FALSE(replayed(turns(), {.page_tokens = 16, .capacity_tokens = 160}).host);
+}
+
+TEST(ReplayTiers, WhatTheDeviceHasNoRoomForIsFoundOnTheHost) {
+  const ReplayConfig config{.page_tokens = 16, .capacity_tokens = 160};
+  const ReplayOutcome alone = replayed(turns(), config);
+  EXPECT_EQ(alone.hit_tokens, 0U);
+  for (const WritePolicy policy : {WritePolicy::WriteBack, WritePolicy::WriteThrough}) {
+    const ReplayOutcome outcome =
+        replayed(turns(), config, {.host = {.capacity_bytes = 1U << 20U, .write_policy = policy}});
+    expect_sums(outcome);
+    SCOPED_TRACE(write_policy_name(policy));
+    // Every turn but the first finds the whole of the one before.
+    EXPECT_EQ(outcome.hit_tokens, 4U * (64 + 80 + 96));
+    EXPECT_EQ(outcome.host->page_count, 64U);
+    EXPECT_GT(outcome.host->hit_tokens, 800U);
+    EXPECT_EQ(outcome.host->loaded_bytes, outcome.host->hit_tokens * 1'024);
+    EXPECT_GE(outcome.host->stored_bytes, outcome.host->hit_tokens * 1'024 / 3);
+    EXPECT_EQ(outcome.host->lost_pages, 0U);
+  }
+}
+
+TEST(ReplayTiers, AFullHostTierGivesPagesUpAndTheMissesSaySo) {
+  const ReplayOutcome outcome =
+      replayed(turns(), {.page_tokens = 16, .capacity_tokens = 160}, {.host = {.capacity_bytes = 4U * 16'384}});
+  expect_sums(outcome);
+  EXPECT_GT(outcome.host->evicted_pages, 0U);
+  EXPECT_GT(outcome.host->misses[static_cast<std::size_t>(MissReason::Evicted)].token_count, 0U);
+  EXPECT_EQ(outcome.host->misses[static_cast<std::size_t>(MissReason::NeverSeen)].request_count, 4U);
+}
+
+TEST(ReplayTiers, FiguresAreTheSameWithAndWithoutBytes) {
+  for (std::uint64_t seed = 1; seed <= 12; ++seed) {
+    const Trace trace = random_trace({.seed = seed, .key_space_count = 2});
+    for (const WritePolicy policy : kWritePolicies) {
+      for (const std::uint32_t running_max : {1U, 5U}) {
+        const ReplayConfig config{.policy = "lru", .page_tokens = 4, .capacity_tokens = 200};
+        ReplaySettings settings{.running_max = running_max};
+        settings.host = {.capacity_bytes = 300U * 1'024, .write_policy = policy};
+        const ReplayOutcome plain = replayed(trace, config, settings);
+        expect_sums(plain);
+        settings.bytes = BytesMode::Verify;
+        ReplayOutcome verified = replayed(trace, config, settings);
+        EXPECT_FALSE(verified.corruption);
+        EXPECT_FALSE(verified.host->region.empty());
+        verified.verified_bytes = plain.verified_bytes;
+        expect_equal(plain, verified);
+      }
+    }
+  }
+}
+
+TEST(ReplayTiers, EveryHostPolicyServesEveryTrace) {
+  for (const std::string_view policy : policy_names()) {
+    const Trace trace = random_trace({.seed = 5, .key_space_count = 3});
+    const ReplayOutcome outcome = replayed(trace, {.page_tokens = 4, .capacity_tokens = 200},
+                                           {.bytes = BytesMode::Verify,
+                                            .running_max = 4,
+                                            .host = {.capacity_bytes = 200U * 1'024, .policy = std::string(policy)}});
+    EXPECT_FALSE(outcome.corruption) << policy;
+    EXPECT_GT(outcome.host->stored_bytes, 0U) << policy;
+  }
+}
+
+TEST(ReplayTiers, AHostTierOfLessThanAPageIsRefused) {
+  EXPECT_EQ(why_not(turns(), {.page_tokens = 16, .capacity_tokens = 160}, {.host = {.capacity_bytes = 16'383}}),
+            "--host-bytes 16,383 is less than one page of 16,384 bytes; use at least 16,384");
+}
+
+TEST(ReplayTiers, AHostTierOfTooManyPagesIsRefused) {
+  const std::string why =
+      why_not(turns(), {.page_tokens = 16, .capacity_tokens = 160}, {.host = {.capacity_bytes = 1ULL << 62U}});
+  EXPECT_NE(why.find("the most is 2,147,483,647: use a smaller --host-bytes"), std::string::npos) << why;
+}
+
 // Hits
 
 TEST(Replay, ASecondRequestFindsTheWholePagesOfTheFirst) {

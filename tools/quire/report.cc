@@ -10,13 +10,18 @@
 //                    duration_s, bad_line_count, first_bad_line,
 //                    key_spaces       [{name, request_count, prompt_tokens}]
 //                    reuse_distances  [{distance_tokens, token_count}], see ReuseBin
-//   settings         model, bytes ("none" or "verify"), running_max, flip_a_byte, bin_count
+//   settings         model, bytes ("none" or "verify"), running_max, flip_a_byte, bin_count; with a host tier
+//                    host_bytes, write_policy, host_policy
 //   replays          [the fields of ReplayOutcome and its config by name, with hit_rate from 0 to 1, where
 //                    key_spaces  {prompt_tokens, hit_tokens}: arrays in the order of trace.key_spaces
 //                    timeline    {begin, prompt_tokens, hit_tokens, cached_pages}: arrays of one length
 //                    run_lengths [runs of 1 page, of 2 to 3, of 4 to 7, ...]
-//                    corruption  null, or {line, page, offset, prefix}]
-//   bounds           [{capacity_tokens, prompt_tokens, hit_tokens, hit_rate, timeline without cached_pages}]
+//                    corruption  null, or {line, page, offset, prefix}
+//                    host        only with a host tier: {page_count, hit_tokens, stored_bytes, loaded_bytes,
+//                                evicted_pages, lost_pages, misses [{reason, request_count, token_count}]}]
+//   bounds           [{capacity_tokens, prompt_tokens, hit_tokens, hit_rate, timeline without cached_pages}], with a
+//                    host tier also host_tokens: the bound is for both together
+//   tier_replays     only where replays with a host tier stand beside others: as replays
 //
 // The page carries the same object. There, names are cut, key spaces beyond the largest few are added up into a last
 // one (trace.key_spaces_added_up counts them), and neighbouring stretches of the timelines are merged, if without that
@@ -35,6 +40,8 @@
 #include <utility>
 #include <vector>
 
+#include "host_tier.h"
+#include "quire/types.h"
 #include "quire/version.h"
 
 namespace quire {
@@ -184,11 +191,31 @@ Json object_of_trace(const Trace& trace, const TraceFacts& facts, const KeySpace
 }
 
 Json object_of_settings(const ReplaySettings& settings) {
-  return {{"model", settings.model},
-          {"bytes", settings.bytes == BytesMode::Verify ? "verify" : "none"},
-          {"running_max", settings.running_max},
-          {"flip_a_byte", settings.flip_a_byte},
-          {"bin_count", settings.bin_count}};
+  Json object = {{"model", settings.model},
+                 {"bytes", settings.bytes == BytesMode::Verify ? "verify" : "none"},
+                 {"running_max", settings.running_max},
+                 {"flip_a_byte", settings.flip_a_byte},
+                 {"bin_count", settings.bin_count}};
+  if (settings.host.is_on()) {
+    object["host_bytes"] = settings.host.capacity_bytes;
+    object["write_policy"] = write_policy_name(settings.host.write_policy);
+    object["host_policy"] = settings.host.policy;
+  }
+  return object;
+}
+
+Json object_of_host(const HostTierOutcome& host) {
+  Json misses = Json::array();
+  for (std::size_t i = 0; i < host.misses.size(); ++i) {
+    if (host.misses[i].request_count == 0) continue;
+    misses.push_back({{"reason", to_string(static_cast<MissReason>(i))},
+                      {"request_count", host.misses[i].request_count},
+                      {"token_count", host.misses[i].token_count}});
+  }
+  return {{"page_count", host.page_count},       {"hit_tokens", host.hit_tokens},
+          {"stored_bytes", host.stored_bytes},   {"loaded_bytes", host.loaded_bytes},
+          {"evicted_pages", host.evicted_pages}, {"lost_pages", host.lost_pages},
+          {"misses", std::move(misses)}};
 }
 
 Json object_of_replay(const ReplayOutcome& outcome, const KeySpaceRows& rows, std::size_t merged,
@@ -200,35 +227,39 @@ Json object_of_replay(const ReplayOutcome& outcome, const KeySpaceRows& rows, st
                   {"offset", outcome.corruption->offset},
                   {"prefix", cut(outcome.corruption->prefix, limits.name_bytes)}};
   }
-  return {{"policy", cut(outcome.config.policy, limits.name_bytes)},
-          {"page_tokens", outcome.config.page_tokens},
-          {"capacity_tokens", outcome.config.capacity_tokens},
-          {"page_count", outcome.page_count},
-          {"page_bytes", outcome.page_bytes},
-          {"hit_rate", outcome.hit_rate()},
-          {"request_count", outcome.request_count},
-          {"prompt_tokens", outcome.prompt_tokens},
-          {"hit_tokens", outcome.hit_tokens},
-          {"partial_hit_tokens", outcome.partial_hit_tokens},
-          {"hit_request_count", outcome.hit_request_count},
-          {"shared_hit_tokens", outcome.shared_hit_tokens},
-          {"over_pool_count", outcome.over_pool_count},
-          {"over_pool_lines", outcome.over_pool_lines},
-          {"sealed_pages", outcome.sealed_pages},
-          {"evicted_pages", outcome.evicted_pages},
-          {"verified_bytes", outcome.verified_bytes},
-          {"corruption", std::move(corruption)},
-          {"run_lengths", outcome.run_lengths},
-          {"key_spaces", object_of_key_spaces(outcome.key_spaces, rows)},
-          {"timeline", object_of_timeline(outcome.timeline, merged, CachedPages::Known)}};
+  Json object = {{"policy", cut(outcome.config.policy, limits.name_bytes)},
+                 {"page_tokens", outcome.config.page_tokens},
+                 {"capacity_tokens", outcome.config.capacity_tokens},
+                 {"page_count", outcome.page_count},
+                 {"page_bytes", outcome.page_bytes},
+                 {"hit_rate", outcome.hit_rate()},
+                 {"request_count", outcome.request_count},
+                 {"prompt_tokens", outcome.prompt_tokens},
+                 {"hit_tokens", outcome.hit_tokens},
+                 {"partial_hit_tokens", outcome.partial_hit_tokens},
+                 {"hit_request_count", outcome.hit_request_count},
+                 {"shared_hit_tokens", outcome.shared_hit_tokens},
+                 {"over_pool_count", outcome.over_pool_count},
+                 {"over_pool_lines", outcome.over_pool_lines},
+                 {"sealed_pages", outcome.sealed_pages},
+                 {"evicted_pages", outcome.evicted_pages},
+                 {"verified_bytes", outcome.verified_bytes},
+                 {"corruption", std::move(corruption)},
+                 {"run_lengths", outcome.run_lengths},
+                 {"key_spaces", object_of_key_spaces(outcome.key_spaces, rows)},
+                 {"timeline", object_of_timeline(outcome.timeline, merged, CachedPages::Known)}};
+  if (outcome.host) object["host"] = object_of_host(*outcome.host);
+  return object;
 }
 
 Json object_of_bound(const BoundOutcome& bound, std::size_t merged) {
-  return {{"capacity_tokens", bound.capacity_tokens},
-          {"prompt_tokens", bound.prompt_tokens},
-          {"hit_tokens", bound.hit_tokens},
-          {"hit_rate", bound.hit_rate()},
-          {"timeline", object_of_timeline(bound.timeline, merged, CachedPages::Unknown)}};
+  Json object = {{"capacity_tokens", bound.capacity_tokens},
+                 {"prompt_tokens", bound.prompt_tokens},
+                 {"hit_tokens", bound.hit_tokens},
+                 {"hit_rate", bound.hit_rate()},
+                 {"timeline", object_of_timeline(bound.timeline, merged, CachedPages::Unknown)}};
+  if (bound.host_tokens > 0) object["host_tokens"] = bound.host_tokens;
+  return object;
 }
 
 /// On one line. Names come from foreign files: bytes that are no UTF-8 become U+FFFD.
@@ -241,7 +272,7 @@ std::string lines_of(const Json& report) {
   for (const auto& [name, value] : report.items()) {
     text += text.empty() ? "{\n" : ",\n";
     text += '"' + name + "\":";
-    if ((name != "replays" && name != "bounds") || value.empty()) {
+    if ((name != "replays" && name != "bounds" && name != "tier_replays") || value.empty()) {
       text += text_of(value);
       continue;
     }
@@ -268,15 +299,22 @@ std::string json_within(const ReportInput& input, const Limits& limits) {
   }
   Json bounds = Json::array();
   for (const BoundOutcome& bound : input.sweep->bounds) bounds.push_back(object_of_bound(bound, merged));
-  return lines_of({{"format_version", 1},
-                   {"quire_version", kVersion},
-                   {"title", cut(input.title, limits.name_bytes)},
-                   {"command", input.command},
-                   {"is_complete", input.sweep->is_complete},
-                   {"trace", object_of_trace(*input.trace, *input.facts, rows, limits)},
-                   {"settings", object_of_settings(*input.settings)},
-                   {"replays", std::move(replays)},
-                   {"bounds", std::move(bounds)}});
+  Json report = {{"format_version", 1},
+                 {"quire_version", kVersion},
+                 {"title", cut(input.title, limits.name_bytes)},
+                 {"command", input.command},
+                 {"is_complete", input.sweep->is_complete},
+                 {"trace", object_of_trace(*input.trace, *input.facts, rows, limits)},
+                 {"settings", object_of_settings(*input.settings)},
+                 {"replays", std::move(replays)},
+                 {"bounds", std::move(bounds)}};
+  if (input.tiers != nullptr) {
+    Json& tiers = report["tier_replays"] = Json::array();
+    for (const ReplayOutcome& outcome : input.tiers->replays) {
+      tiers.push_back(object_of_replay(outcome, rows, merged, limits));
+    }
+  }
+  return lines_of(report);
 }
 
 }  // namespace

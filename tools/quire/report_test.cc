@@ -107,6 +107,42 @@ TEST(ReportJson, HasEveryReplayAndBoundInTheirOrder) {
   }
 }
 
+TEST(ReportJson, HasWhatTheHostTierDidOnlyWhereThereIsOne) {
+  const json plain = json::parse(json_of(testing::single_sample().input()));
+  EXPECT_FALSE(plain["replays"][0].contains("host"));
+  EXPECT_FALSE(plain["settings"].contains("host_bytes"));
+  EXPECT_FALSE(plain.contains("tier_replays"));
+
+  const ReportSample sample = testing::tiers_sample();
+  const json report = json::parse(json_of(sample.input()));
+  EXPECT_EQ(report["settings"]["host_bytes"], sample.settings.host.capacity_bytes);
+  EXPECT_EQ(report["settings"]["write_policy"], "write_through");
+  EXPECT_EQ(report["settings"]["host_policy"], "arc");
+  for (std::size_t i = 0; i < sample.sweep.replays.size(); ++i) {
+    const HostTierOutcome& host = *sample.sweep.replays[i].host;
+    const json& found = report["replays"][i]["host"];
+    EXPECT_EQ(found["page_count"], host.page_count);
+    EXPECT_EQ(found["hit_tokens"], host.hit_tokens);
+    EXPECT_EQ(found["stored_bytes"], host.stored_bytes);
+    EXPECT_EQ(found["loaded_bytes"], host.loaded_bytes);
+    EXPECT_EQ(found["misses"][0]["reason"], "never seen");
+    EXPECT_EQ(found["misses"][1]["reason"], "evicted");
+    EXPECT_EQ(found["misses"][1]["token_count"],
+              host.misses[static_cast<std::size_t>(MissReason::Evicted)].token_count);
+  }
+}
+
+TEST(ReportJson, HasReplaysWithTiersBesideThoseWithout) {
+  const ReportSample sample = testing::single_sample();
+  const ReportSample tiers = testing::tiers_sample();
+  ReportInput input = sample.input();
+  input.tiers = &tiers.sweep;
+  const json report = json::parse(json_of(input));
+  EXPECT_EQ(report["replays"].size(), 1);
+  EXPECT_EQ(report["tier_replays"].size(), tiers.sweep.replays.size());
+  EXPECT_TRUE(report["tier_replays"][0].contains("host"));
+}
+
 TEST(ReportJson, HasOneLinePerReplay) {
   const ReportSample sample = testing::ended_early_sample();
   const std::string text = json_of(sample.input());

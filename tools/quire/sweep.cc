@@ -26,17 +26,24 @@ namespace {
 
 constexpr std::chrono::milliseconds kProgressInterval{100};
 
-/// Bytes of a replay's pool, the null page included; none when pages have no bytes.
+/// Bytes of a replay's pools, the null page included; none when pages have no bytes.
 std::uint64_t pool_bytes(const ReplayPool& pool, const ReplaySettings& settings) {
   if (settings.bytes == BytesMode::None) return 0;
-  return ReplayPool{.page_count = pool.page_count + 1, .page_bytes = pool.page_bytes}.bytes();
+  const std::uint64_t device = ReplayPool{.page_count = pool.page_count + 1, .page_bytes = pool.page_bytes}.bytes();
+  const std::uint64_t host = ReplayPool{.page_count = pool.host_page_count, .page_bytes = pool.page_bytes}.bytes();
+  std::uint64_t sum = 0;
+  return __builtin_add_overflow(device, host, &sum) ? std::numeric_limits<std::uint64_t>::max() : sum;
 }
 
-BoundOutcome bound_for(const Trace& trace, const TraceFacts& facts, std::uint64_t capacity_tokens,
-                       std::uint32_t bin_count) {
-  const BeladyBound bound = facts.belady(capacity_tokens / trace.unit_tokens);
-  const Timeline timeline(trace, bin_count);
-  BoundOutcome outcome{.capacity_tokens = capacity_tokens, .hit_tokens = bound.hit_tokens, .timeline = timeline.bins()};
+/// Whatever is moved between them, two tiers hold no more than a pool as large as both.
+BoundOutcome bound_for(const Trace& trace, const TraceFacts& facts, const SweepRequest& sweep,
+                       std::uint64_t capacity_tokens, std::uint64_t host_tokens) {
+  const BeladyBound bound = facts.belady((capacity_tokens + host_tokens) / trace.unit_tokens);
+  const Timeline timeline(trace, sweep.settings.bin_count);
+  BoundOutcome outcome{.capacity_tokens = capacity_tokens,
+                       .host_tokens = host_tokens,
+                       .hit_tokens = bound.hit_tokens,
+                       .timeline = timeline.bins()};
   for (std::size_t i = 0; i < trace.requests.size(); ++i) {
     const TraceRequest& request = trace.requests[i];
     const std::uint64_t hit_tokens =
@@ -52,10 +59,12 @@ BoundOutcome bound_for(const Trace& trace, const TraceFacts& facts, std::uint64_
 /// is finished when a sweep ends early can then be judged. thread-safe.
 class Work {
  public:
-  Work(const Trace& trace, const TraceFacts& facts, const SweepRequest& request, std::vector<std::uint64_t> pool_bytes)
+  Work(const Trace& trace, const TraceFacts& facts, const SweepRequest& request, std::vector<std::uint64_t> pool_bytes,
+       std::uint64_t host_tokens)
       : trace_(trace),
         facts_(facts),
         request_(request),
+        host_tokens_(host_tokens),
         pool_bytes_(std::move(pool_bytes)),
         controls_(request.configs.size()),
         replays_(request.configs.size()),
@@ -135,7 +144,7 @@ class Work {
 
   Status run_piece(std::size_t piece) {
     if (piece < bounds_.size()) {
-      BoundOutcome bound = bound_for(trace_, facts_, request_.bound_capacities[piece], request_.settings.bin_count);
+      BoundOutcome bound = bound_for(trace_, facts_, request_, request_.bound_capacities[piece], host_tokens_);
       const std::scoped_lock lock(mutex_);
       bounds_[piece] = std::move(bound);
       return {};
@@ -168,6 +177,7 @@ class Work {
   const Trace& trace_;
   const TraceFacts& facts_;
   const SweepRequest& request_;
+  const std::uint64_t host_tokens_;
   const std::vector<std::uint64_t> pool_bytes_;  // of each configuration
   std::vector<ReplayControl> controls_;
 
@@ -190,6 +200,14 @@ Status check_sweep(const Trace& trace, const SweepRequest& request) {
     QUIRE_TRY_ASSIGN(const ReplayPool pool, pool_of(trace, config, request.settings));
     const std::uint64_t needed_bytes = pool_bytes(pool, request.settings);
     if (needed_bytes <= request.available_bytes) continue;
+    if (pool.host_page_count > 0) {
+      return fail(
+          ErrorCode::InvalidArgument,
+          fmt::format("{} and {} on the host, of {} each, are {}; {} are available: use a smaller "
+                      "--capacity-tokens or --host-bytes, or --bytes none",
+                      counted(pool.page_count, "page"), with_commas(pool.host_page_count), bytes_text(pool.page_bytes),
+                      bytes_text(needed_bytes), bytes_text(request.available_bytes)));
+    }
     return fail(ErrorCode::InvalidArgument,
                 fmt::format("{} of {} are {}; {} are available: use a smaller --capacity-tokens, or --bytes none",
                             counted(pool.page_count, "page"), bytes_text(pool.page_bytes), bytes_text(needed_bytes),
@@ -202,11 +220,13 @@ Result<SweepOutcome> run_sweep(const Trace& trace, const TraceFacts& facts, cons
                                const std::function<bool(const SweepProgress&)>& on_progress) {
   QUIRE_TRY(check_sweep(trace, request));
   std::vector<std::uint64_t> bytes;
+  std::uint64_t host_tokens = 0;
   for (const ReplayConfig& config : request.configs) {
     QUIRE_TRY_ASSIGN(const ReplayPool pool, pool_of(trace, config, request.settings));
     bytes.push_back(pool_bytes(pool, request.settings));
+    host_tokens = std::max(host_tokens, std::uint64_t{pool.host_page_count} * config.page_tokens);
   }
-  Work work(trace, facts, request, std::move(bytes));
+  Work work(trace, facts, request, std::move(bytes), host_tokens);
   std::vector<std::jthread> threads;
   const std::size_t pieces = request.configs.size() + request.bound_capacities.size();
   const std::size_t jobs = request.jobs != 0 ? request.jobs : std::thread::hardware_concurrency();

@@ -48,6 +48,37 @@ void expect_equal_sweeps(const SweepOutcome& one, const SweepOutcome& other) {
   }
 }
 
+TEST(Sweep, TheBoundOfTwoTiersIsThatOfAPoolAsLargeAsBoth) {
+  for (std::uint64_t seed = 1; seed <= 8; ++seed) {
+    const Trace trace = random_trace({.seed = seed, .key_space_count = 2});
+    const TraceFacts facts = TraceFacts::of(trace);
+    SweepRequest request = sweep_of_all();
+    request.settings.running_max = 1;
+    request.settings.host.capacity_bytes = 100U * 4 * 1'024;  // 100 pages
+    const auto outcome = run_sweep(trace, facts, request, go_on);
+    ASSERT_TRUE(outcome) << outcome.error().message;
+    for (const BoundOutcome& bound : outcome->bounds) {
+      EXPECT_EQ(bound.host_tokens, 400U);
+      EXPECT_EQ(bound.hit_tokens, facts.belady((bound.capacity_tokens + 400) / trace.unit_tokens).hit_tokens);
+      for (const ReplayOutcome& replay : outcome->replays) {
+        if (replay.config.capacity_tokens != bound.capacity_tokens) continue;
+        EXPECT_LE(replay.hit_tokens, bound.hit_tokens) << replay.config.policy << ", seed " << seed;
+      }
+    }
+  }
+}
+
+TEST(Sweep, AHostTierThatDoesNotFitInMemoryIsRefusedWithTheArithmetic) {
+  const Trace trace = random_trace({.seed = 1});
+  SweepRequest request = sweep_of_all(BytesMode::Verify);
+  request.settings.host.capacity_bytes = 2ULL << 30U;
+  const Status status = check_sweep(trace, request);
+  ASSERT_FALSE(status);
+  EXPECT_EQ(status.error().message,
+            "50 pages and 524,288 on the host, of 4 KiB each, are 2 GiB; 1 GiB are available: use a smaller "
+            "--capacity-tokens or --host-bytes, or --bytes none");
+}
+
 TEST(Sweep, OutcomesAreInTheOrderAskedForWithAnyNumberOfJobs) {
   const Trace trace = random_trace({.seed = 1, .key_space_count = 2});
   const TraceFacts facts = TraceFacts::of(trace);

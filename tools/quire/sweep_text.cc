@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "amounts.h"
+#include "host_tier.h"
 
 namespace quire {
 
@@ -244,6 +245,26 @@ std::string name_of(const ReplayConfig& config) {
                      counted(config.capacity_tokens, "token"));
 }
 
+std::string rate_text_of(std::uint64_t tokens, std::uint64_t prompt_tokens) {
+  return rate_text(prompt_tokens == 0 ? 0 : static_cast<double>(tokens) / static_cast<double>(prompt_tokens));
+}
+
+/// The reasons that any of the replays has, in their order.
+std::vector<std::size_t> reasons_in(const SweepOutcome& outcome) {
+  std::vector<std::size_t> reasons;
+  for (std::size_t i = 0; i < kMissReasonCount; ++i) {
+    const bool is_there = std::ranges::any_of(outcome.replays, [i](const ReplayOutcome& replay) {
+      return replay.host && replay.host->misses[i].token_count > 0;
+    });
+    if (is_there) reasons.push_back(i);
+  }
+  return reasons;
+}
+
+std::string_view reason_name(std::size_t index) {
+  return to_string(static_cast<MissReason>(index));
+}
+
 /// Requests that need more pages than the pool has do so under every policy.
 std::string over_pool_notes(const SweepOutcome& outcome, const Axes& axes) {
   const std::vector<std::string> names = capacity_names(axes.capacities);
@@ -331,6 +352,88 @@ std::string key_space_table(const Trace& trace, const SweepOutcome& outcome, std
     table.add(std::move(cells));
   }
   return table.text(place);
+}
+
+std::string tier_text(const SweepRequest& request, const SweepOutcome& outcome, const TextPlace& place) {
+  const HostTierSettings& host = request.settings.host;
+  if (!host.is_on() || outcome.replays.empty()) return "";
+  const Axes axes(request);
+  const std::vector<std::string> names = capacity_names(axes.capacities);
+  const std::vector<std::size_t> reasons = reasons_in(outcome);
+  Table hits;
+  hits.add({{"hit tokens", Ink::Bold},
+            {"capacity", Ink::Bold},
+            {"device", Ink::Bold},
+            {"host", Ink::Bold},
+            {"stored", Ink::Bold},
+            {"loaded", Ink::Bold}});
+  Table misses;
+  std::vector<Cell> header = {{"computed tokens", Ink::Bold}, {"capacity", Ink::Bold}};
+  for (const std::size_t reason : reasons) header.push_back({std::string(reason_name(reason)), Ink::Bold});
+  misses.add(std::move(header));
+  for (const std::uint32_t page_tokens : axes.page_sizes) {
+    if (axes.page_sizes.size() > 1) {
+      hits.add({{page_size_title(outcome, page_tokens), Ink::Bold}});
+      misses.add({{page_size_title(outcome, page_tokens), Ink::Bold}});
+    }
+    for (const std::string& policy : axes.policies) {
+      for (std::size_t i = 0; i < axes.capacities.size(); ++i) {
+        const ReplayOutcome* const replay =
+            find_replay(outcome, {.policy = policy, .page_tokens = page_tokens, .capacity_tokens = axes.capacities[i]});
+        if (replay == nullptr || replay->corruption) {
+          hits.add({{policy}, {names[i]}, rate_cell(replay)});
+          continue;
+        }
+        hits.add({{policy},
+                  {names[i]},
+                  {with_commas(replay->hit_tokens - replay->host->hit_tokens)},
+                  {with_commas(replay->host->hit_tokens)},
+                  {bytes_text(replay->host->stored_bytes)},
+                  {bytes_text(replay->host->loaded_bytes)}});
+        std::vector<Cell> cells = {{policy}, {names[i]}};
+        for (const std::size_t reason : reasons) {
+          cells.push_back({with_commas(replay->host->misses[reason].token_count)});
+        }
+        misses.add(std::move(cells));
+      }
+    }
+  }
+  std::string text = fmt::format("Host tier of {}: {}, {}. {}\n\n{}", bytes_text(host.capacity_bytes),
+                                 write_policy_name(host.write_policy), host.policy,
+                                 "The bound is for both tiers together.", hits.text(place));
+  if (!reasons.empty())
+    text += "\nWhy the rest was computed, by what each request missed first:\n\n" + misses.text(place);
+  return text;
+}
+
+std::string tier_text(const ReplayOutcome& replay, const TextPlace& place) {
+  if (!replay.host || replay.corruption) return "";
+  const HostTierOutcome& host = *replay.host;
+  Table tiers;
+  std::vector<Cell> names;
+  for (const char* name : {"tier", "pages", "hit tokens", "hit rate", "moved there"})
+    names.push_back({name, Ink::Bold});
+  tiers.add(std::move(names));
+  const auto add_tier = [&](std::string_view name, std::uint32_t pages, std::uint64_t hit_tokens, std::uint64_t bytes) {
+    tiers.add({{std::string(name)},
+               {with_commas(pages)},
+               {with_commas(hit_tokens)},
+               {rate_text_of(hit_tokens, replay.prompt_tokens)},
+               {bytes_text(bytes)}});
+  };
+  add_tier(to_string(Tier::Device), replay.page_count, replay.hit_tokens - host.hit_tokens, host.loaded_bytes);
+  add_tier(to_string(Tier::Host), host.page_count, host.hit_tokens, host.stored_bytes);
+  Table misses;
+  misses.add({{"reason", Ink::Bold}, {"requests", Ink::Bold}, {"computed tokens", Ink::Bold}, {"share", Ink::Bold}});
+  for (std::size_t i = 0; i < kMissReasonCount; ++i) {
+    const MissOutcome& miss = host.misses[i];
+    if (miss.token_count == 0) continue;
+    misses.add({{std::string(reason_name(i))},
+                {with_commas(miss.request_count)},
+                {with_commas(miss.token_count)},
+                {rate_text_of(miss.token_count, replay.prompt_tokens)}});
+  }
+  return fmt::format("{}\n{}", tiers.text(place), misses.text(place));
 }
 
 std::string sweep_notes(const Trace& trace, const TraceFacts& facts, const SweepRequest& request,

@@ -33,6 +33,10 @@ struct TextPlace {
 /// One line per key space and one column per policy, of the replays with this capacity.
 [[nodiscard]] std::string key_space_table(const Trace& trace, const SweepOutcome& outcome,
                                           std::uint64_t capacity_tokens, const TextPlace& place);
+/// What the host tier did in each replay: hit tokens by tier, bytes moved, misses by reason. Empty without one.
+[[nodiscard]] std::string tier_text(const SweepRequest& request, const SweepOutcome& outcome, const TextPlace& place);
+/// The same of a single replay, with a line per tier and per reason.
+[[nodiscard]] std::string tier_text(const ReplayOutcome& replay, const TextPlace& place);
 /// What the table does not show: requests over the pool, lines left out, bytes verified, hits across key spaces.
 [[nodiscard]] std::string sweep_notes(const Trace& trace, const TraceFacts& facts, const SweepRequest& request,
                                       const SweepOutcome& outcome);

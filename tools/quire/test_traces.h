@@ -131,6 +131,19 @@ inline Trace random_trace(const RandomTraceOptions& options) {
 
 /// Everything that two replays found is the same.
 inline void expect_equal(const ReplayOutcome& one, const ReplayOutcome& other) {
+  ASSERT_EQ(one.host.has_value(), other.host.has_value());
+  if (one.host) {
+    EXPECT_EQ(one.host->page_count, other.host->page_count);
+    EXPECT_EQ(one.host->hit_tokens, other.host->hit_tokens);
+    EXPECT_EQ(one.host->stored_bytes, other.host->stored_bytes);
+    EXPECT_EQ(one.host->loaded_bytes, other.host->loaded_bytes);
+    EXPECT_EQ(one.host->evicted_pages, other.host->evicted_pages);
+    EXPECT_EQ(one.host->lost_pages, other.host->lost_pages);
+    for (std::size_t i = 0; i < kMissReasonCount; ++i) {
+      EXPECT_EQ(one.host->misses[i].request_count, other.host->misses[i].request_count);
+      EXPECT_EQ(one.host->misses[i].token_count, other.host->misses[i].token_count);
+    }
+  }
   EXPECT_EQ(one.config.policy, other.config.policy);
   EXPECT_EQ(one.config.page_tokens, other.config.page_tokens);
   EXPECT_EQ(one.config.capacity_tokens, other.config.capacity_tokens);
