@@ -2,7 +2,8 @@
 //
 // quire demo: an engine without a model serves a made-up workload of several tenants under every policy. It writes into
 // each token's place bytes that only this token behind this history has, and compares all of them wherever the cache
-// says that a prefix need not be computed.
+// says that a prefix need not be computed. Then the same with a host tier behind the smallest pool, whose pages go
+// there and come back by the cache's own mover.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -15,6 +16,7 @@
 #include "amounts.h"
 #include "commands.h"
 #include "examples/tiny_engine/demo.h"
+#include "host_tier.h"
 #include "output_file.h"
 #include "quire/policy.h"
 #include "report.h"
@@ -49,6 +51,38 @@ SweepRequest demo_sweep(const DemoOptions& options) {
   return request;
 }
 
+std::string command_of(const DemoOptions& options) {
+  const DemoOptions defaults;
+  std::string text = fmt::format("quire demo --seed {}", options.seed);
+  if (options.host.host_bytes != defaults.host.host_bytes) text += " --host-bytes " + options.host.host_bytes;
+  if (options.host.write_policy) text += " --write-policy " + *options.host.write_policy;
+  return text;
+}
+
+/// One replay with a host tier behind the smallest pool.
+SweepRequest tier_sweep(const SweepRequest& sweep, const HostTierSettings& host) {
+  SweepRequest request{.settings = sweep.settings, .available_bytes = sweep.available_bytes};
+  request.settings.flip_a_byte = false;  // one damaged page is enough
+  request.settings.host = host;
+  request.configs.push_back(sweep.configs.front());
+  return request;
+}
+
+void print_tiers(const SweepRequest& request, const SweepOutcome& plain, const SweepOutcome& outcome) {
+  if (outcome.replays.empty()) return;
+  const ReplayOutcome& replay = outcome.replays.front();
+  const TextPlace place{.paint = Painter(stdout), .width = page_width(stdout)};
+  fmt::print("\nThe same with a host tier behind {} tokens of {} ({}), which found {} without it.\n\n{}",
+             amount_text(replay.config.capacity_tokens), replay.config.policy,
+             write_policy_name(request.settings.host.write_policy), rate_text(plain.replays.front().hit_rate()),
+             tier_text(replay, place));
+  if (!replay.host->region.empty()) fmt::print("\nHost region: {}\n", replay.host->region);
+  if (!replay.corruption) {
+    fmt::print("Verified {} bytes ({}), those that came from the host among them: all as written.\n",
+               with_commas(replay.verified_bytes), bytes_text(replay.verified_bytes));
+  }
+}
+
 void print_findings(const Trace& trace, const TraceFacts& facts, const SweepRequest& request,
                     const SweepOutcome& outcome) {
   const TextPlace place{.paint = Painter(stdout), .width = page_width(stdout)};
@@ -76,6 +110,11 @@ int run_demo(const DemoOptions& options) {
     const Status status = write_file(options.write_trace, trace_text(demo_workload(options.seed)));
     return status ? kExitDone : complain(status.error().message);
   }
+  const Result<HostTierSettings> host = parse_host_tier(options.host);
+  if (!host) {
+    complain(host.error().message);
+    return kExitUsage;
+  }
   std::string report = options.report;
   if (const Status status = check_report_path(report); !status) {
     complain(status.error().message + "; there will be no report (--report chooses another place)");
@@ -84,6 +123,11 @@ int run_demo(const DemoOptions& options) {
   const Trace trace = demo_workload(options.seed);
   const TraceFacts facts = TraceFacts::of(trace);
   const SweepRequest request = demo_sweep(options);
+  const SweepRequest tier_request = tier_sweep(request, *host);
+  if (const Status status = check_sweep(trace, tier_request); !status) {
+    complain(status.error().message);
+    return kExitUsage;
+  }
   fmt::print(
       "A made-up service with {} tenants runs on the cache, {} requests at a time, under each of {}\n"
       "policies. Only the model is missing: every byte that the cache hands out again is compared\n"
@@ -92,30 +136,39 @@ int run_demo(const DemoOptions& options) {
   const Result<SweepOutcome> outcome = run_with_progress("quire demo", trace, facts, request);
   if (!outcome) return complain(outcome.error().message);
   print_findings(trace, facts, request, *outcome);
+  Result<SweepOutcome> tiers;
+  if (host->is_on() && outcome->is_complete) {
+    tiers = run_with_progress("quire demo", trace, facts, tier_request);
+    if (!tiers) return complain(tiers.error().message);
+    print_tiers(tier_request, *outcome, *tiers);
+  }
 
-  int exit_status = outcome->is_complete ? kExitDone : kExitInterrupted;
+  const bool is_complete = outcome->is_complete && tiers->is_complete;
+  int exit_status = is_complete ? kExitDone : kExitInterrupted;
   if (!report.empty()) {
     const std::string page = html_of({.title = "quire demo",
-                                      .command = fmt::format("quire demo --seed {}", options.seed),
+                                      .command = command_of(options),
                                       .trace = &trace,
                                       .facts = &facts,
                                       .settings = &request.settings,
-                                      .sweep = &*outcome});
+                                      .sweep = &*outcome,
+                                      .tiers = host->is_on() ? &*tiers : nullptr});
     if (const Status status = write_file(report, page); !status) {
       exit_status = complain(status.error().message);
     } else {
       fmt::print("Report: {}\n", report);
     }
   }
-  if (!outcome->is_complete) {
-    complain(fmt::format("interrupted; {} of {} finished", outcome->replays.size(),
-                         counted(request.configs.size(), "replay")));
+  if (!is_complete) {
+    const std::size_t count = request.configs.size() + (host->is_on() ? tier_request.configs.size() : 0);
+    complain(fmt::format("interrupted; {} of {} finished", outcome->replays.size() + tiers->replays.size(),
+                         counted(count, "replay")));
   }
-  if (const std::string faults = sweep_faults(*outcome); !faults.empty()) {
+  if (const std::string faults = sweep_faults(*outcome) + sweep_faults(*tiers); !faults.empty()) {
     std::fflush(stdout);
     fmt::print(stderr, "quire demo: {}", faults);
     exit_status = kExitFailed;
-  } else if (outcome->is_complete) {
+  } else if (is_complete) {
     fmt::print(
         "\nA small transformer runs on the cache too: forks, drafts, token trees, a window. An oracle that knows\n"
         "no cache computes every text again.\n\n");
