@@ -70,6 +70,7 @@ Result<AttentionPlanner> AttentionPlanner::create(const AttentionPlannerConfig& 
     Buffer& buffer = planner.buffers_.emplace_back();
     QUIRE_TRY_ASSIGN(buffer.staging, LazyMemory::reserve(*staging_bytes));
     QUIRE_TRY_ASSIGN(buffer.levels, LazyArray<CascadeLevel>::create(config.cascade_levels_max));
+    QUIRE_TRY_ASSIGN(buffer.slice_counts, LazyArray<std::uint32_t>::create(config.cascade_levels_max));
     buffer.layer_windows.resize(config.layer_windows.size());
     QUIRE_TRY_ASSIGN(buffer.entries, LazyArray<AttentionPlanEntry>::create(config.sequence_count_max));
   }
@@ -97,7 +98,7 @@ AttentionPlan AttentionPlanner::build(const PlannerStep& step) {
   write_shared_levels(step, arrays, page_ids);
   write_entries(step, arrays, page_ids, buffer);
   write_layer_windows(step, arrays, page_ids);
-  write_shared_queries(step, arrays);
+  write_shared_queries(step, arrays, shape, buffer);
 
   GroupPlan& group = buffer.group;
   group = {};

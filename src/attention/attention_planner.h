@@ -91,7 +91,9 @@ class AttentionPlanner {
   /// What one plan's spans point into.
   struct Buffer {
     LazyMemory staging;
+    PlanShape shape;
     LazyArray<CascadeLevel> levels;
+    LazyArray<std::uint32_t> slice_counts;  // of the shared levels
     std::vector<LayerWindowPlan> layer_windows;
     LazyArray<AttentionPlanEntry> entries;
     GroupPlan group;
@@ -107,7 +109,8 @@ class AttentionPlanner {
                      Buffer& buffer) const;
   void write_shared_levels(const PlannerStep& step, const FixedArrays& arrays, std::span<std::int32_t> page_ids) const;
   void write_layer_windows(const PlannerStep& step, const FixedArrays& arrays, std::span<std::int32_t> page_ids) const;
-  void write_shared_queries(const PlannerStep& step, const FixedArrays& arrays) const;
+  void write_shared_queries(const PlannerStep& step, const FixedArrays& arrays, const PlanShape& shape,
+                            Buffer& buffer) const;
   [[nodiscard]] std::size_t write_deltas(const PlannerStep& step, std::span<PageDelta> deltas) const;
   void write_block_table(const PlannerStep& step, std::uint32_t columns, std::span<std::int32_t> table) const;
   [[nodiscard]] std::span<const TreeNode> write_trees(const PlannerStep& step, const FixedArrays& arrays,

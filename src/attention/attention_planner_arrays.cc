@@ -87,7 +87,11 @@ void AttentionPlanner::write_shared_levels(const PlannerStep& step, const FixedA
 }
 
 // Which queries the shared slices serve, once the entries have theirs.
-void AttentionPlanner::write_shared_queries(const PlannerStep& step, const FixedArrays& arrays) const {
+void AttentionPlanner::write_shared_queries(const PlannerStep& step, const FixedArrays& arrays, const PlanShape& shape,
+                                            Buffer& buffer) const {
+  // Plans of the same shape lie in the same places of the buffer.
+  const bool is_padded = buffer.shape == shape;
+  buffer.shape = shape;
   for (std::size_t level_index = 0; level_index + 1 < arrays.levels.size(); ++level_index) {
     const LevelArrays& level = arrays.levels[level_index];
     const std::span<const CascadeSlice> slices = cascade_.slices(static_cast<std::uint32_t>(level_index));
@@ -95,7 +99,8 @@ void AttentionPlanner::write_shared_queries(const PlannerStep& step, const Fixed
       level.query_indptr[i] = arrays.query_indptr[slices[i].entry_begin];
     }
     level.query_indptr[slices.size()] = arrays.query_indptr[step.entries.size()];
-    level.pad_from(slices.size());
+    level.pad_from(slices.size(), is_padded ? buffer.slice_counts[level_index] : shape.entries);
+    buffer.slice_counts[level_index] = static_cast<std::uint32_t>(slices.size());
   }
 }
 
@@ -153,7 +158,7 @@ void AttentionPlanner::write_entries(const PlannerStep& step, const FixedArrays&
   arrays.query_indptr[step.entries.size()] = to_index(query);
   arrays.tree_indptr[step.entries.size()] = to_index(tree_tokens);
   level.page_indptr[step.entries.size()] = to_index(page_count);
-  level.pad_from(step.entries.size());
+  level.pad_from(step.entries.size(), level.last_page_tokens.size());
 }
 
 void AttentionPlanner::write_layer_windows(const PlannerStep& step, const FixedArrays& arrays,

@@ -268,7 +268,8 @@ class PlannerModel {
     }
     shape_ = {};
     if (random.below(2) == 0) {
-      shape_ = {.entries = kSequences, .tokens = tokens + random.below(20), .columns = kContextMax};
+      const std::uint32_t shape_tokens = random.below(4) == 0 ? tokens + random.below(20) : config_.step_tokens_max;
+      shape_ = {.entries = kSequences, .tokens = shape_tokens, .columns = kContextMax};
     }
   }
 
@@ -463,6 +464,13 @@ class PlannerModel {
       }
       for (std::size_t i = 0; i + 1 < level.page_indptr.size(); ++i) {
         const bool has_pages = level.page_indptr[i + 1] > level.page_indptr[i];
+        const bool is_padding = level.query_indptr[i] == static_cast<std::int32_t>(plan.token_count);
+        if (is_padding &&
+            (has_pages || level.query_indptr[i + 1] != level.query_indptr[i] || level.last_page_tokens[i] != 0 ||
+             level.first_keys[i] != 0 || level.sink_tokens[i] != 0 || level.window_offsets[i] != 0 ||
+             (!level.rows.empty() && level.rows[i] != -1) || (!level.rows.empty() && level.first_columns[i] != 0))) {
+          return "a padding slice is none";
+        }
         if (has_pages != (level.last_page_tokens[i] > 0)) return "an empty slice with keys";
         if (!has_pages || &level == &levels.back()) continue;
         const auto begin = std::ranges::lower_bound(plan.query_indptr, level.query_indptr[i]);

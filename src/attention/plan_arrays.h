@@ -27,8 +27,9 @@ struct LevelArrays {
   std::span<std::int32_t> sink_tokens;
   std::span<std::int32_t> first_keys;
 
-  /// The level has slices up to `slice_count`; the rest is padding.
-  void pad_from(std::size_t slice_count) const;
+  /// The level has slices up to `slice_count`; the rest is padding. From `padded_from` on, an earlier plan of the same
+  /// shape has left in place what is the same in every plan.
+  void pad_from(std::size_t slice_count, std::size_t padded_from) const;
   [[nodiscard]] CascadeLevel view() const;
 };
 
