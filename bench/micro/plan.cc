@@ -41,16 +41,10 @@ class DecodeBatch {
                                     .step_tokens_max = context_tokens,
                                     .plan = plan}))
                  .value();
-    const KeySpaceId space = cache_->key_space({.model = "bench"}).value();
-    std::vector<TokenId> prompt(context_tokens);
+    space_ = cache_->key_space({.model = "bench"}).value();
+    prompt_.resize(context_tokens);
     for (std::uint32_t s = 0; s < kSequences; ++s) {
-      for (std::uint32_t i = 0; i < context_tokens; ++i) {
-        const std::uint32_t family = i < context_tokens / 4 ? 0 : i < context_tokens / 2 ? 1 + (s % 8) : 9 + s;
-        prompt[i] = static_cast<TokenId>((family << 20U) + i);
-      }
-      const std::span<const TokenId> tokens = std::span(prompt).first(context_tokens - (s % kPageTokens));
-      sequences_.push_back(cache_->begin(space, {.tokens = tokens}).value());
-      QUIRE_CHECK(cache_->admit(sequences_.back()).has_value(), "a prompt was refused");
+      sequences_.push_back(admitted(s, context_tokens - (s % kPageTokens)));
       const StepEntry entry{&sequences_.back()};
       const PlanOutcome outcome = cache_->plan_step({&entry, 1}).value();
       const auto sampled = static_cast<TokenId>(s);
@@ -76,6 +70,13 @@ class DecodeBatch {
                 "a step was refused");
   }
 
+  /// Ends a sequence, each in turn, and admits another with its prompt, of which all but the last token is cached.
+  void replace_one() {
+    const std::uint32_t s = replaced_count_++ % kSequences;
+    sequences_[s] = {};
+    sequences_[s] = admitted(s, static_cast<std::uint32_t>(prompt_.size()) - kPageTokens + 1);
+  }
+
   /// The pages of every sequence, as vectors.
   [[nodiscard]] std::vector<std::vector<std::int32_t>> page_lists() const {
     std::vector<std::vector<std::int32_t>> lists;
@@ -88,7 +89,21 @@ class DecodeBatch {
   }
 
  private:
+  [[nodiscard]] Sequence admitted(std::uint32_t s, std::uint32_t token_count) {
+    const auto context_tokens = static_cast<std::uint32_t>(prompt_.size());
+    for (std::uint32_t i = 0; i < token_count; ++i) {
+      const std::uint32_t family = i < context_tokens / 4 ? 0 : i < context_tokens / 2 ? 1 + (s % 8) : 9 + s;
+      prompt_[i] = static_cast<TokenId>((family << 20U) + i);
+    }
+    Sequence sequence = cache_->begin(space_, {.tokens = std::span(prompt_).first(token_count)}).value();
+    QUIRE_CHECK(cache_->admit(sequence).has_value(), "a prompt was refused");
+    return sequence;
+  }
+
   std::unique_ptr<Cache> cache_;
+  KeySpaceId space_;
+  std::vector<TokenId> prompt_;
+  std::uint32_t replaced_count_ = 0;
   std::vector<Sequence> sequences_;
   std::vector<StepEntry> entries_;
   std::vector<TokenId> sampled_;
@@ -150,19 +165,34 @@ void plan_with_cascade(benchmark::State& state, std::uint32_t context_tokens) {
     DecodeBatch plain(context_tokens, {});
     DecodeBatch cascade(context_tokens, {.cascade_levels_max = 3});
     Samples plain_plans;
+    Samples plain_changed_plans;
     Samples cascade_plans;
     Samples changed_plans;
+    Samples plain_admitted_plans;
+    Samples admitted_plans;
     for (std::size_t turn = 0; turn < kTurns; ++turn) {
       Samples first;
       plain.step(first);
       for (std::size_t i = 0; i < kStepsPerTurn; ++i) plain.step(plain_plans);
+      for (std::size_t i = 0; i < kStepsPerTurn; ++i) plain.step(plain_changed_plans, false);
+      for (std::size_t i = 0; i < kStepsPerTurn; ++i) {
+        plain.replace_one();
+        plain.step(plain_admitted_plans);
+      }
       cascade.step(first);
       for (std::size_t i = 0; i < kStepsPerTurn; ++i) cascade.step(cascade_plans);
       for (std::size_t i = 0; i < kStepsPerTurn; ++i) cascade.step(changed_plans, false);
+      for (std::size_t i = 0; i < kStepsPerTurn; ++i) {
+        cascade.replace_one();
+        cascade.step(admitted_plans);
+      }
     }
     state.counters["plain_us"] = plain_plans.median();
+    state.counters["plain_changed_us"] = plain_changed_plans.median();
     state.counters["cascade_us"] = cascade_plans.median();
     state.counters["changed_us"] = changed_plans.median();
+    state.counters["plain_admitted_us"] = plain_admitted_plans.median();
+    state.counters["admitted_us"] = admitted_plans.median();
   }
 }
 

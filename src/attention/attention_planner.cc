@@ -86,8 +86,8 @@ Result<AttentionPlanner> AttentionPlanner::create(const AttentionPlannerConfig& 
 AttentionPlan AttentionPlanner::build(const PlannerStep& step) {
   QUIRE_CHECK(step.buffer_index < buffers_.size(), "a plan in a buffer that is not there");
   Buffer& buffer = buffers_[step.buffer_index];
-  const PlanShape shape = shape_of(step);
-  find_shared_pages(step);
+  const PlanShape shape = read_entries(step);
+  if (config_.cascade_levels_max > 1) cascade_.update({cascade_entries_.data(), step.entries.size()});
 
   StagingWriter staging(buffer.staging);
   const FixedArrays arrays =
@@ -157,13 +157,23 @@ AttentionPlan AttentionPlanner::build(const PlannerStep& step) {
   };
 }
 
-PlanShape AttentionPlanner::shape_of(const PlannerStep& step) {
+/// All that is to be known before entries are written, in one pass: a large batch does not fit in the first cache.
+PlanShape AttentionPlanner::read_entries(const PlannerStep& step) {
   QUIRE_CHECK(step.entries.size() <= config_.sequence_count_max, "more entries than sequences");
   std::uint64_t token_count = 0;
   std::uint32_t columns = 0;
   has_sends_ = false;
-  for (const PlannerEntry& entry : step.entries) {
+  const bool is_sharing = config_.cascade_levels_max > 1;
+  for (std::size_t i = 0; i < step.entries.size(); ++i) {
+    const PlannerEntry& entry = step.entries[i];
     check_entry(entry);
+    if (is_sharing) {
+      // Field by field: a whole one would be put together elsewhere, and read back before it is all there.
+      CascadeEntry& target = cascade_entries_[i];
+      target.sequence = entry.sequence;
+      target.pages = entry.pages.data();
+      target.shareable_pages = shareable_pages(entry);
+    }
     token_count += entry.token_count;
     has_sends_ |= !entry.send_slots.empty();
     if (config_.page_tables == PageTables::Block) columns = std::max(columns, keys_of(entry, config_, 0).page_count());
@@ -197,32 +207,14 @@ void AttentionPlanner::check_entry(const PlannerEntry& entry) const {
               "known tokens come before the tree's first round only");
 }
 
-/// Finds the order of the plan's entries. The page of the first query, which the step may write, and everything behind
-/// it stay out of shared slices, and so does an undecided tree.
-void AttentionPlanner::find_shared_pages(const PlannerStep& step) {
-  if (config_.cascade_levels_max == 1) return;
-  if (cascade_.is_for(step.entries.size(), step.sharing_version)) {
-    // The common case: the same sequences again, each of them able to share what it did. No division, one pass.
-    bool holds = true;
-    for (std::size_t i = 0; i < step.entries.size(); ++i) {
-      const PlannerEntry& entry = step.entries[i];
-      const std::uint32_t shared = cascade_.shared_pages(static_cast<std::uint32_t>(i));
-      holds &= cascade_.sequence(i) == entry.sequence && shared <= entry.shareable_pages &&
-               std::uint64_t{shared} * config_.page_tokens <= stored_tokens_of(entry) &&
-               (shared == 0 || entry.window_tokens == 0);
-    }
-    if (holds) return;
-  }
-  for (std::size_t i = 0; i < step.entries.size(); ++i) {
-    const PlannerEntry& entry = step.entries[i];
-    const std::uint32_t stored_pages = stored_tokens_of(entry) / config_.page_tokens;
-    cascade_entries_[i] = {
-        .sequence = entry.sequence,
-        .pages = entry.pages.data(),
-        .shareable_pages = entry.window_tokens > 0 ? 0 : std::min(entry.shareable_pages, stored_pages),
-    };
-  }
-  cascade_.update({cascade_entries_.data(), step.entries.size()}, step.sharing_version);
+/// The page of the first query, which the step may write, and everything behind it stay out of shared slices, and so
+/// does an undecided tree.
+std::uint32_t AttentionPlanner::shareable_pages(const PlannerEntry& entry) const {
+  if (entry.window_tokens > 0) return 0;
+  const std::uint32_t stored = stored_tokens_of(entry);
+  // Mostly all of them, and a division costs more than the rest.
+  const bool stores_all = std::uint64_t{entry.shareable_pages} * config_.page_tokens <= stored;
+  return stores_all ? entry.shareable_pages : stored / config_.page_tokens;
 }
 
 }  // namespace quire

@@ -74,8 +74,6 @@ struct PlannerStep {
   std::span<const PageCopy> copies;
   std::span<const TokenMove> moves;
   std::span<const std::int32_t> move_indptr;
-  /// As long as this number and the entries' sequences are the same, so are their shared leading pages.
-  std::uint64_t sharing_version = 0;
   /// Where the plan is written, in [0, steps_in_flight_max]; the plan that was there is gone.
   std::uint32_t buffer_index = 0;
 };
@@ -87,11 +85,17 @@ class AttentionPlanner {
   /// The plan lives until another one is built in its buffer.
   [[nodiscard]] AttentionPlan build(const PlannerStep& step);
 
+  /// Shareable pages of this sequence's row are others than in the last plan with it, or the sequence has ended.
+  /// Without this call they stay where they are and what they are, also while the sequence is in no plan.
+  void forget_row(std::uint32_t sequence_index) {
+    if (config_.cascade_levels_max > 1) cascade_.forget(sequence_index);
+  }
+
  private:
   /// What one plan's spans point into.
   struct Buffer {
     LazyMemory staging;
-    PlanShape shape;
+    PlanShape shape;  // of the plan
     LazyArray<CascadeLevel> levels;
     LazyArray<std::uint32_t> slice_counts;  // of the shared levels
     std::vector<LayerWindowPlan> layer_windows;
@@ -99,9 +103,9 @@ class AttentionPlanner {
     GroupPlan group;
   };
 
-  [[nodiscard]] PlanShape shape_of(const PlannerStep& step);
+  [[nodiscard]] PlanShape read_entries(const PlannerStep& step);
   void check_entry(const PlannerEntry& entry) const;
-  void find_shared_pages(const PlannerStep& step);
+  [[nodiscard]] std::uint32_t shareable_pages(const PlannerEntry& entry) const;
   [[nodiscard]] const PlannerEntry& entry_at(const PlannerStep& step, std::size_t place) const;
 
   // The parts of build(), in this order. `page_ids` is where page_indices grows, empty unless page tables are Csr.

@@ -191,8 +191,7 @@ class PlannerModel {
     testing::Random random(op.kind ^ (std::uint64_t{op.draws[0]} << 24U));
     if (random.below(3) == 0) change(random);
     draw_step(random);
-    const AttentionPlan plan =
-        planner_.build({.entries = entries_, .shape = shape_, .sharing_version = sharing_version_});
+    const AttentionPlan plan = planner_.build({.entries = entries_, .shape = shape_});
     for (const PageDelta& delta : plan.groups[0].deltas) {
       table_[static_cast<std::size_t>(delta.row)][static_cast<std::size_t>(delta.column)] = delta.page;
     }
@@ -218,7 +217,8 @@ class PlannerModel {
     const std::uint32_t generation = sequences_[index].id.generation + 1;
     sequences_[index] = {};
     sequences_[index].id = {index, generation};
-    ++sharing_version_;
+    sequences_[index].row.reserve(kContextMax);  // rows stay where they are
+    planner_.forget_row(index);
   }
 
   void change(testing::Random& random) {
@@ -508,7 +508,6 @@ class PlannerModel {
   std::vector<std::vector<std::int32_t>> table_;  // the device's
   std::vector<TestSequence> sequences_;
   std::uint32_t next_page_ = 1;
-  std::uint64_t sharing_version_ = 0;
   std::vector<std::uint32_t> batch_;
   std::vector<PlannerEntry> entries_;
   PlanShape shape_;

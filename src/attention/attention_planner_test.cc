@@ -373,7 +373,8 @@ TEST(AttentionPlanner, PagesThatTheStepWritesOrQueriesStayOutOfSharedSlices) {
   const Row longer_b = row_of({11, 12, 23});
   entries = {entry_of(0, longer_a, 9), entry_of(1, longer_b, 9)};
   for (PlannerEntry& entry : entries) entry.shareable_pages = 3;
-  const AttentionPlan next = planner.build({.entries = entries, .sharing_version = 1});
+  for (const PlannerEntry& entry : entries) planner.forget_row(entry.sequence.index);
+  const AttentionPlan next = planner.build({.entries = entries});
   EXPECT_EQ(list(next.groups[0].page_indices), (Ints{11, 12, 13, 23}));
 }
 
@@ -389,11 +390,11 @@ TEST(AttentionPlanner, EntriesWithAWindowShareNothing) {
 TEST(AttentionPlanner, WhatWasSharedHoldsWhileSequencesGrow) {
   AttentionPlanner planner = make_planner(config_with(PageTables::Csr, 3));
   Sharing sharing;
-  (void)planner.build({.entries = sharing.entries, .sharing_version = 4});
+  (void)planner.build({.entries = sharing.entries});
   sharing.b.push_back(PageId{23});
   sharing.entries[1] = entry_of(1, sharing.b, 9);
   sharing.entries[1].shareable_pages = 3;
-  const AttentionPlan plan = planner.build({.entries = sharing.entries, .sharing_version = 4});
+  const AttentionPlan plan = planner.build({.entries = sharing.entries});
   EXPECT_EQ(list(plan.groups[0].page_indices), (Ints{11, 12, 13, 14, 44, 45, 33, 21, 22, 23}));
 }
 

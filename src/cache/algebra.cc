@@ -50,7 +50,6 @@ Result<Sequence> Cache::fork(const Sequence& sequence, std::uint32_t at) {
   }
   QUIRE_TRY_ASSIGN(const std::uint32_t index, impl.add_sequence(impl.sequences[source_index].key_space));
   impl.copy_sequence(source_index, index, at);
-  ++impl.sharing_version;
   ++impl.counters.forked_sequence_count;
   return Sequence(impl.release_queue, {index, impl.sequences[index].generation});
 }
@@ -144,7 +143,6 @@ Status Cache::rewind(const Sequence& sequence, std::uint32_t token_count) {
   // What comes after the last token that is left is to be asked anew.
   slot.has_run = false;
   if (end < slot.computed_tokens) impl.truncate(index, end);
-  ++impl.sharing_version;
   return {};
 }
 
@@ -183,6 +181,7 @@ void Cache::Impl::truncate(std::uint32_t index, std::uint32_t end) {
       }
     }
   }
+  planner.forget_row(index);
   give_back_row(index, std::max(row_end, slot.shared_pages));
   slot.page_count = std::min(slot.page_count, row_end);
   slot.settled_pages = std::min(slot.settled_pages, whole_pages);
@@ -221,6 +220,7 @@ Status Cache::set_window(const Sequence& sequence, const Window& window) {
   slot.window_tokens = window.window_tokens;
   slot.sink_tokens = window.sink_tokens;
   slot.full_tokens = std::max(window.window_tokens, slot.computed_tokens);
+  impl.planner.forget_row(index);
   if (slot.state == SequenceSlot::State::Running) impl.slide(index);
   return {};
 }

@@ -369,7 +369,6 @@ struct Cache::Impl {
   std::vector<PageId> page_scratch;  // pages on their way into rows, and duplicates on their way out
   LazyArray<TokenMove> moves;        // of trees committed since the last plan
   std::vector<std::int32_t> move_indptr;
-  std::uint64_t sharing_version = 0;  // grows when the leading pages of a sequence change
   AttentionPlanner planner;
   FencedPages fenced;
 

@@ -289,7 +289,7 @@ void Cache::Impl::settle(std::uint32_t index) {
     if (known > 0) {
       // The row now names the tree's pages; those computed in vain go back.
       slot.changed_column = std::min(slot.changed_column, slot.shared_pages);
-      ++sharing_version;
+      planner.forget_row(index);
       give_back(std::span(page_scratch).first(known));
     }
     adopt_tails(index, public_pages - static_cast<std::uint32_t>(pages.size()) + known, public_pages);

@@ -202,7 +202,6 @@ void Cache::Impl::promote_arrived(std::uint32_t index) {
     tree->promote(run, targets);
     counters.loaded_page_total += page_count;
   }
-  ++sharing_version;
 }
 
 // A host page is not what it should be: it goes, and what is below it. Nobody waits for that any longer.

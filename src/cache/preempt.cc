@@ -337,7 +337,6 @@ void Cache::Impl::end_restoring(std::uint32_t index) {
     slot.state = SequenceSlot::State::Running;
     slot.is_preempted = false;
     slot.changed_column = 0;
-    ++sharing_version;
     settle(index);
     return;
   }

@@ -184,7 +184,6 @@ Admission Cache::Impl::start_running(std::uint32_t index) {
   slot.computed_tokens = (match.page_count * page_tokens) + slot.tail_tokens;
   slot.planned_end = slot.computed_tokens;
   list_cached_sends(index);  // of one that was preempted: perhaps others computed what it had not
-  ++sharing_version;
 
   ++counters.admitted_sequence_count;
   counters.prompt_tokens += slot.token_count;
@@ -322,6 +321,7 @@ void Cache::Impl::publish_rest(std::uint32_t index) {
 // The sequence holds nothing any more.
 void Cache::Impl::release_pages(std::uint32_t index) {
   SequenceSlot& slot = sequences[index];
+  planner.forget_row(index);
   drop_tail(slot);
   give_back_row(index, slot.shared_pages);
   slot.pin.reset();

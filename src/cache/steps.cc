@@ -265,7 +265,6 @@ Result<PlanOutcome> Cache::plan_step(std::span<const StepEntry> entries, const P
                                   .copies = impl.copies,
                                   .moves = {impl.moves.data(), impl.move_count()},
                                   .move_indptr = impl.move_indptr,
-                                  .sharing_version = impl.sharing_version,
                                   .buffer_index = place});
   impl.move_indptr.resize(1);
   impl.step_order.push_back(place);
