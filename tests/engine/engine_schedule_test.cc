@@ -284,6 +284,32 @@ TEST_F(EngineSchedule, PreemptedSequencesGoOnWithTheSameTokens) {
   }
 }
 
+TEST_F(EngineSchedule, PagesThatWentToTheHostAndBackGiveTheOraclesTokens) {
+  for (const WritePolicy policy : {WritePolicy::WriteBack, WritePolicy::WriteThrough, WritePolicy::Selective}) {
+    for (const std::uint32_t steps_in_flight : {1U, 2U}) {
+      open({.page_tokens = 4, .page_count = 40, .host_page_count = 300, .write_policy = policy});
+      const SchedulerOptions options{.running_max = 3, .steps_in_flight = steps_in_flight, .preempt = Preempt::Save};
+      // Three times the same conversations: what came first has left the device by the time it is wanted again.
+      for (int round = 0; round < 3; ++round) {
+        std::vector<Request> requests(10);
+        for (std::uint64_t i = 0; i < 10; ++i) {
+          requests[i] = {.prompt = join(seeded_text(i % 3, 20), seeded_text(10 + i, 15)), .new_tokens_max = 6};
+          if (i == 4) requests[i].speculation = tiny_engine::Speculation::Tree;
+        }
+        SchedulerOptions guessing = options;
+        guessing.guess = half_right();
+        run(std::move(requests), std::move(guessing));
+      }
+      // Selective keeps what is used again while it is on the device, which few of these pages are.
+      const bool keeps_all = policy != WritePolicy::Selective;
+      EXPECT_GT(cache_->stats()->stored_page_total, 5U);
+      EXPECT_GE(cache_->stats()->host_hit_tokens, keeps_all ? 100U : 0U);
+      EXPECT_GE(cache_->stats()->loaded_page_total, keeps_all ? 25U : 0U);
+      EXPECT_EQ(cache_->stats()->load_outcomes[static_cast<std::size_t>(TransferOutcome::Failed)], 0U);
+    }
+  }
+}
+
 TEST_F(EngineSchedule, AWindowWithASinkGivesTheOraclesTokens) {
   for (const PageTables page_tables : {PageTables::Rows, PageTables::Csr, PageTables::Block}) {
     open({.page_tables = page_tables});
