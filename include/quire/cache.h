@@ -186,7 +186,9 @@ struct StepResult {
 /// What becomes of a preempted sequence's pages.
 enum class Preempt : std::uint8_t {
   Drop,  ///< they go; what is cached of them may be found again by resume(), the rest is computed again
-  Save,  ///< copies go to saved pages in host memory (CacheConfig::saved_page_count); resume() brings them back
+  /// Copies go to the host tier, and the device's when all have arrived; resume() brings them back. When one does not
+  /// arrive, the sequence runs on.
+  Save,
 };
 
 /// What is left of a cache that sleeps.
