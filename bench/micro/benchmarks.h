@@ -28,5 +28,6 @@ void register_memory_benchmarks();                            // what the index 
 void register_plan_benchmarks();                              // attention plans of decode steps
 void register_host_kernel_benchmarks(const Effort& effort);   // append and page copies in host memory
 void register_transfer_benchmarks(const Effort& effort);      // pages between tiers, and the mover
+void register_tier_benchmarks();                              // what a host tier costs the engine's thread
 
 }  // namespace quire::bench

@@ -35,6 +35,7 @@ int main(int argc, char** argv) {
   quire::bench::register_plan_benchmarks();
   quire::bench::register_host_kernel_benchmarks(effort);
   quire::bench::register_transfer_benchmarks(effort);
+  quire::bench::register_tier_benchmarks();
 
   if (wants_lines) {
     quire::bench::Summary summary(effort);

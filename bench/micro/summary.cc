@@ -243,6 +243,22 @@ void add_transfer_rows(std::vector<Row>& rows) {
   add("mover, a transfer there and back", "round_trip_us", std::nullopt);
 }
 
+void add_tier_rows(std::vector<Row>& rows) {
+  for (const auto& [name, what] :
+       {std::pair{"tiers/cold/write_back", "write_back"}, std::pair{"tiers/cold/write_through", "write_through"}}) {
+    // 1 % of a step of 10 ms.
+    rows.push_back({.what = joined("host tier, a step of 64 without hits, ", what, ", added"),
+                    .figure = {name, "added_us"},
+                    .unit = " us",
+                    .beside = {{"no host tier", {name, "plain_us"}}},
+                    .target = Target{100}});
+    rows.push_back({.what = joined("host tier, a completion, ", what),
+                    .figure = {name, "completion_us"},
+                    .unit = " us",
+                    .target = Target{1}});
+  }
+}
+
 }  // namespace
 
 Summary::Summary(const Effort& effort) {
@@ -259,6 +275,7 @@ Summary::Summary(const Effort& effort) {
   add_plan_rows(rows_);
   add_host_kernel_rows(rows_);
   add_transfer_rows(rows_);
+  add_tier_rows(rows_);
 }
 
 void Summary::ReportRuns(const std::vector<Run>& runs) {
