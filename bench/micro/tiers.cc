@@ -135,7 +135,7 @@ void cold_steps(benchmark::State& state, WritePolicy policy) {
 void register_tier_benchmarks() {
   for (const auto& [name, policy] : {std::pair{"tiers/cold/write_back", WritePolicy::WriteBack},
                                      std::pair{"tiers/cold/write_through", WritePolicy::WriteThrough}}) {
-    benchmark::RegisterBenchmark(name, [policy = policy](benchmark::State& state) { cold_steps(state, policy); })
+    benchmark::RegisterBenchmark(name, [chosen = policy](benchmark::State& state) { cold_steps(state, chosen); })
         ->Iterations(1)
         ->Unit(benchmark::kMillisecond);
   }

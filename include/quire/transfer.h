@@ -37,7 +37,7 @@ struct PageTransfer {
   PageId host_page;
   std::uint32_t host_generation = 0;  ///< grows each time the host page is handed out
   std::uint32_t place = 0;            ///< the planner's own
-  std::uint64_t name_tag = 0;  ///< a hash of the page's tokens and all before them
+  std::uint64_t name_tag = 0;         ///< a hash of the page's tokens and all before them
   friend constexpr bool operator==(const PageTransfer&, const PageTransfer&) = default;
 };
 

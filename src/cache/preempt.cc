@@ -251,8 +251,9 @@ Result<Admission> Cache::Impl::start_restoring(std::uint32_t index) {
   const std::uint32_t page_count = pages_to_load(match);
   const std::uint32_t available = available_for_loads(match);
   if (page_count > available) {
-    return fail(ErrorCode::Unavailable, name() + " has " + with_separators(page_count) + " saved pages to bring back; " +
-                                            with_separators(available) + " device pages are free or can be evicted, " +
+    return fail(ErrorCode::Unavailable, name() + " has " + with_separators(page_count) +
+                                            " saved pages to bring back; " + with_separators(available) +
+                                            " device pages are free or can be evicted, " +
                                             with_separators(step_order.empty() ? 0 : fenced.count()) +
                                             " return when steps in flight finish, and " +
                                             with_separators(tree->leaving_pages()) + " when they are on the host");

@@ -15,12 +15,12 @@ namespace quire {
 
 Status Cache::Impl::open_host() {
   const HostConfig& host = config.host;
-  if (host.clean_reserve_pages.value_or(0) > pool_page_count()) {
-    return fail(ErrorCode::InvalidArgument, "host.clean_reserve_pages is " +
-                                                with_separators(*host.clean_reserve_pages) + "; the device pool has " +
-                                                with_separators(pool_page_count()) + " pages");
-  }
   clean_reserve_pages = host.clean_reserve_pages.value_or(std::max(1U, pool_page_count() / 16));
+  if (clean_reserve_pages > pool_page_count()) {
+    return fail(ErrorCode::InvalidArgument, "host.clean_reserve_pages is " + with_separators(clean_reserve_pages) +
+                                                "; the device pool has " + with_separators(pool_page_count()) +
+                                                " pages");
+  }
   QUIRE_TRY_ASSIGN(host_pool, PagePool::create({.page_count = host_page_count, .first_page = 1}));
   QUIRE_TRY_ASSIGN(host_generations, LazyArray<std::uint32_t>::create(std::size_t{host_page_count} + 1));
   QUIRE_TRY_ASSIGN(host_readers, LazyArray<std::uint8_t>::create(std::size_t{host_page_count} + 1));
