@@ -58,6 +58,10 @@ struct Stats {
   std::uint32_t host_filling_pages = 0;
   std::uint32_t leaving_pages = 0;        ///< device pages to be given up once they are copied
   std::uint32_t clean_reserve_pages = 0;  ///< device pages given up but for the asking
+  // What the memory of the cache's own mover lies in; Cache::host_region() says why not, where something was refused.
+  bool host_has_huge_pages = false;
+  bool host_is_on_numa_node = false;
+  bool host_is_locked = false;
   std::uint32_t transfers_in_flight = 0;
   std::uint32_t loading_sequence_count = 0;
 

@@ -560,6 +560,9 @@ Result<Stats> Cache::stats() const {
     stats.host_filling_pages = impl.host_pool.count(PageState::Open);
     stats.leaving_pages = tree.leaving_pages();
     stats.clean_reserve_pages = tree.left_pages();
+    stats.host_has_huge_pages = impl.host_region.has_huge_pages;
+    stats.host_is_on_numa_node = impl.host_region.is_on_numa_node;
+    stats.host_is_locked = impl.host_region.is_locked;
     stats.transfers_in_flight = impl.live_transfer_count;
     stats.load_bytes_per_ns = impl.load_rate;
     stats.store_bytes_per_ns = impl.store_rate;

@@ -375,6 +375,7 @@ struct Cache::Impl {
   // The host tier, when there is one.
   std::uint32_t host_page_count = 0;
   std::uint32_t clean_reserve_pages = 0;
+  HostRegionStatus host_region;
   PagePool host_pool;
   LazyArray<std::uint32_t> host_generations;  // by host page
   LazyArray<std::uint8_t> host_readers;       // loads that read a host page

@@ -44,6 +44,7 @@ Status Cache::Impl::open_host() {
                                          .checksums = host.checksums,
                                          .queue_depth_max = host.transfer_count_max,
                                          .transfer_pages_max = host.transfer_pages_max}));
+    host_region = mover->host_region();
   }
   return {};
 }

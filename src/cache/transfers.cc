@@ -126,7 +126,7 @@ Result<HostRegionStatus> Cache::host_region() const {
     return fail(ErrorCode::Unsupported, impl_->has_host() ? "host_region: the engine moves pages itself"
                                                           : "host_region: the cache has no host tier");
   }
-  return impl_->mover->host_region();
+  return impl_->host_region;
 }
 
 Status Cache::set_ready_callback(std::function<void(SequenceId)> callback) {
@@ -148,12 +148,11 @@ Status Cache::apply(std::span<const Completion> completions, TimeNs now) {
   impl.finish_loads();
   impl.wake_loading();
   impl.work_in_background();
-  // A callback may call apply() again.
-  for (std::size_t i = 0; i < impl.ready_sequences.size(); ++i) {
-    const SequenceId ready = impl.ready_sequences[i];
+  while (!impl.ready_sequences.empty()) {
+    const SequenceId ready = impl.ready_sequences.front();
+    impl.ready_sequences.erase(impl.ready_sequences.begin());  // a callback may call apply() again
     if (impl.on_ready) impl.on_ready(ready);
   }
-  impl.ready_sequences.clear();
   return {};
 }
 
