@@ -225,6 +225,7 @@ void Cache::Impl::drop_bad_page(std::uint32_t index) {
     if (!leads_through_it(transfers[i].pin)) continue;
     forget_load(i, MissReason::LoadFailed);
     cancel_transfer(i);
+    if (transfers[i].state == Transfer::State::Queued) end_load(i);
   }
   for (std::uint32_t i = 0; i < sequences.capacity(); ++i) {
     SequenceSlot& slot = sequences[i];
