@@ -42,5 +42,17 @@ TEST_F(CacheTiers, RandomRequestsFindRightBytes) {
   }
 }
 
+// What the simulation found
+
+TEST_F(CacheTiers, LookupTellsWhatTheHostHas) {
+  open_tiers(tiers_config(8, 32));
+  for (TokenId i = 0; i < 4; ++i) serve(token_range(100 * i, 17));
+  const std::vector<TokenId> tokens = token_range(0, 17);
+  const Lookup found = cache_->lookup(space_, {.tokens = tokens}).value();
+  EXPECT_GT(found.host_tokens, 0U);
+  EXPECT_EQ(found.matched_tokens + found.host_tokens, 16U);
+  EXPECT_EQ(cache_->lookup(space_, {.tokens = tokens}, {.tier_max = Tier::Device})->host_tokens, 0U);
+}
+
 }  // namespace
 }  // namespace quire
