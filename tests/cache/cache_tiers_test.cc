@@ -54,5 +54,53 @@ TEST_F(CacheTiers, LookupTellsWhatTheHostHas) {
   EXPECT_EQ(cache_->lookup(space_, {.tokens = tokens}, {.tier_max = Tier::Device})->host_tokens, 0U);
 }
 
+TEST_F(CacheTiers, ARunThatStaysAfterAllLeavesAgainAndNotItsNeighbour) {
+  CacheConfig config = tiers_config(6, 32);
+  config.host.clean_reserve_pages = 3;
+  open_tiers(std::move(config));
+  std::vector<TokenId> other = token_range(500, 8);
+  const Sequence running = begin_admitted(other);
+  step(running, other);
+  std::vector<TokenId> tokens = token_range(0, 8);
+  for (int i = 0; i < 3; ++i) {
+    Sequence sequence = begin_admitted(tokens);  // after the first time, what was about to leave stays
+    step(sequence, tokens);
+    EXPECT_TRUE(cache_->end(sequence));
+    expect_invariants();
+  }
+  EXPECT_EQ(stats().pinned_pages, 2U);
+}
+
+TEST_F(CacheTiers, PagesWithCopiesAreReclaimedWhileTheirRunWaitsForOthers) {
+  CacheConfig config = tiers_config(5, 32);
+  config.host.clean_reserve_pages = 4;
+  config.host.transfer_pages_max = 1;
+  open_tiers(std::move(config));
+  std::vector<TokenId> tokens = token_range(0, 8);
+  serve(tokens);
+  serve(token_range(500, 4));
+  // Both pages have copies by now, and stay for this request. When it ends, the second one is behind the other
+  // request's page, which is still being copied.
+  Sequence sequence = begin_admitted(tokens);
+  step(sequence, tokens);
+  EXPECT_TRUE(cache_->end(sequence));
+  EXPECT_TRUE(cache_->reclaim(5));
+  expect_invariants();
+  EXPECT_EQ(stats().sealed_pages, 1U);  // the one that is being copied
+}
+
+TEST_F(CacheTiers, RunsThatLeaveBelowEachOtherLeaveOnce) {
+  CacheConfig config = tiers_config(4, 32);
+  config.host.clean_reserve_pages = 3;
+  config.host.transfer_pages_max = 1;
+  open_tiers(std::move(config));
+  run_request(token_range(0, 12));
+  EXPECT_EQ(stats().leaving_pages, 2U);
+  EXPECT_EQ(cache_->reclaim(1).value(), 1U);  // the lower of the two, copied or not
+  mover_->take();
+  expect_invariants();
+  settle();
+}
+
 }  // namespace
 }  // namespace quire
