@@ -71,6 +71,33 @@ TEST_F(CacheTiers, ARunThatStaysAfterAllLeavesAgainAndNotItsNeighbour) {
   EXPECT_EQ(stats().pinned_pages, 2U);
 }
 
+TEST_F(CacheTiers, EntriesThatFitStillFitInTheNextCall) {
+  CacheConfig config = tiers_config(6, 32, WritePolicy::Selective);
+  config.host.write_hits_min = 1;
+  open_tiers(std::move(config));
+  run_request(token_range(500, 8));
+  run_request(token_range(0, 8));
+  const Sequence first = begin_admitted(token_range(0, 17));  // its two cached pages are to be copied
+  const Sequence second = begin_admitted(token_range(700, 9));
+  const std::vector<StepEntry> entries = {{&first}, {&second}};
+  const PlanOutcome both = cache_->plan_step(entries).value();
+  ASSERT_FALSE(both.step.has_value());
+  ASSERT_EQ(both.shortage.entries_that_fit, 1U);
+  EXPECT_TRUE(cache_->plan_step({&entries[0], 1})->step.has_value());
+}
+
+TEST_F(CacheTiers, ACopyIsNotGivenUpForAPageThatAStoreStillReads) {
+  open_tiers(tiers_config(3, 8, WritePolicy::WriteThrough));
+  run_request(token_range(0, 8));
+  std::vector<TokenId> tokens = token_range(0, 7);  // one page, and three tokens of the next
+  for (TokenId i = 0; i < 5; ++i) tokens.push_back(900 + i);
+  const Sequence sequence = begin_admitted(tokens);
+  const StepEntry entry{&sequence};
+  EXPECT_FALSE(cache_->plan_step({&entry, 1})->step.has_value());
+  settle();
+  EXPECT_TRUE(cache_->plan_step({&entry, 1})->step.has_value());
+}
+
 TEST_F(CacheTiers, PagesWithCopiesAreReclaimedWhileTheirRunWaitsForOthers) {
   CacheConfig config = tiers_config(5, 32);
   config.host.clean_reserve_pages = 4;
