@@ -129,5 +129,92 @@ TEST_F(CacheTiers, RunsThatLeaveBelowEachOtherLeaveOnce) {
   settle();
 }
 
+TEST_F(CacheTiers, ALoadingSequenceKnowsWhatBecameOfTheRest) {
+  open_tiers(tiers_config(8, 32));
+  std::vector<TokenId> lost = token_range(0, 4);
+  for (TokenId i = 0; i < 8; ++i) lost.push_back(900 + i);
+  serve(lost);
+  EXPECT_EQ(cache_->reclaim(8).value(), 3U);  // without copies
+  for (TokenId i = 0; i < 4; ++i) serve(token_range(100 * i, 16));
+  ASSERT_EQ(cache_->lookup(space_, {.tokens = lost})->host_tokens, 4U);  // the start of a longer run
+  const Sequence sequence = cache_->begin(space_, {.tokens = lost}).value();
+  const Admission admission = cache_->admit(sequence).value();
+  EXPECT_EQ(admission.loading_tokens, 4U);
+  EXPECT_EQ(admission.miss.reason, MissReason::Evicted);
+  EXPECT_EQ(admission.miss.tier, Tier::Device);
+}
+
+TEST_F(CacheTiers, APartOfAPageOnTheDeviceIsNoReasonBehindALoad) {
+  open_tiers(tiers_config(8, 32, WritePolicy::WriteThrough));
+  const std::vector<TokenId> tokens = token_range(0, 8);
+  serve(tokens);
+  serve({0, 1, 2, 3, 4, 900, 901, 902});  // begins like the second page, too little to be worth a copy
+  EXPECT_EQ(cache_->reclaim(1).value(), 1U);
+  ASSERT_EQ(cache_->lookup(space_, {.tokens = tokens})->host_tokens, 4U);
+  const Sequence sequence = cache_->begin(space_, {.tokens = tokens}).value();
+  EXPECT_EQ(cache_->admit(sequence)->miss.reason, MissReason::None);
+}
+
+// A sequence whose token tree is committed: its first page is full, but for a move that comes with the next plan.
+class CacheTiersWithTrees : public TiersTest {
+ protected:
+  void SetUp() override {
+    open_tiers(tiers_config(3, 8, WritePolicy::WriteThrough));
+    // One page that is on the host only.
+    run_request(token_range(0, 4));
+    settle();
+    EXPECT_EQ(cache_->reclaim(1).value(), 1U);
+    ASSERT_EQ(stats().host_only_pages, 1U);
+    other_ = begin_admitted(token_range(300, 2));
+    other_tokens_ = token_range(300, 2);
+    step(other_, other_tokens_, {302});
+    std::vector<TokenId> tokens = token_range(500, 3);
+    tree_ = begin_admitted(tokens);
+    step(tree_, tokens);
+    const std::vector<std::int32_t> parents = {-1, -1};
+    const StepEntry entry{.sequence = &tree_, .tree_parents = parents};
+    const Step planned = *cache_->plan_step({&entry, 1})->step;
+    const std::vector<TokenId> values = {7, 8};
+    const StepResult result{.tokens = values};
+    ASSERT_TRUE(cache_->finish_step(planned, {&result, 1}));
+    ASSERT_TRUE(cache_->commit_tree(tree_, 1));
+    ASSERT_EQ(stats().fenced_pages, 1U);
+  }
+  [[nodiscard]] Result<Admission> admit_what_is_on_the_host() {
+    loading_ = cache_->begin(space_, {.tokens = loading_tokens_}).value();
+    return cache_->admit(loading_);
+  }
+
+  Sequence other_;
+  std::vector<TokenId> other_tokens_;
+  Sequence tree_;
+  Sequence loading_;
+  std::vector<TokenId> loading_tokens_ = token_range(0, 4);
+};
+
+TEST_F(CacheTiersWithTrees, ALoadTakesNoPageThatWaitsForMovesToBePlanned) {
+  const Result<Admission> admission = admit_what_is_on_the_host();
+  ASSERT_TRUE(admission.has_value()) << admission.error().message;
+  EXPECT_EQ(admission->loading_tokens, 4U);  // the moves were made for it
+  expect_invariants();
+}
+
+TEST_F(CacheTiersWithTrees, ALoadTakesNoPageThatMovesOfAStepInFlightWillWrite) {
+  const PageId moved = cache_->view(tree_)->pages[0];
+  ASSERT_TRUE(cache_->end(tree_));
+  const StepEntry entry{&other_};
+  const Step planned = *cache_->plan_step({&entry, 1})->step;
+  ASSERT_EQ(planned.plan.groups[0].moves.size(), 1U);
+  (void)admit_what_is_on_the_host();
+  mover_->take();
+  for (const HandMover::Taken& taken : mover_->waiting) {
+    for (const PageTransfer& page : taken.pages) EXPECT_NE(page.device_page, moved);
+  }
+  ASSERT_TRUE(cache_->apply_copies(planned));
+  const StepResult result;
+  ASSERT_TRUE(cache_->finish_step(planned, {&result, 1}));
+  expect_invariants();
+}
+
 }  // namespace
 }  // namespace quire
