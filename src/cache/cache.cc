@@ -418,7 +418,7 @@ void Cache::Impl::give_up(std::span<const PageId> pages) {
     pool.release(pages);
   } else {
     for (const PageId& page : pages) {
-      if (device_readers[page.value] > 0) {
+      if (kFencesTransfers && device_readers[page.value] > 0) {
         pool.fence({&page, 1});  // until the store that reads it is over
       } else {
         pool.release({&page, 1});
