@@ -155,6 +155,27 @@ TEST_F(CacheTiers, APartOfAPageOnTheDeviceIsNoReasonBehindALoad) {
   EXPECT_EQ(cache_->admit(sequence)->miss.reason, MissReason::None);
 }
 
+TEST_F(CacheTiers, AReadyCallbackMayApplyAgainAndTellsEachSequenceOnce) {
+  open_tiers(tiers_config(16, 32, WritePolicy::WriteThrough));
+  for (TokenId i = 0; i < 3; ++i) serve(token_range(100 * i, 4));
+  EXPECT_EQ(cache_->reclaim(3).value(), 3U);
+  std::vector<Sequence> sequences;
+  for (TokenId i = 0; i < 3; ++i) {
+    sequences.push_back(cache_->begin(space_, {.tokens = token_range(100 * i, 4)}).value());
+    EXPECT_EQ(cache_->admit(sequences.back())->loading_tokens, 4U);
+  }
+  std::vector<SequenceId> told;
+  ASSERT_TRUE(cache_->set_ready_callback([&](SequenceId id) {
+    told.push_back(id);
+    EXPECT_TRUE(cache_->apply({}, now_));
+  }));
+  mover_->take();
+  std::vector<Completion> completions;
+  while (!mover_->waiting.empty()) completions.push_back(mover_->move(0));
+  apply(completions);
+  EXPECT_EQ(told, (std::vector{sequences[0].id(), sequences[1].id(), sequences[2].id()}));
+}
+
 // A sequence whose token tree is committed: its first page is full, but for a move that comes with the next plan.
 class CacheTiersWithTrees : public TiersTest {
  protected:
