@@ -1,0 +1,98 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// quire-sim: runs one seed of the simulation, or several.
+#include <charconv>
+#include <cstdint>
+#include <cstdio>
+#include <cstring>
+#include <string>
+#include <string_view>
+
+#include "sim_run.h"
+
+namespace {
+
+constexpr const char* kHelp =
+    "Runs a cache with a host tier, its engine and its mover in one thread on a simulated clock.\n"
+    "Everything is drawn from the seed: sizes, policies, requests, and the faults of the mover.\n"
+    "\n"
+    "usage: quire-sim [options]\n"
+    "\n"
+    "  --seed N     the first seed; 1 when not given\n"
+    "  --seeds N    how many seeds, one after the other; 1 when not given\n"
+    "  --operations N\n"
+    "               stop after the seed that comes to so many calls and events in all\n"
+    "  --steps N    operations of each seed; 5000 when not given\n"
+    "  --print      tell what happens, step by step\n"
+    "  --check      call check_invariants() after every operation, not just after some\n"
+    "  --counts     tell at the end how often everything happened\n"
+    "  --no-checksums, --no-names\n"
+    "               the mover does not check what it loads, to see that the bytes tell\n"
+    "  --no-fence-checks, --no-invariant-checks\n"
+    "               nobody checks who uses a page, or calls check_invariants()\n"
+    "  --help       print this text\n"
+    "\n"
+    "Exits with 0 when everything was as it must be, with 1 and the line that repeats it when\n"
+    "something was not, and with 2 for arguments that it does not know.\n";
+
+bool read_number(std::string_view text, std::uint64_t& number) {
+  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), number);
+  return error == std::errc{} && end == text.data() + text.size();
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  quire::testing::SimRun run{.seed_count = 1, .step_count = 5'000};
+  bool tells_counts = false;
+  for (int i = 1; i < argc; ++i) {
+    const std::string_view flag = argv[i];
+    std::uint64_t* number = nullptr;
+    if (flag == "--help" || flag == "-h") {
+      std::fputs(kHelp, stdout);
+      return 0;
+    }
+    if (flag == "--print") {
+      run.prints = true;
+    } else if (flag == "--check") {
+      run.checks_always = true;
+    } else if (flag == "--counts") {
+      tells_counts = true;
+    } else if (flag == "--no-checksums") {
+      run.mutation.checks_checksums = false;
+    } else if (flag == "--no-names") {
+      run.mutation.checks_names = false;
+    } else if (flag == "--no-fence-checks") {
+      run.mutation.checks_fences = false;
+    } else if (flag == "--no-invariant-checks") {
+      run.mutation.checks_invariants = false;
+    } else if (flag == "--operations") {
+      number = &run.operations_max;
+    } else if (flag == "--seed") {
+      number = &run.first_seed;
+    } else if (flag == "--seeds") {
+      number = &run.seed_count;
+    } else if (flag == "--steps") {
+      number = &run.step_count;
+    } else {
+      std::fprintf(stderr, "quire-sim: unknown argument '%s'; --help lists those there are\n", argv[i]);
+      return 2;
+    }
+    if (number == nullptr) continue;
+    if (i + 1 == argc || !read_number(argv[i + 1], *number)) {
+      std::fprintf(stderr, "quire-sim: %s needs a number\n", argv[i]);
+      return 2;
+    }
+    ++i;
+  }
+  if (run.prints) (void)std::setvbuf(stdout, nullptr, _IOLBF, 1 << 16);
+  quire::testing::SimCounts counts;
+  const std::string failure = quire::testing::run_simulation(run, counts);
+  if (tells_counts) std::fputs(quire::testing::to_string(counts).c_str(), stdout);
+  if (failure.empty()) {
+    std::printf("%llu operations, all as they must be\n", static_cast<unsigned long long>(counts.operations()));
+    return 0;
+  }
+  std::fprintf(stderr, "%s", failure.c_str());
+  return 1;
+}

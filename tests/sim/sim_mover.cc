@@ -1,0 +1,406 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "sim_mover.h"
+
+#include <algorithm>
+#include <cstring>
+#include <string>
+#include <utility>
+
+namespace quire::testing {
+
+SimMover::SimMover(Cache& cache, const SimSetup& setup, const SimMutation& mutation, Random& random, SimCounts& counts)
+    : cache_(cache),
+      setup_(setup),
+      mutation_(mutation),
+      random_(random),
+      counts_(counts),
+      page_bytes_(cache.geometry().page().page_bytes()),
+      device_uses_(std::size_t{setup.device_page_count} + 1),
+      host_reads_(std::size_t{setup.host_page_count} + 1),
+      host_writes_(std::size_t{setup.host_page_count} + 1) {
+  for (std::uint32_t rank = 0; rank < setup.rank_count; ++rank) {
+    host_pages_[rank].resize(std::size_t{setup.host_page_count} + 1);
+    const ByteRange share = share_of(rank);
+    for (HostPage& page : host_pages_[rank]) page.bytes.resize(share.end - share.begin);
+  }
+}
+
+SimMover::ByteRange SimMover::share_of(std::uint32_t rank) const {
+  return {page_bytes_ * rank / setup_.rank_count, page_bytes_ * (rank + 1) / setup_.rank_count};
+}
+
+// FNV-1a by words: nothing of the library's.
+std::uint64_t SimMover::checksum_of(std::span<const std::byte> bytes) {
+  std::uint64_t sum = 0xCBF29CE484222325ULL;
+  for (std::size_t i = 0; i < bytes.size(); i += sizeof(std::uint32_t)) {
+    std::uint32_t word = 0;
+    std::memcpy(&word, bytes.data() + i, std::min(sizeof(word), bytes.size() - i));
+    sum = (sum ^ word) * 0x100000001B3ULL;
+    sum ^= sum >> 31U;
+  }
+  return sum;
+}
+
+SimMover::Transfer* SimMover::find(TransferId id) {
+  const auto found = std::ranges::find_if(transfers_, [&](const auto& each) { return each->id == id; });
+  return found == transfers_.end() ? nullptr : found->get();
+}
+const SimMover::Transfer* SimMover::find(TransferId id) const {
+  const auto found = std::ranges::find_if(transfers_, [&](const auto& each) { return each->id == id; });
+  return found == transfers_.end() ? nullptr : found->get();
+}
+
+std::uint64_t SimMover::loading_bytes() const {
+  std::uint64_t bytes = 0;
+  for (const auto& each : transfers_) bytes += each->kind == TransferKind::Load ? each->pages.size() * page_bytes_ : 0;
+  return bytes;
+}
+
+bool SimMover::is_being_loaded(PageId host_page) const {
+  for (const auto& each : transfers_) {
+    if (each->kind != TransferKind::Load || each->is_cancelled) continue;
+    for (const PageTransfer& page : each->pages) {
+      if (page.host_page == host_page) return true;
+    }
+  }
+  return false;
+}
+
+void SimMover::expect_unused(PageId device_page, const char* who) const {
+  if (!mutation_.checks_fences || device_uses_[device_page.value] == 0) return;
+  throw SimFailure("device page " + std::to_string(device_page.value) + " is written by " + who +
+                   " while a transfer uses it");
+}
+
+// Plans
+
+void SimMover::take(std::span<const TransferPlan> plans, TimeNs now) {
+  if (!std::ranges::is_sorted(plans, {}, &TransferPlan::priority)) {
+    throw SimFailure("transfers that somebody waits for come after others");
+  }
+  for (const TransferPlan& plan : plans) {
+    const bool is_load = plan.kind == TransferKind::Load;
+    counts_.add(is_load ? SimEvent::LoadWanted : SimEvent::StoreWanted);
+    if (find(plan.id) != nullptr) throw SimFailure("a transfer is handed out twice");
+    if (plan.pages.empty()) throw SimFailure("a transfer without pages");
+    if (plan.pages.size() > setup_.transfer_pages_max) throw SimFailure("a transfer of too many pages");
+    if (transfers_.size() == setup_.transfer_count_max) throw SimFailure("more transfers than may be in flight");
+    std::unique_ptr<Transfer> transfer;
+    if (spare_.empty()) {
+      transfer = std::make_unique<Transfer>();
+    } else {
+      transfer = std::move(spare_.back());
+      spare_.pop_back();
+    }
+    transfer->id = plan.id;
+    transfer->kind = plan.kind;
+    transfer->is_cancelled = false;
+    transfer->outcome = TransferOutcome::Ok;
+    transfer->pages.assign(plan.pages.begin(), plan.pages.end());
+    transfer->planned = plan.pages;
+    transfer->chunk_count = plan.band_count > 1 ? plan.band_count : 1 + random_.below(2);
+    for (const PageTransfer& page : transfer->pages) {
+      const bool is_inside = page.device_page.value >= 1 && page.device_page.value <= setup_.device_page_count &&
+                             page.host_page.value >= 1 && page.host_page.value <= setup_.host_page_count;
+      if (!is_inside) throw SimFailure("a transfer of pages that are not there");
+      std::uint32_t& device = device_uses_[page.device_page.value];
+      std::uint32_t& reads = host_reads_[page.host_page.value];
+      std::uint32_t& writes = host_writes_[page.host_page.value];
+      if (mutation_.checks_fences) {
+        if (device > 0) throw SimFailure("a transfer of a device page that another one uses");
+        if (writes > 0) throw SimFailure("a transfer of a host page that another one writes");
+        if (!is_load && reads > 0) throw SimFailure("a transfer writes a host page that another one reads");
+      }
+      ++device;
+      ++(is_load ? reads : writes);
+    }
+    counts_.tell([&] {
+      std::string text =
+          "    transfer " + std::to_string(plan.id.index) + "." + std::to_string(plan.id.generation) + ":";
+      for (const PageTransfer& page : plan.pages) {
+        text += " device " + std::to_string(page.device_page.value) + (is_load ? " <- " : " -> ") + "host " +
+                std::to_string(page.host_page.value) + "." + std::to_string(page.host_generation);
+      }
+      return text;
+    });
+    for (std::uint32_t rank = 0; rank < setup_.rank_count; ++rank) start(transfer->jobs[rank], *transfer, now);
+    transfers_.push_back(std::move(transfer));
+  }
+}
+
+void SimMover::start(Job& job, const Transfer& transfer, TimeNs now) {
+  const auto page_count = static_cast<std::uint32_t>(transfer.pages.size());
+  const std::uint64_t bytes = page_count * page_bytes_;  // as if a share were a rank's whole page
+  job.pieces.clear();
+  // Bands: the first layers of all pages before the next ones.
+  for (std::uint32_t chunk = 0; chunk < transfer.chunk_count; ++chunk) {
+    for (std::uint32_t page = 0; page < page_count; ++page) {
+      job.pieces.push_back(static_cast<std::uint16_t>((page * transfer.chunk_count) + chunk));
+    }
+  }
+  std::ranges::reverse(job.pieces);
+  if (!setup_.moves_in_order) {
+    for (std::size_t i = job.pieces.size(); i > 1; --i) {
+      std::swap(job.pieces[i - 1], job.pieces[random_.below(static_cast<std::uint32_t>(i))]);
+    }
+  }
+  job.chunks_left.assign(page_count, static_cast<std::uint8_t>(transfer.chunk_count));
+  job.is_good.assign(page_count, 0);
+  job.bytes.resize(std::size_t{page_count} * page_bytes_);
+  job.stop = Stop::No;
+  job.fault = TransferFault::None;
+  if (has_chance(random_, setup_.io_chance)) {
+    job.stop = Stop::Io;
+  } else if (has_chance(random_, setup_.partial_chance)) {
+    job.stop = Stop::Partial;
+  }
+  job.pieces_until_stop = random_.below(static_cast<std::uint32_t>(job.pieces.size()) + 1);
+  job.busy_ns = std::max<TimeNs>(1, static_cast<TimeNs>(static_cast<double>(bytes) / setup_.bytes_per_ns));
+  job.ends_at = now + job.busy_ns + (has_chance(random_, 30) ? random_.below(1000) * setup_.op_ns_max / 50 : 0);
+  job.moved_bytes = 0;
+  job.is_over = false;
+  job.is_reported = false;
+}
+
+void SimMover::cancel(std::span<const TransferId> ids) {
+  for (const TransferId id : ids) {
+    counts_.add(SimEvent::CancelAsked);
+    Transfer* const transfer = find(id);
+    if (transfer == nullptr) throw SimFailure("a cancellation of a transfer that nobody has taken");
+    if (std::exchange(transfer->is_cancelled, true)) throw SimFailure("a transfer is cancelled twice");
+    bool is_honoured = false;
+    for (std::uint32_t rank = 0; rank < setup_.rank_count; ++rank) {
+      Job& job = transfer->jobs[rank];
+      if (job.is_over || job.stop != Stop::No || !has_chance(random_, setup_.honour_chance)) continue;
+      job.stop = Stop::Cancel;
+      // What is being written is still written.
+      job.pieces_until_stop = random_.below(static_cast<std::uint32_t>(job.pieces.size()) + 1);
+      is_honoured = true;
+    }
+    counts_.add(is_honoured ? SimEvent::CancelHonoured : SimEvent::CancelTooLate);
+  }
+}
+
+// Bytes
+
+template <typename Copy>
+void SimMover::for_each_span(PageId device_page, ByteRange range, Copy copy) {
+  const PoolStrides& strides = cache_.geometry().strides();
+  const std::uint64_t layer_bytes = cache_.geometry().page().layer_bytes();
+  for (std::uint64_t at = range.begin; at < range.end;) {
+    const std::uint64_t layer = at / layer_bytes;
+    const std::uint64_t count = std::min(range.end, (layer + 1) * layer_bytes) - at;
+    std::byte* const device = cache_.device_memory() + (device_page.value * strides.page) + (layer * strides.layer) +
+                              (at - (layer * layer_bytes));
+    copy(device, at, count);
+    at += count;
+  }
+}
+
+bool SimMover::work(TimeNs now) {
+  if (transfers_.empty() || now < stuck_until_) return false;
+  ++counts_.mover_events;
+  // Any that can go on, from a random one on.
+  const auto count = static_cast<std::uint32_t>(transfers_.size());
+  const std::uint32_t first = random_.below(count);
+  const std::uint32_t first_rank = random_.below(setup_.rank_count);
+  for (std::uint32_t i = 0; i < count; ++i) {
+    Transfer& transfer = *transfers_[(first + i) % count];
+    for (std::uint32_t r = 0; r < setup_.rank_count; ++r) {
+      const std::uint32_t rank = (first_rank + r) % setup_.rank_count;
+      Job& job = transfer.jobs[rank];
+      if (job.is_over) continue;
+      const bool stops = job.fault != TransferFault::None || (job.stop != Stop::No && job.pieces_until_stop == 0);
+      if (!job.pieces.empty() && !stops) {
+        move_piece(transfer, rank);
+        return true;
+      }
+      if (!stops && now < job.ends_at) continue;
+      report(transfer, rank);
+      return true;
+    }
+  }
+  return false;
+}
+
+void SimMover::move_piece(Transfer& transfer, std::uint32_t rank) {
+  Job& job = transfer.jobs[rank];
+  const std::uint32_t piece = job.pieces.back();
+  job.pieces.pop_back();
+  if (job.stop != Stop::No) --job.pieces_until_stop;
+  const std::uint32_t page = piece / transfer.chunk_count;
+  const std::uint32_t chunk = piece % transfer.chunk_count;
+  const ByteRange share = share_of(rank);
+  const std::uint64_t share_bytes = share.end - share.begin;
+  const ByteRange range{share.begin + (share_bytes * chunk / transfer.chunk_count),
+                        share.begin + (share_bytes * (chunk + 1) / transfer.chunk_count)};
+  const PageTransfer& moved = transfer.pages[page];
+  std::byte* const read = job.bytes.data() + (std::size_t{page} * page_bytes_);
+  if (transfer.kind == TransferKind::Load) {
+    if (transfer.is_cancelled) counts_.add(SimEvent::WriteAfterCancel);
+    const HostPage& host = host_page(rank, moved.host_page);
+    for_each_span(moved.device_page, range, [&](std::byte* device, std::uint64_t at, std::uint64_t count) {
+      std::memcpy(read + at, host.bytes.data() + (at - share.begin), count);
+      std::memcpy(device, read + at, count);
+    });
+  } else {
+    for_each_span(moved.device_page, range, [&](const std::byte* device, std::uint64_t at, std::uint64_t count) {
+      std::memcpy(read + at, device, count);
+    });
+  }
+  job.moved_bytes += range.end - range.begin;
+  if (--job.chunks_left[page] > 0) return;
+  if (transfer.kind == TransferKind::Load) {
+    end_load_of_page(transfer, job, rank, page);
+  } else {
+    end_store_of_page(transfer, job, rank, page);
+  }
+}
+
+void SimMover::end_load_of_page(const Transfer& transfer, Job& job, std::uint32_t rank, std::uint32_t page) {
+  const PageTransfer& moved = transfer.pages[page];
+  const HostPage& host = host_page(rank, moved.host_page);
+  const ByteRange share = share_of(rank);
+  const std::span<const std::byte> read =
+      std::span(job.bytes).subspan((std::size_t{page} * page_bytes_) + share.begin, share.end - share.begin);
+  if (mutation_.checks_names && host.generation != moved.host_generation) {
+    job.fault = TransferFault::Generation;
+  } else if (mutation_.checks_names && host.name_tag != moved.name_tag) {
+    job.fault = TransferFault::NameTag;
+  } else if (mutation_.checks_checksums && host.checksum != checksum_of(read)) {
+    job.fault = TransferFault::Checksum;
+  } else {
+    job.is_good[page] = 1;
+  }
+}
+
+void SimMover::end_store_of_page(const Transfer& transfer, Job& job, std::uint32_t rank, std::uint32_t page) {
+  const PageTransfer& moved = transfer.pages[page];
+  const ByteRange share = share_of(rank);
+  const std::byte* const read = job.bytes.data() + (std::size_t{page} * page_bytes_) + share.begin;
+  job.is_good[page] = 1;
+  if (has_chance(random_, setup_.lost_write_chance)) {
+    counts_.add(SimEvent::LostWrite);
+    return;  // and nobody notices before it is read
+  }
+  PageId target = moved.host_page;
+  if (has_chance(random_, setup_.misdirected_chance)) {
+    counts_.add(SimEvent::Misdirected);
+    target = PageId{1 + random_.below(setup_.host_page_count)};
+  }
+  HostPage& host = host_page(rank, target);
+  host.generation = moved.host_generation;
+  host.name_tag = moved.name_tag;
+  std::memcpy(host.bytes.data(), read, host.bytes.size());
+  host.checksum = checksum_of(host.bytes);
+}
+
+void SimMover::flip_a_bit() {
+  const std::uint32_t rank = random_.below(setup_.rank_count);
+  HostPage& page = host_pages_[rank][1 + random_.below(setup_.host_page_count)];
+  if (page.generation == 0) return;
+  counts_.add(SimEvent::Flipped);
+  page.bytes[random_.below(static_cast<std::uint32_t>(page.bytes.size()))] ^= std::byte(1U << random_.below(8));
+}
+
+// Reports
+
+void SimMover::report(Transfer& transfer, std::uint32_t rank) {
+  Job& job = transfer.jobs[rank];
+  job.is_over = true;
+  if (!std::ranges::equal(transfer.pages, transfer.planned)) throw SimFailure("a plan's pages change under way");
+  const auto bad = std::ranges::find(job.is_good, 0);
+  const auto good = static_cast<std::uint32_t>(bad - job.is_good.begin());
+  Completion completion{.id = transfer.id, .rank = static_cast<std::uint16_t>(rank), .good_pages = good};
+  const bool is_load = transfer.kind == TransferKind::Load;
+  const bool is_whole = bad == job.is_good.end();
+  if (job.fault != TransferFault::None) {
+    completion.outcome = TransferOutcome::Failed;
+    completion.fault = job.fault;
+    counts_.add(job.fault == TransferFault::Checksum     ? SimEvent::LoadChecksum
+                : job.fault == TransferFault::Generation ? SimEvent::LoadGeneration
+                                                         : SimEvent::LoadNameTag);
+  } else if (job.stop == Stop::Cancel && !is_whole) {
+    completion.outcome = TransferOutcome::Cancelled;
+    counts_.add(is_load ? SimEvent::LoadCancelled : SimEvent::StoreCancelled);
+  } else if (job.stop == Stop::Io || !is_whole) {
+    completion.outcome = TransferOutcome::Failed;
+    completion.fault = TransferFault::Io;
+    counts_.add(is_load ? SimEvent::LoadIo : SimEvent::StoreIo);
+  } else {
+    counts_.add(is_load ? SimEvent::LoadOk : SimEvent::StoreOk);
+  }
+  if (completion.outcome != TransferOutcome::Ok && good > 0) counts_.add(SimEvent::PartialGood);
+  completion.moved_bytes = job.moved_bytes * setup_.rank_count;
+  if (job.moved_bytes > 0) {
+    const double part =
+        static_cast<double>(completion.moved_bytes) / static_cast<double>(transfer.pages.size() * page_bytes_);
+    completion.busy_ns = std::max<TimeNs>(1, static_cast<TimeNs>(static_cast<double>(job.busy_ns) * part));
+  }
+  outbox_.push_back(completion);
+}
+
+std::vector<Completion> SimMover::collect(bool all) {
+  std::vector<Completion> collected;
+  if (outbox_.empty()) return collected;
+  if (setup_.reorders && outbox_.size() > 1) {
+    counts_.add(SimEvent::Reordered);
+    for (std::size_t i = outbox_.size(); i > 1; --i) {
+      std::swap(outbox_[i - 1], outbox_[random_.below(static_cast<std::uint32_t>(i))]);
+    }
+  }
+  const std::size_t count = all ? outbox_.size() : 1 + random_.below(static_cast<std::uint32_t>(outbox_.size()));
+  collected.assign(outbox_.begin(), outbox_.begin() + static_cast<std::ptrdiff_t>(count));
+  outbox_.erase(outbox_.begin(), outbox_.begin() + static_cast<std::ptrdiff_t>(count));
+  return collected;
+}
+
+std::vector<SimMover::Over> SimMover::finish(std::span<const Completion> applied) {
+  std::vector<Over> over;
+  for (const Completion& completion : applied) {
+    Transfer* const transfer = find(completion.id);
+    if (transfer == nullptr || completion.rank >= setup_.rank_count) continue;
+    Job& job = transfer->jobs[completion.rank];
+    if (!job.is_over || std::exchange(job.is_reported, true)) continue;
+    if (completion.outcome != TransferOutcome::Ok && transfer->outcome != TransferOutcome::Failed) {
+      transfer->outcome = completion.outcome;
+    }
+    bool is_last = true;
+    for (std::uint32_t rank = 0; rank < setup_.rank_count; ++rank)
+      is_last = is_last && transfer->jobs[rank].is_reported;
+    if (!is_last) {
+      counts_.add(SimEvent::OtherRankLater);
+      continue;
+    }
+    for (const PageTransfer& page : transfer->pages) {
+      --device_uses_[page.device_page.value];
+      --(transfer->kind == TransferKind::Load ? host_reads_ : host_writes_)[page.host_page.value];
+    }
+    counts_.tell([&] {
+      return "    over: " + std::to_string(transfer->id.index) + "." + std::to_string(transfer->id.generation) + " " +
+             std::string(to_string(transfer->outcome));
+    });
+    over.push_back({.id = transfer->id,
+                    .kind = transfer->kind,
+                    .outcome = transfer->outcome,
+                    .was_cancelled = transfer->is_cancelled,
+                    .pages = transfer->pages});
+    const auto place = std::ranges::find_if(transfers_, [&](const auto& each) { return each.get() == transfer; });
+    spare_.push_back(std::move(*place));
+    transfers_.erase(place);
+  }
+  return over;
+}
+
+std::optional<TimeNs> SimMover::next_end() const {
+  std::optional<TimeNs> next;
+  for (const auto& transfer : transfers_) {
+    for (std::uint32_t rank = 0; rank < setup_.rank_count; ++rank) {
+      const Job& job = transfer->jobs[rank];
+      if (!job.is_over && (!next || job.ends_at < *next)) next = job.ends_at;
+    }
+  }
+  return next;
+}
+
+}  // namespace quire::testing

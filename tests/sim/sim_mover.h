@@ -1,0 +1,139 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// SimMover: the moving half, simulated. Host pages are real bytes with generation, tag and a checksum of their own.
+// Bytes move piece by piece, one piece per event, at times that the simulation draws: so a page that is reused before
+// its transfer has been reported on comes to hold wrong bytes. Each rank moves its share of every page and reports
+// alone. Besides, the mover knows which pages are in transfers, and says when two uses of one cannot both be right.
+//
+// single-threaded
+#pragma once
+
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <span>
+#include <vector>
+
+#include "quire/cache.h"
+#include "sim_setup.h"
+
+namespace quire::testing {
+
+class SimMover {
+ public:
+  SimMover(Cache& cache, const SimSetup& setup, const SimMutation& mutation, Random& random, SimCounts& counts);
+
+  // What the cache says.
+  void take(std::span<const TransferPlan> plans, TimeNs now);
+  void cancel(std::span<const TransferId> ids);
+
+  /// One event: a piece of a page moves, or a transfer of a rank ends. False when nothing can happen now.
+  bool work(TimeNs now);
+  /// For a while nothing moves.
+  void get_stuck(TimeNs until) { stuck_until_ = until; }
+  void get_unstuck() { stuck_until_ = 0; }
+  /// A bit of some host page that holds something turns over.
+  void flip_a_bit();
+
+  /// Reports that the simulation may apply: some of them, perhaps in another order, or all.
+  [[nodiscard]] std::vector<Completion> collect(bool all);
+  /// They were applied: pages of transfers that every rank has reported on may be used again. Gives those transfers.
+  struct Over {
+    TransferId id;
+    TransferKind kind = TransferKind::Load;
+    TransferOutcome outcome = TransferOutcome::Ok;  ///< the worst of the ranks
+    bool was_cancelled = false;                     ///< by the cache
+    std::vector<PageTransfer> pages;
+  };
+  std::vector<Over> finish(std::span<const Completion> applied);
+
+  /// When the next transfer can end, if one can.
+  [[nodiscard]] std::optional<TimeNs> next_end() const;
+  [[nodiscard]] bool is_idle() const { return transfers_.empty(); }
+  [[nodiscard]] std::size_t report_count() const { return outbox_.size(); }
+  [[nodiscard]] std::size_t transfer_count() const { return transfers_.size(); }
+  [[nodiscard]] std::uint64_t loading_bytes() const;
+  [[nodiscard]] bool uses(PageId device_page) const { return device_uses_[device_page.value] > 0; }
+  [[nodiscard]] bool is_moving(TransferId id) const { return find(id) != nullptr; }
+  /// Loads that nobody has called off.
+  template <typename Visit>
+  void for_each_load(Visit visit) const {
+    for (const auto& each : transfers_) {
+      if (each->kind == TransferKind::Load && !each->is_cancelled) visit(each->id);
+    }
+  }
+  /// Whether a load that the cache still wants reads this host page.
+  [[nodiscard]] bool is_being_loaded(PageId host_page) const;
+  /// The engine writes a device page: no transfer may be using it.
+  void expect_unused(PageId device_page, const char* who) const;
+
+ private:
+  struct HostPage {
+    std::uint32_t generation = 0;
+    std::uint64_t name_tag = 0;
+    std::uint64_t checksum = 0;
+    std::vector<std::byte> bytes;
+  };
+  enum class Stop : std::uint8_t { No, Io, Partial, Cancel };
+  /// One rank's part of a transfer.
+  struct Job {
+    std::vector<std::uint16_t> pieces;      // that have not moved: page * chunk_count + chunk, the next one last
+    std::vector<std::uint8_t> chunks_left;  // by page
+    std::vector<std::uint8_t> is_good;      // by page
+    std::vector<std::byte> bytes;           // as they were read
+    std::uint32_t pieces_until_stop = 0;
+    Stop stop = Stop::No;
+    TransferFault fault = TransferFault::None;
+    TimeNs ends_at = 0;
+    std::uint64_t moved_bytes = 0;
+    TimeNs busy_ns = 0;
+    bool is_over = false;
+    bool is_reported = false;
+  };
+  struct Transfer {
+    TransferId id;
+    TransferKind kind = TransferKind::Load;
+    std::uint32_t chunk_count = 1;
+    bool is_cancelled = false;
+    TransferOutcome outcome = TransferOutcome::Ok;
+    std::vector<PageTransfer> pages;
+    std::span<const PageTransfer> planned;  // the cache's own, which stay as they are
+    std::array<Job, 2> jobs;
+  };
+  struct ByteRange {
+    std::uint64_t begin = 0;
+    std::uint64_t end = 0;
+  };
+
+  [[nodiscard]] Transfer* find(TransferId id);
+  [[nodiscard]] const Transfer* find(TransferId id) const;
+  void start(Job& job, const Transfer& transfer, TimeNs now);
+  void move_piece(Transfer& transfer, std::uint32_t rank);
+  void end_load_of_page(const Transfer& transfer, Job& job, std::uint32_t rank, std::uint32_t page);
+  void end_store_of_page(const Transfer& transfer, Job& job, std::uint32_t rank, std::uint32_t page);
+  void report(Transfer& transfer, std::uint32_t rank);
+  [[nodiscard]] ByteRange share_of(std::uint32_t rank) const;
+  [[nodiscard]] HostPage& host_page(std::uint32_t rank, PageId page) { return host_pages_[rank][page.value]; }
+  template <typename Copy>
+  void for_each_span(PageId device_page, ByteRange range, Copy copy);
+  [[nodiscard]] static std::uint64_t checksum_of(std::span<const std::byte> bytes);
+
+  Cache& cache_;
+  SimSetup setup_;
+  SimMutation mutation_;
+  Random& random_;
+  SimCounts& counts_;
+  std::uint64_t page_bytes_ = 0;
+  std::array<std::vector<HostPage>, 2> host_pages_;  // by rank
+  std::vector<std::unique_ptr<Transfer>> transfers_;
+  std::vector<std::unique_ptr<Transfer>> spare_;
+  std::vector<Completion> outbox_;
+  std::vector<std::uint32_t> device_uses_;  // by page: transfers that read or write it
+  std::vector<std::uint32_t> host_reads_;
+  std::vector<std::uint32_t> host_writes_;
+  TimeNs stuck_until_ = 0;
+};
+
+}  // namespace quire::testing

@@ -1,0 +1,73 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "sim_run.h"
+
+#include <unistd.h>
+
+#include <csignal>
+#include <cstdio>
+#include <cstring>
+
+#include "simulation.h"
+#include "testing/sanitized.h"
+
+namespace quire::testing {
+
+namespace {
+
+// A check of the library's own aborts, or memory is not there: the line that repeats it is printed all the same.
+char repeat_line[64];  // NOLINT(*-avoid-non-const-global-variables): a signal handler knows nothing else
+
+void print_repeat_line(int signal) {
+  [[maybe_unused]] const auto written = write(STDERR_FILENO, repeat_line, std::strlen(repeat_line));
+  std::signal(signal, SIG_DFL);
+  (void)std::raise(signal);
+}
+
+std::string run_seeds(const SimRun& run, SimCounts& counts) {
+  for (std::uint64_t i = 0; i < run.seed_count && counts.operations() < run.operations_max; ++i) {
+    const std::uint64_t seed = run.first_seed + i;
+    std::uint64_t step = 0;
+    std::string setup = "(not open)";
+    try {
+      Simulation simulation(seed, counts, run.mutation);
+      setup = to_string(simulation.setup());
+      if (run.checks_always) simulation.check_always();
+      if (run.prints) std::printf("seed %llu: %s\n", static_cast<unsigned long long>(seed), setup.c_str());
+      while (step < run.step_count) {
+        ++step;
+        (void)std::snprintf(repeat_line, sizeof(repeat_line), "quire-sim --seed %llu --steps %llu\n",
+                            static_cast<unsigned long long>(seed), static_cast<unsigned long long>(step));
+        simulation.step();
+      }
+      simulation.wind_down();
+    } catch (const SimFailure& failure) {
+      return "quire-sim --seed " + std::to_string(seed) + " --steps " + std::to_string(step) + "\n" + setup +
+             "\nstep " + std::to_string(step) + ": " + failure.what() + "\n";
+    }
+  }
+  return "";
+}
+
+}  // namespace
+
+std::string run_simulation(const SimRun& run, SimCounts& counts) {
+  counts.prints = run.prints;
+  auto* const on_abort = std::signal(SIGABRT, print_repeat_line);
+  // Sanitizers have more to say.
+  auto* const on_fault = kIsSanitized ? SIG_DFL : std::signal(SIGSEGV, print_repeat_line);
+  const std::string failure = run_seeds(run, counts);
+  std::signal(SIGABRT, on_abort);
+  if (!kIsSanitized) std::signal(SIGSEGV, on_fault);
+  return failure;
+}
+
+std::string to_string(const SimCounts& counts) {
+  std::string text;
+  for (std::size_t i = 0; i < kSimEventCount; ++i) {
+    text += std::to_string(counts.events[i]) + "\t" + std::string(to_string(static_cast<SimEvent>(i))) + "\n";
+  }
+  return text + std::to_string(counts.api_calls) + "\tcalls\n" + std::to_string(counts.mover_events) +
+         "\tevents of the mover\n";
+}
+
+}  // namespace quire::testing

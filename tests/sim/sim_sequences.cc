@@ -1,0 +1,669 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// What the simulation does to sequences, and what it expects of hits and misses.
+#include <algorithm>
+#include <array>
+#include <cstring>
+#include <utility>
+
+#include "base/hash.h"
+#include "simulation.h"
+
+namespace quire::testing {
+
+namespace {
+
+constexpr TokenId kItemToken = 100;  // tokens from here on stand for items, where a token tells its extra key
+
+}  // namespace
+
+void Simulation::engine_operation() {
+  struct Weighted {
+    std::uint32_t weight;
+    void (Simulation::*run)();
+  };
+  const std::array<Weighted, 18> operations = {{{14, &Simulation::begin},
+                                                {20, &Simulation::admit},
+                                                {30, &Simulation::plan},
+                                                {20, &Simulation::run},
+                                                {30, &Simulation::finish},
+                                                {14, &Simulation::end},
+                                                {6, &Simulation::append},
+                                                {setup_.algebra_chance / 8, &Simulation::fork},
+                                                {setup_.algebra_chance / 8, &Simulation::rewind},
+                                                {setup_.preempt_chance / 8, &Simulation::preempt},
+                                                {6, &Simulation::commit_tree},
+                                                {setup_.abort_chance / 4, &Simulation::abort},
+                                                {setup_.keep_chance / 8, &Simulation::keep},
+                                                {setup_.keep_chance / 10, &Simulation::unkeep},
+                                                {setup_.drop_chance, &Simulation::drop_space},
+                                                {1, &Simulation::reclaim},
+                                                {2, &Simulation::stop_loading},
+                                                {2, &Simulation::lookup}}};
+  std::uint32_t total = 0;
+  for (const Weighted& each : operations) total += each.weight;
+  std::uint32_t drawn = random_.below(total);
+  for (const Weighted& each : operations) {
+    if (drawn < each.weight) {
+      (this->*each.run)();
+      return;
+    }
+    drawn -= each.weight;
+  }
+}
+
+// Texts
+
+TokenId Simulation::draw_token() {
+  return static_cast<TokenId>(random_.below(setup_.vocabulary));
+}
+
+std::vector<TokenId> Simulation::draw_prompt(std::size_t tokens_max) {
+  std::vector<TokenId> prompt;
+  if (chance(setup_.document_chance)) {
+    prompt = documents_[below(documents_.size())];
+    if (chance(20)) prompt.resize(1 + below(prompt.size()));
+  } else if (!texts_.empty() && chance(setup_.chat_chance)) {
+    prompt = texts_[below(texts_.size())];
+    if (chance(30)) prompt.resize(1 + below(prompt.size()));
+  } else {
+    const std::uint32_t count = 1 + random_.below(4);
+    for (std::uint32_t i = 0; i < count; ++i) {
+      // Those that come first are few.
+      const std::vector<TokenId>& segment = segments_[random_.below(i == 0 ? 2 : 6)];
+      prompt.insert(prompt.end(), segment.begin(), segment.end());
+    }
+  }
+  const std::uint32_t more = random_.below(setup_.page_tokens + 2);
+  for (std::uint32_t i = 0; i < more; ++i) prompt.push_back(draw_token());
+  if (prompt.empty()) prompt.push_back(draw_token());
+  if (prompt.size() > tokens_max) prompt.resize(tokens_max);
+  return prompt;
+}
+
+// Extra keys of tokens [first, size). Where paths are followed, an item token has an extra key of its own, and that
+// follows from the token.
+void Simulation::add_extra_keys(std::vector<TokenId>& tokens, std::size_t first, std::vector<ExtraKey>& keys) {
+  if (!setup_.extra_keys_vary) {
+    for (std::size_t i = first; i < tokens.size(); ++i) {
+      if (tokens[i] < kItemToken && chance(setup_.extra_key_chance / 4)) {
+        tokens[i] = kItemToken + static_cast<TokenId>(random_.below(3));
+      }
+      if (tokens[i] < kItemToken) continue;
+      const auto at = static_cast<std::uint32_t>(i);
+      keys.push_back({.begin = at, .end = at + 1, .item = {static_cast<std::uint8_t>(tokens[i])}});
+      counts_.add(SimEvent::ExtraKeys);
+    }
+    return;
+  }
+  for (std::size_t at = first; at < tokens.size() && chance(setup_.extra_key_chance);) {
+    const auto begin = static_cast<std::uint32_t>(at + below(tokens.size() - at));
+    const auto end = static_cast<std::uint32_t>(begin + 1 + below(std::min<std::size_t>(6, tokens.size() - begin)));
+    keys.push_back({.begin = begin, .end = end, .item = {static_cast<std::uint8_t>(random_.below(3))}});
+    counts_.add(SimEvent::ExtraKeys);
+    at = end;
+  }
+}
+
+std::uint64_t Simulation::next_value(std::uint64_t value, TokenId token, std::span<const ExtraKey> keys,
+                                     std::size_t position) {
+  value = mix64(value + static_cast<std::uint64_t>(token));
+  for (const ExtraKey& key : keys) {
+    if (key.begin <= position && position < key.end)
+      value = mix64(value ^ (key.item[0] + 1ULL + ((position - key.begin) << 8U)));
+  }
+  return value;
+}
+
+void Simulation::extend_values(Live& live) const {
+  std::uint64_t value = live.values.empty() ? mix64(live.salt) : live.values.back();
+  for (std::size_t i = live.values.size(); i < live.tokens.size() + live.promised.size(); ++i) {
+    const TokenId token = i < live.tokens.size() ? live.tokens[i] : live.promised[i - live.tokens.size()];
+    value = next_value(value, token, live.extra_keys, i);
+    live.values.push_back(value);
+  }
+}
+
+SequenceOptions Simulation::draw_options(std::size_t token_count) {
+  SequenceOptions options;
+  if (chance(setup_.options_chance)) {
+    switch (random_.below(7)) {
+      case 0:
+        options.match_tokens_max = below(token_count + 1);
+        break;
+      case 1:
+        options.use_cache = false;
+        break;
+      case 2:
+        options.publish = Publish::Prompt;
+        break;
+      case 3:
+        options.publish = Publish::None;
+        break;
+      case 4:
+        options.expected_tokens = static_cast<std::uint32_t>(
+            std::min<std::size_t>(setup_.context_tokens_max, token_count + random_.below(10)));
+        break;
+      case 5:
+        options.tier_max = Tier::Device;
+        break;
+      default:
+        options.priority = static_cast<std::int8_t>(random_.below(5));
+        break;
+    }
+  }
+  if (chance(setup_.ttl_chance)) {
+    counts_.add(SimEvent::Ttl);
+    options.ttl_ns = 1 + (random_.below(300) * setup_.op_ns_max);
+  }
+  if (chance(setup_.prefetch_chance)) {
+    options.prefetch = pick(random_, std::array{Prefetch::BestEffort, Prefetch::Wait, Prefetch::Timeout});
+    counts_.add(options.prefetch == Prefetch::BestEffort ? SimEvent::PrefetchBestEffort
+                : options.prefetch == Prefetch::Wait     ? SimEvent::PrefetchWait
+                                                         : SimEvent::PrefetchTimeout);
+    options.load_timeout_ns = random_.below(40) * setup_.op_ns_max;
+  }
+  return options;
+}
+
+Simulation::Live* Simulation::find(std::uint64_t number) {
+  for (const auto& live : lives_) {
+    if (live->number == number) return live.get();
+  }
+  return nullptr;
+}
+
+Simulation::Live* Simulation::draw_quiet() {
+  std::array<Live*, 16> quiet{};
+  std::size_t count = 0;
+  for (const auto& live : lives_) {
+    if (is_quiet(*live)) quiet[count++] = live.get();
+  }
+  return count == 0 ? nullptr : quiet[below(count)];
+}
+
+void Simulation::remove(const Live& live) {
+  std::erase_if(lives_, [&](const auto& each) { return each.get() == &live; });
+}
+
+// What plan_step may have changed of a sequence that was in no step: a copy that was given up.
+void Simulation::refresh(Live& live) {
+  if (!live.is_admitted || live.is_loading || live.steps_in_flight > 0) return;
+  const SequenceView view = cache_->view(live.handle).value();
+  if (view.token_count != live.tokens.size()) throw SimFailure("a sequence has another number of tokens");
+  if (view.computed_tokens != live.computed) {
+    if (!live.may_lose_copy || view.computed_tokens > live.computed) {
+      throw SimFailure("a sequence has computed " + std::to_string(view.computed_tokens) + " tokens, not " +
+                       std::to_string(live.computed));
+    }
+    counts_.add(SimEvent::CopyGivenUp);
+    live.computed = view.computed_tokens;
+    live.planned_end = live.computed;
+  }
+}
+
+// From begin to running
+
+void Simulation::begin() {
+  if (lives_.size() >= setup_.sequence_count_max && chance(95)) {
+    end();
+    return;
+  }
+  const std::uint32_t name = random_.below(setup_.key_space_name_count);
+  std::vector<TokenId> tokens = draw_prompt(setup_.context_tokens_max);
+  std::vector<ExtraKey> keys;
+  add_extra_keys(tokens, 0, keys);
+  const SequenceOptions options = draw_options(tokens.size());
+  (void)begin_with(name, std::move(tokens), std::move(keys), options);
+}
+
+bool Simulation::begin_with(std::uint32_t name, std::vector<TokenId> tokens, std::vector<ExtraKey> extra_keys,
+                            const SequenceOptions& options) {
+  if (!setup_.extra_keys_vary && extra_keys.empty()) add_extra_keys(tokens, 0, extra_keys);
+  const Result<KeySpaceId> id = cache_->key_space({.model = "model " + std::to_string(name)});
+  called();
+  Space& space = spaces_[name];
+  if (!id) {
+    counts_.add(SimEvent::BeginRefused);
+    return false;
+  }
+  if (!space.is_known || space.id != *id) {
+    if (space.is_known) counts_.add(SimEvent::SpaceReplaced);
+    space = {.id = *id, .salt = ++salt_count_, .is_known = true};
+  }
+  Result<Sequence> sequence = cache_->begin(*id, {.tokens = tokens, .extra_keys = extra_keys}, options);
+  called();
+  if (!sequence) {
+    counts_.add(SimEvent::BeginRefused);
+    if (sequence.error().code != ErrorCode::Unavailable) throw SimFailure("begin: " + sequence.error().message);
+    if (cache_->stats().value().sequence_count < setup_.sequence_count_max) {
+      throw SimFailure("begin, with room: " + sequence.error().message);
+    }
+    return false;
+  }
+  counts_.add(SimEvent::Begun);
+  auto live = std::make_unique<Live>();
+  live->number = next_number_++;
+  live->handle = std::move(*sequence);
+  live->space = *id;
+  live->salt = space.salt;
+  live->options = options;
+  live->tokens = std::move(tokens);
+  live->extra_keys = std::move(extra_keys);
+  extend_values(*live);
+  lives_.push_back(std::move(live));
+  return true;
+}
+
+void Simulation::admit() {
+  std::array<Live*, 16> waiting{};
+  std::size_t count = 0;
+  for (const auto& live : lives_) {
+    if (!live->is_admitted) waiting[count++] = live.get();
+  }
+  if (count > 0) {
+    (void)admit_one(*waiting[below(count)]);
+  } else {
+    begin();
+  }
+}
+
+bool Simulation::admit_one(Live& live) {
+  // Handles that were dropped end at the next call: let that be another one.
+  if (const Status status = cache_->advance(now_); !status) throw SimFailure("advance: " + status.error().message);
+  told_ = now_;
+  std::erase_if(keeps_, [&](const Keep& keep) { return keep.expires_at <= now_; });
+  called();
+  SimPaths::Found found;
+  std::vector<Miss> any;
+  std::vector<Miss> any_behind;  // what is to be loaded
+  if (paths_) {
+    found = paths_->find(request_of(live));
+    any = paths_->why(request_of(live), found.device_pages, now_);
+    if (found.host_pages > 0) any_behind = paths_->why(request_of(live), found.device_pages + found.host_pages, now_);
+  }
+  const Stats before = cache_->stats().value();
+  const Result<Admission> admission = live.is_preempted ? cache_->resume(live.handle) : cache_->admit(live.handle);
+  if (!admission) {
+    called();
+    counts_.add(SimEvent::AdmitShort);
+    if (admission.error().code != ErrorCode::Unavailable) throw SimFailure("admit: " + admission.error().message);
+    return false;
+  }
+  counts_.add(live.is_preempted ? SimEvent::Resumed : SimEvent::Admitted);
+  live.is_admitted = true;
+  live.is_preempted = false;
+  live.is_loading = admission->loading_tokens > 0;
+  live.admitted_at = now_;
+  live.load_troubles.clear();
+  const std::uint32_t page_tokens = setup_.page_tokens;
+  if (paths_) {
+    const std::uint32_t whole = (admission->matched_tokens - admission->partial_tokens) / page_tokens;
+    if (whole != found.device_pages) {
+      throw SimFailure("admit finds " + std::to_string(whole) + " pages on the device; there are " +
+                       std::to_string(found.device_pages));
+    }
+    if (live.is_loading && admission->loading_tokens != found.host_pages * page_tokens) {
+      throw SimFailure("admit loads " + std::to_string(admission->loading_tokens) + " tokens; the host has " +
+                       std::to_string(found.host_pages) + " pages");
+    }
+    check_choice(live, *admission, found, before);
+  }
+  if (admission->matched_tokens > 0 && !computed_.contains(live.values[admission->matched_tokens - 1])) {
+    throw SimFailure("a hit on tokens that nobody has computed");
+  }
+  if (live.is_loading) {
+    counts_.add(SimEvent::AdmittedLoading);
+    check_miss(live, admission->miss, any_behind);
+    live.waits_from = (admission->matched_tokens - admission->partial_tokens) / page_tokens;
+    called();
+    return true;
+  }
+  if (paths_) {
+    const bool has_all = found.device_pages >= live.tokens.size() / page_tokens;
+    if (found.host_pages > 0 && !has_all) {
+      any.clear();
+      if (live.options.tier_max == Tier::Device) {
+        any.push_back({.reason = MissReason::NotAsked});
+      } else {
+        if (setup_.compute_ns_per_token > 0 && before.load_bytes_per_ns > 0) {
+          any.push_back({.reason = MissReason::RecomputeCheaper});
+        }
+        if (live.options.prefetch == Prefetch::BestEffort) any.push_back({.reason = MissReason::LoadTimedOut});
+      }
+    }
+  }
+  check_miss(live, admission->miss, any);
+  start_running(live);
+  called();
+  return true;
+}
+
+// Whether what was not on the device was to be loaded, as the simulated rates have it.
+void Simulation::check_choice(const Live& live, const Admission& admission, SimPaths::Found found,
+                              const Stats& before) {
+  if (found.host_pages == 0 || live.options.tier_max == Tier::Device) return;
+  if (live.options.prefetch == Prefetch::BestEffort) return;
+  const bool loads = admission.loading_tokens > 0;
+  if (setup_.compute_ns_per_token == 0) {
+    if (!loads) throw SimFailure("what is on the host is not loaded");
+    return;
+  }
+  // Transfers that were not taken yet, or wait for others that come first in their path, are not known here.
+  if (before.load_bytes_per_ns == 0 || before.transfers_in_flight != mover_->transfer_count()) return;
+  std::uint64_t bytes = mover_->loading_bytes();
+  const std::uint64_t page_bytes = cache_->geometry().page().page_bytes();
+  const auto keys = paths_->keys_of(live.space, live.tokens);
+  std::uint32_t fresh = 0;
+  for (std::uint32_t i = 0; i < found.host_pages; ++i) {
+    if (!mover_->is_being_loaded(paths_->page_of(keys[found.device_pages + i]))) ++fresh;
+  }
+  bytes += fresh * page_bytes;
+  const double load_ns = static_cast<double>(bytes) / setup_.bytes_per_ns;
+  const double compute_ns =
+      static_cast<double>(found.host_pages) * setup_.page_tokens * static_cast<double>(setup_.compute_ns_per_token);
+  counts_.add(load_ns < compute_ns ? SimEvent::LoadCheaper : SimEvent::ComputeCheaper);
+  if (load_ns > 0.9 * compute_ns && load_ns < 1.1 * compute_ns) return;
+  counts_.add(loads == (load_ns < compute_ns) ? SimEvent::RightChoice : SimEvent::WrongChoice);
+}
+
+void Simulation::start_running(Live& live) {
+  const SequenceView view = cache_->view(live.handle).value();
+  live.computed = view.computed_tokens;
+  live.planned_end = view.computed_tokens;
+  live.may_lose_copy = view.computed_tokens % setup_.page_tokens != 0;
+  if (live.may_lose_copy) counts_.add(SimEvent::PartialHit);
+  if (view.computed_tokens >= setup_.page_tokens) counts_.add(SimEvent::DeviceHit);
+  if (view.computed_tokens > 0 && !computed_.contains(live.values[view.computed_tokens - 1])) {
+    throw SimFailure("a hit on tokens that nobody has computed");
+  }
+  count_miss(view.miss);
+  prompt_tokens_ += live.tokens.size();
+  const std::uint32_t pages = view.computed_tokens / setup_.page_tokens;
+  if (pages > live.waits_from) host_hit_tokens_ += std::uint64_t{pages - live.waits_from} * setup_.page_tokens;
+  live.waits_from = UINT32_MAX;
+}
+
+void Simulation::count_miss(const Miss& miss) {
+  ++miss_counts_[static_cast<std::size_t>(miss.reason)];
+  constexpr std::array kEvents = {SimEvent::MissNone,       SimEvent::MissNeverSeen,    SimEvent::MissEvictedDevice,
+                                  SimEvent::MissLoadFailed, SimEvent::MissLoadTimedOut, SimEvent::MissLoadCancelled,
+                                  SimEvent::MissRecompute,  SimEvent::MissKeySpace,     SimEvent::MissPartial,
+                                  SimEvent::MissNotAsked,   SimEvent::MissUnknown};
+  const bool from_host = miss.reason == MissReason::Evicted && miss.tier == Tier::Host;
+  counts_.add(from_host ? SimEvent::MissEvictedHost : kEvents[static_cast<std::size_t>(miss.reason)]);
+}
+
+void Simulation::check_miss(const Live& live, const Miss& miss, std::span<const Miss> any) {
+  if (!paths_) return;
+  const auto text = [](const Miss& each) {
+    std::string name(to_string(each.reason));
+    if (each.reason == MissReason::Evicted) {
+      name += " from " + std::string(to_string(each.tier)) + " " + std::to_string(each.age_ns) + " ns ago";
+    }
+    return name;
+  };
+  bool is_right = false;
+  for (const Miss& each : any) {
+    is_right = is_right || (each.reason == miss.reason && (miss.reason != MissReason::Evicted ||
+                                                           (each.tier == miss.tier && each.age_ns == miss.age_ns)));
+  }
+  if (!is_right) {
+    std::string list;
+    for (const Miss& each : any) list += (list.empty() ? "" : ", or ") + text(each);
+    throw SimFailure("sequence " + std::to_string(live.number) + " missed because: " + text(miss) +
+                     "; the simulation says: " + list);
+  }
+  counts_.add(any.size() == 1 ? SimEvent::MissExact : SimEvent::MissLoose);
+}
+
+// Changes
+
+void Simulation::append() {
+  Live* const live = draw_live();
+  if (live == nullptr || live->steps_in_flight > 0 || !live->tree.empty()) return;
+  const std::size_t room = setup_.context_tokens_max - live->tokens.size();
+  if (room == 0) return;
+  const std::size_t first = live->tokens.size();
+  const std::size_t count = 1 + below(std::min<std::size_t>(room, 2 * std::size_t{setup_.page_tokens}));
+  std::vector<TokenId> tokens = live->tokens;
+  for (std::size_t i = 0; i < count; ++i) tokens.push_back(draw_token());
+  std::vector<ExtraKey> keys;
+  if (live->extra_keys.size() + count <= 128) add_extra_keys(tokens, first, keys);
+  const Status status = cache_->append(live->handle, {.tokens = std::span(tokens).subspan(first), .extra_keys = keys});
+  if (!status) throw SimFailure("append: " + status.error().message);
+  counts_.add(live->is_loading ? SimEvent::AppendedLoading : SimEvent::Appended);
+  // What was added may be on the host too, and nobody waits for that.
+  if (live->is_loading) live->load_troubles.insert(MissReason::LoadFailed);
+  live->tokens = std::move(tokens);
+  live->extra_keys.insert(live->extra_keys.end(), keys.begin(), keys.end());
+  extend_values(*live);
+  called();
+}
+
+void Simulation::fork() {
+  Live* const source = draw_live();
+  if (source == nullptr || !source->is_admitted || source->is_loading) return;
+  const bool is_busy = source->steps_in_flight > 0 || !source->tree.empty();
+  const std::uint32_t limit = is_busy ? source->computed : static_cast<std::uint32_t>(source->tokens.size());
+  const std::uint32_t at = random_.below(limit + 1);
+  Result<Sequence> forked = cache_->fork(source->handle, at);
+  called();
+  if (!forked) {
+    if (forked.error().code != ErrorCode::Unavailable) throw SimFailure("fork: " + forked.error().message);
+    return;
+  }
+  counts_.add(SimEvent::Forked);
+  auto live = std::make_unique<Live>();
+  live->number = next_number_++;
+  live->handle = std::move(*forked);
+  live->space = source->space;
+  live->is_retired = source->is_retired;
+  live->salt = source->salt;
+  live->options = source->options;
+  live->options.prefetch = Prefetch::Off;
+  live->options.load_timeout_ns = 0;
+  live->options.tier_max = Tier::Host;
+  live->is_admitted = true;
+  live->tokens.assign(source->tokens.begin(), source->tokens.begin() + at);
+  live->values.assign(source->values.begin(), source->values.begin() + at);
+  for (ExtraKey key : source->extra_keys) {
+    if (key.begin >= at) break;
+    key.end = std::min(key.end, at);
+    live->extra_keys.push_back(key);
+  }
+  live->computed = std::min(at, source->computed);
+  live->planned_end = live->computed;
+  live->may_lose_copy = true;
+  source->may_lose_copy = true;
+  lives_.push_back(std::move(live));
+}
+
+void Simulation::rewind() {
+  Live* const live = draw_quiet();
+  if (live == nullptr || live->tokens.empty()) return;
+  const std::uint32_t count = 1 + below(std::min<std::size_t>(live->tokens.size(), chance(20) ? 1000 : 6));
+  if (count == live->tokens.size()) return;  // nothing would be left to run
+  const Status status = cache_->rewind(live->handle, count);
+  if (!status) throw SimFailure("rewind: " + status.error().message);
+  counts_.add(SimEvent::Rewound);
+  live->tokens.resize(live->tokens.size() - count);
+  live->values.resize(live->tokens.size());
+  const auto end = static_cast<std::uint32_t>(live->tokens.size());
+  while (!live->extra_keys.empty() && live->extra_keys.back().begin >= end) live->extra_keys.pop_back();
+  if (!live->extra_keys.empty()) live->extra_keys.back().end = std::min(live->extra_keys.back().end, end);
+  live->computed = std::min(live->computed, end);
+  live->planned_end = live->computed;
+  live->may_lose_copy = true;
+  called();
+}
+
+void Simulation::preempt() {
+  Live* const live = draw_quiet();
+  if (live == nullptr || live->tokens.empty()) return;
+  const Status status = cache_->preempt(live->handle, Preempt::Drop);
+  if (!status) throw SimFailure("preempt: " + status.error().message);
+  counts_.add(SimEvent::Preempted);
+  live->is_admitted = false;
+  live->is_preempted = true;
+  live->computed = 0;
+  live->planned_end = 0;
+  called();
+}
+
+void Simulation::commit_tree() {
+  for (const auto& live : lives_) {
+    if (live->tree.empty() || live->steps_in_flight > 0) continue;
+    const auto leaf = static_cast<std::int32_t>(below(live->tree.size() + 1)) - 1;
+    const Status status = cache_->commit_tree(live->handle, leaf);
+    if (!status) throw SimFailure("commit_tree: " + status.error().message);
+    counts_.add(SimEvent::Committed);
+    has_moves_ = true;
+    std::vector<TokenId> path;
+    for (std::int32_t node = leaf; node >= 0; node = live->tree[node].parent) path.push_back(live->tree[node].token);
+    live->tokens.insert(live->tokens.end(), path.rbegin(), path.rend());
+    live->tree.clear();
+    extend_values(*live);
+    live->computed = static_cast<std::uint32_t>(live->tokens.size());
+    live->planned_end = live->computed;
+    called();
+    return;
+  }
+}
+
+void Simulation::end() {
+  Live* const live = draw_live();
+  if (live == nullptr || ((!live->is_admitted || live->is_loading) && !chance(15))) return;
+  end_one(*live);
+}
+
+void Simulation::end_one(Live& live) {
+  if (live.steps_in_flight > 0) counts_.add(SimEvent::EndedInFlight);
+  if (live.is_loading) counts_.add(SimEvent::EndedLoading);
+  texts_.push_back(live.tokens);
+  if (texts_.back().empty()) texts_.pop_back();
+  if (texts_.size() > 8) texts_.erase(texts_.begin());
+  if (chance(15)) {
+    counts_.add(SimEvent::HandleDropped);
+    remove(live);
+    const Status status = cache_->advance(told_);
+    if (!status) throw SimFailure("advance: " + status.error().message);
+    called();
+    return;
+  }
+  std::optional<Publish> publish;
+  if (chance(10)) {
+    publish = pick(random_, std::array{Publish::All, Publish::None, Publish::Prompt});
+    counts_.add(SimEvent::EndedOtherPublish);
+  }
+  const Status status = cache_->end(live.handle, publish);
+  if (!status) throw SimFailure("end: " + status.error().message);
+  counts_.add(SimEvent::Ended);
+  remove(live);
+  called();
+}
+
+// What stays and what goes
+
+void Simulation::keep() {
+  const Space& space = spaces_[random_.below(setup_.key_space_name_count)];
+  if (!space.is_known) return;
+  std::vector<TokenId> tokens = draw_prompt(setup_.context_tokens_max);
+  std::vector<ExtraKey> extra_keys;
+  add_extra_keys(tokens, 0, extra_keys);
+  std::optional<TimeNs> ttl;
+  if (chance(50)) ttl = 1 + (random_.below(200) * setup_.op_ns_max);
+  const Result<Kept> kept = cache_->keep(space.id, {.tokens = tokens, .extra_keys = extra_keys}, ttl);
+  if (kept) {
+    counts_.add(SimEvent::Kept);
+    keeps_.push_back({.id = kept->id, .space = space.id, .expires_at = ttl ? told_ + *ttl : INT64_MAX});
+    if (paths_) {
+      const SequenceOptions options;
+      const SimPaths::Found found = paths_->find({.space = space.id, .tokens = tokens, .options = &options});
+      if (kept->token_count != found.device_pages * setup_.page_tokens) throw SimFailure("keep holds another prefix");
+    }
+  }
+  called();
+}
+
+void Simulation::unkeep() {
+  if (keeps_.empty()) return;
+  const std::uint32_t place = below(keeps_.size());
+  const Status status = cache_->unkeep(keeps_[place].id);
+  if (!status) throw SimFailure("unkeep: " + status.error().message);
+  counts_.add(SimEvent::Unkept);
+  keeps_.erase(keeps_.begin() + place);
+  called();
+}
+
+void Simulation::drop_space() {
+  Space& space = spaces_[random_.below(setup_.key_space_name_count)];
+  if (!space.is_known) return;
+  const Result<std::uint32_t> dropped = cache_->drop(space.id);
+  space.is_known = false;
+  if (!dropped) return;  // it made room for another one
+  counts_.add(SimEvent::SpaceDropped);
+  bool is_used = false;
+  for (const auto& live : lives_) {
+    if (live->space != space.id) continue;
+    live->is_retired = true;
+    is_used = true;
+  }
+  if (is_used) counts_.add(SimEvent::SpaceDroppedInUse);
+  if (paths_) paths_->retire(space.id);
+  std::erase_if(keeps_, [&](const Keep& keep) { return keep.space == space.id; });
+  called();
+}
+
+void Simulation::reclaim() {
+  const Result<std::uint32_t> reclaimed = cache_->reclaim(random_.below(setup_.device_page_count + 1));
+  if (!reclaimed) throw SimFailure("reclaim: " + reclaimed.error().message);
+  counts_.add(SimEvent::Reclaimed);
+  called();
+}
+
+void Simulation::stop_loading() {
+  for (const auto& live : lives_) {
+    if (!live->is_loading) continue;
+    const Status status = cache_->stop_loading(live->handle);
+    if (!status) throw SimFailure("stop_loading: " + status.error().message);
+    counts_.add(SimEvent::StoppedLoading);
+    const SequenceView view = cache_->view(live->handle).value();
+    if (view.is_loading) throw SimFailure("stop_loading, and it still loads");
+    live->is_loading = false;
+    std::vector<Miss> any;
+    if (paths_) {
+      any = paths_->why(request_of(*live), view.computed_tokens / setup_.page_tokens, now_);
+      const bool has_all = view.computed_tokens / setup_.page_tokens >= live->tokens.size() / setup_.page_tokens;
+      if (!has_all) any.assign({Miss{.reason = MissReason::LoadCancelled}});
+    }
+    check_miss(*live, view.miss, any);
+    start_running(*live);
+    called();
+    return;
+  }
+}
+
+void Simulation::lookup() {
+  const Space& space = spaces_[random_.below(setup_.key_space_name_count)];
+  if (!space.is_known) return;
+  std::vector<TokenId> tokens = draw_prompt(setup_.context_tokens_max);
+  std::vector<ExtraKey> extra_keys;
+  add_extra_keys(tokens, 0, extra_keys);
+  const Result<Lookup> found = cache_->lookup(space.id, {.tokens = tokens, .extra_keys = extra_keys});
+  called();
+  if (!found) return;
+  counts_.add(SimEvent::LookedUp);
+  if (!paths_) return;
+  const SequenceOptions options;
+  const SimPaths::Found there = paths_->find({.space = space.id, .tokens = tokens, .options = &options});
+  if (found->matched_tokens - found->partial_tokens != there.device_pages * setup_.page_tokens) {
+    throw SimFailure("lookup finds another number of tokens on the device");
+  }
+  if (found->host_tokens != there.host_pages * setup_.page_tokens) {
+    throw SimFailure("lookup finds " + std::to_string(found->host_tokens) + " tokens on the host; there are " +
+                     std::to_string(there.host_pages * setup_.page_tokens));
+  }
+}
+
+}  // namespace quire::testing

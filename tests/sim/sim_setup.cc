@@ -1,0 +1,317 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "sim_setup.h"
+
+#include <algorithm>
+#include <cstdio>
+
+namespace quire::testing {
+
+namespace {
+
+std::string draw_policy(Random& random) {
+  const auto names = policy_names();
+  return std::string(names[random.below(static_cast<std::uint32_t>(names.size()))]);
+}
+
+// Often off; otherwise rare or frequent.
+std::uint32_t draw_chance(Random& random, std::array<std::uint32_t, 4> chances) {
+  return pick(random, chances);
+}
+
+}  // namespace
+
+SimSetup draw_sim_setup(Random& random) {
+  SimSetup setup;
+  setup.page_tokens = pick(random, std::array{1U, 2U, 3U, 4U, 4U, 8U});
+  setup.layer_count = pick(random, std::array{1U, 1U, 2U, 3U});
+  setup.byte_layout = pick(random, std::array{ByteLayout::PageFirst, ByteLayout::LayerFirst});
+  setup.device_page_count = pick(random, std::array{2U, 4U, 8U, 12U, 16U, 16U, 24U, 24U, 48U});
+  setup.host_page_count = pick(random, std::array{1U, 3U, 9U, 16U, 24U, 32U, 64U, 96U});
+  if (has_chance(random, 5)) {  // of a middling size
+    setup.page_tokens = 16;
+    setup.device_page_count = 100 + random.below(100);
+    setup.host_page_count = 100 + random.below(300);
+  }
+  const std::uint32_t pool_tokens = setup.page_tokens * setup.device_page_count;
+  setup.context_tokens_max = std::min(pool_tokens, pick(random, std::array{20U, 40U, 64U, 96U, 300U}));
+  if (has_chance(random, 70))
+    setup.context_tokens_max =
+        std::min(setup.context_tokens_max, std::max(std::min(pool_tokens, 3 * setup.page_tokens), pool_tokens / 3));
+  setup.sequence_count_max = pick(random, std::array{2U, 3U, 4U, 6U, 9U});
+  setup.step_tokens_max = pick(random, std::array{8U, 24U, 64U, 128U});
+  setup.steps_in_flight_max = 1 + random.below(3);
+  setup.key_space_name_count = pick(random, std::array{1U, 1U, 2U, 4U});
+  setup.key_space_count_max = 1 + random.below(5);
+  if (has_chance(random, 70))
+    setup.key_space_count_max = std::max(setup.key_space_count_max, setup.key_space_name_count + 1);
+  if (has_chance(random, 50)) setup.partial_reuse_min_tokens = 1 + random.below(setup.page_tokens);
+  setup.dedup = !has_chance(random, 20);
+  setup.whole_runs = has_chance(random, 10);
+  setup.policy = draw_policy(random);
+  setup.host_policy = draw_policy(random);
+  setup.write_policy =
+      pick(random, std::array{WritePolicy::WriteBack, WritePolicy::WriteBack, WritePolicy::WriteThrough,
+                              WritePolicy::WriteThrough, WritePolicy::Selective});
+  setup.write_hits_min = 1 + random.below(3);
+  if (has_chance(random, 60)) {
+    setup.clean_reserve_pages = pick(random, std::array{0U, 1U, 2U, setup.device_page_count / 2});
+  }
+  setup.layer_bands = static_cast<std::uint16_t>(1 + random.below(setup.layer_count));
+  setup.rank_count = has_chance(random, 25) ? 2 : 1;
+  setup.transfer_count_max = pick(random, std::array{1U, 2U, 3U, 8U, 32U});
+  setup.transfer_pages_max = pick(random, std::array{1U, 2U, 5U, 16U});
+  if (has_chance(random, 50)) setup.lost_page_count_max = pick(random, std::array{0U, 1U, 8U, 64U, 1000U});
+
+  setup.vocabulary = pick(random, std::array{2U, 3U, 3U, 9U});
+  setup.segment_tokens_max = pick(random, std::array{3U, 8U, 20U});
+  setup.document_count = pick(random, std::array{1U, 3U, 6U, 12U});
+  setup.document_chance = pick(random, std::array{20U, 60U, 90U});
+  setup.chat_chance = pick(random, std::array{0U, 30U, 60U});
+  setup.algebra_chance = draw_chance(random, {0, 20, 40, 80});
+  setup.preempt_chance = draw_chance(random, {0, 10, 30, 60});
+  setup.draft_chance = draw_chance(random, {0, 0, 0, 20});
+  setup.tree_chance = draw_chance(random, {0, 0, 0, 15});
+  setup.abort_chance = draw_chance(random, {0, 0, 5, 20});
+  setup.keep_chance = draw_chance(random, {0, 0, 10, 40});
+  setup.drop_chance = draw_chance(random, {0, 0, 0, 2});
+  setup.extra_key_chance = draw_chance(random, {0, 0, 0, 40});
+  setup.options_chance = draw_chance(random, {0, 0, 20, 60});
+  setup.ttl_chance = draw_chance(random, {0, 0, 0, 50});
+  setup.prefetch_chance = draw_chance(random, {0, 20, 60, 90});
+
+  const std::uint64_t page_bytes = std::uint64_t{setup.page_tokens} * setup.layer_count * 8;
+  setup.op_ns_max = pick(random, std::array<TimeNs, 3>{10, 1'000, 100'000});
+  // A page takes from a fraction of an operation's time to many of them.
+  setup.bytes_per_ns = static_cast<double>(page_bytes) /
+                       (static_cast<double>(setup.op_ns_max) * pick(random, std::array{0.02, 0.2, 1.0, 4.0}));
+  if (has_chance(random, 40)) {
+    const double page_ns = static_cast<double>(page_bytes) / setup.bytes_per_ns;
+    setup.compute_ns_per_token = std::max<TimeNs>(
+        1, static_cast<TimeNs>(page_ns / setup.page_tokens * pick(random, std::array{0.3, 0.8, 1.5, 4.0})));
+  }
+  if (has_chance(random, 35)) setup.load_timeout_ns = setup.op_ns_max * pick(random, std::array{5, 50, 500});
+  setup.mover_chance = pick(random, std::array{40U, 60U, 80U});
+  setup.moves_in_order = has_chance(random, 50);
+  setup.reorders = has_chance(random, 60);
+  const bool has_faults = has_chance(random, 75);
+  const auto fault = [&](std::array<std::uint32_t, 4> chances) {
+    const std::uint32_t chance = draw_chance(random, chances);
+    return has_faults ? chance : 0;
+  };
+  setup.io_chance = fault({0, 0, 3, 25});
+  setup.flip_chance = fault({0, 0, 1, 8});
+  setup.lost_write_chance = fault({0, 0, 3, 20});
+  setup.misdirected_chance = fault({0, 0, 2, 10});
+  setup.odd_completion_chance = fault({0, 0, 5, 20});
+  setup.stuck_chance = fault({0, 0, 1, 3});
+  setup.partial_chance = fault({0, 0, 3, 15});
+  setup.honour_chance = pick(random, std::array{0U, 50U, 100U});
+
+  // What follows every page knows its path by its tokens, so these must tell everything.
+  setup.has_path_model = has_chance(random, 70);
+  setup.extra_keys_vary = !setup.has_path_model;
+  const bool is_small = setup.device_page_count + setup.host_page_count <= 32;
+  setup.wind_down_every = pick(random, std::array{500U, 2'000U, 5'000U});
+  const bool is_large = setup.device_page_count >= 100;
+  setup.check_every = is_small ? 2 : is_large ? 128 : 16;
+  return setup;
+}
+
+std::string to_string(const SimSetup& setup) {
+  std::string text;
+  const auto add = [&](const char* name, const std::string& value) {
+    text += (text.empty() ? "" : ", ") + std::string(name) + " " + value;
+  };
+  const auto number = [&](const char* name, std::int64_t value) { add(name, std::to_string(value)); };
+  const auto flag = [&](const char* name, bool value) {
+    if (value) text += ", " + std::string(name);
+  };
+  const auto optional = [&](const char* name, std::optional<std::uint32_t> value) {
+    if (value) number(name, *value);
+  };
+  number("page_tokens", setup.page_tokens);
+  number("layers", setup.layer_count);
+  number("device pages", setup.device_page_count);
+  number("host pages", setup.host_page_count);
+  number("context", setup.context_tokens_max);
+  number("sequences", setup.sequence_count_max);
+  number("step tokens", setup.step_tokens_max);
+  number("in flight", setup.steps_in_flight_max);
+  number("key spaces", setup.key_space_count_max);
+  optional("partial_reuse_min_tokens", setup.partial_reuse_min_tokens);
+  add("policies", setup.policy + "/" + setup.host_policy);
+  add("write", setup.write_policy == WritePolicy::WriteBack      ? "back"
+               : setup.write_policy == WritePolicy::WriteThrough ? "through"
+                                                                 : "selective");
+  optional("clean_reserve", setup.clean_reserve_pages);
+  number("ns per token", setup.compute_ns_per_token);
+  number("load timeout", setup.load_timeout_ns);
+  number("bands", setup.layer_bands);
+  number("ranks", setup.rank_count);
+  number("transfers", setup.transfer_count_max);
+  number("transfer pages", setup.transfer_pages_max);
+  optional("lost pages", setup.lost_page_count_max);
+  flag("no dedup", !setup.dedup);
+  flag("whole runs", setup.whole_runs);
+  flag("layer-first", setup.byte_layout == ByteLayout::LayerFirst);
+  flag("path model", setup.has_path_model);
+  text += "; faults";
+  number("io", setup.io_chance);
+  number("flip", setup.flip_chance);
+  number("lost write", setup.lost_write_chance);
+  number("misdirected", setup.misdirected_chance);
+  number("odd", setup.odd_completion_chance);
+  number("stuck", setup.stuck_chance);
+  number("partial", setup.partial_chance);
+  return text;
+}
+
+CacheConfig make_config(const SimSetup& setup) {
+  CacheGroup group{.name = "pages",
+                   .layers = layer_range(0, setup.layer_count),
+                   .components = {{.name = "bytes", .element = ElementType::Bytes, .dim = 8}}};
+  CacheConfig config{.layout = ModelLayout::create("sim", {std::move(group)}).value(),
+                     .page = {.page_tokens = setup.page_tokens},
+                     .device = {.page_count = setup.device_page_count, .byte_layout = setup.byte_layout},
+                     .sequence_count_max = setup.sequence_count_max,
+                     .context_tokens_max = setup.context_tokens_max,
+                     .step_tokens_max = setup.step_tokens_max,
+                     .dedup = setup.dedup,
+                     .steps_in_flight_max = setup.steps_in_flight_max,
+                     .tree_tokens_max = 8,
+                     .extra_key_count_max = 128,
+                     .key_space_count_max = setup.key_space_count_max,
+                     .keep_count_max = 4,
+                     .partial_reuse_min_tokens = setup.partial_reuse_min_tokens,
+                     .policy = setup.policy,
+                     .whole_runs = setup.whole_runs,
+                     .lost_page_count_max = setup.lost_page_count_max};
+  config.host = {.page_count = setup.host_page_count,
+                 .policy = setup.host_policy,
+                 .write_policy = setup.write_policy,
+                 .write_hits_min = setup.write_hits_min,
+                 .clean_reserve_pages = setup.clean_reserve_pages,
+                 .compute_ns_per_token = setup.compute_ns_per_token,
+                 .load_timeout_ns = setup.load_timeout_ns,
+                 .layer_bands = setup.layer_bands,
+                 .external_mover = true,
+                 .rank_count = setup.rank_count,
+                 .transfer_count_max = setup.transfer_count_max,
+                 .transfer_pages_max = setup.transfer_pages_max};
+  return config;
+}
+
+std::string_view to_string(SimEvent event) {
+  // In the order of the enumerators.
+  constexpr std::array kNames = std::to_array<std::string_view>({
+      "begin",
+      "begin refused",
+      "admit",
+      "admit that loads",
+      "admit without pages",
+      "resume",
+      "plan",
+      "plan ahead",
+      "plan without pages",
+      "plan of a loading one",
+      "copy given up",
+      "step run",
+      "finish",
+      "abort",
+      "discard",
+      "page copied",
+      "token moved",
+      "drafts",
+      "tree",
+      "commit_tree",
+      "append",
+      "append while loading",
+      "fork",
+      "rewind",
+      "preempt",
+      "end",
+      "end in flight",
+      "end while loading",
+      "handle dropped",
+      "end that publishes",
+      "keep",
+      "unkeep",
+      "keep expired",
+      "drop key space",
+      "drop key space in use",
+      "key space replaced",
+      "reclaim",
+      "stop_loading",
+      "lookup",
+      "extra keys",
+      "ttl",
+      "prefetch best effort",
+      "prefetch wait",
+      "prefetch timeout",
+      "partial hit",
+      "device hit",
+      "host hit",
+      "load taken",
+      "store taken",
+      "ready callback",
+      "load ok",
+      "load io",
+      "load checksum",
+      "load generation",
+      "load name tag",
+      "load cancelled",
+      "store ok",
+      "store io",
+      "store cancelled",
+      "some pages good",
+      "cancellation",
+      "cancellation honoured",
+      "cancellation late",
+      "bit flipped",
+      "write lost",
+      "write misdirected",
+      "completion twice",
+      "completion of nothing",
+      "completion of an old transfer",
+      "completion of another rank",
+      "mover stuck",
+      "completions reordered",
+      "ranks report apart",
+      "write after cancel",
+      "wind down",
+      "lone request served",
+      "reset with transfers",
+      "load is cheaper",
+      "compute is cheaper",
+      "right choice",
+      "wrong choice",
+      "miss none",
+      "miss never seen",
+      "miss evicted from device",
+      "miss evicted from host",
+      "miss load failed",
+      "miss load timed out",
+      "miss load cancelled",
+      "miss recompute cheaper",
+      "miss key space differs",
+      "miss partial page",
+      "miss not asked",
+      "miss unknown",
+      "miss derived exactly",
+      "miss derived loosely",
+      "free pages filled",
+  });
+  static_assert(kNames.size() == kSimEventCount);
+  return kNames[static_cast<std::size_t>(event)];
+}
+
+void SimCounts::add(SimEvent event, std::uint64_t count) {
+  events[static_cast<std::size_t>(event)] += count;
+  if (prints && count > 0) print("  " + std::string(to_string(event)));
+}
+
+void SimCounts::print(const std::string& line) {
+  std::printf("%s\n", line.c_str());
+}
+
+}  // namespace quire::testing

@@ -1,0 +1,235 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// What a seed of the simulation draws once: the cache, the workload and the faults. Everything else follows from the
+// same seed, step by step.
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <optional>
+#include <stdexcept>
+#include <string>
+#include <string_view>
+
+#include "quire/config.h"
+#include "testing/seeded_run.h"
+
+namespace quire::testing {
+
+/// Something is wrong with the cache: the simulation stops with this text.
+struct SimFailure : std::runtime_error {
+  using std::runtime_error::runtime_error;
+};
+
+/// Chances are in percent.
+struct SimSetup {
+  // The cache.
+  std::uint32_t page_tokens = 4;
+  std::uint32_t layer_count = 1;
+  ByteLayout byte_layout = ByteLayout::PageFirst;
+  std::uint32_t device_page_count = 16;
+  std::uint32_t host_page_count = 32;
+  std::uint32_t context_tokens_max = 64;
+  std::uint32_t sequence_count_max = 6;
+  std::uint32_t step_tokens_max = 64;
+  std::uint32_t steps_in_flight_max = 2;
+  std::uint32_t key_space_count_max = 3;
+  std::optional<std::uint32_t> partial_reuse_min_tokens;
+  bool dedup = true;
+  bool whole_runs = false;
+  std::string policy = "lru";
+  std::string host_policy = "lru";
+  WritePolicy write_policy = WritePolicy::WriteBack;
+  std::uint32_t write_hits_min = 2;
+  std::optional<std::uint32_t> clean_reserve_pages;
+  TimeNs compute_ns_per_token = 0;
+  TimeNs load_timeout_ns = 0;
+  std::uint16_t layer_bands = 1;
+  std::uint32_t rank_count = 1;
+  std::uint32_t transfer_count_max = 8;
+  std::uint32_t transfer_pages_max = 8;
+  std::optional<std::uint32_t> lost_page_count_max;
+
+  // The workload.
+  std::uint32_t key_space_name_count = 1;
+  std::uint32_t vocabulary = 3;
+  std::uint32_t segment_tokens_max = 8;
+  std::uint32_t document_count = 4;
+  std::uint32_t document_chance = 50;  ///< of a prompt that begins with one
+  std::uint32_t chat_chance = 40;      ///< of a prompt that goes on from an earlier text
+  std::uint32_t algebra_chance = 30;   ///< forks and rewinds
+  std::uint32_t preempt_chance = 30;
+  std::uint32_t draft_chance = 0;
+  std::uint32_t tree_chance = 0;
+  std::uint32_t abort_chance = 10;
+  std::uint32_t keep_chance = 0;
+  std::uint32_t drop_chance = 0;
+  std::uint32_t extra_key_chance = 0;
+  bool extra_keys_vary = false;       ///< the same tokens with other items; otherwise a token tells its item
+  std::uint32_t options_chance = 20;  ///< match_tokens_max, publish, expected_tokens, tier_max, …
+  std::uint32_t ttl_chance = 0;
+  std::uint32_t prefetch_chance = 30;
+
+  // Time and the mover.
+  TimeNs op_ns_max = 1'000;         ///< simulated time between two operations
+  double bytes_per_ns = 0.1;        ///< of each rank
+  std::uint32_t mover_chance = 50;  ///< of operations that are the mover's
+  bool moves_in_order = false;
+  bool reorders = false;
+  std::uint32_t io_chance = 0;
+  std::uint32_t flip_chance = 0;
+  std::uint32_t lost_write_chance = 0;
+  std::uint32_t misdirected_chance = 0;
+  std::uint32_t honour_chance = 50;         ///< of a cancellation
+  std::uint32_t odd_completion_chance = 0;  ///< duplicates, unknown ones, stale generations
+  std::uint32_t stuck_chance = 0;
+  std::uint32_t partial_chance = 0;  ///< of an early end without a fault: some good pages only
+
+  // The simulation itself.
+  bool has_path_model = true;  ///< follows every page of the tree
+  std::uint32_t wind_down_every = 1'000;
+  std::uint32_t check_every = 1;  ///< operations between two calls of check_invariants()
+};
+
+/// Checks that a test switches off to see that the simulation notices.
+struct SimMutation {
+  bool checks_checksums = true;
+  bool checks_names = true;       ///< generations and tags
+  bool checks_fences = true;      ///< the simulation's own look at who uses a page, and at plans
+  bool checks_invariants = true;  ///< check_invariants()
+  bool breaks_bytes = true;       ///< writes that get lost or land elsewhere, bits that turn over
+};
+
+[[nodiscard]] SimSetup draw_sim_setup(Random& random);
+[[nodiscard]] std::string to_string(const SimSetup& setup);
+[[nodiscard]] CacheConfig make_config(const SimSetup& setup);
+
+[[nodiscard]] inline bool has_chance(Random& random, std::uint32_t percent) {
+  return random.below(100) < percent;
+}
+template <typename Value, std::size_t kCount>
+[[nodiscard]] Value pick(Random& random, const std::array<Value, kCount>& values) {
+  return values[random.below(kCount)];
+}
+
+/// What happened how often, so that a test can tell that everything is drawn. to_string() has the words.
+enum class SimEvent : std::uint8_t {
+  Begun,
+  BeginRefused,
+  Admitted,
+  AdmittedLoading,
+  AdmitShort,
+  Resumed,
+  Planned,
+  PlannedAhead,
+  PlanShort,
+  PlanTooSoon,
+  CopyGivenUp,
+  Ran,
+  Finished,
+  Aborted,
+  Discarded,
+  Copied,
+  Moved,
+  Drafted,
+  Treed,
+  Committed,
+  Appended,
+  AppendedLoading,
+  Forked,
+  Rewound,
+  Preempted,
+  Ended,
+  EndedInFlight,
+  EndedLoading,
+  HandleDropped,
+  EndedOtherPublish,
+  Kept,
+  Unkept,
+  KeepExpired,
+  SpaceDropped,
+  SpaceDroppedInUse,
+  SpaceReplaced,
+  Reclaimed,
+  StoppedLoading,
+  LookedUp,
+  ExtraKeys,
+  Ttl,
+  PrefetchBestEffort,
+  PrefetchWait,
+  PrefetchTimeout,
+  PartialHit,
+  DeviceHit,
+  HostHit,
+  LoadWanted,
+  StoreWanted,
+  Ready,
+  LoadOk,
+  LoadIo,
+  LoadChecksum,
+  LoadGeneration,
+  LoadNameTag,
+  LoadCancelled,
+  StoreOk,
+  StoreIo,
+  StoreCancelled,
+  PartialGood,
+  CancelAsked,
+  CancelHonoured,
+  CancelTooLate,
+  Flipped,
+  LostWrite,
+  Misdirected,
+  Duplicate,
+  UnknownTransfer,
+  StaleGeneration,
+  WrongRank,
+  Stuck,
+  Reordered,
+  OtherRankLater,
+  WriteAfterCancel,
+  WindDown,
+  LoneServed,
+  ResetInFlight,
+  LoadCheaper,
+  ComputeCheaper,
+  RightChoice,
+  WrongChoice,
+  MissNone,
+  MissNeverSeen,
+  MissEvictedDevice,
+  MissEvictedHost,
+  MissLoadFailed,
+  MissLoadTimedOut,
+  MissLoadCancelled,
+  MissRecompute,
+  MissKeySpace,
+  MissPartial,
+  MissNotAsked,
+  MissUnknown,
+  MissExact,
+  MissLoose,
+  Poisoned,
+  kCount,
+};
+inline constexpr std::size_t kSimEventCount = static_cast<std::size_t>(SimEvent::kCount);
+[[nodiscard]] std::string_view to_string(SimEvent event);
+
+struct SimCounts {
+  std::array<std::uint64_t, kSimEventCount> events{};
+  std::uint64_t api_calls = 0;
+  std::uint64_t mover_events = 0;
+  bool prints = false;
+
+  void add(SimEvent event, std::uint64_t count = 1);
+  /// A line of --print.
+  template <typename MakeText>
+  void tell(MakeText make_text) const {
+    if (prints) print(make_text());
+  }
+  static void print(const std::string& line);
+  [[nodiscard]] std::uint64_t operator[](SimEvent event) const { return events[static_cast<std::size_t>(event)]; }
+  [[nodiscard]] std::uint64_t operations() const { return api_calls + mover_events; }
+};
+
+}  // namespace quire::testing

@@ -1,0 +1,95 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// Many seeds of the simulation, those that once failed, and those that must.
+#include <gtest/gtest.h>
+
+#include <array>
+#include <cstdint>
+#include <cstdlib>
+#include <string>
+
+#include "sim_run.h"
+#include "testing/sanitized.h"
+
+namespace quire::testing {
+namespace {
+
+constexpr std::uint64_t kStepCount = 10'000;
+constexpr std::uint64_t kSmallRun = 100'000;  // operations
+constexpr std::uint64_t kSmallStepCount = 2'000;
+
+// Calls and events of the mover; QUIRE_SIM_OPERATIONS asks for another number.
+std::uint64_t wanted_operations() {
+  const char* const text = std::getenv("QUIRE_SIM_OPERATIONS");
+  if (text != nullptr) return std::strtoull(text, nullptr, 10);
+  constexpr std::uint64_t kOperations = 10'000'000;
+  return kIsSanitized ? kOperations / 20 : kOperations;
+}
+
+TEST(Simulation, EveryByteIsRightAndEveryMissHasItsReason) {
+  SimCounts counts;
+  const std::string failure = run_simulation(
+      {.seed_count = UINT64_MAX, .step_count = kStepCount, .operations_max = wanted_operations()}, counts);
+  ASSERT_EQ(failure, "");
+  // Nothing is checked by what was never drawn.
+  for (std::size_t i = 0; i < kSimEventCount; ++i) {
+    const auto event = static_cast<SimEvent>(i);
+    if (event == SimEvent::WrongChoice || kIsSanitized) continue;  // in a twentieth, the rarest may be missing
+    EXPECT_GT(counts.events[i], 0U) << to_string(event);
+  }
+  const std::uint64_t choices = counts[SimEvent::RightChoice] + counts[SimEvent::WrongChoice];
+  EXPECT_GT(choices, 0U);
+  EXPECT_GE(counts[SimEvent::RightChoice] * 100, choices * 95) << "to load or to compute: the cheaper one";
+  const std::uint64_t misses = counts[SimEvent::MissExact] + counts[SimEvent::MissLoose];
+  EXPECT_GE(counts[SimEvent::MissExact] * 10, misses * 8);
+}
+
+TEST(Simulation, SeedsThatOnceFailed) {
+  // They say something as long as everything is drawn as it was then; each bug has a test of its own besides.
+  constexpr std::array<std::uint64_t, 11> kSeeds = {4, 9, 13, 19, 21, 52, 56, 96, 121, 167, 974};
+  for (const std::uint64_t seed : kSeeds) {
+    SimCounts counts;
+    EXPECT_EQ(run_simulation({.first_seed = seed, .seed_count = 1, .step_count = kStepCount}, counts), "");
+  }
+}
+
+TEST(Simulation, AMoverThatTrustsBytesIsNoticed) {
+  SimCounts counts;
+  const std::string failure = run_simulation({.seed_count = UINT64_MAX,
+                                              .step_count = kSmallStepCount,
+                                              .operations_max = kSmallRun,
+                                              .mutation = {.checks_checksums = false}},
+                                             counts);
+  EXPECT_NE(failure.find("wrong bytes"), std::string::npos) << failure;
+}
+
+TEST(Simulation, AMoverThatTrustsPlacesIsNoticed) {
+  SimCounts counts;
+  const std::string failure = run_simulation({.seed_count = UINT64_MAX,
+                                              .step_count = kSmallStepCount,
+                                              .operations_max = kSmallRun,
+                                              .mutation = {.checks_names = false}},
+                                             counts);
+  EXPECT_NE(failure.find("wrong bytes"), std::string::npos) << failure;
+}
+
+TEST(Simulation, WhereNoBytesBreakPlansAloneKeepThemRight) {
+  SimCounts counts;
+  EXPECT_EQ(run_simulation({.seed_count = UINT64_MAX,
+                            .step_count = kSmallStepCount,
+                            .operations_max = kIsSanitized ? kSmallRun : 10 * kSmallRun,
+                            .mutation = {.checks_checksums = false, .checks_names = false, .breaks_bytes = false}},
+                           counts),
+            "");
+}
+
+TEST(Simulation, TheSameSeedDoesTheSame) {
+  SimCounts first;
+  SimCounts second;
+  EXPECT_EQ(run_simulation({.first_seed = 3, .seed_count = 3, .step_count = 2'000}, first), "");
+  EXPECT_EQ(run_simulation({.first_seed = 3, .seed_count = 3, .step_count = 2'000}, second), "");
+  EXPECT_EQ(to_string(first), to_string(second));
+}
+
+}  // namespace
+}  // namespace quire::testing

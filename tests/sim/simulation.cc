@@ -1,0 +1,416 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "simulation.h"
+
+#include <algorithm>
+#include <array>
+#include <cstdio>
+#include <cstring>
+#include <utility>
+
+#include "base/hash.h"
+
+namespace quire::testing {
+
+Simulation::Simulation(std::uint64_t seed, SimCounts& counts, const SimMutation& mutation)
+    : counts_(counts), mutation_(mutation), random_(seed), setup_(draw_sim_setup(random_)) {
+  if (!mutation_.breaks_bytes) {
+    setup_.flip_chance = 0;
+    setup_.lost_write_chance = 0;
+    setup_.misdirected_chance = 0;
+  }
+  Result<std::unique_ptr<Cache>> cache = Cache::open(make_config(setup_));
+  if (!cache) throw SimFailure("open: " + cache.error().message);
+  cache_ = std::move(*cache);
+  mover_ = std::make_unique<SimMover>(*cache_, setup_, mutation_, random_, counts_);
+  if (setup_.has_path_model) paths_ = std::make_unique<SimPaths>(*cache_, setup_);
+  (void)cache_->set_ready_callback([this](SequenceId id) {
+    ready_.push_back(id);
+    const bool goes_on = mix64(static_cast<std::uint64_t>(told_) + id.index) % 5 == 0;
+    if (goes_on && !cache_->apply({}, told_)) throw SimFailure("apply in a callback is refused");
+  });
+  spaces_.resize(setup_.key_space_name_count);
+  // What prompts are made of: a few beginnings that many share, pieces that follow them, and documents that are asked
+  // about again and again.
+  for (int i = 0; i < 6; ++i) {
+    std::vector<TokenId>& segment = segments_.emplace_back();
+    const std::uint32_t count = 1 + random_.below(setup_.segment_tokens_max);
+    for (std::uint32_t k = 0; k < count; ++k) segment.push_back(draw_token());
+  }
+  for (std::uint32_t i = 0; i < setup_.document_count; ++i) {
+    std::vector<TokenId> document = segments_[i % 2];
+    const std::uint32_t count = 1 + random_.below(setup_.context_tokens_max);
+    while (document.size() < count) document.push_back(draw_token());
+    documents_.push_back(std::move(document));
+  }
+}
+
+Simulation::~Simulation() = default;
+
+// What must hold after every call
+
+void Simulation::called() {
+  ++counts_.api_calls;
+  if (paths_) paths_->observe(told_);
+}
+
+void Simulation::check_accounts() {
+  const Stats stats = cache_->stats().value();
+  const auto wrong = [](const std::string& what) { throw SimFailure(what); };
+  const std::uint32_t device =
+      stats.free_pages + stats.open_pages + stats.sealed_pages + stats.private_pages + stats.fenced_pages;
+  if (device != setup_.device_page_count) wrong("device pages: " + std::to_string(device) + " in all");
+  const std::uint32_t host =
+      stats.host_free_pages + stats.host_filling_pages + stats.host_only_pages + stats.host_copy_pages;
+  if (host > setup_.host_page_count) wrong("host pages: " + std::to_string(host) + " in all");
+  if (stats.transfers_in_flight == 0 && host != setup_.host_page_count) {
+    wrong("no transfer is in flight, but host pages are " + std::to_string(host) + " in all");
+  }
+  if (stats.transfers_in_flight < mover_->transfer_count()) wrong("the cache has forgotten a transfer");
+  if (stats.unknown_completion_count != odd_completion_count_) wrong("completions of nothing are not counted");
+  if (stats.miss_requests != miss_counts_) wrong("miss_requests are not those that were told");
+  if (stats.store_outcomes != store_outcomes_) wrong("store_outcomes are not those that were reported");
+  if (stats.prompt_tokens != prompt_tokens_) wrong("prompt_tokens are not those of the sequences admitted");
+  if (stats.host_hit_tokens != host_hit_tokens_) {
+    wrong("host_hit_tokens are " + std::to_string(stats.host_hit_tokens) + ", not " + std::to_string(host_hit_tokens_));
+  }
+  if (stats.sequence_count < lives_.size()) wrong("a sequence is gone");
+  std::uint32_t loading = 0;
+  for (const auto& live : lives_) loading += live->is_loading ? 1 : 0;
+  if (stats.loading_sequence_count != loading) wrong("another number of sequences is loading");
+  if (paths_ && stats.lost_page_total != paths_->lost_count()) {
+    wrong("lost_page_total is " + std::to_string(stats.lost_page_total) + "; " + std::to_string(paths_->lost_count()) +
+          " pages were lost");
+  }
+}
+
+void Simulation::step() {
+  ++step_count_;
+  if (counts_.prints)
+    std::printf("step %llu at %lld\n", static_cast<unsigned long long>(step_count_), static_cast<long long>(now_));
+  now_ += random_.below(static_cast<std::uint32_t>(setup_.op_ns_max) + 1);
+  if (chance(1)) now_ += setup_.op_ns_max * random_.below(200);
+  if (step_count_ % setup_.wind_down_every == 0) {
+    wind_down();
+  } else if (chance(setup_.mover_chance)) {
+    mover_operation();
+  } else {
+    engine_operation();
+  }
+  check_accounts();
+  if (mutation_.checks_fences && chance(5)) poison();
+  if (mutation_.checks_invariants && step_count_ % setup_.check_every == 0) {
+    ++counts_.api_calls;
+    const Status status = cache_->check_invariants();
+    if (!status) throw SimFailure("check_invariants: " + status.error().message);
+  }
+}
+
+// Pages that nobody uses are filled with nonsense. Counted before: so many must be free.
+void Simulation::poison() {
+  // What holds pages without a sign of it: copies and moves to come, transfers that nobody has taken.
+  if (!flights_.empty() || has_moves_) return;
+  if (std::ranges::any_of(lives_, [](const auto& live) { return live->may_lose_copy; })) return;
+  const Stats stats = cache_->stats().value();
+  if (stats.fenced_pages > 0 || stats.transfers_in_flight != mover_->transfer_count()) return;
+  std::vector<bool> is_used(std::size_t{setup_.device_page_count} + 1);
+  const Status visited = cache_->visit_runs([&](const RunView& run) {
+    if (run.tier == Tier::Host) return;
+    for (const PageId page : run.pages) is_used[page.value] = true;
+  });
+  if (!visited) throw SimFailure(visited.error().message);
+  for (const auto& live : lives_) {
+    const SequenceView view = cache_->view(live->handle).value();
+    for (const PageId page : view.pages) is_used[page.value] = true;
+  }
+  std::uint32_t free = 0;
+  for (std::uint32_t page = 1; page <= setup_.device_page_count; ++page) {
+    if (is_used[page] || mover_->uses(PageId{page})) continue;
+    ++free;
+    for (std::uint32_t i = 0; i < setup_.page_tokens; ++i) {
+      write_value((std::int64_t{page} * setup_.page_tokens) + i, mix64(now_ + page));
+    }
+  }
+  if (free != stats.free_pages) {
+    throw SimFailure(std::to_string(free) + " pages are used by nobody; free_pages is " +
+                     std::to_string(stats.free_pages));
+  }
+  counts_.add(SimEvent::Poisoned);
+}
+
+// The mover
+
+void Simulation::mover_operation() {
+  const std::uint32_t kind = random_.below(100);
+  if (kind < 15) {
+    take_transfers(1 + random_.below(4));
+  } else if (kind < 22) {
+    take_cancellations();
+  } else if (kind < 80) {
+    const std::uint32_t count = 1 + random_.below(12);
+    for (std::uint32_t i = 0; i < count && mover_->work(now_); ++i) {
+    }
+  } else {
+    apply(chance(40));
+  }
+  if (chance(setup_.flip_chance)) mover_->flip_a_bit();
+  if (random_.below(1000) < setup_.stuck_chance) {
+    counts_.add(SimEvent::Stuck);
+    mover_->get_stuck(now_ + (setup_.op_ns_max * (20 + random_.below(400))));
+  }
+}
+
+void Simulation::take_transfers(std::uint32_t count_max) {
+  std::array<TransferPlan, 8> plans;
+  const auto taken = cache_->take_transfers(std::span(plans).first(std::min<std::size_t>(count_max, plans.size())));
+  if (!taken) throw SimFailure("take_transfers: " + taken.error().message);
+  if (paths_) {
+    for (const TransferPlan& plan : *taken) {
+      if (mutation_.checks_fences) paths_->check_transfer(plan);
+      if (plan.kind != TransferKind::Load) continue;
+      std::vector<SimPaths::PathKey>& path = load_paths_[plan.id.index];
+      path.clear();
+      for (const PageTransfer& page : plan.pages) path.push_back(paths_->key_of_host_page(page.host_page));
+    }
+  }
+  mover_->take(*taken, now_);
+  called();
+}
+
+void Simulation::take_cancellations() {
+  std::array<TransferId, 4> ids;
+  const auto taken = cache_->take_cancellations(ids);
+  if (!taken) throw SimFailure("take_cancellations: " + taken.error().message);
+  mover_->cancel(*taken);
+  called();
+}
+
+void Simulation::add_odd_completions(std::vector<Completion>& completions) {
+  const auto insert = [&](const Completion& odd, SimEvent event) {
+    counts_.add(event);
+    ++odd_completion_count_;
+    completions.insert(completions.begin() + below(completions.size() + 1), odd);
+  };
+  if (chance(setup_.odd_completion_chance) && !past_completions_.empty()) {
+    insert(past_completions_[below(past_completions_.size())], SimEvent::Duplicate);
+  }
+  if (chance(setup_.odd_completion_chance)) {
+    insert({.id = {setup_.transfer_count_max + random_.below(3), random_.below(5)}}, SimEvent::UnknownTransfer);
+  }
+  if (chance(setup_.odd_completion_chance)) {
+    insert({.id = {random_.below(setup_.transfer_count_max), UINT32_MAX - random_.below(9)}, .good_pages = 1},
+           SimEvent::StaleGeneration);
+  }
+  if (chance(setup_.odd_completion_chance) && !completions.empty()) {
+    Completion odd = completions.front();
+    odd.rank = static_cast<std::uint16_t>(setup_.rank_count + random_.below(70));
+    insert(odd, SimEvent::WrongRank);
+  }
+}
+
+void Simulation::apply(bool all) {
+  std::vector<Completion> completions = mover_->collect(all);
+  const std::vector<Completion> real = completions;
+  add_odd_completions(completions);
+  told_ = now_;
+  ready_.clear();
+  std::vector<SimPaths::PathKey> on_their_way;
+  if (paths_) {
+    mover_->for_each_load([&](TransferId id) {
+      const auto& path = load_paths_[id.index];
+      on_their_way.insert(on_their_way.end(), path.begin(), path.end());
+    });
+  }
+  const std::vector<SimMover::Over> over = mover_->finish(real);
+  const Status status = cache_->apply(completions, now_);
+  if (!status) throw SimFailure("apply: " + status.error().message);
+  for (const SimMover::Over& each : over) {
+    if (each.kind == TransferKind::Store) ++store_outcomes_[static_cast<std::size_t>(each.outcome)];
+  }
+  past_completions_.insert(past_completions_.end(), real.begin(), real.end());
+  if (past_completions_.size() > 16) {
+    past_completions_.erase(past_completions_.begin(), past_completions_.end() - 16);
+  }
+  // What failed is known to those who waited for it before the tree is looked at anew.
+  if (paths_) {
+    for (const auto& live : lives_) {
+      if (!live->is_loading) continue;
+      const auto keys = paths_->keys_of(live->space, live->tokens);
+      for (const SimMover::Over& each : over) {
+        if (each.kind != TransferKind::Load || each.outcome == TransferOutcome::Ok) continue;
+        const bool concerns = std::ranges::any_of(load_paths_[each.id.index], [&](SimPaths::PathKey key) {
+          return std::ranges::find(keys, key) != keys.end();
+        });
+        if (!concerns) continue;
+        live->load_troubles.insert(each.outcome == TransferOutcome::Cancelled ? MissReason::LoadCancelled
+                                                                              : MissReason::LoadFailed);
+      }
+    }
+  }
+  std::erase_if(keeps_, [&](const Keep& keep) {
+    if (keep.expires_at > now_) return false;
+    counts_.add(SimEvent::KeepExpired);
+    return true;
+  });
+  note_ready(on_their_way);
+  called();
+}
+
+// Sequences that load no longer. Called before the paths are looked at again.
+void Simulation::note_ready(std::span<const SimPaths::PathKey> on_their_way) {
+  struct Woken {
+    Live* live;
+    SequenceView view;
+    std::vector<Miss> any;
+  };
+  std::vector<Woken> woken;
+  std::vector<SequenceId> ids;
+  for (const auto& live : lives_) {
+    if (!live->is_loading) continue;
+    const SequenceView view = cache_->view(live->handle).value();
+    const bool is_late =
+        live->options.prefetch == Prefetch::Timeout && now_ - live->admitted_at >= live->options.load_timeout_ns;
+    if (is_late) live->load_troubles.insert(MissReason::LoadTimedOut);
+    if (view.is_loading && is_late) throw SimFailure("a sequence waits longer than it asked for");
+    if (view.is_loading) continue;
+    live->is_loading = false;
+    ids.push_back(live->handle.id());
+    woken.push_back({.live = live.get(), .view = view});
+  }
+  std::ranges::sort(ids);
+  std::vector<SequenceId> told = ready_;
+  std::ranges::sort(told);
+  if (told != ids) throw SimFailure("the ready callback was not called for the sequences that are ready");
+  counts_.add(SimEvent::Ready, woken.size());
+  if (paths_) {
+    // It woke up between what was seen before and what is seen now: either may be what it saw.
+    const auto add_reasons = [&](Woken& each) {
+      const Live& live = *each.live;
+      const std::uint32_t found = each.view.computed_tokens / setup_.page_tokens;
+      const std::size_t asked =
+          std::min<std::size_t>(live.tokens.size(), live.options.match_tokens_max.value_or(UINT32_MAX));
+      const bool has_all = found >= asked / setup_.page_tokens;
+      const auto keys = paths_->keys_of(live.space, live.tokens);
+      if (has_all || paths_->tier_of(keys[found]) != Tier::Host) {
+        const std::vector<Miss> reasons = paths_->why(request_of(live), found, now_);
+        each.any.insert(each.any.end(), reasons.begin(), reasons.end());
+      }
+      if (has_all) return;
+      for (const MissReason trouble : live.load_troubles) each.any.push_back({.reason = trouble});
+      if (setup_.load_timeout_ns > 0) each.any.push_back({.reason = MissReason::LoadTimedOut});
+      // Nothing is on its way, and there is no room for more.
+      const bool is_coming = std::ranges::all_of(std::span(keys).subspan(found), [&](SimPaths::PathKey key) {
+        return std::ranges::find(on_their_way, key) != on_their_way.end();
+      });
+      if (!is_coming) each.any.push_back({.reason = MissReason::LoadFailed});
+    };
+    for (Woken& each : woken) add_reasons(each);
+    paths_->observe(now_);
+    for (Woken& each : woken) add_reasons(each);
+  }
+  for (const Woken& each : woken) {
+    if (each.view.computed_tokens > 0) counts_.add(SimEvent::HostHit);
+    check_miss(*each.live, each.view.miss, each.any);
+    start_running(*each.live);
+  }
+}
+
+void Simulation::pump() {
+  mover_->get_unstuck();
+  for (int round = 0; round < 10'000; ++round) {
+    take_transfers(8);
+    if (chance(20)) take_cancellations();
+    while (mover_->work(now_)) {
+    }
+    if (mover_->report_count() > 0) {
+      apply(true);
+      continue;
+    }
+    if (const auto next = mover_->next_end()) {
+      now_ = std::max(now_ + 1, *next);
+      continue;
+    }
+    apply(true);  // nothing to say but the time
+    if (mover_->is_idle() && cache_->stats().value().transfers_in_flight == 0) {
+      for (const auto& live : lives_) {
+        if (live->is_loading) throw SimFailure("a sequence loads, and nothing is on its way");
+      }
+      return;
+    }
+  }
+  throw SimFailure("the mover is never done");
+}
+
+// Winding down
+
+void Simulation::wind_down() {
+  counts_.add(SimEvent::WindDown);
+  const bool is_quick = chance(50);  // reset with transfers in flight
+  while (!flights_.empty()) finish();
+  if (!is_quick) pump();
+  while (!lives_.empty()) end_one(*lives_.front());
+  while (!keeps_.empty()) unkeep();
+
+  // A lone request of any length that fits is served.
+  const std::uint32_t name = random_.below(setup_.key_space_name_count);
+  std::vector<TokenId> prompt = draw_prompt(setup_.context_tokens_max);
+  if (chance(50)) {
+    while (prompt.size() < setup_.context_tokens_max) prompt.push_back(draw_token());
+  }
+  SequenceOptions options;
+  options.prefetch = pick(random_, std::array{Prefetch::Off, Prefetch::BestEffort, Prefetch::Wait});
+  if (begin_with(name, std::move(prompt), {}, options)) {
+    Live& lone = *lives_.back();
+    std::uint32_t rounds = 0;
+    const auto go_on = [&] {
+      if (++rounds > 20 + (2 * setup_.context_tokens_max)) throw SimFailure("a lone request is never served");
+      pump();
+    };
+    while (!lone.is_admitted) {
+      if (!admit_one(lone)) go_on();
+    }
+    if (lone.is_loading) pump();
+    if (lone.is_loading) throw SimFailure("a lone request loads for ever");
+    while (cache_->view(lone.handle).value().pending_tokens > 0) {
+      StepEntry entry{&lone.handle};
+      entry.token_count = std::min(setup_.step_tokens_max, cache_->view(lone.handle).value().pending_tokens);
+      Result<PlanOutcome> outcome = cache_->plan_step({&entry, 1});
+      called();
+      if (!outcome) throw SimFailure("plan_step of a lone request: " + outcome.error().message);
+      refresh(lone);
+      if (!outcome->step) {
+        go_on();
+        continue;
+      }
+      Live* const lives[] = {&lone};
+      record_flight(*outcome->step, {&entry, 1}, lives);
+      run_up_to(0);
+      const StepResult result;
+      const Status done = cache_->finish_step(flights_.front().step, {&result, 1});
+      if (!done) throw SimFailure("finish_step: " + done.error().message);
+      const FlightEntry& ran = flights_.front().entries.front();
+      if (!ran.runs_again) lone.computed = ran.position + ran.known_count;
+      lone.planned_end = lone.computed;
+      --lone.steps_in_flight;
+      flights_.pop_front();
+      called();
+      refresh(lone);
+    }
+    counts_.add(SimEvent::LoneServed);
+    end_one(lone);
+  }
+
+  if (!is_quick) pump();
+  if (chance(75)) return;  // what is cached stays for those who come next
+  if (mover_->transfer_count() > 0) counts_.add(SimEvent::ResetInFlight);
+  const Status status = cache_->reset();
+  if (!status) throw SimFailure("reset: " + status.error().message);
+  called();
+  pump();
+  const Stats stats = cache_->stats().value();
+  if (stats.free_pages != setup_.device_page_count) throw SimFailure("a device page is not given back");
+  if (stats.host_free_pages != setup_.host_page_count) throw SimFailure("a host page is not given back");
+  const Status rules = mutation_.checks_invariants ? cache_->check_invariants() : Status{};
+  if (!rules) throw SimFailure("check_invariants: " + rules.error().message);
+}
+
+}  // namespace quire::testing

@@ -1,0 +1,217 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// Simulation: a cache with a host tier, an engine, and a mover, in one thread on a simulated clock. A seed draws all of
+// it. Every byte that a step reads is compared with what that token must be; what the cache says about hits, misses and
+// pages is compared with what the simulation knows itself.
+//
+//   simulation.cc        the loop, the mover's operations, time, winding down
+//   sim_sequences.cc     what happens to sequences
+//   sim_steps.cc         what happens to steps
+//
+// single-threaded
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <deque>
+#include <memory>
+#include <optional>
+#include <set>
+#include <span>
+#include <string>
+#include <unordered_map>
+#include <unordered_set>
+#include <vector>
+
+#include "quire/cache.h"
+#include "sim_mover.h"
+#include "sim_paths.h"
+#include "sim_setup.h"
+
+namespace quire::testing {
+
+class Simulation {
+ public:
+  Simulation(std::uint64_t seed, SimCounts& counts, const SimMutation& mutation = {});
+  ~Simulation();
+
+  /// One random operation, and what has to hold after it. Throws SimFailure.
+  void step();
+  /// Everything ends, everything is given back, and a lone request is served.
+  void wind_down();
+  /// From here on check_invariants() after every operation.
+  void check_always() { setup_.check_every = 1; }
+  [[nodiscard]] const SimSetup& setup() const { return setup_; }
+
+ private:
+  struct Space {
+    KeySpaceId id;
+    std::uint64_t salt = 0;  // of the bytes; another one when the key space is a new one of the same name
+    bool is_known = false;
+  };
+  struct TreeToken {
+    TokenId token = 0;
+    std::int32_t parent = -1;
+    std::uint64_t value = 0;
+  };
+  /// A sequence as the simulation knows it.
+  struct Live {
+    std::uint64_t number = 0;
+    Sequence handle;
+    KeySpaceId space;
+    bool is_retired = false;  // its key space was dropped
+    std::uint64_t salt = 0;
+    SequenceOptions options;
+    bool is_admitted = false;  // running or loading
+    bool is_loading = false;
+    bool is_preempted = false;
+    bool may_lose_copy = false;  // a tail that no step has copied yet
+    bool has_draft = false;      // in flight
+    TimeNs admitted_at = 0;
+    std::uint32_t waits_from = UINT32_MAX;  // whole pages it had when it began to load
+    std::set<MissReason> load_troubles;     // of loads that it waits for
+    std::vector<TokenId> tokens;            // known to the cache
+    std::vector<TokenId> promised;          // that steps in flight will bring
+    std::vector<ExtraKey> extra_keys;
+    std::vector<std::uint64_t> values;  // the bytes of tokens and promised ones, as far as computed here
+    std::vector<TreeToken> tree;        // undecided
+    std::uint32_t computed = 0;
+    std::uint32_t planned_end = 0;
+    std::uint32_t steps_in_flight = 0;
+  };
+  struct FlightEntry {
+    std::uint64_t number = 0;  // of the sequence
+    std::uint32_t position = 0;
+    std::uint32_t known_count = 0;  // tokens before drafts or tree; 0 with neither: the last one runs again
+    std::uint32_t draft_count = 0;
+    bool is_tree = false;
+    bool runs_again = false;
+    bool is_void = false;
+    std::vector<std::uint64_t> values;  // of everything up to the last token, drafts or tree tokens included
+    std::vector<TokenId> drafts;
+    std::vector<PageId> pages;
+    std::vector<std::int64_t> slots;
+  };
+  struct Flight {
+    Step step;
+    std::vector<FlightEntry> entries;  // as in the call
+    bool has_begun = false;            // copies are made, contexts were read, nonsense is written
+    bool has_run = false;              // what is right is written
+  };
+  struct Keep {
+    KeepId id;
+    KeySpaceId space;
+    TimeNs expires_at = INT64_MAX;
+  };
+
+  /// After every call: counts it, and looks at what it has changed.
+  void called();
+  void check_accounts();
+  void poison();
+
+  // The mover's side.
+  void mover_operation();
+  void take_transfers(std::uint32_t count_max);
+  void take_cancellations();
+  void apply(bool all);
+  void add_odd_completions(std::vector<Completion>& completions);
+  void note_ready(std::span<const SimPaths::PathKey> on_their_way);
+  /// Until nothing is on its way.
+  void pump();
+
+  // Sequences.
+  void engine_operation();
+  void begin();
+  bool begin_with(std::uint32_t name, std::vector<TokenId> tokens, std::vector<ExtraKey> extra_keys,
+                  const SequenceOptions& options);
+  void admit();
+  bool admit_one(Live& live);
+  void start_running(Live& live);
+  void check_choice(const Live& live, const Admission& admission, SimPaths::Found found, const Stats& before);
+  void check_miss(const Live& live, const Miss& miss, std::span<const Miss> any);
+  void count_miss(const Miss& miss);
+  void append();
+  void fork();
+  void rewind();
+  void preempt();
+  void commit_tree();
+  void end();
+  void end_one(Live& live);
+  void keep();
+  void unkeep();
+  void drop_space();
+  void reclaim();
+  void stop_loading();
+  void lookup();
+
+  // Steps.
+  void plan();
+  void plan_entries(std::vector<StepEntry>& entries, std::vector<Live*>& lives);
+  void record_flight(const Step& step, std::span<const StepEntry> entries, std::span<Live* const> lives);
+  void record_entry(const AttentionPlanEntry& planned, const StepEntry& asked, Live& live, FlightEntry& entry);
+  void begin_flight(Flight& flight);
+  void run_flight(Flight& flight);
+  void run_up_to(std::size_t place);
+  void run();
+  void finish();
+  void abort();
+  void make_void(std::uint64_t number, std::size_t first_flight, const FlightEntry& first);
+  void make_room();
+
+  [[nodiscard]] Live* find(std::uint64_t number);
+  [[nodiscard]] static bool is_quiet(const Live& live) {
+    return live.is_admitted && !live.is_loading && live.steps_in_flight == 0 && live.tree.empty();
+  }
+  [[nodiscard]] Live* draw_quiet();
+  [[nodiscard]] Live* draw_live() { return lives_.empty() ? nullptr : lives_[below(lives_.size())].get(); }
+  [[nodiscard]] std::uint32_t below(std::size_t bound) { return random_.below(static_cast<std::uint32_t>(bound)); }
+  [[nodiscard]] bool chance(std::uint32_t percent) { return has_chance(random_, percent); }
+  [[nodiscard]] TokenId draw_token();
+  [[nodiscard]] std::vector<TokenId> draw_prompt(std::size_t tokens_max);
+  void add_extra_keys(std::vector<TokenId>& tokens, std::size_t first, std::vector<ExtraKey>& keys);
+  [[nodiscard]] SequenceOptions draw_options(std::size_t token_count);
+  [[nodiscard]] static std::uint64_t next_value(std::uint64_t value, TokenId token, std::span<const ExtraKey> keys,
+                                                std::size_t position);
+  void extend_values(Live& live) const;
+  void refresh(Live& live);
+  [[nodiscard]] SimPaths::Request request_of(const Live& live) const {
+    return {.space = live.space, .is_retired = live.is_retired, .tokens = live.tokens, .options = &live.options};
+  }
+  [[nodiscard]] std::byte* byte_of(std::int64_t slot, std::uint32_t layer) const;
+  void write_value(std::int64_t slot, std::uint64_t value);
+  void compare_value(std::int64_t slot, std::uint64_t value, const char* what, std::uint32_t position) const;
+  void remove(const Live& live);
+
+  SimCounts& counts_;
+  SimMutation mutation_;
+  Random random_;
+  SimSetup setup_;
+  std::unique_ptr<Cache> cache_;
+  std::unique_ptr<SimMover> mover_;
+  std::unique_ptr<SimPaths> paths_;  // null in seeds that do not follow paths
+  TimeNs now_ = 0;                   // the simulation's
+  TimeNs told_ = 0;                  // as the cache knows it
+  std::vector<Space> spaces_;        // by name
+  std::uint64_t salt_count_ = 0;
+  std::vector<std::unique_ptr<Live>> lives_;
+  std::deque<Flight> flights_;
+  std::vector<Keep> keeps_;
+  std::array<std::vector<std::int32_t>, 16> tree_parents_;  // by entry of the step being planned
+  std::vector<std::vector<TokenId>> segments_;
+  std::vector<std::vector<TokenId>> documents_;
+  std::vector<std::vector<TokenId>> texts_;                                       // of sequences that have ended
+  std::unordered_set<std::uint64_t> computed_;                                    // values that some step has computed
+  std::unordered_map<std::uint32_t, std::vector<SimPaths::PathKey>> load_paths_;  // by transfer index
+  std::vector<Completion> past_completions_;
+  std::vector<SequenceId> ready_;
+  std::uint64_t odd_completion_count_ = 0;
+  std::array<std::uint64_t, kMissReasonCount> miss_counts_{};
+  std::array<std::uint64_t, kTransferOutcomeCount> store_outcomes_{};
+  std::uint64_t prompt_tokens_ = 0;
+  std::uint64_t host_hit_tokens_ = 0;
+  bool has_moves_ = false;  // of a committed tree, for the next plan
+  std::uint64_t next_number_ = 1;
+  std::uint64_t step_count_ = 0;
+};
+
+}  // namespace quire::testing
