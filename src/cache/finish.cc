@@ -238,7 +238,7 @@ void Cache::Impl::free_fenced() {
 void Cache::Impl::give_back(std::span<const PageId> pages) {
   const bool has_moves = move_count() > 0;
   for (const PageId& page : pages) {
-    if (has_host() && device_readers[page.value] > 0 && !pool.is_shared(page)) {
+    if (kFencesTransfers && has_host() && device_readers[page.value] > 0 && !pool.is_shared(page)) {
       pool.fence({&page, 1});  // until the store that reads it is over
     } else if (pool.is_shared(page) || (step_order.empty() && !has_moves)) {
       pool.release({&page, 1});

@@ -371,8 +371,9 @@ Miss Cache::Impl::find_miss(std::uint32_t index, const PrefixTree::Match& match)
   const SequenceSlot& slot = sequences[index];
   const bool waits = slot.state == SequenceSlot::State::Loading;
   const std::uint32_t found = match.page_count + (waits ? match.host_page_count : 0);
+  // Of a page that goes on where the device's end. Behind those to be loaded nobody has looked for one.
+  const bool is_partial = !waits && match.partial_tokens > 0 && usable_partial(match) == 0;
   if (found >= slot.token_count / page_tokens) {
-    const bool is_partial = match.partial_tokens > 0 && usable_partial(match) == 0;
     return {.reason = is_partial ? MissReason::PartialPage : MissReason::None};
   }
   if (slot.load_miss != MissReason::None) return {.reason = slot.load_miss};
@@ -388,7 +389,7 @@ Miss Cache::Impl::find_miss(std::uint32_t index, const PrefixTree::Match& match)
       return {.reason = MissReason::Evicted, .tier = loss->tier, .age_ns = now - loss->time};
     }
   }
-  if (match.partial_tokens > 0 && usable_partial(match) == 0) return {.reason = MissReason::PartialPage};
+  if (is_partial) return {.reason = MissReason::PartialPage};
   if (found == 0) {
     for (std::uint32_t i = 0; i < key_spaces.capacity(); ++i) {
       if (i == slot.key_space || !key_spaces[i].is_live || key_spaces[i].is_retired) continue;

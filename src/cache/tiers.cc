@@ -135,7 +135,7 @@ PageId Cache::Impl::take_host_page() {
 }
 
 void Cache::Impl::release_host(PageId host_page) {
-  if (host_readers[host_page.value] > 0) {
+  if (kFencesTransfers && host_readers[host_page.value] > 0) {
     host_pool.fence({&host_page, 1});
   } else {
     host_pool.release({&host_page, 1});
