@@ -49,7 +49,7 @@ enum class ResidencyCause : std::uint8_t {
 /// One change: `page_count` pages of a path, from its page `first_page` on, came to or left `tier`.
 struct ResidencyRecord {
   std::uint64_t number = 0;      ///< counts from 0 without gaps; a reader that sees a gap was too slow
-  RunId run;                     ///< the run that held them at that moment
+  RunId run;                     ///< the run that held them at that moment; none for the host's copy of a device page
   std::uint32_t first_page = 0;  ///< position in the path from the root, in pages
   std::uint32_t page_count = 0;
   std::uint16_t group = 0;

@@ -41,6 +41,9 @@ void PrefixTree::end_copy(PageId device_page, bool goes_first) {
   copy.state = Copy::Ready;
   --storing_count_;
   ++ready_copy_count_;
+  if (log_ != nullptr) {
+    log_->append({.run = RunId::none(), .page_count = 1, .tier = Tier::Host, .cause = ResidencyCause::Stored});
+  }
   if (!copy.is_held) page_lists_.push_back(device_page.value, goes_first ? kFirstCopies : kOtherCopies);
 }
 

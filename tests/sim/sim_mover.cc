@@ -95,6 +95,7 @@ void SimMover::take(std::span<const TransferPlan> plans, TimeNs now) {
     transfer->id = plan.id;
     transfer->kind = plan.kind;
     transfer->is_cancelled = false;
+    transfer->taken_at = now;
     transfer->outcome = TransferOutcome::Ok;
     transfer->pages.assign(plan.pages.begin(), plan.pages.end());
     transfer->planned = plan.pages;

@@ -57,11 +57,11 @@ class SimMover {
   [[nodiscard]] std::uint64_t loading_bytes() const;
   [[nodiscard]] bool uses(PageId device_page) const { return device_uses_[device_page.value] > 0; }
   [[nodiscard]] bool is_moving(TransferId id) const { return find(id) != nullptr; }
-  /// Loads that nobody has called off.
+  /// Loads that nobody has called off, as far as the mover has heard, as visit(id, when it was taken).
   template <typename Visit>
   void for_each_load(Visit visit) const {
     for (const auto& each : transfers_) {
-      if (each->kind == TransferKind::Load && !each->is_cancelled) visit(each->id);
+      if (each->kind == TransferKind::Load && !each->is_cancelled) visit(each->id, each->taken_at);
     }
   }
   /// Whether a load that the cache still wants reads this host page.
@@ -97,6 +97,7 @@ class SimMover {
     TransferKind kind = TransferKind::Load;
     std::uint32_t chunk_count = 1;
     bool is_cancelled = false;
+    TimeNs taken_at = 0;
     TransferOutcome outcome = TransferOutcome::Ok;
     std::vector<PageTransfer> pages;
     std::span<const PageTransfer> planned;  // the cache's own, which stay as they are

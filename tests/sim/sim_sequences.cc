@@ -429,7 +429,7 @@ void Simulation::append() {
   std::vector<TokenId> tokens = live->tokens;
   for (std::size_t i = 0; i < count; ++i) tokens.push_back(draw_token());
   std::vector<ExtraKey> keys;
-  if (live->extra_keys.size() + count <= 128) add_extra_keys(tokens, first, keys);
+  if (live->extra_keys.size() + count <= 512) add_extra_keys(tokens, first, keys);
   const Status status = cache_->append(live->handle, {.tokens = std::span(tokens).subspan(first), .extra_keys = keys});
   if (!status) throw SimFailure("append: " + status.error().message);
   counts_.add(live->is_loading ? SimEvent::AppendedLoading : SimEvent::Appended);

@@ -179,7 +179,7 @@ CacheConfig make_config(const SimSetup& setup) {
                      .dedup = setup.dedup,
                      .steps_in_flight_max = setup.steps_in_flight_max,
                      .tree_tokens_max = 8,
-                     .extra_key_count_max = 128,
+                     .extra_key_count_max = 512,
                      .key_space_count_max = setup.key_space_count_max,
                      .keep_count_max = 4,
                      .partial_reuse_min_tokens = setup.partial_reuse_min_tokens,

@@ -213,11 +213,10 @@ void Simulation::apply(bool all) {
   add_odd_completions(completions);
   told_ = now_;
   ready_.clear();
-  std::vector<SimPaths::PathKey> on_their_way;
+  std::vector<Coming> on_their_way;
   if (paths_) {
-    mover_->for_each_load([&](TransferId id) {
-      const auto& path = load_paths_[id.index];
-      on_their_way.insert(on_their_way.end(), path.begin(), path.end());
+    mover_->for_each_load([&](TransferId id, TimeNs taken_at) {
+      for (const SimPaths::PathKey key : load_paths_[id.index]) on_their_way.push_back({key, taken_at});
     });
   }
   const std::vector<SimMover::Over> over = mover_->finish(real);
@@ -256,7 +255,7 @@ void Simulation::apply(bool all) {
 }
 
 // Sequences that load no longer. Called before the paths are looked at again.
-void Simulation::note_ready(std::span<const SimPaths::PathKey> on_their_way) {
+void Simulation::note_ready(std::span<const Coming> on_their_way) {
   struct Woken {
     Live* live;
     SequenceView view;
@@ -297,9 +296,12 @@ void Simulation::note_ready(std::span<const SimPaths::PathKey> on_their_way) {
       if (has_all) return;
       for (const MissReason trouble : live.load_troubles) each.any.push_back({.reason = trouble});
       if (setup_.load_timeout_ns > 0) each.any.push_back({.reason = MissReason::LoadTimedOut});
-      // Nothing is on its way, and there is no room for more.
+      // Nothing is on its way, and there is no room for more. A load that was taken earlier may have been called off
+      // without the mover having heard of it.
       const bool is_coming = std::ranges::all_of(std::span(keys).subspan(found), [&](SimPaths::PathKey key) {
-        return std::ranges::find(on_their_way, key) != on_their_way.end();
+        return std::ranges::any_of(on_their_way, [&](const Coming& coming) {
+          return coming.key == key && coming.taken_at >= live.admitted_at;
+        });
       });
       if (!is_coming) each.any.push_back({.reason = MissReason::LoadFailed});
     };

@@ -115,7 +115,12 @@ class Simulation {
   void take_cancellations();
   void apply(bool all);
   void add_odd_completions(std::vector<Completion>& completions);
-  void note_ready(std::span<const SimPaths::PathKey> on_their_way);
+  /// A page that a load brings, as far as the mover knows.
+  struct Coming {
+    SimPaths::PathKey key = 0;
+    TimeNs taken_at = 0;
+  };
+  void note_ready(std::span<const Coming> on_their_way);
   /// Until nothing is on its way.
   void pump();
 
