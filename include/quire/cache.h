@@ -345,7 +345,8 @@ class Cache {
   [[nodiscard]] Status apply(std::span<const Completion> completions, TimeNs now);
   /// Readable when poll() has something; -1 with an external mover or without a host tier.
   [[nodiscard]] int event_fd() const;
-  /// Called by apply() for each sequence whose load has ended, when all of apply() is done. It may call the cache.
+  /// Called by apply() for each sequence whose load has ended, when all of apply() is done. It may call the cache; a
+  /// callback that it sets replaces it once it has returned.
   [[nodiscard]] Status set_ready_callback(std::function<void(SequenceId)> callback);
   /// With an external mover: what is to be moved now, those that somebody waits for first. A plan's pages stay valid
   /// until its completion is applied.

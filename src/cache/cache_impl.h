@@ -280,7 +280,6 @@ struct Cache::Impl {
   void hand_over_transfers();
   void cancel_transfer(std::uint32_t index);
   void cancel_all_transfers();
-  [[nodiscard]] Status check_completions(std::span<const Completion> completions) const;
   void apply_one(const Completion& completion);
   void measure_rate(const Completion& completion, TransferKind kind);
   void work_in_background();
@@ -401,7 +400,7 @@ struct Cache::Impl {
   bool falls_asleep = false;  // sleep() was called and is not done
   bool is_asleep = false;
   std::vector<SequenceId> ready_sequences;
-  std::function<void(SequenceId)> on_ready;
+  std::shared_ptr<std::function<void(SequenceId)>> on_ready;  // shared with apply() while it runs; null: none
   double load_rate = 0;  // bytes per ns
   double store_rate = 0;
   std::uint64_t loading_bytes = 0;  // in loads that are not over

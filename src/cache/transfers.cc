@@ -131,7 +131,7 @@ Result<HostRegionStatus> Cache::host_region() const {
 
 Status Cache::set_ready_callback(std::function<void(SequenceId)> callback) {
   QUIRE_TRY(impl_->enter());
-  impl_->on_ready = std::move(callback);
+  impl_->on_ready = callback ? std::make_shared<std::function<void(SequenceId)>>(std::move(callback)) : nullptr;
   return {};
 }
 
@@ -151,7 +151,8 @@ Status Cache::apply(std::span<const Completion> completions, TimeNs now) {
   while (!impl.ready_sequences.empty()) {
     const SequenceId ready = impl.ready_sequences.front();
     impl.ready_sequences.erase(impl.ready_sequences.begin());  // a callback may call apply() again
-    if (impl.on_ready) impl.on_ready(ready);
+    const auto callback = impl.on_ready;                       // or replace itself
+    if (callback) (*callback)(ready);
   }
   return {};
 }
