@@ -210,6 +210,9 @@ Result<Admission> Cache::resume(const Sequence& sequence) {
   if (!slot.is_preempted) {
     return fail(ErrorCode::InvalidArgument, "resume: " + Impl::name_of(index) + " is not preempted");
   }
+  if (slot.is_loading()) {
+    return fail(ErrorCode::InvalidArgument, "resume: " + Impl::name_of(index) + Impl::not_running(slot));
+  }
   QUIRE_TRY(impl.require_awake("resume"));
   if (slot.state == SequenceSlot::State::Saving) {
     return fail(ErrorCode::Unavailable,
