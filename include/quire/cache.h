@@ -341,7 +341,8 @@ class Cache {
   /// What has ended since the last call; hands the cache's own mover what is to be moved. Valid until the next call.
   [[nodiscard]] Result<std::span<const Completion>> poll();
   /// Draws the conclusions: loaded pages become usable, copied ones can be given up. Completions of transfers that are
-  /// unknown or over are counted and change nothing. `now` as for advance().
+  /// unknown or over are counted and change nothing; outcomes and faults that do not exist are refused. `now` as for
+  /// advance().
   [[nodiscard]] Status apply(std::span<const Completion> completions, TimeNs now);
   /// Readable when poll() has something; -1 with an external mover or without a host tier.
   [[nodiscard]] int event_fd() const;
@@ -355,7 +356,8 @@ class Cache {
   [[nodiscard]] Result<std::span<TransferId>> take_cancellations(std::span<TransferId> out);
   /// What the memory of the host tier lies in; Unsupported with an external mover or without a host tier.
   [[nodiscard]] Result<HostRegionStatus> host_region() const;
-  /// The sequence, which is loading, waits no longer: what has not arrived is computed.
+  /// The sequence, which is loading, waits no longer: what has not arrived is computed. Unsupported for one that was
+  /// saved and is brought back.
   [[nodiscard]] Status stop_loading(const Sequence& sequence);
 
   /// No transfer starts until resume_transfers(); what is on the host counts as missing meanwhile. True when none is in

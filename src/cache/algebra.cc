@@ -35,9 +35,7 @@ Result<Sequence> Cache::fork(const Sequence& sequence, std::uint32_t at) {
   };
   {
     const SequenceSlot& source = impl.sequences[source_index];
-    if (source.state != SequenceSlot::State::Running) {
-      return bad(source.is_preempted ? "is preempted; resume it first" : "is waiting; admit it first");
-    }
+    if (source.state != SequenceSlot::State::Running) return bad(Impl::not_running(source) + 1);
     const bool is_busy = source.steps_in_flight > 0 || source.is_undecided() || source.is_receiving;
     const std::uint32_t limit = is_busy ? source.computed_tokens : source.token_count;
     if (at > limit) {

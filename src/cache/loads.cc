@@ -355,6 +355,10 @@ Status Cache::stop_loading(const Sequence& sequence) {
   Impl& impl = *impl_;
   QUIRE_TRY(impl.enter());
   QUIRE_TRY_ASSIGN(const std::uint32_t index, impl.find_sequence(sequence));
+  if (impl.sequences[index].state == SequenceSlot::State::Restoring) {
+    return fail(ErrorCode::Unsupported, "stop_loading: " + Impl::name_of(index) +
+                                            " was saved, and is brought back as a whole; end it to stop that");
+  }
   if (impl.sequences[index].state != SequenceSlot::State::Loading) {
     return fail(ErrorCode::InvalidArgument, "stop_loading: " + Impl::name_of(index) + " is not loading");
   }

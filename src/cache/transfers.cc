@@ -138,6 +138,15 @@ Status Cache::set_ready_callback(std::function<void(SequenceId)> callback) {
 Status Cache::apply(std::span<const Completion> completions, TimeNs now) {
   Impl& impl = *impl_;
   QUIRE_TRY(impl.enter());
+  // They may come from another process.
+  for (std::size_t i = 0; i < completions.size(); ++i) {
+    const auto outcome = static_cast<std::size_t>(completions[i].outcome);
+    const auto fault = static_cast<std::size_t>(completions[i].fault);
+    if (outcome < kTransferOutcomeCount && fault < kTransferFaultCount) continue;
+    return fail(ErrorCode::InvalidArgument, "apply: completion " + std::to_string(i) + " has outcome " +
+                                                std::to_string(outcome) + " and fault " + std::to_string(fault) +
+                                                "; there is no such outcome or fault");
+  }
   QUIRE_TRY(impl.advance(now));
   if (!impl.has_host()) {
     impl.counters.unknown_completion_count += completions.size();
