@@ -231,6 +231,7 @@ struct Cache::Impl {
   [[nodiscard]] Result<Admission> start_restoring(std::uint32_t index);
   void finish_restore(std::uint32_t transfer);
   void end_restoring(std::uint32_t index);
+  void abandon_saving(std::uint32_t index);
   void abandon_restoring(std::uint32_t index);
   [[nodiscard]] static bool can_be_computed_again(const SequenceSlot& slot);
   void become_dropped(std::uint32_t index);
@@ -392,6 +393,7 @@ struct Cache::Impl {
   LazyArray<PageTransfer> transfer_pages;
   std::vector<std::uint32_t> transfer_order;  // those nobody has taken, oldest first
   std::uint32_t live_transfer_count = 0;
+  std::uint32_t abandoned_save_pages = 0;  // in saves of sequences that have ended: still read, held by nobody
   std::vector<PageId> leaving_pages;
   LazyArray<PageId> saved_pages;  // a row for each sequence: its host pages while it is saved, kNullPage for none
   std::vector<RunId> path_runs;

@@ -165,8 +165,18 @@ void Cache::Impl::finish_save(std::uint32_t transfer) {
     release_read(page.device_page);
   }
   if (is_awaited && save.good_pages < pages.size()) slot.has_lost_pages = true;
+  if (!is_awaited) abandoned_save_pages -= save.page_count;
   remove_transfer(transfer);
   if (is_awaited && --slot.transfers_in_flight == 0) end_saving(index);
+}
+
+// The sequence ends before its pages are saved: what is cached of them can be evicted from now on, but not used.
+void Cache::Impl::abandon_saving(std::uint32_t index) {
+  for (const Transfer& transfer : transfers) {
+    if (transfer.state == Transfer::State::Free) continue;
+    if (transfer.sequence == SequenceId{index, sequences[index].generation})
+      abandoned_save_pages += transfer.page_count;
+  }
 }
 
 // All pages have arrived on the host, and the device's go; or one has not, and the sequence stays where it is.

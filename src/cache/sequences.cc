@@ -295,6 +295,7 @@ void Cache::Impl::end_sequence(std::uint32_t index) {
     if (slot.publishes_at_end) publish_rest(index);
     release_pages(index);
   }
+  if (slot.state == SequenceSlot::State::Saving) abandon_saving(index);
   if (slot.state == SequenceSlot::State::Restoring) abandon_restoring(index);
   if (slot.state == SequenceSlot::State::Saving || slot.state == SequenceSlot::State::Restoring) release_pages(index);
   if (has_host()) release_saved(index);

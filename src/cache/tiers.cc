@@ -51,9 +51,10 @@ Status Cache::Impl::open_host() {
 
 std::uint32_t Cache::Impl::evictable_now() const {
   if (!has_host()) return tree->evictable_pages();
-  if (writes_back()) return tree->left_pages();
   // A page that is being copied can be evicted, but not used before that is over.
-  return tree->evictable_pages() - std::min(tree->evictable_pages(), tree->storing_count());
+  const std::uint32_t pages = writes_back() ? tree->left_pages() : tree->evictable_pages();
+  const std::uint32_t read_pages = (writes_back() ? 0 : tree->storing_count()) + abandoned_save_pages;
+  return pages - std::min(pages, read_pages);
 }
 
 std::uint32_t Cache::Impl::available_besides(const PrefixTree::Match& match) const {

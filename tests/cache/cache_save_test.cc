@@ -340,5 +340,29 @@ TEST_F(CacheSave, AKeySpaceDroppedMeanwhileTakesNothingFromIt) {
   expect_all_free();
 }
 
+TEST_F(CacheSave, WhatTheSaveOfAnEndedSequenceReadsIsNotAvailable) {
+  for (const WritePolicy policy : {WritePolicy::WriteBack, WritePolicy::WriteThrough}) {
+    open_tiers(tiers_config(4, 16, policy));
+    Live live = computed(token_range(0, 16));
+    settle();
+    preempt(live);
+    mover_->take();
+    end(live);
+    mover_->take();
+    while (mover_->waiting.size() > 1) apply({mover_->move(1)});  // all but the save
+    EXPECT_EQ(stats().evictable_pages, 4U);                       // cached, idle, copied, and being read
+    Live next = admitted(token_range(100, 16));
+    const StepEntry entry{&next.sequence};
+    const PlanOutcome outcome = cache_->plan_step({&entry, 1}).value();
+    EXPECT_FALSE(outcome.step.has_value());
+    EXPECT_EQ(outcome.shortage.pages_available, 0U);
+    EXPECT_EQ(outcome.shortage.pages_leaving, 4U);
+    settle();
+    finish(next);
+    settle();
+    expect_all_free();
+  }
+}
+
 }  // namespace
 }  // namespace quire
