@@ -393,24 +393,25 @@ class CacheTiersThread : public AlgebraTest {
 
   void do_one() {
     const std::uint32_t kind = draw(100);
-    if (kind < 16) {
+    if (kind < 12) {
       begin();
-    } else if (kind < 34) {
+    } else if (kind < 30) {
       plan_some();
-    } else if (kind < 52) {
+    } else if (kind < 46) {
       finish_oldest();
-    } else if (kind < 64) {
+    } else if (kind < 58) {
       if (draw(2) == 0) {
         apply_what_ended();
       } else {
         drain_by_event();
       }
-    } else if (kind < 80) {
+    } else if (kind < 72) {
       if (Actor* const actor = pick()) change(*actor);
-    } else if (kind < 84) {
+    } else if (kind < 76) {
       if (Actor* const actor = pick()) commit(*actor);
-    } else if (kind < 86) {
-      if (Actor* const actor = pick()) (void)cache_->admit(actor->live.sequence);
+    } else if (kind < 84) {
+      if (Actor* const actor = pick())
+        (void)(draw(2) == 0 ? cache_->admit(actor->live.sequence) : cache_->resume(actor->live.sequence));
     } else if (kind < 92) {
       if (!actors_.empty()) end_one(draw(actor_count()));
     } else if (kind < 96) {
@@ -453,7 +454,7 @@ class CacheTiersThread : public AlgebraTest {
 TEST_F(CacheTiersThread, EveryCallGoesOnWhileBytesMove) {
   const char* const only_seed = std::getenv("QUIRE_SEED");
   const std::uint64_t first = only_seed != nullptr ? std::strtoull(only_seed, nullptr, 10) : 1;
-  const std::uint64_t count = only_seed != nullptr ? 1 : (testing::kIsSanitized ? 6 : 60);
+  const std::uint64_t count = only_seed != nullptr ? 1 : (testing::kIsSanitized ? 16 : 400);
   std::uint64_t host_hit_tokens = 0;
   for (std::uint64_t seed = first; seed < first + count; ++seed) {
     SCOPED_TRACE("QUIRE_SEED=" + std::to_string(seed) + " bin/cache_tiers_thread_test");
