@@ -294,6 +294,7 @@ bool Cache::Impl::try_without_copies(std::span<const StepEntry> entries, const P
   revoked_runs.clear();
   for (std::uint32_t i = 0; i < sequences.capacity(); ++i) {
     const SequenceSlot& slot = sequences[i];
+    if (slot.state != SequenceSlot::State::Running) continue;  // what is being saved is read
     // Behind a window that has moved, tokens computed again would see less than they did.
     const bool sees_all = slot.window_tokens == 0 || slot.computed_tokens <= slot.window_tokens;
     if (!slot.tail_pin || slot.tail_is_planned || !sees_all || slot.is_undecided()) continue;

@@ -364,5 +364,32 @@ TEST_F(CacheSave, WhatTheSaveOfAnEndedSequenceReadsIsNotAvailable) {
   }
 }
 
+TEST_F(CacheSave, APageToBeCopiedStaysWhileItIsSaved) {
+  open_tiers(tiers_config(4, 16, WritePolicy::WriteThrough));
+  serve(token_range(0, 8));
+  std::vector<TokenId> tokens = token_range(0, 6);
+  tokens.push_back(999);
+  Live live = admitted(tokens);
+  EXPECT_EQ(view(live).computed_tokens, 6U);  // two of them are to be copied from a cached page
+  preempt(live);
+  mover_->take();
+  Live other = admitted(token_range(100, 12));
+  const StepEntry entry{&other.sequence};
+  const PlanOutcome outcome = cache_->plan_step({&entry, 1}).value();
+  EXPECT_FALSE(outcome.step.has_value());  // that page is not to be had by giving up the copy
+  EXPECT_EQ(outcome.shortage.pages_available, 2U);
+  EXPECT_EQ(outcome.shortage.pages_leaving, 2U);
+  expect_invariants();
+  settle();
+  finish(other);
+  settle();
+  ASSERT_TRUE(cache_->resume(live.sequence));
+  settle();
+  EXPECT_EQ(view(live).computed_tokens, 6U);
+  finish(live);
+  settle();
+  expect_all_free();
+}
+
 }  // namespace
 }  // namespace quire
