@@ -44,6 +44,27 @@ TEST_F(CacheThread, EveryCallFromAnotherThreadIsRefusedAndChangesNothing) {
     refused(cache_->visit_runs([](const RunView&) {}));
     refused(cache_->read_residency(0, {}));
     refused(cache_->check_invariants());
+    refused(cache_->fork(sequence, 1));
+    refused(cache_->rewind(sequence, 1));
+    refused(cache_->set_window(sequence, {2, 1}));
+    refused(cache_->commit_tree(sequence, 0));
+    refused(cache_->preempt(sequence, Preempt::Drop));
+    refused(cache_->resume(sequence));
+    refused(cache_->prepare_receive(sequence, 1));
+    refused(cache_->finish_receive(sequence));
+    refused(cache_->abort_receive(sequence));
+    refused(cache_->mark_send(sequence, 0, {}, 0));
+    refused(cache_->poll());
+    refused(cache_->apply({}, 1));
+    refused(cache_->set_ready_callback(nullptr));
+    refused(cache_->take_transfers({}));
+    refused(cache_->take_cancellations({}));
+    refused(cache_->host_region());
+    refused(cache_->stop_loading(sequence));
+    refused(cache_->pause_transfers());
+    refused(cache_->resume_transfers());
+    refused(cache_->sleep(Sleep::DropAll));
+    refused(cache_->wake());
   }).join();
   EXPECT_EQ(stats().sequence_count, 1U);
 }

@@ -410,8 +410,9 @@ class CacheTiersThread : public AlgebraTest {
     } else if (kind < 76) {
       if (Actor* const actor = pick()) commit(*actor);
     } else if (kind < 84) {
-      if (Actor* const actor = pick())
+      if (Actor* const actor = pick()) {
         (void)(draw(2) == 0 ? cache_->admit(actor->live.sequence) : cache_->resume(actor->live.sequence));
+      }
     } else if (kind < 92) {
       if (!actors_.empty()) end_one(draw(actor_count()));
     } else if (kind < 96) {
