@@ -215,6 +215,7 @@ void Cache::Impl::drop_bad_page(std::uint32_t index) {
     forget_load(index, MissReason::LoadFailed);
     return;
   }
+  PrefixTree::Pin held = tree->clone(load.pin);  // loads that end take what they can of a key space that was dropped
   const auto leads_through_it = [&](const PrefixTree::Pin& pin) {
     RunId run = pin ? pin.run() : RunId::none();
     while (!run.is_none() && run != bad) run = tree->parent(run);
@@ -233,6 +234,7 @@ void Cache::Impl::drop_bad_page(std::uint32_t index) {
     slot.load_miss = MissReason::LoadFailed;
     slot.pin = tree->pin_prefix(slot.pin, bad_page);
   }
+  held.reset();
   tree->drop_host_run(bad, ResidencyCause::Failed);
   release_freed_host();
 }

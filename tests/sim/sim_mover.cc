@@ -15,7 +15,9 @@ SimMover::SimMover(Cache& cache, const SimSetup& setup, const SimMutation& mutat
       random_(random),
       counts_(counts),
       page_bytes_(cache.geometry().page().page_bytes()),
-      device_uses_(std::size_t{setup.device_page_count} + 1),
+      device_reads_(std::size_t{setup.device_page_count_max} + 1),
+      device_writes_(std::size_t{setup.device_page_count_max} + 1),
+      saved_tokens_(std::size_t{setup.device_page_count_max} + 1),
       host_reads_(std::size_t{setup.host_page_count} + 1),
       host_writes_(std::size_t{setup.host_page_count} + 1) {
   for (std::uint32_t rank = 0; rank < setup.rank_count; ++rank) {
@@ -66,8 +68,13 @@ bool SimMover::is_being_loaded(PageId host_page) const {
   return false;
 }
 
-void SimMover::expect_unused(PageId device_page, const char* who) const {
-  if (!mutation_.checks_fences || device_uses_[device_page.value] == 0) return;
+void SimMover::expect_unused(PageId device_page, std::uint32_t token, const char* who) const {
+  if (!mutation_.checks_fences || !uses(device_page)) return;
+  // A page begun that two sequences share is saved for the one, while the other goes on behind its tokens.
+  if (device_writes_[device_page.value] == 0 && token >= saved_tokens_[device_page.value]) {
+    counts_.add(SimEvent::WriteBesideSave);
+    return;
+  }
   throw SimFailure("device page " + std::to_string(device_page.value) + " is written by " + who +
                    " while a transfer uses it");
 }
@@ -97,6 +104,7 @@ void SimMover::take(std::span<const TransferPlan> plans, TimeNs now) {
     transfer->is_cancelled = false;
     transfer->taken_at = now;
     transfer->outcome = TransferOutcome::Ok;
+    transfer->good_pages = static_cast<std::uint32_t>(plan.pages.size());
     transfer->pages.assign(plan.pages.begin(), plan.pages.end());
     transfer->planned = plan.pages;
     transfer->chunk_count = plan.band_count > 1 ? plan.band_count : 1 + random_.below(2);
@@ -104,15 +112,19 @@ void SimMover::take(std::span<const TransferPlan> plans, TimeNs now) {
       const bool is_inside = page.device_page.value >= 1 && page.device_page.value <= setup_.device_page_count &&
                              page.host_page.value >= 1 && page.host_page.value <= setup_.host_page_count;
       if (!is_inside) throw SimFailure("a transfer of pages that are not there");
-      std::uint32_t& device = device_uses_[page.device_page.value];
+      std::uint32_t& device_reads = device_reads_[page.device_page.value];
+      std::uint32_t& device_writes = device_writes_[page.device_page.value];
       std::uint32_t& reads = host_reads_[page.host_page.value];
       std::uint32_t& writes = host_writes_[page.host_page.value];
       if (mutation_.checks_fences) {
-        if (device > 0) throw SimFailure("a transfer of a device page that another one uses");
+        if (device_writes > 0) throw SimFailure("a transfer of a device page that another one writes");
+        if (is_load && device_reads > 0) throw SimFailure("a transfer writes a device page that another one reads");
         if (writes > 0) throw SimFailure("a transfer of a host page that another one writes");
         if (!is_load && reads > 0) throw SimFailure("a transfer writes a host page that another one reads");
       }
-      ++device;
+      ++(is_load ? device_writes : device_reads);
+      const bool is_save = !is_load && plan.priority == TransferPriority::Waiting;
+      if (!is_load && !is_save) set_saved_tokens(page.device_page, setup_.page_tokens);
       ++(is_load ? reads : writes);
     }
     counts_.tell([&] {
@@ -366,6 +378,9 @@ std::vector<SimMover::Over> SimMover::finish(std::span<const Completion> applied
     if (completion.outcome != TransferOutcome::Ok && transfer->outcome != TransferOutcome::Failed) {
       transfer->outcome = completion.outcome;
     }
+    if (completion.outcome != TransferOutcome::Ok) {
+      transfer->good_pages = std::min(transfer->good_pages, completion.good_pages);
+    }
     bool is_last = true;
     for (std::uint32_t rank = 0; rank < setup_.rank_count; ++rank)
       is_last = is_last && transfer->jobs[rank].is_reported;
@@ -374,8 +389,10 @@ std::vector<SimMover::Over> SimMover::finish(std::span<const Completion> applied
       continue;
     }
     for (const PageTransfer& page : transfer->pages) {
-      --device_uses_[page.device_page.value];
-      --(transfer->kind == TransferKind::Load ? host_reads_ : host_writes_)[page.host_page.value];
+      const bool is_load = transfer->kind == TransferKind::Load;
+      --(is_load ? host_reads_ : host_writes_)[page.host_page.value];
+      std::uint32_t& device_uses = (is_load ? device_writes_ : device_reads_)[page.device_page.value];
+      if (--device_uses == 0) saved_tokens_[page.device_page.value] = 0;
     }
     counts_.tell([&] {
       return "    over: " + std::to_string(transfer->id.index) + "." + std::to_string(transfer->id.generation) + " " +
@@ -384,6 +401,7 @@ std::vector<SimMover::Over> SimMover::finish(std::span<const Completion> applied
     over.push_back({.id = transfer->id,
                     .kind = transfer->kind,
                     .outcome = transfer->outcome,
+                    .good_pages = transfer->good_pages,
                     .was_cancelled = transfer->is_cancelled,
                     .pages = transfer->pages});
     const auto place = std::ranges::find_if(transfers_, [&](const auto& each) { return each.get() == transfer; });

@@ -8,6 +8,7 @@
 // single-threaded
 #pragma once
 
+#include <algorithm>
 #include <array>
 #include <cstddef>
 #include <cstdint>
@@ -27,10 +28,16 @@ class SimMover {
 
   // What the cache says.
   void take(std::span<const TransferPlan> plans, TimeNs now);
+  /// A sequence's page is saved, and these are the tokens of it that count; others may be written meanwhile.
+  void set_saved_tokens(PageId device_page, std::uint32_t count) {
+    saved_tokens_[device_page.value] = std::max(saved_tokens_[device_page.value], count);
+  }
   void cancel(std::span<const TransferId> ids);
 
   /// One event: a piece of a page moves, or a transfer of a rank ends. False when nothing can happen now.
   bool work(TimeNs now);
+  /// Between transfers.
+  void set_device_page_count(std::uint32_t count) { setup_.device_page_count = count; }
   /// For a while nothing moves.
   void get_stuck(TimeNs until) { stuck_until_ = until; }
   void get_unstuck() { stuck_until_ = 0; }
@@ -44,6 +51,7 @@ class SimMover {
     TransferId id;
     TransferKind kind = TransferKind::Load;
     TransferOutcome outcome = TransferOutcome::Ok;  ///< the worst of the ranks
+    std::uint32_t good_pages = 0;                   ///< of all ranks
     bool was_cancelled = false;                     ///< by the cache
     std::vector<PageTransfer> pages;
   };
@@ -55,7 +63,9 @@ class SimMover {
   [[nodiscard]] std::size_t report_count() const { return outbox_.size(); }
   [[nodiscard]] std::size_t transfer_count() const { return transfers_.size(); }
   [[nodiscard]] std::uint64_t loading_bytes() const;
-  [[nodiscard]] bool uses(PageId device_page) const { return device_uses_[device_page.value] > 0; }
+  [[nodiscard]] bool uses(PageId device_page) const {
+    return device_reads_[device_page.value] + device_writes_[device_page.value] > 0;
+  }
   [[nodiscard]] bool is_moving(TransferId id) const { return find(id) != nullptr; }
   /// Loads that nobody has called off, as far as the mover has heard, as visit(id, when it was taken).
   template <typename Visit>
@@ -66,8 +76,8 @@ class SimMover {
   }
   /// Whether a load that the cache still wants reads this host page.
   [[nodiscard]] bool is_being_loaded(PageId host_page) const;
-  /// The engine writes a device page: no transfer may be using it.
-  void expect_unused(PageId device_page, const char* who) const;
+  /// The engine writes a device page from this token on: no transfer may be using that.
+  void expect_unused(PageId device_page, std::uint32_t token, const char* who) const;
 
  private:
   struct HostPage {
@@ -99,6 +109,7 @@ class SimMover {
     bool is_cancelled = false;
     TimeNs taken_at = 0;
     TransferOutcome outcome = TransferOutcome::Ok;
+    std::uint32_t good_pages = 0;
     std::vector<PageTransfer> pages;
     std::span<const PageTransfer> planned;  // the cache's own, which stay as they are
     std::array<Job, 2> jobs;
@@ -131,7 +142,9 @@ class SimMover {
   std::vector<std::unique_ptr<Transfer>> transfers_;
   std::vector<std::unique_ptr<Transfer>> spare_;
   std::vector<Completion> outbox_;
-  std::vector<std::uint32_t> device_uses_;  // by page: transfers that read or write it
+  std::vector<std::uint32_t> device_reads_;   // by page: stores
+  std::vector<std::uint32_t> device_writes_;  // by page: loads
+  std::vector<std::uint32_t> saved_tokens_;   // by page: that stores read; all of them, where not said otherwise
   std::vector<std::uint32_t> host_reads_;
   std::vector<std::uint32_t> host_writes_;
   TimeNs stuck_until_ = 0;

@@ -13,8 +13,8 @@ SimPaths::SimPaths(const Cache& cache, const SimSetup& setup)
     : cache_(cache),
       setup_(setup),
       host_keys_(std::size_t{setup.host_page_count} + 1),
-      device_keys_(std::size_t{setup.device_page_count} + 1) {
-  run_ends_.resize(std::size_t{setup.device_page_count} + setup.host_page_count + setup.key_space_count_max + 1);
+      device_keys_(std::size_t{setup.device_page_count_max} + 1) {
+  run_ends_.resize(std::size_t{setup.device_page_count_max} + setup.host_page_count + setup.key_space_count_max + 1);
   knows_run_.resize(run_ends_.size());
 }
 
@@ -39,7 +39,7 @@ std::optional<Tier> SimPaths::tier_of(PathKey key) const {
 }
 
 std::uint32_t SimPaths::lost_capacity() const {
-  return setup_.lost_page_count_max.value_or(setup_.device_page_count + setup_.host_page_count);
+  return *setup_.lost_page_count_max;
 }
 
 void SimPaths::observe(TimeNs now) {

@@ -22,24 +22,29 @@ void Simulation::engine_operation() {
     std::uint32_t weight;
     void (Simulation::*run)();
   };
-  const std::array<Weighted, 18> operations = {{{14, &Simulation::begin},
-                                                {20, &Simulation::admit},
-                                                {30, &Simulation::plan},
-                                                {20, &Simulation::run},
-                                                {30, &Simulation::finish},
-                                                {14, &Simulation::end},
-                                                {6, &Simulation::append},
-                                                {setup_.algebra_chance / 8, &Simulation::fork},
-                                                {setup_.algebra_chance / 8, &Simulation::rewind},
-                                                {setup_.preempt_chance / 8, &Simulation::preempt},
-                                                {6, &Simulation::commit_tree},
-                                                {setup_.abort_chance / 4, &Simulation::abort},
-                                                {setup_.keep_chance / 8, &Simulation::keep},
-                                                {setup_.keep_chance / 10, &Simulation::unkeep},
-                                                {setup_.drop_chance, &Simulation::drop_space},
-                                                {1, &Simulation::reclaim},
-                                                {2, &Simulation::stop_loading},
-                                                {2, &Simulation::lookup}}};
+  const std::array<Weighted, 22> operations = {
+      {{14, &Simulation::begin},
+       {20, &Simulation::admit},
+       {30, &Simulation::plan},
+       {20, &Simulation::run},
+       {30, &Simulation::finish},
+       {14, &Simulation::end},
+       {6, &Simulation::append},
+       {setup_.algebra_chance / 8, &Simulation::fork},
+       {setup_.algebra_chance / 8, &Simulation::rewind},
+       {setup_.preempt_chance / 8, &Simulation::preempt},
+       {6, &Simulation::commit_tree},
+       {setup_.abort_chance / 4, &Simulation::abort},
+       {setup_.keep_chance / 8, &Simulation::keep},
+       {setup_.keep_chance / 10, &Simulation::unkeep},
+       {setup_.drop_chance, &Simulation::drop_space},
+       {1, &Simulation::reclaim},
+       {2, &Simulation::stop_loading},
+       {2, &Simulation::lookup},
+       {setup_.window_chance, &Simulation::set_window},
+       {setup_.resize_chance, &Simulation::resize},
+       {is_paused_ ? 10 : setup_.pause_chance, &Simulation::pause},
+       {is_asleep_ || falls_asleep_ ? 20 : setup_.sleep_chance, &Simulation::sleep}}};
   std::uint32_t total = 0;
   for (const Weighted& each : operations) total += each.weight;
   std::uint32_t drawn = random_.below(total);
@@ -120,6 +125,7 @@ void Simulation::extend_values(Live& live) const {
   for (std::size_t i = live.values.size(); i < live.tokens.size() + live.promised.size(); ++i) {
     const TokenId token = i < live.tokens.size() ? live.tokens[i] : live.promised[i - live.tokens.size()];
     value = next_value(value, token, live.extra_keys, i);
+    if (i >= live.full_tokens) value = mix64(value ^ live.window_salt);
     live.values.push_back(value);
   }
 }
@@ -269,6 +275,7 @@ void Simulation::admit() {
 }
 
 bool Simulation::admit_one(Live& live) {
+  if (live.save_state != SaveState::None) return resume_saved(live);
   // Handles that were dropped end at the next call: let that be another one.
   if (const Status status = cache_->advance(now_); !status) throw SimFailure("advance: " + status.error().message);
   told_ = now_;
@@ -286,11 +293,13 @@ bool Simulation::admit_one(Live& live) {
   const Result<Admission> admission = live.is_preempted ? cache_->resume(live.handle) : cache_->admit(live.handle);
   if (!admission) {
     called();
-    counts_.add(SimEvent::AdmitShort);
+    counts_.add(falls_asleep_ || is_asleep_ ? SimEvent::AdmitAsleep : SimEvent::AdmitShort);
     if (admission.error().code != ErrorCode::Unavailable) throw SimFailure("admit: " + admission.error().message);
     return false;
   }
+  if (falls_asleep_ || is_asleep_) throw SimFailure("a sequence is admitted asleep");
   counts_.add(live.is_preempted ? SimEvent::Resumed : SimEvent::Admitted);
+  if (is_paused_) counts_.add(SimEvent::AdmittedPaused);
   live.is_admitted = true;
   live.is_preempted = false;
   live.is_loading = admission->loading_tokens > 0;
@@ -313,6 +322,7 @@ bool Simulation::admit_one(Live& live) {
     throw SimFailure("a hit on tokens that nobody has computed");
   }
   if (live.is_loading) {
+    if (is_paused_) throw SimFailure("a sequence loads while transfers are paused");
     counts_.add(SimEvent::AdmittedLoading);
     check_miss(live, admission->miss, any_behind);
     live.waits_from = (admission->matched_tokens - admission->partial_tokens) / page_tokens;
@@ -323,7 +333,9 @@ bool Simulation::admit_one(Live& live) {
     const bool has_all = found.device_pages >= live.tokens.size() / page_tokens;
     if (found.host_pages > 0 && !has_all) {
       any.clear();
-      if (live.options.tier_max == Tier::Device) {
+      if (is_paused_) {
+        any.push_back({.reason = MissReason::LoadCancelled});
+      } else if (live.options.tier_max == Tier::Device) {
         any.push_back({.reason = MissReason::NotAsked});
       } else {
         if (setup_.compute_ns_per_token > 0 && before.load_bytes_per_ns > 0) {
@@ -342,7 +354,7 @@ bool Simulation::admit_one(Live& live) {
 // Whether what was not on the device was to be loaded, as the simulated rates have it.
 void Simulation::check_choice(const Live& live, const Admission& admission, SimPaths::Found found,
                               const Stats& before) {
-  if (found.host_pages == 0 || live.options.tier_max == Tier::Device) return;
+  if (found.host_pages == 0 || live.options.tier_max == Tier::Device || is_paused_) return;
   if (live.options.prefetch == Prefetch::BestEffort) return;
   const bool loads = admission.loading_tokens > 0;
   if (setup_.compute_ns_per_token == 0) {
@@ -432,7 +444,9 @@ void Simulation::append() {
   if (live->extra_keys.size() + count <= 512) add_extra_keys(tokens, first, keys);
   const Status status = cache_->append(live->handle, {.tokens = std::span(tokens).subspan(first), .extra_keys = keys});
   if (!status) throw SimFailure("append: " + status.error().message);
-  counts_.add(live->is_loading ? SimEvent::AppendedLoading : SimEvent::Appended);
+  counts_.add(live->save_state != SaveState::None ? SimEvent::AppendedSaved
+              : live->is_loading                  ? SimEvent::AppendedLoading
+                                                  : SimEvent::Appended);
   // What was added may be on the host too, and nobody waits for that.
   if (live->is_loading) live->load_troubles.insert(MissReason::LoadFailed);
   live->tokens = std::move(tokens);
@@ -450,7 +464,12 @@ void Simulation::fork() {
   Result<Sequence> forked = cache_->fork(source->handle, at);
   called();
   if (!forked) {
-    if (forked.error().code != ErrorCode::Unavailable) throw SimFailure("fork: " + forked.error().message);
+    const bool may_be_gone = source->window.window_tokens > 0 && at < source->computed;
+    if (may_be_gone && forked.error().code == ErrorCode::InvalidArgument) {
+      counts_.add(SimEvent::WindowRefused);
+    } else if (forked.error().code != ErrorCode::Unavailable) {
+      throw SimFailure("fork: " + forked.error().message);
+    }
     return;
   }
   counts_.add(SimEvent::Forked);
@@ -473,6 +492,11 @@ void Simulation::fork() {
     live->extra_keys.push_back(key);
   }
   live->computed = std::min(at, source->computed);
+  live->window = source->window;
+  live->window_salt = source->window_salt;
+  if (live->window.window_tokens > 0) {
+    live->full_tokens = std::max(live->window.window_tokens, std::min(source->full_tokens, at));
+  }
   live->planned_end = live->computed;
   live->may_lose_copy = true;
   source->may_lose_copy = true;
@@ -485,6 +509,10 @@ void Simulation::rewind() {
   const std::uint32_t count = 1 + below(std::min<std::size_t>(live->tokens.size(), chance(20) ? 1000 : 6));
   if (count == live->tokens.size()) return;  // nothing would be left to run
   const Status status = cache_->rewind(live->handle, count);
+  if (!status && live->window.window_tokens > 0 && status.error().code == ErrorCode::InvalidArgument) {
+    counts_.add(SimEvent::WindowRefused);
+    return;
+  }
   if (!status) throw SimFailure("rewind: " + status.error().message);
   counts_.add(SimEvent::Rewound);
   live->tokens.resize(live->tokens.size() - count);
@@ -492,6 +520,9 @@ void Simulation::rewind() {
   const auto end = static_cast<std::uint32_t>(live->tokens.size());
   while (!live->extra_keys.empty() && live->extra_keys.back().begin >= end) live->extra_keys.pop_back();
   if (!live->extra_keys.empty()) live->extra_keys.back().end = std::min(live->extra_keys.back().end, end);
+  if (live->window.window_tokens > 0 && end < live->computed) {
+    live->full_tokens = std::max(live->window.window_tokens, std::min(live->full_tokens, end));
+  }
   live->computed = std::min(live->computed, end);
   live->planned_end = live->computed;
   live->may_lose_copy = true;
@@ -501,14 +532,180 @@ void Simulation::rewind() {
 void Simulation::preempt() {
   Live* const live = draw_quiet();
   if (live == nullptr || live->tokens.empty()) return;
+  if (chance(setup_.save_chance)) {
+    save(*live);
+    return;
+  }
   const Status status = cache_->preempt(live->handle, Preempt::Drop);
-  if (!status) throw SimFailure("preempt: " + status.error().message);
+  if (status.has_value() != can_be_computed_again(*live)) {
+    throw SimFailure(status ? "a slid sequence is dropped" : "preempt: " + status.error().message);
+  }
+  if (!status) {
+    counts_.add(SimEvent::DropRefused);
+    return;
+  }
   counts_.add(SimEvent::Preempted);
   live->is_admitted = false;
   live->is_preempted = true;
   live->computed = 0;
   live->planned_end = 0;
   called();
+}
+
+void Simulation::set_window() {
+  Live* const live = draw_live();
+  if (live == nullptr || live->window.window_tokens > 0) return;
+  const bool is_waiting = !live->is_admitted && live->save_state == SaveState::None;
+  if (!is_waiting && !is_quiet(*live)) return;
+  refresh(*live);
+  Window window{.window_tokens = 1 + below(setup_.context_tokens_max)};
+  if (chance(70)) window.window_tokens = 1 + ((window.window_tokens - 1) / 3);
+  window.sink_tokens = random_.below(std::min(window.window_tokens, 6U));
+  const Status status = cache_->set_window(live->handle, window);
+  if (!status) throw SimFailure("set_window: " + status.error().message);
+  counts_.add(is_waiting ? SimEvent::WindowSetWaiting : SimEvent::WindowSet);
+  live->window = window;
+  live->full_tokens = std::max(window.window_tokens, live->computed);
+  live->window_salt = mix64(live->number);
+  // What it finds later is cut to the window.
+  live->options.match_tokens_max = std::min(live->options.match_tokens_max.value_or(UINT32_MAX), window.window_tokens);
+  live->values.resize(std::min<std::size_t>(live->values.size(), live->full_tokens));
+  extend_values(*live);
+  called();
+}
+
+void Simulation::save(Live& live) {
+  refresh(live);
+  const SequenceView view = cache_->view(live.handle).value();
+  auto page_count =
+      static_cast<std::uint32_t>(std::ranges::count_if(view.pages, [](PageId page) { return page != kNullPage; }));
+  const bool has_hole = page_count < view.pages.size();
+  if (view.computed_tokens > view.pages.size() * setup_.page_tokens) ++page_count;  // a page to be copied
+  const Status status = cache_->preempt(live.handle, Preempt::Save);
+  called();
+  counts_.add(SimEvent::SaveAsked);
+  if (!status) {
+    counts_.add(SimEvent::SaveRefused);
+    const bool is_possible = page_count <= setup_.transfer_count_max * setup_.transfer_pages_max;
+    if (status.error().code != ErrorCode::Unavailable &&
+        (is_possible || status.error().code != ErrorCode::Unsupported)) {
+      throw SimFailure("preempt: " + status.error().message);
+    }
+    refresh(live);
+    return;
+  }
+  live.is_admitted = false;
+  live.is_preempted = true;
+  live.save_state = page_count > 0 ? SaveState::Saving : SaveState::Saved;
+  live.page_count = page_count;
+  live.pages_left = page_count;
+  live.host_pages = 0;
+  live.has_lost_pages = false;
+  live.has_hole = has_hole;
+  if (has_hole) counts_.add(SimEvent::SavedSlid);
+  live.planned_end = live.computed;
+  if (page_count > 0) {
+    saves_.push_back(
+        {.id = live.handle.id(), .number = live.number, .token_count = live.computed, .pages_left = page_count});
+  } else {
+    counts_.add(SimEvent::SavedNothing);
+  }
+}
+
+bool Simulation::resume_saved(Live& live) {
+  if (const Status status = cache_->advance(now_); !status) throw SimFailure("advance: " + status.error().message);
+  told_ = now_;
+  std::erase_if(keeps_, [&](const Keep& keep) { return keep.expires_at <= now_; });
+  called();
+  // What is in the tree is taken from there.
+  std::uint32_t found = 0;
+  if (paths_ && live.options.use_cache && !live.is_retired && !live.has_hole) {
+    const std::uint32_t tokens_max = std::min(live.computed, live.full_tokens);
+    const auto keys = paths_->keys_of(live.space, std::span(live.tokens).first(tokens_max));
+    while (found < keys.size() && paths_->tier_of(keys[found]) == Tier::Device) ++found;
+  }
+  const Result<Admission> admission = cache_->resume(live.handle);
+  if (live.save_state == SaveState::Lost) {
+    const bool is_told =
+        !admission && (admission.error().code == ErrorCode::Corrupt ||
+                       ((falls_asleep_ || is_asleep_) && admission.error().code == ErrorCode::Unavailable));
+    if (!is_told) throw SimFailure("resume of a sequence that has lost pages");
+    counts_.add(SimEvent::ResumedCorrupt);
+    end_one(live);
+    return false;
+  }
+  if (!admission) {
+    called();
+    counts_.add(live.save_state == SaveState::Saving ? SimEvent::ResumedTooSoon : SimEvent::RestoreRefused);
+    if (admission.error().code != ErrorCode::Unavailable) throw SimFailure("resume: " + admission.error().message);
+    return false;
+  }
+  if (live.save_state != SaveState::Saved) throw SimFailure("a sequence that is being saved is resumed");
+  if (falls_asleep_ || is_asleep_) throw SimFailure("a sequence is resumed asleep");
+  counts_.add(SimEvent::RestoreStarted);
+  const bool is_over = admission->loading_tokens == 0 && admission->matched_tokens == live.computed;
+  const SequenceView view = cache_->view(live.handle).value();
+  if (view.is_loading == is_over) throw SimFailure("resume says something else than view");
+  if (admission->matched_tokens + admission->loading_tokens != live.computed) {
+    throw SimFailure("resume brings back " + std::to_string(admission->matched_tokens + admission->loading_tokens) +
+                     " tokens, not " + std::to_string(live.computed));
+  }
+  std::uint32_t matched = is_over ? live.page_count : admission->matched_tokens / setup_.page_tokens;
+  if (paths_ && found != matched) {
+    throw SimFailure("resume finds " + std::to_string(matched) + " pages; there are " + std::to_string(found));
+  }
+  if (matched > 0) counts_.add(SimEvent::RestoreMatched);
+  live.is_admitted = true;
+  live.is_loading = !is_over;
+  live.save_state = SaveState::Restoring;
+  live.host_pages -= matched;
+  live.pages_left = live.host_pages;
+  live.has_lost_pages = false;
+  if (is_over) {
+    counts_.add(SimEvent::RestoredAtOnce);
+    end_restoring(live, view);
+  }
+  called();
+  return true;
+}
+
+// Everything is back; or something was lost, and what is cached has to do.
+void Simulation::end_restoring(Live& live, const SequenceView& view) {
+  live.save_state = SaveState::None;
+  live.is_loading = false;
+  live.is_preempted = false;
+  live.load_troubles.clear();
+  if (view.is_waiting != (live.has_lost_pages && !can_be_computed_again(live))) {
+    throw SimFailure(view.is_waiting ? "a sequence that was restored waits" : "a slid sequence is computed again");
+  }
+  if (view.is_waiting) {
+    counts_.add(SimEvent::RestoreCorrupt);
+    live.save_state = SaveState::Lost;
+    live.is_admitted = false;
+    live.is_preempted = true;
+    return;
+  }
+  if (live.has_lost_pages) {
+    counts_.add(SimEvent::RestoreFailed);
+    const bool has_all = view.computed_tokens / setup_.page_tokens >= live.tokens.size() / setup_.page_tokens;
+    const MissReason reason = view.miss.reason;
+    const bool is_told =
+        has_all ? reason == MissReason::None || reason == MissReason::PartialPage : reason == MissReason::LoadFailed;
+    if (!is_told)
+      throw SimFailure("a sequence that was not restored missed because: " + std::string(to_string(reason)));
+    start_running(live);
+    return;
+  }
+  if (live.pages_left > 0) throw SimFailure("a sequence runs before all of it is back");
+  if (view.computed_tokens != live.computed) {
+    throw SimFailure("a sequence has " + std::to_string(view.computed_tokens) + " tokens when it is restored, not " +
+                     std::to_string(live.computed));
+  }
+  counts_.add(SimEvent::Restored);
+  if (live.has_hole) counts_.add(SimEvent::RestoredSlid);
+  live.planned_end = live.computed;
+  live.may_lose_copy = false;
+  live.waits_from = UINT32_MAX;
 }
 
 void Simulation::commit_tree() {
@@ -539,7 +736,10 @@ void Simulation::end() {
 
 void Simulation::end_one(Live& live) {
   if (live.steps_in_flight > 0) counts_.add(SimEvent::EndedInFlight);
-  if (live.is_loading) counts_.add(SimEvent::EndedLoading);
+  if (live.save_state == SaveState::None && live.is_loading) counts_.add(SimEvent::EndedLoading);
+  if (live.save_state == SaveState::Saving) counts_.add(SimEvent::EndedSaving);
+  if (live.save_state == SaveState::Saved) counts_.add(SimEvent::EndedSaved);
+  if (live.save_state == SaveState::Restoring) counts_.add(SimEvent::EndedRestoring);
   texts_.push_back(live.tokens);
   if (texts_.back().empty()) texts_.pop_back();
   if (texts_.size() > 8) texts_.erase(texts_.begin());
@@ -626,6 +826,11 @@ void Simulation::stop_loading() {
   for (const auto& live : lives_) {
     if (!live->is_loading) continue;
     const Status status = cache_->stop_loading(live->handle);
+    if (live->save_state == SaveState::Restoring) {  // its pages are nowhere else
+      if (status) throw SimFailure("stop_loading of a sequence that is being restored");
+      counts_.add(SimEvent::StoppedRestoring);
+      continue;
+    }
     if (!status) throw SimFailure("stop_loading: " + status.error().message);
     counts_.add(SimEvent::StoppedLoading);
     const SequenceView view = cache_->view(live->handle).value();
@@ -664,6 +869,143 @@ void Simulation::lookup() {
     throw SimFailure("lookup finds " + std::to_string(found->host_tokens) + " tokens on the host; there are " +
                      std::to_string(there.host_pages * setup_.page_tokens));
   }
+}
+
+void Simulation::resize() {
+  if (chance(80)) {
+    while (!flights_.empty()) finish();
+    if (!is_asleep_ && !falls_asleep_) {
+      pause();
+      pump();
+    }
+  }
+  if (chance(50) && !cache_->reclaim(setup_.device_page_count)) throw SimFailure("reclaim before resize");
+  called();
+  const std::uint32_t least = (setup_.context_tokens_max + setup_.page_tokens - 1) / setup_.page_tokens;
+  const std::uint32_t count = least + random_.below(setup_.device_page_count_max - least + 1);
+  const bool is_too_soon = !flights_.empty() || cache_->stats().value().transfers_in_flight > 0;
+  const Status status = cache_->resize(count);
+  called();
+  if (!status) {
+    if (status.error().code != ErrorCode::Unavailable) throw SimFailure("resize: " + status.error().message);
+    if (!is_too_soon && count >= setup_.device_page_count) throw SimFailure("resize: " + status.error().message);
+    counts_.add(is_too_soon ? SimEvent::ResizeTooSoon : SimEvent::ResizeInUse);
+    return;
+  }
+  if (is_too_soon) throw SimFailure("resize with steps or transfers in flight");
+  counts_.add(count < setup_.device_page_count ? SimEvent::Shrunk : SimEvent::Grown);
+  setup_.device_page_count = count;
+  mover_->set_device_page_count(count);
+}
+
+// Standing still
+
+void Simulation::pause() {
+  if (is_paused_ && chance(50)) {
+    unpause();
+    return;
+  }
+  transfers_paused_ = cache_->stats().value().transfers_in_flight;
+  const Result<bool> paused = cache_->pause_transfers();
+  if (!paused) throw SimFailure("pause_transfers: " + paused.error().message);
+  is_paused_ = true;
+  counts_.add(*paused ? SimEvent::Paused : SimEvent::PausedInFlight);
+  if (*paused != (transfers_paused_ == 0)) throw SimFailure("pause_transfers says something else than stats");
+  called();
+}
+
+void Simulation::unpause() {
+  if (!std::exchange(is_paused_, false)) return;
+  const Status status = cache_->resume_transfers();
+  if (!status) throw SimFailure("resume_transfers: " + status.error().message);
+  counts_.add(SimEvent::Unpaused);
+  called();
+}
+
+// Goes to bed, or on with it, or gets up.
+void Simulation::sleep() {
+  if (is_asleep_ || (falls_asleep_ && chance(30))) {
+    wake();
+    return;
+  }
+  if (!falls_asleep_) {
+    while (!flights_.empty()) finish();
+    sleep_ = chance(60) ? Sleep::KeepHost : Sleep::DropAll;
+    for (std::size_t i = lives_.size(); i > 0; --i) {
+      Live& live = *lives_[i - 1];
+      if (is_quiet(live) && !live.tokens.empty() && can_be_computed_again(live) && chance(50)) {
+        if (!cache_->preempt(live.handle, Preempt::Drop)) throw SimFailure("preempt before sleep");
+        live.is_admitted = false;
+        live.is_preempted = true;
+        live.computed = 0;
+        live.planned_end = 0;
+        live.may_lose_copy = false;
+        called();
+      } else if (live.is_admitted || live.save_state == SaveState::Saving ||
+                 (sleep_ == Sleep::DropAll && live.save_state != SaveState::None && chance(80))) {
+        if (chance(3)) continue;  // sleep() refuses
+        end_one(live);
+      }
+    }
+  }
+  (void)try_sleep();
+}
+
+bool Simulation::try_sleep() {
+  bool is_refused = false;
+  std::uint32_t saved = 0;
+  for (const auto& live : lives_) {
+    saved += live->save_state == SaveState::Saved || live->save_state == SaveState::Lost ? 1 : 0;
+    is_refused = is_refused || live->is_admitted || live->save_state == SaveState::Saving;
+  }
+  is_refused = is_refused || (sleep_ == Sleep::DropAll && saved > 0);
+  const Result<bool> slept = cache_->sleep(sleep_);
+  if (slept.has_value() == is_refused) {
+    throw SimFailure(slept ? "a cache sleeps while sequences have pages" : "sleep: " + slept.error().message);
+  }
+  called();
+  if (!slept) {
+    counts_.add(SimEvent::SleepRefused);
+    if (slept.error().code != ErrorCode::Unavailable) throw SimFailure("sleep: " + slept.error().message);
+    return false;
+  }
+  counts_.add(SimEvent::SleepAsked);
+  falls_asleep_ = !*slept;
+  keeps_.clear();
+  if (!*slept) {
+    counts_.add(SimEvent::SleepWaits);
+    if (cache_->stats().value().transfers_in_flight == 0) throw SimFailure("sleep waits for nothing");
+    return false;
+  }
+  is_asleep_ = true;
+  counts_.add(SimEvent::Asleep);
+  if (saved > 0) counts_.add(SimEvent::AsleepSaved);
+  const Stats stats = cache_->stats().value();
+  if (stats.free_pages != setup_.device_page_count) throw SimFailure("device pages are used asleep");
+  if (stats.transfers_in_flight > 0) throw SimFailure("a cache sleeps with transfers in flight");
+  if (sleep_ == Sleep::DropAll) {
+    counts_.add(SimEvent::AsleepDropped);
+    if (stats.host_free_pages != setup_.host_page_count)
+      throw SimFailure("host pages are used by a cache that dropped all");
+  }
+  return true;
+}
+
+void Simulation::wake() {
+  if (!is_asleep_ && !falls_asleep_) return;
+  const Status status = cache_->wake();
+  if (!status) throw SimFailure("wake: " + status.error().message);
+  counts_.add(is_asleep_ ? SimEvent::Awake : SimEvent::WokenEarly);
+  if (is_asleep_) {
+    const std::byte* const bytes = cache_->device_memory();
+    const std::uint64_t count = cache_->geometry().pool_bytes();
+    if (!std::all_of(bytes, bytes + count, [](std::byte each) { return each == std::byte{0}; })) {
+      throw SimFailure("memory is not filled with zeros after sleep");
+    }
+  }
+  is_asleep_ = false;
+  falls_asleep_ = false;
+  called();
 }
 
 }  // namespace quire::testing

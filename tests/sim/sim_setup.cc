@@ -114,6 +114,14 @@ SimSetup draw_sim_setup(Random& random) {
   setup.wind_down_every = pick(random, std::array{500U, 2'000U, 5'000U});
   const bool is_large = setup.device_page_count >= 100;
   setup.check_every = is_small ? 2 : is_large ? 128 : 16;
+
+  setup.save_chance = draw_chance(random, {0, 30, 60, 90});
+  setup.pause_chance = draw_chance(random, {0, 0, 1, 3});
+  setup.sleep_chance = draw_chance(random, {0, 0, 0, 1});
+  setup.window_chance = draw_chance(random, {0, 0, 3, 8});
+  setup.resize_chance = draw_chance(random, {0, 0, 0, 1});
+  setup.device_page_count_max = 2 * setup.device_page_count;
+  setup.window_rewind_tokens = random.below(2) * random.below(6);
   return setup;
 }
 
@@ -169,7 +177,8 @@ std::string to_string(const SimSetup& setup) {
 CacheConfig make_config(const SimSetup& setup) {
   CacheGroup group{.name = "pages",
                    .layers = layer_range(0, setup.layer_count),
-                   .components = {{.name = "bytes", .element = ElementType::Bytes, .dim = 8}}};
+                   .components = {{.name = "bytes", .element = ElementType::Bytes, .dim = 8}},
+                   .keys_rotated = false};
   CacheConfig config{.layout = ModelLayout::create("sim", {std::move(group)}).value(),
                      .page = {.page_tokens = setup.page_tokens},
                      .device = {.page_count = setup.device_page_count, .byte_layout = setup.byte_layout},
@@ -179,6 +188,7 @@ CacheConfig make_config(const SimSetup& setup) {
                      .dedup = setup.dedup,
                      .steps_in_flight_max = setup.steps_in_flight_max,
                      .tree_tokens_max = 8,
+                     .window_rewind_tokens = setup.window_rewind_tokens,
                      .extra_key_count_max = 512,
                      .key_space_count_max = setup.key_space_count_max,
                      .keep_count_max = 4,
@@ -229,6 +239,24 @@ std::string_view to_string(SimEvent event) {
       "fork",
       "rewind",
       "preempt",
+      "save",
+      "save refused",
+      "saved whole",
+      "saved nothing",
+      "save failed",
+      "write beside a save",
+      "resume of one that is saved",
+      "restore without pages",
+      "restore",
+      "restore that matches",
+      "restored at once",
+      "restored",
+      "restore failed",
+      "append while saved",
+      "stop_loading while restored",
+      "end while being saved",
+      "end while saved",
+      "end while restored",
       "end",
       "end in flight",
       "end while loading",
@@ -278,6 +306,32 @@ std::string_view to_string(SimEvent event) {
       "completions reordered",
       "ranks report apart",
       "write after cancel",
+      "set_window",
+      "set_window while waiting",
+      "step of a slid one",
+      "fork or rewind behind a window",
+      "drop of a slid one refused",
+      "save of a slid one",
+      "restored slid one",
+      "slid one corrupt",
+      "resume of a corrupt one",
+      "grow",
+      "shrink",
+      "resize refused",
+      "resize in flight",
+      "pause",
+      "pause with transfers",
+      "admit while paused",
+      "resume_transfers",
+      "sleep refused",
+      "sleep",
+      "sleep that waits",
+      "asleep",
+      "asleep without anything",
+      "asleep with saved sequences",
+      "admit while asleep",
+      "wake before asleep",
+      "wake",
       "wind down",
       "lone request served",
       "reset with transfers",

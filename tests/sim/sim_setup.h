@@ -59,6 +59,13 @@ struct SimSetup {
   std::uint32_t chat_chance = 40;      ///< of a prompt that goes on from an earlier text
   std::uint32_t algebra_chance = 30;   ///< forks and rewinds
   std::uint32_t preempt_chance = 30;
+  std::uint32_t save_chance = 0;   ///< of a preemption that saves
+  std::uint32_t pause_chance = 0;  ///< transfers are held back
+  std::uint32_t sleep_chance = 0;
+  std::uint32_t window_chance = 0;
+  std::uint32_t resize_chance = 0;
+  std::uint32_t device_page_count_max = 16;  ///< after a resize
+  std::uint32_t window_rewind_tokens = 0;
   std::uint32_t draft_chance = 0;
   std::uint32_t tree_chance = 0;
   std::uint32_t abort_chance = 10;
@@ -139,6 +146,24 @@ enum class SimEvent : std::uint8_t {
   Forked,
   Rewound,
   Preempted,
+  SaveAsked,
+  SaveRefused,
+  SavedWhole,
+  SavedNothing,
+  SaveFailed,
+  WriteBesideSave,
+  ResumedTooSoon,
+  RestoreRefused,
+  RestoreStarted,
+  RestoreMatched,
+  RestoredAtOnce,
+  Restored,
+  RestoreFailed,
+  AppendedSaved,
+  StoppedRestoring,
+  EndedSaving,
+  EndedSaved,
+  EndedRestoring,
   Ended,
   EndedInFlight,
   EndedLoading,
@@ -188,6 +213,32 @@ enum class SimEvent : std::uint8_t {
   Reordered,
   OtherRankLater,
   WriteAfterCancel,
+  WindowSet,
+  WindowSetWaiting,
+  Slid,
+  WindowRefused,
+  DropRefused,
+  SavedSlid,
+  RestoredSlid,
+  RestoreCorrupt,
+  ResumedCorrupt,
+  Grown,
+  Shrunk,
+  ResizeInUse,
+  ResizeTooSoon,
+  Paused,
+  PausedInFlight,
+  AdmittedPaused,
+  Unpaused,
+  SleepRefused,
+  SleepAsked,
+  SleepWaits,
+  Asleep,
+  AsleepDropped,
+  AsleepSaved,
+  AdmitAsleep,
+  WokenEarly,
+  Awake,
   WindDown,
   LoneServed,
   ResetInFlight,

@@ -21,7 +21,8 @@ std::byte* Simulation::byte_of(std::int64_t slot, std::uint32_t layer) const {
 
 void Simulation::write_value(std::int64_t slot, std::uint64_t value) {
   if (slot == kNoSlot) return;
-  mover_->expect_unused(PageId{static_cast<std::uint32_t>(slot / setup_.page_tokens)}, "a step");
+  mover_->expect_unused(PageId{static_cast<std::uint32_t>(slot / setup_.page_tokens)},
+                        static_cast<std::uint32_t>(slot % setup_.page_tokens), "a step");
   for (std::uint32_t layer = 0; layer < setup_.layer_count; ++layer) {
     const std::uint64_t bytes = value + layer;
     std::memcpy(byte_of(slot, layer), &bytes, sizeof(bytes));
@@ -78,7 +79,8 @@ void Simulation::plan() {
     entry.token_count = count;
     tokens_left -= count;
     // Drafts and trees stand behind everything known.
-    const bool is_end = count == missing && missing > 0 && live.planned_end + count == known;
+    const bool is_end = count == missing && missing > 0 && live.planned_end + count == known &&
+                        live.window.window_tokens == 0;  // their bytes are not a window's
     const std::uint32_t room = std::min<std::uint32_t>(setup_.context_tokens_max - known, tokens_left);
     const std::size_t place = entries.size();
     if (is_end && room >= 4 && live.promised.empty() && chance(setup_.draft_chance)) {
@@ -175,6 +177,7 @@ void Simulation::record_entry(const AttentionPlanEntry& planned, const StepEntry
                               FlightEntry& entry) {
   entry.number = live.number;
   entry.position = planned.position;
+  entry.window = live.window;
   entry.draft_count = planned.draft_count;
   entry.known_count = planned.token_count - planned.draft_count;
   entry.is_tree = !asked.tree_parents.empty();
@@ -235,7 +238,7 @@ void Simulation::record_entry(const AttentionPlanEntry& planned, const StepEntry
 // Copies, then what the step reads; then it begins to write.
 void Simulation::begin_flight(Flight& flight) {
   if (std::exchange(flight.has_begun, true)) return;
-  for (const PageCopy& copy : flight.step.plan.copies) mover_->expect_unused(copy.target, "a copy");
+  for (const PageCopy& copy : flight.step.plan.copies) mover_->expect_unused(copy.target, 0, "a copy");
   const Status status = cache_->apply_copies(flight.step);
   if (!status) throw SimFailure("apply_copies: " + status.error().message);
   called();
@@ -243,7 +246,13 @@ void Simulation::begin_flight(Flight& flight) {
   for (const FlightEntry& entry : flight.entries) {
     if (!entry.is_void) {
       const std::uint32_t context = entry.runs_again ? entry.position + 1 : entry.position;
+      // The first of its tokens sees the sink and the last ones before it.
+      const auto [window_tokens, sink_tokens] = entry.window;
+      const bool slides = window_tokens > 0 && entry.position + 1 > window_tokens;
+      const std::uint32_t recent = slides ? entry.position + 1 - (window_tokens - sink_tokens) : 0;
+      if (slides) counts_.add(SimEvent::Slid);
       for (std::uint32_t i = 0; i < context; ++i) {
+        if (i >= sink_tokens && i < recent) continue;
         const std::int64_t slot =
             (std::int64_t{entry.pages[i / setup_.page_tokens].value} * setup_.page_tokens) + (i % setup_.page_tokens);
         compare_value(slot, entry.values[i], "the context of a step", i);

@@ -11,6 +11,15 @@
 
 namespace quire::testing {
 
+namespace {
+
+// The tags of pages that a sequence has saved are numbers of its own.
+bool is_page_of(const PageTransfer& page, SequenceId id) {
+  return page.name_tag == mix64(mix64((std::uint64_t{id.generation} << 32U) | id.index) + page.place);
+}
+
+}  // namespace
+
 Simulation::Simulation(std::uint64_t seed, SimCounts& counts, const SimMutation& mutation)
     : counts_(counts), mutation_(mutation), random_(seed), setup_(draw_sim_setup(random_)) {
   if (!mutation_.breaks_bytes) {
@@ -21,6 +30,8 @@ Simulation::Simulation(std::uint64_t seed, SimCounts& counts, const SimMutation&
   Result<std::unique_ptr<Cache>> cache = Cache::open(make_config(setup_));
   if (!cache) throw SimFailure("open: " + cache.error().message);
   cache_ = std::move(*cache);
+  // As it was opened, whatever its size will be.
+  setup_.lost_page_count_max = setup_.lost_page_count_max.value_or(setup_.device_page_count + setup_.host_page_count);
   mover_ = std::make_unique<SimMover>(*cache_, setup_, mutation_, random_, counts_);
   if (setup_.has_path_model) paths_ = std::make_unique<SimPaths>(*cache_, setup_);
   (void)cache_->set_ready_callback([this](SequenceId id) {
@@ -59,12 +70,14 @@ void Simulation::check_accounts() {
   const std::uint32_t device =
       stats.free_pages + stats.open_pages + stats.sealed_pages + stats.private_pages + stats.fenced_pages;
   if (device != setup_.device_page_count) wrong("device pages: " + std::to_string(device) + " in all");
-  const std::uint32_t host =
-      stats.host_free_pages + stats.host_filling_pages + stats.host_only_pages + stats.host_copy_pages;
+  const std::uint32_t host = stats.host_free_pages + stats.host_filling_pages + stats.host_only_pages +
+                             stats.host_copy_pages + stats.saved_pages;
   if (host > setup_.host_page_count) wrong("host pages: " + std::to_string(host) + " in all");
   if (stats.transfers_in_flight == 0 && host != setup_.host_page_count) {
     wrong("no transfer is in flight, but host pages are " + std::to_string(host) + " in all");
   }
+  if (is_paused_ && stats.transfers_in_flight > transfers_paused_) wrong("a transfer starts while they are paused");
+  transfers_paused_ = stats.transfers_in_flight;
   if (stats.transfers_in_flight < mover_->transfer_count()) wrong("the cache has forgotten a transfer");
   if (stats.unknown_completion_count != odd_completion_count_) wrong("completions of nothing are not counted");
   if (stats.miss_requests != miss_counts_) wrong("miss_requests are not those that were told");
@@ -75,7 +88,14 @@ void Simulation::check_accounts() {
   }
   if (stats.sequence_count < lives_.size()) wrong("a sequence is gone");
   std::uint32_t loading = 0;
-  for (const auto& live : lives_) loading += live->is_loading ? 1 : 0;
+  std::uint32_t saved = 0;
+  for (const auto& live : lives_) {
+    loading += live->is_loading ? 1 : 0;
+    saved += live->host_pages;
+  }
+  if (stats.saved_pages != saved) {
+    wrong("saved_pages are " + std::to_string(stats.saved_pages) + ", not " + std::to_string(saved));
+  }
   if (stats.loading_sequence_count != loading) wrong("another number of sequences is loading");
   if (paths_ && stats.lost_page_total != paths_->lost_count()) {
     wrong("lost_page_total is " + std::to_string(stats.lost_page_total) + "; " + std::to_string(paths_->lost_count()) +
@@ -107,9 +127,13 @@ void Simulation::step() {
 
 // Pages that nobody uses are filled with nonsense. Counted before: so many must be free.
 void Simulation::poison() {
+  if (is_asleep_) return;
   // What holds pages without a sign of it: copies and moves to come, transfers that nobody has taken.
   if (!flights_.empty() || has_moves_) return;
-  if (std::ranges::any_of(lives_, [](const auto& live) { return live->may_lose_copy; })) return;
+  const auto has_hidden_pages = [](const auto& live) {
+    return live->may_lose_copy || live->save_state == SaveState::Saving || live->save_state == SaveState::Restoring;
+  };
+  if (std::ranges::any_of(lives_, has_hidden_pages)) return;
   const Stats stats = cache_->stats().value();
   if (stats.fenced_pages > 0 || stats.transfers_in_flight != mover_->transfer_count()) return;
   std::vector<bool> is_used(std::size_t{setup_.device_page_count} + 1);
@@ -165,7 +189,8 @@ void Simulation::take_transfers(std::uint32_t count_max) {
   if (!taken) throw SimFailure("take_transfers: " + taken.error().message);
   if (paths_) {
     for (const TransferPlan& plan : *taken) {
-      if (mutation_.checks_fences) paths_->check_transfer(plan);
+      const bool is_save = plan.kind == TransferKind::Store && plan.priority == TransferPriority::Waiting;
+      if (mutation_.checks_fences && !is_save) paths_->check_transfer(plan);
       if (plan.kind != TransferKind::Load) continue;
       std::vector<SimPaths::PathKey>& path = load_paths_[plan.id.index];
       path.clear();
@@ -173,7 +198,57 @@ void Simulation::take_transfers(std::uint32_t count_max) {
     }
   }
   mover_->take(*taken, now_);
+  note_owners(*taken);
   called();
+}
+
+// Whose pages they are, where a sequence saves its own or has them back.
+void Simulation::note_owners(std::span<const TransferPlan> plans) {
+  const auto is_of = [](const TransferPlan& plan, SequenceId id) {
+    return std::ranges::all_of(plan.pages, [&](const PageTransfer& page) { return is_page_of(page, id); });
+  };
+  for (const TransferPlan& plan : plans) {
+    if (plan.kind == TransferKind::Load) {
+      restores_.erase(plan.id.index);
+      for (const auto& live : lives_) {
+        if (live->save_state != SaveState::Restoring || !is_of(plan, live->handle.id())) continue;
+        restores_[plan.id.index] = live->number;
+      }
+    } else if (plan.priority == TransferPriority::Waiting) {
+      const auto save = std::ranges::find_if(saves_, [&](const Save& each) { return is_of(plan, each.id); });
+      if (save == saves_.end()) throw SimFailure("pages are saved, and nobody's");
+      for (const PageTransfer& page : plan.pages) {
+        const std::uint32_t first = page.place * setup_.page_tokens;
+        mover_->set_saved_tokens(page.device_page, std::min(setup_.page_tokens, save->token_count - first));
+      }
+    }
+  }
+}
+
+// Transfers of saved pages that are over, before the sequences are looked at.
+void Simulation::note_saves(std::span<const SimMover::Over> over) {
+  for (const SimMover::Over& each : over) {
+    const auto count = static_cast<std::uint32_t>(each.pages.size());
+    if (each.kind == TransferKind::Store) {
+      const auto save =
+          std::ranges::find_if(saves_, [&](const Save& one) { return is_page_of(each.pages.front(), one.id); });
+      if (save == saves_.end()) continue;
+      Live* const live = find(save->number);
+      save->pages_left -= count;
+      if (save->pages_left == 0) saves_.erase(save);
+      if (live == nullptr) continue;
+      live->pages_left -= count;
+      live->host_pages += each.good_pages;
+      live->has_lost_pages = live->has_lost_pages || each.good_pages < count;
+    } else if (const auto restore = restores_.find(each.id.index); restore != restores_.end()) {
+      Live* const live = find(restore->second);
+      restores_.erase(restore);
+      if (live == nullptr) continue;
+      live->pages_left -= count;
+      live->host_pages -= count;
+      live->has_lost_pages = live->has_lost_pages || each.good_pages < count;
+    }
+  }
 }
 
 void Simulation::take_cancellations() {
@@ -225,6 +300,7 @@ void Simulation::apply(bool all) {
   for (const SimMover::Over& each : over) {
     if (each.kind == TransferKind::Store) ++store_outcomes_[static_cast<std::size_t>(each.outcome)];
   }
+  note_saves(over);
   past_completions_.insert(past_completions_.end(), real.begin(), real.end());
   if (past_completions_.size() > 16) {
     past_completions_.erase(past_completions_.begin(), past_completions_.end() - 16);
@@ -264,8 +340,37 @@ void Simulation::note_ready(std::span<const Coming> on_their_way) {
   std::vector<Woken> woken;
   std::vector<SequenceId> ids;
   for (const auto& live : lives_) {
+    if (live->save_state == SaveState::Saving && live->pages_left == 0) {
+      const SequenceView view = cache_->view(live->handle).value();
+      if (view.is_waiting == live->has_lost_pages) {
+        throw SimFailure(view.is_waiting ? "a sequence waits though its pages were not saved"
+                                         : "a sequence runs on though its pages were saved");
+      }
+      if (view.computed_tokens != live->computed) throw SimFailure("a saved sequence has computed another number");
+      live->save_state = view.is_waiting ? SaveState::Saved : SaveState::None;
+      if (!view.is_waiting) {
+        counts_.add(SimEvent::SaveFailed);
+        live->is_admitted = true;
+        live->is_preempted = false;
+        live->host_pages = 0;
+        ids.push_back(live->handle.id());
+      } else {
+        counts_.add(SimEvent::SavedWhole);
+        live->may_lose_copy = false;
+      }
+      continue;
+    }
     if (!live->is_loading) continue;
     const SequenceView view = cache_->view(live->handle).value();
+    if (live->save_state == SaveState::Restoring) {
+      if (view.is_loading != (live->pages_left > 0)) {
+        throw SimFailure(view.is_loading ? "a sequence is restored for ever" : "a sequence is restored too soon");
+      }
+      if (view.is_loading) continue;
+      ids.push_back(live->handle.id());
+      end_restoring(*live, view);
+      continue;
+    }
     const bool is_late =
         live->options.prefetch == Prefetch::Timeout && now_ - live->admitted_at >= live->options.load_timeout_ns;
     if (is_late) live->load_troubles.insert(MissReason::LoadTimedOut);
@@ -335,6 +440,7 @@ void Simulation::pump() {
     if (mover_->is_idle() && cache_->stats().value().transfers_in_flight == 0) {
       for (const auto& live : lives_) {
         if (live->is_loading) throw SimFailure("a sequence loads, and nothing is on its way");
+        if (live->save_state == SaveState::Saving) throw SimFailure("a sequence is being saved for ever");
       }
       return;
     }
@@ -349,6 +455,8 @@ void Simulation::wind_down() {
   const bool is_quick = chance(50);  // reset with transfers in flight
   while (!flights_.empty()) finish();
   if (!is_quick) pump();
+  unpause();
+  wake();
   while (!lives_.empty()) end_one(*lives_.front());
   while (!keeps_.empty()) unkeep();
 

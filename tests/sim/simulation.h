@@ -54,6 +54,8 @@ class Simulation {
     std::int32_t parent = -1;
     std::uint64_t value = 0;
   };
+  /// Where a preempted sequence's pages are.
+  enum class SaveState : std::uint8_t { None, Saving, Saved, Restoring, Lost };
   /// A sequence as the simulation knows it.
   struct Live {
     std::uint64_t number = 0;
@@ -65,8 +67,17 @@ class Simulation {
     bool is_admitted = false;  // running or loading
     bool is_loading = false;
     bool is_preempted = false;
-    bool may_lose_copy = false;  // a tail that no step has copied yet
-    bool has_draft = false;      // in flight
+    SaveState save_state = SaveState::None;
+    std::uint32_t page_count = 0;  // that were to be saved
+    std::uint32_t pages_left = 0;  // whose transfers are not over
+    std::uint32_t host_pages = 0;  // that are its own now
+    bool has_lost_pages = false;   // on their way
+    Window window;
+    std::uint32_t full_tokens = UINT32_MAX;  // so many see all before them
+    std::uint64_t window_salt = 0;           // of the bytes of others
+    bool has_hole = false;                   // as it was saved
+    bool may_lose_copy = false;              // a tail that no step has copied yet
+    bool has_draft = false;                  // in flight
     TimeNs admitted_at = 0;
     std::uint32_t waits_from = UINT32_MAX;  // whole pages it had when it began to load
     std::set<MissReason> load_troubles;     // of loads that it waits for
@@ -82,6 +93,7 @@ class Simulation {
   struct FlightEntry {
     std::uint64_t number = 0;  // of the sequence
     std::uint32_t position = 0;
+    Window window;
     std::uint32_t known_count = 0;  // tokens before drafts or tree; 0 with neither: the last one runs again
     std::uint32_t draft_count = 0;
     bool is_tree = false;
@@ -97,6 +109,13 @@ class Simulation {
     std::vector<FlightEntry> entries;  // as in the call
     bool has_begun = false;            // copies are made, contexts were read, nonsense is written
     bool has_run = false;              // what is right is written
+  };
+  /// The pages of one sequence in transfers, whether it lives or not.
+  struct Save {
+    SequenceId id;
+    std::uint64_t number = 0;
+    std::uint32_t token_count = 0;
+    std::uint32_t pages_left = 0;
   };
   struct Keep {
     KeepId id;
@@ -115,6 +134,8 @@ class Simulation {
   void take_cancellations();
   void apply(bool all);
   void add_odd_completions(std::vector<Completion>& completions);
+  void note_owners(std::span<const TransferPlan> plans);
+  void note_saves(std::span<const SimMover::Over> over);
   /// A page that a load brings, as far as the mover knows.
   struct Coming {
     SimPaths::PathKey key = 0;
@@ -139,6 +160,13 @@ class Simulation {
   void fork();
   void rewind();
   void preempt();
+  void set_window();
+  [[nodiscard]] static bool can_be_computed_again(const Live& live) {
+    return live.window.window_tokens == 0 || live.full_tokens <= live.window.window_tokens;
+  }
+  void save(Live& live);
+  bool resume_saved(Live& live);
+  void end_restoring(Live& live, const SequenceView& view);
   void commit_tree();
   void end();
   void end_one(Live& live);
@@ -148,6 +176,12 @@ class Simulation {
   void reclaim();
   void stop_loading();
   void lookup();
+  void pause();
+  void resize();
+  void unpause();
+  void sleep();
+  bool try_sleep();
+  void wake();
 
   // Steps.
   void plan();
@@ -201,7 +235,9 @@ class Simulation {
   std::vector<std::unique_ptr<Live>> lives_;
   std::deque<Flight> flights_;
   std::vector<Keep> keeps_;
-  std::array<std::vector<std::int32_t>, 16> tree_parents_;  // by entry of the step being planned
+  std::vector<Save> saves_;                                    // in transfers
+  std::unordered_map<std::uint32_t, std::uint64_t> restores_;  // sequence by transfer index
+  std::array<std::vector<std::int32_t>, 16> tree_parents_;     // by entry of the step being planned
   std::vector<std::vector<TokenId>> segments_;
   std::vector<std::vector<TokenId>> documents_;
   std::vector<std::vector<TokenId>> texts_;                                       // of sequences that have ended
@@ -214,6 +250,11 @@ class Simulation {
   std::array<std::uint64_t, kTransferOutcomeCount> store_outcomes_{};
   std::uint64_t prompt_tokens_ = 0;
   std::uint64_t host_hit_tokens_ = 0;
+  bool is_paused_ = false;
+  std::uint32_t transfers_paused_ = 0;  // in flight, when that was last looked at while paused
+  bool falls_asleep_ = false;
+  bool is_asleep_ = false;
+  Sleep sleep_ = Sleep::KeepHost;
   bool has_moves_ = false;  // of a committed tree, for the next plan
   std::uint64_t next_number_ = 1;
   std::uint64_t step_count_ = 0;
