@@ -228,6 +228,11 @@ Result<PlanOutcome> Cache::plan_step(std::span<const StepEntry> entries, const P
   }
   if (needs.pages_needed > needs.pages_available && !impl.try_without_copies(entries, shape)) {
     ++impl.counters.short_plan_count;
+    // Copies may have been given up all the same, and entries without them have other needs.
+    for (std::size_t i = 0; i < entries.size(); ++i) {
+      impl.planning[i] = impl.make_part(entries[i], impl.planning[i].index);
+    }
+    needs = impl.measure();
     if (impl.writes_back()) impl.work_in_background();  // other copies would take pages from the entries that fit
     return PlanOutcome{.step = std::nullopt, .shortage = needs};
   }

@@ -98,5 +98,26 @@ TEST_F(CacheSaveSim, ABadPageOfAKeySpaceThatWasDroppedGoesOnce) {
   EXPECT_EQ(stats().free_pages, 4U);
 }
 
+TEST_F(CacheSaveSim, AShortageTellsOfEntriesWithoutTheCopiesThatWereGivenUp) {
+  CacheConfig config = tiers_config(6, 8);
+  config.host.clean_reserve_pages = 0;
+  open_tiers(std::move(config));
+  EXPECT_EQ(serve(token_range(0, 12)), 0U);  // three pages, none of them on the host
+  std::vector<TokenId> tokens = token_range(0, 2);
+  tokens.resize(16, 70);
+  Sequence windowed = cache_->begin(space_, {.tokens = tokens}).value();
+  ASSERT_TRUE(cache_->set_window(windowed, {.window_tokens = 9, .sink_tokens = 1}));
+  ASSERT_EQ(cache_->admit(windowed).value().partial_tokens, 2U);
+  const Sequence other = begin_admitted(token_range(40, 8));
+  // Tokens [2, 16) need the sink's page and two; without the copy, tokens [0, 14) need one more.
+  const std::array<StepEntry, 2> entries = {{{&windowed, 14}, {&other}}};
+  const PlanOutcome outcome = cache_->plan_step(entries).value();
+  ASSERT_FALSE(outcome.step);
+  ASSERT_EQ(cache_->view(windowed).value().computed_tokens, 0U);
+  EXPECT_EQ(outcome.shortage.pages_available, 3U);
+  EXPECT_EQ(outcome.shortage.pages_needed, 6U);
+  EXPECT_EQ(outcome.shortage.entries_that_fit, 0U);
+}
+
 }  // namespace
 }  // namespace quire
