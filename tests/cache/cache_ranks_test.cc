@@ -114,7 +114,8 @@ class CacheRanks : public TiersTest {
       const bool is_written = i >= entry.position && entry.append_slots[i - entry.position] != kNoSlot;
       for (std::uint32_t rank = 0; rank < kRankCount; ++rank) {
         std::byte* const slot = ranks_[rank]->slot(entry.pages[i / kPageTokens].value, i % kPageTokens);
-        const std::byte* const half = reinterpret_cast<const std::byte*>(&value) + (rank * kRankTokenBytes);
+        const std::byte* const half =
+            reinterpret_cast<const std::byte*>(&value) + (std::size_t{rank} * kRankTokenBytes);
         if (is_written) std::memcpy(slot, half, kRankTokenBytes);
         ASSERT_EQ(std::memcmp(slot, half, kRankTokenBytes), 0) << "rank " << rank << ", position " << i;
       }

@@ -51,7 +51,7 @@ class CacheTiersThread : public AlgebraTest {
     config.host.write_policy = static_cast<WritePolicy>(draw(3));
     config.host.transfer_pages_max = 1 + draw(5);
     config.host.transfer_count_max = 4 + draw(20);
-    config.host.load_timeout_ns = draw(2) * 40;
+    config.host.load_timeout_ns = draw(2) == 0 ? 0 : 40;
     config.host.checksums = draw(4) > 0;
     open(std::move(config));
     ASSERT_TRUE(cache_->set_ready_callback([this](SequenceId) {
@@ -323,7 +323,7 @@ class CacheTiersThread : public AlgebraTest {
     }
     dropper_->finish();
     drain_by_event();
-    const Sleep how = static_cast<Sleep>(draw(2));
+    const auto how = static_cast<Sleep>(draw(2));
     for (int i = 0; i < 100; ++i) {
       const Result<bool> is_asleep = cache_->sleep(how);
       if (!is_asleep) break;  // one is saved, or could not be

@@ -136,7 +136,8 @@ class TiersTest : public CacheTest {
   void settle() {
     for (mover_->take(); !mover_->waiting.empty(); mover_->take()) {
       Completion completion = mover_->move(0);
-      for (completion.rank = 0; completion.rank < cache_->config().host.rank_count; ++completion.rank) {
+      for (std::uint32_t rank = 0; rank < cache_->config().host.rank_count; ++rank) {
+        completion.rank = static_cast<std::uint16_t>(rank);
         apply({completion});
       }
     }
