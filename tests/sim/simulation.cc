@@ -22,6 +22,10 @@ bool is_page_of(const PageTransfer& page, SequenceId id) {
 
 Simulation::Simulation(std::uint64_t seed, SimCounts& counts, const SimMutation& mutation)
     : counts_(counts), mutation_(mutation), random_(seed), setup_(draw_sim_setup(random_)) {
+  if (!mutation_.checks_names && mutation_.breaks_bytes) {  // a fault that is not noticed has to happen
+    setup_.lost_write_chance = 60;
+    setup_.misdirected_chance = 40;
+  }
   if (!mutation_.breaks_bytes) {
     setup_.flip_chance = 0;
     setup_.lost_write_chance = 0;
