@@ -403,7 +403,7 @@ struct Cache::Impl {
   bool is_asleep = false;
   std::vector<SequenceId> ready_sequences;
   std::shared_ptr<std::function<void(SequenceId)>> on_ready;  // shared with apply() while it runs; null: none
-  double load_rate = 0;  // bytes per ns
+  double load_rate = 0;                                       // bytes per ns
   double store_rate = 0;
   std::uint64_t loading_bytes = 0;  // in loads that are not over
 
