@@ -63,11 +63,9 @@ void move_pages(quire::Cache& cache, std::span<HostPage> host_pages, quire::Time
 
 // [own]
 void wait_for_pages(quire::Cache& cache, quire::TimeNs now) {
-  const auto ended = *cache.poll();  // also hands over what is to be moved
-  if (!ended.empty()) {
-    if (!cache.apply(ended, now)) std::abort();
-    return;
-  }
+  const auto ended = *cache.poll();            // also hands over what is to be moved
+  if (!cache.apply(ended, now)) std::abort();  // even of nothing: loads that take too long end here
+  if (!ended.empty()) return;
   pollfd event{.fd = cache.event_fd(), .events = POLLIN, .revents = 0};
   poll(&event, 1, /*milliseconds=*/1'000);
 }

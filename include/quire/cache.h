@@ -338,7 +338,8 @@ class Cache {
 
   // The host tier. Bytes move in the background: these calls say what is to be moved, and hear what was.
 
-  /// What has ended since the last call; hands the cache's own mover what is to be moved. Valid until the next call.
+  /// What has ended since the last call, each told once: apply() it. Hands the cache's own mover what is to be moved.
+  /// Valid until the next poll().
   [[nodiscard]] Result<std::span<const Completion>> poll();
   /// Draws the conclusions: loaded pages become usable, copied ones can be given up. Completions of transfers that are
   /// unknown or over are counted and change nothing; outcomes and faults that do not exist are refused. `now` as for
@@ -346,8 +347,8 @@ class Cache {
   [[nodiscard]] Status apply(std::span<const Completion> completions, TimeNs now);
   /// Readable when poll() has something; -1 with an external mover or without a host tier.
   [[nodiscard]] int event_fd() const;
-  /// Called by apply() for each sequence whose load has ended, when all of apply() is done. It may call the cache; a
-  /// callback that it sets replaces it once it has returned.
+  /// Called by apply() for each sequence whose load has ended, when all else is done. It may call the
+  /// cache; a callback that it sets replaces it once it has returned.
   [[nodiscard]] Status set_ready_callback(std::function<void(SequenceId)> callback);
   /// With an external mover: what is to be moved now, those that somebody waits for first. A plan's pages stay valid
   /// until its completion is applied.
@@ -368,7 +369,7 @@ class Cache {
   /// dropped. Kept prefixes are let go. True when it is done; else transfers are in flight: call it again after
   /// apply(). Refused while sequences are admitted. Memory of the engine's own is free to be used from then on.
   [[nodiscard]] Result<bool> sleep(Sleep how);
-  /// The device's memory is there again, filled with zeros.
+  /// The device's memory is there again; that of quire's own is filled with zeros.
   [[nodiscard]] Status wake();
 
   // External pools: the engine hands out pages and shares them.

@@ -282,6 +282,7 @@ struct Cache::Impl {
   void cancel_transfer(std::uint32_t index);
   void cancel_all_transfers();
   void apply_one(const Completion& completion);
+  void go_on();
   void measure_rate(const Completion& completion, TransferKind kind);
   void work_in_background();
 
@@ -386,8 +387,8 @@ struct Cache::Impl {
   HostRegionStatus host_region;
   PagePool host_pool;
   LazyArray<std::uint32_t> host_generations;  // by host page
-  LazyArray<std::uint8_t> host_readers;       // loads that read a host page
-  LazyArray<std::uint8_t> device_readers;     // stores that read a device page
+  LazyArray<std::uint32_t> host_readers;      // loads that read a host page
+  LazyArray<std::uint32_t> device_readers;    // stores that read a device page
   LazyArray<std::uint64_t> copy_after_step;   // by device page: not to be read before this step is finished
   std::vector<Transfer> transfers;
   LazyArray<PageTransfer> transfer_pages;

@@ -66,6 +66,11 @@ Result<Admission> Cache::Impl::start_admitted(std::uint32_t index) {
   slot.soft_pin.reset();
   start_loads(slot.pin, slot.key_space, TransferPriority::Waiting);
   hand_over_transfers();
+  if (live_transfer_count == 0) {  // moves are still to be made in the pages it would take, and nothing is on its way
+    slot.load_miss = MissReason::LoadFailed;
+    const PrefixTree::Pin waited = std::move(slot.pin);
+    return start_running(index);
+  }
   return Admission{
       .matched_tokens = tokens_in(match), .loading_tokens = match.host_page_count * page_tokens, .miss = miss};
 }
@@ -274,7 +279,7 @@ void Cache::Impl::end_load(std::uint32_t index) {
   }
   for (const PageTransfer& page : pages_of(index)) {
     if (!page.device_page.is_none()) pool.release({&page.device_page, 1});
-    const std::uint8_t readers = --host_readers[page.host_page.value];
+    const std::uint32_t readers = --host_readers[page.host_page.value];
     if (readers == 0 && host_pool.state(page.host_page) == PageState::Fenced) {
       host_pool.release({&page.host_page, 1});
     }

@@ -50,6 +50,10 @@ Result<std::span<const SlotRun>> Cache::prepare_receive(const Sequence& sequence
     return fail(ErrorCode::Unavailable, name() + ": moves of a committed tree are pending; plan a step first");
   }
   const std::uint32_t page_count = impl.pages_for(end) - slot.page_count;
+  if (impl.writes_back() && page_count > impl.available_pages()) {
+    impl.start_leaving(page_count);  // some may have been copied long ago
+    impl.hand_over_transfers();
+  }
   const std::uint32_t available = impl.available_pages();
   if (page_count > available) {
     return fail(ErrorCode::Unavailable, name() + " needs " + with_separators(page_count) + " pages; " +

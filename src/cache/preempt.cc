@@ -98,6 +98,7 @@ Status Cache::Impl::check_save(std::uint32_t index, std::uint32_t page_count) co
 }
 
 Status Cache::Impl::check_transfers(std::uint32_t page_count, const char* call, std::uint32_t index) const {
+  if (page_count == 0) return {};
   const auto name = [&] { return call + name_of(index); };
   const std::uint32_t needed = (page_count + config.host.transfer_pages_max - 1) / config.host.transfer_pages_max;
   const auto free_count = static_cast<std::uint32_t>(transfers.size()) - live_transfer_count;

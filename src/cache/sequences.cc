@@ -18,6 +18,10 @@ Result<Sequence> Cache::begin(KeySpaceId key_space, const Prompt& prompt, const 
   QUIRE_TRY_ASSIGN(const std::uint32_t space, impl.find_key_space(key_space));
   QUIRE_TRY(impl.check_prompt(prompt));
   QUIRE_TRY(Impl::check_ttl(options.ttl_ns));
+  if (options.load_timeout_ns < 0) {
+    return fail(ErrorCode::InvalidArgument,
+                "load_timeout_ns is " + std::to_string(options.load_timeout_ns) + ": give a time from 0 on");
+  }
   if (options.expected_tokens != 0 && options.expected_tokens < prompt.tokens.size()) {
     return fail(ErrorCode::InvalidArgument, "expected_tokens is " + with_separators(options.expected_tokens) +
                                                 ", less than the prompt of " + with_separators(prompt.tokens.size()) +
@@ -124,9 +128,6 @@ Result<Admission> Cache::admit(const Sequence& sequence) {
 Status Cache::Impl::check_expected(std::uint32_t index) {
   const SequenceSlot& slot = sequences[index];
   if (slot.expected_tokens == 0) return {};
-  const PrefixTree::Match match = match_of(index);
-  const std::uint64_t needed = std::max(expected_pages(slot), match.page_count) - match.page_count;
-  const std::uint64_t available = available_besides(match);
   std::uint64_t promised = 0;
   for (std::uint32_t i = 0; i < sequences.capacity(); ++i) {
     const SequenceSlot& other = sequences[i];
@@ -134,9 +135,16 @@ Status Cache::Impl::check_expected(std::uint32_t index) {
     const std::uint32_t held = held_page_count(i);
     promised += std::max(expected_pages(other), held) - held;
   }
-  if (needed + promised <= available) return {};
+  PrefixTree::Match match = match_of(index);
+  const auto needed = [&] { return std::max(expected_pages(slot), match.page_count) - match.page_count; };
+  if (writes_back() && needed() + promised > available_besides(match)) {
+    make_clean(static_cast<std::uint32_t>(std::min<std::uint64_t>(needed() + promised, pool_page_count())), match);
+    match = match_of(index);
+  }
+  const std::uint64_t available = available_besides(match);
+  if (needed() + promised <= available) return {};
   return fail(ErrorCode::Unavailable, name_of(index) + " expects " + with_separators(slot.expected_tokens) +
-                                          " tokens, which need " + with_separators(needed) + " pages more; " +
+                                          " tokens, which need " + with_separators(needed()) + " pages more; " +
                                           with_separators(available) + " are free or can be evicted, and running " +
                                           "sequences expect " + with_separators(promised) + " of them");
 }

@@ -35,6 +35,10 @@ Result<bool> Cache::sleep(Sleep how) {
   QUIRE_TRY(impl.enter());
   QUIRE_TRY(impl.require(DevicePool::Owned, "sleep"));
   if (impl.is_asleep) return true;
+  if (!impl.step_order.empty()) {
+    return fail(ErrorCode::Unavailable,
+                "sleep: step " + std::to_string(impl.step_at(0).number) + " is in flight; finish or abort it first");
+  }
   for (std::uint32_t i = 0; i < impl.sequences.capacity(); ++i) {
     const SequenceSlot& slot = impl.sequences[i];
     if (slot.state == SequenceSlot::State::Free || slot.state == SequenceSlot::State::Waiting) continue;
@@ -65,8 +69,8 @@ Result<bool> Cache::sleep(Sleep how) {
   } else {
     impl.evict(page_count);
   }
+  impl.drop_moves();  // what they would move is gone
   QUIRE_CHECK(impl.pool.free_count() == page_count, "a page is in use while nobody is");
-  impl.drop_moves();
   impl.host_memory.discard();
   impl.falls_asleep = false;
   impl.is_asleep = true;

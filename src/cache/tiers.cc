@@ -23,8 +23,8 @@ Status Cache::Impl::open_host() {
   }
   QUIRE_TRY_ASSIGN(host_pool, PagePool::create({.page_count = host_page_count, .first_page = 1}));
   QUIRE_TRY_ASSIGN(host_generations, LazyArray<std::uint32_t>::create(std::size_t{host_page_count} + 1));
-  QUIRE_TRY_ASSIGN(host_readers, LazyArray<std::uint8_t>::create(std::size_t{host_page_count} + 1));
-  QUIRE_TRY_ASSIGN(device_readers, LazyArray<std::uint8_t>::create(std::size_t{pool_page_count()} + 1));
+  QUIRE_TRY_ASSIGN(host_readers, LazyArray<std::uint32_t>::create(std::size_t{host_page_count} + 1));
+  QUIRE_TRY_ASSIGN(device_readers, LazyArray<std::uint32_t>::create(std::size_t{pool_page_count()} + 1));
   QUIRE_TRY_ASSIGN(copy_after_step, LazyArray<std::uint64_t>::create(std::size_t{pool_page_count()} + 1));
   transfers.resize(host.transfer_count_max);
   QUIRE_TRY_ASSIGN(transfer_pages,
@@ -66,6 +66,9 @@ std::uint32_t Cache::Impl::available_besides(const PrefixTree::Match& match) con
 // Device pages that are free, or can be had, once what is on its way to the host has arrived.
 std::uint32_t Cache::Impl::pages_leaving() const {
   std::uint32_t pages = tree->leaving_pages();
+  if (!writes_back()) pages += std::min(tree->storing_count(), tree->evictable_pages());
+  // More will leave when a transfer is over.
+  if (writes_back() && live_transfer_count == transfers.size()) pages += tree->evictable_pages() - tree->left_pages();
   for (const Transfer& each : transfers) {
     const bool saves = each.state != Transfer::State::Free && each.kind == TransferKind::Store;
     if (saves && each.sequence != SequenceId{}) pages += each.page_count;
@@ -221,10 +224,15 @@ void Cache::Impl::finish_store(std::uint32_t index) {
   tree->end_leaving();
 }
 
-// A store no longer reads the page: it goes, if it was given up meanwhile and nobody else reads it.
+// A store no longer reads the page: it goes, if it was given up meanwhile and nobody else reads it, when the steps in
+// flight are over, of which one may have been planned before it was given up.
 void Cache::Impl::release_read(PageId device_page) {
-  if (--device_readers[device_page.value] > 0) return;
-  if (pool.state(device_page) == PageState::Fenced) pool.release({&device_page, 1});
+  if (--device_readers[device_page.value] > 0 || pool.state(device_page) != PageState::Fenced) return;
+  if (step_order.empty() && move_count() == 0) {
+    pool.release({&device_page, 1});
+  } else {
+    fenced.push(device_page, move_count() > 0 ? step_number + 1 : step_at(step_order.size() - 1).number);
+  }
 }
 
 }  // namespace quire

@@ -153,17 +153,22 @@ Status Cache::apply(std::span<const Completion> completions, TimeNs now) {
     return {};
   }
   for (const Completion& completion : completions) impl.apply_one(completion);
-  impl.expire_loads();
-  impl.finish_loads();
-  impl.wake_loading();
-  impl.work_in_background();
-  while (!impl.ready_sequences.empty()) {
-    const SequenceId ready = impl.ready_sequences.front();
-    impl.ready_sequences.erase(impl.ready_sequences.begin());  // a callback may call apply() again
-    const auto callback = impl.on_ready;                       // or replace itself
+  impl.go_on();
+  return {};
+}
+
+// What follows from completions and from the time, and telling those who wait.
+void Cache::Impl::go_on() {
+  expire_loads();
+  finish_loads();
+  wake_loading();
+  work_in_background();
+  while (!ready_sequences.empty()) {
+    const SequenceId ready = ready_sequences.front();
+    ready_sequences.erase(ready_sequences.begin());  // a callback may call apply() again
+    const auto callback = on_ready;                  // or replace itself
     if (callback) (*callback)(ready);
   }
-  return {};
 }
 
 void Cache::Impl::apply_one(const Completion& completion) {
@@ -178,11 +183,14 @@ void Cache::Impl::apply_one(const Completion& completion) {
   Transfer& transfer = transfers[index];
   const bool is_ok = completion.outcome == TransferOutcome::Ok;
   const std::uint32_t good = is_ok ? transfer.page_count : std::min(completion.good_pages, transfer.page_count);
-  if (transfer.reported_ranks == 0) transfer.good_pages = good;
+  // Where ranks differ, the one that stopped first says why.
+  const bool is_first = transfer.reported_ranks == 0;
+  if (!is_ok && (is_first || transfer.outcome == TransferOutcome::Ok || good < transfer.good_pages)) {
+    transfer.outcome = completion.outcome;
+    transfer.fault = completion.fault;
+  }
+  transfer.good_pages = is_first ? good : std::min(transfer.good_pages, good);
   transfer.reported_ranks |= 1ULL << completion.rank;
-  transfer.good_pages = std::min(transfer.good_pages, good);
-  if (!is_ok && transfer.outcome != TransferOutcome::Failed) transfer.outcome = completion.outcome;
-  if (completion.fault != TransferFault::None) transfer.fault = completion.fault;
   const bool is_load = transfer.kind == TransferKind::Load;
   (is_load ? counters.loaded_bytes : counters.stored_bytes) += completion.moved_bytes;
   measure_rate(completion, transfer.kind);

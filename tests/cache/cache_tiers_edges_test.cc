@@ -1,0 +1,160 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// Where the host tier meets everything else: promises about pages, steps in flight, time, and ranks that disagree.
+#include <gtest/gtest.h>
+
+#include "tiers_fixture.h"
+
+namespace quire {
+namespace {
+
+using CacheTiersEdges = TiersTest;
+
+TEST_F(CacheTiersEdges, ExpectedPagesAreMadeFreeAndNotJustWaitedFor) {
+  open_tiers(tiers_config(16, 64));
+  for (TokenId i = 0; i < 4; ++i) run_request(token_range(100 * i, 16));  // nothing is moved yet
+  const std::vector<TokenId> prompt = token_range(900, 4);
+  const Sequence sequence = cache_->begin(space_, {.tokens = prompt}, {.expected_tokens = 48}).value();
+  bool is_admitted = false;
+  for (int i = 0; i < 20 && !is_admitted; ++i) {
+    is_admitted = cache_->admit(sequence).has_value();
+    settle();
+  }
+  EXPECT_TRUE(is_admitted);
+}
+
+TEST_F(CacheTiersEdges, PagesToReceiveIntoAreMadeFree) {
+  open_tiers(tiers_config(16, 64));
+  for (TokenId i = 0; i < 4; ++i) run_request(token_range(100 * i, 16));
+  const Sequence sequence = begin_admitted(token_range(900, 40));
+  bool is_prepared = false;
+  for (int i = 0; i < 20 && !is_prepared; ++i) {
+    is_prepared = cache_->prepare_receive(sequence, 40).has_value();
+    settle();
+  }
+  EXPECT_TRUE(is_prepared);
+}
+
+TEST_F(CacheTiersEdges, NobodySleepsWhileAStepIsInFlight) {
+  open_tiers(tiers_config(16, 64));
+  Sequence sequence = begin_admitted(token_range(0, 9));
+  const StepEntry entry{&sequence, 4};
+  const Step first = *cache_->plan_step({&entry, 1})->step;
+  const Step second = *cache_->plan_step({&entry, 1})->step;
+  ASSERT_TRUE(cache_->abort_step(first));
+  ASSERT_TRUE(cache_->end(sequence));
+  expect_error(cache_->sleep(Sleep::DropAll), ErrorCode::Unavailable, "sleep: step 2 is in flight");
+  const StepResult result;
+  ASSERT_TRUE(cache_->finish_step(second, {&result, 1}));
+  EXPECT_TRUE(cache_->sleep(Sleep::DropAll).value());
+}
+
+TEST_F(CacheTiersEdges, ALoadIsTooLateWhenApplyHearsTheTime) {
+  CacheConfig config = tiers_config(8, 32, WritePolicy::WriteThrough);
+  config.host.load_timeout_ns = 1'000;
+  open_tiers(std::move(config));
+  serve(token_range(0, 8));
+  ASSERT_EQ(cache_->reclaim(8).value(), 2U);
+  const std::vector<TokenId> tokens = token_range(0, 8);
+  const Sequence sequence = cache_->begin(space_, {.tokens = tokens}).value();
+  ASSERT_EQ(cache_->admit(sequence)->loading_tokens, 8U);
+  mover_->take();
+  ASSERT_TRUE(cache_->advance(999));
+  EXPECT_TRUE(cache_->view(sequence)->is_loading);
+  ASSERT_TRUE(cache_->advance(1'000));
+  EXPECT_TRUE(cache_->view(sequence)->is_loading);
+  ASSERT_TRUE(cache_->apply({}, 1'000));
+  EXPECT_FALSE(cache_->view(sequence)->is_loading);
+  EXPECT_EQ(cache_->view(sequence)->miss.reason, MissReason::LoadTimedOut);
+  now_ = 1'000;
+  settle();
+}
+
+TEST_F(CacheTiersEdges, TheRankThatStoppedFirstSaysWhy) {
+  for (const bool io_comes_first : {true, false}) {
+    CacheConfig config = tiers_config(8, 32, WritePolicy::WriteThrough);
+    config.host.rank_count = 2;
+    open_tiers(std::move(config));
+    run_request(token_range(0, 16));
+    const auto report = [&](TransferId id, std::uint16_t rank, TransferFault fault, std::uint32_t good_pages) {
+      return Completion{.id = id,
+                        .outcome = fault == TransferFault::None ? TransferOutcome::Ok : TransferOutcome::Failed,
+                        .fault = fault,
+                        .rank = rank,
+                        .good_pages = good_pages};
+    };
+    const auto take_id = [&] {
+      mover_->take();
+      const TransferId id = mover_->waiting.front().plan.id;
+      mover_->waiting.clear();
+      return id;
+    };
+    const TransferId store = take_id();
+    apply({report(store, 0, TransferFault::None, 4), report(store, 1, TransferFault::None, 4)});
+    ASSERT_EQ(cache_->reclaim(8).value(), 4U);
+    const std::vector<TokenId> tokens = token_range(0, 16);
+    const Sequence sequence = cache_->begin(space_, {.tokens = tokens}).value();
+    ASSERT_EQ(cache_->admit(sequence)->loading_tokens, 16U);
+    const TransferId load = take_id();
+    // Page 1 could not be copied on one rank, page 3 is damaged on the other: page 1 is as good as ever.
+    std::vector<Completion> reports = {report(load, 0, TransferFault::Io, 1),
+                                       report(load, 1, TransferFault::Checksum, 3)};
+    if (!io_comes_first) std::swap(reports[0], reports[1]);
+    apply(reports);
+    EXPECT_EQ(cache_->view(sequence)->computed_tokens, 4U);
+    EXPECT_EQ(stats().host_only_pages, 3U);  // nothing was dropped
+  }
+}
+
+TEST_F(CacheTiersEdges, AsManyMaySaveOnePageAsThereAreSequences) {
+  CacheConfig config = tiers_config(600, 900);
+  config.sequence_count_max = 300;
+  config.host.transfer_count_max = 400;
+  open_tiers(std::move(config));
+  std::vector<TokenId> tokens = token_range(0, 5);
+  std::vector<Sequence> sequences;
+  for (int i = 0; i < 270; ++i) {
+    sequences.push_back(begin_admitted(tokens));
+    step(sequences.back(), tokens);
+    ASSERT_TRUE(cache_->preempt(sequences.back(), Preempt::Save));
+  }
+  expect_invariants();
+  sequences.clear();
+  ASSERT_TRUE(cache_->reclaim(600));
+  expect_invariants();
+  EXPECT_LT(stats().free_pages, 600U);  // the saves still read
+  settle();
+  EXPECT_EQ(stats().free_pages, 600U);
+}
+
+TEST_F(CacheTiersEdges, WhatASaveReadIsNotUsedBeforeTheStepsInFlightAreOver) {
+  CacheConfig config = tiers_config(16, 32);
+  config.host.clean_reserve_pages = 0;
+  open_tiers(std::move(config));
+  std::vector<TokenId> tokens = token_range(0, 6);
+  Sequence first = begin_admitted(tokens, {.use_cache = false});
+  step(first, tokens);
+  Sequence fork = cache_->fork(first, 6).value();  // its tail is the page that `first` goes on writing
+  run_request(token_range(0, 8));                  // the twin of that page
+  ASSERT_TRUE(cache_->preempt(fork, Preempt::Save));
+  mover_->take();
+  const std::vector<TokenId> more = {6, 7, 8};
+  ASSERT_TRUE(cache_->append(first, {.tokens = more}));
+  const StepEntry entry{&first, 2};
+  const Step filling = *cache_->plan_step({&entry, 1})->step;
+  const StepEntry last{&first, 1};
+  const Step next = *cache_->plan_step({&last, 1})->step;
+  const StepResult result;
+  ASSERT_TRUE(cache_->apply_copies(filling));
+  ASSERT_TRUE(cache_->apply_copies(next));
+  ASSERT_TRUE(cache_->finish_step(filling, {&result, 1}));  // the page is a duplicate; only the fork has it
+  ASSERT_TRUE(cache_->end(fork));
+  while (!mover_->waiting.empty()) apply({mover_->move(0)});
+  EXPECT_GT(stats().fenced_pages, 0U);  // the second step lists it
+  ASSERT_TRUE(cache_->finish_step(next, {&result, 1}));
+  EXPECT_EQ(stats().fenced_pages, 0U);
+  expect_invariants();
+}
+
+}  // namespace
+}  // namespace quire
