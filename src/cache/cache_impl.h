@@ -304,6 +304,7 @@ struct Cache::Impl {
   void promote_arrived(std::uint32_t index);
   void drop_bad_page(std::uint32_t index);
   void forget_load(std::uint32_t index, MissReason reason);
+  void release_path(std::uint32_t index);
   void end_load(std::uint32_t index);
   void expire_loads();
   void finish_loads();

@@ -254,10 +254,16 @@ void Cache::Impl::forget_load(std::uint32_t index, MissReason reason) {
     if (is_load_of(index, slot.pin)) slot.load_miss = reason;
   }
   load.is_unwanted = true;
-  for (RunId run = load.pin.run(); tree->is_on_host(run); run = tree->parent(run)) {
+  release_path(index);
+}
+
+// The runs of its path, whose load is over, may be loaded by others, and evicted.
+void Cache::Impl::release_path(std::uint32_t index) {
+  PrefixTree::Pin& pin = transfers[index].pin;
+  for (RunId run = pin.run(); tree->is_on_host(run); run = tree->parent(run)) {
     if (tree->mark(run) == index + 1) tree->mark(run) = 0;
   }
-  load.pin.reset();
+  pin.reset();
 }
 
 // Whether a load brings something of a pinned path.
@@ -272,11 +278,7 @@ bool Cache::Impl::is_load_of(std::uint32_t load, const PrefixTree::Pin& pin) con
 void Cache::Impl::end_load(std::uint32_t index) {
   Transfer& load = transfers[index];
   const std::uint32_t key_space = load.key_space;
-  if (load.pin) {  // all of it arrived, or was there before it did
-    for (RunId run = load.pin.run(); tree->is_on_host(run); run = tree->parent(run)) {
-      if (tree->mark(run) == index + 1) tree->mark(run) = 0;
-    }
-  }
+  if (load.pin) release_path(index);  // all of it arrived, or was there before it did
   for (const PageTransfer& page : pages_of(index)) {
     if (!page.device_page.is_none()) pool.release({&page.device_page, 1});
     const std::uint32_t readers = --host_readers[page.host_page.value];

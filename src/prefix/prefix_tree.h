@@ -283,9 +283,6 @@ class PrefixTree {
   void forget_copy(PageId device_page);
 
   [[nodiscard]] bool is_on_host(RunId run) const { return runs_[run.value].is_on_host; }
-  [[nodiscard]] bool is_leaving(RunId run) const { return runs_[run.value].leaving != Leaving::No; }
-  /// How many leading pages of a pinned path are on the device.
-  [[nodiscard]] std::uint32_t device_pages(const Pin& pin) const;
   /// The highest host run of a pinned path, or none.
   [[nodiscard]] RunId first_host_run(const Pin& pin) const;
   /// What a caller remembers about a host run; 0 when it becomes one. A split copies it.
@@ -319,7 +316,6 @@ class PrefixTree {
   }
   [[nodiscard]] std::uint32_t host_pinned_pages() const { return host_pinned_pages_; }
   [[nodiscard]] std::uint32_t copy_count() const { return ready_copy_count_; }  ///< device pages with a copy
-  [[nodiscard]] std::uint32_t wanted_count() const { return wanted_count_; }
   [[nodiscard]] std::uint32_t storing_count() const { return storing_count_; }
   [[nodiscard]] std::uint64_t lost_page_total() const { return lost_page_total_; }  ///< evicted from the last tier
   [[nodiscard]] std::uint32_t soft_pinned_pages() const { return soft_pages_; }

@@ -291,11 +291,6 @@ void PrefixTree::promote(RunId id, std::span<const PageId> device_pages, const S
   record(id.value, run.first_page, run.page_count, sealing.cause);
 }
 
-std::uint32_t PrefixTree::device_pages(const Pin& pin) const {
-  const RunId first = first_host_run(pin);
-  return first.is_none() ? end_page(pin.run_) : runs_[first.value].first_page;
-}
-
 RunId PrefixTree::first_host_run(const Pin& pin) const {
   RunId first;
   for (std::uint32_t run = pin.run_.value; runs_[run].is_on_host; run = runs_[run].parent) first = RunId{run};
