@@ -17,7 +17,8 @@
 //     }
 //     Status ended = cache->end(sequence);
 //
-// A failed call has changed nothing. No call after open() allocates, but for key_space(), resize(),
+// A failed call has changed nothing but which cached pages are where: one that finds too few pages has copies to the
+// host started, so that the next one finds more. No call after open() allocates, but for key_space(), resize(),
 // check_invariants() and the text of an Error.
 //
 // single-threaded: calls are refused on any thread but the owner's, which is the one that opened the cache or last
@@ -164,7 +165,7 @@ struct Shortage {
   std::uint32_t pages_needed = 0;
   std::uint32_t pages_available = 0;
   std::uint32_t pages_returning = 0;   ///< given back, and free once the steps in flight are finished
-  std::uint32_t pages_leaving = 0;     ///< on their way to the host, and available once apply() hears of it
+  std::uint32_t pages_leaving = 0;     ///< on their way to the host: so many at most are available once that is done
   std::uint32_t entries_that_fit = 0;  ///< so many leading entries could be planned without the rest
 };
 
@@ -367,7 +368,8 @@ class Cache {
   [[nodiscard]] Status resume_transfers();
   /// Gives the device's memory up until wake(): what the host has room for is copied there first, or everything is
   /// dropped. Kept prefixes are let go. True when it is done; else transfers are in flight: call it again after
-  /// apply(). Refused while sequences are admitted. Memory of the engine's own is free to be used from then on.
+  /// apply(). While transfers are paused nothing is copied, and what has no copy is lost. Refused while sequences are
+  /// admitted. Memory of the engine's own is free to be used from then on.
   [[nodiscard]] Result<bool> sleep(Sleep how);
   /// The device's memory is there again; that of quire's own is filled with zeros.
   [[nodiscard]] Status wake();

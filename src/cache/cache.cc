@@ -482,6 +482,12 @@ Status Cache::resize(std::uint32_t page_count) {
                    PoolGeometry::create(impl.geometry.page(), {.page_count = std::uint64_t{page_count} + 1,
                                                                .byte_layout = impl.geometry.byte_layout()}));
   QUIRE_TRY(impl.pool.check_resize(page_count));
+  const std::uint32_t clean_reserve_pages = impl.clean_reserve_for(page_count);
+  if (impl.has_host() && clean_reserve_pages > page_count) {
+    return fail(ErrorCode::InvalidArgument, "resize: " + with_separators(page_count) +
+                                                " pages are fewer than host.clean_reserve_pages = " +
+                                                with_separators(clean_reserve_pages));
+  }
   // Nothing that a user can see changes until the last call that can refuse has not.
   const bool has_memory = impl.config.device.memory == DeviceMemory::Host;
   const bool keeps_place = geometry.byte_layout() == ByteLayout::PageFirst;
@@ -495,16 +501,22 @@ Status Cache::resize(std::uint32_t page_count) {
   if (impl.has_host()) {
     QUIRE_TRY(impl.device_readers.grow(std::size_t{page_count} + 1));
     QUIRE_TRY(impl.copy_after_step.grow(std::size_t{page_count} + 1));
+    // It makes room for the new pages; where they lie it hears below, when nothing can go wrong any more.
+    if (impl.mover != nullptr) QUIRE_TRY(impl.mover->set_device(geometry, impl.memory));
   }
   const std::uint32_t old_page_count = impl.pool.page_count();
+  const auto undo = [&] {  // there is room for what was: these only tell the policy and the mover
+    (void)impl.tree->grow(old_page_count);
+    if (impl.mover != nullptr) (void)impl.mover->set_device(impl.geometry, impl.memory);
+  };
   if (Status status = impl.pool.resize(page_count); !status) {
-    (void)impl.tree->grow(old_page_count);  // there is room already: it only tells the policy
+    undo();
     return status;
   }
   if (has_memory && keeps_place) {
     if (Status status = impl.host_memory.grow(geometry.pool_bytes()); !status) {
       QUIRE_CHECK(impl.pool.resize(old_page_count), "pages that were just added are in use");
-      (void)impl.tree->grow(old_page_count);
+      undo();
       return status;
     }
   }
@@ -518,7 +530,10 @@ Status Cache::resize(std::uint32_t page_count) {
   }
   impl.geometry = std::move(geometry);
   impl.memory = impl.host_memory.data();
-  if (impl.mover != nullptr) return impl.mover->set_device(impl.geometry, impl.memory);
+  impl.clean_reserve_pages = clean_reserve_pages;
+  if (impl.mover != nullptr) {
+    QUIRE_CHECK(impl.mover->set_device(impl.geometry, impl.memory), "the mover had room for the new pages");
+  }
   return {};
 }
 

@@ -215,6 +215,7 @@ struct Cache::Impl {
   void drop_sequence(std::uint32_t index);
   void end_sequence(std::uint32_t index);
   void publish_rest(std::uint32_t index);
+  [[nodiscard]] std::uint32_t granted_pages(std::uint32_t index) const;
   [[nodiscard]] Status check_expected(std::uint32_t index);
   [[nodiscard]] std::uint32_t expected_pages(const SequenceSlot& slot) const;
 
@@ -244,6 +245,9 @@ struct Cache::Impl {
   [[nodiscard]] bool has_host() const { return host_page_count > 0; }
   [[nodiscard]] bool writes_back() const { return has_host() && config.host.write_policy == WritePolicy::WriteBack; }
   [[nodiscard]] Status open_host();
+  [[nodiscard]] std::uint32_t clean_reserve_for(std::uint32_t page_count) const {
+    return config.host.clean_reserve_pages.value_or(std::max(1U, page_count / 16));
+  }
   void want_copies(std::uint32_t index, std::uint32_t first_page, std::uint32_t end_page);
   void want_copies_of_path(const PrefixTree::Pin& pin);
   [[nodiscard]] bool is_settled(PageId device_page) const;
@@ -304,6 +308,7 @@ struct Cache::Impl {
   void promote_arrived(std::uint32_t index);
   void drop_bad_page(std::uint32_t index);
   void forget_load(std::uint32_t index, MissReason reason);
+  void call_off(std::uint32_t index, MissReason reason);
   void release_path(std::uint32_t index);
   void end_load(std::uint32_t index);
   void expire_loads();

@@ -35,6 +35,11 @@ Status check_host(const CacheConfig& config) {
   if (const auto policy = make_policy(host.policy); !policy) {
     return fail(ErrorCode::InvalidArgument, "host.policy: " + policy.error().message);
   }
+  if (host.write_policy > WritePolicy::Selective) {
+    return fail(ErrorCode::InvalidArgument, "host.write_policy is " +
+                                                std::to_string(static_cast<int>(host.write_policy)) +
+                                                ": use WriteBack, WriteThrough or Selective");
+  }
   QUIRE_TRY(require_positive(host.write_hits_min, "host.write_hits_min", "use WritePolicy::WriteThrough for that"));
   QUIRE_TRY(require_positive(host.layer_bands, "host.layer_bands", "a load moves in one piece at least"));
   QUIRE_TRY(require_positive(host.rank_count, "host.rank_count", "nobody would report on a transfer"));

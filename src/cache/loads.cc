@@ -229,9 +229,7 @@ void Cache::Impl::drop_bad_page(std::uint32_t index) {
   for (std::uint32_t i = 0; i < transfers.size(); ++i) {
     if (transfers[i].state == Transfer::State::Free || !transfers[i].pin) continue;
     if (!leads_through_it(transfers[i].pin)) continue;
-    forget_load(i, MissReason::LoadFailed);
-    cancel_transfer(i);
-    if (transfers[i].state == Transfer::State::Queued) end_load(i);
+    call_off(i, MissReason::LoadFailed);
   }
   for (std::uint32_t i = 0; i < sequences.capacity(); ++i) {
     SequenceSlot& slot = sequences[i];
@@ -255,6 +253,21 @@ void Cache::Impl::forget_load(std::uint32_t index, MissReason reason) {
   }
   load.is_unwanted = true;
   release_path(index);
+}
+
+// A load is not needed any more, or not in time. Its pages are nobody's as soon as nobody moves them; one that has
+// arrived ends where it was found.
+void Cache::Impl::call_off(std::uint32_t index, MissReason reason) {
+  Transfer& load = transfers[index];
+  const bool waits = load.state == Transfer::State::Queued || load.state == Transfer::State::Moving;
+  if (waits && !load.is_unwanted) {
+    const bool is_late = reason == MissReason::LoadTimedOut;
+    ++counters.load_outcomes[static_cast<std::size_t>(is_late ? TransferOutcome::TimedOut
+                                                              : TransferOutcome::Cancelled)];
+  }
+  forget_load(index, reason);
+  cancel_transfer(index);
+  if (load.state == Transfer::State::Queued) end_load(index);
 }
 
 // The runs of its path, whose load is over, may be loaded by others, and evicted.
@@ -297,10 +310,7 @@ void Cache::Impl::expire_loads() {
     Transfer& load = transfers[i];
     const bool waits = load.state == Transfer::State::Queued || load.state == Transfer::State::Moving;
     if (!waits || !load.pin || now < load.deadline) continue;
-    ++counters.load_outcomes[static_cast<std::size_t>(TransferOutcome::TimedOut)];
-    forget_load(i, MissReason::LoadTimedOut);
-    cancel_transfer(i);
-    if (load.state == Transfer::State::Queued) end_load(i);
+    call_off(i, MissReason::LoadTimedOut);
   }
 }
 
@@ -343,9 +353,7 @@ void Cache::Impl::cancel_unneeded_loads() {
       is_needed = sequences[i].state == SequenceSlot::State::Loading && is_load_of(load, sequences[i].pin);
     }
     if (is_needed) continue;
-    forget_load(load, MissReason::LoadCancelled);
-    cancel_transfer(load);
-    if (each.state == Transfer::State::Queued) end_load(load);
+    call_off(load, MissReason::LoadCancelled);
   }
 }
 
@@ -354,7 +362,7 @@ void Cache::Impl::cancel_unneeded_loads() {
 void Cache::Impl::prefetch(std::uint32_t index, const PrefixTree::Match& match) {
   const SequenceSlot& slot = sequences[index];
   const LoadChoice choice = choose_load(slot, match);
-  if (choice.page_count == 0 || choice.new_pages > available_besides(match)) return;
+  if (choice.page_count == 0 || choice.new_pages > available_for_loads(match)) return;
   const PrefixTree::Pin pin = tree->pin_all(match);
   start_loads(pin, slot.key_space, TransferPriority::Background);
   hand_over_transfers();

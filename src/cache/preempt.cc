@@ -28,6 +28,10 @@ Status Cache::preempt(const Sequence& sequence, Preempt how) {
   QUIRE_TRY(impl.enter());
   QUIRE_TRY_ASSIGN(const std::uint32_t index, impl.find_quiet(sequence, "preempt"));
   SequenceSlot& slot = impl.sequences[index];
+  if (how > Preempt::Save) {
+    return fail(ErrorCode::InvalidArgument,
+                "preempt: there is no way " + std::to_string(static_cast<int>(how)) + ": use Drop or Save");
+  }
   if (how == Preempt::Drop) {
     if (!impl.can_be_computed_again(slot)) {
       return fail(ErrorCode::Unsupported, "preempt: " + Impl::name_of(index) + " saw " +
@@ -374,6 +378,7 @@ void Cache::Impl::abandon_restoring(std::uint32_t index) {
     Transfer& transfer = transfers[i];
     if (transfer.state == Transfer::State::Free || transfer.sequence != SequenceId{index, slot.generation}) continue;
     transfer.is_unwanted = true;
+    ++counters.load_outcomes[static_cast<std::size_t>(TransferOutcome::Cancelled)];
     cancel_transfer(i);
     for (const PageTransfer& page : pages_of(i)) {
       sequences.page_row(index)[page.place] = kNullPage;

@@ -18,6 +18,12 @@ Result<Sequence> Cache::begin(KeySpaceId key_space, const Prompt& prompt, const 
   QUIRE_TRY_ASSIGN(const std::uint32_t space, impl.find_key_space(key_space));
   QUIRE_TRY(impl.check_prompt(prompt));
   QUIRE_TRY(Impl::check_ttl(options.ttl_ns));
+  if (options.publish > Publish::None || options.prefetch > Prefetch::Timeout || options.tier_max > Tier::Remote) {
+    return fail(ErrorCode::InvalidArgument, "publish, prefetch or tier_max has a value that is none of its own: " +
+                                                std::to_string(static_cast<int>(options.publish)) + ", " +
+                                                std::to_string(static_cast<int>(options.prefetch)) + ", " +
+                                                std::to_string(static_cast<int>(options.tier_max)));
+  }
   if (options.load_timeout_ns < 0) {
     return fail(ErrorCode::InvalidArgument,
                 "load_timeout_ns is " + std::to_string(options.load_timeout_ns) + ": give a time from 0 on");
@@ -124,16 +130,29 @@ Result<Admission> Cache::admit(const Sequence& sequence) {
   return impl.start_admitted(index);
 }
 
-// Whether what a waiting sequence expects fits beside what running ones do.
+// Device pages that an admitted sequence has, those that are on their way to it included.
+std::uint32_t Cache::Impl::granted_pages(std::uint32_t index) const {
+  const SequenceSlot& slot = sequences[index];
+  if (slot.state != SequenceSlot::State::Loading) return held_page_count(index);
+  std::uint32_t granted = 0;
+  for (RunId run = slot.pin.run(); !tree->parent(run).is_none(); run = tree->parent(run)) {
+    const bool is_owed = tree->is_on_host(run) && tree->mark(run) == 0;
+    if (!is_owed) granted += static_cast<std::uint32_t>(tree->pages(run).size());
+  }
+  return granted;
+}
+
+// Whether what a waiting sequence expects fits beside what admitted ones do.
 Status Cache::Impl::check_expected(std::uint32_t index) {
   const SequenceSlot& slot = sequences[index];
   if (slot.expected_tokens == 0) return {};
   std::uint64_t promised = 0;
   for (std::uint32_t i = 0; i < sequences.capacity(); ++i) {
     const SequenceSlot& other = sequences[i];
-    if (other.state != SequenceSlot::State::Running || other.is_dropped || other.expected_tokens == 0) continue;
-    const std::uint32_t held = held_page_count(i);
-    promised += std::max(expected_pages(other), held) - held;
+    const bool is_admitted = other.state == SequenceSlot::State::Running || other.is_loading();
+    if (!is_admitted || other.is_dropped || other.expected_tokens == 0) continue;
+    const std::uint32_t granted = granted_pages(i);
+    promised += std::max(expected_pages(other), granted) - granted;
   }
   PrefixTree::Match match = match_of(index);
   const auto needed = [&] { return std::max(expected_pages(slot), match.page_count) - match.page_count; };
@@ -145,7 +164,7 @@ Status Cache::Impl::check_expected(std::uint32_t index) {
   if (needed() + promised <= available) return {};
   return fail(ErrorCode::Unavailable, name_of(index) + " expects " + with_separators(slot.expected_tokens) +
                                           " tokens, which need " + with_separators(needed()) + " pages more; " +
-                                          with_separators(available) + " are free or can be evicted, and running " +
+                                          with_separators(available) + " are free or can be evicted, and admitted " +
                                           "sequences expect " + with_separators(promised) + " of them");
 }
 

@@ -34,6 +34,10 @@ Result<bool> Cache::sleep(Sleep how) {
   Impl& impl = *impl_;
   QUIRE_TRY(impl.enter());
   QUIRE_TRY(impl.require(DevicePool::Owned, "sleep"));
+  if (how > Sleep::DropAll) {
+    return fail(ErrorCode::InvalidArgument,
+                "sleep: there is no way " + std::to_string(static_cast<int>(how)) + ": use KeepHost or DropAll");
+  }
   if (impl.is_asleep) return true;
   if (!impl.step_order.empty()) {
     return fail(ErrorCode::Unavailable,
@@ -65,7 +69,10 @@ Result<bool> Cache::sleep(Sleep how) {
       if (!impl.key_spaces[i].is_live) continue;
       impl.counters.dropped_page_total += impl.drop_pages(impl.key_spaces[i].root, ResidencyCause::Reset);
     }
-    if (impl.mover != nullptr) QUIRE_TRY(impl.mover->forget_host_pages());
+    if (impl.mover != nullptr) {
+      QUIRE_TRY(impl.mover->forget_host_pages());
+      impl.host_region = impl.mover->host_region();  // a lock may have been lost
+    }
   } else {
     impl.evict(page_count);
   }

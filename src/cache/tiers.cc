@@ -15,7 +15,7 @@ namespace quire {
 
 Status Cache::Impl::open_host() {
   const HostConfig& host = config.host;
-  clean_reserve_pages = host.clean_reserve_pages.value_or(std::max(1U, pool_page_count() / 16));
+  clean_reserve_pages = clean_reserve_for(pool_page_count());
   if (clean_reserve_pages > pool_page_count()) {
     return fail(ErrorCode::InvalidArgument, "host.clean_reserve_pages is " + with_separators(clean_reserve_pages) +
                                                 "; the device pool has " + with_separators(pool_page_count()) +

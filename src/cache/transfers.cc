@@ -249,16 +249,16 @@ void Cache::Impl::cancel_all_transfers() {
   for (std::uint32_t i = 0; i < transfers.size(); ++i) {
     Transfer& transfer = transfers[i];
     if (transfer.state == Transfer::State::Free || transfer.sequence != SequenceId{}) continue;
-    const bool is_load = transfer.kind == TransferKind::Load;
-    if (is_load) forget_load(i, MissReason::LoadCancelled);
+    if (transfer.kind == TransferKind::Load) {
+      const bool has_arrived = transfer.state == Transfer::State::Arrived;
+      call_off(i, MissReason::LoadCancelled);
+      if (has_arrived) end_load(i);
+      continue;
+    }
     cancel_transfer(i);
     if (transfer.state == Transfer::State::Moving) continue;
-    if (is_load) {
-      end_load(i);
-    } else {
-      transfer.good_pages = 0;
-      finish_store(i);
-    }
+    transfer.good_pages = 0;
+    finish_store(i);
   }
 }
 

@@ -34,6 +34,8 @@ TEST_F(CacheOpen, TheHostTierIsRefusedWithWhatIsWrong) {
   refused([](CacheConfig& c) { c.host.capacity_bytes = 1'000; }, kInvalid,
           "host.page_count and host.capacity_bytes are both set");
   refused([](CacheConfig& c) { c.host.policy = "lrv"; }, kInvalid, "host.policy: ");
+  refused([](CacheConfig& c) { c.host.write_policy = static_cast<WritePolicy>(3); }, kInvalid,
+          "host.write_policy is 3: use WriteBack, WriteThrough or Selective");
   refused([](CacheConfig& c) { c.host.write_hits_min = 0; }, kInvalid, "use WritePolicy::WriteThrough for that");
   refused([](CacheConfig& c) { c.host.layer_bands = 0; }, kInvalid, "host.layer_bands is 0");
   refused([](CacheConfig& c) { c.host.layer_bands = 2; }, kInvalid, "host.layer_bands is 2; the model has 1 layers");
@@ -242,6 +244,33 @@ TEST_F(CacheHostInput, WhatIsStoppedOrCancelledTwiceIsRefused) {
   apply({mover_->fail_it(0, TransferOutcome::Cancelled)});
   end(live);
   expect_all_free();
+}
+
+TEST_F(CacheHostInput, ValuesThatNoEnumerationHasAreRefused) {
+  open_tiers(through());
+  const std::vector<TokenId> tokens = token_range(0, 16);
+  const auto begin = [&](const SequenceOptions& options) { return cache_->begin(space_, {.tokens = tokens}, options); };
+  const std::string text = "has a value that is none of its own";
+  expect_refused([&] { return begin({.publish = static_cast<Publish>(3)}); }, ErrorCode::InvalidArgument, text);
+  expect_refused([&] { return begin({.prefetch = static_cast<Prefetch>(4)}); }, ErrorCode::InvalidArgument, text);
+  expect_refused([&] { return begin({.tier_max = static_cast<Tier>(4)}); }, ErrorCode::InvalidArgument, text);
+  Live live = computed(tokens);
+  expect_refused([&] { return cache_->preempt(live.sequence, static_cast<Preempt>(2)); }, ErrorCode::InvalidArgument,
+                 "preempt: there is no way 2");
+  end(live);
+  expect_refused([&] { return cache_->sleep(static_cast<Sleep>(2)); }, ErrorCode::InvalidArgument,
+                 "sleep: there is no way 2");
+  settle();
+}
+
+TEST_F(CacheHostInput, APoolThatCannotHoldTheCleanReserveIsRefused) {
+  CacheConfig config = tiers_config(24, 48);
+  config.context_tokens_max = 16;
+  config.host.clean_reserve_pages = 8;
+  open_tiers(std::move(config));
+  expect_refused([&] { return cache_->resize(7); }, ErrorCode::InvalidArgument,
+                 "7 pages are fewer than host.clean_reserve_pages = 8");
+  EXPECT_TRUE(cache_->resize(8));
 }
 
 TEST_F(CacheHostInput, WhatIsBroughtBackIsNotStopped) {

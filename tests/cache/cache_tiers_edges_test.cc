@@ -156,5 +156,58 @@ TEST_F(CacheTiersEdges, WhatASaveReadIsNotUsedBeforeTheStepsInFlightAreOver) {
   expect_invariants();
 }
 
+// Every load is counted once, by how it ended for those who waited for it.
+TEST_F(CacheTiersEdges, LoadsThatAreCalledOffCountAsCancelled) {
+  open_tiers(tiers_config(24, 48, WritePolicy::WriteThrough));
+  const auto loads = [&](TransferOutcome outcome) { return stats().load_outcomes[static_cast<std::size_t>(outcome)]; };
+  put_on_host(token_range(0, 16));
+  Live queued = admitted(token_range(0, 16));
+  end(queued);  // nobody has taken it
+  EXPECT_EQ(loads(TransferOutcome::Cancelled), 1U);
+  Live moving = admitted(token_range(0, 16));
+  mover_->take();
+  ASSERT_TRUE(cache_->stop_loading(moving.sequence));
+  EXPECT_EQ(loads(TransferOutcome::Cancelled), 2U);
+  apply({mover_->move(0)});  // too late to matter
+  EXPECT_EQ(loads(TransferOutcome::Cancelled), 2U);
+  EXPECT_EQ(loads(TransferOutcome::Ok), 0U);
+  end(moving);
+  Live live = computed(token_range(100, 16));
+  settle();
+  ASSERT_TRUE(cache_->preempt(live.sequence, Preempt::Save));
+  settle();
+  ASSERT_TRUE(cache_->reclaim(UINT32_MAX));
+  ASSERT_TRUE(cache_->resume(live.sequence));
+  end(live);  // while it is brought back
+  EXPECT_EQ(loads(TransferOutcome::Cancelled), 3U);
+  settle();
+  EXPECT_EQ(loads(TransferOutcome::Cancelled), 3U);
+  expect_all_free();
+}
+
+TEST_F(CacheTiersEdges, WhatASequenceExpectsIsPromisedWhileItLoads) {
+  open_tiers(tiers_config(12, 48, WritePolicy::WriteThrough));
+  put_on_host(token_range(0, 16));
+  Live first = admitted(token_range(0, 16), {.expected_tokens = 32});  // 4 pages on their way, 4 more to come
+  ASSERT_TRUE(view(first).is_loading);
+  Live second = begun(token_range(100, 16), {.expected_tokens = 20});
+  expect_error(cache_->admit(second.sequence), ErrorCode::Unavailable, "admitted sequences expect 4 of them");
+  end(first);
+  settle();
+  EXPECT_TRUE(cache_->admit(second.sequence));
+  end(second);
+}
+
+// Unless a configuration says otherwise, it is a share of the pool.
+TEST_F(CacheTiersEdges, TheCleanReserveGrowsWithThePool) {
+  CacheConfig config = tiers_config(32, 96);
+  config.context_tokens_max = 64;
+  config.host.clean_reserve_pages.reset();
+  open_tiers(std::move(config));
+  ASSERT_TRUE(cache_->resize(64));
+  for (int i = 0; i < 8; ++i) serve(token_range(1'000 * i, 60));
+  EXPECT_EQ(stats().free_pages + stats().clean_reserve_pages, 4U);
+}
+
 }  // namespace
 }  // namespace quire

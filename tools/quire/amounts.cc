@@ -38,7 +38,7 @@ std::string scaled(std::uint64_t amount, double base, const std::array<std::stri
 
 Result<std::uint64_t> parse_amount(std::string_view text) {
   const auto too_large = [&] {
-    return fail(ErrorCode::InvalidArgument, fmt::format("'{}' is too large: the most is 18,446,744,073G", text));
+    return fail(ErrorCode::InvalidArgument, fmt::format("'{}' is too large: the most is 18,446,744T", text));
   };
   const auto bad = [&] {
     return fail(ErrorCode::InvalidArgument,
@@ -47,8 +47,8 @@ Result<std::uint64_t> parse_amount(std::string_view text) {
   std::string_view digits = text;
   std::uint64_t factor = 1;
   if (!digits.empty()) {
-    constexpr std::array<std::pair<char, std::uint64_t>, 4> kSuffixes = {
-        {{'k', 1'000}, {'K', 1'000}, {'M', 1'000'000}, {'G', 1'000'000'000}}};
+    constexpr std::array<std::pair<char, std::uint64_t>, 5> kSuffixes = {
+        {{'k', 1'000}, {'K', 1'000}, {'M', 1'000'000}, {'G', 1'000'000'000}, {'T', 1'000'000'000'000}}};
     const auto suffix = std::ranges::find(kSuffixes, digits.back(), &std::pair<char, std::uint64_t>::first);
     if (suffix != kSuffixes.end()) {
       factor = suffix->second;

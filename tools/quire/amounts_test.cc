@@ -16,6 +16,7 @@ TEST(Amounts, SuffixesAreDecimal) {
   EXPECT_EQ(parse_amount("2.5M"), 2'500'000U);
   EXPECT_EQ(parse_amount("1.000001M"), 1'000'001U);
   EXPECT_EQ(parse_amount("3G"), 3'000'000'000U);
+  EXPECT_EQ(parse_amount("1.5T"), 1'500'000'000'000U);
   EXPECT_EQ(parse_amount("18446744073G"), 18'446'744'073'000'000'000U);
 }
 
@@ -26,7 +27,7 @@ TEST(Amounts, WhatIsNoAmountIsRefusedByName) {
     ASSERT_FALSE(amount) << text << " gave " << *amount;
     EXPECT_TRUE(amount.error().message.starts_with("'" + text + "' is no amount")) << amount.error().message;
   }
-  for (const std::string text : {"99999999999999999999", "18446744074G", "18446744073.8G"}) {
+  for (const std::string text : {"99999999999999999999", "18446744074G", "18446744073.8G", "100000000T"}) {
     const auto amount = parse_amount(text);
     ASSERT_FALSE(amount) << text << " gave " << *amount;
     EXPECT_TRUE(amount.error().message.starts_with("'" + text + "' is too large")) << amount.error().message;
