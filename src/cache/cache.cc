@@ -484,9 +484,9 @@ Status Cache::resize(std::uint32_t page_count) {
   QUIRE_TRY(impl.pool.check_resize(page_count));
   const std::uint32_t clean_reserve_pages = impl.clean_reserve_for(page_count);
   if (impl.has_host() && clean_reserve_pages > page_count) {
-    return fail(ErrorCode::InvalidArgument, "resize: " + with_separators(page_count) +
-                                                " pages are fewer than host.clean_reserve_pages = " +
-                                                with_separators(clean_reserve_pages));
+    return fail(ErrorCode::InvalidArgument,
+                "resize: " + with_separators(page_count) +
+                    " pages are fewer than host.clean_reserve_pages = " + with_separators(clean_reserve_pages));
   }
   // Nothing that a user can see changes until the last call that can refuse has not.
   const bool has_memory = impl.config.device.memory == DeviceMemory::Host;

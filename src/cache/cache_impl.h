@@ -279,6 +279,17 @@ struct Cache::Impl {
     return {transfer_pages.data() + (std::size_t{transfer} * config.host.transfer_pages_max),
             transfers[transfer].page_count};
   }
+  [[nodiscard]] PageTransfer way_of(PageId device_page, PageId host_page, std::uint64_t name_tag,
+                                    std::uint32_t place = 0) const {
+    return {.device_page = device_page,
+            .host_page = host_page,
+            .host_generation = host_generations[host_page.value],
+            .place = place,
+            .name_tag = name_tag};
+  }
+  void add_page(std::uint32_t transfer, const PageTransfer& page) {
+    page_row_of(transfer)[transfers[transfer].page_count++] = page;
+  }
   [[nodiscard]] std::optional<std::uint32_t> add_transfer(TransferKind kind, TransferPriority priority);
   void remove_transfer(std::uint32_t index);
   [[nodiscard]] TransferPlan plan_of(std::uint32_t index);

@@ -138,10 +138,7 @@ bool Cache::Impl::start_load(const PrefixTree::Pin& pin, TokenRange range, std::
     for (std::uint32_t i = 0; i < host_pages.size(); ++i) {
       const PageId host_page = host_pages[i];
       ++host_readers[host_page.value];
-      pages[place + i] = {.device_page = targets[place + i],
-                          .host_page = host_page,
-                          .host_generation = host_generations[host_page.value],
-                          .name_tag = tree->fingerprint(host_page, Tier::Host)};
+      pages[place + i] = way_of(targets[place + i], host_page, tree->fingerprint(host_page, Tier::Host));
     }
   }
   loading_bytes += page_count * geometry.page().page_bytes();
@@ -262,8 +259,8 @@ void Cache::Impl::call_off(std::uint32_t index, MissReason reason) {
   const bool waits = load.state == Transfer::State::Queued || load.state == Transfer::State::Moving;
   if (waits && !load.is_unwanted) {
     const bool is_late = reason == MissReason::LoadTimedOut;
-    ++counters.load_outcomes[static_cast<std::size_t>(is_late ? TransferOutcome::TimedOut
-                                                              : TransferOutcome::Cancelled)];
+    ++counters
+          .load_outcomes[static_cast<std::size_t>(is_late ? TransferOutcome::TimedOut : TransferOutcome::Cancelled)];
   }
   forget_load(index, reason);
   cancel_transfer(index);
@@ -384,41 +381,6 @@ Status Cache::stop_loading(const Sequence& sequence) {
   impl.cancel_unneeded_loads();
   impl.work_in_background();
   return {};
-}
-
-// Misses
-
-Miss Cache::Impl::find_miss(std::uint32_t index, const PrefixTree::Match& match) {
-  const SequenceSlot& slot = sequences[index];
-  const bool waits = slot.state == SequenceSlot::State::Loading;
-  const std::uint32_t found = match.page_count + (waits ? match.host_page_count : 0);
-  // Of a page that goes on where the device's end. Behind those to be loaded nobody has looked for one.
-  const bool is_partial = !waits && match.partial_tokens > 0 && usable_partial(match) == 0;
-  if (found >= slot.token_count / page_tokens) {
-    return {.reason = is_partial ? MissReason::PartialPage : MissReason::None};
-  }
-  if (slot.load_miss != MissReason::None) return {.reason = slot.load_miss};
-  const std::uint32_t window_tokens = slot.window_tokens > 0 ? slot.window_tokens : UINT32_MAX;
-  const std::uint32_t tokens_max = slot.may_use_cache ? std::min(slot.match_tokens_max, window_tokens) : 0;
-  if (found >= tokens_max / page_tokens) return {.reason = MissReason::NotAsked};
-  if (!waits && match.host_page_count > 0) return {.reason = MissReason::LoadFailed};
-  const PrefixTree::Key key = sequences.key(index, slot.token_count);
-  if (lost_pages.is_on()) {
-    const PageFingerprint missing = tree->next_fingerprint(tree->fingerprint_before(match), key, found);
-    if (const auto loss = lost_pages.find(missing)) {
-      if (loss->was_bad) return {.reason = MissReason::LoadFailed};
-      return {.reason = MissReason::Evicted, .tier = loss->tier, .age_ns = now - loss->time};
-    }
-  }
-  if (is_partial) return {.reason = MissReason::PartialPage};
-  if (found == 0) {
-    for (std::uint32_t i = 0; i < key_spaces.capacity(); ++i) {
-      if (i == slot.key_space || !key_spaces[i].is_live || key_spaces[i].is_retired) continue;
-      if (tree->has_first_page(key_spaces[i].root, key)) return {.reason = MissReason::KeySpaceDiffers};
-    }
-  }
-  const bool knows_all = lost_pages.is_on() && !lost_pages.has_forgotten();
-  return {.reason = knows_all ? MissReason::NeverSeen : MissReason::Unknown};
 }
 
 }  // namespace quire

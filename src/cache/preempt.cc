@@ -143,12 +143,7 @@ void Cache::Impl::start_saving(std::uint32_t index) {
     saved[place] = take_host_page();
     QUIRE_CHECK(!saved[place].is_none(), "host pages that were counted are not there");
     ++device_readers[device_page.value];
-    page_row_of(*transfer)[transfers[*transfer].page_count++] = {
-        .device_page = device_page,
-        .host_page = saved[place],
-        .host_generation = host_generations[saved[place].value],
-        .place = place,
-        .name_tag = name_tag_of(id, place)};
+    add_page(*transfer, way_of(device_page, saved[place], name_tag_of(id, place), place));
   }
   if (slot.transfers_in_flight == 0) end_saving(index);
 }
@@ -312,12 +307,7 @@ Result<Admission> Cache::Impl::start_restoring(std::uint32_t index) {
       ++slot.transfers_in_flight;
     }
     ++host_readers[saved[place].value];
-    page_row_of(*transfer)[transfers[*transfer].page_count++] = {
-        .device_page = row[place],
-        .host_page = saved[place],
-        .host_generation = host_generations[saved[place].value],
-        .place = place,
-        .name_tag = name_tag_of(id, place)};
+    add_page(*transfer, way_of(row[place], saved[place], name_tag_of(id, place), place));
   }
   const std::uint32_t matched = tokens_in(match);
   if (slot.transfers_in_flight == 0) end_restoring(index);

@@ -157,10 +157,7 @@ bool Cache::Impl::add_store(std::uint32_t transfer, PageId device_page) {
   if (host_page.is_none()) return false;
   tree->start_copy(device_page, host_page);
   ++device_readers[device_page.value];
-  page_row_of(transfer)[transfers[transfer].page_count++] = {.device_page = device_page,
-                                                             .host_page = host_page,
-                                                             .host_generation = host_generations[host_page.value],
-                                                             .name_tag = tree->fingerprint(device_page, Tier::Device)};
+  add_page(transfer, way_of(device_page, host_page, tree->fingerprint(device_page, Tier::Device)));
   return true;
 }
 

@@ -120,7 +120,7 @@ TEST_F(CacheExpected, AdmitWaitsUntilThePagesForItAreThere) {
   EXPECT_EQ(refused.error().code, ErrorCode::Unavailable);
   EXPECT_EQ(
       refused.error().message,
-      "sequence 1 expects 16 tokens, which need 4 pages more; 7 are free or can be evicted, and running sequences "
+      "sequence 1 expects 16 tokens, which need 4 pages more; 7 are free or can be evicted, and admitted sequences "
       "expect 4 of them");
   EXPECT_EQ(dump(*cache_, sequences), before);
   Sequence third = *cache_->begin(space_, {.tokens = prompt}, {.expected_tokens = 12});

@@ -881,7 +881,8 @@ void Simulation::resize() {
   }
   if (chance(50) && !cache_->reclaim(setup_.device_page_count)) throw SimFailure("reclaim before resize");
   called();
-  const std::uint32_t least = (setup_.context_tokens_max + setup_.page_tokens - 1) / setup_.page_tokens;
+  const std::uint32_t least = std::max((setup_.context_tokens_max + setup_.page_tokens - 1) / setup_.page_tokens,
+                                       setup_.clean_reserve_pages.value_or(0));
   const std::uint32_t count = least + random_.below(setup_.device_page_count_max - least + 1);
   const bool is_too_soon = !flights_.empty() || cache_->stats().value().transfers_in_flight > 0;
   const Status status = cache_->resize(count);
