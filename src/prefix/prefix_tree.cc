@@ -371,20 +371,32 @@ void PrefixTree::fill(std::uint32_t run, const Key& key, std::span<const PageId>
   if (!key.extra_keys.empty()) [[unlikely]]
     extra_keys_.append(filled.extra_keys, key.extra_keys, range);
   filled.page_count += added;
-  pinned_pages_ += added;
+  (filled.is_on_host ? host_pinned_pages_ : pinned_pages_) += added;
   if (is_new) {
     ++run_count_;
-    const bool is_first_child = last_resident(filled.parent) == kNoRun;
-    link_child(filled.parent, run);
     filled.key_hash = key_hash_of(run);
     add_to_bucket(run);
-    if (is_first_child && !is_root(filled.parent)) policy_.on_branch(RunId{filled.parent});
+    link_new(run);
   }
-  policy_.on_seal(RunId{run}, {.page_count = added,
-                               .pages_left = filled.page_count,
-                               .fingerprints = fingerprints,
-                               .retention = sealing.retention});
-  record(run, range.begin / config_.page_tokens, added, sealing.cause);
+  policy_of(run).on_seal(RunId{run}, {.page_count = added,
+                                      .pages_left = filled.page_count,
+                                      .fingerprints = fingerprints,
+                                      .retention = sealing.retention});
+  record(run, range.begin / config_.page_tokens, added, sealing.cause, filled.is_on_host ? Tier::Host : Tier::Device);
+}
+
+// A policy hears of a run's first child, if that is a run of its own.
+void PrefixTree::link_new(std::uint32_t run) {
+  const std::uint32_t parent = runs_[run].parent;
+  const bool is_on_host = runs_[run].is_on_host;
+  const bool is_first_child = (is_on_host ? runs_[parent].first_child : last_resident(parent)) == kNoRun;
+  if (is_on_host) {
+    link_absent(parent, run);
+  } else {
+    link_child(parent, run);
+  }
+  const bool shares_policy = !is_root(parent) && runs_[parent].is_on_host == is_on_host;
+  if (is_first_child && shares_policy) policy_of(parent).on_branch(RunId{parent});
 }
 
 // Each page's fingerprint is a hash of its tokens and extra keys, seeded with that of the page before it; the first
@@ -392,15 +404,20 @@ void PrefixTree::fill(std::uint32_t run, const Key& key, std::span<const PageId>
 std::span<const PageFingerprint> PrefixTree::make_fingerprints(std::uint32_t run, const Key& key,
                                                                std::span<const PageId> pages) {
   if (!wants_fingerprints_) return {};
+  const auto fingerprints_by_page = [this](std::uint32_t of) -> LazyArray<PageFingerprint>& {
+    return runs_[of].is_on_host ? host_fingerprints_ : fingerprints_;
+  };
   const std::uint32_t before = runs_[run].page_count > 0 ? run : runs_[run].parent;
-  PageFingerprint fingerprint = is_root(before)
-                                    ? root_fingerprint(before)
-                                    : fingerprints_[storage_.pages(runs_[before])[runs_[before].page_count - 1].value];
+  PageFingerprint fingerprint =
+      is_root(before)
+          ? root_fingerprint(before)
+          : fingerprints_by_page(before)[storage_.pages(runs_[before])[runs_[before].page_count - 1].value];
+  LazyArray<PageFingerprint>& own = fingerprints_by_page(run);
   const std::uint32_t first_page = end_page(RunId{run});
   for (std::size_t i = 0; i < pages.size(); ++i) {
     fingerprint = next_fingerprint(fingerprint, key, first_page + static_cast<std::uint32_t>(i));
-    QUIRE_CHECK(pages[i].value < fingerprints_.size(), "a page id beyond the pool");
-    fingerprints_[pages[i].value] = fingerprint;
+    QUIRE_CHECK(pages[i].value < own.size(), "a page id beyond the pool");
+    own[pages[i].value] = fingerprint;
     told_fingerprints_[i] = fingerprint;
   }
   return std::span(told_fingerprints_).first(pages.size());

@@ -239,6 +239,9 @@ class PrefixTree {
 
   // The host tier. Pages that the host has lost are handed over by take_freed_host().
 
+  /// Continues the path of `pin` by host pages whose tokens are `key`'s, the whole path's, none of which the tree has in
+  /// any tier. On return `pin` ends at the last of them.
+  void insert_host(Pin& pin, const Key& key, std::span<const PageId> host_pages);
   /// Makes a pinned host run a device run. Its host pages become copies of these device pages.
   void promote(RunId run, std::span<const PageId> device_pages,
                const Sealing& sealing = {.cause = ResidencyCause::Loaded, .retention = {}});
@@ -387,6 +390,7 @@ class PrefixTree {
   [[nodiscard]] std::uint32_t new_run(std::uint32_t parent);
   void remove_run(std::uint32_t run, const PageChange& lost);
   [[nodiscard]] std::uint32_t split(std::uint32_t run, std::uint32_t page_count);
+  void link_new(std::uint32_t run);
   void fill(std::uint32_t run, const Key& key, std::span<const PageId> pages, const Sealing& sealing);
   [[nodiscard]] std::span<const PageFingerprint> make_fingerprints(std::uint32_t run, const Key& key,
                                                                    std::span<const PageId> pages);

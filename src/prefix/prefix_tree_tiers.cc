@@ -260,6 +260,25 @@ std::uint32_t PrefixTree::left_pages(const Match& match) const {
   return left;
 }
 
+// From below the host to the host
+
+void PrefixTree::insert_host(Pin& pin, const Key& key, std::span<const PageId> host_pages) {
+  QUIRE_CHECK(pin.tree_ == this && has_host(), "inserting host pages behind an empty pin, or without a host tier");
+  const std::uint32_t first_page = end_page(pin.run_);
+  QUIRE_CHECK((first_page + host_pages.size()) * config_.page_tokens <= key.tokens.size(), "more pages than tokens");
+  QUIRE_CHECK(host_pages.empty() || find_child(pin.run_.value, key, first_page) == kNoRun,
+              "inserting host pages that the tree has");
+  ++version_;
+  while (!host_pages.empty()) {
+    const std::uint32_t run = new_run(pin.run_.value);
+    pin.run_ = RunId{run};
+    runs_[run].is_on_host = true;
+    const std::size_t count = std::min<std::size_t>(host_pages.size(), storage_.run_pages_max());
+    fill(run, key, host_pages.first(count), {.cause = ResidencyCause::Loaded, .retention = {}});
+    host_pages = host_pages.subspan(count);
+  }
+}
+
 // From the host to the device
 
 void PrefixTree::promote(RunId id, std::span<const PageId> device_pages, const Sealing& sealing) {
