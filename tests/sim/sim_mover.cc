@@ -17,7 +17,6 @@ SimMover::SimMover(Cache& cache, const SimSetup& setup, const SimMutation& mutat
       page_bytes_(cache.geometry().page().page_bytes()),
       device_reads_(std::size_t{setup.device_page_count_max} + 1),
       device_writes_(std::size_t{setup.device_page_count_max} + 1),
-      saved_tokens_(std::size_t{setup.device_page_count_max} + 1),
       host_reads_(std::size_t{setup.host_page_count} + 1),
       host_writes_(std::size_t{setup.host_page_count} + 1) {
   for (std::uint32_t rank = 0; rank < setup.rank_count; ++rank) {
@@ -68,10 +67,37 @@ bool SimMover::is_being_loaded(PageId host_page) const {
   return false;
 }
 
+void SimMover::set_owner(TransferId id, const Owner& owner) {
+  find(id)->owner = owner;
+}
+
+void SimMover::forget_owner(std::uint64_t number) {
+  for (const auto& each : transfers_) {
+    if (each->owner && each->owner->number == number) each->owner->token_count = 0;
+  }
+}
+
+// So many leading tokens of a device page must stay what they are for the stores that read it.
+std::uint32_t SimMover::tokens_read_of(PageId device_page) const {
+  std::uint32_t count = 0;
+  for (const auto& each : transfers_) {
+    if (each->kind == TransferKind::Load) continue;
+    for (const PageTransfer& page : each->pages) {
+      if (page.device_page != device_page) continue;
+      const std::uint32_t first = page.place * setup_.page_tokens;
+      const std::uint32_t wanted =
+          each->owner ? each->owner->token_count - std::min(each->owner->token_count, first) : setup_.page_tokens;
+      count = std::max(count, std::min(wanted, setup_.page_tokens));
+    }
+  }
+  return count;
+}
+
 void SimMover::expect_unused(PageId device_page, std::uint32_t token, const char* who) const {
   if (!mutation_.checks_fences || !uses(device_page)) return;
-  // A page begun that two sequences share is saved for the one, while the other goes on behind its tokens.
-  if (device_writes_[device_page.value] == 0 && token >= saved_tokens_[device_page.value]) {
+  // A page begun that two sequences share is saved for the one, while the other goes on behind its tokens; or anywhere,
+  // when the one has ended and what is read will be thrown away.
+  if (device_writes_[device_page.value] == 0 && token >= tokens_read_of(device_page)) {
     counts_.add(SimEvent::WriteBesideSave);
     return;
   }
@@ -102,6 +128,7 @@ void SimMover::take(std::span<const TransferPlan> plans, TimeNs now) {
     transfer->id = plan.id;
     transfer->kind = plan.kind;
     transfer->is_cancelled = false;
+    transfer->owner.reset();
     transfer->taken_at = now;
     transfer->outcome = TransferOutcome::Ok;
     transfer->good_pages = static_cast<std::uint32_t>(plan.pages.size());
@@ -123,8 +150,6 @@ void SimMover::take(std::span<const TransferPlan> plans, TimeNs now) {
         if (!is_load && reads > 0) throw SimFailure("a transfer writes a host page that another one reads");
       }
       ++(is_load ? device_writes : device_reads);
-      const bool is_save = !is_load && plan.priority == TransferPriority::Waiting;
-      if (!is_load && !is_save) set_saved_tokens(page.device_page, setup_.page_tokens);
       ++(is_load ? reads : writes);
     }
     counts_.tell([&] {
@@ -375,10 +400,10 @@ std::vector<SimMover::Over> SimMover::finish(std::span<const Completion> applied
     if (transfer == nullptr || completion.rank >= setup_.rank_count) continue;
     Job& job = transfer->jobs[completion.rank];
     if (!job.is_over || std::exchange(job.is_reported, true)) continue;
-    if (completion.outcome != TransferOutcome::Ok && transfer->outcome != TransferOutcome::Failed) {
-      transfer->outcome = completion.outcome;
-    }
     if (completion.outcome != TransferOutcome::Ok) {
+      const bool stopped_first =
+          transfer->outcome == TransferOutcome::Ok || completion.good_pages < transfer->good_pages;
+      if (stopped_first) transfer->outcome = completion.outcome;
       transfer->good_pages = std::min(transfer->good_pages, completion.good_pages);
     }
     bool is_last = true;
@@ -391,8 +416,7 @@ std::vector<SimMover::Over> SimMover::finish(std::span<const Completion> applied
     for (const PageTransfer& page : transfer->pages) {
       const bool is_load = transfer->kind == TransferKind::Load;
       --(is_load ? host_reads_ : host_writes_)[page.host_page.value];
-      std::uint32_t& device_uses = (is_load ? device_writes_ : device_reads_)[page.device_page.value];
-      if (--device_uses == 0) saved_tokens_[page.device_page.value] = 0;
+      --(is_load ? device_writes_ : device_reads_)[page.device_page.value];
     }
     counts_.tell([&] {
       return "    over: " + std::to_string(transfer->id.index) + "." + std::to_string(transfer->id.generation) + " " +

@@ -28,10 +28,14 @@ class SimMover {
 
   // What the cache says.
   void take(std::span<const TransferPlan> plans, TimeNs now);
-  /// A sequence's page is saved, and these are the tokens of it that count; others may be written meanwhile.
-  void set_saved_tokens(PageId device_page, std::uint32_t count) {
-    saved_tokens_[device_page.value] = std::max(saved_tokens_[device_page.value], count);
-  }
+  /// A sequence's pages are saved by this transfer. Its tokens count; what is behind them may be written meanwhile.
+  struct Owner {
+    std::uint64_t number = 0;
+    std::uint32_t token_count = 0;
+  };
+  void set_owner(TransferId id, const Owner& owner);
+  /// It has ended: nobody wants what its transfers read.
+  void forget_owner(std::uint64_t number);
   void cancel(std::span<const TransferId> ids);
 
   /// One event: a piece of a page moves, or a transfer of a rank ends. False when nothing can happen now.
@@ -50,7 +54,7 @@ class SimMover {
   struct Over {
     TransferId id;
     TransferKind kind = TransferKind::Load;
-    TransferOutcome outcome = TransferOutcome::Ok;  ///< the worst of the ranks
+    TransferOutcome outcome = TransferOutcome::Ok;  ///< of the rank that stopped first
     std::uint32_t good_pages = 0;                   ///< of all ranks
     bool was_cancelled = false;                     ///< by the cache
     std::vector<PageTransfer> pages;
@@ -107,6 +111,7 @@ class SimMover {
     TransferKind kind = TransferKind::Load;
     std::uint32_t chunk_count = 1;
     bool is_cancelled = false;
+    std::optional<Owner> owner;  // of what is saved
     TimeNs taken_at = 0;
     TransferOutcome outcome = TransferOutcome::Ok;
     std::uint32_t good_pages = 0;
@@ -127,6 +132,7 @@ class SimMover {
   void end_store_of_page(const Transfer& transfer, Job& job, std::uint32_t rank, std::uint32_t page);
   void report(Transfer& transfer, std::uint32_t rank);
   [[nodiscard]] ByteRange share_of(std::uint32_t rank) const;
+  [[nodiscard]] std::uint32_t tokens_read_of(PageId device_page) const;
   [[nodiscard]] HostPage& host_page(std::uint32_t rank, PageId page) { return host_pages_[rank][page.value]; }
   template <typename Copy>
   void for_each_span(PageId device_page, ByteRange range, Copy copy);
@@ -144,7 +150,6 @@ class SimMover {
   std::vector<Completion> outbox_;
   std::vector<std::uint32_t> device_reads_;   // by page: stores
   std::vector<std::uint32_t> device_writes_;  // by page: loads
-  std::vector<std::uint32_t> saved_tokens_;   // by page: that stores read; all of them, where not said otherwise
   std::vector<std::uint32_t> host_reads_;
   std::vector<std::uint32_t> host_writes_;
   TimeNs stuck_until_ = 0;

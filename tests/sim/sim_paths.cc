@@ -188,7 +188,7 @@ SimPaths::Starts SimPaths::shared_starts(PathKey parent, std::uint32_t position,
   return starts;
 }
 
-std::vector<Miss> SimPaths::why(const Request& request, std::uint32_t found, TimeNs now) const {
+std::vector<Miss> SimPaths::why(const Request& request, std::uint32_t found, TimeNs now, std::uint64_t losses) const {
   const SequenceOptions& options = *request.options;
   const std::uint32_t page_tokens = setup_.page_tokens;
   const bool may_match = options.use_cache && !request.is_retired;
@@ -225,7 +225,7 @@ std::vector<Miss> SimPaths::why(const Request& request, std::uint32_t found, Tim
   if (capacity > 0 && loss != losses_.end()) {
     const Loss& lost = loss->second;
     const bool may_be_known = lost_count_ - lost.before_most <= capacity;
-    const bool must_be_known = lost_count_ - lost.before_least <= capacity;
+    const bool must_be_known = lost_count_ + losses - lost.before_least <= capacity;
     if (may_be_known) {
       if (lost.may_be_bad) add(MissReason::LoadFailed);
       if (lost.may_be_good) {
@@ -236,7 +236,7 @@ std::vector<Miss> SimPaths::why(const Request& request, std::uint32_t found, Tim
     if (must_be_known) return any;
   }
   if (may_be_part) add(MissReason::PartialPage);
-  if (must_be_part) return any;
+  if (must_be_part && losses == 0) return any;
   if (found == 0) {
     bool differs = false;
     const Status visited = cache_.visit_runs([&](const RunView& run) {
@@ -245,12 +245,11 @@ std::vector<Miss> SimPaths::why(const Request& request, std::uint32_t found, Tim
       differs = differs || std::ranges::equal(run.tokens.first(page_tokens), request.tokens.first(page_tokens));
     });
     if (!visited) throw SimFailure(visited.error().message);
-    if (differs) {
-      add(MissReason::KeySpaceDiffers);
-      return any;
-    }
+    if (differs) add(MissReason::KeySpaceDiffers);
+    if (differs && losses == 0) return any;
   }
-  add(capacity > 0 && lost_count_ <= capacity ? MissReason::NeverSeen : MissReason::Unknown);
+  if (capacity > 0 && lost_count_ <= capacity) add(MissReason::NeverSeen);
+  if (capacity == 0 || lost_count_ + losses > capacity) add(MissReason::Unknown);
   return any;
 }
 

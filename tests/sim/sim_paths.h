@@ -60,8 +60,10 @@ class SimPaths {
     std::uint32_t host_pages = 0;  ///< that follow
   };
   [[nodiscard]] Found find(const Request& request) const;
-  /// What may be said of a request that has found so many pages, loads aside. One, where it can be told exactly.
-  [[nodiscard]] std::vector<Miss> why(const Request& request, std::uint32_t found, TimeNs now) const;
+  /// What may be said of a request that has found so many pages, loads aside. One, where it can be told exactly. Up to
+  /// `losses` more pages may have been lost before it was said.
+  [[nodiscard]] std::vector<Miss> why(const Request& request, std::uint32_t found, TimeNs now,
+                                      std::uint64_t losses = 0) const;
 
  private:
   struct Page {

@@ -15,6 +15,11 @@ namespace {
 
 constexpr TokenId kItemToken = 100;  // tokens from here on stand for items, where a token tells its extra key
 
+bool is_same(const Miss& left, const Miss& right) {
+  if (left.reason != right.reason) return false;
+  return left.reason != MissReason::Evicted || (left.tier == right.tier && left.age_ns == right.age_ns);
+}
+
 }  // namespace
 
 void Simulation::engine_operation() {
@@ -189,6 +194,7 @@ Simulation::Live* Simulation::draw_quiet() {
 }
 
 void Simulation::remove(const Live& live) {
+  mover_->forget_owner(live.number);
   std::erase_if(lives_, [&](const auto& each) { return each.get() == &live; });
 }
 
@@ -298,6 +304,18 @@ bool Simulation::admit_one(Live& live) {
     return false;
   }
   if (falls_asleep_ || is_asleep_) throw SimFailure("a sequence is admitted asleep");
+  // What the call itself gave up may have taken the place of older losses, before the reason was looked for or after.
+  const std::uint64_t losses = cache_->stats()->lost_page_total - before.lost_page_total;
+  if (paths_ && losses > 0) {
+    const auto add_reasons = [&](std::vector<Miss>& reasons, std::uint32_t pages) {
+      for (const Miss& each : paths_->why(request_of(live), pages, now_, losses)) {
+        const auto is_known = [&](const Miss& known) { return is_same(known, each); };
+        if (std::ranges::none_of(reasons, is_known)) reasons.push_back(each);
+      }
+    };
+    add_reasons(any, found.device_pages);
+    if (found.host_pages > 0) add_reasons(any_behind, found.device_pages + found.host_pages);
+  }
   counts_.add(live.is_preempted ? SimEvent::Resumed : SimEvent::Admitted);
   if (is_paused_) counts_.add(SimEvent::AdmittedPaused);
   live.is_admitted = true;
@@ -342,6 +360,7 @@ bool Simulation::admit_one(Live& live) {
           any.push_back({.reason = MissReason::RecomputeCheaper});
         }
         if (live.options.prefetch == Prefetch::BestEffort) any.push_back({.reason = MissReason::LoadTimedOut});
+        if (has_moves_to_make()) any.push_back({.reason = MissReason::LoadFailed});
       }
     }
   }
@@ -358,7 +377,8 @@ void Simulation::check_choice(const Live& live, const Admission& admission, SimP
   if (live.options.prefetch == Prefetch::BestEffort) return;
   const bool loads = admission.loading_tokens > 0;
   if (setup_.compute_ns_per_token == 0) {
-    if (!loads) throw SimFailure("what is on the host is not loaded");
+    // Where a move is still to be made, nothing is loaded: what has no other room is computed.
+    if (!loads && !has_moves_to_make()) throw SimFailure("what is on the host is not loaded");
     return;
   }
   // Transfers that were not taken yet, or wait for others that come first in their path, are not known here.
@@ -415,12 +435,7 @@ void Simulation::check_miss(const Live& live, const Miss& miss, std::span<const 
     }
     return name;
   };
-  bool is_right = false;
-  for (const Miss& each : any) {
-    is_right = is_right || (each.reason == miss.reason && (miss.reason != MissReason::Evicted ||
-                                                           (each.tier == miss.tier && each.age_ns == miss.age_ns)));
-  }
-  if (!is_right) {
+  if (std::ranges::none_of(any, [&](const Miss& each) { return is_same(each, miss); })) {
     std::string list;
     for (const Miss& each : any) list += (list.empty() ? "" : ", or ") + text(each);
     throw SimFailure("sequence " + std::to_string(live.number) + " missed because: " + text(miss) +

@@ -148,8 +148,8 @@ void Simulation::make_room() {
 
 void Simulation::record_flight(const Step& step, std::span<const StepEntry> entries, std::span<Live* const> lives) {
   counts_.add(SimEvent::Planned);
-  has_moves_ = false;
   Flight& flight = flights_.emplace_back();
+  flight.may_move = std::exchange(has_moves_, false);
   flight.step = step;
   flight.entries.resize(entries.size());
   // Steps in flight keep sequences from losing a copy; all others are asked again.

@@ -46,7 +46,8 @@ TEST(Simulation, EveryByteIsRightAndEveryMissHasItsReason) {
 
 TEST(Simulation, SeedsThatOnceFailed) {
   // They say something as long as everything is drawn as it was then; each bug has a test of its own besides.
-  constexpr std::array<std::uint64_t, 11> kSeeds = {4, 9, 13, 19, 21, 52, 56, 96, 121, 167, 974};
+  constexpr std::array<std::uint64_t, 18> kSeeds = {4,   9,   13,   19,   21,    52,    56,    96,    121,
+                                                    167, 974, 1801, 6304, 18284, 23059, 24754, 58959, 61112};
   for (const std::uint64_t seed : kSeeds) {
     SimCounts counts;
     EXPECT_EQ(run_simulation({.first_seed = seed, .seed_count = 1, .step_count = kStepCount}, counts), "");

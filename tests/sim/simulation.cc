@@ -221,10 +221,8 @@ void Simulation::note_owners(std::span<const TransferPlan> plans) {
     } else if (plan.priority == TransferPriority::Waiting) {
       const auto save = std::ranges::find_if(saves_, [&](const Save& each) { return is_of(plan, each.id); });
       if (save == saves_.end()) throw SimFailure("pages are saved, and nobody's");
-      for (const PageTransfer& page : plan.pages) {
-        const std::uint32_t first = page.place * setup_.page_tokens;
-        mover_->set_saved_tokens(page.device_page, std::min(setup_.page_tokens, save->token_count - first));
-      }
+      const bool is_wanted = find(save->number) != nullptr;
+      mover_->set_owner(plan.id, {.number = save->number, .token_count = is_wanted ? save->token_count : 0});
     }
   }
 }
@@ -398,7 +396,8 @@ void Simulation::note_ready(std::span<const Coming> on_their_way) {
           std::min<std::size_t>(live.tokens.size(), live.options.match_tokens_max.value_or(UINT32_MAX));
       const bool has_all = found >= asked / setup_.page_tokens;
       const auto keys = paths_->keys_of(live.space, live.tokens);
-      if (has_all || paths_->tier_of(keys[found]) != Tier::Host) {
+      // What is on the host does not count for one whose key space was dropped while it waited.
+      if (has_all || live.is_retired || paths_->tier_of(keys[found]) != Tier::Host) {
         const std::vector<Miss> reasons = paths_->why(request_of(live), found, now_);
         each.any.insert(each.any.end(), reasons.begin(), reasons.end());
       }

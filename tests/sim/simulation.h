@@ -11,6 +11,7 @@
 // single-threaded
 #pragma once
 
+#include <algorithm>
 #include <array>
 #include <cstdint>
 #include <deque>
@@ -107,6 +108,7 @@ class Simulation {
   struct Flight {
     Step step;
     std::vector<FlightEntry> entries;  // as in the call
+    bool may_move = false;             // tokens of a tree that was committed before it
     bool has_begun = false;            // copies are made, contexts were read, nonsense is written
     bool has_run = false;              // what is right is written
   };
@@ -196,6 +198,10 @@ class Simulation {
   void abort();
   void make_void(std::uint64_t number, std::size_t first_flight, const FlightEntry& first);
   void make_room();
+  /// Of tokens of a committed tree, by the next step or one that is not over.
+  [[nodiscard]] bool has_moves_to_make() const {
+    return has_moves_ || std::ranges::any_of(flights_, &Flight::may_move);
+  }
 
   [[nodiscard]] Live* find(std::uint64_t number);
   [[nodiscard]] static bool is_quiet(const Live& live) {
