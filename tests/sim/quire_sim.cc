@@ -33,7 +33,7 @@ constexpr const char* kHelp =
     "  --help       print this text\n"
     "\n"
     "Exits with 0 when everything was as it must be, with 1 and the line that repeats it when\n"
-    "something was not, and with 2 for arguments that it does not know.\n";
+    "something was not, and with 2 for arguments that it cannot use.\n";
 
 bool read_number(std::string_view text, std::uint64_t& number) {
   const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), number);
@@ -83,6 +83,11 @@ int main(int argc, char** argv) {
       std::fprintf(stderr, "quire-sim: %s needs a number\n", argv[i]);
       return 2;
     }
+    // Of nothing, everything is as it must be: that would be no answer.
+    if (*number == 0 && number != &run.first_seed) {
+      std::fprintf(stderr, "quire-sim: %s 0 would check nothing; give 1 or more\n", argv[i]);
+      return 2;
+    }
     ++i;
   }
   if (run.prints) (void)std::setvbuf(stdout, nullptr, _IOLBF, 1 << 16);
@@ -90,7 +95,8 @@ int main(int argc, char** argv) {
   const std::string failure = quire::testing::run_simulation(run, counts);
   if (tells_counts) std::fputs(quire::testing::to_string(counts).c_str(), stdout);
   if (failure.empty()) {
-    std::printf("%llu operations, all as they must be\n", static_cast<unsigned long long>(counts.operations()));
+    std::printf("%llu operations of %llu seeds, all as they must be\n",
+                static_cast<unsigned long long>(counts.operations()), static_cast<unsigned long long>(counts.seeds));
     return 0;
   }
   std::fprintf(stderr, "%s", failure.c_str());

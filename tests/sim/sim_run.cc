@@ -40,6 +40,7 @@ std::string run_seeds(const SimRun& run, SimCounts& counts) {
         simulation.step();
       }
       simulation.wind_down();
+      ++counts.seeds;
     } catch (const SimFailure& failure) {
       return "quire-sim --seed " + std::to_string(seed) + " --steps " + std::to_string(step) + "\n" + setup +
              "\nstep " + std::to_string(step) + ": " + failure.what() + "\n";

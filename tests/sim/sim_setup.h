@@ -270,6 +270,7 @@ struct SimCounts {
   std::array<std::uint64_t, kSimEventCount> events{};
   std::uint64_t api_calls = 0;
   std::uint64_t mover_events = 0;
+  std::uint64_t seeds = 0;  ///< that went through
   bool prints = false;
 
   void add(SimEvent event, std::uint64_t count = 1);
