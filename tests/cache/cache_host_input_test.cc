@@ -132,6 +132,49 @@ TEST_F(CacheTiers, EveryCombinationOfMemoryAndMoverOpensAndCloses) {
   }
 }
 
+TEST_F(CacheTiers, WhatIsTheEnginesOutlivesAResetASleepAndTheCache) {
+  std::vector<std::byte> adopted(std::size_t{9} * 4 * kTestTokenBytes);
+  CacheConfig config = tiers_config(8, 16, WritePolicy::WriteThrough);
+  config.device.memory = DeviceMemory::Adopted;
+  config.device.adopted_memory = adopted.data();
+  open_tiers(std::move(config));
+  std::vector<std::byte> device;
+  std::map<std::uint32_t, HandMover::HostPage> host;
+  TokenId first = 0;
+  const auto compute = [&] {
+    Sequence sequence = begin_admitted(token_range(first, 16));
+    const StepEntry entry{&sequence};
+    const PlanOutcome outcome = cache_->plan_step({&entry, 1}).value();
+    ASSERT_TRUE(outcome.step.has_value());
+    engine_->run(outcome.step->plan.entries[0], 0, token_range(first, 16));
+    const StepResult result;
+    ASSERT_TRUE(cache_->finish_step(*outcome.step, {&result, 1}));
+    ASSERT_TRUE(cache_->end(sequence));
+    settle();
+    first += 100;
+    device = adopted;
+    host = mover_->host_pages;
+  };
+  const auto expect_untouched = [&](const char* call) {
+    EXPECT_EQ(adopted, device) << call;
+    EXPECT_EQ(mover_->host_pages, host) << call;
+  };
+  compute();
+  EXPECT_EQ(host.size(), 4U);
+  ASSERT_TRUE(cache_->reset());
+  settle();
+  expect_untouched("reset");
+  for (const Sleep how : {Sleep::KeepHost, Sleep::DropAll}) {
+    compute();
+    ASSERT_TRUE(cache_->sleep(how).value());
+    ASSERT_TRUE(cache_->wake());
+    expect_untouched("sleep");
+  }
+  compute();
+  cache_.reset();
+  expect_untouched("destruction");
+}
+
 TEST_F(CacheTiers, CallsForTheOtherKindOfMoverAreRefused) {
   std::array<TransferPlan, 1> plans;
   std::array<TransferId, 1> ids;

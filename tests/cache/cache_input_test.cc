@@ -79,6 +79,26 @@ TEST(CacheOpen, EverythingThatMustNotBeZeroIsNamed) {
   refused([](CacheConfig& config) { config.partial_reuse_min_tokens = 0; }, "partial_reuse_min_tokens");
 }
 
+TEST(CacheOpen, CachesOfDifferentPagesLiveSideBySide) {
+  const std::unique_ptr<Cache> small = open_cache(test_config(4, 16));
+  const std::unique_ptr<Cache> large = open_cache(test_config(16, 8));
+  for (Cache* const cache : {small.get(), large.get(), small.get(), large.get()}) {
+    const KeySpaceId space = cache->key_space({.model = "test"}).value();
+    std::vector<TokenId> tokens = token_range(0, 40);
+    const Sequence sequence = cache->begin(space, {.tokens = tokens}).value();
+    const bool is_second = cache->stats()->sealed_pages > 0;
+    const std::uint32_t whole = cache == small.get() ? 40 : 32;
+    EXPECT_EQ(cache->admit(sequence)->matched_tokens, is_second ? whole : 0);
+    const StepEntry entry{&sequence};
+    const PlanOutcome outcome = cache->plan_step({&entry, 1}).value();
+    ByteEngine(*cache).run(outcome.step->plan.entries[0], 0, tokens);
+    const StepResult result;
+    ASSERT_TRUE(cache->finish_step(*outcome.step, {&result, 1}));
+    EXPECT_EQ(cache->stats()->sealed_pages, whole / cache->geometry().page().options().page_tokens);
+    ASSERT_TRUE(cache->check_invariants());
+  }
+}
+
 TEST(CacheOpen, AdoptedMemoryMustBeGivenAndOnlyThen) {
   CacheConfig config = test_config(4, 8);
   config.device.memory = DeviceMemory::Adopted;

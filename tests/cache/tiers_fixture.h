@@ -103,6 +103,8 @@ class HandMover {
     std::uint64_t name_tag = 0;
     std::vector<std::byte> bytes;
     bool is_bad = false;
+
+    bool operator==(const HostPage&) const = default;
   };
   std::vector<Taken> waiting;
   std::vector<TransferKind> order;  ///< of all that were ever taken

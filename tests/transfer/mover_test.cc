@@ -371,6 +371,37 @@ TEST_F(MoverTest, TheDeviceCanMoveWhileNothingRuns) {
   EXPECT_TRUE(other.holds(PageId{63}, 2));
 }
 
+// What a worker uses comes with its mover: nothing depends on which one was opened last, or by which thread.
+TEST_F(MoverTest, EachOfTwoMoversKeepsToItsOwnDevice) {
+  open();
+  testing::TestDevice other({.layers = 4, .layer_bytes = 96, .pages = kDevicePages});
+  MoverConfig config = config_;
+  config.device_geometry = &other.geometry();
+  config.device_memory = other.memory();
+  std::unique_ptr<Mover> second;
+  std::thread([&] { second = Mover::open(config).value(); }).join();
+  const auto move = [&](std::uint32_t index, TransferKind kind, std::uint32_t first_page) {
+    const std::vector<PageTransfer> moved = pages(first_page, 2);
+    ASSERT_TRUE(second->try_submit({.id = id(index), .kind = kind, .pages = moved}).value());
+    EXPECT_EQ(second->wait(id(index), 0, kLongNs).value(), TransferOutcome::Ok);
+  };
+  for (std::uint32_t page = 0; page < kDevicePages; ++page) {
+    device_->fill(PageId{page}, 100 + page);
+    other.fill(PageId{page}, 200 + page);
+  }
+  store(0, 2, 1);  // to host pages 1 and 2, as the other does
+  move(1, TransferKind::Store, 4);
+  submit(1, TransferKind::Load, pages(8, 2));
+  EXPECT_EQ(wait_for(1), TransferOutcome::Ok);
+  move(2, TransferKind::Load, 12);
+  for (std::uint32_t page = 2; page < kDevicePages; ++page) {
+    const bool is_loaded = page == 8 || page == 9;
+    EXPECT_TRUE(device_->holds(PageId{page}, is_loaded ? page - 7 : 100 + page)) << page;
+    const bool is_loaded_there = page == 12 || page == 13;
+    EXPECT_TRUE(other.holds(PageId{page}, is_loaded_there ? 200 + page - 8 : 200 + page)) << page;
+  }
+}
+
 // Destruction.
 
 TEST_F(MoverTest, DestructionDropsWhatIsQueuedAndStopsWhatRuns) {
