@@ -5,7 +5,8 @@
 // pages is compared with what the simulation knows itself.
 //
 //   simulation.cc        the loop, the mover's operations, time, winding down
-//   sim_sequences.cc     what happens to sequences
+//   sim_requests.cc      texts, requests until they run, hits and misses
+//   sim_sequences.cc     what happens to sequences, and to the cache around them
 //   sim_steps.cc         what happens to steps
 //
 // single-threaded
