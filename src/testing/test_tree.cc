@@ -49,7 +49,8 @@ Tokens token_range(TokenId begin, TokenId end) {
 
 TestTree::TestTree(const PrefixTreeConfig& config, std::unique_ptr<Policy> policy) : policy_(std::move(policy)) {
   if (policy_ == nullptr) policy_ = *make_policy("lru");
-  Result<std::unique_ptr<PrefixTree>> tree = PrefixTree::create(config, *policy_, &log_);
+  if (config.host_page_count_max > 0) host_policy_ = *make_policy("lru");
+  Result<std::unique_ptr<PrefixTree>> tree = PrefixTree::create(config, *policy_, &log_, host_policy_.get());
   QUIRE_CHECK(tree.has_value(), tree.error().message.c_str());
   tree_ = *std::move(tree);
   root_ = tree_->add_root();

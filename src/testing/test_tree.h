@@ -39,7 +39,7 @@ struct Prompt {
 
 class TestTree {
  public:
-  /// With the policy lru if none is given.
+  /// With the policy lru if none is given, and for host runs.
   explicit TestTree(const PrefixTreeConfig& config, std::unique_ptr<Policy> policy = nullptr);
   TestTree(const TestTree&) = delete;  // The tree points to the log.
   TestTree& operator=(const TestTree&) = delete;
@@ -99,6 +99,7 @@ class TestTree {
   void check() const;
 
   std::unique_ptr<Policy> policy_;
+  std::unique_ptr<Policy> host_policy_;  // null: no host tier
   ResidencyLog log_{1024};
   std::unique_ptr<PrefixTree> tree_;
   RunId root_;
