@@ -252,7 +252,14 @@ void add_tier_rows(std::vector<Row>& rows) {
                     .unit = " us",
                     .beside = {{"no host tier", {name, "plain_us"}}},
                     .target = Target{100}});
-    rows.push_back({.what = joined("host tier, a completion, ", what),
+    rows.push_back({.what = joined("host tier, a completion of a store, ", what),
+                    .figure = {name, "completion_us"},
+                    .unit = " us",
+                    .target = Target{1}});
+  }
+  for (const auto& [name, what] :
+       {std::pair{"tiers/loads/write_back", "write_back"}, std::pair{"tiers/loads/write_through", "write_through"}}) {
+    rows.push_back({.what = joined("host tier, a completion of a load, ", what),
                     .figure = {name, "completion_us"},
                     .unit = " us",
                     .target = Target{1}});

@@ -5,7 +5,8 @@
 // step is in the figure: begin, admit, plan_step, finish_step, end, and with a host tier take_transfers and apply. The
 // bytes are moved by nobody: who waits for them is not the engine's thread.
 //
-// And what one completion costs: apply() of as many as a step brings, shared among them.
+// And what one completion costs: apply() of as many as a step brings, shared among them. For loads, prompts come back
+// in turn when the device has given them up: all of each is on the host.
 #include <benchmark/benchmark.h>
 
 #include <array>
@@ -29,10 +30,12 @@ constexpr std::uint32_t kPageTokens = 16;
 constexpr std::uint32_t kPromptTokens = 2'048;
 constexpr std::uint32_t kStepsPerRequest = 8;
 
-/// A batch that decodes on a full pool, and the requests that follow each other in it.
-class ColdBatch {
+/// A batch that decodes on a full pool, and the requests that follow each other in it: new ones, or so many prompts in
+/// turn.
+class Batch {
  public:
-  explicit ColdBatch(const HostConfig& host) : has_host_(host.is_on()) {
+  explicit Batch(const HostConfig& host, std::uint32_t prompt_count = UINT32_MAX)
+      : has_host_(host.is_on()), prompt_count_(prompt_count) {
     cache_ = std::move(Cache::open({.layout = ModelLayout::opaque(4).value(),
                                     .page = {.page_tokens = kPageTokens},
                                     .device = {.page_count = 3 * kSequences * kPromptTokens / kPageTokens,
@@ -47,12 +50,14 @@ class ColdBatch {
     sequences_.resize(kSequences);
     results_.resize(kSequences, StepResult{.tokens = {&kSampled, 1}});
     Samples unused;
-    for (std::uint32_t i = 0; i < 6 * kSequences * kStepsPerRequest; ++i) step(unused, unused);
+    const std::uint32_t request_count = prompt_count == UINT32_MAX ? 6 * kSequences : 2 * prompt_count;
+    for (std::uint32_t i = 0; i < request_count * kStepsPerRequest; ++i) step(unused);
+    stores_ = {};
+    loads_ = {};
     QUIRE_CHECK(cache_->stats()->evicted_page_total > 0, "the pool is not full");
   }
 
-  void step(Samples& steps, Samples& completions) {
-    std::size_t taken_count = 0;
+  void step(Samples& steps) {
     std::optional<Step> planned;
     double us = time_us([&] {
       if (step_count_++ % kStepsPerRequest == 0) replace_one();
@@ -63,44 +68,58 @@ class ColdBatch {
       planned = cache_->plan_step(entries_)->step;
     });
     while (!planned) {  // its pages are on their way out
-      us += time_us([&] { taken_count += move(completions); });
+      us += time_us([&] { move(); });
       us += time_us([&] { planned = cache_->plan_step(entries_)->step; });
     }
     us += time_us([&] {
       QUIRE_CHECK(cache_->finish_step(*planned, std::span(results_).first(entries_.size())).has_value(),
                   "a step was refused");
     });
-    if (has_host_) us += time_us([&] { taken_count += move(completions); });
+    if (has_host_) us += time_us([&] { move(); });
     steps.add(us);
   }
+  /// A sample is what one completion took of those applied together.
+  [[nodiscard]] const Samples& stores() const { return stores_; }
+  [[nodiscard]] const Samples& loads() const { return loads_; }
+  [[nodiscard]] Stats stats() const { return cache_->stats().value(); }
 
  private:
   void replace_one() {
-    Sequence& sequence = sequences_[replaced_count_++ % kSequences];
+    const std::uint32_t number = replaced_count_++;
+    Sequence& sequence = sequences_[number % kSequences];
     if (sequence) QUIRE_CHECK(cache_->end(sequence).has_value(), "a sequence does not end");
-    for (TokenId& token : prompt_) token = next_token_++ & 0x7FFFFFFF;
+    TokenId next_token = static_cast<TokenId>(number % prompt_count_) * static_cast<TokenId>(kPromptTokens);
+    for (TokenId& token : prompt_) token = next_token++ & 0x7FFFFFFF;
     sequence = cache_->begin(space_, {.tokens = prompt_}).value();
-    QUIRE_CHECK(cache_->admit(sequence).has_value(), "a prompt was refused");
+    while (!cache_->admit(sequence)) move();  // what it loads has no room yet
+    while (cache_->view(sequence)->is_loading) move();
   }
 
   // What a mover would have done by the next step.
-  std::size_t move(Samples& samples) {
+  void move() {
     const std::span<TransferPlan> plans = cache_->take_transfers(plans_).value();
-    for (std::size_t i = 0; i < plans.size(); ++i) completions_[i] = {.id = plans[i].id};
-    if (plans.empty()) return 0;
-    const double us = time_us([&] {
-      QUIRE_CHECK(cache_->apply(std::span(completions_).first(plans.size()), 0).has_value(), "apply was refused");
-    });
-    samples.add(us / static_cast<double>(plans.size()));
-    return plans.size();
+    for (const auto& [kind, samples] :
+         {std::pair{TransferKind::Load, &loads_}, std::pair{TransferKind::Store, &stores_}}) {
+      std::size_t count = 0;
+      for (const TransferPlan& plan : plans) {
+        if (plan.kind == kind) completions_[count++] = {.id = plan.id};
+      }
+      if (count == 0) continue;
+      const double us = time_us([&] {
+        QUIRE_CHECK(cache_->apply(std::span(completions_).first(count), 0).has_value(), "apply was refused");
+      });
+      samples->add(us / static_cast<double>(count));
+    }
   }
 
   static constexpr TokenId kSampled = 7;
   bool has_host_;
+  std::uint32_t prompt_count_;
+  Samples stores_;
+  Samples loads_;
   std::unique_ptr<Cache> cache_;
   KeySpaceId space_;
   std::vector<TokenId> prompt_;
-  TokenId next_token_ = 0;
   std::uint64_t step_count_ = 0;
   std::uint32_t replaced_count_ = 0;
   std::vector<Sequence> sequences_;
@@ -113,20 +132,36 @@ class ColdBatch {
 void cold_steps(benchmark::State& state, WritePolicy policy) {
   const std::uint32_t host_pages = 8 * kSequences * kPromptTokens / kPageTokens;
   for (auto _ : state) {
-    ColdBatch plain({});
-    ColdBatch tiered({.page_count = host_pages, .write_policy = policy, .external_mover = true});
+    Batch plain({});
+    Batch tiered({.page_count = host_pages, .write_policy = policy, .external_mover = true});
     Samples plain_steps;
     Samples tiered_steps;
-    Samples completions;
-    Samples unused;
     for (int turn = 0; turn < 40; ++turn) {
-      for (int i = 0; i < 32; ++i) plain.step(plain_steps, unused);
-      for (int i = 0; i < 32; ++i) tiered.step(tiered_steps, completions);
+      for (int i = 0; i < 32; ++i) plain.step(plain_steps);
+      for (int i = 0; i < 32; ++i) tiered.step(tiered_steps);
     }
     state.counters["plain_us"] = plain_steps.mean();
     state.counters["tiered_us"] = tiered_steps.mean();
     state.counters["added_us"] = tiered_steps.mean() - plain_steps.mean();
-    state.counters["completion_us"] = completions.median();
+    state.counters["completion_us"] = tiered.stores().median();
+  }
+}
+
+void loads(benchmark::State& state, WritePolicy policy) {
+  // More than the device holds, and less than the host does.
+  const std::uint32_t prompt_count = 6 * kSequences;
+  const std::uint32_t host_pages = 10 * kSequences * kPromptTokens / kPageTokens;
+  for (auto _ : state) {
+    Batch batch({.page_count = host_pages, .write_policy = policy, .external_mover = true}, prompt_count);
+    const Stats before = batch.stats();
+    Samples unused;
+    for (std::uint32_t i = 0; i < prompt_count * kStepsPerRequest; ++i) batch.step(unused);
+    const Stats after = batch.stats();
+    const auto loaded = static_cast<double>(after.loaded_page_total - before.loaded_page_total);
+    QUIRE_CHECK(loaded >= 0.9 * prompt_count * kPromptTokens / kPageTokens, "prompts do not come from the host");
+    state.counters["completion_us"] = batch.loads().median();
+    state.counters["loads"] = static_cast<double>(batch.loads().count());
+    state.counters["loaded_pages"] = loaded;
   }
 }
 
@@ -136,6 +171,12 @@ void register_tier_benchmarks() {
   for (const auto& [name, policy] : {std::pair{"tiers/cold/write_back", WritePolicy::WriteBack},
                                      std::pair{"tiers/cold/write_through", WritePolicy::WriteThrough}}) {
     benchmark::RegisterBenchmark(name, [chosen = policy](benchmark::State& state) { cold_steps(state, chosen); })
+        ->Iterations(1)
+        ->Unit(benchmark::kMillisecond);
+  }
+  for (const auto& [name, policy] : {std::pair{"tiers/loads/write_back", WritePolicy::WriteBack},
+                                     std::pair{"tiers/loads/write_through", WritePolicy::WriteThrough}}) {
+    benchmark::RegisterBenchmark(name, [chosen = policy](benchmark::State& state) { loads(state, chosen); })
         ->Iterations(1)
         ->Unit(benchmark::kMillisecond);
   }
