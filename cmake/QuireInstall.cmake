@@ -22,5 +22,7 @@ configure_package_config_file(cmake/quire-config.cmake.in quire-config.cmake
   INSTALL_DESTINATION ${quire_package_dir})
 # Before 1.0 a minor version may change the API.
 write_basic_package_version_file(quire-config-version.cmake COMPATIBILITY SameMinorVersion)
-install(FILES ${PROJECT_BINARY_DIR}/quire-config.cmake ${PROJECT_BINARY_DIR}/quire-config-version.cmake
+install(FILES
+  ${PROJECT_BINARY_DIR}/quire-config.cmake ${PROJECT_BINARY_DIR}/quire-config-version.cmake
+  cmake/FindQuireUring.cmake cmake/FindQuireZstd.cmake
   DESTINATION ${quire_package_dir})
