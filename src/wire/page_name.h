@@ -45,11 +45,12 @@ struct PageName {
 struct NamedPath {
   PageName parent;  ///< of the first page: the page before it, or the root
   std::uint32_t page_tokens = 0;
-  std::uint32_t first_position = 0;         ///< of the first token: a multiple of page_tokens
-  std::span<const TokenId> tokens;          ///< a multiple of page_tokens
-  std::span<const ExtraKey> extra_keys;     ///< sorted by begin; those that touch none of the pages do not count
+  std::uint32_t first_position = 0;      ///< of the first token: a multiple of page_tokens
+  std::span<const TokenId> tokens;       ///< a multiple of page_tokens
+  std::span<const ExtraKey> extra_keys;  ///< sorted, without overlaps; those that touch none of the pages do not count
 };
-/// Names the pages of a path, one each. `names` has a place for every page.
+/// Names the pages of a path, one each. `names` has a place for every page. Some hundred nanoseconds a page: something
+/// for workers.
 void name_pages(const NamedPath& path, std::span<PageName> names);
 
 }  // namespace quire
