@@ -14,7 +14,6 @@
 #include <atomic>
 #include <cerrno>
 #include <chrono>
-#include <csignal>
 #include <memory>
 #include <optional>
 #include <span>
@@ -25,6 +24,7 @@
 #include <utility>
 #include <vector>
 
+#include "base/blocked_signals.h"
 #include "base/check.h"
 #include "base/lazy_array.h"
 #include "base/mutex.h"
@@ -80,22 +80,6 @@ class SeenPages {
  private:
   LazyArray<std::uint32_t> plans_;  // the last one that named the page
   std::uint32_t plan_ = 0;
-};
-
-// Signals are for the threads of the program: none of the workers takes one away from them.
-class BlockedSignals {
- public:
-  BlockedSignals() {
-    sigset_t all;
-    sigfillset(&all);
-    pthread_sigmask(SIG_SETMASK, &all, &before_);
-  }
-  ~BlockedSignals() { pthread_sigmask(SIG_SETMASK, &before_, nullptr); }
-  BlockedSignals(const BlockedSignals&) = delete;
-  BlockedSignals& operator=(const BlockedSignals&) = delete;
-
- private:
-  sigset_t before_{};
 };
 
 }  // namespace
