@@ -16,6 +16,7 @@ ErrorCode errno_code(int error_number) {
     case ENOMEM:
     case EAGAIN:
     case ENOSPC:
+    case EDQUOT:
       return ErrorCode::Unavailable;
     case ETIMEDOUT:
       return ErrorCode::TimedOut;

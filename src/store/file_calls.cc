@@ -1,0 +1,60 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "store/file_calls.h"
+
+#include <fcntl.h>
+#include <liburing.h>
+#include <stdio.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <cerrno>
+
+namespace quire {
+namespace {
+
+constexpr mode_t kDirectoryMode = 0700;
+constexpr mode_t kFileMode = 0600;
+
+int lock_open_file(int file) {
+  struct flock lock{};
+  lock.l_type = F_WRLCK;
+  lock.l_whence = SEEK_SET;
+  return ::fcntl(file, F_OFD_SETLK, &lock);
+}
+
+// Completions are delivered when this thread asks for them: without that the kernel interrupts it for each. Kernels
+// before 5.19 do not know the flag.
+int start_ring_of(unsigned entries, io_uring* ring) {
+  const int started = ::io_uring_queue_init(entries, ring, IORING_SETUP_COOP_TASKRUN);
+  return started == -EINVAL ? ::io_uring_queue_init(entries, ring, 0) : started;
+}
+
+int wait_for_completion(io_uring* ring) {
+  io_uring_cqe* completion = nullptr;
+  return ::io_uring_wait_cqe(ring, &completion);
+}
+
+}  // namespace
+
+const FileCalls& FileCalls::real() {
+  static constexpr FileCalls kCalls{
+      .make_directory = [](const char* path) { return ::mkdir(path, kDirectoryMode); },
+      .open = [](int directory, const char* name, int flags) { return ::openat(directory, name, flags, kFileMode); },
+      .lock = lock_open_file,
+      .reserve = [](int file, std::uint64_t bytes) { return ::fallocate(file, 0, 0, static_cast<off_t>(bytes)); },
+      .set_length = [](int file, std::uint64_t bytes) { return ::ftruncate(file, static_cast<off_t>(bytes)); },
+      .read = ::pread,
+      .write = ::pwrite,
+      .rename = [](int directory, const char* from,
+                   const char* to) { return ::renameat(directory, from, directory, to); },
+      .remove = [](int directory, const char* name) { return ::unlinkat(directory, name, 0); },
+      .sync_data = ::fdatasync,
+      .sync_directory = ::fsync,
+      .start_ring = start_ring_of,
+      .register_buffers = ::io_uring_register_buffers,
+      .submit = ::io_uring_submit,
+      .wait = wait_for_completion};
+  return kCalls;
+}
+
+}  // namespace quire

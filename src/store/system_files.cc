@@ -1,0 +1,68 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "store/system_files.h"
+
+#include <utility>
+
+#include "base/check.h"
+#include "base/checked.h"
+#include "store/host_region.h"
+#include "store/system_directory.h"
+#include "store/thread_queue.h"
+#include "store/uring_queue.h"
+
+namespace quire {
+namespace {
+
+constexpr std::uint64_t kHugePageBytes = std::uint64_t{2} << 20U;
+
+}  // namespace
+
+SystemFiles::SystemFiles(const FileCalls& calls)
+    : calls_(calls), mode_{.engine = IoMode::Engine::Uring, .is_direct = true, .has_registered_buffers = true} {}
+
+Result<std::unique_ptr<StoreDirectory>> SystemFiles::open_directory(const std::string& path) {
+  QUIRE_TRY_ASSIGN(
+      std::unique_ptr<SystemDirectory> directory,
+      SystemDirectory::open(path, {.files = files_, .calls = calls_, .add_refusal = [this](const std::string& refusal) {
+                                     add_refusal(refusal);
+                                   }}));
+  const MutexLock lock(mutex_);
+  mode_.is_direct &= directory->is_direct();
+  return directory;
+}
+
+Result<std::unique_ptr<IoQueue>> SystemFiles::make_queue(const IoQueueConfig& config) {
+  QUIRE_CHECK(config.depth != 0 && config.buffer_bytes != 0 && config.buffer_bytes % kIoBlockBytes == 0,
+              "a queue without buffers, or with buffers that are not made of blocks");
+  const auto bytes = checked_multiply(config.depth, config.buffer_bytes);
+  if (!bytes) return fail(ErrorCode::Unavailable, "the buffers of a file queue are larger than all memory");
+  QUIRE_TRY_ASSIGN(HostRegion memory, HostRegion::map(*bytes, {.huge_pages = *bytes >= kHugePageBytes}));
+  std::string refusal;
+  std::unique_ptr<UringQueue> ring = UringQueue::try_make(config.depth, memory, files_, calls_, refusal);
+  if (!refusal.empty()) add_refusal(refusal);
+  if (ring != nullptr) {
+    const MutexLock lock(mutex_);
+    mode_.has_registered_buffers &= ring->has_registered_buffers();
+    return ring;
+  }
+  QUIRE_TRY_ASSIGN(std::unique_ptr<ThreadQueue> threads,
+                   ThreadQueue::make(config.depth, std::move(memory), files_, calls_));
+  const MutexLock lock(mutex_);
+  mode_.engine = IoMode::Engine::Threads;
+  mode_.has_registered_buffers = false;
+  return threads;
+}
+
+IoMode SystemFiles::mode() const {
+  const MutexLock lock(mutex_);
+  return mode_;
+}
+
+void SystemFiles::add_refusal(const std::string& refusal) {
+  const MutexLock lock(mutex_);
+  if (mode_.refusals.find(refusal) != std::string::npos) return;
+  if (!mode_.refusals.empty()) mode_.refusals += "; ";
+  mode_.refusals += refusal;
+}
+
+}  // namespace quire
