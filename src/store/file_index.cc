@@ -101,7 +101,7 @@ void FileIndex::remove(std::uint32_t entry) {
   --page_count_;
 }
 
-void FileIndex::move(std::uint32_t entry, RecordPlace place, std::uint64_t order) {
+void FileIndex::move(std::uint32_t entry, PagePlace place, std::uint64_t order) {
   unlink(entry);
   entries_[entry].page.place = place;
   entries_[entry].page.order = order;

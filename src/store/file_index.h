@@ -23,17 +23,17 @@
 namespace quire {
 
 /// A record's place: a segment of the store, by its slot, and the block it begins at.
-struct RecordPlace {
+struct PagePlace {
   std::uint32_t segment = 0;
   std::uint32_t block = 0;
-  friend constexpr bool operator==(RecordPlace, RecordPlace) = default;
+  friend constexpr bool operator==(PagePlace, PagePlace) = default;
 };
 
 struct IndexedPage {
   PageName name;
   PageName parent;
   std::uint64_t order = 0;
-  RecordPlace place;
+  PagePlace place;
   std::uint32_t stored_bytes = 0;
   std::uint32_t page_index = 0;
   std::uint32_t key_space = 0;  ///< see FileIndex::key_space()
@@ -67,7 +67,7 @@ class FileIndex {
   std::uint32_t insert(const IndexedPage& page);
   void remove(std::uint32_t entry);
   /// Its record was carried over: it lies elsewhere, and half of its hits are forgotten, so that everything ages.
-  void move(std::uint32_t entry, RecordPlace place, std::uint64_t order);
+  void move(std::uint32_t entry, PagePlace place, std::uint64_t order);
   /// Its record was read.
   void touch(std::uint32_t entry);
   void clear();

@@ -37,59 +37,61 @@ struct FileLayout {
 
 struct FileStoreConfig {
   std::vector<std::string> directories;
-  std::uint64_t capacity_bytes = 0;  ///< of all directories together, split evenly
+  std::uint64_t capacity_bytes = 0;                         ///< of all directories together, split evenly
   std::uint64_t segment_bytes = std::uint64_t{256} << 20U;  ///< less when capacity_bytes asks for it
   FileLayout layout;
   std::uint32_t queue_depth = 16;  ///< reads or writes in flight
   int zstd_level = 0;              ///< 0: not compressed
   std::uint64_t random_seed = 0;   ///< for salts and the store's id
+  TimeNs now_ns = 0;               ///< since 1970; when the store was made, for people
   [[nodiscard]] Status validate() const;
 };
 
 enum class FileOutcome : std::uint8_t {
   Ok,
-  Absent,     ///< no such name
-  Corrupt,    ///< of a read: the record did not verify, and was dropped; of a write: the page given was not what its
-              ///< checksum says
-  Failed,     ///< the file system said no
-  Full,       ///< of a write: no room could be made
+  Absent,   ///< no such name
+  Corrupt,  ///< of a read: the record did not verify, and was dropped; of a write: the page given was not what its
+            ///< checksum says
+  Failed,   ///< the file system said no
+  Full,     ///< of a write: no room could be made
 };
 
 struct FileWrite {
   PageName name;
   PageName parent;
   std::uint32_t page_index = 0;
-  std::span<const std::byte> bytes;              ///< page_bytes
-  std::optional<std::uint64_t> checksum;         ///< what the bytes should have, if known
-  FileOutcome outcome = FileOutcome::Failed;     ///< the answer
+  std::span<const std::byte> bytes;           ///< page_bytes
+  std::optional<std::uint64_t> checksum;      ///< what the bytes should have, if known
+  FileOutcome outcome = FileOutcome::Failed;  ///< the answer
 };
 
 struct FileRead {
   PageName name;
-  std::span<std::byte> bytes;                    ///< page_bytes; written, whatever the answer
-  std::uint64_t checksum = 0;                    ///< the answer, when Ok
-  FileOutcome outcome = FileOutcome::Failed;     ///< the answer
+  std::span<std::byte> bytes;                 ///< page_bytes; written, whatever the answer
+  std::uint64_t checksum = 0;                 ///< the answer, when Ok
+  FileOutcome outcome = FileOutcome::Failed;  ///< the answer
 };
 
 struct FileStoreStats {
   std::uint64_t capacity_bytes = 0;
-  std::uint64_t used_bytes = 0;         ///< of files, footers and garbage included
-  std::uint64_t live_bytes = 0;         ///< of records that can be found
+  std::uint64_t used_bytes = 0;  ///< of files, footers and garbage included
+  std::uint64_t live_bytes = 0;  ///< of records that can be found
   std::uint64_t record_count = 0;
   std::uint32_t segment_count = 0;
   std::uint64_t other_layout_records = 0;
-  std::uint64_t written_bytes = 0;      ///< since open, everything that was handed to the file system
-  std::uint64_t carried_bytes = 0;      ///< part of it: carried over by reclaim
+  std::uint64_t written_bytes = 0;  ///< since open, everything that was handed to the file system
+  std::uint64_t carried_bytes = 0;  ///< part of it: carried over by reclaim
   std::uint64_t read_bytes = 0;
   std::uint64_t reclaimed_segments = 0;
-  std::uint64_t evicted_records = 0;    ///< live ones that went with their segment
-  std::uint64_t corrupt_records = 0;    ///< dropped, when opening and since
-  std::uint64_t torn_records = 0;       ///< part of opening: written when the process ended
-  std::uint64_t failed_segments = 0;    ///< retired after a write or sync failed
+  std::uint64_t evicted_records = 0;  ///< live ones that went with their segment
+  std::uint64_t corrupt_records = 0;  ///< dropped, when opening and since
+  std::uint64_t torn_records = 0;     ///< part of opening: written when the process ended
+  std::uint64_t ignored_files = 0;    ///< found when opening: segments of no store, or of another
+  std::uint64_t failed_segments = 0;  ///< retired after a write or sync failed
   std::uint32_t directory_count = 0;
   std::uint32_t failed_directories = 0;
   IoMode mode;
-  std::string last_error;               ///< empty: none so far
+  std::string last_error;  ///< empty: none so far
 };
 
 class FileStore {

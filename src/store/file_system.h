@@ -38,7 +38,7 @@ enum class SyncPoint : std::uint8_t {
   SegmentSeal,        ///< the records of a segment, before its footer speaks for them
   Flush,              ///< the records that flush() promises
   Carry,              ///< the records carried over, before the segment they came from is removed
-  RemoveDirectory,    ///< that a segment is gone, before tombstones that cover it are let go
+  RemoveDirectory,    ///< that a segment is gone, before another takes its room or tombstones that cover it go
 };
 inline constexpr std::size_t kSyncPointCount = 7;
 

@@ -1,0 +1,693 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "store/file_store.h"
+
+#include <algorithm>
+#include <map>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include <gtest/gtest.h>
+
+#include "testing/file_pages.h"
+#include "testing/sim_disk.h"
+#include "wire/segment.h"
+
+namespace quire::testing {
+namespace {
+
+constexpr std::uint64_t kPageBytes = 6'000;  // two blocks with its header
+constexpr std::uint64_t kSegmentBytes = 20 * kSegmentBlockBytes;
+
+FileStoreConfig make_config(std::vector<std::string> directories = {"a"}) {
+  FileStoreConfig config;
+  config.capacity_bytes = directories.size() * 8 * kSegmentBytes;
+  config.directories = std::move(directories);
+  config.segment_bytes = kSegmentBytes;
+  config.layout = {.page_bytes = kPageBytes, .hash = 7};
+  config.queue_depth = 4;
+  config.random_seed = 99;
+  return config;
+}
+
+class FileStoreTest : public ::testing::Test {
+ protected:
+  FileStore& open() { return open(make_config()); }
+  FileStore& open(const FileStoreConfig& config) {
+    store_.reset();
+    config_ = config;
+    auto opened = FileStore::open(config, *disk_);
+    EXPECT_TRUE(opened.has_value()) << (opened ? "" : opened.error().message);
+    store_ = std::move(*opened);
+    return *store_;
+  }
+  Error refusal(const FileStoreConfig& config) {
+    store_.reset();
+    auto opened = FileStore::open(config, *disk_);
+    EXPECT_FALSE(opened.has_value());
+    return opened ? Error{} : opened.error();
+  }
+  FileOutcome write(TestPage page, std::uint32_t key_space = 0) { return write_one(*store_, page, config_, key_space); }
+  void write_chain(std::uint32_t chain, std::uint32_t count, std::uint32_t key_space = 0) {
+    for (std::uint32_t index = 0; index < count; ++index) {
+      EXPECT_EQ(write({chain, index}, key_space), FileOutcome::Ok);
+    }
+  }
+  std::string read(TestPage page) { return read_one(*store_, page, config_); }
+  void read_chain(std::uint32_t chain, std::uint32_t count) {
+    for (std::uint32_t index = 0; index < count; ++index) EXPECT_EQ(read({chain, index}), "");
+  }
+  // The process ends, and another one opens what it left.
+  FileStore& end_process() {
+    auto next = disk_->kill(1);
+    store_.reset();
+    disk_ = std::move(next);
+    return open(config_);
+  }
+  FileStore& lose_power() {
+    auto next = disk_->crash(1);
+    store_.reset();
+    disk_ = std::move(next);
+    return open(config_);
+  }
+
+  struct FoundRecord {
+    std::string file;
+    RecordHeader header;
+  };
+  // What segments hold, garbage included, read as any program would.
+  std::vector<FoundRecord> records(const std::string& directory = "a") {
+    std::vector<FoundRecord> found;
+    for (const std::string& name : disk_->file_names(directory)) {
+      if (!segment_id_of(name)) continue;
+      const std::vector<std::byte> bytes = disk_->file_bytes(directory, name);
+      const SegmentHeader segment = decode_segment_header(std::span(bytes).first(kSegmentBlockBytes)).value();
+      for (std::uint64_t offset = kSegmentBlockBytes; offset < bytes.size(); offset += kSegmentBlockBytes) {
+        const auto record = decode_record_header(
+            std::span(bytes).subspan(offset), {.salt = segment.salt, .offset = offset, .segment_bytes = bytes.size()});
+        if (record) found.push_back({name, *record});
+      }
+    }
+    return found;
+  }
+  std::uint64_t count_records(RecordKind kind, const std::string& directory = "a") {
+    return static_cast<std::uint64_t>(std::ranges::count_if(
+        records(directory), [kind](const FoundRecord& record) { return record.header.kind == kind; }));
+  }
+  void damage(TestPage page) {
+    for (const FoundRecord& record : records()) {
+      if (record.header.name != name_of(page)) continue;
+      disk_->flip_bit("a", record.file, (record.header.offset + kRecordHeaderBytes + 100) * 8);
+    }
+  }
+
+  std::unique_ptr<SimDisk> disk_ = std::make_unique<SimDisk>(1);
+  FileStoreConfig config_;
+  std::unique_ptr<FileStore> store_;
+};
+
+TEST_F(FileStoreTest, WhatIsWrittenIsFoundAndRead) {
+  open();
+  EXPECT_EQ(read({1, 0}), "absent");
+  write_chain(1, 5);
+  read_chain(1, 5);
+  const FileStoreStats stats = store_->stats();
+  EXPECT_EQ(stats.record_count, 5U);
+  EXPECT_EQ(stats.live_bytes, 5 * record_bytes(kPageBytes));
+  EXPECT_LE(stats.live_bytes, stats.used_bytes);
+  store_->check_invariants();
+}
+
+TEST_F(FileStoreTest, ManyPagesAtOnceAreEachAnsweredForThemselves) {
+  open();
+  write_chain(1, 3);
+  std::vector<std::vector<std::byte>> bytes(12, std::vector<std::byte>(kPageBytes));
+  std::vector<FileRead> reads;
+  for (std::uint32_t i = 0; i < 12; ++i) reads.push_back({.name = name_of({i % 2, i / 2}), .bytes = bytes[i]});
+  store_->read(reads);
+  for (std::uint32_t i = 0; i < 12; ++i) {
+    const bool is_there = i % 2 == 1 && i / 2 < 3;
+    EXPECT_EQ(reads[i].outcome, is_there ? FileOutcome::Ok : FileOutcome::Absent) << i;
+    if (is_there) {
+      EXPECT_EQ(bytes[i], bytes_of({1, i / 2}, kPageBytes));
+    }
+  }
+}
+
+TEST_F(FileStoreTest, FindCountsLeadingNames) {
+  open();
+  write_chain(1, 2);
+  ASSERT_EQ(write({1, 3}), FileOutcome::Ok);
+  const std::vector<PageName> names = {name_of({1, 0}), name_of({1, 1}), name_of({1, 2}), name_of({1, 3})};
+  EXPECT_EQ(store_->find(names), 2U);
+  EXPECT_EQ(store_->find({}), 0U);
+}
+
+TEST_F(FileStoreTest, APageWrittenTwiceHasOneRecord) {
+  open();
+  const std::vector<std::byte> bytes = bytes_of({1, 0}, kPageBytes);
+  std::vector<FileWrite> writes(3, {.name = name_of({1, 0}), .parent = parent_of({1, 0}), .bytes = bytes});
+  store_->write(test_key_space(), writes, 1);
+  for (const FileWrite& write : writes) EXPECT_EQ(write.outcome, FileOutcome::Ok);
+  EXPECT_EQ(write({1, 0}), FileOutcome::Ok);
+  EXPECT_EQ(count_records(RecordKind::Page), 1U);
+}
+
+TEST_F(FileStoreTest, APageThatIsNotWhatItsChecksumSaysIsNotWritten) {
+  open();
+  const std::vector<std::byte> bytes = bytes_of({1, 0}, kPageBytes);
+  FileWrite write{.name = name_of({1, 0}), .parent = parent_of({1, 0}), .bytes = bytes};
+  write.checksum = checksum_of(bytes) + 1;
+  store_->write(test_key_space(), {&write, 1}, 1);
+  EXPECT_EQ(write.outcome, FileOutcome::Corrupt);
+  EXPECT_FALSE(has_page(*store_, {1, 0}));
+  write.checksum = checksum_of(bytes);
+  store_->write(test_key_space(), {&write, 1}, 1);
+  EXPECT_EQ(write.outcome, FileOutcome::Ok);
+}
+
+TEST_F(FileStoreTest, ADamagedRecordIsNotDeliveredAndCanBeWrittenAgain) {
+  open();
+  write_chain(1, 3);
+  damage({1, 1});
+  EXPECT_EQ(read({1, 1}), "corrupt");
+  EXPECT_EQ(read({1, 1}), "absent");
+  EXPECT_EQ(read({1, 2}), "");
+  EXPECT_EQ(store_->stats().corrupt_records, 1U);
+  EXPECT_EQ(write({1, 1}), FileOutcome::Ok);
+  read_chain(1, 3);
+  ASSERT_TRUE(store_->close());
+  open();
+  read_chain(1, 3);
+}
+
+TEST_F(FileStoreTest, ADamagedRecordStaysDroppedWhenTheStoreIsOpenedAgain) {
+  open();
+  write_chain(1, 3);
+  ASSERT_TRUE(store_->close());
+  open();
+  damage({1, 1});
+  EXPECT_EQ(read({1, 1}), "corrupt");
+  ASSERT_TRUE(store_->close());
+  open();
+  EXPECT_FALSE(has_page(*store_, {1, 1}));
+  EXPECT_TRUE(has_page(*store_, {1, 2}));
+}
+
+TEST_F(FileStoreTest, CompressedPagesTakeLessAndThoseThatDoNotCompressStayAsTheyAre) {
+  FileStoreConfig config = make_config();
+  config.zstd_level = 3;
+  open(config);
+  const std::vector<std::byte> plain = bytes_of({1, 0}, kPageBytes, true);
+  FileWrite write_plain{.name = name_of({1, 0}), .parent = parent_of({1, 0}), .bytes = plain};
+  store_->write(test_key_space(), {&write_plain, 1}, 1);
+  ASSERT_EQ(write_plain.outcome, FileOutcome::Ok);
+  EXPECT_EQ(store_->stats().live_bytes, kSegmentBlockBytes);
+  ASSERT_EQ(write({1, 1}), FileOutcome::Ok);
+  EXPECT_EQ(store_->stats().live_bytes, 3 * kSegmentBlockBytes);
+  for (int process = 0; process < 3; ++process) {
+    std::vector<std::byte> bytes(kPageBytes);
+    FileRead read_plain{.name = name_of({1, 0}), .bytes = bytes};
+    store_->read({&read_plain, 1});
+    EXPECT_EQ(read_plain.outcome, FileOutcome::Ok);
+    EXPECT_EQ(bytes, plain);
+    EXPECT_EQ(read_plain.checksum, checksum_of(plain));
+    EXPECT_EQ(read({1, 1}), "");
+    // Whether the store compresses has no bearing on what it reads, from a footer or by a scan.
+    config_.zstd_level = 0;
+    end_process();
+  }
+}
+
+TEST_F(FileStoreTest, WhatWasClosedIsOpenedWithoutAScan) {
+  open();
+  write_chain(1, 30);
+  ASSERT_TRUE(store_->close());
+  open();
+  EXPECT_EQ(store_->stats().read_bytes, 0U);
+  EXPECT_EQ(store_->stats().record_count, 30U);
+  read_chain(1, 30);
+}
+
+TEST_F(FileStoreTest, WhatWasNotClosedIsScannedOnce) {
+  open();
+  write_chain(1, 3);
+  end_process();
+  EXPECT_GT(store_->stats().read_bytes, 0U);
+  read_chain(1, 3);
+  end_process();
+  EXPECT_EQ(store_->stats().read_bytes, 0U);
+  read_chain(1, 3);
+}
+
+TEST_F(FileStoreTest, AScanGoesOnBehindATornRecord) {
+  open();
+  write_chain(1, 3);
+  damage({1, 1});
+  end_process();
+  EXPECT_EQ(read({1, 0}), "");
+  EXPECT_EQ(read({1, 1}), "absent");
+  EXPECT_EQ(read({1, 2}), "");
+  EXPECT_EQ(store_->stats().torn_records, 1U);
+  // And so it stays: nothing that was torn gets into the footer.
+  end_process();
+  EXPECT_EQ(read({1, 1}), "absent");
+  EXPECT_EQ(read({1, 2}), "");
+}
+
+TEST_F(FileStoreTest, WhatWasFlushedSurvivesALossOfPower) {
+  open();
+  write_chain(1, 4);
+  ASSERT_TRUE(store_->flush());
+  lose_power();
+  read_chain(1, 4);
+}
+
+TEST_F(FileStoreTest, NothingIsSyncedWhenNothingWasWritten) {
+  open();
+  write_chain(1, 4);
+  ASSERT_TRUE(store_->flush());
+  const auto syncs = [this] {
+    return disk_->operation_count(SimOperation::SyncFile) + disk_->operation_count(SimOperation::SyncDirectory);
+  };
+  const std::uint64_t before = syncs();
+  ASSERT_TRUE(store_->flush());
+  EXPECT_EQ(write({1, 2}), FileOutcome::Ok);  // it is there
+  ASSERT_TRUE(store_->flush());
+  EXPECT_EQ(syncs(), before);
+}
+
+TEST_F(FileStoreTest, WhatAProcessThatEndedHadWrittenIsDurableWhenItIsWrittenAgainAndFlushed) {
+  open();
+  write_chain(1, 4);
+  end_process();
+  write_chain(1, 4);
+  ASSERT_TRUE(store_->flush());
+  lose_power();
+  read_chain(1, 4);
+}
+
+TEST_F(FileStoreTest, ADroppedKeySpaceIsGoneForGoodAndOthersStay) {
+  open();
+  write_chain(1, 3, 1);
+  write_chain(2, 3, 2);
+  ASSERT_TRUE(store_->drop(key_space_name(test_key_space(1)), 1));
+  EXPECT_FALSE(has_page(*store_, {1, 0}));
+  read_chain(2, 3);
+  ASSERT_TRUE(store_->flush());
+  lose_power();
+  for (std::uint32_t index = 0; index < 3; ++index) EXPECT_FALSE(has_page(*store_, {1, index}));
+  read_chain(2, 3);
+  write_chain(1, 2, 1);
+  ASSERT_TRUE(store_->close());
+  open();
+  read_chain(1, 2);
+  EXPECT_FALSE(has_page(*store_, {1, 2}));
+}
+
+TEST_F(FileStoreTest, ADroppedPageIsGoneForGood) {
+  open();
+  write_chain(1, 3);
+  ASSERT_TRUE(store_->flush());
+  store_->drop_page(name_of({1, 1}), 1);
+  EXPECT_FALSE(has_page(*store_, {1, 1}));
+  ASSERT_TRUE(store_->flush());
+  lose_power();
+  EXPECT_FALSE(has_page(*store_, {1, 1}));
+  EXPECT_TRUE(has_page(*store_, {1, 2}));
+}
+
+TEST_F(FileStoreTest, TombstonesGoWhenWhatTheyCoverIsGone) {
+  open();
+  write_chain(1, 3, 1);
+  ASSERT_TRUE(store_->drop(key_space_name(test_key_space(1)), 1));
+  // Everything that is there now goes, and more.
+  for (std::uint32_t chain = 10; chain < 400; ++chain) ASSERT_EQ(write({chain, 0}, 2), FileOutcome::Ok);
+  EXPECT_EQ(count_records(RecordKind::DropKeySpace), 0U);
+}
+
+TEST_F(FileStoreTest, TheStoreStaysWithinItsCapacityAndKeepsTheNewest) {
+  open();
+  for (std::uint32_t chain = 0; chain < 500; ++chain) {
+    ASSERT_EQ(write({chain, 0}), FileOutcome::Ok);
+    ASSERT_LE(store_->stats().used_bytes, config_.capacity_bytes);
+    ASSERT_TRUE(has_page(*store_, {chain, 0}));
+  }
+  store_->check_invariants();
+  const FileStoreStats stats = store_->stats();
+  EXPECT_GT(stats.reclaimed_segments, 40U);
+  EXPECT_GE(stats.evicted_records, 400U);
+  // Nearly all of the room is used: but for one segment, which is kept free.
+  EXPECT_GT(stats.live_bytes, config_.capacity_bytes / 2);
+  for (std::uint32_t chain = 470; chain < 500; ++chain) EXPECT_EQ(read({chain, 0}), "") << chain;
+  std::uint64_t file_bytes = 0;
+  for (const std::string& name : disk_->file_names("a")) {
+    if (segment_id_of(name)) file_bytes += disk_->file_bytes("a", name).size();
+  }
+  EXPECT_EQ(file_bytes, stats.used_bytes);
+}
+
+TEST_F(FileStoreTest, PagesThatAreReadAreCarriedOverAndAgeWhenTheyAreNot) {
+  open();
+  write_chain(1, 3);
+  std::uint32_t chain = 10;
+  for (; chain < 300; ++chain) {
+    read_chain(1, 3);
+    ASSERT_EQ(write({chain, 0}), FileOutcome::Ok);
+  }
+  EXPECT_GT(store_->stats().carried_bytes, 0U);
+  EXPECT_TRUE(has_page(*store_, {1, 2}));
+  for (; chain < 3'000; ++chain) ASSERT_EQ(write({chain, 0}), FileOutcome::Ok);
+  EXPECT_FALSE(has_page(*store_, {1, 0}));
+  store_->check_invariants();
+}
+
+TEST_F(FileStoreTest, WhatWasCarriedOverIsThereAfterALossOfPower) {
+  open();
+  write_chain(1, 3);
+  ASSERT_TRUE(store_->flush());
+  for (std::uint32_t chain = 10; chain < 200; ++chain) {
+    read_chain(1, 3);
+    ASSERT_EQ(write({chain, 0}), FileOutcome::Ok);
+  }
+  ASSERT_GT(store_->stats().carried_bytes, 0U);
+  lose_power();
+  read_chain(1, 3);
+}
+
+TEST_F(FileStoreTest, APageWithoutThePageBeforeItIsNotCarriedOver) {
+  open();
+  ASSERT_EQ(write({1, 5}), FileOutcome::Ok);
+  ASSERT_EQ(write({2, 0}), FileOutcome::Ok);
+  for (std::uint32_t chain = 10; chain < 300; ++chain) {
+    (void)read({1, 5});
+    (void)read({2, 0});
+    ASSERT_EQ(write({chain, 0}), FileOutcome::Ok);
+  }
+  EXPECT_FALSE(has_page(*store_, {1, 5}));
+  EXPECT_TRUE(has_page(*store_, {2, 0}));
+}
+
+TEST_F(FileStoreTest, ADamagedRecordIsNotCarriedOver) {
+  open();
+  write_chain(1, 2);
+  read_chain(1, 2);
+  damage({1, 1});
+  for (std::uint32_t chain = 10; chain < 100; ++chain) ASSERT_EQ(write({chain, 0}), FileOutcome::Ok);
+  EXPECT_EQ(store_->stats().corrupt_records, 1U);
+  EXPECT_FALSE(has_page(*store_, {1, 1}));
+}
+
+TEST_F(FileStoreTest, OtherLayoutsAreNotFoundAndGoFirst) {
+  open();
+  for (std::uint32_t chain = 0; chain < 20; ++chain) ASSERT_EQ(write({chain, 0}), FileOutcome::Ok);
+  ASSERT_TRUE(store_->close());
+  FileStoreConfig other = make_config();
+  other.layout.hash = 8;
+  open(other);
+  EXPECT_FALSE(has_page(*store_, {0, 0}));
+  EXPECT_EQ(store_->stats().other_layout_records, 20U);
+  // A page of the same name is another page here.
+  for (std::uint32_t chain = 0; chain < 40; ++chain) ASSERT_EQ(write({chain, 0}), FileOutcome::Ok);
+  EXPECT_LT(store_->stats().other_layout_records, 20U);
+  EXPECT_EQ(store_->stats().evicted_records, 0U);
+  for (std::uint32_t chain = 0; chain < 40; ++chain) EXPECT_EQ(read({chain, 0}), "");
+}
+
+TEST_F(FileStoreTest, UnreachablePagesGoBeforeThoseThatCanBeReached) {
+  open();
+  // Seven pages fill a segment: those of the first can be reached, those of the second not.
+  for (std::uint32_t chain = 0; chain < 7; ++chain) ASSERT_EQ(write({chain, 0}), FileOutcome::Ok);
+  for (std::uint32_t chain = 10; chain < 17; ++chain) ASSERT_EQ(write({chain, 4}), FileOutcome::Ok);
+  std::uint32_t chain = 20;
+  while (store_->stats().reclaimed_segments == 0) ASSERT_EQ(write({chain++, 0}), FileOutcome::Ok);
+  EXPECT_TRUE(has_page(*store_, {1, 0}));
+  EXPECT_FALSE(has_page(*store_, {13, 4}));
+}
+
+TEST_F(FileStoreTest, AKeySpaceIsNamedOnceForPeopleAndAsLongAsItHasPages) {
+  open();
+  write_chain(1, 2, 1);
+  write_chain(2, 2, 1);
+  EXPECT_EQ(count_records(RecordKind::KeySpace), 1U);
+  for (std::uint32_t chain = 10; chain < 200; ++chain) {
+    read_chain(1, 2);
+    ASSERT_EQ(write({chain, 0}, 2), FileOutcome::Ok);
+  }
+  std::map<PageName, int> texts;
+  for (const FoundRecord& record : records()) {
+    if (record.header.kind == RecordKind::KeySpace) ++texts[record.header.key_space];
+  }
+  EXPECT_EQ(texts[key_space_name(test_key_space(1))], 1);
+  EXPECT_GE(texts[key_space_name(test_key_space(2))], 1);
+}
+
+TEST_F(FileStoreTest, PagesAreSpreadOverAllDirectories) {
+  open(make_config({"a", "b", "c"}));
+  write_chain(1, 9);
+  for (const char* directory : {"a", "b", "c"}) EXPECT_EQ(count_records(RecordKind::Page, directory), 3U) << directory;
+  ASSERT_TRUE(store_->close());
+  open(make_config({"c", "a", "b"}));
+  read_chain(1, 9);
+}
+
+TEST_F(FileStoreTest, ADirectoryThatFailsIsGivenUpAndTheOthersGoOn) {
+  open(make_config({"a", "b"}));
+  write_chain(1, 8);
+  ASSERT_TRUE(store_->flush());
+  disk_->set_broken("a");
+  for (std::uint32_t chain = 10; chain < 20; ++chain) (void)write({chain, 0});
+  EXPECT_FALSE(store_->flush());  // what was to be written to it is lost
+  EXPECT_TRUE(store_->flush());
+  const FileStoreStats stats = store_->stats();
+  EXPECT_EQ(stats.failed_directories, 1U);
+  EXPECT_NE(stats.last_error, "");
+  EXPECT_EQ(write({30, 0}), FileOutcome::Ok);
+  EXPECT_EQ(read({30, 0}), "");
+  std::uint32_t left_count = 0;
+  for (std::uint32_t index = 0; index < 8; ++index) left_count += has_page(*store_, {1, index}) ? 1 : 0;
+  EXPECT_EQ(left_count, 4U);
+  store_->check_invariants();
+
+  disk_->set_broken("b");
+  for (std::uint32_t chain = 40; chain < 60; ++chain) (void)write({chain, 0});
+  EXPECT_EQ(store_->stats().failed_directories, 2U);
+  EXPECT_EQ(write({60, 0}), FileOutcome::Failed);
+  EXPECT_EQ(read({30, 0}), "absent");
+  EXPECT_FALSE(store_->flush());
+  EXPECT_FALSE(store_->drop(key_space_name(test_key_space()), 1));
+}
+
+TEST_F(FileStoreTest, AFailedSyncLosesWhatItCoveredAndSaysSoOnce) {
+  open();
+  write_chain(1, 2);
+  ASSERT_TRUE(store_->flush());
+  write_chain(2, 2);
+  disk_->fail_once(SimOperation::SyncFile);
+  EXPECT_FALSE(store_->flush());
+  EXPECT_EQ(store_->stats().failed_segments, 1U);
+  EXPECT_EQ(store_->stats().failed_directories, 0U);
+  read_chain(1, 2);
+  EXPECT_FALSE(has_page(*store_, {2, 0}));
+  write_chain(2, 2);
+  EXPECT_TRUE(store_->flush());
+  lose_power();
+  read_chain(1, 2);
+  read_chain(2, 2);
+}
+
+TEST_F(FileStoreTest, AFailedWriteRetiresTheSegmentAndKeepsWhatWasWrittenBefore) {
+  open();
+  write_chain(1, 2);
+  disk_->fail_once(SimOperation::Write);
+  EXPECT_EQ(write({1, 2}), FileOutcome::Failed);
+  EXPECT_EQ(store_->stats().failed_segments, 1U);
+  read_chain(1, 2);
+  EXPECT_EQ(read({1, 2}), "absent");
+  EXPECT_EQ(write({1, 2}), FileOutcome::Ok);
+  EXPECT_TRUE(store_->flush());
+  lose_power();
+  read_chain(1, 3);
+}
+
+TEST_F(FileStoreTest, AFailedReadIsAMissAndThePageCanBeWrittenAgain) {
+  open();
+  write_chain(1, 2);
+  disk_->fail_once(SimOperation::Read);
+  EXPECT_EQ(read({1, 0}), "failed");
+  EXPECT_EQ(read({1, 0}), "absent");
+  EXPECT_EQ(write({1, 0}), FileOutcome::Ok);
+  read_chain(1, 2);
+}
+
+TEST_F(FileStoreTest, AFullDiskTakesNoMoreThanTheStoreCanGiveUpItself) {
+  open();
+  disk_->set_capacity((3 * kSegmentBytes) + kSegmentBlockBytes);
+  for (std::uint32_t chain = 0; chain < 100; ++chain) EXPECT_EQ(write({chain, 0}), FileOutcome::Ok) << chain;
+  EXPECT_EQ(store_->stats().failed_directories, 0U);
+  EXPECT_EQ(read({99, 0}), "");
+  // Others take the rest.
+  ASSERT_TRUE(store_->close());
+  disk_->put_file("a", "other", std::vector<std::byte>(3 * kSegmentBytes));
+  open();
+  EXPECT_EQ(write({200, 0}), FileOutcome::Full);
+  EXPECT_EQ(store_->stats().failed_directories, 0U);
+  store_->check_invariants();
+}
+
+TEST_F(FileStoreTest, LessCapacityThanBeforeIsKeptToo) {
+  open();
+  for (std::uint32_t chain = 0; chain < 60; ++chain) ASSERT_EQ(write({chain, 0}), FileOutcome::Ok);
+  ASSERT_TRUE(store_->close());
+  FileStoreConfig less = make_config();
+  less.capacity_bytes /= 2;
+  open(less);
+  EXPECT_LE(store_->stats().used_bytes, less.capacity_bytes);
+  store_->check_invariants();
+  EXPECT_EQ(read({59, 0}), "");
+  EXPECT_EQ(read({0, 0}), "absent");
+  EXPECT_EQ(write({100, 0}), FileOutcome::Ok);
+}
+
+TEST_F(FileStoreTest, AClosedStoreHasNothing) {
+  open();
+  write_chain(1, 2);
+  ASSERT_TRUE(store_->close());
+  EXPECT_FALSE(has_page(*store_, {1, 0}));
+  EXPECT_EQ(read({1, 0}), "absent");
+  EXPECT_EQ(write({1, 0}), FileOutcome::Failed);
+  EXPECT_FALSE(store_->flush());
+  EXPECT_FALSE(store_->drop(key_space_name(test_key_space()), 1));
+  EXPECT_TRUE(store_->close());
+  store_->drop_page(name_of({1, 0}), 1);
+  // And the directory is free for others.
+  auto second = FileStore::open(config_, *disk_);
+  EXPECT_TRUE(second.has_value());
+}
+
+TEST_F(FileStoreTest, ADirectoryInUseIsRefused) {
+  open();
+  EXPECT_EQ(FileStore::open(config_, *disk_).error().code, ErrorCode::Unavailable);
+}
+
+TEST_F(FileStoreTest, ADirectoryWithForeignFilesIsRefusedAndLeftAlone) {
+  open(make_config({"b"}));
+  store_.reset();
+  disk_->put_file("a", "thesis.txt", std::vector<std::byte>(10));
+  const Error error = refusal(make_config());
+  EXPECT_EQ(error.code, ErrorCode::InvalidArgument);
+  EXPECT_NE(error.message.find("thesis.txt"), std::string::npos) << error.message;
+  EXPECT_EQ(disk_->file_names("a"), std::vector<std::string>{"thesis.txt"});
+}
+
+TEST_F(FileStoreTest, ForeignFilesBesideAStoreAreLeftAlone) {
+  open();
+  write_chain(1, 1);
+  ASSERT_TRUE(store_->close());
+  disk_->put_file("a", "notes.txt", std::vector<std::byte>(10));
+  disk_->put_file("a", "segment-00000000000000zz", std::vector<std::byte>(10));
+  open();
+  read_chain(1, 1);
+  EXPECT_EQ(std::ranges::count(disk_->file_names("a"), "notes.txt"), 1);
+}
+
+TEST_F(FileStoreTest, SegmentsThatDoNotDecodeAreIgnored) {
+  open();
+  write_chain(1, 1);
+  ASSERT_TRUE(store_->close());
+  disk_->put_file("a", segment_file_name(0x100), std::vector<std::byte>(3 * kSegmentBlockBytes, std::byte{7}));
+  disk_->put_file("a", segment_file_name(0x101), std::vector<std::byte>(17, std::byte{7}));
+  // One whose name is another's.
+  for (const std::string& name : disk_->file_names("a")) {
+    if (segment_id_of(name) == 1) disk_->put_file("a", segment_file_name(0x102), disk_->file_bytes("a", name));
+  }
+  open();
+  read_chain(1, 1);
+  EXPECT_EQ(store_->stats().ignored_files, 2U);
+  // Shorter than its header: a process ended while it was made.
+  EXPECT_EQ(std::ranges::count(disk_->file_names("a"), segment_file_name(0x101)), 0);
+  EXPECT_EQ(write({2, 0}), FileOutcome::Ok);
+  EXPECT_EQ(std::ranges::count(disk_->file_names("a"), segment_file_name(0x103)), 1) << "names are not used again";
+}
+
+TEST_F(FileStoreTest, ADamagedFooterIsMadeUpForByAScan) {
+  open();
+  write_chain(1, 3);
+  ASSERT_TRUE(store_->close());
+  for (const std::string& name : disk_->file_names("a")) {
+    if (segment_id_of(name)) disk_->flip_bit("a", name, (disk_->file_bytes("a", name).size() * 8) - 32'000);
+  }
+  open();
+  EXPECT_GT(store_->stats().read_bytes, 0U);
+  read_chain(1, 3);
+}
+
+TEST_F(FileStoreTest, ADamagedManifestIsRefused) {
+  open();
+  store_.reset();
+  disk_->flip_bit("a", std::string(kManifestFileName), 100);
+  const Error error = refusal(make_config());
+  EXPECT_EQ(error.code, ErrorCode::Corrupt);
+  EXPECT_NE(error.message.find("a/"), std::string::npos) << error.message;
+}
+
+TEST_F(FileStoreTest, SegmentsWithoutAManifestAreRefused) {
+  open();
+  write_chain(1, 1);
+  store_.reset();
+  disk_->remove_file("a", std::string(kManifestFileName));
+  EXPECT_EQ(refusal(make_config()).code, ErrorCode::InvalidArgument);
+}
+
+TEST_F(FileStoreTest, AManifestThatWasNotFinishedIsRemoved) {
+  open(make_config({"b"}));
+  store_.reset();
+  disk_->put_file("a", std::string(kManifestFileName) + ".new", std::vector<std::byte>(10));
+  open();
+  write_chain(1, 1);
+  store_.reset();
+  disk_->put_file("a", std::string(kManifestFileName) + ".new", std::vector<std::byte>(10));
+  open();
+  read_chain(1, 1);
+  EXPECT_EQ(std::ranges::count(disk_->file_names("a"), std::string(kManifestFileName) + ".new"), 0);
+}
+
+TEST_F(FileStoreTest, DirectoriesOfTwoStoresAreRefused) {
+  open(make_config({"a"}));
+  FileStoreConfig other = make_config({"b"});
+  other.random_seed = 5;
+  open(other);
+  const Error error = refusal(make_config({"a", "b"}));
+  EXPECT_EQ(error.code, ErrorCode::InvalidArgument);
+  EXPECT_NE(error.message.find("another file store"), std::string::npos);
+}
+
+TEST_F(FileStoreTest, ADirectoryCanBeAdded) {
+  open(make_config({"a"}));
+  write_chain(1, 3);
+  ASSERT_TRUE(store_->close());
+  open(make_config({"a", "b"}));
+  read_chain(1, 3);
+  write_chain(2, 4);
+  EXPECT_EQ(count_records(RecordKind::Page, "b"), 2U);
+}
+
+TEST_F(FileStoreTest, ConfigurationsThatCannotWorkAreRefusedWithTheArithmetic) {
+  const auto refused = [this](auto change) {
+    FileStoreConfig config = make_config();
+    change(config);
+    const Error error = refusal(config);
+    EXPECT_EQ(error.code, ErrorCode::InvalidArgument) << error.message;
+    return error.message;
+  };
+  EXPECT_NE(refused([](auto& config) { config.directories.clear(); }), "");
+  EXPECT_NE(refused([](auto& config) { config.directories = {"a", "a"}; }).find("twice"), std::string::npos);
+  EXPECT_NE(refused([](auto& config) { config.layout.page_bytes = 0; }), "");
+  EXPECT_NE(refused([](auto& config) { config.queue_depth = 0; }), "");
+  EXPECT_NE(refused([](auto& config) { config.zstd_level = 23; }), "");
+  EXPECT_NE(refused([](auto& config) { config.segment_bytes = 4096; }).find("4096"), std::string::npos);
+  EXPECT_NE(refused([](auto& config) { config.capacity_bytes = 100'000; }).find("100000"), std::string::npos);
+}
+
+}  // namespace
+}  // namespace quire::testing
