@@ -32,6 +32,8 @@
 
 namespace quire {
 
+class HostPages;
+
 /// What the host region should lie in. What the system refuses is done without, and told by HostRegionStatus.
 struct HostRegionConfig {
   bool huge_pages = true;
@@ -92,6 +94,8 @@ class Mover {
   void resume();
 
   [[nodiscard]] HostRegionStatus host_region() const;
+  /// For the tier below.
+  [[nodiscard]] HostPages& host_pages();
   /// Gives the memory of the host region back to the system: every host page is forgotten. The queues must be empty.
   [[nodiscard]] Status forget_host_pages();
   /// Where device pages lie from now on, as after a resize. The queues must be empty.

@@ -310,7 +310,11 @@ void FileStore::read(std::span<FileRead> pages) {
   impl_->read(pages);
 }
 void FileStore::write(const KeySpace& key_space, std::span<FileWrite> pages, TimeNs now_ns) {
-  impl_->write(key_space, pages, now_ns);
+  impl_->write(key_space_name(key_space), &key_space, pages, now_ns);
+}
+
+void FileStore::write(const PageName& key_space, const KeySpace* text, std::span<FileWrite> pages, TimeNs now_ns) {
+  impl_->write(key_space, text, pages, now_ns);
 }
 Status FileStore::drop(const PageName& key_space, TimeNs now_ns) {
   return impl_->drop(key_space, now_ns);

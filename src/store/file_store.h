@@ -107,6 +107,8 @@ class FileStore {
   void read(std::span<FileRead> pages);
   /// Appends pages of one key space. Those that are there already are Ok at once. `now_ns`: since 1970.
   void write(const KeySpace& key_space, std::span<FileWrite> pages, TimeNs now_ns);
+  /// The same by name; `text` may be null, when nobody knows what the key space is called.
+  void write(const PageName& key_space, const KeySpace* text, std::span<FileWrite> pages, TimeNs now_ns);
   /// Pages of the key space are gone from here on, and after the next flush() for good.
   [[nodiscard]] Status drop(const PageName& key_space, TimeNs now_ns);
   /// One page: a reader found that it is no good.

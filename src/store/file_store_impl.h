@@ -170,7 +170,7 @@ struct FileStore::Impl {
   void apply_tombstones() QUIRE_REQUIRES(writer_mutex_);
 
   // ── file_store_write.cc ──
-  void write(const KeySpace& key_space, std::span<FileWrite> pages, TimeNs now_ns);
+  void write(const PageName& name, const KeySpace* text, std::span<FileWrite> pages, TimeNs now_ns);
   [[nodiscard]] Status drop(const PageName& key_space, TimeNs now_ns);
   [[nodiscard]] Status flush();
   [[nodiscard]] Status flush_locked() QUIRE_REQUIRES(writer_mutex_);

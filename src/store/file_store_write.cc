@@ -20,21 +20,20 @@ constexpr int kRoomTries = 8;
 
 }  // namespace
 
-void FileStore::Impl::write(const KeySpace& key_space, std::span<FileWrite> pages, TimeNs now_ns) {
+void FileStore::Impl::write(const PageName& name, const KeySpace* text, std::span<FileWrite> pages, TimeNs now_ns) {
   for (const FileWrite& page : pages) {
     QUIRE_CHECK(page.bytes.size() == config.layout.page_bytes, "a page is written as a whole");
     QUIRE_CHECK(!page.name.is_none(), "a page has a name");
   }
-  const PageName name = key_space_name(key_space);
   const MutexLock lane(writer_mutex_);
   std::uint64_t failed_before = 0;
-  bool has_text = false;
+  bool has_text = text == nullptr;
   {
     const MutexLock lock(index_mutex_);
     last_now_ns_ = now_ns;
     failed_before = stats_.failed_segments + stats_.failed_directories;
     const std::uint32_t number = index_.find_key_space(name);
-    has_text = number != FileIndex::kNone && index_.key_space_facts(number).text_count > 0;
+    has_text = has_text || (number != FileIndex::kNone && index_.key_space_facts(number).text_count > 0);
   }
   if (is_closed_) {
     for (FileWrite& page : pages) page.outcome = FileOutcome::Failed;
@@ -49,7 +48,7 @@ void FileStore::Impl::write(const KeySpace& key_space, std::span<FileWrite> page
       if (index_.find(page.name) != FileIndex::kNone) page.outcome = FileOutcome::Ok;
     }
     if (page.outcome == FileOutcome::Ok) continue;
-    if (!has_text) write_key_space(key_space, name, now_ns);
+    if (!has_text) write_key_space(*text, name, now_ns);
     has_text = true;
     write_page(name, page, now_ns);
   }

@@ -9,24 +9,40 @@
 
 namespace quire {
 
+namespace {
+
+constexpr std::uint32_t kWriter = UINT32_MAX;
+constexpr std::uint32_t kReadersMax = UINT32_MAX - 1;
+
+}  // namespace
+
 // A place at one page: for one writer, or for any number of readers. Never waits.
+bool HostStore::try_claim(std::uint32_t index, Access access) {
+  const std::atomic_ref<std::uint32_t> word(facts_.claims[index]);
+  std::uint32_t seen = word.load(std::memory_order_relaxed);
+  do {
+    if (access == Access::Write ? seen != 0 : seen >= kReadersMax) return false;
+  } while (!word.compare_exchange_weak(seen, access == Access::Write ? kWriter : seen + 1, std::memory_order_acquire,
+                                       std::memory_order_relaxed));
+  return true;
+}
+
+void HostStore::release_claim(std::uint32_t index, Access access) {
+  const std::atomic_ref<std::uint32_t> word(facts_.claims[index]);
+  if (access == Access::Write) {
+    word.store(0, std::memory_order_release);
+  } else {
+    word.fetch_sub(1, std::memory_order_release);
+  }
+}
+
+// Until the end of a scope.
 class HostStore::Claim {
  public:
-  Claim(std::uint32_t& word, Access access) : word_(word), access_(access) {
-    std::uint32_t seen = word_.load(std::memory_order_relaxed);
-    do {
-      if (access_ == Access::Write ? seen != 0 : seen >= kReadersMax) return;
-    } while (!word_.compare_exchange_weak(seen, access_ == Access::Write ? kWriter : seen + 1,
-                                          std::memory_order_acquire, std::memory_order_relaxed));
-    is_held_ = true;
-  }
+  Claim(HostStore& store, std::uint32_t index, Access access)
+      : store_(store), index_(index), access_(access), is_held_(store.try_claim(index, access)) {}
   ~Claim() {
-    if (!is_held_) return;
-    if (access_ == Access::Write) {
-      word_.store(0, std::memory_order_release);
-    } else {
-      word_.fetch_sub(1, std::memory_order_release);
-    }
+    if (is_held_) store_.release_claim(index_, access_);
   }
   Claim(const Claim&) = delete;
   Claim& operator=(const Claim&) = delete;
@@ -34,12 +50,10 @@ class HostStore::Claim {
   [[nodiscard]] bool is_held() const { return is_held_; }
 
  private:
-  static constexpr std::uint32_t kWriter = UINT32_MAX;
-  static constexpr std::uint32_t kReadersMax = UINT32_MAX - 1;
-
-  std::atomic_ref<std::uint32_t> word_;
+  HostStore& store_;
+  std::uint32_t index_;
   Access access_;
-  bool is_held_ = false;
+  bool is_held_;
 };
 
 HostStore::HostStore(const HostStoreConfig& config) : config_(config) {}
@@ -79,7 +93,7 @@ Result<std::unique_ptr<HostStore>> HostStore::open(const HostStoreConfig& config
 TransferFault HostStore::write_layers(const PagePiece& piece, ChecksumPart& sum) {
   const std::uint32_t index = index_of(piece);
   const PageTransfer& page = piece.page;
-  const Claim claim(facts_.claims[index], Access::Write);
+  const Claim claim(*this, index, Access::Write);
   if (!claim.is_held()) return TransferFault::Io;
   if (piece.layers.first == 0) {
     facts_.states[index] = State::BeingWritten;  // Before the first byte: from here on the old page is gone.
@@ -98,7 +112,7 @@ TransferFault HostStore::write_layers(const PagePiece& piece, ChecksumPart& sum)
 
 TransferFault HostStore::read_layers(const PagePiece& piece, ChecksumPart& sum) {
   const std::uint32_t index = index_of(piece);
-  const Claim claim(facts_.claims[index], Access::Read);
+  const Claim claim(*this, index, Access::Read);
   if (!claim.is_held()) return TransferFault::Generation;  // Somebody writes another page to it.
   // Before every piece, so that a page which was handed out between two of them is noticed without checksums too.
   if (const TransferFault fault = fault_of(index, piece.page, State::HasData); fault != TransferFault::None) {
@@ -126,6 +140,44 @@ PagePiece HostStore::whole(const DevicePages& device, const PageTransfer& page) 
   return {.device = device, .page = page, .layers = {.first = 0, .count = config_.layer_count}};
 }
 
+std::uint32_t HostStore::index_of(PageId host_page) const {
+  QUIRE_CHECK(host_page.value - 1 < config_.page_count, "the host tier has no such page");
+  return host_page.value - 1;
+}
+
+TransferFault HostStore::begin_read(const PageTransfer& page, Record& out) {
+  const std::uint32_t index = index_of(page.host_page);
+  if (!try_claim(index, Access::Read)) return TransferFault::Generation;
+  if (const TransferFault fault = fault_of(index, page, State::HasData); fault != TransferFault::None) {
+    release_claim(index, Access::Read);
+    return fault;
+  }
+  out.bytes = {record(index), page_bytes_};
+  out.checksum = config_.checksums ? std::optional(facts_.checksums[index]) : std::nullopt;
+  return TransferFault::None;
+}
+
+void HostStore::end_read(const PageTransfer& page) {
+  release_claim(index_of(page.host_page), Access::Read);
+}
+
+TransferFault HostStore::begin_write(const PageTransfer& page, std::span<std::byte>& bytes) {
+  const std::uint32_t index = index_of(page.host_page);
+  if (!try_claim(index, Access::Write)) return TransferFault::Io;
+  facts_.states[index] = State::BeingWritten;
+  facts_.generations[index] = page.host_generation;
+  facts_.name_tags[index] = page.name_tag;
+  bytes = {record(index), page_bytes_};
+  return TransferFault::None;
+}
+
+void HostStore::end_write(const PageTransfer& page, std::optional<std::uint64_t> checksum) {
+  const std::uint32_t index = index_of(page.host_page);
+  if (checksum) facts_.checksums[index] = *checksum;
+  facts_.states[index] = checksum ? State::HasData : State::NoData;
+  release_claim(index, Access::Write);
+}
+
 Status HostStore::forget() {
   QUIRE_TRY_ASSIGN(PageFacts facts, make_facts(config_.page_count));
   QUIRE_TRY(region_.forget());
@@ -136,7 +188,6 @@ Status HostStore::forget() {
 // Mistakes of the caller stop the program: they would write where nobody looks for it.
 std::uint32_t HostStore::index_of(const PagePiece& piece) const {
   const PoolGeometry& geometry = *piece.device.geometry;
-  QUIRE_CHECK(piece.page.host_page.value - 1 < config_.page_count, "the host tier has no such page");
   QUIRE_CHECK(piece.page.device_page.value < geometry.page_count(), "the device has no such page");
   QUIRE_CHECK(
       geometry.page().layer_bytes() == config_.layer_bytes && geometry.page().layer_count() == config_.layer_count,
@@ -144,7 +195,7 @@ std::uint32_t HostStore::index_of(const PagePiece& piece) const {
   QUIRE_CHECK(piece.layers.count != 0 && piece.layers.first < config_.layer_count &&
                   piece.layers.count <= config_.layer_count - piece.layers.first,
               "the page has no such layers");
-  return piece.page.host_page.value - 1;
+  return index_of(piece.page.host_page);
 }
 
 TransferFault HostStore::fault_of(std::uint32_t index, const PageTransfer& page, State wanted) const {

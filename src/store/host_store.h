@@ -24,6 +24,7 @@
 #include "quire/mover.h"
 #include "quire/result.h"
 #include "quire/transfer.h"
+#include "store/host_pages.h"
 #include "store/host_region.h"
 
 namespace quire {
@@ -54,7 +55,7 @@ struct PagePiece {
   LayerRange layers;
 };
 
-class HostStore {
+class HostStore : public HostPages {
  public:
   [[nodiscard]] static Result<std::unique_ptr<HostStore>> open(const HostStoreConfig& config,
                                                                const RegionCalls& calls = RegionCalls::real());
@@ -66,6 +67,11 @@ class HostStore {
   /// All layers at once.
   [[nodiscard]] TransferFault write_page(const DevicePages& device, const PageTransfer& page);
   [[nodiscard]] TransferFault read_page(const DevicePages& device, const PageTransfer& page);
+
+  [[nodiscard]] TransferFault begin_read(const PageTransfer& page, Record& out) override;
+  void end_read(const PageTransfer& page) override;
+  [[nodiscard]] TransferFault begin_write(const PageTransfer& page, std::span<std::byte>& bytes) override;
+  void end_write(const PageTransfer& page, std::optional<std::uint64_t> checksum) override;
 
   /// No page has data, and the memory is the system's again. Nobody reads or writes meanwhile.
   [[nodiscard]] Status forget();
@@ -91,7 +97,10 @@ class HostStore {
 
   explicit HostStore(const HostStoreConfig& config);
   [[nodiscard]] static Result<PageFacts> make_facts(std::uint32_t page_count);
+  [[nodiscard]] std::uint32_t index_of(PageId host_page) const;
   [[nodiscard]] std::uint32_t index_of(const PagePiece& piece) const;
+  [[nodiscard]] bool try_claim(std::uint32_t index, Access access);
+  void release_claim(std::uint32_t index, Access access);
   [[nodiscard]] std::byte* record(std::uint32_t index) const { return region_.data() + (index * record_bytes_); }
   [[nodiscard]] TransferFault fault_of(std::uint32_t index, const PageTransfer& page, State wanted) const;
   void copy(const PagePiece& piece, Access access, ChecksumPart& sum) const;
