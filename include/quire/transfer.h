@@ -26,6 +26,12 @@ struct TransferId {
 enum class TransferKind : std::uint8_t {
   Load,   ///< host to device
   Store,  ///< device to host
+  // The disk tier's own, which no Mover sees.
+  FindOnDisk,
+  LoadFromDisk,  ///< to the host
+  StoreToDisk,   ///< from the host
+  DropOnDisk,
+  FlushDisk,
 };
 
 /// Within a direction, those that somebody waits for go first.

@@ -501,6 +501,10 @@ void Mover::resume() {
   for (Condition& condition : impl.has_work) condition.notify_all();
 }
 
+HostPages& Mover::host_pages() {
+  return *impl_->store;
+}
+
 HostRegionStatus Mover::host_region() const {
   const MutexLock lock(impl_->mutex);
   return impl_->store->region_status();

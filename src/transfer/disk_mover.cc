@@ -1,0 +1,509 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "transfer/disk_mover.h"
+
+#include <pthread.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <array>
+#include <atomic>
+#include <chrono>
+#include <optional>
+#include <thread>
+#include <vector>
+
+#include "base/blocked_signals.h"
+#include "base/check.h"
+#include "base/lazy_array.h"
+#include "base/mutex.h"
+#include "base/system_error.h"
+
+namespace quire {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+
+// 0 would mean unknown.
+TimeNs elapsed_ns(Clock::time_point start) {
+  return std::max<TimeNs>(1, std::chrono::duration_cast<std::chrono::nanoseconds>(Clock::now() - start).count());
+}
+
+constexpr std::size_t kLaneCount = 3;
+// Names are computed as long as they are found: a miss costs so many at most.
+constexpr std::uint32_t kFindPages = 16;
+
+constexpr std::array<const char*, kLaneCount> kThreadNames = {"quire-names", "quire-disk-in", "quire-disk-out"};
+
+}  // namespace
+
+struct DiskMover::Impl {
+  struct Task {
+    enum class State : std::uint8_t { Free, Queued, Running };
+    State state = State::Free;
+    bool is_cancelled = false;
+    DiskPlan plan;
+  };
+
+  Impl(const Config& the_config, HostPages& the_host) : config(the_config), host(the_host) {}
+
+  [[nodiscard]] Status prepare(FileSystem& files);
+  [[nodiscard]] Status start();
+  void stop();
+  void work(Lane lane);
+  bool run(Lane lane);
+
+  bool run_names();
+  void dispatch(const DiskPlan& plan);
+  [[nodiscard]] Completion find(const DiskPlan& plan);
+  [[nodiscard]] Completion load(const DiskPlan& plan);
+  [[nodiscard]] Completion store_pages(const DiskPlan& plan);
+  [[nodiscard]] Completion drop(const DiskPlan& plan);
+  [[nodiscard]] Completion flush(const DiskPlan& plan);
+  [[nodiscard]] const KeySpace* text_of(const PageName& key_space);
+  void note_failure();
+  void enqueue(Lane lane, std::uint32_t index) QUIRE_REQUIRES(mutex);
+  void complete(const Completion& completion);
+
+  [[nodiscard]] std::span<PageName> found_names(std::uint32_t index) {
+    return {found.data() + (std::size_t{index} * config.path_pages_max), config.path_pages_max};
+  }
+  [[nodiscard]] std::span<PageNames::Record> task_names(std::uint32_t index) {
+    return {records.data() + (std::size_t{index} * config.transfer_pages_max), config.transfer_pages_max};
+  }
+  [[nodiscard]] TimeNs unix_time() const { return config.unix_time ? config.unix_time() : 0; }
+
+  Config config;
+  HostPages& host;
+  std::unique_ptr<FileStore> store;
+  std::atomic<bool> is_failed = false;
+  std::vector<std::thread> threads;
+
+  // The lane of names.
+  PageNames names;
+  NameLog work_log;
+  std::vector<std::uint32_t> work_plans;
+  LazyArray<PageName> found;  // a row for each FindOnDisk, until its index is used again
+
+  LazyArray<PageNames::Record> records;  // a row for each plan: written by the lane of names before it passes it on
+  std::vector<FileRead> reads;           // the lane of reads
+  std::vector<FileWrite> writes;         // the lane of writes
+  struct Text {
+    PageName name;
+    KeySpace key_space;
+  };
+  std::vector<Text> texts;  // the lane of writes: what the last key spaces are called, for people
+  std::size_t next_text = 0;
+
+  mutable Mutex mutex;  // guards what follows
+  NameLog log QUIRE_GUARDED_BY(mutex);
+  std::vector<Task> tasks QUIRE_GUARDED_BY(mutex);
+  std::array<std::vector<std::uint32_t>, kLaneCount> queues QUIRE_GUARDED_BY(mutex);
+  std::vector<Completion> completions QUIRE_GUARDED_BY(mutex);
+  std::vector<PageName> dropping QUIRE_GUARDED_BY(mutex);  // key spaces whose drop is on its way
+  std::vector<KeySpace> new_texts QUIRE_GUARDED_BY(mutex);
+  bool is_stopping QUIRE_GUARDED_BY(mutex) = false;
+  std::array<Condition, kLaneCount> has_work;
+};
+
+Status DiskMover::Impl::prepare(FileSystem& files) {
+  QUIRE_TRY_ASSIGN(store, FileStore::open(config.store, files));
+  QUIRE_TRY_ASSIGN(names, PageNames::create(config.names));
+  QUIRE_TRY_ASSIGN(work_log, NameLog::create(config.log));
+  const std::size_t count = config.transfer_count_max;
+  QUIRE_TRY_ASSIGN(found, LazyArray<PageName>::create(count * config.path_pages_max));
+  QUIRE_TRY_ASSIGN(records, LazyArray<PageNames::Record>::create(count * config.transfer_pages_max));
+  work_plans.reserve(count);
+  reads.reserve(config.transfer_pages_max);
+  writes.reserve(config.transfer_pages_max);
+  const MutexLock lock(mutex);
+  QUIRE_TRY_ASSIGN(log, NameLog::create(config.log));
+  tasks.resize(count);
+  for (std::vector<std::uint32_t>& queue : queues) queue.reserve(count);
+  completions.reserve(count);
+  dropping.reserve(count);
+  return {};
+}
+
+Status DiskMover::Impl::start() {
+  const BlockedSignals blocked;
+  threads.reserve(kLaneCount);
+  try {
+    for (const Lane lane : {Lane::Names, Lane::Read, Lane::Write}) {
+      threads.emplace_back([this, lane] { work(lane); });
+    }
+  } catch (const std::system_error& error) {
+    return fail(errno_code(error.code().value()), "starting a thread of the disk tier: " + error.code().message());
+  }
+  return {};
+}
+
+void DiskMover::Impl::stop() {
+  {
+    const MutexLock lock(mutex);
+    is_stopping = true;
+    for (Condition& condition : has_work) condition.notify_all();
+  }
+  for (std::thread& thread : threads) thread.join();
+  threads.clear();
+}
+
+void DiskMover::Impl::work(Lane lane) {
+  const auto place = static_cast<std::size_t>(lane);
+  pthread_setname_np(pthread_self(), kThreadNames[place]);
+  for (;;) {
+    {
+      MutexLock lock(mutex);
+      while (!is_stopping && queues[place].empty() && (lane != Lane::Names || log.is_empty())) {
+        has_work[place].wait(mutex);
+      }
+      if (is_stopping) return;
+    }
+    (void)run(lane);
+  }
+}
+
+bool DiskMover::Impl::run(Lane lane) {
+  if (lane == Lane::Names) return run_names();
+  const auto place = static_cast<std::size_t>(lane);
+  DiskPlan plan;
+  {
+    const MutexLock lock(mutex);
+    std::vector<std::uint32_t>& queue = queues[place];
+    if (queue.empty()) return false;
+    Task& task = tasks[queue.front()];
+    queue.erase(queue.begin());
+    plan = task.plan;
+    if (task.is_cancelled) plan.pages = {};
+    task.state = Task::State::Running;
+  }
+  switch (plan.kind) {
+    case TransferKind::LoadFromDisk:
+      complete(load(plan));
+      break;
+    case TransferKind::StoreToDisk:
+      complete(store_pages(plan));
+      break;
+    case TransferKind::DropOnDisk:
+      complete(drop(plan));
+      break;
+    case TransferKind::FlushDisk:
+      complete(flush(plan));
+      break;
+    default:
+      QUIRE_CHECK(false, "a plan in the wrong lane");
+  }
+  return true;
+}
+
+// Everything that is there by now. All names that plans rely on were given before those were submitted, and stay until
+// they are over, so that it does not matter which entries of the log came before which plan.
+bool DiskMover::Impl::run_names() {
+  {
+    const MutexLock lock(mutex);
+    std::vector<std::uint32_t>& queue = queues[static_cast<std::size_t>(Lane::Names)];
+    if (queue.empty() && log.is_empty()) return false;
+    std::swap(log, work_log);
+    work_plans.swap(queue);
+  }
+  names.follow(work_log, [this](const KeySpace& key_space) {
+    const MutexLock lock(mutex);
+    new_texts.push_back(key_space);
+  });
+  for (const std::uint32_t index : work_plans) {
+    DiskPlan plan;
+    {
+      const MutexLock lock(mutex);
+      plan = tasks[index].plan;
+    }
+    dispatch(plan);
+  }
+  work_plans.clear();
+  return true;
+}
+
+void DiskMover::Impl::dispatch(const DiskPlan& plan) {
+  const std::uint32_t index = plan.id.index;
+  Lane lane = Lane::Write;
+  switch (plan.kind) {
+    case TransferKind::FindOnDisk:
+      complete(find(plan));
+      return;
+    case TransferKind::LoadFromDisk: {
+      const std::span<const PageName> path = found_names(plan.found_by);
+      for (std::size_t i = 0; i < plan.pages.size(); ++i) {
+        const std::size_t place = plan.first_found + i;
+        PageNames::Record& record = task_names(index)[i];
+        record = task_names(plan.found_by)[0];
+        record.name = path[place];
+        if (place > 0) record.parent = path[place - 1];
+        record.page_index += static_cast<std::uint32_t>(place);
+        names.set_host(plan.pages[i].host_page, record);
+      }
+      lane = Lane::Read;
+      break;
+    }
+    case TransferKind::StoreToDisk:
+      for (std::size_t i = 0; i < plan.pages.size(); ++i) {
+        task_names(index)[i] = names.of(Tier::Host, plan.pages[i].host_page);
+      }
+      break;
+    case TransferKind::DropOnDisk:
+      task_names(index)[0].name = names.space(plan.key_space).name;
+      break;
+    default:
+      break;
+  }
+  const MutexLock lock(mutex);
+  if (plan.kind == TransferKind::DropOnDisk) dropping.push_back(names.space(plan.key_space).name);
+  enqueue(lane, index);
+}
+
+// The first record of the row keeps what all pages of the path share.
+Completion DiskMover::Impl::find(const DiskPlan& plan) {
+  const Clock::time_point start = Clock::now();
+  Completion completion{.id = plan.id};
+  const std::uint32_t page_tokens = config.names.page_tokens;
+  const auto page_count = static_cast<std::uint32_t>(plan.tokens.size() / page_tokens);
+  const std::span<PageName> path = found_names(plan.id.index);
+  PageName parent = names.parent_name(plan.parent, plan.key_space);
+  task_names(plan.id.index)[0] = {
+      .name = {}, .parent = parent, .key_space = names.space(plan.key_space).name, .page_index = plan.first_page};
+  bool is_hidden = parent.is_none();
+  {
+    const MutexLock lock(mutex);
+    const PageName& space = names.space(plan.key_space).name;
+    is_hidden = is_hidden || std::ranges::find(dropping, space) != dropping.end();
+    is_hidden = is_hidden || tasks[plan.id.index].is_cancelled;
+  }
+  std::uint32_t page = 0;
+  while (!is_hidden && page < page_count) {
+    const std::uint32_t count = std::min(kFindPages, page_count - page);
+    const std::span<PageName> part = path.subspan(page, count);
+    name_pages({.parent = parent,
+                .page_tokens = page_tokens,
+                .first_position = (plan.first_page + page) * page_tokens,
+                .tokens = plan.tokens.subspan(std::size_t{page} * page_tokens, std::size_t{count} * page_tokens),
+                .extra_keys = plan.extra_keys},
+               part);
+    const std::uint32_t there = store->find(part);
+    page += there;
+    parent = part.back();
+    if (there < count) break;
+  }
+  completion.good_pages = page;
+  completion.outcome = page > 0 ? TransferOutcome::Ok : TransferOutcome::Empty;
+  completion.busy_ns = elapsed_ns(start);
+  return completion;
+}
+
+// The first page that does not come ends the path.
+Completion DiskMover::Impl::load(const DiskPlan& plan) {
+  const Clock::time_point start = Clock::now();
+  Completion completion{.id = plan.id};
+  if (plan.pages.empty()) {
+    completion.outcome = TransferOutcome::Cancelled;
+    return completion;
+  }
+  const std::span<const PageNames::Record> page_names = task_names(plan.id.index);
+  reads.clear();
+  for (std::size_t i = 0; i < plan.pages.size(); ++i) {
+    FileRead read{.name = page_names[i].name};
+    completion.fault = host.begin_write(plan.pages[i], read.bytes);
+    if (completion.fault != TransferFault::None) break;
+    reads.push_back(read);
+  }
+  store->read(reads);
+  bool is_good = true;
+  for (std::size_t i = 0; i < reads.size(); ++i) {
+    const FileRead& read = reads[i];
+    if (is_good && read.outcome != FileOutcome::Ok) {
+      is_good = false;
+      completion.fault = read.outcome == FileOutcome::Corrupt ? TransferFault::Checksum : TransferFault::Io;
+    }
+    host.end_write(plan.pages[i], is_good ? std::optional(read.checksum) : std::nullopt);
+    if (!is_good) continue;
+    ++completion.good_pages;
+    completion.moved_bytes += read.bytes.size();
+  }
+  if (completion.good_pages < plan.pages.size()) completion.outcome = TransferOutcome::Failed;
+  if (completion.fault == TransferFault::Io) note_failure();
+  completion.busy_ns = elapsed_ns(start);
+  return completion;
+}
+
+// What a key space is called, if that is still known: the last ones are.
+const KeySpace* DiskMover::Impl::text_of(const PageName& key_space) {
+  {
+    const MutexLock lock(mutex);
+    for (KeySpace& text : new_texts) {
+      Text added{.name = key_space_name(text), .key_space = std::move(text)};
+      if (texts.size() < config.names.key_space_count_max) {
+        texts.push_back(std::move(added));
+      } else {
+        texts[next_text++ % texts.size()] = std::move(added);
+      }
+    }
+    new_texts.clear();
+  }
+  const auto text = std::ranges::find(texts, key_space, &Text::name);
+  return text != texts.end() ? &text->key_space : nullptr;
+}
+
+// Pages without a name are passed over: nobody could ask for them.
+Completion DiskMover::Impl::store_pages(const DiskPlan& plan) {
+  const Clock::time_point start = Clock::now();
+  Completion completion{.id = plan.id};
+  if (plan.pages.empty()) {
+    completion.outcome = TransferOutcome::Cancelled;
+    return completion;
+  }
+  const std::uint64_t written_before = store->stats().written_bytes;
+  const std::span<const PageNames::Record> page_names = task_names(plan.id.index);
+  const auto page_count = static_cast<std::uint32_t>(plan.pages.size());
+  while (completion.good_pages < page_count && completion.fault == TransferFault::None) {
+    // As many as belong to one key space.
+    const std::uint32_t first = completion.good_pages;
+    const PageName& key_space = page_names[first].key_space;
+    std::uint32_t end = first;
+    writes.clear();
+    for (; end < page_count && page_names[end].key_space == key_space; ++end) {
+      if (page_names[end].name.is_none()) continue;
+      HostPages::Record record;
+      completion.fault = host.begin_read(plan.pages[end], record);
+      if (completion.fault != TransferFault::None) break;
+      writes.push_back({.name = page_names[end].name,
+                        .parent = page_names[end].parent,
+                        .page_index = page_names[end].page_index,
+                        .bytes = record.bytes,
+                        .checksum = record.checksum});
+    }
+    if (!writes.empty()) store->write(key_space, text_of(key_space), writes, unix_time());
+    std::size_t next = 0;
+    for (std::uint32_t i = first; i < end; ++i) {
+      if (page_names[i].name.is_none()) {
+        if (completion.good_pages == i) ++completion.good_pages;
+        continue;
+      }
+      const FileWrite& write = writes[next++];
+      host.end_read(plan.pages[i]);
+      if (write.outcome == FileOutcome::Ok) {
+        if (completion.good_pages == i) ++completion.good_pages;
+      } else if (completion.fault == TransferFault::None) {
+        completion.fault = write.outcome == FileOutcome::Corrupt ? TransferFault::Checksum : TransferFault::Io;
+      }
+    }
+  }
+  if (completion.good_pages < page_count) completion.outcome = TransferOutcome::Failed;
+  if (completion.fault == TransferFault::Io) note_failure();
+  completion.moved_bytes = store->stats().written_bytes - written_before;  // what the disk wears by
+  completion.busy_ns = elapsed_ns(start);
+  return completion;
+}
+
+Completion DiskMover::Impl::drop(const DiskPlan& plan) {
+  Completion completion{.id = plan.id};
+  const PageName name = task_names(plan.id.index)[0].name;
+  if (!store->drop(name, unix_time())) {
+    completion.outcome = TransferOutcome::Failed;
+    completion.fault = TransferFault::Io;
+    note_failure();
+  }
+  const MutexLock lock(mutex);
+  dropping.erase(std::ranges::find(dropping, name));
+  return completion;
+}
+
+Completion DiskMover::Impl::flush(const DiskPlan& plan) {
+  Completion completion{.id = plan.id};
+  if (store->flush()) return completion;
+  completion.outcome = TransferOutcome::Failed;
+  completion.fault = TransferFault::Io;
+  note_failure();
+  return completion;
+}
+
+void DiskMover::Impl::note_failure() {
+  const FileStoreStats stats = store->stats();
+  if (stats.failed_directories == stats.directory_count) is_failed.store(true, std::memory_order_relaxed);
+}
+
+void DiskMover::Impl::enqueue(Lane lane, std::uint32_t index) {
+  const auto place = static_cast<std::size_t>(lane);
+  queues[place].push_back(index);
+  has_work[place].notify_one();
+}
+
+void DiskMover::Impl::complete(const Completion& completion) {
+  const MutexLock lock(mutex);
+  tasks[completion.id.index].state = Task::State::Free;
+  completions.push_back(completion);
+  if (config.event_fd < 0) return;
+  constexpr std::uint64_t kOne = 1;
+  (void)!::write(config.event_fd, &kOne, sizeof(kOne));  // it can only be too full, which wakes as well
+}
+
+DiskMover::DiskMover(std::unique_ptr<Impl> impl) : impl_(std::move(impl)) {}
+
+DiskMover::~DiskMover() {
+  impl_->stop();
+}
+
+Result<std::unique_ptr<DiskMover>> DiskMover::open(const Config& config, FileSystem& files, HostPages& host) {
+  auto impl = std::make_unique<Impl>(config, host);
+  QUIRE_TRY(impl->prepare(files));
+  auto mover = std::unique_ptr<DiskMover>(new DiskMover(std::move(impl)));  // stops what has started
+  if (config.has_threads) QUIRE_TRY(mover->impl_->start());
+  return mover;
+}
+
+void DiskMover::submit(NameLog& log) {
+  Impl& impl = *impl_;
+  const MutexLock lock(impl.mutex);
+  impl.log.take_from(log);
+  impl.has_work[static_cast<std::size_t>(Lane::Names)].notify_one();
+}
+
+void DiskMover::submit(const DiskPlan& plan) {
+  Impl& impl = *impl_;
+  const MutexLock lock(impl.mutex);
+  QUIRE_CHECK(plan.id.index < impl.tasks.size() && impl.tasks[plan.id.index].state == Impl::Task::State::Free,
+              "a plan of the disk tier with the index of another one");
+  impl.tasks[plan.id.index] = {.state = Impl::Task::State::Queued, .plan = plan};
+  impl.enqueue(Lane::Names, plan.id.index);
+}
+
+void DiskMover::cancel(TransferId id) {
+  Impl& impl = *impl_;
+  const MutexLock lock(impl.mutex);
+  Impl::Task& task = impl.tasks[id.index];
+  const bool may_stop = task.plan.kind == TransferKind::FindOnDisk || task.plan.kind == TransferKind::LoadFromDisk;
+  if (task.state == Impl::Task::State::Queued && task.plan.id == id && may_stop) task.is_cancelled = true;
+}
+
+std::span<Completion> DiskMover::poll(std::span<Completion> out) {
+  Impl& impl = *impl_;
+  const MutexLock lock(impl.mutex);
+  const std::size_t count = std::min(out.size(), impl.completions.size());
+  std::copy_n(impl.completions.begin(), count, out.begin());
+  impl.completions.erase(impl.completions.begin(), impl.completions.begin() + static_cast<std::ptrdiff_t>(count));
+  return out.first(count);
+}
+
+bool DiskMover::run(Lane lane) {
+  QUIRE_CHECK(!impl_->config.has_threads, "running a lane that has a thread");
+  return impl_->run(lane);
+}
+
+bool DiskMover::is_failed() const {
+  return impl_->is_failed.load(std::memory_order_relaxed);
+}
+
+FileStoreStats DiskMover::store_stats() const {
+  return impl_->store->stats();
+}
+
+FileStore& DiskMover::store() {
+  return *impl_->store;
+}
+
+}  // namespace quire
