@@ -45,6 +45,9 @@
 
 namespace quire {
 
+class FileSystem;
+class HostPages;
+
 class ReleaseQueue;
 
 /// Tokens to look for or to cache, with what they depend on besides. Copied by whoever needs it longer than the call.
@@ -69,7 +72,7 @@ struct SequenceOptions {
   std::optional<TimeNs> ttl_ns;
   Prefetch prefetch = Prefetch::Off;
   TimeNs load_timeout_ns = 0;  ///< for Prefetch::Timeout, from admit() on
-  Tier tier_max = Tier::Host;  ///< the lowest tier to take pages from
+  Tier tier_max = Tier::Disk;  ///< the lowest tier to take pages from
 };
 
 /// A live sequence. Move-only; dropping it ends the sequence at the cache's next call.
@@ -113,6 +116,8 @@ struct Admission {
   /// On their way from the host, besides: the sequence is loading, and view() tells when it is not. They need no
   /// computing if they arrive.
   std::uint32_t loading_tokens = 0;
+  /// Steps can be planned at once. Else the sequence is loading, or looks for more of its tokens on disk.
+  bool is_ready = true;
   Miss miss;  ///< why the rest has to be computed; of a loading sequence as far as can be told
 };
 
@@ -196,6 +201,30 @@ enum class Preempt : std::uint8_t {
 enum class Sleep : std::uint8_t {
   KeepHost,  ///< what the host has room for
   DropAll,   ///< nothing; the host's memory is given back too
+};
+
+/// The disk tier, as its store sees it. Totals count since open().
+struct DiskStatus {
+  std::uint64_t capacity_bytes = 0;
+  std::uint64_t used_bytes = 0;  ///< of files
+  std::uint64_t live_bytes = 0;  ///< of records that can be found
+  std::uint64_t page_count = 0;
+  std::uint32_t segment_count = 0;
+  std::uint64_t written_bytes = 0;
+  std::uint64_t carried_bytes = 0;  ///< part of it, to make room
+  std::uint64_t read_bytes = 0;
+  std::uint64_t evicted_page_total = 0;
+  std::uint64_t corrupt_page_total = 0;  ///< dropped, when opening and since
+  std::uint64_t torn_page_total = 0;     ///< were being written when the last process ended
+  std::uint64_t other_layout_pages = 0;  ///< of another model or page size: never read, and first to go
+  std::uint32_t directory_count = 0;
+  std::uint32_t failed_directory_count = 0;
+  std::uint64_t failed_segment_count = 0;
+  bool uses_io_uring = false;
+  bool is_direct = false;  ///< O_DIRECT
+  bool has_registered_buffers = false;
+  std::string refusals;    ///< what was asked of the system and refused, and why
+  std::string last_error;  ///< empty: none so far
 };
 
 /// Names a prefix held by keep().
@@ -362,6 +391,11 @@ class Cache {
   /// saved and is brought back.
   [[nodiscard]] Status stop_loading(const Sequence& sequence);
 
+  /// Has all that is cached written to disk, as far as the write policies, the host's room and the endurance budget let
+  /// it, and synced. True when that is done; else call it again after apply().
+  [[nodiscard]] Result<bool> flush();
+  [[nodiscard]] Result<DiskStatus> disk_status() const;
+
   /// No transfer starts until resume_transfers(); what is on the host counts as missing meanwhile. True when none is in
   /// flight; else call it again after apply().
   [[nodiscard]] Result<bool> pause_transfers();
@@ -405,7 +439,10 @@ class Cache {
   [[nodiscard]] std::byte* device_memory() const;
 
  private:
+  friend struct CachePeer;  // tests have files and host pages of their own
   struct Impl;
+  [[nodiscard]] static Result<std::unique_ptr<Cache>> open(CacheConfig config, FileSystem* files,
+                                                           HostPages* host_pages);
   explicit Cache(std::unique_ptr<Impl> impl);
   std::unique_ptr<Impl> impl_;
 };

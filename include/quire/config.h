@@ -79,6 +79,25 @@ struct HostConfig {
   [[nodiscard]] bool is_on() const { return page_count > 0 || capacity_bytes > 0; }
 };
 
+/// The disk tier: pages that outlive the process, and those that the host has no room for. Off without directories; it
+/// needs a host tier, through which all pages go, and pages of 16 tokens or more.
+struct DiskConfig {
+  /// Made if missing; one for each disk. Nobody else may use them meanwhile.
+  std::vector<std::string> directories;
+  std::uint64_t capacity_bytes = 0;  ///< of all directories together
+  /// When host pages are written: WriteThrough, as soon as they have their bytes; WriteBack, when the host is about to
+  /// need their room; Selective, once write_hits_min requests have used them.
+  WritePolicy write_policy = WritePolicy::WriteThrough;
+  std::uint32_t write_hits_min = 2;  ///< for WritePolicy::Selective
+  /// Endurance: no more than this is written in any 24 hours, and pages that were used again come first. 0: no limit.
+  std::uint64_t write_bytes_per_day = 0;
+  std::uint64_t segment_bytes = std::uint64_t{256} << 20U;  ///< of one file; less when capacity_bytes asks for it
+  std::uint32_t queue_depth = 16;                           ///< reads, or writes, at once
+  int zstd_level = 0;                                       ///< 0: pages are not compressed
+
+  [[nodiscard]] bool is_on() const { return !directories.empty(); }
+};
+
 /// What plans look like.
 struct PlanConfig {
   PageTables page_tables = PageTables::Rows;
@@ -96,6 +115,7 @@ struct CacheConfig {
   PageOptions page;    ///< tokens per page, tensor-parallel ranks, order of heads
   DeviceConfig device;
   HostConfig host;
+  DiskConfig disk;
 
   std::uint32_t sequence_count_max = 256;  ///< live at once, waiting ones included
   /// Tokens of one sequence, prompt and output together; 0: as many as the pool holds.

@@ -64,12 +64,24 @@ struct Stats {
   bool host_is_locked = false;
   std::uint32_t transfers_in_flight = 0;
   std::uint32_t loading_sequence_count = 0;
+  bool disk_is_on = false;               ///< there is a disk tier, and it works
+  bool disk_has_failed = false;          ///< there was one; the cache goes on without. Cache::disk_status() says why.
+  std::uint32_t disk_waiting_pages = 0;  ///< host pages still to be written
 
   std::uint64_t host_hit_tokens = 0;  ///< of hit_tokens, those that were loaded for the request
   std::uint64_t lost_page_total = 0;  ///< of evicted_page_total, those that are in no tier any more
   std::uint64_t host_evicted_page_total = 0;
   std::uint64_t loaded_page_total = 0;
   std::uint64_t stored_page_total = 0;
+  std::uint64_t disk_hit_tokens = 0;  ///< of hit_tokens, those that were read from disk for the request
+  std::uint64_t disk_find_count = 0;  ///< times that requests looked on disk
+  std::uint64_t disk_found_page_total = 0;
+  std::uint64_t disk_loaded_page_total = 0;  ///< that came to the host
+  std::uint64_t disk_stored_page_total = 0;
+  std::uint64_t disk_loaded_bytes = 0;
+  std::uint64_t disk_stored_bytes = 0;  ///< written, with everything around the pages
+  std::array<std::uint64_t, kTransferOutcomeCount> disk_load_outcomes{};
+  std::array<std::uint64_t, kTransferOutcomeCount> disk_store_outcomes{};
   std::uint64_t loaded_bytes = 0;
   std::uint64_t stored_bytes = 0;
   /// Transfers by TransferOutcome.

@@ -35,7 +35,7 @@ Result<PoolGeometry> make_geometry(const CacheConfig& config) {
 // Evicted pages that are remembered unless a configuration says otherwise.
 constexpr std::uint64_t kLostPagesMax = 1U << 20U;
 
-Result<std::uint32_t> host_pages(const HostConfig& host, const PageGeometry& page) {
+Result<std::uint32_t> count_host_pages(const HostConfig& host, const PageGeometry& page) {
   const std::uint64_t page_count = host.page_count > 0 ? host.page_count : page.page_count_within(host.capacity_bytes);
   if (page_count == 0) {
     return fail(ErrorCode::InvalidArgument, "host.capacity_bytes is " + with_separators(host.capacity_bytes) +
@@ -60,6 +60,10 @@ Cache::Cache(std::unique_ptr<Impl> impl) : impl_(std::move(impl)) {}
 Cache::~Cache() = default;
 
 Result<std::unique_ptr<Cache>> Cache::open(CacheConfig config) {
+  return open(std::move(config), nullptr, nullptr);
+}
+
+Result<std::unique_ptr<Cache>> Cache::open(CacheConfig config, FileSystem* files, HostPages* host_pages) {
   QUIRE_TRY(config.validate());
   QUIRE_TRY_ASSIGN(PoolGeometry geometry, make_geometry(config));
   auto impl = std::make_unique<Impl>(std::move(config), std::move(geometry));
@@ -92,7 +96,7 @@ Result<std::unique_ptr<Cache>> Cache::open(CacheConfig config) {
   }
   if (settings.host.is_on()) {
     QUIRE_TRY_ASSIGN(impl->host_policy, make_policy(settings.host.policy));
-    QUIRE_TRY_ASSIGN(impl->host_page_count, host_pages(settings.host, impl->geometry.page()));
+    QUIRE_TRY_ASSIGN(impl->host_page_count, count_host_pages(settings.host, impl->geometry.page()));
     impl->config.host.page_count = impl->host_page_count;
   }
   const std::uint64_t all_pages = std::uint64_t{page_count} + impl->host_page_count;
@@ -127,6 +131,7 @@ Result<std::unique_ptr<Cache>> Cache::open(CacheConfig config) {
 
   QUIRE_TRY(impl->reserve_steps());
   if (impl->has_host()) QUIRE_TRY(impl->open_host());
+  if (settings.disk.is_on()) QUIRE_TRY(impl->open_disk(files, host_pages));
   return std::unique_ptr<Cache>(new Cache(std::move(impl)));
 }
 
@@ -203,6 +208,7 @@ Result<KeySpaceId> Cache::key_space(const KeySpace& key_space) {
     impl.release_key_space(*index);
   }
   impl.key_spaces.add(*index, key_space, impl.tree->add_root());
+  if (impl.has_disk()) impl.name_log.add_key_space(*index, key_space);
   return impl.key_spaces.id(*index);
 }
 
@@ -355,6 +361,7 @@ Status Cache::Impl::advance(TimeNs time) {
     return fail(ErrorCode::InvalidArgument, "time goes back from " + std::to_string(now) + " to " +
                                                 std::to_string(time) + " ns; give times that do not decrease");
   }
+  if (has_disk()) refill_write_budget(time);
   now = time;
   lost_pages.set_time(now);
   policy->on_advance(now);
@@ -381,6 +388,7 @@ Result<std::uint32_t> Cache::drop(KeySpaceId key_space) {
   }
   const std::uint32_t dropped = impl.drop_pages(impl.key_spaces[space].root, ResidencyCause::Dropped);
   impl.counters.dropped_page_total += dropped;
+  if (impl.has_disk()) impl.drop_on_disk(space);
   impl.key_spaces.retire(space);
   if (impl.key_spaces[space].user_count == 0) impl.release_key_space(space);
   return dropped;
@@ -407,6 +415,7 @@ Status Cache::reset() {
   for (std::uint32_t i = 0; i < impl.key_spaces.capacity(); ++i) {
     if (!impl.key_spaces[i].is_live) continue;
     impl.counters.dropped_page_total += impl.drop_pages(impl.key_spaces[i].root, ResidencyCause::Reset);
+    if (impl.has_disk()) impl.drop_on_disk(i);
   }
   return {};
 }
@@ -528,6 +537,7 @@ Status Cache::resize(std::uint32_t page_count) {
     }
     impl.host_memory = std::move(moved);
   }
+  if (impl.has_disk()) impl.name_log.set_device_page_count(page_count + 1);
   impl.geometry = std::move(geometry);
   impl.memory = impl.host_memory.data();
   impl.clean_reserve_pages = clean_reserve_pages;
@@ -581,6 +591,11 @@ Result<Stats> Cache::stats() const {
     stats.transfers_in_flight = impl.live_transfer_count;
     stats.load_bytes_per_ns = impl.load_rate;
     stats.store_bytes_per_ns = impl.store_rate;
+  }
+  if (impl.has_disk()) {
+    stats.disk_is_on = !impl.disk_has_failed;
+    stats.disk_has_failed = impl.disk_has_failed;
+    stats.disk_waiting_pages = impl.disk_lists.size();
   }
   stats.lost_page_total = tree.lost_page_total();
   return stats;

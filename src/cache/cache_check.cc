@@ -58,11 +58,13 @@ Status Cache::Impl::check_users() const {
     kept += keep.page_count;
   }
   for (const Transfer& transfer : transfers) {
-    if (transfer.state == Transfer::State::Free || transfer.kind != TransferKind::Load) continue;
-    if (transfer.sequence != SequenceId{}) continue;
+    const bool has_key_space = transfer.kind == TransferKind::Load || transfer.kind == TransferKind::FindOnDisk ||
+                               transfer.kind == TransferKind::DropOnDisk;
+    if (transfer.state == Transfer::State::Free || !has_key_space || transfer.sequence != SequenceId{}) continue;
     ++users[transfer.key_space];
     handles += transfer.pin ? 1 : 0;
   }
+  for (std::uint32_t i = 0; i < key_spaces.capacity(); ++i) users[i] += key_spaces[i].wants_disk_drop ? 1 : 0;
   if (kept != kept_pages) return broken("the count of kept pages is wrong");
   std::uint64_t pins = 0;
   for (std::uint32_t i = 0; i < key_spaces.capacity(); ++i) {
@@ -155,6 +157,18 @@ Status Cache::Impl::check_tiers() const {
       if (is_load && is_of_tree && transfer.is_unwanted == static_cast<bool>(transfer.pin)) {
         return broken("a load holds its path for nobody");
       }
+      if (transfer.kind == TransferKind::LoadFromDisk || transfer.kind == TransferKind::StoreToDisk) {
+        const bool reads_host = transfer.kind == TransferKind::StoreToDisk;
+        for (const PageTransfer& page : pages_of(i)) {
+          const PageState host_state = host_pool.state(page.host_page);
+          const bool is_held = reads_host ? host_state == PageState::Sealed || host_state == PageState::Fenced
+                                          : host_state == PageState::Open;
+          if (!is_held) return broken("a disk transfer's host page is " + std::string(to_string(host_state)));
+          host_reads[page.host_page.value] += reads_host ? 1 : 0;
+        }
+        filling += reads_host ? 0 : transfer.page_count;
+        continue;
+      }
       for (const PageTransfer& page : pages_of(i)) {
         ++(is_load ? host_reads[page.host_page.value] : device_reads[page.device_page.value]);
         const PageState host_state = host_pool.state(page.host_page);
@@ -170,6 +184,21 @@ Status Cache::Impl::check_tiers() const {
       }
     }
     if (live != live_transfer_count) return broken("the count of transfers is wrong");
+    if (has_disk()) {
+      std::uint32_t on_disk = 0;
+      std::uint32_t listed = 0;
+      for (std::uint32_t i = 1; i <= host_page_count; ++i) {
+        const DiskState state = disk_states[i];
+        const bool is_listed = state == DiskState::Cold || state == DiskState::Hot;
+        if (is_listed != disk_lists.contains(i)) return broken("a host page waits for the disk in no list, or in vain");
+        if (state != DiskState::None && host_pool.state(PageId{i}) != PageState::Sealed) {
+          return broken("a host page that is not cached is, or is to be, on disk");
+        }
+        on_disk += state == DiskState::OnDisk ? 1 : 0;
+        listed += is_listed ? 1 : 0;
+      }
+      if (on_disk != on_disk_count || listed != disk_lists.size()) return broken("the count of pages on disk is wrong");
+    }
     if (queued != transfer_order.size()) return broken("the order of transfers is not that of those to be taken");
     if (bytes != loading_bytes) return broken("the count of bytes being loaded is wrong");
     std::uint32_t host_fenced = 0;

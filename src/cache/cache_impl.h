@@ -16,6 +16,7 @@
 #include <vector>
 
 #include "attention/attention_planner.h"
+#include "base/index_lists.h"
 #include "base/lazy_array.h"
 #include "base/residency_log.h"
 #include "cache/key_space_table.h"
@@ -26,6 +27,8 @@
 #include "quire/cache.h"
 #include "sequence/release_queue.h"
 #include "sequence/sequence_table.h"
+#include "store/file_system.h"
+#include "transfer/disk_mover.h"
 
 namespace quire {
 
@@ -102,8 +105,35 @@ struct Cache::Impl {
     SequenceId sequence;           // whose pages it saves or brings back; none for pages of the tree
     std::uint64_t reported_ranks = 0;
     TimeNs deadline = INT64_MAX;
-    PrefixTree::Pin pin;  // of a load: ends with its last page
+    PrefixTree::Pin pin;  // of a load: ends with its last page; of a find: with the page before what it looks for
+
+    // Of a find on disk, which lives until all that it found has been loaded.
+    std::uint32_t find_row = 0;  // where its path is kept
+    std::uint32_t token_count = 0;
+    std::uint32_t extra_key_count = 0;
+    PageFingerprint missing = 0;      // of the first page it looks for: whoever misses the same one joins
+    PageFingerprint last_tag = 0;     // of the last page whose load was started
+    SequenceId owner;                 // whose path it is
+    bool is_prefetch = false;         // nobody need wait for it
+    std::uint32_t found_pages = 0;    // as many as are to be loaded
+    std::uint32_t started_pages = 0;  // of those
+    std::uint32_t arrived_pages = 0;  // of those, well or not
+    std::uint32_t loads_in_flight = 0;
+    MissReason miss = MissReason::None;  // why what it found did not come
+    // Of a load from disk.
+    std::uint32_t found_by = 0;
   };
+  static constexpr std::uint32_t kNoTransfer = UINT32_MAX;
+
+  /// What becomes of a cached host page on disk.
+  enum class DiskState : std::uint8_t {
+    None,  // nothing
+    Cold,  // to be written
+    Hot,   // to be written before those
+    Writing,
+    OnDisk,  // as far as is known: the store makes room as it likes
+  };
+  enum DiskList : std::uint32_t { kHotPages, kColdPages, kDiskListCount };
 
   Impl(CacheConfig config_, PoolGeometry geometry_)
       : config(std::move(config_)),
@@ -254,6 +284,7 @@ struct Cache::Impl {
   [[nodiscard]] bool try_take_targets(std::span<PageId> out);
   [[nodiscard]] PageId take_host_page();
   void release_host(PageId host_page);
+  void release_host_read(PageId host_page);
   void release_freed_host();
   [[nodiscard]] bool add_store(std::uint32_t transfer, PageId device_page);
   void start_stores();
@@ -298,7 +329,8 @@ struct Cache::Impl {
   void cancel_all_transfers();
   void apply_one(const Completion& completion);
   void go_on();
-  void measure_rate(const Completion& completion, TransferKind kind);
+  static void measure_rate(const Completion& completion, double& rate);
+  void count_disk(const Transfer& transfer, const Completion& completion);
   void work_in_background();
 
   // The host tier: loads from it.
@@ -328,7 +360,44 @@ struct Cache::Impl {
   void wake(std::uint32_t index, MissReason reason);
   void cancel_unneeded_loads();
   void prefetch(std::uint32_t index, const PrefixTree::Match& match);
+  void prefetch_from_host(std::uint32_t index, const PrefixTree::Match& match);
   [[nodiscard]] Miss find_miss(std::uint32_t index, const PrefixTree::Match& match);
+
+  // The disk tier.
+  [[nodiscard]] bool has_disk() const { return disk != nullptr; }
+  [[nodiscard]] Status open_disk(FileSystem* given_files, HostPages* given_host);
+  void log_names(std::uint32_t index, std::uint32_t first_page, std::uint32_t end_page);
+  [[nodiscard]] std::uint32_t pages_asked(const SequenceSlot& slot) const;
+  [[nodiscard]] bool may_look(const SequenceSlot& slot, const PrefixTree::Match& match) const;
+  [[nodiscard]] std::optional<std::uint32_t> look_for(std::uint32_t index, const PrefixTree::Match& match);
+  [[nodiscard]] bool start_looking(std::uint32_t index, const PrefixTree::Match& match);
+  void stop_looking(std::uint32_t index, MissReason miss);
+  [[nodiscard]] std::uint32_t pages_looked_for(const Transfer& find) const {
+    return (find.token_count / page_tokens) - find.first_page;
+  }
+  [[nodiscard]] PrefixTree::Key key_of_find(const Transfer& find) const;
+  [[nodiscard]] DiskPlan disk_plan_of(std::uint32_t index) const;
+  void finish_disk(std::uint32_t index);
+  void finish_find(std::uint32_t index);
+  [[nodiscard]] bool is_worth_reading(const Transfer& find) const;
+  void start_disk_loads(std::uint32_t find);
+  void finish_disk_loads(std::uint32_t find);
+  void finish_disk_load(std::uint32_t index);
+  void end_find(std::uint32_t index);
+  void abandon_find(std::uint32_t index, MissReason miss);
+  void cancel_unneeded_finds();
+  void expire_looking();
+  void want_on_disk(PageId host_page);
+  void prefer_on_disk(const PrefixTree::Pin& pin);
+  void forget_on_disk(PageId host_page);
+  void refill_write_budget(TimeNs time);
+  [[nodiscard]] bool may_write(DiskList list, std::uint64_t bytes) const;
+  [[nodiscard]] bool must_write() const;
+  void start_disk_stores();
+  void finish_disk_store(std::uint32_t index);
+  void drop_on_disk(std::uint32_t key_space);
+  void start_drops();
+  void want_all_copies();
 
   // Rules, for check_invariants().
   [[nodiscard]] Status check_tiers() const;
@@ -425,7 +494,30 @@ struct Cache::Impl {
   double store_rate = 0;
   std::uint64_t loading_bytes = 0;  // in loads that are not over
 
+  // The disk tier, when there is one.
+  NameLog name_log;
+  bool disk_has_failed = false;
+  std::uint32_t find_row_count = 0;
+  LazyArray<TokenId> find_tokens;  // a row for each find: its path from the root on
+  LazyArray<ExtraKey> find_keys;
+  std::vector<std::uint32_t> find_row_users;  // the find, or kNoTransfer
+  LazyArray<DiskState> disk_states;           // by host page
+  IndexLists disk_lists;                      // host pages by DiskList
+  std::uint32_t on_disk_count = 0;            // host pages that are there, too
+  std::uint32_t disk_store_count = 0;         // transfers
+  std::uint64_t disk_loading_bytes = 0;
+  double disk_load_rate = 0;  // bytes per ns
+  double write_budget = 0;    // bytes that may be written now
+  bool has_unstarted_drop = false;
+  bool wants_flush = false;  // flush() was called and is not done
+  bool is_flushing = false;  // all is written, and being synced
+  std::optional<TransferOutcome> flush_outcome;
+
   Stats counters;  // the counting half; levels are read when asked for
+
+  // Last, so that its threads end before what they read.
+  std::unique_ptr<FileSystem> files;
+  std::unique_ptr<DiskMover> disk;
 };
 
 }  // namespace quire

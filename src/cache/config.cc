@@ -7,6 +7,9 @@ namespace quire {
 
 namespace {
 
+// Names are computed and compared page by page: smaller ones would cost more than they bring.
+constexpr std::uint32_t kDiskPageTokensMin = 16;
+
 Status require_positive(std::uint64_t value, const char* name, const char* why) {
   if (value > 0) return {};
   return fail(ErrorCode::InvalidArgument, std::string(name) + " is 0: " + why);
@@ -61,6 +64,31 @@ Status check_host(const CacheConfig& config) {
     return fail(ErrorCode::InvalidArgument, "host.compute_ns_per_token and host.load_timeout_ns are times from 0 on");
   }
   return {};
+}
+
+Status check_disk(const CacheConfig& config) {
+  const DiskConfig& disk = config.disk;
+  if (!config.host.is_on()) {
+    return fail(ErrorCode::InvalidArgument,
+                "disk.directories is set, but there is no host tier, through which all pages go: set host.page_count "
+                "or host.capacity_bytes");
+  }
+  if (config.page.page_tokens < kDiskPageTokensMin) {
+    return fail(ErrorCode::InvalidArgument, "page_tokens is " + std::to_string(config.page.page_tokens) +
+                                                ": a disk tier needs pages of " + std::to_string(kDiskPageTokensMin) +
+                                                " tokens or more");
+  }
+  if (config.host.rank_count > 1) {
+    return fail(ErrorCode::Unsupported, "host.rank_count is " + std::to_string(config.host.rank_count) +
+                                            ": a disk tier serves one rank so far");
+  }
+  if (disk.write_policy > WritePolicy::Selective) {
+    return fail(ErrorCode::InvalidArgument, "disk.write_policy is " +
+                                                std::to_string(static_cast<int>(disk.write_policy)) +
+                                                ": use WriteBack, WriteThrough or Selective");
+  }
+  QUIRE_TRY(require_positive(disk.capacity_bytes, "disk.capacity_bytes", "say how much of the disks may be used"));
+  return require_positive(disk.write_hits_min, "disk.write_hits_min", "use WritePolicy::WriteThrough for that");
 }
 
 }  // namespace
@@ -128,6 +156,7 @@ Status CacheConfig::validate() const {
   }
   if (!custom_policy) QUIRE_TRY(make_policy(policy));
   if (host.is_on()) QUIRE_TRY(check_host(*this));
+  if (disk.is_on()) QUIRE_TRY(check_disk(*this));
   return {};
 }
 

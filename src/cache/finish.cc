@@ -294,6 +294,7 @@ void Cache::Impl::settle(std::uint32_t index) {
     }
     adopt_tails(index, public_pages - static_cast<std::uint32_t>(pages.size()) + known, public_pages);
     pool.seal(pages.subspan(known));
+    if (has_disk()) log_names(index, public_pages - static_cast<std::uint32_t>(pages.size()) + known, public_pages);
     if (has_host()) want_copies(index, public_pages - static_cast<std::uint32_t>(pages.size()) + known, public_pages);
     counters.duplicate_page_total += known;
     counters.sealed_page_total += pages.size() - known;

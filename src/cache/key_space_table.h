@@ -23,6 +23,7 @@ class KeySpaceTable {
   struct Entry {
     bool is_live = false;
     bool is_retired = false;
+    bool wants_disk_drop = false;
     std::uint32_t generation = 0;
     std::uint32_t user_count = 0;  // live sequences and keeps
     std::uint64_t last_use = 0;

@@ -40,8 +40,27 @@ Result<Admission> Cache::Impl::start_admitted(std::uint32_t index) {
   SequenceSlot& slot = sequences[index];
   slot.load_miss = MissReason::None;
   slot.waited_from_page = UINT32_MAX;
+  slot.has_looked = false;
+  slot.disk_miss = MissReason::None;
+  slot.disk_from_page = UINT32_MAX;
   if (!has_host()) return start_running(index);
   PrefixTree::Match match = match_of(index);
+  if (slot.prefetch != Prefetch::BestEffort && may_look(slot, match)) {
+    const Admission admission{.matched_tokens = tokens_in(match),
+                              .loading_tokens = match.host_page_count * page_tokens,
+                              .is_ready = false,
+                              .miss = {}};
+    slot.load_deadline = slot.prefetch == Prefetch::Timeout ? time_after(slot.load_timeout_ns) : INT64_MAX;
+    slot.waited_from_page = match.page_count;
+    slot.disk_from_page = match.page_count + match.host_page_count;
+    if (start_looking(index, match)) {
+      hand_over_transfers();
+      return admission;
+    }
+    slot.waited_from_page = UINT32_MAX;
+    slot.disk_from_page = UINT32_MAX;
+    match = match_of(index);
+  }
   LoadChoice choice = choose_load(slot, match);
   if (choice.page_count == 0 || slot.prefetch == Prefetch::BestEffort) {
     slot.load_miss = choice.page_count > 0 ? MissReason::LoadTimedOut : choice.miss;
@@ -71,8 +90,10 @@ Result<Admission> Cache::Impl::start_admitted(std::uint32_t index) {
     const PrefixTree::Pin waited = std::move(slot.pin);
     return start_running(index);
   }
-  return Admission{
-      .matched_tokens = tokens_in(match), .loading_tokens = match.host_page_count * page_tokens, .miss = miss};
+  return Admission{.matched_tokens = tokens_in(match),
+                   .loading_tokens = match.host_page_count * page_tokens,
+                   .is_ready = false,
+                   .miss = miss};
 }
 
 // Before pages are loaded: has what stands in the way written out. Some of it may have been copied long ago.
@@ -151,7 +172,9 @@ void Cache::Impl::finish_loads() {
   for (bool goes_on = true; goes_on;) {
     goes_on = false;
     for (std::uint32_t i = 0; i < transfers.size(); ++i) {
-      if (transfers[i].state == Transfer::State::Arrived && try_finish_load(i)) goes_on = true;
+      const bool has_arrived =
+          transfers[i].kind == TransferKind::Load && transfers[i].state == Transfer::State::Arrived;
+      if (has_arrived && try_finish_load(i)) goes_on = true;
     }
   }
 }
@@ -201,6 +224,11 @@ void Cache::Impl::promote_arrived(std::uint32_t index) {
       copy_after_step[targets[i].value] = 0;
     }
     pool.seal(targets);
+    if (has_disk()) {
+      for (std::uint32_t i = 0; i < page_count; ++i) {
+        name_log.add_copy(NameLog::Kind::DeviceCopy, targets[i], pages[i].host_page);
+      }
+    }
     tree->promote(run, targets);
     counters.loaded_page_total += page_count;
   }
@@ -226,7 +254,11 @@ void Cache::Impl::drop_bad_page(std::uint32_t index) {
   for (std::uint32_t i = 0; i < transfers.size(); ++i) {
     if (transfers[i].state == Transfer::State::Free || !transfers[i].pin) continue;
     if (!leads_through_it(transfers[i].pin)) continue;
-    call_off(i, MissReason::LoadFailed);
+    if (transfers[i].kind == TransferKind::FindOnDisk) {
+      abandon_find(i, MissReason::LoadFailed);
+    } else {
+      call_off(i, MissReason::LoadFailed);
+    }
   }
   for (std::uint32_t i = 0; i < sequences.capacity(); ++i) {
     SequenceSlot& slot = sequences[i];
@@ -291,10 +323,7 @@ void Cache::Impl::end_load(std::uint32_t index) {
   if (load.pin) release_path(index);  // all of it arrived, or was there before it did
   for (const PageTransfer& page : pages_of(index)) {
     if (!page.device_page.is_none()) pool.release({&page.device_page, 1});
-    const std::uint32_t readers = --host_readers[page.host_page.value];
-    if (readers == 0 && host_pool.state(page.host_page) == PageState::Fenced) {
-      host_pool.release({&page.host_page, 1});
-    }
+    release_host_read(page.host_page);
   }
   loading_bytes -= load.page_count * geometry.page().page_bytes();
   remove_transfer(index);
@@ -306,13 +335,14 @@ void Cache::Impl::expire_loads() {
   for (std::uint32_t i = 0; i < transfers.size(); ++i) {
     Transfer& load = transfers[i];
     const bool waits = load.state == Transfer::State::Queued || load.state == Transfer::State::Moving;
-    if (!waits || !load.pin || now < load.deadline) continue;
+    if (!waits || load.kind != TransferKind::Load || !load.pin || now < load.deadline) continue;
     call_off(i, MissReason::LoadTimedOut);
   }
 }
 
 // Loading sequences that need not wait any longer.
 void Cache::Impl::wake_loading() {
+  if (has_disk()) expire_looking();
   for (std::uint32_t i = 0; i < sequences.capacity(); ++i) {
     SequenceSlot& slot = sequences[i];
     if (slot.state != SequenceSlot::State::Loading) continue;
@@ -343,7 +373,7 @@ void Cache::Impl::cancel_unneeded_loads() {
   for (std::uint32_t load = 0; load < transfers.size(); ++load) {
     const Transfer& each = transfers[load];
     const bool waits = each.state == Transfer::State::Queued || each.state == Transfer::State::Moving;
-    if (!waits || !each.pin) continue;
+    if (!waits || each.kind != TransferKind::Load || !each.pin) continue;
     if (each.priority == TransferPriority::Background) continue;  // to be there for one that has not been admitted
     bool is_needed = false;
     for (std::uint32_t i = 0; i < sequences.capacity() && !is_needed; ++i) {
@@ -357,6 +387,17 @@ void Cache::Impl::cancel_unneeded_loads() {
 // For a sequence that has just begun: what it will want from the host comes early, where that takes nothing from
 // others.
 void Cache::Impl::prefetch(std::uint32_t index, const PrefixTree::Match& match) {
+  const SequenceSlot& slot = sequences[index];
+  if (may_look(slot, match)) {
+    if (const std::optional<std::uint32_t> find = look_for(index, match)) transfers[*find].is_prefetch = true;
+    hand_over_transfers();
+    prefetch_from_host(index, match_of(index));
+    return;
+  }
+  prefetch_from_host(index, match);
+}
+
+void Cache::Impl::prefetch_from_host(std::uint32_t index, const PrefixTree::Match& match) {
   const SequenceSlot& slot = sequences[index];
   const LoadChoice choice = choose_load(slot, match);
   if (choice.page_count == 0 || choice.new_pages > available_for_loads(match)) return;
@@ -373,12 +414,15 @@ Status Cache::stop_loading(const Sequence& sequence) {
     return fail(ErrorCode::Unsupported, "stop_loading: " + Impl::name_of(index) +
                                             " was saved, and is brought back as a whole; end it to stop that");
   }
-  if (impl.sequences[index].state != SequenceSlot::State::Loading) {
+  const bool waits = impl.sequences[index].state == SequenceSlot::State::Loading ||
+                     impl.sequences[index].state == SequenceSlot::State::Looking;
+  if (!waits) {
     return fail(ErrorCode::InvalidArgument, "stop_loading: " + Impl::name_of(index) + " is not loading");
   }
   impl.wake(index, MissReason::LoadCancelled);
   impl.ready_sequences.pop_back();  // the caller knows
   impl.cancel_unneeded_loads();
+  impl.cancel_unneeded_finds();
   impl.work_in_background();
   return {};
 }

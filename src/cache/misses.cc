@@ -20,6 +20,7 @@ Miss Cache::Impl::find_miss(std::uint32_t index, const PrefixTree::Match& match)
     return {.reason = is_partial ? MissReason::PartialPage : MissReason::None};
   }
   if (slot.load_miss != MissReason::None) return {.reason = slot.load_miss};
+  if (slot.disk_miss != MissReason::None) return {.reason = slot.disk_miss};
   const std::uint32_t window_tokens = slot.window_tokens > 0 ? slot.window_tokens : UINT32_MAX;
   const std::uint32_t tokens_max = slot.may_use_cache ? std::min(slot.match_tokens_max, window_tokens) : 0;
   if (found >= tokens_max / page_tokens) return {.reason = MissReason::NotAsked};

@@ -90,7 +90,8 @@ Status Cache::Impl::check_save(std::uint32_t index, std::uint32_t page_count) co
   // Pages that loads read are not free when they are given up.
   std::uint32_t read_pages = 0;
   for (const Transfer& each : transfers) {
-    if (each.state != Transfer::State::Free && each.kind == TransferKind::Load) read_pages += each.page_count;
+    const bool reads = each.kind == TransferKind::Load || each.kind == TransferKind::StoreToDisk;
+    if (each.state != Transfer::State::Free && reads) read_pages += each.page_count;
   }
   const std::uint32_t evictable = tree->host_evictable_pages();
   const std::uint32_t room = host_pool.free_count() + evictable - std::min(evictable, read_pages);

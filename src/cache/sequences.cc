@@ -133,7 +133,9 @@ Result<Admission> Cache::admit(const Sequence& sequence) {
 // Device pages that an admitted sequence has, those that are on their way to it included.
 std::uint32_t Cache::Impl::granted_pages(std::uint32_t index) const {
   const SequenceSlot& slot = sequences[index];
-  if (slot.state != SequenceSlot::State::Loading) return held_page_count(index);
+  if (slot.state != SequenceSlot::State::Loading && slot.state != SequenceSlot::State::Looking) {
+    return held_page_count(index);
+  }
   std::uint32_t granted = 0;
   for (RunId run = slot.pin.run(); !tree->parent(run).is_none(); run = tree->parent(run)) {
     const bool is_owed = tree->is_on_host(run) && tree->mark(run) == 0;
@@ -221,10 +223,15 @@ Admission Cache::Impl::start_running(std::uint32_t index) {
   ++counters.miss_requests[reason];
   counters.miss_tokens[reason] += slot.token_count - slot.computed_tokens;
   if (has_host()) {
-    if (match.page_count > slot.waited_from_page) {
-      counters.host_hit_tokens += std::uint64_t{match.page_count - slot.waited_from_page} * page_tokens;
+    const std::uint32_t host_end = std::min(match.page_count, slot.disk_from_page);
+    if (host_end > slot.waited_from_page) {
+      counters.host_hit_tokens += std::uint64_t{host_end - slot.waited_from_page} * page_tokens;
+    }
+    if (match.page_count > slot.disk_from_page) {
+      counters.disk_hit_tokens += std::uint64_t{match.page_count - slot.disk_from_page} * page_tokens;
     }
     want_copies_of_path(slot.pin);
+    if (has_disk()) prefer_on_disk(slot.pin);
   }
   return {
       .matched_tokens = slot.computed_tokens, .partial_tokens = slot.tail_tokens, .loading_tokens = 0, .miss = miss};
@@ -318,6 +325,7 @@ void Cache::Impl::end_sequence(std::uint32_t index) {
   SequenceSlot& slot = sequences[index];
   const std::uint32_t space = slot.key_space;
   const bool was_loading = slot.state == SequenceSlot::State::Loading;
+  const bool was_looking = slot.state == SequenceSlot::State::Looking;
   if (slot.state == SequenceSlot::State::Running) {
     if (slot.publishes_at_end) publish_rest(index);
     release_pages(index);
@@ -330,6 +338,7 @@ void Cache::Impl::end_sequence(std::uint32_t index) {
   --key_spaces[space].user_count;
   leave_key_space(space);
   if (was_loading) cancel_unneeded_loads();
+  if (was_looking) cancel_unneeded_finds();
 }
 
 // Pages that the sequence kept to itself go into the tree as if they had become full just now; all others go.

@@ -146,9 +146,18 @@ void Cache::Impl::release_host(PageId host_page) {
   }
 }
 
+// A load, or a store to disk, no longer reads the page.
+void Cache::Impl::release_host_read(PageId host_page) {
+  if (--host_readers[host_page.value] > 0 || host_pool.state(host_page) != PageState::Fenced) return;
+  host_pool.release({&host_page, 1});
+}
+
 void Cache::Impl::release_freed_host() {
   if (!has_host()) return;
-  tree->take_freed_host([this](PageId page) { release_host(page); });
+  tree->take_freed_host([this](PageId page) {
+    if (has_disk()) forget_on_disk(page);
+    release_host(page);
+  });
 }
 
 // False when the host has no room.
@@ -156,6 +165,7 @@ bool Cache::Impl::add_store(std::uint32_t transfer, PageId device_page) {
   const PageId host_page = take_host_page();
   if (host_page.is_none()) return false;
   tree->start_copy(device_page, host_page);
+  if (has_disk()) name_log.add_copy(NameLog::Kind::HostCopy, host_page, device_page);
   ++device_readers[device_page.value];
   add_page(transfer, way_of(device_page, host_page, tree->fingerprint(device_page, Tier::Device)));
   return true;
@@ -210,6 +220,7 @@ void Cache::Impl::finish_store(std::uint32_t index) {
     if (is_awaited && i < store.good_pages) {
       host_pool.seal({&page.host_page, 1});
       tree->end_copy(page.device_page, /*goes_first=*/writes_back());
+      if (has_disk()) want_on_disk(page.host_page);
       ++counters.stored_page_total;
     } else {
       if (is_awaited) tree->forget_copy(page.device_page);  // else the page has left the tree

@@ -2,6 +2,8 @@
 //
 // Cache: transfers between tiers, as they are handed out and reported on. A transfer keeps its pages until every rank
 // has reported, whatever has become of it meanwhile.
+#include <unistd.h>
+
 #include <algorithm>
 #include <bit>
 
@@ -17,6 +19,14 @@ namespace {
 // The weight of a new measurement of a rate, for one that moved as much as this.
 constexpr double kRateWeight = 0.25;
 constexpr double kRateBytes = 1 << 20;
+
+}  // namespace
+
+namespace {
+
+bool is_of_disk(TransferKind kind) {
+  return kind != TransferKind::Load && kind != TransferKind::Store;
+}
 
 }  // namespace
 
@@ -52,11 +62,21 @@ TransferPlan Cache::Impl::plan_of(std::uint32_t index) {
           .pages = pages_of(index)};
 }
 
-// To the cache's own mover, as far as it takes them.
+// To the cache's own movers, as far as they take them.
 void Cache::Impl::hand_over_transfers() {
-  if (mover == nullptr) return;
+  if (has_disk() && !name_log.is_empty()) disk->submit(name_log);
   for (std::size_t i = 0; i < transfer_order.size();) {
     const std::uint32_t index = transfer_order[i];
+    if (is_of_disk(transfers[index].kind)) {
+      disk->submit(disk_plan_of(index));
+      transfers[index].state = Transfer::State::Moving;
+      transfer_order.erase(transfer_order.begin() + static_cast<std::ptrdiff_t>(i));
+      continue;
+    }
+    if (mover == nullptr) {
+      ++i;
+      continue;
+    }
     const Result<bool> taken = mover->try_submit(plan_of(index));
     QUIRE_CHECK(taken.has_value(), taken.error().message.c_str());
     if (!*taken) {
@@ -79,7 +99,7 @@ Result<std::span<TransferPlan>> Cache::take_transfers(std::span<TransferPlan> ou
   for (const TransferPriority priority : {TransferPriority::Waiting, TransferPriority::Background}) {
     for (std::size_t i = 0; i < impl.transfer_order.size() && count < out.size();) {
       const std::uint32_t index = impl.transfer_order[i];
-      if (impl.transfers[index].priority != priority) {
+      if (impl.transfers[index].priority != priority || is_of_disk(impl.transfers[index].kind)) {
         ++i;
         continue;
       }
@@ -113,7 +133,13 @@ Result<std::span<const Completion>> Cache::poll() {
                                                         : "poll: the cache has no host tier");
   }
   impl.work_in_background();
-  return std::span<const Completion>(impl.mover->poll(impl.completions));
+  if (!impl.has_disk()) return std::span<const Completion>(impl.mover->poll(impl.completions));
+  // Both wake the same waiter, and together they never have more than fits: read first, so that nothing is missed.
+  std::uint64_t count = 0;
+  (void)!::read(impl.mover->event_fd(), &count, sizeof(count));
+  const std::size_t moved = impl.mover->poll(impl.completions).size();
+  const std::size_t on_disk = impl.disk->poll(std::span(impl.completions).subspan(moved)).size();
+  return std::span<const Completion>(impl.completions).first(moved + on_disk);
 }
 
 int Cache::event_fd() const {
@@ -182,7 +208,9 @@ void Cache::Impl::apply_one(const Completion& completion) {
   }
   Transfer& transfer = transfers[index];
   const bool is_ok = completion.outcome == TransferOutcome::Ok;
-  const std::uint32_t good = is_ok ? transfer.page_count : std::min(completion.good_pages, transfer.page_count);
+  const bool is_find = transfer.kind == TransferKind::FindOnDisk;
+  const std::uint32_t pages_max = is_find ? pages_looked_for(transfer) : transfer.page_count;
+  const std::uint32_t good = is_ok && !is_find ? pages_max : std::min(completion.good_pages, pages_max);
   // Where ranks differ, the one that stopped first says why.
   const bool is_first = transfer.reported_ranks == 0;
   if (!is_ok && (is_first || transfer.outcome == TransferOutcome::Ok || good < transfer.good_pages)) {
@@ -191,9 +219,14 @@ void Cache::Impl::apply_one(const Completion& completion) {
   }
   transfer.good_pages = is_first ? good : std::min(transfer.good_pages, good);
   transfer.reported_ranks |= 1ULL << completion.rank;
+  if (is_of_disk(transfer.kind)) {
+    count_disk(transfer, completion);
+    finish_disk(index);
+    return;
+  }
   const bool is_load = transfer.kind == TransferKind::Load;
   (is_load ? counters.loaded_bytes : counters.stored_bytes) += completion.moved_bytes;
-  measure_rate(completion, transfer.kind);
+  measure_rate(completion, is_load ? load_rate : store_rate);
   if (std::popcount(transfer.reported_ranks) < static_cast<int>(config.host.rank_count)) return;
   if (!is_load) {
     ++counters.store_outcomes[static_cast<std::size_t>(transfer.outcome)];
@@ -213,11 +246,25 @@ void Cache::Impl::apply_one(const Completion& completion) {
   }
 }
 
-void Cache::Impl::measure_rate(const Completion& completion, TransferKind kind) {
+void Cache::Impl::count_disk(const Transfer& transfer, const Completion& completion) {
+  const auto outcome = static_cast<std::size_t>(transfer.outcome);
+  if (transfer.kind == TransferKind::LoadFromDisk) {
+    ++counters.disk_load_outcomes[outcome];
+    counters.disk_loaded_bytes += completion.moved_bytes;
+    measure_rate(completion, disk_load_rate);
+  } else if (transfer.kind == TransferKind::StoreToDisk) {
+    ++counters.disk_store_outcomes[outcome];
+    counters.disk_stored_bytes += completion.moved_bytes;
+    // What was taken from the budget was a guess: some pages were there, and others needed room made for them.
+    const std::uint64_t guessed = transfer.page_count * record_bytes(geometry.page().page_bytes());
+    write_budget += static_cast<double>(guessed) - static_cast<double>(completion.moved_bytes);
+  }
+}
+
+void Cache::Impl::measure_rate(const Completion& completion, double& rate) {
   if (completion.busy_ns <= 0 || completion.moved_bytes == 0) return;
   const auto bytes = static_cast<double>(completion.moved_bytes);
   const double measured = bytes / static_cast<double>(completion.busy_ns);
-  double& rate = kind == TransferKind::Load ? load_rate : store_rate;
   const double weight = kRateWeight * std::min(1.0, bytes / kRateBytes);
   rate = rate == 0 ? measured : rate + (weight * (measured - rate));
 }
@@ -228,6 +275,10 @@ void Cache::Impl::work_in_background() {
   release_freed_host();
   start_stores();
   if (writes_back()) start_leaving(clean_reserve_pages);
+  if (has_disk()) {
+    start_drops();
+    start_disk_stores();
+  }
   hand_over_transfers();
 }
 
@@ -237,7 +288,9 @@ void Cache::Impl::cancel_transfer(std::uint32_t index) {
   if (transfer.is_cancelled) return;
   transfer.is_cancelled = true;
   if (transfer.state != Transfer::State::Moving) return;
-  if (mover != nullptr) {
+  if (is_of_disk(transfer.kind)) {
+    disk->cancel({index, transfer.generation});
+  } else if (mover != nullptr) {
     mover->cancel({index, transfer.generation});
   } else {
     transfer.wants_cancelling = true;
@@ -255,6 +308,8 @@ void Cache::Impl::cancel_all_transfers() {
       if (has_arrived) end_load(i);
       continue;
     }
+    if (transfer.kind == TransferKind::FindOnDisk) abandon_find(i, MissReason::LoadCancelled);
+    if (transfer.kind != TransferKind::Store) continue;  // what goes to disk may go on
     cancel_transfer(i);
     if (transfer.state == Transfer::State::Moving) continue;
     transfer.good_pages = 0;

@@ -409,9 +409,8 @@ std::span<const PageFingerprint> PrefixTree::make_fingerprints(std::uint32_t run
   };
   const std::uint32_t before = runs_[run].page_count > 0 ? run : runs_[run].parent;
   PageFingerprint fingerprint =
-      is_root(before)
-          ? root_fingerprint(before)
-          : fingerprints_by_page(before)[storage_.pages(runs_[before])[runs_[before].page_count - 1].value];
+      is_root(before) ? root_fingerprint(before)
+                      : fingerprints_by_page(before)[storage_.pages(runs_[before])[runs_[before].page_count - 1].value];
   LazyArray<PageFingerprint>& own = fingerprints_by_page(run);
   const std::uint32_t first_page = end_page(RunId{run});
   for (std::size_t i = 0; i < pages.size(); ++i) {
@@ -439,6 +438,12 @@ PageFingerprint PrefixTree::fingerprint_before(const Match& match) const {
   }
   if (match.page_count == 0) return root_fingerprint(match.run.value);
   return fingerprints_[storage_.pages(runs_[match.run.value])[match.pages_in_run - 1].value];
+}
+
+PageFingerprint PrefixTree::fingerprint_of(const Pin& pin) const {
+  const Run& run = runs_[pin.run_.value];
+  if (is_root(pin.run_.value)) return root_fingerprint(pin.run_.value);
+  return fingerprint(storage_.pages(run)[run.page_count - 1], run.is_on_host ? Tier::Host : Tier::Device);
 }
 
 std::span<const PageFingerprint> PrefixTree::fingerprints_of(std::span<const PageId> pages) {

@@ -239,8 +239,8 @@ class PrefixTree {
 
   // The host tier. Pages that the host has lost are handed over by take_freed_host().
 
-  /// Continues the path of `pin` by host pages whose tokens are `key`'s, the whole path's, none of which the tree has in
-  /// any tier. On return `pin` ends at the last of them.
+  /// Continues the path of `pin` by host pages whose tokens are `key`'s, the whole path's, none of which the tree has
+  /// in any tier. On return `pin` ends at the last of them.
   void insert_host(Pin& pin, const Key& key, std::span<const PageId> host_pages);
   /// Makes a pinned host run a device run. Its host pages become copies of these device pages.
   void promote(RunId run, std::span<const PageId> device_pages,
@@ -302,6 +302,8 @@ class PrefixTree {
   }
   /// That of the last page of a match, or of its root: what next_fingerprint() goes on from.
   [[nodiscard]] PageFingerprint fingerprint_before(const Match& match) const;
+  /// That of the last page of a pinned path, or of its root.
+  [[nodiscard]] PageFingerprint fingerprint_of(const Pin& pin) const;
   /// That of the key's page `page`, which follows the page whose fingerprint is `before`.
   [[nodiscard]] PageFingerprint next_fingerprint(PageFingerprint before, const Key& key, std::uint32_t page) const;
 

@@ -49,6 +49,7 @@ struct alignas(64) SequenceSlot {
     Saving,     // preempted; its pages are on their way to the host, and here until they have arrived
     Saved,      // preempted; its pages are on the host
     Restoring,  // resumed; its pages are on their way back
+    Looking,    // admitted; waits for what the disk has of its path
     Loading,    // admitted; pages of its path are on their way from the host
     Running,
     Holding,  // a match in an external pool
@@ -111,10 +112,15 @@ struct alignas(64) SequenceSlot {
   bool has_lost_pages = false;            // a page that it saved did not arrive
   std::uint32_t transfers_in_flight = 0;  // of one that is saving or restoring
   std::uint32_t saved_page_count = 0;     // in its row of saved pages
-  Tier tier_max = Tier::Host;
+  Tier tier_max = Tier::Disk;
   Prefetch prefetch = Prefetch::Off;
   MissReason load_miss = MissReason::None;  // why a load it waited for brought less than it should
   std::uint32_t waited_from_page = 0;       // where its path went on from the host when it was admitted
+  bool has_looked = false;                  // on disk, since it was admitted
+  MissReason disk_miss = MissReason::None;  // why that brought less than it should
+  std::uint32_t looked_pages = 0;           // the disk has nothing of its path behind so many pages
+  std::uint32_t disk_from_page = 0;         // where its path went on from the disk, the highest value: it did not
+  std::uint32_t find = 0;                   // the transfer that a looking one waits for
   TimeNs load_timeout_ns = 0;
   TimeNs load_deadline = 0;  // of a loading one; the highest value: none
   Miss miss;
@@ -124,7 +130,9 @@ struct alignas(64) SequenceSlot {
   [[nodiscard]] bool is_waiting() const {
     return state == State::Waiting || state == State::Saving || state == State::Saved;
   }
-  [[nodiscard]] bool is_loading() const { return state == State::Loading || state == State::Restoring; }
+  [[nodiscard]] bool is_loading() const {
+    return state == State::Looking || state == State::Loading || state == State::Restoring;
+  }
   [[nodiscard]] bool has_hole() const { return hole_end > hole_begin; }
   [[nodiscard]] bool is_in_hole(std::uint32_t page) const { return page >= hole_begin && page < hole_end; }
   /// Pages that `pin` covers: those of the tree, or the sink's when the window has left all others.

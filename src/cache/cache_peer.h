@@ -1,0 +1,29 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// CachePeer: how tests give a cache a disk of their own, and are its disk tier's threads.
+//
+// single-threaded
+#pragma once
+
+#include <memory>
+#include <utility>
+
+#include "quire/cache.h"
+#include "quire/config.h"
+#include "quire/result.h"
+#include "store/file_system.h"
+#include "store/host_pages.h"
+#include "transfer/disk_mover.h"
+
+namespace quire {
+
+struct CachePeer {
+  /// Both must outlive the cache. Its disk tier has no threads; with an external mover, `host_pages` are that one's.
+  [[nodiscard]] static Result<std::unique_ptr<Cache>> open(CacheConfig config, FileSystem& files,
+                                                           HostPages& host_pages) {
+    return Cache::open(std::move(config), &files, &host_pages);
+  }
+  [[nodiscard]] static DiskMover& disk(Cache& cache);
+};
+
+}  // namespace quire

@@ -1,0 +1,270 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// What may happen while a sequence looks for its tokens on disk, step by step: others come, go, compute the same, the
+// disk fails, time runs out.
+#include <gtest/gtest.h>
+
+#include "disk_fixture.h"
+
+namespace quire {
+namespace {
+
+using Lane = DiskMover::Lane;
+
+class CacheDiskEdges : public DiskTest {};
+
+TEST_F(CacheDiskEdges, WhoeverMissesTheSamePageWaitsForTheSameFind) {
+  open_disk(disk_config());
+  put_on_disk(token_range(0, 64));
+  const std::uint64_t finds_before = stats().disk_find_count;
+  Live first = admitted(token_range(0, 64));
+  Live second = admitted(token_range(0, 64));
+  std::vector<TokenId> other_tokens = token_range(0, 64);
+  other_tokens[40] = 9;  // the same first page, not all of them
+  Live third = admitted(other_tokens);
+  EXPECT_EQ(stats().disk_find_count, finds_before + 1);
+  EXPECT_TRUE(view(first).is_loading && view(second).is_loading && view(third).is_loading);
+  settle_all();
+  EXPECT_EQ(view(first).computed_tokens, 64U);
+  EXPECT_EQ(view(second).computed_tokens, 64U);
+  EXPECT_EQ(view(third).computed_tokens, 40U) << "two pages, and half of one";
+  EXPECT_EQ(stats().disk_loaded_page_total, 4U);
+  for (Live* const live : {&first, &second, &third}) {
+    if (view(*live).pending_tokens > 0) step(live->sequence, live->tokens);
+    end(*live);
+  }
+  settle_all();
+}
+
+TEST_F(CacheDiskEdges, OneThatJoinedLooksForItsOwnRest) {
+  open_disk(disk_config());
+  put_on_disk(token_range(0, 96));
+  const std::uint64_t finds_before = stats().disk_find_count;
+  Live brief = admitted(token_range(0, 32));
+  Live full = admitted(token_range(0, 96));
+  EXPECT_EQ(stats().disk_find_count, finds_before + 1);
+  settle_all();
+  EXPECT_EQ(stats().disk_find_count, finds_before + 2);
+  EXPECT_EQ(view(brief).computed_tokens, 32U);
+  EXPECT_EQ(view(full).computed_tokens, 96U);
+  end(brief);
+  end(full);
+}
+
+TEST_F(CacheDiskEdges, WhatSomebodyComputesMeanwhileIsNotBroughtTwice) {
+  open_disk(disk_config());
+  put_on_disk(token_range(0, 64));
+  Live waiting = admitted(token_range(0, 64));
+  ASSERT_TRUE(run_lane(Lane::Names));  // found: the load is on its way
+  Live hasty = admitted(token_range(0, 64), {.tier_max = Tier::Host});
+  step(hasty.sequence, hasty.tokens);
+  settle_all();
+  EXPECT_EQ(view(waiting).computed_tokens, 64U);
+  EXPECT_EQ(stats().disk_loaded_page_total, 0U);
+  end(waiting);
+  end(hasty);
+  settle_all();
+  expect_no_page_lost();
+}
+
+TEST_F(CacheDiskEdges, ASequenceThatEndsWhileItLooksLeavesNothing) {
+  open_disk(disk_config());
+  put_on_disk(token_range(0, 64));
+  for (const int lanes : {0, 1, 2}) {
+    Live live = admitted(token_range(0, 64));
+    if (lanes > 0) {
+      ASSERT_TRUE(run_lane(Lane::Names));  // found
+    }
+    if (lanes > 1) {
+      ASSERT_TRUE(run_lane(Lane::Names));
+      ASSERT_TRUE(CachePeer::disk(*cache_).run(Lane::Read));  // read, and the cache does not know
+    }
+    end(live);
+    expect_invariants();
+    settle_all();
+    EXPECT_EQ(stats().transfers_in_flight, 0U);
+    forget_memory();
+  }
+  expect_no_page_lost();
+}
+
+TEST_F(CacheDiskEdges, StopLoadingComputesAtOnce) {
+  open_disk(disk_config());
+  put_on_disk(token_range(0, 64));
+  Live live = admitted(token_range(0, 64));
+  ASSERT_TRUE(cache_->stop_loading(live.sequence));
+  EXPECT_FALSE(view(live).is_loading);
+  EXPECT_EQ(view(live).miss.reason, MissReason::LoadCancelled);
+  settle_all();
+  EXPECT_EQ(stats().disk_loaded_page_total, 0U);
+  step(live.sequence, live.tokens);
+  end(live);
+  settle_all();
+}
+
+TEST_F(CacheDiskEdges, WhoWaitsNoLongerThanItsTimeTakesWhatThereIs) {
+  open_disk(disk_config());
+  put_on_disk(token_range(0, 64));
+  Live live = admitted(token_range(0, 64), {.prefetch = Prefetch::Timeout, .load_timeout_ns = 100});
+  settle_all();  // what begin() asked for
+  end(live);
+  settle_all();
+  forget_memory();
+  now_ = 1'000;
+  apply({});
+  Live late = begun(token_range(0, 64), {.prefetch = Prefetch::Timeout, .load_timeout_ns = 100});
+  ASSERT_TRUE(cache_->admit(late.sequence));
+  now_ = 1'099;
+  apply({});
+  EXPECT_TRUE(view(late).is_loading);
+  now_ = 1'100;
+  apply({});
+  EXPECT_FALSE(view(late).is_loading);
+  EXPECT_EQ(view(late).miss.reason, MissReason::LoadTimedOut);
+  step(late.sequence, late.tokens);
+  end(late);
+  settle_all();
+}
+
+TEST_F(CacheDiskEdges, PagesAreBroughtEarlyForOneThatHasBegun) {
+  open_disk(disk_config());
+  put_on_disk(token_range(0, 64));
+  Live live = begun(token_range(0, 64), {.prefetch = Prefetch::BestEffort});
+  settle_all();
+  EXPECT_EQ(stats().disk_loaded_page_total, 4U);
+  EXPECT_EQ(lookup(token_range(0, 64)).host_tokens, 64U);
+  ASSERT_TRUE(cache_->admit(live.sequence));
+  end(live);
+  settle_all();
+}
+
+TEST_F(CacheDiskEdges, APageThatWentBadOnDiskIsComputedAndForgotten) {
+  open_disk(disk_config());
+  put_on_disk(token_range(0, 64));
+  for (const std::string& name : disk_->file_names(kPath)) {
+    if (!name.starts_with("segment")) continue;
+    // The payload of the third page: behind the header of the segment, that of the key space, and two pages.
+    disk_->flip_bit(kPath, name, (std::uint64_t{4096} * 4 + 200) * 8);
+  }
+  EXPECT_EQ(serve_all(token_range(0, 64)), 32U);
+  EXPECT_EQ(cache_->disk_status()->corrupt_page_total, 1U);
+  forget_memory();
+  EXPECT_EQ(serve_all(token_range(0, 64)), 64U) << "it was written again";
+}
+
+TEST_F(CacheDiskEdges, AFailedReadIsAMissWithAReason) {
+  open_disk(disk_config());
+  put_on_disk(token_range(0, 64));
+  disk_->fail_once(testing::SimOperation::Read, 1);
+  Live live = admitted(token_range(0, 64));
+  settle_all();
+  EXPECT_LT(view(live).computed_tokens, 64U);
+  EXPECT_EQ(view(live).miss.reason, MissReason::LoadFailed);
+  step(live.sequence, live.tokens);
+  end(live);
+  settle_all();
+  EXPECT_TRUE(stats().disk_is_on);
+}
+
+TEST_F(CacheDiskEdges, WithoutItsDiskTheCacheGoesOn) {
+  open_disk(disk_config());
+  put_on_disk(token_range(0, 64));
+  disk_->set_broken(kPath);
+  for (TokenId i = 1; i < 8; ++i) EXPECT_EQ(serve_all(token_range(1'000 * i, 64)), 0U);
+  EXPECT_TRUE(stats().disk_has_failed);
+  EXPECT_FALSE(stats().disk_is_on);
+  EXPECT_FALSE(cache_->disk_status()->last_error.empty());
+  EXPECT_EQ(cache_->flush().error().code, ErrorCode::Io);
+  EXPECT_EQ(serve_all(token_range(1'000, 64)), 64U) << "from memory";
+}
+
+TEST_F(CacheDiskEdges, ReadingIsLeftWhereComputingIsFaster) {
+  for (const TimeNs compute_ns : {1, 1'000'000'000}) {
+    CacheConfig config = disk_config();
+    config.host.compute_ns_per_token = compute_ns;
+    close();
+    disk_ = std::make_unique<testing::SimDisk>(1);
+    open_disk(std::move(config));
+    put_on_disk(token_range(0, 64));
+    put_on_disk(token_range(1'000, 64));
+    (void)serve_all(token_range(0, 64));  // from here on it is known how long it takes
+    forget_memory();
+    Live live = admitted(token_range(1'000, 64));
+    settle_all();
+    EXPECT_EQ(view(live).computed_tokens, compute_ns == 1 ? 0U : 64U);
+    EXPECT_EQ(view(live).miss.reason, compute_ns == 1 ? MissReason::RecomputeCheaper : MissReason::None);
+    end(live);
+    settle_all();
+  }
+}
+
+TEST_F(CacheDiskEdges, ALongPathComesInAsManyTransfersAsThereAre) {
+  CacheConfig config = disk_config(32, 64);
+  config.host.transfer_pages_max = 2;
+  config.host.transfer_count_max = 3;
+  open_disk(std::move(config));
+  put_on_disk(token_range(0, 320));
+  EXPECT_EQ(serve_all(token_range(0, 320)), 320U);
+}
+
+TEST_F(CacheDiskEdges, WhatTheHostCannotHoldIsLeft) {
+  open_disk(disk_config(32, 64));
+  put_on_disk(token_range(0, 320));
+  open_disk(disk_config(32, 8));
+  EXPECT_EQ(serve_all(token_range(0, 320)), 128U);
+}
+
+TEST_F(CacheDiskEdges, NoMoreIsWrittenThanADaysBudget) {
+  constexpr TimeNs kHour = TimeNs{3'600} * 1'000'000'000;
+  constexpr std::uint64_t kBudget = 24 * 8 * 4096;  // eight records an hour
+  CacheConfig config = disk_config(32, 64);
+  config.disk.write_bytes_per_day = kBudget;
+  open_disk(std::move(config));
+  const std::uint64_t written_before = cache_->disk_status()->written_bytes;
+  for (int hour = 0; hour < 24; ++hour) {
+    now_ = hour * kHour;
+    apply({});
+    for (TokenId i = 0; i < 4; ++i) {
+      serve_all(token_range(100'000 * hour + 1'000 * i, 64));
+      serve_all(token_range(100'000 * hour, 64));  // one of them is used again
+    }
+  }
+  EXPECT_LE(stats().disk_stored_bytes, kBudget);
+  EXPECT_GT(stats().disk_stored_bytes, kBudget / 2);
+  EXPECT_EQ(stats().disk_stored_bytes, cache_->disk_status()->written_bytes - written_before);
+  forget_memory();
+  EXPECT_EQ(serve_all(token_range(100'000 * 23, 64)), 64U) << "what was used again came first";
+}
+
+TEST_F(CacheDiskEdges, ResetAndPauseWhileSomebodyLooks) {
+  open_disk(disk_config());
+  put_on_disk(token_range(0, 64));
+  Live live = admitted(token_range(0, 64));
+  ASSERT_TRUE(run_lane(Lane::Names));
+  (void)cache_->pause_transfers().value();
+  settle_all();
+  EXPECT_FALSE(view(live).is_loading);
+  ASSERT_TRUE(cache_->resume_transfers());
+  end(live);
+  settle_all();
+  ASSERT_TRUE(cache_->reset());
+  settle_all();
+  EXPECT_EQ(serve_all(token_range(0, 64)), 0U) << "the disk forgets too";
+}
+
+TEST_F(CacheDiskEdges, APagesNameFollowsItThroughTheTiers) {
+  CacheConfig config = disk_config(12, 16);
+  config.context_tokens_max = 128;
+  open_disk(std::move(config));
+  for (int round = 0; round < 3; ++round) {
+    for (TokenId i = 0; i < 12; ++i) {
+      std::vector<TokenId> tokens = token_range(0, 33);  // shared by all
+      tokens.push_back(500 + i);
+      tokens.resize(81, 77);
+      EXPECT_EQ(serve_all(tokens), round == 0 ? (i == 0 ? 0U : 32U) : 80U) << round << " " << i;
+    }
+  }
+}
+
+}  // namespace
+}  // namespace quire
