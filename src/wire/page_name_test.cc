@@ -198,7 +198,7 @@ TEST(PageName, ChainingInPiecesIsChainingAtOnce) {
     std::vector<PageName> pieces;
     for (std::size_t done = 0; done < tokens.size();) {
       const std::size_t pages_left = (tokens.size() - done) / page_tokens;
-      const std::size_t count = page_tokens * random.below(static_cast<std::uint32_t>(pages_left + 1));
+      const std::size_t count = std::size_t{page_tokens} * random.below(static_cast<std::uint32_t>(pages_left + 1));
       const std::vector<PageName> piece = names_of({.parent = pieces.empty() ? root : pieces.back(),
                                                     .page_tokens = page_tokens,
                                                     .first_position = static_cast<std::uint32_t>(done),

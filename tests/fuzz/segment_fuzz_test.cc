@@ -144,10 +144,11 @@ void mutate(Bytes& input, Random& random) {
     case 3:
       input.resize(place(0));
       break;
-    case 4: {
-      const std::size_t begin = place(0);
-      const Bytes part(input.begin() + begin, input.begin() + begin + std::min<std::size_t>(192, input.size() - begin));
-      input.insert(input.begin() + place(0), part.begin(), part.end());
+    case 4: {  // A part again, somewhere.
+      const std::span<const std::byte> rest = std::span(input).subspan(place(0));
+      const auto part = rest.first(std::min<std::size_t>(192, rest.size()));
+      const Bytes copy(part.begin(), part.end());
+      input.insert(input.begin() + place(0), copy.begin(), copy.end());
       break;
     }
     default:
