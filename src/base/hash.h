@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Hashes for tables in memory. They place things; they never identify them: whoever finds an entry by hash compares the
-// whole key. (Names outside memory are cryptographic and live in wire/.)
+// Hashes for tables in memory and for headers in files. They place things and find damage, they never identify: whoever
+// finds an entry by hash compares the whole key. (Names outside memory are cryptographic and live in wire/.)
 #pragma once
 
 #include <cstddef>
@@ -9,7 +9,7 @@
 
 namespace quire {
 
-/// XXH3 of the bytes under a seed. A secret seed keeps strangers from choosing tokens that collide.
+/// XXH3 of the bytes under a seed, as in files. A secret seed keeps strangers from choosing tokens that collide.
 [[nodiscard]] std::uint64_t hash_bytes(const void* data, std::size_t bytes, std::uint64_t seed);
 
 /// A bijection that spreads every input bit over the whole word (splitmix64's finaliser).
