@@ -227,6 +227,12 @@ struct DiskStatus {
   std::string last_error;  ///< empty: none so far
 };
 
+/// What came of a direct call to the disk tier.
+struct DiskAnswer {
+  TransferOutcome outcome = TransferOutcome::Ok;
+  std::uint32_t token_count = 0;  ///< leading tokens of the prompt that were found, written or read; 0: none
+};
+
 /// Names a prefix held by keep().
 struct KeepId {
   std::uint32_t index = 0;
@@ -391,6 +397,19 @@ class Cache {
   /// saved and is brought back.
   [[nodiscard]] Status stop_loading(const Sequence& sequence);
 
+  // The disk tier, past the others. Callbacks come from apply(), and may call the cache; memory that is given must be
+  // there until then.
+
+  /// How many leading tokens of a prompt are on disk, in whole pages; whatever the other tiers have.
+  [[nodiscard]] Status lookup_on_disk(KeySpaceId key_space, const Prompt& prompt,
+                                      std::function<void(const DiskAnswer&)> callback);
+  /// Writes the whole pages of a prompt that are not on disk: `bytes` has all of them, one behind the other,
+  /// page-first.
+  [[nodiscard]] Status put_on_disk(KeySpaceId key_space, const Prompt& prompt, std::span<const std::byte> bytes,
+                                   std::function<void(const DiskAnswer&)> callback);
+  /// Reads those that are on disk, as far as there is no gap. What lies behind them in `bytes` is undefined.
+  [[nodiscard]] Status get_from_disk(KeySpaceId key_space, const Prompt& prompt, std::span<std::byte> bytes,
+                                     std::function<void(const DiskAnswer&)> callback);
   /// Has all that is cached written to disk, as far as the write policies, the host's room and the endurance budget let
   /// it, and synced. True when that is done; else call it again after apply().
   [[nodiscard]] Result<bool> flush();

@@ -30,6 +30,8 @@ enum class TransferKind : std::uint8_t {
   FindOnDisk,
   LoadFromDisk,  ///< to the host
   StoreToDisk,   ///< from the host
+  PutOnDisk,     ///< from memory of the caller's
+  GetFromDisk,
   DropOnDisk,
   FlushDisk,
 };

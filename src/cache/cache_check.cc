@@ -59,6 +59,7 @@ Status Cache::Impl::check_users() const {
   }
   for (const Transfer& transfer : transfers) {
     const bool has_key_space = transfer.kind == TransferKind::Load || transfer.kind == TransferKind::FindOnDisk ||
+                               transfer.kind == TransferKind::PutOnDisk || transfer.kind == TransferKind::GetFromDisk ||
                                transfer.kind == TransferKind::DropOnDisk;
     if (transfer.state == Transfer::State::Free || !has_key_space || transfer.sequence != SequenceId{}) continue;
     ++users[transfer.key_space];

@@ -122,6 +122,10 @@ struct Cache::Impl {
     MissReason miss = MissReason::None;  // why what it found did not come
     // Of a load from disk.
     std::uint32_t found_by = 0;
+    // Of what was asked for directly.
+    std::span<std::byte> target;
+    std::span<const std::byte> source;
+    std::function<void(const DiskAnswer&)> callback;
   };
   static constexpr std::uint32_t kNoTransfer = UINT32_MAX;
 
@@ -370,6 +374,9 @@ struct Cache::Impl {
   [[nodiscard]] std::uint32_t pages_asked(const SequenceSlot& slot) const;
   [[nodiscard]] bool may_look(const SequenceSlot& slot, const PrefixTree::Match& match) const;
   [[nodiscard]] std::optional<std::uint32_t> look_for(std::uint32_t index, const PrefixTree::Match& match);
+  [[nodiscard]] std::optional<std::uint32_t> add_find(TransferKind kind, std::uint32_t key_space,
+                                                      const PrefixTree::Key& key);
+  void remove_find(std::uint32_t index);
   [[nodiscard]] bool start_looking(std::uint32_t index, const PrefixTree::Match& match);
   void stop_looking(std::uint32_t index, MissReason miss);
   [[nodiscard]] std::uint32_t pages_looked_for(const Transfer& find) const {
@@ -398,6 +405,10 @@ struct Cache::Impl {
   void drop_on_disk(std::uint32_t key_space);
   void start_drops();
   void want_all_copies();
+  [[nodiscard]] Result<std::uint32_t> add_direct(TransferKind kind, KeySpaceId key_space, const Prompt& prompt,
+                                                 const char* call);
+  [[nodiscard]] Status check_bytes(const Prompt& prompt, std::size_t bytes, const char* call) const;
+  void finish_direct(std::uint32_t index);
 
   // Rules, for check_invariants().
   [[nodiscard]] Status check_tiers() const;
@@ -512,6 +523,11 @@ struct Cache::Impl {
   bool wants_flush = false;  // flush() was called and is not done
   bool is_flushing = false;  // all is written, and being synced
   std::optional<TransferOutcome> flush_outcome;
+  struct Answer {
+    std::function<void(const DiskAnswer&)> callback;
+    DiskAnswer answer;
+  };
+  std::vector<Answer> answers;  // to be given at the end of apply()
 
   Stats counters;  // the counting half; levels are read when asked for
 

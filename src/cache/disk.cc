@@ -58,6 +58,10 @@ std::uint64_t layout_hash(const PageGeometry& page) {
   return hash_bytes(form.data(), form.size(), 0);
 }
 
+bool has_path(TransferKind kind) {
+  return kind == TransferKind::FindOnDisk || kind == TransferKind::PutOnDisk || kind == TransferKind::GetFromDisk;
+}
+
 std::uint64_t random_seed() {
   std::random_device entropy;
   return (std::uint64_t{entropy()} << 32U) | entropy();
@@ -73,6 +77,10 @@ TimeNs unix_time() {
 Status Cache::Impl::open_disk(FileSystem* given_files, HostPages* given_host) {
   const DiskConfig& settings = config.disk;
   HostPages* host = given_host;
+  if (given_files == nullptr && mover == nullptr) {
+    return fail(ErrorCode::Unsupported,
+                "disk.directories is set with host.external_mover: a disk tier needs the cache's own mover");
+  }
   if (given_files == nullptr) {
     files = std::make_unique<SystemFiles>();
     host = &mover->host_pages();
@@ -153,37 +161,53 @@ bool Cache::Impl::may_look(const SequenceSlot& slot, const PrefixTree::Match& ma
 
 // The find that asks for what follows a match, started now or before; none when there is no room for one.
 std::optional<std::uint32_t> Cache::Impl::look_for(std::uint32_t index, const PrefixTree::Match& match) {
-  SequenceSlot& slot = sequences[index];
+  const SequenceSlot& slot = sequences[index];
   const std::uint32_t first_page = match.page_count + match.host_page_count;
-  const std::uint32_t page_count = pages_asked(slot) - first_page;
-  const PrefixTree::Key key = sequences.key(index, (first_page + page_count) * page_tokens);
+  const PrefixTree::Key key = sequences.key(index, pages_asked(slot) * page_tokens);
   const PageFingerprint missing = tree->next_fingerprint(tree->fingerprint_before(match), key, first_page);
   for (std::uint32_t i = 0; i < transfers.size(); ++i) {
     const Transfer& find = transfers[i];
     const bool is_same = find.kind == TransferKind::FindOnDisk && find.state != Transfer::State::Free &&
-                         !find.is_unwanted && find.key_space == slot.key_space && find.first_page == first_page &&
-                         find.missing == missing;
+                         !find.is_unwanted && !find.callback && find.key_space == slot.key_space &&
+                         find.first_page == first_page && find.missing == missing;
     if (is_same) return i;
   }
+  const std::optional<std::uint32_t> transfer = add_find(TransferKind::FindOnDisk, slot.key_space, key);
+  if (!transfer) return std::nullopt;
+  Transfer& find = transfers[*transfer];
+  find.first_page = first_page;
+  find.missing = missing;
+  find.owner = {index, slot.generation};
+  find.pin = tree->pin_all(match);  // splits where the path goes on, and keeps the page before it
+  ++counters.disk_find_count;
+  return transfer;
+}
+
+// A transfer with a path of its own.
+std::optional<std::uint32_t> Cache::Impl::add_find(TransferKind kind, std::uint32_t key_space,
+                                                   const PrefixTree::Key& key) {
   const auto row = std::ranges::find(find_row_users, kNoTransfer);
   if (row == find_row_users.end() || has_unstarted_drop) return std::nullopt;
-  const std::optional<std::uint32_t> transfer = add_transfer(TransferKind::FindOnDisk, TransferPriority::Waiting);
+  const std::optional<std::uint32_t> transfer = add_transfer(kind, TransferPriority::Waiting);
   if (!transfer) return std::nullopt;
   *row = *transfer;
   Transfer& find = transfers[*transfer];
   find.find_row = static_cast<std::uint32_t>(row - find_row_users.begin());
-  find.key_space = slot.key_space;
-  find.first_page = first_page;
+  find.key_space = key_space;
   find.token_count = static_cast<std::uint32_t>(key.tokens.size());
   find.extra_key_count = static_cast<std::uint32_t>(key.extra_keys.size());
-  find.missing = missing;
-  find.owner = {index, slot.generation};
-  find.pin = tree->pin_all(match);  // splits where the path goes on, and keeps the page before it
   std::ranges::copy(key.tokens, find_tokens.data() + (std::size_t{find.find_row} * context_tokens_max));
   std::ranges::copy(key.extra_keys, find_keys.data() + (std::size_t{find.find_row} * config.extra_key_count_max));
-  ++key_spaces[slot.key_space].user_count;
-  ++counters.disk_find_count;
+  ++key_spaces[key_space].user_count;
   return transfer;
+}
+
+void Cache::Impl::remove_find(std::uint32_t index) {
+  const std::uint32_t key_space = transfers[index].key_space;
+  find_row_users[transfers[index].find_row] = kNoTransfer;
+  remove_transfer(index);
+  --key_spaces[key_space].user_count;
+  leave_key_space(key_space);
 }
 
 PrefixTree::Key Cache::Impl::key_of_find(const Transfer& find) const {
@@ -215,15 +239,20 @@ DiskPlan Cache::Impl::disk_plan_of(std::uint32_t index) const {
                 .key_space = transfer.key_space,
                 .pages = pages_of(index)};
   if (transfer.kind == TransferKind::FindOnDisk) {
-    const PrefixTree::Key key = key_of_find(transfer);
-    const RunId last = transfer.pin.run();
+    const RunId last = transfer.pin ? transfer.pin.run() : key_spaces[transfer.key_space].root;
     const std::span<const PageId> before = tree->pages(last);
     plan.parent = {.tier = tree->is_on_host(last) ? Tier::Host : Tier::Device,
                    .page = before.empty() ? PageId::none() : before.back()};
     plan.first_page = transfer.first_page;
+  }
+  if (has_path(transfer.kind)) {
+    const PrefixTree::Key key = key_of_find(transfer);
     plan.tokens = key.tokens.subspan(std::size_t{transfer.first_page} * page_tokens);
     plan.extra_keys = key.extra_keys;
-  } else if (transfer.kind == TransferKind::LoadFromDisk) {
+    plan.source = transfer.source;
+    plan.target = transfer.target;
+  }
+  if (transfer.kind == TransferKind::LoadFromDisk) {
     plan.found_by = transfer.found_by;
     plan.first_found = transfer.first_page - transfers[transfer.found_by].first_page;
   }
@@ -237,7 +266,15 @@ void Cache::Impl::finish_disk(std::uint32_t index) {
   if (transfer.outcome == TransferOutcome::Failed && disk->is_failed()) disk_has_failed = true;
   switch (transfer.kind) {
     case TransferKind::FindOnDisk:
-      finish_find(index);
+      if (transfer.callback) {
+        finish_direct(index);
+      } else {
+        finish_find(index);
+      }
+      return;
+    case TransferKind::PutOnDisk:
+    case TransferKind::GetFromDisk:
+      finish_direct(index);
       return;
     case TransferKind::LoadFromDisk:
       transfer.state = Transfer::State::Arrived;
@@ -382,14 +419,16 @@ void Cache::Impl::finish_disk_load(std::uint32_t index) {
 // Those who wait for it go on with what there is.
 void Cache::Impl::end_find(std::uint32_t index) {
   Transfer& find = transfers[index];
-  const MissReason miss = find.miss;
+  MissReason miss = find.miss;
+  // There was no transfer, or no host page, for some of what it found.
+  if (miss == MissReason::None && find.started_pages < find.good_pages) miss = MissReason::LoadFailed;
   const SequenceId first_waiter = find.owner;
-  const std::uint32_t key_space = find.key_space;
   const std::uint32_t first_page = find.first_page;
   const std::uint32_t looked_pages = first_page + find.found_pages;
-  const PrefixTree::Pin held = std::move(find.pin);
-  find_row_users[find.find_row] = kNoTransfer;
-  remove_transfer(index);
+  PrefixTree::Pin held = std::move(find.pin);
+  const std::uint32_t key_space = find.key_space;
+  ++key_spaces[key_space].user_count;  // until those who wait have gone on
+  remove_find(index);
   for (std::uint32_t i = 0; i < sequences.capacity(); ++i) {
     SequenceSlot& slot = sequences[i];
     if (slot.state != SequenceSlot::State::Looking || slot.find != index) continue;
@@ -398,6 +437,7 @@ void Cache::Impl::end_find(std::uint32_t index) {
     slot.looked_pages = first_waiter == SequenceId{i, slot.generation} ? looked_pages : first_page;
     stop_looking(i, miss);
   }
+  held.reset();
   --key_spaces[key_space].user_count;
   leave_key_space(key_space);
 }
@@ -437,7 +477,8 @@ void Cache::Impl::cancel_unneeded_finds() {
   if (!has_disk()) return;
   for (std::uint32_t i = 0; i < transfers.size(); ++i) {
     const Transfer& find = transfers[i];
-    if (find.kind != TransferKind::FindOnDisk || find.state == Transfer::State::Free || find.is_prefetch) continue;
+    if (find.kind != TransferKind::FindOnDisk || find.state == Transfer::State::Free) continue;
+    if (find.is_prefetch || find.callback) continue;
     bool is_needed = false;
     for (std::uint32_t j = 0; j < sequences.capacity() && !is_needed; ++j) {
       is_needed = sequences[j].state == SequenceSlot::State::Looking && sequences[j].find == i;
@@ -449,7 +490,7 @@ void Cache::Impl::cancel_unneeded_finds() {
 // What it finds, or its loads bring, is not to be used any more.
 void Cache::Impl::abandon_find(std::uint32_t index, MissReason miss) {
   Transfer& find = transfers[index];
-  if (find.is_unwanted) return;
+  if (find.is_unwanted || find.callback) return;
   find.is_unwanted = true;
   if (find.miss == MissReason::None) find.miss = miss;
   cancel_transfer(index);
@@ -578,6 +619,80 @@ void Cache::Impl::finish_disk_store(std::uint32_t index) {
   }
   --disk_store_count;
   remove_transfer(index);
+}
+
+// Direct calls
+
+Result<std::uint32_t> Cache::Impl::add_direct(TransferKind kind, KeySpaceId key_space, const Prompt& prompt,
+                                              const char* call) {
+  if (!has_disk()) return fail(ErrorCode::Unsupported, std::string(call) + ": the cache has no disk tier");
+  QUIRE_TRY_ASSIGN(const std::uint32_t space, find_key_space(key_space));
+  QUIRE_TRY(check_prompt(prompt));
+  QUIRE_TRY(check_tokens(prompt.tokens, 0));
+  if (disk_has_failed) {
+    return fail(ErrorCode::Io, std::string(call) + ": the disk tier has failed: " + disk->store_stats().last_error);
+  }
+  const std::size_t token_count = prompt.tokens.size() / page_tokens * page_tokens;
+  const std::optional<std::uint32_t> transfer =
+      add_find(kind, space, {prompt.tokens.first(token_count), prompt.extra_keys});
+  if (transfer) return *transfer;
+  return fail(ErrorCode::Unavailable, std::string(call) + (is_paused ? ": transfers are paused"
+                                                                     : ": too many are under way; apply what "
+                                                                       "poll() gives first"));
+}
+
+Status Cache::Impl::check_bytes(const Prompt& prompt, std::size_t bytes, const char* call) const {
+  const std::uint64_t wanted = prompt.tokens.size() / page_tokens * geometry.page().page_bytes();
+  if (bytes == wanted) return {};
+  return fail(ErrorCode::InvalidArgument, std::string(call) + ": " + with_separators(bytes) +
+                                              " bytes were given for the " +
+                                              with_separators(prompt.tokens.size() / page_tokens) +
+                                              " whole pages of the prompt, which have " + with_separators(wanted));
+}
+
+void Cache::Impl::finish_direct(std::uint32_t index) {
+  Transfer& transfer = transfers[index];
+  const TransferOutcome outcome = transfer.outcome == TransferOutcome::Empty ? TransferOutcome::Ok : transfer.outcome;
+  answers.push_back({.callback = std::move(transfer.callback),
+                     .answer = {.outcome = outcome, .token_count = transfer.good_pages * page_tokens}});
+  remove_find(index);
+}
+
+Status Cache::lookup_on_disk(KeySpaceId key_space, const Prompt& prompt,
+                             std::function<void(const DiskAnswer&)> callback) {
+  Impl& impl = *impl_;
+  QUIRE_TRY(impl.enter());
+  QUIRE_TRY_ASSIGN(const std::uint32_t index,
+                   impl.add_direct(TransferKind::FindOnDisk, key_space, prompt, "lookup_on_disk"));
+  impl.transfers[index].callback = std::move(callback);
+  impl.hand_over_transfers();
+  return {};
+}
+
+Status Cache::put_on_disk(KeySpaceId key_space, const Prompt& prompt, std::span<const std::byte> bytes,
+                          std::function<void(const DiskAnswer&)> callback) {
+  Impl& impl = *impl_;
+  QUIRE_TRY(impl.enter());
+  QUIRE_TRY(impl.check_bytes(prompt, bytes.size(), "put_on_disk"));
+  QUIRE_TRY_ASSIGN(const std::uint32_t index,
+                   impl.add_direct(TransferKind::PutOnDisk, key_space, prompt, "put_on_disk"));
+  impl.transfers[index].callback = std::move(callback);
+  impl.transfers[index].source = bytes;
+  impl.hand_over_transfers();
+  return {};
+}
+
+Status Cache::get_from_disk(KeySpaceId key_space, const Prompt& prompt, std::span<std::byte> bytes,
+                            std::function<void(const DiskAnswer&)> callback) {
+  Impl& impl = *impl_;
+  QUIRE_TRY(impl.enter());
+  QUIRE_TRY(impl.check_bytes(prompt, bytes.size(), "get_from_disk"));
+  QUIRE_TRY_ASSIGN(const std::uint32_t index,
+                   impl.add_direct(TransferKind::GetFromDisk, key_space, prompt, "get_from_disk"));
+  impl.transfers[index].callback = std::move(callback);
+  impl.transfers[index].target = bytes;
+  impl.hand_over_transfers();
+  return {};
 }
 
 // Dropping and flushing

@@ -195,6 +195,11 @@ void Cache::Impl::go_on() {
     const auto callback = on_ready;                  // or replace itself
     if (callback) (*callback)(ready);
   }
+  while (!answers.empty()) {
+    const Answer answer = std::move(answers.front());
+    answers.erase(answers.begin());
+    if (answer.callback) answer.callback(answer.answer);
+  }
 }
 
 void Cache::Impl::apply_one(const Completion& completion) {
@@ -208,9 +213,10 @@ void Cache::Impl::apply_one(const Completion& completion) {
   }
   Transfer& transfer = transfers[index];
   const bool is_ok = completion.outcome == TransferOutcome::Ok;
-  const bool is_find = transfer.kind == TransferKind::FindOnDisk;
-  const std::uint32_t pages_max = is_find ? pages_looked_for(transfer) : transfer.page_count;
-  const std::uint32_t good = is_ok && !is_find ? pages_max : std::min(completion.good_pages, pages_max);
+  const bool has_path = transfer.kind == TransferKind::FindOnDisk || transfer.kind == TransferKind::PutOnDisk ||
+                        transfer.kind == TransferKind::GetFromDisk;
+  const std::uint32_t pages_max = has_path ? pages_looked_for(transfer) : transfer.page_count;
+  const std::uint32_t good = is_ok && !has_path ? pages_max : std::min(completion.good_pages, pages_max);
   // Where ranks differ, the one that stopped first says why.
   const bool is_first = transfer.reported_ranks == 0;
   if (!is_ok && (is_first || transfer.outcome == TransferOutcome::Ok || good < transfer.good_pages)) {

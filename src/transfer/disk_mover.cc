@@ -57,6 +57,10 @@ struct DiskMover::Impl {
   [[nodiscard]] Completion find(const DiskPlan& plan);
   [[nodiscard]] Completion load(const DiskPlan& plan);
   [[nodiscard]] Completion store_pages(const DiskPlan& plan);
+  [[nodiscard]] Completion put(const DiskPlan& plan);
+  [[nodiscard]] Completion get(const DiskPlan& plan);
+  void end_direct(Completion& completion);
+  [[nodiscard]] bool is_dropping(const PageName& key_space);
   [[nodiscard]] Completion drop(const DiskPlan& plan);
   [[nodiscard]] Completion flush(const DiskPlan& plan);
   [[nodiscard]] const KeySpace* text_of(const PageName& key_space);
@@ -183,6 +187,12 @@ bool DiskMover::Impl::run(Lane lane) {
     case TransferKind::StoreToDisk:
       complete(store_pages(plan));
       break;
+    case TransferKind::GetFromDisk:
+      complete(get(plan));
+      break;
+    case TransferKind::PutOnDisk:
+      complete(put(plan));
+      break;
     case TransferKind::DropOnDisk:
       complete(drop(plan));
       break;
@@ -247,6 +257,20 @@ void DiskMover::Impl::dispatch(const DiskPlan& plan) {
         task_names(index)[i] = names.of(Tier::Host, plan.pages[i].host_page);
       }
       break;
+    case TransferKind::PutOnDisk:
+    case TransferKind::GetFromDisk: {
+      const std::size_t page_count = plan.tokens.size() / config.names.page_tokens;
+      const PageNames::Space& space = names.space(plan.key_space);
+      task_names(index)[0] = {.name = {}, .parent = space.root, .key_space = space.name, .page_index = 0};
+      name_pages({.parent = space.root,
+                  .page_tokens = config.names.page_tokens,
+                  .first_position = 0,
+                  .tokens = plan.tokens,
+                  .extra_keys = plan.extra_keys},
+                 found_names(index).first(page_count));
+      if (plan.kind == TransferKind::GetFromDisk) lane = Lane::Read;
+      break;
+    }
     case TransferKind::DropOnDisk:
       task_names(index)[0].name = names.space(plan.key_space).name;
       break;
@@ -269,10 +293,9 @@ Completion DiskMover::Impl::find(const DiskPlan& plan) {
   task_names(plan.id.index)[0] = {
       .name = {}, .parent = parent, .key_space = names.space(plan.key_space).name, .page_index = plan.first_page};
   bool is_hidden = parent.is_none();
+  is_hidden = is_hidden || is_dropping(names.space(plan.key_space).name);
   {
     const MutexLock lock(mutex);
-    const PageName& space = names.space(plan.key_space).name;
-    is_hidden = is_hidden || std::ranges::find(dropping, space) != dropping.end();
     is_hidden = is_hidden || tasks[plan.id.index].is_cancelled;
   }
   std::uint32_t page = 0;
@@ -398,6 +421,79 @@ Completion DiskMover::Impl::store_pages(const DiskPlan& plan) {
   completion.moved_bytes = store->stats().written_bytes - written_before;  // what the disk wears by
   completion.busy_ns = elapsed_ns(start);
   return completion;
+}
+
+// Pages of one path, straight from or to memory of the caller's, as many at a time as a plan has.
+Completion DiskMover::Impl::put(const DiskPlan& plan) {
+  const Clock::time_point start = Clock::now();
+  Completion completion{.id = plan.id};
+  const std::uint64_t written_before = store->stats().written_bytes;
+  const auto page_count = static_cast<std::uint32_t>(plan.tokens.size() / config.names.page_tokens);
+  const std::uint64_t page_bytes = config.store.layout.page_bytes;
+  const std::span<const PageName> path = found_names(plan.id.index);
+  const PageNames::Record& first = task_names(plan.id.index)[0];
+  while (completion.good_pages < page_count && completion.fault == TransferFault::None) {
+    const std::uint32_t begin = completion.good_pages;
+    const std::uint32_t end = std::min(page_count, begin + config.transfer_pages_max);
+    writes.clear();
+    for (std::uint32_t page = begin; page < end; ++page) {
+      writes.push_back({.name = path[page],
+                        .parent = page == 0 ? first.parent : path[page - 1],
+                        .page_index = page,
+                        .bytes = plan.source.subspan(page * page_bytes, page_bytes)});
+    }
+    store->write(first.key_space, text_of(first.key_space), writes, unix_time());
+    for (const FileWrite& write : writes) {
+      if (write.outcome != FileOutcome::Ok) {
+        completion.fault = TransferFault::Io;
+        break;
+      }
+      ++completion.good_pages;
+    }
+  }
+  end_direct(completion);
+  completion.moved_bytes = store->stats().written_bytes - written_before;
+  completion.busy_ns = elapsed_ns(start);
+  return completion;
+}
+
+Completion DiskMover::Impl::get(const DiskPlan& plan) {
+  const Clock::time_point start = Clock::now();
+  Completion completion{.id = plan.id};
+  const auto page_count = static_cast<std::uint32_t>(plan.tokens.size() / config.names.page_tokens);
+  const std::uint64_t page_bytes = config.store.layout.page_bytes;
+  const std::span<const PageName> path = found_names(plan.id.index);
+  bool goes_on = !is_dropping(task_names(plan.id.index)[0].key_space);
+  while (goes_on && completion.good_pages < page_count) {
+    const std::uint32_t begin = completion.good_pages;
+    const std::uint32_t end = std::min(page_count, begin + config.transfer_pages_max);
+    reads.clear();
+    for (std::uint32_t page = begin; page < end; ++page) {
+      reads.push_back({.name = path[page], .bytes = plan.target.subspan(page * page_bytes, page_bytes)});
+    }
+    store->read(reads);
+    for (const FileRead& read : reads) {
+      goes_on = read.outcome == FileOutcome::Ok;
+      if (read.outcome == FileOutcome::Failed) completion.fault = TransferFault::Io;
+      if (read.outcome == FileOutcome::Corrupt) completion.fault = TransferFault::Checksum;
+      if (!goes_on) break;
+      ++completion.good_pages;
+      completion.moved_bytes += page_bytes;
+    }
+  }
+  end_direct(completion);
+  completion.busy_ns = elapsed_ns(start);
+  return completion;
+}
+
+void DiskMover::Impl::end_direct(Completion& completion) {
+  if (completion.fault != TransferFault::None) completion.outcome = TransferOutcome::Failed;
+  if (completion.fault == TransferFault::Io) note_failure();
+}
+
+bool DiskMover::Impl::is_dropping(const PageName& key_space) {
+  const MutexLock lock(mutex);
+  return std::ranges::find(dropping, key_space) != dropping.end();
 }
 
 Completion DiskMover::Impl::drop(const DiskPlan& plan) {

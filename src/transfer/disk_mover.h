@@ -5,8 +5,8 @@
 // reads not for writes.
 //
 //     names   follows the NameLog, answers Find, gives the pages of other plans their names
-//     read    LoadFromDisk
-//     write   StoreToDisk, DropOnDisk, FlushDisk, in the order they came
+//     read    LoadFromDisk, GetFromDisk
+//     write   StoreToDisk, PutOnDisk, DropOnDisk, FlushDisk, in the order they came
 //
 // What a plan points to (tokens, pages) is the caller's and stays as it is until the plan's completion has been polled.
 // In between, the pages it names must not get another name, nor its key space another index.
@@ -33,11 +33,15 @@ struct DiskPlan {
   TransferKind kind = TransferKind::FindOnDisk;
   std::uint32_t key_space = 0;  ///< of FindOnDisk and DropOnDisk: index in the log
 
-  // FindOnDisk: so many leading pages are there, says Completion::good_pages.
+  // FindOnDisk: so many leading pages are there, says Completion::good_pages. PutOnDisk, GetFromDisk: the same of those
+  // that were written or read; they begin at the root.
   NamedPage parent;                      ///< the page before the first one
   std::uint32_t first_page = 0;          ///< its place in the path
   std::span<const TokenId> tokens;       ///< whole pages, from the first one on
   std::span<const ExtraKey> extra_keys;  ///< those that overlap them
+
+  std::span<const std::byte> source;  ///< of PutOnDisk: the pages' bytes
+  std::span<std::byte> target;        ///< of GetFromDisk
 
   // LoadFromDisk: pages that a FindOnDisk has found, whose id is still in use.
   std::uint32_t found_by = 0;     ///< index of its TransferId

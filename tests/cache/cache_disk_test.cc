@@ -7,6 +7,8 @@
 #include <array>
 #include <filesystem>
 #include <fstream>
+#include <iterator>
+#include <string>
 
 #include "cache_fixture.h"
 #include "testing/temp_directory.h"
@@ -201,6 +203,135 @@ TEST_F(CacheDisk, ASecondCacheOnTheDirectoryIsRefused) {
   const auto second = Cache::open(disk_config());
   ASSERT_FALSE(second.has_value());
   EXPECT_EQ(second.error().code, ErrorCode::Unavailable);
+}
+
+TEST_F(CacheDisk, PagesCanBePutAndGotPastTheOtherTiers) {
+  open(disk_config());
+  const std::vector<TokenId> tokens = token_range(0, 100);  // six pages, and some
+  std::vector<std::byte> pages(6 * kPageTokens * kTestTokenBytes);
+  for (std::size_t i = 0; i < 96; ++i) {
+    const std::uint64_t value = ByteEngine::value_at(0, tokens, {}, i);
+    std::memcpy(pages.data() + (i * kTestTokenBytes), &value, sizeof(value));
+  }
+  std::vector<DiskAnswer> answers;
+  const auto note = [&](const DiskAnswer& answer) { answers.push_back(answer); };
+  ASSERT_TRUE(cache_->lookup_on_disk(space_, {.tokens = tokens}, note));
+  drain(*cache_);
+  ASSERT_TRUE(cache_->put_on_disk(space_, {.tokens = tokens}, pages, note));
+  drain(*cache_);
+  ASSERT_TRUE(cache_->lookup_on_disk(space_, {.tokens = token_range(0, 60)}, note));
+  drain(*cache_);
+  std::vector<std::byte> got(pages.size());
+  ASSERT_TRUE(cache_->get_from_disk(space_, {.tokens = tokens}, got, note));
+  drain(*cache_);
+  ASSERT_EQ(answers.size(), 4U);
+  for (const DiskAnswer& answer : answers) EXPECT_EQ(answer.outcome, TransferOutcome::Ok);
+  EXPECT_EQ(answers[0].token_count, 0U);
+  EXPECT_EQ(answers[1].token_count, 96U);
+  EXPECT_EQ(answers[2].token_count, 48U);
+  EXPECT_EQ(answers[3].token_count, 96U);
+  EXPECT_EQ(got, pages);
+  EXPECT_EQ(serve(tokens), 96U) << "a request finds them as if it had computed them";
+  restart(disk_config());
+  EXPECT_EQ(serve(tokens), 96U);
+}
+
+TEST_F(CacheDisk, APutThatIsRepeatedWritesNothing) {
+  open(disk_config());
+  const std::vector<TokenId> tokens = token_range(0, 32);
+  const std::vector<std::byte> pages(2 * kPageTokens * kTestTokenBytes);
+  std::vector<DiskAnswer> answers;
+  for (int i = 0; i < 2; ++i) {
+    ASSERT_TRUE(cache_->put_on_disk(space_, {.tokens = tokens}, pages,
+                                    [&](const DiskAnswer& answer) { answers.push_back(answer); }));
+    drain(*cache_);
+  }
+  EXPECT_EQ(answers[1].token_count, 32U);
+  EXPECT_EQ(cache_->disk_status()->page_count, 2U);
+}
+
+TEST_F(CacheDisk, DirectCallsAreRefusedWithWhatIsWrong) {
+  const auto expect_refused = [](const Status& status, ErrorCode code, const std::string& text) {
+    ASSERT_FALSE(status.has_value());
+    EXPECT_EQ(status.error().code, code);
+    EXPECT_NE(status.error().message.find(text), std::string::npos) << status.error().message;
+  };
+  const std::vector<TokenId> tokens = token_range(0, 33);
+  std::vector<std::byte> pages(2 * kPageTokens * kTestTokenBytes);
+  const auto nothing = [](const DiskAnswer&) { FAIL(); };
+  open(test_config(16, 8));
+  expect_refused(cache_->lookup_on_disk(space_, {.tokens = tokens}, nothing), ErrorCode::Unsupported, "no disk tier");
+  EXPECT_FALSE(cache_->flush());
+  EXPECT_FALSE(cache_->disk_status());
+  open(disk_config());
+  expect_refused(cache_->put_on_disk(space_, {.tokens = tokens}, std::span(pages).first(9), nothing),
+                 ErrorCode::InvalidArgument, "9 bytes were given for the 2 whole pages");
+  expect_refused(cache_->get_from_disk({}, {.tokens = tokens}, pages, nothing), ErrorCode::InvalidArgument,
+                 "key space");
+  std::vector<TokenId> bad = tokens;
+  bad[3] = -1;
+  expect_refused(cache_->get_from_disk(space_, {.tokens = bad}, pages, nothing), ErrorCode::InvalidArgument,
+                 "token 3 is -1");
+  ASSERT_TRUE(cache_->pause_transfers());
+  expect_refused(cache_->get_from_disk(space_, {.tokens = tokens}, pages, nothing), ErrorCode::Unavailable, "paused");
+}
+
+TEST_F(CacheDisk, ADiskTierIsRefusedWithWhatIsWrong) {
+  const auto refused = [&](const auto& change, const std::string& text) {
+    CacheConfig config = disk_config();
+    change(config);
+    const auto cache = Cache::open(std::move(config));
+    ASSERT_FALSE(cache.has_value());
+    EXPECT_NE(cache.error().message.find(text), std::string::npos) << cache.error().message;
+  };
+  refused([](CacheConfig& c) { c.host.page_count = 0; }, "there is no host tier");
+  refused([](CacheConfig& c) { c.page.page_tokens = 8; }, "pages of 16 tokens or more");
+  refused([](CacheConfig& c) { c.disk.capacity_bytes = 0; }, "disk.capacity_bytes is 0");
+  refused([](CacheConfig& c) { c.disk.capacity_bytes = 1; }, "capacity_bytes");
+  refused([](CacheConfig& c) { c.disk.write_hits_min = 0; }, "disk.write_hits_min is 0");
+  refused([](CacheConfig& c) { c.disk.write_policy = static_cast<WritePolicy>(9); }, "disk.write_policy is 9");
+  refused([](CacheConfig& c) { c.disk.zstd_level = 99; }, "zstd");
+  refused([](CacheConfig& c) { c.disk.queue_depth = 0; }, "queue_depth");
+  refused([](CacheConfig& c) { c.host.external_mover = true; }, "the cache's own mover");
+  refused([](CacheConfig& c) { c.disk.directories = {"/proc/quire"}; }, "/proc/quire");
+  refused([](CacheConfig& c) { c.disk.directories.push_back(c.disk.directories.front()); }, "twice");
+  std::ofstream(directory_.path() + "/foreign.txt") << "not a page";
+  refused([this](CacheConfig& c) { c.disk.directories = {directory_.path()}; }, directory_.path());
+}
+
+TEST_F(CacheDisk, CompressedPagesAndSeveralDirectoriesServeTheSame) {
+  const auto config = [&] {
+    CacheConfig made = disk_config();
+    made.layout = ModelLayout::opaque(kTestTokenBytes).value();
+    made.disk.directories = {directory_.path() + "/a", directory_.path() + "/b"};
+    made.disk.zstd_level = 3;
+    return made;
+  };
+  open(config());
+  for (TokenId i = 0; i < 6; ++i) serve(token_range(1'000 * i, 100));
+  restart(config());
+  for (TokenId i = 0; i < 6; ++i) EXPECT_EQ(serve(token_range(1'000 * i, 100)), 96U) << i;
+  EXPECT_EQ(cache_->disk_status()->directory_count, 2U);
+}
+
+TEST_F(CacheDisk, NoTokensAreInTheFiles) {
+  open(disk_config());
+  const std::vector<TokenId> tokens(64, 0x51525354);
+  std::vector<std::byte> pages(4 * kPageTokens * kTestTokenBytes);
+  ASSERT_TRUE(cache_->put_on_disk(space_, {.tokens = tokens}, pages, nullptr));
+  drain(*cache_);
+  flush();
+  close();
+  std::size_t file_count = 0;
+  for (const auto& file : std::filesystem::directory_iterator(directory_.path() + "/pages")) {
+    std::ifstream stream(file.path(), std::ios::binary);
+    const std::string bytes((std::istreambuf_iterator<char>(stream)), std::istreambuf_iterator<char>());
+    EXPECT_EQ(bytes.find("TSRQ"), std::string::npos) << file.path();
+    EXPECT_EQ(std::filesystem::status(file.path()).permissions(),
+              std::filesystem::perms::owner_read | std::filesystem::perms::owner_write);
+    ++file_count;
+  }
+  EXPECT_GE(file_count, 2U);
 }
 
 }  // namespace
