@@ -7,7 +7,8 @@
 #pragma once
 
 #include <pthread.h>
-#include <signal.h>
+
+#include <csignal>
 
 namespace quire {
 

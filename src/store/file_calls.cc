@@ -3,11 +3,11 @@
 
 #include <fcntl.h>
 #include <liburing.h>
-#include <stdio.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
 #include <cerrno>
+#include <cstdio>
 
 namespace quire {
 namespace {
@@ -22,16 +22,16 @@ int lock_open_file(int file) {
   return ::fcntl(file, F_OFD_SETLK, &lock);
 }
 
-// Completions are delivered when this thread asks for them: without that the kernel interrupts it for each. Kernels
-// before 5.19 do not know the flag.
+// A thread that is at work is not interrupted for completions; it finds them when it asks. Kernels before 5.19 do not
+// know the flag. IORING_SETUP_DEFER_TASKRUN, which ties a ring to one thread, brought nothing more.
 int start_ring_of(unsigned entries, io_uring* ring) {
   const int started = ::io_uring_queue_init(entries, ring, IORING_SETUP_COOP_TASKRUN);
   return started == -EINVAL ? ::io_uring_queue_init(entries, ring, 0) : started;
 }
 
-int wait_for_completion(io_uring* ring) {
+int wait_for_completions(io_uring* ring, unsigned completion_count) {
   io_uring_cqe* completion = nullptr;
-  return ::io_uring_wait_cqe(ring, &completion);
+  return ::io_uring_wait_cqe_nr(ring, &completion, completion_count);
 }
 
 }  // namespace
@@ -53,7 +53,7 @@ const FileCalls& FileCalls::real() {
       .start_ring = start_ring_of,
       .register_buffers = ::io_uring_register_buffers,
       .submit = ::io_uring_submit,
-      .wait = wait_for_completion};
+      .wait = wait_for_completions};
   return kCalls;
 }
 

@@ -35,7 +35,7 @@ struct FileCalls {
   int (*start_ring)(unsigned entries, io_uring* ring);
   int (*register_buffers)(io_uring* ring, const iovec* buffers, unsigned buffer_count);
   int (*submit)(io_uring* ring);
-  int (*wait)(io_uring* ring);  ///< until there is a completion
+  int (*wait)(io_uring* ring, unsigned completion_count);  ///< until there are so many completions
 
   /// The system's own.
   [[nodiscard]] static const FileCalls& real();

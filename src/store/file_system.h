@@ -12,7 +12,8 @@
 //
 // Everything goes by blocks of 4096 bytes, which is what O_DIRECT asks for.
 //
-// thread-safe, except that an IoQueue belongs to one thread; calls for one file must not overlap, but those of queues.
+// thread-safe, except that an IoQueue belongs to one thread at a time, which lives until its requests are done; calls
+// for one file must not overlap, but those of queues.
 #pragma once
 
 #include <compare>
@@ -71,7 +72,8 @@ class IoQueue {
   /// depth() times buffer_bytes in one piece, beginning at a multiple of kIoBlockBytes.
   [[nodiscard]] virtual std::span<std::byte> memory() = 0;
   [[nodiscard]] virtual std::uint32_t depth() const = 0;
-  /// Starts at once. At most depth() requests may be in flight; the file stays open until the request is done.
+  /// Starts at once, or, small requests, together with others and at the latest in the next wait(). At most depth()
+  /// requests may be in flight; the file stays open until the request is done.
   virtual void submit(const IoRequest& request) = 0;
   /// Waits until at least one request in flight is done; none in flight is a mistake. The results, as many as fit.
   [[nodiscard]] virtual std::span<IoResult> wait(std::span<IoResult> out) = 0;

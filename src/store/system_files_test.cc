@@ -434,6 +434,8 @@ class UringCalls : public ::testing::Test {
     SystemFiles files;
     (void)files.make_queue({.depth = 1, .buffer_bytes = kBlock}).value();
     if (files.mode().engine != IoMode::Engine::Uring) GTEST_SKIP() << "no io_uring: " << files.mode().refusals;
+    submits_before_failures = 0;
+    interrupted_waits = 0;
     submit_failures = 0;
     error_number = EAGAIN;
     submit_count = 0;
@@ -452,13 +454,15 @@ class UringCalls : public ::testing::Test {
       }
       return FileCalls::real().submit(ring);
     };
-    calls.wait = [](io_uring* ring) {
-      const int waited = interrupted_waits > 0 ? -EINTR : FileCalls::real().wait(ring);
+    calls.wait = [](io_uring* ring, unsigned count) {
+      const int waited = interrupted_waits > 0 ? -EINTR : FileCalls::real().wait(ring, count);
       --interrupted_waits;
       return waited;
     };
     return calls;
   }
+
+  static constexpr std::uint64_t kLarge = std::uint64_t{1} << 20U;
 
   inline static int submits_before_failures = 0;
   inline static int submit_failures = 0;
@@ -495,16 +499,16 @@ TEST_F(UringCalls, ARefusedSubmissionIsTriedAgainWhenAnotherIsDone) {
   const FileCalls calls = failing_submits();
   SystemFiles files(calls);
   const auto directory = files.open_directory(temp_.path()).value();
-  const FileId file = directory->create("a", 2 * kBlock).value();
-  auto queue = files.make_queue({.depth = 2, .buffer_bytes = kBlock}).value();
+  const FileId file = directory->create("a", 2 * kLarge).value();
+  auto queue = files.make_queue({.depth = 2, .buffer_bytes = kLarge}).value();
   submits_before_failures = 1;
   submit_failures = 1;
   interrupted_waits = 3;
   for (std::uint64_t i = 0; i < 2; ++i) {
     queue->submit({.kind = IoKind::Write,
                    .file = file,
-                   .offset = i * kBlock,
-                   .buffer = queue->memory().subspan(i * kBlock, kBlock),
+                   .offset = i * kLarge,
+                   .buffer = queue->memory().subspan(i * kLarge, kLarge),
                    .tag = i});
   }
   EXPECT_EQ(submit_failures, 0);
@@ -515,6 +519,33 @@ TEST_F(UringCalls, ARefusedSubmissionIsTriedAgainWhenAnotherIsDone) {
       ++done;
     }
   }
+  EXPECT_EQ(submit_count, 3);
+  queue.reset();
+  directory->close(file);
+}
+
+TEST_F(UringCalls, SmallRequestsStartTogetherAndLargeOnesAtOnce) {
+  const FileCalls calls = failing_submits();
+  SystemFiles files(calls);
+  const auto directory = files.open_directory(temp_.path()).value();
+  const FileId file = directory->create("a", 4 * kLarge).value();
+  auto queue = files.make_queue({.depth = 4, .buffer_bytes = kLarge}).value();
+  const auto submit = [&](std::uint64_t index, std::uint64_t bytes) {
+    const std::uint64_t offset = index * kLarge;
+    queue->submit(
+        {.kind = IoKind::Write, .file = file, .offset = offset, .buffer = queue->memory().subspan(offset, bytes)});
+  };
+  submit(0, kBlock);
+  submit(1, kBlock);
+  EXPECT_EQ(submit_count, 0);
+  submit(2, kLarge);
+  EXPECT_EQ(submit_count, 1);
+  submit(3, kBlock);
+  EXPECT_EQ(submit_count, 1);
+  std::array<IoResult, 4> results;
+  std::size_t done = queue->wait(results).size();
+  while (done < 4) done += queue->wait(results).size();
+  EXPECT_EQ(submit_count, 2);
   queue.reset();
   directory->close(file);
 }
@@ -550,21 +581,24 @@ TEST_F(UringCalls, AnErrorOfTheDiskComesWithTheResult) {
   directory->close(file);
 }
 
-// The one thread a queue belongs to may change, with whatever hands it over: here, a join.
-TEST(SystemFiles, AQueueMayBeHandedToAnotherThread) {
+TEST(SystemFiles, AQueueMayGoToAnotherThread) {
   const TempDirectory temp;
   for (const bool is_uring : {true, false}) {
     const FileCalls calls = calls_without({.uring = !is_uring});
     SystemFiles files(calls);
     const auto directory = files.open_directory(temp.path()).value();
     const FileId file = directory->create(is_uring ? "a" : "b", kBlock).value();
-    auto queue = files.make_queue({.depth = 1, .buffer_bytes = kBlock}).value();
-    std::thread([&] {
-      std::fill(queue->memory().begin(), queue->memory().end(), std::byte{5});
-      EXPECT_TRUE(move_one_block(*queue, IoKind::Write, file));
-    }).join();
-    EXPECT_TRUE(move_one_block(*queue, IoKind::Read, file));
-    EXPECT_EQ(queue->memory()[7], std::byte{5});
+    auto queue = files.make_queue({.depth = 2, .buffer_bytes = kBlock}).value();
+    for (int round = 0; round < 10; ++round) {
+      const auto value = static_cast<std::byte>(round);
+      std::thread([&] {
+        std::fill(queue->memory().begin(), queue->memory().end(), value);
+        EXPECT_TRUE(move_one_block(*queue, IoKind::Write, file));
+      }).join();
+      std::fill(queue->memory().begin(), queue->memory().end(), std::byte{99});
+      EXPECT_TRUE(move_one_block(*queue, IoKind::Read, file));
+      EXPECT_EQ(queue->memory()[7], value);
+    }
     queue.reset();
     directory->close(file);
   }
@@ -576,6 +610,7 @@ TEST(SystemFiles, ManyQueuesWorkBesideEachOther) {
   SystemFiles files(calls);
   const auto directory = files.open_directory(temp.path()).value();
   std::vector<std::thread> threads;
+  threads.reserve(4);
   for (std::uint32_t i = 0; i < 4; ++i) {
     threads.emplace_back([&, i] {
       const FileId file = directory->create(std::to_string(i), 8 * kBlock).value();
@@ -607,7 +642,6 @@ TEST(SystemFiles, ManyQueuesWorkBesideEachOther) {
 using SystemFilesDeathTest = ::testing::Test;
 
 TEST(SystemFilesDeathTest, MistakesOfTheCallerAreFound) {
-  GTEST_FLAG_SET(death_test_style, "threadsafe");
   const TempDirectory temp;
   SystemFiles files;
   const auto directory = files.open_directory(temp.path()).value();

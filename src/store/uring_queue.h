@@ -3,8 +3,10 @@
 // UringQueue: reads and writes in flight through io_uring. Its memory is registered with the ring where that is
 // allowed, so that the kernel need not look up and pin its pages for each request.
 //
-// single-threaded, and to be used by threads that live until what they submitted is done: the kernel cancels the
-// requests of a thread that ends.
+// A ring is made for the thread that uses it, because the kernel does better with one. When another thread takes over
+// it is made anew; one that changes hands often is made for all threads.
+//
+// single-threaded; another thread may take over while nothing is in flight
 #pragma once
 
 #include <liburing.h>
@@ -53,6 +55,7 @@ class UringQueue final : public IoQueue {
   void push(std::uint32_t slot_index);
   void flush();
   void fail_what_is_not_taken(int error_number);
+  [[nodiscard]] unsigned wanted_completions(std::size_t count_max) const;
   /// Of one request, if it has ended.
   [[nodiscard]] bool try_complete(std::uint32_t slot_index, ssize_t answer, IoResult& out);
   void finish(std::uint32_t slot_index, IoResult& out);
@@ -61,11 +64,14 @@ class UringQueue final : public IoQueue {
   const FileCalls& calls_;
   HostRegion memory_;
   io_uring ring_{};
+  bool is_started_ = false;
   bool has_registered_buffers_ = false;
   std::vector<Slot> slots_;
   // Indices of slots: a slot is free, not taken by the kernel, taken, or failed without the kernel.
   std::vector<std::uint32_t> free_;
   std::vector<std::uint32_t> not_taken_;
+  std::uint64_t not_taken_bytes_ = 0;  // since the kernel was asked to take them
+  std::uint64_t request_bytes_ = 1;    // of the last one
   std::vector<std::uint32_t> failed_;
 };
 

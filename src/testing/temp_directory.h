@@ -5,8 +5,7 @@
 // single-threaded
 #pragma once
 
-#include <stdlib.h>
-
+#include <cstdlib>
 #include <filesystem>
 #include <string>
 #include <system_error>
