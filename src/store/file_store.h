@@ -111,9 +111,10 @@ class FileStore {
   void write(const PageName& key_space, const KeySpace* text, std::span<FileWrite> pages, TimeNs now_ns);
   /// Pages of the key space are gone from here on, and after the next flush() for good.
   [[nodiscard]] Status drop(const PageName& key_space, TimeNs now_ns);
-  /// One page: a reader found that it is no good.
+  /// One page: a reader found that it is no good. As with drop(); nothing happens when it is not there.
   void drop_page(const PageName& name, TimeNs now_ns);
-  /// Everything whose write has returned survives a crash from here on.
+  /// Everything whose write was Ok survives a crash from here on, and what was dropped stays dropped. Fails, once, when
+  /// pages were lost since the last time because a write or sync failed: those are not found any more.
   [[nodiscard]] Status flush();
   /// Flushes, seals the open segments and unlocks the directories. Everything is absent afterwards.
   [[nodiscard]] Status close();

@@ -122,8 +122,8 @@ TEST_F(FileStoreTest, ManyPagesAtOnceAreEachAnsweredForThemselves) {
   open();
   write_chain(1, 3);
   std::vector<std::vector<std::byte>> bytes(12, std::vector<std::byte>(kPageBytes));
-  std::vector<FileRead> reads;
-  for (std::uint32_t i = 0; i < 12; ++i) reads.push_back({.name = name_of({i % 2, i / 2}), .bytes = bytes[i]});
+  std::vector<FileRead> reads(12);
+  for (std::uint32_t i = 0; i < 12; ++i) reads[i] = {.name = name_of({i % 2, i / 2}), .bytes = bytes[i]};
   store_->read(reads);
   for (std::uint32_t i = 0; i < 12; ++i) {
     const bool is_there = i % 2 == 1 && i / 2 < 3;

@@ -459,6 +459,7 @@ Status FileStore::Impl::create_segment(std::uint32_t number) {
   }
   segment->end = kSegmentBlockBytes;
   segment->durable_end = kSegmentBlockBytes;
+  segment->records.reserve((segment_bytes / record_bytes(config.layout.page_bytes)) + 1);
   directory.has_new_names = true;
   directory.open = &add_segment(std::move(segment));
   set_file_bytes(*directory.open, segment_bytes);

@@ -63,7 +63,7 @@ class Crashes {
     for (const TestPage page : promised_) {
       if (!unlost.contains(page)) continue;
       ++outcome_.promised_count;
-      if (!left.contains(page)) violate("a flushed page is lost: ", page);
+      if (!left.contains(page)) violate("a flushed page is lost", page);
     }
     // Found is not promised: only the next flush() makes it so.
     const std::set<TestPage>& there = goes_on_killed ? unlost : left;
@@ -120,12 +120,12 @@ class Crashes {
         if (is_found) {
           found.insert(page);
           if (const std::string wrong = read_one(store, page, config_); !wrong.empty()) {
-            violate(when + "a page is " + wrong + ": ", page);
+            violate(when + "what is found is not right: " + wrong, page);
           }
         }
         if (!dropped_.contains(page)) continue;
         ++outcome_.dropped_count;
-        if (is_found) violate(when + "a dropped page is back: ", page);
+        if (is_found) violate(when + "a dropped page is back", page);
       }
     }
     return found;
@@ -196,7 +196,7 @@ class Crashes {
       const TestPage page{chain, index};
       const std::string answer = read_one(*store_, page, config_);
       if (answer.empty() || answer == "absent" || disk_->is_dead()) continue;
-      if (answer != "failed" || run_.failures_per_thousand == 0) violate("a page is " + answer + ": ", page);
+      if (answer != "failed" || run_.failures_per_thousand == 0) violate("what is read is not right: " + answer, page);
     }
   }
 
@@ -257,7 +257,7 @@ class Crashes {
 
   void violate(const std::string& what, TestPage page) {
     if (!outcome_.violation.empty()) return;
-    outcome_.violation = what + "chain " + std::to_string(page.chain) + " page " + std::to_string(page.index);
+    outcome_.violation = what + ": chain " + std::to_string(page.chain) + " page " + std::to_string(page.index);
   }
 
   CrashRun run_;

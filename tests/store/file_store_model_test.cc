@@ -28,7 +28,7 @@ class Model {
  public:
   Model(Random& random, bool is_small) : is_small_(is_small), disk_(std::make_unique<SimDisk>(random.next())) {
     const std::uint32_t directories = 1 + random.below(3);
-    for (std::uint32_t i = 0; i < directories; ++i) config_.directories.push_back(std::string(1, char('a' + i)));
+    for (std::uint32_t i = 0; i < directories; ++i) config_.directories.emplace_back(1, static_cast<char>('a' + i));
     config_.layout = {.page_bytes = 1 + random.below(9'000), .hash = 7};
     config_.segment_bytes = (20 + random.below(30)) * kSegmentBlockBytes;
     config_.capacity_bytes = config_.segment_bytes * directories * (is_small ? 4 : 60);

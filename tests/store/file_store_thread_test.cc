@@ -33,7 +33,7 @@ class FileStoreThreads : public ::testing::Test {
     config_.directories = {root_ + "/a", root_ + "/b"};
     config_.layout = {.page_bytes = 6'000, .hash = 7};
     config_.segment_bytes = 20 * kSegmentBlockBytes;
-    config_.capacity_bytes = 2 * 5 * config_.segment_bytes;
+    config_.capacity_bytes = 10 * config_.segment_bytes;
     config_.queue_depth = 4;
     auto opened = FileStore::open(config_, files_);
     ASSERT_TRUE(opened.has_value()) << opened.error().message;
