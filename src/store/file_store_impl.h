@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// What a FileStore is made of. Its parts lie in one file each: opening (file_store_recover.cc), appending, sealing and
-// flushing (file_store_write.cc), making room (file_store_reclaim.cc), reading (file_store_read.cc), the rest
-// (file_store.cc).
+// What a FileStore is made of. Its parts lie in one file each: opening (file_store_recover.cc), appending and flushing
+// (file_store_write.cc), making, sealing and retiring segments (file_store_segments.cc), making room
+// (file_store_reclaim.cc), reading (file_store_read.cc), the rest (file_store.cc).
 //
 // Who may touch what:
 //
@@ -182,10 +182,13 @@ struct FileStore::Impl {
   void give_buffer(std::uint32_t buffer) QUIRE_REQUIRES(writer_mutex_);
   /// Puts a record behind the others in a segment that has room for it, which was seen to.
   void append(Segment& segment, std::uint32_t buffer) QUIRE_REQUIRES(writer_mutex_);
+  [[nodiscard]] bool is_in_flight(const PageName& name) const QUIRE_REQUIRES(writer_mutex_);
   /// Waits for one or more requests; for all.
   void collect() QUIRE_REQUIRES(writer_mutex_);
   void collect_all() QUIRE_REQUIRES(writer_mutex_);
   void finish_append(std::uint32_t buffer, const Status& status) QUIRE_REQUIRES(writer_mutex_);
+
+  // ── file_store_segments.cc ──
   [[nodiscard]] bool has_room(const Segment& segment, std::uint64_t stored_bytes) const QUIRE_REQUIRES(writer_mutex_);
   [[nodiscard]] Room ensure_room(std::uint32_t directory, std::uint64_t stored_bytes) QUIRE_REQUIRES(writer_mutex_);
   [[nodiscard]] Room open_segment(std::uint32_t directory) QUIRE_REQUIRES(writer_mutex_);
@@ -197,7 +200,6 @@ struct FileStore::Impl {
   void drop_not_durable(Segment& segment) QUIRE_REQUIRES(writer_mutex_);
   void count_failure(Directory& directory) QUIRE_REQUIRES(writer_mutex_);
   void give_up(Directory& directory) QUIRE_REQUIRES(writer_mutex_);
-  [[nodiscard]] bool is_in_flight(const PageName& name) const QUIRE_REQUIRES(writer_mutex_);
   [[nodiscard]] Segment* find_room(std::uint64_t stored_bytes, FileOutcome& why_not) QUIRE_REQUIRES(writer_mutex_);
   [[nodiscard]] Status sync_names(Directory& directory, SyncPoint why) QUIRE_REQUIRES(writer_mutex_);
 

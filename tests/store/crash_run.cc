@@ -120,7 +120,7 @@ class Crashes {
         if (is_found) {
           found.insert(page);
           if (const std::string wrong = read_one(store, page, config_); !wrong.empty()) {
-            violate(when + "what is found is not right: " + wrong, page);
+            violate(std::string(when).append("what is found is not right: ").append(wrong), page);
           }
         }
         if (!dropped_.contains(page)) continue;
