@@ -25,7 +25,7 @@ MODULES = {
     "kernels": ["base", "layout"],
     "store": ["base", "layout", "wire", "kernels"],
     "sequence": ["base", "layout", "pool", "prefix"],
-    "transfer": ["base", "layout", "store"],
+    "transfer": ["base", "layout", "wire", "store"],
     "cache": ["base", "layout", "pool", "prefix", "policy", "attention", "wire", "kernels", "store", "sequence",
               "transfer"],
     "testing": ["base", "layout", "pool", "prefix", "policy", "attention", "wire", "kernels", "store", "sequence",

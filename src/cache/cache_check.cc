@@ -152,6 +152,7 @@ Status Cache::Impl::check_tiers() const {
       const Transfer& transfer = transfers[i];
       if (transfer.state == Transfer::State::Free) continue;
       ++live;
+      if (i >= transfer_end) return broken("a transfer lies behind the last one");
       queued += transfer.state == Transfer::State::Queued ? 1 : 0;
       const bool is_load = transfer.kind == TransferKind::Load;
       const bool is_of_tree = transfer.sequence == SequenceId{};

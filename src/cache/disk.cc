@@ -165,7 +165,7 @@ std::optional<std::uint32_t> Cache::Impl::look_for(std::uint32_t index, const Pr
   const std::uint32_t first_page = match.page_count + match.host_page_count;
   const PrefixTree::Key key = sequences.key(index, pages_asked(slot) * page_tokens);
   const PageFingerprint missing = tree->next_fingerprint(tree->fingerprint_before(match), key, first_page);
-  for (std::uint32_t i = 0; i < transfers.size(); ++i) {
+  for (std::uint32_t i = 0; i < transfer_end; ++i) {
     const Transfer& find = transfers[i];
     const bool is_same = find.kind == TransferKind::FindOnDisk && find.state != Transfer::State::Free &&
                          !find.is_unwanted && !find.callback && find.key_space == slot.key_space &&
@@ -364,7 +364,7 @@ void Cache::Impl::start_disk_loads(std::uint32_t index) {
 void Cache::Impl::finish_disk_loads(std::uint32_t index) {
   for (bool goes_on = true; goes_on;) {
     goes_on = false;
-    for (std::uint32_t i = 0; i < transfers.size(); ++i) {
+    for (std::uint32_t i = 0; i < transfer_end; ++i) {
       const Transfer& load = transfers[i];
       const bool is_next = load.state == Transfer::State::Arrived && load.kind == TransferKind::LoadFromDisk &&
                            load.found_by == index &&
@@ -475,7 +475,7 @@ void Cache::Impl::expire_looking() {
 // Finds whose sequences have gone, or wait no longer.
 void Cache::Impl::cancel_unneeded_finds() {
   if (!has_disk()) return;
-  for (std::uint32_t i = 0; i < transfers.size(); ++i) {
+  for (std::uint32_t i = 0; i < transfer_end; ++i) {
     const Transfer& find = transfers[i];
     if (find.kind != TransferKind::FindOnDisk || find.state == Transfer::State::Free) continue;
     if (find.is_prefetch || find.callback) continue;
@@ -502,7 +502,7 @@ void Cache::Impl::abandon_find(std::uint32_t index, MissReason miss) {
     stop_looking(i, miss);
   }
   transfers[index].pin.reset();
-  for (std::uint32_t i = 0; i < transfers.size(); ++i) {
+  for (std::uint32_t i = 0; i < transfer_end; ++i) {
     Transfer& load = transfers[i];
     const bool is_its =
         load.kind == TransferKind::LoadFromDisk && load.state != Transfer::State::Free && load.found_by == index;

@@ -171,7 +171,7 @@ bool Cache::Impl::start_load(const PrefixTree::Pin& pin, TokenRange range, std::
 void Cache::Impl::finish_loads() {
   for (bool goes_on = true; goes_on;) {
     goes_on = false;
-    for (std::uint32_t i = 0; i < transfers.size(); ++i) {
+    for (std::uint32_t i = 0; i < transfer_end; ++i) {
       const bool has_arrived =
           transfers[i].kind == TransferKind::Load && transfers[i].state == Transfer::State::Arrived;
       if (has_arrived && try_finish_load(i)) goes_on = true;
@@ -251,7 +251,7 @@ void Cache::Impl::drop_bad_page(std::uint32_t index) {
     while (!run.is_none() && run != bad) run = tree->parent(run);
     return run == bad;
   };
-  for (std::uint32_t i = 0; i < transfers.size(); ++i) {
+  for (std::uint32_t i = 0; i < transfer_end; ++i) {
     if (transfers[i].state == Transfer::State::Free || !transfers[i].pin) continue;
     if (!leads_through_it(transfers[i].pin)) continue;
     if (transfers[i].kind == TransferKind::FindOnDisk) {
@@ -332,7 +332,7 @@ void Cache::Impl::end_load(std::uint32_t index) {
 }
 
 void Cache::Impl::expire_loads() {
-  for (std::uint32_t i = 0; i < transfers.size(); ++i) {
+  for (std::uint32_t i = 0; i < transfer_end; ++i) {
     Transfer& load = transfers[i];
     const bool waits = load.state == Transfer::State::Queued || load.state == Transfer::State::Moving;
     if (!waits || load.kind != TransferKind::Load || !load.pin || now < load.deadline) continue;
@@ -370,7 +370,7 @@ void Cache::Impl::wake(std::uint32_t index, MissReason reason) {
 
 // Loads that were started for somebody who waits no longer.
 void Cache::Impl::cancel_unneeded_loads() {
-  for (std::uint32_t load = 0; load < transfers.size(); ++load) {
+  for (std::uint32_t load = 0; load < transfer_end; ++load) {
     const Transfer& each = transfers[load];
     const bool waits = each.state == Transfer::State::Queued || each.state == Transfer::State::Moving;
     if (!waits || each.kind != TransferKind::Load || !each.pin) continue;

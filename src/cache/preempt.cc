@@ -355,6 +355,7 @@ void Cache::Impl::end_restoring(std::uint32_t index) {
     become_dropped(index);
     slot.load_miss = MissReason::LoadFailed;
     slot.waited_from_page = UINT32_MAX;
+    slot.disk_from_page = UINT32_MAX;
     (void)start_running(index);
     return;
   }
@@ -365,7 +366,7 @@ void Cache::Impl::end_restoring(std::uint32_t index) {
 // The sequence ends before its pages are back: they belong to the transfers, until those are over.
 void Cache::Impl::abandon_restoring(std::uint32_t index) {
   SequenceSlot& slot = sequences[index];
-  for (std::uint32_t i = 0; i < transfers.size(); ++i) {
+  for (std::uint32_t i = 0; i < transfer_end; ++i) {
     Transfer& transfer = transfers[i];
     if (transfer.state == Transfer::State::Free || transfer.sequence != SequenceId{index, slot.generation}) continue;
     transfer.is_unwanted = true;

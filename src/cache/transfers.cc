@@ -39,6 +39,7 @@ std::optional<std::uint32_t> Cache::Impl::add_transfer(TransferKind kind, Transf
   slot->priority = priority;
   const auto index = static_cast<std::uint32_t>(slot - transfers.begin());
   transfer_order.push_back(index);
+  transfer_end = std::max(transfer_end, index + 1);
   ++live_transfer_count;
   return index;
 }
@@ -48,6 +49,7 @@ void Cache::Impl::remove_transfer(std::uint32_t index) {
   const std::uint32_t generation = transfers[index].generation + 1;
   transfers[index] = {};
   transfers[index].generation = generation;
+  while (transfer_end > 0 && transfers[transfer_end - 1].state == Transfer::State::Free) --transfer_end;
   --live_transfer_count;
 }
 
@@ -118,7 +120,7 @@ Result<std::span<TransferId>> Cache::take_cancellations(std::span<TransferId> ou
     return fail(ErrorCode::Unsupported, "take_cancellations: the cache moves pages itself; see host.external_mover");
   }
   std::size_t count = 0;
-  for (std::uint32_t i = 0; i < impl.transfers.size() && count < out.size(); ++i) {
+  for (std::uint32_t i = 0; i < impl.transfer_end && count < out.size(); ++i) {
     if (!std::exchange(impl.transfers[i].wants_cancelling, false)) continue;
     out[count++] = {i, impl.transfers[i].generation};
   }
@@ -305,7 +307,7 @@ void Cache::Impl::cancel_transfer(std::uint32_t index) {
 
 // What is cached is about to go; what sequences save is not. Those that are moving end by their completions.
 void Cache::Impl::cancel_all_transfers() {
-  for (std::uint32_t i = 0; i < transfers.size(); ++i) {
+  for (std::uint32_t i = 0; i < transfer_end; ++i) {
     Transfer& transfer = transfers[i];
     if (transfer.state == Transfer::State::Free || transfer.sequence != SequenceId{}) continue;
     if (transfer.kind == TransferKind::Load) {

@@ -114,13 +114,13 @@ struct alignas(64) SequenceSlot {
   std::uint32_t saved_page_count = 0;     // in its row of saved pages
   Tier tier_max = Tier::Disk;
   Prefetch prefetch = Prefetch::Off;
-  MissReason load_miss = MissReason::None;  // why a load it waited for brought less than it should
-  std::uint32_t waited_from_page = 0;       // where its path went on from the host when it was admitted
-  bool has_looked = false;                  // on disk, since it was admitted
-  MissReason disk_miss = MissReason::None;  // why that brought less than it should
-  std::uint32_t looked_pages = 0;           // the disk has nothing of its path behind so many pages
-  std::uint32_t disk_from_page = 0;         // where its path went on from the disk, the highest value: it did not
-  std::uint32_t find = 0;                   // the transfer that a looking one waits for
+  MissReason load_miss = MissReason::None;    // why a load it waited for brought less than it should
+  std::uint32_t waited_from_page = 0;         // where its path went on from the host when it was admitted
+  bool has_looked = false;                    // on disk, since it was admitted
+  MissReason disk_miss = MissReason::None;    // why that brought less than it should
+  std::uint32_t looked_pages = 0;             // the disk has nothing of its path behind so many pages
+  std::uint32_t disk_from_page = UINT32_MAX;  // where its path went on from the disk, the highest value: it did not
+  std::uint32_t find = 0;                     // the transfer that a looking one waits for
   TimeNs load_timeout_ns = 0;
   TimeNs load_deadline = 0;  // of a loading one; the highest value: none
   Miss miss;
