@@ -30,12 +30,19 @@ function(quire_target_defaults target)
     $<$<BOOL:${QUIRE_WARNINGS_AS_ERRORS}>:-Werror>)
 endfunction()
 
-# quire_add_test(<name> SOURCES <file>... [LIBS <target>...] [THREADS])
+# Under sanitizers what is tested is optimised, most tests are not: they are the larger part of what there is to compile,
+# and half of that time would go into optimising code that runs once.
+if(QUIRE_SANITIZE)
+  set(QUIRE_COLD_TEST_OPTIONS -O0)
+endif()
+
+# quire_add_test(<name> SOURCES <file>... [LIBS <target>...] [THREADS] [HOT])
 #
 # One GoogleTest binary and one ctest entry of the same name. THREADS marks a test that starts threads: only those are
-# built and run under the thread sanitizer, which has nothing to say about the others.
+# built and run under the thread sanitizer, which has nothing to say about the others. HOT marks a test that would
+# spend seconds more in its own code than it takes to optimise it: that is done under sanitizers too.
 function(quire_add_test name)
-  cmake_parse_arguments(PARSE_ARGV 1 arg "THREADS" "" "SOURCES;LIBS")
+  cmake_parse_arguments(PARSE_ARGV 1 arg "THREADS;HOT" "" "SOURCES;LIBS")
   if(NOT QUIRE_BUILD_TESTS OR (QUIRE_SANITIZE MATCHES "thread" AND NOT arg_THREADS))
     return()
   endif()
@@ -44,6 +51,9 @@ function(quire_add_test name)
   target_link_libraries(${name} PRIVATE quire_testing quire_internal GTest::gtest_main ${arg_LIBS})
   # For what tests share among themselves: "tests/cache/cache_fixture.h".
   target_include_directories(${name} PRIVATE ${PROJECT_SOURCE_DIR})
+  if(NOT arg_HOT)
+    target_compile_options(${name} PRIVATE ${QUIRE_COLD_TEST_OPTIONS})
+  endif()
   add_test(NAME ${name} COMMAND ${QUIRE_TEST_LAUNCHER} $<TARGET_FILE:${name}>)
   set_tests_properties(${name} PROPERTIES TIMEOUT 300)
   if(arg_THREADS)
