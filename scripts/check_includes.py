@@ -158,6 +158,15 @@ def broken_rule_of_foreign_header(path, kind, name):
     return "the header is not in the table of scripts/check_includes.py"
 
 
+def lacks_own_header(path, first, exists):
+    """Whether `path` should include its own header first, and `first` is another one or None. A header that is included
+    so compiles alone, which is why tests/CMakeLists.txt does not check that once more."""
+    if not path.startswith("src" + os.sep) or not path.endswith(".cc"):
+        return False
+    own = path[:-len(".cc")] + ".h"
+    return exists(own) and (first is None or os.path.join("src", first) != own)
+
+
 def sources_in(root):
     for folder, folders, files in os.walk(root):
         folders[:] = sorted(f for f in folders if f != "build" and not f.startswith("."))
@@ -167,15 +176,22 @@ def sources_in(root):
 
 
 def check(root):
+    def exists(path):
+        return os.path.exists(os.path.join(root, path))
+
     file_count = include_count = error_count = 0
     for path in sources_in(root):
         file_count += 1
         with open(os.path.join(root, path), encoding="utf-8") as file:
             text = file.read()
+        first = INCLUDE.search(text)
+        if lacks_own_header(path, first and first.group(2), exists):
+            error_count += 1
+            print(f"{path}: its own header is included before all others")
         for match in INCLUDE.finditer(text):
             include_count += 1
             bracket, name = match.groups()
-            rule = broken_rule(path, bracket, name, lambda p: os.path.exists(os.path.join(root, p)))
+            rule = broken_rule(path, bracket, name, exists)
             if rule:
                 error_count += 1
                 line = text.count("\n", 0, match.start()) + 1
@@ -282,6 +298,11 @@ def self_test():
             rule = broken_rule(path, include[0], include[1:-1], existing.__contains__)
             if bool(rule) != want_broken:
                 wrong.append(f"{path}: #include {include}: {rule or 'was let through'}")
+    for first, is_wrong in (("base/check.h", False), ("quire/types.h", True), ("check.h", True), (None, True)):
+        if lacks_own_header("src/base/check.cc", first, existing.__contains__) != is_wrong:
+            wrong.append(f"src/base/check.cc: {first} as its first include")
+    if lacks_own_header("src/base/no_header.cc", "quire/types.h", existing.__contains__):
+        wrong.append("src/base/no_header.cc: has no header to include")
     print("\n".join(wrong) if wrong else f"{len(good)} good and {len(bad)} bad includes are told apart")
     return not wrong
 
