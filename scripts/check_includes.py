@@ -209,7 +209,7 @@ def self_test():
         ("include/quire/quire.h", '"quire/cache.h"'),
         ("src/base/hash.cc", "<xxhash.h>"),
         ("src/base/hash.cc", "<sys/mman.h>"),
-        ("src/wire/page_name.cc", "<openssl/evp.h>"),
+        ("src/base/sha256.cc", "<openssl/sha.h>"),
         ("src/store/system_files.cc", "<liburing.h>"),
         ("src/store/file_store.cc", "<zstd.h>"),
         ("src/wire/page_name_test.cc", "<openssl/evp.h>"),

@@ -1,15 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "wire/page_name.h"
 
-#include <openssl/evp.h>
-
 #include <algorithm>
 #include <cstring>
-#include <memory>
 #include <string_view>
 #include <vector>
 
 #include "base/check.h"
+#include "base/sha256.h"
 #include "wire/little_endian.h"
 
 namespace quire {
@@ -29,34 +27,6 @@ std::byte* put_name(std::byte* target, const PageName& name) {
   std::memcpy(target, name.bytes.data(), name.bytes.size());
   return target + name.bytes.size();
 }
-
-// SHA-256, set up once for many names: to look an algorithm up by name takes OpenSSL as long as to hash two pages. That
-// it has none, or no memory, is nothing that a caller could act on.
-class Sha256 {
- public:
-  Sha256() : algorithm_(EVP_MD_fetch(nullptr, "SHA256", nullptr)), context_(EVP_MD_CTX_new()) {
-    QUIRE_CHECK(algorithm_ != nullptr && context_ != nullptr, "OpenSSL has no SHA-256");
-  }
-
-  [[nodiscard]] PageName operator()(std::span<const std::byte> bytes) {
-    PageName name;
-    const bool is_done =
-        EVP_DigestInit_ex2(context_.get(), algorithm_.get(), nullptr) == 1 &&
-        EVP_DigestUpdate(context_.get(), bytes.data(), bytes.size()) == 1 &&
-        EVP_DigestFinal_ex(context_.get(), reinterpret_cast<unsigned char*>(name.bytes.data()), nullptr) == 1;
-    QUIRE_CHECK(is_done, "OpenSSL could not hash");
-    return name;
-  }
-
- private:
-  struct Free {
-    void operator()(EVP_MD* algorithm) const { EVP_MD_free(algorithm); }
-    void operator()(EVP_MD_CTX* context) const { EVP_MD_CTX_free(context); }
-  };
-
-  std::unique_ptr<EVP_MD, Free> algorithm_;
-  std::unique_ptr<EVP_MD_CTX, Free> context_;
-};
 
 // Two keys at one place would have no order that everybody agrees on.
 void check_extra_keys(std::span<const ExtraKey> keys) {
@@ -84,13 +54,13 @@ PageName key_space_name(const KeySpace& key_space) {
   const std::string form = key_space.canonical_form();
   std::vector<std::byte> bytes(kKeySpaceTag.size() + form.size());
   put_text(put_text(bytes.data(), kKeySpaceTag), form);
-  return Sha256()(bytes);
+  return {sha256(bytes)};
 }
 
 PageName root_name(const PageName& key_space, std::uint32_t page_tokens) {
   std::array<std::byte, kRootTag.size() + sizeof(PageName::bytes) + sizeof(page_tokens)> bytes;
   put_number(put_name(put_text(bytes.data(), kRootTag), key_space), page_tokens);
-  return Sha256()(bytes);
+  return {sha256(bytes)};
 }
 
 void name_pages(const NamedPath& path, std::span<PageName> names) {
@@ -106,7 +76,6 @@ void name_pages(const NamedPath& path, std::span<PageName> names) {
   const std::size_t count_offset = token_offset + (page_tokens * sizeof(std::uint32_t));
   std::vector<std::byte> form(count_offset + sizeof(std::uint32_t));
   put_text(form.data(), kPageTag);
-  Sha256 sha256;
   PageName parent = path.parent;
   std::uint64_t begin = path.first_position;
   std::size_t first_key = 0;
@@ -132,7 +101,7 @@ void name_pages(const NamedPath& path, std::span<PageName> names) {
       std::memcpy(at + 8, key.item.data(), key.item.size());
       at += kExtraKeyBytes;
     }
-    parent = sha256(form);
+    parent = {sha256(form)};
     names[page] = parent;
   }
 }
