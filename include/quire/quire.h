@@ -4,6 +4,7 @@
 #pragma once
 
 #include "quire/cache.h"         // IWYU pragma: export
+#include "quire/chunk_index.h"   // IWYU pragma: export
 #include "quire/config.h"        // IWYU pragma: export
 #include "quire/host_kernels.h"  // IWYU pragma: export
 #include "quire/introspect.h"    // IWYU pragma: export
