@@ -16,6 +16,7 @@
 #include <cstdint>
 #include <memory>
 #include <optional>
+#include <span>
 #include <string>
 #include <string_view>
 
@@ -85,6 +86,8 @@ class MetricsServer {
 
   void observe(TimedCall call, TimeNs duration_ns);
   void observe(TransferKind kind, TimeNs duration_ns);
+  /// What poll() gave, or a mover of the engine's own: transfers by how long they took.
+  void observe(std::span<const Completion> completions);
   /// From begin() until the sequence can be planned.
   void observe_ready(TimeNs waited_ns);
   /// What admit() or resume() found of so many tokens, loading ones included; and how long ago the rest was lost.

@@ -35,6 +35,7 @@ enum class TransferKind : std::uint8_t {
   DropOnDisk,
   FlushDisk,
 };
+inline constexpr std::size_t kTransferKindCount = 9;
 
 /// Within a direction, those that somebody waits for go first.
 enum class TransferPriority : std::uint8_t { Waiting, Background };
@@ -113,6 +114,7 @@ inline constexpr std::size_t kTransferFaultCount = 5;
 /// A mover's report: from here on it neither reads nor writes the transfer's pages.
 struct Completion {
   TransferId id;
+  TransferKind kind = TransferKind::Load;         ///< for those who watch; the cache knows its transfers
   TransferOutcome outcome = TransferOutcome::Ok;  ///< never TimedOut: only those who wait lose patience
   TransferFault fault = TransferFault::None;
   std::uint16_t rank = 0;        ///< of tensor-parallel ranks; a transfer is over when all have reported

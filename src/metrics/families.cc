@@ -31,6 +31,10 @@ std::string_view to_label(TransferKind kind) {
       return "load_from_disk";
     case TransferKind::StoreToDisk:
       return "store_to_disk";
+    case TransferKind::PutOnDisk:
+      return "put_on_disk";
+    case TransferKind::GetFromDisk:
+      return "get_from_disk";
     case TransferKind::DropOnDisk:
       return "drop_on_disk";
     case TransferKind::FlushDisk:

@@ -23,7 +23,6 @@
 
 namespace quire {
 
-inline constexpr std::size_t kTransferKindCount = 7;
 inline constexpr std::size_t kTierCount = 4;
 
 /// What of a Cache does not change.

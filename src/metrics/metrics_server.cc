@@ -236,6 +236,12 @@ void MetricsServer::observe(TransferKind kind, TimeNs duration_ns) {
   });
 }
 
+void MetricsServer::observe(std::span<const Completion> completions) {
+  for (const Completion& completion : completions) {
+    if (completion.busy_ns > 0) observe(completion.kind, completion.busy_ns);
+  }
+}
+
 void MetricsServer::observe_ready(TimeNs waited_ns) {
   state_->change(
       [&](MetricsSnapshot& snapshot) { snapshot.ready_seconds.observe(bounds::kReadySeconds, seconds_of(waited_ns)); });

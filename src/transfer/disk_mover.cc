@@ -285,7 +285,7 @@ void DiskMover::Impl::dispatch(const DiskPlan& plan) {
 // The first record of the row keeps what all pages of the path share.
 Completion DiskMover::Impl::find(const DiskPlan& plan) {
   const Clock::time_point start = Clock::now();
-  Completion completion{.id = plan.id};
+  Completion completion{.id = plan.id, .kind = plan.kind};
   const std::uint32_t page_tokens = config.names.page_tokens;
   const auto page_count = static_cast<std::uint32_t>(plan.tokens.size() / page_tokens);
   const std::span<PageName> path = found_names(plan.id.index);
@@ -322,7 +322,7 @@ Completion DiskMover::Impl::find(const DiskPlan& plan) {
 // The first page that does not come ends the path.
 Completion DiskMover::Impl::load(const DiskPlan& plan) {
   const Clock::time_point start = Clock::now();
-  Completion completion{.id = plan.id};
+  Completion completion{.id = plan.id, .kind = plan.kind};
   if (plan.pages.empty()) {
     completion.outcome = TransferOutcome::Cancelled;
     return completion;
@@ -375,7 +375,7 @@ const KeySpace* DiskMover::Impl::text_of(const PageName& key_space) {
 // Pages without a name are passed over: nobody could ask for them.
 Completion DiskMover::Impl::store_pages(const DiskPlan& plan) {
   const Clock::time_point start = Clock::now();
-  Completion completion{.id = plan.id};
+  Completion completion{.id = plan.id, .kind = plan.kind};
   if (plan.pages.empty()) {
     completion.outcome = TransferOutcome::Cancelled;
     return completion;
@@ -426,7 +426,7 @@ Completion DiskMover::Impl::store_pages(const DiskPlan& plan) {
 // Pages of one path, straight from or to memory of the caller's, as many at a time as a plan has.
 Completion DiskMover::Impl::put(const DiskPlan& plan) {
   const Clock::time_point start = Clock::now();
-  Completion completion{.id = plan.id};
+  Completion completion{.id = plan.id, .kind = plan.kind};
   const std::uint64_t written_before = store->stats().written_bytes;
   const auto page_count = static_cast<std::uint32_t>(plan.tokens.size() / config.names.page_tokens);
   const std::uint64_t page_bytes = config.store.layout.page_bytes;
@@ -459,7 +459,7 @@ Completion DiskMover::Impl::put(const DiskPlan& plan) {
 
 Completion DiskMover::Impl::get(const DiskPlan& plan) {
   const Clock::time_point start = Clock::now();
-  Completion completion{.id = plan.id};
+  Completion completion{.id = plan.id, .kind = plan.kind};
   const auto page_count = static_cast<std::uint32_t>(plan.tokens.size() / config.names.page_tokens);
   const std::uint64_t page_bytes = config.store.layout.page_bytes;
   const std::span<const PageName> path = found_names(plan.id.index);
@@ -497,7 +497,7 @@ bool DiskMover::Impl::is_dropping(const PageName& key_space) {
 }
 
 Completion DiskMover::Impl::drop(const DiskPlan& plan) {
-  Completion completion{.id = plan.id};
+  Completion completion{.id = plan.id, .kind = plan.kind};
   const PageName name = task_names(plan.id.index)[0].name;
   if (!store->drop(name, unix_time())) {
     completion.outcome = TransferOutcome::Failed;
@@ -510,7 +510,7 @@ Completion DiskMover::Impl::drop(const DiskPlan& plan) {
 }
 
 Completion DiskMover::Impl::flush(const DiskPlan& plan) {
-  Completion completion{.id = plan.id};
+  Completion completion{.id = plan.id, .kind = plan.kind};
   if (store->flush()) return completion;
   completion.outcome = TransferOutcome::Failed;
   completion.fault = TransferFault::Io;

@@ -234,7 +234,7 @@ void Mover::Impl::work(TransferKind kind, std::span<ChecksumPart> sums) {
 // Band by band over all pages.
 Completion Mover::Impl::run(const Work& work, std::span<ChecksumPart> sums) {
   const Clock::time_point start = Clock::now();
-  Completion completion{.id = work.id, .rank = config.rank};
+  Completion completion{.id = work.id, .kind = work.kind, .rank = config.rank};
   std::span<ChecksumPart> pages = sums.first(work.pages.size());
   std::ranges::fill(pages, ChecksumPart{});
   for (std::uint32_t band = 0; band < work.band_count; ++band) {
