@@ -11,6 +11,8 @@
 
 #include "base/hash.h"
 #include "store/file_store_impl.h"
+#include "wire/little_endian.h"
+#include "wire/segment_fields.h"
 
 namespace quire {
 namespace {
@@ -26,6 +28,12 @@ constexpr std::uint64_t kCompressionMax = 4;
 
 bool is_zero(std::span<const std::byte> bytes) {
   return std::ranges::all_of(bytes, [](std::byte byte) { return byte == std::byte{0}; });
+}
+
+/// Whether a block that lies at `offset` begins with the header of a record that lies before it, as footers do.
+bool begins_like_footer(std::span<const std::byte> block, std::uint64_t salt, std::uint64_t offset) {
+  const auto copied = get_number<std::uint64_t>(block.data() + record_fields::kOffset.offset);
+  return copied < offset && decode_record_header(block, {.salt = salt, .offset = copied, .segment_bytes = offset});
 }
 
 /// The bytes of a segment, by a window that moves on.
@@ -284,7 +292,7 @@ Status FileStore::Impl::recover_by_scan(Segment& segment) {
     const Result<RecordHeader> record =
         decode_record_header(*bytes, {.salt = segment.header.salt, .offset = offset, .segment_bytes = file_bytes});
     if (!record) {
-      if (begins_like_record(*bytes)) ++torn_count;
+      if (begins_like_record(*bytes) && !begins_like_footer(*bytes, segment.header.salt, offset)) ++torn_count;
       offset += kSegmentBlockBytes;
       continue;
     }

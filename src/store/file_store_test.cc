@@ -622,6 +622,21 @@ TEST_F(FileStoreTest, ADamagedFooterIsMadeUpForByAScan) {
   read_chain(1, 3);
 }
 
+TEST_F(FileStoreTest, AFooterThatLostItsTrailerIsNoTornRecord) {
+  open();
+  write_chain(1, 3);
+  ASSERT_TRUE(store_->close());
+  for (const std::string& name : disk_->file_names("a")) {
+    if (!segment_id_of(name)) continue;
+    std::vector<std::byte> bytes = disk_->file_bytes("a", name);
+    bytes.resize(bytes.size() - kSegmentBlockBytes);
+    disk_->put_file("a", name, bytes);
+  }
+  open();
+  read_chain(1, 3);
+  EXPECT_EQ(store_->stats().torn_records, 0U);
+}
+
 TEST_F(FileStoreTest, ADamagedManifestIsRefused) {
   open();
   store_.reset();
