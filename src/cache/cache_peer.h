@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// CachePeer: how tests give a cache a disk of their own, and are its disk tier's threads.
+// CachePeer: how tests give a cache a disk of their own, and are its disk tier's threads if they like.
 //
 // single-threaded
 #pragma once
@@ -22,6 +22,10 @@ struct CachePeer {
   [[nodiscard]] static Result<std::unique_ptr<Cache>> open(CacheConfig config, FileSystem& files,
                                                            HostPages& host_pages) {
     return Cache::open(std::move(config), &files, &host_pages);
+  }
+  /// `files` must outlive the cache, whose disk tier has threads and its own mover's host pages, as with Cache::open().
+  [[nodiscard]] static Result<std::unique_ptr<Cache>> open(CacheConfig config, FileSystem& files) {
+    return Cache::open(std::move(config), &files, nullptr);
   }
   [[nodiscard]] static DiskMover& disk(Cache& cache);
 };

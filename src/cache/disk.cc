@@ -76,15 +76,13 @@ TimeNs unix_time() {
 
 Status Cache::Impl::open_disk(FileSystem* given_files, HostPages* given_host) {
   const DiskConfig& settings = config.disk;
-  HostPages* host = given_host;
-  if (given_files == nullptr && mover == nullptr) {
+  // Whoever gives host pages is the disk tier's threads, and wants the same every time.
+  const bool has_threads = given_host == nullptr;
+  if (has_threads && mover == nullptr) {
     return fail(ErrorCode::Unsupported,
                 "disk.directories is set with host.external_mover: a disk tier needs the cache's own mover");
   }
-  if (given_files == nullptr) {
-    files = std::make_unique<SystemFiles>();
-    host = &mover->host_pages();
-  }
+  if (given_files == nullptr) files = std::make_unique<SystemFiles>();
   const std::uint32_t step_pages = (config.step_tokens_max / page_tokens) + config.sequence_count_max;
   const NameLog::Config log_config{.page_tokens = page_tokens,
                                    .entry_count_max = (4 * (pool_page_count() + host_page_count)) + (8 * step_pages),
@@ -104,15 +102,15 @@ Status Cache::Impl::open_disk(FileSystem* given_files, HostPages* given_host) {
                            .layout = {.page_bytes = geometry.page().page_bytes(), .hash = layout_hash(geometry.page())},
                            .queue_depth = settings.queue_depth,
                            .zstd_level = settings.zstd_level,
-                           .random_seed = given_files == nullptr ? random_seed() : config.hash_seed,
-                           .now_ns = given_files == nullptr ? unix_time() : 0},
+                           .random_seed = has_threads ? random_seed() : config.hash_seed,
+                           .now_ns = has_threads ? unix_time() : 0},
                  .transfer_count_max = config.host.transfer_count_max,
                  .transfer_pages_max = config.host.transfer_pages_max,
                  .path_pages_max = sequences.row_pages(),
-                 .has_threads = given_files == nullptr,
+                 .has_threads = has_threads,
                  .event_fd = mover != nullptr ? mover->event_fd() : -1,
-                 .unix_time = given_files == nullptr ? unix_time : nullptr},
-                given_files == nullptr ? *files : *given_files, *host));
+                 .unix_time = has_threads ? unix_time : nullptr},
+                given_files == nullptr ? *files : *given_files, has_threads ? mover->host_pages() : *given_host));
   find_row_count = std::min(kFindCountMax, config.host.transfer_count_max);
   QUIRE_TRY_ASSIGN(find_tokens, LazyArray<TokenId>::create(std::size_t{find_row_count} * context_tokens_max));
   QUIRE_TRY_ASSIGN(find_keys, LazyArray<ExtraKey>::create(std::size_t{find_row_count} * config.extra_key_count_max));

@@ -10,79 +10,12 @@
 #include <iterator>
 #include <string>
 
-#include "cache_fixture.h"
-#include "testing/temp_directory.h"
+#include "system_disk_fixture.h"
 
 namespace quire {
 namespace {
 
-constexpr std::uint32_t kPageTokens = 16;
-
-class CacheDisk : public CacheTest {
- protected:
-  [[nodiscard]] CacheConfig disk_config(std::uint32_t page_count = 64, std::uint32_t host_page_count = 128) const {
-    CacheConfig config = test_config(kPageTokens, page_count);
-    config.host.page_count = host_page_count;
-    config.host.write_policy = WritePolicy::WriteThrough;
-    config.disk.directories = {directory_.path() + "/pages"};
-    config.disk.capacity_bytes = 64 << 20U;
-    config.disk.segment_bytes = 1 << 20U;
-    return config;
-  }
-  void close() {
-    engine_.reset();
-    cache_.reset();
-  }
-  void flush() {
-    for (;;) {
-      const Result<bool> done = cache_->flush();
-      ASSERT_TRUE(done.has_value()) << done.error().message;
-      if (*done) return;
-      drain(*cache_, now_);
-    }
-  }
-  void restart(CacheConfig config) {
-    flush();
-    close();
-    open(std::move(config));
-  }
-  /// A whole request; gives the tokens that it did not have to compute.
-  std::uint32_t serve(const std::vector<TokenId>& tokens, const SequenceOptions& options = {}) {
-    return serve_in(space_, 0, tokens, options);
-  }
-  std::uint32_t serve_in(KeySpaceId space, std::uint64_t salt, const std::vector<TokenId>& tokens,
-                         const SequenceOptions& options = {}) {
-    Sequence sequence = cache_->begin(space, {.tokens = tokens}, options).value();
-    const Result<Admission> admission = cache_->admit(sequence);
-    EXPECT_TRUE(admission.has_value()) << admission.error().message;
-    drain(*cache_, now_);
-    const SequenceView view = cache_->view(sequence).value();
-    EXPECT_FALSE(view.is_loading);
-    miss_ = view.miss;
-    const StepEntry entry{&sequence};
-    for (;;) {
-      const PlanOutcome outcome = cache_->plan_step({&entry, 1}).value();
-      if (!outcome.step) {
-        EXPECT_GT(outcome.shortage.pages_leaving, 0U);
-        drain(*cache_, now_);
-        continue;
-      }
-      EXPECT_TRUE(cache_->apply_copies(*outcome.step));
-      engine_->run(outcome.step->plan.entries[0], salt, tokens);
-      const StepResult result;
-      EXPECT_TRUE(cache_->finish_step(*outcome.step, {&result, 1}));
-      break;
-    }
-    EXPECT_TRUE(cache_->end(sequence));
-    drain(*cache_, now_);
-    expect_invariants();
-    return view.computed_tokens;
-  }
-
-  testing::TempDirectory directory_;
-  TimeNs now_ = 0;
-  Miss miss_;
-};
+class CacheDisk : public SystemDiskTest {};
 
 TEST_F(CacheDisk, TheNextProcessFindsWhatThisOneHad) {
   open(disk_config());
