@@ -217,6 +217,7 @@ struct DiskStatus {
   std::uint64_t corrupt_page_total = 0;  ///< dropped, when opening and since
   std::uint64_t torn_page_total = 0;     ///< were being written when the last process ended
   std::uint64_t other_layout_pages = 0;  ///< of another model or page size: never read, and first to go
+  std::uint64_t ignored_file_count = 0;  ///< segments of no store, or of another: left alone
   std::uint32_t directory_count = 0;
   std::uint32_t failed_directory_count = 0;
   std::uint64_t failed_segment_count = 0;

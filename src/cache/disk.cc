@@ -786,6 +786,7 @@ Result<DiskStatus> Cache::disk_status() const {
                     .corrupt_page_total = stats.corrupt_records,
                     .torn_page_total = stats.torn_records,
                     .other_layout_pages = stats.other_layout_records,
+                    .ignored_file_count = stats.ignored_files,
                     .directory_count = stats.directory_count,
                     .failed_directory_count = stats.failed_directories,
                     .failed_segment_count = stats.failed_segments,
