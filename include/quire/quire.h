@@ -6,6 +6,7 @@
 #include "quire/cache.h"         // IWYU pragma: export
 #include "quire/chunk_index.h"   // IWYU pragma: export
 #include "quire/config.h"        // IWYU pragma: export
+#include "quire/disk_store.h"    // IWYU pragma: export
 #include "quire/host_kernels.h"  // IWYU pragma: export
 #include "quire/introspect.h"    // IWYU pragma: export
 #include "quire/key_space.h"     // IWYU pragma: export

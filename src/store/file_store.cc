@@ -7,6 +7,7 @@
 #include "base/check.h"
 #include "base/checked.h"
 #include "store/file_store_impl.h"
+#include "store/record_payload.h"
 
 namespace quire {
 namespace {
@@ -15,7 +16,6 @@ namespace {
 constexpr std::uint64_t kSegmentsMin = 4;
 // Small stores have shorter segments instead of fewer.
 constexpr std::uint64_t kSegmentsWanted = 8;
-constexpr std::uint64_t kPageBytesMax = std::uint64_t{1} << 30U;
 constexpr std::uint64_t kSegmentBytesMax = std::uint64_t{1} << 40U;
 constexpr std::uint32_t kQueueDepthMax = 4096;
 
@@ -43,10 +43,10 @@ Status FileStoreConfig::validate() const {
       return fail(ErrorCode::InvalidArgument, "directories names " + directories[i] + " twice");
     }
   }
-  if (layout.page_bytes == 0 || layout.page_bytes > kPageBytesMax) {
+  if (layout.page_bytes == 0 || layout.page_bytes > kFilePageBytesMax) {
     return fail(ErrorCode::InvalidArgument, "page_bytes is " + std::to_string(layout.page_bytes) +
                                                 ": a page has at least 1 byte and at most " +
-                                                std::to_string(kPageBytesMax));
+                                                std::to_string(kFilePageBytesMax));
   }
   if (queue_depth == 0 || queue_depth > kQueueDepthMax) {
     return fail(ErrorCode::InvalidArgument, "queue_depth is " + std::to_string(queue_depth) +
@@ -161,17 +161,7 @@ void FileStore::Impl::drop_page(const PageName& name, TimeNs now_ns) {
 
 bool FileStore::Impl::is_intact(const RecordHeader& header, std::span<const std::byte> payload,
                                 PageCompressor& compressor, std::vector<std::byte>& scratch) {
-  if (header.compression == Compression::Zstd) {
-    if (header.payload_bytes > kPageBytesMax) return false;
-    if (scratch.size() < header.payload_bytes) scratch.resize(header.payload_bytes);
-    const std::span<std::byte> page = std::span(scratch).first(header.payload_bytes);
-    if (!compressor.decompress(payload, page)) return false;
-    payload = page;
-  } else if (payload.size() != header.payload_bytes) {
-    return false;
-  }
-  return best_checked_copier().sum({.source = payload.data(), .bytes = payload.size()}).finish(header.payload_bytes) ==
-         header.checksum;
+  return payload_fault(header, payload, compressor, scratch).empty();
 }
 
 Segment& FileStore::Impl::add_segment(std::unique_ptr<Segment> segment) {
