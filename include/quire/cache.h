@@ -134,6 +134,8 @@ struct SequenceView {
   bool is_receiving = false;          ///< between prepare_receive and finish_receive
   std::uint32_t token_count = 0;      ///< known tokens: the prompt, and what was added since
   std::uint32_t computed_tokens = 0;  ///< whose K and V are in the cache; undecided tree tokens not counted
+  std::uint32_t host_tokens = 0;      ///< that its admission found on the host, and had loaded
+  std::uint32_t disk_tokens = 0;      ///< that its admission found on disk, and had read and loaded
   /// To be computed, and in no step in flight. 1 when all is computed but nobody has asked for what comes next, as
   /// after a prompt that was cached whole: its last token then runs again, writing nothing.
   std::uint32_t pending_tokens = 0;

@@ -224,12 +224,10 @@ Admission Cache::Impl::start_running(std::uint32_t index) {
   counters.miss_tokens[reason] += slot.token_count - slot.computed_tokens;
   if (has_host()) {
     const std::uint32_t host_end = std::min(match.page_count, slot.disk_from_page);
-    if (host_end > slot.waited_from_page) {
-      counters.host_hit_tokens += std::uint64_t{host_end - slot.waited_from_page} * page_tokens;
-    }
-    if (match.page_count > slot.disk_from_page) {
-      counters.disk_hit_tokens += std::uint64_t{match.page_count - slot.disk_from_page} * page_tokens;
-    }
+    slot.host_tokens = (host_end - std::min(host_end, slot.waited_from_page)) * page_tokens;
+    slot.disk_tokens = (match.page_count - host_end) * page_tokens;
+    counters.host_hit_tokens += slot.host_tokens;
+    counters.disk_hit_tokens += slot.disk_tokens;
     want_copies_of_path(slot.pin);
     if (has_disk()) prefer_on_disk(slot.pin);
   }
@@ -250,6 +248,8 @@ Result<SequenceView> Cache::view(const Sequence& sequence) const {
                       .is_receiving = slot.is_receiving,
                       .token_count = slot.token_count,
                       .computed_tokens = slot.computed_tokens,
+                      .host_tokens = slot.host_tokens,
+                      .disk_tokens = slot.disk_tokens,
                       .pending_tokens = impl.pending_tokens(slot),
                       .tree_tokens = slot.tree_count,
                       .steps_in_flight = slot.steps_in_flight,

@@ -120,6 +120,8 @@ struct alignas(64) SequenceSlot {
   MissReason disk_miss = MissReason::None;    // why that brought less than it should
   std::uint32_t looked_pages = 0;             // the disk has nothing of its path behind so many pages
   std::uint32_t disk_from_page = UINT32_MAX;  // where its path went on from the disk, the highest value: it did not
+  std::uint32_t host_tokens = 0;              // that were loaded for its admission
+  std::uint32_t disk_tokens = 0;              // that were read from disk for it
   std::uint32_t find = 0;                     // the transfer that a looking one waits for
   TimeNs load_timeout_ns = 0;
   TimeNs load_deadline = 0;  // of a loading one; the highest value: none

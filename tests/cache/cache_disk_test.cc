@@ -40,6 +40,8 @@ TEST_F(CacheDisk, ARequestGoesOnFromEveryTier) {
   EXPECT_EQ(serve(token_range(0, 160)), 160U);  // one on the device, one on the host, eight on disk
   EXPECT_EQ(stats().disk_hit_tokens, 32U + 128);
   EXPECT_EQ(stats().host_hit_tokens, 16U + 16);
+  EXPECT_EQ(view_.host_tokens, 16U);
+  EXPECT_EQ(view_.disk_tokens, 128U);
   std::vector<TokenId> other = token_range(0, 160);
   other[100] = 7;
   EXPECT_TRUE(cache_->reset().has_value());

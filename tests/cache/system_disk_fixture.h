@@ -67,6 +67,8 @@ class SystemDiskTest : public CacheTest {
     const SequenceView view = cache_->view(sequence).value();
     EXPECT_FALSE(view.is_loading);
     miss_ = view.miss;
+    view_ = view;
+    view_.pages = {};
     const StepEntry entry{&sequence};
     for (;;) {
       const PlanOutcome outcome = cache_->plan_step({&entry, 1}).value();
@@ -90,6 +92,7 @@ class SystemDiskTest : public CacheTest {
   testing::TempDirectory directory_;
   TimeNs now_ = 0;
   Miss miss_;
+  SequenceView view_;  // of the last request, as it was admitted
 };
 
 }  // namespace quire
