@@ -11,6 +11,7 @@
 
 #include "amounts.h"
 #include "host_tier.h"
+#include "table.h"
 
 namespace quire {
 
@@ -49,70 +50,6 @@ const BoundOutcome* find_bound(const SweepOutcome& outcome, std::uint64_t capaci
   const auto found = std::ranges::find(outcome.bounds, capacity_tokens, &BoundOutcome::capacity_tokens);
   return found == outcome.bounds.end() ? nullptr : &*found;
 }
-
-/// A cell of a table, and how it looks.
-struct Cell {
-  std::string text;
-  Ink ink = Ink::Plain;
-};
-
-/// Cells in columns: the first one is left-aligned, the others right-aligned. A line without cells is empty, one with a
-/// single cell is a title. When the columns do not fit side by side, they are continued below.
-class Table {
- public:
-  void add(std::vector<Cell> line) { lines_.push_back(std::move(line)); }
-
-  [[nodiscard]] std::string text(const TextPlace& place) const {
-    std::size_t column_count = 1;
-    for (const auto& line : lines_) column_count = std::max(column_count, line.size());
-    std::vector<std::size_t> widths(column_count, 0);
-    for (const auto& line : lines_) {
-      for (std::size_t i = 0; line.size() > 1 && i < line.size(); ++i) {
-        widths[i] = std::max(widths[i], columns_of(line[i].text));
-      }
-    }
-    std::size_t all = widths[0];
-    for (std::size_t i = 1; i < column_count; ++i) all += widths[i];
-    const std::size_t gap = all + (2 * (column_count - 1)) <= place.width ? 2 : 1;
-    std::string text;
-    for (std::size_t begin = 1; begin < column_count || begin == 1;) {
-      std::size_t end = begin;
-      std::size_t used = widths[0];
-      while (end < column_count && (end == begin || used + gap + widths[end] <= place.width)) {
-        used += gap + widths[end++];
-      }
-      if (begin > 1) text += '\n';
-      append_block(text, {begin, end, gap}, widths, place.paint);
-      begin = std::max(end, begin + 1);
-    }
-    return text;
-  }
-
- private:
-  struct Block {
-    std::size_t begin;
-    std::size_t end;
-    std::size_t gap;
-  };
-
-  void append_block(std::string& text, const Block& block, std::span<const std::size_t> widths,
-                    const Painter& paint) const {
-    for (const auto& line : lines_) {
-      if (!line.empty()) {
-        const bool has_more = std::min(block.end, line.size()) > block.begin;
-        const std::string& name = line.front().text;
-        text += paint(line.front().ink, has_more ? pad_right(name, widths[0]) : name);
-      }
-      for (std::size_t i = block.begin; i < std::min(block.end, line.size()); ++i) {
-        text.append(block.gap + widths[i] - columns_of(line[i].text), ' ');
-        text += paint(line[i].ink, line[i].text);
-      }
-      text += '\n';
-    }
-  }
-
-  std::vector<std::vector<Cell>> lines_;
-};
 
 std::vector<std::string> capacity_names(std::span<const std::uint64_t> capacities) {
   constexpr std::uint64_t kShortFrom = 100'000;

@@ -10,17 +10,11 @@
 #include "replay.h"
 #include "report.h"
 #include "sweep.h"
-#include "terminal.h"
+#include "table.h"
 #include "trace.h"
 #include "trace_facts.h"
 
 namespace quire {
-
-/// Where the text goes.
-struct TextPlace {
-  Painter paint;
-  std::size_t width = 0;
-};
 
 /// ".2112"
 [[nodiscard]] std::string rate_text(double rate);
