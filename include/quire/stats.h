@@ -63,6 +63,7 @@ struct Stats {
   bool host_is_on_numa_node = false;
   bool host_is_locked = false;
   std::uint32_t transfers_in_flight = 0;
+  std::uint32_t transfers_moving = 0;  ///< of these, those whose completion is still to come; others wait for them
   std::uint32_t loading_sequence_count = 0;
   bool disk_is_on = false;               ///< there is a disk tier, and it works
   bool disk_has_failed = false;          ///< there was one; the cache goes on without. Cache::disk_status() says why.

@@ -589,6 +589,9 @@ Result<Stats> Cache::stats() const {
     stats.host_is_on_numa_node = impl.host_region.is_on_numa_node;
     stats.host_is_locked = impl.host_region.is_locked;
     stats.transfers_in_flight = impl.live_transfer_count;
+    stats.transfers_moving = static_cast<std::uint32_t>(std::ranges::count_if(impl.transfers, [](const auto& each) {
+      return each.state == Impl::Transfer::State::Queued || each.state == Impl::Transfer::State::Moving;
+    }));
     stats.load_bytes_per_ns = impl.load_rate;
     stats.store_bytes_per_ns = impl.store_rate;
   }

@@ -55,7 +55,9 @@ TEST_F(CacheDiskEdges, WhatSomebodyComputesMeanwhileIsNotBroughtTwice) {
   open_disk(disk_config());
   put_on_disk(token_range(0, 64));
   Live waiting = admitted(token_range(0, 64));
+  EXPECT_EQ(stats().transfers_moving, stats().transfers_in_flight);
   ASSERT_TRUE(run_lane(Lane::Names));  // found: the load is on its way
+  EXPECT_EQ(stats().transfers_moving + 1, stats().transfers_in_flight) << "the find waits for its load";
   Live hasty = admitted(token_range(0, 64), {.tier_max = Tier::Host});
   step(hasty.sequence, hasty.tokens);
   settle_all();
