@@ -152,7 +152,7 @@ struct VerifyReport {
   std::uint64_t record_count = 0;   ///< good ones
   std::uint64_t page_count = 0;     ///< of these
   std::uint64_t compressed_pages = 0;
-  std::uint64_t read_bytes = 0;
+  std::uint64_t file_bytes = 0;  ///< of the segments that were looked at
   std::vector<DiskFault> faults;
   /// Records without a footer that were not complete while a process had the store: on their way to disk.
   std::uint64_t unfinished_count = 0;

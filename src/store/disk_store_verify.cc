@@ -75,7 +75,6 @@ void Verification::run(std::span<const std::unique_ptr<StoreDirectory>> locked) 
       if (is_gone) break;
       if (bytes) {
         verdict = judge(file, **bytes);
-        report_.read_bytes += (*bytes)->read_bytes();
       } else {
         verdict.is_unreadable = true;
         verdict.faults.push_back(
@@ -88,6 +87,7 @@ void Verification::run(std::span<const std::unique_ptr<StoreDirectory>> locked) 
     if (!report_.is_complete) return;
     if (!locked.empty()) repair(file, verdict, *locked[file.directory_index]);
     ++report_.segment_count;
+    report_.file_bytes += file.bytes;
     report_.record_count += verdict.good.size();
     report_.unfinished_count += verdict.unfinished_count;
     for (const RecordHeader& record : verdict.good) {

@@ -128,7 +128,6 @@ Result<std::span<const std::byte>> SegmentBytes::at(std::uint64_t offset, std::u
       window_.clear();
       return tl::unexpected<Error>(got.error());
     }
-    read_bytes_ += *got;
     window_.resize(*got);
     if (*got < bytes) return fail(ErrorCode::Io, "the file has become shorter");
   }

@@ -37,13 +37,11 @@ class SegmentBytes {
   /// All that lies at [offset, offset + bytes), valid until the next call. Io when it cannot be read or the file has
   /// become shorter.
   [[nodiscard]] Result<std::span<const std::byte>> at(std::uint64_t offset, std::uint64_t bytes);
-  [[nodiscard]] std::uint64_t read_bytes() const { return read_bytes_; }
 
  private:
   Descriptor file_;
   std::uint64_t file_bytes_;
   std::uint64_t begin_ = 0;
-  std::uint64_t read_bytes_ = 0;
   std::vector<std::byte> window_;
 };
 

@@ -7,7 +7,9 @@
 #include <cstdint>
 #include <optional>
 #include <string>
+#include <vector>
 
+#include "disk_tier.h"
 #include "host_tier.h"
 
 namespace quire {
@@ -30,9 +32,16 @@ struct DemoOptions {
   std::string report = "quire-demo.html";
   std::string write_trace;  ///< where to write the workload instead of serving it; empty: serve it
   HostTierOptions host = {.host_bytes = "64M", .write_policy = std::nullopt, .host_policy = std::nullopt};
+  DiskTierOptions disk = {.disk = std::nullopt, .disk_bytes = "512M"};
   bool flip_a_byte = false;
 };
 int run_demo(const DemoOptions& options);
+
+struct InspectCommandOptions {
+  std::vector<std::string> directories;
+  bool json = false;
+};
+int run_inspect(const InspectCommandOptions& options);
 
 struct ModelsOptions {
   std::string name;  ///< empty: all
@@ -51,6 +60,7 @@ struct ReplayOptions {
   std::string bytes = "none";
   std::uint32_t running_max = 1;
   HostTierOptions host;
+  DiskTierOptions disk;
   std::uint32_t jobs = 0;  ///< 0: one per core
   bool skip_bad = false;
   std::optional<std::string> report;
@@ -70,5 +80,11 @@ struct TreeOptions {
 int run_tree(const TreeOptions& options);
 /// The part of its help that describes scripts.
 std::string tree_script_help();
+
+struct VerifyCommandOptions {
+  std::vector<std::string> directories;
+  bool repair = false;
+};
+int run_verify(const VerifyCommandOptions& options);
 
 }  // namespace quire

@@ -3,26 +3,32 @@
 // quire demo: an engine without a model serves a made-up workload of several tenants under every policy. It writes into
 // each token's place bytes that only this token behind this history has, and compares all of them wherever the cache
 // says that a prefix need not be computed. Then the same with a host tier behind the smallest pool, whose pages go
-// there and come back by the cache's own mover.
+// there and come back by the cache's own mover, and with a disk tier behind that, which a restart in the middle finds
+// again.
 #include <fmt/format.h>
 
 #include <algorithm>
 #include <array>
 #include <chrono>
 #include <cstdio>
+#include <iterator>
+#include <optional>
 #include <string>
 #include <string_view>
 
 #include "amounts.h"
 #include "commands.h"
+#include "disk_tier.h"
 #include "examples/tiny_engine/demo.h"
 #include "host_tier.h"
 #include "output_file.h"
+#include "progress.h"
 #include "quire/policy.h"
 #include "report.h"
 #include "sweep.h"
 #include "sweep_session.h"
 #include "sweep_text.h"
+#include "table.h"
 #include "terminal.h"
 #include "trace_facts.h"
 #include "workload.h"
@@ -36,6 +42,7 @@ constexpr std::uint32_t kRunningMax = 16;
 // From far too small for what is worth keeping to almost large enough.
 constexpr std::array<std::uint64_t, 4> kCapacities = {32'000, 64'000, 128'000, 256'000};
 constexpr std::uint64_t kShownCapacity = 128'000;  // by tenant
+constexpr std::size_t kRestartWindow = 250;        // requests behind a restart
 
 SweepRequest demo_sweep(const DemoOptions& options) {
   SweepRequest request{.settings = {.bytes = BytesMode::Verify, .running_max = kRunningMax},
@@ -56,6 +63,10 @@ std::string command_of(const DemoOptions& options) {
   std::string text = fmt::format("quire demo --seed {}", options.seed);
   if (options.host.host_bytes != defaults.host.host_bytes) text += " --host-bytes " + options.host.host_bytes;
   if (options.host.write_policy) text += " --write-policy " + *options.host.write_policy;
+  if (options.disk.disk) text += " --disk " + *options.disk.disk;
+  if (options.disk.disk_bytes != defaults.disk.disk_bytes) text += " --disk-bytes " + *options.disk.disk_bytes;
+  if (options.disk.write_policy) text += " --disk-write-policy " + *options.disk.write_policy;
+  if (options.disk.write_bytes_per_day) text += " --disk-write-bytes-per-day " + *options.disk.write_bytes_per_day;
   return text;
 }
 
@@ -66,6 +77,101 @@ SweepRequest tier_sweep(const SweepRequest& sweep, const HostTierSettings& host)
   request.settings.host = host;
   request.configs.push_back(sweep.configs.front());
   return request;
+}
+
+/// The disk tier as far as it can be told before there is a directory. Off with --disk-bytes none, and, if nothing
+/// about it was said, without a host tier.
+Result<DiskTierSettings> parse_disk(const DemoOptions& options, const HostTierSettings& host) {
+  DiskTierOptions disk = options.disk;
+  const bool is_asked_for =
+      disk.disk || disk.write_policy || disk.write_bytes_per_day || disk.disk_bytes != DemoOptions{}.disk.disk_bytes;
+  if (disk.disk_bytes == "none") {
+    if (disk.disk) return fail(ErrorCode::InvalidArgument, "--disk with --disk-bytes none: say how much may be used");
+    return DiskTierSettings{};
+  }
+  if (!host.is_on() && !is_asked_for) return DiskTierSettings{};
+  if (!disk.disk) disk.disk = "(temporary)";
+  return parse_disk_tier(disk, host);
+}
+
+enum class Restart : std::uint8_t { No, Yes };
+
+/// The replay with a host tier once more, with a pause in the middle, and below it a disk tier if one is given.
+SweepRequest disk_sweep(const SweepRequest& tiers, const Trace& trace, const DiskTierSettings& disk, Restart restart) {
+  SweepRequest request = tiers;
+  request.settings.disk = disk;
+  request.settings.restart = {.request_index = trace.requests.size() / 2,
+                              .window_count = kRestartWindow,
+                              .has_new_cache = restart == Restart::Yes};
+  request.configs.front().disk_folder = restart == Restart::Yes ? "restarted" : "through";
+  return request;
+}
+
+/// What the part with a disk found.
+struct DiskPart {
+  SweepOutcome through;    ///< without a restart
+  SweepOutcome restarted;  ///< with one
+  SweepOutcome forgetful;  ///< with one, and without a disk
+
+  [[nodiscard]] bool is_complete() const {
+    return through.is_complete && restarted.is_complete && forgetful.is_complete;
+  }
+};
+
+Result<DiskPart> run_disk_part(const Trace& trace, const TraceFacts& facts, const SweepRequest& tiers,
+                               DiskTierSettings disk, bool is_temporary) {
+  const InterruptGuard guard;  // from here on somebody has to clean up
+  std::optional<TemporaryDirectory> directory;
+  if (is_temporary) {
+    QUIRE_TRY_ASSIGN(TemporaryDirectory made, TemporaryDirectory::make());
+    directory.emplace(std::move(made));
+    disk.directories = {directory->path()};
+  }
+  DiskPart part{
+      .through = {.is_complete = false}, .restarted = {.is_complete = false}, .forgetful = {.is_complete = false}};
+  const auto run = [&](const DiskTierSettings& settings, Restart restart, SweepOutcome& outcome) -> Status {
+    if (InterruptGuard::is_interrupted()) return {};
+    QUIRE_TRY_ASSIGN(outcome,
+                     run_with_progress("quire demo", trace, facts, disk_sweep(tiers, trace, settings, restart)));
+    return {};
+  };
+  QUIRE_TRY(run(disk, Restart::No, part.through));
+  QUIRE_TRY(run(disk, Restart::Yes, part.restarted));
+  QUIRE_TRY(run({}, Restart::Yes, part.forgetful));
+  return part;
+}
+
+void print_disk(const SweepOutcome& tiers, const DiskPart& part) {
+  if (part.through.replays.empty()) return;
+  const ReplayOutcome& replay = part.through.replays.front();
+  const TextPlace place{.paint = Painter(stdout), .width = page_width(stdout)};
+  fmt::print("\nThe same with a disk tier behind the host, which found {} without it.\n\n{}",
+             rate_text(tiers.replays.front().hit_rate()), tier_text(replay, place));
+  if (replay.disk && !replay.corruption) {
+    fmt::print("\nDisk files: {}\n", replay.disk->mode);
+    if (replay.disk->found_pages > 0) {
+      fmt::print("The disk had {} of an earlier run: they were found from the first request on.\n",
+                 counted(replay.disk->found_pages, "page"));
+    }
+    fmt::print("Verified {} bytes ({}), those that came from disk among them: all as written.\n",
+               with_commas(replay.verified_bytes), bytes_text(replay.verified_bytes));
+  }
+  if (!part.is_complete()) return;
+  Table table;
+  table.add({{fmt::format("the {} requests after it", kRestartWindow), Ink::Bold}, {"hit rate", Ink::Bold}});
+  const auto add = [&](const char* name, const SweepOutcome& outcome) {
+    const KeySpaceOutcome& window = outcome.replays.front().window;
+    table.add({{name},
+               {rate_text(window.prompt_tokens == 0
+                              ? 0
+                              : static_cast<double>(window.hit_tokens) / static_cast<double>(window.prompt_tokens))}});
+  };
+  add("without a restart", part.through);
+  add("restarted, with the disk", part.restarted);
+  add("restarted, without a disk", part.forgetful);
+  fmt::print(
+      "\nA restart half way: the cache is flushed and closed, and a new one is opened on the same files.\n\n{}\n",
+      table.text(place));
 }
 
 void print_tiers(const SweepRequest& request, const SweepOutcome& plain, const SweepOutcome& outcome) {
@@ -115,6 +221,11 @@ int run_demo(const DemoOptions& options) {
     complain(host.error().message);
     return kExitUsage;
   }
+  const Result<DiskTierSettings> disk = parse_disk(options, *host);
+  if (!disk) {
+    complain(disk.error().message);
+    return kExitUsage;
+  }
   std::string report = options.report;
   if (const Status status = check_report_path(report); !status) {
     complain(status.error().message + "; there will be no report (--report chooses another place)");
@@ -125,6 +236,10 @@ int run_demo(const DemoOptions& options) {
   const SweepRequest request = demo_sweep(options);
   const SweepRequest tier_request = tier_sweep(request, *host);
   if (const Status status = check_sweep(trace, tier_request); !status) {
+    complain(status.error().message);
+    return kExitUsage;
+  }
+  if (const Status status = check_sweep(trace, disk_sweep(tier_request, trace, *disk, Restart::No)); !status) {
     complain(status.error().message);
     return kExitUsage;
   }
@@ -142,8 +257,17 @@ int run_demo(const DemoOptions& options) {
     if (!tiers) return complain(tiers.error().message);
     print_tiers(tier_request, *outcome, *tiers);
   }
+  Result<DiskPart> part;
+  const bool is_good =
+      outcome->is_complete && tiers->is_complete && (sweep_faults(*outcome) + sweep_faults(*tiers)).empty();
+  if (disk->is_on() && is_good) {
+    part = run_disk_part(trace, facts, tier_request, *disk, !options.disk.disk);
+    if (!part) return complain(part.error().message);
+    print_disk(*tiers, *part);
+    std::ranges::copy(part->through.replays, std::back_inserter(tiers->replays));
+  }
 
-  const bool is_complete = outcome->is_complete && tiers->is_complete;
+  const bool is_complete = outcome->is_complete && tiers->is_complete && part->is_complete();
   int exit_status = is_complete ? kExitDone : kExitInterrupted;
   if (!report.empty()) {
     const std::string page = html_of({.title = "quire demo",
@@ -160,11 +284,16 @@ int run_demo(const DemoOptions& options) {
     }
   }
   if (!is_complete) {
-    const std::size_t count = request.configs.size() + (host->is_on() ? tier_request.configs.size() : 0);
-    complain(fmt::format("interrupted; {} of {} finished", outcome->replays.size() + tiers->replays.size(),
+    const std::size_t count =
+        request.configs.size() + (host->is_on() ? tier_request.configs.size() : 0) + (disk->is_on() ? 3 : 0);
+    complain(fmt::format("interrupted; {} of {} finished",
+                         outcome->replays.size() + tiers->replays.size() + part->restarted.replays.size() +
+                             part->forgetful.replays.size(),
                          counted(count, "replay")));
   }
-  if (const std::string faults = sweep_faults(*outcome) + sweep_faults(*tiers); !faults.empty()) {
+  if (const std::string faults =
+          sweep_faults(*outcome) + sweep_faults(*tiers) + sweep_faults(part->restarted) + sweep_faults(part->forgetful);
+      !faults.empty()) {
     std::fflush(stdout);
     fmt::print(stderr, "quire demo: {}", faults);
     exit_status = kExitFailed;

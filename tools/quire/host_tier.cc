@@ -32,16 +32,17 @@ std::string write_policy_names() {
   return fmt::format("{}", fmt::join(names, ", "));
 }
 
+Result<WritePolicy> parse_write_policy(std::string_view option, std::string_view text) {
+  const auto known = std::ranges::find(kWritePolicies, text, &std::pair<WritePolicy, std::string_view>::second);
+  if (known != kWritePolicies.end()) return known->first;
+  return fail(ErrorCode::InvalidArgument,
+              fmt::format("{}: '{}' is unknown; known: {}", option, text, write_policy_names()));
+}
+
 Result<HostTierSettings> parse_host_tier(const HostTierOptions& options) {
   HostTierSettings settings;
   if (options.write_policy) {
-    const auto known =
-        std::ranges::find(kWritePolicies, *options.write_policy, &std::pair<WritePolicy, std::string_view>::second);
-    if (known == kWritePolicies.end()) {
-      return fail(ErrorCode::InvalidArgument, fmt::format("--write-policy: '{}' is unknown; known: {}",
-                                                          *options.write_policy, write_policy_names()));
-    }
-    settings.write_policy = known->first;
+    QUIRE_TRY_ASSIGN(settings.write_policy, parse_write_policy("--write-policy", *options.write_policy));
   }
   if (options.host_policy) {
     const auto policy = make_policy(*options.host_policy);

@@ -31,6 +31,8 @@ struct HostTierOptions {
 };
 
 [[nodiscard]] Result<HostTierSettings> parse_host_tier(const HostTierOptions& options);
+/// `option` is what the text is the value of.
+[[nodiscard]] Result<WritePolicy> parse_write_policy(std::string_view option, std::string_view text);
 
 /// "write_back", as on the command line.
 [[nodiscard]] std::string_view write_policy_name(WritePolicy policy);

@@ -44,8 +44,31 @@ int run(int argc, char** argv) {
       ->capture_default_str();
   demo_command->add_option("--write-policy", demo.host.write_policy,
                            "When pages go there: " + quire::write_policy_names() + "; default: write_back");
+  // A list may be given in one piece or in several.
+  const auto is_list = [](CLI::Option* option) {
+    option->multi_option_policy(CLI::MultiOptionPolicy::Join)->delimiter(',');
+  };
+  is_list(demo_command->add_option("--disk", demo.disk.disk,
+                                   "Directories of a disk tier behind the host tier; default: a temporary one"));
+  demo_command->add_option("--disk-bytes", demo.disk.disk_bytes, "How much of them may be used; none; default: 512M");
+  demo_command->add_option("--disk-write-policy", demo.disk.write_policy,
+                           "When host pages are written: as --write-policy; default: write_through");
+  demo_command->add_option("--disk-write-bytes-per-day", demo.disk.write_bytes_per_day,
+                           "Write no more than this in 24 hours of the workload; default: no limit");
   demo_command->add_flag("--flip-a-byte", demo.flip_a_byte, "Damage a cached page on purpose, to see it noticed");
   demo_command->callback([&] { status = quire::run_demo(demo); });
+
+  quire::InspectCommandOptions inspect;
+  CLI::App* const inspect_command = app.add_subcommand("inspect", "Show what the files of a disk tier have");
+  inspect_command->add_option("DIR", inspect.directories, "All directories of one store")->required();
+  inspect_command->add_flag("--json", inspect.json, "Print JSON instead of tables");
+  inspect_command->footer(
+      "Shows key spaces, pages, ages, layouts and segments, and what can be reclaimed. Nothing is written\n"
+      "or locked, so it works beside a process that has the store open. Payloads are not read: quire verify\n"
+      "does that. Segments are sealed (complete), open (being written, or not sealed when their process\n"
+      "ended), damaged, empty, newer (of a newer quire) or foreign (of another store).\n\n"
+      "Exit status: 0 done; 1 no store, or one that cannot be read; 2 wrong arguments.");
+  inspect_command->callback([&] { status = quire::run_inspect(inspect); });
 
   quire::ModelsOptions models;
   CLI::App* const models_command = app.add_subcommand("models", "Bytes per token and page of well-known models");
@@ -57,10 +80,6 @@ int run(int argc, char** argv) {
   quire::ReplayOptions replay;
   CLI::App* const replay_command = app.add_subcommand("replay", "Run a trace through the cache and compare policies");
   replay_command->add_option("TRACE", replay.trace, "A file of JSON lines, or - for standard input")->required();
-  // A list may be given in one piece or in several.
-  const auto is_list = [](CLI::Option* option) {
-    option->multi_option_policy(CLI::MultiOptionPolicy::Join)->delimiter(',');
-  };
   is_list(replay_command->add_option("--policy", replay.policy, "all, or some of " + joined(quire::policy_names()))
               ->capture_default_str());
   is_list(replay_command->add_option("--capacity-tokens", replay.capacity_tokens,
@@ -79,6 +98,13 @@ int run(int argc, char** argv) {
                              "When pages go there: " + quire::write_policy_names() + "; default: write_back");
   replay_command->add_option("--host-policy", replay.host.host_policy,
                              "Which host pages go first, as --policy; default: lru");
+  is_list(replay_command->add_option("--disk", replay.disk.disk,
+                                     "Directories of a disk tier behind the host tier; made if missing"));
+  replay_command->add_option("--disk-bytes", replay.disk.disk_bytes, "How much of them may be used, such as 64G");
+  replay_command->add_option("--disk-write-policy", replay.disk.write_policy,
+                             "When host pages are written: as --write-policy; default: write_through");
+  replay_command->add_option("--disk-write-bytes-per-day", replay.disk.write_bytes_per_day,
+                             "Write no more than this in 24 hours of the trace; default: no limit");
   replay_command->add_option("--jobs", replay.jobs, "Threads; 0 for one per core")->capture_default_str();
   replay_command->add_flag("--skip-bad", replay.skip_bad, "Leave out lines that cannot be used, and count them");
   replay_command->add_option("--report", replay.report, "Write a page with plots there");
@@ -87,9 +113,10 @@ int run(int argc, char** argv) {
   replay_command->footer(
       "A line of a trace is an object with timestamp (ms), input_length and hash_ids, or with tokens;\n"
       "timestamp, output, key_space and priority may follow. Hit rates are prompt tokens found in the\n"
-      "cache, of all. The bound is what the best choice of victims finds that knows the future.\n\n"
+      "cache, of all. The bound is what the best choice of victims finds that knows the future.\n"
+      "A disk tier stays when the command ends, and the next one finds it; quire inspect looks into it.\n\n"
       "Example: quire replay trace.jsonl --policy all --capacity-tokens 1M,10M --report out.html\n\n"
-      "Exit status: 0 done; 1 damaged or shared pages, or the report could not be written;\n"
+      "Exit status: 0 done; 1 damaged or shared pages, a disk that failed, or no report could be written;\n"
       "2 wrong arguments or trace; 130 Ctrl-C.");
   replay_command->callback([&] { status = quire::run_replay(replay); });
 
@@ -104,6 +131,19 @@ int run(int argc, char** argv) {
   tree_command->add_flag("--print-example", tree.print_example, "Print the built-in script instead of running it");
   tree_command->footer(quire::tree_script_help());
   tree_command->callback([&] { status = quire::run_tree(tree); });
+
+  quire::VerifyCommandOptions verify;
+  CLI::App* const verify_command = app.add_subcommand("verify", "Read and check every record of a disk tier's files");
+  verify_command->add_option("DIR", verify.directories, "All directories of one store")->required();
+  verify_command->add_flag("--repair", verify.repair, "Drop what is bad; needs a store that no process has open");
+  verify_command->footer(
+      "Compares headers, footers and payloads with their checksums, compressed ones too, and lists what is\n"
+      "bad: segment, offset, name of the page and why. Beside a process that has the store open, records\n"
+      "on their way to disk are not judged. A repair drops bad records, writes headers and footers anew\n"
+      "where a good copy is there, and removes segments of which nothing can be read; what is left is good.\n\n"
+      "Exit status: 0 all is good, or repaired; 1 something is bad, or cannot be read; 2 wrong arguments;\n"
+      "130 Ctrl-C.");
+  verify_command->callback([&] { status = quire::run_verify(verify); });
 
   quire::BenchOptions bench;
   CLI::App* const bench_command = app.add_subcommand("bench", "Run the micro-benchmarks and print the ratios");

@@ -23,6 +23,7 @@ namespace {
 
 constexpr std::uint32_t kBytesPerToken = 1'024;  // where no model says otherwise
 constexpr std::uint64_t kVerifiedPageBytesMin = 4'096;
+constexpr std::uint32_t kDiskPageUnitsMin = 16;
 constexpr std::uint32_t kRunningMax = 4'096;
 constexpr std::uint32_t kLoneStepUnits = 16'384;  // computed in one step by a request that runs alone
 constexpr std::uint32_t kChunkTokens = 2'048;     // computed in one step of each that run together
@@ -124,6 +125,15 @@ Result<Setup> setup_of(const Trace& trace, const ReplayConfig& config, const Rep
               .host_page_count = 0,
               .layout = std::move(layout)};
   QUIRE_TRY_ASSIGN(setup.host_page_count, host_pages_of(settings.host, setup.page_bytes()));
+  if (settings.disk.is_on() && setup.page_units < kDiskPageUnitsMin) {
+    return fail(
+        ErrorCode::InvalidArgument,
+        fmt::format("--page-tokens {} with --disk: a disk tier needs pages of {} or more{}: use --page-tokens {}",
+                    with_commas(config.page_tokens),
+                    counted(kDiskPageUnitsMin, trace.unit_tokens == 1 ? "token" : "unit"),
+                    trace.unit_tokens == 1 ? "" : fmt::format(" of {} tokens", with_commas(trace.unit_tokens)),
+                    std::uint64_t{kDiskPageUnitsMin} * trace.unit_tokens));
+  }
   if (settings.bytes == BytesMode::Verify && setup.page_bytes() < kVerifiedPageBytesMin) {
     const std::uint64_t unit_bytes = setup.layout.token_bytes();
     const std::uint64_t units = (kVerifiedPageBytesMin + unit_bytes - 1) / unit_bytes;
@@ -172,8 +182,7 @@ class Replay {
     std::uint32_t known_units = 0;  // of the path, that the cache was given
     Sequence sequence;
     bool has_run = false;
-    std::optional<std::uint32_t> device_units;  // found on the device when others were on their way from the host
-    std::vector<std::uint64_t> histories;       // of the path, when bytes are verified
+    std::vector<std::uint64_t> histories;  // of the path, when bytes are verified
   };
 
   [[nodiscard]] std::uint64_t tokens_of(std::uint64_t units, const TraceRequest& request) const {
@@ -185,6 +194,13 @@ class Replay {
     return path.first(std::min<std::uint64_t>(path.size(), pool_units_));
   }
 
+  [[nodiscard]] CacheConfig cache_config(const Setup& setup) const;
+  Status open_cache();
+  Status add_totals();
+  [[nodiscard]] bool is_pause_due() const {
+    return settings_.restart.request_index > 0 && !has_paused_ && next_index_ == settings_.restart.request_index;
+  }
+  Status pause();
   Status take_next();
   Status admit(const Waiting& waiting);
   Result<bool> try_admit(Running& running, Tier tier_max);
@@ -195,7 +211,7 @@ class Replay {
   Result<bool> settle();
   Status move_at_once();
   Status wait_for_mover();
-  std::uint64_t count_hit(Running& running, std::uint32_t matched_units);
+  Result<std::uint64_t> count_hit(const Running& running, std::uint32_t matched_units);
   Status count_miss(const Running& running, std::uint64_t hit_tokens);
   void skip_over_pool(std::size_t index);
   Status enter_bin(std::size_t bin);
@@ -231,11 +247,12 @@ class Replay {
   TimeNs now_ = 0;
   std::size_t bin_ = 0;
   bool has_flipped_ = false;
+  bool has_paused_ = false;
   ReplayOutcome outcome_;
 };
 
 Status Replay::open() {
-  QUIRE_TRY_ASSIGN(Setup setup, setup_of(trace_, config_, settings_));
+  QUIRE_TRY_ASSIGN(const Setup setup, setup_of(trace_, config_, settings_));
   if (reusable_units_.size() != trace_.requests.size()) {
     return fail(ErrorCode::InvalidArgument, "these facts are of another trace");
   }
@@ -248,12 +265,18 @@ Status Replay::open() {
   outcome_.page_bytes = setup.page_bytes();
   outcome_.key_spaces.resize(trace_.key_spaces.size());
   outcome_.timeline = timeline_.bins();
+  if (settings_.host.is_on()) outcome_.host = HostTierOutcome{.page_count = setup.host_page_count};
+  if (settings_.disk.is_on()) outcome_.disk = DiskTierOutcome{.capacity_bytes = settings_.disk.capacity_bytes};
+  running_.reserve(settings_.running_max);
+  return open_cache();
+}
 
+CacheConfig Replay::cache_config(const Setup& setup) const {
   std::size_t longest = 1;
   for (const TraceRequest& request : trace_.requests) {
     if (!is_over_pool(request)) longest = std::max(longest, path_in_pool(request).size());
   }
-  CacheConfig cache{.layout = std::move(setup.layout), .page = {.page_tokens = page_units_}};
+  CacheConfig cache{.layout = setup.layout, .page = {.page_tokens = page_units_}};
   cache.device.page_count = setup.page_count;
   cache.device.memory = settings_.bytes == BytesMode::Verify ? DeviceMemory::Host : DeviceMemory::None;
   cache.sequence_count_max = settings_.running_max;
@@ -271,10 +294,25 @@ Status Replay::open() {
     // Reasons for misses are asked for, so every page that is lost is remembered, within reason.
     cache.lost_page_count_max = static_cast<std::uint32_t>(
         std::min<std::uint64_t>(kLostPagesMax, 4 * (4 + distinct_tokens_ / config_.page_tokens)));
-    transfers_.resize(cache.host.transfer_count_max);
-    outcome_.host = HostTierOutcome{.page_count = setup.host_page_count};
   }
-  QUIRE_TRY_ASSIGN(cache_, Cache::open(std::move(cache)));
+  for (const std::string& directory : settings_.disk.directories) {
+    cache.disk.directories.push_back(config_.disk_folder.empty() ? directory : directory + "/" + config_.disk_folder);
+  }
+  cache.disk.capacity_bytes = settings_.disk.capacity_bytes;
+  cache.disk.write_policy = settings_.disk.write_policy;
+  cache.disk.write_bytes_per_day = settings_.disk.write_bytes_per_day;
+  return cache;
+}
+
+Status Replay::open_cache() {
+  QUIRE_TRY_ASSIGN(const Setup setup, setup_of(trace_, config_, settings_));
+  CacheConfig config = cache_config(setup);
+  transfers_.resize(config.host.transfer_count_max);
+  QUIRE_TRY_ASSIGN(cache_, Cache::open(std::move(config)));
+  if (outcome_.disk && !has_paused_) {
+    QUIRE_TRY_ASSIGN(const DiskStatus status, cache_->disk_status());
+    outcome_.disk->found_pages = status.page_count;
+  }
   if (outcome_.host && settings_.bytes == BytesMode::Verify) {
     QUIRE_TRY_ASSIGN(const HostRegionStatus region, cache_->host_region());
     outcome_.host->region = host_region_text(region);
@@ -282,17 +320,18 @@ Status Replay::open() {
   if (settings_.bytes == BytesMode::Verify) {
     pattern_ = std::make_unique<PagePattern>(cache_->geometry(), cache_->device_memory());
   }
+  key_spaces_.clear();
   for (const std::string& name : trace_.key_spaces) {
     QUIRE_TRY_ASSIGN(key_spaces_.emplace_back(), cache_->key_space({.model = "replay", .salt = name}));
   }
-  running_.reserve(settings_.running_max);
   return {};
 }
 
 Status Replay::run() {
   while (!outcome_.corruption) {
     if (control_.stop.load(std::memory_order_relaxed)) return fail(ErrorCode::Cancelled, "stopped");
-    const bool has_waiting = !put_back_.empty() || next_index_ < trace_.requests.size();
+    if (put_back_.empty() && running_.empty() && is_pause_due()) QUIRE_TRY(pause());
+    const bool has_waiting = !put_back_.empty() || (next_index_ < trace_.requests.size() && !is_pause_due());
     if (has_waiting && running_.size() < settings_.running_max && !is_crowded_) {
       QUIRE_TRY(take_next());
     } else if (!running_.empty()) {
@@ -302,6 +341,23 @@ Status Replay::run() {
     }
   }
   return {};
+}
+
+// Nothing runs. With a new cache, what it finds is what the old one left on disk.
+Status Replay::pause() {
+  has_paused_ = true;
+  QUIRE_TRY(settle());
+  if (!settings_.restart.has_new_cache) return {};
+  while (outcome_.disk) {
+    QUIRE_TRY_ASSIGN(const bool is_flushed, cache_->flush());
+    if (is_flushed) break;
+    QUIRE_TRY(settle());
+  }
+  QUIRE_TRY(add_totals());
+  pattern_.reset();
+  cache_.reset();  // before the next one is opened: a directory has one owner
+  QUIRE_TRY(open_cache());
+  return cache_->advance(now_);
 }
 
 Status Replay::take_next() {
@@ -336,7 +392,7 @@ void Replay::skip_over_pool(std::size_t index) {
 Status Replay::admit(const Waiting& waiting) {
   const TraceRequest& request = trace_.requests[waiting.index];
   Running running{.request = waiting, .path = path_in_pool(request), .known_units = request.prompt_units};
-  QUIRE_TRY_ASSIGN(bool is_admitted, try_admit(running, Tier::Host));
+  QUIRE_TRY_ASSIGN(bool is_admitted, try_admit(running, Tier::Disk));
   if (!is_admitted && !running_.empty()) {
     put_back_.push_back(waiting);
     is_crowded_ = true;
@@ -365,11 +421,7 @@ Result<bool> Replay::try_admit(Running& running, Tier tier_max) {
                                                    {.priority = request.priority, .tier_max = tier_max}));
   for (std::uint32_t i = 0, idle_count = 0; i < kSettlingMax && idle_count < 2; ++i) {
     const Result<Admission> admission = cache_->admit(running.sequence);
-    if (admission) {
-      const std::uint32_t whole_units = admission->matched_tokens - admission->partial_tokens;
-      if (admission->loading_tokens > 0) running.device_units = whole_units;
-      return true;
-    }
+    if (admission) return true;
     if (admission.error().code != ErrorCode::Unavailable) return tl::unexpected<Error>(admission.error());
     QUIRE_TRY_ASSIGN(const bool has_moved, settle());
     idle_count = has_moved ? 0 : idle_count + 1;  // pages that had copies already make room without a move
@@ -416,7 +468,7 @@ Status Replay::wait_for_mover() {
     QUIRE_TRY_ASSIGN(const std::span<const Completion> ended, cache_->poll());
     completions_.insert(completions_.end(), ended.begin(), ended.end());
     QUIRE_TRY_ASSIGN(const Stats stats, cache_->stats());
-    if (completions_.size() >= stats.transfers_in_flight) return {};
+    if (completions_.size() >= stats.transfers_moving) return {};
     pollfd event{.fd = cache_->event_fd(), .events = POLLIN, .revents = 0};
     const int ready = ::poll(&event, 1, kMoverTimeoutMs);
     if (ready == 0) return fail(ErrorCode::TimedOut, "transfers have not ended for a minute");
@@ -473,7 +525,8 @@ Status Replay::run_planned(const Step& step) {
       const bool runs_again = planned[i].append_slots.front() == kNoSlot;
       const std::uint32_t matched_units = planned[i].position + (runs_again ? 1 : 0);
       if (!std::exchange(running.request.is_counted, true)) {
-        QUIRE_TRY(count_miss(running, count_hit(running, matched_units)));
+        QUIRE_TRY_ASSIGN(const std::uint64_t hit_tokens, count_hit(running, matched_units));
+        QUIRE_TRY(count_miss(running, hit_tokens));
       }
       if (pattern_) verify(running, planned[i], matched_units);
       if (outcome_.corruption) return cache_->abort_step(step);
@@ -501,10 +554,13 @@ Status Replay::run_planned(const Step& step) {
 }
 
 // Gives the tokens that need no computing.
-std::uint64_t Replay::count_hit(Running& running, std::uint32_t matched_units) {
-  if (matched_units == 0) return 0;
+Result<std::uint64_t> Replay::count_hit(const Running& running, std::uint32_t matched_units) {
   const std::size_t index = running.request.index;
   const TraceRequest& request = trace_.requests[index];
+  const RestartSettings& restart = settings_.restart;
+  const bool is_in_window = has_paused_ && index - restart.request_index < restart.window_count;
+  if (is_in_window) outcome_.window.prompt_tokens += request.prompt_tokens;
+  if (matched_units == 0) return 0;
   const std::uint64_t hit_tokens = tokens_of(matched_units, request);
   const std::uint64_t whole_units = matched_units - (matched_units % page_units_);
   ++outcome_.hit_request_count;
@@ -512,11 +568,19 @@ std::uint64_t Replay::count_hit(Running& running, std::uint32_t matched_units) {
   outcome_.partial_hit_tokens += hit_tokens - tokens_of(whole_units, request);
   outcome_.key_spaces[request.key_space].hit_tokens += hit_tokens;
   outcome_.timeline[timeline_.bin_of(index)].hit_tokens += hit_tokens;
-  const std::uint64_t reusable_tokens = tokens_of(reusable_units_[index], request);
-  outcome_.shared_hit_tokens += hit_tokens - std::min(hit_tokens, reusable_tokens);
-  if (running.device_units && whole_units > *running.device_units) {
-    outcome_.host->hit_tokens += tokens_of(whole_units, request) - tokens_of(*running.device_units, request);
+  if (is_in_window) outcome_.window.hit_tokens += hit_tokens;
+  // What an earlier process left on disk may be anybody's of this trace; that bytes are right is verified all the same.
+  if (!outcome_.disk || outcome_.disk->found_pages == 0) {
+    const std::uint64_t reusable_tokens = tokens_of(reusable_units_[index], request);
+    outcome_.shared_hit_tokens += hit_tokens - std::min(hit_tokens, reusable_tokens);
   }
+  if (!outcome_.host) return hit_tokens;
+  QUIRE_TRY_ASSIGN(const SequenceView view, cache_->view(running.sequence));
+  const std::uint64_t loaded_units = std::min<std::uint64_t>(whole_units, view.host_tokens + view.disk_tokens);
+  const std::uint64_t disk_units = std::min<std::uint64_t>(loaded_units, view.disk_tokens);
+  const std::uint64_t before_disk = tokens_of(whole_units - disk_units, request);
+  outcome_.host->hit_tokens += before_disk - tokens_of(whole_units - loaded_units, request);
+  if (outcome_.disk) outcome_.disk->hit_tokens += tokens_of(whole_units, request) - before_disk;
   return hit_tokens;
 }
 
@@ -584,21 +648,38 @@ void Replay::write(const Running& running, const AttentionPlanEntry& entry) {
   }
 }
 
+// What a cache counts goes with it.
+Status Replay::add_totals() {
+  QUIRE_TRY_ASSIGN(const Stats stats, cache_->stats());
+  outcome_.sealed_pages += stats.sealed_page_total;
+  outcome_.evicted_pages += stats.evicted_page_total;
+  if (outcome_.host) {
+    outcome_.host->stored_bytes += stats.stored_bytes;
+    outcome_.host->loaded_bytes += stats.loaded_bytes;
+    outcome_.host->evicted_pages += stats.host_evicted_page_total;
+    outcome_.host->lost_pages += stats.lost_page_total;
+  }
+  if (outcome_.disk) {
+    QUIRE_TRY_ASSIGN(const DiskStatus status, cache_->disk_status());
+    DiskTierOutcome& disk = *outcome_.disk;
+    disk.page_count = status.page_count;
+    disk.written_bytes += status.written_bytes;
+    disk.read_bytes += stats.disk_loaded_bytes;
+    disk.evicted_pages += status.evicted_page_total;
+    disk.has_failed = disk.has_failed || stats.disk_has_failed;
+    if (!status.last_error.empty()) disk.last_error = status.last_error;
+    disk.mode = disk_mode_text(status);
+  }
+  return {};
+}
+
 Result<ReplayOutcome> Replay::finish() {
   if (settings_.flip_a_byte && !has_flipped_) {
     return fail(ErrorCode::Unavailable, "--flip-a-byte: no request found a page that could have been damaged");
   }
   QUIRE_TRY(enter_bin(outcome_.timeline.size()));
   QUIRE_TRY(settle());
-  QUIRE_TRY_ASSIGN(const Stats stats, cache_->stats());
-  outcome_.sealed_pages = stats.sealed_page_total;
-  outcome_.evicted_pages = stats.evicted_page_total;
-  if (outcome_.host) {
-    outcome_.host->stored_bytes = stats.stored_bytes;
-    outcome_.host->loaded_bytes = stats.loaded_bytes;
-    outcome_.host->evicted_pages = stats.host_evicted_page_total;
-    outcome_.host->lost_pages = stats.lost_page_total;
-  }
+  QUIRE_TRY(add_totals());
   QUIRE_TRY(cache_->visit_runs([&](const RunView& run) {
     if (run.pages.empty()) return;  // the root of a key space
     const auto length_class = static_cast<std::size_t>(std::bit_width(run.pages.size()) - 1);

@@ -12,6 +12,7 @@
 #include <string>
 #include <vector>
 
+#include "disk_tier.h"
 #include "host_tier.h"
 #include "quire/result.h"
 #include "quire/types.h"
@@ -30,6 +31,16 @@ struct ReplayConfig {
   std::string policy = "lru";
   std::uint32_t page_tokens = 16;
   std::uint64_t capacity_tokens = 0;
+  std::string disk_folder;  ///< below each of the disk tier's directories, so that replays have stores of their own
+};
+
+/// A pause before request number `request_index` until all before it are done; then the next `window_count` requests
+/// are counted by themselves. 0: none.
+struct RestartSettings {
+  std::size_t request_index = 0;
+  std::size_t window_count = 0;
+  /// In the pause the cache is closed, after a flush where there is a disk tier, and another one is opened.
+  bool has_new_cache = true;
 };
 
 /// What all replays of one command have in common.
@@ -40,6 +51,8 @@ struct ReplaySettings {
   bool flip_a_byte = false;       ///< damages a cached page on purpose
   double flip_share = 0.5;        ///< where in what a request finds: 0 is its first token, 1 its last
   HostTierSettings host;
+  DiskTierSettings disk;  ///< needs the host tier and BytesMode::Verify
+  RestartSettings restart;
   std::uint32_t bin_count = 96;  ///< of ReplayOutcome::timeline
 };
 
@@ -84,6 +97,20 @@ struct HostTierOutcome {
   std::string region;  ///< what its memory lies in, for people; empty when pages have no bytes
 };
 
+/// What the disk tier did.
+struct DiskTierOutcome {
+  std::uint64_t capacity_bytes = 0;
+  std::uint64_t hit_tokens = 0;     ///< of the replay's hit_tokens: read from disk for the request
+  std::uint64_t page_count = 0;     ///< in the store at the end
+  std::uint64_t found_pages = 0;    ///< in it at the beginning: of an earlier process
+  std::uint64_t written_bytes = 0;  ///< to disk, with everything around the pages
+  std::uint64_t read_bytes = 0;     ///< of pages, to the host
+  std::uint64_t evicted_pages = 0;  ///< that went to make room
+  bool has_failed = false;          ///< the replay went on without it
+  std::string last_error;           ///< empty: none
+  std::string mode;                 ///< how files were accessed, for people
+};
+
 struct ReplayOutcome {
   ReplayConfig config;
   std::uint32_t page_count = 0;
@@ -106,6 +133,8 @@ struct ReplayOutcome {
   /// Runs in the tree at the end, by length: [i] counts those of 2^i pages or more, and less than 2^(i+1).
   std::vector<std::uint64_t> run_lengths;
   std::optional<HostTierOutcome> host;
+  std::optional<DiskTierOutcome> disk;
+  KeySpaceOutcome window;                ///< of the requests that follow RestartSettings::request_index
   std::optional<Corruption> corruption;  ///< the replay stopped there
 
   [[nodiscard]] double hit_rate() const {
@@ -117,6 +146,7 @@ struct ReplayOutcome {
 struct BoundOutcome {
   std::uint64_t capacity_tokens = 0;
   std::uint64_t host_tokens = 0;  ///< that the host tier holds besides
+  std::uint64_t disk_tokens = 0;  ///< that the disk tier holds besides
   std::uint64_t prompt_tokens = 0;
   std::uint64_t hit_tokens = 0;
   std::vector<TimeBin> timeline;  ///< cached_pages is not known

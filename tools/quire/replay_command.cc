@@ -112,6 +112,10 @@ std::string command_of(const ReplayOptions& options) {
   add("--host-bytes", options.host.host_bytes, defaults.host.host_bytes);
   add("--write-policy", options.host.write_policy.value_or(""), "");
   add("--host-policy", options.host.host_policy.value_or(""), "");
+  add("--disk", quoted(options.disk.disk.value_or("")), quoted(""));
+  add("--disk-bytes", options.disk.disk_bytes.value_or(""), "");
+  add("--disk-write-policy", options.disk.write_policy.value_or(""), "");
+  add("--disk-write-bytes-per-day", options.disk.write_bytes_per_day.value_or(""), "");
   if (options.skip_bad) text += " --skip-bad";
   if (options.flip_a_byte) text += " --flip-a-byte";
   return text;
@@ -146,6 +150,10 @@ Result<Job> parse(const ReplayOptions& options) {
   settings.model = options.model;
   settings.running_max = options.running_max;
   QUIRE_TRY_ASSIGN(settings.host, parse_host_tier(options.host));
+  QUIRE_TRY_ASSIGN(settings.disk, parse_disk_tier(options.disk, settings.host));
+  if (settings.disk.is_on() && settings.bytes == BytesMode::None) {
+    return fail(ErrorCode::InvalidArgument, "--disk needs --bytes verify: without, pages have no bytes to write");
+  }
   settings.flip_a_byte = options.flip_a_byte;
   if (options.flip_a_byte && settings.bytes == BytesMode::None) {
     return fail(ErrorCode::InvalidArgument, "--flip-a-byte needs --bytes verify: without, pages have no bytes");
@@ -171,6 +179,12 @@ void complete(Job& job, const Trace& trace, const TraceFacts& facts) {
       for (const std::uint64_t capacity : job.capacities) {
         job.sweep.configs.push_back({.policy = policy, .page_tokens = page_tokens, .capacity_tokens = capacity});
       }
+    }
+  }
+  // A directory is one process's store at a time: several replays have one each, below it.
+  if (job.sweep.settings.disk.is_on() && job.sweep.configs.size() > 1) {
+    for (ReplayConfig& config : job.sweep.configs) {
+      config.disk_folder = fmt::format("{}-{}-{}", config.policy, config.page_tokens, config.capacity_tokens);
     }
   }
   job.sweep.bound_capacities = job.capacities;
@@ -201,6 +215,12 @@ Result<std::string> header_text(const Job& job, const Trace& trace, const TraceF
                           with_commas(std::uint64_t{pool.host_page_count} * pool.page_bytes),
                           counted(pool.host_page_count, "page"));
     }
+  }
+  if (const DiskTierSettings& disk = job.sweep.settings.disk; disk.is_on()) {
+    const bool has_folders = job.sweep.configs.size() > 1;
+    text += fmt::format(
+        "  {:<16}{:>14}  in {}{}\n", "disk bytes", with_commas(disk.capacity_bytes), fmt::join(disk.directories, ", "),
+        has_folders ? ", a folder for each replay, such as " + job.sweep.configs.front().disk_folder : "");
   }
   if (job.has_default_capacities) {
     text += "Capacities go down from the distinct tokens by halves; --capacity-tokens chooses others.\n";

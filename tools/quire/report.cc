@@ -11,16 +11,19 @@
 //                    key_spaces       [{name, request_count, prompt_tokens}]
 //                    reuse_distances  [{distance_tokens, token_count}], see ReuseBin
 //   settings         model, bytes ("none" or "verify"), running_max, flip_a_byte, bin_count; with a host tier
-//                    host_bytes, write_policy, host_policy
+//                    host_bytes, write_policy, host_policy, with a disk tier disk_bytes, disk_write_policy,
+//                    disk_write_bytes_per_day
 //   replays          [the fields of ReplayOutcome and its config by name, with hit_rate from 0 to 1, where
 //                    key_spaces  {prompt_tokens, hit_tokens}: arrays in the order of trace.key_spaces
 //                    timeline    {begin, prompt_tokens, hit_tokens, cached_pages}: arrays of one length
 //                    run_lengths [runs of 1 page, of 2 to 3, of 4 to 7, ...]
 //                    corruption  null, or {line, page, offset, prefix}
 //                    host        only with a host tier: {page_count, hit_tokens, stored_bytes, loaded_bytes,
-//                                evicted_pages, lost_pages, misses [{reason, request_count, token_count}]}]
+//                                evicted_pages, lost_pages, misses [{reason, request_count, token_count}]}
+//                    disk        only with a disk tier: {capacity_bytes, hit_tokens, page_count, found_pages,
+//                                written_bytes, read_bytes, evicted_pages, has_failed}]
 //   bounds           [{capacity_tokens, prompt_tokens, hit_tokens, hit_rate, timeline without cached_pages}], with a
-//                    host tier also host_tokens: the bound is for both together
+//                    host tier also host_tokens, with a disk tier disk_tokens: the bound is for all together
 //   tier_replays     only where replays with a host tier stand beside others: as replays
 //
 // The page carries the same object. There, names are cut, key spaces beyond the largest few are added up into a last
@@ -201,6 +204,11 @@ Json object_of_settings(const ReplaySettings& settings) {
     object["write_policy"] = write_policy_name(settings.host.write_policy);
     object["host_policy"] = settings.host.policy;
   }
+  if (settings.disk.is_on()) {
+    object["disk_bytes"] = settings.disk.capacity_bytes;
+    object["disk_write_policy"] = write_policy_name(settings.disk.write_policy);
+    object["disk_write_bytes_per_day"] = settings.disk.write_bytes_per_day;
+  }
   return object;
 }
 
@@ -216,6 +224,13 @@ Json object_of_host(const HostTierOutcome& host) {
           {"stored_bytes", host.stored_bytes},   {"loaded_bytes", host.loaded_bytes},
           {"evicted_pages", host.evicted_pages}, {"lost_pages", host.lost_pages},
           {"misses", std::move(misses)}};
+}
+
+Json object_of_disk(const DiskTierOutcome& disk) {
+  return {{"capacity_bytes", disk.capacity_bytes}, {"hit_tokens", disk.hit_tokens},
+          {"page_count", disk.page_count},         {"found_pages", disk.found_pages},
+          {"written_bytes", disk.written_bytes},   {"read_bytes", disk.read_bytes},
+          {"evicted_pages", disk.evicted_pages},   {"has_failed", disk.has_failed}};
 }
 
 Json object_of_replay(const ReplayOutcome& outcome, const KeySpaceRows& rows, std::size_t merged,
@@ -249,6 +264,7 @@ Json object_of_replay(const ReplayOutcome& outcome, const KeySpaceRows& rows, st
                  {"key_spaces", object_of_key_spaces(outcome.key_spaces, rows)},
                  {"timeline", object_of_timeline(outcome.timeline, merged, CachedPages::Known)}};
   if (outcome.host) object["host"] = object_of_host(*outcome.host);
+  if (outcome.disk) object["disk"] = object_of_disk(*outcome.disk);
   return object;
 }
 
@@ -259,6 +275,7 @@ Json object_of_bound(const BoundOutcome& bound, std::size_t merged) {
                  {"hit_rate", bound.hit_rate()},
                  {"timeline", object_of_timeline(bound.timeline, merged, CachedPages::Unknown)}};
   if (bound.host_tokens > 0) object["host_tokens"] = bound.host_tokens;
+  if (bound.disk_tokens > 0) object["disk_tokens"] = bound.disk_tokens;
   return object;
 }
 

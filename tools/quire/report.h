@@ -25,7 +25,7 @@ struct ReportInput {
   const TraceFacts* facts = nullptr;
   const ReplaySettings* settings = nullptr;
   const SweepOutcome* sweep = nullptr;
-  const SweepOutcome* tiers = nullptr;  ///< replays with a host tier beside a sweep without; null: none
+  const SweepOutcome* tiers = nullptr;  ///< replays with lower tiers beside a sweep without; null: none
 };
 
 /// The same input gives the same text: no dates, no timings.

@@ -35,13 +35,20 @@ std::uint64_t pool_bytes(const ReplayPool& pool, const ReplaySettings& settings)
   return __builtin_add_overflow(device, host, &sum) ? std::numeric_limits<std::uint64_t>::max() : sum;
 }
 
-/// Whatever is moved between them, two tiers hold no more than a pool as large as both.
+/// What the tiers below the device hold.
+struct LowerTokens {
+  std::uint64_t host = 0;
+  std::uint64_t disk = 0;
+};
+
+/// Whatever is moved between them, tiers hold no more than a pool as large as all of them.
 BoundOutcome bound_for(const Trace& trace, const TraceFacts& facts, const SweepRequest& sweep,
-                       std::uint64_t capacity_tokens, std::uint64_t host_tokens) {
-  const BeladyBound bound = facts.belady((capacity_tokens + host_tokens) / trace.unit_tokens);
+                       std::uint64_t capacity_tokens, const LowerTokens& lower) {
+  const BeladyBound bound = facts.belady((capacity_tokens + lower.host + lower.disk) / trace.unit_tokens);
   const Timeline timeline(trace, sweep.settings.bin_count);
   BoundOutcome outcome{.capacity_tokens = capacity_tokens,
-                       .host_tokens = host_tokens,
+                       .host_tokens = lower.host,
+                       .disk_tokens = lower.disk,
                        .hit_tokens = bound.hit_tokens,
                        .timeline = timeline.bins()};
   for (std::size_t i = 0; i < trace.requests.size(); ++i) {
@@ -60,11 +67,11 @@ BoundOutcome bound_for(const Trace& trace, const TraceFacts& facts, const SweepR
 class Work {
  public:
   Work(const Trace& trace, const TraceFacts& facts, const SweepRequest& request, std::vector<std::uint64_t> pool_bytes,
-       std::uint64_t host_tokens)
+       const LowerTokens& lower)
       : trace_(trace),
         facts_(facts),
         request_(request),
-        host_tokens_(host_tokens),
+        lower_(lower),
         pool_bytes_(std::move(pool_bytes)),
         controls_(request.configs.size()),
         replays_(request.configs.size()),
@@ -144,7 +151,7 @@ class Work {
 
   Status run_piece(std::size_t piece) {
     if (piece < bounds_.size()) {
-      BoundOutcome bound = bound_for(trace_, facts_, request_, request_.bound_capacities[piece], host_tokens_);
+      BoundOutcome bound = bound_for(trace_, facts_, request_, request_.bound_capacities[piece], lower_);
       const std::scoped_lock lock(mutex_);
       bounds_[piece] = std::move(bound);
       return {};
@@ -177,7 +184,7 @@ class Work {
   const Trace& trace_;
   const TraceFacts& facts_;
   const SweepRequest& request_;
-  const std::uint64_t host_tokens_;
+  const LowerTokens lower_;
   const std::vector<std::uint64_t> pool_bytes_;  // of each configuration
   std::vector<ReplayControl> controls_;
 
@@ -220,13 +227,15 @@ Result<SweepOutcome> run_sweep(const Trace& trace, const TraceFacts& facts, cons
                                const std::function<bool(const SweepProgress&)>& on_progress) {
   QUIRE_TRY(check_sweep(trace, request));
   std::vector<std::uint64_t> bytes;
-  std::uint64_t host_tokens = 0;
+  LowerTokens lower;
   for (const ReplayConfig& config : request.configs) {
     QUIRE_TRY_ASSIGN(const ReplayPool pool, pool_of(trace, config, request.settings));
     bytes.push_back(pool_bytes(pool, request.settings));
-    host_tokens = std::max(host_tokens, std::uint64_t{pool.host_page_count} * config.page_tokens);
+    lower.host = std::max(lower.host, std::uint64_t{pool.host_page_count} * config.page_tokens);
+    const std::uint64_t disk_pages = request.settings.disk.capacity_bytes / pool.page_bytes;
+    lower.disk = std::max(lower.disk, disk_pages * config.page_tokens);
   }
-  Work work(trace, facts, request, std::move(bytes), host_tokens);
+  Work work(trace, facts, request, std::move(bytes), lower);
   std::vector<std::jthread> threads;
   const std::size_t pieces = request.configs.size() + request.bound_capacities.size();
   const std::size_t jobs = request.jobs != 0 ? request.jobs : std::thread::hardware_concurrency();

@@ -198,6 +198,10 @@ std::vector<std::size_t> reasons_in(const SweepOutcome& outcome) {
   return reasons;
 }
 
+std::uint64_t device_hit_tokens(const ReplayOutcome& replay) {
+  return replay.hit_tokens - replay.host->hit_tokens - (replay.disk ? replay.disk->hit_tokens : 0);
+}
+
 std::string_view reason_name(std::size_t index) {
   return to_string(static_cast<MissReason>(index));
 }
@@ -297,13 +301,16 @@ std::string tier_text(const SweepRequest& request, const SweepOutcome& outcome, 
   const Axes axes(request);
   const std::vector<std::string> names = capacity_names(axes.capacities);
   const std::vector<std::size_t> reasons = reasons_in(outcome);
+  const DiskTierSettings& disk = request.settings.disk;
   Table hits;
-  hits.add({{"hit tokens", Ink::Bold},
-            {"capacity", Ink::Bold},
-            {"device", Ink::Bold},
-            {"host", Ink::Bold},
-            {"stored", Ink::Bold},
-            {"loaded", Ink::Bold}});
+  std::vector<Cell> tiers = {
+      {"hit tokens", Ink::Bold}, {"capacity", Ink::Bold}, {"device", Ink::Bold}, {"host", Ink::Bold}};
+  if (disk.is_on()) tiers.push_back({"disk", Ink::Bold});
+  for (const char* const name : {"stored", "loaded"}) tiers.push_back({name, Ink::Bold});
+  if (disk.is_on()) {
+    for (const char* const name : {"written", "read"}) tiers.push_back({name, Ink::Bold});
+  }
+  hits.add(std::move(tiers));
   Table misses;
   std::vector<Cell> header = {{"computed tokens", Ink::Bold}, {"capacity", Ink::Bold}};
   for (const std::size_t reason : reasons) header.push_back({std::string(reason_name(reason)), Ink::Bold});
@@ -321,12 +328,16 @@ std::string tier_text(const SweepRequest& request, const SweepOutcome& outcome, 
           hits.add({{policy}, {names[i]}, rate_cell(replay)});
           continue;
         }
-        hits.add({{policy},
-                  {names[i]},
-                  {with_commas(replay->hit_tokens - replay->host->hit_tokens)},
-                  {with_commas(replay->host->hit_tokens)},
-                  {bytes_text(replay->host->stored_bytes)},
-                  {bytes_text(replay->host->loaded_bytes)}});
+        std::vector<Cell> line = {
+            {policy}, {names[i]}, {with_commas(device_hit_tokens(*replay))}, {with_commas(replay->host->hit_tokens)}};
+        if (replay->disk) line.push_back({with_commas(replay->disk->hit_tokens)});
+        line.push_back({bytes_text(replay->host->stored_bytes)});
+        line.push_back({bytes_text(replay->host->loaded_bytes)});
+        if (replay->disk) {
+          line.push_back({bytes_text(replay->disk->written_bytes)});
+          line.push_back({bytes_text(replay->disk->read_bytes)});
+        }
+        hits.add(std::move(line));
         std::vector<Cell> cells = {{policy}, {names[i]}};
         for (const std::size_t reason : reasons) {
           cells.push_back({with_commas(replay->host->misses[reason].token_count)});
@@ -335,9 +346,14 @@ std::string tier_text(const SweepRequest& request, const SweepOutcome& outcome, 
       }
     }
   }
-  std::string text = fmt::format("Host tier of {}: {}, {}. {}\n\n{}", bytes_text(host.capacity_bytes),
-                                 write_policy_name(host.write_policy), host.policy,
-                                 "The bound is for both tiers together.", hits.text(place));
+  std::string text = fmt::format("Host tier of {}: {}, {}. ", bytes_text(host.capacity_bytes),
+                                 write_policy_name(host.write_policy), host.policy);
+  if (disk.is_on()) {
+    text += fmt::format(
+        "Disk tier of {}: {}{}.\n", bytes_text(disk.capacity_bytes), write_policy_name(disk.write_policy),
+        disk.write_bytes_per_day == 0 ? "" : fmt::format(", at most {} a day", bytes_text(disk.write_bytes_per_day)));
+  }
+  text += fmt::format("The bound is for {} tiers together.\n\n{}", disk.is_on() ? "all" : "both", hits.text(place));
   if (!reasons.empty())
     text += "\nWhy the rest was computed, by what each request missed first:\n\n" + misses.text(place);
   return text;
@@ -351,15 +367,20 @@ std::string tier_text(const ReplayOutcome& replay, const TextPlace& place) {
   for (const char* name : {"tier", "pages", "hit tokens", "hit rate", "moved there"})
     names.push_back({name, Ink::Bold});
   tiers.add(std::move(names));
-  const auto add_tier = [&](std::string_view name, std::uint32_t pages, std::uint64_t hit_tokens, std::uint64_t bytes) {
+  const auto add_tier = [&](std::string_view name, std::uint64_t pages, std::uint64_t hit_tokens, std::uint64_t bytes) {
     tiers.add({{std::string(name)},
                {with_commas(pages)},
                {with_commas(hit_tokens)},
                {rate_text_of(hit_tokens, replay.prompt_tokens)},
                {bytes_text(bytes)}});
   };
-  add_tier(to_string(Tier::Device), replay.page_count, replay.hit_tokens - host.hit_tokens, host.loaded_bytes);
-  add_tier(to_string(Tier::Host), host.page_count, host.hit_tokens, host.stored_bytes);
+  add_tier(to_string(Tier::Device), replay.page_count, device_hit_tokens(replay), host.loaded_bytes);
+  add_tier(to_string(Tier::Host), host.page_count, host.hit_tokens,
+           host.stored_bytes + (replay.disk ? replay.disk->read_bytes : 0));
+  if (replay.disk) {
+    add_tier(to_string(Tier::Disk), replay.disk->capacity_bytes / replay.page_bytes, replay.disk->hit_tokens,
+             replay.disk->written_bytes);
+  }
   Table misses;
   misses.add({{"reason", Ink::Bold}, {"requests", Ink::Bold}, {"computed tokens", Ink::Bold}, {"share", Ink::Bold}});
   for (std::size_t i = 0; i < kMissReasonCount; ++i) {
@@ -376,6 +397,13 @@ std::string tier_text(const ReplayOutcome& replay, const TextPlace& place) {
 std::string sweep_notes(const Trace& trace, const TraceFacts& facts, const SweepRequest& request,
                         const SweepOutcome& outcome) {
   std::string text = over_pool_notes(outcome, Axes(request));
+  bool is_warm = false;
+  for (const ReplayOutcome& replay : outcome.replays) {
+    if (!replay.disk || replay.disk->found_pages == 0) continue;
+    is_warm = true;
+    text += fmt::format("The disk tier of {} had {} of an earlier process; the bound does not know of them.\n",
+                        name_of(replay.config), counted(replay.disk->found_pages, "page"));
+  }
   if (trace.bad_line_count > 0) {
     text +=
         fmt::format("Left out {}; the first: {}\n", counted(trace.bad_line_count, "bad line"), trace.first_bad_line);
@@ -393,7 +421,7 @@ std::string sweep_notes(const Trace& trace, const TraceFacts& facts, const Sweep
                         counted(verified_bytes, "byte"),
                         verified_bytes < 1'024 ? "" : fmt::format(" ({})", bytes_text(verified_bytes)));
   }
-  if (trace.key_spaces.size() > 1) {
+  if (trace.key_spaces.size() > 1 && !is_warm) {  // what others sent to the earlier process, nobody knows
     text += fmt::format("Of {} that only other tenants had sent before, {} were found.\n",
                         counted(facts.separated_tokens(trace), "prompt token"), with_commas(shared_tokens));
   }
@@ -412,6 +440,12 @@ std::string sweep_faults(const SweepOutcome& outcome) {
           "  it was found by line {}, with {}\n",
           with_commas(found.page), with_commas(found.offset), found.prefix, with_commas(found.line),
           name_of(replay.config));
+    }
+    if (replay.disk && !replay.disk->last_error.empty()) {
+      text += fmt::format("{} ({})\n  {}\n",
+                          replay.disk->has_failed ? "the disk tier failed, and the replay went on without it"
+                                                  : "some pages could not be written to disk, or read from it",
+                          name_of(replay.config), replay.disk->last_error);
     }
     if (replay.shared_hit_tokens > 0) {
       text += fmt::format("{} found that the request's key space never had ({})\n",
