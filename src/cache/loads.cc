@@ -354,6 +354,12 @@ void Cache::Impl::wake_loading() {
     } else {
       start_loads(slot.pin, slot.key_space, TransferPriority::Waiting);
       if (tree->mark(tree->first_host_run(slot.pin)) != 0 || live_transfer_count > 0) continue;
+      // Nobody made room for one whose pages came from disk: admit() did not know of them.
+      if (slot.disk_from_page != UINT32_MAX && writes_back()) {
+        make_clean(pages_asked(slot), match_of(i));
+        start_loads(slot.pin, slot.key_space, TransferPriority::Waiting);
+        if (tree->mark(tree->first_host_run(slot.pin)) != 0 || live_transfer_count > 0) continue;
+      }
       wake(i, MissReason::LoadFailed);  // nothing is on its way that could make room for it
     }
   }

@@ -133,6 +133,17 @@ TEST_F(CacheDisk, FlushBringsDevicePagesToDisk) {
   EXPECT_EQ(serve(token_range(0, 64)), 64U);
 }
 
+TEST_F(CacheDisk, WhatComesFromDiskHasRoomMadeOnTheDevice) {
+  CacheConfig config = disk_config(10, 24);
+  config.context_tokens_max = 128;
+  config.host.write_policy = WritePolicy::WriteBack;
+  open(std::move(config));
+  for (int round = 0; round < 2; ++round) {
+    for (TokenId i = 0; i < 8; ++i) EXPECT_EQ(serve(token_range(1'000 * i, 113)), round == 0 ? 0U : 112U) << i;
+  }
+  EXPECT_EQ(stats().miss_requests[static_cast<std::size_t>(MissReason::LoadFailed)], 0U);
+}
+
 TEST_F(CacheDisk, ASecondCacheOnTheDirectoryIsRefused) {
   open(disk_config());
   const auto second = Cache::open(disk_config());
