@@ -265,6 +265,50 @@ TEST_F(DiskStoreTest, WhatIsNoStoreIsRefusedAndLeftAlone) {
   EXPECT_EQ(refusal().code, ErrorCode::InvalidArgument);
 }
 
+/// A user who may read what all may; root may read everything.
+class AsNobody {
+ public:
+  AsNobody() : is_root_(::geteuid() == 0) {
+    if (is_root_) {
+      EXPECT_EQ(::seteuid(65'534), 0);
+    }
+  }
+  ~AsNobody() {
+    if (is_root_) {
+      EXPECT_EQ(::seteuid(0), 0);
+    }
+  }
+  AsNobody(const AsNobody&) = delete;
+  AsNobody& operator=(const AsNobody&) = delete;
+
+ private:
+  bool is_root_;
+};
+
+TEST_F(DiskStoreTest, WhatMayNotBeReadIsSaid) {
+  using std::filesystem::perms;
+  make_store();
+  for (const std::string& open : {directory_.path(), path(), path("quire-manifest"), path("lock")}) {
+    std::filesystem::permissions(open, perms::all);
+  }
+  const std::vector<std::string> files = segments();
+  for (const std::string& file : files) std::filesystem::permissions(file, perms::all);
+  std::filesystem::permissions(files[0], perms::none);
+  {
+    const AsNobody user;
+    const VerifyReport report = verify();
+    ASSERT_EQ(report.faults.size(), 1U);
+    EXPECT_EQ(report.faults[0].why, "opening it: Permission denied");
+    EXPECT_EQ(inspect().segments[0].state, DiskSegmentState::Damaged);
+  }
+  std::filesystem::permissions(path(), perms::none);
+  {
+    const AsNobody user;
+    EXPECT_EQ(refusal().message, "opening " + path() + ": Permission denied");
+  }
+  std::filesystem::permissions(path(), perms::all);
+}
+
 TEST_F(DiskStoreTest, DirectoriesOfSeveralStoresAreRefused) {
   make_store();
   const std::string first = path();

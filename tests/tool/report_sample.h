@@ -289,6 +289,21 @@ inline ReportSample tiers_sample() {
   return sample;
 }
 
+/// A disk tier behind that.
+inline ReportSample disk_sample() {
+  ReportSample sample = tiers_sample();
+  sample.name = "disk";
+  sample.settings.disk = {.directories = {"kv"}, .capacity_bytes = 1ULL << 40U, .write_bytes_per_day = 1ULL << 38U};
+  for (ReplayOutcome& replay : sample.sweep.replays) {
+    replay.disk = DiskTierOutcome{.capacity_bytes = 1ULL << 40U,
+                                  .hit_tokens = replay.hit_tokens / 4,
+                                  .page_count = 5'000,
+                                  .written_bytes = 5'000 * replay.page_bytes,
+                                  .read_bytes = replay.hit_tokens / 4 / replay.config.page_tokens * replay.page_bytes};
+  }
+  return sample;
+}
+
 inline std::vector<ReportSample> report_samples() {
   std::vector<ReportSample> samples;
   samples.push_back(full_sample());
@@ -300,6 +315,7 @@ inline std::vector<ReportSample> report_samples() {
   samples.push_back(corrupt_sample());
   samples.push_back(hostile_sample());
   samples.push_back(tiers_sample());
+  samples.push_back(disk_sample());
   return samples;
 }
 

@@ -132,6 +132,23 @@ TEST(ReportJson, HasWhatTheHostTierDidOnlyWhereThereIsOne) {
   }
 }
 
+TEST(ReportJson, HasWhatTheDiskTierDidOnlyWhereThereIsOne) {
+  const json plain = json::parse(json_of(testing::tiers_sample().input()));
+  EXPECT_FALSE(plain["replays"][0].contains("disk"));
+  EXPECT_FALSE(plain["settings"].contains("disk_bytes"));
+  const ReportSample sample = testing::disk_sample();
+  const json report = json::parse(json_of(sample.input()));
+  EXPECT_EQ(report["settings"]["disk_bytes"], sample.settings.disk.capacity_bytes);
+  EXPECT_EQ(report["settings"]["disk_write_policy"], "write_through");
+  EXPECT_EQ(report["settings"]["disk_write_bytes_per_day"], sample.settings.disk.write_bytes_per_day);
+  for (std::size_t i = 0; i < sample.sweep.replays.size(); ++i) {
+    const json& found = report["replays"][i]["disk"];
+    EXPECT_EQ(found["hit_tokens"], sample.sweep.replays[i].disk->hit_tokens);
+    EXPECT_EQ(found["written_bytes"], sample.sweep.replays[i].disk->written_bytes);
+    EXPECT_EQ(found["has_failed"], false);
+  }
+}
+
 TEST(ReportJson, HasReplaysWithTiersBesideThoseWithout) {
   const ReportSample sample = testing::single_sample();
   const ReportSample tiers = testing::tiers_sample();
