@@ -180,6 +180,21 @@ TEST_F(CacheDiskEdges, WithoutItsDiskTheCacheGoesOn) {
   EXPECT_EQ(serve_all(token_range(1'000, 64)), 64U) << "from memory";
 }
 
+TEST_F(CacheDiskEdges, WhatWasCachedBeforeAFlushSurvivesALossOfPower) {
+  open_disk(disk_config());
+  for (TokenId i = 0; i < 4; ++i) {
+    (void)serve_all(token_range(1'000 * i, 64));
+    flush();  // each covers what came since the last one
+  }
+  (void)serve_all(token_range(9'000, 64));  // not flushed: there or not, but never wrong
+  std::unique_ptr<testing::SimDisk> next = disk_->crash(1);
+  close();
+  disk_ = std::move(next);
+  open_disk(disk_config());
+  for (TokenId i = 0; i < 4; ++i) EXPECT_EQ(serve_all(token_range(1'000 * i, 64)), 64U) << i;
+  (void)serve_all(token_range(9'000, 64));
+}
+
 TEST_F(CacheDiskEdges, ReadingIsLeftWhereComputingIsFaster) {
   for (const TimeNs compute_ns : {1, 1'000'000'000}) {
     CacheConfig config = disk_config();

@@ -222,6 +222,86 @@ TEST_F(CacheDisk, DirectCallsAreRefusedWithWhatIsWrong) {
   expect_refused(cache_->get_from_disk(space_, {.tokens = tokens}, pages, nothing), ErrorCode::Unavailable, "paused");
 }
 
+TEST_F(CacheDisk, PutsOfTwoKeySpacesOnBranchingPathsAreEachTheirOwn) {
+  open(disk_config());
+  const std::array<KeySpaceId, 2> spaces = {space_, cache_->key_space({.model = "other"}).value()};
+  const auto pages_of = [](std::uint64_t salt, const std::vector<TokenId>& tokens) {
+    std::vector<std::byte> pages(tokens.size() * kTestTokenBytes);
+    for (std::size_t i = 0; i < tokens.size(); ++i) {
+      const std::uint64_t value = ByteEngine::value_at(salt, tokens, {}, i);
+      std::memcpy(pages.data() + (i * kTestTokenBytes), &value, sizeof(value));
+    }
+    return pages;
+  };
+  // Six pages, and a path that leaves them behind the second: the other key space has the branch first.
+  const std::vector<TokenId> path = token_range(0, 96);
+  std::vector<TokenId> branch = token_range(0, 96);
+  for (std::size_t i = 32; i < 96; ++i) branch[i] += 1'000;
+  std::uint32_t answer_count = 0;
+  for (std::uint64_t salt = 0; salt < 2; ++salt) {
+    for (const std::vector<TokenId>& tokens : {salt == 0 ? path : branch, salt == 0 ? branch : path}) {
+      const std::vector<std::byte> pages = pages_of(salt, tokens);
+      ASSERT_TRUE(cache_->put_on_disk(spaces[salt], {.tokens = tokens}, pages, [&](const DiskAnswer& answer) {
+        EXPECT_EQ(answer.token_count, 96U);
+        ++answer_count;
+      }));
+      drain(*cache_);
+    }
+  }
+  EXPECT_EQ(answer_count, 4U);
+  EXPECT_EQ(cache_->disk_status()->page_count, 2U * 10) << "what the paths share is there once for each key space";
+  for (std::uint64_t salt = 0; salt < 2; ++salt) {
+    for (const std::vector<TokenId>& tokens : {path, branch}) {
+      std::vector<std::byte> got(tokens.size() * kTestTokenBytes);
+      ASSERT_TRUE(cache_->get_from_disk(spaces[salt], {.tokens = tokens}, got, nullptr));
+      drain(*cache_);
+      EXPECT_EQ(got, pages_of(salt, tokens));
+      EXPECT_EQ(serve_in(spaces[salt], salt, tokens), 96U);
+    }
+  }
+}
+
+TEST_F(CacheDisk, TwoThatComputeTheSamePagesWriteThemOnceAndTheyAreRightAfterARestart) {
+  open(disk_config());
+  std::vector<TokenId> tokens = token_range(0, 80);
+  Sequence first = begin_admitted(tokens);
+  Sequence second = begin_admitted(tokens);
+  drain(*cache_);
+  // Both compute before either has published anything.
+  const std::array<StepEntry, 2> entries = {StepEntry{&first, 80}, StepEntry{&second, 80}};
+  const PlanOutcome outcome = cache_->plan_step(entries).value();
+  ASSERT_TRUE(outcome.step.has_value());
+  for (const AttentionPlanEntry& entry : outcome.step->plan.entries) engine_->run(entry, 0, tokens);
+  const std::array<StepResult, 2> results;
+  ASSERT_TRUE(cache_->finish_step(*outcome.step, results));
+  ASSERT_TRUE(cache_->end(first));
+  ASSERT_TRUE(cache_->end(second));
+  flush();
+  EXPECT_EQ(cache_->disk_status()->page_count, 5U);
+  EXPECT_EQ(stats().disk_stored_page_total, 5U);
+  restart(disk_config());
+  EXPECT_EQ(serve(tokens), 80U);
+}
+
+TEST_F(CacheDisk, CachesOfOneProcessHaveDisksAndPageSizesOfTheirOwn) {
+  CacheConfig other = disk_config();
+  other.page.page_tokens = 32;
+  other.disk.directories = {directory_.path() + "/other"};
+  const std::unique_ptr<Cache> second = open_cache(std::move(other));
+  open(disk_config());
+  serve(token_range(0, 64));
+  flush();
+  EXPECT_EQ(cache_->disk_status()->page_count, 4U);
+  EXPECT_EQ(second->disk_status()->page_count, 0U);
+  const std::vector<std::byte> pages(64 * kTestTokenBytes);
+  ASSERT_TRUE(second->put_on_disk(second->key_space({.model = "test"}).value(), {.tokens = token_range(0, 64)}, pages,
+                                  nullptr));
+  drain(*second);
+  EXPECT_EQ(second->disk_status()->page_count, 2U);
+  restart(disk_config());
+  EXPECT_EQ(serve(token_range(0, 64)), 64U);
+}
+
 TEST_F(CacheDisk, ADiskTierIsRefusedWithWhatIsWrong) {
   const auto refused = [&](const auto& change, const std::string& text) {
     CacheConfig config = disk_config();
