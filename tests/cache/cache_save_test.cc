@@ -175,6 +175,23 @@ TEST_F(CacheSave, ABadPageIsComputedAgain) {
   }
 }
 
+TEST_F(CacheSave, AForkThatIsComputedAgainHasNoHitsOnDisk) {
+  Live live = computed(token_range(0, 15));
+  settle();
+  Live fork{cache_->fork(live.sequence, 15).value(), live.tokens};
+  end(live);
+  preempt(fork);
+  settle();
+  ASSERT_TRUE(cache_->reclaim(1));
+  ASSERT_GT(cache_->resume(fork.sequence)->loading_tokens, 0U);
+  mover_->take();
+  apply({mover_->fail_it(0, TransferOutcome::Failed, 0)});
+  EXPECT_EQ(view(fork).computed_tokens, 8U);
+  EXPECT_EQ(stats().disk_hit_tokens, 0U);
+  end(fork);
+  settle();
+}
+
 TEST_F(CacheSave, ABadPageOfASlidWindowIsCorrupt) {
   Live live = own(token_range(0, 40));
   ASSERT_TRUE(cache_->set_window(live.sequence, {.window_tokens = 12, .sink_tokens = 5}));
