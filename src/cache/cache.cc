@@ -388,7 +388,10 @@ Result<std::uint32_t> Cache::drop(KeySpaceId key_space) {
   }
   const std::uint32_t dropped = impl.drop_pages(impl.key_spaces[space].root, ResidencyCause::Dropped);
   impl.counters.dropped_page_total += dropped;
-  if (impl.has_disk()) impl.drop_on_disk(space);
+  if (impl.has_disk()) {
+    impl.forget_names(space);
+    impl.drop_on_disk(space);
+  }
   impl.key_spaces.retire(space);
   if (impl.key_spaces[space].user_count == 0) impl.release_key_space(space);
   return dropped;

@@ -371,6 +371,7 @@ struct Cache::Impl {
   [[nodiscard]] bool has_disk() const { return disk != nullptr; }
   [[nodiscard]] Status open_disk(FileSystem* given_files, HostPages* given_host);
   void log_names(std::uint32_t index, std::uint32_t first_page, std::uint32_t end_page);
+  void forget_names(std::uint32_t key_space);
   [[nodiscard]] std::uint32_t pages_asked(const SequenceSlot& slot) const;
   [[nodiscard]] bool may_look(const SequenceSlot& slot, const PrefixTree::Match& match) const;
   [[nodiscard]] std::optional<std::uint32_t> look_for(std::uint32_t index, const PrefixTree::Match& match);

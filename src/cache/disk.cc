@@ -130,6 +130,10 @@ void Cache::Impl::log_names(std::uint32_t index, std::uint32_t first_page, std::
   const std::span<const PageId> row = sequences.page_row(index);
   const PrefixTree::Key key = sequences.key(index, end_page * page_tokens);
   for (std::uint32_t page = first_page; page < end_page; ++page) {
+    if (key_spaces[slot.key_space].is_retired) {
+      name_log.add_unnamed(Tier::Device, row[page]);
+      continue;
+    }
     const TokenRange range{page * page_tokens, (page + 1) * page_tokens};
     name_log.add_page({.page = row[page],
                        .parent = page == 0 ? PageId::none() : row[page - 1],
@@ -138,6 +142,19 @@ void Cache::Impl::log_names(std::uint32_t index, std::uint32_t first_page, std::
                        .tokens = key.tokens.subspan(range.begin, page_tokens),
                        .extra_keys = overlapping(key.extra_keys, range)});
   }
+}
+
+// What is left of a key space that was dropped belongs to its sequences. It must not go to disk any more: by its name,
+// whoever makes the key space anew would find it there.
+void Cache::Impl::forget_names(std::uint32_t key_space) {
+  tree->for_each_run(key_spaces[key_space].root, [this](const RunView& run) {
+    for (const PageId page : run.pages) {
+      name_log.add_unnamed(run.tier, page);
+      if (run.tier == Tier::Host) continue;
+      const PrefixTree::HostCopy copy = tree->copy_of(page);
+      if (copy.state != PrefixTree::Copy::None) name_log.add_unnamed(Tier::Host, copy.host_page);
+    }
+  });
 }
 
 // Looking
@@ -301,7 +318,9 @@ void Cache::Impl::finish_find(std::uint32_t index) {
   find.state = Transfer::State::Arrived;
   find.found_pages = find.good_pages;
   counters.disk_found_page_total += find.found_pages;
-  if (find.found_pages > 0 && !find.is_unwanted && !is_paused && !falls_asleep) {
+  if (key_spaces[find.key_space].is_retired) {
+    find.miss = MissReason::LoadCancelled;
+  } else if (find.found_pages > 0 && !find.is_unwanted && !is_paused && !falls_asleep) {
     if (is_worth_reading(find)) {
       start_disk_loads(index);
     } else {
@@ -381,6 +400,8 @@ void Cache::Impl::finish_disk_loads(std::uint32_t index) {
 void Cache::Impl::finish_disk_load(std::uint32_t index) {
   Transfer& load = transfers[index];
   Transfer& find = transfers[load.found_by];
+  // By the time it was read, the name may have been that of a page with other bytes.
+  if (key_spaces[find.key_space].is_retired && find.miss == MissReason::None) find.miss = MissReason::LoadCancelled;
   const bool is_wanted = !find.is_unwanted && find.miss == MissReason::None;
   std::uint32_t good = is_wanted ? load.good_pages : 0;
   const std::span<const PageTransfer> pages = pages_of(index);
@@ -650,7 +671,12 @@ Status Cache::Impl::check_bytes(const Prompt& prompt, std::size_t bytes, const c
 
 void Cache::Impl::finish_direct(std::uint32_t index) {
   Transfer& transfer = transfers[index];
-  const TransferOutcome outcome = transfer.outcome == TransferOutcome::Empty ? TransferOutcome::Ok : transfer.outcome;
+  TransferOutcome outcome = transfer.outcome == TransferOutcome::Empty ? TransferOutcome::Ok : transfer.outcome;
+  // Dropped meanwhile: what was found may be that of a key space of the same name.
+  if (key_spaces[transfer.key_space].is_retired) {
+    outcome = TransferOutcome::Cancelled;
+    transfer.good_pages = 0;
+  }
   answers.push_back({.callback = std::move(transfer.callback),
                      .answer = {.outcome = outcome, .token_count = transfer.good_pages * page_tokens}});
   remove_find(index);

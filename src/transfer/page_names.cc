@@ -51,6 +51,10 @@ void NameLog::add_copy(Kind kind, PageId page, PageId source) {
   (void)add_entry({.kind = kind, .page = page, .source = source});
 }
 
+void NameLog::add_unnamed(Tier tier, PageId page) {
+  (void)add_entry({.kind = tier == Tier::Host ? Kind::UnnamedHost : Kind::Unnamed, .page = page});
+}
+
 void NameLog::add_key_space(std::uint32_t index, const KeySpace& key_space) {
   key_spaces_.push_back({.index = index, .before_entry = entry_count_, .key_space = key_space});
 }
@@ -140,6 +144,9 @@ void PageNames::follow(const NameLog::Entry& entry, const TokenId* tokens, const
     }
     case NameLog::Kind::Unnamed:
       device_[entry.page.value] = {};
+      return;
+    case NameLog::Kind::UnnamedHost:
+      host_[entry.page.value] = {};
       return;
     case NameLog::Kind::HostCopy:
       host_[entry.page.value] = device_[entry.source.value];

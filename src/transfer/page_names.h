@@ -33,10 +33,11 @@ struct NamedPage {
 class NameLog {
  public:
   enum class Kind : std::uint8_t {
-    Page,        ///< a device page has come into the tree
-    Unnamed,     ///< the same, of one whose tokens found no room
-    HostCopy,    ///< a host page is a copy of a device page, or is about to become one
-    DeviceCopy,  ///< the other way
+    Page,         ///< a device page has come into the tree
+    Unnamed,      ///< the same, of one whose tokens found no room; or a device page is not to have a name any more
+    UnnamedHost,  ///< a host page is not
+    HostCopy,     ///< a host page is a copy of a device page, or is about to become one
+    DeviceCopy,   ///< the other way
   };
   struct Entry {
     Kind kind = Kind::Page;
@@ -66,6 +67,8 @@ class NameLog {
   };
   void add_page(const Page& page);
   void add_copy(Kind kind, PageId page, PageId source);
+  /// The page has no name from here on, and what is copied from it gets none.
+  void add_unnamed(Tier tier, PageId page);
   void add_key_space(std::uint32_t index, const KeySpace& key_space);
   /// Device page ids lie below this from now on, if it is more than before.
   void set_device_page_count(std::uint32_t page_count) { device_page_count_ = page_count; }

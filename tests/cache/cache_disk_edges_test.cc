@@ -269,6 +269,49 @@ TEST_F(CacheDiskEdges, ResetAndPauseWhileSomebodyLooks) {
   EXPECT_EQ(serve_all(token_range(0, 64)), 0U) << "the disk forgets too";
 }
 
+TEST_F(CacheDiskEdges, WhatSequencesOfADroppedKeySpaceUseDoesNotGoToDisk) {
+  open_disk(disk_config());
+  Live early = computed_all(token_range(0, 64));  // on the host, not yet on disk
+  Live late = admitted(token_range(0, 128));
+  ASSERT_TRUE(cache_->drop(space_));
+  settle_all();
+  step(late.sequence, late.tokens);  // computed when it was dropped already
+  settle_all();
+  end(early);
+  end(late);
+  settle_all();
+  EXPECT_EQ(cache_->disk_status()->page_count, 0U);
+  space_ = cache_->key_space({.model = "test"}).value();
+  EXPECT_EQ(serve_all(token_range(0, 128)), 0U) << "nothing of it will match again";
+}
+
+TEST_F(CacheDiskEdges, OneThatLooksGetsNothingOfAKeySpaceOfTheSameName) {
+  open_disk(disk_config());
+  put_on_disk(token_range(0, 64));
+  const std::vector<TokenId> tokens = token_range(0, 64);
+  const std::vector<std::byte> other_bytes(tokens.size() * kTestTokenBytes, std::byte{1});
+  std::vector<std::byte> bytes(other_bytes.size());
+  std::optional<DiskAnswer> answer;
+  Live live = admitted(tokens);
+  ASSERT_TRUE(cache_->get_from_disk(space_, {.tokens = tokens}, bytes, [&](const DiskAnswer& told) { answer = told; }));
+  ASSERT_TRUE(run_lane(Lane::Names));  // found
+  ASSERT_TRUE(run_lane(Lane::Names));  // the load waits for its lane
+  ASSERT_TRUE(cache_->drop(space_));
+  const KeySpaceId anew = cache_->key_space({.model = "test"}).value();
+  ASSERT_TRUE(cache_->put_on_disk(anew, {.tokens = tokens}, other_bytes, [](const DiskAnswer&) {}));
+  while (run_lane(Lane::Names) || run_lane(Lane::Write)) continue;
+  EXPECT_EQ(cache_->disk_status()->page_count, 4U) << "the new ones";
+  settle_all();
+  EXPECT_EQ(view(live).computed_tokens, 0U);
+  EXPECT_EQ(view(live).miss.reason, MissReason::LoadCancelled);
+  ASSERT_TRUE(answer.has_value());
+  EXPECT_EQ(answer->token_count, 0U);
+  EXPECT_EQ(answer->outcome, TransferOutcome::Cancelled);
+  end(live);
+  settle_all();
+  expect_no_page_lost();
+}
+
 TEST_F(CacheDiskEdges, APagesNameFollowsItThroughTheTiers) {
   CacheConfig config = disk_config(12, 16);
   config.context_tokens_max = 128;
