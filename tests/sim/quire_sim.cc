@@ -13,8 +13,9 @@
 namespace {
 
 constexpr const char* kHelp =
-    "Runs a cache with a host tier, its engine and its mover in one thread on a simulated clock.\n"
-    "Everything is drawn from the seed: sizes, policies, requests, and the faults of the mover.\n"
+    "Runs a cache with a host tier, in some seeds with a disk tier, its engine and its mover in one\n"
+    "thread on a simulated clock.\n"
+    "Everything is drawn from the seed: sizes, policies, requests, and the faults of mover and disk.\n"
     "\n"
     "usage: quire-sim [options]\n"
     "\n"
@@ -23,6 +24,8 @@ constexpr const char* kHelp =
     "  --operations N\n"
     "               stop after the seed that comes to so many calls and events in all\n"
     "  --steps N    operations of each seed; 5000 when not given\n"
+    "  --disk, --no-disk\n"
+    "               all seeds have a disk tier, or none; otherwise a third of them\n"
     "  --print      tell what happens, step by step\n"
     "  --check      call check_invariants() after every operation, not just after some\n"
     "  --counts     tell at the end how often everything happened\n"
@@ -58,6 +61,10 @@ int main(int argc, char** argv) {
       run.checks_always = true;
     } else if (flag == "--counts") {
       tells_counts = true;
+    } else if (flag == "--disk") {
+      run.disk_tier = quire::testing::SimDiskTier::Always;
+    } else if (flag == "--no-disk") {
+      run.disk_tier = quire::testing::SimDiskTier::Never;
     } else if (flag == "--no-checksums") {
       run.mutation.checks_checksums = false;
     } else if (flag == "--no-names") {

@@ -6,6 +6,8 @@
 #include <string>
 #include <utility>
 
+#include "kernels/copy_checked.h"
+
 namespace quire::testing {
 
 SimMover::SimMover(Cache& cache, const SimSetup& setup, const SimMutation& mutation, Random& random, SimCounts& counts)
@@ -40,6 +42,10 @@ std::uint64_t SimMover::checksum_of(std::span<const std::byte> bytes) {
     sum ^= sum >> 31U;
   }
   return sum;
+}
+
+std::uint64_t SimMover::library_checksum_of(std::span<const std::byte> bytes) {
+  return best_checked_copier().sum({.source = bytes.data(), .bytes = bytes.size()}).finish(bytes.size());
 }
 
 SimMover::Transfer* SimMover::find(TransferId id) {
@@ -339,6 +345,42 @@ void SimMover::flip_a_bit() {
   if (page.generation == 0) return;
   counts_.add(SimEvent::Flipped);
   page.bytes[random_.below(static_cast<std::uint32_t>(page.bytes.size()))] ^= std::byte(1U << random_.below(8));
+}
+
+// For the disk tier
+
+TransferFault SimMover::begin_read(const PageTransfer& page, HostPages::Record& record) {
+  if (mutation_.checks_fences && host_writes_[page.host_page.value] > 0) {
+    throw SimFailure("a host page goes to disk while a transfer writes it");
+  }
+  const HostPage& host = host_page(0, page.host_page);
+  if (mutation_.checks_names && host.generation != page.host_generation) return TransferFault::Generation;
+  if (mutation_.checks_names && host.name_tag != page.name_tag) return TransferFault::NameTag;
+  record.bytes = host.bytes;
+  record.checksum = library_checksum_of(host.bytes);
+  // What it would be of the bytes that were written is not known any more; this is another one for sure.
+  if (mutation_.checks_checksums && host.checksum != checksum_of(host.bytes)) *record.checksum ^= 1;
+  return TransferFault::None;
+}
+
+TransferFault SimMover::begin_write(const PageTransfer& page, std::span<std::byte>& bytes) {
+  if (mutation_.checks_fences && host_writes_[page.host_page.value] + host_reads_[page.host_page.value] > 0) {
+    throw SimFailure("a host page is read from disk while a transfer uses it");
+  }
+  HostPage& host = host_page(0, page.host_page);
+  host.generation = 0;
+  host.name_tag = 0;
+  bytes = host.bytes;
+  return TransferFault::None;
+}
+
+void SimMover::end_write(const PageTransfer& page, std::optional<std::uint64_t> checksum) {
+  HostPage& host = host_page(0, page.host_page);
+  if (!checksum) return;
+  host.generation = page.host_generation;
+  host.name_tag = page.name_tag;
+  host.checksum = checksum_of(host.bytes);
+  if (*checksum != library_checksum_of(host.bytes)) throw SimFailure("a page from disk has another checksum");
 }
 
 // Reports

@@ -19,6 +19,7 @@
 
 #include "quire/cache.h"
 #include "sim_setup.h"
+#include "store/host_pages.h"
 
 namespace quire::testing {
 
@@ -80,6 +81,10 @@ class SimMover {
   }
   /// Whether a load that the cache still wants reads this host page.
   [[nodiscard]] bool is_being_loaded(PageId host_page) const;
+  // The host pages as the disk tier sees them; of one rank.
+  [[nodiscard]] TransferFault begin_read(const PageTransfer& page, HostPages::Record& record);
+  [[nodiscard]] TransferFault begin_write(const PageTransfer& page, std::span<std::byte>& bytes);
+  void end_write(const PageTransfer& page, std::optional<std::uint64_t> checksum);
   /// The engine writes a device page from this token on: no transfer may be using that.
   void expect_unused(PageId device_page, std::uint32_t token, const char* who) const;
 
@@ -137,6 +142,7 @@ class SimMover {
   template <typename Copy>
   void for_each_span(PageId device_page, ByteRange range, Copy copy);
   [[nodiscard]] static std::uint64_t checksum_of(std::span<const std::byte> bytes);
+  [[nodiscard]] static std::uint64_t library_checksum_of(std::span<const std::byte> bytes);
 
   Cache& cache_;
   SimSetup setup_;
@@ -153,6 +159,25 @@ class SimMover {
   std::vector<std::uint32_t> host_reads_;
   std::vector<std::uint32_t> host_writes_;
   TimeNs stuck_until_ = 0;
+};
+
+/// The mover's pages for a disk tier that is opened before there is a mover.
+class SimHostPages : public HostPages {
+ public:
+  void set_mover(SimMover* mover) { mover_ = mover; }
+  [[nodiscard]] TransferFault begin_read(const PageTransfer& page, Record& record) override {
+    return mover_->begin_read(page, record);
+  }
+  void end_read(const PageTransfer& /*page*/) override {}
+  [[nodiscard]] TransferFault begin_write(const PageTransfer& page, std::span<std::byte>& bytes) override {
+    return mover_->begin_write(page, bytes);
+  }
+  void end_write(const PageTransfer& page, std::optional<std::uint64_t> checksum) override {
+    mover_->end_write(page, checksum);
+  }
+
+ private:
+  SimMover* mover_ = nullptr;
 };
 
 }  // namespace quire::testing

@@ -114,11 +114,20 @@ void SimPaths::observe(TimeNs now) {
     }
     it = pages_.erase(it);
   }
+  // What comes from disk may be given up again by the call that has brought it.
+  std::uint64_t lost_count = lost.size();
+  if (setup_.has_disk) {
+    const std::uint64_t told = cache_.stats()->lost_page_total;
+    if (told > lost_count_ + lost_count) {
+      lost_count = told - lost_count_;
+      unseen_times_.insert(now);
+    }
+  }
   for (Loss* each : lost) {
     each->before_least = lost_count_;
-    each->before_most = lost_count_ + lost.size() - 1;
+    each->before_most = lost_count_ + lost_count - 1;
   }
-  lost_count_ += lost.size();
+  lost_count_ += lost_count;
   knows_run_.assign(run_ends_.size(), false);
   for (const auto& [key, page] : pages_) knows_run_[page.run.value] = true;
 }
@@ -222,6 +231,7 @@ std::vector<Miss> SimPaths::why(const Request& request, std::uint32_t found, Tim
   }
   const auto loss = losses_.find(keys[found]);
   const std::uint64_t capacity = lost_capacity();
+  for (const TimeNs time : unseen_times_) any.push_back({MissReason::Evicted, Tier::Host, now - time});
   if (capacity > 0 && loss != losses_.end()) {
     const Loss& lost = loss->second;
     const bool may_be_known = lost_count_ - lost.before_most <= capacity;

@@ -106,6 +106,7 @@ class SimPaths {
   std::unordered_map<PathKey, Loss> losses_;
   std::set<KeySpaceId> retired_;
   std::uint64_t lost_count_ = 0;
+  std::set<TimeNs> unseen_times_;  // of losses of pages that came from disk and went in one call
   std::vector<ResidencyRecord> records_;
 };
 

@@ -156,7 +156,7 @@ void Simulation::begin() {
 bool Simulation::begin_with(std::uint32_t name, std::vector<TokenId> tokens, std::vector<ExtraKey> extra_keys,
                             const SequenceOptions& options) {
   if (!setup_.extra_keys_vary && extra_keys.empty()) add_extra_keys(tokens, 0, extra_keys);
-  const Result<KeySpaceId> id = cache_->key_space({.model = "model " + std::to_string(name)});
+  const Result<KeySpaceId> id = cache_->key_space(key_space_of(name));
   called();
   Space& space = spaces_[name];
   if (!id) {
@@ -165,7 +165,10 @@ bool Simulation::begin_with(std::uint32_t name, std::vector<TokenId> tokens, std
   }
   if (!space.is_known || space.id != *id) {
     if (space.is_known) counts_.add(SimEvent::SpaceReplaced);
-    space = {.id = *id, .salt = ++salt_count_, .is_known = true};
+    space.id = *id;
+    space.is_known = true;
+    // What is on disk is found again by its name.
+    if (!files_ || space.salt == 0) space.salt = ++salt_count_;
   }
   Result<Sequence> sequence = cache_->begin(*id, {.tokens = tokens, .extra_keys = extra_keys}, options);
   called();
@@ -219,6 +222,7 @@ bool Simulation::admit_one(Live& live) {
     any = paths_->why(request_of(live), found.device_pages, now_);
     if (found.host_pages > 0) any_behind = paths_->why(request_of(live), found.device_pages + found.host_pages, now_);
   }
+  const bool looks = may_look(live, found);
   const Stats before = cache_->stats().value();
   const Result<Admission> admission = live.is_preempted ? cache_->resume(live.handle) : cache_->admit(live.handle);
   if (!admission) {
@@ -244,7 +248,11 @@ bool Simulation::admit_one(Live& live) {
   if (is_paused_) counts_.add(SimEvent::AdmittedPaused);
   live.is_admitted = true;
   live.is_preempted = false;
-  live.is_loading = admission->loading_tokens > 0;
+  live.is_loading = !admission->is_ready;
+  live.may_look = looks;
+  if (live.is_loading && admission->loading_tokens == 0 && !looks) {
+    throw SimFailure("a sequence that has nothing to load is not ready");
+  }
   live.admitted_at = now_;
   live.load_troubles.clear();
   const std::uint32_t page_tokens = setup_.page_tokens;
@@ -258,14 +266,16 @@ bool Simulation::admit_one(Live& live) {
       throw SimFailure("admit loads " + std::to_string(admission->loading_tokens) + " tokens; the host has " +
                        std::to_string(found.host_pages) + " pages");
     }
-    check_choice(live, *admission, found, before);
+    // What it looks for comes first, and then it is chosen.
+    if (!looks || !live.is_loading) check_choice(live, *admission, found, before);
   }
   if (admission->matched_tokens > 0 && !computed_.contains(live.values[admission->matched_tokens - 1])) {
     throw SimFailure("a hit on tokens that nobody has computed");
   }
   if (live.is_loading) {
     if (is_paused_) throw SimFailure("a sequence loads while transfers are paused");
-    counts_.add(SimEvent::AdmittedLoading);
+    counts_.add(looks ? SimEvent::DiskLooked : SimEvent::AdmittedLoading);
+    if (looks) any_behind.push_back({.reason = MissReason::None});
     check_miss(live, admission->miss, any_behind);
     live.waits_from = (admission->matched_tokens - admission->partial_tokens) / page_tokens;
     called();
@@ -416,6 +426,6 @@ void Simulation::check_miss(const Live& live, const Miss& miss, std::span<const 
     throw SimFailure("sequence " + std::to_string(live.number) + " missed because: " + text(miss) +
                      "; the simulation says: " + list);
   }
-  counts_.add(any.size() == 1 ? SimEvent::MissExact : SimEvent::MissLoose);
+  counts_.add(live.may_look ? SimEvent::MissDisk : any.size() == 1 ? SimEvent::MissExact : SimEvent::MissLoose);
 }
 }  // namespace quire::testing

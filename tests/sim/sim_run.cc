@@ -29,7 +29,7 @@ std::string run_seeds(const SimRun& run, SimCounts& counts) {
     std::uint64_t step = 0;
     std::string setup = "(not open)";
     try {
-      Simulation simulation(seed, counts, run.mutation);
+      Simulation simulation(seed, counts, run.mutation, run.disk_tier);
       setup = to_string(simulation.setup());
       if (run.checks_always) simulation.check_always();
       if (run.prints) std::printf("seed %llu: %s\n", static_cast<unsigned long long>(seed), setup.c_str());

@@ -19,6 +19,7 @@ struct SimRun {
   bool prints = false;
   bool checks_always = false;  ///< check_invariants() after every operation
   SimMutation mutation;
+  SimDiskTier disk_tier = SimDiskTier::Drawn;
 };
 
 /// Empty when everything was as it must be.

@@ -16,7 +16,7 @@ void Simulation::engine_operation() {
     std::uint32_t weight;
     void (Simulation::*run)();
   };
-  const std::array<Weighted, 22> operations = {
+  const std::array<Weighted, 24> operations = {
       {{14, &Simulation::begin},
        {20, &Simulation::admit},
        {30, &Simulation::plan},
@@ -37,6 +37,8 @@ void Simulation::engine_operation() {
        {2, &Simulation::lookup},
        {setup_.window_chance, &Simulation::set_window},
        {setup_.resize_chance, &Simulation::resize},
+       {setup_.flush_chance, &Simulation::flush},
+       {setup_.direct_chance, &Simulation::call_direct},
        {is_paused_ ? 10 : setup_.pause_chance, &Simulation::pause},
        {is_asleep_ || falls_asleep_ ? 20 : setup_.sleep_chance, &Simulation::sleep}}};
   std::uint32_t total = 0;
@@ -141,7 +143,7 @@ void Simulation::fork() {
   live->options = source->options;
   live->options.prefetch = Prefetch::Off;
   live->options.load_timeout_ns = 0;
-  live->options.tier_max = Tier::Host;
+  live->options.tier_max = Tier::Disk;
   live->is_admitted = true;
   live->tokens.assign(source->tokens.begin(), source->tokens.begin() + at);
   live->values.assign(source->values.begin(), source->values.begin() + at);
@@ -469,6 +471,7 @@ void Simulation::drop_space() {
     is_used = true;
   }
   if (is_used) counts_.add(SimEvent::SpaceDroppedInUse);
+  if (files_) note_drop(space);
   if (paths_) paths_->retire(space.id);
   std::erase_if(keeps_, [&](const Keep& keep) { return keep.space == space.id; });
   called();

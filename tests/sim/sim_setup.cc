@@ -125,6 +125,74 @@ SimSetup draw_sim_setup(Random& random) {
   return setup;
 }
 
+// Few and small pages, so that little is enough to fill every tier.
+void draw_disk_setup(SimSetup& setup, Random& random) {
+  setup.has_disk = true;
+  setup.page_tokens = 16;
+  setup.layer_count = 1 + random.below(2);
+  setup.layer_bands = static_cast<std::uint16_t>(1 + random.below(setup.layer_count));
+  setup.rank_count = 1;
+  setup.device_page_count = pick(random, std::array{4U, 6U, 8U, 12U, 16U, 24U});
+  setup.device_page_count_max = 2 * setup.device_page_count;
+  setup.host_page_count = pick(random, std::array{1U, 2U, 4U, 6U, 9U, 16U});
+  setup.context_tokens_max =
+      std::min(16 * setup.device_page_count, pick(random, std::array{40U, 64U, 80U, 100U, 160U}));
+  setup.step_tokens_max = pick(random, std::array{24U, 64U, 128U});
+  if (setup.partial_reuse_min_tokens) setup.partial_reuse_min_tokens = 1 + random.below(16);
+  if (setup.clean_reserve_pages) setup.clean_reserve_pages = random.below(3);
+  setup.segment_tokens_max = pick(random, std::array{20U, 40U});
+  setup.document_count = pick(random, std::array{4U, 8U, 12U});
+  setup.document_chance = pick(random, std::array{60U, 90U, 95U});
+  setup.transfer_count_max = pick(random, std::array{1U, 2U, 4U, 8U, 32U});
+  setup.drop_chance = draw_chance(random, {0, 0, 1, 3});
+  setup.check_every = pick(random, std::array{2U, 16U});
+
+  setup.disk_directory_count = 1 + random.below(2);
+  // Four segments of one page each are the least; eight of a few pages are more like it.
+  const std::uint64_t share_bytes = std::uint64_t{4096} * pick(random, std::array{24U, 40U, 64U, 160U});
+  setup.disk_capacity_bytes = setup.disk_directory_count * share_bytes;
+  setup.disk_write_policy = pick(random, std::array{WritePolicy::WriteThrough, WritePolicy::WriteThrough,
+                                                    WritePolicy::WriteBack, WritePolicy::Selective});
+  setup.disk_write_hits_min = 1 + random.below(3);
+  if (has_chance(random, 20)) {
+    setup.disk_write_bytes_per_day = std::uint64_t{24} * 4096 * pick(random, std::array{8U, 40U, 200U});
+  }
+  if (has_chance(random, 20)) setup.zstd_level = 1;
+  setup.hash_seed = random.next();
+
+  const std::uint64_t page_bytes = std::uint64_t{setup.page_tokens} * setup.layer_count * 8;
+  const auto page_ns = [&] {
+    return static_cast<double>(setup.op_ns_max) * pick(random, std::array{0.02, 0.2, 1.0, 4.0});
+  };
+  setup.bytes_per_ns = static_cast<double>(page_bytes) / page_ns();
+  setup.disk_bytes_per_ns = static_cast<double>(page_bytes) / page_ns();
+  if (setup.compute_ns_per_token > 0) {
+    setup.compute_ns_per_token = std::max<TimeNs>(
+        1, static_cast<TimeNs>(page_ns() / setup.page_tokens * pick(random, std::array{0.3, 0.8, 1.5, 4.0})));
+  }
+  setup.disk_chance = pick(random, std::array{15U, 35U, 60U});
+  setup.flush_chance = draw_chance(random, {0, 1, 1, 3});
+  setup.direct_chance = draw_chance(random, {0, 0, 2, 6});
+  setup.disk_stuck_chance = draw_chance(random, {0, 0, 2, 6});
+  setup.crash_chance = draw_chance(random, {0, 5, 20, 60});
+  const bool has_faults = has_chance(random, 60);
+  const auto fault = [&](std::array<std::uint32_t, 4> chances) {
+    const std::uint32_t chance = draw_chance(random, chances);
+    return has_faults ? chance : 0;
+  };
+  setup.disk_read_failures = fault({0, 0, 5, 100});
+  setup.disk_write_failures = fault({0, 0, 2, 30});
+  setup.disk_sync_failures = fault({0, 0, 5, 60});
+  setup.disk_flip_chance = fault({0, 0, 5, 40});
+  setup.disk_forge_chance = fault({0, 0, 5, 40});
+  setup.disk_full_chance = fault({0, 0, 0, 10});
+  setup.disk_break_chance = fault({0, 0, 2, 10});
+}
+
+std::string disk_path(std::uint32_t directory) {
+  return "disk " + std::to_string(directory);
+}
+
 std::string to_string(const SimSetup& setup) {
   std::string text;
   const auto add = [&](const char* name, const std::string& value) {
@@ -163,6 +231,13 @@ std::string to_string(const SimSetup& setup) {
   flag("whole runs", setup.whole_runs);
   flag("layer-first", setup.byte_layout == ByteLayout::LayerFirst);
   flag("path model", setup.has_path_model);
+  if (setup.has_disk) {
+    number("directories", setup.disk_directory_count);
+    number("disk bytes", static_cast<std::int64_t>(setup.disk_capacity_bytes));
+    number("disk write policy", static_cast<std::int64_t>(setup.disk_write_policy));
+    number("bytes per day", static_cast<std::int64_t>(setup.disk_write_bytes_per_day));
+    number("zstd", setup.zstd_level);
+  }
   text += "; faults";
   number("io", setup.io_chance);
   number("flip", setup.flip_chance);
@@ -171,6 +246,16 @@ std::string to_string(const SimSetup& setup) {
   number("odd", setup.odd_completion_chance);
   number("stuck", setup.stuck_chance);
   number("partial", setup.partial_chance);
+  if (setup.has_disk) {
+    number("disk read", setup.disk_read_failures);
+    number("disk write", setup.disk_write_failures);
+    number("disk sync", setup.disk_sync_failures);
+    number("disk flip", setup.disk_flip_chance);
+    number("disk forge", setup.disk_forge_chance);
+    number("disk full", setup.disk_full_chance);
+    number("disk break", setup.disk_break_chance);
+    number("crash", setup.crash_chance);
+  }
   return text;
 }
 
@@ -208,6 +293,16 @@ CacheConfig make_config(const SimSetup& setup) {
                  .rank_count = setup.rank_count,
                  .transfer_count_max = setup.transfer_count_max,
                  .transfer_pages_max = setup.transfer_pages_max};
+  if (setup.has_disk) {
+    config.hash_seed = setup.hash_seed;
+    config.disk = {.capacity_bytes = setup.disk_capacity_bytes,
+                   .write_policy = setup.disk_write_policy,
+                   .write_hits_min = setup.disk_write_hits_min,
+                   .write_bytes_per_day = setup.disk_write_bytes_per_day,
+                   .queue_depth = 4,
+                   .zstd_level = setup.zstd_level};
+    for (std::uint32_t i = 0; i < setup.disk_directory_count; ++i) config.disk.directories.push_back(disk_path(i));
+  }
   return config;
 }
 
@@ -354,6 +449,37 @@ std::string_view to_string(SimEvent event) {
       "miss derived exactly",
       "miss derived loosely",
       "free pages filled",
+      "look on disk",
+      "disk hit",
+      "lane run",
+      "lane stuck",
+      "disk completions applied",
+      "disk completions reordered",
+      "flush",
+      "flushed",
+      "flush failed",
+      "put_on_disk",
+      "get_from_disk",
+      "lookup_on_disk",
+      "direct call refused",
+      "direct call that finds",
+      "direct call failed",
+      "disk full, or no longer",
+      "directory broken",
+      "disk tier failed",
+      "bit flipped on disk",
+      "record of another page",
+      "record of another layout",
+      "segments reclaimed",
+      "end in the middle of something",
+      "power lost",
+      "process killed",
+      "page flushed",
+      "flushed page found in the next life",
+      "drop lost with the process",
+      "endurance budget",
+      "compressed pages",
+      "miss behind the disk",
   });
   static_assert(kNames.size() == kSimEventCount);
   return kNames[static_cast<std::size_t>(event)];

@@ -50,6 +50,16 @@ struct SimSetup {
   std::uint32_t transfer_pages_max = 8;
   std::optional<std::uint32_t> lost_page_count_max;
 
+  // The disk tier.
+  bool has_disk = false;
+  std::uint32_t disk_directory_count = 1;
+  std::uint64_t disk_capacity_bytes = 0;
+  WritePolicy disk_write_policy = WritePolicy::WriteThrough;
+  std::uint32_t disk_write_hits_min = 2;
+  std::uint64_t disk_write_bytes_per_day = 0;
+  int zstd_level = 0;
+  std::uint64_t hash_seed = 0;  ///< another one in every life of the process
+
   // The workload.
   std::uint32_t key_space_name_count = 1;
   std::uint32_t vocabulary = 3;
@@ -92,6 +102,21 @@ struct SimSetup {
   std::uint32_t stuck_chance = 0;
   std::uint32_t partial_chance = 0;  ///< of an early end without a fault: some good pages only
 
+  // The disk.
+  std::uint32_t disk_chance = 0;    ///< of operations of the mover that are the disk's
+  double disk_bytes_per_ns = 0.1;   ///< of reads
+  std::uint32_t flush_chance = 0;   ///< a weight among operations
+  std::uint32_t direct_chance = 0;  ///< the same, of calls past the other tiers
+  std::uint32_t disk_stuck_chance = 0;
+  std::uint32_t disk_read_failures = 0;  ///< of a thousand
+  std::uint32_t disk_write_failures = 0;
+  std::uint32_t disk_sync_failures = 0;
+  std::uint32_t disk_flip_chance = 0;  ///< of a thousand operations of the disk, as the next two
+  std::uint32_t disk_forge_chance = 0;
+  std::uint32_t disk_full_chance = 0;
+  std::uint32_t disk_break_chance = 0;  ///< of ten thousand, as the next one
+  std::uint32_t crash_chance = 0;       ///< the process ends in the middle of something
+
   // The simulation itself.
   bool has_path_model = true;  ///< follows every page of the tree
   std::uint32_t wind_down_every = 1'000;
@@ -105,9 +130,16 @@ struct SimMutation {
   bool checks_fences = true;      ///< the simulation's own look at who uses a page, and at plans
   bool checks_invariants = true;  ///< check_invariants()
   bool breaks_bytes = true;       ///< writes that get lost or land elsewhere, bits that turn over
+  bool damages_files = false;     ///< often: for a store that does not verify what it reads
 };
 
+/// Which seeds have a disk tier.
+enum class SimDiskTier : std::uint8_t { Drawn, Always, Never };
+
 [[nodiscard]] SimSetup draw_sim_setup(Random& random);
+/// Makes it a setup with a disk tier.
+void draw_disk_setup(SimSetup& setup, Random& random);
+[[nodiscard]] std::string disk_path(std::uint32_t directory);
 [[nodiscard]] std::string to_string(const SimSetup& setup);
 [[nodiscard]] CacheConfig make_config(const SimSetup& setup);
 
@@ -261,6 +293,37 @@ enum class SimEvent : std::uint8_t {
   MissExact,
   MissLoose,
   Poisoned,
+  DiskLooked,
+  DiskHit,
+  DiskLane,
+  DiskLaneStuck,
+  DiskApplied,
+  DiskReordered,
+  FlushAsked,
+  Flushed,
+  FlushFailed,
+  PutOnDisk,
+  GotFromDisk,
+  LookedOnDisk,
+  DirectRefused,
+  DirectFound,
+  DirectFailed,
+  DiskFull,
+  DiskBroken,
+  DiskFailed,
+  DiskFlipped,
+  DiskForgedName,
+  DiskForgedLayout,
+  DiskReclaimed,
+  CrashArmed,
+  Crashed,
+  Killed,
+  DurableNoted,
+  DurableFound,
+  SpaceRenamed,
+  Endurance,
+  Compressed,
+  MissDisk,
   kCount,
 };
 inline constexpr std::size_t kSimEventCount = static_cast<std::size_t>(SimEvent::kCount);

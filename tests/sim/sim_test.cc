@@ -50,7 +50,10 @@ TEST(Simulation, SeedsThatOnceFailed) {
                                                     167, 974, 1801, 6304, 18284, 23059, 24754, 58959, 61112};
   for (const std::uint64_t seed : kSeeds) {
     SimCounts counts;
-    EXPECT_EQ(run_simulation({.first_seed = seed, .seed_count = 1, .step_count = kStepCount}, counts), "");
+    EXPECT_EQ(
+        run_simulation({.first_seed = seed, .seed_count = 1, .step_count = kStepCount, .disk_tier = SimDiskTier::Never},
+                       counts),
+        "");
   }
 }
 
@@ -85,11 +88,15 @@ TEST(Simulation, WhereNoBytesBreakPlansAloneKeepThemRight) {
 }
 
 TEST(Simulation, TheSameSeedDoesTheSame) {
-  SimCounts first;
-  SimCounts second;
-  EXPECT_EQ(run_simulation({.first_seed = 3, .seed_count = 3, .step_count = 2'000}, first), "");
-  EXPECT_EQ(run_simulation({.first_seed = 3, .seed_count = 3, .step_count = 2'000}, second), "");
-  EXPECT_EQ(to_string(first), to_string(second));
+  for (const SimDiskTier disk_tier : {SimDiskTier::Never, SimDiskTier::Always}) {
+    SimRun run{.first_seed = 3, .seed_count = 3, .step_count = 2'000};
+    run.disk_tier = disk_tier;
+    SimCounts first;
+    SimCounts second;
+    EXPECT_EQ(run_simulation(run, first), "");
+    EXPECT_EQ(run_simulation(run, second), "");
+    EXPECT_EQ(to_string(first), to_string(second));
+  }
 }
 
 }  // namespace

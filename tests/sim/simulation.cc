@@ -20,8 +20,21 @@ bool is_page_of(const PageTransfer& page, SequenceId id) {
 
 }  // namespace
 
-Simulation::Simulation(std::uint64_t seed, SimCounts& counts, const SimMutation& mutation)
+Simulation::Simulation(std::uint64_t seed, SimCounts& counts, const SimMutation& mutation, SimDiskTier disk_tier)
     : counts_(counts), mutation_(mutation), random_(seed), setup_(draw_sim_setup(random_)) {
+  // Drawn apart, so that the other seeds stay what they are.
+  Random disk_random(mix64(seed) + 1);
+  const bool has_disk = disk_random.below(3) == 0;
+  if (disk_tier == SimDiskTier::Always || (disk_tier == SimDiskTier::Drawn && has_disk)) {
+    draw_disk_setup(setup_, disk_random);
+    if (mutation_.damages_files) {
+      setup_.disk_flip_chance = 100;
+      setup_.disk_forge_chance = 200;
+    }
+    files_ = std::make_unique<SimFiles>(setup_, random_, counts_);
+    if (setup_.zstd_level > 0) counts_.add(SimEvent::Compressed);
+    if (setup_.disk_write_bytes_per_day > 0) counts_.add(SimEvent::Endurance);
+  }
   if (!mutation_.checks_names && mutation_.breaks_bytes) {  // a fault that is not noticed has to happen
     setup_.lost_write_chance = 60;
     setup_.misdirected_chance = 40;
@@ -31,18 +44,9 @@ Simulation::Simulation(std::uint64_t seed, SimCounts& counts, const SimMutation&
     setup_.lost_write_chance = 0;
     setup_.misdirected_chance = 0;
   }
-  Result<std::unique_ptr<Cache>> cache = Cache::open(make_config(setup_));
-  if (!cache) throw SimFailure("open: " + cache.error().message);
-  cache_ = std::move(*cache);
   // As it was opened, whatever its size will be.
   setup_.lost_page_count_max = setup_.lost_page_count_max.value_or(setup_.device_page_count + setup_.host_page_count);
-  mover_ = std::make_unique<SimMover>(*cache_, setup_, mutation_, random_, counts_);
-  if (setup_.has_path_model) paths_ = std::make_unique<SimPaths>(*cache_, setup_);
-  (void)cache_->set_ready_callback([this](SequenceId id) {
-    ready_.push_back(id);
-    const bool goes_on = mix64(static_cast<std::uint64_t>(told_) + id.index) % 5 == 0;
-    if (goes_on && !cache_->apply({}, told_)) throw SimFailure("apply in a callback is refused");
-  });
+  open_cache();
   spaces_.resize(setup_.key_space_name_count);
   // What prompts are made of: a few beginnings that many share, pieces that follow them, and documents that are asked
   // about again and again.
@@ -59,7 +63,26 @@ Simulation::Simulation(std::uint64_t seed, SimCounts& counts, const SimMutation&
   }
 }
 
-Simulation::~Simulation() = default;
+Simulation::~Simulation() {
+  flights_.clear();
+  lives_.clear();
+  cache_.reset();  // before its files
+}
+
+void Simulation::open_cache() {
+  Result<std::unique_ptr<Cache>> cache =
+      files_ ? CachePeer::open(make_config(setup_), files_->disk(), host_pages_) : Cache::open(make_config(setup_));
+  if (!cache) throw SimFailure("open: " + cache.error().message);
+  cache_ = std::move(*cache);
+  mover_ = std::make_unique<SimMover>(*cache_, setup_, mutation_, random_, counts_);
+  host_pages_.set_mover(mover_.get());
+  if (setup_.has_path_model) paths_ = std::make_unique<SimPaths>(*cache_, setup_);
+  (void)cache_->set_ready_callback([this](SequenceId id) {
+    ready_.push_back(id);
+    const bool goes_on = mix64(static_cast<std::uint64_t>(told_) + id.index) % 5 == 0;
+    if (goes_on && !cache_->apply({}, told_)) throw SimFailure("apply in a callback is refused");
+  });
+}
 
 // What must hold after every call
 
@@ -87,7 +110,9 @@ void Simulation::check_accounts() {
   if (stats.miss_requests != miss_counts_) wrong("miss_requests are not those that were told");
   if (stats.store_outcomes != store_outcomes_) wrong("store_outcomes are not those that were reported");
   if (stats.prompt_tokens != prompt_tokens_) wrong("prompt_tokens are not those of the sequences admitted");
-  if (stats.host_hit_tokens != host_hit_tokens_) {
+  if (files_) check_disk_accounts(stats);
+  // Which of them came from the disk is not known here.
+  if (stats.host_hit_tokens + stats.disk_hit_tokens != host_hit_tokens_) {
     wrong("host_hit_tokens are " + std::to_string(stats.host_hit_tokens) + ", not " + std::to_string(host_hit_tokens_));
   }
   if (stats.sequence_count < lives_.size()) wrong("a sequence is gone");
@@ -116,10 +141,15 @@ void Simulation::step() {
   if (step_count_ % setup_.wind_down_every == 0) {
     wind_down();
   } else if (chance(setup_.mover_chance)) {
-    mover_operation();
+    if (files_ && chance(setup_.disk_chance)) {
+      disk_operation();
+    } else {
+      mover_operation();
+    }
   } else {
     engine_operation();
   }
+  if (files_ && (wants_restart_ || files_->disk().is_dead())) restart();
   check_accounts();
   if (mutation_.checks_fences && chance(5)) poison();
   if (mutation_.checks_invariants && step_count_ % setup_.check_every == 0) {
@@ -286,7 +316,10 @@ void Simulation::add_odd_completions(std::vector<Completion>& completions) {
 
 void Simulation::apply(bool all) {
   std::vector<Completion> completions = mover_->collect(all);
-  const std::vector<Completion> real = completions;
+  std::vector<Completion> real = completions;
+  for (const Completion& completion : collect_disk(all)) {
+    completions.insert(completions.begin() + below(completions.size() + 1), completion);
+  }
   add_odd_completions(completions);
   told_ = now_;
   ready_.clear();
@@ -401,6 +434,17 @@ void Simulation::note_ready(std::span<const Coming> on_their_way) {
         const std::vector<Miss> reasons = paths_->why(request_of(live), found, now_);
         each.any.insert(each.any.end(), reasons.begin(), reasons.end());
       }
+      if (live.may_look && found < live.tokens.size() / setup_.page_tokens) {
+        for (const MissReason reason : {MissReason::LoadFailed, MissReason::LoadCancelled, MissReason::LoadTimedOut}) {
+          each.any.push_back({.reason = reason});
+        }
+        if (setup_.compute_ns_per_token > 0) each.any.push_back({.reason = MissReason::RecomputeCheaper});
+        // Others may have come from disk, and gone again, before it woke up.
+        for (const MissReason reason : {MissReason::PartialPage, MissReason::NeverSeen, MissReason::Unknown}) {
+          each.any.push_back({.reason = reason});
+        }
+        if (found == 0) each.any.push_back({.reason = MissReason::KeySpaceDiffers});
+      }
       if (has_all) return;
       for (const MissReason trouble : live.load_troubles) each.any.push_back({.reason = trouble});
       if (setup_.load_timeout_ns > 0) each.any.push_back({.reason = MissReason::LoadTimedOut});
@@ -431,7 +475,8 @@ void Simulation::pump() {
     if (chance(20)) take_cancellations();
     while (mover_->work(now_)) {
     }
-    if (mover_->report_count() > 0) {
+    if (files_) run_lanes();
+    if (mover_->report_count() > 0 || !disk_outbox_.empty()) {
       apply(true);
       continue;
     }
@@ -445,6 +490,7 @@ void Simulation::pump() {
         if (live->is_loading) throw SimFailure("a sequence loads, and nothing is on its way");
         if (live->save_state == SaveState::Saving) throw SimFailure("a sequence is being saved for ever");
       }
+      if (!directs_.empty()) throw SimFailure("a direct call is never answered");
       return;
     }
   }
@@ -515,6 +561,13 @@ void Simulation::wind_down() {
   if (!is_quick) pump();
   if (chance(75)) return;  // what is cached stays for those who come next
   if (mover_->transfer_count() > 0) counts_.add(SimEvent::ResetInFlight);
+  if (files_) {
+    // Those that the cache does not know at the moment stay on disk.
+    constexpr std::array<TokenId, 1> kToken = {0};
+    for (Space& space : spaces_) {
+      if (space.is_known && cache_->lookup(space.id, {.tokens = kToken})) note_drop(space);
+    }
+  }
   const Status status = cache_->reset();
   if (!status) throw SimFailure("reset: " + status.error().message);
   called();

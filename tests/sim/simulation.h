@@ -1,13 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Simulation: a cache with a host tier, an engine, and a mover, in one thread on a simulated clock. A seed draws all of
-// it. Every byte that a step reads is compared with what that token must be; what the cache says about hits, misses and
-// pages is compared with what the simulation knows itself.
+// Simulation: a cache with a host tier, perhaps a disk tier, an engine, and a mover, in one thread on a simulated
+// clock. A seed draws all of it. Every byte that a step reads is compared with what that token must be; what the cache
+// says about hits, misses and pages is compared with what the simulation knows itself.
 //
 //   simulation.cc        the loop, the mover's operations, time, winding down
 //   sim_requests.cc      texts, requests until they run, hits and misses
 //   sim_sequences.cc     what happens to sequences, and to the cache around them
 //   sim_steps.cc         what happens to steps
+//   sim_disk.cc          the disk tier's lanes, flushes, direct calls, and the end of the process
 //
 // single-threaded
 #pragma once
@@ -25,7 +26,9 @@
 #include <unordered_set>
 #include <vector>
 
+#include "cache/cache_peer.h"
 #include "quire/cache.h"
+#include "sim_files.h"
 #include "sim_mover.h"
 #include "sim_paths.h"
 #include "sim_setup.h"
@@ -34,7 +37,8 @@ namespace quire::testing {
 
 class Simulation {
  public:
-  Simulation(std::uint64_t seed, SimCounts& counts, const SimMutation& mutation = {});
+  Simulation(std::uint64_t seed, SimCounts& counts, const SimMutation& mutation = {},
+             SimDiskTier disk_tier = SimDiskTier::Drawn);
   ~Simulation();
 
   /// One random operation, and what has to hold after it. Throws SimFailure.
@@ -50,6 +54,11 @@ class Simulation {
     KeySpaceId id;
     std::uint64_t salt = 0;  // of the bytes; another one when the key space is a new one of the same name
     bool is_known = false;
+    // With a disk tier bytes outlive what the cache knows of a key space, until it is dropped.
+    enum class Drop : std::uint8_t { None, Asked, Flushing, Flushed };
+    Drop drop = Drop::None;
+    bool was_dropped = false;      // in some life of the process
+    std::uint32_t name_index = 0;  // another name, where what was dropped may be back
   };
   struct TreeToken {
     TokenId token = 0;
@@ -68,6 +77,7 @@ class Simulation {
     SequenceOptions options;
     bool is_admitted = false;  // running or loading
     bool is_loading = false;
+    bool may_look = false;  // on disk, when it was admitted
     bool is_preempted = false;
     SaveState save_state = SaveState::None;
     std::uint32_t page_count = 0;  // that were to be saved
@@ -126,6 +136,16 @@ class Simulation {
     TimeNs expires_at = INT64_MAX;
   };
 
+  /// A call past the other tiers, until it is answered.
+  struct Direct {
+    TransferKind kind = TransferKind::FindOnDisk;
+    std::vector<TokenId> tokens;
+    std::vector<ExtraKey> extra_keys;
+    std::vector<std::uint64_t> values;
+    std::vector<std::byte> bytes;
+  };
+
+  void open_cache();
   /// After every call: counts it, and looks at what it has changed.
   void called();
   void check_accounts();
@@ -147,6 +167,24 @@ class Simulation {
   void note_ready(std::span<const Coming> on_their_way);
   /// Until nothing is on its way.
   void pump();
+
+  // The disk tier's side.
+  [[nodiscard]] DiskMover& disk_mover() { return CachePeer::disk(*cache_); }
+  void disk_operation();
+  bool run_lane(DiskMover::Lane lane);
+  /// Until nothing is left to do.
+  void run_lanes();
+  [[nodiscard]] std::vector<Completion> collect_disk(bool all);
+  [[nodiscard]] KeySpace key_space_of(std::uint32_t name) const;
+  void note_drop(Space& space);
+  [[nodiscard]] bool may_look(const Live& live, SimPaths::Found found) const;
+  void check_disk_accounts(const Stats& stats);
+  void flush();
+  [[nodiscard]] std::vector<PageName> known_names() const;
+  void call_direct();
+  void answer(Direct& direct, const DiskAnswer& answer);
+  /// The process ends; another one opens what it has left.
+  void restart();
 
   // Sequences.
   void engine_operation();
@@ -232,6 +270,8 @@ class Simulation {
   SimMutation mutation_;
   Random random_;
   SimSetup setup_;
+  std::unique_ptr<SimFiles> files_;  // null without a disk tier
+  SimHostPages host_pages_;
   std::unique_ptr<Cache> cache_;
   std::unique_ptr<SimMover> mover_;
   std::unique_ptr<SimPaths> paths_;  // null in seeds that do not follow paths
@@ -262,6 +302,15 @@ class Simulation {
   bool falls_asleep_ = false;
   bool is_asleep_ = false;
   Sleep sleep_ = Sleep::KeepHost;
+  std::vector<Completion> disk_outbox_;
+  std::array<TimeNs, 3> lane_stuck_until_{};
+  std::vector<std::unique_ptr<Direct>> directs_;
+  bool is_flushing_ = false;
+  bool wants_restart_ = false;
+  std::uint32_t failed_directories_ = 0;  // while the process lived
+  std::uint64_t disk_hit_tokens_ = 0;
+  bool has_disk_failed_ = false;
+  TimeNs born_at_ = 0;      // this life
   bool has_moves_ = false;  // of a committed tree, for the next plan
   std::uint64_t next_number_ = 1;
   std::uint64_t step_count_ = 0;

@@ -1,0 +1,350 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// The disk tier of the simulation: when each of its lanes runs and when the cache hears of it, flushes, calls past the
+// other tiers, and the end of the process, after which everything but the files is gone.
+#include <algorithm>
+#include <array>
+#include <cstring>
+#include <string>
+#include <utility>
+
+#include "base/hash.h"
+#include "simulation.h"
+
+namespace quire::testing {
+
+namespace {
+
+constexpr std::array kLanes = {DiskMover::Lane::Names, DiskMover::Lane::Read, DiskMover::Lane::Write};
+constexpr TimeNs kHourNs = TimeNs{3'600} * 1'000'000'000;
+
+}  // namespace
+
+// Lanes
+
+void Simulation::disk_operation() {
+  files_->draw_fault();
+  if (chance(setup_.disk_stuck_chance)) {
+    counts_.add(SimEvent::DiskLaneStuck);
+    lane_stuck_until_[below(kLanes.size())] = now_ + (setup_.op_ns_max * (20 + random_.below(400)));
+  }
+  // A day has to pass for a budget to come back.
+  if (setup_.disk_write_bytes_per_day > 0 && chance(1)) now_ += kHourNs * random_.below(4);
+  const std::uint32_t count = 1 + random_.below(5);
+  for (std::uint32_t i = 0; i < count; ++i) {
+    const std::size_t lane = below(kLanes.size());
+    if (now_ >= lane_stuck_until_[lane]) (void)run_lane(kLanes[lane]);
+  }
+}
+
+bool Simulation::run_lane(DiskMover::Lane lane) {
+  if (!disk_mover().run(lane)) return false;
+  ++counts_.mover_events;
+  counts_.add(SimEvent::DiskLane);
+  if (!files_->disk().is_dead()) failed_directories_ = disk_mover().store_stats().failed_directories;
+  if (lane != DiskMover::Lane::Names) files_->look_after(disk_mover().store());
+  std::array<Completion, 64> room;
+  for (Completion& completion : disk_mover().poll(room)) {
+    // Time is the simulation's.
+    completion.busy_ns = completion.moved_bytes > 0
+                             ? std::max<TimeNs>(1, static_cast<TimeNs>(static_cast<double>(completion.moved_bytes) /
+                                                                       setup_.disk_bytes_per_ns))
+                             : 0;
+    counts_.tell([&] {
+      return "    disk: " + std::to_string(completion.id.index) + "." + std::to_string(completion.id.generation) + " " +
+             std::string(to_string(completion.outcome)) + ", " + std::to_string(completion.good_pages) + " pages";
+    });
+    disk_outbox_.push_back(completion);
+  }
+  return true;
+}
+
+void Simulation::run_lanes() {
+  lane_stuck_until_ = {};
+  for (bool goes_on = true; goes_on;) {
+    goes_on = false;
+    for (const DiskMover::Lane lane : kLanes) {
+      while (run_lane(lane)) goes_on = true;
+    }
+  }
+}
+
+std::vector<Completion> Simulation::collect_disk(bool all) {
+  std::vector<Completion> collected;
+  if (disk_outbox_.empty()) return collected;
+  if (setup_.reorders && disk_outbox_.size() > 1) {
+    counts_.add(SimEvent::DiskReordered);
+    for (std::size_t i = disk_outbox_.size(); i > 1; --i) std::swap(disk_outbox_[i - 1], disk_outbox_[below(i)]);
+  }
+  const std::size_t count = all ? disk_outbox_.size() : 1 + below(disk_outbox_.size());
+  collected.assign(disk_outbox_.begin(), disk_outbox_.begin() + static_cast<std::ptrdiff_t>(count));
+  disk_outbox_.erase(disk_outbox_.begin(), disk_outbox_.begin() + static_cast<std::ptrdiff_t>(count));
+  counts_.add(SimEvent::DiskApplied, count);
+  return collected;
+}
+
+// Whether a sequence that is admitted now may look for more of its tokens on disk, if there is room for that.
+bool Simulation::may_look(const Live& live, SimPaths::Found found) const {
+  if (!files_ || is_paused_ || live.is_retired || !live.options.use_cache) return false;
+  if (live.options.tier_max < Tier::Disk || live.options.prefetch == Prefetch::BestEffort) return false;
+  if (!paths_) return true;
+  const std::size_t asked =
+      std::min<std::size_t>(live.tokens.size(), live.options.match_tokens_max.value_or(UINT32_MAX));
+  return found.device_pages + found.host_pages < asked / setup_.page_tokens;
+}
+
+void Simulation::check_disk_accounts(const Stats& stats) {
+  if (stats.disk_hit_tokens > std::exchange(disk_hit_tokens_, stats.disk_hit_tokens)) counts_.add(SimEvent::DiskHit);
+  if (stats.disk_has_failed && !std::exchange(has_disk_failed_, true)) counts_.add(SimEvent::DiskFailed);
+  if (stats.disk_has_failed && !files_->may_fail()) throw SimFailure("a disk that works is said to have failed");
+  if (setup_.disk_write_bytes_per_day == 0) return;
+  // What is written besides the pages, and for room, is paid back later.
+  const double slack = static_cast<double>(setup_.disk_capacity_bytes);
+  const double burst = static_cast<double>(setup_.disk_write_bytes_per_day) / 24;
+  const double rate = static_cast<double>(setup_.disk_write_bytes_per_day) / (24 * static_cast<double>(kHourNs));
+  if (static_cast<double>(stats.disk_stored_bytes) > burst + (rate * static_cast<double>(now_ - born_at_)) + slack) {
+    throw SimFailure("more is written than the endurance budget allows: " + std::to_string(stats.disk_stored_bytes));
+  }
+}
+
+// Key spaces
+
+KeySpace Simulation::key_space_of(std::uint32_t name) const {
+  KeySpace key_space{.model = "model " + std::to_string(name)};
+  if (spaces_[name].name_index > 0) key_space.revision = std::to_string(spaces_[name].name_index);
+  return key_space;
+}
+
+// From here on nothing with the old bytes may be found, on disk either.
+void Simulation::note_drop(Space& space) {
+  space.salt = ++salt_count_;
+  space.drop = Space::Drop::Asked;
+  space.was_dropped = true;
+}
+
+// Flushing
+
+// The names of pages that may well be on disk.
+std::vector<PageName> Simulation::known_names() const {
+  std::vector<PageName> names;
+  const auto add = [&](std::uint32_t name, std::span<const TokenId> tokens, std::span<const ExtraKey> extra_keys) {
+    const std::size_t page_count = tokens.size() / setup_.page_tokens;
+    if (page_count == 0) return;
+    names.resize(names.size() + page_count);
+    name_pages({.parent = root_name(key_space_name(key_space_of(name)), setup_.page_tokens),
+                .page_tokens = setup_.page_tokens,
+                .first_position = 0,
+                .tokens = tokens.first(page_count * setup_.page_tokens),
+                .extra_keys = extra_keys},
+               std::span(names).last(page_count));
+  };
+  for (std::uint32_t name = 0; name < spaces_.size(); ++name) {
+    for (const auto& document : documents_) add(name, document, {});
+    for (const auto& text : texts_) add(name, text, {});
+    for (const auto& live : lives_) {
+      if (live->space == spaces_[name].id) add(name, live->tokens, live->extra_keys);
+    }
+  }
+  std::ranges::sort(names);
+  const auto repeated = std::ranges::unique(names);
+  names.erase(repeated.begin(), repeated.end());
+  return names;
+}
+
+// Once, to go on some other time; or until it is done.
+void Simulation::flush() {
+  const bool is_whole = chance(60) && !is_paused_;
+  std::vector<PageName> names;
+  const FileStoreStats before = disk_mover().store_stats();
+  if (is_whole) {
+    names = known_names();
+    std::erase_if(names, [&](const PageName& name) { return disk_mover().store().find({&name, 1}) == 0; });
+  }
+  counts_.add(SimEvent::FlushAsked);
+  if (is_whole) mover_->get_unstuck();
+  for (int round = 0;; ++round) {
+    if (!std::exchange(is_flushing_, true)) {
+      for (Space& space : spaces_) {
+        if (space.drop == Space::Drop::Asked) space.drop = Space::Drop::Flushing;
+      }
+    }
+    const Result<bool> flushed = cache_->flush();
+    called();
+    if (!flushed || *flushed) {
+      is_flushing_ = false;
+      const bool is_good = flushed.has_value();
+      counts_.add(is_good ? SimEvent::Flushed : SimEvent::FlushFailed);
+      if (!is_good && flushed.error().code != ErrorCode::Io) throw SimFailure("flush: " + flushed.error().message);
+      if (!is_good && !files_->may_fail()) throw SimFailure("flush, on a good disk: " + flushed.error().message);
+      for (Space& space : spaces_) {
+        if (space.drop == Space::Drop::Flushing) space.drop = is_good ? Space::Drop::Flushed : Space::Drop::Asked;
+      }
+      const FileStoreStats after = disk_mover().store_stats();
+      const bool is_steady = before.corrupt_records == after.corrupt_records &&
+                             before.evicted_records == after.evicted_records &&
+                             before.failed_segments == after.failed_segments && before.last_error == after.last_error;
+      if (is_good && is_whole && round > 0 && is_steady) {
+        files_->note_durable(names, disk_mover().store());
+      }
+      break;
+    }
+    if (!is_whole) return;
+    if (round == 2'000) throw SimFailure("a flush is never done");
+    take_transfers(8);
+    while (mover_->work(now_)) {
+    }
+    if (const auto next = mover_->next_end()) now_ = std::max(now_, *next);
+    run_lanes();
+    apply(true);
+  }
+  // The end often comes just when it would hurt.
+  if (setup_.crash_chance == 0) return;
+  wants_restart_ = chance(20);
+  if (chance(25)) files_->arm_crash(60);
+}
+
+// Past the other tiers
+
+void Simulation::call_direct() {
+  const Space& space = spaces_[random_.below(setup_.key_space_name_count)];
+  if (!space.is_known || directs_.size() > 4) return;
+  auto direct = std::make_unique<Direct>();
+  direct->tokens = draw_prompt(setup_.context_tokens_max);
+  add_extra_keys(direct->tokens, 0, direct->extra_keys);
+  std::uint64_t value = mix64(space.salt);
+  for (std::size_t i = 0; i < direct->tokens.size(); ++i) {
+    value = next_value(value, direct->tokens[i], direct->extra_keys, i);
+    direct->values.push_back(value);
+  }
+  const std::uint64_t page_bytes = cache_->geometry().page().page_bytes();
+  const std::uint64_t layer_bytes = cache_->geometry().page().layer_bytes();
+  const std::size_t page_count = direct->tokens.size() / setup_.page_tokens;
+  const Prompt prompt{.tokens = direct->tokens, .extra_keys = direct->extra_keys};
+  const auto callback = [this, place = direct.get()](const DiskAnswer& given) { answer(*place, given); };
+  Status status;
+  switch (random_.below(3)) {
+    case 0:
+      status = cache_->lookup_on_disk(space.id, prompt, callback);
+      if (status) counts_.add(SimEvent::LookedOnDisk);
+      break;
+    case 1:
+      direct->kind = TransferKind::GetFromDisk;
+      direct->bytes.resize(page_count * page_bytes);
+      status = cache_->get_from_disk(space.id, prompt, direct->bytes, callback);
+      if (status) counts_.add(SimEvent::GotFromDisk);
+      break;
+    default:
+      direct->kind = TransferKind::PutOnDisk;
+      direct->bytes.resize(page_count * page_bytes);
+      for (std::size_t i = 0; i < page_count * setup_.page_tokens; ++i) {
+        for (std::uint32_t layer = 0; layer < setup_.layer_count; ++layer) {
+          const std::uint64_t bytes = direct->values[i] + layer;
+          std::memcpy(direct->bytes.data() + (i / setup_.page_tokens * page_bytes) + (layer * layer_bytes) +
+                          (i % setup_.page_tokens * 8),
+                      &bytes, sizeof(bytes));
+        }
+        computed_.insert(direct->values[i]);
+      }
+      status = cache_->put_on_disk(space.id, prompt, direct->bytes, callback);
+      if (status) counts_.add(SimEvent::PutOnDisk);
+      break;
+  }
+  called();
+  if (status) {
+    directs_.push_back(std::move(direct));
+    return;
+  }
+  counts_.add(SimEvent::DirectRefused);
+  const ErrorCode code = status.error().code;
+  const bool is_told = code == ErrorCode::Unavailable || code == ErrorCode::InvalidArgument ||
+                       (code == ErrorCode::Io && files_->may_fail());
+  if (!is_told) throw SimFailure("a direct call: " + status.error().message);
+}
+
+void Simulation::answer(Direct& direct, const DiskAnswer& answer) {
+  if (answer.outcome == TransferOutcome::Failed) counts_.add(SimEvent::DirectFailed);
+  if (answer.token_count > direct.tokens.size()) throw SimFailure("a direct call finds more than was asked for");
+  if (answer.token_count > 0) counts_.add(SimEvent::DirectFound);
+  if (answer.token_count > 0 && !computed_.contains(direct.values[answer.token_count - 1])) {
+    throw SimFailure("a direct call finds tokens that nobody has computed");
+  }
+  if (direct.kind == TransferKind::GetFromDisk) {
+    const std::uint64_t page_bytes = cache_->geometry().page().page_bytes();
+    const std::uint64_t layer_bytes = cache_->geometry().page().layer_bytes();
+    for (std::uint32_t i = 0; i < answer.token_count; ++i) {
+      for (std::uint32_t layer = 0; layer < setup_.layer_count; ++layer) {
+        std::uint64_t bytes = 0;
+        std::memcpy(&bytes,
+                    direct.bytes.data() + (i / setup_.page_tokens * page_bytes) + (layer * layer_bytes) +
+                        (i % setup_.page_tokens * 8),
+                    sizeof(bytes));
+        if (bytes != direct.values[i] + layer) {
+          throw SimFailure("wrong bytes from get_from_disk: position " + std::to_string(i));
+        }
+      }
+    }
+  }
+  std::erase_if(directs_, [&](const auto& each) { return each.get() == &direct; });
+}
+
+// The end, and what comes after it
+
+void Simulation::restart() {
+  const FileStoreStats stats = disk_mover().store_stats();
+  if (stats.reclaimed_segments > 0) counts_.add(SimEvent::DiskReclaimed);
+  files_->end_life();
+  flights_.clear();
+  lives_.clear();
+  paths_.reset();
+  cache_.reset();
+  mover_.reset();
+  directs_.clear();
+  keeps_.clear();
+  saves_.clear();
+  restores_.clear();
+  load_paths_.clear();
+  past_completions_.clear();
+  ready_.clear();
+  disk_outbox_.clear();
+  odd_completion_count_ = 0;
+  miss_counts_ = {};
+  store_outcomes_ = {};
+  prompt_tokens_ = 0;
+  host_hit_tokens_ = 0;
+  disk_hit_tokens_ = 0;
+  has_disk_failed_ = false;
+  failed_directories_ = 0;
+  wants_restart_ = false;
+  is_paused_ = false;
+  transfers_paused_ = 0;
+  falls_asleep_ = false;
+  is_asleep_ = false;
+  has_moves_ = false;
+  is_flushing_ = false;
+  lane_stuck_until_ = {};
+  // A drop that was not flushed may be undone; so may one that a directory did not hear of, or whose record somebody
+  // has damaged. Nobody would use such a name again.
+  for (Space& space : spaces_) {
+    space.is_known = false;
+    const bool is_lost = space.drop == Space::Drop::Asked || space.drop == Space::Drop::Flushing;
+    const bool may_be_lost =
+        (failed_directories_ > 0 && space.drop != Space::Drop::None) || (files_->is_damaged() && space.was_dropped);
+    if (is_lost || may_be_lost) {
+      counts_.add(SimEvent::SpaceRenamed);
+      ++space.name_index;
+      space.salt = ++salt_count_;
+      space.was_dropped = false;
+    }
+    space.drop = Space::Drop::None;
+  }
+  files_->enter_next_life();
+  setup_.hash_seed = random_.next();
+  open_cache();
+  born_at_ = now_;
+  told_ = now_;
+  if (const Status status = cache_->advance(now_); !status) throw SimFailure("advance: " + status.error().message);
+  called();
+  files_->check_durable(disk_mover().store());
+}
+
+}  // namespace quire::testing
