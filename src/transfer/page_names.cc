@@ -10,6 +10,13 @@
 
 namespace quire {
 
+// A copy has the name of what it is a copy of. The build of one test forgets that at times, to see that it is noticed.
+#ifdef QUIRE_TEST_NO_HOST_COPIES
+static constexpr bool kFollowsHostCopies = false;
+#else
+static constexpr bool kFollowsHostCopies = true;
+#endif
+
 Result<NameLog> NameLog::create(const Config& config) {
   NameLog log;
   log.config_ = config;
@@ -149,6 +156,8 @@ void PageNames::follow(const NameLog::Entry& entry, const TokenId* tokens, const
       host_[entry.page.value] = {};
       return;
     case NameLog::Kind::HostCopy:
+      // Not always: nothing would go to disk.
+      if (!kFollowsHostCopies && entry.page.value % 8 == entry.source.value % 8) return;
       host_[entry.page.value] = device_[entry.source.value];
       return;
     case NameLog::Kind::DeviceCopy:

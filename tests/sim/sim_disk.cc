@@ -26,7 +26,7 @@ void Simulation::disk_operation() {
   files_->draw_fault();
   if (chance(setup_.disk_stuck_chance)) {
     counts_.add(SimEvent::DiskLaneStuck);
-    lane_stuck_until_[below(kLanes.size())] = now_ + (setup_.op_ns_max * (20 + random_.below(400)));
+    lane_stuck_until_[chance(50) ? 0 : below(kLanes.size())] = now_ + (setup_.op_ns_max * (20 + random_.below(400)));
   }
   // A day has to pass for a budget to come back.
   if (setup_.disk_write_bytes_per_day > 0 && chance(1)) now_ += kHourNs * random_.below(4);
@@ -156,7 +156,7 @@ void Simulation::flush() {
   const bool is_whole = chance(60) && !is_paused_;
   std::vector<PageName> names;
   const FileStoreStats before = disk_mover().store_stats();
-  if (is_whole) {
+  if (is_whole && !is_flushing_) {  // one that began earlier may have been over before they were written
     names = known_names();
     std::erase_if(names, [&](const PageName& name) { return disk_mover().store().find({&name, 1}) == 0; });
   }

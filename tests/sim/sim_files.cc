@@ -71,8 +71,12 @@ void SimFiles::flip_a_bit() {
   const std::vector<std::byte> bytes = disk_->file_bytes(place.path, place.name);
   // Where there is something to lose.
   for (int attempt = 0; attempt < 8; ++attempt) {
-    const auto at = random_.below(static_cast<std::uint32_t>(bytes.size()));
-    if (bytes[at] == std::byte{0}) continue;
+    auto at = random_.below(static_cast<std::uint32_t>(bytes.size()));
+    if (random_.below(2) == 0) {  // where the bytes of a page would be
+      at = static_cast<std::uint32_t>((at / kSegmentBlockBytes * kSegmentBlockBytes) + kRecordHeaderBytes +
+                                      random_.below(16 * 8));
+    }
+    if (at >= bytes.size() || bytes[at] == std::byte{0}) continue;
     counts_.add(SimEvent::DiskFlipped);
     is_damaged_ = true;
     durable_.clear();

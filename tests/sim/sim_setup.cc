@@ -175,6 +175,14 @@ void draw_disk_setup(SimSetup& setup, Random& random) {
   setup.direct_chance = draw_chance(random, {0, 0, 2, 6});
   setup.disk_stuck_chance = draw_chance(random, {0, 0, 2, 6});
   setup.crash_chance = draw_chance(random, {0, 5, 20, 60});
+  if (has_chance(random, 25)) {  // more key spaces than places for them, and names that are computed late
+    setup.key_space_name_count = 2 + random.below(3);
+    setup.key_space_count_max = 1 + random.below(2);
+    setup.sequence_count_max = 2;
+    setup.write_policy = WritePolicy::WriteThrough;
+    setup.disk_write_policy = WritePolicy::WriteThrough;
+    setup.disk_stuck_chance = 30;
+  }
   const bool has_faults = has_chance(random, 60);
   const auto fault = [&](std::array<std::uint32_t, 4> chances) {
     const std::uint32_t chance = draw_chance(random, chances);
