@@ -154,7 +154,7 @@ class AlgebraTest : public CacheTest {
       write(entry.append_slots[entry.token_count - entry.draft_count + i], value(path, path.size() - 1));
     }
     for (std::uint32_t i = 0; i < entry.token_count - entry.draft_count; ++i) {
-      write(entry.append_slots[i], value(live.tokens, entry.position + i));
+      if (entry.append_slots[i] != kNoSlot) write(entry.append_slots[i], value(live.tokens, entry.position + i));
     }
   }
   void finish(const Step& step, const std::vector<StepResult>& results) {
