@@ -1,17 +1,21 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Every public call of a cache whose own mover works beside it, in random order and with every byte verified. Handles
-// are dropped by another thread, a third one watches the event, and the cache changes its owner. Runs under the thread
-// sanitizer. QUIRE_SEED asks for one seed; what the mover's threads do meanwhile is not repeated.
+// Every public call of a cache whose own mover works beside it, in random order and with every byte verified: with a
+// host tier, and with a disk tier in a directory of the system's besides, which caches that follow each other share.
+// Handles are dropped by another thread, a third one watches the event, and the cache changes its owner. Runs under the
+// thread sanitizer. QUIRE_SEED asks for one seed; what the mover's threads do meanwhile is not repeated.
 #include <gtest/gtest.h>
 #include <poll.h>
 
+#include <algorithm>
 #include <cstdlib>
+#include <cstring>
 #include <deque>
 #include <thread>
 
 #include "testing/sanitized.h"
 #include "testing/seeded_run.h"
+#include "testing/temp_directory.h"
 #include "thread_helpers.h"
 #include "tiers_fixture.h"
 
@@ -53,6 +57,18 @@ class CacheTiersThread : public AlgebraTest {
     config.host.transfer_count_max = 4 + draw(20);
     config.host.load_timeout_ns = draw(2) == 0 ? 0 : 40;
     config.host.checksums = draw(4) > 0;
+    if (directory_) {
+      config.page.page_tokens = 16;
+      config.device.page_count = 8 + draw(10);  // small: much comes from disk
+      config.host.page_count = 3 + draw(10);
+      config.disk.directories = {directory_->path() + "/one"};
+      if (draw(2) == 0) config.disk.directories.push_back(directory_->path() + "/other");
+      config.disk.capacity_bytes = config.disk.directories.size() * (std::uint64_t{4096} * (40 + draw(200)));
+      config.disk.write_policy = static_cast<WritePolicy>(draw(3));
+      config.disk.queue_depth = 1 + draw(8);
+      config.disk.zstd_level = draw(4) == 0 ? 1 : 0;
+      if (draw(4) == 0) config.disk.write_bytes_per_day = std::uint64_t{24} << 20U;
+    }
     open(std::move(config));
     ASSERT_TRUE(cache_->set_ready_callback([this](SequenceId) {
       ++ready_count_;
@@ -70,7 +86,8 @@ class CacheTiersThread : public AlgebraTest {
     }
     engine_.reset();
     cache_.reset();
-    actors_.clear();  // handles outlive the cache
+    directs_.clear();  // some were never answered
+    actors_.clear();   // handles outlive the cache
     dropper_.reset();
     now_ = 0;
     is_paused_ = false;
@@ -100,7 +117,7 @@ class CacheTiersThread : public AlgebraTest {
                                   .expected_tokens = draw(4) == 0 ? kTokensMax : 0,
                                   .prefetch = static_cast<Prefetch>(draw(4)),
                                   .load_timeout_ns = 20,
-                                  .tier_max = draw(8) == 0 ? Tier::Device : Tier::Host};
+                                  .tier_max = static_cast<Tier>(std::min(2U, draw(8)))};
     auto actor = std::make_unique<Actor>();
     actor->live.tokens = draw_tokens(4);
     ASSERT_TRUE(cache_->lookup(space_, {.tokens = actor->live.tokens}, options));
@@ -299,6 +316,67 @@ class CacheTiersThread : public AlgebraTest {
     }
   }
 
+  // The disk tier.
+  struct Direct {
+    std::vector<TokenId> tokens;
+    std::vector<std::byte> bytes;
+  };
+  [[nodiscard]] std::vector<std::byte> bytes_of(std::span<const TokenId> tokens) const {
+    std::vector<std::byte> bytes(tokens.size() * kTestTokenBytes);
+    for (std::uint32_t i = 0; i < tokens.size(); ++i) {
+      const std::uint64_t token_bytes = value(tokens, i);
+      std::memcpy(bytes.data() + (std::size_t{i} * kTestTokenBytes), &token_bytes, sizeof(token_bytes));
+    }
+    return bytes;
+  }
+  void call_disk() {
+    if (directs_.size() > 8) return;
+    auto made = std::make_unique<Direct>();
+    Direct& direct = *made;
+    direct.tokens = draw_tokens(6);
+    direct.tokens.resize(direct.tokens.size() / 16 * 16);
+    if (direct.tokens.empty()) return;
+    const auto answer = [this, &direct](const DiskAnswer& told) {
+      ASSERT_LE(told.token_count, direct.tokens.size());
+      const std::vector<std::byte> good = bytes_of(std::span(direct.tokens).first(told.token_count));
+      const bool is_good = direct.bytes.empty() || std::equal(good.begin(), good.end(), direct.bytes.begin());
+      EXPECT_TRUE(is_good) << "wrong bytes from disk";
+      direct_hit_tokens_ += told.token_count;
+      std::erase_if(directs_, [&](const auto& each) { return each.get() == &direct; });
+    };
+    const Prompt prompt{.tokens = direct.tokens};
+    Status status;
+    switch (draw(3)) {
+      case 0:
+        status = cache_->lookup_on_disk(space_, prompt, answer);
+        break;
+      case 1:
+        direct.bytes = bytes_of(direct.tokens);
+        status = cache_->put_on_disk(space_, prompt, direct.bytes, answer);
+        break;
+      default:
+        direct.bytes.resize(direct.tokens.size() * kTestTokenBytes);
+        status = cache_->get_from_disk(space_, prompt, direct.bytes, answer);
+    }
+    if (status) directs_.push_back(std::move(made));
+  }
+  void use_disk() {
+    if (!directory_) return;
+    switch (draw(8)) {
+      case 0:
+      case 1: {
+        const Result<bool> flushed = cache_->flush();
+        ASSERT_TRUE(flushed.has_value()) << flushed.error().message;
+        return;
+      }
+      case 2:
+        ASSERT_TRUE(cache_->disk_status()->last_error.empty()) << cache_->disk_status()->last_error;
+        return;
+      default:
+        call_disk();
+    }
+  }
+
   // Standing still.
   void end_all() {
     while (!flights_.empty()) finish_oldest();
@@ -413,12 +491,15 @@ class CacheTiersThread : public AlgebraTest {
       if (Actor* const actor = pick()) {
         (void)(draw(2) == 0 ? cache_->admit(actor->live.sequence) : cache_->resume(actor->live.sequence));
       }
+    } else if (kind < 85) {
+      use_disk();
     } else if (kind < 92) {
       if (!actors_.empty()) end_one(draw(actor_count()));
     } else if (kind < 96) {
       change_space();
     } else if (kind < 98) {
       observe();
+      use_disk();
     } else {
       switch (draw(16)) {
         case 0:
@@ -442,48 +523,65 @@ class CacheTiersThread : public AlgebraTest {
     }
   }
 
+  /// One cache after the other; those with a disk tier begin with what others have left there, mostly.
+  void run_seeds(std::uint64_t seed_count, bool has_disk) {
+    const char* const only_seed = std::getenv("QUIRE_SEED");
+    const std::uint64_t first = only_seed != nullptr ? std::strtoull(only_seed, nullptr, 10) : 1;
+    const std::uint64_t count = only_seed != nullptr ? 1 : seed_count;
+    for (std::uint64_t seed = first; seed < first + count; ++seed) {
+      SCOPED_TRACE("QUIRE_SEED=" + std::to_string(seed) + " bin/cache_tiers_thread_test");
+      random_ = testing::Random(seed);
+      if (has_disk && (!directory_ || seed % 4 == 1)) directory_ = std::make_unique<testing::TempDirectory>();
+      open_random();
+      run_calls(1'500);
+      if (HasFailure()) break;
+      std::thread([this] {  // the cache changes hands
+        cache_->set_owner_thread();
+        run_calls(1'500);
+      })
+          .join();
+      cache_->set_owner_thread();
+      if (HasFailure()) break;
+      run_calls(500);
+      if (HasFailure()) break;
+      expect_invariants();
+      host_hit_tokens_ += stats().host_hit_tokens;
+      disk_hit_tokens_ += stats().disk_hit_tokens;
+      close();
+    }
+    if (HasFailure()) {
+      watcher_.reset();
+      return;
+    }
+    if (only_seed != nullptr) return;
+    EXPECT_GT(host_hit_tokens_, 0U);
+    EXPECT_GT(ready_count_, 0U);
+  }
+
   testing::Random random_{0};
   std::vector<std::unique_ptr<Actor>> actors_;
   std::deque<Flight> flights_;
   std::unique_ptr<Dropper> dropper_;
   std::unique_ptr<Watcher> watcher_;
+  std::unique_ptr<testing::TempDirectory> directory_;  // null without a disk tier
+  std::vector<std::unique_ptr<Direct>> directs_;
   TimeNs now_ = 0;
   bool is_paused_ = false;
   std::uint64_t ready_count_ = 0;
+  std::uint64_t direct_hit_tokens_ = 0;
+  std::uint64_t host_hit_tokens_ = 0;
+  std::uint64_t disk_hit_tokens_ = 0;
 };
 
 TEST_F(CacheTiersThread, EveryCallGoesOnWhileBytesMove) {
-  const char* const only_seed = std::getenv("QUIRE_SEED");
-  const std::uint64_t first = only_seed != nullptr ? std::strtoull(only_seed, nullptr, 10) : 1;
-  const std::uint64_t count = only_seed != nullptr ? 1 : (testing::kIsSanitized ? 16 : 400);
-  std::uint64_t host_hit_tokens = 0;
-  for (std::uint64_t seed = first; seed < first + count; ++seed) {
-    SCOPED_TRACE("QUIRE_SEED=" + std::to_string(seed) + " bin/cache_tiers_thread_test");
-    random_ = testing::Random(seed);
-    open_random();
-    run_calls(1'500);
-    if (HasFailure()) break;
-    std::thread([this] {  // the cache changes hands
-      cache_->set_owner_thread();
-      run_calls(1'500);
-    })
-        .join();
-    cache_->set_owner_thread();
-    if (HasFailure()) break;
-    run_calls(500);
-    if (HasFailure()) break;
-    expect_invariants();
-    host_hit_tokens += stats().host_hit_tokens;
-    close();
-  }
-  if (HasFailure()) {
-    watcher_.reset();
-    return;
-  }
-  if (only_seed == nullptr) {
-    EXPECT_GT(host_hit_tokens, 0U);
-    EXPECT_GT(ready_count_, 0U);
-  }
+  run_seeds(testing::kIsSanitized ? 16 : 400, /*has_disk=*/false);
+}
+
+TEST_F(CacheTiersThread, EveryCallGoesOnWhileFilesAreReadAndWritten) {
+  run_seeds(testing::kIsSanitized ? 8 : 24, /*has_disk=*/true);
+  if (HasFailure()) return;
+  EXPECT_GT(disk_hit_tokens_, 0U);
+  EXPECT_GT(direct_hit_tokens_, 0U);
 }
 
 }  // namespace
