@@ -5,12 +5,14 @@
 // while it copies it; how long that takes alone is measured, too. fio is no dependency: without it only our own figures
 // are printed.
 //
-//   bench_file_store [--directory=.] [--bytes=1073741824] [--repetitions=7] [--only=TEXT]
+//   bench_file_store [--directory=.] [--bytes=1073741824] [--repetitions=7] [--call-pages=1024] [--only=TEXT]
 //   bench_file_store --reopen=100000 [--directory=.]
 //
 // A table for people, and a JSON document as the last line. Figures are bytes of pages per second, median (least to
-// greatest). Neither side counts syncs. fio's file was written before, so that it allocates no blocks; a store's files
-// are new and reserved. With --reopen: how long a store of so many pages of 64 bytes takes to open, closed or killed.
+// greatest). Neither side counts syncs, and both write to new files whose room is reserved: to blocks that were written
+// before, file systems write faster. At the end of a call the store waits for all of its pages, so that short calls do
+// not keep the disk busy; a cache's have up to transfer_pages_max. With --reopen: how long a store of so many pages of
+// 64 bytes takes to open, when it was closed, and when all of its segments must be scanned.
 #include <sys/resource.h>
 #include <sys/utsname.h>
 #include <unistd.h>
@@ -49,6 +51,7 @@ struct Options {
   std::string directory = ".";
   std::uint64_t bytes = std::uint64_t{1} << 30U;
   std::uint32_t repetitions = 7;
+  std::uint32_t call_pages = 1024;  ///< that the store is given at once
   std::uint32_t reopen_page_count = 0;
   std::string only;  ///< a part of a case's name
 };
@@ -58,8 +61,6 @@ struct Case {
   std::uint32_t depth;
 };
 constexpr std::array<Case, 2> kCases{{{std::uint64_t{2} << 20U, 16}, {std::uint64_t{64} << 10U, 32}}};
-// Pages of one call, as a transfer has them.
-constexpr std::size_t kCallPages = 64;
 
 [[noreturn]] void give_up(const std::string& why) {
   std::cerr << "bench_file_store: " << why << "\n";
@@ -109,7 +110,7 @@ Sample measure_store(const Options& options, const Case& one, const std::string&
   const auto store = value_of(FileStore::open(config_of(path, options, one), files));
   const auto count = static_cast<std::uint32_t>(options.bytes / one.page_bytes);
   // Pages come from and go to a region of many, as a host tier's do, so that no cache has them.
-  const std::size_t slot_count = std::max<std::size_t>(kCallPages, (std::size_t{128} << 20U) / one.page_bytes);
+  const std::size_t slot_count = (std::size_t{128} << 20U) / one.page_bytes;
   std::vector<std::byte> host(slot_count * one.page_bytes);
   for (std::uint32_t i = 0; i < slot_count; ++i) {
     testing::fill_page({0, i}, std::span(host).subspan(i * one.page_bytes, one.page_bytes));
@@ -125,7 +126,7 @@ Sample measure_store(const Options& options, const Case& one, const std::string&
   std::vector<FileWrite> writes;
   for (std::uint32_t page = 0; page < count;) {
     writes.clear();
-    for (; writes.size() < kCallPages && page < count; ++page) {
+    for (; writes.size() < options.call_pages && page < count; ++page) {
       writes.push_back({.name = testing::name_of({1, page}), .parent = testing::parent_of({1, page})});
       writes.back().bytes = slot(page);
     }
@@ -144,7 +145,7 @@ Sample measure_store(const Options& options, const Case& one, const std::string&
   std::vector<FileRead> reads;
   for (std::uint32_t page = 0; page < count;) {
     reads.clear();
-    for (; reads.size() < kCallPages && page < count; ++page) {
+    for (; reads.size() < options.call_pages && page < count; ++page) {
       reads.push_back({.name = testing::name_of({1, page}), .bytes = slot(page)});
     }
     store->read(reads);
@@ -194,8 +195,8 @@ std::string output_of(const std::string& command) {
 std::string fio_command(const Options& options, const std::string& path, const Case& one, bool is_write) {
   return "fio --name=blocks --filename='" + path + "' --size=" + std::to_string(options.bytes) +
          " --ioengine=io_uring --fixedbufs=1 --direct=1 --bs=" + std::to_string(one.page_bytes) +
-         " --iodepth=" + std::to_string(one.depth) + " --rw=" + (is_write ? "write --overwrite=1" : "read") +
-         " --fallocate=none --scramble_buffers=0 --invalidate=0 --thread --output-format=json";
+         " --iodepth=" + std::to_string(one.depth) + " --rw=" + (is_write ? "write --fallocate=native" : "read") +
+         " --scramble_buffers=0 --invalidate=0 --thread --output-format=json";
 }
 
 double measure_fio(const Options& options, const std::string& path, const Case& one, bool is_write) {
@@ -257,6 +258,7 @@ nlohmann::json machine_of(const Options& options) {
   return {{"system", std::string(system.sysname) + " " + system.release + " " + system.machine},
           {"cores", ::sysconf(_SC_NPROCESSORS_ONLN)},
           {"bytes", options.bytes},
+          {"call_pages", options.call_pages},
           {"repetitions", options.repetitions}};
 }
 
@@ -280,8 +282,8 @@ int run(const Options& options) {
     std::array<std::vector<double>, 2> cpu;
     std::vector<double> copy;
     const std::string fio_path = temp.path() + "/blocks";
-    if (has_fio) (void)measure_fio(options, fio_path, one, true);  // its blocks are allocated
     for (std::uint32_t i = 0; i < options.repetitions; ++i) {
+      std::filesystem::remove(fio_path);
       for (const bool is_write : {true, false}) {
         if (has_fio) fio[is_write ? 0 : 1].push_back(measure_fio(options, fio_path, one, is_write));
       }
@@ -321,7 +323,7 @@ int run_reopen(const Options& options) {
       for (std::uint32_t page = 0; page < options.reopen_page_count; ++page) {
         writes.push_back({.name = testing::name_of({1, page}), .parent = testing::parent_of({1, page})});
         writes.back().bytes = bytes;
-        if (writes.size() < kCallPages && page + 1 < options.reopen_page_count) continue;
+        if (writes.size() < options.call_pages && page + 1 < options.reopen_page_count) continue;
         store->write(testing::test_key_space(), writes, 1);
         writes.clear();
       }
@@ -364,6 +366,8 @@ std::optional<Options> options_of(std::span<char*> arguments) {
       is_good = number(value, options.bytes) && options.bytes % kCases[0].page_bytes == 0;
     } else if (name == "--repetitions") {
       is_good = number(value, options.repetitions);
+    } else if (name == "--call-pages") {
+      is_good = number(value, options.call_pages);
     } else if (name == "--reopen") {
       is_good = number(value, options.reopen_page_count);
     } else if (name == "--only") {
@@ -382,8 +386,9 @@ std::optional<Options> options_of(std::span<char*> arguments) {
 int main(int argc, char** argv) {
   const auto options = quire::bench::options_of(std::span(argv, static_cast<std::size_t>(argc)).subspan(1));
   if (options) return options->reopen_page_count > 0 ? quire::bench::run_reopen(*options) : quire::bench::run(*options);
-  std::cerr << "bench_file_store [--directory=.] [--bytes=1073741824] [--repetitions=7] [--only=TEXT]\n"
-               "bench_file_store --reopen=100000 [--directory=.]\n"
-               "--bytes is a multiple of 2 MiB\n";
+  std::cerr
+      << "bench_file_store [--directory=.] [--bytes=1073741824] [--repetitions=7] [--call-pages=1024] [--only=TEXT]\n"
+         "bench_file_store --reopen=100000 [--directory=.]\n"
+         "--bytes is a multiple of 2 MiB\n";
   return 2;
 }
