@@ -32,14 +32,21 @@ void FileStore::Impl::read(std::span<FileRead> pages) {
   }
   const MutexLock lane(reader_mutex_);
   std::size_t next = 0;
+  const auto start_more = [&]() QUIRE_REQUIRES(reader_mutex_) {
+    while (next < pages.size() && reader_.in_flight_count < config.queue_depth && !reader_.free.empty()) {
+      start_read(pages[next++]);
+    }
+  };
   while (next < pages.size() || reader_.in_flight_count > 0) {
-    while (next < pages.size() && !reader_.free.empty()) start_read(pages[next++]);
+    start_more();
     if (reader_.in_flight_count == 0) continue;
-    for (const IoResult& result : reader_.queue->wait(reader_.results)) {
-      --reader_.in_flight_count;
+    const std::span<IoResult> results = reader_.queue->wait(reader_.results);
+    reader_.in_flight_count -= static_cast<std::uint32_t>(results.size());
+    // The queue must not run dry while those that are done are looked at: the next ones go to the spare buffers.
+    start_more();
+    for (const IoResult& result : results) {
       finish_read(static_cast<std::uint32_t>(result.tag), result.status);
-      // Started at once: the queue must not run dry while the others that are done are looked at.
-      if (next < pages.size()) start_read(pages[next++]);
+      start_more();
     }
   }
   copier.settle();

@@ -23,6 +23,8 @@ const std::string kNewManifestName = kManifestName + ".new";
 constexpr std::uint64_t kScanBytes = std::uint64_t{4} << 20U;
 // The record of a key space is written only if it is no longer than this.
 constexpr std::uint64_t kBufferBytesMin = std::uint64_t{16} << 10U;
+// Pages that were read are copied out of these while the others are in flight.
+constexpr std::uint32_t kSpareReadBuffers = 4;
 // KV compressed to less than a quarter is not expected; what the index cannot hold makes room.
 constexpr std::uint64_t kCompressionMax = 4;
 
@@ -72,7 +74,7 @@ Status FileStore::Impl::open() {
   // One more than may be asked for: while a page waits for room, what is carried over needs a buffer as well.
   QUIRE_TRY(writer_.make(files, {.depth = config.queue_depth + 1, .buffer_bytes = buffer_bytes}));
   const MutexLock reader(reader_mutex_);
-  QUIRE_TRY(reader_.make(files, {.depth = config.queue_depth, .buffer_bytes = buffer_bytes}));
+  QUIRE_TRY(reader_.make(files, {.depth = config.queue_depth + kSpareReadBuffers, .buffer_bytes = buffer_bytes}));
   is_closed_ = false;
   return {};
 }
