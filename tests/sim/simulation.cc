@@ -434,16 +434,20 @@ void Simulation::note_ready(std::span<const Coming> on_their_way) {
         const std::vector<Miss> reasons = paths_->why(request_of(live), found, now_);
         each.any.insert(each.any.end(), reasons.begin(), reasons.end());
       }
-      if (live.may_look && found < live.tokens.size() / setup_.page_tokens) {
+      // With a disk tier, pages of others may have come from there, and gone again, before it woke up.
+      const bool lacks_pages = found < live.tokens.size() / setup_.page_tokens;
+      if (files_) each.any.push_back({.reason = MissReason::PartialPage});
+      if (files_ && lacks_pages) {
+        for (const MissReason reason : {MissReason::NeverSeen, MissReason::Unknown}) {
+          each.any.push_back({.reason = reason});
+        }
+        if (found == 0) each.any.push_back({.reason = MissReason::KeySpaceDiffers});
+      }
+      if (live.may_look && lacks_pages) {
         for (const MissReason reason : {MissReason::LoadFailed, MissReason::LoadCancelled, MissReason::LoadTimedOut}) {
           each.any.push_back({.reason = reason});
         }
         if (setup_.compute_ns_per_token > 0) each.any.push_back({.reason = MissReason::RecomputeCheaper});
-        // Others may have come from disk, and gone again, before it woke up.
-        for (const MissReason reason : {MissReason::PartialPage, MissReason::NeverSeen, MissReason::Unknown}) {
-          each.any.push_back({.reason = reason});
-        }
-        if (found == 0) each.any.push_back({.reason = MissReason::KeySpaceDiffers});
       }
       if (has_all) return;
       for (const MissReason trouble : live.load_troubles) each.any.push_back({.reason = trouble});
