@@ -50,12 +50,6 @@ void SimFiles::arm_crash(std::uint32_t operations_max) {
   has_failed_ = true;
 }
 
-void SimFiles::calm_down() {
-  set_failures(false);
-  disk_->set_capacity(UINT64_MAX);
-  is_full_ = false;
-}
-
 bool SimFiles::draw_segment(Place& place) {
   place.path = draw_path();
   std::vector<std::string> names = disk_->file_names(place.path);

@@ -36,22 +36,18 @@ class SimFiles {
   void draw_fault();
   /// The process ends in the middle of one of the next operations.
   void arm_crash(std::uint32_t operations_max);
-  /// No more failures, no limit: what is to be seen is that everything goes on.
-  void calm_down();
 
   /// The process ends. What it leaves is the disk from enter_next_life() on; the old one is there until then.
   void end_life();
   void enter_next_life();
 
   // What must be there.
-  void forget_durable() { durable_.clear(); }
   /// They were there before a flush began that has succeeded.
   void note_durable(std::span<const PageName> names, FileStore& store);
   /// After a lane has run: what is not there any more need not be there later.
   void look_after(FileStore& store);
   /// After a restart.
   void check_durable(FileStore& store);
-  [[nodiscard]] std::size_t durable_count() const { return durable_.size(); }
 
  private:
   struct Place {
