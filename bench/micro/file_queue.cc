@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// bench_file_queue: the queues of the file system beside fio, on one file, with the same engine, block size, depth and
+// fio_file_queue: the queues of the file system beside fio, on one file, with the same engine, block size, depth and
 // flags, in turn. fio measures itself; it is no dependency: without it only our own figures are printed. Its buffers
 // lie in small pages, ours from 2 MiB on in huge ones where the system has them.
 //
-//   bench_file_queue [--directory=.] [--file-bytes=1073741824] [--repetitions=9] [--only=TEXT] [--random]
+//   fio_file_queue [--directory=.] [--file-bytes=1073741824] [--repetitions=9] [--only=TEXT] [--random]
 //
 // A table for people, and a JSON document as the last line. Figures are bytes per second, median (least to greatest).
 // The file was written before, so that no blocks are allocated; syncs are not part of it: whether fio counts its own is
@@ -61,7 +61,7 @@ constexpr std::array<Case, 4> kCases{{{IoKind::Write, std::uint64_t{2} << 20U, 1
 constexpr const char* kFileName = "blocks";
 
 [[noreturn]] void give_up(const std::string& why) {
-  std::cerr << "bench_file_queue: " << why << "\n";
+  std::cerr << "fio_file_queue: " << why << "\n";
   std::exit(1);
 }
 
@@ -275,7 +275,7 @@ int run(const Options& options) {
 int main(int argc, char** argv) {
   const auto options = quire::bench::options_of(std::span(argv, static_cast<std::size_t>(argc)).subspan(1));
   if (options) return quire::bench::run(*options);
-  std::cerr << "bench_file_queue [--directory=.] [--file-bytes=1073741824] [--repetitions=9] [--only=TEXT] [--random]\n"
+  std::cerr << "fio_file_queue [--directory=.] [--file-bytes=1073741824] [--repetitions=9] [--only=TEXT] [--random]\n"
                "--file-bytes is a multiple of 2 MiB\n";
   return 2;
 }

@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// bench_file_store: whole pages through a FileStore beside fio, which writes and reads blocks of the same size with the
+// fio_file_store: whole pages through a FileStore beside fio, which writes and reads blocks of the same size with the
 // same engine, depth and flags on the same file system, in turn. The store computes and checks a checksum of every page
 // while it copies it; how long that takes alone is measured, too. fio is no dependency: without it only our own figures
 // are printed.
 //
-//   bench_file_store [--directory=.] [--bytes=1073741824] [--repetitions=7] [--call-pages=1024] [--only=TEXT]
-//   bench_file_store --reopen=100000 [--directory=.]
+//   fio_file_store [--directory=.] [--bytes=1073741824] [--repetitions=7] [--call-pages=1024] [--only=TEXT]
+//   fio_file_store --reopen=100000 [--directory=.]
 //
 // A table for people, and a JSON document as the last line. Figures are bytes of pages per second, median (least to
 // greatest). Neither side counts syncs, and both write to new files whose room is reserved: to blocks that were written
@@ -63,7 +63,7 @@ struct Case {
 constexpr std::array<Case, 2> kCases{{{std::uint64_t{2} << 20U, 16}, {std::uint64_t{64} << 10U, 32}}};
 
 [[noreturn]] void give_up(const std::string& why) {
-  std::cerr << "bench_file_store: " << why << "\n";
+  std::cerr << "fio_file_store: " << why << "\n";
   std::exit(1);
 }
 template <typename T>
@@ -387,8 +387,8 @@ int main(int argc, char** argv) {
   const auto options = quire::bench::options_of(std::span(argv, static_cast<std::size_t>(argc)).subspan(1));
   if (options) return options->reopen_page_count > 0 ? quire::bench::run_reopen(*options) : quire::bench::run(*options);
   std::cerr
-      << "bench_file_store [--directory=.] [--bytes=1073741824] [--repetitions=7] [--call-pages=1024] [--only=TEXT]\n"
-         "bench_file_store --reopen=100000 [--directory=.]\n"
+      << "fio_file_store [--directory=.] [--bytes=1073741824] [--repetitions=7] [--call-pages=1024] [--only=TEXT]\n"
+         "fio_file_store --reopen=100000 [--directory=.]\n"
          "--bytes is a multiple of 2 MiB\n";
   return 2;
 }
