@@ -398,6 +398,7 @@ struct Cache::Impl {
   void want_on_disk(PageId host_page);
   void prefer_on_disk(const PrefixTree::Pin& pin);
   void forget_on_disk(PageId host_page);
+  [[nodiscard]] double write_burst() const;
   void refill_write_budget(TimeNs time);
   [[nodiscard]] bool may_write(DiskList list, std::uint64_t bytes) const;
   [[nodiscard]] bool must_write() const;
@@ -492,7 +493,7 @@ struct Cache::Impl {
   LazyArray<PageTransfer> transfer_pages;
   std::vector<std::uint32_t> transfer_order;  // those nobody has taken, oldest first
   std::uint32_t live_transfer_count = 0;
-  std::uint32_t transfer_end = 0;  // those that live have indices below it
+  std::uint32_t transfer_end = 0;          // those that live have indices below it
   std::uint32_t abandoned_save_pages = 0;  // in saves of sequences that have ended: still read, held by nobody
   std::vector<PageId> leaving_pages;
   LazyArray<PageId> saved_pages;  // a row for each sequence: its host pages while it is saved, kNullPage for none

@@ -1,0 +1,328 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// Cache: sequences that look for their tokens on disk. A find asks for what follows the tree's pages; what is there is
+// loaded to host pages, in the order of the path, and comes into the tree as it arrives. Then those who waited go on.
+#include <algorithm>
+
+#include "base/check.h"
+#include "cache/cache_impl.h"
+#include "quire/cache.h"
+
+namespace quire {
+
+// How many whole pages of its tokens a sequence may find in the cache.
+std::uint32_t Cache::Impl::pages_asked(const SequenceSlot& slot) const {
+  if (!slot.may_use_cache || key_spaces[slot.key_space].is_retired) return 0;
+  const std::uint32_t window_tokens = slot.window_tokens > 0 ? slot.window_tokens : UINT32_MAX;
+  return std::min({slot.token_count, slot.match_tokens_max, window_tokens}) / page_tokens;
+}
+
+bool Cache::Impl::may_look(const SequenceSlot& slot, const PrefixTree::Match& match) const {
+  if (!has_disk() || disk_has_failed || is_paused || falls_asleep || is_asleep || slot.tier_max < Tier::Disk) {
+    return false;
+  }
+  const std::uint32_t found = match.page_count + match.host_page_count;
+  return found < pages_asked(slot) && (!slot.has_looked || found > slot.looked_pages);
+}
+
+// The find that asks for what follows a match, started now or before; none when there is no room for one.
+std::optional<std::uint32_t> Cache::Impl::look_for(std::uint32_t index, const PrefixTree::Match& match) {
+  const SequenceSlot& slot = sequences[index];
+  const std::uint32_t first_page = match.page_count + match.host_page_count;
+  const PrefixTree::Key key = sequences.key(index, pages_asked(slot) * page_tokens);
+  const PageFingerprint missing = tree->next_fingerprint(tree->fingerprint_before(match), key, first_page);
+  for (std::uint32_t i = 0; i < transfer_end; ++i) {
+    const Transfer& find = transfers[i];
+    const bool is_same = find.kind == TransferKind::FindOnDisk && find.state != Transfer::State::Free &&
+                         !find.is_unwanted && !find.callback && find.key_space == slot.key_space &&
+                         find.first_page == first_page && find.missing == missing;
+    if (is_same) return i;
+  }
+  const std::optional<std::uint32_t> transfer = add_find(TransferKind::FindOnDisk, slot.key_space, key);
+  if (!transfer) return std::nullopt;
+  Transfer& find = transfers[*transfer];
+  find.first_page = first_page;
+  find.missing = missing;
+  find.owner = {index, slot.generation};
+  find.pin = tree->pin_all(match);  // splits where the path goes on, and keeps the page before it
+  ++counters.disk_find_count;
+  return transfer;
+}
+
+// A transfer with a path of its own.
+std::optional<std::uint32_t> Cache::Impl::add_find(TransferKind kind, std::uint32_t key_space,
+                                                   const PrefixTree::Key& key) {
+  const auto row = std::ranges::find(find_row_users, kNoTransfer);
+  if (row == find_row_users.end() || has_unstarted_drop) return std::nullopt;
+  const std::optional<std::uint32_t> transfer = add_transfer(kind, TransferPriority::Waiting);
+  if (!transfer) return std::nullopt;
+  *row = *transfer;
+  Transfer& find = transfers[*transfer];
+  find.find_row = static_cast<std::uint32_t>(row - find_row_users.begin());
+  find.key_space = key_space;
+  find.token_count = static_cast<std::uint32_t>(key.tokens.size());
+  find.extra_key_count = static_cast<std::uint32_t>(key.extra_keys.size());
+  std::ranges::copy(key.tokens, find_tokens.data() + (std::size_t{find.find_row} * context_tokens_max));
+  std::ranges::copy(key.extra_keys, find_keys.data() + (std::size_t{find.find_row} * config.extra_key_count_max));
+  ++key_spaces[key_space].user_count;
+  return transfer;
+}
+
+void Cache::Impl::remove_find(std::uint32_t index) {
+  const std::uint32_t key_space = transfers[index].key_space;
+  find_row_users[transfers[index].find_row] = kNoTransfer;
+  remove_transfer(index);
+  --key_spaces[key_space].user_count;
+  leave_key_space(key_space);
+}
+
+PrefixTree::Key Cache::Impl::key_of_find(const Transfer& find) const {
+  return {.tokens = {find_tokens.data() + (std::size_t{find.find_row} * context_tokens_max), find.token_count},
+          .extra_keys = {find_keys.data() + (std::size_t{find.find_row} * config.extra_key_count_max),
+                         find.extra_key_count}};
+}
+
+// Makes an admitted sequence wait for what the disk may have. False: it does not.
+bool Cache::Impl::start_looking(std::uint32_t index, const PrefixTree::Match& match) {
+  SequenceSlot& slot = sequences[index];
+  const std::optional<std::uint32_t> find = look_for(index, match);
+  if (!find) {
+    slot.has_looked = true;
+    slot.looked_pages = UINT32_MAX;
+    return false;
+  }
+  slot.state = SequenceSlot::State::Looking;
+  slot.find = *find;
+  slot.pin = tree->clone(transfers[*find].pin);
+  slot.soft_pin.reset();
+  return true;
+}
+
+void Cache::Impl::finish_find(std::uint32_t index) {
+  Transfer& find = transfers[index];
+  find.state = Transfer::State::Arrived;
+  find.found_pages = find.good_pages;
+  counters.disk_found_page_total += find.found_pages;
+  if (key_spaces[find.key_space].is_retired) {
+    find.miss = MissReason::LoadCancelled;
+  } else if (find.found_pages > 0 && !find.is_unwanted && !is_paused && !falls_asleep) {
+    if (is_worth_reading(find)) {
+      start_disk_loads(index);
+    } else {
+      find.miss = MissReason::RecomputeCheaper;
+    }
+  }
+  if (find.loads_in_flight == 0) end_find(index);
+}
+
+// Whether reading the pages, and bringing them on to the device, takes less time than computing them.
+bool Cache::Impl::is_worth_reading(const Transfer& find) const {
+  if (config.host.compute_ns_per_token == 0 || disk_load_rate == 0) return true;
+  const auto bytes = static_cast<double>(find.found_pages * geometry.page().page_bytes());
+  const double waiting = static_cast<double>(disk_loading_bytes);
+  const double read_ns = (bytes + waiting) / disk_load_rate;
+  const double load_ns = load_rate > 0 ? bytes / load_rate : 0;
+  const double compute_ns =
+      static_cast<double>(find.found_pages) * page_tokens * static_cast<double>(config.host.compute_ns_per_token);
+  return read_ns + load_ns <= compute_ns;
+}
+
+// As far as there are transfers and host pages; the rest when others are over.
+void Cache::Impl::start_disk_loads(std::uint32_t index) {
+  while (transfers[index].started_pages < transfers[index].found_pages) {
+    const std::uint32_t left = transfers[index].found_pages - transfers[index].started_pages;
+    const std::uint32_t wanted = std::min(left, config.host.transfer_pages_max);
+    // What the host cannot hold besides is not worth the way.
+    const std::optional<std::uint32_t> transfer = add_transfer(TransferKind::LoadFromDisk, TransferPriority::Waiting);
+    if (!transfer) return;
+    Transfer& load = transfers[*transfer];
+    Transfer& find = transfers[index];
+    load.found_by = index;
+    load.key_space = find.key_space;
+    load.first_page = find.first_page + find.started_pages;
+    const PrefixTree::Key key = key_of_find(find);
+    PageFingerprint tag = find.last_tag;
+    if (find.started_pages == 0) tag = tree->fingerprint_of(find.pin);
+    for (std::uint32_t i = 0; i < wanted; ++i) {
+      const PageId host_page = take_host_page();
+      if (host_page.is_none()) break;
+      tag = tree->next_fingerprint(tag, key, load.first_page + i);
+      add_page(*transfer, way_of(PageId::none(), host_page, tag));
+    }
+    if (load.page_count == 0) {
+      remove_transfer(*transfer);
+      find.found_pages = find.started_pages;
+      return;
+    }
+    find.last_tag = tag;
+    find.started_pages += load.page_count;
+    if (load.page_count < wanted) find.found_pages = find.started_pages;
+    ++find.loads_in_flight;
+    disk_loading_bytes += load.page_count * geometry.page().page_bytes();
+  }
+}
+
+// The loads of a find that have arrived, in the order of the path.
+void Cache::Impl::finish_disk_loads(std::uint32_t index) {
+  for (bool goes_on = true; goes_on;) {
+    goes_on = false;
+    for (std::uint32_t i = 0; i < transfer_end; ++i) {
+      const Transfer& load = transfers[i];
+      const bool is_next = load.state == Transfer::State::Arrived && load.kind == TransferKind::LoadFromDisk &&
+                           load.found_by == index &&
+                           load.first_page == transfers[index].first_page + transfers[index].arrived_pages;
+      if (!is_next) continue;
+      finish_disk_load(i);
+      goes_on = true;
+    }
+  }
+  Transfer& find = transfers[index];
+  if (!find.is_unwanted && find.miss == MissReason::None) start_disk_loads(index);
+  if (transfers[index].loads_in_flight == 0) end_find(index);
+}
+
+// Its good pages come into the tree, as far as nobody has brought or computed them meanwhile.
+void Cache::Impl::finish_disk_load(std::uint32_t index) {
+  Transfer& load = transfers[index];
+  Transfer& find = transfers[load.found_by];
+  // By the time it was read, the name may have been that of a page with other bytes.
+  if (key_spaces[find.key_space].is_retired && find.miss == MissReason::None) find.miss = MissReason::LoadCancelled;
+  const bool is_wanted = !find.is_unwanted && find.miss == MissReason::None;
+  std::uint32_t good = is_wanted ? load.good_pages : 0;
+  const std::span<const PageTransfer> pages = pages_of(index);
+  const std::span<PageId> host_pages = std::span(leaving_pages).first(pages.size());
+  for (std::size_t i = 0; i < pages.size(); ++i) host_pages[i] = pages[i].host_page;
+  std::uint32_t begin = 0;
+  if (good > 0) {
+    const PrefixTree::Key key = key_of_find(find);
+    const std::uint32_t end_page = load.first_page + good;
+    const PrefixTree::Match known = tree->match(
+        key_spaces[find.key_space].root, {key.tokens.first(std::size_t{end_page} * page_tokens), key.extra_keys});
+    begin = std::min(known.page_count + known.host_page_count - load.first_page, good);
+    PrefixTree::Pin pin = tree->pin_all(known);
+    host_pool.seal(host_pages.subspan(begin, good - begin));
+    tree->insert_host(pin, key, host_pages.subspan(begin, good - begin));
+    find.pin = std::move(pin);
+    for (const PageId page : host_pages.subspan(begin, good - begin)) {
+      disk_states[page.value] = DiskState::OnDisk;
+      ++on_disk_count;
+    }
+    counters.disk_loaded_page_total += good - begin;
+  }
+  host_pool.release(host_pages.first(begin));
+  host_pool.release(host_pages.subspan(good));
+  if (load.good_pages < load.page_count && find.miss == MissReason::None) {
+    find.miss = load.outcome == TransferOutcome::Cancelled ? MissReason::LoadCancelled : MissReason::LoadFailed;
+  }
+  find.arrived_pages += load.page_count;
+  --find.loads_in_flight;
+  disk_loading_bytes -= load.page_count * geometry.page().page_bytes();
+  remove_transfer(index);
+}
+
+// Those who wait for it go on with what there is.
+void Cache::Impl::end_find(std::uint32_t index) {
+  Transfer& find = transfers[index];
+  MissReason miss = find.miss;
+  // There was no transfer, or no host page, for some of what it found.
+  if (miss == MissReason::None && find.started_pages < find.good_pages) miss = MissReason::LoadFailed;
+  const SequenceId first_waiter = find.owner;
+  const std::uint32_t first_page = find.first_page;
+  const std::uint32_t looked_pages = first_page + find.found_pages;
+  PrefixTree::Pin held = std::move(find.pin);
+  const std::uint32_t key_space = find.key_space;
+  ++key_spaces[key_space].user_count;  // until those who wait have gone on
+  remove_find(index);
+  for (std::uint32_t i = 0; i < sequences.capacity(); ++i) {
+    SequenceSlot& slot = sequences[i];
+    if (slot.state != SequenceSlot::State::Looking || slot.find != index) continue;
+    slot.has_looked = true;
+    // One that joined may want other pages behind the first.
+    slot.looked_pages = first_waiter == SequenceId{i, slot.generation} ? looked_pages : first_page;
+    stop_looking(i, miss);
+  }
+  held.reset();
+  --key_spaces[key_space].user_count;
+  leave_key_space(key_space);
+}
+
+// A sequence goes on from where the tree's pages end, once more from the disk or from the host.
+void Cache::Impl::stop_looking(std::uint32_t index, MissReason miss) {
+  SequenceSlot& slot = sequences[index];
+  if (miss != MissReason::None) slot.disk_miss = miss;
+  const PrefixTree::Pin waited = std::move(slot.pin);
+  const PrefixTree::Match match = match_of(index);
+  if (miss == MissReason::None && may_look(slot, match) && start_looking(index, match)) return;
+  const LoadChoice choice = choose_load(slot, match);
+  if (choice.page_count == 0) {
+    slot.load_miss = choice.miss;
+    (void)start_running(index);
+    ready_sequences.push_back({index, slot.generation});
+    return;
+  }
+  slot.state = SequenceSlot::State::Loading;
+  slot.pin = tree->pin_all(match);  // wake_loading() starts what it waits for
+}
+
+// Those that have waited long enough take what there is.
+void Cache::Impl::expire_looking() {
+  for (std::uint32_t i = 0; i < sequences.capacity(); ++i) {
+    SequenceSlot& slot = sequences[i];
+    if (slot.state != SequenceSlot::State::Looking || now < slot.load_deadline) continue;
+    slot.has_looked = true;
+    slot.looked_pages = UINT32_MAX;
+    stop_looking(i, MissReason::LoadTimedOut);
+  }
+  cancel_unneeded_finds();
+}
+
+// Finds whose sequences have gone, or wait no longer.
+void Cache::Impl::cancel_unneeded_finds() {
+  if (!has_disk()) return;
+  for (std::uint32_t i = 0; i < transfer_end; ++i) {
+    const Transfer& find = transfers[i];
+    if (find.kind != TransferKind::FindOnDisk || find.state == Transfer::State::Free) continue;
+    if (find.is_prefetch || find.callback) continue;
+    bool is_needed = false;
+    for (std::uint32_t j = 0; j < sequences.capacity() && !is_needed; ++j) {
+      is_needed = sequences[j].state == SequenceSlot::State::Looking && sequences[j].find == i;
+    }
+    if (!is_needed) abandon_find(i, MissReason::LoadCancelled);
+  }
+}
+
+// What it finds, or its loads bring, is not to be used any more.
+void Cache::Impl::abandon_find(std::uint32_t index, MissReason miss) {
+  Transfer& find = transfers[index];
+  if (find.is_unwanted || find.callback) return;
+  find.is_unwanted = true;
+  if (find.miss == MissReason::None) find.miss = miss;
+  cancel_transfer(index);
+  for (std::uint32_t i = 0; i < sequences.capacity(); ++i) {
+    SequenceSlot& slot = sequences[i];
+    if (slot.state != SequenceSlot::State::Looking || slot.find != index) continue;
+    slot.has_looked = true;
+    slot.looked_pages = UINT32_MAX;
+    stop_looking(i, miss);
+  }
+  transfers[index].pin.reset();
+  for (std::uint32_t i = 0; i < transfer_end; ++i) {
+    Transfer& load = transfers[i];
+    const bool is_its =
+        load.kind == TransferKind::LoadFromDisk && load.state != Transfer::State::Free && load.found_by == index;
+    if (!is_its) continue;
+    cancel_transfer(i);
+    if (load.state != Transfer::State::Queued) continue;
+    load.good_pages = 0;
+    load.outcome = TransferOutcome::Cancelled;
+    load.state = Transfer::State::Arrived;
+    std::erase(transfer_order, i);
+  }
+  if (transfers[index].state == Transfer::State::Queued) {
+    end_find(index);
+  } else if (transfers[index].state == Transfer::State::Arrived) {
+    finish_disk_loads(index);
+  }
+}
+
+}  // namespace quire

@@ -1,0 +1,123 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// Cache: what of the host goes to disk, and when. The write policy says which pages, the endurance budget how much:
+// pages that were used again have a head start.
+#include <algorithm>
+
+#include "cache/cache_impl.h"
+#include "quire/cache.h"
+
+namespace quire {
+
+namespace {
+
+// Of the transfers, so that writes in the background leave most to those who wait.
+constexpr std::uint32_t kStoresMax = 2;
+constexpr TimeNs kDayNs = TimeNs{86'400} * 1'000'000'000;
+// What may be written at once after a quiet time. The rest of a day's budget comes evenly, so that no day has more.
+constexpr std::uint64_t kBurstsPerDay = 24;
+
+}  // namespace
+
+double Cache::Impl::write_burst() const {
+  return static_cast<double>(config.disk.write_bytes_per_day) / kBurstsPerDay;
+}
+
+// A host page that has just got its bytes from the device.
+void Cache::Impl::want_on_disk(PageId host_page) {
+  if (disk_has_failed || config.disk.write_policy == WritePolicy::Selective) return;
+  disk_states[host_page.value] = DiskState::Cold;
+  disk_lists.push_back(host_page.value, kColdPages);
+}
+
+// Pages of a path that somebody uses again: they come first, and with WritePolicy::Selective at all.
+void Cache::Impl::prefer_on_disk(const PrefixTree::Pin& pin) {
+  const bool is_selective = config.disk.write_policy == WritePolicy::Selective;
+  const std::uint32_t hits_min = is_selective ? config.disk.write_hits_min : 2;
+  for (RunId run = pin.run(); !tree->parent(run).is_none(); run = tree->parent(run)) {
+    if (tree->use_count(run) < hits_min) continue;
+    for (const PageId page : tree->pages(run)) {
+      const PrefixTree::HostCopy copy = tree->copy_of(page);
+      if (copy.state != PrefixTree::Copy::Ready) continue;
+      DiskState& state = disk_states[copy.host_page.value];
+      if (state == DiskState::Cold) disk_lists.remove(copy.host_page.value);
+      const bool is_new = state == DiskState::Cold || (is_selective && state == DiskState::None);
+      if (!is_new) continue;
+      state = DiskState::Hot;
+      disk_lists.push_back(copy.host_page.value, kHotPages);
+    }
+  }
+}
+
+// The host gives the page up.
+void Cache::Impl::forget_on_disk(PageId host_page) {
+  DiskState& state = disk_states[host_page.value];
+  if (state == DiskState::Cold || state == DiskState::Hot) disk_lists.remove(host_page.value);
+  if (state == DiskState::OnDisk) --on_disk_count;
+  state = DiskState::None;
+}
+
+void Cache::Impl::refill_write_budget(TimeNs time) {
+  const double per_day = static_cast<double>(config.disk.write_bytes_per_day);
+  const double burst = write_burst();
+  const double rate = (per_day - burst) / static_cast<double>(kDayNs);
+  write_budget = std::min(burst, write_budget + (rate * static_cast<double>(time - now)));
+}
+
+// Pages that were used again may take the budget down to nothing, others only to the half of it.
+bool Cache::Impl::may_write(DiskList list, std::uint64_t bytes) const {
+  if (config.disk.write_bytes_per_day == 0) return true;
+  return write_budget - static_cast<double>(bytes) >= (list == kHotPages ? 0 : write_burst() / 2);
+}
+
+// With WriteBack, only when the host is about to need the room.
+bool Cache::Impl::must_write() const {
+  if (config.disk.write_policy != WritePolicy::WriteBack || wants_flush) return true;
+  return host_pool.free_count() + on_disk_count < std::max(1U, host_page_count / 4);
+}
+
+void Cache::Impl::start_disk_stores() {
+  const std::uint64_t bytes = record_bytes(geometry.page().page_bytes());
+  while (disk_store_count < kStoresMax && disk_lists.size() > 0 && must_write() && !disk_has_failed) {
+    const std::optional<std::uint32_t> transfer = add_transfer(TransferKind::StoreToDisk, TransferPriority::Background);
+    if (!transfer) return;
+    for (const DiskList list : {kHotPages, kColdPages}) {
+      while (transfers[*transfer].page_count < config.host.transfer_pages_max && may_write(list, bytes)) {
+        const std::uint32_t page = disk_lists.front(list);
+        if (page == IndexLists::kNone) break;
+        disk_lists.remove(page);
+        disk_states[page] = DiskState::Writing;
+        ++host_readers[page];
+        write_budget -= static_cast<double>(bytes);
+        add_page(*transfer, way_of(PageId::none(), PageId{page}, tree->fingerprint(PageId{page}, Tier::Host)));
+      }
+    }
+    if (transfers[*transfer].page_count == 0) {
+      remove_transfer(*transfer);
+      return;
+    }
+    ++disk_store_count;
+  }
+}
+
+void Cache::Impl::finish_disk_store(std::uint32_t index) {
+  const Transfer& store = transfers[index];
+  const std::span<const PageTransfer> pages = pages_of(index);
+  for (std::uint32_t i = 0; i < pages.size(); ++i) {
+    const PageId page = pages[i].host_page;
+    const bool is_same =
+        host_generations[page.value] == pages[i].host_generation && disk_states[page.value] == DiskState::Writing;
+    if (is_same && i < store.good_pages) {
+      disk_states[page.value] = DiskState::OnDisk;
+      ++on_disk_count;
+      ++counters.disk_stored_page_total;
+    } else if (is_same) {
+      disk_states[page.value] = DiskState::None;
+    }
+    release_host_read(page);
+  }
+  --disk_store_count;
+  remove_transfer(index);
+}
+
+}  // namespace quire
