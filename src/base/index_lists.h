@@ -8,6 +8,7 @@
 #pragma once
 
 #include <cstdint>
+#include <span>
 
 #include "base/check.h"
 #include "base/lazy_array.h"
@@ -27,6 +28,23 @@ class IndexLists {
 
   void push_back(std::uint32_t index, std::uint32_t list = 0) {
     insert_after_position(links_[head_of(list)].previous, index);
+  }
+  /// Behind the last, in the order of `ids`, which hold their index as `value`: cheaper than one by one.
+  template <typename Id>
+  void push_back_all(std::span<const Id> ids, std::uint32_t list = 0) {
+    if (ids.empty()) return;
+    const std::uint32_t head = head_of(list);
+    Link* const links = links_.data();
+    std::uint32_t previous = links[head].previous;
+    for (const Id id : ids) {
+      const std::uint32_t position = id.value + first_;
+      QUIRE_CHECK(links[position].next == 0, "inserting what is already in a list");
+      links[previous].next = position;
+      links[position] = {previous, head};
+      previous = position;
+    }
+    links[head].previous = previous;
+    size_ += static_cast<std::uint32_t>(ids.size());
   }
   /// Directly behind `anchor`, which is in one of the lists.
   void insert_after(std::uint32_t anchor, std::uint32_t index) {

@@ -2,7 +2,9 @@
 #include "base/index_lists.h"
 
 #include <algorithm>
+#include <array>
 #include <cstdint>
+#include <span>
 #include <vector>
 
 #include <gtest/gtest.h>
@@ -69,6 +71,26 @@ TEST(IndexListsWithSeveral, KeepTheirElementsWhenTheCapacityGrows) {
   lists.push_back(999, 1);
   EXPECT_EQ(lists.front(1), 3U);
   EXPECT_EQ(lists.next(3), 999U);
+}
+
+TEST(IndexListsWithSeveral, TakeManyAtOnceInTheirOrder) {
+  struct Id {
+    std::uint32_t value;
+  };
+  IndexLists lists;
+  ASSERT_TRUE(lists.reserve(10, 2).has_value());
+  lists.push_back_all(std::span<const Id>(), 1);
+  EXPECT_EQ(lists.front(1), IndexLists::kNone);
+  lists.push_back_all(std::span<const Id>(std::array{Id{7}, Id{2}}), 1);
+  lists.push_back(0, 1);
+  lists.push_back_all(std::span<const Id>(std::array{Id{9}}), 1);
+  Indices found;
+  for (std::uint32_t i = lists.front(1); i != IndexLists::kNone; i = lists.next(i)) found.push_back(i);
+  EXPECT_EQ(found, (Indices{7, 2, 0, 9}));
+  EXPECT_EQ(lists.size(), 4U);
+  for (const std::uint32_t i : {2U, 9U, 7U, 0U}) lists.remove(i);
+  EXPECT_EQ(lists.front(1), IndexLists::kNone);
+  EXPECT_EQ(lists.front(0), IndexLists::kNone);
 }
 
 TEST_F(IndexListsTest, InsertsDirectlyBehindAnAnchor) {

@@ -55,7 +55,7 @@ Result<Sequence> Cache::fork(const Sequence& sequence, std::uint32_t at) {
 void Cache::Impl::copy_sequence(std::uint32_t source_index, std::uint32_t index, std::uint32_t at) {
   const SequenceSlot& source = sequences[source_index];
   SequenceSlot& slot = sequences[index];
-  slot.state = SequenceSlot::State::Running;
+  sequences.set_state(index, SequenceSlot::State::Running);
   slot.may_use_cache = source.may_use_cache;
   slot.match_tokens_max = source.match_tokens_max;
   slot.publish = source.publish;

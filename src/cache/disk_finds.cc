@@ -91,7 +91,7 @@ bool Cache::Impl::start_looking(std::uint32_t index, const PrefixTree::Match& ma
     slot.looked_pages = UINT32_MAX;
     return false;
   }
-  slot.state = SequenceSlot::State::Looking;
+  sequences.set_state(index, SequenceSlot::State::Looking);
   slot.find = *find;
   slot.pin = tree->clone(transfers[*find].pin);
   slot.soft_pin.reset();
@@ -233,7 +233,7 @@ void Cache::Impl::end_find(std::uint32_t index) {
   const std::uint32_t key_space = find.key_space;
   ++key_spaces[key_space].user_count;  // until those who wait have gone on
   remove_find(index);
-  for (std::uint32_t i = 0; i < sequences.capacity(); ++i) {
+  for (std::uint32_t i = sequences.next_loading(0); i < sequences.capacity(); i = sequences.next_loading(i + 1)) {
     SequenceSlot& slot = sequences[i];
     if (slot.state != SequenceSlot::State::Looking || slot.find != index) continue;
     slot.has_looked = true;
@@ -260,13 +260,13 @@ void Cache::Impl::stop_looking(std::uint32_t index, MissReason miss) {
     ready_sequences.push_back({index, slot.generation});
     return;
   }
-  slot.state = SequenceSlot::State::Loading;
+  sequences.set_state(index, SequenceSlot::State::Loading);
   slot.pin = tree->pin_all(match);  // wake_loading() starts what it waits for
 }
 
 // Those that have waited long enough take what there is.
 void Cache::Impl::expire_looking() {
-  for (std::uint32_t i = 0; i < sequences.capacity(); ++i) {
+  for (std::uint32_t i = sequences.next_loading(0); i < sequences.capacity(); i = sequences.next_loading(i + 1)) {
     SequenceSlot& slot = sequences[i];
     if (slot.state != SequenceSlot::State::Looking || now < slot.load_deadline) continue;
     slot.has_looked = true;
@@ -284,7 +284,8 @@ void Cache::Impl::cancel_unneeded_finds() {
     if (find.kind != TransferKind::FindOnDisk || find.state == Transfer::State::Free) continue;
     if (find.is_prefetch || find.callback) continue;
     bool is_needed = false;
-    for (std::uint32_t j = 0; j < sequences.capacity() && !is_needed; ++j) {
+    for (std::uint32_t j = sequences.next_loading(0); j < sequences.capacity() && !is_needed;
+         j = sequences.next_loading(j + 1)) {
       is_needed = sequences[j].state == SequenceSlot::State::Looking && sequences[j].find == i;
     }
     if (!is_needed) abandon_find(i, MissReason::LoadCancelled);
@@ -298,7 +299,7 @@ void Cache::Impl::abandon_find(std::uint32_t index, MissReason miss) {
   find.is_unwanted = true;
   if (find.miss == MissReason::None) find.miss = miss;
   cancel_transfer(index);
-  for (std::uint32_t i = 0; i < sequences.capacity(); ++i) {
+  for (std::uint32_t i = sequences.next_loading(0); i < sequences.capacity(); i = sequences.next_loading(i + 1)) {
     SequenceSlot& slot = sequences[i];
     if (slot.state != SequenceSlot::State::Looking || slot.find != index) continue;
     slot.has_looked = true;

@@ -75,7 +75,7 @@ Result<ExternalMatch> Cache::match(KeySpaceId key_space, const Prompt& prompt) {
                                             " matches are held; drop one, or raise sequence_count_max");
   }
   SequenceSlot& slot = impl.sequences[*index];
-  slot.state = SequenceSlot::State::Holding;
+  impl.sequences.set_state(*index, SequenceSlot::State::Holding);
   slot.key_space = space;
   slot.page_count = match.page_count;
   impl.tree->copy_pages(match, 0, impl.sequences.page_row(*index));

@@ -79,7 +79,7 @@ Result<Admission> Cache::Impl::start_admitted(std::uint32_t index) {
   }
   slot.waited_from_page = match.page_count;
   slot.load_deadline = slot.prefetch == Prefetch::Timeout ? time_after(slot.load_timeout_ns) : INT64_MAX;
-  slot.state = SequenceSlot::State::Loading;
+  sequences.set_state(index, SequenceSlot::State::Loading);
   const Miss miss = find_miss(index, match);  // before the tree changes
   slot.pin = tree->pin_all(match);
   slot.soft_pin.reset();
@@ -260,7 +260,7 @@ void Cache::Impl::drop_bad_page(std::uint32_t index) {
       call_off(i, MissReason::LoadFailed);
     }
   }
-  for (std::uint32_t i = 0; i < sequences.capacity(); ++i) {
+  for (std::uint32_t i = sequences.next_loading(0); i < sequences.capacity(); i = sequences.next_loading(i + 1)) {
     SequenceSlot& slot = sequences[i];
     if (slot.state != SequenceSlot::State::Loading || !leads_through_it(slot.pin)) continue;
     slot.load_miss = MissReason::LoadFailed;
@@ -275,7 +275,7 @@ void Cache::Impl::drop_bad_page(std::uint32_t index) {
 void Cache::Impl::forget_load(std::uint32_t index, MissReason reason) {
   Transfer& load = transfers[index];
   if (load.is_unwanted) return;
-  for (std::uint32_t i = 0; i < sequences.capacity(); ++i) {
+  for (std::uint32_t i = sequences.next_loading(0); i < sequences.capacity(); i = sequences.next_loading(i + 1)) {
     SequenceSlot& slot = sequences[i];
     if (slot.state != SequenceSlot::State::Loading || slot.load_miss != MissReason::None) continue;
     if (is_load_of(index, slot.pin)) slot.load_miss = reason;
@@ -343,7 +343,7 @@ void Cache::Impl::expire_loads() {
 // Loading sequences that need not wait any longer.
 void Cache::Impl::wake_loading() {
   if (has_disk()) expire_looking();
-  for (std::uint32_t i = 0; i < sequences.capacity(); ++i) {
+  for (std::uint32_t i = sequences.next_loading(0); i < sequences.capacity(); i = sequences.next_loading(i + 1)) {
     SequenceSlot& slot = sequences[i];
     if (slot.state != SequenceSlot::State::Loading) continue;
     if (slot.load_miss == MissReason::None && now >= slot.load_deadline) slot.load_miss = MissReason::LoadTimedOut;
@@ -382,7 +382,8 @@ void Cache::Impl::cancel_unneeded_loads() {
     if (!waits || each.kind != TransferKind::Load || !each.pin) continue;
     if (each.priority == TransferPriority::Background) continue;  // to be there for one that has not been admitted
     bool is_needed = false;
-    for (std::uint32_t i = 0; i < sequences.capacity() && !is_needed; ++i) {
+    for (std::uint32_t i = sequences.next_loading(0); i < sequences.capacity() && !is_needed;
+         i = sequences.next_loading(i + 1)) {
       is_needed = sequences[i].state == SequenceSlot::State::Loading && is_load_of(load, sequences[i].pin);
     }
     if (is_needed) continue;

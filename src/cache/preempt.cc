@@ -58,7 +58,7 @@ bool Cache::Impl::can_be_computed_again(const SequenceSlot& slot) {
 void Cache::Impl::become_dropped(std::uint32_t index) {
   SequenceSlot& slot = sequences[index];
   release_pages(index);
-  slot.state = SequenceSlot::State::Waiting;
+  sequences.set_state(index, SequenceSlot::State::Waiting);
   slot.computed_tokens = 0;
   slot.planned_end = 0;
   slot.has_run = false;
@@ -127,7 +127,7 @@ void Cache::Impl::start_saving(std::uint32_t index) {
   const SequenceId id{index, slot.generation};
   const std::span<const PageId> row = sequences.page_row(index);
   const std::span<PageId> saved = saved_row(index);
-  slot.state = SequenceSlot::State::Saving;
+  sequences.set_state(index, SequenceSlot::State::Saving);
   slot.has_lost_pages = false;
   slot.saved_page_count = slot.page_count + (slot.tail_tokens > 0 ? 1 : 0);
   std::optional<std::uint32_t> transfer;
@@ -186,7 +186,7 @@ void Cache::Impl::end_saving(std::uint32_t index) {
   if (slot.has_lost_pages) {
     slot.has_lost_pages = false;
     release_saved(index);
-    slot.state = SequenceSlot::State::Running;
+    sequences.set_state(index, SequenceSlot::State::Running);
     slot.is_preempted = false;
     ready_sequences.push_back({index, slot.generation});
     return;
@@ -198,7 +198,7 @@ void Cache::Impl::end_saving(std::uint32_t index) {
   slot.hole_begin = hole_begin;
   slot.hole_end = hole_end;
   slot.saved_page_count = page_count;
-  slot.state = SequenceSlot::State::Saved;
+  sequences.set_state(index, SequenceSlot::State::Saved);
 }
 
 // What is saved of it goes. What is on its way is dropped when it arrives.
@@ -294,7 +294,7 @@ Result<Admission> Cache::Impl::start_restoring(std::uint32_t index) {
   slot.shared_pages = match.page_count;
   slot.settled_pages = match.page_count;
   slot.page_count = slot.saved_page_count;
-  slot.state = SequenceSlot::State::Restoring;
+  sequences.set_state(index, SequenceSlot::State::Restoring);
   std::size_t taken = 0;
   std::optional<std::uint32_t> transfer;
   for (std::uint32_t place = match.page_count; place < slot.page_count; ++place) {
@@ -344,7 +344,7 @@ void Cache::Impl::end_restoring(std::uint32_t index) {
   SequenceSlot& slot = sequences[index];
   slot.saved_page_count = 0;
   if (!slot.has_lost_pages) {
-    slot.state = SequenceSlot::State::Running;
+    sequences.set_state(index, SequenceSlot::State::Running);
     slot.is_preempted = false;
     slot.changed_column = 0;
     settle(index);
@@ -360,7 +360,7 @@ void Cache::Impl::end_restoring(std::uint32_t index) {
     return;
   }
   release_pages(index);
-  slot.state = SequenceSlot::State::Saved;  // of nothing: it can only be ended
+  sequences.set_state(index, SequenceSlot::State::Saved);  // of nothing: it can only be ended
 }
 
 // The sequence ends before its pages are back: they belong to the transfers, until those are over.

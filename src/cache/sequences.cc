@@ -42,7 +42,7 @@ Result<Sequence> Cache::begin(KeySpaceId key_space, const Prompt& prompt, const 
 
   const auto token_count = static_cast<std::uint32_t>(prompt.tokens.size());
   SequenceSlot& slot = impl.sequences[index];
-  slot.state = SequenceSlot::State::Waiting;
+  impl.sequences.set_state(index, SequenceSlot::State::Waiting);
   slot.token_count = token_count;
   slot.match_tokens_max = options.match_tokens_max.value_or(UINT32_MAX);
   slot.may_use_cache = options.use_cache;
@@ -191,7 +191,7 @@ PrefixTree::Match Cache::Impl::match_of(std::uint32_t index) {
 
 Admission Cache::Impl::start_running(std::uint32_t index) {
   SequenceSlot& slot = sequences[index];
-  slot.state = SequenceSlot::State::Running;
+  sequences.set_state(index, SequenceSlot::State::Running);
   const PrefixTree::Match match = match_of(index);
   const Miss miss = find_miss(index, match);
 

@@ -142,10 +142,6 @@ Status PagePool::check_unused_from(std::uint32_t page_count, bool ignores_fenced
   return {};
 }
 
-PageState PagePool::state(PageId page) const {
-  return states_[index_of(page)];
-}
-
 void PagePool::move_counts(std::uint32_t count, PageState from, PageState to) {
   counts_[static_cast<std::size_t>(from)] -= count;
   counts_[static_cast<std::size_t>(to)] += count;

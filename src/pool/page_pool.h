@@ -72,7 +72,7 @@ class PagePool {
   [[nodiscard]] std::uint32_t first_page() const { return first_page_; }
   [[nodiscard]] std::uint32_t count(PageState state) const { return counts_[static_cast<std::size_t>(state)]; }
   [[nodiscard]] std::uint32_t free_count() const { return count(PageState::Free); }
-  [[nodiscard]] PageState state(PageId page) const;
+  [[nodiscard]] PageState state(PageId page) const { return states_[index_of(page)]; }
   [[nodiscard]] bool is_shared(PageId page) const { return extra_owners_[index_of(page)] > 0; }
   [[nodiscard]] std::uint32_t owner_count(PageId page) const;
   /// Names the first rule that does not hold, if any. O(pages).

@@ -297,9 +297,9 @@ void PrefixTree::promote(RunId id, std::span<const PageId> device_pages, const S
     fingerprints_[row[i].value] = host_fingerprints_[host_page.value];
     QUIRE_CHECK(copies_[row[i].value].state == Copy::None, "a page on its way to the host comes from it");
     copies_[row[i].value] = {.state = Copy::Ready, .host_page = host_page};
-    page_lists_.push_back(row[i].value, kFirstCopies);
-    ++ready_copy_count_;
   }
+  page_lists_.push_back_all(device_pages, kFirstCopies);
+  ready_copy_count_ += run.page_count;
   run.is_on_host = false;
   tiers_[id.value].mark = 0;
   become_resident(id.value);

@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "sequence/sequence_table.h"
 
+#include <bit>
+
 #include "base/check.h"
 
 namespace quire {
@@ -21,6 +23,7 @@ Result<SequenceTable> SequenceTable::create(const SequenceTableConfig& config) {
   QUIRE_TRY_ASSIGN(table.sends_, LazyArray<SlotRun>::create(count * stride<SlotRun>(table.row_tokens_)));
   QUIRE_TRY_ASSIGN(table.extra_keys_, LazyArray<ExtraKey>::create(count * stride<ExtraKey>(table.row_extra_keys_)));
   table.slots_ = std::vector<SequenceSlot>(count);
+  table.loading_bits_.resize((count + 63) / 64);
   table.free_slots_.reserve(count);
   for (std::uint32_t i = config.sequence_count_max; i > 0; --i) table.free_slots_.push_back(i - 1);
   return table;
@@ -36,11 +39,31 @@ std::optional<std::uint32_t> SequenceTable::try_add() {
 
 void SequenceTable::remove(std::uint32_t index) {
   QUIRE_CHECK(slots_[index].state != SequenceSlot::State::Free, "a sequence ended twice");
+  set_state(index, SequenceSlot::State::Free);
   const std::uint32_t generation = slots_[index].generation;
   slots_[index] = {};
   slots_[index].generation = generation + 1;
   free_slots_.push_back(index);
   --live_count_;
+}
+
+void SequenceTable::set_state(std::uint32_t index, SequenceSlot::State state) {
+  slots_[index].state = state;
+  const bool loads = state == SequenceSlot::State::Looking || state == SequenceSlot::State::Loading;
+  const std::uint64_t bit = std::uint64_t{1} << (index % 64);
+  std::uint64_t& word = loading_bits_[index / 64];
+  word = loads ? word | bit : word & ~bit;
+}
+
+std::uint32_t SequenceTable::next_loading(std::uint32_t index) const {
+  if (index >= capacity()) return capacity();
+  std::size_t place = index / 64;
+  std::uint64_t word = loading_bits_[place] >> (index % 64) << (index % 64);
+  while (word == 0) {
+    if (++place == loading_bits_.size()) return capacity();
+    word = loading_bits_[place];
+  }
+  return static_cast<std::uint32_t>((place * 64) + static_cast<std::size_t>(std::countr_zero(word)));
 }
 
 }  // namespace quire

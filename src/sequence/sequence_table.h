@@ -152,6 +152,10 @@ class SequenceTable {
   [[nodiscard]] std::optional<std::uint32_t> try_add();
   /// Its pins end; its pages are the caller's business.
   void remove(std::uint32_t index);
+  void set_state(std::uint32_t index, SequenceSlot::State state);
+  /// The first sequence from `index` on that is Looking or Loading, or capacity(). A loop over them takes no look at
+  /// the others, and they may change their states in it.
+  [[nodiscard]] std::uint32_t next_loading(std::uint32_t index) const;
 
   [[nodiscard]] SequenceSlot& operator[](std::uint32_t index) { return slots_[index]; }
   [[nodiscard]] const SequenceSlot& operator[](std::uint32_t index) const { return slots_[index]; }
@@ -201,7 +205,8 @@ class SequenceTable {
   }
 
   std::vector<SequenceSlot> slots_;
-  std::vector<std::uint32_t> free_slots_;  // the last one given back goes first: its rows are warm
+  std::vector<std::uint64_t> loading_bits_;  // a bit for each slot: Looking or Loading
+  std::vector<std::uint32_t> free_slots_;    // the last one given back goes first: its rows are warm
   std::uint32_t live_count_ = 0;
   std::size_t row_tokens_ = 0;
   std::size_t row_pages_ = 0;
