@@ -41,6 +41,7 @@ struct DiskMover::Impl {
     enum class State : std::uint8_t { Free, Queued, Running };
     State state = State::Free;
     bool is_cancelled = false;
+    std::uint32_t after_entry_count = 0;  // of the log, when it was submitted
     DiskPlan plan;
   };
 
@@ -205,8 +206,8 @@ bool DiskMover::Impl::run(Lane lane) {
   return true;
 }
 
-// Everything that is there by now. All names that plans rely on were given before those were submitted, and stay until
-// they are over, so that it does not matter which entries of the log came before which plan.
+// Everything that is there by now. A plan speaks of pages as they were when it was submitted, so that its turn comes
+// between the entries before that and those after it: a page that it names may be another path's by now.
 bool DiskMover::Impl::run_names() {
   {
     const MutexLock lock(mutex);
@@ -215,18 +216,24 @@ bool DiskMover::Impl::run_names() {
     std::swap(log, work_log);
     work_plans.swap(queue);
   }
-  names.follow(work_log, [this](const KeySpace& key_space) {
+  const auto keep_text = [this](const KeySpace& key_space) {
     const MutexLock lock(mutex);
+    // Nobody needs those before the last ones, and nobody may ever ask.
+    if (new_texts.size() == config.names.key_space_count_max) new_texts.erase(new_texts.begin());
     new_texts.push_back(key_space);
-  });
+  };
   for (const std::uint32_t index : work_plans) {
     DiskPlan plan;
+    std::uint32_t entry_count = 0;
     {
       const MutexLock lock(mutex);
       plan = tasks[index].plan;
+      entry_count = tasks[index].after_entry_count;
     }
+    names.follow(work_log, entry_count, keep_text);
     dispatch(plan);
   }
+  names.finish(work_log, keep_text);
   work_plans.clear();
   return true;
 }
@@ -564,7 +571,8 @@ void DiskMover::submit(const DiskPlan& plan) {
   const MutexLock lock(impl.mutex);
   QUIRE_CHECK(plan.id.index < impl.tasks.size() && impl.tasks[plan.id.index].state == Impl::Task::State::Free,
               "a plan of the disk tier with the index of another one");
-  impl.tasks[plan.id.index] = {.state = Impl::Task::State::Queued, .plan = plan};
+  impl.tasks[plan.id.index] = {
+      .state = Impl::Task::State::Queued, .after_entry_count = impl.log.entry_count(), .plan = plan};
   impl.enqueue(Lane::Names, plan.id.index);
 }
 

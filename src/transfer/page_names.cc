@@ -73,6 +73,10 @@ void NameLog::clear() {
   has_lost_entries_ = false;
   device_page_count_ = 0;
   key_spaces_.clear();
+  followed_entry_count_ = 0;
+  followed_page_count_ = 0;
+  followed_extra_key_count_ = 0;
+  followed_key_space_count_ = 0;
 }
 
 void NameLog::take_from(NameLog& other) {
@@ -108,28 +112,36 @@ Result<PageNames> PageNames::create(const Config& config) {
   return names;
 }
 
-void PageNames::follow(NameLog& log, const std::function<void(const KeySpace&)>& on_key_space) {
+void PageNames::follow(NameLog& log, std::uint32_t entry_count,
+                       const std::function<void(const KeySpace&)>& on_key_space) {
   const Status grown = device_.grow(log.device_page_count_);
   QUIRE_CHECK(grown.has_value(), "no room for the names of so many device pages");
-  const TokenId* tokens = log.tokens_.data();
-  const ExtraKey* extra_keys = log.extra_keys_.data();
-  std::size_t space = 0;
-  const auto add_spaces_before = [&](std::uint32_t entry) {
-    while (space < log.key_spaces_.size() && log.key_spaces_[space].before_entry <= entry) {
-      const NameLog::NewKeySpace& added = log.key_spaces_[space++];
+  const auto add_spaces = [&] {
+    while (log.followed_key_space_count_ < log.key_spaces_.size() &&
+           log.key_spaces_[log.followed_key_space_count_].before_entry <= log.followed_entry_count_) {
+      const NameLog::NewKeySpace& added = log.key_spaces_[log.followed_key_space_count_++];
       add_space(added);
       on_key_space(added.key_space);
     }
   };
-  for (std::uint32_t i = 0; i < log.entry_count_; ++i) {
-    add_spaces_before(i);
-    const NameLog::Entry& entry = log.entries_[i];
-    follow(entry, tokens, extra_keys);
-    if (entry.kind == NameLog::Kind::Page) tokens += config_.page_tokens;
-    extra_keys += entry.extra_key_count;
+  while (log.followed_entry_count_ < std::min(entry_count, log.entry_count_)) {
+    add_spaces();
+    const NameLog::Entry& entry = log.entries_[log.followed_entry_count_++];
+    follow(entry, log.tokens_.data() + (std::size_t{log.followed_page_count_} * config_.page_tokens),
+           log.extra_keys_.data() + log.followed_extra_key_count_);
+    if (entry.kind == NameLog::Kind::Page) ++log.followed_page_count_;
+    log.followed_extra_key_count_ += entry.extra_key_count;
   }
-  if (log.has_lost_entries_) forget_pages();
-  add_spaces_before(UINT32_MAX);
+  // What is asked behind the last entry may rely on those that were lost.
+  if (log.has_lost_entries_ && log.followed_entry_count_ == log.entry_count_) {
+    forget_pages();
+    log.has_lost_entries_ = false;
+  }
+  add_spaces();
+}
+
+void PageNames::finish(NameLog& log, const std::function<void(const KeySpace&)>& on_key_space) {
+  follow(log, UINT32_MAX, on_key_space);
   log.clear();
 }
 

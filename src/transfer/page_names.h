@@ -76,6 +76,8 @@ class NameLog {
   [[nodiscard]] bool is_empty() const {
     return entry_count_ == 0 && key_spaces_.empty() && !has_lost_entries_ && device_page_count_ == 0;
   }
+  /// How many entries there are: what is asked now is answered when all of them have been followed, and no others.
+  [[nodiscard]] std::uint32_t entry_count() const { return entry_count_; }
   [[nodiscard]] std::uint64_t unnamed_page_total() const { return unnamed_page_total_; }
   /// Takes over all that another log has, and leaves that one empty.
   void take_from(NameLog& other);
@@ -102,6 +104,11 @@ class NameLog {
   };
   std::uint32_t device_page_count_ = 0;  // 0: as before
   std::vector<NewKeySpace> key_spaces_;  // rare, so that they may allocate; never lost
+  // How far it has been followed.
+  std::uint32_t followed_entry_count_ = 0;
+  std::uint32_t followed_page_count_ = 0;
+  std::uint32_t followed_extra_key_count_ = 0;
+  std::size_t followed_key_space_count_ = 0;
 };
 
 class PageNames {
@@ -126,8 +133,11 @@ class PageNames {
 
   PageNames() = default;
   [[nodiscard]] static Result<PageNames> create(const Config& config);
-  /// Follows all entries, and empties the log. `on_key_space(const KeySpace&)` hears of those that are new.
-  void follow(NameLog& log, const std::function<void(const KeySpace&)>& on_key_space);
+  /// Follows the first `entry_count` entries, as far as they have not been followed. `on_key_space(const KeySpace&)`
+  /// hears of those that are new.
+  void follow(NameLog& log, std::uint32_t entry_count, const std::function<void(const KeySpace&)>& on_key_space);
+  /// Follows the rest of them, and empties the log.
+  void finish(NameLog& log, const std::function<void(const KeySpace&)>& on_key_space);
 
   [[nodiscard]] const Record& of(Tier tier, PageId page) const {
     return tier == Tier::Host ? host_[page.value] : device_[page.value];

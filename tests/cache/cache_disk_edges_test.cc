@@ -326,5 +326,43 @@ TEST_F(CacheDiskEdges, APagesNameFollowsItThroughTheTiers) {
   }
 }
 
+// A find names the page that its path goes on behind. That page may have moved to another tier by the time somebody
+// computes names, and its host page may be another path's.
+TEST_F(CacheDiskEdges, AFindGoesOnBehindThePageThatItWasAskedFor) {
+  open_disk(disk_config());
+  const std::vector<TokenId> first = token_range(0, 16);
+  const std::vector<TokenId> rest = token_range(100, 16);
+  std::vector<TokenId> wanted = first;
+  std::vector<TokenId> stranger = token_range(500, 16);
+  for (std::vector<TokenId>* const path : {&wanted, &stranger}) path->insert(path->end(), rest.begin(), rest.end());
+  put_on_disk(first);
+  put_on_disk(stranger);
+  CacheConfig config = disk_config(12, 2);
+  config.context_tokens_max = 128;
+  config.disk.write_policy = WritePolicy::Selective;  // host pages are free to go
+  config.disk.write_hits_min = 100;
+  open_disk(std::move(config));
+  Live early = begun(first, {.prefetch = Prefetch::BestEffort});
+  settle_all();
+  ASSERT_EQ(lookup(first).host_tokens, 16U);
+
+  Live live = admitted(wanted);  // looks for what follows the host page
+  Live second = admitted(first, {.tier_max = Tier::Host});
+  settle();  // the page is on the device now, and on the host only a copy
+  ASSERT_EQ(view(second).computed_tokens, 16U);
+  for (const TokenId token : {900, 500}) {  // takes the free host page, and that one
+    Live computed = admitted(token_range(token, 16), {.tier_max = Tier::Host});
+    step(computed.sequence, computed.tokens);
+    settle();
+    end(computed);
+  }
+  settle_all();
+  EXPECT_EQ(view(live).computed_tokens, 16U) << "nobody has computed the rest behind this page";
+  step(live.sequence, live.tokens);
+  for (Live* const each : {&early, &live, &second}) end(*each);
+  settle_all();
+  expect_no_page_lost();
+}
+
 }  // namespace
 }  // namespace quire
