@@ -513,6 +513,7 @@ Status Cache::resize(std::uint32_t page_count) {
   if (impl.has_host()) {
     QUIRE_TRY(impl.device_readers.grow(std::size_t{page_count} + 1));
     QUIRE_TRY(impl.copy_after_step.grow(std::size_t{page_count} + 1));
+    if (impl.has_disk()) QUIRE_TRY(impl.device_hot.grow(std::size_t{page_count} + 1));
     // It makes room for the new pages; where they lie it hears below, when nothing can go wrong any more.
     if (impl.mover != nullptr) QUIRE_TRY(impl.mover->set_device(geometry, impl.memory));
   }

@@ -123,6 +123,7 @@ struct Cache::Impl {
     // Of a load from disk.
     std::uint32_t found_by = 0;
     // Of what was asked for directly.
+    bool is_direct = false;
     std::span<std::byte> target;
     std::span<const std::byte> source;
     std::function<void(const DiskAnswer&)> callback;
@@ -136,6 +137,7 @@ struct Cache::Impl {
     Hot,   // to be written before those
     Writing,
     OnDisk,  // as far as is known: the store makes room as it likes
+    Lost,    // it could not be written, or may be gone again: flush() tries once more
   };
   enum DiskList : std::uint32_t { kHotPages, kColdPages, kDiskListCount };
 
@@ -389,15 +391,19 @@ struct Cache::Impl {
   void finish_find(std::uint32_t index);
   [[nodiscard]] bool is_worth_reading(const Transfer& find) const;
   void start_disk_loads(std::uint32_t find);
+  [[nodiscard]] bool waits_for_transfers(const Transfer& find) const;
+  void go_on_looking();
   void finish_disk_loads(std::uint32_t find);
   void finish_disk_load(std::uint32_t index);
   void end_find(std::uint32_t index);
   void abandon_find(std::uint32_t index, MissReason miss);
   void cancel_unneeded_finds();
   void expire_looking();
-  void want_on_disk(PageId host_page);
+  void want_on_disk(PageId host_page, PageId device_page);
   void prefer_on_disk(const PrefixTree::Pin& pin);
   void forget_on_disk(PageId host_page);
+  void lose_on_disk();
+  [[nodiscard]] bool may_copy() const;
   [[nodiscard]] double write_burst() const;
   void refill_write_budget(TimeNs time);
   [[nodiscard]] bool may_write(DiskList list, std::uint64_t bytes) const;
@@ -516,15 +522,19 @@ struct Cache::Impl {
   LazyArray<ExtraKey> find_keys;
   std::vector<std::uint32_t> find_row_users;  // the find, or kNoTransfer
   LazyArray<DiskState> disk_states;           // by host page
+  LazyArray<std::uint8_t> device_hot;         // by device page: 1 when it was used so often that its copy is Hot
   IndexLists disk_lists;                      // host pages by DiskList
   std::uint32_t on_disk_count = 0;            // host pages that are there, too
   std::uint32_t disk_store_count = 0;         // transfers
+  std::uint32_t disk_load_count = 0;          // transfers
   std::uint64_t disk_loading_bytes = 0;
   double disk_load_rate = 0;  // bytes per ns
   double write_budget = 0;    // bytes that may be written now
   bool has_unstarted_drop = false;
   bool wants_flush = false;  // flush() was called and is not done
   bool is_flushing = false;  // all is written, and being synced
+  bool has_lost_writes = false;   // since flush() was called first
+  bool wants_flush_again = false;  // something was dropped meanwhile
   std::optional<TransferOutcome> flush_outcome;
   struct Answer {
     std::function<void(const DiskAnswer&)> callback;

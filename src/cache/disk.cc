@@ -106,12 +106,15 @@ Status Cache::Impl::open_disk(FileSystem* given_files, HostPages* given_host) {
                  .event_fd = mover != nullptr ? mover->event_fd() : -1,
                  .unix_time = has_threads ? unix_time : nullptr},
                 given_files == nullptr ? *files : *given_files, has_threads ? mover->host_pages() : *given_host));
-  find_row_count = std::min(kFindCountMax, config.host.transfer_count_max);
+  // What is found needs transfers, too.
+  find_row_count = std::clamp(config.host.transfer_count_max / 2, 1U, kFindCountMax);
   QUIRE_TRY_ASSIGN(find_tokens, LazyArray<TokenId>::create(std::size_t{find_row_count} * context_tokens_max));
   QUIRE_TRY_ASSIGN(find_keys, LazyArray<ExtraKey>::create(std::size_t{find_row_count} * config.extra_key_count_max));
   find_row_users.assign(find_row_count, kNoTransfer);
   QUIRE_TRY_ASSIGN(disk_states, LazyArray<DiskState>::create(std::size_t{host_page_count} + 1));
+  QUIRE_TRY_ASSIGN(device_hot, LazyArray<std::uint8_t>::create(std::size_t{pool_page_count()} + 1));
   QUIRE_TRY(disk_lists.reserve(host_page_count + 1, kDiskListCount));
+  answers.reserve(config.host.transfer_count_max);
   write_budget = write_burst();
   return {};
 }
@@ -125,6 +128,7 @@ void Cache::Impl::log_names(std::uint32_t index, std::uint32_t first_page, std::
   const std::span<const PageId> row = sequences.page_row(index);
   const PrefixTree::Key key = sequences.key(index, end_page * page_tokens);
   for (std::uint32_t page = first_page; page < end_page; ++page) {
+    device_hot[row[page].value] = 0;
     if (key_spaces[slot.key_space].is_retired) {
       name_log.add_unnamed(Tier::Device, row[page]);
       continue;
@@ -147,7 +151,8 @@ void Cache::Impl::forget_names(std::uint32_t key_space) {
       name_log.add_unnamed(run.tier, page);
       if (run.tier == Tier::Host) continue;
       const PrefixTree::HostCopy copy = tree->copy_of(page);
-      if (copy.state != PrefixTree::Copy::None) name_log.add_unnamed(Tier::Host, copy.host_page);
+      const bool has_page = copy.state == PrefixTree::Copy::Storing || copy.state == PrefixTree::Copy::Ready;
+      if (has_page) name_log.add_unnamed(Tier::Host, copy.host_page);
     }
   });
 }
@@ -186,7 +191,7 @@ void Cache::Impl::finish_disk(std::uint32_t index) {
   if (transfer.outcome == TransferOutcome::Failed && disk->is_failed()) disk_has_failed = true;
   switch (transfer.kind) {
     case TransferKind::FindOnDisk:
-      if (transfer.callback) {
+      if (transfer.is_direct) {
         finish_direct(index);
       } else {
         finish_find(index);
@@ -232,7 +237,10 @@ Result<std::uint32_t> Cache::Impl::add_direct(TransferKind kind, KeySpaceId key_
   const std::size_t token_count = prompt.tokens.size() / page_tokens * page_tokens;
   const std::optional<std::uint32_t> transfer =
       add_find(kind, space, {prompt.tokens.first(token_count), prompt.extra_keys});
-  if (transfer) return *transfer;
+  if (transfer) {
+    transfers[*transfer].is_direct = true;
+    return *transfer;
+  }
   return fail(ErrorCode::Unavailable, std::string(call) + (is_paused ? ": transfers are paused"
                                                                      : ": too many are under way; apply what "
                                                                        "poll() gives first"));
@@ -318,20 +326,29 @@ void Cache::Impl::start_drops() {
 void Cache::Impl::drop_on_disk(std::uint32_t key_space) {
   if (key_spaces[key_space].wants_disk_drop) return;
   key_spaces[key_space].wants_disk_drop = true;
+  wants_flush_again = wants_flush;
   ++key_spaces[key_space].user_count;
   start_drops();
   hand_over_transfers();
 }
 
-// With write policies that wait, what would be written some day is to be written now.
+// With write policies that wait, what would be written some day is to be written now; and what could not be written
+// is tried once more.
 void Cache::Impl::want_all_copies() {
+  for (std::uint32_t page = 1; page <= host_page_count; ++page) {
+    if (disk_states[page] != DiskState::Lost) continue;
+    disk_states[page] = DiskState::Cold;
+    disk_lists.push_back(page, kColdPages);
+  }
   if (!writes_back()) return;
+  const bool is_selective = config.disk.write_policy == WritePolicy::Selective;
   for (std::uint32_t i = 0; i < key_spaces.capacity(); ++i) {
     if (!key_spaces[i].is_live || key_spaces[i].is_retired) continue;
-    tree->for_each_run(key_spaces[i].root, [this](const RunView& run) {
+    tree->for_each_run(key_spaces[i].root, [&](const RunView& run) {
       if (run.tier != Tier::Device) return;
       for (const PageId page : tree->pages(run.run)) {
         const PrefixTree::HostCopy copy = tree->copy_of(page);
+        if (is_selective && device_hot[page.value] == 0) continue;
         if (copy.state == PrefixTree::Copy::None && !copy.is_held) tree->want_copy(page);
       }
     });
@@ -344,26 +361,29 @@ Result<bool> Cache::flush() {
   if (!impl.has_disk()) return fail(ErrorCode::Unsupported, "flush: the cache has no disk tier");
   const auto failed = [&] {
     impl.wants_flush = false;
+    impl.lose_on_disk();
     return fail(ErrorCode::Io, "flush: " + impl.disk->store_stats().last_error);
   };
   if (impl.disk_has_failed) return failed();
   if (!impl.wants_flush) {
     impl.wants_flush = true;
+    impl.wants_flush_again = false;
+    impl.has_lost_writes = false;
     impl.want_all_copies();
   }
   impl.work_in_background();
   if (const std::optional<TransferOutcome> outcome = std::exchange(impl.flush_outcome, std::nullopt)) {
-    impl.wants_flush = false;
-    if (*outcome != TransferOutcome::Ok) return failed();
-    return true;
+    if (*outcome != TransferOutcome::Ok || impl.has_lost_writes) return failed();
+    impl.wants_flush = std::exchange(impl.wants_flush_again, false);
+    if (!impl.wants_flush) return true;
   }
   if (impl.is_flushing) return false;
   const bool is_writing = std::ranges::any_of(impl.transfers, [](const Impl::Transfer& each) {
     return each.state != Impl::Transfer::State::Free &&
            (each.kind == TransferKind::Store || each.kind == TransferKind::StoreToDisk ||
-            each.kind == TransferKind::DropOnDisk);
+            each.kind == TransferKind::DropOnDisk || each.kind == TransferKind::PutOnDisk);
   });
-  if (is_writing) return false;
+  if (is_writing || impl.has_unstarted_drop) return false;
   // What is left finds no room on the host, or is more than the endurance budget allows.
   impl.is_flushing = impl.add_transfer(TransferKind::FlushDisk, TransferPriority::Background).has_value();
   impl.hand_over_transfers();

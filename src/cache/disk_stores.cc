@@ -23,11 +23,12 @@ double Cache::Impl::write_burst() const {
   return static_cast<double>(config.disk.write_bytes_per_day) / kBurstsPerDay;
 }
 
-// A host page that has just got its bytes from the device.
-void Cache::Impl::want_on_disk(PageId host_page) {
-  if (disk_has_failed || config.disk.write_policy == WritePolicy::Selective) return;
-  disk_states[host_page.value] = DiskState::Cold;
-  disk_lists.push_back(host_page.value, kColdPages);
+// A host page that has just got its bytes from a device page.
+void Cache::Impl::want_on_disk(PageId host_page, PageId device_page) {
+  const bool is_hot = device_hot[device_page.value] != 0;
+  if (disk_has_failed || (config.disk.write_policy == WritePolicy::Selective && !is_hot)) return;
+  disk_states[host_page.value] = is_hot ? DiskState::Hot : DiskState::Cold;
+  disk_lists.push_back(host_page.value, is_hot ? kHotPages : kColdPages);
 }
 
 // Pages of a path that somebody uses again: they come first, and with WritePolicy::Selective at all.
@@ -37,11 +38,13 @@ void Cache::Impl::prefer_on_disk(const PrefixTree::Pin& pin) {
   for (RunId run = pin.run(); !tree->parent(run).is_none(); run = tree->parent(run)) {
     if (tree->use_count(run) < hits_min) continue;
     for (const PageId page : tree->pages(run)) {
+      device_hot[page.value] = 1;  // for copies that are still to be made
       const PrefixTree::HostCopy copy = tree->copy_of(page);
       if (copy.state != PrefixTree::Copy::Ready) continue;
       DiskState& state = disk_states[copy.host_page.value];
       if (state == DiskState::Cold) disk_lists.remove(copy.host_page.value);
-      const bool is_new = state == DiskState::Cold || (is_selective && state == DiskState::None);
+      const bool is_new =
+          state == DiskState::Cold || state == DiskState::Lost || (is_selective && state == DiskState::None);
       if (!is_new) continue;
       state = DiskState::Hot;
       disk_lists.push_back(copy.host_page.value, kHotPages);
@@ -55,6 +58,20 @@ void Cache::Impl::forget_on_disk(PageId host_page) {
   if (state == DiskState::Cold || state == DiskState::Hot) disk_lists.remove(host_page.value);
   if (state == DiskState::OnDisk) --on_disk_count;
   state = DiskState::None;
+}
+
+// What was written may be gone: a sync has failed, or a whole segment.
+void Cache::Impl::lose_on_disk() {
+  for (std::uint32_t page = 1; page <= host_page_count; ++page) {
+    if (disk_states[page] == DiskState::OnDisk) disk_states[page] = DiskState::Lost;
+  }
+  on_disk_count = 0;
+}
+
+// Whether one more page may come to the host without need: while flush() wants everything on disk, nothing that has
+// still to be written makes room for others.
+bool Cache::Impl::may_copy() const {
+  return !wants_flush || host_pool.free_count() > 0 || (disk_lists.size() == 0 && disk_store_count == 0);
 }
 
 void Cache::Impl::refill_write_budget(TimeNs time) {
@@ -103,6 +120,8 @@ void Cache::Impl::start_disk_stores() {
 void Cache::Impl::finish_disk_store(std::uint32_t index) {
   const Transfer& store = transfers[index];
   const std::span<const PageTransfer> pages = pages_of(index);
+  const bool is_of_disk = store.fault == TransferFault::Io || disk_has_failed;  // else of one page
+  if (store.outcome == TransferOutcome::Failed && is_of_disk) has_lost_writes = true;
   for (std::uint32_t i = 0; i < pages.size(); ++i) {
     const PageId page = pages[i].host_page;
     const bool is_same =
@@ -111,8 +130,13 @@ void Cache::Impl::finish_disk_store(std::uint32_t index) {
       disk_states[page.value] = DiskState::OnDisk;
       ++on_disk_count;
       ++counters.disk_stored_page_total;
+    } else if (is_same && is_of_disk) {
+      disk_states[page.value] = DiskState::Lost;
+    } else if (is_same && i == store.good_pages) {
+      disk_states[page.value] = DiskState::None;  // not what it should be: who loads it will see
     } else if (is_same) {
-      disk_states[page.value] = DiskState::None;
+      disk_states[page.value] = DiskState::Cold;  // only stood behind that one
+      disk_lists.push_back(page.value, kColdPages);
     }
     release_host_read(page);
   }

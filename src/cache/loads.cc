@@ -226,6 +226,7 @@ void Cache::Impl::promote_arrived(std::uint32_t index) {
     pool.seal(targets);
     if (has_disk()) {
       for (std::uint32_t i = 0; i < page_count; ++i) {
+        device_hot[targets[i].value] = 0;
         name_log.add_copy(NameLog::Kind::DeviceCopy, targets[i], pages[i].host_page);
       }
     }

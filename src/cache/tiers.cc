@@ -177,7 +177,7 @@ void Cache::Impl::start_stores() {
     const std::optional<std::uint32_t> transfer = add_transfer(TransferKind::Store, TransferPriority::Background);
     if (!transfer) return;
     Transfer& store = transfers[*transfer];
-    while (!page.is_none() && is_settled(page) && store.page_count < config.host.transfer_pages_max) {
+    while (!page.is_none() && is_settled(page) && store.page_count < config.host.transfer_pages_max && may_copy()) {
       if (!add_store(*transfer, page)) break;
       page = tree->next_wanted();
     }
@@ -220,7 +220,7 @@ void Cache::Impl::finish_store(std::uint32_t index) {
     if (is_awaited && i < store.good_pages) {
       host_pool.seal({&page.host_page, 1});
       tree->end_copy(page.device_page, /*goes_first=*/writes_back());
-      if (has_disk()) want_on_disk(page.host_page);
+      if (has_disk()) want_on_disk(page.host_page, page.device_page);
       ++counters.stored_page_total;
     } else {
       if (is_awaited) tree->forget_copy(page.device_page);  // else the page has left the tree

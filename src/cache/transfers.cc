@@ -266,6 +266,9 @@ void Cache::Impl::count_disk(const Transfer& transfer, const Completion& complet
     // What was taken from the budget was a guess: some pages were there, and others needed room made for them.
     const std::uint64_t guessed = transfer.page_count * record_bytes(geometry.page().page_bytes());
     write_budget += static_cast<double>(guessed) - static_cast<double>(completion.moved_bytes);
+  } else if (transfer.kind == TransferKind::PutOnDisk) {
+    counters.disk_stored_bytes += completion.moved_bytes;
+    write_budget -= static_cast<double>(completion.moved_bytes);
   }
 }
 

@@ -1,0 +1,146 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// What flush() promises: everything that is, or some day would be, written is on disk and stays there, or flush() says
+// that it is not.
+#include <gtest/gtest.h>
+
+#include "disk_fixture.h"
+
+namespace quire {
+namespace {
+
+using Lane = DiskMover::Lane;
+
+class CacheDiskFlush : public DiskTest {
+ protected:
+  /// A write_back host: nothing leaves the device before it must.
+  [[nodiscard]] static CacheConfig back_config(std::uint32_t page_count, std::uint32_t host_page_count) {
+    CacheConfig config = disk_config(page_count, host_page_count);
+    config.host.write_policy = WritePolicy::WriteBack;
+    return config;
+  }
+  [[nodiscard]] static CacheConfig selective_config(std::uint32_t page_count) {
+    CacheConfig config = back_config(page_count, 32);
+    config.disk.write_policy = WritePolicy::Selective;
+    config.disk.write_hits_min = 2;
+    return config;
+  }
+  /// Calls flush() until it fails or is done; false: it failed.
+  [[nodiscard]] bool try_flush() {
+    for (;;) {
+      const Result<bool> done = cache_->flush();
+      if (!done) return false;
+      if (*done) return true;
+      settle_all();
+    }
+  }
+};
+
+TEST_F(CacheDiskFlush, MoreThanTheHostHoldsGoesThroughIt) {
+  for (const std::uint32_t transfer_pages : {2U, 64U}) {
+    close();
+    disk_ = std::make_unique<testing::SimDisk>(1);
+    CacheConfig config = back_config(40, 8);
+    config.host.transfer_pages_max = transfer_pages;
+    open_disk(std::move(config));
+    EXPECT_EQ(serve_all(token_range(0, 384)), 0U);
+    EXPECT_EQ(serve_all(token_range(1'000, 96)), 0U);
+    flush();
+    EXPECT_EQ(cache_->disk_status()->page_count, 30U);
+    open_disk(back_config(40, 40));
+    EXPECT_EQ(serve_all(token_range(0, 384)), 384U);
+    EXPECT_EQ(serve_all(token_range(1'000, 96)), 96U);
+  }
+}
+
+TEST_F(CacheDiskFlush, WhatTheBudgetDoesNotAllowIsLeftAndFlushEnds) {
+  CacheConfig config = back_config(40, 8);
+  config.disk.write_bytes_per_day = std::uint64_t{24} * 20 * 4096;
+  open_disk(std::move(config));
+  EXPECT_EQ(serve_all(token_range(0, 384)), 0U);
+  flush();
+  const std::uint64_t pages = cache_->disk_status()->page_count;
+  EXPECT_GT(pages, 0U);
+  EXPECT_LT(pages, 24U);
+  open_disk(back_config(40, 40));
+  EXPECT_EQ(serve_all(token_range(0, 384)), pages * kPageTokens) << "the first ones: others could not be found";
+}
+
+TEST_F(CacheDiskFlush, WhatWasUsedOftenIsSelectedWhereverItIs) {
+  open_disk(selective_config(40));
+  for (int i = 0; i < 4; ++i) (void)serve_all(token_range(0, 64));
+  (void)serve_all(token_range(1'000, 64));
+  EXPECT_EQ(stats().disk_stored_page_total, 0U) << "nothing has left the device";
+  flush();
+  EXPECT_EQ(stats().disk_stored_page_total, 4U);
+  open_disk(selective_config(40));
+  EXPECT_EQ(serve_all(token_range(0, 64)), 64U);
+  EXPECT_EQ(serve_all(token_range(1'000, 64)), 0U);
+}
+
+TEST_F(CacheDiskFlush, WhatWasUsedOftenIsSelectedWhenItLeavesTheDevice) {
+  CacheConfig config = selective_config(10);
+  config.context_tokens_max = 128;
+  config.host.clean_reserve_pages = 5;
+  open_disk(std::move(config));
+  for (int i = 0; i < 4; ++i) (void)serve_all(token_range(0, 64));
+  for (TokenId i = 1; i < 4; ++i) (void)serve_all(token_range(1'000 * i, 64));
+  EXPECT_EQ(stats().disk_stored_page_total, 4U);
+}
+
+TEST_F(CacheDiskFlush, AWriteThatFailsMakesItFailAndTheNextOneIsDone) {
+  open_disk(back_config(40, 32));
+  (void)serve_all(token_range(0, 64));
+  disk_->fail_once(testing::SimOperation::Write, 2);
+  EXPECT_FALSE(try_flush());
+  EXPECT_TRUE(stats().disk_is_on);
+  EXPECT_TRUE(try_flush());
+  EXPECT_EQ(cache_->disk_status()->page_count, 4U);
+  open_disk(back_config(40, 32));
+  EXPECT_EQ(serve_all(token_range(0, 64)), 64U);
+}
+
+TEST_F(CacheDiskFlush, PagesThatASyncLostAreWrittenAnew) {
+  open_disk(back_config(40, 32));
+  (void)serve_all(token_range(0, 64));
+  disk_->fail_once(testing::SimOperation::SyncFile);
+  EXPECT_FALSE(try_flush());
+  EXPECT_TRUE(try_flush());
+  std::unique_ptr<testing::SimDisk> next = disk_->crash(1);
+  close();
+  disk_ = std::move(next);
+  open_disk(back_config(40, 32));
+  EXPECT_EQ(serve_all(token_range(0, 64)), 64U);
+}
+
+TEST_F(CacheDiskFlush, ABadHostPageCostsNoOthers) {
+  open_disk(disk_config());
+  Live live = computed_all(token_range(0, 128));
+  settle();  // on the host, and on the way to disk
+  auto bad = mover_->host_pages.begin();
+  std::advance(bad, 3);
+  bad->second.is_bad = true;
+  end(live);
+  settle_all();
+  EXPECT_TRUE(try_flush());
+  EXPECT_EQ(cache_->disk_status()->page_count, 7U);
+}
+
+TEST_F(CacheDiskFlush, WhatIsDroppedMeanwhileIsCovered) {
+  open_disk(disk_config());
+  put_on_disk(token_range(0, 64));
+  ASSERT_FALSE(cache_->flush().value());
+  while (run_lane(Lane::Names)) continue;
+  ASSERT_TRUE(CachePeer::disk(*cache_).run(Lane::Write));  // synced, and the cache has not heard of it
+  ASSERT_TRUE(cache_->drop(space_));
+  hear();
+  flush();
+  std::unique_ptr<testing::SimDisk> next = disk_->crash(1);
+  close();
+  disk_ = std::move(next);
+  open_disk(disk_config());
+  EXPECT_EQ(serve_all(token_range(0, 64)), 0U);
+}
+
+}  // namespace
+}  // namespace quire
