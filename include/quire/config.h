@@ -64,7 +64,7 @@ struct HostConfig {
   /// How long an engine computes for one token of a prompt. A load that would take longer than computing what it brings
   /// is left. 0: everything is loaded.
   TimeNs compute_ns_per_token = 0;
-  /// Loads that take longer have failed for those who wait. 0: no limit.
+  /// Loads, and searches on disk with what they find, that take longer have failed for those who wait. 0: no limit.
   TimeNs load_timeout_ns = 0;
   std::uint16_t layer_bands = 1;  ///< pieces of a load, each some layers of all its pages
   bool checksums = true;
@@ -89,7 +89,9 @@ struct DiskConfig {
   /// need their room; Selective, once write_hits_min requests have used them.
   WritePolicy write_policy = WritePolicy::WriteThrough;
   std::uint32_t write_hits_min = 2;  ///< for WritePolicy::Selective
-  /// Endurance: no more than this is written in any 24 hours, and pages that were used again come first. 0: no limit.
+  /// Endurance: no more than this is written in any 24 hours, and pages that were used again come first. What is put on
+  /// disk directly counts, and is never refused; what making room moves may exceed it by a segment, which is made up
+  /// for before anything else is written. 0: no limit.
   std::uint64_t write_bytes_per_day = 0;
   std::uint64_t segment_bytes = std::uint64_t{256} << 20U;  ///< of one file; less when capacity_bytes asks for it
   std::uint32_t queue_depth = 16;                           ///< reads, or writes, at once

@@ -187,6 +187,10 @@ Status Cache::Impl::check_tiers() const {
         filling += transfer.page_count;
       }
     }
+    const auto disk_loads = std::ranges::count_if(transfers, [](const Transfer& each) {
+      return each.state != Transfer::State::Free && each.kind == TransferKind::LoadFromDisk;
+    });
+    if (disk_loads != disk_load_count) return broken("the count of loads from disk is wrong");
     if (live != live_transfer_count) return broken("the count of transfers is wrong");
     if (has_disk()) {
       std::uint32_t on_disk = 0;

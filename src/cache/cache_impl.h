@@ -365,6 +365,7 @@ struct Cache::Impl {
   void wake_loading();
   void wake(std::uint32_t index, MissReason reason);
   void cancel_unneeded_loads();
+  [[nodiscard]] bool has_host_transfers() const;
   void prefetch(std::uint32_t index, const PrefixTree::Match& match);
   void prefetch_from_host(std::uint32_t index, const PrefixTree::Match& match);
   [[nodiscard]] Miss find_miss(std::uint32_t index, const PrefixTree::Match& match);
@@ -389,9 +390,11 @@ struct Cache::Impl {
   [[nodiscard]] DiskPlan disk_plan_of(std::uint32_t index) const;
   void finish_disk(std::uint32_t index);
   void finish_find(std::uint32_t index);
-  [[nodiscard]] bool is_worth_reading(const Transfer& find) const;
+  [[nodiscard]] bool is_worth_reading(const Transfer& find);
   void start_disk_loads(std::uint32_t find);
   [[nodiscard]] bool waits_for_transfers(const Transfer& find) const;
+  [[nodiscard]] bool has_free_row() const;
+  void start_waiting_finds();
   void go_on_looking();
   void finish_disk_loads(std::uint32_t find);
   void finish_disk_load(std::uint32_t index);
@@ -531,9 +534,9 @@ struct Cache::Impl {
   double disk_load_rate = 0;  // bytes per ns
   double write_budget = 0;    // bytes that may be written now
   bool has_unstarted_drop = false;
-  bool wants_flush = false;  // flush() was called and is not done
-  bool is_flushing = false;  // all is written, and being synced
-  bool has_lost_writes = false;   // since flush() was called first
+  bool wants_flush = false;        // flush() was called and is not done
+  bool is_flushing = false;        // all is written, and being synced
+  bool has_lost_writes = false;    // since flush() was called first
   bool wants_flush_again = false;  // something was dropped meanwhile
   std::optional<TransferOutcome> flush_outcome;
   struct Answer {

@@ -106,8 +106,9 @@ Status Cache::Impl::open_disk(FileSystem* given_files, HostPages* given_host) {
                  .event_fd = mover != nullptr ? mover->event_fd() : -1,
                  .unix_time = has_threads ? unix_time : nullptr},
                 given_files == nullptr ? *files : *given_files, has_threads ? mover->host_pages() : *given_host));
-  // What is found needs transfers, too.
-  find_row_count = std::clamp(config.host.transfer_count_max / 2, 1U, kFindCountMax);
+  // A disk that hangs keeps the transfers it has: a quarter for searches, a quarter for what they find, and the rest is
+  // the host's.
+  find_row_count = std::clamp(config.host.transfer_count_max / 4, 1U, kFindCountMax);
   QUIRE_TRY_ASSIGN(find_tokens, LazyArray<TokenId>::create(std::size_t{find_row_count} * context_tokens_max));
   QUIRE_TRY_ASSIGN(find_keys, LazyArray<ExtraKey>::create(std::size_t{find_row_count} * config.extra_key_count_max));
   find_row_users.assign(find_row_count, kNoTransfer);

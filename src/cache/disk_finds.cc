@@ -10,6 +10,16 @@
 
 namespace quire {
 
+namespace {
+
+// Of one search at once: the next is read while the last comes into the tree.
+constexpr std::uint32_t kLoadsPerFind = 2;
+// How much faster the disk is taken to be each time that computing was preferred: what was measured once may not hold,
+// and only reading measures again.
+constexpr double kHope = 1.0 + (1.0 / 64);
+
+}  // namespace
+
 // How many whole pages of its tokens a sequence may find in the cache.
 std::uint32_t Cache::Impl::pages_asked(const SequenceSlot& slot) const {
   if (!slot.may_use_cache || key_spaces[slot.key_space].is_retired) return 0;
@@ -34,7 +44,7 @@ std::optional<std::uint32_t> Cache::Impl::look_for(std::uint32_t index, const Pr
   for (std::uint32_t i = 0; i < transfer_end; ++i) {
     const Transfer& find = transfers[i];
     const bool is_same = find.kind == TransferKind::FindOnDisk && find.state != Transfer::State::Free &&
-                         !find.is_unwanted && !find.callback && find.key_space == slot.key_space &&
+                         !find.is_unwanted && !find.is_direct && find.key_space == slot.key_space &&
                          find.first_page == first_page && find.missing == missing;
     if (is_same) return i;
   }
@@ -44,6 +54,7 @@ std::optional<std::uint32_t> Cache::Impl::look_for(std::uint32_t index, const Pr
   find.first_page = first_page;
   find.missing = missing;
   find.owner = {index, slot.generation};
+  find.deadline = config.host.load_timeout_ns > 0 ? time_after(config.host.load_timeout_ns) : INT64_MAX;
   find.pin = tree->pin_all(match);  // splits where the path goes on, and keeps the page before it
   ++counters.disk_find_count;
   return transfer;
@@ -52,8 +63,8 @@ std::optional<std::uint32_t> Cache::Impl::look_for(std::uint32_t index, const Pr
 // A transfer with a path of its own.
 std::optional<std::uint32_t> Cache::Impl::add_find(TransferKind kind, std::uint32_t key_space,
                                                    const PrefixTree::Key& key) {
+  if (!has_free_row() || has_unstarted_drop) return std::nullopt;
   const auto row = std::ranges::find(find_row_users, kNoTransfer);
-  if (row == find_row_users.end() || has_unstarted_drop) return std::nullopt;
   const std::optional<std::uint32_t> transfer = add_transfer(kind, TransferPriority::Waiting);
   if (!transfer) return std::nullopt;
   *row = *transfer;
@@ -66,6 +77,10 @@ std::optional<std::uint32_t> Cache::Impl::add_find(TransferKind kind, std::uint3
   std::ranges::copy(key.extra_keys, find_keys.data() + (std::size_t{find.find_row} * config.extra_key_count_max));
   ++key_spaces[key_space].user_count;
   return transfer;
+}
+
+bool Cache::Impl::has_free_row() const {
+  return std::ranges::find(find_row_users, kNoTransfer) != find_row_users.end();
 }
 
 void Cache::Impl::remove_find(std::uint32_t index) {
@@ -82,20 +97,54 @@ PrefixTree::Key Cache::Impl::key_of_find(const Transfer& find) const {
                          find.extra_key_count}};
 }
 
-// Makes an admitted sequence wait for what the disk may have. False: it does not.
+// Makes an admitted sequence wait for what the disk may have, or for its turn to look. False: it does not.
 bool Cache::Impl::start_looking(std::uint32_t index, const PrefixTree::Match& match) {
   SequenceSlot& slot = sequences[index];
   const std::optional<std::uint32_t> find = look_for(index, match);
-  if (!find) {
+  if (!find && live_transfer_count == 0) {  // whose end could give it its turn
     slot.has_looked = true;
     slot.looked_pages = UINT32_MAX;
+    slot.disk_miss = MissReason::LoadFailed;
     return false;
   }
   sequences.set_state(index, SequenceSlot::State::Looking);
-  slot.find = *find;
-  slot.pin = tree->clone(transfers[*find].pin);
+  slot.find = find.value_or(kNoTransfer);
+  slot.disk_from_page = match.page_count + match.host_page_count;
+  slot.pin = find ? tree->clone(transfers[*find].pin) : tree->pin_all(match);
   slot.soft_pin.reset();
   return true;
+}
+
+// Those who waited for their turn look, as far as there is room.
+void Cache::Impl::start_waiting_finds() {
+  for (std::uint32_t i = sequences.next_loading(0); i < sequences.capacity(); i = sequences.next_loading(i + 1)) {
+    SequenceSlot& slot = sequences[i];
+    if (slot.state != SequenceSlot::State::Looking || slot.find != kNoTransfer) continue;
+    if (!has_free_row()) return;
+    const PrefixTree::Match match = match_of(i);
+    if (may_look(slot, match)) (void)start_looking(i, match);
+  }
+}
+
+// After something has ended: searches that found more than there were transfers for, and those who wait for their turn.
+void Cache::Impl::go_on_looking() {
+  for (std::uint32_t i = 0; i < transfer_end; ++i) {
+    const Transfer& find = transfers[i];
+    const bool has_paused =
+        find.kind == TransferKind::FindOnDisk && find.state == Transfer::State::Arrived && find.loads_in_flight == 0;
+    if (has_paused) finish_disk_loads(i);
+  }
+  start_waiting_finds();
+  for (std::uint32_t i = sequences.next_loading(0); i < sequences.capacity(); i = sequences.next_loading(i + 1)) {
+    SequenceSlot& slot = sequences[i];
+    if (slot.state != SequenceSlot::State::Looking || slot.find != kNoTransfer) continue;
+    // It goes on waiting if it may look at all, and if something is left to wait for.
+    if (live_transfer_count == 0) {
+      stop_looking(i, MissReason::LoadFailed);
+    } else if (!may_look(slot, match_of(i))) {
+      stop_looking(i, is_paused || disk_has_failed ? MissReason::LoadCancelled : MissReason::None);
+    }
+  }
 }
 
 void Cache::Impl::finish_find(std::uint32_t index) {
@@ -112,11 +161,21 @@ void Cache::Impl::finish_find(std::uint32_t index) {
       find.miss = MissReason::RecomputeCheaper;
     }
   }
-  if (find.loads_in_flight == 0) end_find(index);
+  if (find.loads_in_flight == 0 && !waits_for_transfers(find)) end_find(index);
+}
+
+// Whether a search has found more than there were transfers for, and others will end.
+bool Cache::Impl::waits_for_transfers(const Transfer& find) const {
+  if (find.is_unwanted || find.miss != MissReason::None || find.started_pages == find.found_pages) return false;
+  if (is_paused || falls_asleep) return false;
+  return std::ranges::any_of(transfers, [](const Transfer& each) {
+    return each.state != Transfer::State::Free &&
+           (each.kind != TransferKind::FindOnDisk || each.state != Transfer::State::Arrived);
+  });
 }
 
 // Whether reading the pages, and bringing them on to the device, takes less time than computing them.
-bool Cache::Impl::is_worth_reading(const Transfer& find) const {
+bool Cache::Impl::is_worth_reading(const Transfer& find) {
   if (config.host.compute_ns_per_token == 0 || disk_load_rate == 0) return true;
   const auto bytes = static_cast<double>(find.found_pages * geometry.page().page_bytes());
   const double waiting = static_cast<double>(disk_loading_bytes);
@@ -124,12 +183,16 @@ bool Cache::Impl::is_worth_reading(const Transfer& find) const {
   const double load_ns = load_rate > 0 ? bytes / load_rate : 0;
   const double compute_ns =
       static_cast<double>(find.found_pages) * page_tokens * static_cast<double>(config.host.compute_ns_per_token);
-  return read_ns + load_ns <= compute_ns;
+  if (read_ns + load_ns <= compute_ns) return true;
+  disk_load_rate *= kHope;
+  return false;
 }
 
 // As far as there are transfers and host pages; the rest when others are over.
 void Cache::Impl::start_disk_loads(std::uint32_t index) {
-  while (transfers[index].started_pages < transfers[index].found_pages) {
+  const std::uint32_t count_max = std::max(1U, config.host.transfer_count_max / 4);
+  while (transfers[index].started_pages < transfers[index].found_pages &&
+         transfers[index].loads_in_flight < kLoadsPerFind && disk_load_count < count_max) {
     const std::uint32_t left = transfers[index].found_pages - transfers[index].started_pages;
     const std::uint32_t wanted = std::min(left, config.host.transfer_pages_max);
     // What the host cannot hold besides is not worth the way.
@@ -158,6 +221,7 @@ void Cache::Impl::start_disk_loads(std::uint32_t index) {
     find.started_pages += load.page_count;
     if (load.page_count < wanted) find.found_pages = find.started_pages;
     ++find.loads_in_flight;
+    ++disk_load_count;
     disk_loading_bytes += load.page_count * geometry.page().page_bytes();
   }
 }
@@ -178,7 +242,7 @@ void Cache::Impl::finish_disk_loads(std::uint32_t index) {
   }
   Transfer& find = transfers[index];
   if (!find.is_unwanted && find.miss == MissReason::None) start_disk_loads(index);
-  if (transfers[index].loads_in_flight == 0) end_find(index);
+  if (transfers[index].loads_in_flight == 0 && !waits_for_transfers(transfers[index])) end_find(index);
 }
 
 // Its good pages come into the tree, as far as nobody has brought or computed them meanwhile.
@@ -216,6 +280,7 @@ void Cache::Impl::finish_disk_load(std::uint32_t index) {
   }
   find.arrived_pages += load.page_count;
   --find.loads_in_flight;
+  --disk_load_count;
   disk_loading_bytes -= load.page_count * geometry.page().page_bytes();
   remove_transfer(index);
 }
@@ -266,6 +331,12 @@ void Cache::Impl::stop_looking(std::uint32_t index, MissReason miss) {
 
 // Those that have waited long enough take what there is.
 void Cache::Impl::expire_looking() {
+  for (std::uint32_t i = 0; i < transfer_end; ++i) {
+    const Transfer& find = transfers[i];
+    const bool is_late =
+        find.kind == TransferKind::FindOnDisk && find.state != Transfer::State::Free && now >= find.deadline;
+    if (is_late) abandon_find(i, MissReason::LoadTimedOut);
+  }
   for (std::uint32_t i = sequences.next_loading(0); i < sequences.capacity(); i = sequences.next_loading(i + 1)) {
     SequenceSlot& slot = sequences[i];
     if (slot.state != SequenceSlot::State::Looking || now < slot.load_deadline) continue;
@@ -282,7 +353,7 @@ void Cache::Impl::cancel_unneeded_finds() {
   for (std::uint32_t i = 0; i < transfer_end; ++i) {
     const Transfer& find = transfers[i];
     if (find.kind != TransferKind::FindOnDisk || find.state == Transfer::State::Free) continue;
-    if (find.is_prefetch || find.callback) continue;
+    if (find.is_prefetch || find.is_direct) continue;
     bool is_needed = false;
     for (std::uint32_t j = sequences.next_loading(0); j < sequences.capacity() && !is_needed;
          j = sequences.next_loading(j + 1)) {
@@ -295,7 +366,7 @@ void Cache::Impl::cancel_unneeded_finds() {
 // What it finds, or its loads bring, is not to be used any more.
 void Cache::Impl::abandon_find(std::uint32_t index, MissReason miss) {
   Transfer& find = transfers[index];
-  if (find.is_unwanted || find.callback) return;
+  if (find.is_unwanted || find.is_direct) return;
   find.is_unwanted = true;
   if (find.miss == MissReason::None) find.miss = miss;
   cancel_transfer(index);

@@ -52,7 +52,6 @@ Result<Admission> Cache::Impl::start_admitted(std::uint32_t index) {
                               .miss = {}};
     slot.load_deadline = slot.prefetch == Prefetch::Timeout ? time_after(slot.load_timeout_ns) : INT64_MAX;
     slot.waited_from_page = match.page_count;
-    slot.disk_from_page = match.page_count + match.host_page_count;
     if (start_looking(index, match)) {
       hand_over_transfers();
       return admission;
@@ -263,8 +262,8 @@ void Cache::Impl::drop_bad_page(std::uint32_t index) {
   }
   for (std::uint32_t i = sequences.next_loading(0); i < sequences.capacity(); i = sequences.next_loading(i + 1)) {
     SequenceSlot& slot = sequences[i];
-    if (slot.state != SequenceSlot::State::Loading || !leads_through_it(slot.pin)) continue;
-    slot.load_miss = MissReason::LoadFailed;
+    if (!leads_through_it(slot.pin)) continue;  // one that waits for its turn to look will look for less
+    if (slot.state == SequenceSlot::State::Loading) slot.load_miss = MissReason::LoadFailed;
     slot.pin = tree->pin_prefix(slot.pin, bad_page);
   }
   held.reset();
@@ -343,7 +342,10 @@ void Cache::Impl::expire_loads() {
 
 // Loading sequences that need not wait any longer.
 void Cache::Impl::wake_loading() {
-  if (has_disk()) expire_looking();
+  if (has_disk()) {
+    expire_looking();
+    go_on_looking();
+  }
   for (std::uint32_t i = sequences.next_loading(0); i < sequences.capacity(); i = sequences.next_loading(i + 1)) {
     SequenceSlot& slot = sequences[i];
     if (slot.state != SequenceSlot::State::Loading) continue;
@@ -354,17 +356,24 @@ void Cache::Impl::wake_loading() {
       wake(i, slot.load_miss);
     } else {
       start_loads(slot.pin, slot.key_space, TransferPriority::Waiting);
-      if (tree->mark(tree->first_host_run(slot.pin)) != 0 || live_transfer_count > 0) continue;
+      const auto is_started = [&] { return tree->mark(tree->first_host_run(slot.pin)) != 0; };
       // Nobody made room for one whose pages came from disk: admit() did not know of them.
-      if (slot.disk_from_page != UINT32_MAX && writes_back()) {
+      if (!is_started() && slot.disk_from_page != UINT32_MAX && writes_back()) {
         make_clean(pages_asked(slot), match_of(i));
         start_loads(slot.pin, slot.key_space, TransferPriority::Waiting);
-        if (tree->mark(tree->first_host_run(slot.pin)) != 0 || live_transfer_count > 0) continue;
       }
+      if (is_started() || has_host_transfers() || live_transfer_count == transfers.size()) continue;
       wake(i, MissReason::LoadFailed);  // nothing is on its way that could make room for it
     }
   }
   cancel_unneeded_loads();
+}
+
+// Whether something moves between device and host. What the disk does makes no room, and may never end.
+bool Cache::Impl::has_host_transfers() const {
+  return std::ranges::any_of(transfers, [](const Transfer& each) {
+    return each.state != Transfer::State::Free && (each.kind == TransferKind::Load || each.kind == TransferKind::Store);
+  });
 }
 
 void Cache::Impl::wake(std::uint32_t index, MissReason reason) {

@@ -289,6 +289,7 @@ void Cache::Impl::work_in_background() {
   if (has_disk()) {
     start_drops();
     start_disk_stores();
+    start_waiting_finds();
   }
   hand_over_transfers();
 }

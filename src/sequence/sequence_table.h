@@ -122,7 +122,7 @@ struct alignas(64) SequenceSlot {
   std::uint32_t disk_from_page = UINT32_MAX;  // where its path went on from the disk, the highest value: it did not
   std::uint32_t host_tokens = 0;              // that were loaded for its admission
   std::uint32_t disk_tokens = 0;              // that were read from disk for it
-  std::uint32_t find = 0;                     // the transfer that a looking one waits for
+  std::uint32_t find = 0;                     // the transfer that a looking one waits for; the highest value: its turn
   TimeNs load_timeout_ns = 0;
   TimeNs load_deadline = 0;  // of a loading one; the highest value: none
   Miss miss;

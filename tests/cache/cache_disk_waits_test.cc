@@ -1,0 +1,230 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// Those who wait for the disk when it is slow, when it hangs, and when there are many of them.
+#include <gtest/gtest.h>
+
+#include <vector>
+
+#include "disk_fixture.h"
+
+namespace quire {
+namespace {
+
+using Lane = DiskMover::Lane;
+
+class CacheDiskWaits : public DiskTest {};
+
+TEST_F(CacheDiskWaits, ADiskThatHangsHoldsNobodyBeyondTheTimeout) {
+  CacheConfig config = disk_config();
+  config.host.load_timeout_ns = 100;
+  open_disk(std::move(config));
+  put_on_disk(token_range(0, 64));
+  now_ = 1'000;
+  apply({});
+  for (const bool is_found : {false, true}) {  // the names do not come; the pages do not
+    Live live = admitted(token_range(0, 64));
+    const TimeNs start = now_;
+    if (is_found) {
+      ASSERT_TRUE(run_lane(Lane::Names));
+    }
+    now_ = start + 99;
+    apply({});
+    EXPECT_TRUE(view(live).is_loading);
+    now_ = start + 100;
+    apply({});
+    EXPECT_FALSE(view(live).is_loading);
+    EXPECT_EQ(view(live).miss.reason, MissReason::LoadTimedOut);
+    end(live);
+    settle_all();
+    forget_memory();
+  }
+  EXPECT_EQ(serve_all(token_range(0, 64)), 64U) << "when it is back";
+  expect_no_page_lost();
+}
+
+TEST_F(CacheDiskWaits, ADiskThatHangsLeavesTransfersToTheHost) {
+  CacheConfig config = disk_config(32, 64);
+  config.host.transfer_pages_max = 1;
+  config.host.transfer_count_max = 8;
+  open_disk(std::move(config));
+  for (TokenId i = 0; i < 6; ++i) put_on_disk(token_range(1'000 * i, 64));
+  std::vector<Live> waiting;
+  for (TokenId i = 0; i < 6; ++i) waiting.push_back(admitted(token_range(1'000 * i, 64)));
+  while (run_lane(Lane::Names)) continue;  // found; and nothing is read
+  EXPECT_LE(stats().transfers_in_flight, 8U);
+  Live other = admitted(token_range(50'000, 64), {.tier_max = Tier::Host});
+  ASSERT_FALSE(view(other).is_loading);
+  step(other.sequence, other.tokens);
+  settle();
+  EXPECT_EQ(stats().stored_page_total, 24U + 4U) << "the host goes on";
+  end(other);
+  settle_all();
+  for (Live& live : waiting) {
+    EXPECT_EQ(view(live).computed_tokens, 64U);
+    end(live);
+  }
+  settle_all();
+  expect_no_page_lost();
+}
+
+TEST_F(CacheDiskWaits, ManyLookAndAllFindWhatIsTheirs) {
+  for (const std::uint32_t transfer_count : {2U, 3U, 64U}) {
+    constexpr TokenId kCount = 40;
+    close();
+    disk_ = std::make_unique<testing::SimDisk>(1);
+    const auto config = [&] {
+      CacheConfig made = disk_config(2 * kCount + 4, 2 * kCount + 4);
+      made.sequence_count_max = kCount + 1;
+      made.host.transfer_count_max = transfer_count;
+      return made;
+    };
+    open_disk(config());
+    for (TokenId i = 0; i < kCount; ++i) put_on_disk(token_range(1'000 * i, 32));
+    open_disk(config());
+    std::vector<Live> waiting;
+    for (TokenId i = 0; i < kCount; ++i) {
+      waiting.push_back(admitted(token_range(1'000 * i, 32)));
+      EXPECT_TRUE(view(waiting.back()).is_loading) << i;
+    }
+    settle_all();
+    for (Live& live : waiting) {
+      EXPECT_FALSE(view(live).is_loading);
+      EXPECT_EQ(view(live).computed_tokens, 32U) << transfer_count;
+      EXPECT_EQ(view(live).miss.reason, MissReason::None);
+      end(live);
+    }
+    settle_all();
+    expect_no_page_lost();
+  }
+}
+
+// One that found no room for its search holds nothing back when the world around it changes.
+TEST_F(CacheDiskWaits, OneThatWaitsForItsTurnToLookMayBeEndedStoppedAndDropped) {
+  enum class What : std::uint8_t { End, Stop, Drop, Pause, Expire };
+  for (const What what : {What::End, What::Stop, What::Drop, What::Pause, What::Expire}) {
+    close();
+    disk_ = std::make_unique<testing::SimDisk>(1);
+    CacheConfig config = disk_config();
+    config.host.transfer_count_max = 2;  // one search at a time
+    open_disk(std::move(config));
+    put_on_disk(token_range(0, 64));
+    put_on_disk(token_range(1'000, 64));
+    now_ += 1'000;
+    apply({});
+    Live first = admitted(token_range(0, 64));
+    Live second = begun(token_range(1'000, 64), {.prefetch = Prefetch::Timeout, .load_timeout_ns = 100});
+    ASSERT_FALSE(cache_->admit(second.sequence)->is_ready);
+    switch (what) {
+      case What::End:
+        end(second);
+        break;
+      case What::Stop:
+        ASSERT_TRUE(cache_->stop_loading(second.sequence));
+        EXPECT_EQ(view(second).miss.reason, MissReason::LoadCancelled);
+        break;
+      case What::Drop:
+        ASSERT_TRUE(cache_->drop(space_));
+        break;
+      case What::Pause:
+        (void)cache_->pause_transfers().value();
+        break;
+      case What::Expire:
+        now_ += 100;
+        apply({});
+        EXPECT_FALSE(view(second).is_loading);
+        EXPECT_EQ(view(second).miss.reason, MissReason::LoadTimedOut);
+        break;
+    }
+    expect_invariants();
+    settle_all();
+    EXPECT_EQ(view(first).is_loading, false);
+    if (what != What::End) {
+      EXPECT_FALSE(view(second).is_loading);
+      end(second);
+    }
+    end(first);
+    settle_all();
+    ASSERT_TRUE(cache_->resume_transfers());
+    if (what == What::Drop) space_ = cache_->key_space({.model = "test"}).value();
+    expect_no_page_lost();
+  }
+}
+
+TEST_F(CacheDiskWaits, RoomIsMadeForWhatCameFromDiskWhileOthersMove) {
+  CacheConfig config = disk_config(10, 40);
+  config.context_tokens_max = 128;
+  config.host.write_policy = WritePolicy::WriteBack;
+  config.host.clean_reserve_pages = 0;
+  open_disk(std::move(config));
+  put_on_disk(token_range(0, 112));
+  Live other = computed_all(token_range(1'000, 48));
+  end(other);
+  other = computed_all(token_range(2'000, 96));
+  end(other);  // the device is full of pages that only it has
+  Live live = admitted(token_range(0, 112));
+  ASSERT_TRUE(run_lane(Lane::Names));
+  while (run_lane(Lane::Names) || CachePeer::disk(*cache_).run(Lane::Read)) continue;
+  const std::vector<TokenId> looked = token_range(5'000, 64);
+  ASSERT_TRUE(cache_->lookup_on_disk(space_, {.tokens = looked}, [](const DiskAnswer&) {}));  // not answered
+  hear();
+  mover_->take();
+  EXPECT_FALSE(mover_->waiting.empty()) << "something leaves the device for it";
+  settle_all();
+  EXPECT_EQ(view(live).computed_tokens, 112U);
+  end(live);
+  settle_all();
+}
+
+TEST_F(CacheDiskWaits, ALookupNeedsNobodyWhoListens) {
+  open_disk(disk_config());
+  put_on_disk(token_range(0, 64));
+  const std::vector<TokenId> tokens = token_range(0, 64);
+  ASSERT_TRUE(cache_->lookup_on_disk(space_, {.tokens = tokens}, nullptr));
+  settle_all();
+  EXPECT_EQ(stats().transfers_in_flight, 0U);
+}
+
+TEST_F(CacheDiskWaits, OneSlowReadDoesNotEndReadingForGood) {
+  CacheConfig config = disk_config(40, 64);
+  config.host.compute_ns_per_token = 1'000'000;
+  open_disk(std::move(config));
+  put_on_disk(token_range(0, 64));
+  Live live = admitted(token_range(0, 64));
+  ASSERT_TRUE(run_lane(Lane::Names));
+  ASSERT_TRUE(run_lane(Lane::Names));
+  ASSERT_TRUE(CachePeer::disk(*cache_).run(Lane::Read));
+  std::array<Completion, 4> completions;
+  for (Completion& completion : CachePeer::disk(*cache_).poll(completions)) {
+    completion.busy_ns = TimeNs{3'600} * 1'000'000'000;  // the disk was asleep
+    apply({completion});
+  }
+  settle_all();
+  end(live);
+  settle_all();
+  std::uint32_t found = 0;
+  for (int i = 0; i < 2'000 && found == 0; ++i) {
+    forget_memory();
+    Live again = admitted(token_range(0, 64));
+    settle_all();
+    found = view(again).computed_tokens;
+    end(again);
+    settle_all();
+  }
+  EXPECT_EQ(found, 64U);
+}
+
+TEST_F(CacheDiskWaits, PutsAreChargedToTheBudget) {
+  CacheConfig config = disk_config();
+  config.disk.write_bytes_per_day = std::uint64_t{24} * 8 * 4096;
+  open_disk(std::move(config));
+  const std::vector<TokenId> tokens = token_range(0, 128);
+  const std::vector<std::byte> bytes(tokens.size() * kTestTokenBytes);
+  ASSERT_TRUE(cache_->put_on_disk(space_, {.tokens = tokens}, bytes, nullptr));
+  settle_all();
+  EXPECT_GE(stats().disk_stored_bytes, 8U * 4096);
+  EXPECT_EQ(serve_all(token_range(1'000, 64)), 0U);
+  EXPECT_EQ(cache_->disk_status()->page_count, 8U) << "the hour's budget is spent";
+}
+
+}  // namespace
+}  // namespace quire
