@@ -564,6 +564,54 @@ TEST_F(UringCalls, AnInterruptedSubmissionIsRepeated) {
   directory->close(file);
 }
 
+// The ring has eight entries for five requests, and five of them mean nothing after a refusal: the fourth request that
+// follows finds it full, and hands over what is there.
+TEST_F(UringCalls, WhatAFullRingHandsOverIsNotReportedAsRefused) {
+  constexpr std::uint32_t kDepth = 5;
+  const FileCalls calls = failing_submits();
+  SystemFiles files(calls);
+  const auto directory = files.open_directory(temp_.path()).value();
+  const FileId file = directory->create("a", kDepth * kBlock).value();
+  auto queue = files.make_queue({.depth = kDepth, .buffer_bytes = kBlock}).value();
+  std::array<IoResult, kDepth> results;
+  const auto write_all = [&](std::uint32_t value) {
+    for (std::uint64_t i = 0; i < kDepth; ++i) {
+      const std::span<std::byte> buffer = queue->memory().subspan(i * kBlock, kBlock);
+      std::ranges::fill(buffer, static_cast<std::byte>(value));
+      queue->submit({.kind = IoKind::Write, .file = file, .offset = i * kBlock, .buffer = buffer, .tag = i});
+    }
+  };
+  write_all(1);
+  submit_failures = 1;
+  ASSERT_EQ(queue->wait(results).size(), kDepth);
+  for (const IoResult& result : results) EXPECT_FALSE(result.status);
+
+  submit_count = 0;
+  write_all(2);
+  ASSERT_EQ(submit_count, 1) << "the ring was not full";
+  submit_failures = 2;
+  std::array<bool, kDepth> is_answered{};
+  std::array<bool, kDepth> is_written{};
+  for (std::uint32_t done = 0; done < kDepth;) {
+    for (const IoResult& result : queue->wait(results)) {
+      EXPECT_FALSE(is_answered[result.tag]) << "a second answer for " << result.tag;
+      is_answered[result.tag] = true;
+      is_written[result.tag] = result.status.has_value();
+      ++done;
+    }
+  }
+  submit_failures = 0;
+  std::vector<std::byte> bytes = blocks_of(0, kDepth);
+  ASSERT_TRUE(directory->read(file, 0, bytes));
+  for (std::uint64_t i = 0; i < kDepth; ++i) {
+    EXPECT_EQ(bytes[i * kBlock] == std::byte{2}, is_written[i]) << "of " << i << " the answer is not what was done";
+    EXPECT_TRUE(is_written[i] || i >= 3) << "the kernel had taken it";
+  }
+  EXPECT_TRUE(move_one_block(*queue, IoKind::Write, file));
+  queue.reset();
+  directory->close(file);
+}
+
 TEST_F(UringCalls, AnErrorOfTheDiskComesWithTheResult) {
   SystemFiles files;
   const auto directory = files.open_directory(temp_.path()).value();

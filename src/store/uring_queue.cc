@@ -82,8 +82,8 @@ void UringQueue::push(std::uint32_t slot_index) {
   Slot& slot = slots_[slot_index];
   slot.entry = ::io_uring_get_sqe(&ring_);
   if (slot.entry == nullptr) {
-    // Full of entries of failed requests, which the kernel may take by now.
-    (void)calls_.submit(&ring_);
+    // Full of entries of failed requests, and of some that wait: the kernel may take them by now.
+    (void)hand_over();
     slot.entry = ::io_uring_get_sqe(&ring_);
   }
   if (slot.entry == nullptr) {
@@ -115,23 +115,32 @@ void UringQueue::push(std::uint32_t slot_index) {
   if (not_taken_bytes_ >= kBatchBytes) flush();
 }
 
-void UringQueue::flush() {
+// The one place where entries go to the kernel: what it has taken is its own from then on, buffers included, and must
+// not be among those that may still be failed.
+int UringQueue::hand_over() {
   not_taken_bytes_ = 0;
+  int taken = 0;
+  do {
+    taken = calls_.submit(&ring_);
+  } while (taken == -EINTR);
+  if (taken <= 0) return taken;
+  // In the order of the ring; entries of failed requests, which mean nothing, lie before them.
+  const unsigned left = ::io_uring_sq_ready(&ring_);
+  const std::size_t kept = std::min<std::size_t>(left, not_taken_.size());
+  const auto first_kept = not_taken_.end() - static_cast<std::ptrdiff_t>(kept);
+  std::for_each(not_taken_.begin(), first_kept, [&](std::uint32_t slot) { slots_[slot].entry = nullptr; });
+  not_taken_.erase(not_taken_.begin(), first_kept);
+  return taken;
+}
+
+void UringQueue::flush() {
   while (!not_taken_.empty()) {
-    const int taken = calls_.submit(&ring_);
-    if (taken == -EINTR) continue;
-    if (taken <= 0) {
-      // The kernel is short of something that requests in flight give back: wait() tries again after one is done.
-      const std::size_t taken_before = slots_.size() - free_.size() - not_taken_.size() - failed_.size();
-      if (taken_before == 0) fail_what_is_not_taken(taken == 0 ? EAGAIN : -taken);
-      return;
-    }
-    // In the order of the ring; entries of failed requests, which mean nothing, lie before them.
-    const unsigned left = ::io_uring_sq_ready(&ring_);
-    const std::size_t kept = std::min<std::size_t>(left, not_taken_.size());
-    const auto first_kept = not_taken_.end() - static_cast<std::ptrdiff_t>(kept);
-    std::for_each(not_taken_.begin(), first_kept, [&](std::uint32_t slot) { slots_[slot].entry = nullptr; });
-    not_taken_.erase(not_taken_.begin(), first_kept);
+    const int taken = hand_over();
+    if (taken > 0) continue;
+    // The kernel is short of something that requests in flight give back: wait() tries again after one is done.
+    const std::size_t taken_before = slots_.size() - free_.size() - not_taken_.size() - failed_.size();
+    if (taken_before == 0) fail_what_is_not_taken(taken == 0 ? EAGAIN : -taken);
+    return;
   }
 }
 

@@ -53,6 +53,9 @@ class UringQueue final : public IoQueue {
   UringQueue(std::uint32_t depth, const FileTable& files, const FileCalls& calls);
   void register_buffers(std::string& refusal);
   void push(std::uint32_t slot_index);
+  /// One call to the kernel: how many entries it has taken, or a negative errno.
+  int hand_over();
+  /// Until it has taken all, or will take no more now.
   void flush();
   void fail_what_is_not_taken(int error_number);
   [[nodiscard]] unsigned wanted_completions(std::size_t count_max) const;
