@@ -238,7 +238,7 @@ std::string_view to_string(DiskSegmentState state) {
 }
 
 Result<DiskStoreReport> inspect_disk_store(std::span<const std::string> directories, const InspectOptions& options) {
-  QUIRE_TRY_ASSIGN(const StoreReader reader, StoreReader::open(directories));
+  QUIRE_TRY_ASSIGN(const StoreReader reader, StoreReader::open(directories, FileCalls::real()));
   Inspection inspection(reader);
   for (const SegmentFile& file : reader.segments()) inspection.add_segment(file);
   return inspection.finish(options.now_ns);

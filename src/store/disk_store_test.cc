@@ -5,6 +5,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <cerrno>
 #include <filesystem>
 #include <fstream>
 #include <map>
@@ -18,6 +19,7 @@
 #include "base/hash.h"
 #include "store/file_store.h"
 #include "store/system_files.h"
+#include "store/verify_disk_store_with.h"
 #include "testing/file_pages.h"
 #include "testing/temp_directory.h"
 #include "wire/segment.h"
@@ -571,6 +573,129 @@ TEST_F(DiskStoreTest, NoDamageCrashesAndEveryRepairHolds) {
     close();
   }
 }
+
+// ── a sector that cannot be read ─────────────────────────────────────────────────────────────────────────────────────
+
+/// One block of one file is bad: whoever reads over it gets what lies before it, or, from some systems, nothing.
+class BadSectorTest : public DiskStoreTest, public ::testing::WithParamInterface<bool> {
+ protected:
+  ~BadSectorTest() override { bad_file = 0; }
+
+  static FileCalls bad_calls() {
+    bad_file = 0;
+    is_writable = true;
+    FileCalls calls = FileCalls::real();
+    calls.read = [](int file, void* data, std::size_t bytes, off_t offset) -> ssize_t {
+      const auto begin = static_cast<std::uint64_t>(offset);
+      if (!is_over_it(file, begin, bytes)) return FileCalls::real().read(file, data, bytes, offset);
+      if (GetParam() && begin < bad_offset) return FileCalls::real().read(file, data, bad_offset - begin, offset);
+      errno = EIO;
+      return -1;
+    };
+    // A disk puts another sector in its place, unless it has none left.
+    calls.write = [](int file, const void* data, std::size_t bytes, off_t offset) -> ssize_t {
+      if (is_over_it(file, static_cast<std::uint64_t>(offset), bytes)) {
+        if (!is_writable) {
+          errno = EIO;
+          return -1;
+        }
+        bad_file = 0;
+      }
+      return FileCalls::real().write(file, data, bytes, offset);
+    };
+    return calls;
+  }
+  void make_bad(const std::string& path, std::uint64_t offset) {
+    struct stat facts{};
+    ASSERT_EQ(::stat(path.c_str(), &facts), 0);
+    bad_file = facts.st_ino;
+    bad_offset = offset;
+  }
+  VerifyReport verify_with_bad_sector(bool repair) {
+    VerifyOptions options;
+    options.repair = repair;
+    auto report = verify_disk_store_with(calls_, config_.directories, options);
+    EXPECT_TRUE(report.has_value()) << (report ? "" : report.error().message);
+    return report ? *std::move(report) : VerifyReport{};
+  }
+  /// Two key spaces in the first segment; in the second a drop of one of them at 4096, and four pages behind it.
+  void make_dropped() {
+    open();
+    write_chain(1, 3, 0);
+    write_chain(2, 3, 1);
+    close();
+    open();
+    ASSERT_TRUE(store_->drop(key_space_name(test_key_space(1)), 9).has_value());
+    write_chain(3, 4, 0);
+    close();
+    ASSERT_EQ(segments().size(), 2U);
+  }
+
+  FileCalls calls_ = bad_calls();
+
+ private:
+  static bool is_over_it(int file, std::uint64_t begin, std::uint64_t bytes) {
+    struct stat facts{};
+    if (bad_file == 0 || ::fstat(file, &facts) != 0 || facts.st_ino != bad_file) return false;
+    return begin < bad_offset + kSegmentBlockBytes && begin + bytes > bad_offset;
+  }
+
+ protected:
+  inline static ino_t bad_file = 0;
+  inline static std::uint64_t bad_offset = 0;
+  inline static bool is_writable = true;
+};
+
+TEST_P(BadSectorTest, WhatLiesBeforeItIsKept) {
+  make_dropped();
+  // In the second page behind the tombstone; pages take two blocks.
+  make_bad(segments()[1], (2 + 3) * kSegmentBlockBytes);
+  const VerifyReport repaired = verify_with_bad_sector(/*repair=*/true);
+  ASSERT_EQ(repaired.faults.size(), 1U) << repaired.faults[0].why;
+  EXPECT_EQ(repaired.faults[0].name, to_hex(name_of({3, 1})));
+  EXPECT_EQ(repaired.faults[0].why, "it cannot be read: reading: Input/output error");
+  EXPECT_EQ(repaired.faults[0].repair, DiskRepair::Dropped);
+  EXPECT_TRUE(verify_with_bad_sector(/*repair=*/false).faults.empty()) << "nothing needs the sector any more";
+  open();
+  EXPECT_EQ(readable_pages(1, 3), 3U);
+  EXPECT_EQ(readable_pages(2, 3), 0U) << "what was dropped is back";
+  EXPECT_EQ(readable_pages(3, 4), 3U);
+}
+
+TEST_P(BadSectorTest, ATombstoneUnderItIsWrittenAnew) {
+  make_dropped();
+  make_bad(segments()[1], kSegmentBlockBytes);
+  EXPECT_EQ(verify_with_bad_sector(/*repair=*/false).faults.size(), 1U);
+  const VerifyReport repaired = verify_with_bad_sector(/*repair=*/true);
+  ASSERT_EQ(repaired.faults.size(), 1U);
+  EXPECT_EQ(repaired.faults[0].offset, kSegmentBlockBytes);
+  EXPECT_EQ(repaired.faults[0].why, "it cannot be read: reading: Input/output error");
+  EXPECT_EQ(repaired.faults[0].repair, DiskRepair::Mended);
+  EXPECT_TRUE(verify_with_bad_sector(/*repair=*/false).faults.empty());
+  // Its block speaks for itself, too: without a footer the segment is scanned.
+  std::filesystem::resize_file(segments()[1], 10 * kSegmentBlockBytes);
+  open();
+  EXPECT_EQ(readable_pages(1, 3), 3U);
+  EXPECT_EQ(readable_pages(2, 3), 0U) << "what was dropped is back";
+  EXPECT_EQ(readable_pages(3, 4), 4U);
+}
+
+TEST_P(BadSectorTest, ATombstoneThatCannotBeWrittenAnewIsLeftInTheFooter) {
+  make_dropped();
+  make_bad(segments()[1], kSegmentBlockBytes);
+  is_writable = false;
+  const VerifyReport repaired = verify_with_bad_sector(/*repair=*/true);
+  ASSERT_EQ(repaired.faults.size(), 1U);
+  EXPECT_EQ(repaired.faults[0].repair, DiskRepair::Left);
+  EXPECT_FALSE(repaired.is_clean());
+  open();
+  EXPECT_EQ(readable_pages(1, 3), 3U);
+  EXPECT_EQ(readable_pages(2, 3), 0U) << "what was dropped is back";
+  EXPECT_EQ(readable_pages(3, 4), 4U);
+}
+
+INSTANTIATE_TEST_SUITE_P(OfADisk, BadSectorTest, ::testing::Bool(),
+                         [](const auto& test) { return std::string(test.param ? "ReadUpTo" : "ReadNot"); });
 
 }  // namespace
 }  // namespace quire::testing

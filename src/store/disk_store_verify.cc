@@ -13,6 +13,7 @@
 #include "store/record_payload.h"
 #include "store/store_reader.h"
 #include "store/system_files.h"
+#include "store/verify_disk_store_with.h"
 
 namespace quire {
 namespace {
@@ -24,7 +25,7 @@ struct Verdict {
   std::vector<DiskFault> faults;
   SegmentContents contents;
   std::vector<RecordHeader> good;
-  std::vector<RecordHeader> to_mend;  ///< of these, whose header in its place is not what the footer has
+  std::vector<RecordHeader> to_mend;  ///< of these, those whose place does not have the header that the footer has
   std::uint64_t unfinished_count = 0;
   bool is_unreadable = false;  ///< the file system says no
 };
@@ -158,9 +159,16 @@ void Verification::judge_record(const SegmentFile& file, const RecordHeader& rec
                               .name = name_in(record),
                               .why = std::move(why)});
   };
-  const Result<std::span<const std::byte>> stored = bytes.at(record.offset, kRecordHeaderBytes + record.stored_bytes);
-  if (!stored) return add("it cannot be read: " + stored.error().message);
   const bool has_payload = record.kind == RecordKind::Page || record.kind == RecordKind::KeySpace;
+  const Result<std::span<const std::byte>> stored = bytes.at(record.offset, kRecordHeaderBytes + record.stored_bytes);
+  if (!stored) {
+    add("it cannot be read: " + stored.error().message);
+    // The footer has all there is to a tombstone. Without it, what was dropped would be back.
+    if (has_payload || !verdict.contents.is_from_footer) return;
+    verdict.to_mend.push_back(record);
+    verdict.good.push_back(record);
+    return;
+  }
   if (has_payload) {
     const std::span<const std::byte> payload = stored->subspan(kRecordHeaderBytes);
     const std::string_view fault = payload_fault(record, payload, compressor_, scratch_);
@@ -208,7 +216,8 @@ void Verification::repair(const SegmentFile& file, Verdict& verdict, StoreDirect
   const auto write = [&]() -> Status {
     for (const RecordHeader& record : verdict.to_mend) {
       std::vector<std::byte> block(kSegmentBlockBytes);
-      QUIRE_TRY(directory.read(*opened, record.offset, block));
+      // A tombstone is alone in its block, which may be one that cannot be read.
+      if (record.stored_bytes > 0) QUIRE_TRY(directory.read(*opened, record.offset, block));
       encode_record_header(record, contents.header.salt, std::span(block).first(kRecordHeaderBytes));
       QUIRE_TRY(directory.write(*opened, record.offset, block));
     }
@@ -252,16 +261,21 @@ bool VerifyReport::is_clean() const {
 }
 
 Result<VerifyReport> verify_disk_store(std::span<const std::string> directories, const VerifyOptions& options) {
+  return verify_disk_store_with(FileCalls::real(), directories, options);
+}
+
+Result<VerifyReport> verify_disk_store_with(const FileCalls& calls, std::span<const std::string> directories,
+                                            const VerifyOptions& options) {
   // Looked at before it is locked: to lock a directory makes it, or a file in it.
-  QUIRE_TRY_ASSIGN(StoreReader reader, StoreReader::open(directories));
-  SystemFiles files;
+  QUIRE_TRY_ASSIGN(StoreReader reader, StoreReader::open(directories, calls));
+  SystemFiles files(calls);
   std::vector<std::unique_ptr<StoreDirectory>> locked;
   if (options.repair) {
     for (const std::string& path : directories) {
       QUIRE_TRY_ASSIGN(locked.emplace_back(), files.open_directory(path));
     }
     // Once more, now that nobody writes.
-    QUIRE_TRY_ASSIGN(reader, StoreReader::open(directories));
+    QUIRE_TRY_ASSIGN(reader, StoreReader::open(directories, calls));
   }
   Verification verification(reader, options);
   verification.run(locked);

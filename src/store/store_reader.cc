@@ -27,17 +27,23 @@ tl::unexpected<Error> failed(const std::string& what, int error_number) {
   return fail(errno_code(error_number), what + ": " + errno_text(error_number));
 }
 
-/// As many of the bytes as there are.
-Result<std::size_t> read_some(int file, std::uint64_t offset, std::span<std::byte> out) {
-  std::size_t done = 0;
-  while (done < out.size()) {
-    const ssize_t got = ::pread(file, out.data() + done, out.size() - done, static_cast<off_t>(offset + done));
+struct SomeRead {
+  std::size_t bytes = 0;
+  int error_number = 0;  // why there are no more; 0: the file ends there, or nothing more was asked for
+};
+
+/// As many of the bytes as can be read before something is in the way.
+SomeRead read_some(const FileCalls& calls, int file, std::uint64_t offset, std::span<std::byte> out) {
+  SomeRead read;
+  while (read.bytes < out.size()) {
+    const std::span<std::byte> rest = out.subspan(read.bytes);
+    const ssize_t got = calls.read(file, rest.data(), rest.size(), static_cast<off_t>(offset + read.bytes));
     if (got < 0 && errno == EINTR) continue;
-    if (got < 0) return failed("reading", errno);
-    if (got == 0) break;
-    done += static_cast<std::size_t>(got);
+    if (got < 0) read.error_number = errno;
+    if (got <= 0) break;
+    read.bytes += static_cast<std::size_t>(got);
   }
-  return done;
+  return read;
 }
 
 struct NamedFile {
@@ -91,15 +97,15 @@ void look_at_lock(int directory, DiskDirectoryReport& report) {
   if (error == std::errc{} && process > 0 && (*end == '\n' || *end == '\0')) report.process = process;
 }
 
-Result<Manifest> read_manifest(int directory, const std::string& path) {
+Result<Manifest> read_manifest(const FileCalls& calls, int directory, const std::string& path) {
   const std::string name(kManifestFileName);
   const Descriptor file(::openat(directory, name.c_str(), O_RDONLY | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK));
   if (!file.is_open()) return failed("opening " + path + "/" + name, errno);
   std::array<std::byte, kSegmentBlockBytes> block{};
-  const Result<std::size_t> got = read_some(file.get(), 0, block);
-  if (!got) return fail(got.error().code, path + "/" + name + ": " + got.error().message);
-  if (*got < block.size()) {
-    return fail(ErrorCode::Corrupt, path + "/" + name + " has " + std::to_string(*got) + " bytes instead of 4096");
+  const SomeRead got = read_some(calls, file.get(), 0, block);
+  if (got.error_number != 0) return failed(path + "/" + name + ": reading", got.error_number);
+  if (got.bytes < block.size()) {
+    return fail(ErrorCode::Corrupt, path + "/" + name + " has " + std::to_string(got.bytes) + " bytes instead of 4096");
   }
   Result<Manifest> manifest = decode_manifest(block);
   if (manifest) return manifest;
@@ -123,20 +129,21 @@ Result<std::span<const std::byte>> SegmentBytes::at(std::uint64_t offset, std::u
   if (offset < begin_ || offset + bytes > begin_ + window_.size()) {
     window_.resize(std::min(std::max(bytes, kWindowBytes), file_bytes_ - offset));
     begin_ = offset;
-    const Result<std::size_t> got = read_some(file_.get(), offset, window_);
-    if (!got) {
-      window_.clear();
-      return tl::unexpected<Error>(got.error());
+    SomeRead got = read_some(*calls_, file_.get(), offset, window_);
+    // The system may refuse a long read because of one bad sector in it: the shorter one may be without.
+    if (got.error_number != 0 && got.bytes < bytes && bytes < window_.size()) {
+      got = read_some(*calls_, file_.get(), offset, std::span(window_).first(bytes));
     }
-    window_.resize(*got);
-    if (*got < bytes) return fail(ErrorCode::Io, "the file has become shorter");
+    window_.resize(got.bytes);
+    if (got.bytes < bytes && got.error_number != 0) return failed("reading", got.error_number);
+    if (got.bytes < bytes) return fail(ErrorCode::Io, "the file has become shorter");
   }
   return std::span<const std::byte>(window_).subspan(offset - begin_, bytes);
 }
 
-Result<StoreReader> StoreReader::open(std::span<const std::string> directories) {
+Result<StoreReader> StoreReader::open(std::span<const std::string> directories, const FileCalls& calls) {
   if (directories.empty()) return fail(ErrorCode::InvalidArgument, "no directory of a store is named");
-  StoreReader reader;
+  StoreReader reader(calls);
   for (const std::string& path : directories) QUIRE_TRY(reader.add_directory(path));
   return reader;
 }
@@ -160,7 +167,7 @@ Status StoreReader::add_directory(const std::string& path) {
                 is_empty ? path + " is empty: no store was made there"
                          : path + " is not a disk store: it has no " + std::string(kManifestFileName));
   }
-  QUIRE_TRY_ASSIGN(const Manifest manifest, read_manifest(handle.get(), path));
+  QUIRE_TRY_ASSIGN(const Manifest manifest, read_manifest(*calls_, handle.get(), path));
   if (reports_.empty()) {
     manifest_ = manifest;
   } else if (manifest.store_id != manifest_.store_id) {
@@ -203,7 +210,8 @@ Result<std::optional<SegmentBytes>> StoreReader::open_segment(const SegmentFile&
   }
   struct stat facts{};
   if (::fstat(opened.get(), &facts) != 0) return failed("its length", errno);
-  return std::optional<SegmentBytes>(std::in_place, std::move(opened), static_cast<std::uint64_t>(facts.st_size));
+  return std::optional<SegmentBytes>(std::in_place, std::move(opened), static_cast<std::uint64_t>(facts.st_size),
+                                     *calls_);
 }
 
 Result<SegmentContents> StoreReader::read_contents(const SegmentFile& file, SegmentBytes& bytes) const {

@@ -16,6 +16,7 @@
 
 #include "quire/disk_store.h"
 #include "quire/result.h"
+#include "store/file_calls.h"
 #include "store/system_directory.h"
 #include "wire/segment.h"
 
@@ -32,13 +33,15 @@ struct SegmentFile {
 /// An open segment, read by a window that moves on.
 class SegmentBytes {
  public:
-  SegmentBytes(Descriptor file, std::uint64_t bytes) : file_(std::move(file)), file_bytes_(bytes) {}
+  SegmentBytes(Descriptor file, std::uint64_t bytes, const FileCalls& calls)
+      : calls_(&calls), file_(std::move(file)), file_bytes_(bytes) {}
   [[nodiscard]] std::uint64_t size() const { return file_bytes_; }
-  /// All that lies at [offset, offset + bytes), valid until the next call. Io when it cannot be read or the file has
-  /// become shorter.
+  /// All that lies at [offset, offset + bytes), valid until the next call. Io when some of it cannot be read or the
+  /// file has become shorter; what lies around it, readable or not, does not matter.
   [[nodiscard]] Result<std::span<const std::byte>> at(std::uint64_t offset, std::uint64_t bytes);
 
  private:
+  const FileCalls* calls_;
   Descriptor file_;
   std::uint64_t file_bytes_;
   std::uint64_t begin_ = 0;
@@ -59,7 +62,8 @@ struct SegmentContents {
 
 class StoreReader {
  public:
-  [[nodiscard]] static Result<StoreReader> open(std::span<const std::string> directories);
+  /// `calls` must outlive it and what it opens; files are read by them.
+  [[nodiscard]] static Result<StoreReader> open(std::span<const std::string> directories, const FileCalls& calls);
 
   [[nodiscard]] const Manifest& manifest() const { return manifest_; }
   [[nodiscard]] const std::vector<DiskDirectoryReport>& directories() const { return reports_; }
@@ -72,8 +76,10 @@ class StoreReader {
   [[nodiscard]] Result<SegmentContents> read_contents(const SegmentFile& file, SegmentBytes& bytes) const;
 
  private:
+  explicit StoreReader(const FileCalls& calls) : calls_(&calls) {}
   [[nodiscard]] Status add_directory(const std::string& path);
 
+  const FileCalls* calls_;
   Manifest manifest_;
   std::vector<Descriptor> handles_;
   std::vector<DiskDirectoryReport> reports_;
