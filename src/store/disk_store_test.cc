@@ -237,7 +237,7 @@ TEST_F(DiskStoreTest, AProcessThatHasTheStoreIsNamedAndNotDisturbed) {
 
 TEST_F(DiskStoreTest, LookingMakesNoFiles) {
   make_store();
-  std::filesystem::remove(path("lock"));
+  std::filesystem::remove(path("quire-lock"));
   const auto names = [this] {
     std::set<std::string> found;
     for (const auto& entry : std::filesystem::directory_iterator(path())) found.insert(entry.path().string());
@@ -260,7 +260,7 @@ TEST_F(DiskStoreTest, WhatIsNoStoreIsRefusedAndLeftAlone) {
   VerifyOptions options;
   options.repair = true;
   EXPECT_FALSE(verify_disk_store(config_.directories, options).has_value());
-  EXPECT_FALSE(std::filesystem::exists(path("lock")));
+  EXPECT_FALSE(std::filesystem::exists(path("quire-lock")));
   config_.directories = {path("letters.txt")};
   EXPECT_EQ(refusal().message, "opening " + path("letters.txt") + ": Not a directory");
   config_.directories = {};
@@ -290,7 +290,7 @@ class AsNobody {
 TEST_F(DiskStoreTest, WhatMayNotBeReadIsSaid) {
   using std::filesystem::perms;
   make_store();
-  for (const std::string& open : {directory_.path(), path(), path("quire-manifest"), path("lock")}) {
+  for (const std::string& open : {directory_.path(), path(), path("quire-manifest"), path("quire-lock")}) {
     std::filesystem::permissions(open, perms::all);
   }
   const std::vector<std::string> files = segments();

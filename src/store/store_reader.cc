@@ -20,7 +20,6 @@
 namespace quire {
 namespace {
 
-constexpr std::string_view kLockName = "lock";
 constexpr std::uint64_t kWindowBytes = std::uint64_t{1} << 20U;
 
 tl::unexpected<Error> failed(const std::string& what, int error_number) {
@@ -82,7 +81,7 @@ Result<std::vector<NamedFile>> list(int directory, const std::string& path) {
 
 /// Asks who has the directory, without asking for it.
 void look_at_lock(int directory, DiskDirectoryReport& report) {
-  const Descriptor file(::openat(directory, std::string(kLockName).c_str(), O_RDONLY | O_CLOEXEC | O_NOFOLLOW));
+  const Descriptor file(::openat(directory, kLockFileName, O_RDONLY | O_CLOEXEC | O_NOFOLLOW));
   if (!file.is_open()) return;
   struct flock lock{};
   lock.l_type = F_WRLCK;
@@ -162,7 +161,7 @@ Status StoreReader::add_directory(const std::string& path) {
   }
   QUIRE_TRY_ASSIGN(const std::vector<NamedFile> names, list(handle.get(), path));
   if (std::ranges::find(names, kManifestFileName, &NamedFile::name) == names.end()) {
-    const bool is_empty = std::ranges::all_of(names, [](const NamedFile& file) { return file.name == kLockName; });
+    const bool is_empty = std::ranges::all_of(names, [](const NamedFile& file) { return file.name == kLockFileName; });
     return fail(ErrorCode::InvalidArgument,
                 is_empty ? path + " is empty: no store was made there"
                          : path + " is not a disk store: it has no " + std::string(kManifestFileName));
@@ -191,7 +190,7 @@ Status StoreReader::add_directory(const std::string& path) {
                            .bytes = static_cast<std::uint64_t>(facts.st_size)});
       report.file_bytes += segments_.back().bytes;
       ++report.segment_count;
-    } else if (file.name != kLockName && file.name != kManifestFileName &&
+    } else if (file.name != kLockFileName && file.name != kManifestFileName &&
                file.name != std::string(kManifestFileName) + ".new") {
       report.foreign_files.push_back(file.name);
     }

@@ -20,7 +20,8 @@
 namespace quire {
 namespace {
 
-constexpr const char* kLockName = "lock";
+// More than the digits of any process.
+constexpr std::size_t kLockTextBytesMax = 24;
 constexpr std::size_t kBounceBytesMax = std::size_t{1} << 20U;
 
 template <typename Call>
@@ -37,8 +38,29 @@ tl::unexpected<Error> failed(const std::string& what, int error_number) {
 }
 
 void check_name(const std::string& name) {
-  QUIRE_CHECK(!name.empty() && name.find('/') == std::string::npos && name != "." && name != ".." && name != kLockName,
-              "not the name of a file in a store's directory");
+  QUIRE_CHECK(
+      !name.empty() && name.find('/') == std::string::npos && name != "." && name != ".." && name != kLockFileName,
+      "not the name of a file in a store's directory");
+}
+
+std::string lock_text(int file) {
+  std::array<char, kLockTextBytesMax> text{};
+  const ssize_t got = ::pread(file, text.data(), text.size(), 0);
+  return {text.data(), static_cast<std::size_t>(std::max<ssize_t>(got, 0))};
+}
+
+// Which process a lock names; empty when it names none.
+std::string process_in(const std::string& text) {
+  const std::size_t end = text.find('\n');
+  const std::string pid = text.substr(0, end);
+  return end == std::string::npos || pid.find_first_not_of("0123456789") != std::string::npos ? "" : pid;
+}
+
+// Whether a process wrote it to a lock. Zeros may be left of that when the power fails.
+bool is_lock_text(const std::string& text) {
+  if (text.find_first_not_of('\0') == std::string::npos) return text.size() < kLockTextBytesMax;
+  const std::string pid = process_in(text);
+  return !pid.empty() && text.size() == pid.size() + 1;
 }
 
 // Blocks at an address that O_DIRECT takes.
@@ -123,16 +145,14 @@ SystemDirectory::~SystemDirectory() {
 }
 
 Status SystemDirectory::lock() {
-  const std::string path = path_of(kLockName);
-  Descriptor file(context_.calls.open(directory_.get(), kLockName, O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW));
+  const std::string path = path_of(kLockFileName);
+  Descriptor file(context_.calls.open(directory_.get(), kLockFileName, O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW));
   if (!file.is_open()) return failed("opening " + path, errno);
   if (without_interruption([&] { return context_.calls.lock(file.get()); }) != 0) {
     const int why = errno;
     if (why != EAGAIN && why != EACCES) return failed("locking " + path, why);
-    std::array<char, 24> owner{};
-    (void)!::pread(file.get(), owner.data(), owner.size() - 1, 0);
-    std::string pid(owner.data(), std::strcspn(owner.data(), "\n"));
-    if (pid.empty() || pid.find_first_not_of("0123456789") != std::string::npos) {
+    const std::string pid = process_in(lock_text(file.get()));
+    if (pid.empty()) {
       return fail(ErrorCode::Unavailable, "locking " + path + ": another process has the directory");
     }
     const bool is_this = pid == std::to_string(::getpid());
@@ -141,7 +161,9 @@ Status SystemDirectory::lock() {
                                             (is_this ? "," : "") + " has the directory");
   }
   lock_ = std::move(file);
-  // For the message above only: a disk that is too full for it can still be read.
+  // For the message above only: a disk that is too full for it can still be read. It is not worth another's bytes: that
+  // the directory is a store's is not known yet.
+  if (!is_lock_text(lock_text(lock_.get()))) return {};
   const std::string pid = std::to_string(::getpid()) + "\n";
   (void)!::ftruncate(lock_.get(), 0);
   (void)!::pwrite(lock_.get(), pid.data(), pid.size(), 0);
@@ -152,7 +174,7 @@ Status SystemDirectory::lock() {
 // the lock, whose length does not matter.
 void SystemDirectory::probe_direct() {
   int why = 0;
-  const Descriptor file(context_.calls.open(directory_.get(), kLockName, O_RDONLY | O_CLOEXEC | O_DIRECT));
+  const Descriptor file(context_.calls.open(directory_.get(), kLockFileName, O_RDONLY | O_CLOEXEC | O_DIRECT));
   if (file.is_open()) {
     const BounceBuffer buffer(kIoBlockBytes);
     const ssize_t read = context_.calls.read(file.get(), buffer.bytes().data(), kIoBlockBytes, 0);
@@ -190,7 +212,7 @@ Result<std::vector<std::string>> SystemDirectory::list() {
       struct stat file{};
       is_plain = ::fstatat(directory_.get(), entry->d_name, &file, AT_SYMLINK_NOFOLLOW) == 0 && S_ISREG(file.st_mode);
     }
-    if (is_plain && std::strcmp(entry->d_name, kLockName) != 0) names.emplace_back(entry->d_name);
+    if (is_plain && std::strcmp(entry->d_name, kLockFileName) != 0) names.emplace_back(entry->d_name);
   }
   (void)::closedir(entries);
   if (why != 0) return failed("listing " + path_, why);

@@ -19,6 +19,10 @@
 
 namespace quire {
 
+/// The file by which a directory is locked. It says for people which process has, or had, the directory: digits and a
+/// newline. Anything else in it is somebody else's and is left as it is; it locks all the same.
+inline constexpr const char* kLockFileName = "quire-lock";
+
 /// A descriptor that is closed with its owner.
 class Descriptor {
  public:

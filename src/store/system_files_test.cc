@@ -73,7 +73,7 @@ TEST(SystemFiles, FilesAndDirectoriesAreTheirOwnersOnly) {
   EXPECT_EQ(permissions_of(temp.path() + "/made"), 0700U);
   EXPECT_EQ(permissions_of(path), 0700U);
   EXPECT_EQ(permissions_of(path + "/a"), 0600U);
-  EXPECT_EQ(permissions_of(path + "/lock"), 0600U);
+  EXPECT_EQ(permissions_of(path + "/quire-lock"), 0600U);
 }
 
 TEST(SystemFiles, ASlashAtTheEndAndADirectoryThatIsThereAreFine) {
@@ -288,7 +288,7 @@ TEST(SystemFiles, ASecondStoreInThisProcessIsRefused) {
   const auto second = others.open_directory(temp.path());
   ASSERT_FALSE(second);
   EXPECT_EQ(second.error().code, ErrorCode::Unavailable);
-  EXPECT_EQ(second.error().message, "locking " + temp.path() + "/lock: another store of this process, " +
+  EXPECT_EQ(second.error().message, "locking " + temp.path() + "/quire-lock: another store of this process, " +
                                         std::to_string(::getpid()) + ", has the directory");
   directory.reset();
   EXPECT_TRUE(others.open_directory(temp.path()));
@@ -319,7 +319,7 @@ TEST(SystemFiles, ASecondProcessIsRefusedAndToldWhoHasTheDirectory) {
   ASSERT_FALSE(refused);
   EXPECT_EQ(refused.error().code, ErrorCode::Unavailable);
   EXPECT_EQ(refused.error().message,
-            "locking " + temp.path() + "/lock: the process " + std::to_string(child) + " has the directory");
+            "locking " + temp.path() + "/quire-lock: the process " + std::to_string(child) + " has the directory");
   (void)::close(end[1]);
   int status = 0;
   ASSERT_EQ(::waitpid(child, &status, 0), child);
@@ -353,9 +353,46 @@ TEST(SystemFiles, ALockWithoutANameIsStillALock) {
   const TempDirectory temp;
   SystemFiles files;
   const auto directory = files.open_directory(temp.path()).value();
-  std::ofstream(temp.path() + "/lock", std::ios::trunc) << "rubbish";
+  std::ofstream(temp.path() + "/quire-lock", std::ios::trunc) << "rubbish";
   EXPECT_EQ(files.open_directory(temp.path()).error().message,
-            "locking " + temp.path() + "/lock: another process has the directory");
+            "locking " + temp.path() + "/quire-lock: another process has the directory");
+}
+
+std::string text_in(const std::string& path) {
+  std::ifstream in(path, std::ios::binary);
+  return {std::istreambuf_iterator<char>(in), std::istreambuf_iterator<char>()};
+}
+
+void put_text(const std::string& path, const std::string& text) {
+  std::ofstream(path, std::ios::binary | std::ios::trunc) << text;
+}
+
+TEST(SystemFiles, AFileThatIsOnlyCalledLikeTheLockIsNotWrittenTo) {
+  const TempDirectory temp;
+  const std::string path = temp.path() + "/quire-lock";
+  SystemFiles files;
+  for (const std::string text : {"precious", "4711", "4711\nand more", "\n", "123456789012345678901234567890\n"}) {
+    put_text(path, text);
+    {
+      const auto directory = files.open_directory(temp.path());
+      ASSERT_TRUE(directory) << directory.error().message;
+      EXPECT_FALSE(files.open_directory(temp.path())) << "it locks all the same";
+    }
+    EXPECT_EQ(text_in(path), text);
+  }
+}
+
+TEST(SystemFiles, ALockThatAProcessLeftIsTakenOver) {
+  const TempDirectory temp;
+  const std::string path = temp.path() + "/quire-lock";
+  SystemFiles files;
+  // The last two are what may become of it when the power fails.
+  for (const std::string& text :
+       {std::string("4711\n"), std::string("12345678\n"), std::string(), std::string(5, '\0')}) {
+    put_text(path, text);
+    ASSERT_TRUE(files.open_directory(temp.path()));
+    EXPECT_EQ(text_in(path), std::to_string(::getpid()) + "\n");
+  }
 }
 
 TEST(SystemFiles, AFileSystemWithoutLocksIsRefused) {
@@ -363,7 +400,8 @@ TEST(SystemFiles, AFileSystemWithoutLocksIsRefused) {
   FileCalls calls = FileCalls::real();
   calls.lock = [](int) { return refuse(ENOLCK); };
   SystemFiles files(calls);
-  EXPECT_EQ(files.open_directory(temp.path()).error().message, "locking " + temp.path() + "/lock: No locks available");
+  EXPECT_EQ(files.open_directory(temp.path()).error().message,
+            "locking " + temp.path() + "/quire-lock: No locks available");
 }
 
 TEST(SystemFiles, InterruptedCallsAreRepeated) {
@@ -697,7 +735,7 @@ TEST(SystemFilesDeathTest, MistakesOfTheCallerAreFound) {
   directory->close(file);
   EXPECT_DEATH((void)directory->length(file), "the file is not open");
   EXPECT_DEATH((void)directory->create("../a", 0), "not the name of a file");
-  EXPECT_DEATH((void)directory->remove("lock"), "not the name of a file");
+  EXPECT_DEATH((void)directory->remove("quire-lock"), "not the name of a file");
   EXPECT_DEATH((void)directory->create("b", 1), "not made of blocks");
   const auto queue = files.make_queue({.depth = 1, .buffer_bytes = kBlock}).value();
   std::array<IoResult, 1> results;

@@ -193,8 +193,8 @@ class FileStoreDamage : public ::testing::Test {
   /// The names of files in the image, the manifest more often than it is large.
   [[nodiscard]] const std::string& draw_file(Random& random) const {
     const auto drawn = std::next(image_.begin(), random.below(static_cast<std::uint32_t>(image_.size())));
-    return drawn->first == "lock" || drawn->second.empty() ? image_.find(std::string(kManifestFileName))->first
-                                                           : drawn->first;
+    return drawn->first == "quire-lock" || drawn->second.empty() ? image_.find(std::string(kManifestFileName))->first
+                                                                 : drawn->first;
   }
   void flip_bits(std::uint32_t count, std::uint64_t seed) {
     Random random(seed);

@@ -8,6 +8,8 @@
 #include <cstdint>
 #include <filesystem>
 #include <fstream>
+#include <iterator>
+#include <map>
 #include <memory>
 #include <string>
 #include <vector>
@@ -84,7 +86,7 @@ class SystemStoreTest : public ::testing::Test {
     std::filesystem::remove_all(copy);
     std::filesystem::create_directory(copy);
     for (const auto& file : std::filesystem::directory_iterator(config_.directories[0])) {
-      if (file.path().filename() != "lock") std::filesystem::copy(file.path(), copy);
+      if (file.path().filename() != "quire-lock") std::filesystem::copy(file.path(), copy);
     }
     FileStoreConfig config = config_;
     config.directories = {copy};
@@ -436,6 +438,21 @@ TEST_F(FileStoreForeign, ASegmentOfAnotherStoreIsIgnoredAndCounted) {
   EXPECT_EQ(read({0, 0}), "absent");
   read_chain(1, 3);
   EXPECT_TRUE(std::filesystem::exists(config_.directories[0] + "/" + segment_file_name(9))) << "left alone";
+}
+
+TEST_F(FileStoreForeign, ADirectoryWithSomethingElseInItIsRefusedAndLeftAlone) {
+  const std::string& path = config_.directories[0];
+  const std::map<std::string, std::string> mine = {
+      {"quire-lock", "precious"}, {"lock", "1\n"}, {"thesis.txt", "Chapter 1"}};
+  std::filesystem::create_directory(path);
+  for (const auto& [name, text] : mine) std::ofstream(path + "/" + name) << text;
+  EXPECT_EQ(refusal().code, ErrorCode::InvalidArgument);
+  std::map<std::string, std::string> left;
+  for (const auto& file : std::filesystem::directory_iterator(path)) {
+    std::ifstream in(file.path());
+    left[file.path().filename()] = {std::istreambuf_iterator<char>(in), std::istreambuf_iterator<char>()};
+  }
+  EXPECT_EQ(left, mine);
 }
 
 // A head of a newer version: of both kinds of file.
