@@ -96,6 +96,7 @@ struct Directory {
   std::uint32_t failures_in_row = 0;
   std::uint64_t used_bytes = 0;
   std::uint64_t next_segment_id = 1;
+  bool is_without_room = false;    ///< no segment could be made, and giving up others did not help
   bool has_new_names = false;      ///< segments that a crash could take away
   bool has_removed_names = false;  ///< segments that a crash could bring back
   /// Of pages in segments that a crash could bring back.
@@ -208,6 +209,10 @@ struct FileStore::Impl {
   [[nodiscard]] Reclaimed reclaim(std::uint32_t directory) QUIRE_REQUIRES(writer_mutex_);
   /// Removes the oldest one with everything in it.
   [[nodiscard]] Reclaimed reclaim_oldest(std::uint32_t directory) QUIRE_REQUIRES(writer_mutex_);
+  /// For a system that has no room for a segment: as many of the oldest as that takes, if they are enough.
+  [[nodiscard]] Reclaimed reclaim_for_system(std::uint32_t directory) QUIRE_REQUIRES(writer_mutex_);
+  /// Those that may be removed, the oldest first.
+  [[nodiscard]] std::vector<Segment*> removable_segments(std::uint32_t directory) QUIRE_REQUIRES(writer_mutex_);
   [[nodiscard]] Segment* choose_victim(std::uint32_t directory) QUIRE_REQUIRES(writer_mutex_);
   [[nodiscard]] std::uint64_t worth_bytes(const Segment& segment) QUIRE_REQUIRES(index_mutex_);
   [[nodiscard]] Reclaimed remove_segment(Segment& victim) QUIRE_REQUIRES(writer_mutex_);

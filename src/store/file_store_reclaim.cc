@@ -82,18 +82,39 @@ FileStore::Impl::Reclaimed FileStore::Impl::reclaim(std::uint32_t number) {
   return remove_segment(*victim);
 }
 
-FileStore::Impl::Reclaimed FileStore::Impl::reclaim_oldest(std::uint32_t number) {
-  Segment* oldest = nullptr;
+std::vector<Segment*> FileStore::Impl::removable_segments(std::uint32_t number) {
+  std::vector<Segment*> found;
   {
     const MutexLock lock(index_mutex_);
     for (const std::unique_ptr<Segment>& segment : segments_) {
       if (!segment || segment->is_removed || segment->directory != number || segment->state == Segment::State::Open) {
         continue;
       }
-      if (oldest == nullptr || segment->header.segment_id < oldest->header.segment_id) oldest = segment.get();
+      found.push_back(segment.get());
     }
   }
-  return oldest == nullptr ? Reclaimed::Nothing : remove_segment(*oldest);
+  std::ranges::sort(found, {}, [](const Segment* segment) { return segment->header.segment_id; });
+  return found;
+}
+
+FileStore::Impl::Reclaimed FileStore::Impl::reclaim_oldest(std::uint32_t number) {
+  const std::vector<Segment*> segments = removable_segments(number);
+  return segments.empty() ? Reclaimed::Nothing : remove_segment(*segments.front());
+}
+
+FileStore::Impl::Reclaimed FileStore::Impl::reclaim_for_system(std::uint32_t number) {
+  const std::vector<Segment*> segments = removable_segments(number);
+  std::uint64_t room_bytes = directories_[number].files->free_bytes().value_or(0);
+  // One at least: the system may count otherwise, as with a quota.
+  std::size_t count = 0;
+  for (; count < segments.size() && (count == 0 || room_bytes < segment_bytes); ++count) {
+    room_bytes += segments[count]->file_bytes;
+  }
+  if (count == 0 || room_bytes < segment_bytes) return Reclaimed::Nothing;
+  for (std::size_t i = 0; i < count; ++i) {
+    if (const Reclaimed reclaimed = remove_segment(*segments[i]); reclaimed != Reclaimed::Ok) return reclaimed;
+  }
+  return Reclaimed::Ok;
 }
 
 bool FileStore::Impl::is_needed(const Tombstone& tombstone, const Segment& holder) {

@@ -84,8 +84,12 @@ FileStore::Impl::Room FileStore::Impl::open_segment(std::uint32_t number) {
   if (directory.has_removed_names && !sync_names(directory, SyncPoint::RemoveDirectory)) return Room::Failed;
   Status created = create_segment(number);
   if (!created && created.error().code == ErrorCode::Unavailable && !directory.is_given_up) {
-    // Others have filled the disk. What is there can still be read.
-    if (reclaim_oldest(number) == Reclaimed::Ok) created = create_segment(number);
+    // Others have filled the disk. What is there can still be read, and goes once at most: else a disk that stays full
+    // would cost a segment for every page that somebody tries to write.
+    if (!directory.is_without_room && reclaim_for_system(number) == Reclaimed::Ok) {
+      created = create_segment(number);
+      directory.is_without_room = !created;
+    }
     if (!created && created.error().code == ErrorCode::Unavailable && !directory.is_given_up) return Room::Full;
   }
   if (directory.is_given_up) return Room::Failed;
@@ -133,6 +137,7 @@ Status FileStore::Impl::create_segment(std::uint32_t number) {
   segment->durable_end = kSegmentBlockBytes;
   segment->records.reserve((segment_bytes / record_bytes(config.layout.page_bytes)) + 1);
   directory.has_new_names = true;
+  directory.is_without_room = false;
   directory.open = &add_segment(std::move(segment));
   set_file_bytes(*directory.open, segment_bytes);
   return {};

@@ -535,6 +535,41 @@ TEST_F(FileStoreTest, AFullDiskTakesNoMoreThanTheStoreCanGiveUpItself) {
   store_->check_invariants();
 }
 
+TEST_F(FileStoreTest, AFullDiskTakesAsManySegmentsAsANewOneNeeds) {
+  open();
+  // Short ones: each process writes a page and ends.
+  for (std::uint32_t chain = 0; chain < 10; ++chain) {
+    ASSERT_EQ(write({chain, 0}), FileOutcome::Ok);
+    ASSERT_TRUE(store_->close());
+    open();
+  }
+  const FileStoreStats before = store_->stats();
+  ASSERT_EQ(before.segment_count, 10U);
+  const std::uint64_t short_bytes = before.used_bytes / 10;
+  ASSERT_GE(kSegmentBytes, 3 * short_bytes);
+  disk_->set_capacity(before.used_bytes + kSegmentBlockBytes + kSegmentBytes - (3 * short_bytes));
+  EXPECT_EQ(write({100, 0}), FileOutcome::Ok);
+  EXPECT_EQ(store_->stats().reclaimed_segments, 3U);
+  EXPECT_EQ(read({2, 0}), "absent");
+  EXPECT_EQ(read({3, 0}), "");
+}
+
+TEST_F(FileStoreTest, NothingIsGivenUpForADiskThatIsTooFullForASegment) {
+  open();
+  for (std::uint32_t chain = 0; chain < 2; ++chain) {
+    ASSERT_EQ(write({chain, 0}), FileOutcome::Ok);
+    ASSERT_TRUE(store_->close());
+    open();
+  }
+  const FileStoreStats before = store_->stats();
+  ASSERT_LT(before.used_bytes, kSegmentBytes);
+  disk_->set_capacity(before.used_bytes + kSegmentBlockBytes);
+  for (std::uint32_t chain = 2; chain < 5; ++chain) EXPECT_EQ(write({chain, 0}), FileOutcome::Full);
+  EXPECT_EQ(store_->stats().reclaimed_segments, 0U);
+  EXPECT_EQ(read({0, 0}), "");
+  EXPECT_EQ(read({1, 0}), "");
+}
+
 TEST_F(FileStoreTest, LessCapacityThanBeforeIsKeptToo) {
   open();
   for (std::uint32_t chain = 0; chain < 60; ++chain) ASSERT_EQ(write({chain, 0}), FileOutcome::Ok);

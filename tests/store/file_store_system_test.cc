@@ -231,6 +231,33 @@ TEST_P(FileStoreFailure, AFullDiskIsSaidAndPassesWithItsReason) {
   ASSERT_TRUE(store_->flush());
 }
 
+TEST_P(FileStoreFailure, ADiskThatStaysFullDoesNotEmptyTheStore) {
+  config_.capacity_bytes = 40 * kSegmentBytes;
+  open();
+  std::uint32_t chain = 0;
+  for (; store_->stats().segment_count < 31; ++chain) ASSERT_EQ(write({chain, 0}), FileOutcome::Ok);
+  ASSERT_TRUE(store_->flush());
+  // The file system has room enough, but not for us: a quota, say.
+  call_failures.reserve = ENOSPC;
+  std::uint32_t full_count = 0;
+  for (std::uint32_t i = 0; i < 30; ++i) full_count += write({chain + i, 0}) == FileOutcome::Full ? 1 : 0;
+  EXPECT_GT(full_count, 10U) << "the open segment has room for some";
+  EXPECT_LE(store_->stats().reclaimed_segments, 1U);
+  EXPECT_EQ(store_->stats().failed_directories, 0U);
+  ASSERT_TRUE(store_->flush());
+  // Each time that it is full is another one.
+  for (std::uint32_t round = 1; round < 4; ++round) {
+    call_failures.clear();
+    std::uint32_t index = 0;
+    for (const std::uint32_t before = store_->stats().segment_count; store_->stats().segment_count == before; ++index) {
+      ASSERT_EQ(write({1'000 * round, index}), FileOutcome::Ok);
+    }
+    call_failures.reserve = ENOSPC;
+    for (std::uint32_t i = 0; i < 20; ++i) (void)write({(1'000 * round) + 1, i});
+    EXPECT_LE(store_->stats().reclaimed_segments, 1U + round);
+  }
+}
+
 TEST_P(FileStoreFailure, ADiskThatFillsUpUnderAWriteLosesThatPageOnly) {
   open();
   write_chain(0, 3);
