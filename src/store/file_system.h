@@ -113,7 +113,7 @@ class StoreDirectory {
   [[nodiscard]] virtual Status write(FileId file, std::uint64_t offset, std::span<const std::byte> bytes) = 0;
   /// Takes the place of a file that is called `to`.
   [[nodiscard]] virtual Status rename(const std::string& from, const std::string& to) = 0;
-  /// An open file can still be read and written.
+  /// An open file can still be read and written. One that is not there is removed already.
   [[nodiscard]] virtual Status remove(const std::string& name) = 0;
   /// Of what was written by requests that are done, and by write().
   [[nodiscard]] virtual Status sync_file(FileId file, SyncPoint why) = 0;

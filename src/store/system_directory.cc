@@ -319,8 +319,8 @@ Status SystemDirectory::rename(const std::string& from, const std::string& to) {
 
 Status SystemDirectory::remove(const std::string& name) {
   check_name(name);
-  if (context_.calls.remove(directory_.get(), name.c_str()) != 0) return failed("removing " + path_of(name), errno);
-  return {};
+  if (context_.calls.remove(directory_.get(), name.c_str()) == 0 || errno == ENOENT) return {};
+  return failed("removing " + path_of(name), errno);
 }
 
 Status SystemDirectory::sync_file(FileId file, SyncPoint /*why*/) {

@@ -431,12 +431,17 @@ TEST_P(FileStoreFailure, AFileThatIsGoneWhenItsRoomIsNeededIsNoMishap) {
   for (std::uint32_t chain = 0; chain < 20; ++chain) ASSERT_EQ(write({chain, 0}), FileOutcome::Ok);
   ASSERT_TRUE(store_->flush());
   std::filesystem::remove(config_.directories[0] + "/" + segment_file_name(1));
-  for (std::uint32_t chain = 20; chain < 100; ++chain) (void)write({chain, 0});
+  for (std::uint32_t chain = 20; chain < 100; ++chain) EXPECT_EQ(write({chain, 0}), FileOutcome::Ok) << chain;
+  EXPECT_EQ(store_->stats().failed_directories, 0U);
+  EXPECT_GE(store_->stats().reclaimed_segments, 4U);
+  EXPECT_EQ(store_->stats().last_error, "");
   read_whatever_is_there(100);
-  (void)store_->flush();
-  (void)store_->close();
+  EXPECT_EQ(read({99, 0}), "");
+  EXPECT_TRUE(store_->flush());
+  EXPECT_TRUE(store_->close());
   open();
   read_whatever_is_there(100);
+  EXPECT_EQ(read({99, 0}), "");
   EXPECT_EQ(write({200, 0}), FileOutcome::Ok);
 }
 
