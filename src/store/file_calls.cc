@@ -3,6 +3,7 @@
 
 #include <fcntl.h>
 #include <liburing.h>
+#include <sys/file.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -41,6 +42,7 @@ const FileCalls& FileCalls::real() {
       .make_directory = [](const char* path) { return ::mkdir(path, kDirectoryMode); },
       .open = [](int directory, const char* name, int flags) { return ::openat(directory, name, flags, kFileMode); },
       .lock = lock_open_file,
+      .lock_directory = [](int directory) { return ::flock(directory, LOCK_EX | LOCK_NB); },
       .reserve = [](int file, std::uint64_t bytes) { return ::fallocate(file, 0, 0, static_cast<off_t>(bytes)); },
       .set_length = [](int file, std::uint64_t bytes) { return ::ftruncate(file, static_cast<off_t>(bytes)); },
       .read = ::pread,

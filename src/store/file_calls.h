@@ -23,6 +23,8 @@ struct FileCalls {
   int (*open)(int directory, const char* name, int flags);
   /// For this open file, not for this process: a second open file in the same process is refused, too.
   int (*lock)(int file);
+  /// The same for a directory. Some file systems cannot.
+  int (*lock_directory)(int directory);
   int (*reserve)(int file, std::uint64_t bytes);
   int (*set_length)(int file, std::uint64_t bytes);
   ssize_t (*read)(int file, void* data, std::size_t bytes, off_t offset);

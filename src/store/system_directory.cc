@@ -3,6 +3,7 @@
 
 #include <dirent.h>
 #include <fcntl.h>
+#include <sys/file.h>
 #include <sys/stat.h>
 #include <sys/statvfs.h>
 #include <unistd.h>
@@ -54,6 +55,14 @@ std::string process_in(const std::string& text) {
   const std::size_t end = text.find('\n');
   const std::string pid = text.substr(0, end);
   return end == std::string::npos || pid.find_first_not_of("0123456789") != std::string::npos ? "" : pid;
+}
+
+tl::unexpected<Error> taken(const std::string& path, const std::string& pid) {
+  const bool is_this = pid == std::to_string(::getpid());
+  const std::string who = pid.empty() ? "another process"
+                          : is_this   ? "another store of this process, " + pid + ","
+                                      : "the process " + pid;
+  return fail(ErrorCode::Unavailable, "locking " + path + ": " + who + " has the directory");
 }
 
 // Whether a process wrote it to a lock. Zeros may be left of that when the power fails.
@@ -136,33 +145,34 @@ Result<std::unique_ptr<SystemDirectory>> SystemDirectory::open(const std::string
 }
 
 SystemDirectory::~SystemDirectory() {
+  // Not by closing alone: a child that was forked meanwhile has the files open, too.
+  if (directory_.is_open()) (void)::flock(directory_.get(), LOCK_UN);
   if (!lock_.is_open()) return;
-  // Not by closing alone: a child that was forked meanwhile has the file open, too.
   struct flock lock{};
   lock.l_type = F_UNLCK;
   lock.l_whence = SEEK_SET;
   (void)::fcntl(lock_.get(), F_OFD_SETLK, &lock);
 }
 
+// Two locks: of the directory, which nobody can delete while it is in use, and of a file in it, for file systems that
+// cannot lock directories and for whoever looks only at the file.
 Status SystemDirectory::lock() {
   const std::string path = path_of(kLockFileName);
+  if (without_interruption([&] { return context_.calls.lock_directory(directory_.get()); }) != 0 &&
+      errno == EWOULDBLOCK) {
+    const Descriptor file(context_.calls.open(directory_.get(), kLockFileName, O_RDONLY | O_CLOEXEC | O_NOFOLLOW));
+    return taken(file.is_open() ? path : path_, file.is_open() ? process_in(lock_text(file.get())) : "");
+  }
   Descriptor file(context_.calls.open(directory_.get(), kLockFileName, O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW));
   if (!file.is_open()) return failed("opening " + path, errno);
   if (without_interruption([&] { return context_.calls.lock(file.get()); }) != 0) {
     const int why = errno;
     if (why != EAGAIN && why != EACCES) return failed("locking " + path, why);
-    const std::string pid = process_in(lock_text(file.get()));
-    if (pid.empty()) {
-      return fail(ErrorCode::Unavailable, "locking " + path + ": another process has the directory");
-    }
-    const bool is_this = pid == std::to_string(::getpid());
-    return fail(ErrorCode::Unavailable, "locking " + path + ": " +
-                                            (is_this ? "another store of this process, " : "the process ") + pid +
-                                            (is_this ? "," : "") + " has the directory");
+    return taken(path, process_in(lock_text(file.get())));
   }
   lock_ = std::move(file);
-  // For the message above only: a disk that is too full for it can still be read. It is not worth another's bytes: that
-  // the directory is a store's is not known yet.
+  // For messages only: a disk that is too full for it can still be read. It is not worth another's bytes: that the
+  // directory is a store's is not known yet.
   if (!is_lock_text(lock_text(lock_.get()))) return {};
   const std::string pid = std::to_string(::getpid()) + "\n";
   (void)!::ftruncate(lock_.get(), 0);

@@ -4,8 +4,8 @@
 // with registered buffers, and the room of new files is reserved; what the system or the file system refuses is done
 // without and told by mode(). Files are their owner's only.
 //
-// A directory is locked by a file in it, `quire-lock`, which also says for people which process has it. The lock
-// belongs to the open file: a child that is forked shares it until it ends or its parent gives it back.
+// A directory is locked, and so is a file in it, `quire-lock`, which also says for people which process has it. The
+// locks belong to the open files: a child that is forked shares them until it ends or its parent gives them back.
 //
 // thread-safe
 #pragma once

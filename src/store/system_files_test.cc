@@ -395,6 +395,36 @@ TEST(SystemFiles, ALockThatAProcessLeftIsTakenOver) {
   }
 }
 
+TEST(SystemFiles, ALockThatSomebodyDeletesIsStillALock) {
+  const TempDirectory temp;
+  SystemFiles files;
+  SystemFiles others;
+  auto directory = files.open_directory(temp.path()).value();
+  ASSERT_TRUE(std::filesystem::remove(temp.path() + "/quire-lock"));
+  const auto second = others.open_directory(temp.path());
+  ASSERT_FALSE(second);
+  EXPECT_EQ(second.error().code, ErrorCode::Unavailable);
+  EXPECT_EQ(second.error().message, "locking " + temp.path() + ": another process has the directory");
+  EXPECT_FALSE(std::filesystem::exists(temp.path() + "/quire-lock")) << "who is refused leaves nothing";
+  directory.reset();
+  EXPECT_TRUE(others.open_directory(temp.path()));
+}
+
+// As on some file systems of the network.
+TEST(SystemFiles, ADirectoryThatCannotBeLockedItselfHasItsFileForThat) {
+  const TempDirectory temp;
+  for (const int why : {EOPNOTSUPP, EINVAL, EBADF, ENOSYS, ENOLCK}) {
+    static std::atomic<int> refusal;
+    refusal = why;
+    FileCalls calls = FileCalls::real();
+    calls.lock_directory = [](int) { return refuse(refusal); };
+    SystemFiles files(calls);
+    const auto directory = files.open_directory(temp.path());
+    ASSERT_TRUE(directory) << directory.error().message;
+    EXPECT_FALSE(files.open_directory(temp.path()));
+  }
+}
+
 TEST(SystemFiles, AFileSystemWithoutLocksIsRefused) {
   const TempDirectory temp;
   FileCalls calls = FileCalls::real();
