@@ -2,8 +2,8 @@
 //
 // fio_file_store: whole pages through a FileStore beside fio, which writes and reads blocks of the same size with the
 // same engine, depth and flags on the same file system, in turn. The store computes and checks a checksum of every page
-// while it copies it; how long that takes alone is measured, too. fio is no dependency: without it only our own figures
-// are printed.
+// while it copies it; a store that copies without is measured in turn with the others, to see what that costs. fio is
+// no dependency: without it only our own figures are printed.
 //
 //   fio_file_store [--directory=.] [--bytes=1073741824] [--repetitions=7] [--call-pages=1024] [--only=TEXT]
 //   fio_file_store --reopen=100000 [--directory=.]
@@ -92,8 +92,20 @@ struct Sample {
   double read = 0;
   double write_cpu = 0;  ///< seconds of all cores in a second
   double read_cpu = 0;
-  double copy = 0;  ///< bytes per second of the same copies with checksums, without files
 };
+
+// Copies, and tells the same sum of everything.
+const CheckedCopier& copier_without_checksums() {
+  static const CheckedCopier copier{.copy_summed =
+                                        [](const CopyPart& part) {
+                                          best_checked_copier().copy(part);
+                                          return ChecksumPart{};
+                                        },
+                                    .copy = best_checked_copier().copy,
+                                    .sum = [](const CopyPart& /*part*/) { return ChecksumPart{}; },
+                                    .settle = best_checked_copier().settle};
+  return copier;
+}
 
 FileStoreConfig config_of(const std::string& path, const Options& options, const Case& one) {
   FileStoreConfig config;
@@ -104,10 +116,13 @@ FileStoreConfig config_of(const std::string& path, const Options& options, const
   return config;
 }
 
-Sample measure_store(const Options& options, const Case& one, const std::string& path, std::string& mode) {
+Sample measure_store(const Options& options, const Case& one, const CheckedCopier& copier, const std::string& path,
+                     std::string& mode) {
   std::filesystem::remove_all(path);
   SystemFiles files;
-  const auto store = value_of(FileStore::open(config_of(path, options, one), files));
+  FileStoreConfig config = config_of(path, options, one);
+  config.copier = &copier;
+  const auto store = value_of(FileStore::open(config, files));
   const auto count = static_cast<std::uint32_t>(options.bytes / one.page_bytes);
   // Pages come from and go to a region of many, as a host tier's do, so that no cache has them.
   const std::size_t slot_count = (std::size_t{128} << 20U) / one.page_bytes;
@@ -156,21 +171,6 @@ Sample measure_store(const Options& options, const Case& one, const std::string&
   took = seconds_since(start);
   sample.read = bytes / took;
   sample.read_cpu = (cpu_seconds() - cpu) / took;
-
-  const CheckedCopier& copier = best_checked_copier();
-  std::vector<std::byte> buffers(one.depth * one.page_bytes);
-  start = std::chrono::steady_clock::now();
-  std::uint64_t sums = 0;
-  for (std::uint32_t page = 0; page < count; ++page) {
-    sums ^= copier
-                .copy_summed({.target = buffers.data() + ((page % one.depth) * one.page_bytes),
-                              .source = slot(page).data(),
-                              .bytes = one.page_bytes})
-                .finish(one.page_bytes);
-  }
-  copier.settle();
-  if (sums == 1) std::cerr << "";  // the sums are wanted
-  sample.copy = bytes / seconds_since(start);
 
   const IoMode io = store->stats().mode;
   mode = std::string(io.engine == IoMode::Engine::Uring ? "io_uring" : "threads") + (io.is_direct ? ", O_DIRECT" : "") +
@@ -228,26 +228,38 @@ nlohmann::json json_of(const Figures& figures) {
   return {{"median", figures.median}, {"least", figures.least}, {"greatest", figures.greatest}};
 }
 
-void print_row(const std::string& name, std::vector<double> fio, std::vector<double> ours, std::vector<double> cpu,
-               std::vector<double> copy, nlohmann::json& cases) {
-  const Figures store = figures_of(ours);
-  const Figures alone = figures_of(copy);
-  nlohmann::json entry{{"name", name},
+struct Row {
+  std::string name;
+  std::vector<double> fio;
+  std::vector<double> store;
+  std::vector<double> unchecked;  ///< the store without checksums
+  std::vector<double> cpu;
+};
+
+long percent_of(const std::vector<double>& part, const std::vector<double>& whole) {
+  return std::lround(100 * figures_of(part).median / figures_of(whole).median);
+}
+
+void print_row(const Row& row, nlohmann::json& cases) {
+  nlohmann::json entry{{"name", row.name},
                        {"unit", "bytes/s"},
-                       {"store", json_of(store)},
-                       {"copy_with_checksum", json_of(alone)},
-                       {"cpu_seconds_per_second", figures_of(cpu).median}};
+                       {"store", json_of(figures_of(row.store))},
+                       {"without_checksums", json_of(figures_of(row.unchecked))},
+                       {"percent_of_without", percent_of(row.store, row.unchecked)},
+                       {"cpu_seconds_per_second", figures_of(row.cpu).median}};
+  std::string fio = "-";
   std::string ratio = "-";
-  if (!fio.empty()) {
-    entry["fio"] = json_of(figures_of(fio));
-    const auto percent = std::lround(100 * store.median / figures_of(fio).median);
-    entry["percent_of_fio"] = percent;
-    ratio = std::to_string(percent) + " %";
+  if (!row.fio.empty()) {
+    fio = text_of(figures_of(row.fio));
+    ratio = std::to_string(percent_of(row.store, row.fio)) + " %";
+    entry["fio"] = json_of(figures_of(row.fio));
+    entry["percent_of_fio"] = percent_of(row.store, row.fio);
   }
   std::array<char, 200> line{};
-  (void)std::snprintf(line.data(), line.size(), "%-18s %-22s %-22s %-8s %5.2f        %-8.0f  %4.1f %%\n", name.c_str(),
-                      fio.empty() ? "-" : text_of(figures_of(fio)).c_str(), text_of(store).c_str(), ratio.c_str(),
-                      figures_of(cpu).median, alone.median / 1e6, 100 * store.median / alone.median);
+  (void)std::snprintf(line.data(), line.size(), "%-18s %-22s %-22s %-8s %-22s %3ld %%  %5.2f\n", row.name.c_str(),
+                      fio.c_str(), text_of(figures_of(row.store)).c_str(), ratio.c_str(),
+                      text_of(figures_of(row.unchecked)).c_str(), percent_of(row.store, row.unchecked),
+                      figures_of(row.cpu).median);
   std::cout << line.data() << std::flush;
   cases.push_back(entry);
 }
@@ -272,30 +284,31 @@ int run(const Options& options) {
   document["fio_command"] = fio_command(options, "FILE", kCases[0], true);
   document["cases"] = nlohmann::json::array();
   std::string mode;
-  std::cout
-      << "MB/s               fio                    FileStore              of fio   cores busy   checksum  its share\n";
+  std::cout << "MB/s               fio                    FileStore              of fio   without checksums      of "
+               "that  cores\n";
   for (const Case& one : kCases) {
     const std::string size = std::to_string(one.page_bytes >> 10U) + " KiB x" + std::to_string(one.depth);
     if (size.find(options.only) == std::string::npos) continue;
-    std::array<std::vector<double>, 2> fio;
-    std::array<std::vector<double>, 2> ours;
-    std::array<std::vector<double>, 2> cpu;
-    std::vector<double> copy;
+    Row writes{.name = "write " + size};
+    Row reads{.name = "read " + size};
     const std::string fio_path = temp.path() + "/blocks";
     for (std::uint32_t i = 0; i < options.repetitions; ++i) {
       std::filesystem::remove(fio_path);
-      for (const bool is_write : {true, false}) {
-        if (has_fio) fio[is_write ? 0 : 1].push_back(measure_fio(options, fio_path, one, is_write));
+      if (has_fio) {
+        writes.fio.push_back(measure_fio(options, fio_path, one, true));
+        reads.fio.push_back(measure_fio(options, fio_path, one, false));
       }
-      const Sample sample = measure_store(options, one, temp.path() + "/store", mode);
-      ours[0].push_back(sample.write);
-      ours[1].push_back(sample.read);
-      cpu[0].push_back(sample.write_cpu);
-      cpu[1].push_back(sample.read_cpu);
-      copy.push_back(sample.copy);
+      const Sample sample = measure_store(options, one, best_checked_copier(), temp.path() + "/store", mode);
+      writes.store.push_back(sample.write);
+      writes.cpu.push_back(sample.write_cpu);
+      reads.store.push_back(sample.read);
+      reads.cpu.push_back(sample.read_cpu);
+      const Sample unchecked = measure_store(options, one, copier_without_checksums(), temp.path() + "/store", mode);
+      writes.unchecked.push_back(unchecked.write);
+      reads.unchecked.push_back(unchecked.read);
     }
-    print_row("write " + size, fio[0], ours[0], cpu[0], copy, document["cases"]);
-    print_row("read " + size, fio[1], ours[1], cpu[1], copy, document["cases"]);
+    print_row(writes, document["cases"]);
+    print_row(reads, document["cases"]);
     std::filesystem::remove(fio_path);
   }
   std::cout << "mode: " << mode << "\n";

@@ -95,7 +95,7 @@ void Lane::submit(std::uint32_t index, IoKind kind, std::uint64_t bytes) {
 FileStore::Impl::Impl(const FileStoreConfig& store_config, FileSystem& file_system)
     : config(store_config),
       files(file_system),
-      copier(best_checked_copier()),
+      copier(store_config.copier != nullptr ? *store_config.copier : best_checked_copier()),
       segment_bytes(std::clamp(round_down(share_of(store_config) / kSegmentsWanted), segment_bytes_min(store_config),
                                std::max(round_down(store_config.segment_bytes), segment_bytes_min(store_config)))),
       share_bytes(share_of(store_config)) {}

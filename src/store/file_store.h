@@ -21,6 +21,7 @@
 #include <string>
 #include <vector>
 
+#include "kernels/copy_checked.h"
 #include "quire/result.h"
 #include "quire/types.h"
 #include "store/file_system.h"
@@ -40,10 +41,11 @@ struct FileStoreConfig {
   std::uint64_t capacity_bytes = 0;                         ///< of all directories together, split evenly
   std::uint64_t segment_bytes = std::uint64_t{256} << 20U;  ///< less when capacity_bytes asks for it
   FileLayout layout;
-  std::uint32_t queue_depth = 16;  ///< reads or writes in flight
-  int zstd_level = 0;              ///< 0: not compressed
-  std::uint64_t random_seed = 0;   ///< for salts and the store's id
-  TimeNs now_ns = 0;               ///< since 1970; when the store was made, for people
+  std::uint32_t queue_depth = 16;         ///< reads or writes in flight
+  int zstd_level = 0;                     ///< 0: not compressed
+  std::uint64_t random_seed = 0;          ///< for salts and the store's id
+  TimeNs now_ns = 0;                      ///< since 1970; when the store was made, for people
+  const CheckedCopier* copier = nullptr;  ///< null: the fastest; benchmarks have others
   [[nodiscard]] Status validate() const;
 };
 
