@@ -93,9 +93,11 @@ struct DiskConfig {
   /// disk directly counts, and is never refused; what making room moves may exceed it by a segment, which is made up
   /// for before anything else is written. 0: no limit.
   std::uint64_t write_bytes_per_day = 0;
-  std::uint64_t segment_bytes = std::uint64_t{256} << 20U;  ///< of one file; less when capacity_bytes asks for it
-  std::uint32_t queue_depth = 16;                           ///< reads, or writes, at once
-  int zstd_level = 0;                                       ///< 0: pages are not compressed
+  /// Of one file; less when capacity_bytes asks for it, and more when otherwise the store's files, which are all open,
+  /// would be more than half of those that the process may have open (`ulimit -n`).
+  std::uint64_t segment_bytes = std::uint64_t{256} << 20U;
+  std::uint32_t queue_depth = 16;  ///< reads, or writes, at once
+  int zstd_level = 0;              ///< 0: pages are not compressed
 
   [[nodiscard]] bool is_on() const { return !directories.empty(); }
 };

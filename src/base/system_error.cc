@@ -17,6 +17,8 @@ ErrorCode errno_code(int error_number) {
     case EAGAIN:
     case ENOSPC:
     case EDQUOT:
+    case EMFILE:
+    case ENFILE:
       return ErrorCode::Unavailable;
     case ETIMEDOUT:
       return ErrorCode::TimedOut;

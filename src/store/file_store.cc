@@ -32,6 +32,22 @@ std::uint64_t share_of(const FileStoreConfig& config) {
   return round_down(config.capacity_bytes / std::max<std::uint64_t>(config.directories.size(), 1));
 }
 
+// Every segment is an open file: half of what the process may have is for them, the rest is everybody else's.
+std::uint32_t segment_count_max_of(const FileStoreConfig& config, const FileSystem& files) {
+  const std::uint64_t count = files.open_files_max() / 2 / std::max<std::uint64_t>(config.directories.size(), 1);
+  return static_cast<std::uint32_t>(std::max(count, kSegmentsWanted));
+}
+
+std::uint64_t segment_bytes_of(const FileStoreConfig& config, const FileSystem& files) {
+  const std::uint64_t share_bytes = share_of(config);
+  const std::uint64_t least = segment_bytes_min(config);
+  const std::uint64_t wanted =
+      std::clamp(round_down(share_bytes / kSegmentsWanted), least, std::max(round_down(config.segment_bytes), least));
+  // Large stores have longer segments instead of more. A quarter of them may be short: each process leaves one.
+  const std::uint64_t full_count = segment_count_max_of(config, files) * std::uint64_t{3} / 4;
+  return std::max(wanted, std::min(round_down(share_bytes / full_count), kSegmentBytesMax));
+}
+
 }  // namespace
 
 Status FileStoreConfig::validate() const {
@@ -96,8 +112,8 @@ FileStore::Impl::Impl(const FileStoreConfig& store_config, FileSystem& file_syst
     : config(store_config),
       files(file_system),
       copier(store_config.copier != nullptr ? *store_config.copier : best_checked_copier()),
-      segment_bytes(std::clamp(round_down(share_of(store_config) / kSegmentsWanted), segment_bytes_min(store_config),
-                               std::max(round_down(store_config.segment_bytes), segment_bytes_min(store_config)))),
+      segment_bytes(segment_bytes_of(store_config, file_system)),
+      segment_count_max(segment_count_max_of(store_config, file_system)),
       share_bytes(share_of(store_config)) {}
 
 FileStore::Impl::~Impl() {
@@ -171,6 +187,7 @@ Segment& FileStore::Impl::add_segment(std::unique_ptr<Segment> segment) {
     segments_.emplace_back();
   }
   Segment& added = *segment;
+  ++directories_[added.directory].segment_count;
   added.slot = free_slots_.back();
   free_slots_.pop_back();
   index_.add_segment(added.slot);
@@ -189,6 +206,7 @@ void FileStore::Impl::set_file_bytes(Segment& segment, std::uint64_t bytes) {
 
 std::uint32_t FileStore::Impl::forget_segment(Segment& segment) {
   set_file_bytes(segment, 0);
+  --directories_[segment.directory].segment_count;
   std::unique_ptr<Segment> unread;
   std::uint32_t page_count = 0;
   {
@@ -256,10 +274,12 @@ void FileStore::Impl::check_invariants() {
   index_.check_invariants();
   QUIRE_CHECK(writer_.in_flight_count == 0, "nothing is in flight between calls");
   std::vector<std::uint64_t> used_bytes(directories_.size());
+  std::vector<std::uint32_t> segment_counts(directories_.size());
   std::uint64_t other_layout_records = 0;
   for (const std::unique_ptr<Segment>& segment : segments_) {
     if (!segment || segment->is_removed) continue;
     used_bytes[segment->directory] += segment->file_bytes;
+    ++segment_counts[segment->directory];
     other_layout_records += segment->other_layout_records;
     QUIRE_CHECK(!directories_[segment->directory].is_given_up, "nothing is found in a directory that was given up");
     QUIRE_CHECK((directories_[segment->directory].open == segment.get()) == (segment->state == Segment::State::Open),
@@ -279,6 +299,8 @@ void FileStore::Impl::check_invariants() {
   for (std::size_t i = 0; i < directories_.size(); ++i) {
     QUIRE_CHECK(used_bytes[i] == directories_[i].used_bytes, "a directory's bytes are those of its segments");
     QUIRE_CHECK(used_bytes[i] <= share_bytes, "no directory has more than its share");
+    QUIRE_CHECK(segment_counts[i] == directories_[i].segment_count, "a directory's segments are counted");
+    QUIRE_CHECK(segment_counts[i] <= directories_[i].segment_count_max, "no directory has more files than it may");
   }
   QUIRE_CHECK(other_layout_records == stats_.other_layout_records, "records with another layout are counted");
 }

@@ -38,8 +38,10 @@ struct FileLayout {
 
 struct FileStoreConfig {
   std::vector<std::string> directories;
-  std::uint64_t capacity_bytes = 0;                         ///< of all directories together, split evenly
-  std::uint64_t segment_bytes = std::uint64_t{256} << 20U;  ///< less when capacity_bytes asks for it
+  std::uint64_t capacity_bytes = 0;  ///< of all directories together, split evenly
+  /// Less when capacity_bytes asks for it; more when there would be more segments, all of them open files, than half of
+  /// the files that the process may have open.
+  std::uint64_t segment_bytes = std::uint64_t{256} << 20U;
   FileLayout layout;
   std::uint32_t queue_depth = 16;         ///< reads or writes in flight
   int zstd_level = 0;                     ///< 0: not compressed

@@ -95,6 +95,9 @@ struct Directory {
   bool is_given_up = false;
   std::uint32_t failures_in_row = 0;
   std::uint64_t used_bytes = 0;
+  std::uint32_t segment_count = 0;
+  /// The store's, or as many as were found: those could be opened, and more are not made.
+  std::uint32_t segment_count_max = 0;
   std::uint64_t next_segment_id = 1;
   bool is_without_room = false;    ///< no segment could be made, and giving up others did not help
   bool has_new_names = false;      ///< segments that a crash could take away
@@ -191,6 +194,7 @@ struct FileStore::Impl {
 
   // ── file_store_segments.cc ──
   [[nodiscard]] bool has_room(const Segment& segment, std::uint64_t stored_bytes) const QUIRE_REQUIRES(writer_mutex_);
+  [[nodiscard]] bool has_room_for_segment(const Directory& directory) const QUIRE_REQUIRES(writer_mutex_);
   [[nodiscard]] Room ensure_room(std::uint32_t directory, std::uint64_t stored_bytes) QUIRE_REQUIRES(writer_mutex_);
   [[nodiscard]] Room open_segment(std::uint32_t directory) QUIRE_REQUIRES(writer_mutex_);
   [[nodiscard]] Status create_segment(std::uint32_t directory) QUIRE_REQUIRES(writer_mutex_);
@@ -255,7 +259,8 @@ struct FileStore::Impl {
   const CheckedCopier& copier;
   // Fixed by open().
   std::uint64_t segment_bytes = 0;
-  std::uint64_t share_bytes = 0;  // of each directory
+  std::uint32_t segment_count_max = 0;  // of each directory
+  std::uint64_t share_bytes = 0;        // of each directory
   std::array<std::byte, 16> store_id{};
 
   mutable Mutex writer_mutex_;

@@ -73,8 +73,12 @@ std::uint64_t FileStore::Impl::worth_bytes(const Segment& segment) {
 }
 
 FileStore::Impl::Reclaimed FileStore::Impl::reclaim(std::uint32_t number) {
-  Segment* const victim = choose_victim(number);
-  if (victim == nullptr) return Reclaimed::Nothing;
+  const std::vector<Segment*> segments = removable_segments(number);
+  if (segments.empty()) return Reclaimed::Nothing;
+  // Where there are too many files and not too many bytes, they are short: of processes that wrote little. Such a one
+  // is mostly what every segment has besides pages, and only its age tells it from others.
+  const bool is_short_of_bytes = directories_[number].used_bytes + segment_bytes > share_bytes;
+  Segment* const victim = is_short_of_bytes ? choose_victim(number) : segments.front();
   Segment& target = *directories_[number].open;
   // The oldest one has no tombstones that anything needs.
   if (!plan_carry(*victim, target)) return reclaim_oldest(number);

@@ -128,6 +128,7 @@ Status FileStore::Impl::open_directories() {
   apply_tombstones();
   bool has_directory = false;
   for (std::uint32_t number = 0; number < directories_.size(); ++number) {
+    directories_[number].segment_count_max = std::max(segment_count_max, directories_[number].segment_count);
     while (directories_[number].used_bytes > share_bytes && reclaim_oldest(number) == Reclaimed::Ok) continue;
     has_directory = has_directory || !directories_[number].is_given_up;
   }

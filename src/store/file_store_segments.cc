@@ -25,6 +25,10 @@ bool FileStore::Impl::has_room(const Segment& segment, std::uint64_t stored_byte
   return segment.end + record_bytes(stored_bytes) + footer_bytes(segment.record_count + 1) <= segment_bytes;
 }
 
+bool FileStore::Impl::has_room_for_segment(const Directory& directory) const {
+  return directory.used_bytes + segment_bytes <= share_bytes && directory.segment_count < directory.segment_count_max;
+}
+
 Segment* FileStore::Impl::find_room(std::uint64_t stored_bytes, FileOutcome& why_not) {
   bool is_full = false;
   const auto count = static_cast<std::uint32_t>(directories_.size());
@@ -75,8 +79,8 @@ FileStore::Impl::Room FileStore::Impl::ensure_room(std::uint32_t number, std::ui
 
 FileStore::Impl::Room FileStore::Impl::open_segment(std::uint32_t number) {
   Directory& directory = directories_[number];
-  // There is room for one more, which the last one saw to; unless the capacity is less than it was.
-  while (directory.used_bytes + segment_bytes > share_bytes) {
+  // There is room for one more, which the last one saw to; unless there is less than there was.
+  while (!has_room_for_segment(directory)) {
     const Reclaimed reclaimed = reclaim_oldest(number);
     if (reclaimed != Reclaimed::Ok) return reclaimed == Reclaimed::Nothing ? Room::Full : Room::Failed;
   }
@@ -84,8 +88,9 @@ FileStore::Impl::Room FileStore::Impl::open_segment(std::uint32_t number) {
   if (directory.has_removed_names && !sync_names(directory, SyncPoint::RemoveDirectory)) return Room::Failed;
   Status created = create_segment(number);
   if (!created && created.error().code == ErrorCode::Unavailable && !directory.is_given_up) {
-    // Others have filled the disk. What is there can still be read, and goes once at most: else a disk that stays full
-    // would cost a segment for every page that somebody tries to write.
+    // Others have filled the disk, or have opened all files that the process may open. What is there can still be read,
+    // and goes once at most: else a disk that stays full would cost a segment for every page that somebody tries to
+    // write.
     if (!directory.is_without_room && reclaim_for_system(number) == Reclaimed::Ok) {
       created = create_segment(number);
       directory.is_without_room = !created;
@@ -94,7 +99,7 @@ FileStore::Impl::Room FileStore::Impl::open_segment(std::uint32_t number) {
   }
   if (directory.is_given_up) return Room::Failed;
   if (!created) return Room::Ok;  // the next try, or the last one
-  while (directory.used_bytes + segment_bytes > share_bytes) {
+  while (!has_room_for_segment(directory)) {
     const Reclaimed reclaimed = reclaim(number);
     if (reclaimed != Reclaimed::Ok) return directory.is_given_up ? Room::Failed : Room::Ok;
   }

@@ -570,6 +570,57 @@ TEST_F(FileStoreTest, NothingIsGivenUpForADiskThatIsTooFullForASegment) {
   EXPECT_EQ(read({1, 0}), "");
 }
 
+TEST_F(FileStoreTest, SegmentsAreLongEnoughForTheFilesThatMayBeOpen) {
+  FileStoreConfig config = make_config();
+  config.capacity_bytes = 200 * kSegmentBytes;
+  disk_->set_open_files_max(64);
+  open(config);
+  std::uint32_t segments_most = 0;
+  for (std::uint32_t chain = 0; chain < 2'500; ++chain) {
+    ASSERT_EQ(write({chain, 0}), FileOutcome::Ok) << chain;
+    segments_most = std::max(segments_most, store_->stats().segment_count);
+  }
+  store_->check_invariants();
+  EXPECT_LE(segments_most, 32U);
+  EXPECT_GT(store_->stats().used_bytes, config.capacity_bytes * 9 / 10) << "no less is stored for it";
+  ASSERT_TRUE(store_->close());
+  open(config);
+  EXPECT_EQ(read({2'499, 0}), "");
+}
+
+TEST_F(FileStoreTest, ShortSegmentsArePartOfTheFilesThatMayBeOpen) {
+  disk_->set_open_files_max(32);
+  open();
+  for (std::uint32_t chain = 0; chain < 40; ++chain) {
+    ASSERT_EQ(write({chain, 0}), FileOutcome::Ok);
+    ASSERT_TRUE(store_->close());
+    open();
+    EXPECT_LE(store_->stats().segment_count, 16U);
+  }
+  store_->check_invariants();
+  EXPECT_EQ(read({0, 0}), "absent");
+  for (std::uint32_t chain = 28; chain < 40; ++chain) EXPECT_EQ(read({chain, 0}), "") << chain;
+}
+
+TEST_F(FileStoreTest, MoreFilesThanMayBeMadeAreKeptAndDoNotGrow) {
+  open();
+  for (std::uint32_t chain = 0; chain < 20; ++chain) {
+    ASSERT_EQ(write({chain, 0}), FileOutcome::Ok);
+    ASSERT_TRUE(store_->close());
+    open();
+  }
+  ASSERT_EQ(store_->stats().segment_count, 20U);
+  disk_->set_open_files_max(16);
+  open();
+  EXPECT_EQ(store_->stats().segment_count, 20U);
+  for (std::uint32_t chain = 0; chain < 20; ++chain) EXPECT_EQ(read({chain, 0}), "") << chain;
+  for (std::uint32_t chain = 20; chain < 100; ++chain) {
+    ASSERT_EQ(write({chain, 0}), FileOutcome::Ok);
+    EXPECT_LE(store_->stats().segment_count, 20U);
+  }
+  EXPECT_EQ(read({99, 0}), "");
+}
+
 TEST_F(FileStoreTest, LessCapacityThanBeforeIsKeptToo) {
   open();
   for (std::uint32_t chain = 0; chain < 60; ++chain) ASSERT_EQ(write({chain, 0}), FileOutcome::Ok);

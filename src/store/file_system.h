@@ -130,6 +130,8 @@ class FileSystem {
   [[nodiscard]] virtual Result<std::unique_ptr<StoreDirectory>> open_directory(const std::string& path) = 0;
   /// For files of any of its directories.
   [[nodiscard]] virtual Result<std::unique_ptr<IoQueue>> make_queue(const IoQueueConfig& config) = 0;
+  /// How many files this process may have open, those that have nothing to do with a store included.
+  [[nodiscard]] virtual std::uint32_t open_files_max() const = 0;
   /// Of the directories and queues made so far: what all of them have, and what any of them was refused.
   [[nodiscard]] virtual IoMode mode() const = 0;
 };

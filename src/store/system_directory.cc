@@ -35,7 +35,8 @@ int without_interruption(Call call) {
 }
 
 tl::unexpected<Error> failed(const std::string& what, int error_number) {
-  return fail(errno_code(error_number), what + ": " + errno_text(error_number));
+  return fail(errno_code(error_number),
+              what + ": " + errno_text(error_number) + (error_number == EMFILE ? "; see ulimit -n" : ""));
 }
 
 void check_name(const std::string& name) {

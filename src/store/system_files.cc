@@ -1,6 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "store/system_files.h"
 
+#include <sys/resource.h>
+
+#include <algorithm>
 #include <utility>
 
 #include "base/check.h"
@@ -14,6 +17,9 @@ namespace quire {
 namespace {
 
 constexpr std::uint64_t kHugePageBytes = std::uint64_t{2} << 20U;
+constexpr std::uint32_t kOpenFilesUsual = 1024;
+// What the kernel allows where nobody has said otherwise; without a limit there is no need for more.
+constexpr rlim_t kOpenFilesMax = rlim_t{1} << 20U;
 
 }  // namespace
 
@@ -53,6 +59,12 @@ Result<std::unique_ptr<IoQueue>> SystemFiles::make_queue(const IoQueueConfig& co
   mode_.engine = IoMode::Engine::Threads;
   mode_.has_registered_buffers = false;
   return threads;
+}
+
+std::uint32_t SystemFiles::open_files_max() const {
+  struct rlimit limit{};
+  if (::getrlimit(RLIMIT_NOFILE, &limit) != 0) return kOpenFilesUsual;
+  return static_cast<std::uint32_t>(std::min<rlim_t>(limit.rlim_cur, kOpenFilesMax));
 }
 
 IoMode SystemFiles::mode() const {

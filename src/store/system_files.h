@@ -27,6 +27,7 @@ class SystemFiles final : public FileSystem {
 
   [[nodiscard]] Result<std::unique_ptr<StoreDirectory>> open_directory(const std::string& path) override;
   [[nodiscard]] Result<std::unique_ptr<IoQueue>> make_queue(const IoQueueConfig& config) override;
+  [[nodiscard]] std::uint32_t open_files_max() const override;
   [[nodiscard]] IoMode mode() const override;
 
   /// For its directories: something was asked for and refused.

@@ -558,6 +558,7 @@ std::unique_ptr<SimDisk> SimDisk::remains(Random& random) const {
   disk->directories_ = directories_;
   disk->next_node_ = next_node_;
   disk->capacity_bytes_ = capacity_bytes_;
+  disk->open_files_max_ = open_files_max_;
   for (auto& [id, node] : disk->nodes_) node.opened_count = 0;
   for (auto& [path, directory] : disk->directories_) directory.is_locked = false;
   for (const Change& change : cut_off_) {

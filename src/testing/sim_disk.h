@@ -79,6 +79,7 @@ class SimDisk final : public FileSystem {
 
   [[nodiscard]] Result<std::unique_ptr<StoreDirectory>> open_directory(const std::string& path) override;
   [[nodiscard]] Result<std::unique_ptr<IoQueue>> make_queue(const IoQueueConfig& config) override;
+  [[nodiscard]] std::uint32_t open_files_max() const override { return open_files_max_; }
   [[nodiscard]] IoMode mode() const override;
 
   /// `operations` more succeed, or fail as asked for; the next is cut off in its middle, and the process is dead.
@@ -94,6 +95,8 @@ class SimDisk final : public FileSystem {
   void set_failures(SimOperation operation, std::uint32_t per_thousand);
   /// Each directory is a disk of this size, full when its files have this length together. Without limit at first.
   void set_capacity(std::uint64_t bytes) { capacity_bytes_ = bytes; }
+  /// Said, not enforced.
+  void set_open_files_max(std::uint32_t count) { open_files_max_ = count; }
   /// Every operation in this directory fails with Io from here on, or no longer.
   void set_broken(const std::string& path, bool is_broken = true);
   /// As if another process had it; 0: it ended.
@@ -195,6 +198,7 @@ class SimDisk final : public FileSystem {
   std::vector<Failure> failures_;
   std::array<std::uint32_t, kSimOperationCount> failures_per_thousand_{};
   std::optional<std::uint64_t> capacity_bytes_;
+  std::uint32_t open_files_max_ = 1'000'000;
   std::array<bool, kSyncPointCount> is_sync_ignored_{};
 
   std::uint64_t operation_count_ = 0;

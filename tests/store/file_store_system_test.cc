@@ -2,6 +2,8 @@
 //
 // The file store on files of the system: in every mode that a system leaves it, and when the disk fills up, breaks,
 // becomes read-only or is taken away under it.
+#include <sys/resource.h>
+
 #include <algorithm>
 #include <array>
 #include <cerrno>
@@ -362,25 +364,68 @@ TEST_P(FileStoreFailure, ADiskThatBecomesReadOnlyIsGivenUpAndNotOpened) {
   read_chain(0, 3);
 }
 
-TEST_P(FileStoreFailure, TooManyOpenFilesAreSaid) {
+TEST_P(FileStoreFailure, TooManyOpenFilesAreSaidWhenOpening) {
   open();
   write_chain(0, 3);
   ASSERT_TRUE(store_->close());
   call_failures.open = EMFILE;
-  EXPECT_TRUE(contains(refusal().message, "Too many open files"));
+  EXPECT_TRUE(contains(refusal().message, "Too many open files; see ulimit -n"));
   call_failures.clear();
   open();
   read_chain(0, 3);
+}
+
+TEST_P(FileStoreFailure, TooManyOpenFilesAreAsAFullDisk) {
+  open();
+  std::uint32_t chain = 0;
+  for (; store_->stats().segment_count < 5; ++chain) ASSERT_EQ(write({chain, 0}), FileOutcome::Ok);
   call_failures.create = EMFILE;
   FileOutcome outcome = FileOutcome::Ok;
-  for (std::uint32_t chain = 1; chain < 40 && outcome == FileOutcome::Ok; ++chain) outcome = write({chain, 0});
-  EXPECT_EQ(outcome, FileOutcome::Failed);
+  for (const std::uint32_t end = chain + 40; chain < end; ++chain) outcome = write({chain, 0});
+  EXPECT_EQ(outcome, FileOutcome::Full);
+  EXPECT_LE(store_->stats().reclaimed_segments, 1U);
+  EXPECT_EQ(store_->stats().failed_directories, 0U);
   EXPECT_TRUE(contains(store_->stats().last_error, "Too many open files")) << store_->stats().last_error;
-  read_whatever_is_there(40);
-  (void)store_->close();
+  read_whatever_is_there(chain);
+  EXPECT_TRUE(store_->flush());
   call_failures.clear();
+  write_chain(100, 5);
+  ASSERT_TRUE(store_->close());
   open();
-  read_chain(0, 3);
+  read_chain(100, 5);
+}
+
+/// Sets how many files the process may have open, for a while.
+class OpenFilesMax {
+ public:
+  explicit OpenFilesMax(rlim_t count) {
+    EXPECT_EQ(::getrlimit(RLIMIT_NOFILE, &before_), 0);
+    struct rlimit now = before_;
+    now.rlim_cur = count;
+    EXPECT_EQ(::setrlimit(RLIMIT_NOFILE, &now), 0);
+  }
+  ~OpenFilesMax() { EXPECT_EQ(::setrlimit(RLIMIT_NOFILE, &before_), 0); }
+  OpenFilesMax(const OpenFilesMax&) = delete;
+  OpenFilesMax& operator=(const OpenFilesMax&) = delete;
+
+ private:
+  struct rlimit before_{};
+};
+
+TEST_P(FileStoreFailure, AStoreOfManySegmentsGetsByWithFewOpenFiles) {
+  const OpenFilesMax few(64);
+  config_.capacity_bytes = 200 * kSegmentBytes;
+  calls_.sync_data = [](int) { return 0; };
+  open();
+  for (std::uint32_t chain = 0; chain < 2'000; ++chain) ASSERT_EQ(write({chain, 0}), FileOutcome::Ok) << chain;
+  EXPECT_GT(store_->stats().reclaimed_segments, 0U) << "it was full";
+  EXPECT_LE(store_->stats().segment_count, 32U);
+  EXPECT_EQ(store_->stats().failed_directories, 0U);
+  EXPECT_EQ(store_->stats().last_error, "");
+  ASSERT_TRUE(store_->close());
+  open();
+  EXPECT_GT(store_->stats().record_count, 1'200U);
+  EXPECT_EQ(read({1'999, 0}), "");
 }
 
 TEST_P(FileStoreFailure, ADirectoryThatIsRemovedUnderTheStoreIsGivenUp) {
