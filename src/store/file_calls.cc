@@ -30,6 +30,15 @@ int start_ring_of(unsigned entries, io_uring* ring) {
   return started == -EINVAL ? ::io_uring_queue_init(entries, ring, 0) : started;
 }
 
+bool has_operation_in(io_uring* ring, int operation) {
+  // None before Linux 5.6, which cannot be asked.
+  io_uring_probe* const probe = ::io_uring_get_probe_ring(ring);
+  if (probe == nullptr) return false;
+  const bool is_there = ::io_uring_opcode_supported(probe, operation) != 0;
+  ::io_uring_free_probe(probe);
+  return is_there;
+}
+
 int wait_for_completions(io_uring* ring, unsigned completion_count) {
   io_uring_cqe* completion = nullptr;
   return ::io_uring_wait_cqe_nr(ring, &completion, completion_count);
@@ -53,6 +62,7 @@ const FileCalls& FileCalls::real() {
       .sync_data = ::fdatasync,
       .sync_directory = ::fsync,
       .start_ring = start_ring_of,
+      .has_operation = has_operation_in,
       .register_buffers = ::io_uring_register_buffers,
       .submit = ::io_uring_submit,
       .wait = wait_for_completions};

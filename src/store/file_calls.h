@@ -35,6 +35,8 @@ struct FileCalls {
   int (*sync_directory)(int directory);
 
   int (*start_ring)(unsigned entries, io_uring* ring);
+  /// Whether the kernel knows an operation, one of IORING_OP_….
+  bool (*has_operation)(io_uring* ring, int operation);
   int (*register_buffers)(io_uring* ring, const iovec* buffers, unsigned buffer_count);
   int (*submit)(io_uring* ring);
   int (*wait)(io_uring* ring, unsigned completion_count);  ///< until there are so many completions

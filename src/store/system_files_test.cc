@@ -114,6 +114,9 @@ TEST(SystemFiles, TheModeSaysWhatIsInUse) {
 
 TEST(SystemFiles, EachRefusalIsTold) {
   const TempDirectory temp;
+  SystemFiles untroubled;
+  (void)untroubled.make_queue({.depth = 4, .buffer_bytes = kBlock}).value();
+  const bool has_uring = untroubled.mode().engine == IoMode::Engine::Uring;
   {
     const FileCalls calls = calls_without({.uring = true});
     SystemFiles files(calls);
@@ -122,11 +125,20 @@ TEST(SystemFiles, EachRefusalIsTold) {
     EXPECT_FALSE(files.mode().has_registered_buffers);
     EXPECT_EQ(files.mode().refusals, "io_uring: Operation not permitted");
   }
+  for (const bool is_registered : {true, false}) {
+    const FileCalls calls = calls_without({.plain_requests = true, .registered_buffers = !is_registered});
+    SystemFiles files(calls);
+    const auto queue = files.make_queue({.depth = 4, .buffer_bytes = kBlock}).value();
+    EXPECT_EQ(files.mode().engine, IoMode::Engine::Threads);
+    if (!has_uring) continue;
+    EXPECT_EQ(files.mode().refusals,
+              "io_uring: without requests for memory that is not registered, as before Linux 5.6");
+  }
   {
     const FileCalls calls = calls_without({.registered_buffers = true});
     SystemFiles files(calls);
     const auto queue = files.make_queue({.depth = 4, .buffer_bytes = kBlock}).value();
-    if (files.mode().engine == IoMode::Engine::Uring) {
+    if (has_uring) {
       EXPECT_EQ(files.mode().refusals, "registered buffers: Cannot allocate memory; see ulimit -l");
     }
     EXPECT_FALSE(files.mode().has_registered_buffers);

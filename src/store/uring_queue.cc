@@ -33,6 +33,11 @@ std::unique_ptr<UringQueue> UringQueue::try_make(std::uint32_t depth, HostRegion
     return nullptr;
   }
   queue->is_started_ = true;
+  // Registered or not: a request may reach over two pieces of registered memory, and needs them then.
+  if (!calls.has_operation(&queue->ring_, IORING_OP_READ) || !calls.has_operation(&queue->ring_, IORING_OP_WRITE)) {
+    refusal = "io_uring: without requests for memory that is not registered, as before Linux 5.6";
+    return nullptr;
+  }
   queue->memory_ = std::move(memory);
   queue->register_buffers(refusal);
   return queue;

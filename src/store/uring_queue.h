@@ -26,8 +26,8 @@ namespace quire {
 
 class UringQueue final : public IoQueue {
  public:
-  /// Takes the memory, unless there is no io_uring: nullptr, and `refusal` says why. What else was refused is appended
-  /// to it.
+  /// Takes the memory, unless there is no io_uring, or one that is too old: nullptr, and `refusal` says why. What else
+  /// was refused is appended to it.
   [[nodiscard]] static std::unique_ptr<UringQueue> try_make(std::uint32_t depth, HostRegion& memory,
                                                             const FileTable& files, const FileCalls& calls,
                                                             std::string& refusal);

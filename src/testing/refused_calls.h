@@ -18,6 +18,7 @@ namespace quire::testing {
 
 struct Refused {
   bool uring = false;
+  bool plain_requests = false;  ///< io_uring moves registered buffers only, as before Linux 5.6
   bool registered_buffers = false;
   bool direct = false;
   bool reserved_space = false;
@@ -27,6 +28,19 @@ struct Refused {
 [[nodiscard]] inline FileCalls calls_without(const Refused& refused) {
   FileCalls calls = FileCalls::real();
   if (refused.uring) calls.start_ring = [](unsigned, io_uring*) { return -EPERM; };
+  if (refused.plain_requests) {
+    calls.has_operation = [](io_uring*, int operation) {
+      return operation == IORING_OP_READ_FIXED || operation == IORING_OP_WRITE_FIXED;
+    };
+    calls.submit = [](io_uring* ring) {
+      // Operations that a kernel does not know are answered with EINVAL.
+      for (unsigned i = ring->sq.sqe_head; i != ring->sq.sqe_tail; ++i) {
+        io_uring_sqe& entry = ring->sq.sqes[i & ring->sq.ring_mask];
+        if (entry.opcode == IORING_OP_READ || entry.opcode == IORING_OP_WRITE) entry.opcode = 0xff;
+      }
+      return FileCalls::real().submit(ring);
+    };
+  }
   if (refused.registered_buffers) calls.register_buffers = [](io_uring*, const iovec*, unsigned) { return -ENOMEM; };
   if (refused.direct) {
     calls.open = [](int directory, const char* name, int flags) {

@@ -111,11 +111,14 @@ struct Mode {
   Refused refused;
   const char* refusal;  ///< what is said of it
 };
-constexpr std::array<Mode, 7> kModes{
+constexpr std::array<Mode, 8> kModes{
     {{"NothingRefused", {}, ""},
      {"WithoutUring", {.uring = true}, "io_uring: Operation not permitted"},
      {"WithoutDirect", {.direct = true}, "O_DIRECT in "},
      {"WithoutRegisteredBuffers", {.registered_buffers = true}, "registered buffers: Cannot allocate memory"},
+     {"OnAnOldKernel",
+      {.plain_requests = true, .registered_buffers = true},
+      "io_uring: without requests for memory that is not registered, as before Linux 5.6"},
      {"WithoutReservedSpace", {.reserved_space = true}, "reserved space in "},
      {"BlockByBlock", {.whole_transfers = true}, ""},
      {"WithoutAnything",
