@@ -99,6 +99,9 @@ struct DiskConfig {
   std::uint32_t queue_depth = 16;  ///< reads, or writes, at once
   int zstd_level = 0;              ///< 0: pages are not compressed
 
+  /// The least capacity_bytes that serves pages of this size in these directories.
+  [[nodiscard]] std::uint64_t capacity_bytes_min(std::uint64_t page_bytes) const;
+
   [[nodiscard]] bool is_on() const { return !directories.empty(); }
 };
 

@@ -2,6 +2,7 @@
 #include "quire/config.h"
 
 #include "layout/text.h"
+#include "store/file_store.h"
 
 namespace quire {
 
@@ -158,6 +159,10 @@ Status CacheConfig::validate() const {
   if (host.is_on()) QUIRE_TRY(check_host(*this));
   if (disk.is_on()) QUIRE_TRY(check_disk(*this));
   return {};
+}
+
+std::uint64_t DiskConfig::capacity_bytes_min(std::uint64_t page_bytes) const {
+  return std::max<std::size_t>(directories.size(), 1) * FileStoreConfig::directory_bytes_min(page_bytes);
 }
 
 }  // namespace quire

@@ -6,6 +6,7 @@
 
 #include "base/check.h"
 #include "base/checked.h"
+#include "layout/text.h"
 #include "store/file_store_impl.h"
 #include "store/record_payload.h"
 
@@ -24,8 +25,8 @@ constexpr std::uint64_t round_down(std::uint64_t bytes) {
 }
 
 // A segment that holds one page, what its key space is called, and a tombstone.
-std::uint64_t segment_bytes_min(const FileStoreConfig& config) {
-  return kSegmentBlockBytes + record_bytes(config.layout.page_bytes) + (2 * kSegmentBlockBytes) + footer_bytes(3);
+std::uint64_t segment_bytes_min(std::uint64_t page_bytes) {
+  return kSegmentBlockBytes + record_bytes(page_bytes) + (2 * kSegmentBlockBytes) + footer_bytes(3);
 }
 
 std::uint64_t share_of(const FileStoreConfig& config) {
@@ -40,7 +41,7 @@ std::uint32_t segment_count_max_of(const FileStoreConfig& config, const FileSyst
 
 std::uint64_t segment_bytes_of(const FileStoreConfig& config, const FileSystem& files) {
   const std::uint64_t share_bytes = share_of(config);
-  const std::uint64_t least = segment_bytes_min(config);
+  const std::uint64_t least = segment_bytes_min(config.layout.page_bytes);
   const std::uint64_t wanted =
       std::clamp(round_down(share_bytes / kSegmentsWanted), least, std::max(round_down(config.segment_bytes), least));
   // Large stores have longer segments instead of more. A quarter of them may be short: each process leaves one.
@@ -49,6 +50,10 @@ std::uint64_t segment_bytes_of(const FileStoreConfig& config, const FileSystem& 
 }
 
 }  // namespace
+
+std::uint64_t FileStoreConfig::directory_bytes_min(std::uint64_t page_bytes) {
+  return kSegmentsMin * segment_bytes_min(page_bytes);
+}
 
 Status FileStoreConfig::validate() const {
   if (directories.empty()) return fail(ErrorCode::InvalidArgument, "directories is empty: name one for the file store");
@@ -75,16 +80,16 @@ Status FileStoreConfig::validate() const {
     return fail(ErrorCode::InvalidArgument,
                 "segment_bytes is " + std::to_string(segment_bytes) + ": at most " + std::to_string(kSegmentBytesMax));
   }
-  const std::uint64_t least = segment_bytes_min(*this);
+  const std::uint64_t least = segment_bytes_min(layout.page_bytes);
   if (segment_bytes < least) {
     return fail(ErrorCode::InvalidArgument, "segment_bytes is " + std::to_string(segment_bytes) +
                                                 ", but a segment with one page takes " + std::to_string(least));
   }
-  if (share_of(*this) < kSegmentsMin * least) {
+  if (share_of(*this) < directory_bytes_min(layout.page_bytes)) {
     return fail(ErrorCode::InvalidArgument,
-                "capacity_bytes is " + std::to_string(capacity_bytes) + " for " + std::to_string(directories.size()) +
-                    " directories, but each needs at least " + std::to_string(kSegmentsMin) + " segments of " +
-                    std::to_string(least) + " bytes");
+                "capacity_bytes is " + with_separators(capacity_bytes) + ": a directory needs at least " +
+                    with_separators(directory_bytes_min(layout.page_bytes)) + ", " + std::to_string(kSegmentsMin) +
+                    " segments of one page; directories: " + std::to_string(directories.size()));
   }
   return {};
 }

@@ -49,6 +49,8 @@ struct FileStoreConfig {
   TimeNs now_ns = 0;                      ///< since 1970; when the store was made, for people
   const CheckedCopier* copier = nullptr;  ///< null: the fastest; benchmarks have others
   [[nodiscard]] Status validate() const;
+  /// What a directory's share of capacity_bytes must be for pages of this size.
+  [[nodiscard]] static std::uint64_t directory_bytes_min(std::uint64_t page_bytes);
 };
 
 enum class FileOutcome : std::uint8_t {

@@ -205,6 +205,15 @@ class Work {
 Status check_sweep(const Trace& trace, const SweepRequest& request) {
   for (const ReplayConfig& config : request.configs) {
     QUIRE_TRY_ASSIGN(const ReplayPool pool, pool_of(trace, config, request.settings));
+    if (const DiskTierSettings& disk = request.settings.disk; disk.is_on()) {
+      const std::uint64_t least = DiskConfig{.directories = disk.directories}.capacity_bytes_min(pool.page_bytes);
+      if (disk.capacity_bytes < least) {
+        return fail(ErrorCode::InvalidArgument,
+                    fmt::format("--disk-bytes is {}: pages of {} in {} director{} need at least {}",
+                                with_commas(disk.capacity_bytes), bytes_text(pool.page_bytes), disk.directories.size(),
+                                disk.directories.size() == 1 ? "y" : "ies", with_commas(least)));
+      }
+    }
     const std::uint64_t needed_bytes = pool_bytes(pool, request.settings);
     if (needed_bytes <= request.available_bytes) continue;
     if (pool.host_page_count > 0) {
