@@ -202,6 +202,8 @@ struct FileStore::Impl {
   [[nodiscard]] Status write_footer(Segment& segment) QUIRE_REQUIRES(writer_mutex_);
   /// The open segment gets no more records; those that are not known to be durable are gone.
   void retire(Directory& directory, Cause cause) QUIRE_REQUIRES(writer_mutex_);
+  /// One that has no record.
+  [[nodiscard]] bool try_remove_retired(Directory& directory, Segment& segment) QUIRE_REQUIRES(writer_mutex_);
   void drop_not_durable(Segment& segment) QUIRE_REQUIRES(writer_mutex_);
   void count_failure(Directory& directory) QUIRE_REQUIRES(writer_mutex_);
   void give_up(Directory& directory) QUIRE_REQUIRES(writer_mutex_);

@@ -203,22 +203,30 @@ void FileStore::Impl::retire(Directory& directory, Cause cause) {
   Segment& segment = *directory.open;
   directory.open = nullptr;
   segment.state = Segment::State::Retired;
-  segment.records = {};
+  {
+    const MutexLock lock(index_mutex_);
+    ++stats_.failed_segments;
+  }
+  const bool is_out_of_space = segment.is_out_of_space;
+  if (std::exchange(segment.records, {}).empty() && try_remove_retired(directory, segment)) {
+    if (!is_out_of_space) count_failure(directory);
+    return;
+  }
   // After a write that failed the other records may be good. After a sync that failed nobody knows, and no later sync
-  // would tell.
+  // would tell. What the segment does not use is given back with the same sync: else each one that fails would cost as
+  // much as a full one.
   if (cause == Cause::Write && segment.end > segment.durable_end) {
+    const Status cut = directory.files->set_length(segment.file, segment.end);
+    if (!cut) note_error(cut.error());
     if (const Status synced = directory.files->sync_file(segment.file, SyncPoint::Flush); synced) {
       segment.durable_end = segment.end;
+      if (cut) set_file_bytes(segment, segment.end);
     } else {
       note_error(synced.error());
     }
   }
   for (const Tombstone& tombstone : segment.tombstones) {
     if (tombstone.offset >= segment.durable_end) directory.owed.push_back(tombstone);
-  }
-  {
-    const MutexLock lock(index_mutex_);
-    ++stats_.failed_segments;
   }
   drop_not_durable(segment);
   // Nor may the next process find it: it would sync what this one could not, be told that all is well, and be wrong.
@@ -234,7 +242,19 @@ void FileStore::Impl::retire(Directory& directory, Cause cause) {
       return;
     }
   }
-  if (!segment.is_out_of_space) count_failure(directory);
+  if (!is_out_of_space) count_failure(directory);
+}
+
+bool FileStore::Impl::try_remove_retired(Directory& directory, Segment& segment) {
+  if (const Status removed = directory.files->remove(segment.name); !removed) {
+    note_error(removed.error());
+    return false;
+  }
+  // A record whose write failed may be there all the same: a crash could bring it back.
+  directory.has_removed_names = true;
+  directory.lowest_removed_order = std::min(directory.lowest_removed_order, segment.lowest_page_order);
+  (void)forget_segment(segment);
+  return true;
 }
 
 void FileStore::Impl::drop_not_durable(Segment& segment) {

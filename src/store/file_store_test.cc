@@ -510,6 +510,42 @@ TEST_F(FileStoreTest, AFailedWriteRetiresTheSegmentAndKeepsWhatWasWrittenBefore)
   read_chain(1, 3);
 }
 
+TEST_F(FileStoreTest, ASegmentThatIsGivenUpTakesNoMoreThanItHolds) {
+  open();
+  for (std::uint32_t chain = 1; chain < 6; ++chain) {
+    const std::uint64_t used_before = store_->stats().used_bytes;
+    EXPECT_EQ(write({chain, 0}), FileOutcome::Ok);
+    disk_->fail_once(SimOperation::Write);
+    EXPECT_EQ(write({chain, 1}), FileOutcome::Failed);
+    // A page, one whose write failed, and perhaps what the key space is called.
+    EXPECT_LE(store_->stats().used_bytes, used_before + (6 * kSegmentBlockBytes));
+    EXPECT_EQ(write({chain, 2}), FileOutcome::Ok);
+    ASSERT_TRUE(store_->close());
+    open();
+  }
+  EXPECT_EQ(store_->stats().failed_directories, 0U);
+  for (std::uint32_t chain = 1; chain < 6; ++chain) {
+    EXPECT_EQ(read({chain, 0}), "");
+    EXPECT_EQ(read({chain, 2}), "");
+  }
+}
+
+TEST_F(FileStoreTest, ASegmentWithNothingInItIsNotKept) {
+  open();
+  write_chain(1, 2);
+  ASSERT_TRUE(store_->close());
+  open();
+  const std::size_t file_count = disk_->file_names("a").size();
+  disk_->fail_once(SimOperation::Write, 1);  // behind the header of the segment
+  EXPECT_EQ(write({2, 0}), FileOutcome::Failed);
+  EXPECT_EQ(disk_->file_names("a").size(), file_count);
+  EXPECT_EQ(store_->stats().segment_count, 1U);
+  EXPECT_EQ(store_->stats().failed_segments, 1U);
+  store_->check_invariants();
+  EXPECT_EQ(write({2, 0}), FileOutcome::Ok);
+  read_chain(1, 2);
+}
+
 TEST_F(FileStoreTest, AFailedReadIsAMissAndThePageCanBeWrittenAgain) {
   open();
   write_chain(1, 2);
