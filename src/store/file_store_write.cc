@@ -187,17 +187,23 @@ Status FileStore::Impl::write_owed() {
 Status FileStore::Impl::drop(const PageName& key_space, TimeNs now_ns) {
   const MutexLock lane(writer_mutex_);
   if (is_closed_) return fail(ErrorCode::Io, "the file store is closed");
+  std::uint32_t number = FileIndex::kNone;
+  std::uint32_t slot_count = 0;
   {
     const MutexLock lock(index_mutex_);
     last_now_ns_ = now_ns;
     pending_.push_back({.kind = RecordKind::DropKeySpace, .name = key_space, .order = next_order_++, .at_ns = now_ns});
-    const std::uint32_t number = index_.find_key_space(key_space);
-    for (std::uint32_t slot = 0; slot < segments_.size() && number != FileIndex::kNone; ++slot) {
-      std::uint32_t next = FileIndex::kNone;
-      for (std::uint32_t entry = index_.segment(slot).first; entry != FileIndex::kNone; entry = next) {
-        next = index_.next_in_segment(entry);
-        if (index_.page(entry).key_space == number) index_.remove(entry);
-      }
+    number = index_.find_key_space(key_space);
+    slot_count = static_cast<std::uint32_t>(segments_.size());
+  }
+  // Segment by segment, so that find() does not wait for a walk over all pages. Nobody but this lane adds pages, moves
+  // them or gives a number to a key space: what was looked at stays as it is.
+  for (std::uint32_t slot = 0; slot < slot_count && number != FileIndex::kNone; ++slot) {
+    const MutexLock lock(index_mutex_);
+    std::uint32_t next = FileIndex::kNone;
+    for (std::uint32_t entry = index_.segment(slot).first; entry != FileIndex::kNone; entry = next) {
+      next = index_.next_in_segment(entry);
+      if (index_.page(entry).key_space == number) index_.remove(entry);
     }
   }
   return write_owed();
