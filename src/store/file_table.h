@@ -35,9 +35,15 @@ class FileTable {
     return id;
   }
   void close(FileId id) {
-    const MutexLock lock(mutex_);
-    (void)::close(find(id).descriptor);
-    files_.erase(id.value);
+    int descriptor = -1;
+    {
+      const MutexLock lock(mutex_);
+      descriptor = find(id).descriptor;
+      files_.erase(id.value);
+    }
+    // Not under the lock: to close a file that was removed gives its blocks back, which takes a while, and each request
+    // asks for a descriptor.
+    (void)::close(descriptor);
   }
   [[nodiscard]] int descriptor(FileId id) const {
     const MutexLock lock(mutex_);
