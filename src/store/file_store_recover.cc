@@ -107,6 +107,11 @@ Status FileStore::Impl::open_directories() {
     std::memcpy(known->store_id.data(), id.data(), sizeof(id));
   }
   store_id = known->store_id;
+  for (std::size_t number = 0; number < names.size(); ++number) {
+    // Left behind when a process ended before the store was there. Not before all directories are known to be ours.
+    if (std::ranges::find(names[number], kNewManifestName) == names[number].end()) continue;
+    QUIRE_TRY(directories_[number].files->remove(kNewManifestName));
+  }
   for (const std::size_t number : new_ones) QUIRE_TRY(write_manifest(directories_[number], *known));
 
   std::uint64_t found_bytes = 0;
@@ -143,8 +148,6 @@ Result<std::optional<Manifest>> FileStore::Impl::read_manifest(Directory& direct
   StoreDirectory& in = *directory.files;
   const bool has_manifest = std::ranges::find(names, kManifestName) != names.end();
   for (const std::string& name : names) {
-    // Left behind when a process ended before the store was there.
-    if (name == kNewManifestName) QUIRE_TRY(in.remove(name));
     if (has_manifest || name == kNewManifestName) continue;
     return fail(ErrorCode::InvalidArgument,
                 in.path() + " is not a file store, but has files in it, such as " + name +

@@ -702,6 +702,41 @@ TEST_F(FileStoreTest, ADirectoryWithForeignFilesIsRefusedAndLeftAlone) {
   EXPECT_EQ(disk_->file_names("a"), std::vector<std::string>{"thesis.txt"});
 }
 
+TEST_F(FileStoreTest, AManifestThatWasBeingMadeIsRemovedOnlyFromAStoreThatIsOpened) {
+  const std::string name = std::string(kManifestFileName) + ".new";
+  const auto has_it = [&](const std::string& path) { return std::ranges::count(disk_->file_names(path), name) == 1; };
+  open(make_config({"b"}));
+  store_.reset();
+  disk_->put_file("a", name, std::vector<std::byte>(10));
+  disk_->put_file("a", "thesis.txt", std::vector<std::byte>(10));
+  EXPECT_EQ(refusal(make_config()).code, ErrorCode::InvalidArgument);
+  EXPECT_TRUE(has_it("a")) << "another's directory";
+
+  open(make_config({"c"}));
+  store_.reset();
+  disk_->put_file("c", name, std::vector<std::byte>(10));
+  FileStoreConfig other = make_config({"b", "c"});
+  other.random_seed = 5;
+  disk_->remove_file("b", std::string(kManifestFileName));
+  open([&] {
+    FileStoreConfig config = other;
+    config.directories = {"b"};
+    return config;
+  }());
+  store_.reset();
+  EXPECT_EQ(refusal(other).code, ErrorCode::InvalidArgument);
+  EXPECT_TRUE(has_it("c")) << "another store";
+
+  const std::vector<std::byte> manifest = disk_->file_bytes("c", std::string(kManifestFileName));
+  disk_->flip_bit("c", std::string(kManifestFileName), 160);
+  EXPECT_EQ(refusal(make_config({"c"})).code, ErrorCode::Corrupt);
+  EXPECT_TRUE(has_it("c")) << "nobody knows whose";
+
+  disk_->put_file("c", std::string(kManifestFileName), manifest);
+  open(make_config({"c"}));
+  EXPECT_FALSE(has_it("c"));
+}
+
 TEST_F(FileStoreTest, ForeignFilesBesideAStoreAreLeftAlone) {
   open();
   write_chain(1, 1);
