@@ -19,6 +19,8 @@ namespace {
 
 const std::string kManifestName(kManifestFileName);
 const std::string kNewManifestName = kManifestName + ".new";
+// Behind a higher id of somebody else's file ours could end at kSegmentIdMax.
+constexpr std::uint64_t kForeignIdMax = kSegmentIdMax / 2;
 // A scan reads so much at once; more, when a record is longer.
 constexpr std::uint64_t kScanBytes = std::uint64_t{4} << 20U;
 // The record of a key space is written only if it is no longer than this.
@@ -188,8 +190,13 @@ Result<std::uint64_t> FileStore::Impl::open_segments(std::uint32_t number, const
   std::uint64_t bytes = 0;
   for (const std::string& name : names) {
     const std::optional<std::uint64_t> id = segment_id_of(name);
-    if (!id) continue;
-    directory.next_segment_id = std::max(directory.next_segment_id, *id + 1);
+    if (!id) {
+      const MutexLock lock(index_mutex_);
+      if (name.starts_with(kSegmentFilePrefix)) ++stats_.ignored_files;
+      continue;
+    }
+    // Ids of others count as used, so that ours do not meet them, unless they are so high that ours never will.
+    if (*id <= kForeignIdMax) directory.next_segment_id = std::max(directory.next_segment_id, *id + 1);
     QUIRE_TRY_ASSIGN(const FileId file, in.open(name));
     auto segment = std::make_unique<Segment>();
     segment->directory = number;
@@ -205,6 +212,7 @@ Result<std::uint64_t> FileStore::Impl::open_segments(std::uint32_t number, const
     const Result<SegmentHeader> header = decode_segment_header(block);
     const bool is_ours = read && header && header->segment_id == *id && header->store_id == store_id;
     if (is_ours) {
+      directory.next_segment_id = std::max(directory.next_segment_id, *id + 1);
       segment->header = *header;
       segment->file_bytes = *length;
       bytes += *length;

@@ -737,6 +737,27 @@ TEST_F(FileStoreTest, AManifestThatWasBeingMadeIsRemovedOnlyFromAStoreThatIsOpen
   EXPECT_FALSE(has_it("c"));
 }
 
+TEST_F(FileStoreTest, IdsThatNoSegmentHasDoNotLeadOursAstray) {
+  open();
+  write_chain(1, 3);
+  ASSERT_TRUE(store_->close());
+  const std::vector<std::string> foreign = {"segment-fffffffffffffffe", "segment-ffffffffffffffff",
+                                            "segment-8000000000000000", "segment-7fffffffffffffff"};
+  const std::vector<std::byte> bytes(3 * kSegmentBlockBytes, std::byte{7});
+  for (const std::string& name : foreign) disk_->put_file("a", name, bytes);
+  for (std::uint32_t chain = 2; chain < 6; ++chain) {
+    open();
+    EXPECT_EQ(store_->stats().ignored_files, foreign.size());
+    EXPECT_EQ(write({chain, 0}), FileOutcome::Ok);
+    ASSERT_TRUE(store_->close());
+  }
+  open();
+  read_chain(1, 3);
+  for (std::uint32_t chain = 2; chain < 6; ++chain) EXPECT_EQ(read({chain, 0}), "") << chain;
+  for (const std::string& name : foreign) EXPECT_EQ(disk_->file_bytes("a", name), bytes) << name;
+  EXPECT_EQ(std::ranges::count(disk_->file_names("a"), segment_file_name(2)), 1);
+}
+
 TEST_F(FileStoreTest, ForeignFilesBesideAStoreAreLeftAlone) {
   open();
   write_chain(1, 1);

@@ -13,7 +13,6 @@
 namespace quire {
 namespace {
 
-constexpr std::string_view kSegmentFilePrefix = "segment-";
 constexpr std::size_t kSegmentIdDigits = 16;
 
 // ── fields ───────────────────────────────────────────────────────────────────────────────────────────────────────────
@@ -200,7 +199,7 @@ std::optional<std::uint64_t> segment_id_of(std::string_view file_name) {
   std::uint64_t id = 0;
   if (std::from_chars(digits.begin(), digits.end(), id, 16).ptr != digits.end()) return std::nullopt;
   // The one name that it has: neither another prefix nor capital letters.
-  if (segment_file_name(id) != file_name) return std::nullopt;
+  if (segment_file_name(id) != file_name || id > kSegmentIdMax) return std::nullopt;
   return id;
 }
 

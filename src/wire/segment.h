@@ -38,6 +38,9 @@ inline constexpr std::uint64_t kPayloadBytesMax = std::uint64_t{1} << 32U;
 // ── files ────────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 inline constexpr std::string_view kManifestFileName = "quire-manifest";
+inline constexpr std::string_view kSegmentFilePrefix = "segment-";
+/// Files with higher numbers are called like segments and are none: behind any id there is room to count on.
+inline constexpr std::uint64_t kSegmentIdMax = (std::uint64_t{1} << 63U) - 1;
 /// "segment-" and 16 hexadecimal digits.
 [[nodiscard]] std::string segment_file_name(std::uint64_t segment_id);
 /// None when it is no segment's.

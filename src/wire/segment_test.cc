@@ -178,8 +178,11 @@ TEST(Segment, RecordsAndFootersTakeWholeBlocks) {
 TEST(Segment, FilesHaveOneNameEach) {
   EXPECT_EQ(segment_file_name(0), "segment-0000000000000000");
   EXPECT_EQ(segment_file_name(0xFEDCBA9876543210U), "segment-fedcba9876543210");
-  for (const std::uint64_t id : {std::uint64_t{0}, std::uint64_t{26}, ~std::uint64_t{0}}) {
+  for (const std::uint64_t id : {std::uint64_t{0}, std::uint64_t{26}, kSegmentIdMax}) {
     EXPECT_EQ(segment_id_of(segment_file_name(id)), id);
+  }
+  for (const std::uint64_t id : {kSegmentIdMax + 1, ~std::uint64_t{0}}) {
+    EXPECT_EQ(segment_id_of(segment_file_name(id)), std::nullopt);
   }
   for (const std::string_view name :
        {"", "segment-", "segment-1", "segment-000000000000000A", "Segment-0000000000000001",

@@ -302,7 +302,7 @@ def list_store(directory):
     manifest = read_manifest(read_file(directory, "quire-manifest"))
     yield f"store {manifest['store_id'].hex()} created_at_ns {manifest['created_at_ns']}"
     for name in sorted(os.listdir(directory)):
-        match = re.fullmatch("segment-([0-9a-f]{16})", name)
+        match = re.fullmatch("segment-([0-7][0-9a-f]{15})", name)
         if match:
             yield from list_segment(read_file(directory, name), manifest["store_id"], int(match.group(1), 16))
 
