@@ -91,7 +91,8 @@ struct FileStoreStats {
   std::uint64_t reclaimed_segments = 0;
   std::uint64_t evicted_records = 0;  ///< live ones that went with their segment
   std::uint64_t corrupt_records = 0;  ///< dropped, when opening and since
-  std::uint64_t torn_records = 0;     ///< part of opening: written when the process ended
+  /// Part of opening: written when the process ended. A segment that is shorter than its header counts as one.
+  std::uint64_t torn_records = 0;
   std::uint64_t ignored_files = 0;    ///< found when opening: segments of no store, or of another
   std::uint64_t failed_segments = 0;  ///< retired after a write or sync failed
   std::uint32_t directory_count = 0;

@@ -227,6 +227,9 @@ Result<std::uint64_t> FileStore::Impl::open_segments(std::uint32_t number, const
     // Made when the process ended: nothing in it was ever promised.
     if (read && is_zero(block)) {
       QUIRE_TRY(in.remove(name));
+      const MutexLock lock(index_mutex_);
+      // Perhaps it was cut off, and had pages in it.
+      if (*length > 0 && *length < block.size()) ++stats_.torn_records;
       continue;
     }
     if (!read) {

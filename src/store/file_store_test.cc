@@ -783,6 +783,7 @@ TEST_F(FileStoreTest, SegmentsThatDoNotDecodeAreIgnored) {
   read_chain(1, 1);
   EXPECT_EQ(store_->stats().ignored_files, 2U);
   // Shorter than its header: a process ended while it was made.
+  EXPECT_EQ(store_->stats().torn_records, 1U);
   EXPECT_EQ(std::ranges::count(disk_->file_names("a"), segment_file_name(0x101)), 0);
   EXPECT_EQ(write({2, 0}), FileOutcome::Ok);
   EXPECT_EQ(std::ranges::count(disk_->file_names("a"), segment_file_name(0x103)), 1) << "names are not used again";
