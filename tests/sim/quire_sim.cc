@@ -31,6 +31,10 @@ constexpr const char* kHelp =
     "  --counts     tell at the end how often everything happened\n"
     "  --no-checksums, --no-names\n"
     "               the mover does not check what it loads, to see that the bytes tell\n"
+    "  --shares-pages, --swaps-key-spaces\n"
+    "               all seeds with a disk tier have the same pages behind different beginnings, or more\n"
+    "               key spaces than places for them, with names that are computed late; otherwise a\n"
+    "               quarter of them each\n"
     "  --no-fence-checks, --no-invariant-checks\n"
     "               nobody checks who uses a page, or calls check_invariants()\n"
     "  --help       print this text\n"
@@ -69,6 +73,10 @@ int main(int argc, char** argv) {
       run.mutation.checks_checksums = false;
     } else if (flag == "--no-names") {
       run.mutation.checks_names = false;
+    } else if (flag == "--shares-pages") {
+      run.mutation.shares_pages = true;
+    } else if (flag == "--swaps-key-spaces") {
+      run.mutation.swaps_key_spaces = true;
     } else if (flag == "--no-fence-checks") {
       run.mutation.checks_fences = false;
     } else if (flag == "--no-invariant-checks") {

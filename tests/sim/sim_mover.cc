@@ -381,6 +381,14 @@ void SimMover::end_write(const PageTransfer& page, std::optional<std::uint64_t> 
   host.name_tag = page.name_tag;
   host.checksum = checksum_of(host.bytes);
   if (*checksum != library_checksum_of(host.bytes)) throw SimFailure("a page from disk has another checksum");
+  arrived_.push_back(page);
+}
+
+std::span<const std::byte> SimMover::good_bytes(const PageTransfer& page) {
+  const HostPage& host = host_page(0, page.host_page);
+  const bool is_good = host.generation == page.host_generation && host.name_tag == page.name_tag &&
+                       host.checksum == checksum_of(host.bytes);
+  return is_good ? std::span<const std::byte>(host.bytes) : std::span<const std::byte>();
 }
 
 // Reports

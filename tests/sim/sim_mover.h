@@ -85,6 +85,10 @@ class SimMover {
   [[nodiscard]] TransferFault begin_read(const PageTransfer& page, HostPages::Record& record);
   [[nodiscard]] TransferFault begin_write(const PageTransfer& page, std::span<std::byte>& bytes);
   void end_write(const PageTransfer& page, std::optional<std::uint64_t> checksum);
+  /// Pages that have got their bytes from disk since this was last asked.
+  [[nodiscard]] std::vector<PageTransfer> take_arrived() { return std::exchange(arrived_, {}); }
+  /// What a load of this page would read; nothing where it would find that something has happened to it.
+  [[nodiscard]] std::span<const std::byte> good_bytes(const PageTransfer& page);
   /// The engine writes a device page from this token on: no transfer may be using that.
   void expect_unused(PageId device_page, std::uint32_t token, const char* who) const;
 
@@ -158,6 +162,7 @@ class SimMover {
   std::vector<std::uint32_t> device_writes_;  // by page: loads
   std::vector<std::uint32_t> host_reads_;
   std::vector<std::uint32_t> host_writes_;
+  std::vector<PageTransfer> arrived_;  // from disk
   TimeNs stuck_until_ = 0;
 };
 

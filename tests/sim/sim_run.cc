@@ -15,7 +15,7 @@ namespace quire::testing {
 namespace {
 
 // A check of the library's own aborts, or memory is not there: the line that repeats it is printed all the same.
-char repeat_line[64];  // NOLINT(*-avoid-non-const-global-variables): a signal handler knows nothing else
+char repeat_line[128];  // NOLINT(*-avoid-non-const-global-variables): a signal handler knows nothing else
 
 void print_repeat_line(int signal) {
   [[maybe_unused]] const auto written = write(STDERR_FILENO, repeat_line, std::strlen(repeat_line));
@@ -23,7 +23,17 @@ void print_repeat_line(int signal) {
   (void)std::raise(signal);
 }
 
+// What a seed means depends on these.
+std::string flags_of(const SimRun& run) {
+  std::string flags;
+  if (run.disk_tier != SimDiskTier::Drawn) flags += run.disk_tier == SimDiskTier::Always ? " --disk" : " --no-disk";
+  if (run.mutation.shares_pages) flags += " --shares-pages";
+  if (run.mutation.swaps_key_spaces) flags += " --swaps-key-spaces";
+  return flags;
+}
+
 std::string run_seeds(const SimRun& run, SimCounts& counts) {
+  const std::string flags = flags_of(run);
   for (std::uint64_t i = 0; i < run.seed_count && counts.operations() < run.operations_max; ++i) {
     const std::uint64_t seed = run.first_seed + i;
     std::uint64_t step = 0;
@@ -35,14 +45,15 @@ std::string run_seeds(const SimRun& run, SimCounts& counts) {
       if (run.prints) std::printf("seed %llu: %s\n", static_cast<unsigned long long>(seed), setup.c_str());
       while (step < run.step_count) {
         ++step;
-        (void)std::snprintf(repeat_line, sizeof(repeat_line), "quire-sim --seed %llu --steps %llu\n",
-                            static_cast<unsigned long long>(seed), static_cast<unsigned long long>(step));
+        (void)std::snprintf(repeat_line, sizeof(repeat_line), "quire-sim --seed %llu --steps %llu%s\n",
+                            static_cast<unsigned long long>(seed), static_cast<unsigned long long>(step),
+                            flags.c_str());
         simulation.step();
       }
       simulation.wind_down();
       ++counts.seeds;
     } catch (const SimFailure& failure) {
-      return "quire-sim --seed " + std::to_string(seed) + " --steps " + std::to_string(step) + "\n" + setup +
+      return "quire-sim --seed " + std::to_string(seed) + " --steps " + std::to_string(step) + flags + "\n" + setup +
              "\nstep " + std::to_string(step) + ": " + failure.what() + "\n";
     }
   }

@@ -16,7 +16,7 @@ void Simulation::engine_operation() {
     std::uint32_t weight;
     void (Simulation::*run)();
   };
-  const std::array<Weighted, 24> operations = {
+  const std::array<Weighted, 25> operations = {
       {{14, &Simulation::begin},
        {20, &Simulation::admit},
        {30, &Simulation::plan},
@@ -39,6 +39,7 @@ void Simulation::engine_operation() {
        {setup_.resize_chance, &Simulation::resize},
        {setup_.flush_chance, &Simulation::flush},
        {setup_.direct_chance, &Simulation::call_direct},
+       {setup_.serve_chance, &Simulation::serve},
        {is_paused_ ? 10 : setup_.pause_chance, &Simulation::pause},
        {is_asleep_ || falls_asleep_ ? 20 : setup_.sleep_chance, &Simulation::sleep}}};
   std::uint32_t total = 0;

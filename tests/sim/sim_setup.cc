@@ -18,6 +18,66 @@ std::uint32_t draw_chance(Random& random, std::array<std::uint32_t, 4> chances) 
   return pick(random, chances);
 }
 
+// Names that are computed late, while everything else goes on: little happens besides requests.
+void draw_lags(SimSetup& setup, Random& random, bool is_quiet) {
+  setup.disk_stuck_chance = 30;
+  setup.disk_write_policy = WritePolicy::WriteThrough;
+  setup.device_page_count = pick(random, std::array{4U, 4U, 6U});
+  setup.device_page_count_max = 2 * setup.device_page_count;
+  setup.host_page_count = pick(random, std::array{2U, 4U, 6U});
+  setup.transfer_count_max = pick(random, std::array{4U, 8U, 32U});
+  setup.serve_chance = 150;
+  setup.host_chance = 75;
+  setup.document_chance = 95;
+  if (!is_quiet) return;
+  for (std::uint32_t SimSetup::* const chance :
+       {&SimSetup::algebra_chance, &SimSetup::preempt_chance,    &SimSetup::abort_chance,
+        &SimSetup::window_chance,  &SimSetup::pause_chance,      &SimSetup::sleep_chance,
+        &SimSetup::resize_chance,  &SimSetup::keep_chance,       &SimSetup::drop_chance,
+        &SimSetup::ttl_chance,     &SimSetup::extra_key_chance,  &SimSetup::options_chance,
+        &SimSetup::flush_chance,   &SimSetup::direct_chance,     &SimSetup::io_chance,
+        &SimSetup::flip_chance,    &SimSetup::lost_write_chance, &SimSetup::misdirected_chance,
+        &SimSetup::stuck_chance,   &SimSetup::draft_chance,      &SimSetup::tree_chance}) {
+    setup.*chance = 0;
+  }
+  setup.disk_write_bytes_per_day = 0;
+  setup.crash_chance = std::min(setup.crash_chance, 5U);
+  setup.compute_ns_per_token = 0;
+  setup.load_timeout_ns = 0;
+  setup.step_tokens_max = 128;
+  setup.mover_chance = 50;
+  setup.disk_chance = 60;
+  setup.wind_down_every = 5'000;
+  setup.check_every = 16;
+}
+
+// The same pages behind different beginnings, and host pages that soon hold something else.
+void draw_shared_pages(SimSetup& setup, Random& random) {
+  setup.beginning_count = 5 + random.below(4);
+  setup.document_count = 12;
+  setup.key_space_name_count = 1;
+  setup.device_page_count = 4;
+  setup.device_page_count_max = 8;
+  setup.transfer_count_max = 32;
+  setup.host_page_count = pick(random, std::array{4U, 6U, 8U});
+  setup.context_tokens_max = pick(random, std::array{48U, 64U});
+  setup.sequence_count_max = 2 + random.below(2);
+  setup.host_chance = 40;
+  setup.write_policy = WritePolicy::WriteBack;
+  setup.prefetch_chance = 90;
+  setup.serve_chance = 400;
+}
+
+// More key spaces than places for them: they get each other's indices.
+void draw_swapped_key_spaces(SimSetup& setup, Random& random) {
+  setup.key_space_name_count = 2 + random.below(3);
+  setup.key_space_count_max = pick(random, std::array{1U, 1U, 1U, 2U});
+  setup.sequence_count_max = 2;
+  setup.document_count = 4;
+  setup.context_tokens_max = pick(random, std::array{40U, 64U});
+  setup.write_policy = WritePolicy::WriteThrough;
+}
+
 }  // namespace
 
 SimSetup draw_sim_setup(Random& random) {
@@ -126,7 +186,7 @@ SimSetup draw_sim_setup(Random& random) {
 }
 
 // Few and small pages, so that little is enough to fill every tier.
-void draw_disk_setup(SimSetup& setup, Random& random) {
+void draw_disk_setup(SimSetup& setup, Random& random, const SimMutation& mutation) {
   setup.has_disk = true;
   setup.page_tokens = 16;
   setup.layer_count = 1 + random.below(2);
@@ -173,17 +233,18 @@ void draw_disk_setup(SimSetup& setup, Random& random) {
   setup.disk_chance = pick(random, std::array{15U, 35U, 60U});
   setup.flush_chance = draw_chance(random, {0, 1, 1, 3});
   setup.direct_chance = draw_chance(random, {0, 0, 2, 6});
+  setup.serve_chance = draw_chance(random, {0, 5, 20, 60});
+  setup.host_chance = draw_chance(random, {0, 0, 20, 60});
   setup.disk_stuck_chance = draw_chance(random, {0, 0, 2, 6});
   setup.crash_chance = draw_chance(random, {0, 5, 20, 60});
-  if (has_chance(random, 25)) {  // more key spaces than places for them, and names that are computed late
-    setup.key_space_name_count = 2 + random.below(3);
-    setup.key_space_count_max = 1 + random.below(2);
-    setup.sequence_count_max = 2;
-    setup.write_policy = WritePolicy::WriteThrough;
-    setup.disk_write_policy = WritePolicy::WriteThrough;
-    setup.disk_stuck_chance = 30;
-  }
-  const bool has_faults = has_chance(random, 60);
+  const bool is_forced = mutation.shares_pages || mutation.swaps_key_spaces;
+  const std::uint32_t shape = random.below(100);
+  const bool shares_pages = is_forced ? mutation.shares_pages : shape < 25;
+  const bool swaps_key_spaces = is_forced ? mutation.swaps_key_spaces : shape >= 75;
+  if (shares_pages || swaps_key_spaces) draw_lags(setup, random, is_forced || has_chance(random, 70));
+  if (shares_pages) draw_shared_pages(setup, random);
+  if (swaps_key_spaces) draw_swapped_key_spaces(setup, random);
+  const bool has_faults = has_chance(random, 60) && !is_forced;
   const auto fault = [&](std::array<std::uint32_t, 4> chances) {
     const std::uint32_t chance = draw_chance(random, chances);
     return has_faults ? chance : 0;
@@ -245,6 +306,7 @@ std::string to_string(const SimSetup& setup) {
     number("disk write policy", static_cast<std::int64_t>(setup.disk_write_policy));
     number("bytes per day", static_cast<std::int64_t>(setup.disk_write_bytes_per_day));
     number("zstd", setup.zstd_level);
+    number("beginnings", setup.beginning_count);
   }
   text += "; faults";
   number("io", setup.io_chance);
@@ -488,6 +550,8 @@ std::string_view to_string(SimEvent event) {
       "endurance budget",
       "compressed pages",
       "miss behind the disk",
+      "request served at once",
+      "page from disk compared",
   });
   static_assert(kNames.size() == kSimEventCount);
   return kNames[static_cast<std::size_t>(event)];

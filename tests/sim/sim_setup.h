@@ -66,6 +66,7 @@ struct SimSetup {
   std::uint32_t segment_tokens_max = 8;
   std::uint32_t document_count = 4;
   std::uint32_t document_chance = 50;  ///< of a prompt that begins with one
+  std::uint32_t beginning_count = 0;   ///< documents have the same pages behind so many beginnings; 0: they do not
   std::uint32_t chat_chance = 40;      ///< of a prompt that goes on from an earlier text
   std::uint32_t algebra_chance = 30;   ///< forks and rewinds
   std::uint32_t preempt_chance = 30;
@@ -103,11 +104,13 @@ struct SimSetup {
   std::uint32_t partial_chance = 0;  ///< of an early end without a fault: some good pages only
 
   // The disk.
-  std::uint32_t disk_chance = 0;    ///< of operations of the mover that are the disk's
-  double disk_bytes_per_ns = 0.1;   ///< of reads
-  std::uint32_t flush_chance = 0;   ///< a weight among operations
-  std::uint32_t direct_chance = 0;  ///< the same, of calls past the other tiers
-  std::uint32_t disk_stuck_chance = 0;
+  std::uint32_t disk_chance = 0;         ///< of operations of the mover that are the disk's
+  double disk_bytes_per_ns = 0.1;        ///< of reads
+  std::uint32_t flush_chance = 0;        ///< a weight among operations
+  std::uint32_t direct_chance = 0;       ///< the same, of calls past the other tiers
+  std::uint32_t serve_chance = 0;        ///< the same, of requests that are served at once
+  std::uint32_t host_chance = 0;         ///< of requests that look no further than the host
+  std::uint32_t disk_stuck_chance = 0;   ///< of a lane
   std::uint32_t disk_read_failures = 0;  ///< of a thousand
   std::uint32_t disk_write_failures = 0;
   std::uint32_t disk_sync_failures = 0;
@@ -131,6 +134,8 @@ struct SimMutation {
   bool checks_invariants = true;  ///< check_invariants()
   bool breaks_bytes = true;       ///< writes that get lost or land elsewhere, bits that turn over
   bool damages_files = false;     ///< often: for a store that does not verify what it reads
+  bool shares_pages = false;      ///< always, behind different beginnings, with names that are computed late
+  bool swaps_key_spaces = false;  ///< always, with names that are computed late
 };
 
 /// Which seeds have a disk tier.
@@ -138,7 +143,7 @@ enum class SimDiskTier : std::uint8_t { Drawn, Always, Never };
 
 [[nodiscard]] SimSetup draw_sim_setup(Random& random);
 /// Makes it a setup with a disk tier.
-void draw_disk_setup(SimSetup& setup, Random& random);
+void draw_disk_setup(SimSetup& setup, Random& random, const SimMutation& mutation);
 [[nodiscard]] std::string disk_path(std::uint32_t directory);
 [[nodiscard]] std::string to_string(const SimSetup& setup);
 [[nodiscard]] CacheConfig make_config(const SimSetup& setup);
@@ -324,6 +329,8 @@ enum class SimEvent : std::uint8_t {
   Endurance,
   Compressed,
   MissDisk,
+  Served,
+  DiskArrived,
   kCount,
 };
 inline constexpr std::size_t kSimEventCount = static_cast<std::size_t>(SimEvent::kCount);

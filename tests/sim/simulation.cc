@@ -26,7 +26,7 @@ Simulation::Simulation(std::uint64_t seed, SimCounts& counts, const SimMutation&
   Random disk_random(mix64(seed) + 1);
   const bool has_disk = disk_random.below(3) == 0;
   if (disk_tier == SimDiskTier::Always || (disk_tier == SimDiskTier::Drawn && has_disk)) {
-    draw_disk_setup(setup_, disk_random);
+    draw_disk_setup(setup_, disk_random, mutation_);
     if (mutation_.damages_files) {
       setup_.disk_flip_chance = 100;
       setup_.disk_forge_chance = 200;
@@ -60,6 +60,26 @@ Simulation::Simulation(std::uint64_t seed, SimCounts& counts, const SimMutation&
     const std::uint32_t count = 1 + random_.below(setup_.context_tokens_max);
     while (document.size() < count) document.push_back(draw_token());
     documents_.push_back(std::move(document));
+  }
+  if (setup_.beginning_count > 0) share_pages();
+}
+
+// Documents become one page of their own, and pages that all have; often these are alike, too.
+void Simulation::share_pages() {
+  constexpr std::uint32_t kSharedPages = 3;
+  std::vector<TokenId> shared;
+  const bool are_alike = chance(70);
+  while (shared.size() < kSharedPages * setup_.page_tokens) {
+    const bool repeats = are_alike && shared.size() >= setup_.page_tokens;
+    shared.push_back(repeats ? shared[shared.size() - setup_.page_tokens] : draw_token());
+  }
+  for (std::size_t i = 0; i < documents_.size(); ++i) {
+    std::vector<TokenId>& document = documents_[i];
+    if (i >= setup_.beginning_count) document = documents_[i % setup_.beginning_count];
+    while (document.size() < setup_.page_tokens) document.push_back(draw_token());
+    document.resize(setup_.page_tokens);
+    const std::uint32_t page_count = 1 + random_.below(kSharedPages);
+    document.insert(document.end(), shared.begin(), shared.begin() + (page_count * setup_.page_tokens));
   }
 }
 
@@ -317,7 +337,12 @@ void Simulation::add_odd_completions(std::vector<Completion>& completions) {
 void Simulation::apply(bool all) {
   std::vector<Completion> completions = mover_->collect(all);
   std::vector<Completion> real = completions;
+  std::vector<PageTransfer> arrived;
   for (const Completion& completion : collect_disk(all)) {
+    if (completion.kind == TransferKind::LoadFromDisk) {
+      const std::vector<PageTransfer>& pages = arrived_[completion.id.index];
+      arrived.insert(arrived.end(), pages.begin(), pages.end());
+    }
     completions.insert(completions.begin() + below(completions.size() + 1), completion);
   }
   add_odd_completions(completions);
@@ -335,6 +360,7 @@ void Simulation::apply(bool all) {
   for (const SimMover::Over& each : over) {
     if (each.kind == TransferKind::Store) ++store_outcomes_[static_cast<std::size_t>(each.outcome)];
   }
+  check_arrived(arrived);
   note_saves(over);
   past_completions_.insert(past_completions_.end(), real.begin(), real.end());
   if (past_completions_.size() > 16) {
@@ -434,17 +460,18 @@ void Simulation::note_ready(std::span<const Coming> on_their_way) {
         const std::vector<Miss> reasons = paths_->why(request_of(live), found, now_);
         each.any.insert(each.any.end(), reasons.begin(), reasons.end());
       }
-      // With a disk tier, pages of others may have come from there, and gone again, before it woke up.
+      // With a disk tier, pages of others may have come from there, for which it does not wait, and gone again, before
+      // it woke up.
       const bool lacks_pages = found < live.tokens.size() / setup_.page_tokens;
       if (files_) each.any.push_back({.reason = MissReason::PartialPage});
       if (files_ && lacks_pages) {
-        for (const MissReason reason : {MissReason::NeverSeen, MissReason::Unknown}) {
+        for (const MissReason reason : {MissReason::NeverSeen, MissReason::Unknown, MissReason::LoadFailed}) {
           each.any.push_back({.reason = reason});
         }
         if (found == 0) each.any.push_back({.reason = MissReason::KeySpaceDiffers});
       }
       if (live.may_look && lacks_pages) {
-        for (const MissReason reason : {MissReason::LoadFailed, MissReason::LoadCancelled, MissReason::LoadTimedOut}) {
+        for (const MissReason reason : {MissReason::LoadCancelled, MissReason::LoadTimedOut}) {
           each.any.push_back({.reason = reason});
         }
         if (setup_.compute_ns_per_token > 0) each.any.push_back({.reason = MissReason::RecomputeCheaper});
@@ -470,6 +497,20 @@ void Simulation::note_ready(std::span<const Coming> on_their_way) {
     check_miss(*each.live, each.view.miss, each.any);
     start_running(*each.live);
   }
+}
+
+void Simulation::move_on() {
+  take_transfers(8);
+  while (mover_->work(now_)) {
+  }
+  if (const auto next = mover_->next_end()) now_ = std::max(now_, *next);
+  while (mover_->work(now_)) {
+  }
+  for (std::size_t lane = 0; lane < lane_stuck_until_.size(); ++lane) {
+    while (now_ >= lane_stuck_until_[lane] && run_lane(static_cast<DiskMover::Lane>(lane))) {
+    }
+  }
+  apply(true);
 }
 
 void Simulation::pump() {

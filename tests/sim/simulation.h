@@ -146,6 +146,7 @@ class Simulation {
   };
 
   void open_cache();
+  void share_pages();
   /// After every call: counts it, and looks at what it has changed.
   void called();
   void check_accounts();
@@ -165,6 +166,8 @@ class Simulation {
     TimeNs taken_at = 0;
   };
   void note_ready(std::span<const Coming> on_their_way);
+  /// As far as it goes now, stuck as some of it may be.
+  void move_on();
   /// Until nothing is on its way.
   void pump();
 
@@ -175,6 +178,7 @@ class Simulation {
   /// Until nothing is left to do.
   void run_lanes();
   [[nodiscard]] std::vector<Completion> collect_disk(bool all);
+  void check_arrived(std::span<const PageTransfer> arrived);
   [[nodiscard]] KeySpace key_space_of(std::uint32_t name) const;
   void note_drop(Space& space);
   [[nodiscard]] bool may_look(const Live& live, SimPaths::Found found) const;
@@ -189,6 +193,7 @@ class Simulation {
   // Sequences.
   void engine_operation();
   void begin();
+  void serve();
   bool begin_with(std::uint32_t name, std::vector<TokenId> tokens, std::vector<ExtraKey> extra_keys,
                   const SequenceOptions& options);
   void admit();
@@ -256,6 +261,8 @@ class Simulation {
   [[nodiscard]] SequenceOptions draw_options(std::size_t token_count);
   [[nodiscard]] static std::uint64_t next_value(std::uint64_t value, TokenId token, std::span<const ExtraKey> keys,
                                                 std::size_t position);
+  /// The same, where a token tells its extra key.
+  [[nodiscard]] static std::uint64_t next_value_of_path(std::uint64_t value, TokenId token);
   void extend_values(Live& live) const;
   void refresh(Live& live);
   [[nodiscard]] SimPaths::Request request_of(const Live& live) const {
@@ -303,7 +310,9 @@ class Simulation {
   bool is_asleep_ = false;
   Sleep sleep_ = Sleep::KeepHost;
   std::vector<Completion> disk_outbox_;
+  std::unordered_map<std::uint32_t, std::vector<PageTransfer>> arrived_;  // from disk, by transfer index
   std::array<TimeNs, 3> lane_stuck_until_{};
+  std::array<TimeNs, 3> lane_goes_until_{};  // is not stuck again before
   std::vector<std::unique_ptr<Direct>> directs_;
   bool is_flushing_ = false;
   bool wants_restart_ = false;
