@@ -17,6 +17,13 @@ static constexpr bool kFollowsHostCopies = false;
 static constexpr bool kFollowsHostCopies = true;
 #endif
 
+// A key space has the index of another one for the entries behind it alone. Another test's build forgets that.
+#ifdef QUIRE_TEST_KEY_SPACES_FIRST
+static constexpr bool kKeySpacesHaveTheirTurn = false;
+#else
+static constexpr bool kKeySpacesHaveTheirTurn = true;
+#endif
+
 Result<NameLog> NameLog::create(const Config& config) {
   NameLog log;
   log.config_ = config;
@@ -117,9 +124,10 @@ void PageNames::follow(NameLog& log, std::uint32_t entry_count,
   const Status grown = device_.grow(log.device_page_count_);
   QUIRE_CHECK(grown.has_value(), "no room for the names of so many device pages");
   const auto add_spaces = [&] {
-    while (log.followed_key_space_count_ < log.key_spaces_.size() &&
-           log.key_spaces_[log.followed_key_space_count_].before_entry <= log.followed_entry_count_) {
-      const NameLog::NewKeySpace& added = log.key_spaces_[log.followed_key_space_count_++];
+    while (log.followed_key_space_count_ < log.key_spaces_.size()) {
+      const NameLog::NewKeySpace& added = log.key_spaces_[log.followed_key_space_count_];
+      if (kKeySpacesHaveTheirTurn && added.before_entry > log.followed_entry_count_) break;
+      ++log.followed_key_space_count_;
       add_space(added);
       on_key_space(added.key_space);
     }
