@@ -5,6 +5,7 @@
 // single-threaded
 #pragma once
 
+#include <cstdint>
 #include <memory>
 #include <utility>
 
@@ -28,6 +29,8 @@ struct CachePeer {
     return Cache::open(std::move(config), &files, nullptr);
   }
   [[nodiscard]] static DiskMover& disk(Cache& cache);
+  /// Of loads from disk that were started and are not over.
+  [[nodiscard]] static std::uint64_t disk_loading_bytes(const Cache& cache);
 };
 
 }  // namespace quire

@@ -395,6 +395,10 @@ DiskMover& CachePeer::disk(Cache& cache) {
   return *cache.impl_->disk;
 }
 
+std::uint64_t CachePeer::disk_loading_bytes(const Cache& cache) {
+  return cache.impl_->disk_loading_bytes;
+}
+
 Result<DiskStatus> Cache::disk_status() const {
   QUIRE_TRY(impl_->enter());
   if (!impl_->has_disk()) return fail(ErrorCode::Unsupported, "disk_status: the cache has no disk tier");

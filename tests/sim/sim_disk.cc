@@ -127,6 +127,45 @@ void Simulation::check_arrived(std::span<const PageTransfer> arrived) {
   if (!visited) throw SimFailure(visited.error().message);
 }
 
+// One find has found something, and nothing else happens on disk: then it can be told what the cache makes of it.
+std::optional<Simulation::DiskChoice> Simulation::disk_choice(std::span<const Completion> completions) const {
+  if (setup_.compute_ns_per_token == 0 || !has_disk_rate_ || is_paused_ || !paths_) return std::nullopt;
+  DiskChoice choice{.waiting_bytes = CachePeer::disk_loading_bytes(*cache_)};
+  for (const Completion& completion : completions) {
+    if (completion.kind == TransferKind::LoadFromDisk) return std::nullopt;
+    if (completion.kind != TransferKind::FindOnDisk || completion.good_pages == 0) continue;
+    if (choice.found_pages > 0) return std::nullopt;
+    choice.found_pages = completion.good_pages;
+  }
+  const Stats stats = cache_->stats().value();
+  if (choice.found_pages == 0 || stats.load_bytes_per_ns == 0) return std::nullopt;
+  for (const auto& live : lives_) {
+    const bool waits = live->is_loading && live->may_look && live->save_state == SaveState::None;
+    if (waits && paths_->find(request_of(*live)).host_pages == 0) choice.waiting.push_back(live->number);
+  }
+  return choice;
+}
+
+// What was found is read from now on, or somebody has heard that it is not worth that. Otherwise there was no room for
+// it, or nobody wants it any more.
+void Simulation::check_disk_choice(const DiskChoice& choice) {
+  const bool reads = CachePeer::disk_loading_bytes(*cache_) > choice.waiting_bytes;
+  const bool computes = std::ranges::any_of(choice.waiting, [this](std::uint64_t number) {
+    const Live* const live = find(number);
+    return live != nullptr && !live->is_loading &&
+           cache_->view(live->handle).value().miss.reason == MissReason::RecomputeCheaper;
+  });
+  if (!reads && !computes) return;
+  const auto bytes = static_cast<double>(choice.found_pages * cache_->geometry().page().page_bytes());
+  const double load_ns =
+      ((bytes + static_cast<double>(choice.waiting_bytes)) / setup_.disk_bytes_per_ns) + (bytes / setup_.bytes_per_ns);
+  const double compute_ns =
+      static_cast<double>(choice.found_pages) * setup_.page_tokens * static_cast<double>(setup_.compute_ns_per_token);
+  counts_.add(load_ns < compute_ns ? SimEvent::DiskLoadCheaper : SimEvent::DiskComputeCheaper);
+  if (load_ns > 0.9 * compute_ns && load_ns < 1.1 * compute_ns) return;
+  counts_.add(reads == (load_ns < compute_ns) ? SimEvent::RightDiskChoice : SimEvent::WrongDiskChoice);
+}
+
 // Whether a sequence that is admitted now may look for more of its tokens on disk, if there is room for that.
 bool Simulation::may_look(const Live& live, SimPaths::Found found) const {
   if (!files_ || is_paused_ || live.is_retired || !live.options.use_cache) return false;
@@ -357,6 +396,7 @@ void Simulation::restart() {
   prompt_tokens_ = 0;
   host_hit_tokens_ = 0;
   disk_hit_tokens_ = 0;
+  has_disk_rate_ = false;
   has_disk_failed_ = false;
   failed_directories_ = 0;
   wants_restart_ = false;

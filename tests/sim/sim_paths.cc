@@ -121,6 +121,8 @@ void SimPaths::observe(TimeNs now) {
     if (told > lost_count_ + lost_count) {
       lost_count = told - lost_count_;
       unseen_times_.insert(now);
+      const auto is_bad = [](const ResidencyRecord& record) { return record.cause == ResidencyCause::Failed; };
+      has_unseen_bad_ = has_unseen_bad_ || std::ranges::any_of(records_, is_bad);
     }
   }
   for (Loss* each : lost) {
@@ -232,6 +234,7 @@ std::vector<Miss> SimPaths::why(const Request& request, std::uint32_t found, Tim
   const auto loss = losses_.find(keys[found]);
   const std::uint64_t capacity = lost_capacity();
   for (const TimeNs time : unseen_times_) any.push_back({MissReason::Evicted, Tier::Host, now - time});
+  if (has_unseen_bad_) add(MissReason::LoadFailed);
   if (capacity > 0 && loss != losses_.end()) {
     const Loss& lost = loss->second;
     const bool may_be_known = lost_count_ - lost.before_most <= capacity;

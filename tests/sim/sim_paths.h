@@ -107,6 +107,7 @@ class SimPaths {
   std::set<KeySpaceId> retired_;
   std::uint64_t lost_count_ = 0;
   std::set<TimeNs> unseen_times_;  // of losses of pages that came from disk and went in one call
+  bool has_unseen_bad_ = false;    // some of them below a page that was bad
   std::vector<ResidencyRecord> records_;
 };
 

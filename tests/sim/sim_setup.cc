@@ -552,6 +552,10 @@ std::string_view to_string(SimEvent event) {
       "miss behind the disk",
       "request served at once",
       "page from disk compared",
+      "reading is cheaper",
+      "compute is cheaper than reading",
+      "right choice of reading",
+      "wrong choice of reading",
   });
   static_assert(kNames.size() == kSimEventCount);
   return kNames[static_cast<std::size_t>(event)];

@@ -331,6 +331,10 @@ enum class SimEvent : std::uint8_t {
   MissDisk,
   Served,
   DiskArrived,
+  DiskLoadCheaper,
+  DiskComputeCheaper,
+  RightDiskChoice,
+  WrongDiskChoice,
   kCount,
 };
 inline constexpr std::size_t kSimEventCount = static_cast<std::size_t>(SimEvent::kCount);

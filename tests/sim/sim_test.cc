@@ -34,12 +34,16 @@ TEST(Simulation, EveryByteIsRightAndEveryMissHasItsReason) {
   // Nothing is checked by what was never drawn.
   for (std::size_t i = 0; i < kSimEventCount; ++i) {
     const auto event = static_cast<SimEvent>(i);
-    if (event == SimEvent::WrongChoice || kIsSanitized) continue;  // in a twentieth, the rarest may be missing
+    const bool is_wrong = event == SimEvent::WrongChoice || event == SimEvent::WrongDiskChoice;
+    if (is_wrong || kIsSanitized) continue;  // in a twentieth, the rarest may be missing
     EXPECT_GT(counts.events[i], 0U) << to_string(event);
   }
   const std::uint64_t choices = counts[SimEvent::RightChoice] + counts[SimEvent::WrongChoice];
   EXPECT_GT(choices, 0U);
   EXPECT_GE(counts[SimEvent::RightChoice] * 100, choices * 95) << "to load or to compute: the cheaper one";
+  const std::uint64_t disk_choices = counts[SimEvent::RightDiskChoice] + counts[SimEvent::WrongDiskChoice];
+  EXPECT_GT(disk_choices, 0U);
+  EXPECT_GE(counts[SimEvent::RightDiskChoice] * 100, disk_choices * 95) << "to read from disk or to compute";
   const std::uint64_t misses = counts[SimEvent::MissExact] + counts[SimEvent::MissLoose];
   EXPECT_GE(counts[SimEvent::MissExact] * 10, misses * 8);
 }

@@ -345,6 +345,10 @@ void Simulation::apply(bool all) {
     }
     completions.insert(completions.begin() + below(completions.size() + 1), completion);
   }
+  const std::optional<DiskChoice> choice = files_ ? disk_choice(completions) : std::nullopt;
+  has_disk_rate_ = has_disk_rate_ || std::ranges::any_of(completions, [](const Completion& each) {
+                     return each.kind == TransferKind::LoadFromDisk && each.moved_bytes > 0;
+                   });
   add_odd_completions(completions);
   told_ = now_;
   ready_.clear();
@@ -388,6 +392,7 @@ void Simulation::apply(bool all) {
     return true;
   });
   note_ready(on_their_way);
+  if (choice) check_disk_choice(*choice);
   called();
 }
 

@@ -179,6 +179,14 @@ class Simulation {
   void run_lanes();
   [[nodiscard]] std::vector<Completion> collect_disk(bool all);
   void check_arrived(std::span<const PageTransfer> arrived);
+  /// What the cache may choose from when it hears of a find: to read what was found, or to compute it.
+  struct DiskChoice {
+    std::uint32_t found_pages = 0;
+    std::uint64_t waiting_bytes = 0;     // that are read before them
+    std::vector<std::uint64_t> waiting;  // sequences that wait for something on disk, and for nothing on the host
+  };
+  [[nodiscard]] std::optional<DiskChoice> disk_choice(std::span<const Completion> completions) const;
+  void check_disk_choice(const DiskChoice& choice);
   [[nodiscard]] KeySpace key_space_of(std::uint32_t name) const;
   void note_drop(Space& space);
   [[nodiscard]] bool may_look(const Live& live, SimPaths::Found found) const;
@@ -318,6 +326,7 @@ class Simulation {
   bool wants_restart_ = false;
   std::uint32_t failed_directories_ = 0;  // while the process lived
   std::uint64_t disk_hit_tokens_ = 0;
+  bool has_disk_rate_ = false;  // some load from disk has told how long it took
   bool has_disk_failed_ = false;
   TimeNs born_at_ = 0;      // this life
   bool has_moves_ = false;  // of a committed tree, for the next plan
