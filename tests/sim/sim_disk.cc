@@ -398,7 +398,6 @@ void Simulation::restart() {
   disk_hit_tokens_ = 0;
   has_disk_rate_ = false;
   has_disk_failed_ = false;
-  failed_directories_ = 0;
   wants_restart_ = false;
   is_paused_ = false;
   transfers_paused_ = 0;
@@ -423,13 +422,33 @@ void Simulation::restart() {
     space.drop = Space::Drop::None;
   }
   files_->enter_next_life();
-  setup_.hash_seed = random_.next();
-  open_cache();
+  reopen();
   born_at_ = now_;
   told_ = now_;
   if (const Status status = cache_->advance(now_); !status) throw SimFailure("advance: " + status.error().message);
   called();
   files_->check_durable(disk_mover().store());
+}
+
+// An opening that fails leaves nothing that stands in the way of the next one, and loses nothing. It may do without a
+// directory that it cannot read.
+void Simulation::reopen() {
+  constexpr int kAttemptsMax = 50;
+  for (int attempt = 1;; ++attempt) {
+    if (attempt < kAttemptsMax) files_->draw_opening_fault();
+    setup_.hash_seed = random_.next();
+    const Status opened = open_cache();
+    if (opened) break;
+    counts_.add(SimEvent::OpeningFailed);
+    if (!files_->may_fail() || attempt > kAttemptsMax) throw SimFailure("open: " + opened.error().message);
+    if (opened.error().code != ErrorCode::Io) throw SimFailure("open fails otherwise: " + opened.error().message);
+    if (!files_->disk().is_dead()) continue;
+    files_->end_life();
+    files_->enter_next_life();
+  }
+  failed_directories_ = disk_mover().store_stats().failed_directories;
+  if (failed_directories_ > 0) counts_.add(SimEvent::OpenedInPart);
+  if (failed_directories_ > 0 && !files_->may_fail()) throw SimFailure("a directory that works is given up");
 }
 
 }  // namespace quire::testing

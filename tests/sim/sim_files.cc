@@ -50,6 +50,24 @@ void SimFiles::arm_crash(std::uint32_t operations_max) {
   has_failed_ = true;
 }
 
+// Of the operations that opening makes, one fails; or the process ends after some of them.
+void SimFiles::draw_opening_fault() {
+  if (random_.below(100) >= setup_.opening_chance) return;
+  has_failed_ = true;
+  if (random_.below(4) == 0) {
+    counts_.add(SimEvent::OpeningCutOff);
+    disk_->crash_after(random_.below(30));
+    return;
+  }
+  counts_.add(SimEvent::OpeningFault);
+  constexpr std::array kOperations = {SimOperation::Read,          SimOperation::Read,   SimOperation::Read,
+                                      SimOperation::SyncDirectory, SimOperation::Open,   SimOperation::SyncFile,
+                                      SimOperation::Write,         SimOperation::Remove, SimOperation::Length,
+                                      SimOperation::OpenDirectory, SimOperation::List};
+  const SimOperation operation = kOperations[random_.below(kOperations.size())];
+  disk_->fail_once(operation, random_.below(operation == SimOperation::Read ? 20 : 4));
+}
+
 bool SimFiles::draw_segment(Place& place) {
   place.path = draw_path();
   std::vector<std::string> names = disk_->file_names(place.path);
@@ -172,6 +190,7 @@ void SimFiles::look_after(FileStore& store) {
 
 void SimFiles::check_durable(FileStore& store) {
   seen_ = store.stats();
+  if (seen_.failed_directories > 0) durable_.clear();  // it took its pages with it
   for (const PageName& name : durable_) {
     if (store.find({&name, 1}) == 0) throw SimFailure("a page that was flushed is not there after the process ended");
   }

@@ -37,6 +37,8 @@ class SimFiles {
   /// The process ends in the middle of one of the next operations.
   void arm_crash(std::uint32_t operations_max);
 
+  /// Something that happens while the store is opened, perhaps.
+  void draw_opening_fault();
   /// The process ends. What it leaves is the disk from enter_next_life() on; the old one is there until then.
   void end_life();
   void enter_next_life();

@@ -256,6 +256,7 @@ void draw_disk_setup(SimSetup& setup, Random& random, const SimMutation& mutatio
   setup.disk_forge_chance = fault({0, 0, 5, 40});
   setup.disk_full_chance = fault({0, 0, 0, 10});
   setup.disk_break_chance = fault({0, 0, 2, 10});
+  setup.opening_chance = fault({0, 20, 50, 80});
 }
 
 std::string disk_path(std::uint32_t directory) {
@@ -325,6 +326,7 @@ std::string to_string(const SimSetup& setup) {
     number("disk full", setup.disk_full_chance);
     number("disk break", setup.disk_break_chance);
     number("crash", setup.crash_chance);
+    number("opening", setup.opening_chance);
   }
   return text;
 }
@@ -556,6 +558,10 @@ std::string_view to_string(SimEvent event) {
       "compute is cheaper than reading",
       "right choice of reading",
       "wrong choice of reading",
+      "fault while opening",
+      "end while opening",
+      "open failed",
+      "opened without a directory",
   });
   static_assert(kNames.size() == kSimEventCount);
   return kNames[static_cast<std::size_t>(event)];

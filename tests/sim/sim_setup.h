@@ -119,6 +119,7 @@ struct SimSetup {
   std::uint32_t disk_full_chance = 0;
   std::uint32_t disk_break_chance = 0;  ///< of ten thousand, as the next one
   std::uint32_t crash_chance = 0;       ///< the process ends in the middle of something
+  std::uint32_t opening_chance = 0;     ///< of an opening that something happens to
 
   // The simulation itself.
   bool has_path_model = true;  ///< follows every page of the tree
@@ -335,6 +336,10 @@ enum class SimEvent : std::uint8_t {
   DiskComputeCheaper,
   RightDiskChoice,
   WrongDiskChoice,
+  OpeningFault,
+  OpeningCutOff,
+  OpeningFailed,
+  OpenedInPart,
   kCount,
 };
 inline constexpr std::size_t kSimEventCount = static_cast<std::size_t>(SimEvent::kCount);

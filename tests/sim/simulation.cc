@@ -46,7 +46,7 @@ Simulation::Simulation(std::uint64_t seed, SimCounts& counts, const SimMutation&
   }
   // As it was opened, whatever its size will be.
   setup_.lost_page_count_max = setup_.lost_page_count_max.value_or(setup_.device_page_count + setup_.host_page_count);
-  open_cache();
+  if (const Status opened = open_cache(); !opened) throw SimFailure("open: " + opened.error().message);
   spaces_.resize(setup_.key_space_name_count);
   // What prompts are made of: a few beginnings that many share, pieces that follow them, and documents that are asked
   // about again and again.
@@ -89,11 +89,9 @@ Simulation::~Simulation() {
   cache_.reset();  // before its files
 }
 
-void Simulation::open_cache() {
-  Result<std::unique_ptr<Cache>> cache =
-      files_ ? CachePeer::open(make_config(setup_), files_->disk(), host_pages_) : Cache::open(make_config(setup_));
-  if (!cache) throw SimFailure("open: " + cache.error().message);
-  cache_ = std::move(*cache);
+Status Simulation::open_cache() {
+  QUIRE_TRY_ASSIGN(cache_, files_ ? CachePeer::open(make_config(setup_), files_->disk(), host_pages_)
+                                  : Cache::open(make_config(setup_)));
   mover_ = std::make_unique<SimMover>(*cache_, setup_, mutation_, random_, counts_);
   host_pages_.set_mover(mover_.get());
   if (setup_.has_path_model) paths_ = std::make_unique<SimPaths>(*cache_, setup_);
@@ -102,6 +100,7 @@ void Simulation::open_cache() {
     const bool goes_on = mix64(static_cast<std::uint64_t>(told_) + id.index) % 5 == 0;
     if (goes_on && !cache_->apply({}, told_)) throw SimFailure("apply in a callback is refused");
   });
+  return {};
 }
 
 // What must hold after every call

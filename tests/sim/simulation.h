@@ -145,7 +145,7 @@ class Simulation {
     std::vector<std::byte> bytes;
   };
 
-  void open_cache();
+  [[nodiscard]] Status open_cache();
   void share_pages();
   /// After every call: counts it, and looks at what it has changed.
   void called();
@@ -197,6 +197,7 @@ class Simulation {
   void answer(Direct& direct, const DiskAnswer& answer);
   /// The process ends; another one opens what it has left.
   void restart();
+  void reopen();
 
   // Sequences.
   void engine_operation();
