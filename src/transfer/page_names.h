@@ -147,7 +147,8 @@ class PageNames {
     return page.page.is_none() ? spaces_[key_space].root : of(page.tier, page.page).name;
   }
   [[nodiscard]] const Space& space(std::uint32_t key_space) const { return spaces_[key_space]; }
-  /// A host page that comes from below.
+  /// A host page that comes from below. It is the load's alone until the log has been followed to its end: an entry for
+  /// it that was lost could not take the name away again.
   void set_host(PageId page, const Record& record) { host_[page.value] = record; }
 
  private:
