@@ -200,13 +200,21 @@ TEST_F(CacheDiskSystem, AFileThatIsRemovedTakesItsPagesOnly) {
   EXPECT_TRUE(stats().disk_is_on);
 }
 
-TEST_F(CacheDiskSystem, WithoutFilesToOpenTheCacheGoesOn) {
+TEST_F(CacheDiskSystem, WithoutFilesToOpenTheCacheGoesOnUntilThereAreSome) {
   open_failing(small_segments());
   serve_some(0, 3);
   call_failures.create = EMFILE;
   serve_some(3, 20);
-  expect_failed("Too many open files");
+  EXPECT_TRUE(stats().disk_is_on);
+  EXPECT_FALSE(stats().disk_has_failed);
+  EXPECT_TRUE(contains(cache_->disk_status()->last_error, "Too many open files"));
+  call_failures.clear();
+  serve_some(30, 5);
+  flush();
+  forget_memory();
+  for (TokenId i = 30; i < 35; ++i) EXPECT_EQ(serve(token_range(1'000 * i, 65)), 64U) << "from disk";
   close();
+  call_failures.create = EMFILE;
   const auto refused = CachePeer::open(small_segments(), *files_);
   ASSERT_FALSE(refused.has_value());
   EXPECT_TRUE(contains(refused.error().message, "Too many open files")) << refused.error().message;
