@@ -9,7 +9,7 @@
 #include <algorithm>
 #include <array>
 #include <cstdint>
-#include <optional>
+#include <span>
 #include <string>
 #include <utility>
 #include <vector>

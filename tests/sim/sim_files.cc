@@ -81,6 +81,7 @@ void SimFiles::flip_a_bit() {
   Place place;
   if (!draw_segment(place)) return;
   const std::vector<std::byte> bytes = disk_->file_bytes(place.path, place.name);
+  if (bytes.empty()) return;  // the process ended when it was made
   // Where there is something to lose.
   for (int attempt = 0; attempt < 8; ++attempt) {
     auto at = random_.below(static_cast<std::uint32_t>(bytes.size()));

@@ -65,10 +65,12 @@ std::string run_seeds(const SimRun& run, SimCounts& counts) {
 std::string run_simulation(const SimRun& run, SimCounts& counts) {
   counts.prints = run.prints;
   auto* const on_abort = std::signal(SIGABRT, print_repeat_line);
+  auto* const on_arithmetic = std::signal(SIGFPE, print_repeat_line);
   // Sanitizers have more to say.
   auto* const on_fault = kIsSanitized ? SIG_DFL : std::signal(SIGSEGV, print_repeat_line);
   const std::string failure = run_seeds(run, counts);
   std::signal(SIGABRT, on_abort);
+  std::signal(SIGFPE, on_arithmetic);
   if (!kIsSanitized) std::signal(SIGSEGV, on_fault);
   return failure;
 }
