@@ -71,7 +71,7 @@ void flush(quire::Cache& cache) {
   // [flush]
   for (;;) {
     const quire::Result<bool> done = cache.flush();
-    if (!done) {  // the disk has failed; the cache goes on without it
+    if (!done) {  // something could not be written; the next one tries again
       std::fprintf(stderr, "%s\n", done.error().message.c_str());
       return;
     }

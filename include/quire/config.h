@@ -90,8 +90,8 @@ struct DiskConfig {
   WritePolicy write_policy = WritePolicy::WriteThrough;
   std::uint32_t write_hits_min = 2;  ///< for WritePolicy::Selective
   /// Endurance: no more than this is written in any 24 hours, and pages that were used again come first. What is put on
-  /// disk directly counts, and is never refused; what making room moves may exceed it by a segment, which is made up
-  /// for before anything else is written. 0: no limit.
+  /// disk directly counts, and is never refused; where making room moves more than is left, that is made up for before
+  /// anything else is written. 0: no limit.
   std::uint64_t write_bytes_per_day = 0;
   /// Of one file; less when capacity_bytes asks for it, and more when otherwise the store's files, which are all open,
   /// would be more than half of those that the process may have open (`ulimit -n`).

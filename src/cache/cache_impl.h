@@ -394,6 +394,7 @@ struct Cache::Impl {
   void start_disk_loads(std::uint32_t find);
   [[nodiscard]] bool waits_for_transfers(const Transfer& find) const;
   [[nodiscard]] bool has_free_row() const;
+  [[nodiscard]] std::uint32_t next_waiting_for_turn(std::uint64_t turn) const;
   void start_waiting_finds();
   void go_on_looking();
   void finish_disk_loads(std::uint32_t find);
@@ -530,12 +531,15 @@ struct Cache::Impl {
   std::uint32_t on_disk_count = 0;            // host pages that are there, too
   std::uint32_t disk_store_count = 0;         // transfers
   std::uint32_t disk_load_count = 0;          // transfers
+  std::uint64_t last_turn = 0;                // of those who wait for their turn to look
+  std::uint32_t unread_find_count = 0;        // since the last that was read
   std::uint64_t disk_loading_bytes = 0;
   double disk_load_rate = 0;  // bytes per ns
   double write_budget = 0;    // bytes that may be written now
   bool has_unstarted_drop = false;
   bool wants_flush = false;        // flush() was called and is not done
   bool is_flushing = false;        // all is written, and being synced
+  bool has_lost_copies = false;    // to the host, since flush() was called first
   bool has_lost_writes = false;    // since flush() was called first
   bool wants_flush_again = false;  // something was dropped meanwhile
   std::optional<TransferOutcome> flush_outcome;

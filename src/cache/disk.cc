@@ -310,13 +310,20 @@ Status Cache::get_from_disk(KeySpaceId key_space, const Prompt& prompt, std::spa
 
 void Cache::Impl::start_drops() {
   has_unstarted_drop = false;
+  // A disk that hangs must leave transfers to the host.
+  const std::uint32_t count_max = std::max(1U, config.host.transfer_count_max / 8);
+  auto count = static_cast<std::uint32_t>(std::ranges::count_if(transfers, [](const Transfer& each) {
+    return each.state != Transfer::State::Free && each.kind == TransferKind::DropOnDisk;
+  }));
   for (std::uint32_t i = 0; i < key_spaces.capacity(); ++i) {
     if (!key_spaces[i].is_live || !key_spaces[i].wants_disk_drop) continue;
-    const std::optional<std::uint32_t> transfer = add_transfer(TransferKind::DropOnDisk, TransferPriority::Waiting);
+    std::optional<std::uint32_t> transfer;
+    if (count < count_max) transfer = add_transfer(TransferKind::DropOnDisk, TransferPriority::Waiting);
     if (!transfer) {
       has_unstarted_drop = true;
       return;
     }
+    ++count;
     transfers[*transfer].key_space = i;
     key_spaces[i].wants_disk_drop = false;
   }
@@ -341,7 +348,7 @@ void Cache::Impl::want_all_copies() {
     disk_states[page] = DiskState::Cold;
     disk_lists.push_back(page, kColdPages);
   }
-  if (!writes_back()) return;
+  if (config.host.write_policy == WritePolicy::Selective) return;
   const bool is_selective = config.disk.write_policy == WritePolicy::Selective;
   for (std::uint32_t i = 0; i < key_spaces.capacity(); ++i) {
     if (!key_spaces[i].is_live || key_spaces[i].is_retired) continue;
@@ -369,12 +376,18 @@ Result<bool> Cache::flush() {
   if (!impl.wants_flush) {
     impl.wants_flush = true;
     impl.wants_flush_again = false;
+    impl.has_lost_copies = false;
     impl.has_lost_writes = false;
+    impl.flush_moves();
     impl.want_all_copies();
   }
   impl.work_in_background();
   if (const std::optional<TransferOutcome> outcome = std::exchange(impl.flush_outcome, std::nullopt)) {
     if (*outcome != TransferOutcome::Ok || impl.has_lost_writes) return failed();
+    if (impl.has_lost_copies) {
+      impl.wants_flush = false;
+      return fail(ErrorCode::Io, "flush: some pages did not reach the host, through which they go to disk");
+    }
     impl.wants_flush = std::exchange(impl.wants_flush_again, false);
     if (!impl.wants_flush) return true;
   }

@@ -14,9 +14,9 @@ namespace {
 
 // Of one search at once: the next is read while the last comes into the tree.
 constexpr std::uint32_t kLoadsPerFind = 2;
-// How much faster the disk is taken to be each time that computing was preferred: what was measured once may not hold,
-// and only reading measures again.
-constexpr double kHope = 1.0 + (1.0 / 64);
+// So many searches are left unread because computing is faster, and then one is read all the same: what was measured
+// once may not hold, and only reading measures again.
+constexpr std::uint32_t kUnreadMax = 128;
 
 }  // namespace
 
@@ -107,22 +107,38 @@ bool Cache::Impl::start_looking(std::uint32_t index, const PrefixTree::Match& ma
     slot.disk_miss = MissReason::LoadFailed;
     return false;
   }
+  const bool waited = slot.state == SequenceSlot::State::Looking && slot.find == kNoTransfer;
+  if (!find && !waited) {
+    slot.turn = ++last_turn;
+    slot.turn_deadline = config.host.load_timeout_ns > 0 ? time_after(config.host.load_timeout_ns) : INT64_MAX;
+  }
+  if (find) slot.disk_from_page = std::min(slot.disk_from_page, match.page_count + match.host_page_count);
   sequences.set_state(index, SequenceSlot::State::Looking);
   slot.find = find.value_or(kNoTransfer);
-  slot.disk_from_page = match.page_count + match.host_page_count;
   slot.pin = find ? tree->clone(transfers[*find].pin) : tree->pin_all(match);
   slot.soft_pin.reset();
   return true;
 }
 
+// The one that has waited longest of those who came behind `turn`, or capacity().
+std::uint32_t Cache::Impl::next_waiting_for_turn(std::uint64_t turn) const {
+  std::uint32_t next = sequences.capacity();
+  for (std::uint32_t i = sequences.next_loading(0); i < sequences.capacity(); i = sequences.next_loading(i + 1)) {
+    const SequenceSlot& slot = sequences[i];
+    const bool waits = slot.state == SequenceSlot::State::Looking && slot.find == kNoTransfer && slot.turn > turn;
+    if (waits && (next == sequences.capacity() || slot.turn < sequences[next].turn)) next = i;
+  }
+  return next;
+}
+
 // Those who waited for their turn look, as far as there is room.
 void Cache::Impl::start_waiting_finds() {
-  for (std::uint32_t i = sequences.next_loading(0); i < sequences.capacity(); i = sequences.next_loading(i + 1)) {
-    SequenceSlot& slot = sequences[i];
-    if (slot.state != SequenceSlot::State::Looking || slot.find != kNoTransfer) continue;
-    if (!has_free_row()) return;
-    const PrefixTree::Match match = match_of(i);
-    if (may_look(slot, match)) (void)start_looking(i, match);
+  std::uint32_t next = next_waiting_for_turn(0);
+  while (next < sequences.capacity() && has_free_row()) {
+    const std::uint64_t turn = sequences[next].turn;
+    const PrefixTree::Match match = match_of(next);
+    if (may_look(sequences[next], match)) (void)start_looking(next, match);
+    next = next_waiting_for_turn(turn);
   }
 }
 
@@ -183,9 +199,9 @@ bool Cache::Impl::is_worth_reading(const Transfer& find) {
   const double load_ns = load_rate > 0 ? bytes / load_rate : 0;
   const double compute_ns =
       static_cast<double>(find.found_pages) * page_tokens * static_cast<double>(config.host.compute_ns_per_token);
-  if (read_ns + load_ns <= compute_ns) return true;
-  disk_load_rate *= kHope;
-  return false;
+  if (read_ns + load_ns > compute_ns && ++unread_find_count < kUnreadMax) return false;
+  unread_find_count = 0;
+  return true;
 }
 
 // As far as there are transfers and host pages; the rest when others are over.
@@ -339,7 +355,9 @@ void Cache::Impl::expire_looking() {
   }
   for (std::uint32_t i = sequences.next_loading(0); i < sequences.capacity(); i = sequences.next_loading(i + 1)) {
     SequenceSlot& slot = sequences[i];
-    if (slot.state != SequenceSlot::State::Looking || now < slot.load_deadline) continue;
+    const TimeNs deadline =
+        slot.find == kNoTransfer ? std::min(slot.load_deadline, slot.turn_deadline) : slot.load_deadline;
+    if (slot.state != SequenceSlot::State::Looking || now < deadline) continue;
     slot.has_looked = true;
     slot.looked_pages = UINT32_MAX;
     stop_looking(i, MissReason::LoadTimedOut);

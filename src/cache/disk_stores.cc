@@ -11,8 +11,9 @@ namespace quire {
 
 namespace {
 
-// Of the transfers, so that writes in the background leave most to those who wait.
+// Transfers at once, so that writes in the background leave most to those who wait.
 constexpr std::uint32_t kStoresMax = 2;
+constexpr std::uint32_t kTransfersForTwoStores = 16;
 constexpr TimeNs kDayNs = TimeNs{86'400} * 1'000'000'000;
 // What may be written at once after a quiet time. The rest of a day's budget comes evenly, so that no day has more.
 constexpr std::uint64_t kBurstsPerDay = 24;
@@ -95,7 +96,8 @@ bool Cache::Impl::must_write() const {
 
 void Cache::Impl::start_disk_stores() {
   const std::uint64_t bytes = record_bytes(geometry.page().page_bytes());
-  while (disk_store_count < kStoresMax && disk_lists.size() > 0 && must_write() && !disk_has_failed) {
+  const std::uint32_t count_max = config.host.transfer_count_max < kTransfersForTwoStores ? 1 : kStoresMax;
+  while (disk_store_count < count_max && disk_lists.size() > 0 && must_write() && !disk_has_failed) {
     const std::optional<std::uint32_t> transfer = add_transfer(TransferKind::StoreToDisk, TransferPriority::Background);
     if (!transfer) return;
     for (const DiskList list : {kHotPages, kColdPages}) {

@@ -104,6 +104,7 @@ void Cache::Impl::want_copies_of_path(const PrefixTree::Pin& pin) {
 // Whether no move that is still to be made writes the page: one that has left the tree may be waiting for it too.
 bool Cache::Impl::is_settled(PageId device_page) const {
   const std::uint64_t step = copy_after_step[device_page.value];
+  if (step_order.empty() && move_count() == 0) return true;  // flush_moves() may have made them without a step
   return step == 0 || (step <= step_number && (step_order.empty() || steps[step_order.front()].number > step));
 }
 
@@ -224,6 +225,7 @@ void Cache::Impl::finish_store(std::uint32_t index) {
       ++counters.stored_page_total;
     } else {
       if (is_awaited) tree->forget_copy(page.device_page);  // else the page has left the tree
+      has_lost_copies = has_lost_copies || (is_awaited && store.outcome == TransferOutcome::Failed);
       host_pool.release({&page.host_page, 1});
     }
     release_read(page.device_page);

@@ -267,7 +267,6 @@ void Cache::Impl::count_disk(const Transfer& transfer, const Completion& complet
     const std::uint64_t guessed = transfer.page_count * record_bytes(geometry.page().page_bytes());
     write_budget += static_cast<double>(guessed) - static_cast<double>(completion.moved_bytes);
   } else if (transfer.kind == TransferKind::PutOnDisk) {
-    counters.disk_stored_bytes += completion.moved_bytes;
     write_budget -= static_cast<double>(completion.moved_bytes);
   }
 }
@@ -284,13 +283,13 @@ void Cache::Impl::measure_rate(const Completion& completion, double& rate) {
 void Cache::Impl::work_in_background() {
   if (!has_host()) return;
   release_freed_host();
-  start_stores();
-  if (writes_back()) start_leaving(clean_reserve_pages);
   if (has_disk()) {
     start_drops();
-    start_disk_stores();
+    start_disk_stores();  // before others take the places of what is still to be written
     start_waiting_finds();
   }
+  start_stores();
+  if (writes_back()) start_leaving(clean_reserve_pages);
   hand_over_transfers();
 }
 

@@ -123,6 +123,8 @@ struct alignas(64) SequenceSlot {
   std::uint32_t host_tokens = 0;              // that were loaded for its admission
   std::uint32_t disk_tokens = 0;              // that were read from disk for it
   std::uint32_t find = 0;                     // the transfer that a looking one waits for; the highest value: its turn
+  std::uint64_t turn = 0;                     // of one that waits for its turn to look: the lowest looks first
+  TimeNs turn_deadline = 0;                   // of such a one
   TimeNs load_timeout_ns = 0;
   TimeNs load_deadline = 0;  // of a loading one; the highest value: none
   Miss miss;

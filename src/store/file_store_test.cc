@@ -880,7 +880,7 @@ TEST_F(FileStoreTest, ConfigurationsThatCannotWorkAreRefusedWithTheArithmetic) {
   EXPECT_NE(refused([](auto& config) { config.queue_depth = 0; }), "");
   EXPECT_NE(refused([](auto& config) { config.zstd_level = 23; }), "");
   EXPECT_NE(refused([](auto& config) { config.segment_bytes = 4096; }).find("4096"), std::string::npos);
-  EXPECT_NE(refused([](auto& config) { config.capacity_bytes = 100'000; }).find("100000"), std::string::npos);
+  EXPECT_NE(refused([](auto& config) { config.capacity_bytes = 100'000; }).find("100,000"), std::string::npos);
 }
 
 }  // namespace

@@ -47,6 +47,7 @@ TEST_F(CacheDiskEdges, OneThatJoinedLooksForItsOwnRest) {
   EXPECT_EQ(stats().disk_find_count, finds_before + 2);
   EXPECT_EQ(view(brief).computed_tokens, 32U);
   EXPECT_EQ(view(full).computed_tokens, 96U);
+  EXPECT_EQ(view(full).disk_tokens, 96U) << "all of them, in two searches";
   end(brief);
   end(full);
 }

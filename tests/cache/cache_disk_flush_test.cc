@@ -37,20 +37,63 @@ class CacheDiskFlush : public DiskTest {
 };
 
 TEST_F(CacheDiskFlush, MoreThanTheHostHoldsGoesThroughIt) {
-  for (const std::uint32_t transfer_pages : {2U, 64U}) {
-    close();
-    disk_ = std::make_unique<testing::SimDisk>(1);
-    CacheConfig config = back_config(40, 8);
-    config.host.transfer_pages_max = transfer_pages;
-    open_disk(std::move(config));
-    EXPECT_EQ(serve_all(token_range(0, 384)), 0U);
-    EXPECT_EQ(serve_all(token_range(1'000, 96)), 0U);
-    flush();
-    EXPECT_EQ(cache_->disk_status()->page_count, 30U);
-    open_disk(back_config(40, 40));
-    EXPECT_EQ(serve_all(token_range(0, 384)), 384U);
-    EXPECT_EQ(serve_all(token_range(1'000, 96)), 96U);
+  for (const WritePolicy policy : {WritePolicy::WriteBack, WritePolicy::WriteThrough}) {
+    for (const std::uint32_t transfer_pages : {2U, 64U}) {
+      close();
+      disk_ = std::make_unique<testing::SimDisk>(1);
+      CacheConfig config = disk_config(40, 8);
+      config.host.write_policy = policy;
+      config.host.transfer_pages_max = transfer_pages;
+      open_disk(std::move(config));
+      for (const std::vector<TokenId>& tokens : {token_range(0, 384), token_range(1'000, 96)}) {
+        Live live = admitted(tokens);
+        while (run_lane(Lane::Names)) continue;
+        step(live.sequence, live.tokens);
+        settle();  // the disk is slow: nothing has been written
+        end(live);
+      }
+      flush();
+      EXPECT_EQ(cache_->disk_status()->page_count, 30U);
+      open_disk(back_config(40, 40));
+      EXPECT_EQ(serve_all(token_range(0, 384)), 384U);
+      EXPECT_EQ(serve_all(token_range(1'000, 96)), 96U);
+    }
   }
+}
+
+TEST_F(CacheDiskFlush, PagesWhoseTreeWasCommittedAreCovered) {
+  CacheConfig config = back_config(40, 32);
+  config.tree_tokens_max = 16;
+  open_disk(std::move(config));
+  Live live = computed_all(token_range(0, 14));
+  // Two branches of a tree, and the second one is taken: its tokens move to where the path goes on.
+  const std::vector<TokenId> tokens = {501, 601, 602, 603};
+  const std::vector<std::int32_t> parents = {-1, -1, 1, 2};
+  const StepEntry entry{.sequence = &live.sequence, .tree_parents = parents};
+  const Step planned = *cache_->plan_step({&entry, 1})->step;
+  const StepResult result{.tokens = tokens};
+  ASSERT_TRUE(cache_->finish_step(planned, {&result, 1}));
+  ASSERT_TRUE(cache_->commit_tree(live.sequence, 3));
+  end(live);  // and no step comes that would make the moves
+  flush();
+  EXPECT_EQ(cache_->disk_status()->page_count, 1U);
+}
+
+TEST_F(CacheDiskFlush, PagesThatDidNotReachTheHostMakeItFail) {
+  open_disk(back_config(40, 32));
+  (void)serve_all(token_range(0, 64));
+  ASSERT_FALSE(cache_->flush().value());
+  mover_->take();
+  apply({mover_->fail_it(0, TransferOutcome::Failed)});
+  settle_all();
+  Result<bool> done = cache_->flush();
+  while (done && !*done) {
+    settle_all();
+    done = cache_->flush();
+  }
+  expect_error(done, ErrorCode::Io, "did not reach the host");
+  EXPECT_TRUE(try_flush());
+  EXPECT_EQ(cache_->disk_status()->page_count, 4U);
 }
 
 TEST_F(CacheDiskFlush, WhatTheBudgetDoesNotAllowIsLeftAndFlushEnds) {

@@ -324,6 +324,7 @@ class Simulation {
   std::array<TimeNs, 3> lane_goes_until_{};  // is not stuck again before
   std::vector<std::unique_ptr<Direct>> directs_;
   bool is_flushing_ = false;
+  std::uint64_t failed_stores_ = 0;  // to the host, when that began
   bool wants_restart_ = false;
   std::uint32_t failed_directories_ = 0;  // while the process lived
   std::uint64_t disk_hit_tokens_ = 0;
