@@ -142,7 +142,8 @@ Verdict Verification::judge(const SegmentFile& file, SegmentBytes& bytes) {
     if (!show_progress(record.offset, bytes)) return verdict;
     judge_record(file, record, bytes, verdict);
   }
-  std::ranges::stable_sort(verdict.faults, {}, [](const DiskFault& fault) { return fault.offset.value_or(0); });
+  std::ranges::sort(verdict.faults, {},
+                    [](const DiskFault& fault) { return std::pair(fault.offset.value_or(0), fault.why); });
   if (may_be_unfinished) {
     verdict.unfinished_count = verdict.faults.size();
     verdict.faults.clear();

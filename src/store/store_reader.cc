@@ -153,9 +153,9 @@ Status StoreReader::add_directory(const std::string& path) {
   if (!handle.is_open()) return failed("opening " + path, errno);
   struct stat identity{};
   if (::fstat(handle.get(), &identity) != 0) return failed("looking at " + path, errno);
-  for (std::size_t i = 0; i < handles_.size(); ++i) {
+  for (const Descriptor& known : handles_) {
     struct stat other{};
-    if (::fstat(handles_[i].get(), &other) == 0 && other.st_dev == identity.st_dev && other.st_ino == identity.st_ino) {
+    if (::fstat(known.get(), &other) == 0 && other.st_dev == identity.st_dev && other.st_ino == identity.st_ino) {
       return fail(ErrorCode::InvalidArgument, path + " is named twice");
     }
   }

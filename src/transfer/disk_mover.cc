@@ -10,6 +10,7 @@
 #include <chrono>
 #include <optional>
 #include <thread>
+#include <utility>
 #include <vector>
 
 #include "base/blocked_signals.h"
@@ -52,7 +53,7 @@ struct DiskMover::Impl {
     DiskPlan plan;
   };
 
-  Impl(const Config& the_config, HostPages& the_host) : config(the_config), host(the_host) {}
+  Impl(Config the_config, HostPages& the_host) : config(std::move(the_config)), host(the_host) {}
 
   [[nodiscard]] Status prepare(FileSystem& files);
   [[nodiscard]] Status start();

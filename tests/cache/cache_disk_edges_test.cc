@@ -234,7 +234,7 @@ TEST_F(CacheDiskEdges, WhatTheHostCannotHoldIsLeft) {
 
 TEST_F(CacheDiskEdges, NoMoreIsWrittenThanADaysBudget) {
   constexpr TimeNs kHour = TimeNs{3'600} * 1'000'000'000;
-  constexpr std::uint64_t kBudget = 24 * 8 * 4096;  // eight records an hour
+  constexpr std::uint64_t kBudget = std::uint64_t{24} * 8 * 4096;  // eight records an hour
   CacheConfig config = disk_config(32, 64);
   config.disk.write_bytes_per_day = kBudget;
   open_disk(std::move(config));

@@ -117,6 +117,7 @@ TEST_F(CacheDiskWaits, ADiskThatHangsLeavesTransfersToTheHost) {
   open_disk(std::move(config));
   for (TokenId i = 0; i < 6; ++i) put_on_disk(token_range(1'000 * i, 64));
   std::vector<Live> waiting;
+  waiting.reserve(6);
   for (TokenId i = 0; i < 6; ++i) waiting.push_back(admitted(token_range(1'000 * i, 64)));
   while (run_lane(Lane::Names)) continue;  // found; and nothing is read
   Live other = admitted(token_range(50'000, 64), {.tier_max = Tier::Host});

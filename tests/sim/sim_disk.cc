@@ -115,7 +115,7 @@ void Simulation::check_arrived(std::span<const PageTransfer> arrived) {
           found != arrived.end() ? mover_->good_bytes(*found) : std::span<const std::byte>();
       for (std::uint32_t layer = 0; layer < setup_.layer_count && !bytes.empty(); ++layer) {
         std::uint64_t read = 0;
-        std::memcpy(&read, bytes.data() + (layer * layer_bytes) + (place * 8), sizeof(read));
+        std::memcpy(&read, bytes.data() + (std::size_t{layer} * layer_bytes) + (std::size_t{place} * 8), sizeof(read));
         if (read == value + layer) continue;
         throw SimFailure("wrong bytes from disk: token " + std::to_string(place) + " of host page " +
                          std::to_string(page.value) + ", layer " + std::to_string(layer));
@@ -328,8 +328,8 @@ void Simulation::call_direct() {
       for (std::size_t i = 0; i < page_count * setup_.page_tokens; ++i) {
         for (std::uint32_t layer = 0; layer < setup_.layer_count; ++layer) {
           const std::uint64_t bytes = direct->values[i] + layer;
-          std::memcpy(direct->bytes.data() + (i / setup_.page_tokens * page_bytes) + (layer * layer_bytes) +
-                          (i % setup_.page_tokens * 8),
+          std::memcpy(direct->bytes.data() + (i / setup_.page_tokens * page_bytes) +
+                          (std::size_t{layer} * layer_bytes) + (i % setup_.page_tokens * 8),
                       &bytes, sizeof(bytes));
         }
         computed_.insert(direct->values[i]);
@@ -364,8 +364,8 @@ void Simulation::answer(Direct& direct, const DiskAnswer& answer) {
       for (std::uint32_t layer = 0; layer < setup_.layer_count; ++layer) {
         std::uint64_t bytes = 0;
         std::memcpy(&bytes,
-                    direct.bytes.data() + (i / setup_.page_tokens * page_bytes) + (layer * layer_bytes) +
-                        (i % setup_.page_tokens * 8),
+                    direct.bytes.data() + (i / setup_.page_tokens * page_bytes) + (std::size_t{layer} * layer_bytes) +
+                        (std::size_t{i % setup_.page_tokens} * 8),
                     sizeof(bytes));
         if (bytes != direct.values[i] + layer) {
           throw SimFailure("wrong bytes from get_from_disk: position " + std::to_string(i));

@@ -69,7 +69,7 @@ void Simulation::add_extra_keys(std::vector<TokenId>& tokens, std::size_t first,
   }
   for (std::size_t at = first; at < tokens.size() && chance(setup_.extra_key_chance);) {
     const auto begin = static_cast<std::uint32_t>(at + below(tokens.size() - at));
-    const auto end = static_cast<std::uint32_t>(begin + 1 + below(std::min<std::size_t>(6, tokens.size() - begin)));
+    const std::uint32_t end = begin + 1 + below(std::min<std::size_t>(6, tokens.size() - begin));
     keys.push_back({.begin = begin, .end = end, .item = {static_cast<std::uint8_t>(random_.below(3))}});
     counts_.add(SimEvent::ExtraKeys);
     at = end;

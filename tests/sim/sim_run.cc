@@ -6,6 +6,7 @@
 #include <csignal>
 #include <cstdio>
 #include <cstring>
+#include <sstream>
 
 #include "simulation.h"
 #include "testing/sanitized.h"
@@ -53,8 +54,10 @@ std::string run_seeds(const SimRun& run, SimCounts& counts) {
       simulation.wind_down();
       ++counts.seeds;
     } catch (const SimFailure& failure) {
-      return "quire-sim --seed " + std::to_string(seed) + " --steps " + std::to_string(step) + flags + "\n" + setup +
-             "\nstep " + std::to_string(step) + ": " + failure.what() + "\n";
+      std::ostringstream text;
+      text << "quire-sim --seed " << seed << " --steps " << step << flags << "\n"
+           << setup << "\nstep " << step << ": " << failure.what() << "\n";
+      return text.str();
     }
   }
   return "";
