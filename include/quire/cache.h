@@ -414,9 +414,9 @@ class Cache {
   [[nodiscard]] Status get_from_disk(KeySpaceId key_space, const Prompt& prompt, std::span<std::byte> bytes,
                                      std::function<void(const DiskAnswer&)> callback);
   /// Has all that is cached written to disk, as far as the write policies, the host's room and the endurance budget let
-  /// it, and synced. True when that is done; else call it again after apply(). What is computed after the first of these
-  /// calls may be in it or not: ask once more for that. An error when something could not be written, or a sync has
-  /// failed: the next call tries again with what is still cached. Not done while transfers are paused.
+  /// it, and synced. True when that is done; else call it again after apply(). What is computed after the first of
+  /// these calls may be in it or not: ask once more for that. An error when something could not be written, or a sync
+  /// has failed: the next call tries again with what is still cached. Not done while transfers are paused.
   [[nodiscard]] Result<bool> flush();
   [[nodiscard]] Result<DiskStatus> disk_status() const;
 

@@ -4,6 +4,7 @@
 #pragma once
 
 #include "quire/cache.h"         // IWYU pragma: export
+#include "quire/cache_group.h"   // IWYU pragma: export
 #include "quire/chunk_index.h"   // IWYU pragma: export
 #include "quire/config.h"        // IWYU pragma: export
 #include "quire/disk_store.h"    // IWYU pragma: export

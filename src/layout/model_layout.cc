@@ -56,10 +56,6 @@ std::string table_text(const std::vector<TableRow>& rows) {
   return text;
 }
 
-std::string counted(std::uint64_t count, std::string_view noun) {
-  return with_separators(count) + " " + std::string(noun) + (count == 1 ? "" : "s");
-}
-
 }  // namespace
 
 std::vector<std::uint32_t> layer_range(std::uint32_t first, std::uint32_t count) {
@@ -143,8 +139,8 @@ Result<std::string> ModelLayout::describe(const PageOptions& options) const {
     rows.push_back({group.name, std::string(to_string(group.kind)), with_separators(page.layer_count()),
                     entry_text(page), with_separators(page.token_bytes()), readable_bytes(page.page_bytes())});
   }
-  std::string title = name_ + ": " + counted(layer_count_, "layer") + ", " + counted(token_bytes_, "byte") +
-                      " per token; pages of " + counted(options.page_tokens, "token");
+  std::string title = name_ + ": " + count_of(layer_count_, "layer") + ", " + count_of(token_bytes_, "byte") +
+                      " per token; pages of " + count_of(options.page_tokens, "token");
   if (options.rank_count > 1) title += "; each of " + with_separators(options.rank_count) + " ranks has";
   return title + "\n" + table_text(rows);
 }

@@ -5,7 +5,12 @@
 #include <cstddef>
 #include <cstdint>
 #include <cstdio>
+#include <initializer_list>
+#include <optional>
 #include <string>
+#include <string_view>
+
+#include "base/checked.h"
 
 namespace quire {
 
@@ -29,6 +34,26 @@ std::string readable_bytes(std::uint64_t bytes) {
   std::snprintf(text.data(), text.size(), "%.2f %s", static_cast<double>(bytes) / static_cast<double>(unit_bytes),
                 kUnits[unit]);
   return text.data();
+}
+
+std::string quoted(std::string_view name) {
+  return "'" + std::string(name) + "'";
+}
+
+std::string count_of(std::uint64_t count, std::string_view noun) {
+  return with_separators(count) + " " + std::string(noun) + (count == 1 ? "" : "s");
+}
+
+Result<std::uint64_t> product(const std::string& what, std::initializer_list<Factor> factors) {
+  std::optional<std::uint64_t> result = 1;
+  std::string shown;
+  for (const Factor& factor : factors) {
+    if (result) result = checked_multiply(*result, factor.value);
+    if (!shown.empty()) shown += " x ";
+    shown.append(with_separators(factor.value)).append(" ").append(factor.unit);
+  }
+  if (result) return *result;
+  return fail(ErrorCode::InvalidArgument, what + " does not fit in 64 bits (" + shown + "): make it smaller");
 }
 
 }  // namespace quire

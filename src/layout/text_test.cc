@@ -32,5 +32,19 @@ TEST(Text, OtherBytesHaveTwoDecimals) {
   EXPECT_EQ(readable_bytes(std::numeric_limits<std::uint64_t>::max()), "16.00 EiB");
 }
 
+TEST(Text, OneThingIsNotPlural) {
+  EXPECT_EQ(count_of(0, "page"), "0 pages");
+  EXPECT_EQ(count_of(1, "page"), "1 page");
+  EXPECT_EQ(count_of(7'813, "page"), "7,813 pages");
+}
+
+TEST(Text, AProductThatDoesNotFitShowsItsFactors) {
+  EXPECT_EQ(*product("a pool", {{3, "pages"}, {7, "bytes"}}), 21U);
+  const auto result = product("a pool", {{std::uint64_t{1} << 40, "pages"}, {1U << 30, "bytes"}});
+  ASSERT_FALSE(result.has_value());
+  EXPECT_EQ(result.error().message,
+            "a pool does not fit in 64 bits (1,099,511,627,776 pages x 1,073,741,824 bytes): make it smaller");
+}
+
 }  // namespace
 }  // namespace quire
