@@ -7,7 +7,9 @@
 // Plain structs; whoever makes something of a group checks it first.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -15,7 +17,7 @@
 namespace quire {
 
 /// What a component is made of. Bytes is opaque: records whose inside only the kernels know.
-enum class ElementType : std::uint8_t { Bf16, Fp16, Fp32, Fp8, Int8, Bytes };
+enum class ElementType : std::uint8_t { Bf16, Fp16, Fp32, Fp8, Int8, Bytes, Int32 };
 
 /// "bf16", "fp16", …
 [[nodiscard]] constexpr std::string_view to_string(ElementType element) {
@@ -32,6 +34,8 @@ enum class ElementType : std::uint8_t { Bf16, Fp16, Fp32, Fp8, Int8, Bytes };
       return "int8";
     case ElementType::Bytes:
       return "bytes";
+    case ElementType::Int32:
+      return "int32";
   }
   return "unknown";
 }
@@ -40,6 +44,7 @@ enum class ElementType : std::uint8_t { Bf16, Fp16, Fp32, Fp8, Int8, Bytes };
 [[nodiscard]] constexpr std::uint32_t element_bytes(ElementType element) {
   switch (element) {
     case ElementType::Fp32:
+    case ElementType::Int32:
       return 4;
     case ElementType::Bf16:
     case ElementType::Fp16:
@@ -58,6 +63,12 @@ enum class Sharding : std::uint8_t {
   Replicated,  ///< each rank stores all of it
 };
 
+/// How the entries of a component lie in a layer's part of a page.
+///
+///     Area          [k k k k][v v v v]      each component on its own, for all entries
+///     Interleaved   [k v][k v][k v][k v]    with its interleaved neighbours, entry by entry: a record
+enum class Placement : std::uint8_t { Area, Interleaved };
+
 /// One part of what a token stores in one layer: `heads` rows of `dim` elements.
 struct Component {
   std::string name;  ///< unique in its group: "k", "v", "latent"
@@ -65,8 +76,20 @@ struct Component {
   Sharding sharding = Sharding::Heads;
   std::uint32_t heads = 1;  ///< of the whole model, before any split over ranks
   std::uint32_t dim = 0;    ///< elements of one row
+  Placement placement = Placement::Area;
+  /// Of its first byte in every entry, a power of two up to kAlignmentMax. Entries and layers are padded for it.
+  std::uint32_t alignment = 1;
+  /// Interleaved: where in the record it begins, in bytes. Nothing: behind the one before it.
+  std::optional<std::uint32_t> record_offset = std::nullopt;
+  /// What its rows are made of before anything is written, repeated; a row is a multiple of it. Empty: zeros.
+  std::vector<std::byte> initial = {};
   friend bool operator==(const Component&, const Component&) = default;
 };
+
+/// Component::initial of rows in which every element has this value: little-endian, bf16 rounded to nearest even.
+[[nodiscard]] std::vector<std::byte> fp32_pattern(float value);
+[[nodiscard]] std::vector<std::byte> bf16_pattern(float value);
+[[nodiscard]] std::vector<std::byte> int32_pattern(std::int32_t value);
 
 /// Which tokens a group keeps.
 enum class GroupKind : std::uint8_t {
@@ -79,6 +102,7 @@ enum class GroupKind : std::uint8_t {
 
 inline constexpr std::uint32_t kLayersMax = 65'536;
 inline constexpr std::uint32_t kComponentsMax = 8;
+inline constexpr std::uint32_t kAlignmentMax = 4'096;
 
 /// Layers whose pages move together under one retention rule. A layer may belong to several groups.
 struct CacheGroup {
@@ -88,6 +112,8 @@ struct CacheGroup {
   std::vector<Component> components;  ///< 1 to kComponentsMax, in the order they lie in a page
   /// K is stored after RoPE, for the position it was computed at. Windows renumber positions: they need it unrotated.
   bool keys_rotated = true;
+  /// A layer's part of a page is padded to a multiple of so many bytes, a multiple of every component's alignment.
+  std::uint32_t layer_multiple_bytes = 1;
   friend bool operator==(const CacheGroup&, const CacheGroup&) = default;
 };
 

@@ -10,6 +10,7 @@
 #pragma once
 
 #include <array>
+#include <cstddef>
 #include <cstdint>
 #include <span>
 #include <string>
@@ -23,7 +24,7 @@
 
 namespace quire {
 
-/// Order of tokens and heads inside a page's component.
+/// Order of tokens and heads inside the area of a component. Records keep their heads together.
 enum class HeadOrder : std::uint8_t {
   Nhd,  ///< [token][head][dim]
   Hnd,  ///< [head][token][dim]
@@ -43,7 +44,7 @@ struct HeadRange {
 };
 
 /// Where a component lies in one layer of one page: token t, head h begins at offset + t * token + h * head.
-/// All in bytes; a row is head_bytes long.
+/// All in bytes; a row is head_bytes long. In a record, `token` is the length of the record.
 struct ComponentStrides {
   std::uint64_t offset = 0;
   std::uint64_t token = 0;
@@ -65,8 +66,10 @@ class PageGeometry {
   [[nodiscard]] std::uint64_t page_bytes() const { return layer_bytes_ * group_.layers.size(); }
   /// One page, one layer.
   [[nodiscard]] std::uint64_t layer_bytes() const { return layer_bytes_; }
-  /// One token, all layers.
+  /// One token, all layers, with its share of the padding, rounded down.
   [[nodiscard]] std::uint64_t token_bytes() const { return page_bytes() / options_.page_tokens; }
+  /// What a pool of such pages must be aligned to: the largest alignment of a component.
+  [[nodiscard]] std::uint32_t alignment() const { return alignment_; }
   /// Whole pages in so many bytes.
   [[nodiscard]] std::uint64_t page_count_within(std::uint64_t bytes) const { return bytes / page_bytes(); }
 
@@ -74,12 +77,15 @@ class PageGeometry {
   [[nodiscard]] std::span<const ComponentStrides> components() const { return components_; }
   /// The heads of a component on one rank: consecutive ranks store consecutive heads.
   [[nodiscard]] HeadRange heads_on_rank(std::uint32_t component_index, std::uint32_t rank_index) const;
+  /// A page before anything is written, layer after layer; padding is zero.
+  [[nodiscard]] std::vector<std::byte> initial_bytes() const;
 
  private:
   PageGeometry() = default;
 
   CacheGroup group_;
   PageOptions options_;
+  std::uint32_t alignment_ = 1;
   std::uint64_t layer_bytes_ = 0;
   std::vector<ComponentStrides> components_;
 };

@@ -50,6 +50,14 @@ std::uint64_t layout_hash(const PageGeometry& page) {
     add(component.dim);
     add(static_cast<std::uint64_t>(component.sharding));
   }
+  // What follows came later: a group without any of it keeps its hash, and so its files.
+  for (std::uint32_t index = 0; index < page.components().size(); ++index) {
+    const Component& component = page.group().components[index];
+    if (component.placement == Placement::Area && component.alignment == 1) continue;
+    add(index);
+    add(page.components()[index].offset);
+    add(page.components()[index].token);
+  }
   return hash_bytes(form.data(), form.size(), 0);
 }
 

@@ -33,7 +33,7 @@ void append_with(CopyRows copy_rows, const AppendParams& params) {
     if (params.slots[i] == kNoSlot) continue;
     const auto slot = static_cast<std::uint64_t>(params.slots[i]);  // a negative one becomes too large
     QUIRE_CHECK(slot < slot_count, "appending at a slot that the pool does not have");
-    std::byte* const target = layer + (slot / page_tokens * strides.page) + (slot % page_tokens * pieces.token_bytes);
+    std::byte* const target = layer + (slot / page_tokens * strides.page) + (slot % page_tokens * pieces.token_stride);
     rows.add({.target = target, .source = params.source + (i * source_token_bytes)});
   }
   rows.flush();

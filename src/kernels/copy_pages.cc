@@ -29,10 +29,14 @@ void copy_first_tokens(CopyRows copy_rows, const PoolGeometry& geometry, const R
                        std::uint32_t token_count) {
   for (std::uint32_t component = 0; component < geometry.strides().component_count; ++component) {
     const Pieces pieces = pieces_of(geometry.page(), component);
-    RowList rows(copy_rows, {.row_bytes = pieces.token_bytes * token_count,
-                             .bundle_rows = pieces.count,
-                             .target_stride = pieces.stride,
-                             .source_stride = pieces.stride});
+    RowList rows(copy_rows, pieces.has_records ? RowShape{.row_bytes = pieces.token_bytes,
+                                                          .bundle_rows = token_count,
+                                                          .target_stride = pieces.token_stride,
+                                                          .source_stride = pieces.token_stride}
+                                               : RowShape{.row_bytes = pieces.token_stride * token_count,
+                                                          .bundle_rows = pieces.count,
+                                                          .target_stride = pieces.stride,
+                                                          .source_stride = pieces.stride});
     for (std::uint64_t layer = 0; layer < geometry.page().layer_count(); ++layer) {
       const std::uint64_t offset = (layer * geometry.strides().layer) + pieces.offset;
       rows.add({.target = page.target + offset, .source = page.source + offset});

@@ -66,6 +66,18 @@ std::vector<Shape> shapes() {
       {.name = "long rows",
        .layer_count = 2,
        .components = {{.name = "k", .element = ElementType::Fp32, .heads = 5, .dim = 257}}},
+      {.name = "records, and an area with padding behind every row",
+       .layer_count = 2,
+       .rank_count = 2,
+       .components =
+           {{.name = "payload", .element = ElementType::Fp8, .heads = 4, .dim = 9, .placement = Placement::Interleaved},
+            {.name = "scale",
+             .element = ElementType::Fp32,
+             .heads = 2,
+             .dim = 1,
+             .placement = Placement::Interleaved,
+             .alignment = 4},
+            {.name = "keys", .element = ElementType::Fp8, .heads = 4, .dim = 5, .alignment = 8}}},
   };
 }
 
@@ -181,6 +193,25 @@ void copy_page_naively(const PoolGeometry& geometry, std::byte* pool, const Page
   }
 }
 
+// Rows of random bytes. What lies between them is zero: copies may take it along.
+std::vector<std::byte> random_rows(Random& random, const PoolGeometry& geometry) {
+  std::vector<std::byte> pool(geometry.pool_bytes());
+  for (std::uint32_t slot = 0; slot < slot_count_of(geometry); ++slot) {
+    for (std::uint32_t layer = 0; layer < geometry.page().layer_count(); ++layer) {
+      for (std::uint32_t component = 0; component < geometry.page().components().size(); ++component) {
+        for (std::uint32_t head = 0; head < head_count_of(geometry, component); ++head) {
+          const std::uint64_t row = row_offset(geometry, slot, layer, component, head);
+          const std::uint64_t row_bytes = geometry.page().components()[component].head_bytes;
+          for (std::uint64_t byte = 0; byte < row_bytes; ++byte) {
+            pool[row + byte] = static_cast<std::byte>(random.below(256));
+          }
+        }
+      }
+    }
+  }
+  return pool;
+}
+
 // Different slots, some of them left out: [0, slot_count) in random order with every fourth or so as kNoSlot.
 std::vector<std::int64_t> draw_slots(Random& random, std::uint32_t slot_count) {
   std::vector<std::int64_t> slots(slot_count);
@@ -241,7 +272,7 @@ TEST(CopyPagesOnHost, CopiesTheFirstTokensOfPagesAndNothingElse) {
     const PoolGeometry& geometry = tested.geometry;
     const std::uint32_t page_tokens = page_tokens_of(geometry);
     for (const std::uint32_t token_count : {0U, 1U, page_tokens / 2, page_tokens - 1, page_tokens}) {
-      std::vector<std::byte> pool = random_bytes(random, geometry.pool_bytes());
+      std::vector<std::byte> pool = random_rows(random, geometry);
       std::vector<std::byte> expected = pool;
       const std::vector<PageCopy> copies{{.source = PageId{4}, .target = PageId{1}, .token_count = token_count},
                                          {.source = PageId{3}, .target = PageId{3}, .token_count = token_count},

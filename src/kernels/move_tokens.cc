@@ -31,7 +31,7 @@ void move_tokens_with(CopyRows copy_rows, const MoveTokensParams& params) {
       QUIRE_CHECK(target_slot < slot_count, "moving to a slot that the pool does not have");
       if (source_slot == target_slot) continue;
       const auto offset_of = [&](std::uint64_t slot) {
-        return (slot / page_tokens * strides.page) + (slot % page_tokens * pieces.token_bytes) + pieces.offset;
+        return (slot / page_tokens * strides.page) + (slot % page_tokens * pieces.token_stride) + pieces.offset;
       };
       const std::byte* const source = params.pool + offset_of(source_slot);
       std::byte* const target = params.pool + offset_of(target_slot);

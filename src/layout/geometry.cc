@@ -1,11 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <algorithm>
+#include <cstddef>
 #include <cstdint>
 #include <string>
 #include <utility>
+#include <vector>
 
 #include "base/check.h"
-#include "base/checked.h"
+#include "layout/component_places.h"
 #include "layout/group_check.h"
 #include "layout/text.h"
 #include "quire/layout.h"
@@ -68,30 +70,24 @@ Result<PageGeometry> PageGeometry::create(CacheGroup group, const PageOptions& o
     return fail(ErrorCode::InvalidArgument, where + ": rank_count is 0: use 1 when there is a single rank");
   }
 
-  PageGeometry page;
+  std::vector<std::uint32_t> heads;
   for (const Component& component : group.components) {
     QUIRE_TRY(check_split(where, component, options.rank_count));
-    const std::uint64_t heads = heads_per_rank(component, options.rank_count);
-    const std::uint64_t head_bytes = std::uint64_t{component.dim} * element_bytes(component.element);
-    QUIRE_TRY_ASSIGN(const std::uint64_t component_bytes,
-                     product(where + ": component " + quoted(component.name) + " of a page",
-                             {{options.page_tokens, "tokens"}, {heads, "heads"}, {head_bytes, "bytes"}}));
-
-    const bool token_major = options.head_order == HeadOrder::Nhd;
-    page.components_.push_back({.offset = page.layer_bytes_,
-                                .token = token_major ? heads * head_bytes : head_bytes,
-                                .head = token_major ? head_bytes : options.page_tokens * head_bytes,
-                                .head_bytes = head_bytes});
-    const auto layer_bytes = checked_add(page.layer_bytes_, component_bytes);
-    if (!layer_bytes) {
-      return fail(ErrorCode::InvalidArgument, where + ": one layer of a page does not fit in 64 bits (" +
-                                                  with_separators(page.layer_bytes_) + " + " +
-                                                  with_separators(component_bytes) + " bytes): make it smaller");
-    }
-    page.layer_bytes_ = *layer_bytes;
+    heads.push_back(heads_per_rank(component, options.rank_count));
   }
-  QUIRE_TRY(product(where + ": a page", {{group.layers.size(), "layers"}, {page.layer_bytes_, "bytes"}}));
+  QUIRE_TRY_ASSIGN(LayerShape layer, place_components({.where = where,
+                                                       .what = "page",
+                                                       .unit = "tokens",
+                                                       .group = &group,
+                                                       .heads = heads,
+                                                       .entry_count = options.page_tokens,
+                                                       .head_order = options.head_order}));
+  QUIRE_TRY(product(where + ": a page", {{group.layers.size(), "layers"}, {layer.layer_bytes, "bytes"}}));
 
+  PageGeometry page;
+  page.alignment_ = layer.alignment;
+  page.layer_bytes_ = layer.layer_bytes;
+  page.components_ = std::move(layer.components);
   page.group_ = std::move(group);
   page.options_ = options;
   return page;
@@ -105,6 +101,27 @@ HeadRange PageGeometry::heads_on_rank(std::uint32_t component_index, std::uint32
   if (component.sharding == Sharding::Replicated) return {.first = 0, .count = count};
   const std::uint32_t ranks_per_head = std::max(options_.rank_count / component.heads, std::uint32_t{1});
   return {.first = rank_index / ranks_per_head * count, .count = count};
+}
+
+std::vector<std::byte> PageGeometry::initial_bytes() const {
+  std::vector<std::byte> bytes(page_bytes());
+  for (std::uint32_t layer = 0; layer < layer_count(); ++layer) {
+    for (std::uint32_t index = 0; index < components_.size(); ++index) {
+      const std::vector<std::byte>& pattern = group_.components[index].initial;
+      if (pattern.empty()) continue;
+      const ComponentStrides& strides = components_[index];
+      for (std::uint64_t token = 0; token < options_.page_tokens; ++token) {
+        for (std::uint64_t head = 0; head < heads_on_rank(index, 0).count; ++head) {
+          std::byte* const row =
+              bytes.data() + (layer * layer_bytes_) + strides.offset + (token * strides.token) + (head * strides.head);
+          for (std::uint64_t at = 0; at < strides.head_bytes; at += pattern.size()) {
+            std::ranges::copy(pattern, row + at);
+          }
+        }
+      }
+    }
+  }
+  return bytes;
 }
 
 Result<PoolGeometry> PoolGeometry::create(PageGeometry page, const PoolOptions& options) {

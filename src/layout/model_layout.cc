@@ -3,7 +3,6 @@
 #include <array>
 #include <cstddef>
 #include <cstdint>
-#include <numeric>
 #include <string>
 #include <string_view>
 #include <utility>
@@ -57,12 +56,6 @@ std::string table_text(const std::vector<TableRow>& rows) {
 }
 
 }  // namespace
-
-std::vector<std::uint32_t> layer_range(std::uint32_t first, std::uint32_t count) {
-  std::vector<std::uint32_t> layers(count);
-  std::iota(layers.begin(), layers.end(), first);
-  return layers;
-}
 
 Result<ModelLayout> ModelLayout::create(std::string name, std::vector<CacheGroup> groups) {
   const std::string where = "layout '" + name + "'";
