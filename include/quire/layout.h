@@ -52,12 +52,17 @@ struct ComponentStrides {
   std::uint64_t head_bytes = 0;
 };
 
-/// The size and the inside of one group's pages on one rank; every rank has the same. immutable.
+/// The size and the inside of one group's pages, or of its part of the state slots, on one rank; every rank has the
+/// same. A page of a full or window group has an entry for each token; one of a compressed group for each
+/// tokens_per_entry tokens; one that keeps a snapshot has the entries of that. immutable.
 class PageGeometry {
  public:
-  /// Fails on empty or unnamed parts, on heads that cannot be split over the ranks, and on pages of
-  /// 2^64 bytes or more.
+  /// Fails on empty or unnamed parts, on numbers that contradict each other, on heads that cannot be split over the
+  /// ranks, on pages that hold no whole number of entries, on groups without pages, and on pages of 2^64 bytes or more.
   [[nodiscard]] static Result<PageGeometry> create(CacheGroup group, const PageOptions& options);
+  /// The group's part of a state slot, as if it were a page: slot_entries, then as many for each earlier version. Fails
+  /// as create() does, and on groups that keep nothing there.
+  [[nodiscard]] static Result<PageGeometry> create_slot(CacheGroup group, const PageOptions& options);
 
   [[nodiscard]] const CacheGroup& group() const { return group_; }
   [[nodiscard]] const PageOptions& options() const { return options_; }
@@ -66,7 +71,11 @@ class PageGeometry {
   [[nodiscard]] std::uint64_t page_bytes() const { return layer_bytes_ * group_.layers.size(); }
   /// One page, one layer.
   [[nodiscard]] std::uint64_t layer_bytes() const { return layer_bytes_; }
-  /// One token, all layers, with its share of the padding, rounded down.
+  /// Of one page and layer.
+  [[nodiscard]] std::uint32_t entry_count() const { return entry_count_; }
+  /// One entry, all layers, without padding.
+  [[nodiscard]] std::uint64_t entry_bytes() const { return entry_bytes_; }
+  /// One token, all layers, with its share of the padding, rounded down; of snapshots it means nothing.
   [[nodiscard]] std::uint64_t token_bytes() const { return page_bytes() / options_.page_tokens; }
   /// What a pool of such pages must be aligned to: the largest alignment of a component.
   [[nodiscard]] std::uint32_t alignment() const { return alignment_; }
@@ -81,10 +90,14 @@ class PageGeometry {
   [[nodiscard]] std::vector<std::byte> initial_bytes() const;
 
  private:
+  struct Entries;
   PageGeometry() = default;
+  static Result<PageGeometry> create(CacheGroup group, const PageOptions& options, const Entries& entries);
 
   CacheGroup group_;
   PageOptions options_;
+  std::uint32_t entry_count_ = 0;
+  std::uint64_t entry_bytes_ = 0;
   std::uint32_t alignment_ = 1;
   std::uint64_t layer_bytes_ = 0;
   std::vector<ComponentStrides> components_;
@@ -102,7 +115,7 @@ struct RowLocation {
   PageId page;
   std::uint32_t layer_index = 0;
   std::uint32_t component_index = 0;
-  std::uint32_t token_index = 0;
+  std::uint32_t token_index = 0;  ///< entry of the page; where entries stand for several tokens, these count as one
   std::uint32_t head_index = 0;
 };
 
@@ -159,7 +172,8 @@ struct SimpleShape {
 /// What a model stores: its cache groups. immutable.
 class ModelLayout {
  public:
-  /// Any groups. Fails on what PageGeometry refuses, on no groups, and on two groups of one name.
+  /// Any groups. Fails on what PageGeometry refuses, on no groups, on two groups of one name, on multiples of 2^32
+  /// tokens or more, and on compressed entries that overlap with tokens whose rows nobody keeps.
   [[nodiscard]] static Result<ModelLayout> create(std::string name, std::vector<CacheGroup> groups);
   /// One full group of K and V in every layer.
   [[nodiscard]] static Result<ModelLayout> simple(const SimpleShape& shape);
@@ -170,8 +184,14 @@ class ModelLayout {
   [[nodiscard]] std::span<const CacheGroup> groups() const { return groups_; }
   /// Layers that some group stores something for.
   [[nodiscard]] std::uint32_t layer_count() const { return layer_count_; }
-  /// One token in all groups, before any split over ranks.
+  /// What one more token of a long context takes: its entries in full groups and its share of those in compressed ones,
+  /// rounded up, before any split over ranks and without padding. Windows and snapshots do not grow with the context.
   [[nodiscard]] std::uint64_t token_bytes() const { return token_bytes_; }
+  /// Pages have a multiple of so many tokens, so that they hold whole entries of all compressed groups.
+  [[nodiscard]] std::uint32_t page_multiple_tokens() const { return page_multiple_tokens_; }
+  /// Positions at which a sequence can begin with what others left behind are multiples of this: 1, unless groups are
+  /// compressed or have snapshots at multiples only. 0: nowhere, because of a group that is not is_reusable().
+  [[nodiscard]] std::uint32_t hit_multiple_tokens() const { return hit_multiple_tokens_; }
   /// A small table of the groups, with the sizes on one rank. Lines end with '\n'.
   [[nodiscard]] Result<std::string> describe(const PageOptions& options = {}) const;
 
@@ -182,6 +202,8 @@ class ModelLayout {
   std::vector<CacheGroup> groups_;
   std::uint32_t layer_count_ = 0;
   std::uint64_t token_bytes_ = 0;
+  std::uint32_t page_multiple_tokens_ = 1;
+  std::uint32_t hit_multiple_tokens_ = 1;
 };
 
 /// The layout of a known public model; an unknown name is an error that lists preset_names().

@@ -92,6 +92,33 @@ Status check_disk(const CacheConfig& config) {
   return require_positive(disk.write_hits_min, "disk.write_hits_min", "use WritePolicy::WriteThrough for that");
 }
 
+// What the cache cannot do yet is refused here: it would serve wrong bytes.
+Status check_layout(const ModelLayout& layout) {
+  const std::string where = "layout '" + layout.name() + "'";
+  for (const CacheGroup& group : layout.groups()) {
+    if (group.kind == GroupKind::Full) continue;
+    return fail(ErrorCode::Unsupported, where + ": group '" + group.name + "' is a " +
+                                            std::string(to_string(group.kind)) +
+                                            " group; a cache holds one full group so far");
+  }
+  if (layout.groups().size() != 1) {
+    return fail(ErrorCode::Unsupported, where + " has " + std::to_string(layout.groups().size()) +
+                                            " cache groups; a cache holds one full group so far");
+  }
+  const CacheGroup& group = layout.groups().front();
+  if (group.lookahead_tokens > 0) {
+    return fail(ErrorCode::Unsupported, where + ": group '" + group.name + "' has lookahead_tokens " +
+                                            std::to_string(group.lookahead_tokens) +
+                                            "; a cache compares no token behind a page so far");
+  }
+  for (const Component& component : group.components) {
+    if (component.initial.empty()) continue;
+    return fail(ErrorCode::Unsupported, where + ": group '" + group.name + "': component '" + component.name +
+                                            "' has an initial pattern; a cache writes none into its pages so far");
+  }
+  return {};
+}
+
 }  // namespace
 
 Status CacheConfig::validate() const {
@@ -119,10 +146,7 @@ Status CacheConfig::validate() const {
   QUIRE_TRY(require_at_most(plan.cascade_levels_max, 64, "plan.cascade_levels_max"));
   QUIRE_TRY(require_at_most(keep_count_max, 1U << 20U, "keep_count_max"));
   QUIRE_TRY(require_at_most(residency_record_count_max, 1U << 20U, "residency_record_count_max"));
-  if (layout.groups().size() != 1) {
-    return fail(ErrorCode::Unsupported, "layout '" + layout.name() + "' has " + std::to_string(layout.groups().size()) +
-                                            " cache groups; a cache holds one group so far");
-  }
+  QUIRE_TRY(check_layout(layout));
   if (plan.page_tables == PageTables::Block && plan.cascade_levels_max > 1) {
     return fail(ErrorCode::InvalidArgument, "plan.cascade_levels_max is " + std::to_string(plan.cascade_levels_max) +
                                                 ", but block tables have one level: use Rows or Csr, or 1");

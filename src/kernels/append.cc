@@ -23,8 +23,8 @@ void append_with(CopyRows copy_rows, const AppendParams& params) {
   QUIRE_CHECK(source_token_bytes >= token_bytes, "the source's tokens overlap");
 
   std::byte* const layer = params.pool + (params.layer_index * strides.layer) + pieces.offset;
-  const std::uint64_t page_tokens = page.options().page_tokens;
-  const std::uint64_t slot_count = params.geometry->page_count() * page_tokens;
+  const std::uint64_t entry_count = page.entry_count();
+  const std::uint64_t slot_count = params.geometry->page_count() * entry_count;
   RowList rows(copy_rows, {.row_bytes = pieces.token_bytes,
                            .bundle_rows = pieces.count,
                            .target_stride = pieces.stride,
@@ -33,7 +33,7 @@ void append_with(CopyRows copy_rows, const AppendParams& params) {
     if (params.slots[i] == kNoSlot) continue;
     const auto slot = static_cast<std::uint64_t>(params.slots[i]);  // a negative one becomes too large
     QUIRE_CHECK(slot < slot_count, "appending at a slot that the pool does not have");
-    std::byte* const target = layer + (slot / page_tokens * strides.page) + (slot % page_tokens * pieces.token_stride);
+    std::byte* const target = layer + (slot / entry_count * strides.page) + (slot % entry_count * pieces.token_stride);
     rows.add({.target = target, .source = params.source + (i * source_token_bytes)});
   }
   rows.flush();

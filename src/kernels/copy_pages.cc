@@ -25,15 +25,15 @@ void copy_whole_page(CopyRows copy_rows, const PoolGeometry& geometry, const Row
   }
 }
 
-void copy_first_tokens(CopyRows copy_rows, const PoolGeometry& geometry, const RowCopy& page,
-                       std::uint32_t token_count) {
+void copy_first_entries(CopyRows copy_rows, const PoolGeometry& geometry, const RowCopy& page,
+                        std::uint32_t entry_count) {
   for (std::uint32_t component = 0; component < geometry.strides().component_count; ++component) {
     const Pieces pieces = pieces_of(geometry.page(), component);
     RowList rows(copy_rows, pieces.has_records ? RowShape{.row_bytes = pieces.token_bytes,
-                                                          .bundle_rows = token_count,
+                                                          .bundle_rows = entry_count,
                                                           .target_stride = pieces.token_stride,
                                                           .source_stride = pieces.token_stride}
-                                               : RowShape{.row_bytes = pieces.token_stride * token_count,
+                                               : RowShape{.row_bytes = pieces.token_stride * entry_count,
                                                           .bundle_rows = pieces.count,
                                                           .target_stride = pieces.stride,
                                                           .source_stride = pieces.stride});
@@ -60,7 +60,7 @@ void copy_pages_with(CopyRows copy_rows, const CopyPagesParams& params) {
     if (copy.token_count == page_tokens) {
       copy_whole_page(copy_rows, geometry, page);
     } else {
-      copy_first_tokens(copy_rows, geometry, page, copy.token_count);
+      copy_first_entries(copy_rows, geometry, page, copy.token_count / geometry.page().group().tokens_per_entry);
     }
   }
 }

@@ -15,8 +15,8 @@ namespace quire {
 void move_tokens_with(CopyRows copy_rows, const MoveTokensParams& params) {
   const PoolGeometry& geometry = *params.geometry;
   const PoolStrides& strides = geometry.strides();
-  const std::uint64_t page_tokens = geometry.page().options().page_tokens;
-  const std::uint64_t slot_count = geometry.page_count() * page_tokens;
+  const std::uint64_t entry_count = geometry.page().entry_count();
+  const std::uint64_t slot_count = geometry.page_count() * entry_count;
   for (std::uint32_t component = 0; component < strides.component_count; ++component) {
     const Pieces pieces = pieces_of(geometry.page(), component);
     RowList rows(copy_rows, {.row_bytes = pieces.token_bytes,
@@ -31,7 +31,7 @@ void move_tokens_with(CopyRows copy_rows, const MoveTokensParams& params) {
       QUIRE_CHECK(target_slot < slot_count, "moving to a slot that the pool does not have");
       if (source_slot == target_slot) continue;
       const auto offset_of = [&](std::uint64_t slot) {
-        return (slot / page_tokens * strides.page) + (slot % page_tokens * pieces.token_stride) + pieces.offset;
+        return (slot / entry_count * strides.page) + (slot % entry_count * pieces.token_stride) + pieces.offset;
       };
       const std::byte* const source = params.pool + offset_of(source_slot);
       std::byte* const target = params.pool + offset_of(target_slot);

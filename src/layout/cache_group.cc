@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "quire/cache_group.h"
 
+#include <algorithm>
 #include <bit>
 #include <cstddef>
 #include <cstdint>
@@ -36,6 +37,43 @@ std::vector<std::uint32_t> layer_range(std::uint32_t first, std::uint32_t count)
   std::vector<std::uint32_t> layers(count);
   std::iota(layers.begin(), layers.end(), first);
   return layers;
+}
+
+bool has_slot(const CacheGroup& group) {
+  if (group.kind == GroupKind::Window) return group.window_form == WindowForm::Ring;
+  return group.kind == GroupKind::Snapshot;
+}
+
+bool has_pages(const CacheGroup& group) {
+  if (!has_slot(group)) return true;
+  if (group.retention.rule == RetentionRule::None) return false;
+  return group.kind != GroupKind::Snapshot || group.snapshot_entries > 0;
+}
+
+std::uint32_t boundary_multiple(const CacheGroup& group) {
+  if (group.kind == GroupKind::Compressed) return group.tokens_per_entry;
+  if (group.kind == GroupKind::Snapshot) return group.boundary_tokens;
+  return 1;
+}
+
+bool is_reusable(const CacheGroup& group) {
+  if (group.kind == GroupKind::Full || group.kind == GroupKind::Compressed) return true;
+  if (group.retention.rule != RetentionRule::None || group.replay.tokens > 0) return true;
+  return group.kind == GroupKind::Snapshot ? group.snapshot_entries == 0 : group.window_tokens == 1;
+}
+
+std::uint64_t lookback_tokens(const CacheGroup& group, std::uint64_t position) {
+  switch (group.kind) {
+    case GroupKind::Full:
+      return 0;
+    case GroupKind::Window:
+      return std::min<std::uint64_t>(position, group.window_tokens - 1);
+    case GroupKind::Compressed:
+      return std::min<std::uint64_t>(position, group.overlap_tokens + (position % group.tokens_per_entry));
+    case GroupKind::Snapshot:
+      return std::min<std::uint64_t>(position, group.snapshot_entries);
+  }
+  return 0;
 }
 
 }  // namespace quire

@@ -2,7 +2,9 @@
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>
+#include <limits>
 #include <string>
+#include <string_view>
 #include <utility>
 #include <vector>
 
@@ -58,33 +60,87 @@ std::uint32_t heads_per_rank(const Component& component, std::uint32_t rank_coun
   return std::max(component.heads / rank_count, std::uint32_t{1});
 }
 
-}  // namespace
-
-Result<PageGeometry> PageGeometry::create(CacheGroup group, const PageOptions& options) {
-  const std::string where = "group " + quoted(group.name);
-  QUIRE_TRY(check_group(where, group));
+Status check_options(const std::string& where, const PageOptions& options) {
   if (options.page_tokens == 0) {
     return fail(ErrorCode::InvalidArgument, where + ": page_tokens is 0: use 1 or more, 16 is usual");
   }
   if (options.rank_count == 0) {
     return fail(ErrorCode::InvalidArgument, where + ": rank_count is 0: use 1 when there is a single rank");
   }
+  return {};
+}
 
+}  // namespace
+
+// How many entries a layer of a page or slot has, and what to call them.
+struct PageGeometry::Entries {
+  std::uint64_t count;
+  std::string_view unit;
+  std::string_view what;
+};
+
+Result<PageGeometry> PageGeometry::create(CacheGroup group, const PageOptions& options) {
+  const std::string where = "group " + quoted(group.name);
+  QUIRE_TRY(check_group(where, group));
+  QUIRE_TRY(check_options(where, options));
+  Entries entries{.count = options.page_tokens, .unit = "tokens", .what = "page"};
+  if (group.kind == GroupKind::Compressed) {
+    if (options.page_tokens % group.tokens_per_entry != 0) {
+      return fail(ErrorCode::InvalidArgument,
+                  where + ": a page of " + count_of(options.page_tokens, "token") +
+                      " holds no whole number of entries of " + with_separators(group.tokens_per_entry) +
+                      " tokens: use a multiple of " + with_separators(group.tokens_per_entry));
+    }
+    entries = {.count = options.page_tokens / group.tokens_per_entry, .unit = "entries", .what = "page"};
+  } else if (has_slot(group)) {
+    if (!has_pages(group)) {
+      return fail(ErrorCode::InvalidArgument, where + " has no pages: it lives in state slots and is never kept");
+    }
+    const std::uint64_t count = group.kind == GroupKind::Snapshot
+                                    ? std::uint64_t{group.snapshot_entries}
+                                    : std::uint64_t{group.sink_tokens} + group.window_tokens;
+    entries = {.count = count, .unit = "entries", .what = "page"};
+  }
+  return create(std::move(group), options, entries);
+}
+
+Result<PageGeometry> PageGeometry::create_slot(CacheGroup group, const PageOptions& options) {
+  const std::string where = "group " + quoted(group.name);
+  QUIRE_TRY(check_group(where, group));
+  QUIRE_TRY(check_options(where, options));
+  if (!has_slot(group)) {
+    return fail(ErrorCode::InvalidArgument, where + " keeps nothing in state slots: only snapshot groups and rings do");
+  }
+  const std::uint64_t count = group.slot_entries * (std::uint64_t{group.slot_history} + 1);
+  return create(std::move(group), options, {.count = count, .unit = "entries", .what = "state slot"});
+}
+
+Result<PageGeometry> PageGeometry::create(CacheGroup group, const PageOptions& options, const Entries& entries) {
+  const std::string where = "group " + quoted(group.name);
+  if (entries.count > std::numeric_limits<std::uint32_t>::max()) {
+    return fail(ErrorCode::InvalidArgument, where + ": a " + std::string(entries.what) + " would have " +
+                                                with_separators(entries.count) + " entries: use 2^32 - 1 at most");
+  }
+  PageGeometry page;
   std::vector<std::uint32_t> heads;
   for (const Component& component : group.components) {
     QUIRE_TRY(check_split(where, component, options.rank_count));
     heads.push_back(heads_per_rank(component, options.rank_count));
   }
   QUIRE_TRY_ASSIGN(LayerShape layer, place_components({.where = where,
-                                                       .what = "page",
-                                                       .unit = "tokens",
+                                                       .what = entries.what,
+                                                       .unit = entries.unit,
                                                        .group = &group,
                                                        .heads = heads,
-                                                       .entry_count = options.page_tokens,
+                                                       .entry_count = entries.count,
                                                        .head_order = options.head_order}));
-  QUIRE_TRY(product(where + ": a page", {{group.layers.size(), "layers"}, {layer.layer_bytes, "bytes"}}));
+  QUIRE_TRY(product(where + ": a " + std::string(entries.what),
+                    {{group.layers.size(), "layers"}, {layer.layer_bytes, "bytes"}}));
 
-  PageGeometry page;
+  page.entry_count_ = static_cast<std::uint32_t>(entries.count);
+  for (std::size_t index = 0; index < heads.size(); ++index) {
+    page.entry_bytes_ += heads[index] * layer.components[index].head_bytes * group.layers.size();
+  }
   page.alignment_ = layer.alignment;
   page.layer_bytes_ = layer.layer_bytes;
   page.components_ = std::move(layer.components);
@@ -110,7 +166,7 @@ std::vector<std::byte> PageGeometry::initial_bytes() const {
       const std::vector<std::byte>& pattern = group_.components[index].initial;
       if (pattern.empty()) continue;
       const ComponentStrides& strides = components_[index];
-      for (std::uint64_t token = 0; token < options_.page_tokens; ++token) {
+      for (std::uint64_t token = 0; token < entry_count_; ++token) {
         for (std::uint64_t head = 0; head < heads_on_rank(index, 0).count; ++head) {
           std::byte* const row =
               bytes.data() + (layer * layer_bytes_) + strides.offset + (token * strides.token) + (head * strides.head);
@@ -154,7 +210,7 @@ std::uint64_t PoolGeometry::offset_of(const RowLocation& row) const {
   QUIRE_CHECK(row.page.value < page_count_, "the pool has no such page");
   QUIRE_CHECK(row.layer_index < page_.layer_count(), "the group has no such layer");
   QUIRE_CHECK(row.component_index < strides_.component_count, "the group has no such component");
-  QUIRE_CHECK(row.token_index < page_.options().page_tokens, "a page has no such token");
+  QUIRE_CHECK(row.token_index < page_.entry_count(), "a page has no such token");
   QUIRE_CHECK(
       row.head_index < heads_per_rank(page_.group().components[row.component_index], page_.options().rank_count),
       "the rank has no such head");

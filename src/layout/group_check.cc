@@ -6,6 +6,7 @@
 #include <cstdint>
 #include <functional>
 #include <string>
+#include <string_view>
 
 #include "layout/text.h"
 
@@ -71,6 +72,154 @@ Status check_padding(const std::string& where, const CacheGroup& group) {
   return {};
 }
 
+tl::unexpected<Error> bad(const std::string& where, const std::string& what) {
+  return fail(ErrorCode::InvalidArgument, where + what);
+}
+
+// A number that says something about another kind of group: most likely the kind is what is wrong.
+struct ForeignField {
+  std::string_view name;
+  std::uint32_t value;
+  std::uint32_t unset;
+  bool is_own;  // the kind uses it
+};
+
+Status check_foreign_fields(const std::string& where, const CacheGroup& group) {
+  const bool is_window = group.kind == GroupKind::Window;
+  const bool is_compressed = group.kind == GroupKind::Compressed;
+  const bool is_snapshot = group.kind == GroupKind::Snapshot;
+  const ForeignField fields[] = {
+      {"window_tokens", group.window_tokens, 0, is_window},
+      {"sink_tokens", group.sink_tokens, 0, is_window},
+      {"tokens_per_entry", group.tokens_per_entry, 1, is_compressed},
+      {"overlap_tokens", group.overlap_tokens, 0, is_compressed},
+      {"slot_entries", group.slot_entries, 0, has_slot(group)},
+      {"slot_history", group.slot_history, 0, is_snapshot},
+      {"snapshot_entries", group.snapshot_entries, 1, is_snapshot},
+      {"boundary_tokens", group.boundary_tokens, 1, is_snapshot},
+  };
+  for (const ForeignField& field : fields) {
+    if (field.is_own || field.value == field.unset) continue;
+    return bad(where, ": " + std::string(field.name) + " is " + with_separators(field.value) + ", which a " +
+                          (is_window ? "paged window" : std::string(to_string(group.kind))) +
+                          " group does not have: leave it at " + with_separators(field.unset) + " or change the kind");
+  }
+  if (!is_window && group.window_form != WindowForm::Paged) {
+    return bad(where, ": window_form is for window groups, and this one is " + std::string(to_string(group.kind)));
+  }
+  return {};
+}
+
+Status check_window(const std::string& where, const CacheGroup& group) {
+  if (group.window_form > WindowForm::Ring) return bad(where, " has an unknown window_form: use a WindowForm");
+  if (group.window_tokens == 0) {
+    return bad(where, ": window_tokens is 0: give the number of tokens that a token sees, itself included");
+  }
+  if (group.sink_tokens >= group.window_tokens) {
+    return bad(where, ": sink_tokens is " + with_separators(group.sink_tokens) + ", window_tokens " +
+                          with_separators(group.window_tokens) + ": the sink must be smaller than the window");
+  }
+  if (group.sink_tokens > 0 && group.keys_rotated) {
+    return bad(where, ": a sink of " + count_of(group.sink_tokens, "token") +
+                          " renumbers positions, which keys that are stored rotated do not allow: declare "
+                          "keys_rotated = false and rotate in the attention kernel");
+  }
+  const std::uint64_t ring_min = std::uint64_t{group.window_tokens} + group.sink_tokens;
+  if (group.window_form == WindowForm::Ring && group.slot_entries < ring_min) {
+    return bad(where, ": slot_entries is " + with_separators(group.slot_entries) + ", less than the window of " +
+                          with_separators(group.window_tokens) + " and the sink of " +
+                          with_separators(group.sink_tokens) + ": use " + with_separators(ring_min) +
+                          ", and one more for each token that may be taken back");
+  }
+  return {};
+}
+
+Status check_compressed(const std::string& where, const CacheGroup& group) {
+  if (group.tokens_per_entry < 2) {
+    return bad(where, ": tokens_per_entry is " + with_separators(group.tokens_per_entry) +
+                          ": a compressed group has one entry for 2 tokens or more");
+  }
+  if (group.overlap_tokens % group.tokens_per_entry != 0) {
+    return bad(where, ": overlap_tokens is " + with_separators(group.overlap_tokens) + ", no multiple of the " +
+                          with_separators(group.tokens_per_entry) + " tokens of an entry");
+  }
+  return {};
+}
+
+Status check_snapshot(const std::string& where, const CacheGroup& group) {
+  if (group.slot_entries == 0) {
+    return bad(where, ": slot_entries is 0: give the entries of a sequence's state, 1 for a recurrent state");
+  }
+  if (group.snapshot_entries > group.slot_entries) {
+    return bad(where, ": snapshot_entries is " + with_separators(group.snapshot_entries) + ", but a slot has " +
+                          with_separators(group.slot_entries) + " entries");
+  }
+  if (group.boundary_tokens == 0) return bad(where, ": boundary_tokens is 0: use 1 for any position");
+  return {};
+}
+
+Status check_kind(const std::string& where, const CacheGroup& group) {
+  QUIRE_TRY(check_foreign_fields(where, group));
+  switch (group.kind) {
+    case GroupKind::Full:
+      return {};
+    case GroupKind::Window:
+      return check_window(where, group);
+    case GroupKind::Compressed:
+      return check_compressed(where, group);
+    case GroupKind::Snapshot:
+      return check_snapshot(where, group);
+  }
+  return bad(where, " has an unknown kind: use a GroupKind");
+}
+
+Status check_retention(const std::string& where, const CacheGroup& group) {
+  const RetentionRule rule = group.retention.rule;
+  const std::uint32_t interval = group.retention.interval_tokens;
+  if (rule > RetentionRule::None) return bad(where, " has an unknown retention rule: use a RetentionRule");
+  if (rule == RetentionRule::Every && (interval == 0 || interval % boundary_multiple(group) != 0)) {
+    return bad(where, ": retention.interval_tokens is " + with_separators(interval) + ": use a multiple of " +
+                          with_separators(boundary_multiple(group)));
+  }
+  if (rule != RetentionRule::Every && interval != 0) {
+    return bad(where, ": retention.interval_tokens is " + with_separators(interval) +
+                          ", but the rule is not Every: leave it at 0");
+  }
+  const bool keeps_all = group.kind == GroupKind::Full || group.kind == GroupKind::Compressed;
+  if (keeps_all && rule != RetentionRule::Dense) {
+    return bad(where, " is " + std::string(to_string(group.kind)) +
+                          " and needs everything before a position to resume there: its retention is Dense");
+  }
+  if (has_slot(group) && rule == RetentionRule::Dense) {
+    return bad(where,
+               ": its retention is Dense, but a snapshot at every token would be taken: use Every with an "
+               "interval, Last, or None");
+  }
+  if (group.kind == GroupKind::Snapshot && group.snapshot_entries == 0 && rule != RetentionRule::None) {
+    return bad(where, ": snapshot_entries is 0, so there is nothing to keep: its retention is None");
+  }
+  return {};
+}
+
+Status check_replay(const std::string& where, const CacheGroup& group) {
+  const std::uint32_t tokens = group.replay.tokens;
+  if (tokens == 0) {
+    if (group.replay.is_exact) return bad(where, ": replay.tokens is 0, so there is nothing to be exact");
+    return {};
+  }
+  // At a multiple of its boundaries, far from the beginning.
+  const std::uint64_t needed = lookback_tokens(group, std::uint64_t{boundary_multiple(group)} << 32U);
+  if (needed == 0) {
+    return bad(where, ": replay.tokens is " + with_separators(tokens) +
+                          ", but the group needs nothing that a replay of a few tokens could give");
+  }
+  if (tokens < needed) {
+    return bad(where, ": replay.tokens is " + with_separators(tokens) + ", fewer than the " + with_separators(needed) +
+                          " that the group needs to resume");
+  }
+  return {};
+}
+
 }  // namespace
 
 Status check_group(const std::string& where, const CacheGroup& group) {
@@ -95,7 +244,10 @@ Status check_group(const std::string& where, const CacheGroup& group) {
                   where + " has two components named " + quoted(component->name) + ": rename one");
     }
   }
-  return check_padding(where, group);
+  QUIRE_TRY(check_padding(where, group));
+  QUIRE_TRY(check_kind(where, group));
+  QUIRE_TRY(check_retention(where, group));
+  return check_replay(where, group);
 }
 
 }  // namespace quire
