@@ -16,6 +16,7 @@
 #include "quire/plan.h"          // IWYU pragma: export
 #include "quire/policy.h"        // IWYU pragma: export
 #include "quire/result.h"        // IWYU pragma: export
+#include "quire/state_slots.h"   // IWYU pragma: export
 #include "quire/stats.h"         // IWYU pragma: export
 #include "quire/transfer.h"      // IWYU pragma: export
 #include "quire/types.h"         // IWYU pragma: export

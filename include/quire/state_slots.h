@@ -1,0 +1,67 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// What a live sequence has besides pages. A state slot is a region of fixed size, one for each sequence that may run at
+// once, with the same number in every layer: rings of window groups, tails of compressors, recurrent states and the
+// earlier versions of them that a rewind goes back to.
+//
+//     a slot   [group a: [layer 0: [component][component]][layer 1: …]][group b: …]
+//
+// Slots may lie one after the other as drawn, so that a sequence's state moves in one copy. Where an engine has a
+// tensor for each group or layer instead, a pool of a part's geometry says where everything lies, and the number of the
+// slot is the number of the page.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <span>
+#include <vector>
+
+#include "quire/layout.h"
+#include "quire/result.h"
+
+namespace quire {
+
+/// One group's part of a slot.
+struct StatePart {
+  std::uint32_t group_index = 0;  ///< in ModelLayout::groups()
+  std::uint64_t offset = 0;       ///< in the slot
+  /// The part as if it were a page: the current entries, then those of each earlier version.
+  PageGeometry geometry;
+};
+
+/// One row of a slot. Layers and components count from 0 in the group, heads from 0 on the rank.
+struct StateRow {
+  std::uint32_t part_index = 0;
+  std::uint32_t version_index = 0;  ///< 0: the current one
+  std::uint32_t layer_index = 0;
+  std::uint32_t component_index = 0;
+  std::uint32_t entry_index = 0;
+  std::uint32_t head_index = 0;
+};
+
+/// The size and the inside of state slots on one rank; every rank has the same. immutable.
+class StateSlots {
+ public:
+  /// A layout without rings and snapshots has slots of 0 bytes. Fails on what PageGeometry refuses, and on slots of
+  /// 2^64 bytes or more.
+  [[nodiscard]] static Result<StateSlots> create(const ModelLayout& layout, const PageOptions& options = {});
+
+  [[nodiscard]] std::span<const StatePart> parts() const { return parts_; }
+  /// One slot, all parts, padded to alignment().
+  [[nodiscard]] std::uint64_t slot_bytes() const { return slot_bytes_; }
+  /// What the first slot must be aligned to.
+  [[nodiscard]] std::uint32_t alignment() const { return alignment_; }
+  /// First byte of a row in its slot; a row outside stops the program. Its length is the component's head_bytes.
+  [[nodiscard]] std::uint64_t offset_of(const StateRow& row) const;
+  /// A slot of a sequence that has computed nothing.
+  [[nodiscard]] std::vector<std::byte> initial_bytes() const;
+
+ private:
+  StateSlots() = default;
+
+  std::vector<StatePart> parts_;
+  std::uint64_t slot_bytes_ = 0;
+  std::uint32_t alignment_ = 1;
+};
+
+}  // namespace quire
