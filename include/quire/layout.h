@@ -192,7 +192,8 @@ class ModelLayout {
   /// Positions at which a sequence can begin with what others left behind are multiples of this: 1, unless groups are
   /// compressed or have snapshots at multiples only. 0: nowhere, because of a group that is not is_reusable().
   [[nodiscard]] std::uint32_t hit_multiple_tokens() const { return hit_multiple_tokens_; }
-  /// A small table of the groups, with the sizes on one rank. Lines end with '\n'.
+  /// A small table of the groups, with the sizes on one rank, what each must hold to resume, and where hits can end.
+  /// Lines end with '\n'.
   [[nodiscard]] Result<std::string> describe(const PageOptions& options = {}) const;
 
  private:

@@ -1,13 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <algorithm>
-#include <array>
 #include <cstddef>
 #include <cstdint>
 #include <limits>
 #include <numeric>
 #include <span>
 #include <string>
-#include <string_view>
 #include <utility>
 #include <vector>
 
@@ -17,46 +15,6 @@
 
 namespace quire {
 namespace {
-
-// "k, v: 8 x 128 bf16": what one rank stores for a token in a layer. Neighbours of the same shape share one.
-std::string entry_text(const PageGeometry& page) {
-  std::string text;
-  std::string last_shape;
-  for (std::uint32_t index = 0; index < page.components().size(); ++index) {
-    const Component& component = page.group().components[index];
-    const std::uint32_t heads = page.heads_on_rank(index, 0).count;
-    std::string shape = with_separators(component.dim) + " " + std::string(to_string(component.element));
-    if (component.sharding == Sharding::Heads || heads > 1) shape.insert(0, with_separators(heads) + " x ");
-
-    if (index > 0) text += shape == last_shape ? ", " : ": " + last_shape + "; ";
-    text += component.name;
-    last_shape = std::move(shape);
-  }
-  return text + ": " + last_shape;
-}
-
-using TableRow = std::array<std::string, 6>;
-constexpr std::array kIsNumber = {false, false, true, false, true, true};
-
-// Columns two spaces apart; numbers stand right, words left.
-std::string table_text(const std::vector<TableRow>& rows) {
-  std::array<std::size_t, std::tuple_size_v<TableRow>> widths{};
-  for (const TableRow& row : rows) {
-    for (std::size_t column = 0; column < row.size(); ++column) {
-      widths[column] = std::max(widths[column], row[column].size());
-    }
-  }
-  std::string text;
-  for (const TableRow& row : rows) {
-    for (std::size_t column = 0; column < row.size(); ++column) {
-      const std::string padding(widths[column] - row[column].size(), ' ');
-      text += "  ";
-      text += kIsNumber[column] ? padding + row[column] : row[column] + padding;
-    }
-    text += '\n';
-  }
-  return text;
-}
 
 // What the group stores for each token of a context, however long; checks the group.
 Result<std::uint64_t> growth_bytes(const CacheGroup& group) {
@@ -177,19 +135,6 @@ Result<ModelLayout> ModelLayout::opaque(std::uint32_t token_bytes) {
         .components =
             {{.name = "record", .element = ElementType::Bytes, .sharding = Sharding::Replicated, .dim = token_bytes}},
         .keys_rotated = false}});
-}
-
-Result<std::string> ModelLayout::describe(const PageOptions& options) const {
-  std::vector<TableRow> rows = {{"group", "kind", "layers", "entry of a layer", "bytes per token", "bytes per page"}};
-  for (const CacheGroup& group : groups_) {
-    QUIRE_TRY_ASSIGN(const PageGeometry page, PageGeometry::create(group, options));
-    rows.push_back({group.name, std::string(to_string(group.kind)), with_separators(page.layer_count()),
-                    entry_text(page), with_separators(page.token_bytes()), readable_bytes(page.page_bytes())});
-  }
-  std::string title = name_ + ": " + count_of(layer_count_, "layer") + ", " + count_of(token_bytes_, "byte") +
-                      " per token; pages of " + count_of(options.page_tokens, "token");
-  if (options.rank_count > 1) title += "; each of " + with_separators(options.rank_count) + " ranks has";
-  return title + "\n" + table_text(rows);
 }
 
 }  // namespace quire

@@ -131,6 +131,61 @@ TEST(ModelLayout, TheDescriptionShowsEveryGroupAndComponent) {
             "  latent     full       1  record: 656 bytes                                656          41 KiB\n");
 }
 
+TEST(ModelLayout, TheDescriptionSaysWhatEachKindNeedsToResume) {
+  CacheGroup window = row_group("near", {0, 1});
+  window.kind = GroupKind::Window;
+  window.window_tokens = 128;
+  window.sink_tokens = 4;
+  window.keys_rotated = false;
+  window.retention = {.rule = RetentionRule::Every, .interval_tokens = 1'024};
+  window.replay = {.tokens = 127};
+  CacheGroup entries = row_group("entries", {0, 1, 2});
+  entries.kind = GroupKind::Compressed;
+  entries.tokens_per_entry = 128;
+  CacheGroup state = row_group("state", {3});
+  state.kind = GroupKind::Snapshot;
+  state.slot_entries = 1;
+  state.slot_history = 2;
+  state.retention = {.rule = RetentionRule::Last};
+  CacheGroup tail = row_group("tail", {2});
+  tail.kind = GroupKind::Snapshot;
+  tail.slot_entries = 8;
+  tail.snapshot_entries = 4;
+  tail.boundary_tokens = 4;
+  tail.retention = {.rule = RetentionRule::Every, .interval_tokens = 2'048};
+  CacheGroup fresh = tail;
+  fresh.name = "fresh";
+  fresh.snapshot_entries = 0;
+  fresh.retention = {.rule = RetentionRule::None};
+  std::vector<CacheGroup> groups = {row_group("far", {4}), window, entries, state, tail, fresh};
+  const ModelLayout all = value_of(ModelLayout::create("all", groups));
+  EXPECT_EQ("\n" + value_of(all.describe({.page_tokens = 256})), R"(
+all: 5 layers, 21 bytes per token; pages of 256 tokens
+  group    kind            layers  bytes per token  bytes per page  bytes per slot  to resume, it needs                                                        entry of a layer
+  far      full                 1               20           5 KiB               -  all tokens                                                                 row: 10 bf16
+  near     window 128 + 4       2               40          10 KiB               -  the last 127 tokens and the first 4, kept every 1,024, or a replay of 127  row: 10 bf16
+  entries  compressed 128       3             0.47           120 B               -  all entries                                                                row: 10 bf16
+  state    snapshot             1                -            20 B            60 B  a snapshot, kept at the end                                                row: 10 bf16
+  tail     snapshot             1                -            80 B           160 B  a snapshot of the last 4 tokens, kept every 2,048                          row: 10 bf16
+  fresh    snapshot             1                -               -           160 B  nothing, at multiples of 4                                                 row: 10 bf16
+  a hit can end at multiples of 128 tokens
+)");
+
+  groups = {window, entries};
+  groups[0].window_form = WindowForm::Ring;
+  groups[0].slot_entries = 132;
+  groups[0].retention = {.rule = RetentionRule::None};
+  groups[0].replay = {};
+  const ModelLayout own = value_of(ModelLayout::create("own", groups));
+  EXPECT_EQ("\n" + value_of(own.describe({.page_tokens = 256})), R"(
+own: 3 layers, 1 byte per token; pages of 256 tokens
+  group    kind                  layers  bytes per token  bytes per page  bytes per slot  to resume, it needs                              entry of a layer
+  near     window 128 + 4, ring       2                -               -        5.16 KiB  the last 127 tokens and the first 4, never kept  row: 10 bf16
+  entries  compressed 128             3             0.47           120 B               -  all entries                                      row: 10 bf16
+  no hits: what group 'near' needs to resume is never kept
+)");
+}
+
 TEST(ModelLayout, ADescriptionOfImpossiblePagesIsAnError) {
   const ModelLayout layout = value_of(preset("llama-3-8b"));
   EXPECT_FALSE(layout.describe({.page_tokens = 0}).has_value());
