@@ -3,6 +3,7 @@
 // Everything quire offers to its users.
 #pragma once
 
+#include "quire/budget.h"         // IWYU pragma: export
 #include "quire/cache.h"          // IWYU pragma: export
 #include "quire/cache_group.h"    // IWYU pragma: export
 #include "quire/chunk_index.h"    // IWYU pragma: export
