@@ -98,8 +98,13 @@ std::string hit_text(const ModelLayout& layout) {
     const auto group = std::ranges::find_if_not(layout.groups(), is_reusable);
     return "no hits: what group '" + group->name + "' needs to resume is never kept";
   }
-  if (layout.hit_multiple_tokens() == 1) return "a hit can end at any token";
-  return "a hit can end at multiples of " + with_separators(layout.hit_multiple_tokens()) + " tokens";
+  const std::string positions = layout.hit_multiple_tokens() == 1
+                                    ? "any token"
+                                    : "multiples of " + with_separators(layout.hit_multiple_tokens()) + " tokens";
+  const bool is_sparse = std::ranges::any_of(layout.groups(), [](const CacheGroup& group) {
+    return group.retention.rule == RetentionRule::Every || group.retention.rule == RetentionRule::Last;
+  });
+  return "a hit can end at " + positions + (is_sparse ? " where what it needs was kept" : "");
 }
 
 }  // namespace
@@ -134,14 +139,14 @@ Result<std::string> ModelLayout::describe(const PageOptions& options) const {
       if (!has_slot(group)) token.cells.back() = token_bytes_text(geometry);
     }
   }
+  const bool is_all_full =
+      std::ranges::all_of(groups_, [](const CacheGroup& group) { return group.kind == GroupKind::Full; });
   std::string title = name_ + ": " + count_of(layer_count_, "layer") + ", " + count_of(token_bytes_, "byte") +
-                      " per token; pages of " + count_of(options.page_tokens, "token");
+                      (is_all_full ? " per token" : " per token of context") + "; pages of " +
+                      count_of(options.page_tokens, "token");
   if (options.rank_count > 1) title += "; each of " + with_separators(options.rank_count) + " ranks has";
   title += "\n";
-  if (std::ranges::all_of(groups_, [](const CacheGroup& group) { return group.kind == GroupKind::Full; })) {
-    std::vector<TextColumn> columns = {name, kind, layers, entry, token, page};
-    return title + columns_text(columns);
-  }
+  if (is_all_full) return title + columns_text({name, kind, layers, entry, token, page});
   // The entry goes last: it may be long.
   std::vector<TextColumn> columns = {name, kind, layers, token, page};
   if (std::ranges::any_of(groups_, has_slot)) columns.push_back(slot);

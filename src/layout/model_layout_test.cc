@@ -160,7 +160,7 @@ TEST(ModelLayout, TheDescriptionSaysWhatEachKindNeedsToResume) {
   std::vector<CacheGroup> groups = {row_group("far", {4}), window, entries, state, tail, fresh};
   const ModelLayout all = value_of(ModelLayout::create("all", groups));
   EXPECT_EQ("\n" + value_of(all.describe({.page_tokens = 256})), R"(
-all: 5 layers, 21 bytes per token; pages of 256 tokens
+all: 5 layers, 21 bytes per token of context; pages of 256 tokens
   group    kind            layers  bytes per token  bytes per page  bytes per slot  to resume, it needs                                                        entry of a layer
   far      full                 1               20           5 KiB               -  all tokens                                                                 row: 10 bf16
   near     window 128 + 4       2               40          10 KiB               -  the last 127 tokens and the first 4, kept every 1,024, or a replay of 127  row: 10 bf16
@@ -168,7 +168,7 @@ all: 5 layers, 21 bytes per token; pages of 256 tokens
   state    snapshot             1                -            20 B            60 B  a snapshot, kept at the end                                                row: 10 bf16
   tail     snapshot             1                -            80 B           160 B  a snapshot of the last 4 tokens, kept every 2,048                          row: 10 bf16
   fresh    snapshot             1                -               -           160 B  nothing, at multiples of 4                                                 row: 10 bf16
-  a hit can end at multiples of 128 tokens
+  a hit can end at multiples of 128 tokens where what it needs was kept
 )");
 
   groups = {window, entries};
@@ -178,7 +178,7 @@ all: 5 layers, 21 bytes per token; pages of 256 tokens
   groups[0].replay = {};
   const ModelLayout own = value_of(ModelLayout::create("own", groups));
   EXPECT_EQ("\n" + value_of(own.describe({.page_tokens = 256})), R"(
-own: 3 layers, 1 byte per token; pages of 256 tokens
+own: 3 layers, 1 byte per token of context; pages of 256 tokens
   group    kind                  layers  bytes per token  bytes per page  bytes per slot  to resume, it needs                              entry of a layer
   near     window 128 + 4, ring       2                -               -        5.16 KiB  the last 127 tokens and the first 4, never kept  row: 10 bf16
   entries  compressed 128             3             0.47           120 B               -  all entries                                      row: 10 bf16

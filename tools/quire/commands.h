@@ -44,8 +44,8 @@ struct InspectCommandOptions {
 int run_inspect(const InspectCommandOptions& options);
 
 struct ModelsOptions {
-  std::string name;  ///< empty: all
-  std::uint32_t page_tokens = 16;
+  std::string name;                          ///< empty: all
+  std::optional<std::uint32_t> page_tokens;  ///< if unset, 16, or as many as make whole entries
   std::uint32_t rank_count = 1;
 };
 int run_models(const ModelsOptions& options);

@@ -73,7 +73,8 @@ int run(int argc, char** argv) {
   quire::ModelsOptions models;
   CLI::App* const models_command = app.add_subcommand("models", "Bytes per token and page of well-known models");
   models_command->add_option("NAME", models.name, "Only this model");
-  models_command->add_option("--page-tokens", models.page_tokens, "Tokens per page")->capture_default_str();
+  models_command->add_option("--page-tokens", models.page_tokens,
+                             "Tokens per page; default: 16, or as many as make whole entries");
   models_command->add_option("--rank-count", models.rank_count, "Tensor-parallel ranks")->capture_default_str();
   models_command->callback([&] { status = quire::run_models(models); });
 

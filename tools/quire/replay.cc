@@ -32,11 +32,24 @@ constexpr std::uint64_t kLostPagesMax = 1U << 22U;
 constexpr int kMoverTimeoutMs = 60'000;        // without a word of the mover: something is wrong
 constexpr std::uint32_t kSettlingMax = 1'000;  // rounds of making room for one request
 
+/// A replay runs on a cache, and a cache has one full group so far.
+Status check_is_replayable(const ModelLayout& layout) {
+  for (const CacheGroup& group : layout.groups()) {
+    if (group.kind == GroupKind::Full) continue;
+    return fail(
+        ErrorCode::InvalidArgument,
+        fmt::format("--model {} has a {} group, '{}': only models with a single full group can be replayed so far",
+                    layout.name(), to_string(group.kind), group.name));
+  }
+  return {};
+}
+
 /// What one key unit stores.
 Result<ModelLayout> layout_of(const Trace& trace, const ReplaySettings& settings) {
   std::uint64_t token_bytes = kBytesPerToken;
   if (!settings.model.empty()) {
     QUIRE_TRY_ASSIGN(ModelLayout layout, preset(settings.model));
+    QUIRE_TRY(check_is_replayable(layout));
     if (trace.unit_tokens == 1) return layout;
     token_bytes = layout.token_bytes();
   }
