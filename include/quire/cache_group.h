@@ -2,7 +2,7 @@
 //
 // What a model's layers store, as data. A CacheGroup is a set of layers whose pages move together. It declares which
 // tokens it keeps, and what an entry has in one layer as a list of components (K and V, one latent row, a record of
-// opaque bytes): new models and new formats need no code. layout.h makes bytes of it.
+// opaque bytes): new models and new formats need no code. layout.h and state_slots.h make bytes of it.
 //
 // Plain structs; whoever makes something of a group checks it first.
 #pragma once
@@ -174,7 +174,8 @@ struct CacheGroup {
   // Snapshots and rings: entries of one layer in a state slot. A recurrent state is one entry; a ring has one for each
   // position; a compressor's tail one for each token that is not part of an entry yet.
   std::uint32_t slot_entries = 0;
-  /// Snapshot: how many earlier versions of those entries a slot keeps, to rewind without computing.
+  /// Snapshot: how many earlier versions of those entries a slot keeps, to rewind without computing. The version after
+  /// n tokens is number n modulo slot_history + 1.
   std::uint32_t slot_history = 0;
   /// Snapshot: entries that one takes along, those of the last tokens. 0: none is needed, the slot starts from its
   /// initial bytes; then the group has no pages.

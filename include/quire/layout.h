@@ -60,7 +60,7 @@ class PageGeometry {
   /// Fails on empty or unnamed parts, on numbers that contradict each other, on heads that cannot be split over the
   /// ranks, on pages that hold no whole number of entries, on groups without pages, and on pages of 2^64 bytes or more.
   [[nodiscard]] static Result<PageGeometry> create(CacheGroup group, const PageOptions& options);
-  /// The group's part of a state slot, as if it were a page: slot_entries, then as many for each earlier version. Fails
+  /// The group's part of a state slot, as if it were a page: slot_entries for each of slot_history + 1 versions. Fails
   /// as create() does, and on groups that keep nothing there.
   [[nodiscard]] static Result<PageGeometry> create_slot(CacheGroup group, const PageOptions& options);
 

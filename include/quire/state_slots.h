@@ -25,14 +25,14 @@ namespace quire {
 struct StatePart {
   std::uint32_t group_index = 0;  ///< in ModelLayout::groups()
   std::uint64_t offset = 0;       ///< in the slot
-  /// The part as if it were a page: the current entries, then those of each earlier version.
+  /// The part as if it were a page: the entries of version 0, then those of version 1, …
   PageGeometry geometry;
 };
 
 /// One row of a slot. Layers and components count from 0 in the group, heads from 0 on the rank.
 struct StateRow {
   std::uint32_t part_index = 0;
-  std::uint32_t version_index = 0;  ///< 0: the current one
+  std::uint32_t version_index = 0;  ///< after n tokens: n modulo the group's slot_history + 1
   std::uint32_t layer_index = 0;
   std::uint32_t component_index = 0;
   std::uint32_t entry_index = 0;
