@@ -25,7 +25,7 @@ struct ExpectedRequest {
 };
 
 struct BudgetRequest {
-  PageOptions page;
+  PageOptions page;  ///< with several ranks, all bytes are those of one of them
   std::uint64_t device_bytes = 0;
   std::uint64_t host_bytes = 0;  ///< 0: no such tier
   std::uint64_t disk_bytes = 0;  ///< 0: no such tier
@@ -35,7 +35,7 @@ struct BudgetRequest {
   std::uint32_t rewind_tokens = 0;       ///< that one sequence may take back
   /// Instead of the intervals of groups with RetentionRule::Every; 0 leaves them.
   std::uint32_t snapshot_interval_tokens = 0;
-  std::vector<ExpectedRequest> mix = {};  ///< empty: every request has context_tokens_max
+  std::vector<ExpectedRequest> mix;  ///< empty: every request has context_tokens_max
 };
 
 struct GroupBudget {

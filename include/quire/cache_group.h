@@ -82,7 +82,7 @@ struct Component {
   /// Interleaved: where in the record it begins, in bytes. Nothing: behind the one before it.
   std::optional<std::uint32_t> record_offset = std::nullopt;
   /// What its rows are made of before anything is written, repeated; a row is a multiple of it. Empty: zeros.
-  std::vector<std::byte> initial = {};
+  std::vector<std::byte> initial;
   friend bool operator==(const Component&, const Component&) = default;
 };
 

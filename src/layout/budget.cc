@@ -215,12 +215,12 @@ class Solver {
     }
     const bool has_ids =
         std::ranges::all_of(groups_, [](const GroupBudget& group) { return group.request_pages <= kPageCountMax; });
-    if (!needed || *needed > request_.device_bytes || !has_ids) {
+    if (!needed || !fixed || *needed > request_.device_bytes || !has_ids) {
       return bad("one request of " + count_of(request_.context_tokens_max, "token") + " does not fit in the device's " +
                  with_separators(request_.device_bytes) + " bytes: it needs " + bytes_text(needed) + sum +
                  "\ngive more bytes, a shorter context, fewer sequences or rarer snapshots");
     }
-    add_tier({.tier = Tier::Device, .bytes = request_.device_bytes}, demands, *fixed);
+    add_tier({.tier = Tier::Device, .bytes = request_.device_bytes, .groups = groups_}, demands, *fixed);
     return {};
   }
 
@@ -242,15 +242,18 @@ class Solver {
                  " bytes do not hold a page of each group: " + sum + " = " + bytes_text(needed) +
                  ": give more bytes, or leave it out");
     }
-    add_tier({.tier = tier, .bytes = bytes}, demands, 0);
+    TierBudget lower{.tier = tier, .bytes = bytes, .groups = groups_};
+    for (GroupBudget& group : lower.groups) {
+      group.request_pages = pages_of_request(layout_.groups()[group.group_index], at_rest, request_.context_tokens_max);
+    }
+    add_tier(std::move(lower), demands, 0);
     return {};
   }
 
   // Shares out what is left of the tier's bytes behind the fixed ones.
   void add_tier(TierBudget tier, const std::vector<Demand>& demands, std::uint64_t fixed_bytes) {
     const std::vector<std::uint64_t> counts = share_out(demands, tier.bytes - fixed_bytes);
-    tier.groups = groups_;
-    tier.used_bytes = fixed_bytes + *bytes_of(demands, counts);
+    tier.used_bytes = fixed_bytes + bytes_of(demands, counts).value_or(0);  // fits: it was shared out
     tier.limiting_index = static_cast<std::uint32_t>(scarcest(demands, counts));
     for (std::size_t i = 0; i < counts.size(); ++i) {
       tier.groups[i].page_count = counts[i];

@@ -217,6 +217,7 @@ TEST(Budget, TiersBelowHaveNoSlotsNoNullPageAndNoSlackForSteps) {
   EXPECT_EQ(budget.tiers[1].tier, Tier::Host);
   EXPECT_EQ(budget.tiers[2].tier, Tier::Disk);
   EXPECT_EQ(budget.tiers[0].groups[1].request_pages, 6U);
+  EXPECT_EQ(budget.tiers[1].groups[1].request_pages, 2U);
   EXPECT_EQ(page_counts(budget.tiers[1]), (std::vector<std::uint64_t>{100, 20, 10}));
   EXPECT_EQ(budget.tiers[1].used_bytes, budget.tiers[1].bytes);
   EXPECT_EQ(budget.tiers[1].capacity_tokens, 1'000U);

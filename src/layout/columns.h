@@ -11,7 +11,7 @@ namespace quire {
 struct TextColumn {
   std::string title;
   bool is_number = false;  ///< numbers stand right, words left
-  std::vector<std::string> cells = {};
+  std::vector<std::string> cells;
 };
 
 /// The titles, then the cells, row by row; columns two spaces apart, all with the same number of cells. Lines end with

@@ -20,11 +20,11 @@ struct LayerShape {
 };
 
 struct LayerRequest {
-  std::string where;                          ///< begins each message
-  std::string_view what;                      ///< what has the entries: "page", "state slot"
-  std::string_view unit;                      ///< what they are counted in: "tokens", "entries"
-  const CacheGroup* group = nullptr;          ///< as check_group() wants it
-  std::span<const std::uint32_t> heads = {};  ///< of each component on one rank
+  std::string where;                     ///< begins each message
+  std::string_view what;                 ///< what has the entries: "page", "state slot"
+  std::string_view unit;                 ///< what they are counted in: "tokens", "entries"
+  const CacheGroup* group = nullptr;     ///< as check_group() wants it
+  std::span<const std::uint32_t> heads;  ///< of each component on one rank
   std::uint64_t entry_count = 0;
   HeadOrder head_order = HeadOrder::Nhd;
 };
