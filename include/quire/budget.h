@@ -65,8 +65,8 @@ struct Budget {
 /// Pages of the group that one request of so many tokens needs on the device:
 ///
 ///     full, compressed   ceil(context / P)
-///     window             ceil((W - 1 + in_flight + rewind) / P) + 1 and those of the sink, or ceil(context / P) if
-///     fewer snapshots, rings   Every N: floor(context / N) + 1, for the end of the prompt;  Last: 1;  None: 0
+///     window             ceil((W - 1 + in_flight + rewind) / P) + 1 and those of the sink; at most ceil(context / P)
+///     snapshots, rings   Every N: floor(context / N) + 1, for the end of the prompt;  Last: 1;  None: 0
 ///
 /// Tiers below hold what nobody is writing: there, in_flight_tokens and rewind_tokens count as 0.
 [[nodiscard]] std::uint64_t pages_of_request(const CacheGroup& group, const BudgetRequest& request,
