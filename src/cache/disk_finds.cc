@@ -194,7 +194,7 @@ bool Cache::Impl::waits_for_transfers(const Transfer& find) const {
 bool Cache::Impl::is_worth_reading(const Transfer& find) {
   if (config.host.compute_ns_per_token == 0 || disk_load_rate == 0) return true;
   const auto bytes = static_cast<double>(find.found_pages * geometry.page().page_bytes());
-  const double waiting = static_cast<double>(disk_loading_bytes);
+  const auto waiting = static_cast<double>(disk_loading_bytes);
   const double read_ns = (bytes + waiting) / disk_load_rate;
   const double load_ns = load_rate > 0 ? bytes / load_rate : 0;
   const double compute_ns =

@@ -76,7 +76,7 @@ bool Cache::Impl::may_copy() const {
 }
 
 void Cache::Impl::refill_write_budget(TimeNs time) {
-  const double per_day = static_cast<double>(config.disk.write_bytes_per_day);
+  const auto per_day = static_cast<double>(config.disk.write_bytes_per_day);
   const double burst = write_burst();
   const double rate = (per_day - burst) / static_cast<double>(kDayNs);
   write_budget = std::min(burst, write_budget + (rate * static_cast<double>(time - now)));

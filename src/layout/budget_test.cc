@@ -83,6 +83,7 @@ std::string error_of(const ModelLayout& layout, const BudgetRequest& request) {
 
 std::vector<std::uint64_t> page_counts(const TierBudget& tier) {
   std::vector<std::uint64_t> counts;
+  counts.reserve(tier.groups.size());
   for (const GroupBudget& group : tier.groups) counts.push_back(group.page_count);
   return counts;
 }
@@ -149,8 +150,9 @@ TEST(Budget, SnapshotsFollowTheirRetention) {
 // ── Sharing out ──
 
 TEST(Budget, OneFullGroupGetsEverything) {
-  const Budget budget = solved(layout_of({full_group(10)}),
-                               {.page = {.page_tokens = 16}, .device_bytes = 160 * 101, .context_tokens_max = 160});
+  const Budget budget =
+      solved(layout_of({full_group(10)}),
+             {.page = {.page_tokens = 16}, .device_bytes = std::uint64_t{160} * 101, .context_tokens_max = 160});
   ASSERT_EQ(budget.tiers.size(), 1U);
   EXPECT_EQ(budget.slot_count, 0U);
   EXPECT_EQ(page_counts(budget.tiers[0]), (std::vector<std::uint64_t>{100}));  // and the null page
@@ -207,7 +209,7 @@ TEST(Budget, TiersBelowHaveNoSlotsNoNullPageAndNoSlackForSteps) {
       layout_of({full_group(1), window_group(1, 11), state_group(100, {.rule = RetentionRule::Last})});
   const Budget budget = solved(layout, {.page = {.page_tokens = 10},
                                         .device_bytes = 100'000,
-                                        .host_bytes = 10 * (100 + 2 * 10 + 100),
+                                        .host_bytes = std::uint64_t{10} * (100 + 2 * 10 + 100),
                                         .disk_bytes = 1'000'000,
                                         .context_tokens_max = 100,
                                         .sequence_count_max = 2,
@@ -411,7 +413,7 @@ TEST(Budget, AgreesWithGivingPagesOneByOne) {
     const auto expected = share_out_naively(layout, request);
     const auto budget = solve_budget(layout, request);
     ASSERT_EQ(budget.has_value(), expected.has_value()) << "seed " << seed;
-    if (!budget) continue;
+    if (!budget || !expected) continue;
     ++fitting;
     ASSERT_EQ(page_counts(budget->tiers[0]), *expected) << "seed " << seed;
   }

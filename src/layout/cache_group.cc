@@ -12,8 +12,8 @@ namespace quire {
 namespace {
 
 std::vector<std::byte> little_endian(std::uint32_t value, std::uint32_t bytes) {
-  std::vector<std::byte> pattern;
-  for (std::uint32_t i = 0; i < bytes; ++i) pattern.push_back(static_cast<std::byte>((value >> (8 * i)) & 0xffU));
+  std::vector<std::byte> pattern(bytes);
+  for (std::uint32_t i = 0; i < bytes; ++i) pattern[i] = static_cast<std::byte>((value >> (8 * i)) & 0xffU);
   return pattern;
 }
 

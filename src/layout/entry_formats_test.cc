@@ -28,7 +28,8 @@ CacheGroup compressed_group(std::uint32_t tokens_per_entry, std::vector<std::uin
 }
 
 /// A page of one layer whose entries stand for so many tokens.
-PageGeometry page_of(std::uint32_t tokens_per_entry, std::uint32_t page_tokens, std::vector<EntryFormat> formats) {
+PageGeometry page_of(std::uint32_t tokens_per_entry, std::uint32_t page_tokens,
+                     const std::vector<EntryFormat>& formats) {
   CacheGroup group = compressed_group(tokens_per_entry);
   for (const EntryFormat& format : formats) use_format(group, format);
   auto page = PageGeometry::create(std::move(group), {.page_tokens = page_tokens});

@@ -154,7 +154,7 @@ TEST_F(CacheDisk, ASecondCacheOnTheDirectoryIsRefused) {
 TEST_F(CacheDisk, PagesCanBePutAndGotPastTheOtherTiers) {
   open(disk_config());
   const std::vector<TokenId> tokens = token_range(0, 100);  // six pages, and some
-  std::vector<std::byte> pages(6 * kPageTokens * kTestTokenBytes);
+  std::vector<std::byte> pages(std::size_t{6} * kPageTokens * kTestTokenBytes);
   for (std::size_t i = 0; i < 96; ++i) {
     const std::uint64_t value = ByteEngine::value_at(0, tokens, {}, i);
     std::memcpy(pages.data() + (i * kTestTokenBytes), &value, sizeof(value));
@@ -185,7 +185,7 @@ TEST_F(CacheDisk, PagesCanBePutAndGotPastTheOtherTiers) {
 TEST_F(CacheDisk, APutThatIsRepeatedWritesNothing) {
   open(disk_config());
   const std::vector<TokenId> tokens = token_range(0, 32);
-  const std::vector<std::byte> pages(2 * kPageTokens * kTestTokenBytes);
+  const std::vector<std::byte> pages(std::size_t{2} * kPageTokens * kTestTokenBytes);
   std::vector<DiskAnswer> answers;
   for (int i = 0; i < 2; ++i) {
     ASSERT_TRUE(cache_->put_on_disk(space_, {.tokens = tokens}, pages,
@@ -203,7 +203,7 @@ TEST_F(CacheDisk, DirectCallsAreRefusedWithWhatIsWrong) {
     EXPECT_NE(status.error().message.find(text), std::string::npos) << status.error().message;
   };
   const std::vector<TokenId> tokens = token_range(0, 33);
-  std::vector<std::byte> pages(2 * kPageTokens * kTestTokenBytes);
+  std::vector<std::byte> pages(std::size_t{2} * kPageTokens * kTestTokenBytes);
   const auto nothing = [](const DiskAnswer&) { FAIL(); };
   open(test_config(16, 8));
   expect_refused(cache_->lookup_on_disk(space_, {.tokens = tokens}, nothing), ErrorCode::Unsupported, "no disk tier");
@@ -293,7 +293,7 @@ TEST_F(CacheDisk, CachesOfOneProcessHaveDisksAndPageSizesOfTheirOwn) {
   flush();
   EXPECT_EQ(cache_->disk_status()->page_count, 4U);
   EXPECT_EQ(second->disk_status()->page_count, 0U);
-  const std::vector<std::byte> pages(64 * kTestTokenBytes);
+  const std::vector<std::byte> pages(std::size_t{64} * kTestTokenBytes);
   ASSERT_TRUE(second->put_on_disk(second->key_space({.model = "test"}).value(), {.tokens = token_range(0, 64)}, pages,
                                   nullptr));
   drain(*second);
@@ -343,7 +343,7 @@ TEST_F(CacheDisk, CompressedPagesAndSeveralDirectoriesServeTheSame) {
 TEST_F(CacheDisk, NoTokensAreInTheFiles) {
   open(disk_config());
   const std::vector<TokenId> tokens(64, 0x51525354);
-  std::vector<std::byte> pages(4 * kPageTokens * kTestTokenBytes);
+  std::vector<std::byte> pages(std::size_t{4} * kPageTokens * kTestTokenBytes);
   ASSERT_TRUE(cache_->put_on_disk(space_, {.tokens = tokens}, pages, nullptr));
   drain(*cache_);
   flush();
