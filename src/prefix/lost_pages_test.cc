@@ -17,11 +17,11 @@ TEST(LostPages, RememberTheLastLossOfAPage) {
   lost.note(7, Tier::Device, /*was_bad=*/false);
   lost.set_time(250);
   lost.note(7, Tier::Host, /*was_bad=*/true);
-  const auto loss = lost.find(7);
-  ASSERT_TRUE(loss.has_value());
-  EXPECT_EQ(loss->tier, Tier::Host);
-  EXPECT_EQ(loss->time, 250);
-  EXPECT_TRUE(loss->was_bad);
+  ASSERT_TRUE(lost.find(7).has_value());
+  const auto loss = lost.find(7).value_or(LostPages::Loss{});
+  EXPECT_EQ(loss.tier, Tier::Host);
+  EXPECT_EQ(loss.time, 250);
+  EXPECT_TRUE(loss.was_bad);
   EXPECT_FALSE(lost.has_forgotten());
 }
 
@@ -50,7 +50,7 @@ TEST(LostPages, HoldExactlyTheLastOnes) {
         const auto known = std::find_if(last.begin(), last.end(), [&](const auto& loss) { return loss.first == each; });
         const auto found = lost.find(each);
         ASSERT_EQ(found.has_value(), known != last.end()) << each;
-        if (known != last.end()) {
+        if (found && known != last.end()) {
           ASSERT_EQ(found->time, known->second);
         }
       }

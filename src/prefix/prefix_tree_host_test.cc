@@ -151,7 +151,7 @@ TEST_F(PrefixTreeHost, AgreesWithAMapAfterEveryStep) {
       add(tokens);
     }
     for (std::uint32_t page = before.page_count + before.host_page_count; page < page_count; ++page) {
-      known[Tokens(tokens.begin(), tokens.begin() + std::ptrdiff_t{(page + 1) * kPageTokens})] =
+      known[Tokens(tokens.begin(), tokens.begin() + (std::ptrdiff_t{page + 1} * kPageTokens))] =
           on_host ? Tier::Host : Tier::Device;
     }
     expect_invariants();

@@ -19,8 +19,8 @@ namespace {
 
 constexpr TimeNs kSecondNs = 1'000'000'000;
 constexpr std::array<TimeNs, 8> kAgeLimits = {
-    60 * kSecondNs,     600 * kSecondNs,        3'600 * kSecondNs,       6 * 3'600 * kSecondNs,
-    86'400 * kSecondNs, 7 * 86'400 * kSecondNs, 30 * 86'400 * kSecondNs, std::numeric_limits<TimeNs>::max()};
+    60 * kSecondNs,     600 * kSecondNs,     3'600 * kSecondNs,     21'600 * kSecondNs,
+    86'400 * kSecondNs, 604'800 * kSecondNs, 2'592'000 * kSecondNs, std::numeric_limits<TimeNs>::max()};
 
 /// A page record, with what is needed to judge it.
 struct FoundPage {
@@ -87,11 +87,13 @@ std::uint32_t Inspection::key_space_number(const PageName& name) {
 void Inspection::add_segment(const SegmentFile& file) {
   DiskSegmentReport segment{.directory_index = file.directory_index, .file = file.name, .file_bytes = file.bytes};
   Result<std::optional<SegmentBytes>> opened = reader_.open_segment(file);
-  if (opened && !*opened) return;  // reclaimed since the directory was listed
   Result<SegmentContents> contents = fail(ErrorCode::Io, "");
+  SegmentBytes* bytes = nullptr;
   if (opened) {
-    segment.file_bytes = (*opened)->size();
-    contents = reader_.read_contents(file, **opened);
+    if (!opened->has_value()) return;  // reclaimed since the directory was listed
+    bytes = &opened->value();
+    segment.file_bytes = bytes->size();
+    contents = reader_.read_contents(file, *bytes);
   } else {
     contents = tl::unexpected<Error>(opened.error());
   }
@@ -109,7 +111,7 @@ void Inspection::add_segment(const SegmentFile& file) {
   if (is_lost && segment.state != DiskSegmentState::Foreign) segment.garbage_bytes = segment.file_bytes;
   report_.segments.push_back(std::move(segment));
   if (!contents) return;
-  for (const RecordHeader& record : contents->records) add_record(record, **opened, number);
+  for (const RecordHeader& record : contents->records) add_record(record, *bytes, number);
 }
 
 void Inspection::add_record(const RecordHeader& record, SegmentBytes& bytes, std::uint32_t segment) {
@@ -213,7 +215,9 @@ DiskStoreReport Inspection::finish(TimeNs now_ns) {
   for (const auto& [layout, page_count] : layouts_) {
     report_.layouts.push_back({.hash = layout.first, .page_bytes = layout.second, .page_count = page_count});
   }
-  std::ranges::stable_sort(report_.layouts, std::ranges::greater{}, &DiskLayoutReport::page_count);
+  std::ranges::sort(report_.layouts, [](const DiskLayoutReport& a, const DiskLayoutReport& b) {
+    return a.page_count != b.page_count ? a.page_count > b.page_count : a.hash < b.hash;
+  });
   return std::move(report_);
 }
 

@@ -69,7 +69,7 @@ void Simulation::share_pages() {
   constexpr std::uint32_t kSharedPages = 3;
   std::vector<TokenId> shared;
   const bool are_alike = chance(70);
-  while (shared.size() < kSharedPages * setup_.page_tokens) {
+  while (shared.size() < std::size_t{kSharedPages} * setup_.page_tokens) {
     const bool repeats = are_alike && shared.size() >= setup_.page_tokens;
     shared.push_back(repeats ? shared[shared.size() - setup_.page_tokens] : draw_token());
   }
@@ -79,7 +79,7 @@ void Simulation::share_pages() {
     while (document.size() < setup_.page_tokens) document.push_back(draw_token());
     document.resize(setup_.page_tokens);
     const std::uint32_t page_count = 1 + random_.below(kSharedPages);
-    document.insert(document.end(), shared.begin(), shared.begin() + (page_count * setup_.page_tokens));
+    document.insert(document.end(), shared.begin(), shared.begin() + (std::ptrdiff_t{page_count} * setup_.page_tokens));
   }
 }
 

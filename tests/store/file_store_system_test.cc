@@ -525,7 +525,7 @@ TEST_F(FileStoreForeign, ADirectoryWithSomethingElseInItIsRefusedAndLeftAlone) {
   const std::map<std::string, std::string> mine = {
       {"quire-lock", "precious"}, {"lock", "1\n"}, {"thesis.txt", "Chapter 1"}};
   std::filesystem::create_directory(path);
-  for (const auto& [name, text] : mine) std::ofstream(path + "/" + name) << text;
+  for (const auto& [name, text] : mine) std::ofstream(std::filesystem::path(path) / name) << text;
   EXPECT_EQ(refusal().code, ErrorCode::InvalidArgument);
   std::map<std::string, std::string> left;
   for (const auto& file : std::filesystem::directory_iterator(path)) {
@@ -579,11 +579,11 @@ TEST_F(FileStoreSize, ManyPagesAreAllThereAgain) {
   config_.segment_bytes = std::uint64_t{16} << 20U;
   config_.queue_depth = 32;
   open();
-  std::vector<std::byte> bytes(64 * kChainPages);
+  std::vector<std::byte> bytes(std::size_t{64} * kChainPages);
   for (std::uint32_t chain = 0; chain < kCount / kChainPages; ++chain) {
     std::array<FileWrite, kChainPages> writes;
     for (std::uint32_t index = 0; index < kChainPages; ++index) {
-      const std::span<std::byte> page = std::span(bytes).subspan(64 * index, 64);
+      const std::span<std::byte> page = std::span(bytes).subspan(std::size_t{64} * index, 64);
       fill_page({chain, index}, page);
       writes[index] = {.name = name_of({chain, index}), .parent = parent_of({chain, index}), .page_index = index};
       writes[index].bytes = page;
