@@ -90,8 +90,9 @@ void Inspection::add_segment(const SegmentFile& file) {
   Result<SegmentContents> contents = fail(ErrorCode::Io, "");
   SegmentBytes* bytes = nullptr;
   if (opened) {
-    if (!opened->has_value()) return;  // reclaimed since the directory was listed
-    bytes = &opened->value();
+    std::optional<SegmentBytes>& found = *opened;
+    if (!found) return;  // reclaimed since the directory was listed
+    bytes = &*found;
     segment.file_bytes = bytes->size();
     contents = reader_.read_contents(file, *bytes);
   } else {

@@ -601,7 +601,7 @@ TEST_F(FileStoreSize, ManyPagesAreAllThereAgain) {
     std::array<PageName, kChainPages> names;
     for (std::uint32_t index = 0; index < kChainPages; ++index) {
       names[index] = name_of({chain, index});
-      reads[index] = {.name = names[index], .bytes = std::span(bytes).subspan(64 * index, 64)};
+      reads[index] = {.name = names[index], .bytes = std::span(bytes).subspan(std::size_t{64} * index, 64)};
     }
     ASSERT_EQ(store_->find(names), kChainPages);
     if (chain % 8 != 0) continue;
