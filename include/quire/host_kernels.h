@@ -48,6 +48,14 @@ struct MoveTokensParams {
 /// Moves tokens from slot to slot, one after the other, in all layers.
 void move_tokens_on_host(const MoveTokensParams& params);
 
+struct ResetPagesParams {
+  const PoolGeometry* geometry = nullptr;
+  std::byte* pool = nullptr;
+  std::span<const PageId> pages;  ///< of a pool of state slots: the numbers of the slots
+};
+/// Gives pages or state slots the bytes that their group's components begin with, in all layers; padding becomes zero.
+void reset_pages_on_host(const ResetPagesParams& params);
+
 struct ApplyDeltasParams {
   std::int32_t* table = nullptr;  ///< [rows][row_columns]
   std::uint32_t rows = 0;
