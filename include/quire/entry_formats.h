@@ -20,6 +20,7 @@ struct EntryFormat {
   std::string_view name;
   std::vector<Component> components;
   std::uint32_t layer_multiple_bytes = 1;
+  std::uint32_t block_values = 0;  ///< values that share a scale; 0: all of them, or there are no scales
 };
 
 /// Gives the group the format's components, behind those it has, and its padding. `prefix` goes before their names.

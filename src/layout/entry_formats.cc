@@ -58,14 +58,16 @@ EntryFormat fp8_rows_then_scales(MixedRow shape) {
           .components = {row("values", ElementType::Fp8, shape.dim, Placement::Interleaved),
                          row("rope", ElementType::Bf16, shape.rope_dim, Placement::Interleaved),
                          row("scales", ElementType::Bytes, scale_bytes)},
-          .layer_multiple_bytes = shape.dim + (2 * shape.rope_dim)};
+          .layer_multiple_bytes = shape.dim + (2 * shape.rope_dim),
+          .block_values = 64};
 }
 
 EntryFormat fp8_records(MixedRow shape) {
   return {.name = "fp8_records",
           .components = {row("values", ElementType::Fp8, shape.dim, Placement::Interleaved),
                          row("scales", ElementType::Fp32, blocks_of(shape.dim, 128), Placement::Interleaved),
-                         row("rope", ElementType::Bf16, shape.rope_dim, Placement::Interleaved)}};
+                         row("rope", ElementType::Bf16, shape.rope_dim, Placement::Interleaved)},
+          .block_values = 128};
 }
 
 EntryFormat index_keys_fp8(std::uint32_t dim) {
@@ -76,13 +78,15 @@ EntryFormat index_keys_fp8(std::uint32_t dim) {
 EntryFormat index_keys_mxfp4(std::uint32_t dim) {
   return {.name = "index_keys_mxfp4",
           .components = {row("index_keys", ElementType::Bytes, blocks_of(dim, 2)),
-                         row("index_scales", ElementType::Bytes, blocks_of(dim, 32))}};
+                         row("index_scales", ElementType::Bytes, blocks_of(dim, 32))},
+          .block_values = 32};
 }
 
 EntryFormat index_keys_nvfp4(std::uint32_t dim) {
   return {.name = "index_keys_nvfp4",
           .components = {row("index_keys", ElementType::Bytes, blocks_of(dim, 2)),
-                         row("index_scales", ElementType::Fp8, blocks_of(dim, 16))}};
+                         row("index_scales", ElementType::Fp8, blocks_of(dim, 16))},
+          .block_values = 16};
 }
 
 EntryFormat compressor_fp32(CompressorRow shape) {
