@@ -245,14 +245,13 @@ constexpr CheckedCopier kAvx2{
 const CheckedCopier& pick_checked_copier(InstructionSet instructions) {
   QUIRE_CHECK(is_available(instructions), "the processor does not have these instructions");
 #if defined(__x86_64__)
-  if (instructions == InstructionSet::Avx2) return kAvx2;
+  if (instructions >= InstructionSet::Avx2) return kAvx2;
 #endif
   return kPortable;
 }
 
 const CheckedCopier& best_checked_copier() {
-  static const CheckedCopier& best =
-      pick_checked_copier(is_available(InstructionSet::Avx2) ? InstructionSet::Avx2 : InstructionSet::Portable);
+  static const CheckedCopier& best = pick_checked_copier(best_instructions());
   return best;
 }
 

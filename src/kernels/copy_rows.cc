@@ -9,6 +9,7 @@
 // Functions with a target attribute rather than a file with a flag: a flag would also reach the inline functions of
 // headers, and the linker could keep that version of them for every processor.
 #if defined(__x86_64__)
+#include <cpuid.h>
 #include <immintrin.h>
 #define QUIRE_AVX2 [[gnu::target("avx2")]]
 #endif
@@ -211,28 +212,45 @@ QUIRE_AVX2 void stream_rows_avx2(std::span<const RowCopy> bundles, const RowShap
   _mm_sfence();  // Streaming stores are seen in any order until then.
 }
 
+// Not every compiler knows it by name.
+bool has_f16c() {
+  unsigned int eax = 0;
+  unsigned int ebx = 0;
+  unsigned int ecx = 0;
+  unsigned int edx = 0;
+  return __get_cpuid(1, &eax, &ebx, &ecx, &edx) != 0 && (ecx & static_cast<unsigned int>(bit_F16C)) != 0;
+}
+
 #endif
 
 }  // namespace
 
 bool is_available(InstructionSet instructions) {
 #if defined(__x86_64__)
-  if (instructions == InstructionSet::Avx2) return __builtin_cpu_supports("avx2") != 0;
+  if (instructions == InstructionSet::Avx2) return __builtin_cpu_supports("avx2") != 0 && has_f16c();
+  if (instructions == InstructionSet::Avx512) {
+    return is_available(InstructionSet::Avx2) && __builtin_cpu_supports("avx512f") != 0 &&
+           __builtin_cpu_supports("avx512bw") != 0 && __builtin_cpu_supports("avx512vl") != 0;
+  }
 #endif
   return instructions == InstructionSet::Portable;
+}
+
+InstructionSet best_instructions() {
+  if (is_available(InstructionSet::Avx512)) return InstructionSet::Avx512;
+  return is_available(InstructionSet::Avx2) ? InstructionSet::Avx2 : InstructionSet::Portable;
 }
 
 CopyRows pick_copy_rows(InstructionSet instructions, [[maybe_unused]] Stores stores) {
   QUIRE_CHECK(is_available(instructions), "the processor does not have these instructions");
 #if defined(__x86_64__)
-  if (instructions == InstructionSet::Avx2) return stores == Stores::Streaming ? stream_rows_avx2 : copy_rows_avx2;
+  if (instructions >= InstructionSet::Avx2) return stores == Stores::Streaming ? stream_rows_avx2 : copy_rows_avx2;
 #endif
   return copy_rows_portable;
 }
 
 CopyRows best_copy_rows(Stores stores) {
-  static const InstructionSet best =
-      is_available(InstructionSet::Avx2) ? InstructionSet::Avx2 : InstructionSet::Portable;
+  static const InstructionSet best = best_instructions();
   return pick_copy_rows(best, stores);
 }
 

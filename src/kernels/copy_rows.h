@@ -18,7 +18,8 @@ namespace quire {
 
 enum class InstructionSet : std::uint8_t {
   Portable,  ///< any processor
-  Avx2,
+  Avx2,      ///< and F16C, which came before it
+  Avx512,    ///< F, BW and VL; what gains nothing by them does with AVX2
 };
 
 enum class Stores : std::uint8_t {
@@ -28,6 +29,8 @@ enum class Stores : std::uint8_t {
 
 /// Whether this processor and system have the instructions.
 [[nodiscard]] bool is_available(InstructionSet instructions);
+/// The last of the sets that are available.
+[[nodiscard]] InstructionSet best_instructions();
 
 /// One row's way, or that of the first of a bundle. Without defaults, since arrays of it are filled before they are
 /// read.

@@ -1,0 +1,64 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <cstddef>
+#include <cstdint>
+#include <cstring>
+
+#include "base/check.h"
+#include "kernels/e4m3_rows.h"
+#include "kernels/quantised_kernels_with.h"
+#include "quire/quantised_kernels.h"
+
+namespace quire {
+
+void append_quantised_with(const E4m3Codec& codec, const AppendQuantisedParams& params) {
+  const QuantisedEntries& entries = *params.entries;
+  const PoolGeometry& geometry = entries.geometry();
+  QUIRE_CHECK(params.layer_index < geometry.page().layer_count(), "appending to a layer that the group does not have");
+  const bool has_positions = entries.components().positions != kNoComponent;
+  QUIRE_CHECK(params.positions.size() == (has_positions ? params.slots.size() : 0),
+              "appending needs as many positions as slots where entries have them, else none");
+  const std::uint64_t source_row_bytes = params.source_row_bytes == 0 ? entries.row_bytes() : params.source_row_bytes;
+  QUIRE_CHECK(source_row_bytes >= entries.row_bytes(), "the source's rows overlap");
+
+  const E4m3Shape shape = shape_of(entries);
+  const ComponentStrides values = strides_of(entries, entries.components().values);
+  const ComponentStrides scales = strides_of(entries, entries.components().scales);
+  const ComponentStrides rope = strides_of(entries, entries.components().rope);
+  const ComponentStrides positions = strides_of(entries, entries.components().positions);
+  const std::uint64_t entry_count = geometry.page().entry_count();
+  const std::uint64_t slot_count = geometry.page_count() * entry_count;
+  std::byte* const layer = params.pool + (params.layer_index * geometry.strides().layer);
+  for (std::size_t i = 0; i < params.slots.size(); ++i) {
+    if (params.slots[i] == kNoSlot) continue;
+    const auto slot = static_cast<std::uint64_t>(params.slots[i]);  // a negative one becomes too large
+    QUIRE_CHECK(slot < slot_count, "appending at a slot that the pool does not have");
+    std::byte* const page = layer + (slot / entry_count * geometry.strides().page);
+    const std::uint64_t entry = slot % entry_count;
+    const std::byte* const source = params.source + (i * source_row_bytes);
+    codec.encode({.codes = page + values.offset + (entry * values.token),
+                  .scales = page + scales.offset + (entry * scales.token),
+                  .source = source},
+                 shape);
+    std::memcpy(page + rope.offset + (entry * rope.token), source + (2 * shape.dim), rope.head_bytes);
+    if (has_positions) {
+      std::memcpy(page + positions.offset + (entry * positions.token), &params.positions[i], sizeof(std::int32_t));
+    }
+  }
+}
+
+void append_quantised_on_host(const AppendQuantisedParams& params) {
+  append_quantised_with(best_e4m3_codec(), params);
+}
+
+void ring_slots(const RingSlotsParams& params) {
+  QUIRE_CHECK(params.ring_entries > 0, "a ring has one entry at least");
+  const std::size_t count = params.slots.size();
+  const std::size_t dropped = count > params.ring_entries ? count - params.ring_entries : 0;
+  const std::int64_t first_slot = std::int64_t{params.state_slot} * params.ring_entries;
+  for (std::size_t i = 0; i < count; ++i) {
+    const std::uint64_t place = (params.first_position + i) % params.ring_entries;
+    params.slots[i] = i < dropped ? kNoSlot : first_slot + static_cast<std::int64_t>(place);
+  }
+}
+
+}  // namespace quire

@@ -1,0 +1,121 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <cstdint>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include <gtest/gtest.h>
+
+#include "quire/entry_formats.h"
+#include "quire/layout.h"
+#include "quire/quantised_kernels.h"
+
+namespace quire {
+namespace {
+
+PoolGeometry pool_of(const std::vector<Component>& components) {
+  CacheGroup group{.name = "entries", .layers = {0}, .components = components};
+  PageGeometry page = PageGeometry::create(std::move(group), {.page_tokens = 4}).value();
+  return PoolGeometry::create(std::move(page), {.page_count = 2}).value();
+}
+
+PoolGeometry pool_of(const EntryFormat& format, std::string_view prefix = "") {
+  CacheGroup group{.name = "entries", .layers = {0}};
+  use_format(group, format, prefix);
+  return pool_of(group.components);
+}
+
+std::string error_of(const Result<QuantisedEntries>& result) {
+  return result ? "" : result.error().message;
+}
+
+Component part(std::string name, ElementType element, std::uint32_t dim) {
+  return {.name = std::move(name), .element = element, .sharding = Sharding::Replicated, .dim = dim};
+}
+
+TEST(QuantisedEntries, TakeTheirPartsFromAFormat) {
+  const QuantisedEntries rows =
+      QuantisedEntries::create(pool_of(fp8_rows_then_scales()), fp8_rows_then_scales()).value();
+  EXPECT_EQ(rows.components(), (QuantisedComponents{.values = 0, .scales = 2, .rope = 1, .block_values = 64}));
+  EXPECT_EQ(rows.scale_form(), ScaleForm::Ue8m0);
+  EXPECT_EQ(rows.dim(), 448);
+  EXPECT_EQ(rows.rope_dim(), 64);
+  EXPECT_EQ(rows.block_values(), 64);
+  EXPECT_EQ(rows.row_bytes(), 1'024);
+
+  const EntryFormat with_positions = fp8_arrays_with_positions();
+  const QuantisedEntries arrays = QuantisedEntries::create(pool_of(with_positions, "a_"), with_positions, "a_").value();
+  EXPECT_EQ(arrays.components(), (QuantisedComponents{.values = 0, .scales = 2, .rope = 1, .positions = 3}));
+  EXPECT_EQ(arrays.scale_form(), ScaleForm::Fp32);
+  EXPECT_EQ(arrays.block_values(), 448);
+
+  const QuantisedEntries records = QuantisedEntries::create(pool_of(fp8_records()), fp8_records()).value();
+  EXPECT_EQ(records.block_values(), 128);
+  EXPECT_EQ(records.row_bytes(), 1'152);
+
+  const QuantisedEntries keys = QuantisedEntries::create(pool_of(index_keys_fp8()), index_keys_fp8()).value();
+  EXPECT_EQ(keys.rope_dim(), 0);
+  EXPECT_EQ(keys.row_bytes(), 256);
+}
+
+TEST(QuantisedEntries, RefuseFormatsWithoutE4m3Values) {
+  EXPECT_EQ(error_of(QuantisedEntries::create(pool_of(index_keys_mxfp4()), index_keys_mxfp4())),
+            "quantised entries of group 'entries': format 'index_keys_mxfp4' has no E4M3 values with scales");
+  EXPECT_FALSE(QuantisedEntries::create(pool_of(index_keys_nvfp4()), index_keys_nvfp4()));
+  EXPECT_FALSE(QuantisedEntries::create(pool_of(plain_rows()), plain_rows()));
+  EXPECT_FALSE(QuantisedEntries::create(pool_of(compressor_bf16()), compressor_bf16()));
+  EXPECT_EQ(error_of(QuantisedEntries::create(pool_of(fp8_arrays()), fp8_arrays(), "b_")),
+            "quantised entries of group 'entries': format 'fp8_arrays' has a component 'b_values', and the group has "
+            "none");
+}
+
+TEST(QuantisedEntries, RefuseComponentsThatAreNotThere) {
+  const PoolGeometry pool = pool_of(fp8_arrays());
+  EXPECT_EQ(error_of(QuantisedEntries::create(pool, QuantisedComponents{.values = 3, .scales = 2})),
+            "quantised entries of group 'entries': the component of the values is number 3, but the group has 3 "
+            "components, counted from 0");
+  EXPECT_FALSE(QuantisedEntries::create(pool, QuantisedComponents{.values = 0}));
+  EXPECT_FALSE(QuantisedEntries::create(pool, QuantisedComponents{.values = 0, .scales = 2, .rope = 9}));
+  EXPECT_FALSE(QuantisedEntries::create(pool, QuantisedComponents{.values = 0, .scales = 2, .positions = 9}));
+}
+
+TEST(QuantisedEntries, RefuseComponentsOfOtherElements) {
+  const PoolGeometry pool = pool_of(fp8_arrays());
+  EXPECT_EQ(error_of(QuantisedEntries::create(pool, QuantisedComponents{.values = 1, .scales = 2})),
+            "quantised entries of group 'entries': component 'rope' is bf16, but values are fp8");
+  EXPECT_EQ(error_of(QuantisedEntries::create(pool, QuantisedComponents{.values = 0, .scales = 1})),
+            "quantised entries of group 'entries': component 'rope' is bf16, but scales are fp32 or bytes");
+  EXPECT_FALSE(QuantisedEntries::create(pool, QuantisedComponents{.values = 0, .scales = 2, .rope = 0}));
+  EXPECT_FALSE(QuantisedEntries::create(pool, QuantisedComponents{.values = 0, .scales = 2, .positions = 1}));
+}
+
+TEST(QuantisedEntries, RefuseScalesThatDoNotFitTheValues) {
+  const auto create = [](std::uint32_t dim, ElementType element, std::uint32_t scales, std::uint32_t block_values) {
+    const PoolGeometry pool = pool_of({part("values", ElementType::Fp8, dim), part("scales", element, scales)});
+    return QuantisedEntries::create(pool, QuantisedComponents{.values = 0, .scales = 1, .block_values = block_values});
+  };
+  EXPECT_EQ(error_of(create(448, ElementType::Fp32, 1, 128)),
+            "quantised entries of group 'entries': component 'scales' has room for 1 scale, and the values have 4 "
+            "blocks");
+  EXPECT_FALSE(create(448, ElementType::Fp32, 5, 128));
+  EXPECT_TRUE(create(448, ElementType::Fp32, 4, 128));
+  EXPECT_FALSE(create(448, ElementType::Bytes, 6, 64));
+  EXPECT_TRUE(create(448, ElementType::Bytes, 7, 64));
+  EXPECT_TRUE(create(448, ElementType::Bytes, 14, 64));
+  EXPECT_FALSE(create(448, ElementType::Bytes, 15, 64));
+}
+
+TEST(QuantisedEntries, RefuseSeveralHeadsAndSeveralPositions) {
+  Component values = part("values", ElementType::Fp8, 8);
+  values.heads = 2;
+  EXPECT_EQ(error_of(QuantisedEntries::create(pool_of({values, part("scales", ElementType::Fp32, 1)}),
+                                              QuantisedComponents{.values = 0, .scales = 1})),
+            "quantised entries of group 'entries': component 'values' has 2 heads on a rank: entries have one row");
+  EXPECT_FALSE(
+      QuantisedEntries::create(pool_of({part("values", ElementType::Fp8, 8), part("scales", ElementType::Fp32, 1),
+                                        part("positions", ElementType::Int32, 2)}),
+                               QuantisedComponents{.values = 0, .scales = 1, .positions = 2}));
+}
+
+}  // namespace
+}  // namespace quire
