@@ -4,11 +4,18 @@
 #include <cstring>
 
 #include "base/check.h"
+#include "kernels/ask_for.h"
 #include "kernels/e4m3_rows.h"
 #include "kernels/quantised_kernels_with.h"
 #include "quire/quantised_kernels.h"
 
 namespace quire {
+namespace {
+
+// Stores wait for what they overwrite a part of, and slots lie scattered.
+constexpr std::size_t kRowsAhead = 4;
+
+}  // namespace
 
 void append_quantised_with(const E4m3Codec& codec, const AppendQuantisedParams& params) {
   const QuantisedEntries& entries = *params.entries;
@@ -28,21 +35,27 @@ void append_quantised_with(const E4m3Codec& codec, const AppendQuantisedParams& 
   const std::uint64_t entry_count = geometry.page().entry_count();
   const std::uint64_t slot_count = geometry.page_count() * entry_count;
   std::byte* const layer = params.pool + (params.layer_index * geometry.strides().layer);
+  // The first byte of a component in the entry at a slot.
+  const auto place = [&](std::uint64_t slot, const ComponentStrides& component) {
+    return layer + (slot / entry_count * geometry.strides().page) + component.offset +
+           (slot % entry_count * component.token);
+  };
   for (std::size_t i = 0; i < params.slots.size(); ++i) {
+    if (i + kRowsAhead < params.slots.size()) {
+      const auto later = static_cast<std::uint64_t>(params.slots[i + kRowsAhead]);
+      if (later < slot_count) {
+        ask_for(place(later, values), values.head_bytes);
+        ask_for(place(later, scales), scales.head_bytes);
+        ask_for(place(later, rope), rope.head_bytes);
+      }
+    }
     if (params.slots[i] == kNoSlot) continue;
     const auto slot = static_cast<std::uint64_t>(params.slots[i]);  // a negative one becomes too large
     QUIRE_CHECK(slot < slot_count, "appending at a slot that the pool does not have");
-    std::byte* const page = layer + (slot / entry_count * geometry.strides().page);
-    const std::uint64_t entry = slot % entry_count;
     const std::byte* const source = params.source + (i * source_row_bytes);
-    codec.encode({.codes = page + values.offset + (entry * values.token),
-                  .scales = page + scales.offset + (entry * scales.token),
-                  .source = source},
-                 shape);
-    std::memcpy(page + rope.offset + (entry * rope.token), source + (2 * shape.dim), rope.head_bytes);
-    if (has_positions) {
-      std::memcpy(page + positions.offset + (entry * positions.token), &params.positions[i], sizeof(std::int32_t));
-    }
+    codec.encode({.codes = place(slot, values), .scales = place(slot, scales), .source = source}, shape);
+    std::memcpy(place(slot, rope), source + (2 * shape.dim), rope.head_bytes);
+    if (has_positions) std::memcpy(place(slot, positions), &params.positions[i], sizeof(std::int32_t));
   }
 }
 

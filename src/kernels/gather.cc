@@ -6,6 +6,7 @@
 #include <cstring>
 
 #include "base/check.h"
+#include "kernels/ask_for.h"
 #include "kernels/e4m3_rows.h"
 #include "kernels/quantised_kernels_with.h"
 #include "quire/quantised_kernels.h"
@@ -41,9 +42,9 @@ class EntryReader {
                               .codes = page + values_.offset + (entry * values_.token),
                               .scales = page + scales_.offset + (entry * scales_.token)},
                       .rope = page + rope_.offset + (entry * rope_.token)};
-    ask_for<kSecondLevel>(added);
+    ask_for_entry<CacheLevel::Second>(added);
     if (added_ - read_ == kAhead) {
-      ask_for<kFirstLevel>(waiting_[(read_ + kSoon) % kAhead]);
+      ask_for_entry<CacheLevel::First>(waiting_[(read_ + kSoon) % kAhead]);
       read_next();
     }
     waiting_[added_++ % kAhead] = added;
@@ -59,19 +60,9 @@ class EntryReader {
   };
   static constexpr std::uint64_t kAhead = 16;
   static constexpr std::uint64_t kSoon = 3;
-  static constexpr std::uint64_t kLineBytes = 64;
-  static constexpr int kFirstLevel = 3;  // as __builtin_prefetch has them
-  static constexpr int kSecondLevel = 2;
 
-  // Inlined always: GCC leaves calls out that do nothing else.
-  template <int kLevel>
-  [[gnu::always_inline]] static void ask_for(const std::byte* part, std::uint64_t bytes) {
-    const std::byte* const end = part + bytes;
-    const std::byte* line = part - (reinterpret_cast<std::uintptr_t>(part) % kLineBytes);
-    for (; line < end; line += kLineBytes) __builtin_prefetch(line, 0, kLevel);
-  }
-  template <int kLevel>
-  [[gnu::always_inline]] void ask_for(const Entry& entry) const {
+  template <CacheLevel kLevel>
+  [[gnu::always_inline]] void ask_for_entry(const Entry& entry) const {
     ask_for<kLevel>(entry.row.codes, values_.head_bytes);
     ask_for<kLevel>(entry.row.scales, scales_.head_bytes);
     ask_for<kLevel>(entry.rope, rope_.head_bytes);
