@@ -20,14 +20,15 @@ struct Effort {
   [[nodiscard]] std::uint32_t leaf_count_max() const { return is_quick ? 200'000 : 1'000'000; }
 };
 
-void register_match_benchmarks(const Effort& effort);         // one prompt of 100,000 tokens: match and insert
-void register_chat_benchmarks(const Effort& effort);          // W1, multi-turn chat
-void register_long_context_benchmarks(const Effort& effort);  // W2
-void register_eviction_benchmarks(const Effort& effort);      // W3, eviction at scale
-void register_memory_benchmarks();                            // what the index weighs on W1
-void register_plan_benchmarks();                              // attention plans of decode steps
-void register_host_kernel_benchmarks(const Effort& effort);   // append and page copies in host memory
-void register_transfer_benchmarks(const Effort& effort);      // pages between tiers, and the mover
-void register_tier_benchmarks();                              // what a host tier costs the engine's thread
+void register_match_benchmarks(const Effort& effort);             // one prompt of 100,000 tokens: match and insert
+void register_chat_benchmarks(const Effort& effort);              // W1, multi-turn chat
+void register_long_context_benchmarks(const Effort& effort);      // W2
+void register_eviction_benchmarks(const Effort& effort);          // W3, eviction at scale
+void register_memory_benchmarks();                                // what the index weighs on W1
+void register_plan_benchmarks();                                  // attention plans of decode steps
+void register_host_kernel_benchmarks(const Effort& effort);       // append and page copies in host memory
+void register_quantised_kernel_benchmarks(const Effort& effort);  // gather and append of E4M3 entries
+void register_transfer_benchmarks(const Effort& effort);          // pages between tiers, and the mover
+void register_tier_benchmarks();                                  // what a host tier costs the engine's thread
 
 }  // namespace quire::bench

@@ -34,6 +34,7 @@ int main(int argc, char** argv) {
   quire::bench::register_memory_benchmarks();
   quire::bench::register_plan_benchmarks();
   quire::bench::register_host_kernel_benchmarks(effort);
+  quire::bench::register_quantised_kernel_benchmarks(effort);
   quire::bench::register_transfer_benchmarks(effort);
   quire::bench::register_tier_benchmarks();
 

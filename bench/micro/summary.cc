@@ -218,6 +218,22 @@ void add_host_kernel_rows(std::vector<Row>& rows) {
   }
 }
 
+void add_quantised_kernel_rows(std::vector<Row>& rows) {
+  const auto add = [&](const std::string& what, const std::string& name, std::optional<Target> ratio_target) {
+    rows.push_back({.what = what,
+                    .figure = {name, "quire_gb_per_s"},
+                    .unit = " GB/s",
+                    .beside = {{"memcpy", {name, "memcpy_gb_per_s"}}, {"portable", {name, "portable_gb_per_s"}}},
+                    .ratio_target = ratio_target});
+  };
+  for (const std::string format : {"fp8_arrays", "fp8_rows_then_scales", "fp8_records"}) {
+    add("gather selected entries, " + format, "gather/selected/" + format, Target{0.5, Bound::AtLeast});
+    add("gather all entries, " + format, "gather/all/" + format, Target{0.5, Bound::AtLeast});
+    add("append quantised, " + format, "append_quantised/" + format, std::nullopt);
+  }
+  add("gather rings", "gather/ring/fp8_arrays_with_positions", Target{0.5, Bound::AtLeast});
+}
+
 void add_transfer_rows(std::vector<Row>& rows) {
   for (const auto& [checked, suffix, target] :
        {std::tuple{"/plain", "", 0.85}, std::tuple{"/checked", ", checksums", 0.7}}) {
@@ -281,6 +297,7 @@ Summary::Summary(const Effort& effort) {
   add_memory_rows(rows_);
   add_plan_rows(rows_);
   add_host_kernel_rows(rows_);
+  add_quantised_kernel_rows(rows_);
   add_transfer_rows(rows_);
   add_tier_rows(rows_);
 }
