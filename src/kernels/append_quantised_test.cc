@@ -57,7 +57,8 @@ void append_naively(const AppendQuantisedParams& params) {
     std::memcpy(place(i, parts.values), encoded.codes.data(), encoded.codes.size());
     std::memcpy(place(i, parts.scales), encoded.scales.data(), encoded.scales.size());
     if (parts.rope != kNoComponent) {
-      std::memcpy(place(i, parts.rope), params.source + (i * stride) + (2 * row.size()), 2 * entries.rope_dim());
+      std::memcpy(place(i, parts.rope), params.source + (i * stride) + (2 * row.size()),
+                  std::size_t{2} * entries.rope_dim());
     }
     if (parts.positions != kNoComponent) std::memcpy(place(i, parts.positions), &params.positions[i], 4);
   }
@@ -65,8 +66,10 @@ void append_naively(const AppendQuantisedParams& params) {
 
 // Half of the slots or so, each once, in random order.
 std::vector<std::int64_t> draw_slots(Random& random, std::int64_t slot_count) {
-  std::vector<std::int64_t> slots;
-  for (std::int64_t slot = 0; slot < slot_count; ++slot) slots.push_back(random.below(2) == 0 ? slot : kNoSlot);
+  std::vector<std::int64_t> slots(static_cast<std::size_t>(slot_count), kNoSlot);
+  for (std::int64_t slot = 0; slot < slot_count; ++slot) {
+    if (random.below(2) == 0) slots[slot] = slot;
+  }
   for (std::size_t i = slots.size(); i > 1; --i)
     std::swap(slots[i - 1], slots[random.below(static_cast<std::uint32_t>(i))]);
   return slots;

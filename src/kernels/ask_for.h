@@ -17,9 +17,10 @@ enum class CacheLevel : std::uint8_t { Second = 2, First = 3 };
 template <CacheLevel kLevel = CacheLevel::Second>
 [[gnu::always_inline]] inline void ask_for(const std::byte* part, std::uint64_t bytes) {
   constexpr std::uint64_t kLineBytes = 64;
-  const std::byte* const end = part + bytes;
-  const std::byte* line = part - (reinterpret_cast<std::uintptr_t>(part) % kLineBytes);
-  for (; line < end; line += kLineBytes) __builtin_prefetch(line, 0, static_cast<int>(kLevel));
+  if (bytes == 0) return;
+  // As many times wherever the part begins, so that the end of the loop is foreseen; the last line may come twice.
+  for (std::uint64_t at = 0; at < bytes; at += kLineBytes) __builtin_prefetch(part + at, 0, static_cast<int>(kLevel));
+  __builtin_prefetch(part + bytes - 1, 0, static_cast<int>(kLevel));
 }
 
 }  // namespace quire

@@ -12,11 +12,11 @@
 
 // As in copy_rows.cc: functions with a target attribute, so that no header's function is compiled for it.
 #if defined(__x86_64__)
-// GCC 12 warns of what its own header leaves undefined on purpose.
 #pragma GCC diagnostic push
+#if !defined(__clang__)  // GCC 12 warns of what its own header leaves undefined on purpose.
 #pragma GCC diagnostic ignored "-Wuninitialized"
-#pragma GCC diagnostic ignored "-Wpragmas"
 #pragma GCC diagnostic ignored "-Wmaybe-uninitialized"
+#endif
 #include <immintrin.h>
 #pragma GCC diagnostic pop
 #define QUIRE_AVX2 [[gnu::target("avx2,f16c")]]
@@ -213,12 +213,11 @@ QUIRE_AVX512 inline Products products_with(float scale) {
 }
 
 struct Avx512Blocks {
-  QUIRE_AVX512 static inline std::uint16_t greatest(const std::byte* source, std::uint64_t count) {
+  QUIRE_AVX512 static std::uint16_t greatest(const std::byte* source, std::uint64_t count) {
     return Avx2Blocks::greatest(source, count);
   }
   // As encode_vector of AVX2.
-  QUIRE_AVX512 static inline void encode(std::byte* codes, const std::byte* source, std::uint64_t count,
-                                         float inverse) {
+  QUIRE_AVX512 static void encode(std::byte* codes, const std::byte* source, std::uint64_t count, float inverse) {
     const __m512 factor = _mm512_set1_ps(inverse);
     const __m512 magic = _mm512_set1_ps(0x1p14F);
     std::uint64_t at = 0;
@@ -245,7 +244,7 @@ struct Avx512Blocks {
     if (at < count) PortableBlocks::encode(codes + at, source + (2 * at), count - at, inverse);
   }
   // 448 values with one scale take half the time that they take when each is converted and multiplied.
-  QUIRE_AVX512 static inline void decode(std::byte* target, const std::byte* codes, std::uint64_t count, float scale) {
+  QUIRE_AVX512 static void decode(std::byte* target, const std::byte* codes, std::uint64_t count, float scale) {
     const Products products = products_with(scale);
     constexpr std::uint64_t kValues = 2 * kVectorValues;
     std::uint64_t at = 0;

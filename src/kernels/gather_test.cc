@@ -222,12 +222,13 @@ TEST(GatherRingOnHost, GivesTheLastTokensThatWereAppendedOldestFirst) {
         const std::vector<std::uint16_t> row = testing::random_row(random, 48);
         source.insert(source.end(), row.begin(), row.end());
       }
-      append_quantised_on_host({.entries = &entries,
-                                .pool = pool.data(),
-                                .layer_index = kLayer,
-                                .source = reinterpret_cast<const std::byte*>(source.data() + (length * 48)),
-                                .slots = slots,
-                                .positions = positions});
+      append_quantised_on_host(
+          {.entries = &entries,
+           .pool = pool.data(),
+           .layer_index = kLayer,
+           .source = reinterpret_cast<const std::byte*>(source.data() + (std::ptrdiff_t{length} * 48)),
+           .slots = slots,
+           .positions = positions});
       length += static_cast<std::int32_t>(count);
 
       const std::vector<std::int32_t> state_slots{-1, 2};
@@ -248,7 +249,7 @@ TEST(GatherRingOnHost, GivesTheLastTokensThatWereAppendedOldestFirst) {
         std::memcpy(&stored, pool.data() + testing::entry_offset(entries, slot, kLayer, 3), 4);
         ASSERT_EQ(stored, position);
         ASSERT_EQ(std::memcmp(pool.data() + testing::entry_offset(entries, slot, kLayer, 1),
-                              source.data() + (position * 48) + 40, 16),
+                              source.data() + (std::ptrdiff_t{position} * 48) + 40, 16),
                   0);
       }
       expected.valid_counts = {0, valid_count};

@@ -164,7 +164,7 @@ struct NaiveRow {
   row.resize(entries.dim() + entries.rope_dim());
   if (parts.rope != kNoComponent) {
     std::memcpy(row.data() + entries.dim(), bytes + entry_offset(entries, slot, layer_index, parts.rope),
-                2 * entries.rope_dim());
+                std::size_t{2} * entries.rope_dim());
   }
   return row;
 }
