@@ -39,6 +39,7 @@
 #include "quire/layout.h"
 #include "quire/plan.h"
 #include "quire/result.h"
+#include "quire/state_slots.h"
 #include "quire/stats.h"
 #include "quire/transfer.h"
 #include "quire/types.h"
@@ -73,6 +74,9 @@ struct SequenceOptions {
   Prefetch prefetch = Prefetch::Off;
   TimeNs load_timeout_ns = 0;  ///< for Prefetch::Timeout, from admit() on
   Tier tier_max = Tier::Disk;  ///< the lowest tier to take pages from
+  /// Groups may be rebuilt by a replay that does not give the same bytes (GroupReplay::is_exact). What follows one is
+  /// not cached.
+  bool allow_inexact_replay = false;
 };
 
 /// A live sequence. Move-only; dropping it ends the sequence at the cache's next call.
@@ -104,12 +108,16 @@ class Sequence {
 
 struct Lookup {
   std::uint32_t matched_tokens = 0;  ///< on the device, partial_tokens included
+  std::uint32_t replay_tokens = 0;   ///< of them, to be computed again for groups that have to be rebuilt
   std::uint32_t partial_tokens = 0;  ///< of them, at the start of a page, to be copied
   std::uint32_t host_tokens = 0;     ///< that follow the whole pages on the device, on the host
 };
 
 struct Admission {
-  std::uint32_t matched_tokens = 0;  ///< that need no computing, partial_tokens included
+  std::uint32_t matched_tokens = 0;  ///< that are cached, partial_tokens included
+  /// The last of them that are computed all the same, for groups that have to be rebuilt: the history is not written
+  /// again. What needs no computing is matched_tokens - replay_tokens.
+  std::uint32_t replay_tokens = 0;
   /// Of them, those to be copied by the first step. When pages are short, plan_step gives the copy up instead, and the
   /// tokens are pending again.
   std::uint32_t partial_tokens = 0;
@@ -141,10 +149,12 @@ struct SequenceView {
   std::uint32_t pending_tokens = 0;
   std::uint32_t tree_tokens = 0;  ///< computed and undecided
   std::uint32_t steps_in_flight = 0;
-  Window window;  ///< window_tokens 0: none
-  std::uint32_t state_slot = 0;
-  Miss miss;                      ///< as of its admission, or of the end of its load
-  std::span<const PageId> pages;  ///< valid until the next call that changes the sequence
+  Window window;                      ///< window_tokens 0: none
+  std::uint32_t state_slot = 0;       ///< of an admitted one; see AttentionPlanEntry
+  std::uint32_t next_checkpoint = 0;  ///< tokens behind which a snapshot is taken next: steps end there; 0: nowhere
+  std::uint32_t replay_tokens = 0;    ///< computed ones that are pending all the same, for groups to be rebuilt
+  Miss miss;                          ///< as of its admission, or of the end of its load
+  std::span<const PageId> pages;      ///< valid until the next call that changes the sequence
 };
 
 struct StepEntry {
@@ -167,13 +177,16 @@ struct Step {
   AttentionPlan plan;
 };
 
-/// Why plan_step planned nothing: evicting everything evictable would not give enough pages.
+/// Why plan_step planned nothing: evicting everything evictable would not give enough pages. Of several groups that are
+/// short, the first.
 struct Shortage {
+  std::uint32_t group_index = 0;  ///< in ModelLayout::groups()
   std::uint32_t pages_needed = 0;
   std::uint32_t pages_available = 0;
   std::uint32_t pages_returning = 0;   ///< given back, and free once the steps in flight are finished
   std::uint32_t pages_leaving = 0;     ///< on their way to the host: so many at most are available once that is done
   std::uint32_t entries_that_fit = 0;  ///< so many leading entries could be planned without the rest
+  bool is_of_history = true;           ///< the group keeps everything: others that do are short of the same pages
 };
 
 struct PlanOutcome {
@@ -298,6 +311,8 @@ class Cache {
   /// Applies the plan's moves and copies in the memory of the host backend, once. Engines with their own memory do this
   /// themselves.
   [[nodiscard]] Status apply_copies(const Step& step);
+  /// The same for state_saves, once the step's tokens are computed.
+  [[nodiscard]] Status apply_saves(const Step& step);
   /// The device work of the oldest step in flight is complete: its tokens are computed, its full pages are cached. One
   /// result per entry, in the order of plan_step's. Of sequences that have ended only `discard` counts.
   [[nodiscard]] Status finish_step(const Step& step, std::span<const StepResult> results);
@@ -444,8 +459,14 @@ class Cache {
   // Observers.
 
   [[nodiscard]] Result<Stats> stats() const;
+  /// What one group of the layout holds. Full and compressed groups have their pages in common, and the same numbers.
+  [[nodiscard]] Result<GroupStats> group_stats(std::uint32_t group_index) const;
   /// Visits every run, parents first, key space by key space. `visit` must not call the cache.
   [[nodiscard]] Status visit_runs(const std::function<void(const RunView&)>& visit) const;
+  /// Which of those runs' pages have something of a window or snapshot group: `visit(page, page_of_group)`. Other groups
+  /// have all of them.
+  [[nodiscard]] Status visit_group_pages(std::uint32_t group_index,
+                                         const std::function<void(PageId, PageId)>& visit) const;
   /// Copies residency records from number `first` on, oldest first, as many as fit. The first may be a later one: what
   /// lies between is lost.
   [[nodiscard]] Result<std::span<ResidencyRecord>> read_residency(std::uint64_t first,
@@ -457,10 +478,14 @@ class Cache {
 
   /// As given to open(), with context_tokens_max filled in; a custom policy has moved out of it.
   [[nodiscard]] const CacheConfig& config() const;
-  /// Where every row of the pool lies; page 0 is the null page.
-  [[nodiscard]] const PoolGeometry& geometry() const;
-  /// The pool's bytes; null for DeviceMemory::None and external pools.
-  [[nodiscard]] std::byte* device_memory() const;
+  /// Where every row of a group's pool lies; page 0 is the null page. The group has pages; groups count as in the
+  /// layout. Full and compressed ones have page ids in common.
+  [[nodiscard]] const PoolGeometry& geometry(std::uint32_t group_index = 0) const;
+  /// The pool's bytes; null for DeviceMemory::None, external pools and groups without pages.
+  [[nodiscard]] std::byte* device_memory(std::uint32_t group_index = 0) const;
+  /// What a state slot is made of, and where the first one begins: null as above, and where the layout has no state.
+  [[nodiscard]] const StateSlots& state_slots() const;
+  [[nodiscard]] std::byte* state_memory() const;
 
  private:
   friend struct CachePeer;  // tests have files and host pages of their own

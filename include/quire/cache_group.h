@@ -175,7 +175,7 @@ struct CacheGroup {
   // position; a compressor's tail one for each token that is not part of an entry yet.
   std::uint32_t slot_entries = 0;
   /// Snapshot: how many earlier versions of those entries a slot keeps, to rewind without computing. The version after
-  /// n tokens is number n modulo slot_history + 1.
+  /// n tokens is number n modulo slot_history + 1. A step writes those after each of its last slot_history + 1 tokens.
   std::uint32_t slot_history = 0;
   /// Snapshot: entries that one takes along, those of the last tokens. 0: none is needed, the slot starts from its
   /// initial bytes; then the group has no pages.

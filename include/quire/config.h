@@ -33,14 +33,24 @@ enum class DeviceMemory : std::uint8_t {
 
 struct DeviceConfig {
   DevicePool pool = DevicePool::Owned;
-  /// Pages that sequences can use, the null page not counted. Give this or capacity_bytes. An external pool's page ids
-  /// lie in [0, page_count).
+  /// Pages that sequences can use, the null page not counted, of the groups that keep everything: full and compressed
+  /// ones, which share page ids. Give this or capacity_bytes. An external pool's page ids lie in [0, page_count).
   std::uint32_t page_count = 0;
-  /// As many pages as fit, the null page included.
+  /// As many pages as fit, null pages and state slots included; several groups share it as solve_budget() says.
   std::uint64_t capacity_bytes = 0;
+  /// With page_count, pages of each group of the layout; those of full and compressed ones, and of groups without
+  /// pages, are not looked at. Empty: as many as sequence_count_max sequences of context_tokens_max need at once
+  /// (pages_of_request()), and no more than page_count.
+  std::vector<std::uint32_t> group_page_counts;
+  /// Sequences that may run at once, where the layout has state; 0: sequence_count_max.
+  std::uint32_t state_slot_count = 0;
   DeviceMemory memory = DeviceMemory::Host;
   /// Cache::geometry().pool_bytes() bytes, page 0 being the null page, which the engine fills with zeros.
   std::byte* adopted_memory = nullptr;
+  /// The same for layouts of several groups: for each its geometry(g).pool_bytes(), null where a group has no pages.
+  std::vector<std::byte*> adopted_group_memory;
+  /// And for their state: state_slot_count times state_slots().slot_bytes().
+  std::byte* adopted_state_memory = nullptr;
   ByteLayout byte_layout = ByteLayout::PageFirst;
 };
 

@@ -14,6 +14,7 @@
 
 #include "quire/layout.h"
 #include "quire/plan.h"
+#include "quire/state_slots.h"
 
 namespace quire {
 
@@ -47,6 +48,29 @@ struct MoveTokensParams {
 };
 /// Moves tokens from slot to slot, one after the other, in all layers.
 void move_tokens_on_host(const MoveTokensParams& params);
+
+struct CopyStatesParams {
+  const StateSlots* slots = nullptr;
+  std::byte* state = nullptr;  ///< the first slot's first byte
+  std::uint32_t slot_count = 0;
+  /// By group of the layout; null where a group has no pages.
+  std::span<const PoolGeometry* const> geometries;
+  std::span<std::byte* const> pools;
+  std::span<const StateCopy> copies;
+};
+/// Resets, restores, saves and forks parts of state slots, in order. In a snapshot, entries stand by position:
+///
+///     a state          one entry, which is version position mod (slot_history + 1) of a slot
+///     rows by position those of the last snapshot_entries tokens before `position`, the newest last
+///     a ring           the sink's, then those of the last window_tokens tokens, the newest last
+///
+/// Entries before the first token have the group's initial bytes. A row of token t is entry ring_entry(t) of the slot,
+/// in version position mod (slot_history + 1); a restored slot's other versions stay what they are, and so do the
+/// entries of tokens that the snapshot has not. One at a position before which there are fewer tokens than it has
+/// entries makes all others of the version initial. All layers and components; slots lie one after the other, and a
+/// part's place in them is StatePart::offset. A slot, page or group that there is not stops the program, the null page
+/// too.
+void copy_states_on_host(const CopyStatesParams& params);
 
 struct ResetPagesParams {
   const PoolGeometry* geometry = nullptr;

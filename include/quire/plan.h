@@ -1,12 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // What a step asks of the engine, as plain data. The engine first copies `staging` to its device in one piece and
-// applies, in this order, each group's `deltas`, `moves` and `copies`: once for every plan, even for a step that is
-// then aborted. Then it computes each entry's tokens, writing K and V at `append_slots`.
+// applies, in this order, each group's `deltas`, `moves` and `copies`, and the `state_copies`: once for every plan,
+// even for a step that is then aborted. Then it computes each entry's tokens, writing K and V at `append_slots`, and at
+// last it applies `state_saves`.
 //
 // Every array lies in `staging`, 16-byte aligned. Those whose length follows from the shape come first, then deltas,
-// page_indices or block_table: all of them at offsets that depend on the shape alone. Behind them lie those that vary:
-// tree_nodes, moves, copies and what is to be sent. docs/attention_plans.md has an example of each.
+// page_indices or block_table: all of them at offsets that depend on the shape alone, but for the deltas of window
+// groups, which follow each other. Behind them lie those that vary: tree_nodes, moves, copies, what is to be sent, and
+// copies of states. docs/attention_plans.md has an example of each.
 //
 // How the keys of an entry are numbered. An entry has seq_lens[e] keys, counted j = 0, 1, …, those of this step last:
 //
@@ -93,6 +95,24 @@ struct SendRun {
   std::int32_t receiver = 0;
 };
 
+/// What a copy does to one group's part of a state slot (state_slots.h).
+enum class StateCopyKind : std::int32_t {
+  Reset,    ///< slot `target` becomes what it is before anything is computed: the group's initial bytes
+  Restore,  ///< slot `target` gets the state behind `position` tokens from the snapshot in page `source`
+  Save,     ///< page `target` gets a snapshot of slot `source`, whose sequence has computed `position` tokens
+  Fork,     ///< slot `target` becomes what slot `source` is, with all earlier versions
+};
+
+/// In order. copy_states_on_host() does it, and says what lies where.
+struct StateCopy {
+  StateCopyKind kind = StateCopyKind::Reset;
+  std::int32_t group = 0;   ///< in ModelLayout::groups(); the page is one of its pool
+  std::int32_t source = 0;  ///< page or slot
+  std::int32_t target = 0;  ///< slot or page
+  std::int32_t position = 0;
+  friend constexpr bool operator==(const StateCopy&, const StateCopy&) = default;
+};
+
 /// One level of the cascade: slices of keys, each shared by all queries of its range. The slices of a level follow each
 /// other and cover all queries; one without pages adds nothing. What a query sees is the slices it has in all levels,
 /// one after the other. The last level has one slice per entry, and only it holds windows, trees and this step's own
@@ -126,7 +146,32 @@ struct LayerWindowPlan {
   std::span<const std::int32_t> key_offsets;    ///< [entries] its token in the first listed page
 };
 
-/// What one cache group's layers need besides.
+/// What one cache group's layers need besides. A plan has one for each group of the layout, in its order:
+///
+///     full        everything below
+///     compressed  the same lists, table and copies as the first full or compressed group, whose page ids it shares.
+///                 append_slots are of entries: the token that completes one has its slot, page * (page_tokens / r) +
+///                 entry; others have kNoSlot. An entry has seq_lens / r of them, rounded down, and no more
+///     window      a table and lists of its own, in one level: the pages that the step's queries see, and those of the
+///                 sink. With a ring: append_slots only, state_slot * slot_entries + entry; see ring_entry()
+///     snapshot    nothing: its layers have AttentionPlan::state_slots
+///
+/// What a window group lists. Its keys are the entry's tokens by number, [0, seq_lens[e]); query r of q is key
+/// seq_lens[e] - q + r and sees the sink's S and the last W up to its own, along its path in a token tree. With P =
+/// page_tokens, n = stored_lens[e] (where the first query stands, or the tree's first token) and d = ceil(S / P):
+///
+///     c               max(0, n - W + 1) / P, the column of the first token that some query sees behind the sink
+///     sink_tokens     min(S, seq_lens[e])
+///     nothing skipped, c <= d           the row's columns [0, end), end = ceil(seq_lens[e] / P)
+///                                       first_keys = window_offsets = sink_tokens
+///     else                              first_keys = c * P; keys of the sink, and from first_keys on, are listed
+///       Csr                             columns [0, d) and [c, end);  window_offsets = d * P
+///       Rows, S = 0                     columns [c, end);             window_offsets = 0
+///       Rows, S > 0, and Block          columns [0, end);             window_offsets = c * P
+///
+/// So key j is token j of the listed pages (j < sink_tokens) or token j - first_keys + window_offsets (j >=
+/// first_keys), and the last listed page has last_page_tokens of them. Columns that are listed and hold no key may be
+/// kNullPage. With Csr, all groups have one page_indices: page_indptr goes on where that of the group before ends.
 struct GroupPlan {
   std::span<const std::int64_t> append_slots;      ///< [tokens] page * page_tokens + place in the page, or kNoSlot
   std::span<const CascadeLevel> levels;            ///< PlanConfig::cascade_levels_max of them
@@ -141,6 +186,8 @@ struct GroupPlan {
   std::span<const std::int64_t> remote_slots;  ///< [tokens] where the receiver puts the token, or kNoSlot
   std::span<const std::int32_t> receivers;     ///< [tokens] or -1
   std::span<const SendRun> sends;              ///< tokens computed earlier
+  std::uint32_t tokens_per_entry = 1;          ///< r of a compressed group
+  std::uint32_t window_tokens = 0;             ///< W of a window group with pages; 0 for others
 };
 
 /// One sequence's part of a step, for the host.
@@ -152,12 +199,13 @@ struct AttentionPlanEntry {
   std::uint32_t draft_count = 0;       ///< of them
   std::uint32_t context_tokens = 0;    ///< tokens whose K and V are there once the step has run
   std::uint32_t last_page_tokens = 0;  ///< how many of them lie in the last page
-  std::uint32_t state_slot = 0;        ///< the sequence's own for as long as it lives, in [0, sequence_count_max)
+  std::uint32_t state_slot = 0;        ///< the sequence's own from admission to its end or preemption
+  std::uint32_t checkpoint = 0;        ///< tokens at whose end a snapshot is taken behind this step; 0: none
   std::span<const TokenId> tokens;     ///< of the tokens to compute, those known to the cache
   /// All of the sequence's pages, in order; kNullPage where a window left a hole. As of this moment: finishing another
   /// step may replace some. Kernels read the arrays.
   std::span<const PageId> pages;
-  std::span<const std::int64_t> append_slots;  ///< one per token
+  std::span<const std::int64_t> append_slots;  ///< one per token, of the first group that keeps everything
 };
 
 /// Spans point into the cache and stay valid until the step is finished or aborted.
@@ -174,20 +222,26 @@ struct AttentionPlan {
   std::span<const std::int32_t> seq_lens;         ///< [entries] keys, this step's included
   std::span<const std::int32_t> stored_lens;    ///< [entries] keys before this step, undecided tree tokens not counted
   std::span<const std::int32_t> window_tokens;  ///< [entries] 0: none
-  std::span<const std::int32_t> state_slots;    ///< [entries] also the row of the sequence's page table
+  /// [entries] the sequence's state slot, where the layout has state; else the row of its page table.
+  std::span<const std::int32_t> state_slots;
   /// [entries + 1] tree tokens, the last keys of the entry. Known tokens that the tree's first step computes in front
   /// of it count among them.
   std::span<const std::int32_t> tree_indptr;
   std::span<const TreeNode> tree_nodes;  ///< [tree tokens]
 
   std::span<const GroupPlan> groups;
+  /// Before anything is computed, behind the groups' copies. Those of a plan make way for each other in this order.
+  std::span<const StateCopy> state_copies;
+  /// When the step's tokens are computed, before finish_step().
+  std::span<const StateCopy> state_saves;
   /// All of the above, to be copied to the device in one piece. An array's offset in it is its address minus data().
   std::span<const std::byte> staging;
 
   // On the host.
   std::span<const AttentionPlanEntry> entries;  ///< in the order of the arrays, which a cascade chooses
-  std::span<const PageCopy> copies;             ///< groups[0].copies
-  std::span<const std::int64_t> append_slots;   ///< groups[0].append_slots, without padding
+  // Of the first full or compressed group; empty if there is none.
+  std::span<const PageCopy> copies;
+  std::span<const std::int64_t> append_slots;  ///< without padding
 };
 
 /// The arrays by the names of FlashInfer's paged wrappers (one level of its cascade wrapper).
@@ -197,8 +251,10 @@ struct FlashInferView {
   std::span<const std::int32_t> kv_indices;
   std::span<const std::int32_t> kv_last_page_len;
 };
-/// Fails unless the plan's page_tables are Csr and it has such a level, and for token trees and windows that have left
-/// keys behind: such kernels would read what is not to be seen. kv_indptr of a level begins where the one before ends.
+/// Fails unless the plan's page_tables are Csr and the group has such a level, and for token trees and windows that
+/// have left keys behind: such kernels would read what is not to be seen. kv_indptr of a level begins where the one
+/// before ends. A window group's lists begin with the page of the first key that is seen: tell the kernel the window.
+/// Fails for those with a sink, and for compressed groups, whose pages hold entries.
 [[nodiscard]] Result<FlashInferView> flashinfer_view(const AttentionPlan& plan, std::uint32_t group_index = 0,
                                                      std::uint32_t level_index = 0);
 
@@ -210,7 +266,8 @@ struct BlockTableView {
   std::span<const std::int32_t> seq_lens;
   std::span<const std::int32_t> query_start_loc;
 };
-/// Fails unless the plan's page_tables are Block, and for trees and windows as above.
+/// Fails unless the plan's page_tables are Block, and for trees, windows and compressed groups as above. A window
+/// group's lines have all columns: tell the kernel the window.
 [[nodiscard]] Result<BlockTableView> block_table_view(const AttentionPlan& plan, std::uint32_t group_index = 0);
 
 }  // namespace quire

@@ -21,6 +21,13 @@
 
 namespace quire {
 
+/// Where in a slot the row of a token lies, of groups that have one for each of the last tokens: the sink's first, the
+/// others modulo the room that is left. A chunk longer than that writes only its last rows.
+[[nodiscard]] constexpr std::uint32_t ring_entry(const CacheGroup& group, std::uint32_t position) {
+  const std::uint32_t sink = group.sink_tokens;
+  return position < sink ? position : sink + ((position - sink) % (group.slot_entries - sink));
+}
+
 /// One group's part of a slot.
 struct StatePart {
   std::uint32_t group_index = 0;  ///< in ModelLayout::groups()

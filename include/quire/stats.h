@@ -11,8 +11,28 @@
 
 namespace quire {
 
+/// One group's pages on the device. page_count = free + open + sealed + private + fenced.
+struct GroupStats {
+  std::uint32_t page_count = 0;
+  std::uint32_t free_pages = 0;
+  std::uint32_t open_pages = 0;
+  std::uint32_t sealed_pages = 0;  ///< that requests can find: pinned + evictable
+  std::uint32_t private_pages = 0;
+  std::uint32_t fenced_pages = 0;
+  std::uint32_t pinned_pages = 0;
+  std::uint32_t evictable_pages = 0;
+  std::uint64_t sealed_page_total = 0;     ///< since open(): that could be found
+  std::uint64_t duplicate_page_total = 0;  ///< computed in vain
+  std::uint64_t evicted_page_total = 0;    ///< given up for others of the group
+  std::uint64_t dropped_page_total = 0;  ///< gone with the history that they belonged to, or passed and not to be kept
+  std::uint64_t skipped_snapshot_total = 0;  ///< not taken, for want of a page
+  std::uint64_t restored_snapshot_total = 0;
+  std::uint32_t slot_count = 0;  ///< state slots, where the group keeps something in them
+  std::uint32_t used_slots = 0;
+};
+
 struct Stats {
-  // Device pages now. page_count = free + open + sealed + private + fenced.
+  // Device pages now, of the groups that keep everything. page_count = free + open + sealed + private + fenced.
   std::uint32_t page_count = 0;
   std::uint32_t free_pages = 0;
   std::uint32_t open_pages = 0;

@@ -94,15 +94,16 @@ enum class MissReason : std::uint8_t {
   KeySpaceDiffers,   ///< another key space has them
   PartialPage,       ///< a page that begins with them is cached, too little of it to be worth a copy
   NotAsked,          ///< the sequence's options exclude them
+  NotHeld,           ///< they are cached, but a group lacks what it needs to go on there: Miss::group
   Unknown,           ///< lost longer ago than is remembered, or never seen
 };
-inline constexpr std::size_t kMissReasonCount = 11;
+inline constexpr std::size_t kMissReasonCount = 12;
 
 [[nodiscard]] constexpr std::string_view to_string(MissReason reason) {
   constexpr std::array<std::string_view, kMissReasonCount> kNames = {
-      "none",           "never seen",        "evicted",           "load failed",  "load timed out",
-      "load cancelled", "recompute cheaper", "key space differs", "partial page", "not asked",
-      "unknown"};
+      "none",           "never seen",     "evicted",           "load failed",
+      "load timed out", "load cancelled", "recompute cheaper", "key space differs",
+      "partial page",   "not asked",      "not held",          "unknown"};
   return kNames[static_cast<std::size_t>(reason)];
 }
 
@@ -111,6 +112,7 @@ struct Miss {
   MissReason reason = MissReason::None;
   Tier tier = Tier::Device;  ///< of MissReason::Evicted: the last that held it
   TimeNs age_ns = 0;         ///< of MissReason::Evicted: how long ago it was lost
+  std::uint32_t group = 0;   ///< of MissReason::NotHeld: in ModelLayout::groups()
 };
 
 /// What a token range depends on besides its tokens, such as the hash of an image whose placeholder tokens stand at

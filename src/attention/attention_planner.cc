@@ -15,11 +15,32 @@ namespace {
 
 constexpr std::uint64_t kIndexMax = std::numeric_limits<std::int32_t>::max();
 
-template <typename T>
-std::span<const T> copy_array(std::span<const T> source, StagingWriter& staging) {
-  const std::span<T> target = staging.take<T>(source.size());
-  std::copy(source.begin(), source.end(), target.begin());
-  return target;
+Status check_groups(const AttentionPlannerConfig& config) {
+  for (const PlannerGroup& group : config.groups) {
+    switch (group.kind) {
+      case PlannerGroup::Kind::Compressed:
+        if (group.tokens_per_entry == 0 || config.page_tokens % group.tokens_per_entry != 0) {
+          return fail(ErrorCode::InvalidArgument, "pages of " + std::to_string(config.page_tokens) +
+                                                      " tokens hold no whole number of entries of " +
+                                                      std::to_string(group.tokens_per_entry));
+        }
+        break;
+      case PlannerGroup::Kind::Window:
+        if (group.window_tokens == 0) return fail(ErrorCode::InvalidArgument, "a group's window must be above 0");
+        break;
+      case PlannerGroup::Kind::Ring:
+        if (group.slot_entries <= group.sink_tokens) {
+          return fail(ErrorCode::InvalidArgument, "a ring of " + std::to_string(group.slot_entries) +
+                                                      " entries has no room behind its sink of " +
+                                                      std::to_string(group.sink_tokens));
+        }
+        break;
+      case PlannerGroup::Kind::Full:
+      case PlannerGroup::Kind::State:
+        break;
+    }
+  }
+  return {};
 }
 
 Status check_config(const AttentionPlannerConfig& config) {
@@ -39,7 +60,9 @@ Status check_config(const AttentionPlannerConfig& config) {
     return fail(ErrorCode::Unsupported, "block tables have no trimmed lists for layers with windows of their own");
   }
   const std::uint64_t pages = std::uint64_t{config.sequence_count_max} * config.row_pages;
-  const std::optional<std::uint64_t> listed_pages = checked_multiply(pages, config.layer_windows.size() + 1);
+  // As if every group had lists of its own.
+  const std::size_t list_count = config.layer_windows.size() + std::max<std::size_t>(config.groups.size(), 1);
+  const std::optional<std::uint64_t> listed_pages = checked_multiply(pages, list_count);
   const std::uint64_t row_tokens = std::uint64_t{config.row_pages} * config.page_tokens;
   const std::uint64_t tree_tokens =
       (std::uint64_t{config.sequence_count_max} * config.tree_tokens_max) + config.step_tokens_max;
@@ -59,6 +82,7 @@ Status check_config(const AttentionPlannerConfig& config) {
 
 Result<AttentionPlanner> AttentionPlanner::create(const AttentionPlannerConfig& config) {
   QUIRE_TRY(check_config(config));
+  QUIRE_TRY(check_groups(config));
   const std::optional<std::uint64_t> staging_bytes = staging_bytes_max(config);
   if (!staging_bytes) {
     return fail(ErrorCode::InvalidArgument,
@@ -66,12 +90,15 @@ Result<AttentionPlanner> AttentionPlanner::create(const AttentionPlannerConfig& 
   }
   AttentionPlanner planner;
   planner.config_ = config;
+  planner.describe_groups();
   for (std::uint64_t i = 0; i <= config.steps_in_flight_max; ++i) {
     Buffer& buffer = planner.buffers_.emplace_back();
     QUIRE_TRY_ASSIGN(buffer.staging, LazyMemory::reserve(*staging_bytes));
     QUIRE_TRY_ASSIGN(buffer.levels, LazyArray<CascadeLevel>::create(config.cascade_levels_max));
     QUIRE_TRY_ASSIGN(buffer.slice_counts, LazyArray<std::uint32_t>::create(config.cascade_levels_max));
     buffer.layer_windows.resize(config.layer_windows.size());
+    buffer.groups.resize(planner.config_.groups.size());
+    buffer.window_levels.resize(planner.config_.groups.size());
     QUIRE_TRY_ASSIGN(buffer.entries, LazyArray<AttentionPlanEntry>::create(config.sequence_count_max));
   }
   QUIRE_TRY_ASSIGN(planner.levels_, LazyArray<LevelArrays>::create(config.cascade_levels_max));
@@ -83,6 +110,40 @@ Result<AttentionPlanner> AttentionPlanner::create(const AttentionPlannerConfig& 
   return planner;
 }
 
+void AttentionPlanner::describe_groups() {
+  if (config_.groups.empty()) config_.groups.emplace_back();
+  main_index_ = full_index_ = kNoGroup;
+  group_arrays_.resize(config_.groups.size());
+  for (std::size_t i = 0; i < config_.groups.size(); ++i) {
+    const PlannerGroup& group = config_.groups[i];
+    GroupArrays& arrays = group_arrays_[i];
+    const bool keeps_all = group.kind == PlannerGroup::Kind::Full || group.kind == PlannerGroup::Kind::Compressed;
+    const bool is_main = keeps_all && !has_main();
+    if (is_main) main_index_ = i;
+    switch (group.kind) {
+      case PlannerGroup::Kind::Full:
+        arrays.has_slots = full_index_ == kNoGroup && !is_main;
+        if (full_index_ == kNoGroup) full_index_ = i;
+        break;
+      case PlannerGroup::Kind::Compressed:
+        arrays.has_slots = !is_main;
+        if (is_main) main_entry_tokens_ = group.tokens_per_entry;
+        break;
+      case PlannerGroup::Kind::Window:
+        arrays.has_slots = arrays.has_level = true;
+        arrays.side_index = window_count_++;
+        break;
+      case PlannerGroup::Kind::Ring:
+        arrays.has_slots = true;
+        ++state_group_count_;
+        break;
+      case PlannerGroup::Kind::State:
+        ++state_group_count_;
+        break;
+    }
+  }
+}
+
 AttentionPlan AttentionPlanner::build(const PlannerStep& step) {
   QUIRE_CHECK(step.buffer_index < buffers_.size(), "a plan in a buffer that is not there");
   Buffer& buffer = buffers_[step.buffer_index];
@@ -90,51 +151,63 @@ AttentionPlan AttentionPlanner::build(const PlannerStep& step) {
   if (config_.cascade_levels_max > 1) cascade_.update({cascade_entries_.data(), step.entries.size()});
 
   StagingWriter staging(buffer.staging);
-  const FixedArrays arrays =
-      FixedArrays::place(shape, config_.page_tables,
-                         {.levels = {levels_.data(), levels_.size()}, .layer_windows = layer_windows_}, staging);
+  const FixedArrays arrays = FixedArrays::place(shape, config_.page_tables,
+                                                {.levels = {levels_.data(), levels_.size()},
+                                                 .layer_windows = layer_windows_,
+                                                 .groups = group_arrays_,
+                                                 .has_main = has_main()},
+                                                staging);
   const bool is_csr = config_.page_tables == PageTables::Csr;
   const std::span<std::int32_t> page_ids = is_csr ? staging.rest<std::int32_t>() : std::span<std::int32_t>{};
-  write_shared_levels(step, arrays, page_ids);
-  write_entries(step, arrays, page_ids, buffer);
-  write_layer_windows(step, arrays, page_ids);
+  const std::span<std::int32_t> main_page_ids = has_main() ? page_ids : std::span<std::int32_t>{};
+  write_shared_levels(step, arrays, main_page_ids);
+  write_entries(step, arrays, main_page_ids, buffer);
+  write_layer_windows(step, arrays, main_page_ids);
   write_shared_queries(step, arrays, shape, buffer);
+  auto page_count = has_main() ? static_cast<std::size_t>(arrays.last_page_indptr()[step.entries.size()]) : 0;
+  if (config_.groups.size() > 1 || !has_main()) page_count = write_groups(step, arrays, page_ids, page_count);
 
-  GroupPlan& group = buffer.group;
+  GroupPlan& group = main_plan(buffer);
   group = {};
   switch (config_.page_tables) {
     case PageTables::Rows:
-      group.deltas = staging.take<PageDelta>(write_deltas(step, staging.rest<PageDelta>()));
+      if (has_main()) group.deltas = staging.take<PageDelta>(write_deltas(step, staging.rest<PageDelta>()));
       break;
     case PageTables::Csr:
-      group.page_indices =
-          staging.take<std::int32_t>(static_cast<std::size_t>(arrays.last_page_indptr()[step.entries.size()]));
+      group.page_indices = staging.take<std::int32_t>(page_count);
       break;
     case PageTables::Block: {
+      if (!has_main()) break;
       const auto table = staging.take<std::int32_t>(std::size_t{shape.entries} * shape.columns);
       write_block_table(step, shape.columns, table);
       group.block_table = table;
       break;
     }
   }
+  if (window_count_ > 0) write_window_tables(step, shape, staging, buffer);
   const std::span<const TreeNode> tree_nodes = write_trees(step, arrays, staging);
   const auto token_count = static_cast<std::size_t>(arrays.query_indptr[step.entries.size()]);
   arrays.pad_from(step.entries.size(), token_count);
-  QUIRE_CHECK(step.copies.size() <= std::uint64_t{config_.sequence_count_max} * config_.row_pages &&
-                  step.moves.size() <= std::uint64_t{config_.sequence_count_max} * config_.tree_tokens_max &&
-                  step.move_indptr.size() <= std::size_t{config_.sequence_count_max} + 1,
-              "more copies or moves than sequences can have");
-  group.moves = copy_array(step.moves, staging);
-  group.move_indptr = copy_array(step.move_indptr, staging);
-  group.copies = copy_array(step.copies, staging);
-  if (has_sends_) write_sent_tokens(step, arrays, staging, group);
+  if (has_main()) {
+    group.moves = copy_array(step.moves, staging);
+    group.move_indptr = copy_array(step.move_indptr, staging);
+    group.copies = copy_array(step.copies, staging);
+    if (has_sends_) write_sent_tokens(step, arrays, staging, group);
+  }
   group.append_slots = arrays.append_slots;
+  group.tokens_per_entry = main_entry_tokens_;
   for (std::size_t i = 0; i < arrays.levels.size(); ++i) buffer.levels[i] = arrays.levels[i].view();
   group.levels = {buffer.levels.data(), buffer.levels.size()};
   for (std::size_t i = 0; i < arrays.layer_windows.size(); ++i) {
     buffer.layer_windows[i] = arrays.layer_windows[i].view(config_.layer_windows[i]);
   }
   group.layer_windows = buffer.layer_windows;
+  if (config_.groups.size() > 1 || !has_main()) fill_groups(step, staging, buffer);
+  // Plans without state end with their copies.
+  std::span<const StateCopy> state_copies;
+  std::span<const StateCopy> state_saves;
+  if (!step.state_copies.empty()) state_copies = copy_array(step.state_copies, staging);
+  if (!step.state_saves.empty()) state_saves = copy_array(step.state_saves, staging);
 
   return {
       .shape = shape,
@@ -149,17 +222,20 @@ AttentionPlan AttentionPlanner::build(const PlannerStep& step) {
       .state_slots = arrays.state_slots,
       .tree_indptr = arrays.tree_indptr,
       .tree_nodes = tree_nodes,
-      .groups = {&group, 1},
+      .groups = buffer.groups,
+      .state_copies = state_copies,
+      .state_saves = state_saves,
       .staging = staging.written(),
       .entries = {buffer.entries.data(), step.entries.size()},
       .copies = group.copies,
-      .append_slots = arrays.append_slots.first(token_count),
+      .append_slots = arrays.append_slots.first(has_main() ? token_count : 0),
   };
 }
 
 /// All that is to be known before entries are written, in one pass: a large batch does not fit in the first cache.
 PlanShape AttentionPlanner::read_entries(const PlannerStep& step) {
   QUIRE_CHECK(step.entries.size() <= config_.sequence_count_max, "more entries than sequences");
+  check_step(step);
   std::uint64_t token_count = 0;
   std::uint32_t columns = 0;
   has_sends_ = false;
@@ -167,6 +243,7 @@ PlanShape AttentionPlanner::read_entries(const PlannerStep& step) {
   for (std::size_t i = 0; i < step.entries.size(); ++i) {
     const PlannerEntry& entry = step.entries[i];
     check_entry(entry);
+    if (window_count_ > 0) check_sides(entry, step.entry_groups[i]);
     if (is_sharing) {
       // Field by field: a whole one would be put together elsewhere, and read back before it is all there.
       CascadeEntry& target = cascade_entries_[i];
@@ -179,6 +256,8 @@ PlanShape AttentionPlanner::read_entries(const PlannerStep& step) {
     if (config_.page_tables == PageTables::Block) columns = std::max(columns, keys_of(entry, config_, 0).page_count());
   }
   QUIRE_CHECK(token_count <= config_.step_tokens_max, "more tokens than a step may have");
+  QUIRE_CHECK(!has_sends_ || (has_main() && main_index_ == full_index_),
+              "only what a full group stores is sent by token");
   PlanShape shape = step.shape;
   if (shape.entries == 0) shape.entries = static_cast<std::uint32_t>(step.entries.size());
   if (shape.tokens == 0) shape.tokens = static_cast<std::uint32_t>(token_count);
@@ -189,6 +268,35 @@ PlanShape AttentionPlanner::read_entries(const PlannerStep& step) {
                   (config_.page_tables != PageTables::Block || shape.columns <= config_.row_pages),
               "the shape is larger than any plan");
   return shape;
+}
+
+void AttentionPlanner::check_step(const PlannerStep& step) const {
+  const auto check_copies = [this](const auto& of) {
+    QUIRE_CHECK(of.copies.size() <= std::uint64_t{config_.sequence_count_max} * config_.row_pages &&
+                    of.moves.size() <= std::uint64_t{config_.sequence_count_max} * config_.tree_tokens_max &&
+                    of.move_indptr.size() <= std::size_t{config_.sequence_count_max} + 1,
+                "more copies or moves than sequences can have");
+  };
+  check_copies(step);
+  QUIRE_CHECK(step.entry_groups.size() == step.entries.size() || (step.entry_groups.empty() && window_count_ == 0),
+              "not one entry_groups for each entry");
+  QUIRE_CHECK(step.sides.empty() || step.sides.size() == window_count_, "copies of other groups than the windows");
+  for (const PlannerSideStep& side : step.sides) check_copies(side);
+  QUIRE_CHECK(step.moves.empty() || main_entry_tokens_ == 1, "an entry of several tokens moves");
+  const std::uint64_t state_copies_max =
+      std::uint64_t{kStateCopiesMax} * state_group_count_ * config_.sequence_count_max;
+  QUIRE_CHECK(step.state_copies.size() <= state_copies_max && step.state_saves.size() <= state_copies_max,
+              "more copies of states than sequences can have");
+}
+
+void AttentionPlanner::check_sides(const PlannerEntry& entry, const PlannerEntryGroups& groups) const {
+  QUIRE_CHECK(groups.sides.size() == window_count_, "an entry has not one row for each window group");
+  QUIRE_CHECK(entry.window_tokens == 0, "a window of the entry's own beside those of groups");
+  for (const PlannerSide& side : groups.sides) {
+    QUIRE_CHECK(side.pages.size() <= config_.row_pages &&
+                    entry.context_tokens <= side.pages.size() * std::uint64_t{config_.page_tokens},
+                "an entry's row of a window group does not hold its tokens");
+  }
 }
 
 void AttentionPlanner::check_entry(const PlannerEntry& entry) const {

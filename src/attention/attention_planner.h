@@ -5,6 +5,10 @@
 // stand last. Buffers are reserved for the largest plan there can be (shared pages listed once per entry), and cost
 // memory only where they are written. Nothing allocates after create().
 //
+// The first full or compressed group is the main one: its lists and table are of PlannerEntry::pages, and the others
+// of these kinds have the same. Window groups have pages of their own, PlannerEntry::sides. Where nothing keeps
+// everything, the pages are the history's bookkeeping: they order the entries, and no list of them is in the plan.
+//
 // single-threaded
 #pragma once
 
@@ -22,6 +26,22 @@
 
 namespace quire {
 
+/// One group of the layout, as far as plans differ by it.
+struct PlannerGroup {
+  enum class Kind : std::uint8_t {
+    Full,
+    Compressed,
+    Window,  ///< paged
+    Ring,    ///< a window in state slots
+    State,   ///< a snapshot group: nothing in a plan but its copies
+  };
+  Kind kind = Kind::Full;
+  std::uint32_t tokens_per_entry = 1;  ///< Compressed: divides page_tokens
+  std::uint32_t window_tokens = 0;     ///< Window: how many a query sees, itself included, besides the sink
+  std::uint32_t sink_tokens = 0;       ///< Window and Ring
+  std::uint32_t slot_entries = 0;      ///< Ring: above sink_tokens
+};
+
 struct AttentionPlannerConfig {
   std::uint32_t page_tokens = 0;
   std::uint32_t sequence_count_max = 0;  ///< entries of a plan, rows of the table
@@ -32,11 +52,21 @@ struct AttentionPlannerConfig {
   PageTables page_tables = PageTables::Rows;
   std::uint32_t cascade_levels_max = 1;
   std::vector<std::uint32_t> layer_windows;  ///< in tokens, each above 0; none with block tables
+  std::vector<PlannerGroup> groups;          ///< in the layout's order; empty: a full one
 };
 
-/// One sequence's part of a step, as the cache knows it.
-struct PlannerEntry {
-  SequenceId sequence;  ///< its index is the row of the page table and the state slot
+/// An entry's part of one window group.
+struct PlannerSide {
+  /// The columns of PlannerEntry::pages, with this group's page ids; kNullPage where nothing is stored.
+  std::span<const PageId> pages;
+  std::uint32_t changed_column = 0;  ///< as PlannerEntry::changed_column, of this group's table
+  std::uint32_t write_from = 0;      ///< as PlannerEntryGroups::write_from
+};
+
+/// One sequence's part of a step, as the cache knows it. Two lines of the processor's cache: where an array of them
+/// began in the middle of one, a plan took a twentieth longer.
+struct alignas(64) PlannerEntry {
+  SequenceId sequence;  ///< its index is the row of the page tables
   std::uint32_t entry_index = 0;
   std::uint32_t position = 0;        ///< of the first query, in the sequence
   std::uint32_t token_count = 0;     ///< queries, drafts and tree tokens included
@@ -50,7 +80,7 @@ struct PlannerEntry {
   std::uint32_t shareable_pages = 0;
   std::uint32_t changed_column = 0;  ///< columns of the row that the device's table lacks: from this one on
 
-  std::uint32_t window_tokens = 0;  ///< 0: none
+  std::uint32_t window_tokens = 0;  ///< 0: none, as always where there are window groups
   std::uint32_t sink_tokens = 0;
 
   /// All undecided tree tokens, those of earlier rounds first, as parents (-1: the last known token). Empty: no tree.
@@ -66,14 +96,42 @@ struct PlannerEntry {
   std::uint32_t send_cached_end = 0;
 };
 
-struct PlannerStep {
-  std::span<const PlannerEntry> entries;
-  /// Each number is 0, or at least what the step has and at most what the configuration allows (columns: row_pages).
-  PlanShape shape;
-  // Copied into the plan. At most one copy for every column of every row, and tree_tokens_max moves of every sequence.
+/// What an entry has besides, where the layout has several groups. Apart from PlannerEntry, of which a step may have
+/// many: 256 of them just fit in the first cache.
+struct PlannerEntryGroups {
+  static constexpr std::uint32_t kSequenceIndex = UINT32_MAX;
+
+  std::uint32_t state_slot = kSequenceIndex;  ///< unless given, the index of the sequence
+  std::uint32_t checkpoint = 0;               ///< for AttentionPlanEntry
+  /// Full and compressed groups hold what is before this position: it is computed for others, and written there only.
+  std::uint32_t write_from = 0;
+  std::uint32_t ring_write_from = 0;   ///< rings are written from this position on
+  std::span<const PlannerSide> sides;  ///< one for each window group, in order
+};
+
+/// What a step does to the pages of one window group.
+struct PlannerSideStep {
   std::span<const PageCopy> copies;
   std::span<const TokenMove> moves;
   std::span<const std::int32_t> move_indptr;
+};
+
+/// Of state_copies, and of state_saves, a step has at most so many for each sequence and group with state slots.
+inline constexpr std::uint32_t kStateCopiesMax = 4;
+
+struct PlannerStep {
+  std::span<const PlannerEntry> entries;
+  std::span<const PlannerEntryGroups> entry_groups;  ///< one for each entry; or none, and no group is a window
+  /// Each number is 0, or at least what the step has and at most what the configuration allows (columns: row_pages).
+  PlanShape shape;
+  // Copied into the plan. At most one copy for every column of every row, and tree_tokens_max moves of every sequence.
+  // These are the main group's; compressed groups have no moves, and without a main group they are dropped.
+  std::span<const PageCopy> copies;
+  std::span<const TokenMove> moves;
+  std::span<const std::int32_t> move_indptr;
+  std::span<const PlannerSideStep> sides;  ///< one for each window group, in order, or none
+  std::span<const StateCopy> state_copies;
+  std::span<const StateCopy> state_saves;
   /// Where the plan is written, in [0, steps_in_flight_max]; the plan that was there is gone.
   std::uint32_t buffer_index = 0;
 };
@@ -100,29 +158,69 @@ class AttentionPlanner {
     LazyArray<std::uint32_t> slice_counts;  // of the shared levels
     std::vector<LayerWindowPlan> layer_windows;
     LazyArray<AttentionPlanEntry> entries;
-    GroupPlan group;
+    std::vector<GroupPlan> groups;
+    GroupPlan history;                        // in place of a main group, where there is none
+    std::vector<CascadeLevel> window_levels;  // by group
   };
 
+  void describe_groups();
   [[nodiscard]] PlanShape read_entries(const PlannerStep& step);
+  void check_step(const PlannerStep& step) const;
   void check_entry(const PlannerEntry& entry) const;
+  void check_sides(const PlannerEntry& entry, const PlannerEntryGroups& groups) const;
   [[nodiscard]] std::uint32_t shareable_pages(const PlannerEntry& entry) const;
-  [[nodiscard]] const PlannerEntry& entry_at(const PlannerStep& step, std::size_t place) const;
+  /// Which entry stands at a place of the arrays.
+  [[nodiscard]] std::size_t index_at(std::size_t place) const;
+  [[nodiscard]] const PlannerEntry& entry_at(const PlannerStep& step, std::size_t place) const {
+    return step.entries[index_at(place)];
+  }
 
-  // The parts of build(), in this order. `page_ids` is where page_indices grows, empty unless page tables are Csr.
+  // The parts of build(), in this order. `page_ids` is where page_indices grows, empty unless page tables are Csr, and
+  // that of the main group also where there is none.
   void write_entries(const PlannerStep& step, const FixedArrays& arrays, std::span<std::int32_t> page_ids,
                      Buffer& buffer) const;
+  template <bool kHasGroups>
+  void write_entries_of(const PlannerStep& step, const FixedArrays& arrays, std::span<std::int32_t> page_ids,
+                        Buffer& buffer) const;
   void write_shared_levels(const PlannerStep& step, const FixedArrays& arrays, std::span<std::int32_t> page_ids) const;
   void write_layer_windows(const PlannerStep& step, const FixedArrays& arrays, std::span<std::int32_t> page_ids) const;
   void write_shared_queries(const PlannerStep& step, const FixedArrays& arrays, const PlanShape& shape,
                             Buffer& buffer) const;
+  /// Slots and levels of the groups besides the main one, whose lists end at `page_count`; where all lists end.
+  [[nodiscard]] std::size_t write_groups(const PlannerStep& step, const FixedArrays& arrays,
+                                         std::span<std::int32_t> page_ids, std::size_t page_count) const;
+  void write_group_slots(const PlannerStep& step, const FixedArrays& arrays, std::size_t group_index) const;
+  [[nodiscard]] std::size_t write_window_level(const PlannerStep& step, std::size_t group_index,
+                                               std::span<std::int32_t> page_ids, std::size_t page_count) const;
   [[nodiscard]] std::size_t write_deltas(const PlannerStep& step, std::span<PageDelta> deltas) const;
+  [[nodiscard]] std::size_t write_window_deltas(const PlannerStep& step, std::uint32_t side_index,
+                                                std::span<PageDelta> deltas) const;
   void write_block_table(const PlannerStep& step, std::uint32_t columns, std::span<std::int32_t> table) const;
+  void write_window_table(const PlannerStep& step, std::uint32_t side_index, std::uint32_t columns,
+                          std::span<std::int32_t> table) const;
+  /// The tables of window groups, as deltas or block tables.
+  void write_window_tables(const PlannerStep& step, const PlanShape& shape, StagingWriter& staging,
+                           Buffer& buffer) const;
   [[nodiscard]] std::span<const TreeNode> write_trees(const PlannerStep& step, const FixedArrays& arrays,
                                                       StagingWriter& staging) const;
   void write_sent_tokens(const PlannerStep& step, const FixedArrays& arrays, StagingWriter& staging,
                          GroupPlan& group) const;
+  /// What the groups besides the main one get, once that is complete: views of arrays, and copies of their own.
+  void fill_groups(const PlannerStep& step, StagingWriter& staging, Buffer& buffer) const;
 
-  AttentionPlannerConfig config_;
+  static constexpr std::size_t kNoGroup = SIZE_MAX;
+  [[nodiscard]] bool has_main() const { return main_index_ != kNoGroup; }
+  [[nodiscard]] GroupPlan& main_plan(Buffer& buffer) const {
+    return has_main() ? buffer.groups[main_index_] : buffer.history;
+  }
+
+  AttentionPlannerConfig config_;  // with at least one group
+  // Of the groups.
+  std::size_t main_index_ = 0;
+  std::size_t full_index_ = 0;  // the first full one, whose append_slots the others of its kind have
+  std::uint32_t main_entry_tokens_ = 1;
+  std::uint32_t window_count_ = 0;
+  std::uint32_t state_group_count_ = 0;
   std::vector<Buffer> buffers_;
 
   // Of the plan being built.
@@ -131,6 +229,7 @@ class AttentionPlanner {
   LazyArray<CascadeEntry> cascade_entries_;
   LazyArray<LevelArrays> levels_;
   std::vector<LayerWindowArrays> layer_windows_;
+  std::vector<GroupArrays> group_arrays_;
 };
 
 }  // namespace quire

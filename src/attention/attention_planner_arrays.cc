@@ -2,8 +2,8 @@
 //
 // The parts of AttentionPlanner::build(): what is written into the arrays.
 #include <algorithm>
-#include <cstring>
 
+#include "attention/append_slots.h"
 #include "attention/attention_planner.h"
 #include "attention/entry_keys.h"
 #include "attention/sends.h"
@@ -12,17 +12,6 @@
 
 namespace quire {
 namespace {
-
-std::int32_t to_index(std::uint64_t value) {
-  return static_cast<std::int32_t>(value);
-}
-
-/// Page ids are written as they are.
-static_assert(sizeof(PageId) == sizeof(std::int32_t));
-std::int32_t* copy_pages(std::span<const PageId> pages, std::int32_t* target) {
-  if (!pages.empty()) std::memcpy(target, pages.data(), pages.size_bytes());
-  return target + pages.size();
-}
 
 /// The pages that an entry lists.
 std::int32_t* copy_listed_pages(const PlannerEntry& entry, const EntryKeys& keys, std::int32_t* target) {
@@ -36,27 +25,10 @@ void write_positions(const PlannerEntry& entry, std::int32_t* positions) {
   for (std::uint32_t i = 0; i < entry.token_count; ++i) positions[i] = to_index(std::min(entry.position + i, last));
 }
 
-void write_append_slots(const PlannerEntry& entry, std::uint32_t page_tokens, std::int64_t* slots) {
-  if (entry.runs_again) {
-    std::fill_n(slots, entry.token_count, kNoSlot);
-    return;
-  }
-  std::uint32_t column = entry.position / page_tokens;
-  std::uint32_t offset = entry.position - (column * page_tokens);
-  for (std::uint32_t i = 0; i < entry.token_count; ++i) {
-    const PageId page = entry.pages[column];
-    slots[i] = page == kNullPage ? kNoSlot : (std::int64_t{page.value} * page_tokens) + offset;
-    if (++offset == page_tokens) {
-      offset = 0;
-      ++column;
-    }
-  }
-}
-
 }  // namespace
 
-const PlannerEntry& AttentionPlanner::entry_at(const PlannerStep& step, std::size_t place) const {
-  return step.entries[config_.cascade_levels_max == 1 ? place : cascade_.order()[place]];
+std::size_t AttentionPlanner::index_at(std::size_t place) const {
+  return config_.cascade_levels_max == 1 ? place : cascade_.order()[place];
 }
 
 void AttentionPlanner::write_shared_levels(const PlannerStep& step, const FixedArrays& arrays,
@@ -104,9 +76,21 @@ void AttentionPlanner::write_shared_queries(const PlannerStep& step, const Fixed
   }
 }
 
-// Everything of an entry at once: a large batch does not fit in the first cache.
 void AttentionPlanner::write_entries(const PlannerStep& step, const FixedArrays& arrays,
                                      std::span<std::int32_t> page_ids, Buffer& buffer) const {
+  const bool is_plain = has_main() && main_entry_tokens_ == 1 && step.entry_groups.empty();
+  if (is_plain) {
+    write_entries_of<false>(step, arrays, page_ids, buffer);
+  } else {
+    write_entries_of<true>(step, arrays, page_ids, buffer);
+  }
+}
+
+// Everything of an entry at once: a large batch does not fit in the first cache. What only layouts of several groups
+// have is asked for before the loop: in it, it would cost the others a tenth of a plan.
+template <bool kHasGroups>
+void AttentionPlanner::write_entries_of(const PlannerStep& step, const FixedArrays& arrays,
+                                        std::span<std::int32_t> page_ids, Buffer& buffer) const {
   const LevelArrays& level = arrays.levels.back();
   const bool is_sharing = config_.cascade_levels_max > 1;
   auto page_count = static_cast<std::uint32_t>(level.page_indptr[0]);
@@ -117,9 +101,24 @@ void AttentionPlanner::write_entries(const PlannerStep& step, const FixedArrays&
     const PlannerEntry& entry = step.entries[index];
     arrays.query_indptr[i] = to_index(query);
     arrays.window_tokens[i] = to_index(entry.window_tokens);
-    arrays.state_slots[i] = to_index(entry.sequence.index);
+    std::uint32_t state_slot = entry.sequence.index;
+    std::uint32_t checkpoint = 0;
+    std::uint32_t slot_count = entry.token_count;
+    SlotRow row{.pages = entry.pages, .page_tokens = config_.page_tokens};
+    if constexpr (kHasGroups) {
+      const PlannerEntryGroups& groups = groups_of(step, index);
+      state_slot = state_slot_of(entry, groups);
+      checkpoint = groups.checkpoint;
+      row.write_from = groups.write_from;
+      if (!has_main()) slot_count = 0;
+    }
+    arrays.state_slots[i] = to_index(state_slot);
     write_positions(entry, &arrays.query_positions[query]);
-    write_append_slots(entry, config_.page_tokens, &arrays.append_slots[query]);
+    if (!kHasGroups || (has_main() && main_entry_tokens_ == 1)) {
+      write_token_slots(entry, row, &arrays.append_slots[query]);
+    } else if (has_main()) {
+      write_entry_slots(entry, row, main_entry_tokens_, &arrays.append_slots[query]);
+    }
 
     const EntryKeys keys = keys_of(entry, config_, is_sharing ? cascade_.shared_pages(index) : 0);
     arrays.seq_lens[i] = to_index(keys.seq_len);
@@ -146,10 +145,11 @@ void AttentionPlanner::write_entries(const PlannerStep& step, const FixedArrays&
         .draft_count = entry.draft_count,
         .context_tokens = entry.context_tokens,
         .last_page_tokens = last_page_tokens,
-        .state_slot = entry.sequence.index,
+        .state_slot = state_slot,
+        .checkpoint = checkpoint,
         .tokens = entry.tokens,
         .pages = entry.pages,
-        .append_slots = arrays.append_slots.subspan(query, entry.token_count),
+        .append_slots = {arrays.append_slots.data() + query, slot_count},
     };
     query += entry.token_count;
     tree_tokens += keys.tree_tokens;

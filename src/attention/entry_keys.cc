@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "attention/entry_keys.h"
 
+#include <algorithm>
+
 namespace quire {
 
 EntryKeys keys_of(const PlannerEntry& entry, const AttentionPlannerConfig& config, std::uint32_t shared_pages) {
@@ -46,6 +48,34 @@ TrimmedKeys trimmed_keys_of(const PlannerEntry& entry, const AttentionPlannerCon
   trimmed.keys.page_begin = trimmed.first_key / config.page_tokens;
   trimmed.key_offset = trimmed.first_key % config.page_tokens;
   return trimmed;
+}
+
+WindowKeys window_keys_of(const PlannerEntry& entry, const AttentionPlannerConfig& config, const PlannerGroup& group) {
+  const std::uint32_t page_tokens = config.page_tokens;
+  const std::uint32_t sink = group.sink_tokens;
+  WindowKeys keys{
+      .sink_tokens = std::min(sink, entry.context_tokens),
+      .page_end = ((entry.context_tokens - 1) / page_tokens) + 1,
+  };
+  // The first token that the first query sees as one of its last, as in trimmed_keys_of().
+  const std::uint32_t first_place = stored_tokens_of(entry);
+  const std::uint32_t seen_begin = first_place >= group.window_tokens ? first_place - group.window_tokens + 1 : 0;
+  const std::uint32_t seen_column = seen_begin / page_tokens;
+  const auto sink_pages = static_cast<std::uint32_t>((std::uint64_t{sink} + page_tokens - 1) / page_tokens);
+  if (seen_column <= sink_pages) {  // no column between the sink and what is seen
+    keys.first_key = keys.window_offset = keys.sink_tokens;
+    return keys;
+  }
+  keys.first_key = seen_column * page_tokens;
+  const bool is_row = config.page_tables == PageTables::Rows;
+  if (config.page_tables == PageTables::Csr || (is_row && sink == 0)) {
+    keys.sink_pages = sink_pages;
+    keys.page_begin = seen_column;
+    keys.window_offset = sink_pages * page_tokens;
+  } else {
+    keys.window_offset = keys.first_key;
+  }
+  return keys;
 }
 
 }  // namespace quire

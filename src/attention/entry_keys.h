@@ -51,4 +51,19 @@ struct TrimmedKeys {
 [[nodiscard]] TrimmedKeys trimmed_keys_of(const PlannerEntry& entry, const AttentionPlannerConfig& config,
                                           std::uint32_t window_tokens);
 
+/// What an entry lists of a window group's row: as EntryKeys, the columns [0, sink_pages) and [page_begin, page_end).
+/// Keys are numbered by token. Listed are those of the sink and those from first_key on; see GroupPlan.
+struct WindowKeys {
+  std::uint32_t sink_tokens = 0;
+  std::uint32_t first_key = 0;
+  std::uint32_t window_offset = 0;
+  std::uint32_t sink_pages = 0;
+  std::uint32_t page_begin = 0;
+  std::uint32_t page_end = 0;
+
+  [[nodiscard]] std::uint32_t page_count() const { return sink_pages + page_end - page_begin; }
+};
+[[nodiscard]] WindowKeys window_keys_of(const PlannerEntry& entry, const AttentionPlannerConfig& config,
+                                        const PlannerGroup& group);
+
 }  // namespace quire

@@ -61,6 +61,16 @@ void LevelArrays::pad_from(std::size_t slice_count, std::size_t padded_from) con
   fill(first_keys, 0);
 }
 
+void LevelArrays::place_slices(std::size_t slice_count, std::size_t row_slice_count, StagingWriter& staging) {
+  page_indptr = staging.take<std::int32_t>(slice_count + 1);
+  rows = staging.take<std::int32_t>(row_slice_count);
+  first_columns = staging.take<std::int32_t>(row_slice_count);
+  last_page_tokens = staging.take<std::int32_t>(slice_count);
+  window_offsets = staging.take<std::int32_t>(slice_count);
+  sink_tokens = staging.take<std::int32_t>(slice_count);
+  first_keys = staging.take<std::int32_t>(slice_count);
+}
+
 CascadeLevel LevelArrays::view() const {
   return {
       .query_indptr = query_indptr,
@@ -105,20 +115,14 @@ FixedArrays FixedArrays::place(const PlanShape& shape, PageTables page_tables, c
   arrays.window_tokens = staging.take<std::int32_t>(entries);
   arrays.state_slots = staging.take<std::int32_t>(entries);
   arrays.tree_indptr = staging.take<std::int32_t>(entries + 1);
-  arrays.append_slots = staging.take<std::int64_t>(shape.tokens);
+  arrays.append_slots = staging.take<std::int64_t>(sets.has_main ? shape.tokens : 0);
   arrays.levels = sets.levels;
   arrays.layer_windows = sets.layer_windows;
   for (LevelArrays& level : sets.levels) {
     // The last level's slices are the entries.
     const bool is_own = &level == &sets.levels.back();
     level.query_indptr = is_own ? arrays.query_indptr : staging.take<std::int32_t>(entries + 1);
-    level.page_indptr = staging.take<std::int32_t>(entries + 1);
-    level.rows = staging.take<std::int32_t>(row_slices);
-    level.first_columns = staging.take<std::int32_t>(row_slices);
-    level.last_page_tokens = staging.take<std::int32_t>(entries);
-    level.window_offsets = staging.take<std::int32_t>(entries);
-    level.sink_tokens = staging.take<std::int32_t>(entries);
-    level.first_keys = staging.take<std::int32_t>(entries);
+    level.place_slices(entries, row_slices, staging);
   }
   for (LayerWindowArrays& window : sets.layer_windows) {
     window.page_indptr = staging.take<std::int32_t>(entries + 1);
@@ -126,6 +130,12 @@ FixedArrays FixedArrays::place(const PlanShape& shape, PageTables page_tables, c
     window.first_columns = staging.take<std::int32_t>(row_slices);
     window.first_keys = staging.take<std::int32_t>(entries);
     window.key_offsets = staging.take<std::int32_t>(entries);
+  }
+  for (GroupArrays& group : sets.groups) {
+    if (group.has_slots) group.append_slots = staging.take<std::int64_t>(shape.tokens);
+    if (!group.has_level) continue;
+    group.level.query_indptr = arrays.query_indptr;
+    group.level.place_slices(entries, row_slices, staging);
   }
   return arrays;
 }
@@ -141,12 +151,27 @@ void FixedArrays::pad_from(std::size_t entry_count, std::size_t token_count) con
   fill_from(append_slots, token_count, kNoSlot);
 }
 
+void pad_slots(std::span<std::int64_t> slots, std::size_t token_count) {
+  fill_from(slots, token_count, kNoSlot);
+}
+
 std::optional<std::uint64_t> staging_bytes_max(const AttentionPlannerConfig& config) {
   const std::uint64_t entries = config.sequence_count_max;
   const std::uint64_t tokens = config.step_tokens_max;
   const std::optional<std::uint64_t> pages = checked_multiply(entries, config.row_pages);
   const std::optional<std::uint64_t> tree_tokens = checked_multiply(entries, config.tree_tokens_max);
   const std::optional<std::uint64_t> stored_tokens = pages ? checked_multiply(*pages, config.page_tokens) : pages;
+
+  std::uint64_t window_count = 0;
+  std::uint64_t state_group_count = 0;
+  for (const PlannerGroup& group : config.groups) {
+    window_count += group.kind == PlannerGroup::Kind::Window ? 1 : 0;
+    state_group_count += group.kind == PlannerGroup::Kind::Ring || group.kind == PlannerGroup::Kind::State ? 1 : 0;
+  }
+  // Window groups have tables, copies and moves like the main one, and none of layer_windows.
+  const auto in_all_tables = [&](std::optional<std::uint64_t> count) {
+    return count ? checked_multiply(*count, window_count + 1) : count;
+  };
 
   ByteSum bytes;
   bytes.add(tokens, sizeof(std::int32_t));  // query_positions
@@ -156,18 +181,28 @@ std::optional<std::uint64_t> staging_bytes_max(const AttentionPlannerConfig& con
   bytes.add(6, array_bytes_max);
   bytes.add(checked_multiply(config.cascade_levels_max, 8), array_bytes_max);
   bytes.add(checked_multiply(config.layer_windows.size(), 5), array_bytes_max);
+  bytes.add(checked_multiply(window_count, 7), array_bytes_max);
   if (config.page_tables == PageTables::Rows) {
-    bytes.add(pages, sizeof(PageDelta));
+    bytes.add(in_all_tables(pages), sizeof(PageDelta));
   } else {
-    bytes.add(pages ? checked_multiply(*pages, config.layer_windows.size() + 1) : pages, sizeof(std::int32_t));
+    bytes.add(pages ? checked_multiply(*pages, config.layer_windows.size() + window_count + 1) : pages,
+              sizeof(std::int32_t));
   }
   bytes.add(tree_tokens ? checked_add(*tree_tokens, tokens) : std::nullopt, sizeof(TreeNode));
-  bytes.add(tree_tokens, sizeof(TokenMove));
-  bytes.add(entries + 1, sizeof(std::int32_t));  // move_indptr
-  bytes.add(pages, sizeof(PageCopy));
+  bytes.add(in_all_tables(tree_tokens), sizeof(TokenMove));
+  bytes.add(in_all_tables(entries + 1), sizeof(std::int32_t));  // move_indptr
+  bytes.add(in_all_tables(pages), sizeof(PageCopy));
   bytes.add(tokens, sizeof(std::int64_t));    // remote_slots
   bytes.add(tokens, sizeof(std::int32_t));    // receivers
   bytes.add(stored_tokens, sizeof(SendRun));  // a receiver may put every token somewhere else
+  // What each group adds, with the alignment of the arrays that it has once.
+  for (std::size_t i = 0; i < config.groups.size(); ++i) {
+    bytes.add(tokens, sizeof(std::int64_t));  // append_slots
+    bytes.add(8, StagingWriter::kAlignBytes);
+  }
+  const std::optional<std::uint64_t> state_copies = checked_multiply(state_group_count * kStateCopiesMax, entries);
+  bytes.add(state_copies, sizeof(StateCopy));  // state_copies
+  bytes.add(state_copies, sizeof(StateCopy));  // state_saves
   return bytes.sum();
 }
 

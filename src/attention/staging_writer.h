@@ -6,6 +6,7 @@
 // single-threaded
 #pragma once
 
+#include <algorithm>
 #include <cstddef>
 #include <cstdint>
 #include <span>
@@ -50,5 +51,13 @@ class StagingWriter {
   std::size_t capacity_bytes_;
   std::size_t used_bytes_ = 0;
 };
+
+/// A copy of an array of the caller's.
+template <typename T>
+[[nodiscard]] std::span<const T> copy_array(std::span<const T> source, StagingWriter& staging) {
+  const std::span<T> target = staging.take<T>(source.size());
+  std::copy(source.begin(), source.end(), target.begin());
+  return target;
+}
 
 }  // namespace quire

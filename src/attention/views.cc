@@ -32,6 +32,16 @@ Status check_plan(const AttentionPlan& plan, PageTables wanted, std::uint32_t gr
     return fail(ErrorCode::InvalidArgument, "group " + std::to_string(group_index) + " of a plan with " +
                                                 std::to_string(plan.groups.size()) + " groups");
   }
+  const GroupPlan& group = plan.groups[group_index];
+  if (group.levels.empty()) {
+    return fail(ErrorCode::Unsupported,
+                "group " + std::to_string(group_index) + " has no pages in a plan: what it stores is in state slots");
+  }
+  if (group.tokens_per_entry > 1) {
+    return fail(ErrorCode::Unsupported, "group " + std::to_string(group_index) + " has an entry for " +
+                                            std::to_string(group.tokens_per_entry) +
+                                            " tokens, and this view counts tokens; read the plan itself");
+  }
   return {};
 }
 
@@ -48,6 +58,12 @@ Status check_trees(const AttentionPlan& plan) {
 Status check_windows(const AttentionPlan& plan, const GroupPlan& group) {
   const CascadeLevel& own = group.levels.back();
   for (std::size_t i = 0; i < plan.entry_count; ++i) {
+    // A group's window is the kernel's to know, but none has a sink besides.
+    if (group.window_tokens > 0 && own.sink_tokens[i] > 0) {
+      return fail(ErrorCode::Unsupported,
+                  "the group's window has a sink, which this view cannot say; read window_offsets and sink_tokens of "
+                  "the plan itself");
+    }
     if (plan.window_tokens[i] == 0) continue;
     if (own.window_offsets[i] == own.sink_tokens[i] && plan.seq_lens[i] <= plan.window_tokens[i]) continue;
     return fail(ErrorCode::Unsupported,

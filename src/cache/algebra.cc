@@ -42,8 +42,16 @@ Result<Sequence> Cache::fork(const Sequence& sequence, std::uint32_t at) {
       return bad("has " + with_separators(limit) + (is_busy ? " computed tokens, and more in flight" : " tokens") +
                  "; at is " + with_separators(at));
     }
-    if (const Status held = impl.check_held(source, std::min(at, source.computed_tokens)); !held) {
-      return bad("cannot be forked at " + with_separators(at) + ": " + held.error().message);
+    const std::uint32_t end = std::min(at, source.computed_tokens);
+    Status held = impl.check_held(source, end);
+    if (held) held = impl.check_sides_held(source_index, end);
+    if (!held) return bad("cannot be forked at " + with_separators(at) + ": " + held.error().message);
+    if (source.replay_end > 0)
+      return bad("is being rebuilt up to its token " + with_separators(source.replay_end) + "; compute those first");
+    if (impl.has_state() && impl.free_state_slots.empty()) {
+      return fail(ErrorCode::Unavailable, "fork: all " + with_separators(impl.state_slot_count) +
+                                              " state slots are taken: end or preempt a sequence, or raise "
+                                              "device.state_slot_count");
     }
   }
   QUIRE_TRY_ASSIGN(const std::uint32_t index, impl.add_sequence(impl.sequences[source_index].key_space));
@@ -93,6 +101,12 @@ void Cache::Impl::copy_sequence(std::uint32_t source_index, std::uint32_t index,
 
   slot.tail_tokens = slot.computed_tokens % page_tokens;
   slot.tail_page = whole_pages;
+  slot.allows_inexact = source.allows_inexact;
+  slot.is_inexact = source.is_inexact;
+  if (!sides.empty()) {
+    copy_sides(source_index, index);
+    fork_state(source_index, index);
+  }
   if (slot.tail_tokens == 0) return;
   const bool shares_tail = source.tail_tokens > 0 && source.tail_page == whole_pages;
   slot.tail_source = shares_tail ? source.tail_source : row[whole_pages];
@@ -129,10 +143,15 @@ Status Cache::rewind(const Sequence& sequence, std::uint32_t token_count) {
                with_separators(token_count));
   }
   const std::uint32_t end = slot.token_count - token_count;
-  if (end < slot.computed_tokens) {
-    if (const Status held = impl.check_held(slot, end); !held) {
-      return bad("cannot be rewound to " + with_separators(end) + ": " + held.error().message);
-    }
+  if (slot.replay_end > 0) {
+    return bad("is being rebuilt up to its token " + with_separators(slot.replay_end) + "; compute those first");
+  }
+  // Where all that is left is computed, the last token runs again: it sees one more than the next one would.
+  const bool runs_again = end == slot.computed_tokens && token_count > 0 && !impl.has_state();
+  if (end < slot.computed_tokens || runs_again) {
+    Status held = runs_again ? Status{} : impl.check_held(slot, end);
+    if (held) held = impl.check_sides_held(index, end);
+    if (!held) return bad("cannot be rewound to " + with_separators(end) + ": " + held.error().message);
   }
   if (token_count == 0) return {};
   slot.token_count = end;
@@ -154,6 +173,12 @@ void Cache::Impl::truncate(std::uint32_t index, std::uint32_t end) {
   slot.planned_end = end;
   slot.full_tokens = std::max(slot.window_tokens, std::min(slot.full_tokens, end));
   slot.send_cached_end = std::min(slot.send_cached_end, end);
+  slot.checkpoint = std::min(slot.checkpoint, end);
+  // What follows is computed anew, and stands in the state slot as it should.
+  for (SideGroup& side : sides) {
+    if (!side.is_window) side.slots[index].valid_from = std::min(side.slots[index].valid_from, end);
+  }
+  if (end == 0 && has_state()) restart_state(index);
   if (slot.tail_tokens > 0) {
     if (whole_pages == slot.tail_page && rest > 0) {
       slot.tail_tokens = rest;
@@ -186,6 +211,7 @@ void Cache::Impl::truncate(std::uint32_t index, std::uint32_t end) {
   slot.changed_column = std::min(slot.changed_column, slot.page_count);
   slot.shared_pages = std::min(slot.shared_pages, whole_pages);
   if (slot.hole_begin >= whole_pages) slot.hole_begin = slot.hole_end = 0;
+  truncate_sides(index, end);
   if (tree->end_page(slot.pin.run()) > slot.pinned_pages()) slot.pin = tree->pin_prefix(slot.pin, slot.pinned_pages());
 }
 
@@ -205,6 +231,11 @@ Status Cache::set_window(const Sequence& sequence, const Window& window) {
   }
   if (slot.window_tokens > 0) {
     return bad("has a window of " + with_separators(slot.window_tokens) + " tokens already; it is set once");
+  }
+  if (!impl.sides.empty() || impl.history_index != 0 || !impl.more_history.empty()) {
+    return fail(ErrorCode::Unsupported, "set_window: " + Impl::name_of(index) +
+                                            " belongs to a layout of several groups, whose windows are declared as "
+                                            "groups; a window of a sequence's own is for models with one full group");
   }
   const CacheGroup& group = impl.geometry.page().group();
   if (group.keys_rotated) {
@@ -263,6 +294,24 @@ Status Cache::commit_tree(const Sequence& sequence, std::int32_t leaf) {
                       .target_slot = slot_of(base + depth)};
   }
   std::reverse(moves, moves + moved);  // targets ascend, so that no source is overwritten before it is read
+  // The same moves in the pages of window groups.
+  for (const std::uint32_t i : impl.window_sides) {
+    const std::span<const PageId> pages = impl.sides[i].row(index);
+    const auto side_slot_of = [&](std::uint32_t position) {
+      return (std::int64_t{pages[position / impl.page_tokens].value} * impl.page_tokens) +
+             (position % impl.page_tokens);
+    };
+    TokenMove* const side_moves = impl.sides[i].moves.data() + impl.move_count();
+    std::uint32_t side_moved = 0;
+    depth = length;
+    for (std::int32_t node = leaf; node >= 0; node = parents[node]) {
+      --depth;
+      if (static_cast<std::uint32_t>(node) == depth) continue;
+      side_moves[side_moved++] = {.source_slot = side_slot_of(base + static_cast<std::uint32_t>(node)),
+                                  .target_slot = side_slot_of(base + depth)};
+    }
+    std::reverse(side_moves, side_moves + side_moved);
+  }
   if (moved > 0) impl.move_indptr.push_back(impl.move_indptr.back() + static_cast<std::int32_t>(moved));
 
   slot.token_count = base + length;
@@ -270,6 +319,7 @@ Status Cache::commit_tree(const Sequence& sequence, std::int32_t leaf) {
   slot.planned_end = slot.token_count;
   slot.tree_count = 0;
   impl.give_back_row(index, impl.pages_for(slot.computed_tokens));
+  impl.give_back_side_rows(index, impl.pages_for(slot.computed_tokens));
   impl.settle(index);
   impl.slide(index);
   return {};

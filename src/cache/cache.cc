@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Cache: opening, key spaces, what stays and what goes, observers.
+// Cache: key spaces, what stays and what goes, observers.
 #include "quire/cache.h"
 
 #include <algorithm>
@@ -12,158 +12,12 @@
 
 namespace quire {
 
-namespace {
-
-/// The pool's pages as the configuration asks for, the null page included for an owned pool.
-Result<PoolGeometry> make_geometry(const CacheConfig& config) {
-  QUIRE_TRY_ASSIGN(const PageGeometry page, PageGeometry::create(config.layout.groups().front(), config.page));
-  std::uint64_t page_count = config.device.page_count;
-  if (config.device.pool == DevicePool::Owned) ++page_count;  // the null page
-  if (config.device.capacity_bytes != 0) {
-    page_count = page.page_count_within(config.device.capacity_bytes);
-    if (page_count < 2) {
-      return fail(ErrorCode::InvalidArgument,
-                  "device.capacity_bytes is " + with_separators(config.device.capacity_bytes) +
-                      ": too small for the null page and one page of " + with_separators(page.page_bytes()) +
-                      " bytes (" + std::to_string(config.page.page_tokens) + " tokens of " +
-                      with_separators(page.token_bytes()) + " bytes)");
-    }
-  }
-  return PoolGeometry::create(page, {.page_count = page_count, .byte_layout = config.device.byte_layout});
-}
-
-// Evicted pages that are remembered unless a configuration says otherwise.
-constexpr std::uint64_t kLostPagesMax = 1U << 20U;
-
-Result<std::uint32_t> count_host_pages(const HostConfig& host, const PageGeometry& page) {
-  const std::uint64_t page_count = host.page_count > 0 ? host.page_count : page.page_count_within(host.capacity_bytes);
-  if (page_count == 0) {
-    return fail(ErrorCode::InvalidArgument, "host.capacity_bytes is " + with_separators(host.capacity_bytes) +
-                                                ": too small for one page of " + with_separators(page.page_bytes()) +
-                                                " bytes (" + std::to_string(page.options().page_tokens) +
-                                                " tokens of " + with_separators(page.token_bytes()) + " bytes)");
-  }
-  if (page_count >= PageId::kNoneValue) {
-    return fail(ErrorCode::InvalidArgument, "the host tier would have " + with_separators(page_count) +
-                                                " pages; the most is " + with_separators(PageId::kNoneValue - 1));
-  }
-  return static_cast<std::uint32_t>(page_count);
-}
-
-}  // namespace
-
 Sequence::~Sequence() {
   if (queue_ != nullptr) queue_->push(id_.index);
 }
 
 Cache::Cache(std::unique_ptr<Impl> impl) : impl_(std::move(impl)) {}
 Cache::~Cache() = default;
-
-Result<std::unique_ptr<Cache>> Cache::open(CacheConfig config) {
-  return open(std::move(config), nullptr, nullptr);
-}
-
-Result<std::unique_ptr<Cache>> Cache::open(CacheConfig config, FileSystem* files, HostPages* host_pages) {
-  QUIRE_TRY(config.validate());
-  QUIRE_TRY_ASSIGN(PoolGeometry geometry, make_geometry(config));
-  auto impl = std::make_unique<Impl>(std::move(config), std::move(geometry));
-  const CacheConfig& settings = impl->config;
-  const bool is_owned = settings.device.pool == DevicePool::Owned;
-  const std::uint32_t page_count = impl->geometry.page_count() - (is_owned ? 1 : 0);
-  impl->page_tokens = settings.page.page_tokens;
-  impl->partial_reuse_min_tokens =
-      settings.partial_reuse_min_tokens.value_or(std::max(1U, (impl->page_tokens + 1) / 2));
-
-  // Positions have 32 bits.
-  const std::uint64_t pool_tokens = std::min<std::uint64_t>(std::uint64_t{page_count} * impl->page_tokens, UINT32_MAX);
-  impl->context_tokens_max =
-      settings.context_tokens_max != 0 ? settings.context_tokens_max : static_cast<std::uint32_t>(pool_tokens);
-  if (is_owned && impl->context_tokens_max > pool_tokens) {
-    return fail(ErrorCode::InvalidArgument,
-                "one sequence of context_tokens_max = " + with_separators(impl->context_tokens_max) + " tokens needs " +
-                    with_separators(impl->pages_for(impl->context_tokens_max)) + " pages of " +
-                    std::to_string(impl->page_tokens) + " tokens (" +
-                    readable_bytes(impl->geometry.page().page_bytes()) + " each); the device pool has " +
-                    with_separators(page_count) + " pages: " + with_separators(pool_tokens) + " tokens");
-  }
-
-  impl->config.context_tokens_max = impl->context_tokens_max;
-
-  if (impl->config.custom_policy) {
-    impl->policy = std::move(impl->config.custom_policy);
-  } else {
-    QUIRE_TRY_ASSIGN(impl->policy, make_policy(settings.policy));
-  }
-  if (settings.host.is_on()) {
-    QUIRE_TRY_ASSIGN(impl->host_policy, make_policy(settings.host.policy));
-    QUIRE_TRY_ASSIGN(impl->host_page_count, count_host_pages(settings.host, impl->geometry.page()));
-    impl->config.host.page_count = impl->host_page_count;
-  }
-  const std::uint64_t all_pages = std::uint64_t{page_count} + impl->host_page_count;
-  const auto lost_pages = static_cast<std::uint32_t>(std::min<std::uint64_t>(all_pages, kLostPagesMax));
-  QUIRE_TRY_ASSIGN(impl->lost_pages,
-                   LostPages::create(settings.lost_page_count_max.value_or(settings.host.is_on() ? lost_pages : 0)));
-  QUIRE_TRY_ASSIGN(impl->tree, PrefixTree::create({.page_tokens = impl->page_tokens,
-                                                   .page_count_max = page_count,
-                                                   .host_page_count_max = impl->host_page_count,
-                                                   .root_count_max = settings.key_space_count_max,
-                                                   .whole_runs = settings.whole_runs,
-                                                   .hash_seed = settings.hash_seed},
-                                                  *impl->policy, &impl->log, impl->host_policy.get(),
-                                                  impl->lost_pages.is_on() ? &impl->lost_pages : nullptr));
-  if (is_owned) {
-    QUIRE_TRY_ASSIGN(impl->pool, PagePool::create({.page_count = page_count, .first_page = kNullPage.value + 1}));
-    if (settings.device.memory == DeviceMemory::Host) {
-      QUIRE_TRY_ASSIGN(impl->host_memory, LazyMemory::reserve(impl->geometry.pool_bytes()));
-      impl->memory = impl->host_memory.data();
-    } else {
-      impl->memory = settings.device.adopted_memory;
-    }
-  } else {
-    QUIRE_TRY_ASSIGN(impl->offered, OfferedPages::create(page_count));
-  }
-  QUIRE_TRY_ASSIGN(impl->sequences, SequenceTable::create({.sequence_count_max = settings.sequence_count_max,
-                                                           .context_tokens_max = impl->context_tokens_max,
-                                                           .page_tokens = impl->page_tokens,
-                                                           .extra_key_count_max = settings.extra_key_count_max,
-                                                           .tree_tokens_max = settings.tree_tokens_max}));
-  impl->release_queue = std::make_shared<ReleaseQueue>(settings.sequence_count_max);
-
-  QUIRE_TRY(impl->reserve_steps());
-  if (impl->has_host()) QUIRE_TRY(impl->open_host());
-  if (settings.disk.is_on()) QUIRE_TRY(impl->open_disk(files, host_pages));
-  return std::unique_ptr<Cache>(new Cache(std::move(impl)));
-}
-
-// Everything that steps and sequences will ever need.
-Status Cache::Impl::reserve_steps() {
-  const std::size_t sequence_count = config.sequence_count_max;
-  QUIRE_TRY_ASSIGN(planner, AttentionPlanner::create({.page_tokens = page_tokens,
-                                                      .sequence_count_max = config.sequence_count_max,
-                                                      .row_pages = sequences.row_pages(),
-                                                      .step_tokens_max = config.step_tokens_max,
-                                                      .steps_in_flight_max = config.steps_in_flight_max,
-                                                      .tree_tokens_max = config.tree_tokens_max,
-                                                      .page_tables = config.plan.page_tables,
-                                                      .cascade_levels_max = config.plan.cascade_levels_max,
-                                                      .layer_windows = config.plan.layer_windows}));
-  steps.resize(std::size_t{config.steps_in_flight_max} + 1);
-  for (StepInFlight& step : steps) step.parts.reserve(sequence_count);
-  step_order.reserve(config.steps_in_flight_max);
-  planning.reserve(sequence_count);
-  revoked.reserve(sequence_count);
-  revoked_runs.reserve(sequence_count);
-  planner_entries.reserve(sequence_count);
-  copies.reserve(sequence_count);
-  // The largest step: every entry computes something, and begins and ends inside a page. Or a whole sequence at once.
-  page_scratch.resize(
-      std::max<std::size_t>((config.step_tokens_max / page_tokens) + (2 * sequence_count), sequences.row_pages()));
-  QUIRE_TRY_ASSIGN(moves, LazyArray<TokenMove>::create(sequence_count * config.tree_tokens_max));
-  move_indptr.reserve(sequence_count + 1);
-  move_indptr.assign(1, 0);
-  QUIRE_TRY(fenced.reserve(pool_page_count()));
-  return {};
-}
 
 void Cache::set_owner_thread() {
   impl_->owner = std::this_thread::get_id();
@@ -270,8 +124,8 @@ Status Cache::Impl::check_tokens(std::span<const TokenId> tokens, std::size_t fi
 Result<PrefixTree::Match> Cache::Impl::match(std::uint32_t space, const Prompt& prompt,
                                              const SequenceOptions& options) const {
   const std::size_t tokens_max = options.use_cache ? options.match_tokens_max.value_or(UINT32_MAX) : 0;
-  const PrefixTree::Match match = tree->match(
-      key_spaces[space].root, {prompt.tokens.first(std::min(prompt.tokens.size(), tokens_max)), prompt.extra_keys});
+  const PrefixTree::Match match = with_whole_entries(tree->match(
+      key_spaces[space].root, {prompt.tokens.first(std::min(prompt.tokens.size(), tokens_max)), prompt.extra_keys}));
   // What matched is equal to tokens that were checked before.
   QUIRE_TRY(check_tokens(prompt.tokens.subspan(tokens_in(match)), tokens_in(match)));
   return match;
@@ -283,6 +137,13 @@ Result<Lookup> Cache::lookup(KeySpaceId key_space, const Prompt& prompt, const S
   QUIRE_TRY_ASSIGN(const std::uint32_t space, impl.find_key_space(key_space));
   QUIRE_TRY(impl.check_prompt(prompt));
   QUIRE_TRY_ASSIGN(const PrefixTree::Match match, impl.match(space, prompt, options));
+  if (!impl.hit_groups.empty()) {
+    const auto token_count = static_cast<std::uint32_t>(prompt.tokens.size());
+    const Hit hit = impl.find_hit(match, token_count, options.allow_inexact_replay);
+    return Lookup{.matched_tokens = hit.tokens,
+                  .replay_tokens = hit.replay_tokens,
+                  .partial_tokens = hit.tokens % impl.page_tokens};
+  }
   const std::uint32_t partial = impl.config.device.pool == DevicePool::Owned ? impl.usable_partial(match) : 0;
   const bool asks_host = options.tier_max != Tier::Device;
   return Lookup{.matched_tokens = impl.tokens_in(match) + partial,
@@ -298,7 +159,13 @@ Result<Kept> Cache::keep(KeySpaceId key_space, const Prompt& prompt, std::option
   QUIRE_TRY_ASSIGN(const std::uint32_t space, impl.find_key_space(key_space));
   QUIRE_TRY(impl.check_prompt(prompt));
   QUIRE_TRY(Impl::check_ttl(ttl_ns));
-  QUIRE_TRY_ASSIGN(const PrefixTree::Match match, impl.match(space, prompt, {}));
+  QUIRE_TRY_ASSIGN(PrefixTree::Match match, impl.match(space, prompt, {}));
+  Hit hit;
+  if (!impl.sides.empty()) {
+    // For those who go on behind it: so it does not matter that it ends there.
+    match.partial_tokens = 0;
+    hit = impl.find_hit(match, impl.tokens_in(match) + 1, /*allows_inexact=*/false);
+  }
   if (std::uint64_t{impl.kept_pages} + match.page_count > impl.keep_pages_max()) {
     return fail(ErrorCode::Unavailable, "keeping " + with_separators(match.page_count) + " pages more than the " +
                                             with_separators(impl.kept_pages) + " kept now exceeds keep_pages_max = " +
@@ -315,11 +182,13 @@ Result<Kept> Cache::keep(KeySpaceId key_space, const Prompt& prompt, std::option
   slot->expires_at = impl.time_after(ttl_ns.value_or(INT64_MAX));
   // Being kept is a use, but no wish: what the pages are worth afterwards is what they were worth before.
   slot->pin = impl.tree->pin(match, {.priority = INT8_MIN, .expires_at = INT64_MIN});
+  slot->hit = hit;
+  impl.hold_sides(*slot, /*is_held=*/true);
   impl.next_expiry = std::min(impl.next_expiry, slot->expires_at);
   impl.kept_pages += match.page_count;
   ++impl.key_spaces[space].user_count;
   return Kept{.id = {static_cast<std::uint32_t>(slot - impl.keeps.begin()), slot->generation},
-              .token_count = impl.tokens_in(match)};
+              .token_count = impl.sides.empty() ? impl.tokens_in(match) : hit.tokens};
 }
 
 Status Cache::unkeep(KeepId keep) {
@@ -346,6 +215,7 @@ void Cache::Impl::end_keep(std::uint32_t index) {
   KeepSlot& slot = keeps[index];
   const std::uint32_t space = slot.key_space;
   kept_pages -= slot.page_count;
+  hold_sides(slot, /*is_held=*/false);
   slot.pin.reset();
   slot = {.generation = slot.generation + 1};
   --key_spaces[space].user_count;
@@ -424,6 +294,7 @@ Status Cache::reset() {
 }
 
 void Cache::Impl::give_up(std::span<const PageId> pages) {
+  if (!sides.empty()) drop_sides(pages);
   if (config.device.pool == DevicePool::External) {
     offered.release(pages);
   } else if (!has_host()) {
@@ -468,6 +339,10 @@ Status Cache::resize(std::uint32_t page_count) {
   Impl& impl = *impl_;
   QUIRE_TRY(impl.enter());
   QUIRE_TRY(impl.require(DevicePool::Owned, "resize"));
+  if (!impl.sides.empty() || !impl.more_history.empty()) {
+    return fail(ErrorCode::Unsupported,
+                "resize: the layout has several groups, which share the device; open a new cache");
+  }
   if (impl.config.device.memory == DeviceMemory::Adopted) {
     return fail(ErrorCode::Unsupported,
                 "resize: the pool's memory is the engine's; open a new cache on the new memory");
@@ -608,6 +483,48 @@ Result<Stats> Cache::stats() const {
   return stats;
 }
 
+Result<GroupStats> Cache::group_stats(std::uint32_t group_index) const {
+  Impl& impl = *impl_;
+  QUIRE_TRY(impl.enter());
+  const std::span<const CacheGroup> groups = impl.config.layout.groups();
+  if (group_index >= groups.size()) {
+    return fail(ErrorCode::InvalidArgument, "group_stats: group_index is " + std::to_string(group_index) +
+                                                "; the layout has " + std::to_string(groups.size()) + " groups");
+  }
+  const auto side =
+      std::ranges::find(impl.sides, group_index, [](const SideGroup& each) { return each.memory.group_index; });
+  if (side == impl.sides.end()) {
+    QUIRE_TRY_ASSIGN(const Stats stats, this->stats());
+    return GroupStats{.page_count = stats.page_count,
+                      .free_pages = stats.free_pages,
+                      .open_pages = stats.open_pages,
+                      .sealed_pages = stats.sealed_pages,
+                      .private_pages = stats.private_pages,
+                      .fenced_pages = stats.fenced_pages,
+                      .pinned_pages = stats.pinned_pages,
+                      .evictable_pages = stats.evictable_pages,
+                      .sealed_page_total = stats.sealed_page_total,
+                      .duplicate_page_total = stats.duplicate_page_total,
+                      .evicted_page_total = stats.evicted_page_total,
+                      .dropped_page_total = stats.dropped_page_total};
+  }
+  GroupStats stats = side->totals;
+  if (has_slot(*side->group)) {
+    stats.slot_count = impl.state_slot_count;
+    stats.used_slots = impl.state_slot_count - static_cast<std::uint32_t>(impl.free_state_slots.size());
+  }
+  if (!side->has_pages) return stats;
+  stats.page_count = side->pool.page_count();
+  stats.free_pages = side->pool.free_count();
+  stats.open_pages = side->pool.count(PageState::Open);
+  stats.sealed_pages = side->pool.count(PageState::Sealed);
+  stats.private_pages = side->pool.count(PageState::Private);
+  stats.fenced_pages = side->pool.count(PageState::Fenced);
+  stats.evictable_pages = side->pages.idle_count();
+  stats.pinned_pages = stats.sealed_pages - stats.evictable_pages;
+  return stats;
+}
+
 Status Cache::visit_runs(const std::function<void(const RunView&)>& visit) const {
   Impl& impl = *impl_;
   QUIRE_TRY(impl.enter());
@@ -621,6 +538,15 @@ Status Cache::visit_runs(const std::function<void(const RunView&)>& visit) const
   return {};
 }
 
+Status Cache::visit_group_pages(std::uint32_t group_index, const std::function<void(PageId, PageId)>& visit) const {
+  Impl& impl = *impl_;
+  QUIRE_TRY(impl.enter());
+  for (const SideGroup& side : impl.sides) {
+    if (side.memory.group_index == group_index && side.has_pages) side.pages.for_each(visit);
+  }
+  return {};
+}
+
 Result<std::span<ResidencyRecord>> Cache::read_residency(std::uint64_t first, std::span<ResidencyRecord> out) const {
   QUIRE_TRY(impl_->enter());
   return impl_->log.read(first, out);
@@ -629,11 +555,21 @@ Result<std::span<ResidencyRecord>> Cache::read_residency(std::uint64_t first, st
 const CacheConfig& Cache::config() const {
   return impl_->config;
 }
-const PoolGeometry& Cache::geometry() const {
-  return impl_->geometry;
+const PoolGeometry& Cache::geometry(std::uint32_t group_index) const {
+  const bool has_pages =
+      group_index < impl_->group_geometries.size() && impl_->group_geometries[group_index] != nullptr;
+  QUIRE_CHECK(has_pages, "geometry() of a group that has no pages, or is not there");
+  return *impl_->group_geometries[group_index];
 }
-std::byte* Cache::device_memory() const {
-  return impl_->memory;
+std::byte* Cache::device_memory(std::uint32_t group_index) const {
+  if (group_index == impl_->history_index) return impl_->memory;
+  return group_index < impl_->group_pools.size() ? impl_->group_pools[group_index] : nullptr;
+}
+const StateSlots& Cache::state_slots() const {
+  return *impl_->state_slots;
+}
+std::byte* Cache::state_memory() const {
+  return impl_->state_memory;
 }
 
 }  // namespace quire

@@ -38,6 +38,7 @@ Status Cache::check_invariants() const {
     if (impl.sequences[i].state == SequenceSlot::State::Running) QUIRE_TRY(impl.check_sequence(i));
   }
   QUIRE_TRY(impl.check_steps());
+  QUIRE_TRY(impl.check_sides());
   return impl.check_owners();
 }
 
@@ -89,7 +90,9 @@ Status Cache::Impl::check_sequence(std::uint32_t index) const {
   if (slot.shared_pages > slot.settled_pages || slot.settled_pages > slot.page_count)
     return bad("page counts disagree");
   const bool waits_for_tail = slot.tail_tokens > 0 && !slot.tail_is_planned;
-  std::uint32_t end = slot.planned_end + slot.tree_count - (waits_for_tail ? slot.tail_tokens : 0);
+  // A replay may begin before the tail, or inside it.
+  const std::uint32_t stored_end = std::max(slot.planned_end, slot.replay_end);
+  std::uint32_t end = stored_end + slot.tree_count - (waits_for_tail ? slot.tail_tokens : 0);
   if (slot.is_receiving) end += slot.receive_tokens;
   if (!slot.has_draft && pages_for(end) != slot.page_count) return bad("its row is longer or shorter than its tokens");
   for (std::uint32_t page = 0; page < slot.page_count; ++page) {
@@ -252,6 +255,78 @@ Status Cache::Impl::check_tiers() const {
   }
   if (pool.count(PageState::Fenced) != fenced_pages) {
     return broken("the fenced pages are not those that somebody may still use");
+  }
+  return {};
+}
+
+// Every page of a side group has the owners it counts, or as many pins as somebody holds.
+Status Cache::Impl::check_sides() const {
+  std::vector<std::uint32_t> slots(state_slot_count);
+  for (const std::uint32_t slot : free_state_slots) ++slots[slot];
+  for (std::uint32_t i = 0; i < sequences.capacity(); ++i) {
+    if (sequences[i].state_slot != UINT32_MAX) ++slots[sequences[i].state_slot];
+  }
+  if (std::ranges::any_of(slots, [](std::uint32_t users) { return users != 1; })) {
+    return broken("a state slot is nobody's, or has two sequences");
+  }
+  for (std::size_t s = 0; s < sides.size(); ++s) {
+    const SideGroup& side = sides[s];
+    if (!side.has_pages) continue;
+    const auto bad = [&](PageId page, const std::string& rule) {
+      return broken("group '" + side.group->name + "': page " + std::to_string(page.value) + " " + rule);
+    };
+    QUIRE_TRY(side.pool.check_invariants());
+    QUIRE_TRY(side.pages.check_invariants());
+    if (side.pool.count(PageState::Sealed) != side.pages.attached_count()) {
+      return broken("group '" + side.group->name + "': the sealed pages are not those of the tree");
+    }
+    std::vector<std::uint32_t> uses(std::size_t{side.pool.page_count()} + 1);
+    for (std::uint32_t i = 0; i < sequences.capacity(); ++i) {
+      const SideSlot& slot = side.slots[i];
+      if (!slot.restore_page.is_none()) ++uses[slot.restore_page.value];
+      if (!slot.tail_source.is_none()) ++uses[slot.tail_source.value];
+      if (!side.is_window || sequences[i].state != SequenceSlot::State::Running) continue;
+      for (std::uint32_t column = 0; column < slot.page_count; ++column) {
+        const PageId page = side.row(i)[column];
+        const bool is_in_hole = column >= side.sink_pages && column < slot.hole_end;
+        if (is_in_hole != (page == kNullPage) && column >= side.sink_pages) {
+          return broken(name_of(i) + ": column " + std::to_string(column) + " of group '" + side.group->name + "' is " +
+                        (is_in_hole ? "held behind its window" : "missing"));
+        }
+        if (page == kNullPage) continue;
+        ++uses[page.value];
+        const PageState state = side.pool.state(page);
+        const bool hangs_here = state == PageState::Sealed && column < sequences[i].shared_pages &&
+                                side.pages.at(sequences.page_row(i)[column]) == page;
+        if (state == PageState::Sealed && !hangs_here) return bad(page, "does not hang on the sequence's path");
+      }
+    }
+    for (const KeepSlot& keep : keeps) {
+      if (!keep.is_live || keep.hit.tokens == 0 || keep.hit.is_rebuilt(s)) continue;
+      std::vector<PageId> path(tree->end_page(keep.pin.run()));
+      tree->copy_path(keep.pin, 0, path);
+      WindowColumns columns{.first = (keep.hit.start() / page_tokens) - 1, .last = keep.hit.start() / page_tokens};
+      if (side.is_window) {
+        columns = window_columns(hit_groups[s], hit_limits, {.start = keep.hit.start(), .end = keep.hit.tokens});
+      }
+      for (std::uint32_t column = 0; column < columns.last; ++column) {
+        if (column < columns.sink_pages || column >= columns.first) ++uses[side.pages.at(path[column]).value];
+      }
+    }
+    for (const std::uint32_t place : step_order) {
+      for (const PlannedSave& save : steps[place].saves) uses[save.page.value] += save.side == s ? 1 : 0;
+    }
+    for (std::uint32_t i = 1; i <= side.pool.page_count(); ++i) {
+      const PageId page{i};
+      const std::uint32_t counted =
+          side.pages.is_attached(page) ? side.pages.pin_count(page) : side.pool.owner_count(page);
+      if (counted != uses[i]) {
+        return bad(page, "is used by " + std::to_string(uses[i]) + ", not " + std::to_string(counted));
+      }
+    }
+    if (side.pool.count(PageState::Fenced) != side.fenced.count()) {
+      return broken("group '" + side.group->name + "': the fenced pages are not those that somebody may still use");
+    }
   }
   return {};
 }

@@ -20,6 +20,7 @@
 #include "base/lazy_array.h"
 #include "base/residency_log.h"
 #include "cache/key_space_table.h"
+#include "cache/side_groups.h"
 #include "pool/fenced_pages.h"
 #include "pool/offered_pages.h"
 #include "pool/page_pool.h"
@@ -47,6 +48,8 @@ struct Cache::Impl {
     std::uint32_t key_space = 0;
     std::uint32_t page_count = 0;
     TimeNs expires_at = 0;
+    // Other groups hold what a sequence needs to go on there.
+    Hit hit;
     PrefixTree::Pin pin;
   };
 
@@ -64,6 +67,7 @@ struct Cache::Impl {
     bool copies_tail = false;
     bool adopts_tail = false;
     bool is_discarded = false;
+    std::uint32_t checkpoint = 0;  // behind whose tokens a snapshot is taken
 
     [[nodiscard]] bool runs_again() const { return token_count + draft_count == 0; }
     [[nodiscard]] std::uint32_t query_count() const { return runs_again() ? 1 : token_count + draft_count; }
@@ -78,7 +82,15 @@ struct Cache::Impl {
     bool is_applied = false;  // its moves and copies, by apply_copies()
     std::uint64_t number = 0;
     std::vector<StepPart> parts;
+    std::vector<SidePart> sides;     // for each part, one for each window group
+    std::vector<PlannedSave> saves;  // snapshots
+    bool is_saved = false;           // by apply_saves()
     AttentionPlan plan;
+
+    [[nodiscard]] std::span<const SidePart> sides_of(std::size_t part) const {
+      const std::size_t count = parts.empty() ? 0 : sides.size() / parts.size();
+      return std::span(sides).subspan(part * count, count);
+    }
   };
 
   /// Pages on their way between tiers.
@@ -153,6 +165,9 @@ struct Cache::Impl {
   [[nodiscard]] Status require(DevicePool pool, const char* call) const;
   [[nodiscard]] Status require_awake(const char* call) const;
   [[nodiscard]] Status reserve_steps();
+  [[nodiscard]] Status open_groups(std::span<const std::uint64_t> page_counts);
+  [[nodiscard]] Status open_memory(GroupMemory& memory_of_group, std::uint32_t group_index, std::uint64_t page_count);
+  [[nodiscard]] Status open_side(std::uint32_t group_index, std::uint64_t page_count);
 
   // Input.
   [[nodiscard]] Result<std::uint32_t> find_key_space(KeySpaceId id) const;
@@ -170,6 +185,11 @@ struct Cache::Impl {
   [[nodiscard]] Result<PrefixTree::Match> match(std::uint32_t space, const Prompt& prompt,
                                                 const SequenceOptions& options) const;
   [[nodiscard]] std::uint32_t tokens_in(const PrefixTree::Match& match) const { return match.page_count * page_tokens; }
+  /// Entries of several tokens are shared as a whole.
+  [[nodiscard]] PrefixTree::Match with_whole_entries(PrefixTree::Match match) const {
+    if (hit_groups.empty()) match.partial_tokens -= match.partial_tokens % hit_limits.boundary_tokens;
+    return match;
+  }
   [[nodiscard]] std::uint32_t usable_partial(const PrefixTree::Match& match) const {
     return match.partial_tokens >= partial_reuse_min_tokens ? match.partial_tokens : 0;
   }
@@ -198,6 +218,13 @@ struct Cache::Impl {
   [[nodiscard]] Status check_entry(const StepEntry& entry, std::uint32_t index) const;
   [[nodiscard]] Status check_tree(const StepEntry& entry, std::uint32_t index) const;
   [[nodiscard]] Shortage measure() const;
+  [[nodiscard]] Shortage measure_history() const;
+  [[nodiscard]] bool sides_fit() const;
+  void make_parts(std::span<const StepEntry> entries);
+  void cut_at_checkpoint(const SequenceSlot& slot, std::uint32_t index, StepPart& part) const;
+  [[nodiscard]] std::span<SidePart> planning_sides_of(std::size_t part) {
+    return std::span(planning_sides).subspan(part * window_sides.size(), window_sides.size());
+  }
   [[nodiscard]] std::uint32_t pages_leaving() const;
   [[nodiscard]] StepPart make_part(const StepEntry& entry, std::uint32_t index) const;
   /// Tokens that the sequence's row holds once the step has run.
@@ -208,6 +235,9 @@ struct Cache::Impl {
   [[nodiscard]] bool try_without_copies(std::span<const StepEntry> entries, const PlanShape& shape);
   void plan_part(const StepEntry& entry, StepPart& part, std::span<const PageId> new_pages);
   void add_planner_entry(const StepPart& part, std::uint32_t entry_index);
+  void add_planner_groups(const StepPart& part);
+  [[nodiscard]] std::vector<PlannerGroup> planner_groups() const;
+  [[nodiscard]] AttentionPlan build_plan(StepInFlight& step, const PlanShape& shape, std::uint32_t place);
   void unfence(std::uint32_t page_count);
   void make_room(std::uint32_t page_count);
   /// Pages that can be taken: free, evictable, and those that only wait for moves which will have run by then.
@@ -220,10 +250,12 @@ struct Cache::Impl {
   [[nodiscard]] StepInFlight& step_at(std::size_t place) { return steps[step_order[place]]; }
   [[nodiscard]] Status check_result(const StepPart& part, const StepResult& result) const;
   void finish_part(const StepPart& part, const StepResult& result);
-  void discard(StepPart& part, std::size_t place = 0);
+  void discard(StepInFlight& step, StepPart& part, std::size_t place = 0);
   void end_step(StepInFlight& step);
   [[nodiscard]] bool is_applied(const StepInFlight& step) const;
   void apply_moves_and_copies(StepInFlight& step);
+  void copy_states(std::span<const StateCopy> of_plan);
+  void end_replay(std::uint32_t index);
   void flush_moves();
   void drop_moves();
   void free_fenced();
@@ -254,6 +286,62 @@ struct Cache::Impl {
   [[nodiscard]] std::uint32_t granted_pages(std::uint32_t index) const;
   [[nodiscard]] Status check_expected(std::uint32_t index);
   [[nodiscard]] std::uint32_t expected_pages(const SequenceSlot& slot) const;
+
+  // Groups that do not keep everything.
+  [[nodiscard]] std::uint32_t available_pages(const SideGroup& side) const;
+  void make_room(SideGroup& side, std::uint32_t page_count);
+  void give_back(SideGroup& side, PageId page);
+  void release_side(SideGroup& side, PageId page, SidePages::Worth worth);
+  void drop_sides(std::span<const PageId> tree_pages);
+  [[nodiscard]] Hit find_hit(const PrefixTree::Match& match, std::uint32_t token_count, bool allows_inexact);
+  void take_sides(std::uint32_t index, const Hit& hit, PageId tail_page);
+  void hold_sides(const KeepSlot& keep, bool is_held);
+  void release_sides(std::uint32_t index);
+  void settle_sides(std::uint32_t index, std::uint32_t first, std::uint32_t end);
+  void make_sides_private(std::uint32_t index, std::uint32_t first, std::uint32_t end);
+  [[nodiscard]] std::uint32_t adopt_side_tails(SideGroup& side, PageId page);
+  [[nodiscard]] bool is_kept_column(const SideGroup& side, const SequenceSlot& slot, std::uint32_t column) const;
+  void slide_sides(std::uint32_t index);
+  [[nodiscard]] std::uint32_t first_needed_column(const SideGroup& side, std::uint32_t end) const;
+  [[nodiscard]] Status check_sides_held(std::uint32_t index, std::uint32_t end) const;
+  void copy_sides(std::uint32_t source_index, std::uint32_t index);
+  void truncate_sides(std::uint32_t index, std::uint32_t end);
+  void drop_side_tail(SideGroup& side, std::uint32_t index);
+  void drop_side_tails(std::uint32_t index);
+  void give_back_side_rows(std::uint32_t index, std::uint32_t first_page);
+  void give_back_side_rows(std::uint32_t index, std::span<const SidePart> parts);
+  void make_side_parts(const StepPart& part);
+  void plan_side_parts(const StepPart& part, std::span<SidePart> parts);
+  void give_back_side_row(SideGroup& side, std::uint32_t index, std::uint32_t first_column);
+  [[nodiscard]] bool windows_hold(std::uint32_t index, std::uint32_t end) const;
+  void free_fenced_sides(std::uint64_t oldest);
+  [[nodiscard]] Status check_sides() const;
+
+  // State slots.
+  [[nodiscard]] bool has_state() const { return state_slot_count > 0; }
+  [[nodiscard]] Status check_state_slot(std::uint32_t index, const char* call) const;
+  void take_state_slot(std::uint32_t index);
+  void release_state(std::uint32_t index);
+  void start_state(std::uint32_t index, const Hit& hit);
+  [[nodiscard]] static bool has_rows(const CacheGroup& group);
+  [[nodiscard]] static std::uint32_t needed_rows(const CacheGroup& group, std::uint32_t position);
+  [[nodiscard]] static std::uint32_t snapshot_rows(const SideGroup& side);
+  [[nodiscard]] bool is_state_held(const SideGroup& side, std::uint32_t index, std::uint32_t end,
+                                   std::uint32_t high) const;
+  [[nodiscard]] Status check_state_held(const SideGroup& side, std::uint32_t index, std::uint32_t end) const;
+  [[nodiscard]] Status check_drafts(std::uint32_t index, std::uint32_t known_end, std::uint32_t draft_count) const;
+  [[nodiscard]] std::uint32_t next_checkpoint(const SequenceSlot& slot, std::uint32_t position) const;
+  [[nodiscard]] bool take_snapshot_pages(std::uint32_t part, std::uint32_t position, std::vector<PlannedSave>& saves);
+  [[nodiscard]] bool wants_snapshot(std::uint32_t index, std::uint32_t position) const;
+  void plan_states(StepInFlight& step);
+  void fill_state(std::uint32_t index, std::uint64_t step_number_of_fill);
+  void plan_saves(std::uint32_t place, StepPart& part, StepInFlight& step);
+  void finish_saves(const StepInFlight& step, std::uint32_t place, bool is_done);
+  void replace_last(SideGroup& side, std::uint32_t index, std::uint32_t column);
+  void end_restores(std::uint32_t index, std::uint64_t step);
+  void settle_state(std::uint32_t index);
+  void restart_state(std::uint32_t index);
+  void fork_state(std::uint32_t source_index, std::uint32_t index);
 
   // Preemption and transfers.
   [[nodiscard]] std::uint32_t held_page_count(std::uint32_t index, std::uint32_t first_page = 0) const;
@@ -452,6 +540,29 @@ struct Cache::Impl {
   LazyMemory host_memory;
   std::byte* memory = nullptr;
 
+  // The layout's groups. The first that keeps everything is `geometry`'s; the others of the history share its page ids.
+  std::uint32_t history_index = 0;  // in the layout; one past the last group when none keeps everything
+  std::vector<GroupMemory> more_history;
+  std::vector<SideGroup> sides;
+  std::vector<std::uint32_t> window_sides;  // those with rows of pages
+  std::vector<HitGroup> hit_groups;         // as many as sides
+  HitLimits hit_limits;
+  bool has_snapshots = false;
+  std::uint32_t checkpoint_grid = 1;      // snapshots are taken at multiples of this
+  std::uint32_t checkpoint_interval = 0;  // 0: the last one counts
+  std::optional<StateSlots> state_slots;
+  std::uint32_t state_slot_count = 0;
+  std::vector<std::uint32_t> free_state_slots;
+  LazyMemory own_state_memory;
+  std::byte* state_memory = nullptr;
+  std::vector<const PoolGeometry*> group_geometries;  // by group of the layout; null where it has no pages
+  std::vector<std::byte*> group_pools;
+  std::vector<StateCopy> pending_forks;  // for the next plan
+  std::vector<StateCopy> state_copies;   // of the plan being made
+  std::vector<StateCopy> state_saves;    // of the plan being made
+  std::vector<SidePart> planning_sides;
+  std::vector<PageId> path_scratch;
+
   // What pins the tree is declared after it, and so destroyed before.
   std::unique_ptr<Policy> policy;
   std::unique_ptr<Policy> host_policy;
@@ -484,8 +595,11 @@ struct Cache::Impl {
   std::vector<RunId> revoked_runs;
   std::vector<PlannerEntry> planner_entries;
   std::vector<PageCopy> copies;
-  std::vector<PageId> page_scratch;  // pages on their way into rows, and duplicates on their way out
-  LazyArray<TokenMove> moves;        // of trees committed since the last plan
+  std::vector<PlannerEntryGroups> planner_groups_of_entries;
+  std::vector<PlannerSideStep> planner_steps;
+  std::vector<PlannerSide> planner_sides;  // of planner_entries, one for each window group
+  std::vector<PageId> page_scratch;        // pages on their way into rows, and duplicates on their way out
+  LazyArray<TokenMove> moves;              // of trees committed since the last plan
   std::vector<std::int32_t> move_indptr;
   AttentionPlanner planner;
   FencedPages fenced;

@@ -92,29 +92,55 @@ Status check_disk(const CacheConfig& config) {
   return require_positive(disk.write_hits_min, "disk.write_hits_min", "use WritePolicy::WriteThrough for that");
 }
 
-// What the cache cannot do yet is refused here: it would serve wrong bytes.
-Status check_layout(const ModelLayout& layout) {
-  const std::string where = "layout '" + layout.name() + "'";
-  for (const CacheGroup& group : layout.groups()) {
-    if (group.kind == GroupKind::Full) continue;
-    return fail(ErrorCode::Unsupported, where + ": group '" + group.name + "' is a " +
-                                            std::string(to_string(group.kind)) +
-                                            " group; a cache holds one full group so far");
-  }
-  if (layout.groups().size() != 1) {
-    return fail(ErrorCode::Unsupported, where + " has " + std::to_string(layout.groups().size()) +
-                                            " cache groups; a cache holds one full group so far");
-  }
-  const CacheGroup& group = layout.groups().front();
-  if (group.lookahead_tokens > 0) {
+// What only models with one full group can do so far.
+Status check_groups(const CacheConfig& config) {
+  const std::span<const CacheGroup> groups = config.layout.groups();
+  const std::string where = "layout '" + config.layout.name() + "'";
+  const bool is_plain = groups.size() == 1 && groups.front().kind == GroupKind::Full;
+  for (const CacheGroup& group : groups) {
+    if (group.lookahead_tokens == 0) continue;
     return fail(ErrorCode::Unsupported, where + ": group '" + group.name + "' has lookahead_tokens " +
                                             std::to_string(group.lookahead_tokens) +
                                             "; a cache compares no token behind a page so far");
   }
-  for (const Component& component : group.components) {
-    if (component.initial.empty()) continue;
-    return fail(ErrorCode::Unsupported, where + ": group '" + group.name + "': component '" + component.name +
-                                            "' has an initial pattern; a cache writes none into its pages so far");
+  const std::vector<std::uint32_t>& counts = config.device.group_page_counts;
+  if (!counts.empty() && counts.size() != groups.size()) {
+    return fail(ErrorCode::InvalidArgument, "device.group_page_counts has " + std::to_string(counts.size()) +
+                                                " numbers; " + where + " has " + std::to_string(groups.size()) +
+                                                " groups: give one for each");
+  }
+  if (!counts.empty() && config.device.capacity_bytes != 0) {
+    return fail(ErrorCode::InvalidArgument,
+                "device.group_page_counts and device.capacity_bytes are both set: give page_count with the first");
+  }
+  const std::vector<std::byte*>& adopted = config.device.adopted_group_memory;
+  if (config.device.memory == DeviceMemory::Adopted && (!is_plain || !adopted.empty())) {
+    if (adopted.size() != groups.size()) {
+      return fail(ErrorCode::InvalidArgument, "device.adopted_group_memory has " + std::to_string(adopted.size()) +
+                                                  " pointers; " + where + " has " + std::to_string(groups.size()) +
+                                                  " groups: give one for each, null where a group has no pages");
+    }
+    bool has_state = false;
+    for (std::size_t i = 0; i < groups.size(); ++i) {
+      has_state |= has_slot(groups[i]);
+      if (!has_pages(groups[i]) || adopted[i] != nullptr) continue;
+      return fail(ErrorCode::InvalidArgument, "device.adopted_group_memory[" + std::to_string(i) +
+                                                  "] is null, but group '" + groups[i].name + "' has pages");
+    }
+    if (has_state && config.device.adopted_state_memory == nullptr) {
+      return fail(ErrorCode::InvalidArgument, "device.adopted_state_memory is null, but " + where + " has state");
+    }
+  }
+  if (is_plain) return {};
+  if (config.device.pool == DevicePool::External) {
+    return fail(ErrorCode::Unsupported, where + " needs an owned device pool: an external one serves one full group");
+  }
+  if (config.host.is_on()) {
+    return fail(ErrorCode::Unsupported, where + " has no host tier so far: one full group does");
+  }
+  if (!config.plan.layer_windows.empty()) {
+    return fail(ErrorCode::Unsupported,
+                where + " has windows as groups; plan.layer_windows is for windows over the pages of one full group");
   }
   return {};
 }
@@ -146,7 +172,7 @@ Status CacheConfig::validate() const {
   QUIRE_TRY(require_at_most(plan.cascade_levels_max, 64, "plan.cascade_levels_max"));
   QUIRE_TRY(require_at_most(keep_count_max, 1U << 20U, "keep_count_max"));
   QUIRE_TRY(require_at_most(residency_record_count_max, 1U << 20U, "residency_record_count_max"));
-  QUIRE_TRY(check_layout(layout));
+  QUIRE_TRY(check_groups(*this));
   if (plan.page_tables == PageTables::Block && plan.cascade_levels_max > 1) {
     return fail(ErrorCode::InvalidArgument, "plan.cascade_levels_max is " + std::to_string(plan.cascade_levels_max) +
                                                 ", but block tables have one level: use Rows or Csr, or 1");
@@ -165,7 +191,7 @@ Status CacheConfig::validate() const {
                 "page_tokens to never copy");
   }
   const bool is_adopted = device.memory == DeviceMemory::Adopted;
-  if (is_adopted && device.adopted_memory == nullptr) {
+  if (is_adopted && device.adopted_memory == nullptr && device.adopted_group_memory.empty()) {
     return fail(ErrorCode::InvalidArgument, "device.memory is Adopted, but device.adopted_memory is null");
   }
   if (!is_adopted && device.adopted_memory != nullptr) {

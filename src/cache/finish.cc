@@ -41,16 +41,54 @@ Status Cache::apply_copies(const Step& step) {
   return {};
 }
 
+Status Cache::apply_saves(const Step& step) {
+  Impl& impl = *impl_;
+  QUIRE_TRY(impl.enter());
+  if (impl.config.device.memory != DeviceMemory::Host) {
+    return fail(ErrorCode::Unsupported,
+                "apply_saves: the memory is not quire's own; apply the plan's state_saves where it is");
+  }
+  QUIRE_TRY_ASSIGN(const std::uint32_t place, impl.find_step(step));
+  Impl::StepInFlight& computed = impl.step_at(place);
+  if (!impl.is_applied(computed)) {
+    return fail(ErrorCode::InvalidArgument, "apply_saves: step " + std::to_string(step.number) +
+                                                " has copies that were not applied; apply_copies comes before its "
+                                                "work, apply_saves behind it");
+  }
+  if (!std::exchange(computed.is_saved, true)) impl.copy_states(computed.plan.state_saves);
+  return {};
+}
+
 bool Cache::Impl::is_applied(const StepInFlight& step) const {
-  const GroupPlan& group = step.plan.groups.front();
-  return config.device.memory != DeviceMemory::Host || step.is_applied || (group.moves.empty() && group.copies.empty());
+  const auto has_none = [](const GroupPlan& group) { return group.moves.empty() && group.copies.empty(); };
+  return config.device.memory != DeviceMemory::Host || step.is_applied ||
+         (std::ranges::all_of(step.plan.groups, has_none) && step.plan.state_copies.empty());
 }
 
 void Cache::Impl::apply_moves_and_copies(StepInFlight& step) {
   if (config.device.memory != DeviceMemory::Host || std::exchange(step.is_applied, true)) return;
-  const GroupPlan& group = step.plan.groups.front();
-  move_tokens_on_host({.geometry = &geometry, .pool = memory, .moves = group.moves});
-  copy_pages_on_host({.geometry = &geometry, .pool = memory, .copies = group.copies});
+  const auto apply = [](const PoolGeometry& pages, std::byte* bytes, const GroupPlan& group) {
+    move_tokens_on_host({.geometry = &pages, .pool = bytes, .moves = group.moves});
+    copy_pages_on_host({.geometry = &pages, .pool = bytes, .copies = group.copies});
+  };
+  const std::span<const GroupPlan> groups = step.plan.groups;
+  if (history_index < groups.size()) apply(geometry, memory, groups[history_index]);
+  for (const GroupMemory& group : more_history) apply(*group.geometry, group.data, groups[group.group_index]);
+  for (const std::uint32_t i : window_sides) {
+    const GroupMemory& group = sides[i].memory;
+    apply(*group.geometry, group.data, groups[group.group_index]);
+  }
+  copy_states(step.plan.state_copies);
+}
+
+void Cache::Impl::copy_states(std::span<const StateCopy> of_plan) {
+  if (of_plan.empty()) return;
+  copy_states_on_host({.slots = &*state_slots,
+                       .state = state_memory,
+                       .slot_count = state_slot_count,
+                       .geometries = group_geometries,
+                       .pools = group_pools,
+                       .copies = of_plan});
 }
 
 // For calls that read or write pages at once: what steps in flight and the next plan will ask for must not come
@@ -58,7 +96,12 @@ void Cache::Impl::apply_moves_and_copies(StepInFlight& step) {
 void Cache::Impl::flush_moves() {
   if (config.device.memory != DeviceMemory::Host) return;
   for (std::size_t place = 0; place < step_order.size(); ++place) apply_moves_and_copies(step_at(place));
-  move_tokens_on_host({.geometry = &geometry, .pool = memory, .moves = {moves.data(), move_count()}});
+  const auto move = [this](const PoolGeometry& pages, std::byte* bytes, const LazyArray<TokenMove>& of_group) {
+    move_tokens_on_host({.geometry = &pages, .pool = bytes, .moves = {of_group.data(), move_count()}});
+  };
+  move(geometry, memory, moves);
+  for (const GroupMemory& group : more_history) move(*group.geometry, group.data, moves);
+  for (const std::uint32_t i : window_sides) move(*sides[i].memory.geometry, sides[i].memory.data, sides[i].moves);
   drop_moves();
 }
 
@@ -83,6 +126,11 @@ Status Cache::finish_step(const Step& step, std::span<const StepResult> results)
                                                 " has copies that were not applied; call apply_copies before the "
                                                 "step's own work");
   }
+  if (impl.config.device.memory == DeviceMemory::Host && !finished.is_saved && !finished.plan.state_saves.empty()) {
+    return fail(ErrorCode::InvalidArgument, "step " + std::to_string(step.number) +
+                                                " has states to save that were not; call apply_saves when its tokens "
+                                                "are computed");
+  }
   if (results.size() != finished.parts.size()) {
     return fail(ErrorCode::InvalidArgument, "the step has " + std::to_string(finished.parts.size()) + " entries, but " +
                                                 std::to_string(results.size()) + " results were given");
@@ -99,21 +147,22 @@ Status Cache::finish_step(const Step& step, std::span<const StepResult> results)
   impl.step_order.erase(impl.step_order.begin());  // done: what it used needs no fence on its account
   for (std::size_t i = 0; i < results.size(); ++i) {
     Impl::StepPart& part = finished.parts[i];
-    if (part.is_discarded) continue;
-    SequenceSlot& slot = impl.sequences[part.index];
-    if (results[i].discard) {
-      impl.discard(part);  // also of an ended sequence: what did not happen is not cached
-    } else if (slot.is_dropped) {
-      // Nobody decides about its drafts any more; what it computed of known tokens is as good as ever.
-      const bool is_known = part.computed_end(slot.computed_tokens) <= slot.token_count;
-      if (is_known && part.draft_count == 0) {
-        impl.finish_part(part, {});
+    bool is_done = false;
+    if (!part.is_discarded) {
+      SequenceSlot& slot = impl.sequences[part.index];
+      // Of an ended sequence, nobody decides about its drafts any more; what it computed of known tokens is as good as
+      // ever.
+      const bool is_known = part.computed_end(slot.computed_tokens) <= slot.token_count && part.draft_count == 0;
+      is_done = !results[i].discard && (!slot.is_dropped || is_known);
+      if (results[i].discard) {
+        impl.discard(finished, part);  // also of an ended sequence: what did not happen is not cached
+      } else if (is_done) {
+        impl.finish_part(part, slot.is_dropped ? StepResult{} : results[i]);
       } else {
         --slot.steps_in_flight;
       }
-    } else {
-      impl.finish_part(part, results[i]);
     }
+    if (!finished.saves.empty()) impl.finish_saves(finished, static_cast<std::uint32_t>(i), is_done);
   }
   impl.end_step(finished);
   impl.work_in_background();
@@ -166,7 +215,12 @@ void Cache::Impl::finish_part(const StepPart& part, const StepResult& result) {
   slot.send_cached_end = 0;
   if (slot.computed_tokens >= slot.send_end) slot.send_run_count = 0;  // all of it was sent
   --slot.steps_in_flight;
-  if (part.copies_tail) drop_tail(slot);
+  if (part.copies_tail) {
+    drop_tail(slot);
+    drop_side_tails(part.index);
+  } else if (part.adopts_tail) {
+    drop_side_tails(part.index);
+  }
   if (part.is_tree) {
     std::ranges::copy(result.tokens, sequences.tree_token_row(part.index).begin() + part.tree_before);
   } else {
@@ -176,10 +230,20 @@ void Cache::Impl::finish_part(const StepPart& part, const StepResult& result) {
     slot.has_draft = false;
     slot.planned_end = slot.computed_tokens;
     give_back_row(part.index, pages_for(slot.computed_tokens));
+    give_back_side_rows(part.index, pages_for(slot.computed_tokens));
   }
   counters.computed_tokens += part.query_count();
+  if (slot.replay_end > 0 && slot.computed_tokens >= slot.replay_end) end_replay(part.index);
   settle(part.index);
   slide(part.index);
+}
+
+// The groups that had to be rebuilt have what they need.
+void Cache::Impl::end_replay(std::uint32_t index) {
+  SequenceSlot& slot = sequences[index];
+  slot.replay_end = 0;
+  settle_sides(index, 0, slot.shared_pages);  // where the tree had holes
+  for (const std::uint32_t i : window_sides) sides[i].slots[index].is_rebuilt = false;
 }
 
 Status Cache::abort_step(const Step& step) {
@@ -189,8 +253,10 @@ Status Cache::abort_step(const Step& step) {
   for (std::uint32_t i = 0; i <= place; ++i) impl.apply_moves_and_copies(impl.step_at(i));
   Impl::StepInFlight& aborted = impl.step_at(place);
   impl.step_order.erase(impl.step_order.begin() + place);
-  for (Impl::StepPart& part : aborted.parts) {
-    if (!part.is_discarded) impl.discard(part, place);
+  for (std::uint32_t i = 0; i < aborted.parts.size(); ++i) {
+    Impl::StepPart& part = aborted.parts[i];
+    if (!part.is_discarded) impl.discard(aborted, part, place);
+    if (!aborted.saves.empty()) impl.finish_saves(aborted, i, /*is_done=*/false);
   }
   ++impl.counters.aborted_step_count;
   impl.end_step(aborted);
@@ -198,7 +264,7 @@ Status Cache::abort_step(const Step& step) {
 }
 
 // A part did not happen, and with it those of later steps, from `place` on, that build on it.
-void Cache::Impl::discard(StepPart& part, std::size_t place) {
+void Cache::Impl::discard(StepInFlight& step, StepPart& part, std::size_t place) {
   SequenceSlot& slot = sequences[part.index];
   part.is_discarded = true;
   --slot.steps_in_flight;
@@ -214,6 +280,11 @@ void Cache::Impl::discard(StepPart& part, std::size_t place) {
   slot.has_draft = false;
   if (part.copies_tail) slot.tail_is_planned = false;
   give_back_row(part.index, part.first_column);
+  if (sides.empty()) return;
+  if (part.adopts_tail) drop_side_tails(part.index);
+  give_back_side_rows(part.index, step.sides_of(static_cast<std::size_t>(&part - step.parts.data())));
+  slot.checkpoint = std::min(slot.checkpoint, slot.computed_tokens);
+  slot.state_is_in_doubt = has_state();
 }
 
 void Cache::Impl::end_step(StepInFlight& step) {
@@ -221,7 +292,12 @@ void Cache::Impl::end_step(StepInFlight& step) {
   free_fenced();
   for (const StepPart& part : step.parts) {
     const SequenceSlot& slot = sequences[part.index];
-    if (slot.is_dropped && slot.steps_in_flight == 0) end_sequence(part.index);
+    if (has_state()) end_restores(part.index, step.number);
+    if (slot.is_dropped && slot.steps_in_flight == 0) {
+      end_sequence(part.index);
+    } else if (slot.state_is_in_doubt) {
+      settle_state(part.index);
+    }
   }
 }
 
@@ -231,6 +307,7 @@ void Cache::Impl::free_fenced() {
   const std::uint64_t none_in_flight = move_count() > 0 ? step_number + 1 : UINT64_MAX;
   const std::uint64_t oldest = step_order.empty() ? none_in_flight : step_at(0).number;
   fenced.release_before(oldest, [this](PageId page) { pool.release({&page, 1}); });
+  if (!sides.empty()) free_fenced_sides(oldest);
 }
 
 // Pages of a sequence go back at once, unless a step in flight may still use them or moves that are still to be planned
@@ -298,11 +375,13 @@ void Cache::Impl::settle(std::uint32_t index) {
     if (has_host()) want_copies(index, public_pages - static_cast<std::uint32_t>(pages.size()) + known, public_pages);
     counters.duplicate_page_total += known;
     counters.sealed_page_total += pages.size() - known;
-    slot.shared_pages = public_pages;
+    const std::uint32_t first = std::exchange(slot.shared_pages, public_pages);
+    if (!window_sides.empty()) settle_sides(index, first, public_pages);
   }
   for (std::uint32_t page = std::max(slot.settled_pages, slot.shared_pages); page < full_pages; ++page) {
     if (row[page] != kNullPage) pool.make_private({&row[page], 1});
   }
+  if (!window_sides.empty()) make_sides_private(index, slot.shared_pages, full_pages);
   slot.settled_pages = full_pages;
 }
 
@@ -335,6 +414,7 @@ std::uint32_t Cache::Impl::first_recent(const SequenceSlot& slot, std::uint32_t 
 // Gives up the pages that the window has left.
 void Cache::Impl::slide(std::uint32_t index) {
   SequenceSlot& slot = sequences[index];
+  if (!window_sides.empty()) slide_sides(index);
   if (slot.window_tokens == 0) return;
   const std::uint32_t hole_end = keep_from(slot, slot.computed_tokens) / page_tokens;
   const std::uint32_t hole_begin = pages_for(slot.sink_tokens);

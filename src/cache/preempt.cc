@@ -41,6 +41,11 @@ Status Cache::preempt(const Sequence& sequence, Preempt how) {
     }
     impl.become_dropped(index);
   } else {
+    if (!impl.sides.empty() || !impl.more_history.empty()) {
+      return fail(ErrorCode::Unsupported, "preempt: " + Impl::name_of(index) +
+                                              " has pages or state in several groups, and only those of one full "
+                                              "group can be saved; use Preempt::Drop");
+    }
     QUIRE_TRY(impl.check_save(index, impl.held_page_count(index) + (slot.tail_tokens > 0 ? 1 : 0)));
     impl.start_saving(index);
   }
@@ -225,6 +230,7 @@ Result<Admission> Cache::resume(const Sequence& sequence) {
     return fail(ErrorCode::InvalidArgument, "resume: " + Impl::name_of(index) + Impl::not_running(slot));
   }
   QUIRE_TRY(impl.require_awake("resume"));
+  QUIRE_TRY(impl.check_state_slot(index, "resume: "));
   if (slot.state == SequenceSlot::State::Saving) {
     return fail(ErrorCode::Unavailable,
                 "resume: " + Impl::name_of(index) + " is being saved; apply what poll() gives first");

@@ -57,6 +57,7 @@ Result<Sequence> Cache::begin(KeySpaceId key_space, const Prompt& prompt, const 
   slot.prefetch = options.prefetch;
   slot.load_timeout_ns = options.load_timeout_ns;
   slot.tier_max = options.tier_max;
+  slot.allows_inexact = options.allow_inexact_replay;
   if (impl.has_host() && options.prefetch != Prefetch::Off) impl.prefetch(index, match);
   slot.soft_pin = impl.tree->soft_pin(impl.match_of(index));
   impl.key_spaces.touch(space);
@@ -126,6 +127,7 @@ Result<Admission> Cache::admit(const Sequence& sequence) {
     return fail(ErrorCode::InvalidArgument, Impl::name_of(index) + " was admitted before");
   }
   QUIRE_TRY(impl.require_awake("admit"));
+  QUIRE_TRY(impl.check_state_slot(index, "admit: "));
   QUIRE_TRY(impl.check_expected(index));
   return impl.start_admitted(index);
 }
@@ -186,14 +188,29 @@ PrefixTree::Match Cache::Impl::match_of(std::uint32_t index) {
   std::uint32_t tokens_max = may_match ? std::min(slot.token_count, slot.match_tokens_max) : 0;
   // Tokens behind the window were computed by others that saw more.
   if (slot.window_tokens > 0) tokens_max = std::min(tokens_max, slot.window_tokens);
-  return tree->match(space.root, sequences.key(index, tokens_max));
+  return with_whole_entries(tree->match(space.root, sequences.key(index, tokens_max)));
 }
 
 Admission Cache::Impl::start_running(std::uint32_t index) {
   SequenceSlot& slot = sequences[index];
   sequences.set_state(index, SequenceSlot::State::Running);
-  const PrefixTree::Match match = match_of(index);
-  const Miss miss = find_miss(index, match);
+  PrefixTree::Match match = match_of(index);
+  Miss miss = find_miss(index, match);
+  Hit hit;
+  slot.junction = 0;
+  slot.replay_end = 0;
+  slot.is_inexact = false;
+  if (!hit_groups.empty()) {
+    const std::uint32_t history_tokens = tokens_in(match) + match.partial_tokens;
+    hit = find_hit(match, slot.token_count, slot.allows_inexact);
+    // The third request with the same beginning finds what the second leaves there.
+    const std::uint32_t junction = history_tokens / checkpoint_grid * checkpoint_grid;
+    if (has_snapshots && junction > hit.tokens) slot.junction = junction;
+    if (hit.limiting_group != Hit::kNoGroup && hit.tokens < tokens_in(match)) {
+      miss = {.reason = MissReason::NotHeld, .group = sides[hit.limiting_group].memory.group_index};
+    }
+    match = tree->cut(match, hit.tokens);
+  }
 
   slot.tail_tokens = usable_partial(match);
   if (slot.tail_tokens > 0) {
@@ -211,6 +228,13 @@ Admission Cache::Impl::start_running(std::uint32_t index) {
   slot.page_count = match.page_count;
   slot.changed_column = 0;
   slot.computed_tokens = (match.page_count * page_tokens) + slot.tail_tokens;
+  if (!sides.empty()) {
+    slot.replay_end = hit.replay_tokens > 0 ? hit.tokens : 0;
+    slot.is_inexact = !hit.is_exact;
+    slot.computed_tokens -= hit.replay_tokens;
+    take_sides(index, hit, slot.tail_tokens > 0 ? slot.tail_source : kNullPage);
+    start_state(index, hit);
+  }
   slot.planned_end = slot.computed_tokens;
   list_cached_sends(index);  // of one that was preempted: perhaps others computed what it had not
 
@@ -231,8 +255,11 @@ Admission Cache::Impl::start_running(std::uint32_t index) {
     want_copies_of_path(slot.pin);
     if (has_disk()) prefer_on_disk(slot.pin);
   }
-  return {
-      .matched_tokens = slot.computed_tokens, .partial_tokens = slot.tail_tokens, .loading_tokens = 0, .miss = miss};
+  return {.matched_tokens = slot.computed_tokens + hit.replay_tokens,
+          .replay_tokens = hit.replay_tokens,
+          .partial_tokens = slot.tail_tokens,
+          .loading_tokens = 0,
+          .miss = miss};
 }
 
 Result<SequenceView> Cache::view(const Sequence& sequence) const {
@@ -254,7 +281,9 @@ Result<SequenceView> Cache::view(const Sequence& sequence) const {
                       .tree_tokens = slot.tree_count,
                       .steps_in_flight = slot.steps_in_flight,
                       .window = {slot.window_tokens, slot.sink_tokens},
-                      .state_slot = index,
+                      .state_slot = impl.has_state() && slot.state_slot != UINT32_MAX ? slot.state_slot : index,
+                      .next_checkpoint = impl.next_checkpoint(slot, slot.planned_end),
+                      .replay_tokens = slot.replay_end - std::min(slot.replay_end, slot.computed_tokens),
                       .miss = slot.miss,
                       .pages = impl.sequences.page_row(index).first(is_waiting || is_loading ? 0 : slot.page_count)};
 }
@@ -348,7 +377,9 @@ void Cache::Impl::publish_rest(std::uint32_t index) {
   std::uint32_t end = slot.shared_pages;
   while (end < slot.settled_pages && row[end] != kNullPage && !pool.is_shared(row[end])) pool.reopen(row[end++]);
   drop_tail(slot);
+  drop_side_tails(index);
   give_back_row(index, end);
+  give_back_side_rows(index, end);
   slot.computed_tokens = std::min(slot.computed_tokens, end * page_tokens);
   slot.settled_pages = slot.shared_pages;
   if (slot.hole_begin >= end) slot.hole_end = slot.hole_begin;  // a hole behind them does not matter
@@ -360,6 +391,7 @@ void Cache::Impl::release_pages(std::uint32_t index) {
   SequenceSlot& slot = sequences[index];
   planner.forget_row(index);
   drop_tail(slot);
+  if (!sides.empty()) release_sides(index);
   give_back_row(index, slot.shared_pages);
   slot.pin.reset();
   slot.shared_pages = 0;

@@ -34,6 +34,7 @@ Status Cache::Impl::check_entries(std::span<const StepEntry> entries) {
   ++plan_mark;
   std::uint64_t step_tokens = 0;
   planning.clear();
+  planning_sides.clear();
   for (std::size_t i = 0; i < entries.size(); ++i) {
     if (entries[i].sequence == nullptr) return bad_entry(i, "its sequence is null");
     const Result<std::uint32_t> index = find_sequence(*entries[i].sequence);
@@ -45,6 +46,12 @@ Status Cache::Impl::check_entries(std::span<const StepEntry> entries) {
       return fail(status.error().code, "entry " + std::to_string(i) + ": " + status.error().message);
     }
     const StepPart& part = planning.emplace_back(make_part(entries[i], *index));
+    if (!window_sides.empty()) make_side_parts(part);
+    if (has_state() && part.draft_count > 0) {
+      if (const Status status = check_drafts(*index, slot.planned_end + part.token_count, part.draft_count); !status) {
+        return fail(status.error().code, "entry " + std::to_string(i) + ": " + status.error().message);
+      }
+    }
     if (end_of(slot, part) > context_tokens_max) {
       return bad_entry(i, name_of(*index) + " " + too_long(end_of(slot, part)));
     }
@@ -75,6 +82,10 @@ Status Cache::Impl::check_entry(const StepEntry& entry, std::uint32_t index) con
   if (slot.tree_count > 0 && !is_tree) {
     return bad("has " + std::to_string(slot.tree_count) +
                " undecided tree tokens: commit_tree decides, or give it more of the tree");
+  }
+  if (slot.state_is_in_doubt) {
+    return fail(ErrorCode::Unavailable,
+                name_of(index) + " has steps in flight and one that did not happen; finish the others first");
   }
   const std::uint32_t draft_count = draft_count_of(entry);
   const std::uint32_t missing = slot.token_count - std::min(slot.token_count, slot.planned_end);
@@ -176,8 +187,11 @@ Cache::Impl::StepPart Cache::Impl::make_part(const StepEntry& entry, std::uint32
     part.token_count =
         part.draft_count > 0 || entry.token_count == 0 ? std::max(all, entry.token_count) : entry.token_count;
   }
+  if (has_snapshots && part.token_count > 0) cut_at_checkpoint(slot, index, part);
   part.position = runs_again ? slot.computed_tokens - 1 : slot.planned_end + slot.tree_count;
-  if (slot.tail_tokens > 0 && !slot.tail_is_planned) {
+  // A replay may end before the page that the history ends in.
+  const bool reaches_tail = slot.replay_end == 0 || pages_for(end_of(slot, part)) > slot.tail_page;
+  if (slot.tail_tokens > 0 && !slot.tail_is_planned && reaches_tail) {
     // The last owner of a page needs no copy of it.
     part.adopts_tail = !slot.tail_pin && !pool.is_shared(slot.tail_source);
     part.copies_tail = !part.adopts_tail;
@@ -188,6 +202,15 @@ Cache::Impl::StepPart Cache::Impl::make_part(const StepEntry& entry, std::uint32
   }
   if (part.adopts_tail) --part.new_pages;
   return part;
+}
+
+// A snapshot is taken where a step ends.
+void Cache::Impl::cut_at_checkpoint(const SequenceSlot& slot, std::uint32_t index, StepPart& part) const {
+  const std::uint32_t next = next_checkpoint(slot, slot.planned_end);
+  if (next == 0 || next >= slot.planned_end + part.token_count || !wants_snapshot(index, next)) return;
+  part.token_count = next - slot.planned_end;
+  part.draft_count = 0;
+  part.is_tree = false;
 }
 
 // Pages that the window will have left when the step is done are not taken at all, unless they begin with tokens
@@ -203,8 +226,19 @@ std::uint32_t Cache::Impl::pending_tokens(const SequenceSlot& slot) const {
   const std::uint32_t missing = slot.token_count - std::min(slot.token_count, slot.planned_end);
   if (missing > 0) return missing;
   // Somebody has to ask the model what comes after a prompt that was found whole.
-  const bool runs_again = !slot.has_run && slot.token_count > 0 && slot.steps_in_flight == 0 && !slot.is_undecided();
+  // A state would count the token twice: there the sequence waits for new tokens.
+  const bool runs_again =
+      !slot.has_run && slot.token_count > 0 && slot.steps_in_flight == 0 && !slot.is_undecided() && !has_state();
   return runs_again ? 1 : 0;
+}
+
+// What entries that were checked ask for, as things are now.
+void Cache::Impl::make_parts(std::span<const StepEntry> entries) {
+  planning_sides.clear();
+  for (std::size_t i = 0; i < entries.size(); ++i) {
+    planning[i] = make_part(entries[i], planning[i].index);
+    if (!window_sides.empty()) make_side_parts(planning[i]);
+  }
 }
 
 // Planning
@@ -222,16 +256,14 @@ Result<PlanOutcome> Cache::plan_step(std::span<const StepEntry> entries, const P
   QUIRE_TRY(impl.check_entries(entries));
   QUIRE_TRY(impl.check_shape(shape));
   Shortage needs = impl.measure();
-  if (needs.pages_needed > needs.pages_available && impl.writes_back()) {
+  if (needs.pages_needed > needs.pages_available && needs.is_of_history && impl.writes_back()) {
     impl.start_leaving(needs.pages_needed);  // some may have been copied long ago
     needs = impl.measure();
   }
   if (needs.pages_needed > needs.pages_available && !impl.try_without_copies(entries, shape)) {
     ++impl.counters.short_plan_count;
     // Copies may have been given up all the same, and entries without them have other needs.
-    for (std::size_t i = 0; i < entries.size(); ++i) {
-      impl.planning[i] = impl.make_part(entries[i], impl.planning[i].index);
-    }
+    impl.make_parts(entries);
     needs = impl.measure();
     if (impl.writes_back()) impl.work_in_background();  // other copies would take pages from the entries that fit
     return PlanOutcome{.step = std::nullopt, .shortage = needs};
@@ -245,15 +277,23 @@ Result<PlanOutcome> Cache::plan_step(std::span<const StepEntry> entries, const P
   impl.make_room(page_count);
   const std::span<PageId> new_pages = std::span(impl.page_scratch).first(page_count);
   QUIRE_CHECK(impl.pool.try_allocate(new_pages), "pages that were counted are not there");
+  for (std::size_t i = 0; i < impl.window_sides.size(); ++i) {
+    SideGroup& side = impl.sides[impl.window_sides[i]];
+    std::uint32_t side_pages = 0;
+    for (std::size_t part = 0; part < entries.size(); ++part) {
+      side_pages += impl.planning_sides[(part * impl.window_sides.size()) + i].new_pages;
+    }
+    impl.make_room(side, side_pages);
+    side.copies.clear();
+  }
 
   impl.copies.clear();
-  impl.planner_entries.clear();
   std::size_t used = 0;
   for (std::size_t i = 0; i < entries.size(); ++i) {
     Impl::StepPart& part = impl.planning[i];
+    if (!impl.window_sides.empty()) impl.plan_side_parts(part, impl.planning_sides_of(i));
     impl.plan_part(entries[i], part, new_pages.subspan(used, part.new_pages));
     used += part.new_pages;
-    impl.add_planner_entry(part, static_cast<std::uint32_t>(i));
   }
   // The place that has been free for longest, or nearly: plans may outlive their steps a little.
   const auto step_count = static_cast<std::uint32_t>(impl.steps.size());
@@ -265,20 +305,82 @@ Result<PlanOutcome> Cache::plan_step(std::span<const StepEntry> entries, const P
   step.is_applied = false;
   step.number = number;
   step.parts.swap(impl.planning);
-  step.plan = impl.planner.build({.entries = impl.planner_entries,
-                                  .shape = shape,
-                                  .copies = impl.copies,
-                                  .moves = {impl.moves.data(), impl.move_count()},
-                                  .move_indptr = impl.move_indptr,
-                                  .buffer_index = place});
+  step.sides.swap(impl.planning_sides);
+  step.plan = impl.build_plan(step, shape, place);
   impl.move_indptr.resize(1);
   impl.step_order.push_back(place);
   ++impl.counters.planned_step_count;
   return PlanOutcome{.step = Step{.number = number, .cache = &impl, .plan = step.plan}, .shortage = {}};
 }
 
+// The plan of a step whose pages are taken.
+AttentionPlan Cache::Impl::build_plan(StepInFlight& step, const PlanShape& shape, std::uint32_t place) {
+  step.saves.clear();
+  step.is_saved = false;
+  if (has_state()) plan_states(step);
+  planner_entries.clear();
+  planner_sides.clear();
+  for (std::uint32_t i = 0; i < step.parts.size(); ++i) add_planner_entry(step.parts[i], i);
+  planner_groups_of_entries.clear();
+  if (!sides.empty()) {
+    for (const StepPart& part : step.parts) add_planner_groups(part);
+  }
+  planner_steps.clear();
+  for (const std::uint32_t i : window_sides) {
+    planner_steps.push_back(
+        {.copies = sides[i].copies, .moves = {sides[i].moves.data(), move_count()}, .move_indptr = move_indptr});
+  }
+  return planner.build({.entries = planner_entries,
+                        .entry_groups = planner_groups_of_entries,
+                        .shape = shape,
+                        .copies = copies,
+                        .moves = {moves.data(), move_count()},
+                        .move_indptr = move_indptr,
+                        .sides = planner_steps,
+                        .state_copies = state_copies,
+                        .state_saves = state_saves,
+                        .buffer_index = place});
+}
+
+// The first group that is short, or the history.
 Shortage Cache::Impl::measure() const {
-  Shortage needs{.pages_available = available_pages(),
+  Shortage needs = measure_history();
+  for (std::size_t i = 0; i < window_sides.size(); ++i) {
+    const SideGroup& side = sides[window_sides[i]];
+    const std::uint32_t available = available_pages(side);
+    std::uint64_t needed = 0;
+    std::uint32_t fits = 0;
+    for (std::size_t part = 0; part < planning.size(); ++part) {
+      needed += planning_sides[(part * window_sides.size()) + i].new_pages;
+      if (needed <= available) ++fits;
+    }
+    if (needs.pages_needed <= needs.pages_available && needed > available) {
+      needs = {.group_index = side.memory.group_index,
+               .pages_needed = static_cast<std::uint32_t>(needed),
+               .pages_available = available,
+               .pages_returning = step_order.empty() ? 0 : side.fenced.count(),
+               .entries_that_fit = needs.entries_that_fit,
+               .is_of_history = false};
+    }
+    needs.entries_that_fit = std::min(needs.entries_that_fit, fits);
+  }
+  return needs;
+}
+
+bool Cache::Impl::sides_fit() const {
+  for (std::size_t i = 0; i < window_sides.size(); ++i) {
+    std::uint64_t needed = 0;
+    for (std::size_t part = 0; part < planning.size(); ++part) {
+      needed += planning_sides[(part * window_sides.size()) + i].new_pages;
+    }
+    if (needed > available_pages(sides[window_sides[i]])) return false;
+  }
+  return true;
+}
+
+Shortage Cache::Impl::measure_history() const {
+  Shortage needs{.group_index = history_index,
+                 .pages_available = available_pages(),
                  .pages_returning = step_order.empty() ? 0 : fenced.count(),
                  .pages_leaving = has_host() ? pages_leaving() : 0};
   std::uint64_t needed = 0;
@@ -303,6 +405,10 @@ bool Cache::Impl::try_without_copies(std::span<const StepEntry> entries, const P
     // Behind a window that has moved, tokens computed again would see less than they did.
     const bool sees_all = slot.window_tokens == 0 || slot.computed_tokens <= slot.window_tokens;
     if (!slot.tail_pin || slot.tail_is_planned || !sees_all || slot.is_undecided()) continue;
+    // Other groups must be able to go on where the tail begins.
+    const bool can_go_back = sides.empty() || (!has_state() && slot.replay_end == 0 &&
+                                               windows_hold(i, slot.computed_tokens - slot.tail_tokens));
+    if (!can_go_back) continue;
     revoked.push_back({.index = i, .tail_tokens = slot.tail_tokens});
     revoked_runs.push_back(slot.tail_pin.run());
   }
@@ -314,16 +420,15 @@ bool Cache::Impl::try_without_copies(std::span<const StepEntry> entries, const P
     slot.tail_tokens = 0;
   }
   std::uint64_t step_tokens = 0;
-  for (std::size_t i = 0; i < entries.size(); ++i) {
-    planning[i] = make_part(entries[i], planning[i].index);
-    step_tokens += planning[i].query_count();
-  }
+  make_parts(entries);
+  for (const StepPart& part : planning) step_tokens += part.query_count();
   const Shortage needs = measure();
   const std::uint32_t tokens_max = shape.tokens > 0 ? shape.tokens : config.step_tokens_max;
   // What is written back first comes too late for this step, but not for the next attempt.
   const std::uint32_t later = writes_back() ? tree->evictable_pages() - tree->left_pages() + tree->leaving_pages() : 0;
-  const bool fits = step_tokens <= tokens_max &&
-                    needs.pages_needed <= needs.pages_available + later + tree->pages_idle_without(revoked_runs);
+  // Only the history's pages come free with the runs that held them.
+  const std::uint32_t freed = needs.is_of_history ? later + tree->pages_idle_without(revoked_runs) : 0;
+  const bool fits = step_tokens <= tokens_max && needs.pages_needed <= needs.pages_available + freed && sides_fit();
   for (const auto& [index, tail_tokens] : revoked) {
     SequenceSlot& slot = sequences[index];
     if (!fits) {
@@ -333,6 +438,7 @@ bool Cache::Impl::try_without_copies(std::span<const StepEntry> entries, const P
       continue;
     }
     slot.tail_pin.reset();
+    drop_side_tails(index);
     slot.send_cached_end = std::min(slot.send_cached_end, slot.computed_tokens);
     if (std::exchange(slot.tail_is_hit, false)) {
       counters.hit_tokens -= tail_tokens;
@@ -389,6 +495,24 @@ void Cache::Impl::plan_part(const StepEntry& entry, StepPart& part, std::span<co
     slot.has_draft = part.draft_count > 0;
   }
   ++slot.steps_in_flight;
+}
+
+// What groups beside the history need of an entry.
+void Cache::Impl::add_planner_groups(const StepPart& part) {
+  const SequenceSlot& slot = sequences[part.index];
+  PlannerEntryGroups& groups = planner_groups_of_entries.emplace_back();
+  if (has_state()) groups.state_slot = slot.state_slot;
+  groups.checkpoint = part.checkpoint;
+  groups.write_from = slot.replay_end;
+  const std::size_t first = planner_sides.size();
+  for (const std::uint32_t i : window_sides) {
+    SideSlot& side = sides[i].slots[part.index];
+    planner_sides.push_back({.pages = sides[i].row(part.index).first(side.page_count),
+                             .changed_column = side.changed_column,
+                             .write_from = side.is_rebuilt ? 0 : slot.replay_end});
+    side.changed_column = side.page_count;
+  }
+  groups.sides = std::span(planner_sides).subspan(first);  // there is room for all of a step's
 }
 
 void Cache::Impl::add_planner_entry(const StepPart& part, std::uint32_t entry_index) {

@@ -14,5 +14,6 @@ namespace quire {
 void append_with(CopyRows copy_rows, const AppendParams& params);
 void copy_pages_with(CopyRows copy_rows, const CopyPagesParams& params);
 void move_tokens_with(CopyRows copy_rows, const MoveTokensParams& params);
+void copy_states_with(CopyRows copy_rows, const CopyStatesParams& params);
 
 }  // namespace quire

@@ -225,6 +225,37 @@ PageId PrefixTree::partial_page(const Match& match) const {
   return storage_.pages(runs_[match.partial_run.value])[match.partial_page];
 }
 
+PrefixTree::Match PrefixTree::cut(const Match& match, std::uint32_t tokens) const {
+  const std::uint32_t page_count = tokens / config_.page_tokens;
+  Match cut = match;
+  cut.host_run = {};
+  cut.host_pages_in_run = 0;
+  cut.host_page_count = 0;
+  cut.partial_tokens = tokens % config_.page_tokens;
+  if (page_count >= match.page_count) return cut;
+  // The page that is cut in two is one of the match's own.
+  std::uint32_t run = match.run.value;
+  while (runs_[run].first_page > page_count) run = runs_[run].parent;
+  cut.partial_run = RunId{run};
+  cut.partial_page = page_count - runs_[run].first_page;
+  if (runs_[run].first_page == page_count) run = runs_[run].parent;
+  cut.run = RunId{run};
+  cut.pages_in_run = page_count - runs_[run].first_page;
+  cut.page_count = page_count;
+  return cut;
+}
+
+void PrefixTree::copy_path(const Pin& pin, std::uint32_t first_page, std::span<PageId> out) const {
+  std::uint32_t end = end_page(pin.run_);
+  QUIRE_CHECK(first_page + out.size() == end, "a path of another length");
+  for (std::uint32_t run = pin.run_.value; end > first_page; run = runs_[run].parent) {
+    const std::uint32_t begin = std::max(first_page, runs_[run].first_page);
+    const PageId* const pages = storage_.pages(runs_[run]) + (begin - runs_[run].first_page);
+    std::memcpy(out.data() + (begin - first_page), pages, (end - begin) * sizeof(PageId));
+    end = begin;
+  }
+}
+
 std::uint32_t PrefixTree::idle_pages(const Match& match) const {
   QUIRE_CHECK(match.version == version_, "the tree has changed since this match");
   std::uint32_t pages = 0;

@@ -160,6 +160,10 @@ class PrefixTree {
   /// The page ids of a match, from the path's page `first_page` on; `out` has room for the rest.
   void copy_pages(const Match& match, std::uint32_t first_page, std::span<PageId> out) const;
   [[nodiscard]] PageId partial_page(const Match& match) const;
+  /// The first `tokens` tokens of a match on the device: whole pages, and a part of the page behind them.
+  [[nodiscard]] Match cut(const Match& match, std::uint32_t tokens) const;
+  /// The page ids of a pinned path on the device, from its page `first_page` on; `out` is as long as the rest.
+  void copy_path(const Pin& pin, std::uint32_t first_page, std::span<PageId> out) const;
   /// How many of the matched whole pages evict() could give up now, and no longer once they are pinned.
   [[nodiscard]] std::uint32_t idle_pages(const Match& match) const;
   /// How many of the matched whole device pages have left but for evict().

@@ -98,6 +98,17 @@ struct alignas(64) SequenceSlot {
   std::uint32_t receive_tokens = 0;
   std::uint32_t receive_run_count = 0;
 
+  // Where the layout has groups that do not keep everything.
+  std::uint32_t state_slot = UINT32_MAX;  // of an admitted one, where the layout has state
+  std::uint32_t replay_end = 0;  // the history has the tokens before it, which are computed for other groups; 0: none
+  bool is_inexact = false;       // a group was rebuilt inexactly: nothing behind replay_end is published
+  bool allows_inexact = false;
+  bool needs_state = false;        // its state slot is not filled yet: the next plan with it does that
+  bool state_is_in_doubt = false;  // a step that did not happen may have written it
+  std::uint32_t state_high = 0;    // its state was written up to this position, drafts included
+  std::uint32_t junction = 0;      // a checkpoint where the history was known and no state; 0: none
+  std::uint32_t checkpoint = 0;    // the last one that was planned
+
   PrefixTree::Pin pin;
   PrefixTree::SoftPin soft_pin;
   std::uint32_t key_space = 0;  // index in the table of key spaces

@@ -1,0 +1,178 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// The parts of AttentionPlanner::build() for groups besides the main one.
+#include <algorithm>
+
+#include "attention/append_slots.h"
+#include "attention/attention_planner.h"
+#include "attention/entry_keys.h"
+#include "base/check.h"
+
+namespace quire {
+
+std::size_t AttentionPlanner::write_groups(const PlannerStep& step, const FixedArrays& arrays,
+                                           std::span<std::int32_t> page_ids, std::size_t page_count) const {
+  for (std::size_t i = 0; i < group_arrays_.size(); ++i) {
+    if (group_arrays_[i].has_slots) write_group_slots(step, arrays, i);
+    if (group_arrays_[i].has_level) page_count = write_window_level(step, i, page_ids, page_count);
+  }
+  return page_count;
+}
+
+void AttentionPlanner::write_group_slots(const PlannerStep& step, const FixedArrays& arrays,
+                                         std::size_t group_index) const {
+  const PlannerGroup& group = config_.groups[group_index];
+  const GroupArrays& target = group_arrays_[group_index];
+  for (std::size_t i = 0; i < step.entries.size(); ++i) {
+    const std::size_t index = index_at(i);
+    const PlannerEntry& entry = step.entries[index];
+    const PlannerEntryGroups& groups = groups_of(step, index);
+    std::int64_t* const slots = target.append_slots.data() + arrays.query_indptr[i];
+    const SlotRow row{.pages = entry.pages, .page_tokens = config_.page_tokens, .write_from = groups.write_from};
+    switch (group.kind) {
+      case PlannerGroup::Kind::Full:
+        write_token_slots(entry, row, slots);
+        break;
+      case PlannerGroup::Kind::Compressed:
+        write_entry_slots(entry, row, group.tokens_per_entry, slots);
+        break;
+      case PlannerGroup::Kind::Window: {
+        const PlannerSide& side = groups.sides[target.side_index];
+        write_token_slots(
+            entry, {.pages = side.pages, .page_tokens = config_.page_tokens, .write_from = side.write_from}, slots);
+        break;
+      }
+      case PlannerGroup::Kind::Ring:
+        write_ring_slots(entry,
+                         {.slot_entries = group.slot_entries,
+                          .sink_tokens = group.sink_tokens,
+                          .state_slot = state_slot_of(entry, groups),
+                          .write_from = groups.ring_write_from},
+                         slots);
+        break;
+      case PlannerGroup::Kind::State:
+        break;
+    }
+  }
+  pad_slots(target.append_slots, static_cast<std::size_t>(arrays.query_indptr[step.entries.size()]));
+}
+
+std::size_t AttentionPlanner::write_window_level(const PlannerStep& step, std::size_t group_index,
+                                                 std::span<std::int32_t> page_ids, std::size_t page_count) const {
+  const GroupArrays& arrays = group_arrays_[group_index];
+  const LevelArrays& level = arrays.level;
+  for (std::size_t i = 0; i < step.entries.size(); ++i) {
+    const std::size_t index = index_at(i);
+    const PlannerEntry& entry = step.entries[index];
+    const WindowKeys keys = window_keys_of(entry, config_, config_.groups[group_index]);
+    level.page_indptr[i] = to_index(page_count);
+    if (!level.rows.empty()) {
+      level.rows[i] = to_index(entry.sequence.index);
+      level.first_columns[i] = to_index(keys.page_begin);
+    }
+    level.last_page_tokens[i] = to_index(entry.context_tokens - ((keys.page_end - 1) * config_.page_tokens));
+    level.window_offsets[i] = to_index(keys.window_offset);
+    level.sink_tokens[i] = to_index(keys.sink_tokens);
+    level.first_keys[i] = to_index(keys.first_key);
+    if (!page_ids.empty()) {
+      const std::span<const PageId> pages = step.entry_groups[index].sides[arrays.side_index].pages;
+      std::int32_t* const target = copy_pages(pages.first(keys.sink_pages), &page_ids[page_count]);
+      copy_pages(pages.subspan(keys.page_begin, keys.page_end - keys.page_begin), target);
+    }
+    page_count += keys.page_count();
+  }
+  level.page_indptr[step.entries.size()] = to_index(page_count);
+  level.pad_from(step.entries.size(), level.last_page_tokens.size());
+  return page_count;
+}
+
+std::size_t AttentionPlanner::write_window_deltas(const PlannerStep& step, std::uint32_t side_index,
+                                                  std::span<PageDelta> deltas) const {
+  std::size_t count = 0;
+  for (std::size_t i = 0; i < step.entries.size(); ++i) {
+    const PlannerSide& side = step.entry_groups[i].sides[side_index];
+    for (std::size_t column = side.changed_column; column < side.pages.size(); ++column) {
+      QUIRE_CHECK(count < deltas.size(), "a plan is larger than its staging buffer");
+      deltas[count++] = {.row = to_index(step.entries[i].sequence.index),
+                         .column = to_index(column),
+                         .page = to_index(side.pages[column].value)};
+    }
+  }
+  return count;
+}
+
+void AttentionPlanner::write_window_table(const PlannerStep& step, std::uint32_t side_index, std::uint32_t columns,
+                                          std::span<std::int32_t> table) const {
+  std::int32_t* target = table.data();
+  for (std::size_t i = 0; i < step.entries.size(); ++i) {
+    const std::size_t index = index_at(i);
+    const std::uint32_t page_end = ((step.entries[index].context_tokens - 1) / config_.page_tokens) + 1;
+    std::int32_t* const end = copy_pages(step.entry_groups[index].sides[side_index].pages.first(page_end), target);
+    target += columns;
+    std::fill(end, target, to_index(kNullPage.value));
+  }
+  std::fill(target, table.data() + table.size(), to_index(kNullPage.value));
+}
+
+void AttentionPlanner::write_window_tables(const PlannerStep& step, const PlanShape& shape, StagingWriter& staging,
+                                           Buffer& buffer) const {
+  for (std::size_t i = 0; i < group_arrays_.size(); ++i) {
+    if (!group_arrays_[i].has_level) continue;
+    GroupPlan& plan = buffer.groups[i];
+    plan = {};
+    const std::uint32_t side_index = group_arrays_[i].side_index;
+    if (config_.page_tables == PageTables::Rows) {
+      plan.deltas = staging.take<PageDelta>(write_window_deltas(step, side_index, staging.rest<PageDelta>()));
+    } else if (config_.page_tables == PageTables::Block) {
+      const auto table = staging.take<std::int32_t>(std::size_t{shape.entries} * shape.columns);
+      write_window_table(step, side_index, shape.columns, table);
+      plan.block_table = table;
+    }
+  }
+}
+
+void AttentionPlanner::fill_groups(const PlannerStep& step, StagingWriter& staging, Buffer& buffer) const {
+  const GroupPlan& main = main_plan(buffer);
+  for (std::size_t i = 0; i < config_.groups.size(); ++i) {
+    const PlannerGroup& group = config_.groups[i];
+    const GroupArrays& arrays = group_arrays_[i];
+    GroupPlan& plan = buffer.groups[i];
+    switch (group.kind) {
+      case PlannerGroup::Kind::Full:
+        if (i == main_index_) break;
+        plan = main;
+        plan.append_slots = i == full_index_ ? arrays.append_slots : buffer.groups[full_index_].append_slots;
+        plan.tokens_per_entry = 1;
+        break;
+      case PlannerGroup::Kind::Compressed:
+        if (i == main_index_) break;
+        plan = {.append_slots = arrays.append_slots,
+                .levels = main.levels,
+                .deltas = main.deltas,
+                .page_indices = main.page_indices,
+                .block_table = main.block_table,
+                .copies = main.copies,
+                .tokens_per_entry = group.tokens_per_entry};
+        break;
+      case PlannerGroup::Kind::Window:
+        buffer.window_levels[i] = arrays.level.view();
+        plan.append_slots = arrays.append_slots;
+        plan.levels = {&buffer.window_levels[i], 1};
+        plan.page_indices = main.page_indices;  // all groups' lists are in it
+        plan.window_tokens = group.window_tokens;
+        if (step.sides.empty()) break;
+        plan.moves = copy_array(step.sides[arrays.side_index].moves, staging);
+        plan.move_indptr = copy_array(step.sides[arrays.side_index].move_indptr, staging);
+        plan.copies = copy_array(step.sides[arrays.side_index].copies, staging);
+        break;
+      case PlannerGroup::Kind::Ring:
+        plan = {.append_slots = arrays.append_slots};
+        break;
+      case PlannerGroup::Kind::State:
+        plan = {};
+        break;
+    }
+  }
+}
+
+}  // namespace quire

@@ -1,0 +1,92 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// The groups of a layout as the cache keeps them. Full and compressed groups make up the history: they have a page for
+// every page of a path, under the same id, and so one pool. The others are side groups: windows, whose pages a sequence
+// holds for its last tokens only, and states, which live in the sequence's state slot and leave snapshots behind. What
+// a side group has of a path hangs on the history's pages (prefix/side_pages.h).
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <span>
+#include <vector>
+
+#include "base/lazy_array.h"
+#include "pool/fenced_pages.h"
+#include "pool/page_pool.h"
+#include "prefix/hit_rule.h"
+#include "prefix/side_pages.h"
+#include "quire/layout.h"
+#include "quire/plan.h"
+#include "quire/stats.h"
+#include "quire/types.h"
+
+namespace quire {
+
+/// Bytes of a group's device pages.
+struct GroupMemory {
+  std::uint32_t group_index = 0;  // in the layout
+  std::optional<PoolGeometry> geometry;
+  LazyMemory own;
+  std::byte* data = nullptr;
+};
+
+/// What a sequence has of a side group.
+struct SideSlot {
+  // A window. Its row has the columns [0, sink pages) and [hole_end, page_count); the others are null.
+  std::uint32_t page_count = 0;
+  std::uint32_t hole_end = 0;
+  std::uint32_t changed_column = 0;  // the row differs from what plans have told from this column on
+  std::uint32_t valid_from = 0;      // what it has of tokens before this one is of no use to anybody
+  bool is_rebuilt = false;           // it has nothing of the tokens that are replayed, and writes them
+  // The source of the sequence's tail here; none when there is nothing to copy.
+  PageId tail_source;
+  bool tail_is_pinned = false;  // as a page of the tree; else by a share of it
+  // A state: the snapshot that fills the slot, pinned until that is done. None: the slot starts anew.
+  PageId restore_page;
+  std::uint32_t snapshot_end = 0;      // of RetentionRule::Last: one past the column of the last one it left; 0: none
+  std::uint32_t restore_position = 0;  // where it was taken
+  std::uint64_t restore_step = 0;      // that does it; 0: not planned yet
+};
+
+struct SideGroup {
+  const CacheGroup* group = nullptr;
+  bool is_window = false;  // in pages; else its place is the state slot
+  bool has_pages = false;
+  GroupMemory memory;
+  PagePool pool;
+  FencedPages fenced;
+  SidePages pages;
+  LazyArray<PageId> rows;  // of a window
+  std::size_t row_stride = 0;
+  std::vector<SideSlot> slots;  // by sequence
+  std::uint32_t sink_pages = 0;
+  GroupStats totals;             // the counting half
+  std::vector<PageCopy> copies;  // of the plan being made
+  LazyArray<TokenMove> moves;    // of trees committed since the last plan, as many as the history has
+
+  [[nodiscard]] std::span<PageId> row(std::uint32_t sequence) {
+    return {rows.data() + (sequence * row_stride), row_stride};
+  }
+  [[nodiscard]] std::span<const PageId> row(std::uint32_t sequence) const {
+    return {rows.data() + (sequence * row_stride), row_stride};
+  }
+};
+
+/// One window group's share of a StepPart.
+struct SidePart {
+  std::uint32_t new_pages = 0;
+  std::uint32_t first_column = 0;  // the row's page count before
+  bool copies_tail = false;
+  bool adopts_tail = false;
+};
+
+/// A snapshot that a step takes.
+struct PlannedSave {
+  std::uint32_t part = 0;  // in the step
+  std::uint32_t side = 0;
+  PageId page;
+  std::uint32_t position = 0;
+};
+
+}  // namespace quire

@@ -1,0 +1,186 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "prefix/side_pages.h"
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <map>
+#include <random>
+#include <vector>
+
+namespace quire {
+
+struct SidePagesPeer {
+  static void forget_side(SidePages& pages, PageId tree_page) { pages.sides_[tree_page.value] = 0; }
+  static void add_pin(SidePages& pages, PageId side_page) { ++pages.entries_[side_page.value].pins; }
+  static void turn_worth(SidePages& pages, PageId side_page) { pages.entries_[side_page.value].is_kept ^= true; }
+  static void count_one_more(SidePages& pages) { ++pages.attached_count_; }
+};
+
+namespace {
+
+using Worth = SidePages::Worth;
+
+SidePages make(std::uint32_t tree_pages, std::uint32_t side_pages) {
+  Result<SidePages> pages = SidePages::create({.tree_page_end = tree_pages, .side_page_end = side_pages});
+  EXPECT_TRUE(pages.has_value());
+  return std::move(*pages);
+}
+
+TEST(SidePagesTest, APageHangsOnOneOfTheTreesUntilItIsTaken) {
+  SidePages pages = make(10, 5);
+  EXPECT_TRUE(pages.at(PageId{7}).is_none());
+  pages.attach(PageId{7}, PageId{3});
+  EXPECT_EQ(pages.at(PageId{7}), PageId{3});
+  EXPECT_EQ(pages.idle_count(), 0U);
+  pages.unpin(PageId{3}, Worth::Kept);
+  EXPECT_EQ(pages.idle_count(), 1U);
+  pages.detach(PageId{3});
+  EXPECT_TRUE(pages.at(PageId{7}).is_none());
+  EXPECT_EQ(pages.attached_count(), 0U);
+  EXPECT_TRUE(pages.check_invariants());
+}
+
+TEST(SidePagesTest, WhatWasPassedGoesBeforeWhatIsKept) {
+  SidePages pages = make(10, 10);
+  for (std::uint32_t i = 1; i <= 4; ++i) pages.attach(PageId{i}, PageId{i + 4});
+  pages.unpin(PageId{5}, Worth::Kept);
+  pages.unpin(PageId{6}, Worth::Passed);
+  pages.unpin(PageId{7}, Worth::Kept);
+  pages.unpin(PageId{8}, Worth::Passed);
+  EXPECT_EQ(pages.evict(), PageId{6});
+  EXPECT_EQ(pages.evict(), PageId{8});
+  EXPECT_EQ(pages.evict(), PageId{5});
+  EXPECT_EQ(pages.evict(), PageId{7});
+  EXPECT_TRUE(pages.evict().is_none());
+}
+
+TEST(SidePagesTest, WhatSomebodyCameBackToIsKept) {
+  SidePages pages = make(10, 10);
+  pages.attach(PageId{1}, PageId{1});
+  pages.attach(PageId{2}, PageId{2});
+  pages.unpin(PageId{1}, Worth::Passed);
+  pages.unpin(PageId{2}, Worth::Passed);
+  pages.pin(PageId{1});
+  pages.unpin(PageId{1}, Worth::Kept);
+  pages.pin(PageId{1});
+  pages.unpin(PageId{1}, Worth::Passed);  // once wanted, it stays so
+  EXPECT_EQ(pages.evict(), PageId{2});
+  EXPECT_EQ(pages.evict(), PageId{1});
+}
+
+TEST(SidePagesTest, AUsedPageGoesAfterThoseUsedBefore) {
+  SidePages pages = make(10, 10);
+  for (std::uint32_t i = 1; i <= 3; ++i) {
+    pages.attach(PageId{i}, PageId{i});
+    pages.unpin(PageId{i}, Worth::Kept);
+  }
+  pages.pin(PageId{1});
+  pages.unpin(PageId{1}, Worth::Kept);
+  EXPECT_EQ(pages.evict(), PageId{2});
+  EXPECT_EQ(pages.evict(), PageId{3});
+  EXPECT_EQ(pages.evict(), PageId{1});
+}
+
+TEST(SidePagesTest, EveryBrokenRuleIsNamed) {
+  const auto broken = [](auto&& breaks) {
+    SidePages pages = make(10, 10);
+    pages.attach(PageId{1}, PageId{4});
+    pages.attach(PageId{2}, PageId{5});
+    pages.unpin(PageId{5}, Worth::Kept);
+    EXPECT_TRUE(pages.check_invariants());
+    breaks(pages);
+    return !pages.check_invariants();
+  };
+  EXPECT_TRUE(broken([](SidePages& pages) { SidePagesPeer::forget_side(pages, PageId{1}); }));
+  EXPECT_TRUE(broken([](SidePages& pages) { SidePagesPeer::add_pin(pages, PageId{5}); }));
+  EXPECT_TRUE(broken([](SidePages& pages) { SidePagesPeer::add_pin(pages, PageId{9}); }));
+  EXPECT_TRUE(broken([](SidePages& pages) { SidePagesPeer::turn_worth(pages, PageId{5}); }));
+  EXPECT_TRUE(broken([](SidePages& pages) { SidePagesPeer::count_one_more(pages); }));
+}
+
+// The same by lists.
+struct NaiveSidePages {
+  struct Page {
+    std::uint32_t tree_page = 0;
+    std::uint32_t pins = 1;
+    bool is_kept = false;
+  };
+  std::map<std::uint32_t, Page> pages;
+  std::vector<std::uint32_t> idle;  // least recently used first
+
+  [[nodiscard]] std::uint32_t victim() const {
+    for (const bool kept : {false, true}) {
+      for (const std::uint32_t page : idle) {
+        if (pages.at(page).is_kept == kept) return page;
+      }
+    }
+    return UINT32_MAX;
+  }
+  void take(std::uint32_t page) {
+    std::erase(idle, page);
+    pages.erase(page);
+  }
+};
+
+TEST(SidePagesTest, DoesWhatListsDo) {
+  constexpr std::uint32_t kTreePages = 40;
+  constexpr std::uint32_t kSidePages = 20;
+  for (std::uint32_t seed = 0; seed < 50; ++seed) {
+    std::mt19937 random(seed);
+    SidePages pages = make(kTreePages, kSidePages);
+    NaiveSidePages naive;
+    for (int step = 0; step < 400; ++step) {
+      const auto side = static_cast<std::uint32_t>(random() % kSidePages);
+      const auto tree = static_cast<std::uint32_t>(random() % kTreePages);
+      const auto known = naive.pages.find(side);
+      const bool is_known = known != naive.pages.end();
+      switch (random() % 6) {
+        case 0:
+        case 1:
+          if (is_known || !pages.at(PageId{tree}).is_none()) break;
+          pages.attach(PageId{tree}, PageId{side});
+          naive.pages[side] = {.tree_page = tree};
+          break;
+        case 2:
+          if (!is_known) break;
+          pages.pin(PageId{side});
+          if (known->second.pins++ == 0) std::erase(naive.idle, side);
+          break;
+        case 3: {
+          if (!is_known || known->second.pins == 0) break;
+          const bool keeps = random() % 2 == 0;
+          pages.unpin(PageId{side}, keeps ? Worth::Kept : Worth::Passed);
+          known->second.is_kept |= keeps;
+          if (--known->second.pins == 0) naive.idle.push_back(side);
+          break;
+        }
+        case 4: {
+          if (random() % 3 != 0) break;
+          const std::uint32_t victim = naive.victim();
+          ASSERT_EQ(pages.evict().value, victim);
+          if (victim != UINT32_MAX) naive.take(victim);
+          break;
+        }
+        default: {
+          const PageId hangs = pages.at(PageId{tree});
+          if (!hangs.is_none() && pages.is_pinned(hangs)) break;
+          ASSERT_EQ(pages.drop(PageId{tree}), hangs);
+          if (!hangs.is_none()) naive.take(hangs.value);
+          break;
+        }
+      }
+      ASSERT_TRUE(pages.check_invariants()) << "seed " << seed << " step " << step;
+      ASSERT_EQ(pages.attached_count(), naive.pages.size());
+      ASSERT_EQ(pages.idle_count(), naive.idle.size());
+      for (std::uint32_t i = 0; i < kTreePages; ++i) {
+        const auto found =
+            std::ranges::find_if(naive.pages, [&](const auto& page) { return page.second.tree_page == i; });
+        ASSERT_EQ(pages.at(PageId{i}).value, found == naive.pages.end() ? UINT32_MAX : found->first);
+      }
+    }
+  }
+}
+
+}  // namespace
+}  // namespace quire

@@ -1,0 +1,564 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "tests/model/groups_model.h"
+
+#include <algorithm>
+#include <array>
+#include <map>
+#include <optional>
+#include <stdexcept>
+#include <utility>
+
+#include "quire/budget.h"
+
+namespace quire {
+
+namespace {
+
+PrefixNumbers numbers_of(std::span<const TokenId> tokens) {
+  PrefixNumbers numbers;
+  for (const TokenId token : tokens) numbers.add(token);
+  return numbers;
+}
+
+/// What the tree holds, by looking at everything.
+class Snapshot {
+ public:
+  explicit Snapshot(const Cache& cache) : cache_(cache) {
+    const std::uint32_t page_tokens = cache.config().page.page_tokens;
+    std::map<std::uint32_t, std::vector<std::pair<std::vector<TokenId>, PageId>>> paths;  // by run
+    EXPECT_OK(cache.visit_runs([&](const RunView& run) {
+      auto path =
+          run.parent.is_none() ? std::vector<std::pair<std::vector<TokenId>, PageId>>{} : paths[run.parent.value];
+      for (std::size_t i = 0; i < run.pages.size(); ++i) {
+        std::vector<TokenId> tokens(run.tokens.begin() + static_cast<std::ptrdiff_t>(i * page_tokens),
+                                    run.tokens.begin() + static_cast<std::ptrdiff_t>((i + 1) * page_tokens));
+        path.emplace_back(std::move(tokens), run.pages[i]);
+      }
+      paths[run.run.value] = path;
+      if (!path.empty()) paths_.push_back(std::move(path));
+    }));
+    sides_.resize(cache.config().layout.groups().size());
+    for (std::uint32_t g = 0; g < sides_.size(); ++g) {
+      EXPECT_OK(cache.visit_group_pages(g, [&](PageId page, PageId) { sides_[g].push_back(page.value); }));
+      std::ranges::sort(sides_[g]);
+    }
+  }
+
+  /// The greatest position where a sequence with these tokens could go on, and how far the history goes there.
+  [[nodiscard]] std::pair<std::uint32_t, std::uint32_t> find(std::span<const TokenId> tokens,
+                                                             std::uint32_t partial_min) const {
+    std::pair<std::uint32_t, std::uint32_t> best{0, 0};
+    int best_rebuilt = 0;
+    const std::uint32_t page_tokens = cache_.config().page.page_tokens;
+    for (const auto& path : paths_) {
+      std::uint32_t matched = 0;
+      for (std::uint32_t i = 0; i < path.size() * page_tokens && i < tokens.size(); ++i) {
+        if (path[i / page_tokens].first[i % page_tokens] != tokens[i]) break;
+        matched = i + 1;
+      }
+      for (std::uint32_t start = 1; start <= matched; ++start) {
+        for (std::uint32_t end = start; end <= matched; ++end) {
+          const std::uint32_t rest = end % page_tokens;
+          if (rest != 0 && rest < partial_min) continue;
+          const std::optional<int> rebuilt =
+              rebuilt_groups(path, start, end, static_cast<std::uint32_t>(tokens.size()));
+          if (!rebuilt) continue;
+          const bool is_better =
+              start > best.first ||
+              (start == best.first && (*rebuilt < best_rebuilt || (*rebuilt == best_rebuilt && end > best.second)));
+          if (!is_better) continue;
+          best = {start, end};
+          best_rebuilt = *rebuilt;
+        }
+      }
+    }
+    return best;
+  }
+
+ private:
+  static void EXPECT_OK(const Status& status) { ok_ &= status.has_value(); }
+
+  [[nodiscard]] bool has(std::uint32_t group, PageId page) const {
+    return std::ranges::binary_search(sides_[group], page.value);
+  }
+  // How many groups a replay rebuilds; nothing when a group cannot go on.
+  [[nodiscard]] std::optional<int> rebuilt_groups(std::span<const std::pair<std::vector<TokenId>, PageId>> path,
+                                                  std::uint32_t start, std::uint32_t end, std::uint32_t length) const {
+    const std::uint32_t page_tokens = cache_.config().page.page_tokens;
+    int rebuilt = 0;
+    bool is_needed = false;
+    const std::span<const CacheGroup> groups = cache_.config().layout.groups();
+    for (std::uint32_t g = 0; g < groups.size(); ++g) {
+      const CacheGroup& group = groups[g];
+      if (start % boundary_multiple(group) != 0 || end % boundary_multiple(group) != 0) return std::nullopt;
+      const auto page_of = [&](std::uint32_t token) { return path[token / page_tokens].second; };
+      const auto holds = [&](std::uint32_t until) {
+        if (has_slot(group)) {
+          if (start == length) return false;
+          if (group.kind == GroupKind::Snapshot && group.snapshot_entries == 0) return true;
+          return start % page_tokens == 0 && has(g, page_of(start - 1));
+        }
+        if (group.kind != GroupKind::Window) return true;
+        for (std::uint32_t token = 0; token < until; ++token) {
+          const std::uint32_t seen = group.window_tokens - (start == length ? 0 : 1);
+          if ((token < group.sink_tokens || token + seen >= start) && !has(g, page_of(token))) return false;
+        }
+        return true;
+      };
+      if (has_slot(group) && start == length) return std::nullopt;
+      if (holds(end)) continue;
+      // Of a prompt that is found whole, one token behind those that rebuild is asked what follows.
+      const std::uint32_t needed = group.replay.tokens + (end == length ? 1 : 0);
+      if (group.replay.tokens == 0 || !group.replay.is_exact || needed > end - start) return std::nullopt;
+      ++rebuilt;
+      is_needed |= !holds(start);
+    }
+    if (end != start && !is_needed) return std::nullopt;
+    return rebuilt;
+  }
+
+  const Cache& cache_;
+  std::vector<std::vector<std::pair<std::vector<TokenId>, PageId>>> paths_;
+  std::vector<std::vector<std::uint32_t>> sides_;
+  static inline bool ok_ = true;
+};
+
+}  // namespace
+
+GroupsCounts& GroupsCounts::operator+=(const GroupsCounts& other) {
+  steps += other.steps;
+  hits += other.hits;
+  sure_hits += other.sure_hits;
+  limited_hits += other.limited_hits;
+  replays += other.replays;
+  partial_hits += other.partial_hits;
+  forks += other.forks;
+  rewinds += other.rewinds;
+  refused_rewinds += other.refused_rewinds;
+  rejected_drafts += other.rejected_drafts;
+  aborts += other.aborts;
+  preemptions += other.preemptions;
+  shortages += other.shortages;
+  side_evictions += other.side_evictions;
+  snapshots += other.snapshots;
+  restores += other.restores;
+  cut_chunks += other.cut_chunks;
+  return *this;
+}
+
+GroupsModel::GroupsModel(std::uint64_t seed) : random_(seed) {
+  Result<std::unique_ptr<Cache>> opened = Cache::open(draw_config());
+  if (!opened) {
+    error_ = opened.error().message;
+    return;
+  }
+  cache_ = std::move(*opened);
+  engine_ = std::make_unique<GroupsEngine>(*cache_);
+  space_ = cache_->key_space({.model = "groups"}).value();
+  // A few texts that prompts begin with, some of which begin with each other.
+  for (std::uint32_t i = 0; i < 4; ++i) {
+    std::vector<TokenId> text;
+    if (i > 0 && !one_in(3)) {
+      const std::vector<TokenId>& other = texts_[below(i)];
+      text.assign(other.begin(), other.begin() + below(static_cast<std::uint32_t>(other.size())));
+    }
+    while (text.size() < 60) text.push_back(static_cast<TokenId>(below(40)));
+    texts_.push_back(std::move(text));
+  }
+}
+
+CacheConfig GroupsModel::draw_config() {
+  const std::uint32_t page_tokens = std::array{1U, 2U, 3U, 4U, 6U, 8U}[below(6)];
+  std::vector<CacheGroup> groups;
+  const auto retention = [&]() -> GroupRetention {
+    if (one_in(4)) return {.rule = RetentionRule::Last};
+    return {.rule = RetentionRule::Every, .interval_tokens = 1 + below(20)};
+  };
+  const auto add_replay = [&](CacheGroup& group, std::uint32_t least) {
+    if (one_in(3)) group.replay = {.tokens = std::max(least, 1U) + below(6), .is_exact = true};
+  };
+  if (!one_in(8)) groups.push_back(full_group());
+  std::uint32_t r = 1;
+  if (one_in(3) && page_tokens > 1) {
+    r = page_tokens % 2 == 0 ? (one_in(2) ? 2 : page_tokens) : page_tokens;
+    groups.push_back(compressed_group(r));
+  }
+  if (!one_in(3)) {
+    CacheGroup group = window_group(1 + below(4 * page_tokens));
+    if (one_in(3)) group.retention = {.rule = RetentionRule::Every, .interval_tokens = 1 + below(30)};
+    if (one_in(6)) group.retention = {.rule = RetentionRule::Last};
+    if (one_in(6)) group.retention = {.rule = RetentionRule::None};
+    if (one_in(5) && group.window_tokens > 1) {
+      group.sink_tokens = 1 + below(group.window_tokens - 1);
+      group.keys_rotated = false;
+    } else if (group.window_tokens > 1) {
+      add_replay(group, group.window_tokens - 1);
+    }
+    groups.push_back(group);
+    if (one_in(3)) {
+      groups.push_back(window_group(1 + below(2 * page_tokens)));
+      groups.back().name = "second";
+    }
+  }
+  const std::uint32_t state_kinds = one_in(3) ? 0 : 1 + below(2);
+  draft_max_ = below(4);
+  for (std::uint32_t i = 0; i < state_kinds; ++i) {
+    CacheGroup group;
+    switch (below(4)) {
+      case 0: {
+        const std::uint32_t window = 1 + below(10);
+        group = ring_group(window, window + draft_max_ + below(4), retention());
+        break;
+      }
+      case 1:
+        group = tail_group(r, r > 1 ? r : 1, (2 * r) + 1 + draft_max_ + below(4), retention());
+        break;
+      case 2:
+        group = tail_group(r, 0, (2 * r) + 2 + draft_max_, {.rule = RetentionRule::None});
+        break;
+      default:
+        group = state_group(draft_max_ + below(3), retention());
+        break;
+    }
+    group.name = "state " + std::to_string(i);
+    group.retention.interval_tokens *= group.boundary_tokens;
+    groups.push_back(group);
+  }
+  if (groups.empty()) groups.push_back(window_group(1 + below(10)));
+  std::ranges::shuffle(groups, random_);
+
+  Result<ModelLayout> layout = ModelLayout::create("random", groups);
+  if (!layout) throw std::runtime_error(layout.error().message);
+  CacheConfig config{.layout = std::move(*layout)};
+  config.page.page_tokens = page_tokens;
+  config.context_tokens_max = 96;
+  config.sequence_count_max = 6;
+  config.step_tokens_max = 640;
+  config.steps_in_flight_max = 1 + below(2);
+  config.window_rewind_tokens = below(4);
+  config.device.state_slot_count = one_in(3) ? 3 : 0;
+  config.device.page_count = ((96 + page_tokens - 1) / page_tokens) + below(300 / page_tokens);
+  if (one_in(2)) config.partial_reuse_min_tokens = 1 + below(page_tokens);
+  for (const CacheGroup& group : groups) {
+    BudgetRequest request{.page = config.page, .in_flight_tokens = 16, .rewind_tokens = config.window_rewind_tokens};
+    const bool is_window = group.kind == GroupKind::Window && !has_slot(group);
+    const std::uint64_t least = is_window ? pages_of_request(group, request, 96) : 1;
+    config.device.group_page_counts.push_back(static_cast<std::uint32_t>(least) + below(is_window ? 60 : 12));
+  }
+  if (one_in(6)) config.dedup = false;
+  return config;
+}
+
+std::string GroupsModel::describe() const {
+  std::string text = "pages of " + std::to_string(cache_->config().page.page_tokens) + "\n";
+  for (const CacheGroup& group : cache_->config().layout.groups()) {
+    text += "  " + group.name + ": " + std::string(to_string(group.kind)) + ", window " +
+            std::to_string(group.window_tokens) + " sink " + std::to_string(group.sink_tokens) + ", r " +
+            std::to_string(group.tokens_per_entry) + ", slot " + std::to_string(group.slot_entries) + " + " +
+            std::to_string(group.slot_history) + ", snapshot " + std::to_string(group.snapshot_entries) +
+            ", boundary " + std::to_string(group.boundary_tokens) + ", retention " +
+            std::to_string(static_cast<int>(group.retention.rule)) + " every " +
+            std::to_string(group.retention.interval_tokens) + ", replay " + std::to_string(group.replay.tokens) + "\n";
+  }
+  return text;
+}
+
+std::vector<TokenId> GroupsModel::draw_prompt() {
+  const std::vector<TokenId>& text = texts_[below(static_cast<std::uint32_t>(texts_.size()))];
+  std::vector<TokenId> prompt(text.begin(), text.begin() + 1 + below(static_cast<std::uint32_t>(text.size())));
+  if (one_in(2)) {
+    for (std::uint32_t i = below(8); i > 0; --i) prompt.push_back(static_cast<TokenId>(below(40)));
+  }
+  return prompt;
+}
+
+std::string GroupsModel::run(std::uint32_t step_count) {
+  if (!error_.empty()) return error_;
+  for (std::uint32_t i = 0; i < step_count; ++i) {
+    ++counts_.steps;
+    std::string wrong = act();
+    if (wrong.empty() && one_in(8)) {
+      if (const Status status = cache_->check_invariants(); !status) wrong = status.error().message;
+    }
+    if (!wrong.empty()) return "step " + std::to_string(i) + ": " + wrong + "\n" + describe();
+  }
+  for (std::uint32_t g = 0; g < cache_->config().layout.groups().size(); ++g) {
+    const GroupStats stats = cache_->group_stats(g).value();
+    counts_.restores += stats.restored_snapshot_total;
+    if (has_slot(cache_->config().layout.groups()[g])) counts_.snapshots += stats.sealed_page_total;
+    if (cache_->config().layout.groups()[g].kind == GroupKind::Window)
+      counts_.side_evictions += stats.evicted_page_total;
+  }
+  // When everybody is gone nothing is held.
+  while (!flights_.empty()) {
+    if (std::string wrong = finish(); !wrong.empty()) return "at the end: " + wrong;
+  }
+  requests_.clear();
+  if (const Status status = cache_->check_invariants(); !status) return "at the end: " + status.error().message;
+  if (const Status status = cache_->reset(); !status) return "at the end: " + status.error().message;
+  for (std::uint32_t g = 0; g < cache_->config().layout.groups().size(); ++g) {
+    const GroupStats stats = cache_->group_stats(g).value();
+    if (stats.free_pages != stats.page_count || stats.used_slots != 0) return "at the end pages or slots are in use";
+  }
+  return "";
+}
+
+std::string GroupsModel::act() {
+  switch (below(12)) {
+    case 0:
+    case 1:
+      return requests_.size() < 6 ? begin() : "";
+    case 2:
+      return requests_.empty() || !one_in(3) ? "" : end(below(static_cast<std::uint32_t>(requests_.size())));
+    case 3:
+      return fork();
+    case 4:
+      return rewind();
+    case 5:
+      return preempt();
+    case 6:
+      return one_in(3) ? abort() : finish();
+    case 7:
+    case 8:
+    case 9:
+      return flights_.size() < cache_->config().steps_in_flight_max ? plan() : finish();
+    default:
+      return flights_.empty() ? plan() : finish();
+  }
+}
+
+std::string GroupsModel::begin() {
+  auto request = std::make_unique<Request>();
+  request->tokens = draw_prompt();
+  SequenceOptions options;
+  if (one_in(8)) options.publish = one_in(2) ? Publish::None : Publish::Prompt;
+  if (one_in(10)) options.match_tokens_max = below(60);
+  Result<Sequence> sequence = cache_->begin(space_, {.tokens = request->tokens}, options);
+  if (!sequence) return sequence.error().code == ErrorCode::Unavailable ? "" : sequence.error().message;
+  request->sequence = std::move(*sequence);
+  request->is_limited = options.match_tokens_max.has_value();
+  Request& added = *requests_.emplace_back(std::move(request));
+  return one_in(6) ? "" : admit(added, false);
+}
+
+std::string GroupsModel::admit(Request& request, bool resumes) {
+  const std::uint32_t partial_min =
+      cache_->config().partial_reuse_min_tokens.value_or(std::max(1U, (cache_->config().page.page_tokens + 1) / 2));
+  // Which part of a page is found is best effort; whole pages all count.
+  const Snapshot held(*cache_);
+  const auto [start_min, end_min] = held.find(request.tokens, UINT32_MAX);
+  const auto [start_max, end_max] = held.find(request.tokens, partial_min);
+  const Result<Admission> admission = resumes ? cache_->resume(request.sequence) : cache_->admit(request.sequence);
+  if (!admission) {
+    const bool is_full = admission.error().code == ErrorCode::Unavailable;
+    return is_full ? "" : admission.error().message;
+  }
+  request.is_running = true;
+  const std::uint32_t found = admission->matched_tokens - admission->replay_tokens;
+  const bool is_least = found == start_min && admission->matched_tokens >= end_min;
+  const bool is_right = is_least || (found > start_min && found <= start_max && admission->partial_tokens > 0);
+  const bool is_sure = start_min == start_max && end_min == end_max;
+  counts_.sure_hits += is_sure && found > 0 ? 1 : 0;
+  if (!request.is_limited && (!is_right || (is_sure && admission->matched_tokens != end_max))) {
+    return "found " + std::to_string(found) + " of " + std::to_string(admission->matched_tokens) +
+           " tokens; there are " + std::to_string(start_min) + " to " + std::to_string(start_max) + " of " +
+           std::to_string(end_max) + " in " + std::to_string(request.tokens.size());
+  }
+  counts_.hits += found > 0 ? 1 : 0;
+  counts_.limited_hits += admission->miss.reason == MissReason::NotHeld ? 1 : 0;
+  counts_.replays += admission->replay_tokens > 0 ? 1 : 0;
+  counts_.partial_hits += admission->partial_tokens > 0 ? 1 : 0;
+  return "";
+}
+
+std::string GroupsModel::plan() {
+  auto flight = std::make_unique<Flight>();
+  std::vector<StepEntry> entries;
+  std::vector<SequenceView> views;
+  for (const auto& request : requests_) {
+    if (!request->is_running || one_in(3)) continue;
+    const SequenceView view = cache_->view(request->sequence).value();
+    if (view.is_waiting) continue;
+    const bool knows_next = view.token_count > view.computed_tokens && view.pending_tokens > 0;
+    if (view.pending_tokens == 0 || (request->steps_in_flight > 0 && !knows_next)) continue;
+    StepEntry entry{.sequence = &request->sequence};
+    entry.token_count = one_in(2) ? view.pending_tokens : 1 + below(view.pending_tokens);
+    std::uint32_t drafts = 0;
+    if (draft_max_ > 0 && entry.token_count == view.pending_tokens && one_in(3) && view.steps_in_flight == 0 &&
+        view.computed_tokens < view.token_count && request->tokens.size() + draft_max_ < 90) {
+      drafts = 1 + below(draft_max_);
+    }
+    entry.draft_count = drafts;
+    entries.push_back(entry);
+    flight->requests.push_back(request.get());
+    flight->drafts.push_back(drafts);
+  }
+  if (entries.empty()) return "";
+  Result<PlanOutcome> outcome = cache_->plan_step(entries);
+  if (!outcome) {
+    const bool is_expected = outcome.error().code == ErrorCode::Unavailable ||
+                             outcome.error().message.find("cannot compute") != std::string::npos;
+    return is_expected ? "" : outcome.error().message;
+  }
+  if (!outcome->step) {
+    ++counts_.shortages;
+    if (outcome->shortage.pages_needed <= outcome->shortage.pages_available) return "a shortage of nothing";
+    return "";
+  }
+  flight->step = *outcome->step;
+  // As of now: what was to be copied may have been given up.
+  for (const StepEntry& entry : entries) views.push_back(cache_->view(*entry.sequence).value());
+  if (std::string wrong = engine_->start(flight->step); !wrong.empty()) return wrong;
+  const AttentionPlan& plan = flight->step.plan;
+  flight->draft_tokens.resize(entries.size());
+  for (std::size_t place = 0; place < plan.entries.size(); ++place) {
+    const AttentionPlanEntry& entry = plan.entries[place];
+    Request& request = *flight->requests[entry.entry_index];
+    ++request.steps_in_flight;
+    const std::uint32_t asked = entries[entry.entry_index].token_count + flight->drafts[entry.entry_index];
+    counts_.cut_chunks += entry.token_count < asked ? 1 : 0;
+    flight->drafts[entry.entry_index] = entry.draft_count;
+    PrefixNumbers numbers = numbers_of(request.tokens);
+    for (std::uint32_t i = 0; i < entry.draft_count; ++i) {
+      flight->draft_tokens[entry.entry_index].push_back(static_cast<TokenId>(below(40)));
+      numbers.add(flight->draft_tokens[entry.entry_index].back());
+    }
+    if (std::string wrong = engine_->run(plan, place, numbers, views[entry.entry_index]); !wrong.empty()) {
+      return "entry of " + std::to_string(entry.token_count) + " tokens at " + std::to_string(entry.position) + ": " +
+             wrong;
+    }
+  }
+  if (const Status status = cache_->apply_saves(flight->step); !status) return status.error().message;
+  flights_.push_back(std::move(flight));
+  return "";
+}
+
+std::string GroupsModel::finish() {
+  if (flights_.empty()) return "";
+  const std::unique_ptr<Flight> flight = std::move(flights_.front());
+  flights_.erase(flights_.begin());
+  std::vector<StepResult> results(flight->requests.size());
+  std::vector<std::vector<TokenId>> added(results.size());
+  for (const AttentionPlanEntry& entry : flight->step.plan.entries) {
+    Request* request = flight->requests[entry.entry_index];
+    if (request == nullptr) continue;
+    --request->steps_in_flight;
+    StepResult& result = results[entry.entry_index];
+    std::vector<TokenId>& tokens = added[entry.entry_index];
+    const bool is_last = entry.position + entry.token_count - entry.draft_count >= request->tokens.size();
+    if (is_last && request->steps_in_flight == 0) {
+      result.accepted_count = below(entry.draft_count + 1);
+      counts_.rejected_drafts += entry.draft_count - result.accepted_count;
+      const std::vector<TokenId>& drafts = flight->draft_tokens[entry.entry_index];
+      tokens.assign(drafts.begin(), drafts.begin() + result.accepted_count);
+      if (request->tokens.size() + tokens.size() < 90) tokens.push_back(static_cast<TokenId>(below(40)));
+    }
+    result.tokens = tokens;
+    request->tokens.insert(request->tokens.end(), tokens.begin(), tokens.end());
+  }
+  const Status status = cache_->finish_step(flight->step, results);
+  return status ? "" : status.error().message;
+}
+
+std::string GroupsModel::abort() {
+  if (flights_.empty()) return "";
+  ++counts_.aborts;
+  const std::size_t place = below(static_cast<std::uint32_t>(flights_.size()));
+  const std::unique_ptr<Flight> flight = std::move(flights_[place]);
+  flights_.erase(flights_.begin() + static_cast<std::ptrdiff_t>(place));
+  if (const Status status = cache_->abort_step(flight->step); !status) return status.error().message;
+  for (Request* request : flight->requests) {
+    if (request == nullptr) continue;
+    --request->steps_in_flight;
+    // What later steps compute of it did not happen either.
+    for (std::size_t later = place; later < flights_.size(); ++later) {
+      for (Request*& other : flights_[later]->requests) {
+        if (other != request) continue;
+        --request->steps_in_flight;
+        other = nullptr;
+      }
+    }
+  }
+  return "";
+}
+
+GroupsModel::Request* GroupsModel::quiet_request() {
+  if (requests_.empty()) return nullptr;
+  Request* request = requests_[below(static_cast<std::uint32_t>(requests_.size()))].get();
+  return request->is_running && request->steps_in_flight == 0 ? request : nullptr;
+}
+
+std::string GroupsModel::fork() {
+  Request* source = quiet_request();
+  if (source == nullptr || requests_.size() >= 6) return "";
+  const SequenceView view = cache_->view(source->sequence).value();
+  const std::uint32_t at = one_in(2) ? view.computed_tokens : below(view.token_count + 1);
+  Result<Sequence> sequence = cache_->fork(source->sequence, at);
+  if (!sequence) return "";
+  ++counts_.forks;
+  auto request = std::make_unique<Request>();
+  request->sequence = std::move(*sequence);
+  request->tokens.assign(source->tokens.begin(), source->tokens.begin() + at);
+  request->is_running = true;
+  request->is_limited = source->is_limited;
+  const TokenId next = static_cast<TokenId>(below(40));
+  if (const Status status = cache_->append(request->sequence, {.tokens = {&next, 1}}); !status)
+    return status.error().message;
+  request->tokens.push_back(next);
+  requests_.push_back(std::move(request));
+  return "";
+}
+
+std::string GroupsModel::rewind() {
+  Request* request = quiet_request();
+  if (request == nullptr) return "";
+  const SequenceView before = cache_->view(request->sequence).value();
+  const std::uint32_t count = below(std::min(before.token_count, one_in(3) ? 30U : 5U) + 1);
+  if (const Status status = cache_->rewind(request->sequence, count); !status) {
+    ++counts_.refused_rewinds;
+    const SequenceView after = cache_->view(request->sequence).value();
+    return after.token_count == before.token_count && after.computed_tokens == before.computed_tokens
+               ? ""
+               : "a refusal changed something";
+  }
+  ++counts_.rewinds;
+  request->tokens.resize(request->tokens.size() - count);
+  const TokenId next = static_cast<TokenId>(below(40));
+  if (const Status status = cache_->append(request->sequence, {.tokens = {&next, 1}}); !status)
+    return status.error().message;
+  request->tokens.push_back(next);
+  return "";
+}
+
+std::string GroupsModel::preempt() {
+  Request* request = quiet_request();
+  if (request == nullptr) {
+    if (requests_.empty()) return "";
+    request = requests_[below(static_cast<std::uint32_t>(requests_.size()))].get();
+    if (request->is_running) return "";
+    const SequenceView view = cache_->view(request->sequence).value();
+    if (!view.is_waiting) return "";
+    Result<Admission> first = cache_->admit(request->sequence);
+    if (first) {
+      request->is_running = true;
+      return "";
+    }
+    return first.error().code == ErrorCode::InvalidArgument ? admit(*request, true) : "";
+  }
+  if (const Status status = cache_->preempt(request->sequence, Preempt::Drop); !status) return status.error().message;
+  ++counts_.preemptions;
+  request->is_running = false;
+  return one_in(2) ? admit(*request, true) : "";
+}
+
+std::string GroupsModel::end(std::size_t index) {
+  Request* request = requests_[index].get();
+  for (const auto& flight : flights_) std::ranges::replace(flight->requests, request, static_cast<Request*>(nullptr));
+  std::optional<Publish> publish;
+  if (one_in(5)) publish = Publish::All;
+  if (const Status status = cache_->end(request->sequence, publish); !status) return status.error().message;
+  requests_.erase(requests_.begin() + static_cast<std::ptrdiff_t>(index));
+  return "";
+}
+
+}  // namespace quire

@@ -1,0 +1,95 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// A cache of random groups under a random stream of requests, from a seed. Every hit is compared with what trying all
+// positions gives, every byte that a step reads with what should be there.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <random>
+#include <string>
+#include <vector>
+
+#include "quire/cache.h"
+#include "tests/cache/groups_fixture.h"
+
+namespace quire {
+
+/// How often something happened, so that a test can say that it did.
+struct GroupsCounts {
+  std::uint64_t steps = 0;
+  std::uint64_t hits = 0;
+  std::uint64_t sure_hits = 0;     // where no part of a page would have been better
+  std::uint64_t limited_hits = 0;  // shorter than the history because of a group
+  std::uint64_t replays = 0;
+  std::uint64_t partial_hits = 0;
+  std::uint64_t forks = 0;
+  std::uint64_t rewinds = 0;
+  std::uint64_t refused_rewinds = 0;
+  std::uint64_t rejected_drafts = 0;
+  std::uint64_t aborts = 0;
+  std::uint64_t preemptions = 0;
+  std::uint64_t shortages = 0;
+  std::uint64_t side_evictions = 0;
+  std::uint64_t snapshots = 0;
+  std::uint64_t restores = 0;
+  std::uint64_t cut_chunks = 0;
+
+  GroupsCounts& operator+=(const GroupsCounts& other);
+};
+
+class GroupsModel {
+ public:
+  explicit GroupsModel(std::uint64_t seed);
+
+  /// Empty, or what went wrong.
+  [[nodiscard]] std::string run(std::uint32_t step_count);
+  [[nodiscard]] const GroupsCounts& counts() const { return counts_; }
+  [[nodiscard]] std::string describe() const;
+
+ private:
+  struct Request {
+    Sequence sequence;
+    std::vector<TokenId> tokens;
+    bool is_running = false;
+    bool is_limited = false;  // by match_tokens_max
+    std::uint32_t steps_in_flight = 0;
+  };
+  struct Flight {
+    Step step;
+    std::vector<Request*> requests;     // of its entries, null when gone
+    std::vector<std::uint32_t> drafts;  // of its entries
+    std::vector<std::vector<TokenId>> draft_tokens;
+  };
+
+  [[nodiscard]] std::uint32_t below(std::uint32_t limit) { return static_cast<std::uint32_t>(random_() % limit); }
+  [[nodiscard]] bool one_in(std::uint32_t n) { return below(n) == 0; }
+  [[nodiscard]] CacheConfig draw_config();
+  [[nodiscard]] std::vector<TokenId> draw_prompt();
+  [[nodiscard]] std::string act();
+  [[nodiscard]] std::string begin();
+  [[nodiscard]] std::string admit(Request& request, bool resumes);
+  [[nodiscard]] std::string check_hit(const Request& request, const Admission& admission);
+  [[nodiscard]] std::string plan();
+  [[nodiscard]] std::string finish();
+  [[nodiscard]] std::string abort();
+  [[nodiscard]] std::string fork();
+  [[nodiscard]] std::string rewind();
+  [[nodiscard]] std::string preempt();
+  [[nodiscard]] std::string end(std::size_t index);
+  void forget(const Request* request);
+  [[nodiscard]] Request* quiet_request();
+
+  std::mt19937_64 random_;
+  std::unique_ptr<Cache> cache_;
+  std::unique_ptr<GroupsEngine> engine_;
+  KeySpaceId space_;
+  std::vector<std::unique_ptr<Request>> requests_;
+  std::vector<std::unique_ptr<Flight>> flights_;
+  std::vector<std::vector<TokenId>> texts_;
+  GroupsCounts counts_;
+  std::string error_;  // of opening
+  std::uint32_t draft_max_ = 0;
+};
+
+}  // namespace quire
