@@ -61,11 +61,28 @@ StagedLayerWindow locate_layer_window(Locator& locator, const quire::LayerWindow
           .key_offsets = locator.locate("layer_windows.key_offsets", window.key_offsets)};
 }
 
+StagedGroup locate_group(Locator& locator, const quire::GroupPlan& group) {
+  StagedGroup copy;
+  copy.append_slots = locator.locate("append_slots", group.append_slots);
+  for (const quire::CascadeLevel& level : group.levels) copy.levels.push_back(locate_level(locator, level));
+  for (const quire::LayerWindowPlan& window : group.layer_windows) {
+    copy.layer_windows.push_back(locate_layer_window(locator, window));
+  }
+  copy.deltas = locator.locate("deltas", group.deltas);
+  copy.page_indices = locator.locate("page_indices", group.page_indices);
+  copy.block_table = locator.locate("block_table", group.block_table);
+  copy.moves = locator.locate("moves", group.moves);
+  copy.move_indptr = locator.locate("move_indptr", group.move_indptr);
+  copy.copies = locator.locate("copies", group.copies);
+  copy.remote_slots = locator.locate("remote_slots", group.remote_slots);
+  copy.receivers = locator.locate("receivers", group.receivers);
+  copy.sends = locator.locate("sends", group.sends);
+  return copy;
+}
+
 }  // namespace
 
 Result<DevicePlan> DevicePlan::upload(const quire::AttentionPlan& plan) {
-  if (plan.groups.size() != 1) return fail(ErrorCode::Unsupported, "this engine's model has one cache group");
-  const quire::GroupPlan& group = plan.groups[0];
   Locator locator(plan.staging);
   if (reinterpret_cast<std::uintptr_t>(plan.staging.data()) % kAlignment != 0) {
     return fail(ErrorCode::InvalidArgument, "the staging buffer is not 16-byte aligned");
@@ -81,82 +98,114 @@ Result<DevicePlan> DevicePlan::upload(const quire::AttentionPlan& plan) {
   copy.state_slots = locator.locate("state_slots", plan.state_slots);
   copy.tree_indptr = locator.locate("tree_indptr", plan.tree_indptr);
   copy.tree_nodes = locator.locate("tree_nodes", plan.tree_nodes);
-  copy.append_slots = locator.locate("append_slots", group.append_slots);
-  for (const quire::CascadeLevel& level : group.levels) copy.levels.push_back(locate_level(locator, level));
-  for (const quire::LayerWindowPlan& window : group.layer_windows) {
-    copy.layer_windows.push_back(locate_layer_window(locator, window));
-  }
-  copy.deltas = locator.locate("deltas", group.deltas);
-  copy.page_indices = locator.locate("page_indices", group.page_indices);
-  copy.block_table = locator.locate("block_table", group.block_table);
-  copy.moves = locator.locate("moves", group.moves);
-  copy.move_indptr = locator.locate("move_indptr", group.move_indptr);
-  copy.copies = locator.locate("copies", group.copies);
-  copy.remote_slots = locator.locate("remote_slots", group.remote_slots);
-  copy.receivers = locator.locate("receivers", group.receivers);
-  copy.sends = locator.locate("sends", group.sends);
+  for (const quire::GroupPlan& group : plan.groups) copy.groups.push_back(locate_group(locator, group));
+  copy.state_copies = locator.locate("state_copies", plan.state_copies);
+  copy.state_saves = locator.locate("state_saves", plan.state_saves);
   if (!locator.problem().empty()) return fail(ErrorCode::InvalidArgument, locator.problem());
   copy.buffer_.resize(plan.staging.size());
   if (!plan.staging.empty()) std::memcpy(copy.buffer_.data(), plan.staging.data(), plan.staging.size());
   return copy;
 }
 
+namespace {
+
+/// Lists arrays number by number.
+class NumberList {
+ public:
+  explicit NumberList(std::vector<StagedNumbers>& all) : all_(all) {}
+
+  std::uint32_t group_index = 0;
+  std::uint32_t level_index = 0;
+
+  template <typename Element>
+  void add(const char* name, const StagedArray<Element>& array) {
+    add_part(name, array, 0, sizeof(Element));
+  }
+  template <typename Element>
+  void add_part(const char* name, const StagedArray<Element>& array, std::uint64_t at, std::uint32_t width) {
+    if (array.count == 0) return;
+    all_.push_back({.name = name,
+                    .group_index = group_index,
+                    .level_index = level_index,
+                    .offset = array.offset + at,
+                    .stride = sizeof(Element),
+                    .width = width,
+                    .count = array.count});
+  }
+  void add_state_copies(const std::string& name, const StagedArray<quire::StateCopy>& copies) {
+    add_part((name + ".kind").c_str(), copies, offsetof(quire::StateCopy, kind), 4);
+    add_part((name + ".group").c_str(), copies, offsetof(quire::StateCopy, group), 4);
+    add_part((name + ".source").c_str(), copies, offsetof(quire::StateCopy, source), 4);
+    add_part((name + ".target").c_str(), copies, offsetof(quire::StateCopy, target), 4);
+    add_part((name + ".position").c_str(), copies, offsetof(quire::StateCopy, position), 4);
+  }
+
+ private:
+  std::vector<StagedNumbers>& all_;
+};
+
+void add_group(NumberList& list, const StagedGroup& group) {
+  list.add("append_slots", group.append_slots);
+  for (const StagedLevel& level : group.levels) {
+    list.add("levels.query_indptr", level.query_indptr);
+    list.add("levels.page_indptr", level.page_indptr);
+    list.add("levels.rows", level.rows);
+    list.add("levels.first_columns", level.first_columns);
+    list.add("levels.last_page_tokens", level.last_page_tokens);
+    list.add("levels.window_offsets", level.window_offsets);
+    list.add("levels.sink_tokens", level.sink_tokens);
+    list.add("levels.first_keys", level.first_keys);
+    ++list.level_index;
+  }
+  list.level_index = 0;
+  for (const StagedLayerWindow& window : group.layer_windows) {
+    list.add("layer_windows.page_indptr", window.page_indptr);
+    list.add("layer_windows.rows", window.rows);
+    list.add("layer_windows.first_columns", window.first_columns);
+    list.add("layer_windows.first_keys", window.first_keys);
+    list.add("layer_windows.key_offsets", window.key_offsets);
+  }
+  list.add_part("deltas.row", group.deltas, offsetof(quire::PageDelta, row), 4);
+  list.add_part("deltas.column", group.deltas, offsetof(quire::PageDelta, column), 4);
+  list.add_part("deltas.page", group.deltas, offsetof(quire::PageDelta, page), 4);
+  list.add("page_indices", group.page_indices);
+  list.add("block_table", group.block_table);
+  list.add_part("moves.source_slot", group.moves, offsetof(quire::TokenMove, source_slot), 8);
+  list.add_part("moves.target_slot", group.moves, offsetof(quire::TokenMove, target_slot), 8);
+  list.add("move_indptr", group.move_indptr);
+  list.add_part("copies.source", group.copies, offsetof(quire::PageCopy, source), 4);
+  list.add_part("copies.target", group.copies, offsetof(quire::PageCopy, target), 4);
+  list.add_part("copies.token_count", group.copies, offsetof(quire::PageCopy, token_count), 4);
+  list.add("remote_slots", group.remote_slots);
+  list.add("receivers", group.receivers);
+  list.add_part("sends.local_slot", group.sends, offsetof(quire::SendRun, local_slot), 8);
+  list.add_part("sends.remote_slot", group.sends, offsetof(quire::SendRun, remote_slot), 8);
+  list.add_part("sends.token_count", group.sends, offsetof(quire::SendRun, token_count), 4);
+  list.add_part("sends.receiver", group.sends, offsetof(quire::SendRun, receiver), 4);
+}
+
+}  // namespace
+
 std::vector<StagedNumbers> DevicePlan::numbers() const {
   std::vector<StagedNumbers> all;
-  const auto add_part = [&all](const char* name, const auto& array, std::uint64_t element_bytes, std::uint64_t at,
-                               std::uint32_t width) {
-    if (array.count == 0) return;
-    all.push_back(
-        {.name = name, .offset = array.offset + at, .stride = element_bytes, .width = width, .count = array.count});
-  };
-  const auto add = [&add_part]<typename Element>(const char* name, const StagedArray<Element>& array) {
-    add_part(name, array, sizeof(Element), 0, sizeof(Element));
-  };
-  add("query_positions", query_positions);
-  add("query_indptr", query_indptr);
-  add("seq_lens", seq_lens);
-  add("stored_lens", stored_lens);
-  add("window_tokens", window_tokens);
-  add("state_slots", state_slots);
-  add("tree_indptr", tree_indptr);
-  add_part("tree_nodes.begin", tree_nodes, sizeof(quire::TreeNode), offsetof(quire::TreeNode, begin), 4);
-  add_part("tree_nodes.end", tree_nodes, sizeof(quire::TreeNode), offsetof(quire::TreeNode, end), 4);
-  add_part("tree_nodes.depth", tree_nodes, sizeof(quire::TreeNode), offsetof(quire::TreeNode, depth), 4);
-  add("append_slots", append_slots);
-  for (const StagedLevel& level : levels) {
-    add("levels.query_indptr", level.query_indptr);
-    add("levels.page_indptr", level.page_indptr);
-    add("levels.rows", level.rows);
-    add("levels.first_columns", level.first_columns);
-    add("levels.last_page_tokens", level.last_page_tokens);
-    add("levels.window_offsets", level.window_offsets);
-    add("levels.sink_tokens", level.sink_tokens);
-    add("levels.first_keys", level.first_keys);
+  NumberList list(all);
+  list.add("query_positions", query_positions);
+  list.add("query_indptr", query_indptr);
+  list.add("seq_lens", seq_lens);
+  list.add("stored_lens", stored_lens);
+  list.add("window_tokens", window_tokens);
+  list.add("state_slots", state_slots);
+  list.add("tree_indptr", tree_indptr);
+  list.add_part("tree_nodes.begin", tree_nodes, offsetof(quire::TreeNode, begin), 4);
+  list.add_part("tree_nodes.end", tree_nodes, offsetof(quire::TreeNode, end), 4);
+  list.add_part("tree_nodes.depth", tree_nodes, offsetof(quire::TreeNode, depth), 4);
+  for (const StagedGroup& group : groups) {
+    add_group(list, group);
+    ++list.group_index;
   }
-  for (const StagedLayerWindow& window : layer_windows) {
-    add("layer_windows.page_indptr", window.page_indptr);
-    add("layer_windows.rows", window.rows);
-    add("layer_windows.first_columns", window.first_columns);
-    add("layer_windows.first_keys", window.first_keys);
-    add("layer_windows.key_offsets", window.key_offsets);
-  }
-  add_part("deltas.row", deltas, sizeof(quire::PageDelta), offsetof(quire::PageDelta, row), 4);
-  add_part("deltas.column", deltas, sizeof(quire::PageDelta), offsetof(quire::PageDelta, column), 4);
-  add_part("deltas.page", deltas, sizeof(quire::PageDelta), offsetof(quire::PageDelta, page), 4);
-  add("page_indices", page_indices);
-  add("block_table", block_table);
-  add_part("moves.source_slot", moves, sizeof(quire::TokenMove), offsetof(quire::TokenMove, source_slot), 8);
-  add_part("moves.target_slot", moves, sizeof(quire::TokenMove), offsetof(quire::TokenMove, target_slot), 8);
-  add("move_indptr", move_indptr);
-  add_part("copies.source", copies, sizeof(quire::PageCopy), offsetof(quire::PageCopy, source), 4);
-  add_part("copies.target", copies, sizeof(quire::PageCopy), offsetof(quire::PageCopy, target), 4);
-  add_part("copies.token_count", copies, sizeof(quire::PageCopy), offsetof(quire::PageCopy, token_count), 4);
-  add("remote_slots", remote_slots);
-  add("receivers", receivers);
-  add_part("sends.local_slot", sends, sizeof(quire::SendRun), offsetof(quire::SendRun, local_slot), 8);
-  add_part("sends.remote_slot", sends, sizeof(quire::SendRun), offsetof(quire::SendRun, remote_slot), 8);
-  add_part("sends.token_count", sends, sizeof(quire::SendRun), offsetof(quire::SendRun, token_count), 4);
-  add_part("sends.receiver", sends, sizeof(quire::SendRun), offsetof(quire::SendRun, receiver), 4);
+  list.group_index = 0;
+  list.add_state_copies("state_copies", state_copies);
+  list.add_state_copies("state_saves", state_saves);
   return all;
 }
 

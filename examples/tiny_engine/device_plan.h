@@ -42,9 +42,27 @@ struct StagedLayerWindow {
   StagedArray<std::int32_t> key_offsets;
 };
 
+/// What the layers of one cache group need.
+struct StagedGroup {
+  StagedArray<std::int64_t> append_slots;
+  std::vector<StagedLevel> levels;
+  std::vector<StagedLayerWindow> layer_windows;
+  StagedArray<quire::PageDelta> deltas;
+  StagedArray<std::int32_t> page_indices;
+  StagedArray<std::int32_t> block_table;
+  StagedArray<quire::TokenMove> moves;
+  StagedArray<std::int32_t> move_indptr;
+  StagedArray<quire::PageCopy> copies;
+  StagedArray<std::int64_t> remote_slots;
+  StagedArray<std::int32_t> receivers;
+  StagedArray<quire::SendRun> sends;
+};
+
 /// One number of every element of an array: what a test changes.
 struct StagedNumbers {
-  std::string name;  ///< "seq_lens", "deltas.column"; arrays of levels and of layer windows go by one name in all
+  std::string name;  ///< "seq_lens", "deltas.column"; arrays of groups, levels and layer windows go by one name in all
+  std::uint32_t group_index = 0;
+  std::uint32_t level_index = 0;
   std::uint64_t offset = 0;  ///< of the first, in the staging buffer
   std::uint64_t stride = 0;  ///< bytes from one to the next
   std::uint32_t width = 4;   ///< bytes of one: 4 or 8
@@ -78,18 +96,9 @@ class DevicePlan {
   StagedArray<std::int32_t> state_slots;
   StagedArray<std::int32_t> tree_indptr;
   StagedArray<quire::TreeNode> tree_nodes;
-  StagedArray<std::int64_t> append_slots;
-  std::vector<StagedLevel> levels;
-  std::vector<StagedLayerWindow> layer_windows;
-  StagedArray<quire::PageDelta> deltas;
-  StagedArray<std::int32_t> page_indices;
-  StagedArray<std::int32_t> block_table;
-  StagedArray<quire::TokenMove> moves;
-  StagedArray<std::int32_t> move_indptr;
-  StagedArray<quire::PageCopy> copies;
-  StagedArray<std::int64_t> remote_slots;
-  StagedArray<std::int32_t> receivers;
-  StagedArray<quire::SendRun> sends;
+  std::vector<StagedGroup> groups;  ///< in the order of the layout
+  StagedArray<quire::StateCopy> state_copies;
+  StagedArray<quire::StateCopy> state_saves;
 
  private:
   std::vector<std::byte> buffer_;

@@ -6,6 +6,7 @@
 #include <cstring>
 #include <utility>
 
+#include "arithmetic.h"
 #include "quire/host_kernels.h"
 
 namespace tiny_engine {
@@ -14,74 +15,6 @@ namespace {
 constexpr std::uint32_t kKeys = 0;  // Gqa's components
 constexpr std::uint32_t kValues = 1;
 constexpr std::uint32_t kLatent = 0;  // Mla's only one: latent row, then the key that all heads share
-
-void multiply(const Matrix& matrix, std::span<const double> input, std::span<double> out) {
-  const double* row = matrix.values.data();
-  for (std::uint32_t i = 0; i < matrix.rows; ++i, row += matrix.columns) {
-    double sum = 0.0;
-    for (std::uint32_t j = 0; j < matrix.columns; ++j) sum += row[j] * input[j];
-    out[i] = sum;
-  }
-}
-
-void rms_norm(std::span<const double> input, std::span<const double> gains, double epsilon, std::span<double> out) {
-  double squares = epsilon * static_cast<double>(input.size());
-  for (const double x : input) squares += x * x;
-  const double factor = std::sqrt(static_cast<double>(input.size()) / squares);
-  for (std::size_t i = 0; i < input.size(); ++i) out[i] = gains[i] * (input[i] * factor);
-}
-
-// Turns one head in place. The angles of a position follow from each other by a factor.
-void rotate(std::span<double> head, std::int32_t position, double base) {
-  const double ratio = std::pow(base, -2.0 / static_cast<double>(head.size()));
-  double angle = position;
-  for (std::size_t i = 0; i + 1 < head.size(); i += 2, angle *= ratio) {
-    const double cosine = std::cos(angle);
-    const double sine = std::sin(angle);
-    const double x = head[i];
-    const double y = head[i + 1];
-    head[i] = (cosine * x) - (sine * y);
-    head[i + 1] = (sine * x) + (cosine * y);
-  }
-}
-
-double dot(std::span<const double> left, std::span<const double> right) {
-  double sum = 0.0;
-  for (std::size_t i = 0; i < left.size(); ++i) sum += left[i] * right[i];
-  return sum;
-}
-
-/// Softmax over scores that arrive one by one, as paged kernels do it: the sum so far is rescaled when a score is
-/// higher than all before.
-class OnlineSoftmax {
- public:
-  explicit OnlineSoftmax(std::span<double> out) : out_(out) { std::fill(out.begin(), out.end(), 0.0); }
-
-  void add(double score, std::span<const double> value) {
-    if (score > highest_) {
-      const double shrink = total_ > 0.0 ? std::exp(highest_ - score) : 0.0;
-      total_ *= shrink;
-      for (double& x : out_) x *= shrink;
-      highest_ = score;
-    }
-    const double weight = std::exp(score - highest_);
-    total_ += weight;
-    for (std::size_t i = 0; i < out_.size(); ++i) out_[i] += weight * value[i];
-  }
-  void finish() {
-    for (double& x : out_) x /= total_;
-  }
-
- private:
-  std::span<double> out_;
-  double highest_ = -1e300;
-  double total_ = 0.0;
-};
-
-template <typename Container>
-auto row_of(Container& rows, std::size_t index, std::size_t size) {
-  return std::span(rows).subspan(index * size, size);
-}
 
 using KeyLists = std::vector<std::vector<KeyReference>>;
 
@@ -124,11 +57,11 @@ quire::CacheGroup cache_group(const ModelShape& shape, bool keys_rotated) {
 }
 
 Engine::Engine(const Weights& weights, PoolMemory pool, const EngineOptions& options)
-    : weights_(weights), pool_(std::move(pool)), options_(options), states_(options.sequence_count_max, 0) {
-  // Not a page: what no delta has filled must not be read.
-  table_.columns = options.row_columns;
-  table_.pages.assign(std::size_t{options.sequence_count_max} * options.row_columns, -1);
-}
+    : weights_(weights),
+      pool_(std::move(pool)),
+      options_(options),
+      table_(options.sequence_count_max, options.row_columns),
+      states_(options.sequence_count_max, 0) {}
 
 void Engine::set_receiver(std::int32_t receiver, PoolMemory pool) {
   std::erase_if(receivers_, [receiver](const Receiver& other) { return other.number == receiver; });
@@ -142,69 +75,22 @@ const Engine::Receiver* Engine::find_receiver(std::int32_t number) const {
   return nullptr;
 }
 
-bool Engine::has_slot(const PoolMemory& pool, std::int64_t slot) {
-  return slot >= 0 && static_cast<std::uint64_t>(slot) <
-                          std::uint64_t{pool.geometry.page_count()} * pool.geometry.page().options().page_tokens;
-}
-
-// Everybody reads the null page, so nobody may write it.
-bool Engine::may_write(const PoolMemory& pool, std::int64_t slot) {
-  return has_slot(pool, slot) && slot >= std::int64_t{pool.geometry.page().options().page_tokens};
-}
-
 std::string Engine::prepare(const DevicePlan& plan) {
-  const auto deltas = plan.read(plan.deltas);
-  for (const quire::PageDelta& delta : deltas) {
-    const bool is_inside = delta.row >= 0 && static_cast<std::uint32_t>(delta.row) < options_.sequence_count_max &&
-                           delta.column >= 0 && static_cast<std::uint32_t>(delta.column) < table_.columns;
-    if (!is_inside) return "a delta lies outside the page table";
-  }
-  quire::apply_deltas_on_host({.table = table_.pages.data(),
-                               .rows = options_.sequence_count_max,
-                               .row_columns = table_.columns,
-                               .deltas = deltas});
+  if (plan.groups.size() != 1) return "this engine's model has one cache group";
+  const StagedGroup& group = plan.groups.front();
+  if (std::string problem = apply_deltas(table_, plan.read(group.deltas)); !problem.empty()) return problem;
   if (options_.applies_copies) {
-    if (std::string problem = apply_moves(plan); !problem.empty()) return problem;
-    if (std::string problem = apply_copies(plan); !problem.empty()) return problem;
+    std::string problem = apply_moves(pool_, plan.read(group.moves), plan.read(group.move_indptr));
+    if (problem.empty()) problem = apply_copies(pool_, plan.read(group.copies));
+    if (!problem.empty()) return problem;
   }
   return send_stored(plan);
-}
-
-std::string Engine::apply_moves(const DevicePlan& plan) {
-  const auto moves = plan.read(plan.moves);
-  const auto indptr = plan.read(plan.move_indptr);
-  for (const quire::TokenMove& move : moves) {
-    if (!has_slot(pool_, move.source_slot) || !may_write(pool_, move.target_slot)) return "a move leaves the pool";
-  }
-  if (indptr.empty()) return moves.empty() ? "" : "moves belong to no sequence";
-  if (indptr.front() != 0 || static_cast<std::size_t>(indptr.back()) != moves.size()) return "move_indptr misses moves";
-  // Last sequence first: only a sequence's own moves depend on each other.
-  for (std::size_t i = indptr.size() - 1; i-- > 0;) {
-    if (indptr[i] > indptr[i + 1] || indptr[i] < 0) return "move_indptr descends";
-    quire::move_tokens_on_host({.geometry = &pool_.geometry,
-                                .pool = pool_.bytes,
-                                .moves = moves.subspan(static_cast<std::size_t>(indptr[i]),
-                                                       static_cast<std::size_t>(indptr[i + 1] - indptr[i]))});
-  }
-  return "";
-}
-
-std::string Engine::apply_copies(const DevicePlan& plan) {
-  const auto copies = plan.read(plan.copies);
-  const std::uint32_t page_count = pool_.geometry.page_count();
-  for (const quire::PageCopy& copy : copies) {
-    if (copy.source.value >= page_count || copy.target.value >= page_count) return "a copy leaves the pool";
-    if (copy.target == quire::kNullPage) return "a copy writes the null page";
-    if (copy.token_count > pool_.geometry.page().options().page_tokens) return "a copy is longer than a page";
-  }
-  quire::copy_pages_on_host({.geometry = &pool_.geometry, .pool = pool_.bytes, .copies = copies});
-  return "";
 }
 
 std::string Engine::send_stored(const DevicePlan& plan) {
   const quire::PageGeometry& page = pool_.geometry.page();
   const std::uint32_t page_tokens = page.options().page_tokens;
-  for (const quire::SendRun& run : plan.read(plan.sends)) {
+  for (const quire::SendRun& run : plan.read(plan.groups.front().sends)) {
     const Receiver* receiver = find_receiver(run.receiver);
     if (receiver == nullptr) return "a send has no such receiver";
     for (std::int32_t i = 0; i < run.token_count; ++i) {
@@ -234,8 +120,8 @@ std::string Engine::send_stored(const DevicePlan& plan) {
 }
 
 std::string Engine::send_new(const DevicePlan& plan, std::uint32_t layer_index, const Rows& rows) {
-  const auto remote_slots = plan.read(plan.remote_slots);
-  const auto receivers = plan.read(plan.receivers);
+  const auto remote_slots = plan.read(plan.groups.front().remote_slots);
+  const auto receivers = plan.read(plan.groups.front().receivers);
   if (remote_slots.size() != receivers.size()) return "remote_slots and receivers differ in length";
   for (std::size_t i = 0; i < receivers.size(); ++i) {
     if ((receivers[i] < 0) != (remote_slots[i] == quire::kNoSlot)) return "a token is sent nowhere";
@@ -247,36 +133,13 @@ std::string Engine::send_new(const DevicePlan& plan, std::uint32_t layer_index, 
     for (std::size_t i = 0; i < slots.size(); ++i) {
       if (receivers[i] != receiver.number) slots[i] = quire::kNoSlot;
     }
-    if (std::string problem = append(slots, layer_index, rows, receiver.pool); !problem.empty()) return problem;
+    if (std::string problem = append_rows(receiver.pool, slots, layer_index, rows); !problem.empty()) return problem;
   }
   return "";
 }
 
-std::string Engine::append(std::span<const std::int64_t> slots, std::uint32_t layer_index, const Rows& rows,
-                           const PoolMemory& pool) const {
-  for (const std::int64_t slot : slots) {
-    if (slot != quire::kNoSlot && !may_write(pool, slot)) return "a slot lies outside the pool or in the null page";
-  }
-  for (std::uint32_t component = 0; component < rows.size(); ++component) {
-    const std::uint64_t token_bytes = pool.geometry.page().group().components[component].heads *
-                                      pool.geometry.page().components()[component].head_bytes;
-    const std::size_t count =
-        std::min<std::size_t>(slots.size(), rows[component].size() * sizeof(double) / token_bytes);
-    for (std::size_t i = count; i < slots.size(); ++i) {
-      if (slots[i] != quire::kNoSlot) return "padding has a slot";
-    }
-    quire::append_on_host({.geometry = &pool.geometry,
-                           .pool = pool.bytes,
-                           .layer_index = layer_index,
-                           .component_index = component,
-                           .source = reinterpret_cast<const std::byte*>(rows[component].data()),
-                           .slots = slots.first(count)});
-  }
-  return "";
-}
-
-Engine::Rows Engine::project(const LayerWeights& layer, std::span<const double> inputs,
-                             std::span<const std::int32_t> positions) const {
+Rows Engine::project(const LayerWeights& layer, std::span<const double> inputs,
+                     std::span<const std::int32_t> positions) const {
   const ModelShape& shape = weights_.shape;
   const std::size_t count = inputs.size() / shape.width;
   if (shape.attention == AttentionKind::Mla) {
@@ -311,19 +174,7 @@ void Engine::load(const KeyReference& key, std::uint32_t layer_index, std::uint3
     std::copy(row.begin(), row.end(), out.begin());
     return;
   }
-  const quire::PageGeometry& page = pool_.geometry.page();
-  const std::uint32_t page_tokens = page.options().page_tokens;
-  const std::uint32_t heads = page.group().components[component].heads;
-  const std::size_t head_doubles = out.size() / heads;
-  for (std::uint32_t head = 0; head < heads; ++head) {
-    const std::uint64_t offset =
-        pool_.geometry.strides().offset_of({.page = {static_cast<std::uint32_t>(key.slot / page_tokens)},
-                                            .layer_index = layer_index,
-                                            .component_index = component,
-                                            .token_index = static_cast<std::uint32_t>(key.slot % page_tokens),
-                                            .head_index = head});
-    std::memcpy(&out[head * head_doubles], pool_.bytes + offset, head_doubles * sizeof(double));
-  }
+  load_row(pool_, key.slot, layer_index, component, out);
 }
 
 void Engine::attend_gqa(std::uint32_t layer_index, std::span<const double> input, std::int32_t position,
@@ -408,18 +259,21 @@ std::string Engine::forward(const DevicePlan& plan, std::span<const quire::Token
   const ModelShape& shape = weights_.shape;
   const std::size_t count = tokens.size();
   const auto positions = plan.read(plan.query_positions);
-  if (positions.size() < count || plan.append_slots.count < count) return "the plan has fewer queries than tokens";
+  if (positions.size() < count || plan.groups.front().append_slots.count < count)
+    return "the plan has fewer queries than tokens";
 
   const KeyFinder finder(plan, table_,
                          {.page_tokens = pool_.geometry.page().options().page_tokens,
                           .page_count = pool_.geometry.page_count(),
-                          .reads_appended = options_.appends_first});
+                          .new_keys = options_.appends_first ? NewKeys::Appended : NewKeys::FromStep});
   KeyLists all_keys;
   if (std::string problem = find_keys(finder, nullptr, count, all_keys); !problem.empty()) return problem;
   KeyLists near_keys;  // in layers with a window
   if (shape.layer_window > 0) {
-    const auto window = std::ranges::find(plan.layer_windows, shape.layer_window, &StagedLayerWindow::window_tokens);
-    if (window == plan.layer_windows.end()) return "the plan has no lists for the window of the model's layers";
+    const auto window =
+        std::ranges::find(plan.groups.front().layer_windows, shape.layer_window, &StagedLayerWindow::window_tokens);
+    if (window == plan.groups.front().layer_windows.end())
+      return "the plan has no lists for the window of the model's layers";
     if (std::string problem = find_keys(finder, &*window, count, near_keys); !problem.empty()) return problem;
   }
 
@@ -442,9 +296,9 @@ std::string Engine::forward(const DevicePlan& plan, std::span<const quire::Token
     }
     const Rows rows = project(layer, inputs, positions);
     if (std::string problem = send_new(plan, layer_index, rows); !problem.empty()) return problem;
-    const auto append_slots = plan.read(plan.append_slots);
+    const auto append_slots = plan.read(plan.groups.front().append_slots);
     if (options_.appends_first) {
-      if (std::string problem = append(append_slots, layer_index, rows, pool_); !problem.empty()) return problem;
+      if (std::string problem = append_rows(pool_, append_slots, layer_index, rows); !problem.empty()) return problem;
     }
     for (std::size_t i = 0; i < count; ++i) {
       const auto input = row_of(inputs, i, shape.width);
@@ -458,7 +312,7 @@ std::string Engine::forward(const DevicePlan& plan, std::span<const quire::Token
       for (std::uint32_t j = 0; j < shape.width; ++j) own[j] += added[j];
     }
     if (!options_.appends_first) {
-      if (std::string problem = append(append_slots, layer_index, rows, pool_); !problem.empty()) return problem;
+      if (std::string problem = append_rows(pool_, append_slots, layer_index, rows); !problem.empty()) return problem;
     }
     for (std::size_t i = 0; i < count; ++i) {
       const auto own = row_of(hidden, i, shape.width);

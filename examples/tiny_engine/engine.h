@@ -18,17 +18,12 @@
 #include "device_plan.h"
 #include "key_finder.h"
 #include "model.h"
+#include "pool_memory.h"
 #include "quire/layout.h"
 #include "quire/plan.h"
 #include "quire/types.h"
 
 namespace tiny_engine {
-
-/// A pool's bytes and where in them each row lies.
-struct PoolMemory {
-  quire::PoolGeometry geometry;
-  std::byte* bytes = nullptr;
-};
 
 struct EngineOptions {
   std::uint32_t sequence_count_max = 0;  ///< rows of the page table, and states
@@ -69,18 +64,10 @@ class Engine {
     std::int32_t number = 0;
     PoolMemory pool;
   };
-  /// K and V of this step's queries in one layer, as they are stored: a vector per component.
-  using Rows = std::vector<std::vector<double>>;
 
-  [[nodiscard]] std::string apply_moves(const DevicePlan& plan);
-  [[nodiscard]] std::string apply_copies(const DevicePlan& plan);
   [[nodiscard]] std::string send_stored(const DevicePlan& plan);
   [[nodiscard]] std::string send_new(const DevicePlan& plan, std::uint32_t layer_index, const Rows& rows);
-  [[nodiscard]] std::string append(std::span<const std::int64_t> slots, std::uint32_t layer_index, const Rows& rows,
-                                   const PoolMemory& pool) const;
   [[nodiscard]] const Receiver* find_receiver(std::int32_t number) const;
-  [[nodiscard]] static bool has_slot(const PoolMemory& pool, std::int64_t slot);
-  [[nodiscard]] static bool may_write(const PoolMemory& pool, std::int64_t slot);
 
   [[nodiscard]] Rows project(const LayerWeights& layer, std::span<const double> inputs,
                              std::span<const std::int32_t> positions) const;

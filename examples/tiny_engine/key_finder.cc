@@ -22,18 +22,20 @@ bool has(std::span<const std::int32_t> array, std::int32_t index) {
 }  // namespace
 
 KeyFinder::KeyFinder(const DevicePlan& plan, const PageTable& table, const KeyFinderConfig& config)
-    : plan_(plan), table_(table), config_(config) {}
+    : plan_(plan), group_(plan.groups[config.group_index]), table_(table), config_(config) {}
 
 std::string KeyFinder::find(std::int32_t query, std::vector<KeyReference>& keys) const {
   keys.clear();
   Entry entry;
   if (std::string problem = read_entry(query, entry); !problem.empty()) return problem;
-  std::vector<Slice> slices(plan_.levels.size());
+  entry.layer_window = static_cast<std::int32_t>(config_.window_tokens);
+  std::vector<Slice> slices(group_.levels.size());
   std::int32_t key_count = 0;
   for (std::size_t i = 0; i < slices.size(); ++i) {
-    if (std::string problem = read_slice(plan_.levels[i], query, slices[i]); !problem.empty()) return problem;
+    if (std::string problem = read_slice(group_.levels[i], query, slices[i]); !problem.empty()) return problem;
     key_count += slices[i].key_count;
   }
+  if (config_.window_tokens > 0 && !slices.empty()) key_count += slices[0].first_key;
   if (key_count != entry.seq_len) return "the slices of a query have other keys than seq_lens says";
   entry.sink = slices.back().sink;
   for (const Slice& slice : slices) {
@@ -106,7 +108,7 @@ std::string KeyFinder::read_slice(const StagedLevel& level, std::int32_t query, 
 
 std::string KeyFinder::read_trimmed(const StagedLayerWindow& layer_window, const Entry& entry, Slice& slice) const {
   const auto at = static_cast<std::size_t>(entry.index);
-  const StagedLevel& own = plan_.levels.back();
+  const StagedLevel& own = group_.levels.back();
   slice.rows = layer_window.rows;
   slice.first_columns = layer_window.first_columns;
   slice.index = entry.index;
@@ -140,7 +142,7 @@ std::string KeyFinder::count_keys(std::int32_t last_page_tokens, Slice& slice) c
 
 std::string KeyFinder::add_slice(const Entry& entry, const Slice& slice, std::vector<KeyReference>& keys) const {
   const std::int32_t first_new = entry.seq_len - entry.query_count;
-  const auto append_slots = plan_.read(plan_.append_slots);
+  const auto append_slots = plan_.read(group_.append_slots);
   for (std::int32_t i = 0; i < slice.key_count; ++i) {
     const std::int32_t key = slice.first_key + i;
     if (key < 0 || key >= entry.seq_len) return "a slice has a key beyond seq_lens";
@@ -154,8 +156,11 @@ std::string KeyFinder::add_slice(const Entry& entry, const Slice& slice, std::ve
     if (entry.layer_window > 0 && entry.position - reference.position >= entry.layer_window) continue;
     const bool is_new = key >= first_new;
     const std::int32_t query = entry.first_query + key - first_new;
-    const bool is_in_pages =
-        !is_new || (config_.reads_appended && append_slots[static_cast<std::size_t>(query)] != quire::kNoSlot);
+    bool is_in_pages = !is_new || config_.new_keys == NewKeys::InPages;
+    if (!is_in_pages && config_.new_keys != NewKeys::FromStep) {
+      const bool has_slot = append_slots[static_cast<std::size_t>(query)] != quire::kNoSlot;
+      is_in_pages = has_slot == (config_.new_keys == NewKeys::Appended);
+    }
     if (is_in_pages) {
       if (std::string problem = slot_of(entry, slice, i, reference.slot); !problem.empty()) return problem;
     } else {
@@ -185,14 +190,14 @@ std::string KeyFinder::slot_of(const Entry& entry, const Slice& slice, std::int3
       break;
     }
     case quire::PageTables::Csr: {
-      const auto page_indices = plan_.read(plan_.page_indices);
+      const auto page_indices = plan_.read(group_.page_indices);
       const std::int32_t index = slice.page_begin + listed;
       if (!has(page_indices, index)) return "a slice's pages lie outside page_indices";
       page = page_indices[static_cast<std::size_t>(index)];
       break;
     }
     case quire::PageTables::Block: {
-      const auto block_table = plan_.read(plan_.block_table);
+      const auto block_table = plan_.read(group_.block_table);
       const auto columns = static_cast<std::int32_t>(plan_.shape.columns);
       const std::int32_t index = (entry.index * columns) + listed;
       if (listed >= columns || !has(block_table, index)) return "a page lies outside block_table";

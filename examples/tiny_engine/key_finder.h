@@ -15,20 +15,25 @@
 #include <vector>
 
 #include "device_plan.h"
+#include "pool_memory.h"
 
 namespace tiny_engine {
 
-/// The table that a device keeps for PageTables::Rows.
-struct PageTable {
-  std::uint32_t columns = 0;
-  std::vector<std::int32_t> pages;  ///< [rows][columns]
+/// Where this step's own keys are read.
+enum class NewKeys : std::uint8_t {
+  FromStep,  ///< as the step has computed them
+  Appended,  ///< in their pages, where they have an append slot: for kernels that append first
+  Held,  ///< in their pages, where they have none: they were there before, and what the step makes of them may differ
+  InPages,  ///< in their pages, slot or not
 };
 
 struct KeyFinderConfig {
   std::uint32_t page_tokens = 0;
   std::uint32_t page_count = 0;  ///< of the pool; ids lie below
-  /// This step's K and V are read back from their pages, where they have a slot: for kernels that append first.
-  bool reads_appended = false;
+  NewKeys new_keys = NewKeys::FromStep;
+  std::uint32_t group_index = 0;  ///< in the plan's groups
+  /// Of a window group: W. Its lists are trimmed to what the step's queries see.
+  std::uint32_t window_tokens = 0;
 };
 
 struct KeyReference {
@@ -90,6 +95,7 @@ class KeyFinder {
   [[nodiscard]] bool sees(const Entry& entry, std::int32_t key) const;
 
   const DevicePlan& plan_;
+  const StagedGroup& group_;
   const PageTable& table_;
   KeyFinderConfig config_;
 };

@@ -15,6 +15,7 @@
 #include <tuple>
 #include <vector>
 
+#include "examples/tiny_engine/hybrid_oracle.h"
 #include "examples/tiny_engine/oracle.h"
 
 namespace quire::testing {
@@ -49,8 +50,9 @@ class OracleTexts {
     std::string text;
   };
   /// The first note that is further from the oracle than `tolerance` times its largest logit.
-  [[nodiscard]] std::optional<Mismatch> compare(const tiny_engine::Weights& weights, double tolerance) const {
-    const std::vector<std::vector<double>> expected = tiny_engine::oracle_logits(weights, tokens_);
+  template <typename Weights>
+  [[nodiscard]] std::optional<Mismatch> compare(const Weights& weights, double tolerance) const {
+    const std::vector<std::vector<double>> expected = logits(weights);
     for (const Note& note : notes_) {
       const std::vector<double>& right = expected[static_cast<std::size_t>(note.token)];
       double largest = 0.0;
@@ -70,8 +72,9 @@ class OracleTexts {
     return std::nullopt;
   }
   /// The oracle's logits of every interned token.
-  [[nodiscard]] std::vector<std::vector<double>> logits(const tiny_engine::Weights& weights) const {
-    return tiny_engine::oracle_logits(weights, tokens_);
+  template <typename Weights>
+  [[nodiscard]] std::vector<std::vector<double>> logits(const Weights& weights) const {
+    return tiny_engine::oracle_logits(weights, std::span<const tiny_engine::OracleToken>(tokens_));
   }
   [[nodiscard]] std::size_t note_count() const { return notes_.size(); }
 

@@ -291,12 +291,9 @@ std::vector<Mutation> Recording::places() const {
   std::vector<Mutation> places;
   for (std::size_t i = 0; i < probes_begin_.value_or(steps_.size()); ++i) {
     const DevicePlan& plan = steps_[i].plan;
-    std::size_t level = 0;
     for (const StagedNumbers& numbers : plan.numbers()) {
-      // A level's arrays follow each other, the offsets of its queries first.
-      if (numbers.name == "levels.query_indptr" && numbers.offset != plan.levels[level].query_indptr.offset) ++level;
       for (std::uint64_t index = 0; index < numbers.count; ++index) {
-        if (!is_used(steps_[i], level, numbers, index)) continue;
+        if (!is_used(steps_[i], numbers, index)) continue;
         places.push_back({.step_index = i, .numbers = numbers, .index = index, .value = plan.number(numbers, index)});
       }
     }
@@ -304,13 +301,12 @@ std::vector<Mutation> Recording::places() const {
   return places;
 }
 
-bool Recording::is_used(const RecordedStep& step, std::size_t level, const StagedNumbers& numbers,
-                        std::uint64_t index) const {
+bool Recording::is_used(const RecordedStep& step, const StagedNumbers& numbers, std::uint64_t index) const {
   const DevicePlan& plan = step.plan;
   const std::int64_t value = plan.number(numbers, index);
   if (numbers.name.starts_with("levels.")) {
-    const auto query_indptr = plan.read(plan.levels[level].query_indptr);
-    const auto page_indptr = plan.read(plan.levels[level].page_indptr);
+    const auto query_indptr = plan.read(plan.groups[0].levels[numbers.level_index].query_indptr);
+    const auto page_indptr = plan.read(plan.groups[0].levels[numbers.level_index].page_indptr);
     const bool is_padding = index > 0 && query_indptr[index - 1] == static_cast<std::int32_t>(step.tokens.size());
     const auto has_pages = [&page_indptr](std::uint64_t slice) {
       return slice + 1 < page_indptr.size() && page_indptr[slice] < page_indptr[slice + 1];
@@ -323,7 +319,7 @@ bool Recording::is_used(const RecordedStep& step, std::size_t level, const Stage
     return has_pages(index);
   }
   if (numbers.name == "block_table") {
-    const auto page_indptr = plan.read(plan.levels[0].page_indptr);
+    const auto page_indptr = plan.read(plan.groups[0].levels[0].page_indptr);
     const std::uint64_t entry = index / plan.shape.columns;
     const auto listed = static_cast<std::uint64_t>(page_indptr[entry + 1] - page_indptr[entry]);
     if (index % plan.shape.columns >= listed) return false;

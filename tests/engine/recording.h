@@ -113,7 +113,7 @@ class Recording {
   [[nodiscard]] World make_world(bool appends_first) const;
   [[nodiscard]] World copy_world(const World& world) const;
   void connect(World& world) const;
-  [[nodiscard]] bool is_used(const RecordedStep& step, std::size_t level, const tiny_engine::StagedNumbers& numbers,
+  [[nodiscard]] bool is_used(const RecordedStep& step, const tiny_engine::StagedNumbers& numbers,
                              std::uint64_t index) const;
   [[nodiscard]] std::string replay_step(World& world, const RecordedStep& step,
                                         const tiny_engine::DevicePlan& plan) const;

@@ -11,7 +11,6 @@
 #include <deque>
 #include <map>
 #include <memory>
-#include <ostream>
 #include <span>
 #include <string>
 #include <vector>
@@ -21,6 +20,7 @@
 #include "examples/tiny_engine/model.h"
 #include "oracle_texts.h"
 #include "quire/cache.h"
+#include "schedule_counts.h"
 #include "testing/seeded_run.h"
 
 namespace quire::testing {
@@ -52,16 +52,6 @@ struct ScheduleSetup {
 
 [[nodiscard]] ScheduleSetup draw_setup(Random& random);
 [[nodiscard]] std::string to_string(const ScheduleSetup& setup);
-
-/// How often things happened, so that a test can tell that its schedules do what they are for.
-struct ScheduleCounts {
-  std::map<std::string, std::uint64_t> by_name;
-  std::ostream* log = nullptr;  ///< when set, what happens is written to it
-  void add(const std::string& name, std::uint64_t count = 1) {
-    by_name[name] += count;
-    if (log != nullptr && count > 0) *log << "  " << name << '\n';
-  }
-};
 
 class ScheduleModel {
  public:

@@ -1,0 +1,231 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "hybrid_oracle.h"
+
+#include <algorithm>
+#include <cmath>
+#include <cstddef>
+#include <cstdint>
+
+#include "oracle_arithmetic.h"
+
+namespace tiny_engine {
+namespace {
+
+using namespace oracle;  // NOLINT(google-build-using-namespace)
+
+class HybridOracle {
+ public:
+  HybridOracle(const HybridWeights& weights, std::span<const OracleToken> tokens)
+      : weights_(weights), shape_(weights.shape), tokens_(tokens) {
+    for (const OracleToken& token : tokens) {
+      position_.push_back(token.previous < 0 ? 0 : position_[static_cast<std::size_t>(token.previous)] + 1);
+      const double* row = &weights.embedding.values[static_cast<std::size_t>(token.token) * shape_.width];
+      hidden_.emplace_back(row, row + shape_.width);
+    }
+  }
+
+  std::vector<Vector> logits() {
+    for (std::size_t i = 0; i < shape_.layers.size(); ++i) {
+      std::vector<Vector> inputs;
+      for (const Vector& hidden : hidden_) {
+        inputs.push_back(normalized(hidden, weights_.layers[i].norm, shape_.norm_epsilon));
+      }
+      const std::vector<Vector> heads = run_layer(shape_.layers[i], weights_.layers[i], inputs);
+      for (std::size_t j = 0; j < hidden_.size(); ++j) {
+        const Vector added = product(weights_.layers[i].output, heads[j]);
+        for (std::uint32_t k = 0; k < shape_.width; ++k) hidden_[j][k] += added[k];
+      }
+    }
+    std::vector<Vector> result;
+    for (const Vector& hidden : hidden_) {
+      result.push_back(product(weights_.head, normalized(hidden, weights_.final_norm, shape_.norm_epsilon)));
+    }
+    return result;
+  }
+
+ private:
+  struct Key {
+    Vector key;
+    Vector value;
+  };
+
+  [[nodiscard]] std::vector<Vector> run_layer(const HybridLayer& kind, const HybridLayerWeights& layer,
+                                              const std::vector<Vector>& inputs) const {
+    switch (kind.kind) {
+      case LayerKind::Full:
+        return attend(layer, inputs, tokens_.size());
+      case LayerKind::Window:
+      case LayerKind::Ring:
+        return attend(layer, inputs, kind.window_tokens);
+      case LayerKind::Compressed:
+      case LayerKind::Overlapped:
+        return attend_entries(kind, layer, inputs);
+      case LayerKind::Recurrent:
+        return recur(layer, inputs);
+    }
+    return {};
+  }
+
+  /// A token and those before it, nearest first, no more than `count`.
+  [[nodiscard]] std::vector<std::size_t> path(std::size_t token, std::size_t count) const {
+    std::vector<std::size_t> result;
+    for (auto at = static_cast<std::int32_t>(token); at >= 0 && result.size() < count;
+         at = tokens_[static_cast<std::size_t>(at)].previous) {
+      result.push_back(static_cast<std::size_t>(at));
+    }
+    return result;
+  }
+
+  [[nodiscard]] Vector head_of(const Vector& all, std::uint32_t head) const {
+    return part(all, std::size_t{head} * shape_.head_dim, shape_.head_dim);
+  }
+
+  /// All heads of one query over keys with as many heads as they have.
+  [[nodiscard]] Vector softmax_sum(const HybridLayerWeights& layer, const Vector& input, std::int64_t position,
+                                   const std::vector<const Key*>& keys) const {
+    const Vector query = product(layer.query, input);
+    Vector heads;
+    for (std::uint32_t head = 0; head < shape_.query_heads; ++head) {
+      const Vector turned = rotated(head_of(query, head), static_cast<double>(position), shape_.rope_base);
+      Vector mixed(shape_.head_dim, 0.0);
+      Vector scores;
+      for (const Key* key : keys) {
+        const auto kv_heads = static_cast<std::uint32_t>(key->key.size()) / shape_.head_dim;
+        const std::uint32_t kv_head = head * kv_heads / shape_.query_heads;
+        scores.push_back(dot(turned, head_of(key->key, kv_head)) / std::sqrt(static_cast<double>(shape_.head_dim)));
+      }
+      weigh(scores);
+      for (std::size_t i = 0; i < keys.size(); ++i) {
+        const auto kv_heads = static_cast<std::uint32_t>(keys[i]->value.size()) / shape_.head_dim;
+        const Vector value = head_of(keys[i]->value, head * kv_heads / shape_.query_heads);
+        for (std::uint32_t j = 0; j < shape_.head_dim; ++j) mixed[j] += scores[i] * value[j];
+      }
+      heads.insert(heads.end(), mixed.begin(), mixed.end());
+    }
+    return heads;
+  }
+
+  static void weigh(Vector& scores) {
+    if (scores.empty()) return;
+    const double highest = *std::max_element(scores.begin(), scores.end());
+    double total = 0.0;
+    for (double& score : scores) total += score = std::exp(score - highest);
+    for (double& score : scores) score /= total;
+  }
+
+  [[nodiscard]] std::vector<Vector> attend(const HybridLayerWeights& layer, const std::vector<Vector>& inputs,
+                                           std::size_t window) const {
+    std::vector<Key> all;
+    for (std::size_t i = 0; i < inputs.size(); ++i) {
+      Key key{.key = {}, .value = product(layer.value, inputs[i])};
+      const Vector plain = product(layer.key, inputs[i]);
+      for (std::uint32_t head = 0; head < shape_.kv_heads; ++head) {
+        const Vector turned = rotated(head_of(plain, head), static_cast<double>(position_[i]), shape_.rope_base);
+        key.key.insert(key.key.end(), turned.begin(), turned.end());
+      }
+      all.push_back(std::move(key));
+    }
+    std::vector<Vector> heads;
+    for (std::size_t i = 0; i < inputs.size(); ++i) {
+      std::vector<const Key*> seen;
+      for (const std::size_t at : path(i, window)) seen.push_back(&all[at]);
+      heads.push_back(softmax_sum(layer, inputs[i], position_[i], seen));
+    }
+    return heads;
+  }
+
+  // An entry is that of the token that completes it.
+  [[nodiscard]] std::vector<Vector> attend_entries(const HybridLayer& kind, const HybridLayerWeights& layer,
+                                                   const std::vector<Vector>& inputs) const {
+    std::vector<Vector> values;
+    std::vector<Vector> gates;
+    for (const Vector& input : inputs) {
+      values.push_back(product(layer.value, input));
+      gates.push_back(product(layer.gate, input));
+    }
+    const auto ratio = static_cast<std::int64_t>(kind.ratio);
+    std::vector<Key> entries(inputs.size());
+    for (std::size_t i = 0; i < inputs.size(); ++i) {
+      if ((position_[i] + 1) % ratio != 0) continue;
+      const std::vector<std::size_t> made_of = path(i, kind.ratio * series_of(kind.kind));
+      Vector sum(shape_.head_dim);
+      for (std::uint32_t j = 0; j < shape_.head_dim; ++j) {
+        Vector scores;
+        for (const std::size_t at : made_of) {
+          const std::int64_t series = (position_[i] - position_[at]) / ratio;
+          const auto row = static_cast<std::size_t>((series * ratio) + (position_[at] % ratio));
+          const double bias = layer.place_bias[(row * shape_.head_dim) + j];
+          scores.push_back(gates[at][(static_cast<std::size_t>(series) * shape_.head_dim) + j] + bias);
+        }
+        weigh(scores);
+        for (std::size_t k = 0; k < made_of.size(); ++k) {
+          const std::int64_t series = (position_[i] - position_[made_of[k]]) / ratio;
+          sum[j] += scores[k] * values[made_of[k]][(static_cast<std::size_t>(series) * shape_.head_dim) + j];
+        }
+      }
+      const Vector entry = rotated(normalized(sum, layer.entry_norm, shape_.norm_epsilon),
+                                   static_cast<double>(position_[i] + 1 - ratio), shape_.rope_base);
+      entries[i] = {.key = entry, .value = entry};
+    }
+    std::vector<Vector> heads;
+    for (std::size_t i = 0; i < inputs.size(); ++i) {
+      std::vector<const Key*> seen;
+      for (const std::size_t at : path(i, inputs.size())) {
+        if (!entries[at].key.empty()) seen.push_back(&entries[at]);
+      }
+      heads.push_back(softmax_sum(layer, inputs[i], position_[i], seen));
+    }
+    return heads;
+  }
+
+  // Without a state: each token sums over all before it, weighted by the decays in between.
+  [[nodiscard]] std::vector<Vector> recur(const HybridLayerWeights& layer, const std::vector<Vector>& inputs) const {
+    std::vector<Vector> keys;
+    std::vector<Vector> values;
+    std::vector<Vector> decays;
+    for (const Vector& input : inputs) {
+      keys.push_back(product(layer.key, input));
+      values.push_back(product(layer.value, input));
+      decays.push_back(product(layer.gate, input));
+      for (double& decay : decays.back()) decay = 0.5 + (0.5 / (1.0 + std::exp(-decay)));
+    }
+    std::vector<Vector> mixed = keys;
+    for (std::size_t i = 0; i < inputs.size(); ++i) {
+      if (tokens_[i].previous < 0) continue;
+      const Vector& before = keys[static_cast<std::size_t>(tokens_[i].previous)];
+      for (std::size_t j = 0; j < before.size(); ++j) mixed[i][j] += 0.5 * before[j];
+    }
+    std::vector<Vector> heads;
+    for (std::size_t i = 0; i < inputs.size(); ++i) {
+      const Vector query = product(layer.query, inputs[i]);
+      Vector all;
+      for (std::uint32_t head = 0; head < shape_.query_heads; ++head) {
+        Vector sum(shape_.head_dim, 0.0);
+        double weight = 1.0;
+        for (const std::size_t at : path(i, inputs.size())) {
+          const double score = weight * dot(head_of(query, head), head_of(mixed[at], head)) / shape_.head_dim;
+          const Vector value = head_of(values[at], head);
+          for (std::uint32_t j = 0; j < shape_.head_dim; ++j) sum[j] += score * value[j];
+          weight *= decays[at][head];
+        }
+        all.insert(all.end(), sum.begin(), sum.end());
+      }
+      heads.push_back(std::move(all));
+    }
+    return heads;
+  }
+
+  const HybridWeights& weights_;
+  const HybridShape& shape_;
+  std::span<const OracleToken> tokens_;
+  std::vector<std::int64_t> position_;
+  std::vector<Vector> hidden_;
+};
+
+}  // namespace
+
+std::vector<std::vector<double>> oracle_logits(const HybridWeights& weights, std::span<const OracleToken> tokens) {
+  return HybridOracle(weights, tokens).logits();
+}
+
+}  // namespace tiny_engine

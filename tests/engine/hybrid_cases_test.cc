@@ -1,0 +1,159 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// Small scripts on caches of several groups, each for something that a random schedule has come across: where a
+// sequence goes on after a rewind, a replay or a fork, and what its layers need there.
+#include <gtest/gtest.h>
+
+#include <cstdint>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "hybrid_rig.h"
+#include "seeded_text.h"
+
+namespace quire::testing {
+namespace {
+
+using tiny_engine::HybridLayer;
+using tiny_engine::LayerKind;
+
+constexpr HybridLayer kFull{.kind = LayerKind::Full};
+
+std::vector<TokenId> text(std::uint64_t seed, std::size_t count) {
+  std::vector<TokenId> tokens = seeded_text(seed, count);
+  for (TokenId& token : tokens) token %= static_cast<TokenId>(tiny_engine::HybridShape{}.vocabulary);
+  return tokens;
+}
+
+HybridSetup setup_of(std::vector<HybridLayer> layers) {
+  HybridSetup setup;
+  setup.shape.layers = std::move(layers);
+  setup.page_count = 64;
+  setup.group_page_counts.assign(tiny_engine::hybrid_groups(setup.shape).groups.size(), 64);
+  setup.adopts_memory = true;
+  return setup;
+}
+
+class HybridCases : public ::testing::Test {
+ protected:
+  void open(const HybridSetup& setup) { rig_ = std::make_unique<HybridRig>(setup, counts_); }
+  void TearDown() override {
+    EXPECT_EQ(rig_->check(), "");
+    const auto mismatch = rig_->compare();
+    EXPECT_FALSE(mismatch) << mismatch->text;
+  }
+  HybridLive* begin(std::vector<TokenId> tokens, const SequenceOptions& options = {}) {
+    HybridLive* live = nullptr;
+    EXPECT_EQ(rig_->begin(std::move(tokens), options, live), "");
+    EXPECT_EQ(rig_->admit(*live), "");
+    EXPECT_EQ(rig_->check(), "");
+    return live;
+  }
+  /// Computes all pending tokens; the last step brings `next`.
+  void compute(HybridLive* live, std::vector<TokenId> next = {}) {
+    for (;;) {
+      const std::uint32_t pending = rig_->cache().view(live->handle).value().pending_tokens;
+      const bool is_last = pending <= 1;
+      ASSERT_GT(pending, 0U);
+      HybridAnswer answer;
+      if (is_last) answer.next = std::move(next);
+      ASSERT_EQ(rig_->step({{.live = live, .token_count = is_last ? 1 : pending - 1}}, {answer}), "");
+      ASSERT_EQ(rig_->check(), "");
+      if (is_last) return;
+    }
+  }
+
+  ScheduleCounts counts_;
+  std::unique_ptr<HybridRig> rig_;
+};
+
+// A hit pins what the next token needs of a window. When that token is taken back, the one before runs again, and sees
+// one more.
+TEST_F(HybridCases, ALastTokenThatRunsAgainSeesItsWholeWindow) {
+  HybridSetup setup = setup_of({kFull, {.kind = LayerKind::Window, .window_tokens = 5}});
+  open(setup);
+  compute(begin(text(1, 12)));
+  HybridLive* live = begin(join(text(1, 12), text(2, 1)));
+  ASSERT_EQ(live->texts.size(), 12U);
+  ASSERT_EQ(rig_->rewind(*live, 1), "");
+  if (rig_->cache().view(live->handle)->pending_tokens > 0) compute(live);
+}
+
+// Tokens that are computed to rebuild a window do not see all of it. One that stands behind them must be left to be
+// asked what follows.
+TEST_F(HybridCases, AReplayLeavesTheLastTokenOfAPromptEnoughToSee) {
+  for (const LayerKind kind : {LayerKind::Window, LayerKind::Ring}) {
+    HybridSetup setup = setup_of({{.kind = kind, .window_tokens = 5}, kFull});
+    setup.shape.declares_replay = true;
+    setup.shape.window_retention = {.rule = RetentionRule::None};
+    setup.shape.state_retention = {.rule = RetentionRule::None};
+    open(setup);
+    compute(begin(text(1, 12)));
+    HybridLive* live = begin(text(1, 12));
+    EXPECT_GT(live->replay_end, 0U);
+    compute(live, text(2, 1));
+    compute(live);
+    if (kind == LayerKind::Window) TearDown();
+  }
+}
+
+// The history ends inside a page, and what is replayed begins before that.
+TEST_F(HybridCases, AReplayMayBeginInThePageThatAHitEndsIn) {
+  HybridSetup setup = setup_of({{.kind = LayerKind::Overlapped, .ratio = 2}, kFull});
+  setup.shape.declares_replay = true;
+  setup.page_tokens = 8;
+  setup.shape.state_retention = {.rule = RetentionRule::Last};
+  open(setup);
+  compute(begin(text(1, 9)));
+  HybridLive* live = begin(join(text(1, 4), text(2, 3)));
+  EXPECT_GT(live->replay_end, 0U);
+  compute(live);
+}
+
+// The entry that is made again reads rows before the first token: they have closed gates, whatever was there since.
+TEST_F(HybridCases, ARewindToTheFirstEntryFindsNothingBeforeIt) {
+  for (const std::uint32_t rewind : {0U, 1U, 3U}) {
+    HybridSetup setup = setup_of({kFull, {.kind = LayerKind::Overlapped, .ratio = 4}});
+    setup.shape.rewind_tokens = rewind;
+    open(setup);
+    for (std::uint32_t computed = 5; computed <= 8 + rewind; ++computed) {
+      for (std::uint32_t left = 1; left < 4; ++left) {
+        HybridLive* live = begin(text((computed * 10) + left, computed));
+        compute(live);
+        ASSERT_EQ(rig_->rewind(*live, computed - left), "");
+        if (live->tokens.size() == left) {
+          ASSERT_EQ(rig_->append(*live, text((computed * 10) + left + 500, 6)), "");
+          compute(live);
+        }
+        ASSERT_EQ(rig_->end(*live), "");
+      }
+    }
+    if (rewind < 3) TearDown();
+  }
+}
+
+// What a source has overwritten since is no reason to refuse a fork its drafts, where the fork writes all that it
+// needs.
+TEST_F(HybridCases, AForkBehindABoundaryMayHaveDrafts) {
+  HybridSetup setup = setup_of({kFull, {.kind = LayerKind::Compressed, .ratio = 4}});
+  setup.shape.rewind_tokens = 4;
+  open(setup);
+  HybridLive* source = begin(text(1, 8));
+  compute(source);
+  ASSERT_EQ(rig_->append(*source, text(2, 20)), "");
+  std::vector<HybridAsk> asks = {{.live = source, .token_count = 20}};
+  bool planned = false;
+  std::uint32_t fitting = 0;
+  ASSERT_EQ(rig_->plan(asks, {}, planned, fitting), "");
+  HybridLive* fork = nullptr;
+  ASSERT_EQ(rig_->fork(*source, 8, fork), "");
+  ASSERT_NE(fork, nullptr);
+  ASSERT_EQ(rig_->finish([](const auto&, const auto&) { return HybridAnswer{}; }), "");
+  ASSERT_EQ(rig_->append(*fork, text(3, 3)), "");
+  ASSERT_EQ(rig_->step({{.live = fork, .drafts = text(4, 4)}}, {{.accepted_count = 0, .next = text(5, 6)}}), "");
+  compute(fork);
+}
+
+}  // namespace
+}  // namespace quire::testing

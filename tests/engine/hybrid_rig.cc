@@ -1,0 +1,424 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// HybridRig: the cache, the engine, and what happens to sequences; hybrid_rig_steps.cc has the steps.
+#include "hybrid_rig.h"
+
+#include <algorithm>
+#include <ranges>
+#include <thread>
+#include <utility>
+
+namespace quire::testing {
+
+using tiny_engine::HybridLayer;
+using tiny_engine::LayerKind;
+
+namespace {
+
+std::string name_of(const HybridLayer& layer) {
+  switch (layer.kind) {
+    case LayerKind::Full:
+      return "full";
+    case LayerKind::Window:
+      return "window " + std::to_string(layer.window_tokens);
+    case LayerKind::Ring:
+      return "ring " + std::to_string(layer.window_tokens);
+    case LayerKind::Compressed:
+      return "compressed " + std::to_string(layer.ratio);
+    case LayerKind::Overlapped:
+      return "overlapped " + std::to_string(layer.ratio);
+    case LayerKind::Recurrent:
+      return "recurrent";
+  }
+  return "";
+}
+
+// Refusals that a group is the reason for say which.
+bool names_a_group(const std::string& message, std::span<const CacheGroup> groups) {
+  return std::ranges::any_of(groups,
+                             [&](const CacheGroup& group) { return message.find(group.name) != std::string::npos; });
+}
+
+}  // namespace
+
+std::string to_string(const HybridSetup& setup) {
+  std::string text = "layers";
+  for (const HybridLayer& layer : setup.shape.layers) text += " [" + name_of(layer) + "]";
+  const auto add = [&text](const char* name, std::uint64_t value) {
+    text += std::string(", ") + name + " " + std::to_string(value);
+  };
+  add("kv heads", setup.shape.kv_heads);
+  add("rewind", setup.shape.rewind_tokens);
+  add("window retention", static_cast<std::uint64_t>(setup.shape.window_retention.rule));
+  add("state retention", static_cast<std::uint64_t>(setup.shape.state_retention.rule));
+  add("interval", setup.shape.state_retention.interval_tokens);
+  add("replay", setup.shape.declares_replay ? 1 : 0);
+  add("own memory", setup.adopts_memory ? 1 : 0);
+  add("page_tokens", setup.page_tokens);
+  add("pages", setup.page_count);
+  for (const std::uint32_t count : setup.group_page_counts) text += " " + std::to_string(count);
+  add("context", setup.context_tokens_max);
+  add("sequences", setup.sequence_count_max);
+  add("slots", setup.state_slot_count);
+  add("step tokens", setup.step_tokens_max);
+  add("in flight", setup.steps_in_flight_max);
+  add("tables", static_cast<std::uint64_t>(setup.page_tables));
+  add("levels", setup.cascade_levels_max);
+  add("host pages", setup.host_page_count);
+  return text + ", " + setup.policy + (setup.dedup ? "" : ", no dedup") +
+         (setup.disk_directory.empty() ? "" : ", disk");
+}
+
+HybridRig::HybridRig(const HybridSetup& setup, ScheduleCounts& counts)
+    : setup_(setup), counts_(counts), weights_(tiny_engine::make_hybrid_weights(setup.shape, 41)) {
+  open();
+}
+
+void HybridRig::open() {
+  const std::vector<CacheGroup> groups = tiny_engine::hybrid_groups(setup_.shape).groups;
+  replays_windows_ = std::ranges::any_of(
+      groups, [](const CacheGroup& group) { return group.kind == GroupKind::Window && group.replay.tokens > 0; });
+  CacheConfig config{.layout = ModelLayout::create("hybrid", groups).value(),
+                     .page = {.page_tokens = setup_.page_tokens, .head_order = setup_.head_order},
+                     .device = {.page_count = setup_.page_count,
+                                .group_page_counts = setup_.group_page_counts,
+                                .state_slot_count = setup_.state_slot_count,
+                                .byte_layout = setup_.byte_layout},
+                     .host = {.page_count = setup_.host_page_count},
+                     .sequence_count_max = setup_.sequence_count_max,
+                     .context_tokens_max = setup_.context_tokens_max,
+                     .step_tokens_max = setup_.step_tokens_max,
+                     .dedup = setup_.dedup,
+                     .steps_in_flight_max = setup_.steps_in_flight_max,
+                     .window_rewind_tokens = setup_.shape.rewind_tokens,
+                     .plan = {.page_tables = setup_.page_tables, .cascade_levels_max = setup_.cascade_levels_max},
+                     .partial_reuse_min_tokens = 1,
+                     .policy = setup_.policy};
+  if (!setup_.disk_directory.empty()) {
+    config.disk = {.directories = {setup_.disk_directory}, .capacity_bytes = setup_.disk_capacity_bytes};
+  }
+  if (setup_.adopts_memory) {
+    // Nothing is zero that was not written, but for null pages.
+    constexpr std::byte kGarbage{0x41};
+    memories_.assign(groups.size(), {});
+    for (std::size_t i = 0; i < groups.size(); ++i) {
+      config.device.adopted_group_memory.push_back(nullptr);
+      if (!has_pages(groups[i])) continue;
+      const bool keeps_all = groups[i].kind == GroupKind::Full || groups[i].kind == GroupKind::Compressed;
+      const PoolGeometry pool =
+          PoolGeometry::create(
+              PageGeometry::create(groups[i], config.page).value(),
+              {.page_count = 1 + std::uint64_t{keeps_all ? setup_.page_count : setup_.group_page_counts[i]},
+               .byte_layout = setup_.byte_layout})
+              .value();
+      memories_[i].assign(pool.pool_bytes(), kGarbage);
+      const PageGeometry& page = pool.page();
+      for (std::uint32_t layer = 0; layer < page.layer_count(); ++layer) {
+        std::fill_n(memories_[i].begin() + static_cast<std::ptrdiff_t>(layer * pool.strides().layer),
+                    page.layer_bytes(), std::byte{0});
+      }
+      config.device.adopted_group_memory.back() = memories_[i].data();
+    }
+    config.device.memory = DeviceMemory::Adopted;
+    config.device.adopted_memory = config.device.adopted_group_memory.front();
+    const StateSlots slots = StateSlots::create(config.layout, config.page).value();
+    const std::uint32_t slot_count = setup_.state_slot_count > 0 ? setup_.state_slot_count : setup_.sequence_count_max;
+    state_memory_.assign(slots.slot_bytes() * slot_count, kGarbage);
+    config.device.adopted_state_memory = state_memory_.empty() ? nullptr : state_memory_.data();
+  }
+  Result<std::unique_ptr<Cache>> cache = Cache::open(std::move(config));
+  if (!cache) std::fprintf(stderr, "open: %s\n%s\n", cache.error().message.c_str(), to_string(setup_).c_str());
+  cache_ = std::move(cache).value();
+  engine_ = std::make_unique<tiny_engine::HybridEngine>(
+      weights_, tiny_engine::memory_of(*cache_),
+      tiny_engine::HybridEngineOptions{
+          .sequence_count_max = setup_.sequence_count_max,
+          .row_columns = (setup_.context_tokens_max + setup_.page_tokens - 1) / setup_.page_tokens,
+          .page_tokens = setup_.page_tokens,
+          .applies_copies = setup_.adopts_memory});
+  space_ = cache_->key_space({.model = "hybrid"}).value();
+}
+
+std::string HybridRig::restart() {
+  lives_.clear();
+  flights_.clear();
+  engine_.reset();
+  cache_.reset();
+  open();
+  counts_.add("restart");
+  return "";
+}
+
+std::string HybridRig::collect() {
+  if (setup_.host_page_count == 0) return "";
+  const Result<std::span<const Completion>> completions = cache_->poll();
+  if (!completions) return "poll: " + completions.error().message;
+  const Status applied = cache_->apply(*completions, 0);
+  if (!applied) return "apply: " + applied.error().message;
+  for (const auto& live : lives_) {
+    if (!live->is_admitted || is_in_flight(*live)) continue;
+    const SequenceView view = cache_->view(live->handle).value();
+    if (view.is_loading || view.computed_tokens <= live->texts.size()) continue;
+    counts_.add("tokens loaded", view.computed_tokens - live->texts.size());
+    set_computed(*live, view.computed_tokens);
+    live->replay_end = view.replay_tokens > 0 ? view.computed_tokens + view.replay_tokens : 0;
+  }
+  return "";
+}
+
+// Sequences
+
+std::string HybridRig::begin(std::vector<TokenId> tokens, const SequenceOptions& options, HybridLive*& live) {
+  live = nullptr;
+  Result<Sequence> sequence = cache_->begin(space_, {.tokens = tokens}, options);
+  // Sequences that have ended in flight still have their place.
+  if (!sequence) return flights_.empty() ? "begin: " + sequence.error().message : "";
+  counts_.add("begin");
+  auto added = std::make_unique<HybridLive>();
+  added->number = next_number_++;
+  added->handle = *std::move(sequence);
+  added->options = options;
+  added->tokens = std::move(tokens);
+  live = added.get();
+  lives_.push_back(std::move(added));
+  return "";
+}
+
+std::string HybridRig::admit(HybridLive& live) {
+  std::optional<Lookup> lookup;
+  if (!live.is_preempted) {
+    const Result<Lookup> found = cache_->lookup(space_, {.tokens = live.tokens}, live.options);
+    if (!found) return "lookup: " + found.error().message;
+    lookup = *found;
+  }
+  const Result<Admission> admission = live.is_preempted ? cache_->resume(live.handle) : cache_->admit(live.handle);
+  if (!admission && admission.error().code == ErrorCode::Unavailable) {
+    counts_.add("admission refused for want of room");
+    return "";
+  }
+  const char* const name = live.is_preempted ? "resume" : "admit";
+  if (!admission) return std::string(name) + ": " + admission.error().message;
+  const bool is_as_told = !lookup || (lookup->matched_tokens == admission->matched_tokens &&
+                                      lookup->replay_tokens == admission->replay_tokens);
+  if (!is_as_told) return "lookup told something else than admit";
+  return take_admission(live, *admission, name);
+}
+
+std::string HybridRig::resume(HybridLive& live) {
+  return admit(live);
+}
+
+std::string HybridRig::take_admission(HybridLive& live, const Admission& admission, const char* name) {
+  const std::string prefix = std::string(name) + " ";
+  if (admission.matched_tokens > live.tokens.size()) return prefix + "matched more than the tokens";
+  if (admission.replay_tokens > admission.matched_tokens) return prefix + "replays more than it matched";
+  if (counts_.log != nullptr) {
+    *counts_.log << "    sequence " << live.number << " of " << live.tokens.size() << " tokens: matched "
+                 << admission.matched_tokens << ", replay " << admission.replay_tokens << ", partial "
+                 << admission.partial_tokens << '\n';
+  }
+  live.is_admitted = true;
+  live.is_preempted = false;
+  live.texts.clear();
+  set_computed(live, admission.matched_tokens - admission.replay_tokens);
+  live.is_in_doubt = false;
+  live.replay_end = admission.replay_tokens > 0 ? admission.matched_tokens : 0;
+  live.may_lose_copy = admission.partial_tokens > 0;
+  counts_.add(prefix + (admission.matched_tokens > 0 ? "with a hit" : "without a hit"));
+  if (admission.partial_tokens > 0) counts_.add(prefix + "with a partial hit");
+  if (admission.replay_tokens > 0) counts_.add(prefix + "with a replay");
+  if (admission.loading_tokens > 0) counts_.add(prefix + "that loads");
+  if (admission.miss.reason == MissReason::NotHeld) {
+    const auto groups = cache_->config().layout.groups();
+    if (admission.miss.group >= groups.size()) return prefix + "was limited by no group";
+    counts_.add("hit limited by a " + std::string(to_string(groups[admission.miss.group].kind)));
+  }
+  return "";
+}
+
+std::string HybridRig::append(HybridLive& live, const std::vector<TokenId>& tokens) {
+  const Status status = cache_->append(live.handle, {.tokens = tokens});
+  if (!status) return "append: " + status.error().message;
+  live.tokens.insert(live.tokens.end(), tokens.begin(), tokens.end());
+  counts_.add("append");
+  return "";
+}
+
+std::string HybridRig::fork(HybridLive& source, std::uint32_t at, HybridLive*& live) {
+  live = nullptr;
+  Result<Sequence> sequence = cache_->fork(source.handle, at);
+  if (!sequence) {
+    if (sequence.error().code == ErrorCode::Unavailable) {
+      counts_.add("fork refused for want of room");
+      return "";
+    }
+    if (source.texts.size() < source.replay_end) {
+      counts_.add("fork refused during a replay");
+      return "";
+    }
+    if (!names_a_group(sequence.error().message, cache_->config().layout.groups())) {
+      return "fork: " + sequence.error().message;
+    }
+    counts_.add("fork refused by a group");
+    return "";
+  }
+  counts_.add(is_in_flight(source) ? "fork of a sequence in flight" : "fork");
+  if (at % setup_.page_tokens != 0) counts_.add("fork inside a page");
+  if (at < source.texts.size()) counts_.add("fork of a part");
+  auto added = std::make_unique<HybridLive>();
+  added->number = next_number_++;
+  added->handle = *std::move(sequence);
+  added->is_admitted = true;
+  added->tokens.assign(source.tokens.begin(), source.tokens.begin() + at);
+  const auto computed = static_cast<std::ptrdiff_t>(std::min<std::size_t>(at, source.texts.size()));
+  added->texts.assign(source.texts.begin(), source.texts.begin() + computed);
+  added->options = source.options;
+  added->may_lose_copy = true;
+  added->replay_end = source.replay_end;
+  live = added.get();
+  lives_.push_back(std::move(added));
+  return follow(*live, "fork");
+}
+
+std::string HybridRig::rewind(HybridLive& live, std::uint32_t count) {
+  const SequenceView before = cache_->view(live.handle).value();
+  const Status status = cache_->rewind(live.handle, count);
+  if (!status) {
+    const bool is_replaying = live.texts.size() < live.replay_end;
+    if (!is_replaying && !names_a_group(status.error().message, cache_->config().layout.groups())) {
+      return "rewind: " + status.error().message;
+    }
+    counts_.add(is_replaying ? "rewind refused during a replay" : "rewind refused by a group");
+    const SequenceView after = cache_->view(live.handle).value();
+    return after.token_count == before.token_count && after.computed_tokens == before.computed_tokens
+               ? ""
+               : "a rewind that was refused has changed the sequence";
+  }
+  const std::size_t left = live.tokens.size() - count;
+  counts_.add("rewind");
+  if (left < live.texts.size()) {
+    live.may_lose_copy = true;
+    counts_.add("rewind of computed tokens");
+    if (has_kind(LayerKind::Recurrent)) counts_.add("rewind over a recurrent state");
+    if (has_kind(LayerKind::Ring)) counts_.add("rewind over a ring");
+    if (has_kind(LayerKind::Overlapped)) counts_.add("rewind over a compressor");
+    if (left / setup_.page_tokens < live.texts.size() / setup_.page_tokens) counts_.add("rewind across pages");
+  }
+  live.tokens.resize(left);
+  live.texts.resize(std::min(live.texts.size(), left));
+  return follow(live, "rewind");
+}
+
+std::string HybridRig::preempt(HybridLive& live, Preempt how) {
+  const Status status = cache_->preempt(live.handle, how);
+  if (!status) {
+    counts_.add("preempt refused");
+    return how == Preempt::Drop ? "preempt: " + status.error().message : "";
+  }
+  counts_.add("preempt");
+  live.is_preempted = true;
+  live.is_admitted = false;
+  live.texts.clear();
+  return "";
+}
+
+std::string HybridRig::end(HybridLive& live) {
+  if (is_in_flight(live)) counts_.add("end in flight");
+  const Status status = cache_->end(live.handle);
+  if (!status) return "end: " + status.error().message;
+  counts_.add("end");
+  remove(live);
+  return "";
+}
+
+void HybridRig::set_computed(HybridLive& live, std::uint32_t count) {
+  live.texts.resize(std::min<std::size_t>(live.texts.size(), count));
+  std::int32_t previous = live.texts.empty() ? OracleTexts::kBegin : live.texts.back();
+  while (live.texts.size() < std::min<std::size_t>(count, live.tokens.size())) {
+    previous = texts_.intern(previous, live.tokens[live.texts.size()], 0, 0);
+    live.texts.push_back(previous);
+  }
+}
+
+// Observers
+
+HybridLive* HybridRig::find(std::uint64_t number) {
+  const auto at = std::ranges::find_if(lives_, [&](const auto& live) { return live->number == number; });
+  return at == lives_.end() ? nullptr : at->get();
+}
+
+void HybridRig::remove(const HybridLive& live) {
+  std::erase_if(lives_, [&](const auto& other) { return other.get() == &live; });
+}
+
+bool HybridRig::is_in_flight(const HybridLive& live) const {
+  return std::ranges::any_of(flights_, [&](const Flight& flight) {
+    return std::ranges::any_of(flight.entries,
+                               [&](const FlightEntry& entry) { return entry.number == live.number && !entry.is_void; });
+  });
+}
+
+bool HybridRig::is_undecided(const HybridLive& live) const {
+  return std::ranges::any_of(flights_, [&](const Flight& flight) {
+    return std::ranges::any_of(flight.entries, [&](const FlightEntry& entry) {
+      return entry.number == live.number && entry.draft_count > 0 && !entry.is_void;
+    });
+  });
+}
+
+bool HybridRig::is_resting(const HybridLive& live) const {
+  if (!live.is_admitted || live.is_in_doubt) return false;
+  const SequenceView view = cache_->view(live.handle).value();
+  return view.steps_in_flight == 0 && !view.is_loading;
+}
+
+bool HybridRig::has_kind(LayerKind kind) const {
+  return std::ranges::any_of(setup_.shape.layers, [&](const HybridLayer& layer) { return layer.kind == kind; });
+}
+
+std::string HybridRig::check() {
+  const Status status = cache_->check_invariants();
+  if (!status) return "invariant: " + status.error().message;
+  for (const auto& live : lives_) {
+    const SequenceView view = cache_->view(live->handle).value();
+    if (view.token_count != live->tokens.size()) return "a sequence has another number of tokens";
+    if (!live->is_admitted || view.is_loading || is_in_flight(*live)) continue;
+    if (live->is_in_doubt && view.steps_in_flight == 0) {
+      live->is_in_doubt = false;
+      if (view.computed_tokens != live->texts.size()) {
+        counts_.add("sequence begun anew after a step that did not happen");
+        set_computed(*live, view.computed_tokens);
+        live->replay_end = view.replay_tokens > 0 ? view.computed_tokens + view.replay_tokens : 0;
+      }
+    }
+    if (live->may_lose_copy && view.computed_tokens < live->texts.size()) {
+      live->may_lose_copy = false;
+      if (std::string problem = follow(*live, "a copy given up"); !problem.empty()) return problem;
+    }
+    if (view.computed_tokens != live->texts.size()) return "a sequence has another number of computed tokens";
+  }
+  return "";
+}
+
+std::optional<OracleTexts::Mismatch> HybridRig::compare() const {
+  counts_.add("logits compared", texts_.note_count());
+  // Both sides compute in double, so that they differ by rounding alone.
+  constexpr double kTolerance = 1e-9;
+  return texts_.compare(weights_, kTolerance);
+}
+
+void HybridRig::count_groups() {
+  const auto groups = cache_->config().layout.groups();
+  for (std::uint32_t i = 0; i < groups.size(); ++i) {
+    if (!has_pages(groups[i])) continue;
+    const GroupStats stats = cache_->group_stats(i).value();
+    std::string kind(to_string(groups[i].kind));
+    if (groups[i].kind == GroupKind::Window && has_slot(groups[i])) kind = "ring";
+    counts_.add("pages evicted of a " + kind, stats.evicted_page_total);
+    counts_.add("pages sealed of a " + kind, stats.sealed_page_total);
+    counts_.add("snapshots restored of a " + kind, stats.restored_snapshot_total);
+    counts_.add("snapshots skipped", stats.skipped_snapshot_total);
+  }
+}
+
+}  // namespace quire::testing

@@ -1,0 +1,190 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// HybridRig: a cache of several groups with the hybrid engine behind it, and what a test has to know to judge the two:
+// each sequence's text, and what the oracle says of it. The model knows nothing of pages and slots. Scripts and random
+// schedules call the same functions; all give what is wrong, or an empty text.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <deque>
+#include <functional>
+#include <memory>
+#include <optional>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "examples/tiny_engine/device_plan.h"
+#include "examples/tiny_engine/hybrid_engine.h"
+#include "examples/tiny_engine/hybrid_model.h"
+#include "oracle_texts.h"
+#include "quire/cache.h"
+#include "schedule_counts.h"
+
+namespace quire::testing {
+
+struct HybridSetup {
+  tiny_engine::HybridShape shape;
+  bool adopts_memory = false;  ///< the engine owns pools and states, and applies all copies
+  std::uint32_t page_tokens = 4;
+  std::uint32_t page_count = 32;                 ///< of the groups that keep everything
+  std::vector<std::uint32_t> group_page_counts;  ///< of all groups
+  std::uint32_t context_tokens_max = 48;
+  std::uint32_t sequence_count_max = 6;
+  std::uint32_t state_slot_count = 0;  ///< 0: one for each sequence
+  std::uint32_t step_tokens_max = 64;
+  std::uint32_t steps_in_flight_max = 2;
+  PageTables page_tables = PageTables::Rows;
+  std::uint32_t cascade_levels_max = 1;
+  ByteLayout byte_layout = ByteLayout::PageFirst;
+  HeadOrder head_order = HeadOrder::Nhd;
+  std::string policy = "lru";
+  bool dedup = true;
+  // Tiers below the device.
+  std::uint32_t host_page_count = 0;
+  std::string disk_directory;  ///< empty: no disk
+  std::uint64_t disk_capacity_bytes = 0;
+};
+[[nodiscard]] std::string to_string(const HybridSetup& setup);
+
+struct HybridLive {
+  std::uint64_t number = 0;
+  Sequence handle;
+  SequenceOptions options;
+  bool is_admitted = false;
+  bool is_preempted = false;
+  bool may_lose_copy = false;  ///< of a page begun, which no step has made yet
+  /// Something that was planned of it did not happen, but may have been written: until no step has it any more, a
+  /// sequence with a state cannot be planned, and then it may begin anew.
+  bool is_in_doubt = false;
+  std::vector<TokenId> tokens;
+  std::vector<std::int32_t> texts;  ///< of the tokens whose K and V, and all else, are in the cache
+  std::uint32_t replay_end = 0;     ///< tokens before it are computed again, for groups that are rebuilt
+};
+
+/// What a step is to compute of a sequence.
+struct HybridAsk {
+  HybridLive* live = nullptr;
+  std::uint32_t token_count = 0;     ///< as in StepEntry
+  std::vector<TokenId> drafts = {};  // NOLINT(readability-redundant-member-init)
+  TokenId brings = 0;                ///< the token that follows, where a later step counts on it
+};
+
+/// What becomes of it.
+struct HybridAnswer {
+  std::uint32_t accepted_count = 0;
+  std::vector<TokenId> next = {};  // NOLINT(readability-redundant-member-init)
+  bool discard = false;
+};
+
+class HybridRig {
+ public:
+  struct FlightEntry {
+    std::uint64_t number = 0;  ///< of the sequence
+    std::uint32_t position = 0;
+    std::uint32_t known_count = 0;
+    std::uint32_t draft_count = 0;
+    bool is_void = false;
+    bool must_bring = false;  ///< a later step counts on the one token it brings
+    TokenId brings = 0;
+    std::vector<TokenId> queries;
+    std::vector<std::int32_t> texts;  ///< of the queries
+    std::uint32_t hidden_count = 0;   ///< the first of them, whose logits are nothing to anyone
+  };
+  struct Flight {
+    Step step;
+    tiny_engine::DevicePlan plan;
+    std::vector<FlightEntry> entries;       ///< as in the call
+    std::vector<std::uint32_t> plan_order;  ///< entries of the plan, as indices of `entries`
+    bool is_prepared = false;
+    bool has_run = false;
+  };
+  /// One step as a device sees it.
+  struct Recorded {
+    tiny_engine::DevicePlan plan;
+    std::vector<TokenId> tokens;
+    std::vector<std::int32_t> texts;  ///< -1: what comes out of it is not looked at
+  };
+
+  HybridRig(const HybridSetup& setup, ScheduleCounts& counts);
+
+  // Sequences. One that has to be refused gives an empty text and no sequence, and is counted.
+  std::string begin(std::vector<TokenId> tokens, const SequenceOptions& options, HybridLive*& live);
+  std::string admit(HybridLive& live);
+  std::string append(HybridLive& live, const std::vector<TokenId>& tokens);
+  std::string fork(HybridLive& source, std::uint32_t at, HybridLive*& live);
+  std::string rewind(HybridLive& live, std::uint32_t count);
+  std::string preempt(HybridLive& live, Preempt how);
+  std::string resume(HybridLive& live);
+  std::string end(HybridLive& live);
+
+  // Steps.
+  /// `planned` is false when pages are short; `fitting` is then the number of leading asks that would fit.
+  std::string plan(std::vector<HybridAsk>& asks, const PlanShape& shape, bool& planned, std::uint32_t& fitting);
+  std::string run_up_to(std::size_t flight_index);
+  std::string finish(const std::function<HybridAnswer(const FlightEntry&, const HybridLive&)>& answer);
+  std::string abort(std::size_t flight_index, bool runs);
+  /// Plans, runs and finishes one step; for scripts.
+  std::string step(std::vector<HybridAsk> asks, const std::vector<HybridAnswer>& answers);
+
+  /// What has been moved between the tiers since.
+  std::string collect();
+  /// The cache is closed and opened again: what is left is what is on disk.
+  std::string restart();
+
+  /// Invariants of the cache, and what it says of every sequence.
+  [[nodiscard]] std::string check();
+  [[nodiscard]] std::optional<OracleTexts::Mismatch> compare() const;
+  void count_groups();
+
+  [[nodiscard]] const HybridSetup& setup() const { return setup_; }
+  [[nodiscard]] Cache& cache() { return *cache_; }
+  [[nodiscard]] const tiny_engine::HybridWeights& weights() const { return weights_; }
+  [[nodiscard]] const OracleTexts& texts() const { return texts_; }
+  [[nodiscard]] const std::vector<std::unique_ptr<HybridLive>>& lives() const { return lives_; }
+  [[nodiscard]] const std::deque<Flight>& flights() const { return flights_; }
+  [[nodiscard]] std::vector<Recorded>& recorded() { return recorded_; }
+  [[nodiscard]] HybridLive* find(std::uint64_t number);
+  /// In a step whose result counts.
+  [[nodiscard]] bool is_in_flight(const HybridLive& live) const;
+  /// Tokens that it has, and those that steps in flight compute.
+  [[nodiscard]] std::size_t planned_count(const HybridLive& live) const { return planned_texts(live).size(); }
+  [[nodiscard]] bool is_undecided(const HybridLive& live) const;
+  /// Admitted, ready and in no step.
+  [[nodiscard]] bool is_resting(const HybridLive& live) const;
+  [[nodiscard]] bool has_kind(tiny_engine::LayerKind kind) const;
+  void set_call(std::uint64_t call) { call_ = call; }
+
+ private:
+  void open();
+  std::string take_admission(HybridLive& live, const Admission& admission, const char* name);
+  std::string describe_entry(const AttentionPlanEntry& planned, const HybridAsk& ask, FlightEntry& entry);
+  std::string prepare(Flight& flight);
+  std::string run(Flight& flight);
+  void make_void(std::uint64_t number, std::size_t first_flight);
+  /// What the cache has of a sequence may have become less: the model follows where that is allowed.
+  std::string follow(HybridLive& live, const char* after);
+  /// What is known to be cached of a sequence's tokens.
+  void set_computed(HybridLive& live, std::uint32_t count);
+  [[nodiscard]] std::vector<std::int32_t> planned_texts(const HybridLive& live) const;
+  void remove(const HybridLive& live);
+
+  HybridSetup setup_;
+  ScheduleCounts& counts_;
+  const tiny_engine::HybridWeights weights_;
+  bool replays_windows_ = false;                  // what replayed tokens give is then not the oracle's
+  std::vector<std::vector<std::byte>> memories_;  // of the groups, when the engine owns them
+  std::vector<std::byte> state_memory_;
+  std::unique_ptr<Cache> cache_;
+  std::unique_ptr<tiny_engine::HybridEngine> engine_;
+  KeySpaceId space_;
+  OracleTexts texts_;
+  std::vector<std::unique_ptr<HybridLive>> lives_;
+  std::deque<Flight> flights_;
+  std::vector<Recorded> recorded_;
+  std::uint64_t next_number_ = 1;
+  std::uint64_t call_ = 0;
+};
+
+}  // namespace quire::testing

@@ -1,0 +1,59 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// HybridSchedule: random calls on a HybridRig. Tokens are random, so nothing needs to be decoded: what counts is that
+// the logits of every query are the oracle's, whatever was shared, forked, rewound, preempted or evicted on the way,
+// and whichever kinds of layers the model has.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "hybrid_rig.h"
+#include "schedule_counts.h"
+#include "testing/seeded_run.h"
+
+namespace quire::testing {
+
+/// Any mix of layers on a cache of any shape. Tiers below the device are off.
+[[nodiscard]] HybridSetup draw_hybrid_setup(Random& random);
+
+class HybridSchedule {
+ public:
+  HybridSchedule(const HybridSetup& setup, ScheduleCounts& counts) : rig_(setup, counts), counts_(counts) {}
+
+  /// One random call. Empty, or what is wrong.
+  [[nodiscard]] std::string apply(Random& random);
+  /// Ends everything.
+  [[nodiscard]] std::string drain();
+  [[nodiscard]] HybridRig& rig() { return rig_; }
+
+ private:
+  using Operation = std::string (HybridSchedule::*)(Random&);
+
+  std::string begin(Random& random);
+  std::string admit(Random& random);
+  std::string append(Random& random);
+  std::string fork(Random& random);
+  std::string rewind(Random& random);
+  std::string preempt(Random& random);
+  std::string end(Random& random);
+  std::string reclaim(Random& random);
+  std::string plan(Random& random);
+  std::string finish(Random& random);
+  std::string run(Random& random);
+  std::string abort(Random& random);
+
+  [[nodiscard]] bool describe(HybridLive& live, std::uint32_t tokens_left, Random& random, HybridAsk& ask);
+  std::string make_room(Random& random);
+  [[nodiscard]] HybridLive* draw_resting(Random& random);
+  [[nodiscard]] TokenId draw_token(Random& random) const;
+
+  HybridRig rig_;
+  ScheduleCounts& counts_;
+  std::vector<std::vector<TokenId>> prompts_;  // what new prompts begin like
+  std::uint64_t call_ = 0;
+};
+
+}  // namespace quire::testing
