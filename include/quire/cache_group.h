@@ -157,7 +157,8 @@ struct CacheGroup {
   /// A layer's part of a page is padded to a multiple of so many bytes, a multiple of every component's alignment.
   std::uint32_t layer_multiple_bytes = 1;
   /// What a token stores depends on so many tokens behind it, as in draft layers: a page is good only if these agree
-  /// too.
+  /// too. Its row is written once they are known, in the step that computes it or before the next one; a page is cached
+  /// when all its rows can have been. A fork or a rewind leaves the last so many tokens to be computed again.
   std::uint32_t lookahead_tokens = 0;
   GroupRetention retention = {};
   GroupReplay replay = {};

@@ -42,7 +42,7 @@ Result<Sequence> Cache::fork(const Sequence& sequence, std::uint32_t at) {
       return bad("has " + with_separators(limit) + (is_busy ? " computed tokens, and more in flight" : " tokens") +
                  "; at is " + with_separators(at));
     }
-    const std::uint32_t end = std::min(at, source.computed_tokens);
+    const std::uint32_t end = std::min(impl.sequences.keys().known_rows(at), source.computed_tokens);
     Status held = impl.check_held(source, end);
     if (held) held = impl.check_sides_held(source_index, end);
     if (!held) return bad("cannot be forked at " + with_separators(at) + ": " + held.error().message);
@@ -81,7 +81,7 @@ void Cache::Impl::copy_sequence(std::uint32_t source_index, std::uint32_t index,
   slot.token_count = at;
   cut_extra_keys(index);
 
-  slot.computed_tokens = std::min(at, source.computed_tokens);
+  slot.computed_tokens = std::min(sequences.keys().known_rows(at), source.computed_tokens);
   slot.planned_end = slot.computed_tokens;
   slot.full_tokens = std::max(slot.window_tokens, std::min(source.full_tokens, slot.computed_tokens));
   const std::uint32_t whole_pages = slot.computed_tokens / page_tokens;
@@ -146,11 +146,13 @@ Status Cache::rewind(const Sequence& sequence, std::uint32_t token_count) {
   if (slot.replay_end > 0) {
     return bad("is being rebuilt up to its token " + with_separators(slot.replay_end) + "; compute those first");
   }
-  // Where all that is left is computed, the last token runs again: it sees one more than the next one would.
-  const bool runs_again = end == slot.computed_tokens && token_count > 0 && !impl.has_state();
-  if (end < slot.computed_tokens || runs_again) {
-    Status held = runs_again ? Status{} : impl.check_held(slot, end);
-    if (held) held = impl.check_sides_held(index, end);
+  // Rows that depend on tokens behind them go too. Where all that is left is computed, the last token runs again: it
+  // sees one more than the next one would.
+  const std::uint32_t rows = token_count == 0 ? slot.computed_tokens : impl.sequences.keys().known_rows(end);
+  const bool runs_again = rows == end && end == slot.computed_tokens && token_count > 0 && !impl.has_state();
+  if (rows < slot.computed_tokens || runs_again) {
+    Status held = runs_again ? Status{} : impl.check_held(slot, rows);
+    if (held) held = impl.check_sides_held(index, rows);
     if (!held) return bad("cannot be rewound to " + with_separators(end) + ": " + held.error().message);
   }
   if (token_count == 0) return {};
@@ -159,7 +161,7 @@ Status Cache::rewind(const Sequence& sequence, std::uint32_t token_count) {
   impl.cut_extra_keys(index);
   // What comes after the last token that is left is to be asked anew.
   slot.has_run = false;
-  if (end < slot.computed_tokens) impl.truncate(index, end);
+  if (rows < slot.computed_tokens) impl.truncate(index, rows);
   return {};
 }
 

@@ -122,10 +122,11 @@ Status Cache::Impl::check_tokens(std::span<const TokenId> tokens, std::size_t fi
 }
 
 Result<PrefixTree::Match> Cache::Impl::match(std::uint32_t space, const Prompt& prompt,
-                                             const SequenceOptions& options) const {
+                                             const SequenceOptions& options) {
   const std::size_t tokens_max = options.use_cache ? options.match_tokens_max.value_or(UINT32_MAX) : 0;
-  const PrefixTree::Match match = with_whole_entries(tree->match(
-      key_spaces[space].root, {prompt.tokens.first(std::min(prompt.tokens.size(), tokens_max)), prompt.extra_keys}));
+  const auto row_count = static_cast<std::uint32_t>(std::min<std::size_t>(prompt.tokens.size(), tokens_max));
+  const PrefixTree::Match match = with_whole_entries(
+      tree->match(key_spaces[space].root, sequences.keys().make(prompt.tokens, prompt.extra_keys, row_count)));
   // What matched is equal to tokens that were checked before.
   QUIRE_TRY(check_tokens(prompt.tokens.subspan(tokens_in(match)), tokens_in(match)));
   return match;

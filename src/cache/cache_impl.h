@@ -183,7 +183,7 @@ struct Cache::Impl {
   // Sequences and steps.
   /// What of a prompt is cached, after checking the tokens of the rest.
   [[nodiscard]] Result<PrefixTree::Match> match(std::uint32_t space, const Prompt& prompt,
-                                                const SequenceOptions& options) const;
+                                                const SequenceOptions& options);
   [[nodiscard]] std::uint32_t tokens_in(const PrefixTree::Match& match) const { return match.page_count * page_tokens; }
   /// Entries of several tokens are shared as a whole.
   [[nodiscard]] PrefixTree::Match with_whole_entries(PrefixTree::Match match) const {
@@ -263,6 +263,7 @@ struct Cache::Impl {
 
   // Sequences' pages.
   void settle(std::uint32_t index);
+  [[nodiscard]] std::uint32_t known_end(std::uint32_t index, std::uint32_t public_pages) const;
   void slide(std::uint32_t index);
   void adopt_tails(std::uint32_t index, std::uint32_t first_page, std::uint32_t end_page);
   void drop_tail(SequenceSlot& slot);

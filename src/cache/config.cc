@@ -99,9 +99,11 @@ Status check_groups(const CacheConfig& config) {
   const bool is_plain = groups.size() == 1 && groups.front().kind == GroupKind::Full;
   for (const CacheGroup& group : groups) {
     if (group.lookahead_tokens == 0) continue;
-    return fail(ErrorCode::Unsupported, where + ": group '" + group.name + "' has lookahead_tokens " +
-                                            std::to_string(group.lookahead_tokens) +
-                                            "; a cache compares no token behind a page so far");
+    if (config.device.pool == DevicePool::External || config.host.is_on()) {
+      return fail(ErrorCode::Unsupported, where + ": group '" + group.name + "' has lookahead_tokens " +
+                                              std::to_string(group.lookahead_tokens) +
+                                              ", which needs an owned device pool and has no host tier so far");
+    }
   }
   const std::vector<std::uint32_t>& counts = config.device.group_page_counts;
   if (!counts.empty() && counts.size() != groups.size()) {

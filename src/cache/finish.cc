@@ -344,11 +344,16 @@ void Cache::Impl::settle(std::uint32_t index) {
   SequenceSlot& slot = sequences[index];
   const std::span<PageId> row = sequences.page_row(index);
   const std::uint32_t full_pages = slot.computed_tokens / page_tokens;
-  if (full_pages <= slot.settled_pages) return;
+  const bool looks_ahead = sequences.keys().lookahead_tokens() > 0;
+  if (full_pages <= slot.settled_pages && !looks_ahead) return;
+  const std::uint32_t known_rows = std::min(slot.computed_tokens, sequences.keys().known_rows(slot.token_count));
   std::uint32_t public_pages =
-      std::max(slot.shared_pages, std::min(slot.computed_tokens, publishable_tokens(slot)) / page_tokens);
+      std::max(slot.shared_pages, std::min(known_rows, publishable_tokens(slot)) / page_tokens);
   // A path has no holes: what lies behind one, or behind a page of its own, is the sequence's own too.
-  if (slot.settled_pages > slot.shared_pages) public_pages = slot.shared_pages;
+  if (slot.settled_pages > slot.shared_pages) {
+    public_pages = looks_ahead ? known_end(index, public_pages) : slot.shared_pages;
+  }
+  if (full_pages <= slot.settled_pages && public_pages == slot.shared_pages) return;
   if (slot.window_tokens > 0) {
     if (slot.has_hole() && slot.hole_end >= slot.shared_pages) public_pages = slot.shared_pages;
     const auto hole = std::find(row.begin() + slot.shared_pages, row.begin() + public_pages, kNullPage);
@@ -360,6 +365,9 @@ void Cache::Impl::settle(std::uint32_t index) {
     public_pages = slot.shared_pages;
   }
   if (public_pages > slot.shared_pages) {
+    for (std::uint32_t page = slot.shared_pages; page < std::min(public_pages, slot.settled_pages); ++page) {
+      pool.reopen(row[page]);
+    }
     const std::span<PageId> pages = row.subspan(slot.shared_pages, public_pages - slot.shared_pages);
     const std::uint32_t known = tree->insert(slot.pin, sequences.key(index, public_pages * page_tokens), pages,
                                              page_scratch, {.retention = retention_of(slot)});
@@ -382,7 +390,17 @@ void Cache::Impl::settle(std::uint32_t index) {
     if (row[page] != kNullPage) pool.make_private({&row[page], 1});
   }
   if (!window_sides.empty()) make_sides_private(index, slot.shared_pages, full_pages);
-  slot.settled_pages = full_pages;
+  slot.settled_pages = std::max(full_pages, slot.settled_pages);
+}
+
+// Where full pages end that are the sequence's own only because tokens behind them were not known, and now are.
+std::uint32_t Cache::Impl::known_end(std::uint32_t index, std::uint32_t public_pages) const {
+  const SequenceSlot& slot = sequences[index];
+  const std::span<const PageId> row = sequences.page_row(index);
+  for (std::uint32_t page = slot.shared_pages; page < std::min(public_pages, slot.settled_pages); ++page) {
+    if (pool.is_shared(row[page])) return page;  // forks read it, and may go on with other tokens
+  }
+  return public_pages;
 }
 
 // Pages that enter the tree may be the source of other sequences' tails: those pin them from here on, like any other

@@ -21,6 +21,10 @@ bool is_history(const CacheGroup& group) {
   return group.kind == GroupKind::Full || group.kind == GroupKind::Compressed;
 }
 
+std::uint32_t lookahead_of(const ModelLayout& layout) {
+  return std::ranges::max(layout.groups(), {}, &CacheGroup::lookahead_tokens).lookahead_tokens;
+}
+
 // A model without a group that keeps everything still has paths, whose pages other groups' hang on. They have as good
 // as no bytes.
 CacheGroup make_path_group() {
@@ -218,7 +222,8 @@ Result<std::unique_ptr<Cache>> Cache::open(CacheConfig config, FileSystem* files
                                                            .context_tokens_max = impl->context_tokens_max,
                                                            .page_tokens = impl->page_tokens,
                                                            .extra_key_count_max = settings.extra_key_count_max,
-                                                           .tree_tokens_max = settings.tree_tokens_max}));
+                                                           .tree_tokens_max = settings.tree_tokens_max,
+                                                           .lookahead_tokens = lookahead_of(settings.layout)}));
   impl->release_queue = std::make_shared<ReleaseQueue>(settings.sequence_count_max);
   QUIRE_TRY(impl->open_groups(counts.groups));
 

@@ -13,6 +13,7 @@ Result<SequenceTable> SequenceTable::create(const SequenceTableConfig& config) {
   table.row_tokens_ = config.context_tokens_max;
   table.row_pages_ = (std::size_t{config.context_tokens_max} + config.page_tokens - 1) / config.page_tokens;
   table.row_extra_keys_ = config.extra_key_count_max;
+  table.keys_ = LookaheadKeys(config.lookahead_tokens, config.extra_key_count_max);
   QUIRE_TRY_ASSIGN(table.tokens_, LazyArray<TokenId>::create(count * stride<TokenId>(table.row_tokens_)));
   QUIRE_TRY_ASSIGN(table.pages_, LazyArray<PageId>::create(count * stride<PageId>(table.row_pages_)));
   table.row_tree_tokens_ = config.tree_tokens_max;

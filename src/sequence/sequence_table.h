@@ -31,6 +31,7 @@
 #include "quire/plan.h"
 #include "quire/result.h"
 #include "quire/types.h"
+#include "sequence/lookahead_keys.h"
 
 namespace quire {
 
@@ -40,6 +41,7 @@ struct SequenceTableConfig {
   std::uint32_t page_tokens = 0;
   std::uint32_t extra_key_count_max = 0;
   std::uint32_t tree_tokens_max = 0;
+  std::uint32_t lookahead_tokens = 0;  ///< that a row depends on, behind it
 };
 
 struct alignas(64) SequenceSlot {
@@ -196,10 +198,13 @@ class SequenceTable {
   }
   [[nodiscard]] std::span<SlotRun> receive_row(std::uint32_t index) { return row(receives_, index, row_pages_); }
   [[nodiscard]] std::span<SlotRun> send_row(std::uint32_t index) { return row(sends_, index, row_tokens_); }
-  /// What the sequence is looked up and cached by, cut to `token_count` tokens.
-  [[nodiscard]] PrefixTree::Key key(std::uint32_t index, std::uint32_t token_count) {
-    return {token_row(index).first(token_count), extra_key_row(index).first(slots_[index].extra_key_count)};
+  /// What the sequence's first rows are looked up and cached by, as far as they are known. Good until the next call.
+  [[nodiscard]] PrefixTree::Key key(std::uint32_t index, std::uint32_t row_count) {
+    return keys_.make(token_row(index).first(slots_[index].token_count),
+                      extra_key_row(index).first(slots_[index].extra_key_count), row_count);
   }
+  [[nodiscard]] LookaheadKeys& keys() { return keys_; }
+  [[nodiscard]] const LookaheadKeys& keys() const { return keys_; }
 
   [[nodiscard]] std::uint32_t live_count() const { return live_count_; }
   [[nodiscard]] std::uint32_t capacity() const { return static_cast<std::uint32_t>(slots_.size()); }
@@ -217,6 +222,7 @@ class SequenceTable {
     return {rows.data() + (index * stride<T>(length)), length};
   }
 
+  LookaheadKeys keys_;
   std::vector<SequenceSlot> slots_;
   std::vector<std::uint64_t> loading_bits_;  // a bit for each slot: Looking or Loading
   std::vector<std::uint32_t> free_slots_;    // the last one given back goes first: its rows are warm

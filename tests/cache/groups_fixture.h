@@ -105,11 +105,29 @@ class GroupsEngine {
     return status ? "" : status.error().message;
   }
 
+  /// The rows of an entry that depend on tokens behind them, as far as those are known by now: before the step is
+  /// finished, and again before the next one.
+  void complete(const AttentionPlan& plan, std::size_t place, const PrefixNumbers& numbers) {
+    const AttentionPlanEntry& entry = plan.entries[place];
+    for (std::size_t g = 0; g < layout_.groups().size(); ++g) {
+      const std::uint32_t ahead = layout_.groups()[g].lookahead_tokens;
+      if (ahead == 0) continue;
+      const auto row = static_cast<std::size_t>(plan.groups[g].levels.back().rows[place]) * columns_;
+      const std::uint32_t end = entry.position + entry.token_count;
+      for (std::uint32_t i = entry.position - std::min(entry.position, ahead); i < end; ++i) {
+        if (i + 1 + ahead > numbers.length()) break;
+        const std::int64_t page = tables_[g][row + (i / page_tokens())];
+        write(page_row(g, (page * page_tokens()) + (i % page_tokens())), value(g, numbers, i + 1));
+      }
+    }
+  }
+
   /// What one entry reads and writes. `numbers` are those of all its tokens, drafts included, and `view` what the
   /// sequence was before the step.
   [[nodiscard]] std::string run(const AttentionPlan& plan, std::size_t place, const PrefixNumbers& numbers,
                                 const SequenceView& view) {
     std::string wrong;
+    complete(plan, place, numbers);
     for (std::size_t g = 0; g < layout_.groups().size() && wrong.empty(); ++g) {
       const CacheGroup& group = layout_.groups()[g];
       if (has_slot(group)) {
@@ -165,6 +183,7 @@ class GroupsEngine {
     for (std::uint32_t i = 0; i < (entry.position + (runs_again ? 1 : 0)) / r; ++i) {
       if (is_window && !sees(group, entry.position, i)) continue;
       if (is_rebuilt && i < first_exact(group, exact_from)) continue;
+      if (std::size_t{i + 1} * r + group.lookahead_tokens > numbers.length()) continue;  // depends on what is to come
       const std::uint32_t column = i * r / page_tokens();
       if (is_window && column < static_cast<std::uint32_t>(level.first_columns[place]) && i >= group.sink_tokens) {
         return "token " + std::to_string(i) + " is seen, but its page is not listed";
@@ -238,8 +257,10 @@ class GroupsEngine {
   [[nodiscard]] static std::uint32_t first_exact(const CacheGroup& group, std::uint32_t exact_from) {
     return exact_from - std::min(exact_from, group.window_tokens - 1);
   }
-  [[nodiscard]] static std::uint64_t value(std::size_t g, const PrefixNumbers& numbers, std::uint32_t length) {
-    return mix64(numbers.at(length) + g);
+  // What the group stores of the last of `length` tokens, or of the entry or state that they end.
+  [[nodiscard]] std::uint64_t value(std::size_t g, const PrefixNumbers& numbers, std::uint32_t length) const {
+    const std::size_t known = std::size_t{length} + layout_.groups()[g].lookahead_tokens;
+    return known <= numbers.length() ? mix64(numbers.at(known) + g) : 0xBAD;
   }
 
   Cache& cache_;

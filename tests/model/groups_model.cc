@@ -20,10 +20,21 @@ PrefixNumbers numbers_of(std::span<const TokenId> tokens) {
   return numbers;
 }
 
+std::uint32_t lookahead_of(const Cache& cache) {
+  std::uint32_t lookahead = 0;
+  for (const CacheGroup& group : cache.config().layout.groups()) {
+    lookahead = std::max(lookahead, group.lookahead_tokens);
+  }
+  return lookahead;
+}
+
+// Every text begins with these: of a path's first tokens, as many as rows look ahead, a visitor sees nothing.
+constexpr std::array<TokenId, 4> kFirstTokens = {1, 2, 3, 4};
+
 /// What the tree holds, by looking at everything.
 class Snapshot {
  public:
-  explicit Snapshot(const Cache& cache) : cache_(cache) {
+  explicit Snapshot(const Cache& cache) : cache_(cache), lookahead_(lookahead_of(cache)) {
     const std::uint32_t page_tokens = cache.config().page.page_tokens;
     std::map<std::uint32_t, std::vector<std::pair<std::vector<TokenId>, PageId>>> paths;  // by run
     EXPECT_OK(cache.visit_runs([&](const RunView& run) {
@@ -51,11 +62,13 @@ class Snapshot {
     int best_rebuilt = 0;
     const std::uint32_t page_tokens = cache_.config().page.page_tokens;
     for (const auto& path : paths_) {
+      // A page stands there under the tokens that its last row depends on.
       std::uint32_t matched = 0;
-      for (std::uint32_t i = 0; i < path.size() * page_tokens && i < tokens.size(); ++i) {
-        if (path[i / page_tokens].first[i % page_tokens] != tokens[i]) break;
+      for (std::uint32_t i = 0; i < path.size() * page_tokens && i + lookahead_ < tokens.size(); ++i) {
+        if (path[i / page_tokens].first[i % page_tokens] != tokens[i + lookahead_]) break;
         matched = i + 1;
       }
+
       for (std::uint32_t start = 1; start <= matched; ++start) {
         for (std::uint32_t end = start; end <= matched; ++end) {
           const std::uint32_t rest = end % page_tokens;
@@ -118,6 +131,7 @@ class Snapshot {
   }
 
   const Cache& cache_;
+  std::uint32_t lookahead_ = 0;
   std::vector<std::vector<std::pair<std::vector<TokenId>, PageId>>> paths_;
   std::vector<std::vector<std::uint32_t>> sides_;
   static inline bool ok_ = true;
@@ -157,10 +171,10 @@ GroupsModel::GroupsModel(std::uint64_t seed) : random_(seed) {
   space_ = cache_->key_space({.model = "groups"}).value();
   // A few texts that prompts begin with, some of which begin with each other.
   for (std::uint32_t i = 0; i < 4; ++i) {
-    std::vector<TokenId> text;
+    std::vector<TokenId> text(kFirstTokens.begin(), kFirstTokens.end());
     if (i > 0 && !one_in(3)) {
       const std::vector<TokenId>& other = texts_[below(i)];
-      text.assign(other.begin(), other.begin() + below(static_cast<std::uint32_t>(other.size())));
+      text.assign(other.begin(), other.begin() + 4 + below(static_cast<std::uint32_t>(other.size()) - 4));
     }
     while (text.size() < 60) text.push_back(static_cast<TokenId>(below(40)));
     texts_.push_back(std::move(text));
@@ -178,6 +192,10 @@ CacheConfig GroupsModel::draw_config() {
     if (one_in(3)) group.replay = {.tokens = std::max(least, 1U) + below(6), .is_exact = true};
   };
   if (!one_in(8)) groups.push_back(full_group());
+  if (one_in(6)) {
+    groups.push_back(full_group("draft"));
+    groups.back().lookahead_tokens = 1 + below(3);
+  }
   std::uint32_t r = 1;
   if (one_in(3) && page_tokens > 1) {
     r = page_tokens % 2 == 0 ? (one_in(2) ? 2 : page_tokens) : page_tokens;
@@ -266,6 +284,10 @@ std::string GroupsModel::describe() const {
 std::vector<TokenId> GroupsModel::draw_prompt() {
   const std::vector<TokenId>& text = texts_[below(static_cast<std::uint32_t>(texts_.size()))];
   std::vector<TokenId> prompt(text.begin(), text.begin() + 1 + below(static_cast<std::uint32_t>(text.size())));
+  if (lookahead_of(*cache_) > 0) {
+    prompt.resize(std::max<std::size_t>(prompt.size(), kFirstTokens.size()));
+    std::ranges::copy(kFirstTokens, prompt.begin());
+  }
   if (one_in(2)) {
     for (std::uint32_t i = below(8); i > 0; --i) prompt.push_back(static_cast<TokenId>(below(40)));
   }
@@ -439,7 +461,8 @@ std::string GroupsModel::finish() {
   flights_.erase(flights_.begin());
   std::vector<StepResult> results(flight->requests.size());
   std::vector<std::vector<TokenId>> added(results.size());
-  for (const AttentionPlanEntry& entry : flight->step.plan.entries) {
+  for (std::size_t place = 0; place < flight->step.plan.entries.size(); ++place) {
+    const AttentionPlanEntry& entry = flight->step.plan.entries[place];
     Request* request = flight->requests[entry.entry_index];
     if (request == nullptr) continue;
     --request->steps_in_flight;
@@ -455,6 +478,7 @@ std::string GroupsModel::finish() {
     }
     result.tokens = tokens;
     request->tokens.insert(request->tokens.end(), tokens.begin(), tokens.end());
+    engine_->complete(flight->step.plan, place, numbers_of(request->tokens));
   }
   const Status status = cache_->finish_step(flight->step, results);
   return status ? "" : status.error().message;
@@ -493,6 +517,7 @@ std::string GroupsModel::fork() {
   if (source == nullptr || requests_.size() >= 6) return "";
   const SequenceView view = cache_->view(source->sequence).value();
   const std::uint32_t at = one_in(2) ? view.computed_tokens : below(view.token_count + 1);
+  if (lookahead_of(*cache_) > 0 && at < kFirstTokens.size()) return "";
   Result<Sequence> sequence = cache_->fork(source->sequence, at);
   if (!sequence) return "";
   ++counts_.forks;
@@ -514,6 +539,7 @@ std::string GroupsModel::rewind() {
   if (request == nullptr) return "";
   const SequenceView before = cache_->view(request->sequence).value();
   const std::uint32_t count = below(std::min(before.token_count, one_in(3) ? 30U : 5U) + 1);
+  if (lookahead_of(*cache_) > 0 && before.token_count - count < kFirstTokens.size()) return "";
   if (const Status status = cache_->rewind(request->sequence, count); !status) {
     ++counts_.refused_rewinds;
     const SequenceView after = cache_->view(request->sequence).value();
