@@ -389,7 +389,7 @@ void Cache::Impl::settle(std::uint32_t index) {
   for (std::uint32_t page = std::max(slot.settled_pages, slot.shared_pages); page < full_pages; ++page) {
     if (row[page] != kNullPage) pool.make_private({&row[page], 1});
   }
-  if (!window_sides.empty()) make_sides_private(index, slot.shared_pages, full_pages);
+  if (!window_sides.empty()) make_sides_private(index, std::max(slot.settled_pages, slot.shared_pages), full_pages);
   slot.settled_pages = std::max(full_pages, slot.settled_pages);
 }
 

@@ -79,6 +79,13 @@ Result<bool> Cache::sleep(Sleep how) {
   impl.drop_moves();  // what they would move is gone
   QUIRE_CHECK(impl.pool.free_count() == page_count, "a page is in use while nobody is");
   impl.host_memory.discard();
+  for (GroupMemory& group : impl.more_history) group.own.discard();
+  for (SideGroup& side : impl.sides) {
+    QUIRE_CHECK(!side.has_pages || side.pool.free_count() == side.pool.page_count(),
+                "a page is in use while nobody is");
+    side.memory.own.discard();
+  }
+  impl.own_state_memory.discard();
   impl.falls_asleep = false;
   impl.is_asleep = true;
   return true;
