@@ -317,7 +317,8 @@ class Cache {
   /// result per entry, in the order of plan_step's. Of sequences that have ended only `discard` counts.
   [[nodiscard]] Status finish_step(const Step& step, std::span<const StepResult> results);
   /// The step did not happen, nor did what later steps in flight compute of its sequences; its moves and copies did.
-  /// Its device work writes nothing any more.
+  /// Its device work writes nothing any more. Where it has overwritten a state that the slot keeps no earlier version
+  /// of, the sequence goes back to the last snapshot, or to its beginning, and has that many more tokens pending.
   [[nodiscard]] Status abort_step(const Step& step);
   /// New tokens of a sequence that is not in a step: those of a user's next turn, or sampled after finish_step. Extra
   /// keys lie within them; their positions count from the start of the sequence.
@@ -463,8 +464,8 @@ class Cache {
   [[nodiscard]] Result<GroupStats> group_stats(std::uint32_t group_index) const;
   /// Visits every run, parents first, key space by key space. `visit` must not call the cache.
   [[nodiscard]] Status visit_runs(const std::function<void(const RunView&)>& visit) const;
-  /// Which of those runs' pages have something of a window or snapshot group: `visit(page, page_of_group)`. Other groups
-  /// have all of them.
+  /// Which of those runs' pages have something of a window or snapshot group: `visit(page, page_of_group)`. Other
+  /// groups have all of them.
   [[nodiscard]] Status visit_group_pages(std::uint32_t group_index,
                                          const std::function<void(PageId, PageId)>& visit) const;
   /// Copies residency records from number `first` on, oldest first, as many as fit. The first may be a later one: what

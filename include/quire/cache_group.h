@@ -136,7 +136,7 @@ struct GroupRetention {
 /// A group that does not hold what the resume rule asks for is rebuilt by computing the tokens before b again.
 struct GroupReplay {
   std::uint32_t tokens = 0;  ///< 0: it cannot be
-  bool is_exact = false;     ///< gives the same bytes as having been there all along
+  bool is_exact = false;     ///< gives the same bytes as having been there all along; states are rebuilt along with it
   friend bool operator==(GroupReplay, GroupReplay) = default;
 };
 

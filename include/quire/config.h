@@ -66,6 +66,8 @@ struct HostConfig {
   /// Give this or capacity_bytes.
   std::uint32_t page_count = 0;
   std::uint64_t capacity_bytes = 0;
+  /// With page_count, pages of each group, as in DeviceConfig. Empty: in the proportion that the device has.
+  std::vector<std::uint32_t> group_page_counts;
   std::string policy = "lru";  ///< one of policy_names(): which host pages go first
   WritePolicy write_policy = WritePolicy::WriteBack;
   std::uint32_t write_hits_min = 2;  ///< for WritePolicy::Selective

@@ -8,9 +8,10 @@
 //     mover->poll(completions)      what has ended since; event_fd() becomes readable when there is something
 //     mover->wait(id, band, ns)     for an engine that begins before all layers are there
 //
-// Host pages are page-first records in one region. Each has a generation, a name tag and a checksum, which are written
-// with the bytes and verified when they are loaded: a page that is not what the plan says is reported, never delivered
-// as good. A load that is submitted after a store of the same host page has been reported, by poll() or by wait(), sees
+// It moves pages of one pool or of several, each with ids and host pages of its own; a plan names one of them. All host
+// pages are page-first records in one region. Each has a generation, a name tag and a checksum, which are written with
+// the bytes and verified when they are loaded: a page that is not what the plan says is reported, never delivered as
+// good. A load that is submitted after a store of the same host page has been reported, by poll() or by wait(), sees
 // what was stored; between two transfers that are on their way at the same time there is no order, and none may write a
 // page that the other one uses. Where plans break this, host pages answer with a fault; device pages are not guarded.
 //
@@ -24,6 +25,7 @@
 #include <optional>
 #include <span>
 #include <string>
+#include <vector>
 
 #include "quire/layout.h"
 #include "quire/result.h"
@@ -50,10 +52,27 @@ struct HostRegionStatus {
   std::string refusals;  ///< what was asked for and refused, and why; empty when nothing was
 };
 
+/// Device pages of one geometry.
+struct MoverPart {
+  const PoolGeometry* geometry = nullptr;  ///< copied by open()
+  std::byte* memory = nullptr;
+};
+
+/// Pages that have their ids and host pages to themselves. With several parts, which have as many pages each, an id
+/// names a page in every one of them: these move together, and are one record on the host. Their layers count on from
+/// part to part.
+struct MoverPool {
+  std::vector<MoverPart> parts;
+  std::uint32_t host_page_count = 0;  ///< ids lie in [1, host_page_count]
+};
+
 struct MoverConfig {
+  // One pool of one part.
   const PoolGeometry* device_geometry = nullptr;  ///< copied by open()
   std::byte* device_memory = nullptr;
   std::uint32_t host_page_count = 0;  ///< ids lie in [1, host_page_count]
+  /// Or any pools, and then none of the above. TransferPlan::pool_index counts them.
+  std::vector<MoverPool> pools;
   HostRegionConfig host_region;
   bool checksums = true;
   std::uint32_t load_thread_count = 1;
@@ -73,8 +92,8 @@ class Mover {
   Mover& operator=(const Mover&) = delete;
 
   /// Queues a plan; its pages are copied. False when the queue of its direction is full, or as long as completions are
-  /// not polled. An error for pages outside the pools, more pages than transfer_pages_max, bands without layers, and an
-  /// id that is queued or running.
+  /// not polled. An error for a pool that is not there, pages outside of it, more pages than transfer_pages_max, more
+  /// bands than the pool has layers, and an id that is queued or running.
   [[nodiscard]] Result<bool> try_submit(const TransferPlan& plan);
   /// Ends a transfer early: its completion says Cancelled, unless it was done by then. False for one that is over,
   /// unknown, or was cancelled before.
@@ -94,11 +113,13 @@ class Mover {
   void resume();
 
   [[nodiscard]] HostRegionStatus host_region() const;
-  /// For the tier below.
-  [[nodiscard]] HostPages& host_pages();
-  /// Gives the memory of the host region back to the system: every host page is forgotten. The queues must be empty.
+  /// Of one pool, which must be there; for the tier below.
+  [[nodiscard]] HostPages& host_pages(std::uint16_t pool_index = 0);
+  /// Gives the memory of the host region back to the system: every host page of every pool is forgotten. The queues
+  /// must be empty.
   [[nodiscard]] Status forget_host_pages();
-  /// Where device pages lie from now on, as after a resize. The queues must be empty.
+  /// Where device pages lie from now on, as after a resize; of a mover with one pool of one part. The queues must be
+  /// empty.
   [[nodiscard]] Status set_device(const PoolGeometry& geometry, std::byte* memory);
 
  private:

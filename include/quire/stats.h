@@ -27,6 +27,10 @@ struct GroupStats {
   std::uint64_t dropped_page_total = 0;  ///< gone with the history that they belonged to, or passed and not to be kept
   std::uint64_t skipped_snapshot_total = 0;  ///< not taken, for want of a page
   std::uint64_t restored_snapshot_total = 0;
+  std::uint64_t loaded_page_total = 0;  ///< from the host
+  std::uint32_t host_page_count = 0;
+  std::uint32_t host_free_pages = 0;
+  std::uint32_t host_sealed_pages = 0;
   std::uint32_t slot_count = 0;  ///< state slots, where the group keeps something in them
   std::uint32_t used_slots = 0;
 };

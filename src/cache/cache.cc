@@ -166,6 +166,7 @@ Result<Kept> Cache::keep(KeySpaceId key_space, const Prompt& prompt, std::option
     // For those who go on behind it: so it does not matter that it ends there.
     match.partial_tokens = 0;
     hit = impl.find_hit(match, impl.tokens_in(match) + 1, /*allows_inexact=*/false);
+    QUIRE_TRY(impl.check_keep(hit));
   }
   if (std::uint64_t{impl.kept_pages} + match.page_count > impl.keep_pages_max()) {
     return fail(ErrorCode::Unavailable, "keeping " + with_separators(match.page_count) + " pages more than the " +
@@ -468,7 +469,7 @@ Result<Stats> Cache::stats() const {
     stats.host_has_huge_pages = impl.host_region.has_huge_pages;
     stats.host_is_on_numa_node = impl.host_region.is_on_numa_node;
     stats.host_is_locked = impl.host_region.is_locked;
-    stats.transfers_in_flight = impl.live_transfer_count;
+    stats.transfers_in_flight = impl.live_transfer_count + impl.side_transfer_count;
     stats.transfers_moving = static_cast<std::uint32_t>(std::ranges::count_if(impl.transfers, [](const auto& each) {
       return each.state == Impl::Transfer::State::Queued || each.state == Impl::Transfer::State::Moving;
     }));
@@ -523,6 +524,11 @@ Result<GroupStats> Cache::group_stats(std::uint32_t group_index) const {
   stats.fenced_pages = side->pool.count(PageState::Fenced);
   stats.evictable_pages = side->pages.idle_count();
   stats.pinned_pages = stats.sealed_pages - stats.evictable_pages;
+  if (side->host != nullptr) {
+    stats.host_page_count = side->host->pool.page_count();
+    stats.host_free_pages = side->host->pool.free_count();
+    stats.host_sealed_pages = side->host->pool.count(PageState::Sealed);
+  }
   return stats;
 }
 

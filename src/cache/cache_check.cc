@@ -68,6 +68,11 @@ Status Cache::Impl::check_users() const {
     ++users[transfer.key_space];
     handles += transfer.pin ? 1 : 0;
   }
+  for (const SideTransfer& transfer : side_transfers) {
+    if (!transfer.pin) continue;
+    ++users[transfer.key_space];
+    ++handles;
+  }
   for (std::uint32_t i = 0; i < key_spaces.capacity(); ++i) users[i] += key_spaces[i].wants_disk_drop ? 1 : 0;
   if (kept != kept_pages) return broken("the count of kept pages is wrong");
   std::uint64_t pins = 0;
@@ -259,6 +264,57 @@ Status Cache::Impl::check_tiers() const {
   return {};
 }
 
+// What a side group has on the host, and on its way. Adds the users of device pages, and how many given up ones a store
+// still reads.
+Status Cache::Impl::check_side_host(std::size_t side_index, std::span<std::uint32_t> uses,
+                                    std::uint32_t& read_pages) const {
+  const SideGroup& side = sides[side_index];
+  if (side.host == nullptr) return {};
+  const SideHost& host = *side.host;
+  const auto bad = [&](const std::string& rule) {
+    return broken("group '" + side.group->name + "' on the host: " + rule);
+  };
+  QUIRE_TRY(host.pool.check_invariants());
+  QUIRE_TRY(host.of_device.check_invariants());
+  QUIRE_TRY(host.of_host.check_invariants());
+  if (host.pool.count(PageState::Sealed) != host.of_device.attached_count() + host.of_host.attached_count()) {
+    return bad("the sealed pages are not those of the tree");
+  }
+  std::vector<std::uint32_t> device_reads(uses.size());
+  std::vector<std::uint32_t> host_reads(std::size_t{host.pool.page_count()} + 1);
+  std::uint32_t filling = 0;
+  for (std::uint32_t i = 0; i < side_transfers.size(); ++i) {
+    const SideTransfer& transfer = side_transfers[i];
+    if (transfer.state == SideTransfer::State::Free || transfer.side != side_index) continue;
+    const bool is_load = transfer.kind == TransferKind::Load;
+    filling += is_load ? 0 : transfer.page_count;
+    for (std::uint32_t page = 0; page < transfer.page_count; ++page) {
+      const PageTransfer& way = side_transfer_pages[(std::size_t{i} * config.host.transfer_pages_max) + page];
+      if (is_load) {
+        ++uses[way.device_page.value];
+        ++host_reads[way.host_page.value];
+      } else {
+        ++device_reads[way.device_page.value];
+      }
+    }
+  }
+  if (host.pool.count(PageState::Open) != filling) return bad("pages are filled by no transfer");
+  std::uint32_t read_count = 0;
+  for (std::uint32_t i = 1; i < device_reads.size(); ++i) {
+    if (device_reads[i] != host.device_readers[i]) return bad("the count of a device page's readers is wrong");
+    read_count += device_reads[i] > 0 ? 1 : 0;
+    read_pages += device_reads[i] > 0 && side.pool.state(PageId{i}) == PageState::Fenced ? 1 : 0;
+  }
+  if (read_count != host.read_page_count) return bad("the count of pages that are read is wrong");
+  std::uint32_t fenced_pages = 0;
+  for (std::uint32_t i = 1; i < host_reads.size(); ++i) {
+    if (host_reads[i] != host.readers[i]) return bad("the count of a host page's readers is wrong");
+    fenced_pages += host_reads[i] > 0 && host.pool.state(PageId{i}) == PageState::Fenced ? 1 : 0;
+  }
+  if (host.pool.count(PageState::Fenced) != fenced_pages) return bad("a page waits for nobody");
+  return {};
+}
+
 // Every page of a side group has the owners it counts, or as many pins as somebody holds.
 Status Cache::Impl::check_sides() const {
   std::vector<std::uint32_t> slots(state_slot_count);
@@ -316,6 +372,8 @@ Status Cache::Impl::check_sides() const {
     for (const std::uint32_t place : step_order) {
       for (const PlannedSave& save : steps[place].saves) uses[save.page.value] += save.side == s ? 1 : 0;
     }
+    std::uint32_t read_pages = 0;
+    QUIRE_TRY(check_side_host(s, uses, read_pages));
     for (std::uint32_t i = 1; i <= side.pool.page_count(); ++i) {
       const PageId page{i};
       const std::uint32_t counted =
@@ -324,7 +382,7 @@ Status Cache::Impl::check_sides() const {
         return bad(page, "is used by " + std::to_string(uses[i]) + ", not " + std::to_string(counted));
       }
     }
-    if (side.pool.count(PageState::Fenced) != side.fenced.count()) {
+    if (side.pool.count(PageState::Fenced) != side.fenced.count() + read_pages) {
       return broken("group '" + side.group->name + "': the fenced pages are not those that somebody may still use");
     }
   }

@@ -41,7 +41,7 @@ static constexpr bool kFencesTransfers = false;
 static constexpr bool kFencesTransfers = true;
 #endif
 
-struct Cache::Impl {
+struct Cache::Impl : TierListener {
   struct KeepSlot {
     bool is_live = false;
     std::uint32_t generation = 0;
@@ -294,8 +294,11 @@ struct Cache::Impl {
   void give_back(SideGroup& side, PageId page);
   void release_side(SideGroup& side, PageId page, SidePages::Worth worth);
   void drop_sides(std::span<const PageId> tree_pages);
-  [[nodiscard]] Hit find_hit(const PrefixTree::Match& match, std::uint32_t token_count, bool allows_inexact);
+  /// `counts_host`: what is on the host is as good.
+  [[nodiscard]] Hit find_hit(const PrefixTree::Match& match, std::uint32_t token_count, bool allows_inexact,
+                             bool counts_host = false);
   void take_sides(std::uint32_t index, const Hit& hit, PageId tail_page);
+  [[nodiscard]] Status check_keep(const Hit& hit) const;
   void hold_sides(const KeepSlot& keep, bool is_held);
   void release_sides(std::uint32_t index);
   void settle_sides(std::uint32_t index, std::uint32_t first, std::uint32_t end);
@@ -317,6 +320,36 @@ struct Cache::Impl {
   [[nodiscard]] bool windows_hold(std::uint32_t index, std::uint32_t end) const;
   void free_fenced_sides(std::uint64_t oldest);
   [[nodiscard]] Status check_sides() const;
+  [[nodiscard]] Status check_side_host(std::size_t side_index, std::span<std::uint32_t> uses,
+                                       std::uint32_t& read_pages) const;
+
+  // Side groups on the host.
+  [[nodiscard]] Status open_side_hosts();
+  [[nodiscard]] PageId take_host_page(SideGroup& side);
+  void release_host(SideGroup& side, PageId host_page);
+  void release_device(SideGroup& side, PageId page);
+  void on_demote(PageId device_page, PageId host_page) override;
+  void on_promote(PageId host_page, PageId device_page) override;
+  void drop_host_sides(PageId host_page);
+  void want_side_copy(SideGroup& side, PageId page);
+  [[nodiscard]] std::span<PageTransfer> side_page_row(std::uint32_t index);
+  [[nodiscard]] std::optional<std::uint32_t> add_side_transfer(TransferKind kind, std::uint32_t side);
+  void remove_side_transfer(std::uint32_t index);
+  [[nodiscard]] TransferPlan side_plan_of(std::uint32_t index);
+  [[nodiscard]] std::uint64_t side_name_tag(const SideGroup& side, PageId tree_page) const;
+  void start_side_stores();
+  void finish_side_store(std::uint32_t index);
+  [[nodiscard]] bool start_side_loads(std::uint32_t index);
+  [[nodiscard]] WindowColumns needed_columns(std::size_t side, const Hit& hit, std::uint32_t token_count) const;
+  [[nodiscard]] bool can_load_sides(std::span<const PageId> row, const Hit& hit, std::uint32_t token_count) const;
+  void hold_path_sides(std::span<const PageId> row, const Hit& hit, std::uint32_t token_count, bool is_held);
+  void load_side(std::uint32_t side_index, std::uint32_t index, const PrefixTree::Pin& path,
+                 const WindowColumns& columns);
+  void finish_side_load(std::uint32_t index);
+  void end_side_load(std::uint32_t index);
+  void apply_side(const Completion& completion);
+  void cancel_side_transfers();
+  [[nodiscard]] Result<Admission> start_admitted_with_sides(std::uint32_t index);
 
   // State slots.
   [[nodiscard]] bool has_state() const { return state_slot_count > 0; }
@@ -338,7 +371,7 @@ struct Cache::Impl {
   void fill_state(std::uint32_t index, std::uint64_t step_number_of_fill);
   void plan_saves(std::uint32_t place, StepPart& part, StepInFlight& step);
   void finish_saves(const StepInFlight& step, std::uint32_t place, bool is_done);
-  void replace_last(SideGroup& side, std::uint32_t index, std::uint32_t column);
+  void replace_last(SideGroup& side, std::uint32_t index, std::uint32_t position);
   void end_restores(std::uint32_t index, std::uint64_t step);
   void settle_state(std::uint32_t index);
   void restart_state(std::uint32_t index);
@@ -545,8 +578,13 @@ struct Cache::Impl {
   std::uint32_t history_index = 0;  // in the layout; one past the last group when none keeps everything
   std::vector<GroupMemory> more_history;
   std::vector<SideGroup> sides;
-  std::vector<std::uint32_t> window_sides;  // those with rows of pages
-  std::vector<HitGroup> hit_groups;         // as many as sides
+  std::vector<std::uint32_t> window_sides;   // those with rows of pages
+  std::vector<HitGroup> hit_groups;          // as many as sides
+  std::vector<HitGroup> all_hit_groups;      // the same with what is on the host, where there is one
+  std::vector<SideTransfer> side_transfers;  // their ids go on behind those of `transfers`
+  LazyArray<PageTransfer> side_transfer_pages;
+  std::vector<std::uint32_t> side_order;  // those nobody has taken, oldest first
+  std::uint32_t side_transfer_count = 0;  // that live
   HitLimits hit_limits;
   bool has_snapshots = false;
   std::uint32_t checkpoint_grid = 1;      // snapshots are taken at multiples of this

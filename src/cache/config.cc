@@ -1,7 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "quire/config.h"
 
+#include <algorithm>
+
 #include "layout/text.h"
+#include "prefix/hit_rule.h"
 #include "store/file_store.h"
 
 namespace quire {
@@ -105,6 +108,19 @@ Status check_groups(const CacheConfig& config) {
                                               ", which needs an owned device pool and has no host tier so far");
     }
   }
+  const auto is_side = [](const CacheGroup& group) {
+    return group.kind == GroupKind::Window || group.kind == GroupKind::Snapshot;
+  };
+  if (std::ranges::count_if(groups, is_side) > static_cast<std::ptrdiff_t>(kHitGroupsMax)) {
+    return fail(ErrorCode::Unsupported, where + " has more than " + std::to_string(kHitGroupsMax) +
+                                            " window and snapshot groups: put layers of one kind into one group");
+  }
+  for (const CacheGroup& group : groups) {
+    if (group.kind != GroupKind::Compressed || group.replay.tokens == 0) continue;
+    return fail(ErrorCode::Unsupported, where + ": group '" + group.name +
+                                            "' keeps its entries for ever and is never rebuilt: declare the replay for "
+                                            "the group that keeps the rows which are not part of an entry yet");
+  }
   const std::vector<std::uint32_t>& counts = config.device.group_page_counts;
   if (!counts.empty() && counts.size() != groups.size()) {
     return fail(ErrorCode::InvalidArgument, "device.group_page_counts has " + std::to_string(counts.size()) +
@@ -137,8 +153,19 @@ Status check_groups(const CacheConfig& config) {
   if (config.device.pool == DevicePool::External) {
     return fail(ErrorCode::Unsupported, where + " needs an owned device pool: an external one serves one full group");
   }
-  if (config.host.is_on()) {
-    return fail(ErrorCode::Unsupported, where + " has no host tier so far: one full group does");
+  if (config.disk.is_on()) {
+    return fail(ErrorCode::Unsupported, where + " has no disk tier so far: one full group does");
+  }
+  if (config.host.is_on() && config.host.capacity_bytes > 0) {
+    return fail(ErrorCode::Unsupported, where +
+                                            ": give host.page_count, and host.group_page_counts if you like: how "
+                                            "several groups share host.capacity_bytes is not decided so far");
+  }
+  const std::size_t host_counts = config.host.group_page_counts.size();
+  if (host_counts != 0 && host_counts != groups.size()) {
+    return fail(ErrorCode::InvalidArgument, "host.group_page_counts has " + std::to_string(host_counts) + " numbers; " +
+                                                where + " has " + std::to_string(groups.size()) +
+                                                " groups: give one for each");
   }
   if (!config.plan.layer_windows.empty()) {
     return fail(ErrorCode::Unsupported,

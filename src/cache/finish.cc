@@ -272,6 +272,7 @@ void Cache::Impl::discard(StepInFlight& step, StepPart& part, std::size_t place)
     for (StepPart& later : step_at(place).parts) {
       if (later.index != part.index || later.is_discarded) continue;
       later.is_discarded = true;
+      if (later.copies_tail) slot.tail_is_planned = false;  // a replay may come to it later than its first step
       --slot.steps_in_flight;
     }
   }

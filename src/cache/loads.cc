@@ -44,6 +44,7 @@ Result<Admission> Cache::Impl::start_admitted(std::uint32_t index) {
   slot.disk_miss = MissReason::None;
   slot.disk_from_page = UINT32_MAX;
   if (!has_host()) return start_running(index);
+  if (!sides.empty()) return start_admitted_with_sides(index);
   PrefixTree::Match match = match_of(index);
   if (slot.prefetch != Prefetch::BestEffort && may_look(slot, match)) {
     const Admission admission{.matched_tokens = tokens_in(match),
@@ -93,6 +94,59 @@ Result<Admission> Cache::Impl::start_admitted(std::uint32_t index) {
                    .loading_tokens = match.host_page_count * page_tokens,
                    .is_ready = false,
                    .miss = miss};
+}
+
+// The same where other groups have a say: what they cannot go on with is not loaded.
+Result<Admission> Cache::Impl::start_admitted_with_sides(std::uint32_t index) {
+  SequenceSlot& slot = sequences[index];
+  slot.has_asked_sides = false;
+  slot.side_loads = 0;
+  const auto match_usable = [&] {
+    const PrefixTree::Match match = match_of(index);
+    const Hit hit = find_hit(match, slot.token_count, slot.allows_inexact, /*counts_host=*/true);
+    return tree->cut_pages(match, pages_for(hit.tokens));
+  };
+  const Hit on_device = find_hit(match_of(index), slot.token_count, slot.allows_inexact);
+  const Hit anywhere = find_hit(match_of(index), slot.token_count, slot.allows_inexact, /*counts_host=*/true);
+  const bool may_load = slot.tier_max != Tier::Device && slot.prefetch != Prefetch::BestEffort && !is_paused &&
+                        !falls_asleep && !is_asleep;
+  if (!may_load || anywhere.start() <= on_device.start()) return start_running(index);
+  PrefixTree::Match match = match_usable();
+  LoadChoice choice = choose_load(slot, match);
+  if (match.host_page_count > 0 && choice.page_count == 0) {
+    slot.load_miss = choice.miss;
+    return start_running(index);
+  }
+  if (choice.new_pages > available_for_loads(match)) {
+    make_clean(choice.new_pages, match);
+    match = match_usable();
+    choice = choose_load(slot, match);
+  }
+  if (const std::uint32_t available = available_for_loads(match); choice.new_pages > available) {
+    return fail(ErrorCode::Unavailable,
+                name_of(index) + " has " + with_separators(choice.new_pages) + " pages to load from the host; " +
+                    with_separators(available) + " device pages are available, and " +
+                    with_separators(tree->leaving_pages()) + " will be when apply() hears that they are copied");
+  }
+  slot.waited_from_page = match.page_count;
+  slot.load_deadline = slot.prefetch == Prefetch::Timeout ? time_after(slot.load_timeout_ns) : INT64_MAX;
+  sequences.set_state(index, SequenceSlot::State::Loading);
+  take_state_slot(index);
+  slot.pin = tree->pin_all(match);
+  slot.soft_pin.reset();
+  start_loads(slot.pin, slot.key_space, TransferPriority::Waiting);
+  const bool waits_for_history = !tree->first_host_run(slot.pin).is_none();
+  const bool waits = waits_for_history ? live_transfer_count > 0 : start_side_loads(index);
+  if (!waits) {
+    const PrefixTree::Pin waited = std::move(slot.pin);
+    return start_running(index);
+  }
+  hand_over_transfers();
+  return Admission{.matched_tokens = on_device.tokens,
+                   .replay_tokens = on_device.replay_tokens,
+                   .loading_tokens = anywhere.start() - on_device.start(),
+                   .is_ready = false,
+                   .miss = {}};
 }
 
 // Before pages are loaded: has what stands in the way written out. Some of it may have been copied long ago.
@@ -351,7 +405,11 @@ void Cache::Impl::wake_loading() {
     if (slot.state != SequenceSlot::State::Loading) continue;
     if (slot.load_miss == MissReason::None && now >= slot.load_deadline) slot.load_miss = MissReason::LoadTimedOut;
     if (tree->first_host_run(slot.pin).is_none()) {
-      wake(i, MissReason::None);
+      // What other groups have of it on the host comes next.
+      const bool is_late = slot.load_miss != MissReason::None;
+      if (!sides.empty() && !is_late && !slot.has_asked_sides) (void)start_side_loads(i);
+      if (slot.side_loads > 0 && !is_late) continue;
+      wake(i, slot.load_miss);
     } else if (slot.load_miss != MissReason::None) {
       wake(i, slot.load_miss);
     } else {

@@ -131,8 +131,9 @@ Result<PageCounts> count_pages(const CacheConfig& config) {
     if (is_history(groups[i])) continue;
     BudgetRequest least = request;
     least.in_flight_tokens = 1;
-    const std::uint64_t needed =
-        groups[i].kind == GroupKind::Window && !has_slot(groups[i]) ? pages_of_request(groups[i], least, context) : 1;
+    // One more for a page that begins as a copy of another.
+    const bool is_window = groups[i].kind == GroupKind::Window && !has_slot(groups[i]);
+    const std::uint64_t needed = is_window ? pages_of_request(groups[i], least, context) + 1 : 1;
     if (counts.groups[i] >= needed) continue;
     return fail(ErrorCode::InvalidArgument, "group '" + groups[i].name + "' has " + count_of(counts.groups[i], "page") +
                                                 "; one sequence of " + with_separators(context) + " tokens needs " +
@@ -277,7 +278,7 @@ Status Cache::Impl::open_groups(std::span<const std::uint64_t> page_counts) {
   for (std::uint32_t i = slot_count; i > 0; --i) free_state_slots.push_back(i - 1);
   state_slot_count = slot_count;
   state_copies.reserve((sides.size() + 1) * 4 * config.sequence_count_max);
-  state_saves.reserve(sides.size() * config.sequence_count_max);
+  state_saves.reserve(2 * sides.size() * config.sequence_count_max);
   pending_forks.reserve(sides.size() * slot_count);
   if (config.device.memory == DeviceMemory::Host) {
     QUIRE_TRY_ASSIGN(own_state_memory, LazyMemory::reserve(slot_count * state_slots->slot_bytes()));
@@ -367,7 +368,7 @@ Status Cache::Impl::reserve_steps() {
   for (StepInFlight& step : steps) {
     step.parts.reserve(sequence_count);
     step.sides.reserve(sequence_count * window_sides.size());
-    step.saves.reserve(sequence_count * sides.size());
+    step.saves.reserve(2 * sequence_count * sides.size());  // one that was passed, and one where the step ends
   }
   planning_sides.reserve(sequence_count * window_sides.size());
   step_order.reserve(config.steps_in_flight_max);

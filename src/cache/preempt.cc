@@ -66,6 +66,7 @@ void Cache::Impl::become_dropped(std::uint32_t index) {
   sequences.set_state(index, SequenceSlot::State::Waiting);
   slot.computed_tokens = 0;
   slot.planned_end = 0;
+  slot.replay_end = 0;
   slot.has_run = false;
   slot.soft_pin = tree->soft_pin(match_of(index));
 }

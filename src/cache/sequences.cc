@@ -362,6 +362,7 @@ void Cache::Impl::end_sequence(std::uint32_t index) {
   if (slot.state == SequenceSlot::State::Saving) abandon_saving(index);
   if (slot.state == SequenceSlot::State::Restoring) abandon_restoring(index);
   if (slot.state == SequenceSlot::State::Saving || slot.state == SequenceSlot::State::Restoring) release_pages(index);
+  if (!sides.empty()) release_state(index);  // of one that was loading
   if (has_host()) release_saved(index);
   sequences.remove(index);
   --key_spaces[space].user_count;

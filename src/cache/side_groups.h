@@ -7,18 +7,22 @@
 #pragma once
 
 #include <cstdint>
+#include <memory>
 #include <optional>
 #include <span>
 #include <vector>
 
+#include "base/index_lists.h"
 #include "base/lazy_array.h"
 #include "pool/fenced_pages.h"
 #include "pool/page_pool.h"
 #include "prefix/hit_rule.h"
+#include "prefix/prefix_tree.h"
 #include "prefix/side_pages.h"
 #include "quire/layout.h"
 #include "quire/plan.h"
 #include "quire/stats.h"
+#include "quire/transfer.h"
 #include "quire/types.h"
 
 namespace quire {
@@ -44,9 +48,39 @@ struct SideSlot {
   bool tail_is_pinned = false;  // as a page of the tree; else by a share of it
   // A state: the snapshot that fills the slot, pinned until that is done. None: the slot starts anew.
   PageId restore_page;
-  std::uint32_t snapshot_end = 0;      // of RetentionRule::Last: one past the column of the last one it left; 0: none
-  std::uint32_t restore_position = 0;  // where it was taken
-  std::uint64_t restore_step = 0;      // that does it; 0: not planned yet
+  PageId last_snapshot;                    // of RetentionRule::Last: the last one it left, if any
+  std::uint32_t last_snapshot_column = 0;  // and where
+  std::uint32_t restore_position = 0;      // where it was taken
+  std::uint64_t restore_step = 0;          // that does it; 0: not planned yet
+};
+
+/// What a side group has on the host. A page hangs on the history's, as it does on the device: by the history's device
+/// page as long as there is one, and by its host page afterwards.
+struct SideHost {
+  PagePool pool;
+  SidePages of_device;
+  SidePages of_host;
+  LazyArray<std::uint32_t> generations;
+  LazyArray<std::uint32_t> readers;         // loads that read a host page
+  LazyArray<std::uint32_t> device_readers;  // stores that read a device page
+  std::uint32_t read_page_count = 0;        // device pages that stores read
+  IndexLists wanted;                        // device pages to be copied, oldest first
+};
+
+/// Pages of a side group on their way between device and host.
+struct SideTransfer {
+  enum class State : std::uint8_t { Free, Queued, Moving };
+  State state = State::Free;
+  TransferKind kind = TransferKind::Load;
+  TransferOutcome outcome = TransferOutcome::Ok;
+  std::uint32_t side = 0;
+  std::uint32_t generation = 0;
+  std::uint32_t page_count = 0;
+  std::uint32_t good_pages = 0;
+  std::uint64_t reported_ranks = 0;
+  SequenceId waiter;    // of a load
+  PrefixTree::Pin pin;  // of a load: its path, so that pages stay what they are
+  std::uint32_t key_space = 0;
 };
 
 struct SideGroup {
@@ -57,10 +91,12 @@ struct SideGroup {
   PagePool pool;
   FencedPages fenced;
   SidePages pages;
-  LazyArray<PageId> rows;  // of a window
+  std::unique_ptr<SideHost> host;  // null: no host tier
+  LazyArray<PageId> rows;          // of a window
   std::size_t row_stride = 0;
   std::vector<SideSlot> slots;  // by sequence
   std::uint32_t sink_pages = 0;
+  std::uint32_t kept_pages = 0;  // by keep()
   GroupStats totals;             // the counting half
   std::vector<PageCopy> copies;  // of the plan being made
   LazyArray<TokenMove> moves;    // of trees committed since the last plan, as many as the history has

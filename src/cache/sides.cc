@@ -15,7 +15,10 @@ namespace quire {
 // Pages of a side group
 
 std::uint32_t Cache::Impl::available_pages(const SideGroup& side) const {
-  return side.pool.free_count() + side.pages.idle_count() + (step_order.empty() ? side.fenced.count() : 0);
+  // A page that is being copied can be evicted, but not used before that is over.
+  const std::uint32_t idle = side.pages.idle_count();
+  const std::uint32_t read = side.host != nullptr ? std::min(idle, side.host->read_page_count) : 0;
+  return side.pool.free_count() + idle - read + (step_order.empty() ? side.fenced.count() : 0);
 }
 
 // As for the history: pages that wait for moves of this very plan can be written by it.
@@ -27,7 +30,7 @@ void Cache::Impl::make_room(SideGroup& side, std::uint32_t page_count) {
   while (side.pool.free_count() < page_count) {
     const PageId page = side.pages.evict();
     if (page.is_none()) return;
-    side.pool.release({&page, 1});
+    release_device(side, page);
     ++side.totals.evicted_page_total;
   }
 }
@@ -57,9 +60,13 @@ void Cache::Impl::drop_sides(std::span<const PageId> tree_pages) {
   for (SideGroup& side : sides) {
     if (!side.has_pages) continue;
     for (const PageId tree_page : tree_pages) {
+      if (side.host != nullptr) {
+        const PageId host_page = side.host->of_device.drop(tree_page);
+        if (!host_page.is_none()) release_host(side, host_page);
+      }
       const PageId page = side.pages.drop(tree_page);
       if (page.is_none()) continue;
-      side.pool.release({&page, 1});
+      release_device(side, page);
       ++side.totals.dropped_page_total;
     }
   }
@@ -68,15 +75,21 @@ void Cache::Impl::drop_sides(std::span<const PageId> tree_pages) {
 // Hits
 
 // Where the sequence can go on, of what the tree has.
-Hit Cache::Impl::find_hit(const PrefixTree::Match& match, std::uint32_t token_count, bool allows_inexact) {
+Hit Cache::Impl::find_hit(const PrefixTree::Match& match, std::uint32_t token_count, bool allows_inexact,
+                          bool counts_host) {
   const std::span<PageId> pages = std::span(path_scratch).first(match.page_count);
   tree->copy_pages(match, 0, pages);
+  const std::uint32_t host_page_count_of_path = counts_host ? match.host_page_count : 0;
+  const std::span<PageId> host_pages = std::span(path_scratch).subspan(match.page_count, host_page_count_of_path);
+  if (!host_pages.empty()) tree->copy_host_pages(match, host_pages);
+  const bool has_partial = match.partial_tokens > 0 && host_pages.empty();
   HitLimits limits = hit_limits;
   limits.allows_inexact = allows_inexact;
-  return quire::find_hit(hit_groups,
+  return quire::find_hit(counts_host && has_host() ? all_hit_groups : hit_groups,
                          {.pages = pages,
-                          .partial_page = match.partial_tokens > 0 ? tree->partial_page(match) : kNullPage,
-                          .partial_tokens = match.partial_tokens,
+                          .host_pages = host_pages,
+                          .partial_page = has_partial ? tree->partial_page(match) : kNullPage,
+                          .partial_tokens = has_partial ? match.partial_tokens : 0,
                           .prompt_tokens = token_count},
                          limits);
 }
@@ -123,6 +136,21 @@ void Cache::Impl::take_sides(std::uint32_t index, const Hit& hit, PageId tail_pa
   }
 }
 
+// What a kept path holds of other groups must leave the rest of their pages to those who run.
+Status Cache::Impl::check_keep(const Hit& hit) const {
+  for (std::size_t i = 0; hit.tokens > 0 && i < sides.size(); ++i) {
+    const SideGroup& side = sides[i];
+    if (!side.has_pages || hit.is_rebuilt(i)) continue;
+    const WindowColumns columns = needed_columns(i, hit, UINT32_MAX);
+    const std::uint32_t needed = columns.sink_pages + columns.last - columns.first;
+    if (std::uint64_t{side.kept_pages} + needed <= side.pool.page_count() / 2) continue;
+    return fail(ErrorCode::Unavailable, "keeping " + count_of(needed, "page") + " of group '" + side.group->name +
+                                            "' more than the " + with_separators(side.kept_pages) +
+                                            " kept now exceeds half of its " + with_separators(side.pool.page_count()));
+  }
+  return {};
+}
+
 // The same for a path that is kept: the pages that a sequence would need are pinned, or no longer.
 void Cache::Impl::hold_sides(const KeepSlot& keep, bool is_held) {
   if (keep.hit.tokens == 0) return;
@@ -132,8 +160,10 @@ void Cache::Impl::hold_sides(const KeepSlot& keep, bool is_held) {
     const PageId page = side.pages.at(pages[column]);
     if (is_held) {
       side.pages.pin(page);
+      ++side.kept_pages;
     } else {
       side.pages.unpin(page, SidePages::Worth::Kept);
+      --side.kept_pages;
     }
   };
   for (std::size_t i = 0; i < sides.size(); ++i) {
@@ -197,6 +227,7 @@ void Cache::Impl::settle_sides(std::uint32_t index, std::uint32_t first, std::ui
       side.pool.seal({&page, 1});
       side.pages.attach(row[column], page);
       for (std::uint32_t tail = 0; tail < tails; ++tail) side.pages.pin(page);
+      want_side_copy(side, page);
       ++side.totals.sealed_page_total;
     }
   }
@@ -260,7 +291,7 @@ void Cache::Impl::slide_sides(std::uint32_t index) {
       const bool stays = is_kept || side.group->retention.rule == RetentionRule::Dense;
       if (is_sealed && !stays && !side.pages.is_pinned(page) && !side.pages.is_kept(page)) {
         side.pages.detach(page);
-        side.pool.release({&page, 1});
+        release_device(side, page);
         ++side.totals.dropped_page_total;
       }
       page = kNullPage;

@@ -14,7 +14,7 @@ Result<bool> Cache::pause_transfers() {
   if (!impl.has_host()) return fail(ErrorCode::Unsupported, "pause_transfers: the cache has no host tier");
   impl.hand_over_transfers();
   impl.is_paused = true;
-  return impl.live_transfer_count == 0;
+  return impl.live_transfer_count + impl.side_transfer_count == 0;
 }
 
 Status Cache::resume_transfers() {
@@ -63,7 +63,7 @@ Result<bool> Cache::sleep(Sleep how) {
     impl.start_leaving(page_count);
     impl.hand_over_transfers();
   }
-  if (impl.live_transfer_count > 0) return false;
+  if (impl.live_transfer_count + impl.side_transfer_count > 0) return false;
   if (how == Sleep::DropAll) {
     for (std::uint32_t i = 0; i < impl.key_spaces.capacity(); ++i) {
       if (!impl.key_spaces[i].is_live) continue;

@@ -44,7 +44,7 @@ void Cache::Impl::start_state(std::uint32_t index, const Hit& hit) {
   slot.needs_state = has_state();
   slot.state_high = hit.start();
   slot.state_is_in_doubt = false;
-  slot.checkpoint = hit.start();
+  slot.checkpoint = hit.tokens;  // none is taken during a replay
   for (std::size_t i = 0; i < sides.size(); ++i) {
     SideGroup& side = sides[i];
     if (side.is_window) continue;
@@ -87,6 +87,8 @@ bool Cache::Impl::is_state_held(const SideGroup& side, std::uint32_t index, std:
   if (end == 0) return true;  // it starts anew
   const CacheGroup& group = *side.group;
   const SideSlot& slot = side.slots[index];
+  // A snapshot that is still to be restored hangs on a page that the sequence must keep.
+  if (!slot.restore_page.is_none() && end < slot.restore_position) return false;
   if (!has_rows(group)) return end >= slot.valid_from && high - end <= group.slot_history;
   const std::uint32_t room = group.slot_entries - group.sink_tokens;
   const std::uint32_t lookback = needed_rows(group, end);
@@ -271,20 +273,32 @@ void Cache::Impl::finish_saves(const StepInFlight& step, std::uint32_t place, bo
     side.pool.seal({&save.page, 1});
     side.pages.attach(tree_page, save.page);
     side.pages.unpin(save.page, SidePages::Worth::Kept);
+    want_side_copy(side, save.page);
     ++side.totals.sealed_page_total;
-    if (side.group->retention.rule == RetentionRule::Last) replace_last(side, part.index, column);
+    if (side.group->retention.rule == RetentionRule::Last) replace_last(side, part.index, save.position);
   }
 }
 
-// Of a group that keeps the last one only, the sequence's snapshot before goes, unless somebody uses it.
-void Cache::Impl::replace_last(SideGroup& side, std::uint32_t index, std::uint32_t column) {
-  SideSlot& slot = side.slots[index];
-  const std::uint32_t before = std::exchange(slot.snapshot_end, column + 1);
-  if (before == 0 || before > column) return;
-  const PageId page = side.pages.at(sequences.page_row(index)[before - 1]);
-  if (page.is_none() || side.pages.is_pinned(page)) return;
+// Of a group that keeps the last one only, the sequence's snapshot before goes, unless somebody uses it. Those where
+// others may part from it, or where its prompt ends, are not its own.
+void Cache::Impl::replace_last(SideGroup& side, std::uint32_t index, std::uint32_t position) {
+  const SequenceSlot& sequence = sequences[index];
+  const std::uint32_t prompt_end =
+      (sequence.prompt_tokens - std::min(sequence.prompt_tokens, 1U)) / checkpoint_grid * checkpoint_grid;
+  if (position == sequence.junction || position == prompt_end) return;
+  const PageId tree_page = sequences.page_row(index)[(position / page_tokens) - 1];
+  const PageId page = std::exchange(side.slots[index].last_snapshot, side.pages.at(tree_page));
+  const std::uint32_t column = std::exchange(side.slots[index].last_snapshot_column, (position / page_tokens) - 1);
+  if (page.is_none() || page == side.slots[index].last_snapshot) return;
+  if (!side.pages.is_attached(page) || side.pages.is_pinned(page)) return;
+  // It may have gone, and its page be another's snapshot by now.
+  if (column >= sequence.shared_pages || side.pages.at(sequences.page_row(index)[column]) != page) return;
+  if (side.host != nullptr) {
+    const PageId host_page = side.host->of_device.drop(side.pages.tree_page_of(page));
+    if (!host_page.is_none()) release_host(side, host_page);
+  }
   side.pages.detach(page);
-  side.pool.release({&page, 1});
+  release_device(side, page);
   ++side.totals.dropped_page_total;
 }
 

@@ -34,16 +34,35 @@ Status Cache::Impl::open_host() {
   path_runs.reserve(sequences.row_pages());
   QUIRE_TRY_ASSIGN(saved_pages,
                    LazyArray<PageId>::create(std::size_t{config.sequence_count_max} * (sequences.row_pages() + 1)));
-  completions.resize(host.transfer_count_max);
+  completions.resize(std::size_t{host.transfer_count_max} * (sides.empty() ? 1 : 2));
+  if (!sides.empty()) QUIRE_TRY(open_side_hosts());
   ready_sequences.reserve(config.sequence_count_max);
   if (!host.external_mover) {
-    QUIRE_TRY_ASSIGN(mover, Mover::open({.device_geometry = &geometry,
-                                         .device_memory = memory,
-                                         .host_page_count = host_page_count,
-                                         .host_region = host.region,
-                                         .checksums = host.checksums,
-                                         .queue_depth_max = host.transfer_count_max,
-                                         .transfer_pages_max = host.transfer_pages_max}));
+    MoverConfig mover_config{.host_region = host.region,
+                             .checksums = host.checksums,
+                             .queue_depth_max = host.transfer_count_max,
+                             .transfer_pages_max = host.transfer_pages_max};
+    if (sides.empty() && more_history.empty()) {
+      mover_config.device_geometry = &geometry;
+      mover_config.device_memory = memory;
+      mover_config.host_page_count = host_page_count;
+    } else {
+      // The history's pool, then one for each side group; those without pages are never named.
+      MoverPool& history = mover_config.pools.emplace_back();
+      history.host_page_count = host_page_count;
+      history.parts.push_back({.geometry = &geometry, .memory = memory});
+      for (const GroupMemory& group : more_history) {
+        history.parts.push_back({.geometry = &*group.geometry, .memory = group.data});
+      }
+      for (const SideGroup& side : sides) {
+        MoverPool& of_side = mover_config.pools.emplace_back();
+        if (side.host == nullptr) continue;
+        of_side.host_page_count = side.host->pool.page_count();
+        of_side.parts.push_back({.geometry = &*side.memory.geometry, .memory = side.memory.data});
+      }
+      mover_config.queue_depth_max *= 2;
+    }
+    QUIRE_TRY_ASSIGN(mover, Mover::open(mover_config));
     host_region = mover->host_region();
   }
   return {};
@@ -156,6 +175,7 @@ void Cache::Impl::release_host_read(PageId host_page) {
 void Cache::Impl::release_freed_host() {
   if (!has_host()) return;
   tree->take_freed_host([this](PageId page) {
+    if (!sides.empty()) drop_host_sides(page);
     if (has_disk()) forget_on_disk(page);
     release_host(page);
   });

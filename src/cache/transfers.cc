@@ -88,6 +88,16 @@ void Cache::Impl::hand_over_transfers() {
     transfers[index].state = Transfer::State::Moving;
     transfer_order.erase(transfer_order.begin() + static_cast<std::ptrdiff_t>(i));
   }
+  for (std::size_t i = 0; mover != nullptr && i < side_order.size();) {
+    const Result<bool> taken = mover->try_submit(side_plan_of(side_order[i]));
+    QUIRE_CHECK(taken.has_value(), taken.error().message.c_str());
+    if (!*taken) {
+      ++i;
+      continue;
+    }
+    side_transfers[side_order[i]].state = SideTransfer::State::Moving;
+    side_order.erase(side_order.begin() + static_cast<std::ptrdiff_t>(i));
+  }
 }
 
 Result<std::span<TransferPlan>> Cache::take_transfers(std::span<TransferPlan> out) {
@@ -109,6 +119,12 @@ Result<std::span<TransferPlan>> Cache::take_transfers(std::span<TransferPlan> ou
       impl.transfers[index].state = Impl::Transfer::State::Moving;
       impl.transfer_order.erase(impl.transfer_order.begin() + static_cast<std::ptrdiff_t>(i));
     }
+  }
+  while (count < out.size() && !impl.side_order.empty()) {
+    const std::uint32_t index = impl.side_order.front();
+    out[count++] = impl.side_plan_of(index);
+    impl.side_transfers[index].state = SideTransfer::State::Moving;
+    impl.side_order.erase(impl.side_order.begin());
   }
   return out.first(count);
 }
@@ -206,6 +222,10 @@ void Cache::Impl::go_on() {
 
 void Cache::Impl::apply_one(const Completion& completion) {
   const std::uint32_t index = completion.id.index;
+  if (index >= transfers.size() && !side_transfers.empty()) {
+    apply_side(completion);
+    return;
+  }
   const bool is_known = index < transfers.size() && transfers[index].generation == completion.id.generation &&
                         transfers[index].state == Transfer::State::Moving && completion.rank < config.host.rank_count &&
                         (transfers[index].reported_ranks & (1ULL << completion.rank)) == 0;
@@ -289,6 +309,7 @@ void Cache::Impl::work_in_background() {
     start_waiting_finds();
   }
   start_stores();
+  if (!sides.empty()) start_side_stores();
   if (writes_back()) start_leaving(clean_reserve_pages);
   hand_over_transfers();
 }
@@ -310,6 +331,7 @@ void Cache::Impl::cancel_transfer(std::uint32_t index) {
 
 // What is cached is about to go; what sequences save is not. Those that are moving end by their completions.
 void Cache::Impl::cancel_all_transfers() {
+  if (!sides.empty()) cancel_side_transfers();
   for (std::uint32_t i = 0; i < transfer_end; ++i) {
     Transfer& transfer = transfers[i];
     if (transfer.state == Transfer::State::Free || transfer.sequence != SequenceId{}) continue;

@@ -24,7 +24,8 @@ class Finder {
       : groups_(groups),
         path_(path),
         limits_(limits),
-        end_((static_cast<std::uint32_t>(path.pages.size()) * limits.page_tokens) + path.partial_tokens),
+        end_((static_cast<std::uint32_t>(path.pages.size() + path.host_pages.size()) * limits.page_tokens) +
+             path.partial_tokens),
         has_state_(std::ranges::any_of(groups, [](const HitGroup& group) { return group.window_tokens == 0; })) {}
 
   [[nodiscard]] Hit find() const {
@@ -56,8 +57,13 @@ class Finder {
     }
   }
   [[nodiscard]] bool holds(const HitGroup& group, std::uint32_t column) const {
-    const PageId page = column < path_.pages.size() ? path_.pages[column] : path_.partial_page;
-    return group.pages != nullptr && group.pages->has(page);
+    if (group.pages == nullptr) return false;
+    const std::size_t device_pages = path_.pages.size();
+    if (column >= device_pages && column < device_pages + path_.host_pages.size()) {
+      return group.host_of_host != nullptr && group.host_of_host->has(path_.host_pages[column - device_pages]);
+    }
+    const PageId page = column < device_pages ? path_.pages[column] : path_.partial_page;
+    return group.pages->has(page) || (group.host_of_device != nullptr && group.host_of_device->has(page));
   }
   [[nodiscard]] bool may_replay(const HitGroup& group) const {
     return group.replay_tokens > 0 && group.sink_tokens == 0 && (group.replay_is_exact || limits_.allows_inexact);
@@ -129,14 +135,24 @@ class Finder {
   // These groups start with nothing at `start`, and are as they should be some tokens later, up to where the others
   // must have everything.
   [[nodiscard]] bool try_replay(std::uint32_t start, std::uint64_t rebuilt, Hit& hit, Refusal& refusal) const {
+    // A state that was right would be led astray by what others compute until they are: it is rebuilt with them.
+    for (std::size_t i = 0; i < groups_.size(); ++i) {
+      const bool is_led_astray = groups_[i].window_tokens == 0 && !groups_[i].starts_anew;
+      if (!is_led_astray || (rebuilt >> i & 1U) != 0) continue;
+      if (!may_replay(groups_[i])) {
+        refusal.group = static_cast<std::uint32_t>(i);
+        return false;
+      }
+      rebuilt |= std::uint64_t{1} << i;
+    }
     for (;;) {
-      std::uint32_t tokens = 0;
+      std::uint64_t tokens = 0;
       std::uint32_t end = end_;
       std::uint32_t ending_group = Hit::kNoGroup;
       for (std::size_t i = 0; i < groups_.size(); ++i) {
         const HitGroup& group = groups_[i];
         if ((rebuilt >> i & 1U) != 0) {
-          tokens = std::max(tokens, group.replay_tokens);
+          tokens = std::max<std::uint64_t>(tokens, group.replay_tokens);
           if (refusal.group == Hit::kNoGroup) refusal.group = static_cast<std::uint32_t>(i);
         } else if (group.window_tokens > 0) {
           const std::uint32_t until = held_until(group, start, end);
@@ -156,7 +172,8 @@ class Finder {
         return true;
       }
       // An earlier start leaves more to be computed before a window ends, or it is rebuilt as well.
-      refusal.next = std::max(refusal.next, cut > tokens ? std::min(cut - tokens, start - 1) : 0);
+      const std::uint32_t earlier = cut > tokens ? cut - static_cast<std::uint32_t>(tokens) : 0;
+      refusal.next = std::max(refusal.next, std::min(earlier, start - 1));
       if (ending_group == Hit::kNoGroup || !may_replay(groups_[ending_group])) return false;
       rebuilt |= std::uint64_t{1} << ending_group;
     }

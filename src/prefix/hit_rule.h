@@ -24,7 +24,10 @@ namespace quire {
 
 /// A group that does not keep everything, as far as hits are concerned.
 struct HitGroup {
-  const SidePages* pages = nullptr;   ///< null: it never keeps anything
+  const SidePages* pages = nullptr;  ///< null: it never keeps anything
+  // What it has on the host, by device and by host page of the tree. Null: that does not count.
+  const SidePages* host_of_device = nullptr;
+  const SidePages* host_of_host = nullptr;
   std::uint32_t window_tokens = 0;    ///< W of a window in pages; 0: a state, of which a snapshot at b is needed
   std::uint32_t sink_tokens = 0;      ///< of a window
   bool starts_anew = false;           ///< a state that needs nothing at multiples of boundary_tokens
@@ -35,10 +38,11 @@ struct HitGroup {
 
 /// A path as the tree matched it.
 struct HitPath {
-  std::span<const PageId> pages;     ///< whole ones, from the root on
-  PageId partial_page;               ///< one that begins with what follows
-  std::uint32_t partial_tokens = 0;  ///< so many tokens of it
-  std::uint32_t prompt_tokens = 0;   ///< what was looked for: where it ends there is nothing left to compute
+  std::span<const PageId> pages;       ///< whole ones, from the root on
+  std::span<const PageId> host_pages;  ///< whole ones that follow, on the host
+  PageId partial_page;                 ///< one that begins with what follows
+  std::uint32_t partial_tokens = 0;    ///< so many tokens of it
+  std::uint32_t prompt_tokens = 0;     ///< what was looked for: where it ends there is nothing left to compute
 };
 
 struct HitLimits {

@@ -245,6 +245,30 @@ PrefixTree::Match PrefixTree::cut(const Match& match, std::uint32_t tokens) cons
   return cut;
 }
 
+PrefixTree::Match PrefixTree::cut_pages(const Match& match, std::uint32_t page_count) const {
+  if (page_count <= match.page_count) return cut(match, page_count * config_.page_tokens);
+  Match cut = match;
+  cut.partial_tokens = 0;
+  cut.host_page_count = std::min(match.host_page_count, page_count - match.page_count);
+  if (cut.host_page_count == 0) return cut;
+  std::uint32_t run = match.host_run.value;
+  while (runs_[run].first_page >= match.page_count + cut.host_page_count) run = runs_[run].parent;
+  cut.host_run = RunId{run};
+  cut.host_pages_in_run = match.page_count + cut.host_page_count - runs_[run].first_page;
+  return cut;
+}
+
+void PrefixTree::copy_host_pages(const Match& match, std::span<PageId> out) const {
+  QUIRE_CHECK(match.version == version_ && out.size() == match.host_page_count, "pages of another match");
+  std::uint32_t run = match.host_run.value;
+  for (std::uint32_t end = match.page_count + match.host_page_count; end > match.page_count; run = runs_[run].parent) {
+    const std::uint32_t begin = std::max(match.page_count, runs_[run].first_page);
+    std::memcpy(out.data() + (begin - match.page_count), storage_.pages(runs_[run]) + (begin - runs_[run].first_page),
+                (end - begin) * sizeof(PageId));
+    end = begin;
+  }
+}
+
 void PrefixTree::copy_path(const Pin& pin, std::uint32_t first_page, std::span<PageId> out) const {
   std::uint32_t end = end_page(pin.run_);
   QUIRE_CHECK(first_page + out.size() == end, "a path of another length");

@@ -54,6 +54,16 @@ struct PrefixTreeConfig {
   std::uint64_t hash_seed = 0;
 };
 
+/// Hears where pages of the tree go, for those who keep something about them: a page changes its id with its tier.
+class TierListener {
+ public:
+  virtual ~TierListener() = default;
+  /// A device page is given up, and its copy is what the tree has from here on.
+  virtual void on_demote(PageId device_page, PageId host_page) = 0;
+  /// A host page of the tree has become the copy of a device page.
+  virtual void on_promote(PageId host_page, PageId device_page) = 0;
+};
+
 /// How pages come into the tree.
 struct Sealing {
   ResidencyCause cause = ResidencyCause::Sealed;
@@ -144,6 +154,8 @@ class PrefixTree {
   PrefixTree& operator=(const PrefixTree&) = delete;
   ~PrefixTree() = default;
 
+  /// Outlives the tree, or null.
+  void set_listener(TierListener* listener) { listener_ = listener; }
   /// Room for so many pages, if there is less; the policy hears the number in any case. The only call that allocates.
   [[nodiscard]] Status grow(std::uint32_t page_count_max);
 
@@ -162,6 +174,10 @@ class PrefixTree {
   [[nodiscard]] PageId partial_page(const Match& match) const;
   /// The first `tokens` tokens of a match on the device: whole pages, and a part of the page behind them.
   [[nodiscard]] Match cut(const Match& match, std::uint32_t tokens) const;
+  /// The first `page_count` whole pages of a match, in both tiers.
+  [[nodiscard]] Match cut_pages(const Match& match, std::uint32_t page_count) const;
+  /// The page ids of a match that are on the host; `out` is as long.
+  void copy_host_pages(const Match& match, std::span<PageId> out) const;
   /// The page ids of a pinned path on the device, from its page `first_page` on; `out` is as long as the rest.
   void copy_path(const Pin& pin, std::uint32_t first_page, std::span<PageId> out) const;
   /// How many of the matched whole pages evict() could give up now, and no longer once they are pinned.
@@ -461,6 +477,7 @@ class PrefixTree {
   Policy& policy_;
   ResidencyLog* log_;
   Policy* host_policy_;  // null: no host tier
+  TierListener* listener_ = nullptr;
   LostPages* lost_;
 
   LazyArray<Run> runs_;

@@ -237,6 +237,7 @@ std::span<const PageId> PrefixTree::demote(std::uint32_t run, std::uint32_t page
   left.is_on_host = true;
   for (std::uint32_t i = 0; i < page_count; ++i) {
     row[i] = copies_[given_up[i].value].host_page;
+    if (listener_ != nullptr) listener_->on_demote(given_up[i], row[i]);
     forget_copy(given_up[i]);
     copies_[given_up[i].value].is_held = false;
   }
@@ -297,6 +298,7 @@ void PrefixTree::promote(RunId id, std::span<const PageId> device_pages, const S
     fingerprints_[row[i].value] = host_fingerprints_[host_page.value];
     QUIRE_CHECK(copies_[row[i].value].state == Copy::None, "a page on its way to the host comes from it");
     copies_[row[i].value] = {.state = Copy::Ready, .host_page = host_page};
+    if (listener_ != nullptr) listener_->on_promote(host_page, row[i]);
   }
   page_lists_.push_back_all(device_pages, kFirstCopies);
   ready_copy_count_ += run.page_count;

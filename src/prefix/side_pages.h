@@ -46,6 +46,8 @@ class SidePages {
   /// The page that hangs on a page of the tree, or none.
   [[nodiscard]] PageId at(PageId tree_page) const { return PageId{sides_[tree_page.value] - 1}; }
   [[nodiscard]] bool has(PageId tree_page) const { return sides_[tree_page.value] != 0; }
+  /// The page of the tree that a page hangs on.
+  [[nodiscard]] PageId tree_page_of(PageId side_page) const { return PageId{entries_[side_page.value].tree_page - 1}; }
   [[nodiscard]] bool is_attached(PageId side_page) const { return entries_[side_page.value].tree_page != 0; }
   [[nodiscard]] bool is_kept(PageId side_page) const { return entries_[side_page.value].is_kept; }
   [[nodiscard]] bool is_pinned(PageId side_page) const { return entries_[side_page.value].pins > 0; }

@@ -105,6 +105,8 @@ struct alignas(64) SequenceSlot {
   std::uint32_t replay_end = 0;  // the history has the tokens before it, which are computed for other groups; 0: none
   bool is_inexact = false;       // a group was rebuilt inexactly: nothing behind replay_end is published
   bool allows_inexact = false;
+  bool has_asked_sides = false;    // of a loading one: what other groups have of its path on the host was asked for
+  std::uint32_t side_loads = 0;    // on their way to it
   bool needs_state = false;        // its state slot is not filled yet: the next plan with it does that
   bool state_is_in_doubt = false;  // a step that did not happen may have written it
   std::uint32_t state_high = 0;    // its state was written up to this position, drafts included

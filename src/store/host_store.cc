@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "store/host_store.h"
 
+#include <algorithm>
 #include <string>
 #include <utility>
 
@@ -56,7 +57,20 @@ class HostStore::Claim {
   bool is_held_;
 };
 
-HostStore::HostStore(const HostStoreConfig& config) : config_(config) {}
+// What of a page goes from one place to another.
+struct HostStore::PartCopy {
+  const Part& part;
+  const PoolGeometry& geometry;
+  std::byte* on_host = nullptr;    // where the part begins in the record
+  std::byte* on_device = nullptr;  // where the page begins in the part's pool
+  LayerRange layers;               // of the part
+};
+
+LayerRange HostStore::Part::common(LayerRange layers) const {
+  const std::uint32_t first = std::max(layers.first, first_layer);
+  const std::uint32_t end = std::min(layers.first + layers.count, first_layer + layer_count);
+  return first < end ? LayerRange{.first = first - first_layer, .count = end - first} : LayerRange{};
+}
 
 Result<HostStore::PageFacts> HostStore::make_facts(std::uint32_t page_count) {
   PageFacts facts;
@@ -68,24 +82,55 @@ Result<HostStore::PageFacts> HostStore::make_facts(std::uint32_t page_count) {
   return facts;
 }
 
-Result<std::unique_ptr<HostStore>> HostStore::open(const HostStoreConfig& config, const RegionCalls& calls) {
+// Knows its sizes, and has nowhere to put anything.
+Result<std::unique_ptr<HostStore>> HostStore::without_memory(const HostStoreConfig& config) {
   constexpr std::uint64_t kAlignment = 64;
-  const std::string sizes = std::to_string(config.page_count) + " pages of " + std::to_string(config.layer_count) +
-                            " layers of " + std::to_string(config.layer_bytes) + " bytes";
-  const auto page_bytes = checked_multiply(config.layer_bytes, config.layer_count);
-  if (!page_bytes || *page_bytes == 0 || config.page_count == 0) {
-    return fail(ErrorCode::InvalidArgument, "a host tier of " + sizes + ": give it pages with bytes in them");
+  std::string sizes = std::to_string(config.page_count) + " pages of";
+  for (const RecordPart& part : config.parts) {
+    if (&part != config.parts.data()) sizes += " and";
+    sizes += " " + std::to_string(part.layer_count) + " layers of " + std::to_string(part.layer_bytes) + " bytes";
   }
-  const auto padded = checked_add(*page_bytes, kAlignment - 1);
-  const std::uint64_t record_bytes = padded ? *padded / kAlignment * kAlignment : 0;
-  const auto bytes = checked_multiply(record_bytes, config.page_count);
-  if (!padded || !bytes) {
+  const auto too_large = [&] {
     return fail(ErrorCode::InvalidArgument, "a host tier of " + sizes + " is more than memory can address");
+  };
+  auto store = std::unique_ptr<HostStore>(new HostStore);
+  for (const RecordPart& part : config.parts) {
+    const auto bytes = checked_multiply(part.layer_bytes, part.layer_count);
+    const auto page_bytes = bytes ? checked_add(store->page_bytes_, *bytes) : std::nullopt;
+    if (!page_bytes || part.layer_count > UINT32_MAX - store->layer_count_) return too_large();
+    if (*bytes == 0) break;
+    store->parts_.push_back({.offset = store->page_bytes_,
+                             .layer_bytes = part.layer_bytes,
+                             .first_layer = store->layer_count_,
+                             .layer_count = part.layer_count});
+    store->page_bytes_ = *page_bytes;
+    store->layer_count_ += part.layer_count;
   }
-  auto store = std::unique_ptr<HostStore>(new HostStore(config));
-  store->page_bytes_ = *page_bytes;
-  store->record_bytes_ = record_bytes;
-  QUIRE_TRY_ASSIGN(store->region_, HostRegion::map(*bytes, config.region, calls));
+  if (config.parts.empty() || store->parts_.size() != config.parts.size() || config.page_count == 0) {
+    return fail(ErrorCode::InvalidArgument, "a host tier of " + sizes + (config.parts.empty() ? " nothing" : "") +
+                                                ": give it pages with bytes in them");
+  }
+  const auto padded = checked_add(store->page_bytes_, kAlignment - 1);
+  store->record_bytes_ = padded ? *padded / kAlignment * kAlignment : 0;
+  if (!padded || !checked_multiply(store->record_bytes_, config.page_count)) return too_large();
+  store->page_count_ = config.page_count;
+  store->has_checksums_ = config.checksums;
+  return store;
+}
+
+Result<std::uint64_t> HostStore::memory_bytes(const HostStoreConfig& config) {
+  QUIRE_TRY_ASSIGN(const std::unique_ptr<HostStore> store, without_memory(config));
+  return store->record_bytes_ * store->page_count_;
+}
+
+Result<std::unique_ptr<HostStore>> HostStore::open(const HostStoreConfig& config, const RegionCalls& calls) {
+  QUIRE_TRY_ASSIGN(std::unique_ptr<HostStore> store, without_memory(config));
+  store->records_ = config.memory;
+  if (config.memory == nullptr) {
+    const std::uint64_t bytes = store->record_bytes_ * store->page_count_;
+    QUIRE_TRY_ASSIGN(store->region_, HostRegion::map(bytes, config.region, calls));
+    store->records_ = store->region_.data();
+  }
   QUIRE_TRY_ASSIGN(store->facts_, make_facts(config.page_count));
   return store;
 }
@@ -103,7 +148,7 @@ TransferFault HostStore::write_layers(const PagePiece& piece, ChecksumPart& sum)
     return fault;
   }
   copy(piece, Access::Write, sum);
-  if (piece.layers.first + piece.layers.count == config_.layer_count) {
+  if (piece.layers.first + piece.layers.count == layer_count_) {
     facts_.checksums[index] = sum.finish(page_bytes_);
     facts_.states[index] = State::HasData;
   }
@@ -119,29 +164,29 @@ TransferFault HostStore::read_layers(const PagePiece& piece, ChecksumPart& sum) 
     return fault;
   }
   copy(piece, Access::Read, sum);
-  const bool is_last = piece.layers.first + piece.layers.count == config_.layer_count;
-  if (is_last && config_.checksums && sum.finish(page_bytes_) != facts_.checksums[index]) {
+  const bool is_last = piece.layers.first + piece.layers.count == layer_count_;
+  if (is_last && has_checksums_ && sum.finish(page_bytes_) != facts_.checksums[index]) {
     return TransferFault::Checksum;
   }
   return TransferFault::None;
 }
 
-TransferFault HostStore::write_page(const DevicePages& device, const PageTransfer& page) {
+TransferFault HostStore::write_page(std::span<const DevicePages> device, const PageTransfer& page) {
   ChecksumPart sum;
   return write_layers(whole(device, page), sum);
 }
 
-TransferFault HostStore::read_page(const DevicePages& device, const PageTransfer& page) {
+TransferFault HostStore::read_page(std::span<const DevicePages> device, const PageTransfer& page) {
   ChecksumPart sum;
   return read_layers(whole(device, page), sum);
 }
 
-PagePiece HostStore::whole(const DevicePages& device, const PageTransfer& page) const {
-  return {.device = device, .page = page, .layers = {.first = 0, .count = config_.layer_count}};
+PagePiece HostStore::whole(std::span<const DevicePages> device, const PageTransfer& page) const {
+  return {.device = device, .page = page, .layers = {.first = 0, .count = layer_count_}};
 }
 
 std::uint32_t HostStore::index_of(PageId host_page) const {
-  QUIRE_CHECK(host_page.value - 1 < config_.page_count, "the host tier has no such page");
+  QUIRE_CHECK(host_page.value - 1 < page_count_, "the host tier has no such page");
   return host_page.value - 1;
 }
 
@@ -153,7 +198,7 @@ TransferFault HostStore::begin_read(const PageTransfer& page, Record& out) {
     return fault;
   }
   out.bytes = {record(index), page_bytes_};
-  out.checksum = config_.checksums ? std::optional(facts_.checksums[index]) : std::nullopt;
+  out.checksum = has_checksums_ ? std::optional(facts_.checksums[index]) : std::nullopt;
   return TransferFault::None;
 }
 
@@ -179,21 +224,30 @@ void HostStore::end_write(const PageTransfer& page, std::optional<std::uint64_t>
 }
 
 Status HostStore::forget() {
-  QUIRE_TRY_ASSIGN(PageFacts facts, make_facts(config_.page_count));
-  QUIRE_TRY(region_.forget());
-  facts_ = std::move(facts);
+  if (region_.data() != nullptr) QUIRE_TRY(region_.forget());
+  // Enough, since whoever looks at a page looks at this first, and it cannot fail.
+  std::fill_n(facts_.states.data(), facts_.states.size(), State::NoData);
   return {};
+}
+
+std::uint64_t HostStore::bytes_of(LayerRange layers) const {
+  std::uint64_t bytes = 0;
+  for (const Part& part : parts_) bytes += part.common(layers).count * part.layer_bytes;
+  return bytes;
 }
 
 // Mistakes of the caller stop the program: they would write where nobody looks for it.
 std::uint32_t HostStore::index_of(const PagePiece& piece) const {
-  const PoolGeometry& geometry = *piece.device.geometry;
-  QUIRE_CHECK(piece.page.device_page.value < geometry.page_count(), "the device has no such page");
-  QUIRE_CHECK(
-      geometry.page().layer_bytes() == config_.layer_bytes && geometry.page().layer_count() == config_.layer_count,
-      "pages of the device and of the host tier differ");
-  QUIRE_CHECK(piece.layers.count != 0 && piece.layers.first < config_.layer_count &&
-                  piece.layers.count <= config_.layer_count - piece.layers.first,
+  QUIRE_CHECK(piece.device.size() == parts_.size(), "pages of the device and of the host tier have other parts");
+  for (std::size_t i = 0; i < parts_.size(); ++i) {
+    const PoolGeometry& geometry = *piece.device[i].geometry;
+    QUIRE_CHECK(piece.page.device_page.value < geometry.page_count(), "the device has no such page");
+    QUIRE_CHECK(geometry.page().layer_bytes() == parts_[i].layer_bytes &&
+                    geometry.page().layer_count() == parts_[i].layer_count,
+                "pages of the device and of the host tier differ");
+  }
+  QUIRE_CHECK(piece.layers.count != 0 && piece.layers.first < layer_count_ &&
+                  piece.layers.count <= layer_count_ - piece.layers.first,
               "the page has no such layers");
   return index_of(piece.page.host_page);
 }
@@ -206,34 +260,48 @@ TransferFault HostStore::fault_of(std::uint32_t index, const PageTransfer& page,
 }
 
 void HostStore::copy(const PagePiece& piece, Access access, ChecksumPart& sum) const {
-  const PoolGeometry& geometry = *piece.device.geometry;
-  const CheckedCopier& copier = best_checked_copier();
   std::byte* const on_host = record(piece.page.host_page.value - 1);
-  std::byte* const on_device = piece.device.memory + (piece.page.device_page.value * geometry.strides().page);
-  // Layers of a page that lie one behind the other go in one part.
-  const bool is_one_part = geometry.byte_layout() == ByteLayout::PageFirst;
-  const std::uint32_t part_count = is_one_part ? 1 : piece.layers.count;
-  const std::uint64_t part_bytes = config_.layer_bytes * (piece.layers.count / part_count);
+  for (std::size_t i = 0; i < parts_.size(); ++i) {
+    const LayerRange layers = parts_[i].common(piece.layers);
+    if (layers.count == 0) continue;
+    const PoolGeometry& geometry = *piece.device[i].geometry;
+    copy_part({.part = parts_[i],
+               .geometry = geometry,
+               .on_host = on_host + parts_[i].offset,
+               .on_device = piece.device[i].memory + (piece.page.device_page.value * geometry.strides().page),
+               .layers = layers},
+              access, sum);
+  }
+  best_checked_copier().settle();
+}
+
+void HostStore::copy_part(const PartCopy& copy, Access access, ChecksumPart& sum) const {
+  const CheckedCopier& copier = best_checked_copier();
+  const std::uint64_t layer_bytes = copy.part.layer_bytes;
+  const std::uint64_t layer_stride = copy.geometry.strides().layer;
+  // Layers of a page that lie one behind the other go in one stretch.
+  const bool is_one_stretch = copy.geometry.byte_layout() == ByteLayout::PageFirst;
+  const std::uint32_t stretch_count = is_one_stretch ? 1 : copy.layers.count;
+  const std::uint64_t stretch_bytes = layer_bytes * (copy.layers.count / stretch_count);
   // Nobody looks at a host page soon. Of a device page the engine is waiting for.
   const bool is_write = access == Access::Write;
-  for (std::uint32_t i = 0; i < part_count; ++i) {
-    const std::uint64_t layer = piece.layers.first + i;
-    std::byte* const host_part = on_host + (layer * config_.layer_bytes);
-    std::byte* const device_part = on_device + (layer * geometry.strides().layer);
-    const std::uint64_t to_next = i + 1 < part_count ? is_write ? geometry.strides().layer : config_.layer_bytes : 0;
-    const CopyPart part{.target = is_write ? host_part : device_part,
-                        .source = is_write ? device_part : host_part,
-                        .bytes = part_bytes,
-                        .offset = layer * config_.layer_bytes,
+  for (std::uint32_t i = 0; i < stretch_count; ++i) {
+    const std::uint64_t layer = copy.layers.first + i;
+    std::byte* const host_stretch = copy.on_host + (layer * layer_bytes);
+    std::byte* const device_stretch = copy.on_device + (layer * layer_stride);
+    const std::uint64_t to_next = i + 1 < stretch_count ? is_write ? layer_stride : layer_bytes : 0;
+    const CopyPart part{.target = is_write ? host_stretch : device_stretch,
+                        .source = is_write ? device_stretch : host_stretch,
+                        .bytes = stretch_bytes,
+                        .offset = copy.part.offset + (layer * layer_bytes),
                         .next_use = is_write ? NextUse::Later : NextUse::Soon,
-                        .next_source = to_next == 0 ? nullptr : (is_write ? device_part : host_part) + to_next};
-    if (config_.checksums) {
+                        .next_source = to_next == 0 ? nullptr : (is_write ? device_stretch : host_stretch) + to_next};
+    if (has_checksums_) {
       sum.add(copier.copy_summed(part));
     } else {
       copier.copy(part);
     }
   }
-  copier.settle();
 }
 
 }  // namespace quire

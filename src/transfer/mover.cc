@@ -26,6 +26,7 @@
 
 #include "base/blocked_signals.h"
 #include "base/check.h"
+#include "base/checked.h"
 #include "base/lazy_array.h"
 #include "base/mutex.h"
 #include "base/system_error.h"
@@ -41,6 +42,7 @@ using Clock = std::chrono::steady_clock;
 constexpr std::uint32_t kThreadsMax = 64;  // of one direction
 constexpr std::uint32_t kQueueDepthMax = 1U << 16U;
 constexpr std::uint32_t kTransferPagesMax = 1U << 20U;
+constexpr std::size_t kPoolsMax = std::size_t{1} << 16U;  // as many as a plan can name
 // Whoever waits may be kept from it for some milliseconds, however short the queues are.
 constexpr std::uint32_t kRememberedMin = 1024;
 
@@ -56,6 +58,32 @@ Status check_within(std::string_view name, std::uint32_t value, std::uint32_t va
   if (value >= 1 && value <= value_max) return {};
   return invalid("MoverConfig::" + std::string(name) + " is " + std::to_string(value) + ": give 1 to " +
                  std::to_string(value_max));
+}
+
+// Ids begin at 1, and the highest one means "none".
+Status check_host_page_count(std::string_view name, std::uint32_t count) {
+  return check_within(name, count, PageId::kNoneValue - 1);
+}
+
+Status check_pool(const std::string& name, const MoverPool& pool) {
+  if (pool.parts.empty()) return invalid("MoverConfig::" + name + ".parts is empty: say where device pages lie");
+  for (std::size_t i = 0; i < pool.parts.size(); ++i) {
+    const MoverPart& part = pool.parts[i];
+    const std::string part_name = "MoverConfig::" + name + ".parts[" + std::to_string(i) + "]";
+    if (part.geometry == nullptr) return invalid(part_name + ".geometry is missing: say where device pages lie");
+    if (part.memory == nullptr) return invalid(part_name + ".memory is missing: say where device pages lie");
+    if (part.geometry->page_count() != pool.parts[0].geometry->page_count()) {
+      return invalid(part_name + " has " + std::to_string(part.geometry->page_count()) + " pages, and parts[0] has " +
+                     std::to_string(pool.parts[0].geometry->page_count()) + ": an id names a page in each of them");
+    }
+  }
+  return check_host_page_count(name + ".host_page_count", pool.host_page_count);
+}
+
+std::vector<MoverPool> pools_of(const MoverConfig& config) {
+  if (!config.pools.empty()) return config.pools;
+  const MoverPart part{.geometry = config.device_geometry, .memory = config.device_memory};
+  return {MoverPool{.parts = {part}, .host_page_count = config.host_page_count}};
 }
 
 // Layers as evenly as they go.
@@ -85,10 +113,22 @@ class SeenPages {
 }  // namespace
 
 Status MoverConfig::validate() const {
-  if (device_geometry == nullptr) return invalid("MoverConfig::device_geometry is missing: say where device pages lie");
-  if (device_memory == nullptr) return invalid("MoverConfig::device_memory is missing: say where device pages lie");
-  // Ids begin at 1, and the highest one means "none".
-  QUIRE_TRY(check_within("host_page_count", host_page_count, PageId::kNoneValue - 1));
+  if (pools.empty()) {
+    if (device_geometry == nullptr) {
+      return invalid("MoverConfig::device_geometry is missing: say where device pages lie");
+    }
+    if (device_memory == nullptr) return invalid("MoverConfig::device_memory is missing: say where device pages lie");
+    QUIRE_TRY(check_host_page_count("host_page_count", host_page_count));
+  } else if (device_geometry != nullptr || device_memory != nullptr || host_page_count != 0) {
+    return invalid("MoverConfig has pools, and device_geometry, device_memory or host_page_count too: give either");
+  }
+  if (pools.size() > kPoolsMax) {
+    return invalid("MoverConfig::pools has " + std::to_string(pools.size()) + ": give " + std::to_string(kPoolsMax) +
+                   " at most");
+  }
+  for (std::size_t i = 0; i < pools.size(); ++i) {
+    QUIRE_TRY(check_pool("pools[" + std::to_string(i) + "]", pools[i]));
+  }
   QUIRE_TRY(check_within("load_thread_count", load_thread_count, kThreadsMax));
   QUIRE_TRY(check_within("store_thread_count", store_thread_count, kThreadsMax));
   QUIRE_TRY(check_within("queue_depth_max", queue_depth_max, kQueueDepthMax));
@@ -96,6 +136,20 @@ Status MoverConfig::validate() const {
 }
 
 struct Mover::Impl {
+  // Pages that have their ids to themselves. Where they lie on the device changes under the mutex while nothing runs;
+  // workers read it without.
+  struct Pool {
+    explicit Pool(const MoverPool& pool);
+    [[nodiscard]] HostStoreConfig store_config(const MoverConfig& config) const;
+    [[nodiscard]] std::uint32_t device_page_count() const { return geometries[0].page_count(); }
+    [[nodiscard]] std::uint32_t layer_count() const { return store->layer_count(); }
+
+    std::vector<PoolGeometry> geometries;  // one for each part
+    std::vector<DevicePages> device;       // they, and where their pages lie
+    std::uint32_t host_page_count = 0;
+    std::unique_ptr<HostStore> store;
+  };
+
   // What a worker needs to know of a transfer while it copies.
   struct Work {
     std::uint32_t index = 0;
@@ -104,15 +158,14 @@ struct Mover::Impl {
     std::uint32_t band_count = 0;
     std::span<const PageTransfer> pages;
     const std::atomic<bool>* must_stop = nullptr;
-    DevicePages device;
+    const Pool* pool = nullptr;
   };
 
   Impl(const MoverConfig& the_config, MoverHooks the_hooks, TransferTable the_table)
-      : config(the_config),
-        hooks(std::move(the_hooks)),
-        geometry(*the_config.device_geometry),
-        table(std::move(the_table)) {
-    config.device_geometry = nullptr;  // The caller's; ours is the copy.
+      : config(the_config), hooks(std::move(the_hooks)), table(std::move(the_table)) {
+    for (const MoverPool& pool : pools_of(config)) pools.emplace_back(pool);
+    config.device_geometry = nullptr;  // The caller's; ours are the copies.
+    config.pools.clear();
   }
   ~Impl() {
     if (event_fd >= 0) ::close(event_fd);
@@ -121,6 +174,7 @@ struct Mover::Impl {
   Impl& operator=(const Impl&) = delete;
 
   [[nodiscard]] Status prepare();
+  [[nodiscard]] Status open_stores();
   [[nodiscard]] Status start();
   void stop();
 
@@ -134,19 +188,18 @@ struct Mover::Impl {
 
   [[nodiscard]] Status check_plan(const TransferPlan& plan) QUIRE_REQUIRES(mutex);
   [[nodiscard]] Status check_pages(const TransferPlan& plan) QUIRE_REQUIRES(mutex);
+  [[nodiscard]] std::string text_of_pool(std::uint16_t pool_index) const;
   [[nodiscard]] Status check_idle(std::string_view what) QUIRE_REQUIRES(mutex);
   [[nodiscard]] std::optional<TransferOutcome> answer(std::uint32_t index, std::uint32_t band) QUIRE_REQUIRES(mutex);
   void signal_completion(std::size_t count_before) QUIRE_REQUIRES(mutex);
 
   MoverConfig config;
   MoverHooks hooks;
-  std::unique_ptr<HostStore> store;
+  HostRegion region;  // of all pools; forgotten under the mutex while nothing runs
+  std::vector<Pool> pools;
   int event_fd = -1;
   LazyArray<ChecksumPart> worker_sums;  // transfer_pages_max of each worker
   std::vector<std::thread> workers;
-
-  // Changed under the mutex while nothing runs; read by workers without it.
-  PoolGeometry geometry;
 
   Mutex mutex;  // guards what follows
   TransferTable table QUIRE_GUARDED_BY(mutex);
@@ -159,20 +212,54 @@ struct Mover::Impl {
   Condition has_news;                                       // a band or a transfer has ended, or nobody is blocked
 };
 
+Mover::Impl::Pool::Pool(const MoverPool& pool) : host_page_count(pool.host_page_count) {
+  geometries.reserve(pool.parts.size());  // so that they stay where they are
+  for (const MoverPart& part : pool.parts) {
+    geometries.push_back(*part.geometry);
+    device.push_back({.geometry = &geometries.back(), .memory = part.memory});
+  }
+}
+
+HostStoreConfig Mover::Impl::Pool::store_config(const MoverConfig& config) const {
+  HostStoreConfig made{.page_count = host_page_count, .checksums = config.checksums};
+  for (const PoolGeometry& geometry : geometries) {
+    made.parts.push_back({.layer_bytes = geometry.page().layer_bytes(), .layer_count = geometry.page().layer_count()});
+  }
+  return made;
+}
+
+// All in one region, one behind the other.
+Status Mover::Impl::open_stores() {
+  std::uint64_t region_bytes = 0;
+  for (const Pool& pool : pools) {
+    QUIRE_TRY_ASSIGN(const std::uint64_t pool_bytes, HostStore::memory_bytes(pool.store_config(config)));
+    const auto sum = checked_add(region_bytes, pool_bytes);
+    if (!sum) return invalid("the host pages of all pools are more than memory can address");
+    region_bytes = *sum;
+  }
+  QUIRE_TRY_ASSIGN(region, HostRegion::map(region_bytes, config.host_region, *hooks.calls));
+  std::byte* memory = region.data();
+  for (Pool& pool : pools) {
+    HostStoreConfig store_config = pool.store_config(config);
+    store_config.memory = memory;
+    QUIRE_TRY_ASSIGN(pool.store, HostStore::open(store_config));
+    memory += *HostStore::memory_bytes(store_config);
+  }
+  return {};
+}
+
 Status Mover::Impl::prepare() {
-  QUIRE_TRY_ASSIGN(store, HostStore::open({.layer_bytes = geometry.page().layer_bytes(),
-                                           .layer_count = geometry.page().layer_count(),
-                                           .page_count = config.host_page_count,
-                                           .checksums = config.checksums,
-                                           .region = config.host_region},
-                                          *hooks.calls));
+  QUIRE_TRY(open_stores());
   const std::size_t worker_count = config.load_thread_count + config.store_thread_count;
   QUIRE_TRY_ASSIGN(worker_sums, LazyArray<ChecksumPart>::create(worker_count * config.transfer_pages_max));
   event_fd = ::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
   if (event_fd < 0) return fail(errno_code(errno), "making the mover's eventfd: " + errno_text(errno));
   const MutexLock lock(mutex);
-  QUIRE_TRY(seen_on_device.reserve(geometry.page_count()));
-  return seen_on_host.reserve(config.host_page_count + 1);
+  for (const Pool& pool : pools) {
+    QUIRE_TRY(seen_on_device.reserve(pool.device_page_count()));
+    QUIRE_TRY(seen_on_host.reserve(pool.host_page_count + 1));
+  }
+  return {};
 }
 
 Status Mover::Impl::start() {
@@ -221,7 +308,7 @@ void Mover::Impl::work(TransferKind kind, std::span<ChecksumPart> sums) {
                     .band_count = record.band_count,
                     .pages = table.pages(*index),
                     .must_stop = &record.must_stop,
-                    .device = {.geometry = &geometry, .memory = config.device_memory}};
+                    .pool = &pools[record.pool_index]};
     lock.unlock();
     const Completion completion = run(work, sums);
     lock.lock();
@@ -251,8 +338,8 @@ Completion Mover::Impl::run(const Work& work, std::span<ChecksumPart> sums) {
 // is of no use.
 std::uint32_t Mover::Impl::run_band(const Work& work, std::uint32_t band, std::span<ChecksumPart> pages,
                                     Completion& completion) {
-  const std::uint64_t piece_bytes =
-      layers_of_band(geometry.page().layer_count(), work.band_count, band).count * geometry.page().layer_bytes();
+  const Pool& pool = *work.pool;
+  const std::uint64_t piece_bytes = pool.store->bytes_of(layers_of_band(pool.layer_count(), work.band_count, band));
   for (std::uint32_t i = 0; i < pages.size(); ++i) {
     if (work.must_stop->load(std::memory_order_relaxed)) {
       completion.outcome = TransferOutcome::Cancelled;
@@ -279,10 +366,11 @@ TransferFault Mover::Impl::move_piece(const Work& work, const PieceStart& start,
     const TransferFault fault = hooks.before_piece(start);
     if (fault != TransferFault::None) return fault;
   }
-  const PagePiece piece{.device = work.device,
+  const Pool& pool = *work.pool;
+  const PagePiece piece{.device = pool.device,
                         .page = work.pages[start.page_index],
-                        .layers = layers_of_band(geometry.page().layer_count(), work.band_count, start.band)};
-  return work.kind == TransferKind::Load ? store->read_layers(piece, sum) : store->write_layers(piece, sum);
+                        .layers = layers_of_band(pool.layer_count(), work.band_count, start.band)};
+  return work.kind == TransferKind::Load ? pool.store->read_layers(piece, sum) : pool.store->write_layers(piece, sum);
 }
 
 void Mover::Impl::mark_band(const Work& work, std::uint32_t band) {
@@ -314,9 +402,15 @@ Status Mover::Impl::check_plan(const TransferPlan& plan) {
   if (plan.priority != TransferPriority::Waiting && plan.priority != TransferPriority::Background) {
     return invalid(text_of(plan.id) + " has an unknown priority");
   }
-  if (plan.band_count == 0 || plan.band_count > geometry.page().layer_count()) {
-    return invalid(text_of(plan.id) + " has " + std::to_string(plan.band_count) + " bands, and pages have " +
-                   std::to_string(geometry.page().layer_count()) + " layers: give each band one at least");
+  if (plan.pool_index >= pools.size()) {
+    return invalid(text_of(plan.id) + " is of pool " + std::to_string(plan.pool_index) + ": the mover has " +
+                   std::to_string(pools.size()) + (pools.size() == 1 ? " pool" : " pools") + ", counted from 0");
+  }
+  const Pool& pool = pools[plan.pool_index];
+  if (plan.band_count == 0 || plan.band_count > pool.layer_count()) {
+    return invalid(text_of(plan.id) + " has " + std::to_string(plan.band_count) + " bands, and pages" +
+                   text_of_pool(plan.pool_index) + " have " + std::to_string(pool.layer_count()) +
+                   " layers: give each band one at least");
   }
   if (plan.pages.size() > config.transfer_pages_max) {
     return invalid(text_of(plan.id) + " has " + std::to_string(plan.pages.size()) +
@@ -330,18 +424,24 @@ Status Mover::Impl::check_plan(const TransferPlan& plan) {
   return {};
 }
 
+// Where there is a choice.
+std::string Mover::Impl::text_of_pool(std::uint16_t pool_index) const {
+  return pools.size() == 1 ? "" : " of pool " + std::to_string(pool_index);
+}
+
 Status Mover::Impl::check_pages(const TransferPlan& plan) {
+  const Pool& pool = pools[plan.pool_index];
   const bool is_load = plan.kind == TransferKind::Load;
   SeenPages& seen = is_load ? seen_on_device : seen_on_host;
   seen.begin_plan();
   for (const PageTransfer& page : plan.pages) {
-    if (page.device_page.value >= geometry.page_count()) {
+    if (page.device_page.value >= pool.device_page_count()) {
       return invalid(text_of(plan.id) + " names device page " + std::to_string(page.device_page.value) +
-                     ": there are " + std::to_string(geometry.page_count()));
+                     text_of_pool(plan.pool_index) + ": there are " + std::to_string(pool.device_page_count()));
     }
-    if (page.host_page.value < 1 || page.host_page.value > config.host_page_count) {
+    if (page.host_page.value < 1 || page.host_page.value > pool.host_page_count) {
       return invalid(text_of(plan.id) + " names host page " + std::to_string(page.host_page.value) +
-                     ": ids lie in [1, " + std::to_string(config.host_page_count) + "]");
+                     text_of_pool(plan.pool_index) + ": ids lie in [1, " + std::to_string(pool.host_page_count) + "]");
     }
     const std::uint32_t target = is_load ? page.device_page.value : page.host_page.value;
     if (!seen.add(target)) {
@@ -389,8 +489,8 @@ Result<std::unique_ptr<Mover>> MoverPeer::open(const MoverConfig& config, MoverH
   return mover;
 }
 
-HostStore& MoverPeer::host_store(Mover& mover) {
-  return *mover.impl_->store;
+HostStore& MoverPeer::host_store(Mover& mover, std::uint16_t pool_index) {
+  return *mover.impl_->pools.at(pool_index).store;
 }
 
 std::uint32_t MoverPeer::blocked_count(Mover& mover) {
@@ -501,38 +601,44 @@ void Mover::resume() {
   for (Condition& condition : impl.has_work) condition.notify_all();
 }
 
-HostPages& Mover::host_pages() {
-  return *impl_->store;
+HostPages& Mover::host_pages(std::uint16_t pool_index) {
+  QUIRE_CHECK(pool_index < impl_->pools.size(), "the mover has no such pool");
+  return *impl_->pools[pool_index].store;
 }
 
 HostRegionStatus Mover::host_region() const {
   const MutexLock lock(impl_->mutex);
-  return impl_->store->region_status();
+  return impl_->region.status();
 }
 
 Status Mover::forget_host_pages() {
   Impl& impl = *impl_;
   const MutexLock lock(impl.mutex);
   QUIRE_TRY(impl.check_idle("forgetting all host pages"));
-  return impl.store->forget();
+  QUIRE_TRY(impl.region.forget());
+  for (const Impl::Pool& pool : impl.pools) QUIRE_TRY(pool.store->forget());
+  return {};
 }
 
 Status Mover::set_device(const PoolGeometry& geometry, std::byte* memory) {
   Impl& impl = *impl_;
   const MutexLock lock(impl.mutex);
+  Impl::Pool& pool = impl.pools[0];
+  if (impl.pools.size() != 1 || pool.device.size() != 1) {
+    return fail(ErrorCode::Unsupported, "moving the device pages: only those of one pool, in one part, can move");
+  }
   QUIRE_TRY(impl.check_idle("moving the device pages"));
   if (memory == nullptr) return invalid("the device memory is missing: say where device pages lie");
   const PageGeometry& page = geometry.page();
-  if (page.layer_bytes() != impl.geometry.page().layer_bytes() ||
-      page.layer_count() != impl.geometry.page().layer_count()) {
+  const PageGeometry& page_before = pool.geometries[0].page();
+  if (page.layer_bytes() != page_before.layer_bytes() || page.layer_count() != page_before.layer_count()) {
     return invalid("device pages of " + std::to_string(page.layer_count()) + " layers of " +
                    std::to_string(page.layer_bytes()) + " bytes: host pages have " +
-                   std::to_string(impl.geometry.page().layer_count()) + " of " +
-                   std::to_string(impl.geometry.page().layer_bytes()));
+                   std::to_string(page_before.layer_count()) + " of " + std::to_string(page_before.layer_bytes()));
   }
   QUIRE_TRY(impl.seen_on_device.reserve(geometry.page_count()));
-  impl.geometry = geometry;
-  impl.config.device_memory = memory;
+  pool.geometries[0] = geometry;
+  pool.device[0].memory = memory;
   return {};
 }
 

@@ -32,7 +32,7 @@ struct MoverHooks {
 
 struct MoverPeer {
   [[nodiscard]] static Result<std::unique_ptr<Mover>> open(const MoverConfig& config, MoverHooks hooks);
-  [[nodiscard]] static HostStore& host_store(Mover& mover);
+  [[nodiscard]] static HostStore& host_store(Mover& mover, std::uint16_t pool_index = 0);
   /// How many are in wait() or pause() right now.
   [[nodiscard]] static std::uint32_t blocked_count(Mover& mover);
   /// Whether its destruction has begun, of one whose worker is held.

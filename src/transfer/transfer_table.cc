@@ -82,6 +82,7 @@ std::uint32_t TransferTable::add(const TransferPlan& plan) {
   record.priority = plan.priority;
   record.has_fault = false;
   record.band_count = plan.band_count;
+  record.pool_index = plan.pool_index;
   record.bands_done = 0;
   record.page_count = static_cast<std::uint32_t>(plan.pages.size());
   record.waiter_count = 0;

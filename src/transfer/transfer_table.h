@@ -48,6 +48,7 @@ class TransferTable {
     bool has_fault = false;                         // known before the end
     bool is_known = false;                          // by its id; false when the id has been given to another
     std::uint16_t band_count = 0;
+    std::uint16_t pool_index = 0;
     std::uint32_t bands_done = 0;
     std::uint32_t page_count = 0;
     std::uint32_t slot = 0;          // where its pages lie until it has finished

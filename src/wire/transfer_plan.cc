@@ -3,7 +3,7 @@
 // A plan as bytes: a head of 32 bytes, then its pages as they lie in memory. In the byte order of the machine: the
 // magic number reads differently on one with another order.
 //
-//     0  magic      4  version    6  bands     8  kind   9  priority   10  0 (6 bytes)
+//     0  magic      4  version    6  bands     8  kind   9  priority   10  pool   12  0 (4 bytes)
 //    16  id: index, generation   24  page count          28  0
 //    32  pages, 24 bytes each
 #include <array>
@@ -20,7 +20,7 @@ namespace quire {
 namespace {
 
 constexpr std::uint32_t kMagic = 0x31505451;  // "QTP1", lowest byte first
-constexpr std::uint16_t kVersion = 1;
+constexpr std::uint16_t kVersion = 2;         // 1 had no pool
 constexpr std::size_t kAlignment = 8;
 
 struct Head {
@@ -29,7 +29,8 @@ struct Head {
   std::uint16_t band_count = 0;
   std::uint8_t kind = 0;
   std::uint8_t priority = 0;
-  std::array<std::uint8_t, 6> zeros{};
+  std::uint16_t pool_index = 0;
+  std::array<std::uint8_t, 4> zeros{};
   std::uint32_t index = 0;
   std::uint32_t generation = 0;
   std::uint32_t page_count = 0;
@@ -88,6 +89,7 @@ Result<std::span<std::byte>> encode(const TransferPlan& plan, std::span<std::byt
   const Head head{.band_count = plan.band_count,
                   .kind = static_cast<std::uint8_t>(plan.kind),
                   .priority = static_cast<std::uint8_t>(plan.priority),
+                  .pool_index = plan.pool_index,
                   .index = plan.id.index,
                   .generation = plan.id.generation,
                   .page_count = static_cast<std::uint32_t>(plan.pages.size())};
@@ -117,6 +119,7 @@ Result<TransferPlan> decode(std::span<const std::byte> bytes) {
                       .kind = static_cast<TransferKind>(head.kind),
                       .priority = static_cast<TransferPriority>(head.priority),
                       .band_count = head.band_count,
+                      .pool_index = head.pool_index,
                       .pages = pages};
 }
 

@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <array>
+#include <cstring>
 #include <map>
 #include <optional>
 #include <stdexcept>
@@ -38,6 +39,7 @@ class Snapshot {
     const std::uint32_t page_tokens = cache.config().page.page_tokens;
     std::map<std::uint32_t, std::vector<std::pair<std::vector<TokenId>, PageId>>> paths;  // by run
     EXPECT_OK(cache.visit_runs([&](const RunView& run) {
+      if (run.tier != Tier::Device) return;
       auto path =
           run.parent.is_none() ? std::vector<std::pair<std::vector<TokenId>, PageId>>{} : paths[run.parent.value];
       for (std::size_t i = 0; i < run.pages.size(); ++i) {
@@ -119,7 +121,9 @@ class Snapshot {
         return true;
       };
       if (has_slot(group) && start == length) return std::nullopt;
-      if (holds(end)) continue;
+      const bool starts_anew = group.kind == GroupKind::Snapshot && group.snapshot_entries == 0;
+      const bool is_led_astray = end != start && has_slot(group) && !starts_anew;
+      if (holds(end) && !is_led_astray) continue;
       // Of a prompt that is found whole, one token behind those that rebuild is asked what follows.
       const std::uint32_t needed = group.replay.tokens + (end == length ? 1 : 0);
       if (group.replay.tokens == 0 || !group.replay.is_exact || needed > end - start) return std::nullopt;
@@ -157,6 +161,8 @@ GroupsCounts& GroupsCounts::operator+=(const GroupsCounts& other) {
   snapshots += other.snapshots;
   restores += other.restores;
   cut_chunks += other.cut_chunks;
+  waits += other.waits;
+  loads += other.loads;
   return *this;
 }
 
@@ -260,10 +266,21 @@ CacheConfig GroupsModel::draw_config() {
   for (const CacheGroup& group : groups) {
     BudgetRequest request{.page = config.page, .in_flight_tokens = 16, .rewind_tokens = config.window_rewind_tokens};
     const bool is_window = group.kind == GroupKind::Window && !has_slot(group);
-    const std::uint64_t least = is_window ? pages_of_request(group, request, 96) : 1;
+    const std::uint64_t least = is_window ? pages_of_request(group, request, 96) + 1 : 1;
     config.device.group_page_counts.push_back(static_cast<std::uint32_t>(least) + below(is_window ? 60 : 12));
   }
   if (one_in(6)) config.dedup = false;
+  const bool looks_ahead =
+      std::ranges::any_of(groups, [](const CacheGroup& group) { return group.lookahead_tokens > 0; });
+  if (one_in(2) && !looks_ahead) {
+    config.host.page_count = 20 + below(300 / page_tokens);
+    config.host.external_mover = true;
+    config.host.write_policy =
+        std::array{WritePolicy::WriteBack, WritePolicy::WriteThrough, WritePolicy::Selective}[below(3)];
+    config.host.transfer_count_max = 2 + below(12);
+    config.host.transfer_pages_max = 1 + below(8);
+    for (std::size_t i = 0; i < groups.size(); ++i) config.host.group_page_counts.push_back(2 + below(40));
+  }
   return config;
 }
 
@@ -316,6 +333,8 @@ std::string GroupsModel::run(std::uint32_t step_count) {
     if (std::string wrong = finish(); !wrong.empty()) return "at the end: " + wrong;
   }
   requests_.clear();
+  for (int i = 0; i < 200 && (!moving_.empty() || i < 20); ++i) move_pages();
+  if (!error_.empty()) return "at the end: " + error_;
   if (const Status status = cache_->check_invariants(); !status) return "at the end: " + status.error().message;
   if (const Status status = cache_->reset(); !status) return "at the end: " + status.error().message;
   for (std::uint32_t g = 0; g < cache_->config().layout.groups().size(); ++g) {
@@ -325,7 +344,70 @@ std::string GroupsModel::run(std::uint32_t step_count) {
   return "";
 }
 
+// Moves some of what the cache asks for, in any order, and fails at times.
+void GroupsModel::move_pages() {
+  if (!cache_->config().host.is_on()) return;
+  std::array<TransferPlan, 32> plans;
+  const std::span<const TransferPlan> taken = cache_->take_transfers(plans).value();
+  for (const TransferPlan& plan : taken) {
+    Moving moving{.plan = plan, .pages = {plan.pages.begin(), plan.pages.end()}};
+    moving_.push_back(std::move(moving));
+  }
+  for (std::size_t i = 0; i < moving_.size();) {
+    if (one_in(3)) {
+      ++i;
+      continue;
+    }
+    Moving& moving = moving_[i];
+    const bool fails = one_in(12);
+    const auto good = static_cast<std::uint32_t>(fails ? below(static_cast<std::uint32_t>(moving.pages.size()))
+                                                       : moving.pages.size());
+    for (std::uint32_t page = 0; page < good; ++page) move_page(moving.plan, moving.pages[page]);
+    const Completion completion{.id = moving.plan.id,
+                                .kind = moving.plan.kind,
+                                .outcome = fails ? TransferOutcome::Failed : TransferOutcome::Ok,
+                                .fault = fails && one_in(2) ? TransferFault::Checksum : TransferFault::None,
+                                .good_pages = good};
+    completions_.push_back(completion);
+    counts_.loads += moving.plan.kind == TransferKind::Load && moving.plan.pool_index > 0 ? good : 0;
+    moving_.erase(moving_.begin() + static_cast<std::ptrdiff_t>(i));
+  }
+  const Status status = cache_->apply(completions_, 0);
+  if (!status) error_ = status.error().message;
+  completions_.clear();
+}
+
+// Device pages of a pool are those of all groups that share it.
+void GroupsModel::move_page(const TransferPlan& plan, const PageTransfer& page) {
+  const std::span<const CacheGroup> groups = cache_->config().layout.groups();
+  std::uint32_t side = 0;
+  for (std::uint32_t g = 0; g < groups.size(); ++g) {
+    const bool is_history = groups[g].kind == GroupKind::Full || groups[g].kind == GroupKind::Compressed;
+    if (!is_history) ++side;
+    if (plan.pool_index != (is_history ? 0 : side)) continue;
+    const PoolGeometry& geometry = cache_->geometry(g);
+    std::byte* const device = cache_->device_memory(g) + (page.device_page.value * geometry.page().page_bytes());
+    std::vector<std::byte>& host = host_pages_[{g, page.host_page.value}];
+    host.resize(geometry.page().page_bytes());
+    if (plan.kind == TransferKind::Store) {
+      std::memcpy(host.data(), device, host.size());
+    } else {
+      std::memcpy(device, host.data(), host.size());
+    }
+  }
+}
+
 std::string GroupsModel::act() {
+  if (one_in(2)) move_pages();
+  if (!error_.empty()) return error_;
+  for (const auto& request : requests_) {
+    if (!request->is_loading) continue;
+    const SequenceView view = cache_->view(request->sequence).value();
+    if (view.is_loading || view.is_waiting) continue;
+    request->is_loading = false;
+    request->is_running = true;
+    ++counts_.waits;
+  }
   switch (below(12)) {
     case 0:
     case 1:
@@ -375,7 +457,9 @@ std::string GroupsModel::admit(Request& request, bool resumes) {
     const bool is_full = admission.error().code == ErrorCode::Unavailable;
     return is_full ? "" : admission.error().message;
   }
-  request.is_running = true;
+  request.is_running = admission->is_ready;
+  request.is_loading = !admission->is_ready;
+  if (request.is_loading) return "";
   const std::uint32_t found = admission->matched_tokens - admission->replay_tokens;
   const bool is_least = found == start_min && admission->matched_tokens >= end_min;
   const bool is_right = is_least || (found > start_min && found <= start_max && admission->partial_tokens > 0);
@@ -566,7 +650,8 @@ std::string GroupsModel::preempt() {
     if (!view.is_waiting) return "";
     Result<Admission> first = cache_->admit(request->sequence);
     if (first) {
-      request->is_running = true;
+      request->is_running = first->is_ready;
+      request->is_loading = !first->is_ready;
       return "";
     }
     return first.error().code == ErrorCode::InvalidArgument ? admit(*request, true) : "";

@@ -5,6 +5,7 @@
 #pragma once
 
 #include <cstdint>
+#include <map>
 #include <memory>
 #include <random>
 #include <string>
@@ -34,6 +35,8 @@ struct GroupsCounts {
   std::uint64_t snapshots = 0;
   std::uint64_t restores = 0;
   std::uint64_t cut_chunks = 0;
+  std::uint64_t loads = 0;  // of pages of side groups, from the host
+  std::uint64_t waits = 0;  // for the host
 
   GroupsCounts& operator+=(const GroupsCounts& other);
 };
@@ -52,6 +55,7 @@ class GroupsModel {
     Sequence sequence;
     std::vector<TokenId> tokens;
     bool is_running = false;
+    bool is_loading = false;
     bool is_limited = false;  // by match_tokens_max
     std::uint32_t steps_in_flight = 0;
   };
@@ -66,6 +70,14 @@ class GroupsModel {
   [[nodiscard]] bool one_in(std::uint32_t n) { return below(n) == 0; }
   [[nodiscard]] CacheConfig draw_config();
   [[nodiscard]] std::vector<TokenId> draw_prompt();
+  /// A transfer that somebody has taken.
+  struct Moving {
+    TransferPlan plan;
+    std::vector<PageTransfer> pages;
+  };
+
+  void move_pages();
+  void move_page(const TransferPlan& plan, const PageTransfer& page);
   [[nodiscard]] std::string act();
   [[nodiscard]] std::string begin();
   [[nodiscard]] std::string admit(Request& request, bool resumes);
@@ -87,6 +99,9 @@ class GroupsModel {
   std::vector<std::unique_ptr<Request>> requests_;
   std::vector<std::unique_ptr<Flight>> flights_;
   std::vector<std::vector<TokenId>> texts_;
+  std::vector<Moving> moving_;
+  std::vector<Completion> completions_;
+  std::map<std::pair<std::uint32_t, std::uint32_t>, std::vector<std::byte>> host_pages_;  // by group and page
   GroupsCounts counts_;
   std::string error_;  // of opening
   std::uint32_t draft_max_ = 0;

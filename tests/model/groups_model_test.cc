@@ -11,7 +11,7 @@ namespace quire {
 namespace {
 
 TEST(GroupsModelTest, EveryHitAndEveryByteIsRight) {
-  const std::uint64_t seeds = testing::kIsSanitized ? 200 : 2'000;
+  const std::uint64_t seeds = testing::kIsSanitized ? 200 : 2000;
   GroupsCounts sum;
   for (std::uint64_t seed = 0; seed < seeds; ++seed) {
     GroupsModel model(seed);
@@ -35,6 +35,8 @@ TEST(GroupsModelTest, EveryHitAndEveryByteIsRight) {
   EXPECT_GT(sum.snapshots, least);
   EXPECT_GT(sum.restores, least);
   EXPECT_GT(sum.cut_chunks, least);
+  EXPECT_GT(sum.loads, least);
+  EXPECT_GT(sum.waits, least);
 }
 
 }  // namespace
