@@ -16,15 +16,15 @@
 namespace quire {
 namespace {
 
-using Row = std::vector<std::uint32_t>;
+using PageRow = std::vector<std::uint32_t>;
 
 /// Rows of page ids that may be shared whole, unless `shareable` says less.
 struct Rows {
   std::vector<std::vector<PageId>> pages;
   std::vector<CascadeEntry> entries;
 
-  explicit Rows(const std::vector<Row>& rows, const std::vector<std::uint32_t>& shareable = {}) {
-    for (const Row& row : rows) {
+  explicit Rows(const std::vector<PageRow>& rows, const std::vector<std::uint32_t>& shareable = {}) {
+    for (const PageRow& row : rows) {
       std::vector<PageId>& ids = pages.emplace_back();
       for (const std::uint32_t page : row) ids.push_back(PageId{page});
     }
@@ -293,7 +293,7 @@ class CascadeModel {
 
   /// Rows branch off earlier ones at random columns; a page that is not copied is a new one.
   void draw_rows(testing::Random& random) {
-    std::vector<Row> rows(random.below(kEntriesMax + 1));
+    std::vector<PageRow> rows(random.below(kEntriesMax + 1));
     std::vector<std::uint32_t> shareable;
     std::uint32_t next_page = 1;
     for (std::size_t i = 0; i < rows.size(); ++i) {

@@ -12,7 +12,7 @@ namespace {
 
 using Array = LazyArray<std::uint64_t>;
 
-constexpr std::size_t kMax = std::numeric_limits<std::size_t>::max();
+constexpr std::size_t kSizeMax = std::numeric_limits<std::size_t>::max();
 
 TEST(LazyArray, ElementsAreZeroAtFirst) {
   Array array = *Array::create(100'000);
@@ -83,7 +83,7 @@ TEST(LazyArray, AReservationTheSystemRefusesIsAnError) {
 }
 
 TEST(LazyArray, ACountWhoseBytesDoNotFitASizeIsAnError) {
-  for (const std::size_t count : {kMax, (kMax / 8) + 1, (kMax / 8) + 2}) {
+  for (const std::size_t count : {kSizeMax, (kSizeMax / 8) + 1, (kSizeMax / 8) + 2}) {
     const Result<Array> array = Array::create(count);
     ASSERT_FALSE(array.has_value());
     EXPECT_EQ(array.error().code, ErrorCode::InvalidArgument);
@@ -104,7 +104,7 @@ TEST(LazyArray, AGrowthTheSystemRefusesIsAnErrorAndChangesNothing) {
 TEST(LazyArray, AGrowthWhoseBytesDoNotFitASizeIsAnErrorAndChangesNothing) {
   Array array = *Array::create(10);
   array[9] = 5;
-  const Status status = array.grow((kMax / 8) + 2);
+  const Status status = array.grow((kSizeMax / 8) + 2);
   ASSERT_FALSE(status.has_value());
   EXPECT_EQ(status.error().code, ErrorCode::InvalidArgument);
   EXPECT_EQ(array.size(), 10U);

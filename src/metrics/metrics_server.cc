@@ -30,10 +30,8 @@
 namespace quire {
 namespace {
 
-constexpr double kNsPerSecond = 1e9;
-
 double seconds_of(TimeNs duration_ns) {
-  return static_cast<double>(std::max<TimeNs>(duration_ns, 0)) / kNsPerSecond;
+  return static_cast<double>(std::max<TimeNs>(duration_ns, 0)) / 1e9;
 }
 
 template <std::size_t kCount, typename Enum>

@@ -17,12 +17,11 @@
 namespace quire {
 namespace {
 
+using testing::kOneToken;
+using testing::kWholeRuns;
 using testing::Pages;
 using testing::TestTree;
 using testing::token_range;
-
-constexpr PrefixTreeConfig kOneToken{.page_tokens = 1, .page_count_max = 100};
-constexpr PrefixTreeConfig kWholeRuns{.page_tokens = 1, .page_count_max = 100, .whole_runs = true};
 
 TEST(PrefixTreeEvict, EvictingNothingChangesNothing) {
   TestTree tree(kOneToken);

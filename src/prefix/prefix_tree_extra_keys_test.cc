@@ -13,13 +13,12 @@ namespace quire {
 namespace {
 
 using testing::extra_key;
+using testing::kFourTokens;
 using testing::Pages;
 using testing::Prompt;
 using testing::TestTree;
 using testing::token_range;
 using testing::Tokens;
-
-constexpr PrefixTreeConfig kFourTokens{.page_tokens = 4, .page_count_max = 100};
 
 Prompt prompt_with(std::vector<ExtraKey> extra_keys, TokenId token_count = 16) {
   return {.tokens = token_range(0, token_count), .extra_keys = std::move(extra_keys)};

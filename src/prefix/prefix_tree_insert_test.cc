@@ -16,13 +16,12 @@
 namespace quire {
 namespace {
 
+using testing::kOneToken;
 using testing::Pages;
 using testing::Prompt;
 using testing::TestTree;
 using testing::token_range;
 using testing::Tokens;
-
-constexpr PrefixTreeConfig kOneToken{.page_tokens = 1, .page_count_max = 100};
 
 // Growth
 

@@ -11,10 +11,9 @@
 namespace quire {
 namespace {
 
+using testing::kFourTokens;
 using testing::TestTree;
 using testing::Tokens;
-
-constexpr PrefixTreeConfig kFourTokens{.page_tokens = 4, .page_count_max = 100};
 
 TEST(PrefixTreePartial, TheNextPageOfTheRunIsFoundWhereTheMatchEndsInsideIt) {
   TestTree tree(kFourTokens);

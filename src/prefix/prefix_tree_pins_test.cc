@@ -12,11 +12,10 @@
 namespace quire {
 namespace {
 
+using testing::kOneToken;
+using testing::kWholeRuns;
 using testing::Pages;
 using testing::TestTree;
-
-constexpr PrefixTreeConfig kOneToken{.page_tokens = 1, .page_count_max = 100};
-constexpr PrefixTreeConfig kWholeRuns{.page_tokens = 1, .page_count_max = 100, .whole_runs = true};
 
 TEST(PrefixTreePins, APinnedPathIsNotEvicted) {
   TestTree tree(kOneToken);

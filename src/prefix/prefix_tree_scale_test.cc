@@ -41,7 +41,7 @@ void run_on_a_small_stack(const std::function<void()>& work) {
 
 /// Names the run that was sealed first; the whole tree must be idle when it is asked. On a path that is the
 /// top of it.
-class SealedFirst final : public Policy {
+class OldestSealed final : public Policy {
  public:
   Status reserve(const PolicyLimits& limits) override { return runs_.reserve(limits.run_count_max); }
   void on_seal(RunId run, const PageChange& /*added*/) override {
@@ -196,7 +196,7 @@ TEST(PrefixTreeScale, EvictingAllOfALongChainEndsAtTheRoot) {
 // steps.
 TEST(PrefixTreeScale, APolicyThatNamesTheTopOfALongChainDoesNotCostTheWayDownEachTime) {
   run_on_a_small_stack([] {
-    LargeTree large(std::make_unique<SealedFirst>());
+    LargeTree large(std::make_unique<OldestSealed>());
     large.build_chain();
     ASSERT_EQ(large.tree().evict(kRunCount / 2, kIgnore), kRunCount / 2);
     for (std::uint32_t i = 0; i < kRunCount / 2; ++i) ASSERT_EQ(large.tree().evict(1, kIgnore), 1U);

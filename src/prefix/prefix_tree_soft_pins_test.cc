@@ -11,11 +11,10 @@
 namespace quire {
 namespace {
 
+using testing::kOneToken;
 using testing::Pages;
 using testing::TestTree;
 using testing::Tokens;
-
-constexpr PrefixTreeConfig kOneToken{.page_tokens = 1, .page_count_max = 100};
 
 TEST(PrefixTreeSoftPins, WhatIsSoftlyPinnedGoesLast) {
   TestTree tree(kOneToken);

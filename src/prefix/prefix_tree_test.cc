@@ -16,13 +16,12 @@
 namespace quire {
 namespace {
 
+using testing::kFourTokens;
+using testing::kOneToken;
 using testing::Pages;
 using testing::TestTree;
 using testing::token_range;
 using testing::Tokens;
-
-constexpr PrefixTreeConfig kOneToken{.page_tokens = 1, .page_count_max = 100};
-constexpr PrefixTreeConfig kFourTokens{.page_tokens = 4, .page_count_max = 100};
 
 // Creation
 

@@ -16,12 +16,11 @@
 namespace quire {
 namespace {
 
+using testing::kOneToken;
 using testing::Pages;
 using testing::Prompt;
 using testing::TestTree;
 using testing::Tokens;
-
-constexpr PrefixTreeConfig kOneToken{.page_tokens = 1, .page_count_max = 100};
 
 // A split gave the new prefix the old node's time although it had just been used.
 TEST(Regression, APrefixThatASplitMadeIsAsRecentAsItsUse) {

@@ -22,7 +22,7 @@ namespace {
 
 constexpr std::uint64_t kWindowBytes = std::uint64_t{1} << 20U;
 
-tl::unexpected<Error> failed(const std::string& what, int error_number) {
+tl::unexpected<Error> call_failed(const std::string& what, int error_number) {
   return fail(errno_code(error_number), what + ": " + errno_text(error_number));
 }
 
@@ -56,7 +56,7 @@ Result<std::vector<NamedFile>> list(int directory, const std::string& path) {
   if (entries == nullptr) {
     const int why = errno;
     if (again >= 0) (void)::close(again);
-    return failed("listing " + path, why);
+    return call_failed("listing " + path, why);
   }
   std::vector<NamedFile> names;
   int why = 0;
@@ -74,7 +74,7 @@ Result<std::vector<NamedFile>> list(int directory, const std::string& path) {
     if (is_there) names.push_back({.name = entry->d_name, .is_plain = S_ISREG(facts.st_mode)});
   }
   (void)::closedir(entries);
-  if (why != 0) return failed("listing " + path, why);
+  if (why != 0) return call_failed("listing " + path, why);
   std::ranges::sort(names, {}, &NamedFile::name);
   return names;
 }
@@ -99,10 +99,10 @@ void look_at_lock(int directory, DiskDirectoryReport& report) {
 Result<Manifest> read_manifest(const FileCalls& calls, int directory, const std::string& path) {
   const std::string name(kManifestFileName);
   const Descriptor file(::openat(directory, name.c_str(), O_RDONLY | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK));
-  if (!file.is_open()) return failed("opening " + path + "/" + name, errno);
+  if (!file.is_open()) return call_failed("opening " + path + "/" + name, errno);
   std::array<std::byte, kSegmentBlockBytes> block{};
   const SomeRead got = read_some(calls, file.get(), 0, block);
-  if (got.error_number != 0) return failed(path + "/" + name + ": reading", got.error_number);
+  if (got.error_number != 0) return call_failed(path + "/" + name + ": reading", got.error_number);
   if (got.bytes < block.size()) {
     return fail(ErrorCode::Corrupt, path + "/" + name + " has " + std::to_string(got.bytes) + " bytes instead of 4096");
   }
@@ -113,7 +113,7 @@ Result<Manifest> read_manifest(const FileCalls& calls, int directory, const std:
                                          (is_newer ? ". A newer quire wrote it: use that one" : ""));
 }
 
-bool is_zero(std::span<const std::byte> bytes) {
+bool is_blank(std::span<const std::byte> bytes) {
   return std::ranges::all_of(bytes, [](std::byte byte) { return byte == std::byte{0}; });
 }
 
@@ -134,7 +134,7 @@ Result<std::span<const std::byte>> SegmentBytes::at(std::uint64_t offset, std::u
       got = read_some(*calls_, file_.get(), offset, std::span(window_).first(bytes));
     }
     window_.resize(got.bytes);
-    if (got.bytes < bytes && got.error_number != 0) return failed("reading", got.error_number);
+    if (got.bytes < bytes && got.error_number != 0) return call_failed("reading", got.error_number);
     if (got.bytes < bytes) return fail(ErrorCode::Io, "the file has become shorter");
   }
   return std::span<const std::byte>(window_).subspan(offset - begin_, bytes);
@@ -150,9 +150,9 @@ Result<StoreReader> StoreReader::open(std::span<const std::string> directories, 
 Status StoreReader::add_directory(const std::string& path) {
   if (path.empty()) return fail(ErrorCode::InvalidArgument, "the path of a store's directory is empty");
   Descriptor handle(::open(path.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
-  if (!handle.is_open()) return failed("opening " + path, errno);
+  if (!handle.is_open()) return call_failed("opening " + path, errno);
   struct stat identity{};
-  if (::fstat(handle.get(), &identity) != 0) return failed("looking at " + path, errno);
+  if (::fstat(handle.get(), &identity) != 0) return call_failed("looking at " + path, errno);
   for (const Descriptor& known : handles_) {
     struct stat other{};
     if (::fstat(known.get(), &other) == 0 && other.st_dev == identity.st_dev && other.st_ino == identity.st_ino) {
@@ -205,10 +205,10 @@ Result<std::optional<SegmentBytes>> StoreReader::open_segment(const SegmentFile&
                              O_RDONLY | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK));
   if (!opened.is_open()) {
     if (errno == ENOENT) return std::optional<SegmentBytes>{};
-    return failed("opening it", errno);
+    return call_failed("opening it", errno);
   }
   struct stat facts{};
-  if (::fstat(opened.get(), &facts) != 0) return failed("its length", errno);
+  if (::fstat(opened.get(), &facts) != 0) return call_failed("its length", errno);
   return std::optional<SegmentBytes>(std::in_place, std::move(opened), static_cast<std::uint64_t>(facts.st_size),
                                      *calls_);
 }
@@ -223,9 +223,9 @@ Result<SegmentContents> StoreReader::read_contents(const SegmentFile& file, Segm
   const Result<SegmentHeader> header = decode_segment_header(block);
   if (!header) {
     const bool is_newer = header.error().code == ErrorCode::Unsupported;
-    contents.state = is_newer         ? DiskSegmentState::Newer
-                     : is_zero(block) ? DiskSegmentState::Empty
-                                      : DiskSegmentState::Damaged;
+    contents.state = is_newer          ? DiskSegmentState::Newer
+                     : is_blank(block) ? DiskSegmentState::Empty
+                                       : DiskSegmentState::Damaged;
     if (contents.state != DiskSegmentState::Empty) contents.why = header.error().message;
     return contents;
   }

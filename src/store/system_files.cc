@@ -16,7 +16,7 @@
 namespace quire {
 namespace {
 
-constexpr std::uint64_t kHugePageBytes = std::uint64_t{2} << 20U;
+constexpr std::uint64_t kHugePagesFromBytes = std::uint64_t{2} << 20U;
 constexpr std::uint32_t kOpenFilesUsual = 1024;
 // What the kernel allows where nobody has said otherwise; without a limit there is no need for more.
 constexpr rlim_t kOpenFilesMax = rlim_t{1} << 20U;
@@ -44,7 +44,8 @@ Result<std::unique_ptr<IoQueue>> SystemFiles::make_queue(const IoQueueConfig& co
   if (!bytes) return fail(ErrorCode::Unavailable, "the buffers of a file queue are larger than all memory");
   // Large buffers move twice as fast out of huge pages; small ones were written more slowly out of them on virtual
   // disks.
-  QUIRE_TRY_ASSIGN(HostRegion memory, HostRegion::map(*bytes, {.huge_pages = config.buffer_bytes >= kHugePageBytes}));
+  QUIRE_TRY_ASSIGN(HostRegion memory,
+                   HostRegion::map(*bytes, {.huge_pages = config.buffer_bytes >= kHugePagesFromBytes}));
   std::string refusal;
   std::unique_ptr<UringQueue> ring = UringQueue::try_make(config.depth, memory, files_, calls_, refusal);
   if (!refusal.empty()) add_refusal(refusal);

@@ -297,16 +297,16 @@ TEST(NaiveRadix, HoldsOneNodeForEachChunkOfALongSequence) {
   EXPECT_EQ(radix.match(workload.sequence(0)).token_count, 4096U);
 }
 
-struct ChatFigures {
+struct RadixFigures {
   std::uint32_t session_count;
   std::uint32_t page_tokens;
   std::uint64_t hit_token_count;
   std::uint64_t evicted_token_count;
 };
 
-class NaiveRadixOnChat : public ::testing::TestWithParam<ChatFigures> {};
+class NaiveRadixOnChat : public ::testing::TestWithParam<RadixFigures> {};
 
-std::string page_tokens_name(const ::testing::TestParamInfo<ChatFigures>& info) {
+std::string radix_name(const ::testing::TestParamInfo<RadixFigures>& info) {
   return "P" + std::to_string(info.param.page_tokens);
 }
 
@@ -319,17 +319,17 @@ TEST_P(NaiveRadixOnChat, GivesItsFiguresToTheToken) {
 
 // Recorded from this tree, so that the builds that skip the published size still notice a change.
 INSTANTIATE_TEST_SUITE_P(OfATenthOfTheSize, NaiveRadixOnChat,
-                         ::testing::Values(ChatFigures{200, 1, 2'556'729, 1'065'360},
-                                           ChatFigures{200, 16, 2'545'808, 1'064'448},
-                                           ChatFigures{200, 64, 2'501'056, 1'071'552}),
-                         page_tokens_name);
+                         ::testing::Values(RadixFigures{200, 1, 2'556'729, 1'065'360},
+                                           RadixFigures{200, 16, 2'545'808, 1'064'448},
+                                           RadixFigures{200, 64, 2'501'056, 1'071'552}),
+                         radix_name);
 #ifndef QUIRE_TEST_IS_SANITIZED
 // What four independent trees of this family agree on.
 INSTANTIATE_TEST_SUITE_P(OfThePublishedSize, NaiveRadixOnChat,
-                         ::testing::Values(ChatFigures{2000, 1, 26'615'822, 9'538'774},
-                                           ChatFigures{2000, 16, 26'492'096, 9'543'744},
-                                           ChatFigures{2000, 64, 26'010'496, 9'641'792}),
-                         page_tokens_name);
+                         ::testing::Values(RadixFigures{2000, 1, 26'615'822, 9'538'774},
+                                           RadixFigures{2000, 16, 26'492'096, 9'543'744},
+                                           RadixFigures{2000, 64, 26'010'496, 9'641'792}),
+                         radix_name);
 #endif
 
 }  // namespace

@@ -37,6 +37,11 @@ struct Prompt {
 /// begin, begin + 1, …, end - 1.
 [[nodiscard]] Tokens token_range(TokenId begin, TokenId end);
 
+/// What most tests of the tree are about: pages of one token, of four, and runs that are evicted as a whole.
+inline constexpr PrefixTreeConfig kOneToken{.page_tokens = 1, .page_count_max = 100};
+inline constexpr PrefixTreeConfig kFourTokens{.page_tokens = 4, .page_count_max = 100};
+inline constexpr PrefixTreeConfig kWholeRuns{.page_tokens = 1, .page_count_max = 100, .whole_runs = true};
+
 class TestTree {
  public:
   /// With the policy lru if none is given, and for host runs.

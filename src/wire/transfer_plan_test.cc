@@ -17,10 +17,12 @@ namespace quire {
 namespace {
 
 // Exactly as long as they are, so that the address sanitizer sees the first byte behind them. Aligned to 8.
-class Bytes {
+class ExactBytes {
  public:
-  explicit Bytes(std::size_t count) : bytes_(std::make_unique<std::byte[]>(count)), count_(count) {}
-  explicit Bytes(std::span<const std::byte> source) : Bytes(source.size()) { std::ranges::copy(source, bytes_.get()); }
+  explicit ExactBytes(std::size_t count) : bytes_(std::make_unique<std::byte[]>(count)), count_(count) {}
+  explicit ExactBytes(std::span<const std::byte> source) : ExactBytes(source.size()) {
+    std::ranges::copy(source, bytes_.get());
+  }
   [[nodiscard]] std::span<std::byte> all() const { return {bytes_.get(), count_}; }
   void set(std::size_t index, std::uint8_t value) { all()[index] = std::byte{value}; }
 
@@ -49,8 +51,8 @@ TransferPlan some_plan(std::span<const PageTransfer> pages) {
           .pages = pages};
 }
 
-Bytes encoded(const TransferPlan& plan) {
-  Bytes bytes(encoded_bytes(plan.pages.size()));
+ExactBytes encoded(const TransferPlan& plan) {
+  ExactBytes bytes(encoded_bytes(plan.pages.size()));
   EXPECT_EQ(encode(plan, bytes.all()).value().size(), bytes.all().size());
   return bytes;
 }
@@ -63,7 +65,7 @@ void expect_same(const TransferPlan& a, const TransferPlan& b) {
   EXPECT_TRUE(std::ranges::equal(a.pages, b.pages));
 }
 
-void expect_refused(const Bytes& bytes, ErrorCode code, const std::string& text) {
+void expect_refused(const ExactBytes& bytes, ErrorCode code, const std::string& text) {
   const auto plan = decode(bytes.all());
   ASSERT_FALSE(plan.has_value()) << text;
   EXPECT_EQ(plan.error().code, code);
@@ -73,8 +75,8 @@ void expect_refused(const Bytes& bytes, ErrorCode code, const std::string& text)
 TEST(TransferPlan, WhatWasEncodedIsDecoded) {
   for (const std::uint32_t count : {0U, 1U, 2U, 300U}) {
     const std::vector<PageTransfer> pages = some_pages(count);
-    const Bytes bytes = encoded(some_plan(pages));
-    const Bytes elsewhere(bytes.all());  // The bytes mean the same at another address.
+    const ExactBytes bytes = encoded(some_plan(pages));
+    const ExactBytes elsewhere(bytes.all());  // The bytes mean the same at another address.
     const TransferPlan plan = decode(elsewhere.all()).value();
     expect_same(plan, some_plan(pages));
     EXPECT_EQ(static_cast<const void*>(plan.pages.data()), elsewhere.all().data() + 32);
@@ -85,7 +87,7 @@ TEST(TransferPlan, WhatWasEncodedIsDecoded) {
 
 TEST(TransferPlan, BytesBehindAPlanAreNobodysBusiness) {
   const std::vector<PageTransfer> pages = some_pages(2);
-  Bytes large(encoded_bytes(2) + 100);
+  ExactBytes large(encoded_bytes(2) + 100);
   const std::span<std::byte> used = encode(some_plan(pages), large.all()).value();
   EXPECT_EQ(used.data(), large.all().data());
   EXPECT_EQ(used.size(), encoded_bytes(2));
@@ -94,11 +96,11 @@ TEST(TransferPlan, BytesBehindAPlanAreNobodysBusiness) {
 
 TEST(TransferPlan, EncodingNeedsRoomAndAPlanThatMeansSomething) {
   const std::vector<PageTransfer> pages = some_pages(2);
-  const Bytes small(encoded_bytes(2) - 1);
+  const ExactBytes small(encoded_bytes(2) - 1);
   const auto refused = encode(some_plan(pages), small.all());
   ASSERT_FALSE(refused.has_value());
   EXPECT_EQ(refused.error().message, "encoding a transfer plan of 2 pages: it takes 80 bytes, and there are 79");
-  const Bytes bytes(encoded_bytes(2));
+  const ExactBytes bytes(encoded_bytes(2));
   TransferPlan plan = some_plan(pages);
   plan.band_count = 0;
   EXPECT_EQ(encode(plan, bytes.all()).error().message, "encoding a transfer plan: it has 0 bands");
@@ -110,13 +112,13 @@ TEST(TransferPlan, EncodingNeedsRoomAndAPlanThatMeansSomething) {
 TEST(TransferPlan, ForeignBytesAreRefused) {
   const std::vector<PageTransfer> pages = some_pages(2);
   const auto with = [&](std::size_t index, std::uint8_t value) {
-    Bytes bytes = encoded(some_plan(pages));
+    ExactBytes bytes = encoded(some_plan(pages));
     bytes.set(index, value);
     return bytes;
   };
-  expect_refused(Bytes(0), ErrorCode::Corrupt, "0 bytes are less than the head");
-  expect_refused(Bytes(31), ErrorCode::Corrupt, "31 bytes are less than the head");
-  expect_refused(Bytes(64), ErrorCode::Corrupt, "the bytes are none");
+  expect_refused(ExactBytes(0), ErrorCode::Corrupt, "0 bytes are less than the head");
+  expect_refused(ExactBytes(31), ErrorCode::Corrupt, "31 bytes are less than the head");
+  expect_refused(ExactBytes(64), ErrorCode::Corrupt, "the bytes are none");
   expect_refused(with(0, 'X'), ErrorCode::Corrupt, "the bytes are none");
   expect_refused(with(4, 2), ErrorCode::Unsupported, "it has version 2, and this build reads version 1");
   expect_refused(with(6, 0), ErrorCode::Corrupt, "0 bands");
@@ -126,12 +128,12 @@ TEST(TransferPlan, ForeignBytesAreRefused) {
   expect_refused(with(30, 1), ErrorCode::Corrupt, "bytes that must be 0");
   expect_refused(with(24, 3), ErrorCode::Corrupt, "3 pages do not fit in 80 bytes");
   expect_refused(with(27, 0xFF), ErrorCode::Corrupt, "pages do not fit");
-  const Bytes whole = encoded(some_plan(pages));
-  expect_refused(Bytes(whole.all().first(79)), ErrorCode::Corrupt, "2 pages do not fit in 79 bytes");
+  const ExactBytes whole = encoded(some_plan(pages));
+  expect_refused(ExactBytes(whole.all().first(79)), ErrorCode::Corrupt, "2 pages do not fit in 79 bytes");
 }
 
 TEST(TransferPlan, BytesThatAreNotAlignedAreRefused) {
-  const Bytes bytes(100);
+  const ExactBytes bytes(100);
   const auto plan = decode(bytes.all().subspan(4));
   ASSERT_FALSE(plan.has_value());
   EXPECT_EQ(plan.error().code, ErrorCode::InvalidArgument);
@@ -143,10 +145,10 @@ TEST(TransferPlan, DamagedBytesAreNeverReadOutOfRange) {
   for (std::uint64_t seed = 1; seed <= 20'000; ++seed) {
     testing::Random random(seed);
     const std::vector<PageTransfer> pages = some_pages(random.below(5));
-    const Bytes good = encoded(some_plan(pages));
+    const ExactBytes good = encoded(some_plan(pages));
     const std::size_t kept =
         random.below(4) == 0 ? random.below(static_cast<std::uint32_t>(good.all().size() + 1)) : good.all().size();
-    Bytes bytes(good.all().first(kept));
+    ExactBytes bytes(good.all().first(kept));
     for (std::uint32_t change = random.below(4); change > 0 && kept > 0; --change) {
       const std::size_t at = random.below(random.below(2) == 0 && kept > 32 ? 32 : static_cast<std::uint32_t>(kept));
       const auto old = std::to_integer<std::uint8_t>(bytes.all()[at]);
@@ -155,7 +157,7 @@ TEST(TransferPlan, DamagedBytesAreNeverReadOutOfRange) {
     const auto plan = decode(bytes.all());
     if (!plan) continue;
     ++decoded_count;
-    Bytes again(encoded_bytes(plan->pages.size()));
+    ExactBytes again(encoded_bytes(plan->pages.size()));
     ASSERT_LE(again.all().size(), bytes.all().size()) << "seed " << seed;
     ASSERT_TRUE(encode(*plan, again.all()).has_value()) << "seed " << seed;
     ASSERT_TRUE(std::ranges::equal(again.all(), bytes.all().first(again.all().size()))) << "seed " << seed;

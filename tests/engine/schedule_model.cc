@@ -30,10 +30,6 @@ Value pick(Random& random, const std::array<Value, kCount>& values) {
   return values[random.below(kCount)];
 }
 
-bool draw_chance(Random& random, std::uint32_t percent) {
-  return random.below(100) < percent;
-}
-
 std::uint32_t pages_for(std::uint32_t tokens, std::uint32_t page_tokens) {
   return (tokens + page_tokens - 1) / page_tokens;
 }

@@ -25,6 +25,10 @@
 
 namespace quire::testing {
 
+[[nodiscard]] inline bool draw_chance(Random& random, std::uint32_t percent) {
+  return random.below(100) < percent;
+}
+
 /// What a seed draws once.
 struct ScheduleSetup {
   tiny_engine::AttentionKind attention = tiny_engine::AttentionKind::Gqa;

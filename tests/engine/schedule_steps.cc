@@ -11,10 +11,6 @@ namespace quire::testing {
 
 namespace {
 
-bool draw_chance(Random& random, std::uint32_t percent) {
-  return random.below(100) < percent;
-}
-
 void log_plan(const AttentionPlan& plan, std::ostream& log) {
   const GroupPlan& group = plan.groups[0];
   const auto list = [&log](const char* name, const auto& numbers) {

@@ -11,14 +11,6 @@
 
 namespace quire::testing {
 
-namespace {
-
-bool draw_chance(Random& random, std::uint32_t percent) {
-  return random.below(100) < percent;
-}
-
-}  // namespace
-
 std::string ScheduleModel::receive(Random& random) {
   Live* target = draw_resting(random);
   if (target == nullptr) return "";

@@ -68,10 +68,10 @@ TEST(StoreText, TimesBeyondAllSenseAreTakenAsTheyAre) {
 TEST(StoreText, JsonIsJsonWhateverKeySpacesAreCalled) {
   DiskStoreReport report = many(2);
   report.key_spaces[0].text->model = "\"\xff\n";
-  const nlohmann::json json = nlohmann::json::parse(store_json(report));
-  EXPECT_EQ(json["segments"].size(), 2U);
-  EXPECT_EQ(json["key_spaces"].size(), 2U);
-  EXPECT_EQ(json["directories"][0]["path"], "kv");
+  const nlohmann::json document = nlohmann::json::parse(store_json(report));
+  EXPECT_EQ(document["segments"].size(), 2U);
+  EXPECT_EQ(document["key_spaces"].size(), 2U);
+  EXPECT_EQ(document["directories"][0]["path"], "kv");
 }
 
 TEST(StoreText, AFaultIsOneLine) {

@@ -17,7 +17,7 @@ using Tokens = std::vector<TokenId>;
 constexpr std::uint32_t kVocabulary = 32'000;
 constexpr std::uint64_t kSecondMs = 1'000;
 constexpr std::uint64_t kMinuteMs = 60 * kSecondMs;
-constexpr TimeNs kNsPerMs = 1'000'000;
+constexpr TimeNs kMillisecondNs = 1'000'000;
 
 constexpr std::array<const char*, 4> kTenants = {"acme", "borealis", "cobalt", "dune"};
 constexpr std::uint32_t kPayingTenant = 3;
@@ -159,7 +159,7 @@ class Workload {
     for (const auto& [time_ms, number] : order) {
       const Draft& draft = drafts_[number];
       trace.requests.push_back({.line = trace.requests.size() + 1,
-                                .timestamp_ns = static_cast<TimeNs>(time_ms) * kNsPerMs,
+                                .timestamp_ns = static_cast<TimeNs>(time_ms) * kMillisecondNs,
                                 .key_space = draft.client.tenant,
                                 .priority = draft.client.priority,
                                 .first_unit = trace.units.size(),
