@@ -27,6 +27,7 @@ function(quire_target_defaults target)
     -Wall -Wextra -Wpedantic -Wshadow -Wconversion -Wno-sign-conversion -Wno-missing-field-initializers
     -Wnon-virtual-dtor -Woverloaded-virtual
     $<$<CXX_COMPILER_ID:Clang>:-Wthread-safety>
+    $<$<AND:$<CXX_COMPILER_ID:GNU>,$<BOOL:${CMAKE_UNITY_BUILD}>>:-Wno-subobject-linkage> # would take sources for headers
     $<$<BOOL:${QUIRE_WARNINGS_AS_ERRORS}>:-Werror>)
 endfunction()
 
@@ -55,32 +56,57 @@ if(QUIRE_BUILD_TESTS AND CMAKE_CXX_COMPILER_ID STREQUAL "GNU" AND NOT CMAKE_CXX_
   target_precompile_headers(quire_precompiled_gtest PRIVATE <gtest/gtest.h>)
 endif()
 
-# quire_add_test(<name> SOURCES <file>... [LIBS <target>...] [THREADS] [HOT])
+# quire_add_test(<name> SOURCES <file>... [LIBS <target>...] [DEFINITIONS <name>=<value>...] [THREADS] [HOT] [ALONE])
 #
 # One GoogleTest binary and one ctest entry of the same name. THREADS marks a test that starts threads: only those are
 # built and run under the thread sanitizer, which has nothing to say about the others. HOT marks a test that would
 # spend seconds more in its own code than it takes to optimise it: that is done under sanitizers too.
+#
+# In a unity build the tests of a folder are one binary and one ctest entry, named after the folder: src_prefix_tests,
+# tests_cache_tests. Only sources of one binary can be compiled together, and about half of the code in the objects
+# of all tests was copies of inline functions and templates that others of them had too. <name> is then a link to that
+# binary, so that the line with which a failure can be repeated holds. Apart from these are tests that are HOT, and those
+# marked ALONE because they are linked in a way of their own, or use a name that a neighbour has for something else.
 function(quire_add_test name)
-  cmake_parse_arguments(PARSE_ARGV 1 arg "THREADS;HOT" "" "SOURCES;LIBS")
+  cmake_parse_arguments(PARSE_ARGV 1 arg "THREADS;HOT;ALONE" "" "SOURCES;LIBS;DEFINITIONS")
   if(NOT QUIRE_BUILD_TESTS OR (QUIRE_SANITIZE MATCHES "thread" AND NOT arg_THREADS))
     return()
   endif()
-  add_executable(${name} ${arg_SOURCES})
-  quire_test_target_defaults(${name})
-  target_link_libraries(${name} PRIVATE ${arg_LIBS})
-  if(NOT arg_HOT)
-    target_compile_options(${name} PRIVATE ${QUIRE_COLD_TEST_OPTIONS})
+  set(binary ${name})
+  if(CMAKE_UNITY_BUILD AND NOT arg_HOT AND NOT arg_ALONE)
+    list(GET arg_SOURCES 0 folder)
+    cmake_path(ABSOLUTE_PATH folder BASE_DIRECTORY ${CMAKE_CURRENT_SOURCE_DIR})
+    cmake_path(GET folder PARENT_PATH folder)
+    cmake_path(RELATIVE_PATH folder BASE_DIRECTORY ${PROJECT_SOURCE_DIR})
+    string(REPLACE / _ binary ${folder}_tests)
   endif()
-  # What is precompiled without optimisation is of no use with it.
-  if(TARGET quire_precompiled_gtest AND NOT (arg_HOT AND QUIRE_SANITIZE))
-    target_precompile_headers(${name} REUSE_FROM quire_precompiled_gtest)
-    # From a precompiled header GCC 12 no longer knows that std::string is the system's, and tells of its inner workings.
-    target_compile_options(${name} PRIVATE -Wno-array-bounds -Wno-restrict -Wno-stringop-overflow)
+  if(NOT TARGET ${binary})
+    add_executable(${binary})
+    quire_test_target_defaults(${binary})
+    if(NOT arg_HOT)
+      target_compile_options(${binary} PRIVATE ${QUIRE_COLD_TEST_OPTIONS})
+    endif()
+    if(arg_ALONE)
+      set_target_properties(${binary} PROPERTIES UNITY_BUILD OFF)
+    endif()
+    # What is precompiled without optimisation is of no use with it.
+    if(TARGET quire_precompiled_gtest AND NOT (arg_HOT AND QUIRE_SANITIZE))
+      target_precompile_headers(${binary} REUSE_FROM quire_precompiled_gtest)
+      # From a precompiled header GCC 12 no longer knows that std::string is the system's, and tells of its inner workings.
+      target_compile_options(${binary} PRIVATE -Wno-array-bounds -Wno-restrict -Wno-stringop-overflow)
+    endif()
+    add_test(NAME ${binary} COMMAND ${QUIRE_TEST_LAUNCHER} $<TARGET_FILE:${binary}>)
+    set_tests_properties(${binary} PROPERTIES TIMEOUT 300)
   endif()
-  add_test(NAME ${name} COMMAND ${QUIRE_TEST_LAUNCHER} $<TARGET_FILE:${name}>)
-  set_tests_properties(${name} PROPERTIES TIMEOUT 300)
+  target_sources(${binary} PRIVATE ${arg_SOURCES})
+  target_link_libraries(${binary} PRIVATE ${arg_LIBS})
+  target_compile_definitions(${binary} PRIVATE ${arg_DEFINITIONS})
   if(arg_THREADS)
-    set_tests_properties(${name} PROPERTIES LABELS threads)
+    set_tests_properties(${binary} PROPERTIES LABELS threads)
+  endif()
+  if(NOT binary STREQUAL name)
+    add_custom_command(TARGET ${binary} POST_BUILD
+      COMMAND ${CMAKE_COMMAND} -E create_symlink ${binary} $<TARGET_FILE_DIR:${binary}>/${name})
   endif()
 endfunction()
 
