@@ -133,6 +133,24 @@ TEST_F(HybridCases, ARewindToTheFirstEntryFindsNothingBeforeIt) {
   }
 }
 
+// A snapshot brings the rows of its tokens, and none for tokens before the first.
+TEST_F(HybridCases, AForkBelowASnapshotIsRefusedWhereRowsAreMissing) {
+  HybridSetup setup = setup_of({kFull, {.kind = LayerKind::Overlapped, .ratio = 4}});
+  setup.shape.rewind_tokens = 3;
+  setup.shape.state_retention = {.rule = RetentionRule::Every, .interval_tokens = 4};
+  open(setup);
+  compute(begin(text(1, 9)));
+  HybridLive* live = begin(join(text(1, 4), text(2, 5)));
+  ASSERT_EQ(live->texts.size(), 4U);
+  HybridLive* fork = nullptr;
+  ASSERT_EQ(rig_->fork(*live, 2, fork), "");
+  if (fork != nullptr) {
+    ASSERT_EQ(rig_->append(*fork, text(3, 4)), "");
+    compute(fork);
+  }
+  compute(live);
+}
+
 // What a source has overwritten since is no reason to refuse a fork its drafts, where the fork writes all that it
 // needs.
 TEST_F(HybridCases, AForkBehindABoundaryMayHaveDrafts) {

@@ -246,6 +246,10 @@ std::string HybridRig::append(HybridLive& live, const std::vector<TokenId>& toke
 
 std::string HybridRig::fork(HybridLive& source, std::uint32_t at, HybridLive*& live) {
   live = nullptr;
+  if (counts_.log != nullptr) {
+    *counts_.log << "    sequence " << source.number << " with " << source.texts.size() << " computed tokens: fork at "
+                 << at << '\n';
+  }
   Result<Sequence> sequence = cache_->fork(source.handle, at);
   if (!sequence) {
     if (sequence.error().code == ErrorCode::Unavailable) {
@@ -281,6 +285,10 @@ std::string HybridRig::fork(HybridLive& source, std::uint32_t at, HybridLive*& l
 }
 
 std::string HybridRig::rewind(HybridLive& live, std::uint32_t count) {
+  if (counts_.log != nullptr) {
+    *counts_.log << "    sequence " << live.number << " with " << live.texts.size() << " computed tokens: rewind to "
+                 << live.tokens.size() - count << '\n';
+  }
   const SequenceView before = cache_->view(live.handle).value();
   const Status status = cache_->rewind(live.handle, count);
   if (!status) {
