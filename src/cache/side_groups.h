@@ -51,6 +51,7 @@ struct SideSlot {
   PageId last_snapshot;                    // of RetentionRule::Last: the last one it left, if any
   std::uint32_t last_snapshot_column = 0;  // and where
   std::uint32_t restore_position = 0;      // where it was taken
+  bool lacks_first_rows = false;           // a snapshot does not bring what stands for tokens before the first
   std::uint64_t restore_step = 0;          // that does it; 0: not planned yet
 };
 

@@ -57,6 +57,7 @@ void Cache::Impl::start_state(std::uint32_t index, const Hit& hit) {
     side.pages.pin(of_side.restore_page);
     of_side.restore_position = hit.start();
     of_side.valid_from = hit.start() - std::min(hit.start(), snapshot_rows(side));
+    of_side.lacks_first_rows = true;
     ++side.totals.restored_snapshot_total;
   }
 }
@@ -95,7 +96,9 @@ bool Cache::Impl::is_state_held(const SideGroup& side, std::uint32_t index, std:
   if (lookback == 0) return true;
   if (end - std::min(end, lookback) < slot.valid_from) return false;
   // A tail's rows before the first token are initial bytes, until others take their place; a window has none.
-  const std::uint32_t needed = group.kind == GroupKind::Window ? std::min(end, lookback) : lookback;
+  const bool is_tail = group.kind != GroupKind::Window;
+  if (is_tail && lookback > end && slot.lacks_first_rows) return false;
+  const std::uint32_t needed = is_tail ? lookback : std::min(end, lookback);
   return std::uint64_t{end} + room >= std::uint64_t{high} + needed;
 }
 
@@ -360,6 +363,7 @@ void Cache::Impl::fork_state(std::uint32_t source_index, std::uint32_t index) {
     SideSlot& of_side = side.slots[index];
     of_side = {};
     of_side.valid_from = std::min(from.valid_from, slot.computed_tokens);  // what follows is its own
+    of_side.lacks_first_rows = from.lacks_first_rows && slot.computed_tokens > 0;
     if (slot.needs_state) {
       if (slot.computed_tokens == 0 || from.restore_page.is_none()) continue;
       of_side.restore_page = from.restore_page;
