@@ -176,10 +176,7 @@ void Cache::Impl::truncate(std::uint32_t index, std::uint32_t end) {
   slot.full_tokens = std::max(slot.window_tokens, std::min(slot.full_tokens, end));
   slot.send_cached_end = std::min(slot.send_cached_end, end);
   slot.checkpoint = std::min(slot.checkpoint, end);
-  // What follows is computed anew, and stands in the state slot as it should.
-  for (SideGroup& side : sides) {
-    if (!side.is_window) side.slots[index].valid_from = std::min(side.slots[index].valid_from, end);
-  }
+  cut_state(index, end);
   if (end == 0 && has_state()) restart_state(index);
   if (slot.tail_tokens > 0) {
     if (whole_pages == slot.tail_page && rest > 0) {

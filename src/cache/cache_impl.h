@@ -375,6 +375,7 @@ struct Cache::Impl : TierListener {
   void end_restores(std::uint32_t index, std::uint64_t step);
   void settle_state(std::uint32_t index);
   void restart_state(std::uint32_t index);
+  void cut_state(std::uint32_t index, std::uint32_t end);
   void fork_state(std::uint32_t source_index, std::uint32_t index);
 
   // Preemption and transfers.

@@ -122,10 +122,7 @@ Status Cache::Impl::check_drafts(std::uint32_t index, std::uint32_t known_end, s
     const std::uint32_t high = std::max(sequences[index].state_high, known_end + draft_count);
     for (std::uint32_t end = known_end; end < known_end + draft_count; ++end) {
       // Positions that this very step computes are there; what came before must be.
-      const bool writes_all = end >= sequences[index].planned_end + needed_rows(group, end);
-      const bool is_held = has_rows(group)
-                               ? is_state_held(side, index, end, writes_all ? known_end + draft_count : high)
-                               : high - end <= group.slot_history;
+      const bool is_held = has_rows(group) ? is_state_held(side, index, end, high) : high - end <= group.slot_history;
       if (is_held) continue;
       return fail(ErrorCode::InvalidArgument,
                   name_of(index) + " cannot compute " + count_of(draft_count, "draft") + " behind " +
@@ -329,7 +326,10 @@ void Cache::Impl::settle_state(std::uint32_t index) {
     restart_state(index);
     return;
   }
-  if (std::ranges::all_of(sides, is_held)) return;
+  if (std::ranges::all_of(sides, is_held)) {
+    cut_state(index, slot.computed_tokens);
+    return;
+  }
   release_pages(index);
   slot.computed_tokens = 0;
   slot.planned_end = 0;
@@ -348,6 +348,21 @@ void Cache::Impl::restart_state(std::uint32_t index) {
   sequences[index].state_high = 0;
 }
 
+// What follows `end` tokens is written anew: from here on it counts what the slot has of those before.
+void Cache::Impl::cut_state(std::uint32_t index, std::uint32_t end) {
+  SequenceSlot& slot = sequences[index];
+  for (SideGroup& side : sides) {
+    if (side.is_window) continue;
+    const CacheGroup& group = *side.group;
+    SideSlot& of_side = side.slots[index];
+    const std::uint32_t room = has_rows(group) ? group.slot_entries - group.sink_tokens : group.slot_history;
+    const std::uint32_t oldest = slot.state_high - std::min(slot.state_high, room);
+    of_side.valid_from = std::min(end, std::max(of_side.valid_from, oldest));
+    of_side.lacks_first_rows |= std::uint64_t{slot.state_high} + group.snapshot_entries > room;
+  }
+  slot.state_high = std::min(slot.state_high, end);
+}
+
 // A fork's slot becomes what its source's is, with the next plan.
 void Cache::Impl::fork_state(std::uint32_t source_index, std::uint32_t index) {
   if (!has_state()) return;
@@ -362,7 +377,7 @@ void Cache::Impl::fork_state(std::uint32_t source_index, std::uint32_t index) {
     const SideSlot& from = side.slots[source_index];
     SideSlot& of_side = side.slots[index];
     of_side = {};
-    of_side.valid_from = std::min(from.valid_from, slot.computed_tokens);  // what follows is its own
+    of_side.valid_from = from.valid_from;
     of_side.lacks_first_rows = from.lacks_first_rows && slot.computed_tokens > 0;
     if (slot.needs_state) {
       if (slot.computed_tokens == 0 || from.restore_page.is_none()) continue;
@@ -385,7 +400,11 @@ void Cache::Impl::fork_state(std::uint32_t source_index, std::uint32_t index) {
                   [&](const StateCopy& other) { return of_group(other) && other.target == copy.target; });
     pending_forks.push_back(copy);
   }
-  if (slot.computed_tokens == 0) slot.state_high = 0;
+  if (slot.computed_tokens == 0) {
+    restart_state(index);
+  } else {
+    cut_state(index, slot.computed_tokens);
+  }
 }
 
 }  // namespace quire
