@@ -121,7 +121,7 @@ void Cache::Impl::take_sides(std::uint32_t index, const Hit& hit, PageId tail_pa
     for (std::uint32_t column = 0; column < whole_pages; ++column) {
       const bool is_needed = column < columns.sink_pages || column >= columns.first;
       side.row(index)[column] = is_needed ? side.pages.at(row[column]) : kNullPage;
-      if (is_needed) side.pages.pin(side.row(index)[column]);
+      if (is_needed) side.pages.pin_found(side.row(index)[column]);
     }
     const bool needs_tail =
         columns.last > whole_pages && (columns.first < columns.last || columns.sink_pages > whole_pages);
@@ -132,7 +132,7 @@ void Cache::Impl::take_sides(std::uint32_t index, const Hit& hit, PageId tail_pa
     }
     taken.tail_source = side.pages.at(tail_page);
     taken.tail_is_pinned = true;
-    side.pages.pin(taken.tail_source);
+    side.pages.pin_found(taken.tail_source);
   }
 }
 

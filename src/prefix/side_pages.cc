@@ -34,6 +34,11 @@ void SidePages::pin(PageId side_page) {
   if (entry.pins++ == 0) idle_.remove(side_page.value);
 }
 
+void SidePages::pin_found(PageId side_page) {
+  pin(side_page);
+  entries_[side_page.value].is_kept = true;
+}
+
 void SidePages::unpin(PageId side_page, Worth worth) {
   Entry& entry = entries_[side_page.value];
   QUIRE_CHECK(entry.pins > 0, "more unpinned than pinned");

@@ -56,6 +56,8 @@ class SidePages {
   /// Hangs a page on one of the tree's that has none, pinned once.
   void attach(PageId tree_page, PageId side_page);
   void pin(PageId side_page);
+  /// Pins a page for somebody who came back to it: that is what keeps it from then on.
+  void pin_found(PageId side_page);
   /// When the last pin goes, the page is idle. Worth::Kept holds from the first time it is said.
   void unpin(PageId side_page, Worth worth);
   /// Takes an idle page from the tree's: it is the caller's.

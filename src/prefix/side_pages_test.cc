@@ -69,6 +69,20 @@ TEST(SidePagesTest, WhatSomebodyCameBackToIsKept) {
   EXPECT_EQ(pages.evict(), PageId{1});
 }
 
+TEST(SidePagesTest, WhatWasFoundIsKeptHoweverItIsLeft) {
+  SidePages pages = make(10, 10);
+  pages.attach(PageId{1}, PageId{1});
+  pages.attach(PageId{2}, PageId{2});
+  pages.unpin(PageId{1}, Worth::Passed);
+  pages.unpin(PageId{2}, Worth::Passed);
+  pages.pin_found(PageId{1});
+  pages.unpin(PageId{1}, Worth::Passed);
+  EXPECT_TRUE(pages.is_kept(PageId{1}));
+  EXPECT_TRUE(pages.check_invariants());
+  EXPECT_EQ(pages.evict(), PageId{2});
+  EXPECT_EQ(pages.evict(), PageId{1});
+}
+
 TEST(SidePagesTest, AUsedPageGoesAfterThoseUsedBefore) {
   SidePages pages = make(10, 10);
   for (std::uint32_t i = 1; i <= 3; ++i) {
