@@ -122,8 +122,8 @@ enum class WindowForm : std::uint8_t {
 /// At which positions a group keeps what the resume rule asks for, once a sequence has moved on.
 enum class RetentionRule : std::uint8_t {
   Dense,  ///< at all of them: full and compressed groups always, paged windows while there is room
-  Every,  ///< at multiples of interval_tokens, and where prompts end
-  Last,   ///< where a sequence ended
+  Every,  ///< at multiples of interval_tokens, where prompts end, and where one parts from what is cached
+  Last,   ///< where a sequence ended; of a window also where prompts end and part
   None,   ///< nowhere: each sequence's own, or rebuilt by a replay
 };
 

@@ -205,7 +205,7 @@ Admission Cache::Impl::start_running(std::uint32_t index) {
     hit = find_hit(match, slot.token_count, slot.allows_inexact);
     // The third request with the same beginning finds what the second leaves there.
     const std::uint32_t junction = history_tokens / checkpoint_grid * checkpoint_grid;
-    if (has_snapshots && junction > hit.tokens) slot.junction = junction;
+    if (junction > hit.tokens) slot.junction = junction;
     if (hit.limiting_group != Hit::kNoGroup && hit.tokens < tokens_in(match)) {
       miss = {.reason = MissReason::NotHeld, .group = sides[hit.limiting_group].memory.group_index};
     }

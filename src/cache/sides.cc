@@ -264,8 +264,10 @@ bool Cache::Impl::is_kept_column(const SideGroup& side, const SequenceSlot& slot
   // A page is needed at b when it overlaps [b - W + 1, b): then b lies in (begin, end + W - 1).
   const std::uint64_t last = end + side.group->window_tokens - 2;
   const auto is_needed_at = [&](std::uint64_t position) { return position > begin && position <= last; };
-  const std::uint32_t prompt_pages = slot.prompt_tokens / page_tokens;
-  if (is_needed_at(slot.prompt_tokens) || is_needed_at(std::uint64_t{prompt_pages} * page_tokens)) return true;
+  // Where prompts end or part others may come, at the end of the page before if not there.
+  for (const std::uint32_t place : {slot.prompt_tokens, slot.junction}) {
+    if (is_needed_at(place) || is_needed_at(place - (place % page_tokens))) return true;
+  }
   const GroupRetention& retention = side.group->retention;
   if (retention.rule != RetentionRule::Every) return false;
   const std::uint64_t multiple = last / retention.interval_tokens * retention.interval_tokens;
