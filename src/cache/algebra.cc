@@ -42,12 +42,13 @@ Result<Sequence> Cache::fork(const Sequence& sequence, std::uint32_t at) {
       return bad("has " + with_separators(limit) + (is_busy ? " computed tokens, and more in flight" : " tokens") +
                  "; at is " + with_separators(at));
     }
+    if (source.replay_end > 0) {
+      return bad("is being rebuilt up to its token " + with_separators(source.replay_end) + "; compute those first");
+    }
     const std::uint32_t end = std::min(impl.sequences.keys().known_rows(at), source.computed_tokens);
     Status held = impl.check_held(source, end);
     if (held) held = impl.check_sides_held(source_index, end);
     if (!held) return bad("cannot be forked at " + with_separators(at) + ": " + held.error().message);
-    if (source.replay_end > 0)
-      return bad("is being rebuilt up to its token " + with_separators(source.replay_end) + "; compute those first");
     if (impl.has_state() && impl.free_state_slots.empty()) {
       return fail(ErrorCode::Unavailable, "fork: all " + with_separators(impl.state_slot_count) +
                                               " state slots are taken: end or preempt a sequence, or raise "

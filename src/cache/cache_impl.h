@@ -276,7 +276,7 @@ struct Cache::Impl : TierListener {
   [[nodiscard]] static std::uint32_t first_recent(const SequenceSlot& slot, std::uint32_t computed_tokens);
   [[nodiscard]] Status check_held(const SequenceSlot& slot, std::uint32_t end) const;
   [[nodiscard]] std::uint32_t publishable_tokens(const SequenceSlot& slot) const {
-    if (slot.publish == Publish::None) return 0;
+    if (slot.publish == Publish::None || slot.is_inexact) return 0;
     return std::min({slot.publish == Publish::Prompt ? slot.prompt_tokens : UINT32_MAX, slot.publish_tokens_max,
                      slot.window_tokens > 0 ? slot.full_tokens : UINT32_MAX});
   }
