@@ -54,6 +54,11 @@ Result<Sequence> Cache::fork(const Sequence& sequence, std::uint32_t at) {
                                               " state slots are taken: end or preempt a sequence, or raise "
                                               "device.state_slot_count");
     }
+    const std::size_t waiting_max = impl.state_group_count() * Impl::kForksMax * impl.config.sequence_count_max;
+    if (impl.pending_forks.size() + impl.state_group_count() > waiting_max) {
+      return fail(ErrorCode::Unavailable, "fork: " + with_separators(impl.pending_forks.size()) +
+                                              " copies of states wait for the next step; plan one first");
+    }
   }
   QUIRE_TRY_ASSIGN(const std::uint32_t index, impl.add_sequence(impl.sequences[source_index].key_space));
   impl.copy_sequence(source_index, index, at);

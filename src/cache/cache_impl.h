@@ -353,6 +353,7 @@ struct Cache::Impl : TierListener {
 
   // State slots.
   [[nodiscard]] bool has_state() const { return state_slot_count > 0; }
+  [[nodiscard]] std::size_t state_group_count() const { return sides.size() - window_sides.size(); }
   [[nodiscard]] Status check_state_slot(std::uint32_t index, const char* call) const;
   void take_state_slot(std::uint32_t index);
   void release_state(std::uint32_t index);
@@ -377,6 +378,9 @@ struct Cache::Impl : TierListener {
   void restart_state(std::uint32_t index);
   void cut_state(std::uint32_t index, std::uint32_t end);
   void fork_state(std::uint32_t source_index, std::uint32_t index);
+  void add_fork(StateCopy copy);
+  /// Forks that may wait for the next plan, for each sequence.
+  static constexpr std::uint32_t kForksMax = 2;
 
   // Preemption and transfers.
   [[nodiscard]] std::uint32_t held_page_count(std::uint32_t index, std::uint32_t first_page = 0) const;

@@ -277,9 +277,11 @@ Status Cache::Impl::open_groups(std::span<const std::uint64_t> page_counts) {
   const std::uint32_t slot_count = state_slot_count_of(config);
   for (std::uint32_t i = slot_count; i > 0; --i) free_state_slots.push_back(i - 1);
   state_slot_count = slot_count;
-  state_copies.reserve((sides.size() + 1) * 4 * config.sequence_count_max);
-  state_saves.reserve(2 * sides.size() * config.sequence_count_max);
-  pending_forks.reserve(sides.size() * slot_count);
+  // Of a plan's copies, every sequence may have its slot filled, and a checkpoint saved that its drafts have passed.
+  static_assert(kStateCopiesMax >= 2 + kForksMax);
+  pending_forks.reserve(state_group_count() * kForksMax * config.sequence_count_max);
+  state_copies.reserve(state_group_count() * kStateCopiesMax * config.sequence_count_max);
+  state_saves.reserve(state_group_count() * config.sequence_count_max);
   if (config.device.memory == DeviceMemory::Host) {
     QUIRE_TRY_ASSIGN(own_state_memory, LazyMemory::reserve(slot_count * state_slots->slot_bytes()));
     state_memory = own_state_memory.data();
@@ -368,7 +370,7 @@ Status Cache::Impl::reserve_steps() {
   for (StepInFlight& step : steps) {
     step.parts.reserve(sequence_count);
     step.sides.reserve(sequence_count * window_sides.size());
-    step.saves.reserve(2 * sequence_count * sides.size());  // one that was passed, and one where the step ends
+    step.saves.reserve(sequence_count * sides.size() * 2);  // where it ends, and where accepted drafts have passed one
   }
   planning_sides.reserve(sequence_count * window_sides.size());
   step_order.reserve(config.steps_in_flight_max);

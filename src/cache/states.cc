@@ -363,6 +363,30 @@ void Cache::Impl::cut_state(std::uint32_t index, std::uint32_t end) {
   slot.state_high = std::min(slot.state_high, end);
 }
 
+// Copies are made in order, so each is right whatever becomes of its slots behind it. Those of sequences that have
+// ended meanwhile, which nobody reads, are left out: it takes slots that change hands in circles to have more than one
+// for each sequence.
+void Cache::Impl::add_fork(StateCopy copy) {
+  const auto writes = [&](std::int32_t slot) {
+    return [&copy, slot](const StateCopy& other) { return other.group == copy.group && other.target == slot; };
+  };
+  const auto last_to = [&](std::int32_t slot) {
+    const auto found = std::find_if(pending_forks.rbegin(), pending_forks.rend(), writes(slot));
+    return found == pending_forks.rend() ? pending_forks.end() : found.base() - 1;
+  };
+  // Where the source waits for a copy itself, that one's source will do, unless it is another's slot by then.
+  if (const auto from = last_to(copy.source); from != pending_forks.end()) {
+    if (std::none_of(from, pending_forks.end(), writes(from->source))) copy.source = from->source;
+  }
+  if (const auto older = last_to(copy.target); older != pending_forks.end()) {
+    const auto reads = [&](const StateCopy& other) { return other.group == copy.group && other.source == copy.target; };
+    if (copy.source != copy.target && std::none_of(older, pending_forks.end(), reads)) {
+      pending_forks.erase(older);
+    }
+  }
+  if (copy.source != copy.target) pending_forks.push_back(copy);
+}
+
 // A fork's slot becomes what its source's is, with the next plan.
 void Cache::Impl::fork_state(std::uint32_t source_index, std::uint32_t index) {
   if (!has_state()) return;
@@ -390,15 +414,7 @@ void Cache::Impl::fork_state(std::uint32_t source_index, std::uint32_t index) {
                    .group = static_cast<std::int32_t>(side.memory.group_index),
                    .source = static_cast<std::int32_t>(source.state_slot),
                    .target = static_cast<std::int32_t>(slot.state_slot)};
-    // Where the source waits for a copy itself, that one's source is what both become. An older copy to the same slot
-    // was for a sequence that has ended.
-    const auto of_group = [&](const StateCopy& other) { return other.group == copy.group; };
-    for (const StateCopy& other : pending_forks) {
-      if (of_group(other) && other.target == copy.source) copy.source = other.source;
-    }
-    std::erase_if(pending_forks,
-                  [&](const StateCopy& other) { return of_group(other) && other.target == copy.target; });
-    pending_forks.push_back(copy);
+    add_fork(copy);
   }
   if (slot.computed_tokens == 0) {
     restart_state(index);
