@@ -224,6 +224,7 @@ Status Cache::set_window(const Sequence& sequence, const Window& window) {
   Impl& impl = *impl_;
   QUIRE_TRY(impl.enter());
   QUIRE_TRY(impl.require(DevicePool::Owned, "set_window"));
+  QUIRE_TRY(impl.require_one_group("set_window", "windows of its layers are declared as groups"));
   QUIRE_TRY_ASSIGN(const std::uint32_t index, impl.find_sequence(sequence));
   SequenceSlot& slot = impl.sequences[index];
   const auto bad = [&](const std::string& what) {
@@ -236,11 +237,6 @@ Status Cache::set_window(const Sequence& sequence, const Window& window) {
   }
   if (slot.window_tokens > 0) {
     return bad("has a window of " + with_separators(slot.window_tokens) + " tokens already; it is set once");
-  }
-  if (!impl.sides.empty() || impl.history_index != 0 || !impl.more_history.empty()) {
-    return fail(ErrorCode::Unsupported, "set_window: " + Impl::name_of(index) +
-                                            " belongs to a layout of several groups, whose windows are declared as "
-                                            "groups; a window of a sequence's own is for models with one full group");
   }
   const CacheGroup& group = impl.geometry.page().group();
   if (group.keys_rotated) {

@@ -41,6 +41,13 @@ Status Cache::Impl::require(DevicePool wanted, const char* call) const {
                                        : ": this cache owns its device pool; use begin, admit and plan_step"));
 }
 
+Status Cache::Impl::require_one_group(const char* call, const char* instead) const {
+  const std::span<const CacheGroup> groups = config.layout.groups();
+  if (groups.size() == 1 && groups.front().kind == GroupKind::Full) return {};
+  return fail(ErrorCode::Unsupported, std::string(call) + ": layout '" + config.layout.name() + "' has " +
+                                          (groups.size() > 1 ? "several groups" : "no full group") + "; " + instead);
+}
+
 // Key spaces and prompts
 
 Result<KeySpaceId> Cache::key_space(const KeySpace& key_space) {
@@ -341,10 +348,7 @@ Status Cache::resize(std::uint32_t page_count) {
   Impl& impl = *impl_;
   QUIRE_TRY(impl.enter());
   QUIRE_TRY(impl.require(DevicePool::Owned, "resize"));
-  if (!impl.sides.empty() || !impl.more_history.empty()) {
-    return fail(ErrorCode::Unsupported,
-                "resize: the layout has several groups, which share the device; open a new cache");
-  }
+  QUIRE_TRY(impl.require_one_group("resize", "only one full group's pages can be more or fewer; open a new cache"));
   if (impl.config.device.memory == DeviceMemory::Adopted) {
     return fail(ErrorCode::Unsupported,
                 "resize: the pool's memory is the engine's; open a new cache on the new memory");

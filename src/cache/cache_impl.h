@@ -164,6 +164,8 @@ struct Cache::Impl : TierListener {
   [[nodiscard]] Status enter();
   [[nodiscard]] Status require(DevicePool pool, const char* call) const;
   [[nodiscard]] Status require_awake(const char* call) const;
+  /// For what knows tokens in the pages of one full group only.
+  [[nodiscard]] Status require_one_group(const char* call, const char* instead) const;
   [[nodiscard]] Status reserve_steps();
   [[nodiscard]] Status open_groups(std::span<const std::uint64_t> page_counts);
   [[nodiscard]] Status open_memory(GroupMemory& memory_of_group, std::uint32_t group_index, std::uint64_t page_count);

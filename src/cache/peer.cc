@@ -14,6 +14,7 @@ namespace quire {
 Result<std::span<const SlotRun>> Cache::prepare_receive(const Sequence& sequence, std::uint32_t token_count) {
   Impl& impl = *impl_;
   QUIRE_TRY(impl.enter());
+  QUIRE_TRY(impl.require_one_group("prepare_receive", "only tokens of one full group have slots to be received at"));
   QUIRE_TRY_ASSIGN(const std::uint32_t index, impl.find_quiet(sequence, "prepare_receive"));
   SequenceSlot& slot = impl.sequences[index];
   const auto name = [&] { return "prepare_receive: " + Impl::name_of(index); };
@@ -128,6 +129,7 @@ Status Cache::mark_send(const Sequence& sequence, std::uint32_t begin, std::span
                         std::int32_t receiver) {
   Impl& impl = *impl_;
   QUIRE_TRY(impl.enter());
+  QUIRE_TRY(impl.require_one_group("mark_send", "only tokens of one full group can be sent"));
   QUIRE_TRY_ASSIGN(const std::uint32_t index, impl.find_quiet(sequence, "mark_send"));
   SequenceSlot& slot = impl.sequences[index];
   const auto bad = [&](const std::string& what) {

@@ -41,11 +41,7 @@ Status Cache::preempt(const Sequence& sequence, Preempt how) {
     }
     impl.become_dropped(index);
   } else {
-    if (!impl.sides.empty() || !impl.more_history.empty()) {
-      return fail(ErrorCode::Unsupported, "preempt: " + Impl::name_of(index) +
-                                              " has pages or state in several groups, and only those of one full "
-                                              "group can be saved; use Preempt::Drop");
-    }
+    QUIRE_TRY(impl.require_one_group("preempt", "only pages of one full group can be saved; use Preempt::Drop"));
     QUIRE_TRY(impl.check_save(index, impl.held_page_count(index) + (slot.tail_tokens > 0 ? 1 : 0)));
     impl.start_saving(index);
   }

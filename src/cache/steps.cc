@@ -120,6 +120,17 @@ Status Cache::Impl::check_entry(const StepEntry& entry, std::uint32_t index) con
 }
 
 Status Cache::Impl::check_tree(const StepEntry& entry, std::uint32_t index) const {
+  // Tokens of a tree take places that are not theirs in the end. Pages are put right by moving rows; a state has been
+  // through all of them, and an entry of several tokens is made of what stood there.
+  const auto follows_order = [](const CacheGroup& group) {
+    return has_slot(group) || group.kind == GroupKind::Compressed;
+  };
+  const std::span<const CacheGroup> groups = config.layout.groups();
+  if (const auto group = std::ranges::find_if(groups, follows_order); group != groups.end()) {
+    return fail(ErrorCode::Unsupported, name_of(index) + ": group '" + group->name + "' " +
+                                            (has_slot(*group) ? "keeps state" : "has entries of several tokens") +
+                                            ", which a tree of tokens would mix up: use draft_count, a chain");
+  }
   const std::uint32_t before = sequences[index].tree_count;
   const std::size_t count = before + entry.tree_parents.size();
   if (count > config.tree_tokens_max) {
