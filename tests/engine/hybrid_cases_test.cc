@@ -173,5 +173,54 @@ TEST_F(HybridCases, AForkBehindABoundaryMayHaveDrafts) {
   compute(fork);
 }
 
+// A step in flight copies the begin of a page for its sequence. A fork there takes it from where it comes, in all
+// groups.
+TEST_F(HybridCases, AForkOfASequenceThatCopiesATailLeavesTheCopyAlone) {
+  HybridSetup setup = setup_of({kFull, {.kind = LayerKind::Window, .window_tokens = 5}});
+  open(setup);
+  HybridLive* live = begin(text(1, 9));
+  compute(live);
+  ASSERT_EQ(rig_->rewind(*live, 3), "");
+  ASSERT_EQ(live->texts.size(), 6U);
+  ASSERT_EQ(rig_->append(*live, text(2, 2)), "");
+  std::vector<HybridAsk> asks = {{.live = live, .token_count = 2}};
+  bool planned = false;
+  std::uint32_t fitting = 0;
+  ASSERT_EQ(rig_->plan(asks, {}, planned, fitting), "");
+  HybridLive* fork = nullptr;
+  ASSERT_EQ(rig_->fork(*live, 6, fork), "");
+  ASSERT_NE(fork, nullptr);
+  ASSERT_EQ(rig_->finish([](const auto&, const auto&) { return HybridAnswer{}; }), "");
+  ASSERT_EQ(rig_->rewind(*live, 1), "");
+  ASSERT_EQ(rig_->append(*live, text(3, 3)), "");
+  ASSERT_EQ(rig_->append(*fork, text(4, 3)), "");
+  compute(live);
+  compute(fork);
+}
+
+// Forks wait for the next plan, and slots of sequences that have ended are taken again meanwhile.
+TEST_F(HybridCases, AForkOfAForkThatWaitsHasItsState) {
+  open(setup_of({kFull, {.kind = LayerKind::Recurrent}}));
+  HybridLive* first = begin(text(1, 6));
+  HybridLive* other = begin(text(2, 6));
+  compute(first);
+  compute(other);
+  HybridLive* fork = nullptr;
+  ASSERT_EQ(rig_->fork(*first, 6, fork), "");
+  ASSERT_EQ(rig_->end(*first), "");
+  HybridLive* taker = nullptr;  // of the slot that the first one had
+  ASSERT_EQ(rig_->fork(*other, 6, taker), "");
+  HybridLive* forked_again = nullptr;
+  ASSERT_EQ(rig_->fork(*fork, 6, forked_again), "");
+  ASSERT_EQ(rig_->end(*fork), "");
+  HybridLive* last = nullptr;
+  ASSERT_EQ(rig_->fork(*other, 6, last), "");
+  for (HybridLive* live : {forked_again, taker, last}) {
+    ASSERT_NE(live, nullptr);
+    ASSERT_EQ(rig_->append(*live, text(3, 2)), "");
+    compute(live);
+  }
+}
+
 }  // namespace
 }  // namespace quire::testing
