@@ -333,6 +333,7 @@ Status Cache::Impl::check_sides_held(std::uint32_t index, std::uint32_t end) con
 void Cache::Impl::copy_sides(std::uint32_t source_index, std::uint32_t index) {
   const SequenceSlot& sequence = sequences[index];
   const std::uint32_t whole_pages = sequence.computed_tokens / page_tokens;
+  const bool shares_tail = sequences[source_index].tail_tokens > 0 && sequences[source_index].tail_page == whole_pages;
   for (const std::uint32_t i : window_sides) {
     SideGroup& side = sides[i];
     const SideSlot& source = side.slots[source_index];
@@ -352,7 +353,8 @@ void Cache::Impl::copy_sides(std::uint32_t source_index, std::uint32_t index) {
       }
     }
     if (sequence.tail_tokens == 0) continue;
-    const bool is_in_row = whole_pages < source.page_count;
+    // As the history does: what a step in flight copies is taken from where it comes, not from the copy.
+    const bool is_in_row = !shares_tail && whole_pages < source.page_count;
     const PageId page = is_in_row ? side.row(source_index)[whole_pages] : source.tail_source;
     if (page.is_none() || page == kNullPage) {  // the window needs nothing of it
       slot.valid_from = sequence.computed_tokens;
@@ -460,8 +462,9 @@ void Cache::Impl::make_side_parts(const StepPart& part) {
     asked.new_pages = end_page - std::min(end_page, slot.page_count);
     const bool takes_tail = part.copies_tail || part.adopts_tail;
     if (!takes_tail || slot.tail_source.is_none()) continue;
-    // The last owner of a page needs no copy of it.
-    asked.adopts_tail = !slot.tail_is_pinned && !side.pool.is_shared(slot.tail_source);
+    // The last owner of a page needs no copy of it. Where the history has one, the group has one too, so that a fork
+    // finds both sources until the step is finished.
+    asked.adopts_tail = part.adopts_tail && !slot.tail_is_pinned && !side.pool.is_shared(slot.tail_source);
     asked.copies_tail = !asked.adopts_tail;
     if (asked.adopts_tail) --asked.new_pages;
   }
