@@ -393,7 +393,7 @@ std::string HybridRig::check() {
     if (!live->is_admitted || view.is_loading || is_in_flight(*live)) continue;
     if (live->is_in_doubt && view.steps_in_flight == 0) {
       live->is_in_doubt = false;
-      if (view.computed_tokens != live->texts.size()) {
+      if (view.computed_tokens != live->texts.size() || view.replay_tokens > 0) {
         counts_.add("sequence begun anew after a step that did not happen");
         set_computed(*live, view.computed_tokens);
         live->replay_end = view.replay_tokens > 0 ? view.computed_tokens + view.replay_tokens : 0;
