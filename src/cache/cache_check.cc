@@ -370,7 +370,9 @@ Status Cache::Impl::check_sides() const {
       }
     }
     for (const std::uint32_t place : step_order) {
-      for (const PlannedSave& save : steps[place].saves) uses[save.page.value] += save.side == s ? 1 : 0;
+      for (const PlannedSave& save : steps[place].saves) {
+        if (save.side == s) ++uses[save.page.value];  // page ids are of the side's own pool
+      }
     }
     std::uint32_t read_pages = 0;
     QUIRE_TRY(check_side_host(s, uses, read_pages));
