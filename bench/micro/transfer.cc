@@ -69,8 +69,7 @@ class Pages {
         device_(LazyMemory::reserve(kFootprintBytes + (std::uint64_t{5} << 20U)).value()) {
     device_.prefer_huge_pages();
     std::memset(device_.data(), 1, device_.bytes());
-    store_ = HostStore::open({.layer_bytes = geometry_.page().layer_bytes(),
-                              .layer_count = kLayers,
+    store_ = HostStore::open({.parts = {{.layer_bytes = geometry_.page().layer_bytes(), .layer_count = kLayers}},
                               .page_count = geometry_.page_count(),
                               .checksums = copy.checksums})
                  .value();
@@ -109,7 +108,9 @@ class Pages {
   [[nodiscard]] const PageTransfer& next() { return pages_[turn_++ % pages_.size()]; }
 
  private:
-  [[nodiscard]] DevicePages device() { return {.geometry = &geometry_, .memory = device_.data()}; }
+  [[nodiscard]] std::array<DevicePages, 1> device() {
+    return {DevicePages{.geometry = &geometry_, .memory = device_.data()}};
+  }
 
   PoolGeometry geometry_;
   LazyMemory device_;

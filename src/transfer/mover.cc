@@ -140,7 +140,7 @@ struct Mover::Impl {
   // workers read it without.
   struct Pool {
     explicit Pool(const MoverPool& pool);
-    [[nodiscard]] HostStoreConfig store_config(const MoverConfig& config) const;
+    [[nodiscard]] HostStoreConfig store_config(bool checksums) const;
     [[nodiscard]] std::uint32_t device_page_count() const { return geometries[0].page_count(); }
     [[nodiscard]] std::uint32_t layer_count() const { return store->layer_count(); }
 
@@ -161,8 +161,8 @@ struct Mover::Impl {
     const Pool* pool = nullptr;
   };
 
-  Impl(const MoverConfig& the_config, MoverHooks the_hooks, TransferTable the_table)
-      : config(the_config), hooks(std::move(the_hooks)), table(std::move(the_table)) {
+  Impl(MoverConfig the_config, MoverHooks the_hooks, TransferTable the_table)
+      : config(std::move(the_config)), hooks(std::move(the_hooks)), table(std::move(the_table)) {
     for (const MoverPool& pool : pools_of(config)) pools.emplace_back(pool);
     config.device_geometry = nullptr;  // The caller's; ours are the copies.
     config.pools.clear();
@@ -220,8 +220,8 @@ Mover::Impl::Pool::Pool(const MoverPool& pool) : host_page_count(pool.host_page_
   }
 }
 
-HostStoreConfig Mover::Impl::Pool::store_config(const MoverConfig& config) const {
-  HostStoreConfig made{.page_count = host_page_count, .checksums = config.checksums};
+HostStoreConfig Mover::Impl::Pool::store_config(bool checksums) const {
+  HostStoreConfig made{.parts = {}, .page_count = host_page_count, .checksums = checksums};
   for (const PoolGeometry& geometry : geometries) {
     made.parts.push_back({.layer_bytes = geometry.page().layer_bytes(), .layer_count = geometry.page().layer_count()});
   }
@@ -232,7 +232,7 @@ HostStoreConfig Mover::Impl::Pool::store_config(const MoverConfig& config) const
 Status Mover::Impl::open_stores() {
   std::uint64_t region_bytes = 0;
   for (const Pool& pool : pools) {
-    QUIRE_TRY_ASSIGN(const std::uint64_t pool_bytes, HostStore::memory_bytes(pool.store_config(config)));
+    QUIRE_TRY_ASSIGN(const std::uint64_t pool_bytes, HostStore::memory_bytes(pool.store_config(config.checksums)));
     const auto sum = checked_add(region_bytes, pool_bytes);
     if (!sum) return invalid("the host pages of all pools are more than memory can address");
     region_bytes = *sum;
@@ -240,7 +240,7 @@ Status Mover::Impl::open_stores() {
   QUIRE_TRY_ASSIGN(region, HostRegion::map(region_bytes, config.host_region, *hooks.calls));
   std::byte* memory = region.data();
   for (Pool& pool : pools) {
-    HostStoreConfig store_config = pool.store_config(config);
+    HostStoreConfig store_config = pool.store_config(config.checksums);
     store_config.memory = memory;
     QUIRE_TRY_ASSIGN(pool.store, HostStore::open(store_config));
     memory += *HostStore::memory_bytes(store_config);

@@ -90,8 +90,10 @@ TEST(TransferTable, PlansAreCopied) {
   std::vector<PageTransfer> pages(kPages.begin(), kPages.end());
   TransferPlan mine = plan(1);
   mine.pages = pages;
+  mine.pool_index = 7;
   const std::uint32_t index = table.add(mine);
   pages[0] = {};
+  EXPECT_EQ(table.record(index).pool_index, 7U);
   EXPECT_EQ(table.pages(index)[0], kPages[0]);
   EXPECT_EQ(table.pages(index)[1], kPages[1]);
 }

@@ -2,6 +2,7 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <array>
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
@@ -48,6 +49,7 @@ TransferPlan some_plan(std::span<const PageTransfer> pages) {
           .kind = TransferKind::Store,
           .priority = TransferPriority::Background,
           .band_count = 6,
+          .pool_index = 0x0203,
           .pages = pages};
 }
 
@@ -62,6 +64,7 @@ void expect_same(const TransferPlan& a, const TransferPlan& b) {
   EXPECT_EQ(a.kind, b.kind);
   EXPECT_EQ(a.priority, b.priority);
   EXPECT_EQ(a.band_count, b.band_count);
+  EXPECT_EQ(a.pool_index, b.pool_index);
   EXPECT_TRUE(std::ranges::equal(a.pages, b.pages));
 }
 
@@ -120,7 +123,7 @@ TEST(TransferPlan, ForeignBytesAreRefused) {
   expect_refused(ExactBytes(31), ErrorCode::Corrupt, "31 bytes are less than the head");
   expect_refused(ExactBytes(64), ErrorCode::Corrupt, "the bytes are none");
   expect_refused(with(0, 'X'), ErrorCode::Corrupt, "the bytes are none");
-  expect_refused(with(4, 2), ErrorCode::Unsupported, "it has version 2, and this build reads version 1");
+  expect_refused(with(4, 3), ErrorCode::Unsupported, "it has version 3, and this build reads version 2");
   expect_refused(with(6, 0), ErrorCode::Corrupt, "0 bands");
   expect_refused(with(8, 2), ErrorCode::Corrupt, "no kind 2");
   expect_refused(with(9, 9), ErrorCode::Corrupt, "no priority 9");
@@ -130,6 +133,22 @@ TEST(TransferPlan, ForeignBytesAreRefused) {
   expect_refused(with(27, 0xFF), ErrorCode::Corrupt, "pages do not fit");
   const ExactBytes whole = encoded(some_plan(pages));
   expect_refused(ExactBytes(whole.all().first(79)), ErrorCode::Corrupt, "2 pages do not fit in 79 bytes");
+}
+
+// Both ends are of one build, so the bytes of another version are told apart and not read.
+TEST(TransferPlan, AVersionWithoutPoolsIsRefused) {
+  constexpr std::array<std::uint8_t, 32> kHead{'Q', 'T', 'P', '1', 1, 0, 6, 0, 1, 1, 0, 0, 0, 0, 0, 0,   // to zeros
+                                               17,  0,   0,   0,   4, 0, 0, 0, 1, 0, 0, 0, 0, 0, 0, 0};  // id, pages
+  ExactBytes bytes(encoded_bytes(1));
+  for (std::size_t i = 0; i < kHead.size(); ++i) bytes.set(i, kHead[i]);
+  expect_refused(bytes, ErrorCode::Unsupported, "it has version 1, and this build reads version 2");
+  bytes.set(4, 2);
+  const TransferPlan plan = decode(bytes.all()).value();
+  EXPECT_EQ(plan.id, (TransferId{.index = 17, .generation = 4}));
+  EXPECT_EQ(plan.pool_index, 0U);
+  bytes.set(10, 5);
+  bytes.set(11, 1);
+  EXPECT_EQ(decode(bytes.all()).value().pool_index, 0x105U);
 }
 
 TEST(TransferPlan, BytesThatAreNotAlignedAreRefused) {

@@ -8,7 +8,7 @@
 #include <memory>
 
 #include "quire/mover.h"
-#include "testing/test_device.h"
+#include "testing/test_pool.h"
 #include "tests/cache/allocation_counter.h"
 
 namespace quire {
@@ -16,13 +16,12 @@ namespace {
 
 TEST(MoverNoAllocation, TransfersDoNotAllocate) {
   constexpr TimeNs kLongNs = TimeNs{200} * 1'000'000'000;
-  testing::TestDevice device({.layers = 4, .layer_bytes = 64, .pages = 16});
-  const std::unique_ptr<Mover> mover = Mover::open({.device_geometry = &device.geometry(),
-                                                    .device_memory = device.memory(),
-                                                    .host_page_count = 8,
-                                                    .queue_depth_max = 4,
-                                                    .transfer_pages_max = 4})
-                                           .value();
+  const testing::TestPool first({{.layers = 4, .layer_bytes = 64, .pages = 16}});
+  const testing::TestPool second({{.layers = 1, .layer_bytes = 33, .pages = 8},
+                                  {.layers = 3, .layer_bytes = 5, .pages = 8, .byte_layout = ByteLayout::LayerFirst}});
+  const std::unique_ptr<Mover> mover =
+      Mover::open({.pools = {first.for_mover(8), second.for_mover(4)}, .queue_depth_max = 4, .transfer_pages_max = 4})
+          .value();
   std::array<PageTransfer, 4> pages;
   std::array<Completion, 8> completions;
   std::uint32_t index = 0;
@@ -38,6 +37,7 @@ TEST(MoverNoAllocation, TransfersDoNotAllocate) {
       (void)mover->try_submit({.id = id,
                                .kind = round % 2 == 0 ? TransferKind::Store : TransferKind::Load,
                                .band_count = static_cast<std::uint16_t>(1 + (round % 4)),
+                               .pool_index = static_cast<std::uint16_t>(round / 4 % 2),
                                .pages = round % 11 == 10 ? std::span<const PageTransfer>() : pages});
       if (round % 5 == 4) (void)mover->cancel(id);
       (void)mover->wait(id, 0, round % 3 == 0 ? 0 : kLongNs);

@@ -1,14 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Many threads on one mover: submitting, cancelling, waiting, polling, pausing, all at once. Runs under the thread
-// sanitizer. What is promised however they interleave: every accepted transfer has exactly one completion, and bytes
-// that are reported as good are right.
+// Many threads on one mover with two pools: submitting, cancelling, waiting, polling, pausing, all at once. Runs under
+// the thread sanitizer. What is promised however they interleave: every accepted transfer has exactly one completion,
+// and bytes that are reported as good are right.
 #include <gtest/gtest.h>
 
 #include <array>
 #include <atomic>
 #include <cstdint>
 #include <memory>
+#include <span>
 #include <string>
 #include <thread>
 #include <utility>
@@ -17,7 +18,7 @@
 #include "quire/mover.h"
 #include "testing/sanitized.h"
 #include "testing/seeded_run.h"
-#include "testing/test_device.h"
+#include "testing/test_pool.h"
 
 namespace quire {
 namespace {
@@ -29,12 +30,12 @@ constexpr std::uint32_t kPagesEach = 6;
 constexpr std::uint32_t kRounds = testing::kIsSanitized ? 300 : 2000;
 constexpr TimeNs kLongNs = TimeNs{200} * 1'000'000'000;
 
-// Each planner has host and device pages of its own, as different parts of a tree have. It fills device pages, stores
-// them, loads what it has stored into others, and compares.
+// Each planner has host and device pages of its own in every pool, as different parts of a tree have. It fills device
+// pages of one pool, stores them, loads what it has stored into others, and compares.
 class Planner {
  public:
-  Planner(std::uint32_t number, Mover& mover, testing::TestDevice& device)
-      : number_(number), mover_(mover), device_(device), random_(number + 1) {}
+  Planner(std::uint32_t number, Mover& mover, std::span<testing::TestPool> pools)
+      : number_(number), mover_(mover), pools_(pools), random_(number + 1) {}
 
   void run(std::uint32_t round_count) {
     for (std::uint32_t round = 0; round < round_count; ++round) {
@@ -70,6 +71,7 @@ class Planner {
                                                 .kind = kind,
                                                 .priority = static_cast<TransferPriority>(random_.below(2)),
                                                 .band_count = band_count,
+                                                .pool_index = pool_index_,
                                                 .pages = moved});
       EXPECT_TRUE(submitted.has_value()) << submitted.error().message;
       if (submitted.value_or(true)) break;
@@ -94,7 +96,8 @@ class Planner {
   bool store() {
     ++generation_;
     content_ = random_.next();
-    for (std::uint32_t i = 0; i < kPagesEach; ++i) device_.fill(source(i), content_ + i);
+    pool_index_ = static_cast<std::uint16_t>(random_.below(static_cast<std::uint32_t>(pools_.size())));
+    for (std::uint32_t i = 0; i < kPagesEach; ++i) pools_[pool_index_].fill(source(i), content_ + i);
     const TransferOutcome outcome = move(TransferKind::Store, 1);
     is_stored_ = outcome == TransferOutcome::Ok;
     return outcome != TransferOutcome::TimedOut;
@@ -108,13 +111,16 @@ class Planner {
     if (outcome != TransferOutcome::Ok) return;
     EXPECT_TRUE(is_stored_) << "a page that was not stored is there";
     ++loaded_count_;
-    for (std::uint32_t i = 0; i < kPagesEach; ++i) EXPECT_TRUE(device_.holds(target(i), content_ + i)) << "wrong bytes";
+    for (std::uint32_t i = 0; i < kPagesEach; ++i) {
+      EXPECT_TRUE(pools_[pool_index_].holds(target(i), content_ + i)) << "wrong bytes";
+    }
   }
 
   std::uint32_t number_;
   Mover& mover_;
-  testing::TestDevice& device_;
+  std::span<testing::TestPool> pools_;
   Random random_;
+  std::uint16_t pool_index_ = 0;
   std::uint32_t count_ = 0;
   std::uint32_t generation_ = 0;
   std::uint64_t content_ = 0;
@@ -125,17 +131,21 @@ class Planner {
 
 class MoverThreads : public ::testing::Test {
  protected:
-  testing::TestDevice device_{{.layers = 3, .layer_bytes = 72, .pages = kPlanners * 2 * kPagesEach}};
+  static constexpr std::uint32_t kPages = kPlanners * 2 * kPagesEach;
+  // One of a single part, and one whose first two layers and last one are apart.
+  std::array<testing::TestPool, 2> pools_{
+      testing::TestPool({{.layers = 3, .layer_bytes = 72, .pages = kPages}}),
+      testing::TestPool({{.layers = 2, .layer_bytes = 40, .pages = kPages, .byte_layout = ByteLayout::LayerFirst},
+                         {.layers = 1, .layer_bytes = 133, .pages = kPages}})};
 
   [[nodiscard]] std::unique_ptr<Mover> open(std::uint32_t threads, std::uint32_t queue_depth_max) {
-    return Mover::open({.device_geometry = &device_.geometry(),
-                        .device_memory = device_.memory(),
-                        .host_page_count = kPlanners * kPagesEach,
-                        .host_region = {.huge_pages = false},
-                        .load_thread_count = threads,
-                        .store_thread_count = threads,
-                        .queue_depth_max = queue_depth_max,
-                        .transfer_pages_max = kPagesEach})
+    return Mover::open(
+               {.pools = {pools_[0].for_mover(kPlanners * kPagesEach), pools_[1].for_mover(kPlanners * kPagesEach)},
+                .host_region = {.huge_pages = false},
+                .load_thread_count = threads,
+                .store_thread_count = threads,
+                .queue_depth_max = queue_depth_max,
+                .transfer_pages_max = kPagesEach})
         .value();
   }
 };
@@ -145,7 +155,7 @@ TEST_F(MoverThreads, EveryTransferEndsOnceAndGoodBytesAreRight) {
     const std::unique_ptr<Mover> mover = open(threads, depth);
     std::vector<std::unique_ptr<Planner>> planners;
     planners.reserve(kPlanners);
-    for (std::uint32_t i = 0; i < kPlanners; ++i) planners.push_back(std::make_unique<Planner>(i, *mover, device_));
+    for (std::uint32_t i = 0; i < kPlanners; ++i) planners.push_back(std::make_unique<Planner>(i, *mover, pools_));
     std::atomic<bool> is_over = false;
     std::atomic<std::uint32_t> completion_count = 0;
 
@@ -209,21 +219,22 @@ TEST_F(MoverThreads, EveryTransferEndsOnceAndGoodBytesAreRight) {
 
 // Every transfer has device pages of its own. Host pages they share, against the rules: that is no race either.
 TEST_F(MoverThreads, DestructionDuringTrafficEndsIt) {
-  constexpr std::uint32_t kPages = 3;
-  constexpr std::uint32_t kTransfers = kPlanners * 2 * kPagesEach / kPages;
+  constexpr std::uint32_t kPagesMoved = 3;
+  constexpr std::uint32_t kTransfers = kPages / kPagesMoved;
   for (std::uint64_t seed = 1; seed <= (testing::kIsSanitized ? 60 : 300); ++seed) {
     Random random(seed);
     std::unique_ptr<Mover> mover = open(1 + random.below(2), 8);
     const std::uint32_t count = 1 + random.below(kTransfers);
     for (std::uint32_t i = 0; i < count; ++i) {
-      std::array<PageTransfer, kPages> pages;
-      for (std::uint32_t j = 0; j < kPages; ++j) {
-        const std::uint32_t number = (i * kPages) + j;
-        pages[j] = {.device_page = PageId{number}, .host_page = PageId{1 + (number % (2 * kPages))}};
+      std::array<PageTransfer, kPagesMoved> pages;
+      for (std::uint32_t j = 0; j < kPagesMoved; ++j) {
+        const std::uint32_t number = (i * kPagesMoved) + j;
+        pages[j] = {.device_page = PageId{number}, .host_page = PageId{1 + (number % (2 * kPagesMoved))}};
       }
       (void)mover->try_submit({.id = {.index = i},
                                .kind = i % 2 == 0 ? TransferKind::Store : TransferKind::Load,
                                .band_count = static_cast<std::uint16_t>(1 + random.below(3)),
+                               .pool_index = static_cast<std::uint16_t>(random.below(2)),
                                .pages = pages});
     }
     if (random.below(2) == 0) (void)mover->wait({.index = random.below(count)}, 0, TimeNs{random.below(3)} * 10'000);
