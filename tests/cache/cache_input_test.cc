@@ -142,36 +142,6 @@ TEST(CacheOpen, AnExternalPoolHasNoMemoryToAdopt) {
   expect_error(Cache::open(std::move(config)), ErrorCode::InvalidArgument, "for an owned pool");
 }
 
-TEST(CacheOpen, SeveralGroupsAreNotSupportedYet) {
-  CacheConfig config = test_config(4, 8);
-  const CacheGroup group = config.layout.groups().front();
-  CacheGroup other = group;
-  other.name = "other";
-  config.layout = ModelLayout::create("two", {group, other}).value();
-  expect_error(Cache::open(std::move(config)), ErrorCode::Unsupported, "has 2 cache groups");
-}
-
-TEST(CacheOpen, OtherKindsOfGroupsAreNotSupportedYet) {
-  const CacheGroup full = test_config(4, 8).layout.groups().front();
-  CacheGroup window = full;
-  window.kind = GroupKind::Window;
-  window.window_tokens = 8;
-  window.name = "near";
-  const auto refused = [](std::vector<CacheGroup> groups, const char* message) {
-    CacheConfig config = test_config(4, 8);
-    config.layout = ModelLayout::create("m", std::move(groups)).value();
-    expect_error(Cache::open(std::move(config)), ErrorCode::Unsupported, message);
-  };
-  refused({window}, "layout 'm': group 'near' is a window group; a cache holds one full group so far");
-  refused({full, window}, "group 'near' is a window group");
-  CacheGroup draft = full;
-  draft.lookahead_tokens = 1;
-  refused({draft}, "has lookahead_tokens 1");
-  CacheGroup patterned = full;
-  patterned.components[0].initial = std::vector<std::byte>(1);
-  refused({patterned}, "has an initial pattern");
-}
-
 TEST(CacheOpen, MemoryThatCannotBeReservedIsAnError) {
   CacheConfig config = test_config(4, 0);
   config.layout = ModelLayout::opaque(1U << 31U).value();

@@ -75,7 +75,10 @@ inline CacheGroup tail_group(std::uint32_t boundary_tokens, std::uint32_t overla
 /// What a sequence's tokens amount to, one number per length.
 class PrefixNumbers {
  public:
-  void add(TokenId token) { numbers_.push_back(mix64(numbers_.back() * 31 + static_cast<std::uint64_t>(token) + 1)); }
+  void add(TokenId token) { numbers_.push_back(next(numbers_.back(), token)); }
+  [[nodiscard]] static std::uint64_t next(std::uint64_t before, TokenId token) {
+    return mix64(before * 31 + static_cast<std::uint64_t>(token) + 1);
+  }
   void cut(std::size_t length) { numbers_.resize(length + 1); }
   [[nodiscard]] std::size_t length() const { return numbers_.size() - 1; }
   /// Behind `length` tokens.
@@ -138,6 +141,17 @@ class GroupsEngine {
       if (!wrong.empty()) wrong = "group '" + group.name + "': " + wrong;
     }
     return wrong;
+  }
+
+  /// Writes what queries with these numbers store in groups with pages, where the order of tokens is not that of a
+  /// sequence: undecided trees.
+  void write(const AttentionPlan& plan, std::size_t place, std::span<const std::uint64_t> numbers) {
+    const auto query = static_cast<std::size_t>(plan.query_indptr[place]);
+    for (std::size_t g = 0; g < layout_.groups().size(); ++g) {
+      for (std::size_t i = 0; i < numbers.size(); ++i) {
+        write(page_row(g, plan.groups[g].append_slots[query + i]), mix64(numbers[i] + g));
+      }
+    }
   }
 
  private:

@@ -1,0 +1,323 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// What layouts of several groups cannot do yet, and configurations that cannot work: every one is refused with a reason
+// and changes nothing. And the presets of hybrid models, which open.
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "cache_groups_fixture.h"
+#include "quire/budget.h"
+
+namespace quire {
+namespace {
+
+// Calls
+
+struct Layout {
+  const char* name;
+  std::vector<CacheGroup> groups;
+};
+
+std::vector<Layout> hybrid_layouts() {
+  return {{"window", {full_group(), window_group(20)}},
+          {"state", {full_group(), state_group(2, every(32))}},
+          {"compressed", {full_group(), compressed_group(4)}},
+          {"entries alone", {compressed_group(4)}},
+          {"windows alone", {window_group(20)}},
+          {"all", {full_group(), compressed_group(4), window_group(20), ring_group(10, 14, every(32))}}};
+}
+
+class CacheGroupsInputTest : public CacheGroupsTest {
+ protected:
+  // Refused with Unsupported and a reason, in the middle of a sequence's life, without a trace.
+  void expect_refused(const char* reason, const std::function<Status(GroupsRequest&)>& call) {
+    for (Layout& layout : hybrid_layouts()) {
+      SCOPED_TRACE(layout.name);
+      open(groups_config(std::move(layout.groups), 8, 64, 256));
+      GroupsRequest request = start(token_range(0, 100));
+      step({{&request, 50}});
+      const std::string before = dump({&request});
+      const Status status = call(request);
+      expect_error(status, ErrorCode::Unsupported, reason);
+      EXPECT_EQ(dump({&request}), before);
+      run_all(request);
+      end(request);
+    }
+  }
+};
+
+TEST_F(CacheGroupsInputTest, AWindowOfASequencesOwnIsForOneFullGroup) {
+  expect_refused("set_window",
+                 [&](GroupsRequest& request) { return cache_->set_window(request.sequence, {.window_tokens = 16}); });
+}
+
+TEST_F(CacheGroupsInputTest, PagesOfOneFullGroupCanBeSaved) {
+  expect_refused("Preempt::Drop",
+                 [&](GroupsRequest& request) { return cache_->preempt(request.sequence, Preempt::Save); });
+}
+
+TEST_F(CacheGroupsInputTest, PagesOfOneFullGroupCanBeMoreOrFewer) {
+  expect_refused("resize", [&](GroupsRequest& /*request*/) { return cache_->resize(100); });
+}
+
+TEST_F(CacheGroupsInputTest, TokensOfOneFullGroupCanBeReceived) {
+  expect_refused("prepare_receive", [&](GroupsRequest& request) -> Status {
+    QUIRE_TRY(cache_->prepare_receive(request.sequence, 10));
+    return {};
+  });
+}
+
+TEST_F(CacheGroupsInputTest, TokensOfOneFullGroupCanBeSent) {
+  expect_refused("mark_send", [&](GroupsRequest& request) {
+    const SlotRun run{.first_slot = 8, .token_count = 10};
+    return cache_->mark_send(request.sequence, 0, {&run, 1}, 0);
+  });
+}
+
+TEST_F(CacheGroupsInputTest, TreesAreForGroupsWhoseRowsCanBeMoved) {
+  for (Layout& layout : hybrid_layouts()) {
+    SCOPED_TRACE(layout.name);
+    const bool allows_trees = std::ranges::none_of(
+        layout.groups, [](const CacheGroup& group) { return has_slot(group) || group.kind == GroupKind::Compressed; });
+    open(groups_config(std::move(layout.groups), 8, 64, 256));
+    GroupsRequest request = start(token_range(0, 50));
+    run_all(request, {600});
+    const std::string before = dump({&request});
+    const std::vector<std::int32_t> parents = {-1, 0, 0};
+    const StepEntry entry{.sequence = &request.sequence, .tree_parents = parents};
+    const Result<PlanOutcome> outcome = cache_->plan_step({&entry, 1});
+    EXPECT_EQ(outcome.has_value(), allows_trees);
+    if (allows_trees) {
+      ASSERT_TRUE(cache_->abort_step(*outcome->step).has_value());
+    } else {
+      expect_error(outcome, ErrorCode::Unsupported, "use draft_count");
+      EXPECT_EQ(dump({&request}), before);
+    }
+    decode(request, 10);
+    end(request);
+  }
+}
+
+TEST_F(CacheGroupsInputTest, DraftsOnAnyLayoutMayBeRejected) {
+  for (Layout& layout : hybrid_layouts()) {
+    SCOPED_TRACE(layout.name);
+    open(groups_config(std::move(layout.groups), 8, 64, 256));
+    GroupsRequest request = start(token_range(0, 50));
+    run_all(request, {600});
+    for (TokenId i = 0; i < 20; ++i) {
+      step({{.request = &request, .drafts = {700 + i, 800 + i}, .accepted = i % 3U, .sampled = {900 + i}}});
+    }
+    end(request);
+  }
+}
+
+TEST_F(CacheGroupsInputTest, SleepGivesUpThePagesOfAllGroups) {
+  open(groups_config({full_group(), compressed_group(4), window_group(20), state_group(0, every(32))}, 8, 64, 256));
+  run_request(token_range(0, 100));
+  for (const Sleep how : {Sleep::DropAll, Sleep::KeepHost}) {
+    EXPECT_TRUE(cache_->sleep(how).value());
+    for (std::uint32_t g = 0; g < group_count(); ++g) {
+      const std::byte* bytes = cache_->device_memory(g);
+      EXPECT_TRUE(std::all_of(bytes, bytes + cache_->geometry(g).pool_bytes(), [](std::byte b) {
+        return b == std::byte{0};
+      })) << g;
+    }
+    ASSERT_TRUE(cache_->wake().has_value());
+    EXPECT_EQ(run_request(token_range(0, 100)), 0U);
+    EXPECT_EQ(run_request(token_range(0, 100)), 96U);
+  }
+}
+
+TEST_F(CacheGroupsInputTest, AGroupThatIsNotThereHasNoStats) {
+  open(groups_config({full_group(), window_group(20)}, 8, 64, 256));
+  expect_error(cache_->group_stats(2), ErrorCode::InvalidArgument, "the layout has 2 groups");
+  EXPECT_EQ(cache_->device_memory(2), nullptr);
+}
+
+// Configurations
+
+class CacheGroupsConfigTest : public ::testing::Test {
+ protected:
+  static CacheConfig hybrid() {
+    return groups_config({full_group(), window_group(20), state_group(0, every(32))}, 8, 64, 256);
+  }
+  static void expect_refused(CacheConfig config, ErrorCode code, const std::string& reason) {
+    expect_error(Cache::open(std::move(config)), code, reason);
+  }
+};
+
+TEST_F(CacheGroupsConfigTest, EveryGroupHasANumberOfPages) {
+  CacheConfig config = hybrid();
+  config.device.group_page_counts = {64, 10};
+  expect_refused(std::move(config), ErrorCode::InvalidArgument,
+                 "device.group_page_counts has 2 numbers; layout 'groups' has 3 groups");
+}
+
+// W - 1 + 1 in flight = 20 tokens, which lie in 4 pages of 8 at most.
+TEST_F(CacheGroupsConfigTest, AWindowHasPagesForOneSequence) {
+  CacheConfig config = hybrid();
+  config.device.group_page_counts = {0, 3, 4};
+  expect_refused(std::move(config), ErrorCode::InvalidArgument,
+                 "group 'window' has 3 pages; one sequence of 256 tokens needs 4 of them: raise "
+                 "device.group_page_counts[1]");
+  config = hybrid();
+  config.device.group_page_counts = {0, 4, 4};
+  EXPECT_TRUE(Cache::open(std::move(config)).has_value());
+}
+
+TEST_F(CacheGroupsConfigTest, ASnapshotGroupHasAPage) {
+  CacheConfig config = hybrid();
+  config.device.group_page_counts = {0, 10, 0};
+  expect_refused(std::move(config), ErrorCode::InvalidArgument, "group 'state' has 0 pages");
+}
+
+TEST_F(CacheGroupsConfigTest, BytesAndPagesOfGroupsAreGivenOneAtATime) {
+  CacheConfig config = hybrid();
+  config.device.page_count = 0;
+  config.device.capacity_bytes = 1U << 20U;
+  config.device.group_page_counts = {0, 10, 10};
+  expect_refused(std::move(config), ErrorCode::InvalidArgument,
+                 "device.group_page_counts and device.capacity_bytes are both set");
+}
+
+TEST_F(CacheGroupsConfigTest, BytesAreSharedForAGreatestContext) {
+  CacheConfig config = hybrid();
+  config.device.page_count = 0;
+  config.device.capacity_bytes = 1U << 20U;
+  config.context_tokens_max = 0;
+  expect_refused(std::move(config), ErrorCode::InvalidArgument, "set context_tokens_max");
+}
+
+TEST_F(CacheGroupsConfigTest, BytesThatDoNotHoldOneSequenceShowTheArithmetic) {
+  CacheConfig config = hybrid();
+  config.device.page_count = 0;
+  config.device.capacity_bytes = 1'000;
+  expect_refused(std::move(config), ErrorCode::InvalidArgument, "256 tokens / 8 rounded up = 32 pages");
+}
+
+TEST_F(CacheGroupsConfigTest, AContextFitsTheHistorysPages) {
+  CacheConfig config = hybrid();
+  config.context_tokens_max = 1'000;
+  expect_refused(std::move(config), ErrorCode::InvalidArgument, "the device pool has 64 pages: 512 tokens");
+}
+
+TEST_F(CacheGroupsConfigTest, AdoptedMemoryIsThereForEveryGroup) {
+  std::vector<std::byte> memory(1U << 16U);
+  CacheConfig config = hybrid();
+  config.device.memory = DeviceMemory::Adopted;
+  config.device.adopted_memory = memory.data();
+  expect_refused(std::move(config), ErrorCode::InvalidArgument, "device.adopted_group_memory has 0 pointers");
+  config = hybrid();
+  config.device.memory = DeviceMemory::Adopted;
+  config.device.adopted_group_memory = {memory.data(), nullptr, memory.data()};
+  expect_refused(std::move(config), ErrorCode::InvalidArgument, "device.adopted_group_memory[1] is null");
+  config = hybrid();
+  config.device.memory = DeviceMemory::Adopted;
+  config.device.adopted_group_memory = {memory.data(), memory.data(), memory.data()};
+  expect_refused(std::move(config), ErrorCode::InvalidArgument, "device.adopted_state_memory is null");
+}
+
+TEST_F(CacheGroupsConfigTest, AnExternalPoolServesOneFullGroup) {
+  CacheConfig config = hybrid();
+  config.device.pool = DevicePool::External;
+  expect_refused(std::move(config), ErrorCode::Unsupported, "needs an owned device pool");
+}
+
+TEST_F(CacheGroupsConfigTest, AHostTierServesOneFullGroup) {
+  CacheConfig config = hybrid();
+  config.host.page_count = 10;
+  expect_refused(std::move(config), ErrorCode::Unsupported, "has no host tier so far");
+}
+
+TEST_F(CacheGroupsConfigTest, WindowsOfLayersAreForOneFullGroup) {
+  CacheConfig config = hybrid();
+  config.plan.layer_windows = {64};
+  expect_refused(std::move(config), ErrorCode::Unsupported, "plan.layer_windows is for windows over the pages of one");
+}
+
+// Memory of the engine's own
+
+TEST_F(CacheGroupsTest, AdoptedMemoryIsWhereTheCacheSaysItIs) {
+  CacheConfig config = groups_config({full_group(), window_group(20), state_group(0, every(32))}, 8, 64, 256);
+  std::vector<std::vector<std::byte>> memory(4, std::vector<std::byte>(1U << 16U));
+  config.device.memory = DeviceMemory::Adopted;
+  config.device.adopted_group_memory = {memory[0].data(), memory[1].data(), memory[2].data()};
+  config.device.adopted_state_memory = memory[3].data();
+  open(std::move(config));
+  for (std::uint32_t g = 0; g < 3; ++g) EXPECT_EQ(cache_->device_memory(g), memory[g].data());
+  EXPECT_EQ(cache_->state_memory(), memory[3].data());
+}
+
+// Presets
+
+class CacheGroupsPresetTest : public CacheGroupsTest, public ::testing::WithParamInterface<const char*> {};
+
+TEST_P(CacheGroupsPresetTest, OpensWithTheBudgetsPagesAndServesRequests) {
+  const ModelLayout layout = preset(GetParam()).value();
+  const std::uint32_t page_tokens = std::max(layout.page_multiple_tokens(), 64U);
+  CacheConfig config{.layout = layout,
+                     .page = {.page_tokens = page_tokens},
+                     .device = {.capacity_bytes = 40ULL << 30U, .memory = DeviceMemory::None},
+                     .sequence_count_max = 8,
+                     .context_tokens_max = 32'768,
+                     .step_tokens_max = 4'096};
+  const BudgetRequest request{.page = config.page,
+                              .device_bytes = config.device.capacity_bytes,
+                              .context_tokens_max = 32'768,
+                              .sequence_count_max = 8,
+                              .in_flight_tokens = 4'096 * 2 / 8};
+  const Budget budget = solve_budget(layout, request).value();
+  cache_ = open_cache(std::move(config));
+  space_ = cache_->key_space({.model = GetParam()}).value();
+  std::uint64_t history = UINT64_MAX;
+  for (const GroupBudget& group : budget.tiers[0].groups) {
+    const GroupKind kind = layout.groups()[group.group_index].kind;
+    if (kind == GroupKind::Full || kind == GroupKind::Compressed) history = std::min(history, group.page_count);
+  }
+  for (const GroupBudget& group : budget.tiers[0].groups) {
+    const GroupKind kind = layout.groups()[group.group_index].kind;
+    const bool is_history = kind == GroupKind::Full || kind == GroupKind::Compressed;
+    EXPECT_EQ(group_stats(group.group_index).page_count, is_history ? history : group.page_count);
+  }
+
+  const std::vector<TokenId> shared = token_range(0, 9'000);
+  std::uint32_t found = 0;
+  for (TokenId i = 0; i < 4; ++i) {
+    GroupsRequest request_of = start(with_tail(shared, i, 300));
+    found = request_of.admission.matched_tokens - request_of.admission.replay_tokens;
+    for (std::uint32_t steps = 0; steps < 40 && view(request_of).pending_tokens > 0; ++steps) {
+      const StepEntry entry{&request_of.sequence, std::min(view(request_of).pending_tokens, 1'024U)};
+      const Step step = cache_->plan_step({&entry, 1})->step.value();
+      const bool is_last =
+          step.plan.entries[0].position + step.plan.entries[0].token_count == view(request_of).token_count;
+      const TokenId sampled = 5;
+      StepResult result;
+      if (is_last && steps < 30) result.tokens = {&sampled, 1};
+      ASSERT_TRUE(cache_->finish_step(step, {&result, 1}).has_value());
+    }
+    end(request_of);
+    expect_invariants();
+  }
+  EXPECT_GE(found, 8'192U) << "the last of the requests with one beginning";
+  expect_empty_after_reset();
+}
+
+INSTANTIATE_TEST_SUITE_P(HybridModels, CacheGroupsPresetTest,
+                         ::testing::Values("gpt-oss-120b", "qwen3-next-80b", "deepseek-v4-flash", "gemma-3-27b",
+                                           "jamba-1.5-mini"),
+                         [](const ::testing::TestParamInfo<const char*>& each) {
+                           std::string name = each.param;
+                           std::ranges::replace_if(
+                               name, [](char c) { return c == '-' || c == '.'; }, '_');
+                           return name;
+                         });
+
+}  // namespace
+}  // namespace quire

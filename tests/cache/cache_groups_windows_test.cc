@@ -1,0 +1,385 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// Pages of groups that do not keep everything: how many a sequence holds, when they are freed, who goes first, and what
+// a step that is short in one of several groups leaves behind.
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "cache_groups_fixture.h"
+#include "quire/budget.h"
+
+namespace quire {
+namespace {
+
+// How many pages a sequence holds
+
+// What the last of n tokens saw, and what may be taken back.
+std::uint32_t window_pages(std::uint32_t n, std::uint32_t held_tokens, std::uint32_t page_tokens,
+                           std::uint32_t sink_tokens = 0) {
+  const std::uint32_t end = (n + page_tokens - 1) / page_tokens;
+  const std::uint32_t first = (n - std::min(n, held_tokens)) / page_tokens;
+  const std::uint32_t sink_pages = std::min((sink_tokens + page_tokens - 1) / page_tokens, end);
+  return end - std::max(first, sink_pages) + sink_pages;
+}
+
+TEST_F(CacheGroupsTest, AWindowHoldsThePagesOfItsLastTokensAfterEveryStep) {
+  CacheConfig config = groups_config({full_group(), window_group(20), named(window_group(50), "wide")}, 8, 64, 256);
+  config.window_rewind_tokens = 5;
+  open(std::move(config));
+  GroupsRequest request = start(token_range(0, 30), {.publish = Publish::None});
+  run_all(request, {30}, 7);
+  BudgetRequest budget{.page = {.page_tokens = 8}, .in_flight_tokens = 1, .rewind_tokens = 5};
+  for (std::uint32_t n = 31; n < 200; ++n) {
+    step(request, {static_cast<TokenId>(n)});
+    ASSERT_EQ(held_pages(0), (n + 7) / 8);
+    ASSERT_EQ(held_pages(1), window_pages(n, 25, 8)) << n;
+    ASSERT_EQ(held_pages(2), window_pages(n, 55, 8)) << n;
+    for (const std::uint32_t g : {1U, 2U}) {
+      ASSERT_LE(held_pages(g), pages_of_request(cache_->config().layout.groups()[g], budget, n));
+    }
+  }
+  end(request);
+}
+
+TEST_F(CacheGroupsTest, PagesOfTheSinkStay) {
+  CacheGroup window = window_group(20);
+  window.sink_tokens = 11;
+  window.keys_rotated = false;
+  open(groups_config({full_group(), window}, 8, 64, 256));
+  GroupsRequest request = start(token_range(0, 30), {.publish = Publish::None});
+  run_all(request, {30});
+  for (std::uint32_t n = 31; n < 120; ++n) {
+    step(request, {static_cast<TokenId>(n)});
+    ASSERT_EQ(held_pages(1), window_pages(n, 20, 8, 11)) << n;
+  }
+  end(request);
+  EXPECT_EQ(run_request(token_range(0, 80)), 0U);
+  // What is found has its sink, too.
+  EXPECT_EQ(run_request(with_tail(token_range(0, 80), 1, 50)), 80U);
+}
+
+TEST_F(CacheGroupsTest, AChunkLongerThanAWindowIsComputedInOneStep) {
+  open(groups_config({full_group(), window_group(20)}, 8, 64, 256));
+  GroupsRequest request = start(token_range(0, 200));
+  const GroupsFlight flight = compute({{&request}});
+  EXPECT_EQ(held_pages(1), 25U);
+  finish(flight);
+  EXPECT_EQ(held_pages(1), window_pages(200, 20, 8));
+  decode(request, 30);
+}
+
+// The second step was planned while the first ran, and reads the window before it.
+TEST_F(CacheGroupsTest, WindowPagesStayUntilTheStepThatReadsThemIsFinished) {
+  open(groups_config({full_group(), window_group(16)}, 8, 64, 256));
+  GroupsRequest request = start(token_range(0, 120), {.publish = Publish::None});
+  step({{&request, 48}});
+  EXPECT_EQ(held_pages(1), 2U);
+  const GroupsFlight first = compute({{&request, 24}});
+  const GroupsFlight second = compute({{&request, 24}});
+  EXPECT_EQ(held_pages(1), 8U);
+  finish(first);
+  // Pages of tokens before 56 are of no use to the second step, and yet fenced: it was planned before they were.
+  EXPECT_EQ(group_stats(1).fenced_pages, 3U);
+  EXPECT_EQ(held_pages(1), 8U);
+  finish(second);
+  EXPECT_EQ(group_stats(1).fenced_pages, 0U);
+  EXPECT_EQ(held_pages(1), 2U);
+  run_all(request);
+}
+
+// A layout of windows only has a path all the same.
+TEST_F(CacheGroupsTest, AModelOfWindowsAloneFindsAndForgetsLikeAnyOther) {
+  open(groups_config({window_group(20), named(window_group(40), "wide")}, 8, 64, 256));
+  EXPECT_EQ(run_request(token_range(0, 150)), 0U);
+  EXPECT_EQ(run_request(with_tail(token_range(0, 120), 1, 30)), 120U);
+  EXPECT_EQ(run_request(with_tail(token_range(0, 120), 2, 30)), 120U);
+  expect_empty_after_reset();
+}
+
+// Short of pages
+
+class CacheGroupsShortageTest : public CacheGroupsTest {
+ protected:
+  // The second window group is the one that is short: 20 pages for windows of 4.
+  void open_short() {
+    CacheConfig config =
+        groups_config({full_group(), window_group(32), named(window_group(32), "second")}, 8, 128, 256);
+    config.device.group_page_counts = {0, 100, 20};
+    open(std::move(config));
+  }
+};
+
+TEST_F(CacheGroupsShortageTest, AStepThatIsShortInTheSecondWindowGroupChangesNothing) {
+  open_short();
+  GroupsRequest a = start(token_range(0, 60));
+  GroupsRequest b = start(token_range(1'000, 60));
+  GroupsRequest c = start(token_range(2'000, 60));
+  step({{&a, 30}, {&b, 30}});
+  const std::string before = dump({&a, &b, &c});
+  const std::uint64_t short_plans = cache_->stats()->short_plan_count;
+  const std::vector<StepEntry> entries = {{&a.sequence}, {&b.sequence}, {&c.sequence}};
+  const PlanOutcome outcome = cache_->plan_step(entries).value();
+  EXPECT_FALSE(outcome.step.has_value());
+  EXPECT_EQ(outcome.shortage.group_index, 2U);
+  EXPECT_FALSE(outcome.shortage.is_of_history);
+  EXPECT_EQ(outcome.shortage.pages_needed, 4U + 4U + 8U);
+  EXPECT_EQ(outcome.shortage.pages_available, 12U);
+  EXPECT_EQ(outcome.shortage.entries_that_fit, 2U);
+  EXPECT_EQ(dump({&a, &b, &c}), before);
+  EXPECT_EQ(cache_->stats()->short_plan_count, short_plans + 1);
+  expect_invariants();
+
+  step({{&a}, {&b}});
+  run_all(c, {}, 24);
+  decode(a, 40);
+  decode(b, 40);
+  decode(c, 40);
+}
+
+TEST_F(CacheGroupsShortageTest, PagesThatReturnWithStepsInFlightAreCounted) {
+  open_short();
+  GroupsRequest a = start(token_range(0, 160), {.publish = Publish::None});
+  GroupsRequest b = start(token_range(1'000, 96), {.publish = Publish::None});
+  step({{&a, 64}});
+  const GroupsFlight first = compute({{&a, 64}});
+  const GroupsFlight second = compute({{&b, 64}});
+  finish(first);
+  const StepEntry entry{&a.sequence};
+  const PlanOutcome outcome = cache_->plan_step({&entry, 1}).value();
+  EXPECT_FALSE(outcome.step.has_value());
+  EXPECT_EQ(outcome.shortage.group_index, 2U);
+  EXPECT_EQ(outcome.shortage.pages_returning, 8U);
+  EXPECT_EQ(outcome.shortage.entries_that_fit, 0U);
+  finish(second);
+  step({{&a}});
+  run_all(b);
+}
+
+TEST_F(CacheGroupsShortageTest, TheFirstGroupThatIsShortIsNamed) {
+  CacheConfig config = groups_config({window_group(32), full_group(), named(window_group(32), "second")}, 8, 32, 256);
+  config.device.group_page_counts = {8, 0, 8};
+  open(std::move(config));
+  GroupsRequest request = start(token_range(0, 200));
+  const StepEntry entry{&request.sequence};
+  PlanOutcome outcome = cache_->plan_step({&entry, 1}).value();
+  EXPECT_EQ(outcome.shortage.group_index, 0U);
+  GroupsRequest other = start(token_range(1'000, 200));
+  run_all(other, {}, 24);
+  outcome = cache_->plan_step({&entry, 1}).value();
+  EXPECT_EQ(outcome.shortage.group_index, 1U);
+  EXPECT_TRUE(outcome.shortage.is_of_history);
+}
+
+// Who goes first
+
+TEST_F(CacheGroupsTest, ALongAnswerNeverEvictsWhatRequestsComeBackTo) {
+  CacheConfig config = groups_config({full_group(), window_group(32)}, 8, 200, 1'024);
+  config.device.group_page_counts = {0, 16};
+  open(std::move(config));
+  run_request(token_range(0, 64));
+  GroupsRequest request = start(token_range(5'000, 10));
+  run_all(request, {6'000}, 32);
+  decode(request, 600, 6'000);
+  EXPECT_GT(group_stats(1).evicted_page_total, 50U);
+  EXPECT_EQ(run_request(with_tail(token_range(0, 64), 1, 30)), 64U);
+}
+
+TEST_F(CacheGroupsTest, ALongAnswerNeverEvictsTheMiddleOfAPromptThatRequestsCameBackTo) {
+  CacheConfig config = groups_config({full_group(), window_group(32)}, 8, 200, 1'024);
+  config.device.group_page_counts = {0, 24};
+  open(std::move(config));
+  const std::vector<TokenId> shared = token_range(0, 64);
+  run_request(with_tail(shared, 1, 40));
+  EXPECT_EQ(run_request(with_tail(shared, 2, 40)), 64U);
+  GroupsRequest request = start(token_range(5'000, 10));
+  run_all(request, {6'000}, 32);
+  decode(request, 600, 6'000);
+  EXPECT_EQ(run_request(with_tail(shared, 3, 40)), 64U);
+}
+
+TEST_F(CacheGroupsTest, PassedPagesGoBeforeThoseOfPromptEnds) {
+  CacheConfig config = groups_config({full_group(), window_group(16)}, 8, 200, 1'024);
+  config.device.group_page_counts = {0, 20};
+  open(std::move(config));
+  run_request(token_range(0, 40));       // 2 pages of its end, 3 passed
+  run_request(token_range(1'000, 80));   // 2 pages of its end, 8 passed
+  run_request(token_range(2'000, 104));  // takes 5 that are free, and 8 of those passed
+  EXPECT_EQ(group_stats(1).evicted_page_total, 8U);
+  for (const TokenId first : {0, 1'000, 2'000}) {
+    const std::uint32_t length = first == 0 ? 40 : first == 1'000 ? 80 : 104;
+    EXPECT_EQ(lookup(with_tail(token_range(first, length), 1, 3)).matched_tokens, length);
+  }
+  EXPECT_EQ(lookup(with_tail(token_range(0, 24), 1, 3)).matched_tokens, 0U) << "what was passed first is gone first";
+}
+
+// Two sessions: the one that is used again keeps its snapshot, and a longer path does not keep the ones before it.
+TEST_F(CacheGroupsTest, OnlyTheSnapshotThatWasUsedIsRefreshed) {
+  CacheConfig config = groups_config({full_group(), state_group(0, every(32))}, 8, 200, 256);
+  config.device.group_page_counts = {0, 5};
+  open(std::move(config));
+  run_request(token_range(0, 70));                                   // snapshots behind 32 and 64
+  run_request(token_range(1'000, 70));                               // and here
+  EXPECT_EQ(run_request(with_tail(token_range(0, 66), 1, 4)), 64U);  // uses that behind 64
+  // Needs two more; one is free, so the oldest goes: that behind 32 of the first session.
+  run_request(token_range(2'000, 70));
+  EXPECT_EQ(group_stats(1).evicted_page_total, 1U);
+  EXPECT_EQ(lookup(with_tail(token_range(0, 40), 2, 5)).matched_tokens, 0U);
+  EXPECT_EQ(lookup(with_tail(token_range(1'000, 40), 2, 5)).matched_tokens, 32U);
+  run_request(token_range(3'000, 70));  // both of the second session
+  EXPECT_EQ(lookup(with_tail(token_range(1'000, 70), 2, 5)).matched_tokens, 0U);
+  EXPECT_EQ(lookup(with_tail(token_range(0, 66), 2, 5)).matched_tokens, 64U);
+}
+
+// What the history's pages take with them
+
+TEST_F(CacheGroupsTest, HistoryThatIsEvictedTakesItsSidePagesWithIt) {
+  open(groups_config({full_group(), window_group(32), state_group(0, every(32))}, 8, 40, 256));
+  run_request(token_range(0, 100));
+  run_request(token_range(1'000, 100));
+  EXPECT_GT(group_stats(1).sealed_pages, 0U);
+  EXPECT_EQ(cache_->reclaim(100).value(), 24U);
+  for (std::uint32_t g = 0; g < 3; ++g) EXPECT_EQ(group_stats(g).free_pages, group_stats(g).page_count) << g;
+  EXPECT_GT(group_stats(1).dropped_page_total, 0U);
+  EXPECT_GT(group_stats(2).dropped_page_total, 0U);
+  expect_invariants();
+}
+
+TEST_F(CacheGroupsTest, HistoryThatStepsNeedTakesItsSidePagesWithIt) {
+  open(groups_config({full_group(), window_group(32), state_group(0, every(32))}, 8, 32, 256));
+  for (TokenId i = 0; i < 10; ++i) {
+    run_request(token_range(i * 1'000, 150), {}, 40);
+    expect_invariants();
+  }
+  EXPECT_GT(group_stats(0).evicted_page_total, 0U);
+  EXPECT_GT(group_stats(2).dropped_page_total, 0U);
+  expect_empty_after_reset();
+}
+
+TEST_F(CacheGroupsTest, ADroppedKeySpaceLeavesNoPageInAnyGroup) {
+  open(groups_config({full_group(), window_group(32), state_group(0, every(32))}, 8, 40, 256));
+  run_request(token_range(0, 100));
+  GroupsRequest live = start(with_tail(token_range(0, 64), 1, 50));
+  EXPECT_EQ(live.admission.matched_tokens, 64U);
+  ASSERT_TRUE(cache_->drop(space_).has_value());
+  expect_invariants();
+  run_all(live);
+  decode(live, 20);
+  end(live);
+  for (std::uint32_t g = 0; g < 3; ++g) EXPECT_EQ(group_stats(g).free_pages, group_stats(g).page_count) << g;
+}
+
+TEST_F(CacheGroupsTest, SidePagesThatAreEvictedOnlyShortenHits) {
+  CacheConfig config = groups_config({full_group(), window_group(16)}, 8, 200, 512);
+  config.device.group_page_counts = {0, 12};
+  open(std::move(config));
+  const std::vector<TokenId> tokens = token_range(0, 96);
+  run_request(tokens, {}, 40);
+  std::uint32_t last = 96;
+  for (TokenId i = 1; i < 8; ++i) {
+    run_request(token_range(i * 1'000, 30), {}, 16);
+    const std::uint32_t found = lookup(with_tail(tokens, 1, 5)).matched_tokens;
+    EXPECT_LE(found, last);
+    last = found;
+  }
+  EXPECT_EQ(last, 0U);
+  EXPECT_EQ(group_stats(0).evicted_page_total, 0U);
+  // The history is there: whoever computes it again computes nothing new of it.
+  const std::uint64_t sealed = group_stats(0).sealed_page_total;
+  run_request(tokens, {}, 40);
+  EXPECT_EQ(group_stats(0).sealed_page_total, sealed);
+  EXPECT_EQ(lookup(with_tail(tokens, 1, 5)).matched_tokens, 96U);
+}
+
+// Compressed entries
+
+TEST_F(CacheGroupsTest, TheTokenThatCompletesAnEntryHasItsSlot) {
+  for (const std::uint32_t chunk : {1U, 3U, 5U, 7U, 13U}) {
+    open(groups_config({full_group(), compressed_group(4), named(compressed_group(16), "rare")}, 16, 32, 256));
+    GroupsRequest request = start(token_range(0, 91));
+    while (view(request).pending_tokens > 0) {
+      const GroupsFlight flight = compute({{&request, std::min(chunk, view(request).pending_tokens)}});
+      const AttentionPlanEntry& entry = flight.step.plan.entries[0];
+      for (const std::uint32_t g : {1U, 2U}) {
+        const GroupPlan& lists = flight.step.plan.groups[g];
+        const std::uint32_t r = g == 1 ? 4 : 16;
+        EXPECT_EQ(lists.tokens_per_entry, r);
+        std::uint32_t written = 0;
+        for (std::uint32_t i = 0; i < entry.token_count; ++i) {
+          const std::uint32_t n = entry.position + i + 1;
+          const std::int64_t page = entry.pages[(n - 1) / 16].value;
+          const std::int64_t expected = n % r == 0 ? (page * (16 / r)) + ((n - 1) % 16 / r) : kNoSlot;
+          ASSERT_EQ(lists.append_slots[i], expected) << "token " << n - 1;
+          written += expected == kNoSlot ? 0 : 1;
+        }
+        EXPECT_EQ(written, ((entry.position + entry.token_count) / r) - (entry.position / r));
+      }
+      finish(flight);
+    }
+    EXPECT_EQ(held_pages(1), 6U);
+    end(request);
+  }
+}
+
+// Token trees
+
+class CacheGroupsTreeTest : public CacheGroupsTest {
+ protected:
+  // Plans the tree {-1, 0, 0, 1} behind the last known token, and writes what its tokens store in every group.
+  void grow_tree(GroupsRequest& request, const std::vector<std::int32_t>& parents, const std::vector<TokenId>& values) {
+    const StepEntry entry{.sequence = &request.sequence, .tree_parents = parents};
+    const Result<PlanOutcome> outcome = cache_->plan_step({&entry, 1});
+    ASSERT_TRUE(outcome.has_value()) << outcome.error().message;
+    const Step& step = outcome->step.value();
+    ASSERT_EQ(engine_->start(step), "");
+    PrefixNumbers numbers;
+    for (const TokenId token : request.tokens) numbers.add(token);
+    std::vector<std::uint64_t> of_queries;
+    const AttentionPlanEntry& planned = step.plan.entries[0];
+    for (std::uint32_t i = planned.position; i < request.tokens.size(); ++i) of_queries.push_back(numbers.at(i + 1));
+    const std::size_t known = of_queries.size();
+    for (std::size_t i = 0; i < parents.size(); ++i) {
+      const std::uint64_t before =
+          parents[i] < 0 ? numbers.at(numbers.length()) : of_queries[known + static_cast<std::size_t>(parents[i])];
+      of_queries.push_back(PrefixNumbers::next(before, values[i]));
+    }
+    engine_->write(step.plan, 0, of_queries);
+    const StepResult result{.tokens = values};
+    const Status status = cache_->finish_step(step, {&result, 1});
+    ASSERT_TRUE(status.has_value()) << status.error().message;
+  }
+};
+
+TEST_F(CacheGroupsTreeTest, TheAcceptedPathMovesInThePagesOfWindowsToo) {
+  for (std::uint32_t length = 38; length < 46; ++length) {
+    open(groups_config({full_group(), window_group(20), named(window_group(9), "narrow")}, 8, 64, 256));
+    GroupsRequest request = start(token_range(0, length));
+    run_all(request, {500});
+    const std::vector<TokenId> values = {501, 502, 503, 504, 505, 506};
+    grow_tree(request, {-1, 0, 0, -1, 2, 4}, values);
+    ASSERT_TRUE(cache_->commit_tree(request.sequence, 5).has_value());
+    request.tokens.insert(request.tokens.end(), {501, 503, 505, 506});
+    expect_invariants();
+    append(request, {510});
+    decode(request, 30);
+    end(request);
+  }
+}
+
+TEST_F(CacheGroupsTreeTest, ATreeOfWhichNothingIsAcceptedLeavesNothing) {
+  open(groups_config({full_group(), window_group(20)}, 8, 64, 256));
+  GroupsRequest request = start(token_range(0, 39));
+  run_all(request, {500});
+  const std::uint32_t held = held_pages(1);
+  grow_tree(request, {-1, -1, -1, 0, 1, 2, 3, 4, 5, 5, 5}, std::vector<TokenId>(11, 501));
+  ASSERT_TRUE(cache_->commit_tree(request.sequence, -1).has_value());
+  EXPECT_EQ(held_pages(1), held);
+  append(request, {510});
+  decode(request, 30);
+}
+
+}  // namespace
+}  // namespace quire
