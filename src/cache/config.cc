@@ -116,6 +116,12 @@ Status check_groups(const CacheConfig& config) {
                                             " window and snapshot groups: put layers of one kind into one group");
   }
   for (const CacheGroup& group : groups) {
+    if (group.sink_tokens == 0 || group.replay.tokens == 0) continue;
+    return fail(ErrorCode::Unsupported, where + ": group '" + group.name +
+                                            "' has a sink, which a replay of later tokens does not compute again: "
+                                            "leave the sink or the replay out");
+  }
+  for (const CacheGroup& group : groups) {
     if (group.kind != GroupKind::Compressed || group.replay.tokens == 0) continue;
     return fail(ErrorCode::Unsupported, where + ": group '" + group.name +
                                             "' keeps its entries for ever and is never rebuilt: declare the replay for "

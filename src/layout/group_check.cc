@@ -213,10 +213,6 @@ Status check_replay(const std::string& where, const CacheGroup& group) {
     return bad(where, ": replay.tokens is " + with_separators(tokens) +
                           ", but the group needs nothing that a replay of a few tokens could give");
   }
-  if (group.sink_tokens > 0) {
-    return bad(where, ": replay.tokens is " + with_separators(tokens) +
-                          ", but a replay does not compute the tokens of the sink again: leave one of them out");
-  }
   if (tokens < needed) {
     return bad(where, ": replay.tokens is " + with_separators(tokens) + ", fewer than the " + with_separators(needed) +
                           " that the group needs to resume");

@@ -226,7 +226,7 @@ void HostStore::end_write(const PageTransfer& page, std::optional<std::uint64_t>
 Status HostStore::forget() {
   if (region_.data() != nullptr) QUIRE_TRY(region_.forget());
   // Enough, since whoever looks at a page looks at this first, and it cannot fail.
-  if (region_.data() != nullptr) std::fill_n(facts_.states.data(), facts_.states.size(), State::NoData);
+  std::fill_n(facts_.states.data(), facts_.states.size(), State::NoData);
   return {};
 }
 

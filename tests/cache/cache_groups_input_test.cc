@@ -160,15 +160,15 @@ TEST_F(CacheGroupsConfigTest, EveryGroupHasANumberOfPages) {
                  "device.group_page_counts has 2 numbers; layout 'groups' has 3 groups");
 }
 
-// W - 1 + 1 in flight = 20 tokens, which lie in 4 pages of 8 at most.
+// W - 1 + 1 in flight = 20 tokens, which lie in 4 pages of 8 at most; and one that begins as a copy of another.
 TEST_F(CacheGroupsConfigTest, AWindowHasPagesForOneSequence) {
   CacheConfig config = hybrid();
   config.device.group_page_counts = {0, 3, 4};
   expect_refused(std::move(config), ErrorCode::InvalidArgument,
-                 "group 'window' has 3 pages; one sequence of 256 tokens needs 4 of them: raise "
+                 "group 'window' has 3 pages; one sequence of 256 tokens needs 5 of them: raise "
                  "device.group_page_counts[1]");
   config = hybrid();
-  config.device.group_page_counts = {0, 4, 4};
+  config.device.group_page_counts = {0, 5, 4};
   EXPECT_TRUE(Cache::open(std::move(config)).has_value());
 }
 
@@ -230,10 +230,25 @@ TEST_F(CacheGroupsConfigTest, AnExternalPoolServesOneFullGroup) {
   expect_refused(std::move(config), ErrorCode::Unsupported, "needs an owned device pool");
 }
 
-TEST_F(CacheGroupsConfigTest, AHostTierServesOneFullGroup) {
+TEST_F(CacheGroupsConfigTest, ADiskTierServesOneFullGroup) {
   CacheConfig config = hybrid();
   config.host.page_count = 10;
-  expect_refused(std::move(config), ErrorCode::Unsupported, "has no host tier so far");
+  config.disk.directories = {"unused"};
+  config.disk.capacity_bytes = 1U << 30U;
+  expect_refused(std::move(config), ErrorCode::Unsupported, "has no disk tier so far");
+}
+
+TEST_F(CacheGroupsConfigTest, AHostTierOfSeveralGroupsIsGivenInPages) {
+  CacheConfig config = hybrid();
+  config.host.capacity_bytes = 1U << 20U;
+  expect_refused(std::move(config), ErrorCode::Unsupported, "give host.page_count");
+  config = hybrid();
+  config.host.page_count = 10;
+  config.host.group_page_counts = {10, 4};
+  expect_refused(std::move(config), ErrorCode::InvalidArgument, "host.group_page_counts has 2 numbers");
+  config = hybrid();
+  config.host.page_count = 10;
+  EXPECT_TRUE(Cache::open(std::move(config)).has_value());
 }
 
 TEST_F(CacheGroupsConfigTest, WindowsOfLayersAreForOneFullGroup) {
@@ -314,8 +329,7 @@ INSTANTIATE_TEST_SUITE_P(HybridModels, CacheGroupsPresetTest,
                                            "jamba-1.5-mini"),
                          [](const ::testing::TestParamInfo<const char*>& each) {
                            std::string name = each.param;
-                           std::ranges::replace_if(
-                               name, [](char c) { return c == '-' || c == '.'; }, '_');
+                           std::ranges::replace_if(name, [](char c) { return c == '-' || c == '.'; }, '_');
                            return name;
                          });
 
