@@ -131,9 +131,8 @@ Result<PageCounts> count_pages(const CacheConfig& config) {
     if (is_history(groups[i])) continue;
     BudgetRequest least = request;
     least.in_flight_tokens = 1;
-    // One more for a page that begins as a copy of another.
     const bool is_window = groups[i].kind == GroupKind::Window && !has_slot(groups[i]);
-    const std::uint64_t needed = is_window ? pages_of_request(groups[i], least, context) + 1 : 1;
+    const std::uint64_t needed = is_window ? pages_of_request(groups[i], least, context) : 1;
     if (counts.groups[i] >= needed) continue;
     return fail(ErrorCode::InvalidArgument, "group '" + groups[i].name + "' has " + count_of(counts.groups[i], "page") +
                                                 "; one sequence of " + with_separators(context) + " tokens needs " +

@@ -227,7 +227,9 @@ bool has_f16c() {
 
 bool is_available(InstructionSet instructions) {
 #if defined(__x86_64__)
-  if (instructions == InstructionSet::Avx2) return __builtin_cpu_supports("avx2") != 0 && has_f16c();
+  // Asked once: the question leaves the virtual machine, and costs more than most copies.
+  static const bool has_avx2 = __builtin_cpu_supports("avx2") != 0 && has_f16c();
+  if (instructions == InstructionSet::Avx2) return has_avx2;
   if (instructions == InstructionSet::Avx512) {
     return is_available(InstructionSet::Avx2) && __builtin_cpu_supports("avx512f") != 0 &&
            __builtin_cpu_supports("avx512bw") != 0 && __builtin_cpu_supports("avx512vl") != 0;

@@ -160,15 +160,15 @@ TEST_F(CacheGroupsConfigTest, EveryGroupHasANumberOfPages) {
                  "device.group_page_counts has 2 numbers; layout 'groups' has 3 groups");
 }
 
-// W - 1 + 1 in flight = 20 tokens, which lie in 4 pages of 8 at most; and one that begins as a copy of another.
+// W - 1 + 1 in flight = 20 tokens, which lie in 4 pages of 8 at most.
 TEST_F(CacheGroupsConfigTest, AWindowHasPagesForOneSequence) {
   CacheConfig config = hybrid();
   config.device.group_page_counts = {0, 3, 4};
   expect_refused(std::move(config), ErrorCode::InvalidArgument,
-                 "group 'window' has 3 pages; one sequence of 256 tokens needs 5 of them: raise "
+                 "group 'window' has 3 pages; one sequence of 256 tokens needs 4 of them: raise "
                  "device.group_page_counts[1]");
   config = hybrid();
-  config.device.group_page_counts = {0, 5, 4};
+  config.device.group_page_counts = {0, 4, 4};
   EXPECT_TRUE(Cache::open(std::move(config)).has_value());
 }
 
