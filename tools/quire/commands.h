@@ -51,12 +51,14 @@ struct ModelsOptions {
 int run_models(const ModelsOptions& options);
 
 struct ReplayOptions {
-  std::string trace;  ///< a file of JSON lines
+  std::string trace;  ///< a file of JSON lines; empty, with a model: the demo's workload
   std::string policy = "lru";
   std::optional<std::string> capacity_tokens;  ///< a list; if unset, from the trace's distinct tokens downwards
-  std::optional<std::string> page_tokens;      ///< a list; if unset, as the trace suggests
+  std::optional<std::string> capacity_bytes;   ///< a list, instead of capacity_tokens
+  std::optional<std::string> page_tokens;      ///< a list; if unset, as the trace or the model suggests
   std::uint32_t unit_tokens = 512;             ///< of traces with hashes
   std::string model;
+  std::string mix = "trace";
   std::string bytes = "none";
   std::uint32_t running_max = 1;
   HostTierOptions host;

@@ -80,16 +80,25 @@ int run(int argc, char** argv) {
 
   quire::ReplayOptions replay;
   CLI::App* const replay_command = app.add_subcommand("replay", "Run a trace through the cache and compare policies");
-  replay_command->add_option("TRACE", replay.trace, "A file of JSON lines, or - for standard input")->required();
+  replay_command->add_option("TRACE", replay.trace,
+                             "A file of JSON lines, or - for standard input; with a model, the demo's if left out");
   is_list(replay_command->add_option("--policy", replay.policy, "all, or some of " + joined(quire::policy_names()))
               ->capture_default_str());
   is_list(replay_command->add_option("--capacity-tokens", replay.capacity_tokens,
                                      "Pool sizes, such as 100k,2.5M; default: all distinct tokens, then by halves"));
-  is_list(replay_command->add_option("--page-tokens", replay.page_tokens,
-                                     "Page sizes, such as 16,64; default: a unit, or 16 tokens"));
+  is_list(replay_command->add_option("--capacity-bytes", replay.capacity_bytes,
+                                     "Pool sizes in bytes instead, such as 40G,80G"));
+  is_list(replay_command->add_option(
+      "--page-tokens", replay.page_tokens,
+      "Page sizes, such as 16,64; default: a unit, or 16 tokens or as many as a model needs"));
   replay_command->add_option("--unit-tokens", replay.unit_tokens, "Tokens that each of a trace's hash_ids stands for")
       ->capture_default_str();
-  replay_command->add_option("--model", replay.model, "Whose tokens these are, see quire models; default: 1 KiB each");
+  replay_command->add_option("--model", replay.model,
+                             "Whose groups and tokens these are, see quire models; default: 1 KiB each");
+  replay_command
+      ->add_option("--mix", replay.mix,
+                   "trace: groups share bytes out for requests such as the trace has; longest: for its longest")
+      ->capture_default_str();
   replay_command->add_option("--bytes", replay.bytes, "verify: write and compare all bytes of pages; none")
       ->capture_default_str();
   replay_command->add_option("--running-max", replay.running_max, "Requests in flight at once")->capture_default_str();

@@ -47,14 +47,16 @@ std::uint64_t first_difference(const std::byte* row, std::uint64_t bytes, Word w
 }  // namespace
 
 PagePattern::PagePattern(const PoolGeometry& geometry, std::byte* memory)
-    : memory_(memory), page_stride_(geometry.strides().page) {
-  const PageGeometry& page = geometry.page();
+    : PagePattern(geometry.page(), geometry.strides().page, memory) {}
+
+PagePattern::PagePattern(const PageGeometry& page, std::uint64_t stride_bytes, std::byte* memory)
+    : memory_(memory), page_stride_(stride_bytes) {
   for (std::uint32_t layer = 0; layer < page.layer_count(); ++layer) {
     for (std::uint32_t component = 0; component < page.components().size(); ++component) {
       const ComponentStrides& strides = page.components()[component];
       for (std::uint32_t head = 0; head < page.heads_on_rank(component, 0).count; ++head) {
         rows_.push_back({.key = mix(rows_.size()),
-                         .offset = geometry.offset_of({PageId{0}, layer, component, 0, head}),
+                         .offset = (layer * page.layer_bytes()) + strides.offset + (head * strides.head),
                          .token_stride = strides.token,
                          .bytes = strides.head_bytes});
         token_bytes_ += strides.head_bytes;

@@ -31,6 +31,8 @@ class PagePattern {
  public:
   /// `memory` has geometry.pool_bytes() bytes; its pages lie in one piece each.
   PagePattern(const PoolGeometry& geometry, std::byte* memory);
+  /// The same for what lies every `stride_bytes` and has the inside of a page, such as a group's part of state slots.
+  PagePattern(const PageGeometry& page, std::uint64_t stride_bytes, std::byte* memory);
 
   [[nodiscard]] static std::uint64_t root(std::string_view key_space);
   [[nodiscard]] static std::uint64_t next(std::uint64_t history, TokenId token);

@@ -12,8 +12,9 @@
 #include <span>
 #include <utility>
 
-#include "page_pattern.h"
+#include "group_pattern.h"
 #include "quire/quire.h"
+#include "replay_setup.h"
 #include "terminal.h"
 #include "timeline.h"
 
@@ -21,143 +22,10 @@ namespace quire {
 
 namespace {
 
-constexpr std::uint32_t kBytesPerToken = 1'024;  // where no model says otherwise
-constexpr std::uint64_t kVerifiedPageBytesMin = 4'096;
-constexpr std::uint32_t kDiskPageUnitsMin = 16;
-constexpr std::uint32_t kRunningMax = 4'096;
-constexpr std::uint32_t kLoneStepUnits = 16'384;  // computed in one step by a request that runs alone
-constexpr std::uint32_t kChunkTokens = 2'048;     // computed in one step of each that run together
 constexpr std::size_t kOverPoolLinesMax = 5;
 constexpr std::uint64_t kLostPagesMax = 1U << 22U;
 constexpr int kMoverTimeoutMs = 60'000;        // without a word of the mover: something is wrong
 constexpr std::uint32_t kSettlingMax = 1'000;  // rounds of making room for one request
-
-/// A replay runs on a cache, and a cache has one full group so far.
-Status check_is_replayable(const ModelLayout& layout) {
-  for (const CacheGroup& group : layout.groups()) {
-    if (group.kind == GroupKind::Full) continue;
-    return fail(
-        ErrorCode::InvalidArgument,
-        fmt::format("--model {} has a {} group, '{}': only models with a single full group can be replayed so far",
-                    layout.name(), to_string(group.kind), group.name));
-  }
-  return {};
-}
-
-/// What one key unit stores.
-Result<ModelLayout> layout_of(const Trace& trace, const ReplaySettings& settings) {
-  std::uint64_t token_bytes = kBytesPerToken;
-  if (!settings.model.empty()) {
-    QUIRE_TRY_ASSIGN(ModelLayout layout, preset(settings.model));
-    QUIRE_TRY(check_is_replayable(layout));
-    if (trace.unit_tokens == 1) return layout;
-    token_bytes = layout.token_bytes();
-  }
-  const std::uint64_t unit_bytes = token_bytes * trace.unit_tokens;
-  if (unit_bytes > std::numeric_limits<std::uint32_t>::max()) {
-    return fail(ErrorCode::InvalidArgument, fmt::format("a unit of {} with {} bytes each has more than 4 GiB",
-                                                        counted(trace.unit_tokens, "token"), with_commas(token_bytes)));
-  }
-  return ModelLayout::opaque(static_cast<std::uint32_t>(unit_bytes));
-}
-
-Status check_page_tokens(const Trace& trace, std::uint32_t page_tokens) {
-  if (page_tokens == 0) return fail(ErrorCode::InvalidArgument, "--page-tokens is 0: a page holds at least one token");
-  if (page_tokens % trace.unit_tokens == 0) return {};
-  // The nearest multiple, of two the smaller one, and never 0.
-  const std::uint64_t below = page_tokens / trace.unit_tokens;
-  const bool is_above_half = page_tokens % trace.unit_tokens > trace.unit_tokens / 2;
-  const std::uint64_t nearest = std::max<std::uint64_t>(1, below + (is_above_half ? 1 : 0)) * trace.unit_tokens;
-  return fail(ErrorCode::InvalidArgument,
-              fmt::format("--page-tokens {} does not agree with the trace, which tells tokens apart in units of {}: "
-                          "use a multiple of that, such as {}",
-                          with_commas(page_tokens), with_commas(trace.unit_tokens), with_commas(nearest)));
-}
-
-/// A configuration of the cache for one replay.
-struct Setup {
-  std::uint32_t page_units = 0;
-  std::uint32_t page_count = 0;
-  std::uint32_t host_page_count = 0;
-  ModelLayout layout;
-
-  [[nodiscard]] std::uint64_t page_bytes() const { return layout.token_bytes() * page_units; }
-  [[nodiscard]] std::uint64_t pool_units() const { return std::uint64_t{page_count} * page_units; }
-};
-
-Result<std::uint32_t> host_pages_of(const HostTierSettings& host, std::uint64_t page_bytes) {
-  if (!host.is_on()) return 0U;
-  const std::uint64_t page_count = host.capacity_bytes / page_bytes;
-  if (page_count == 0) {
-    return fail(ErrorCode::InvalidArgument,
-                fmt::format("--host-bytes {} is less than one page of {} bytes; use at least {}",
-                            with_commas(host.capacity_bytes), with_commas(page_bytes), with_commas(page_bytes)));
-  }
-  constexpr std::uint32_t kPageCountMax = std::numeric_limits<std::uint32_t>::max() / 2;
-  if (page_count > kPageCountMax) {
-    return fail(ErrorCode::InvalidArgument,
-                fmt::format("--host-bytes {} makes {} of {} bytes; the most is {}: use a smaller --host-bytes or a "
-                            "larger --page-tokens",
-                            with_commas(host.capacity_bytes), counted(page_count, "page"), with_commas(page_bytes),
-                            with_commas(kPageCountMax)));
-  }
-  return static_cast<std::uint32_t>(page_count);
-}
-
-Result<Setup> setup_of(const Trace& trace, const ReplayConfig& config, const ReplaySettings& settings) {
-  QUIRE_TRY(make_policy(config.policy));
-  QUIRE_TRY_ASSIGN(ModelLayout layout, layout_of(trace, settings));
-  QUIRE_TRY(check_page_tokens(trace, config.page_tokens));
-  const std::uint64_t page_count = config.capacity_tokens / config.page_tokens;
-  if (page_count == 0) {
-    return fail(ErrorCode::InvalidArgument,
-                fmt::format("--capacity-tokens {} is less than one page of {}; use at least {}",
-                            with_commas(config.capacity_tokens), counted(config.page_tokens, "token"),
-                            with_commas(config.page_tokens)));
-  }
-  constexpr std::uint32_t kPageCountMax = std::numeric_limits<std::uint32_t>::max() / 2;
-  if (page_count > kPageCountMax) {
-    return fail(ErrorCode::InvalidArgument,
-                fmt::format("--capacity-tokens {} makes {} of {}; the most is {}: use a smaller --capacity-tokens or a "
-                            "larger --page-tokens",
-                            with_commas(config.capacity_tokens), counted(page_count, "page"),
-                            counted(config.page_tokens, "token"), with_commas(kPageCountMax)));
-  }
-  if (settings.running_max == 0 || settings.running_max > kRunningMax) {
-    return fail(ErrorCode::InvalidArgument, fmt::format("--running-max is {}: use 1 to {}",
-                                                        with_commas(settings.running_max), with_commas(kRunningMax)));
-  }
-  constexpr std::size_t kKeySpacesMax = std::size_t{1} << 20U;
-  if (trace.key_spaces.size() > kKeySpacesMax) {
-    return fail(ErrorCode::InvalidArgument,
-                fmt::format("the trace has {}; the most is {}", counted(trace.key_spaces.size(), "key space"),
-                            with_commas(kKeySpacesMax)));
-  }
-  Setup setup{.page_units = config.page_tokens / trace.unit_tokens,
-              .page_count = static_cast<std::uint32_t>(page_count),
-              .host_page_count = 0,
-              .layout = std::move(layout)};
-  QUIRE_TRY_ASSIGN(setup.host_page_count, host_pages_of(settings.host, setup.page_bytes()));
-  if (settings.disk.is_on() && setup.page_units < kDiskPageUnitsMin) {
-    return fail(
-        ErrorCode::InvalidArgument,
-        fmt::format("--page-tokens {} with --disk: a disk tier needs pages of {} or more{}: use --page-tokens {}",
-                    with_commas(config.page_tokens),
-                    counted(kDiskPageUnitsMin, trace.unit_tokens == 1 ? "token" : "unit"),
-                    trace.unit_tokens == 1 ? "" : fmt::format(" of {} tokens", with_commas(trace.unit_tokens)),
-                    std::uint64_t{kDiskPageUnitsMin} * trace.unit_tokens));
-  }
-  if (settings.bytes == BytesMode::Verify && setup.page_bytes() < kVerifiedPageBytesMin) {
-    const std::uint64_t unit_bytes = setup.layout.token_bytes();
-    const std::uint64_t units = (kVerifiedPageBytesMin + unit_bytes - 1) / unit_bytes;
-    return fail(
-        ErrorCode::InvalidArgument,
-        fmt::format("pages of {} have {} bytes, and verifying needs 4,096 or more: use --page-tokens {}{}",
-                    counted(config.page_tokens, "token"), with_commas(setup.page_bytes()), units * trace.unit_tokens,
-                    settings.model.empty() ? ", or a --model, whose tokens are larger" : ""));
-  }
-  return setup;
-}
 
 /// "3 14 15 … 92 65 35"
 std::string shortened(std::span<const TokenId> tokens) {
@@ -191,21 +59,35 @@ class Replay {
   };
   struct Running {
     Waiting request;
+    std::vector<TokenId> tokens;    // of the path, where the trace has units and the cache tokens
     std::span<const TokenId> path;  // prompt and output, as much of it as the pool can hold
     std::uint32_t known_units = 0;  // of the path, that the cache was given
     Sequence sequence;
     bool has_run = false;
+    bool is_found_whole = false;           // nothing is left to compute but the last token, once more
     std::vector<std::uint64_t> histories;  // of the path, when bytes are verified
   };
 
   [[nodiscard]] std::uint64_t tokens_of(std::uint64_t units, const TraceRequest& request) const {
-    return std::min(units * trace_.unit_tokens, request.prompt_tokens);
+    return std::min(units * unit_tokens_, request.prompt_tokens);
   }
-  [[nodiscard]] bool is_over_pool(const TraceRequest& request) const { return request.prompt_units > pool_units_; }
-  [[nodiscard]] std::span<const TokenId> path_in_pool(const TraceRequest& request) const {
-    const std::span<const TokenId> path = trace_.path(request);
-    return path.first(std::min<std::uint64_t>(path.size(), pool_units_));
+  /// The trace's units are tokens to the cache.
+  [[nodiscard]] bool is_by_unit() const { return unit_tokens_ == trace_.unit_tokens; }
+  [[nodiscard]] std::uint32_t prompt_units(const TraceRequest& request) const {
+    return is_by_unit() ? request.prompt_units : static_cast<std::uint32_t>(request.prompt_tokens);
   }
+  /// What a request begins with. The next turn of a chat has the last unit in another form if that was only begun, so
+  /// what both share ends before it: that is where groups have to keep what they need, and the end of the prompt.
+  [[nodiscard]] std::uint32_t begun_units(const TraceRequest& request) const {
+    const std::uint32_t units = prompt_units(request);
+    return is_by_unit() || units < trace_.unit_tokens ? units : units - (units % trace_.unit_tokens);
+  }
+  [[nodiscard]] std::uint64_t path_units(const TraceRequest& request) const {
+    const std::uint64_t output = std::uint64_t{request.output_units} * trace_.unit_tokens / unit_tokens_;
+    return std::min(prompt_units(request) + output, pool_units_);
+  }
+  [[nodiscard]] bool is_over_pool(const TraceRequest& request) const { return prompt_units(request) > pool_units_; }
+  void fill_path(Running& running, const TraceRequest& request) const;
 
   [[nodiscard]] CacheConfig cache_config(const Setup& setup) const;
   Status open_cache();
@@ -228,10 +110,8 @@ class Replay {
   Status count_miss(const Running& running, std::uint64_t hit_tokens);
   void skip_over_pool(std::size_t index);
   Status enter_bin(std::size_t bin);
-  void verify(const Running& running, const AttentionPlanEntry& entry, std::uint32_t matched_units);
-  void report_corruption(const Running& running, const AttentionPlanEntry& entry, std::uint32_t position,
-                         std::uint32_t matched_units);
-  void write(const Running& running, const AttentionPlanEntry& entry);
+  void verify(const Running& running, const PatternEntry& entry, std::uint32_t matched_units);
+  void report_corruption(const Running& running, const WrongByte& wrong, std::uint32_t matched_units);
 
   const Trace& trace_;
   const ReplayConfig& config_;
@@ -242,7 +122,8 @@ class Replay {
   Timeline timeline_;
 
   std::unique_ptr<Cache> cache_;
-  std::unique_ptr<PagePattern> pattern_;  // when bytes are verified
+  std::unique_ptr<GroupPattern> pattern_;  // when bytes are verified
+  std::uint32_t unit_tokens_ = 1;          // that a token of the cache stands for
   std::uint32_t page_units_ = 0;
   std::uint64_t pool_units_ = 0;
   std::uint32_t chunk_units_ = 0;
@@ -269,13 +150,15 @@ Status Replay::open() {
   if (reusable_units_.size() != trace_.requests.size()) {
     return fail(ErrorCode::InvalidArgument, "these facts are of another trace");
   }
+  unit_tokens_ = setup.unit_tokens;
   page_units_ = setup.page_units;
   pool_units_ = setup.pool_units();
-  const bool runs_alone = settings_.running_max == 1;
-  chunk_units_ = runs_alone ? kLoneStepUnits : std::max(1U, kChunkTokens / trace_.unit_tokens);
+  chunk_units_ = setup.chunk_units;
   outcome_.config = config_;
   outcome_.page_count = setup.page_count;
-  outcome_.page_bytes = setup.page_bytes();
+  outcome_.page_bytes = setup.page_bytes;
+  outcome_.device_bytes = setup.device_bytes;
+  outcome_.groups = setup.groups;
   outcome_.key_spaces.resize(trace_.key_spaces.size());
   outcome_.timeline = timeline_.bins();
   if (settings_.host.is_on()) outcome_.host = HostTierOutcome{.page_count = setup.host_page_count};
@@ -285,13 +168,18 @@ Status Replay::open() {
 }
 
 CacheConfig Replay::cache_config(const Setup& setup) const {
-  std::size_t longest = 1;
+  std::uint64_t longest = 1;
   for (const TraceRequest& request : trace_.requests) {
-    if (!is_over_pool(request)) longest = std::max(longest, path_in_pool(request).size());
+    if (!is_over_pool(request)) longest = std::max(longest, path_units(request));
   }
   CacheConfig cache{.layout = setup.layout, .page = {.page_tokens = page_units_}};
   cache.device.page_count = setup.page_count;
   cache.device.memory = settings_.bytes == BytesMode::Verify ? DeviceMemory::Host : DeviceMemory::None;
+  if (setup.has_groups()) {
+    for (const GroupOutcome& group : setup.groups) cache.device.group_page_counts.push_back(group.stats.page_count);
+    cache.steps_in_flight_max = 1;
+    if (settings_.bytes == BytesMode::Verify) cache.plan.page_tables = PageTables::Block;
+  }
   cache.sequence_count_max = settings_.running_max;
   cache.context_tokens_max = static_cast<std::uint32_t>(longest);
   cache.step_tokens_max = chunk_units_ * settings_.running_max;
@@ -300,7 +188,11 @@ CacheConfig Replay::cache_config(const Setup& setup) const {
   cache.keep_count_max = 1;
   cache.policy = config_.policy;
   if (settings_.host.is_on()) {
-    cache.host.page_count = setup.host_page_count;
+    if (setup.has_groups()) {
+      cache.host.capacity_bytes = settings_.host.capacity_bytes;
+    } else {
+      cache.host.page_count = setup.host_page_count;
+    }
     cache.host.policy = settings_.host.policy;
     cache.host.write_policy = settings_.host.write_policy;
     cache.host.external_mover = settings_.bytes == BytesMode::None;
@@ -330,9 +222,7 @@ Status Replay::open_cache() {
     QUIRE_TRY_ASSIGN(const HostRegionStatus region, cache_->host_region());
     outcome_.host->region = host_region_text(region);
   }
-  if (settings_.bytes == BytesMode::Verify) {
-    pattern_ = std::make_unique<PagePattern>(cache_->geometry(), cache_->device_memory());
-  }
+  if (settings_.bytes == BytesMode::Verify) pattern_ = std::make_unique<GroupPattern>(*cache_);
   key_spaces_.clear();
   for (const std::string& name : trace_.key_spaces) {
     QUIRE_TRY_ASSIGN(key_spaces_.emplace_back(), cache_->key_space({.model = "replay", .salt = name}));
@@ -367,6 +257,7 @@ Status Replay::pause() {
     QUIRE_TRY(settle());
   }
   QUIRE_TRY(add_totals());
+  if (pattern_) outcome_.verified_bytes += pattern_->verified_bytes();
   pattern_.reset();
   cache_.reset();  // before the next one is opened: a directory has one owner
   QUIRE_TRY(open_cache());
@@ -404,7 +295,8 @@ void Replay::skip_over_pool(std::size_t index) {
 
 Status Replay::admit(const Waiting& waiting) {
   const TraceRequest& request = trace_.requests[waiting.index];
-  Running running{.request = waiting, .path = path_in_pool(request), .known_units = request.prompt_units};
+  Running running{.request = waiting, .known_units = begun_units(request)};
+  fill_path(running, request);
   QUIRE_TRY_ASSIGN(bool is_admitted, try_admit(running, Tier::Disk));
   if (!is_admitted && !running_.empty()) {
     put_back_.push_back(waiting);
@@ -427,11 +319,32 @@ Status Replay::admit(const Waiting& waiting) {
   return {};
 }
 
+// Where the cache has tokens and the trace units, all tokens of a unit have its number: equal units are equal prefixes,
+// and others differ from their first token on.
+void Replay::fill_path(Running& running, const TraceRequest& request) const {
+  const std::uint64_t count = path_units(request);
+  if (is_by_unit()) {
+    running.path = trace_.path(request).first(count);
+    return;
+  }
+  running.tokens.reserve(count);
+  for (const TokenId unit : trace_.prompt(request)) {
+    const std::uint64_t left = prompt_units(request) - running.tokens.size();
+    running.tokens.insert(running.tokens.end(), std::min<std::uint64_t>(trace_.unit_tokens, left), unit);
+  }
+  for (const TokenId unit : trace_.path(request).subspan(request.prompt_units)) {
+    running.tokens.insert(running.tokens.end(), trace_.unit_tokens, unit);
+  }
+  running.tokens.resize(count);
+  running.path = running.tokens;
+}
+
 // False: the device has no room for what is to be loaded, whatever is given up.
 Result<bool> Replay::try_admit(Running& running, Tier tier_max) {
   const TraceRequest& request = trace_.requests[running.request.index];
-  QUIRE_TRY_ASSIGN(running.sequence, cache_->begin(key_spaces_[request.key_space], {.tokens = trace_.prompt(request)},
-                                                   {.priority = request.priority, .tier_max = tier_max}));
+  QUIRE_TRY_ASSIGN(running.sequence,
+                   cache_->begin(key_spaces_[request.key_space], {.tokens = running.path.first(running.known_units)},
+                                 {.priority = request.priority, .tier_max = tier_max}));
   for (std::uint32_t i = 0, idle_count = 0; i < kSettlingMax && idle_count < 2; ++i) {
     const Result<Admission> admission = cache_->admit(running.sequence);
     if (admission) return true;
@@ -500,8 +413,9 @@ Result<PlanOutcome> Replay::plan() {
 Status Replay::run_step() {
   QUIRE_TRY(settle());
   entries_.clear();
-  for (const Running& running : running_) {
+  for (Running& running : running_) {
     QUIRE_TRY_ASSIGN(const SequenceView view, cache_->view(running.sequence));
+    running.is_found_whole = view.computed_tokens == view.token_count;
     entries_.push_back({&running.sequence, std::min(view.pending_tokens, chunk_units_)});
   }
   QUIRE_TRY_ASSIGN(PlanOutcome outcome, plan());
@@ -529,27 +443,28 @@ Status Replay::put_back_youngest() {
 // This is where an engine runs its model.
 Status Replay::run_planned(const Step& step) {
   const std::span<const AttentionPlanEntry> planned = step.plan.entries;
-  if (pattern_ && !step.plan.copies.empty()) QUIRE_TRY(cache_->apply_copies(step));
+  if (pattern_) QUIRE_TRY(cache_->apply_copies(step));
   results_.assign(planned.size(), {});
   for (std::size_t i = 0; i < planned.size(); ++i) {
     Running& running = running_[i];
     if (!std::exchange(running.has_run, true)) {
       // A copy that admit() counted on may have been given up, so the plan's word counts.
-      const bool runs_again = planned[i].append_slots.front() == kNoSlot;
+      const bool runs_again = running.is_found_whole && planned[i].position + 1 == running.known_units;
       const std::uint32_t matched_units = planned[i].position + (runs_again ? 1 : 0);
       if (!std::exchange(running.request.is_counted, true)) {
         QUIRE_TRY_ASSIGN(const std::uint64_t hit_tokens, count_hit(running, matched_units));
         QUIRE_TRY(count_miss(running, hit_tokens));
       }
-      if (pattern_) verify(running, planned[i], matched_units);
+      if (pattern_) verify(running, {&step.plan, i, running.histories}, matched_units);
       if (outcome_.corruption) return cache_->abort_step(step);
     }
-    if (pattern_) write(running, planned[i]);
+    if (pattern_) pattern_->write({&step.plan, i, running.histories});
     const bool has_output = running.known_units < running.path.size();
     if (has_output && planned[i].context_tokens == running.known_units) {
       results_[i].tokens = running.path.subspan(running.known_units);
     }
   }
+  if (pattern_) QUIRE_TRY(cache_->apply_saves(step));
   QUIRE_TRY(cache_->finish_step(step, results_));
 
   for (std::size_t i = 0; i < planned.size(); ++i) {
@@ -584,7 +499,8 @@ Result<std::uint64_t> Replay::count_hit(const Running& running, std::uint32_t ma
   if (is_in_window) outcome_.window.hit_tokens += hit_tokens;
   // What an earlier process left on disk may be anybody's of this trace; that bytes are right is verified all the same.
   if (!outcome_.disk || outcome_.disk->found_pages == 0) {
-    const std::uint64_t reusable_tokens = tokens_of(reusable_units_[index], request);
+    const std::uint64_t reusable_tokens =
+        std::min(std::uint64_t{reusable_units_[index]} * trace_.unit_tokens, request.prompt_tokens);
     outcome_.shared_hit_tokens += hit_tokens - std::min(hit_tokens, reusable_tokens);
   }
   if (!outcome_.host) return hit_tokens;
@@ -598,11 +514,15 @@ Result<std::uint64_t> Replay::count_hit(const Running& running, std::uint32_t ma
 }
 
 Status Replay::count_miss(const Running& running, std::uint64_t hit_tokens) {
-  if (!outcome_.host) return {};
+  if (!outcome_.host && outcome_.groups.empty()) return {};
   QUIRE_TRY_ASSIGN(const SequenceView view, cache_->view(running.sequence));
-  MissOutcome& miss = outcome_.host->misses[static_cast<std::size_t>(view.miss.reason)];
-  ++miss.request_count;
-  miss.token_count += trace_.requests[running.request.index].prompt_tokens - hit_tokens;
+  const auto count = [&](MissOutcome& miss) {
+    ++miss.request_count;
+    miss.token_count += trace_.requests[running.request.index].prompt_tokens - hit_tokens;
+  };
+  if (outcome_.host) count(outcome_.host->misses[static_cast<std::size_t>(view.miss.reason)]);
+  const bool is_limited = !outcome_.groups.empty() && view.miss.reason == MissReason::NotHeld;
+  if (is_limited) count(outcome_.groups[view.miss.group].limited);
   return {};
 }
 
@@ -614,51 +534,29 @@ Status Replay::enter_bin(std::size_t bin) {
 }
 
 // All bytes of what the cache said it had, also in a page of which a part was copied.
-void Replay::verify(const Running& running, const AttentionPlanEntry& entry, std::uint32_t matched_units) {
-  const auto place_of = [&](std::uint32_t position) {
-    return TokenPlace{entry.pages[position / page_units_], position % page_units_};
-  };
+void Replay::verify(const Running& running, const PatternEntry& entry, std::uint32_t matched_units) {
   if (settings_.flip_a_byte && matched_units > 0 && !std::exchange(has_flipped_, true)) {
     const auto flipped = static_cast<std::uint32_t>(std::lround(settings_.flip_share * (matched_units - 1)));
-    pattern_->byte_of(place_of(flipped)) ^= std::byte{0x10};
+    pattern_->byte_of(entry, flipped) ^= std::byte{0x10};
   }
-  for (std::uint32_t position = 0; position < matched_units; ++position) {
-    if (pattern_->first_wrong_byte(place_of(position), running.histories[position])) {
-      return report_corruption(running, entry, position, matched_units);
-    }
-    outcome_.verified_bytes += pattern_->token_bytes();
+  if (const auto wrong = pattern_->first_wrong_byte(entry, matched_units)) {
+    report_corruption(running, *wrong, matched_units);
   }
 }
 
-void Replay::report_corruption(const Running& running, const AttentionPlanEntry& entry, std::uint32_t position,
-                               std::uint32_t matched_units) {
+void Replay::report_corruption(const Running& running, const WrongByte& wrong, std::uint32_t matched_units) {
   const TraceRequest& request = trace_.requests[running.request.index];
-  const PageId page = entry.pages[position / page_units_];
-  const std::uint32_t first = position - (position % page_units_);
-  const std::uint32_t end = std::min(first + page_units_, matched_units);
-  std::uint64_t offset = std::numeric_limits<std::uint64_t>::max();
-  for (std::uint32_t i = first; i < end; ++i) {
-    const auto wrong = pattern_->first_wrong_byte({page, i - first}, running.histories[i]);
-    if (wrong) offset = std::min(offset, *wrong);
-  }
-  const std::string length = trace_.unit_tokens == 1
-                                 ? counted(end, "token")
-                                 : fmt::format("{} of {} tokens", counted(end, "unit"), trace_.unit_tokens);
+  const std::uint32_t page_end = wrong.position - (wrong.position % page_units_) + page_units_;
+  const std::uint32_t end = std::min(page_end, matched_units);
+  const std::string length =
+      unit_tokens_ == 1 ? counted(end, "token") : fmt::format("{} of {} tokens", counted(end, "unit"), unit_tokens_);
   outcome_.corruption = Corruption{.line = request.line,
-                                   .page = page.value,
-                                   .offset = offset,
+                                   .group = outcome_.groups.empty() ? "" : outcome_.groups[wrong.group_index].name,
+                                   .is_slot = wrong.is_slot,
+                                   .page = wrong.page,
+                                   .offset = wrong.offset,
                                    .prefix = fmt::format("key space '{}', {}: {}", trace_.key_spaces[request.key_space],
                                                          length, shortened(running.path.first(end)))};
-}
-
-void Replay::write(const Running& running, const AttentionPlanEntry& entry) {
-  for (std::uint32_t i = 0; i < entry.token_count; ++i) {
-    if (entry.append_slots[i] == kNoSlot) continue;
-    const auto slot = static_cast<std::uint64_t>(entry.append_slots[i]);
-    pattern_->write(
-        {PageId{static_cast<std::uint32_t>(slot / page_units_)}, static_cast<std::uint32_t>(slot % page_units_)},
-        running.histories[entry.position + i]);
-  }
 }
 
 // What a cache counts goes with it.
@@ -666,6 +564,17 @@ Status Replay::add_totals() {
   QUIRE_TRY_ASSIGN(const Stats stats, cache_->stats());
   outcome_.sealed_pages += stats.sealed_page_total;
   outcome_.evicted_pages += stats.evicted_page_total;
+  for (std::uint32_t i = 0; i < outcome_.groups.size(); ++i) {
+    QUIRE_TRY_ASSIGN(GroupStats now, cache_->group_stats(i));
+    const GroupStats& before = outcome_.groups[i].stats;
+    now.sealed_page_total += before.sealed_page_total;
+    now.duplicate_page_total += before.duplicate_page_total;
+    now.evicted_page_total += before.evicted_page_total;
+    now.dropped_page_total += before.dropped_page_total;
+    now.skipped_snapshot_total += before.skipped_snapshot_total;
+    now.restored_snapshot_total += before.restored_snapshot_total;
+    outcome_.groups[i].stats = now;
+  }
   if (outcome_.host) {
     outcome_.host->stored_bytes += stats.stored_bytes;
     outcome_.host->loaded_bytes += stats.loaded_bytes;
@@ -693,6 +602,7 @@ Result<ReplayOutcome> Replay::finish() {
   QUIRE_TRY(enter_bin(outcome_.timeline.size()));
   QUIRE_TRY(settle());
   QUIRE_TRY(add_totals());
+  if (pattern_) outcome_.verified_bytes += pattern_->verified_bytes();
   QUIRE_TRY(cache_->visit_runs([&](const RunView& run) {
     if (run.pages.empty()) return;  // the root of a key space
     const auto length_class = static_cast<std::size_t>(std::bit_width(run.pages.size()) - 1);
@@ -712,8 +622,11 @@ Status check_replay(const Trace& trace, const ReplayConfig& config, const Replay
 
 Result<ReplayPool> pool_of(const Trace& trace, const ReplayConfig& config, const ReplaySettings& settings) {
   QUIRE_TRY_ASSIGN(const Setup setup, setup_of(trace, config, settings));
-  return ReplayPool{
-      .page_count = setup.page_count, .page_bytes = setup.page_bytes(), .host_page_count = setup.host_page_count};
+  return ReplayPool{.page_count = setup.page_count,
+                    .page_bytes = setup.page_bytes,
+                    .host_page_count = setup.host_page_count,
+                    .groups = setup.groups,
+                    .device_bytes = setup.device_bytes};
 }
 
 Result<ReplayOutcome> replay(const Trace& trace, const TraceFacts& facts, const ReplayConfig& config,

@@ -15,6 +15,7 @@
 #include "disk_tier.h"
 #include "host_tier.h"
 #include "quire/result.h"
+#include "quire/stats.h"
 #include "quire/types.h"
 #include "trace.h"
 #include "trace_facts.h"
@@ -26,11 +27,18 @@ enum class BytesMode : std::uint8_t {
   Verify,  ///< every byte is written when computed, and checked whenever a request finds it in the cache
 };
 
+/// Which requests the groups of a model share memory out for.
+enum class RequestMix : std::uint8_t {
+  Trace,    ///< such as the trace has
+  Longest,  ///< all as long as its longest: what Cache::open() does with DeviceConfig::capacity_bytes
+};
+
 /// What distinguishes one replay of a trace from the others.
 struct ReplayConfig {
   std::string policy = "lru";
   std::uint32_t page_tokens = 16;
   std::uint64_t capacity_tokens = 0;
+  std::uint64_t capacity_bytes = 0;  ///< instead, where it is not 0; capacity_tokens is then what they hold
   std::string disk_folder;  ///< below each of the disk tier's directories, so that replays have stores of their own
 };
 
@@ -45,8 +53,9 @@ struct RestartSettings {
 
 /// What all replays of one command have in common.
 struct ReplaySettings {
-  std::string model;  ///< one of preset_names(), for the size of pages; empty: 1 KiB per token
+  std::string model;  ///< one of preset_names(), for its groups and their pages; empty: 1 KiB per token
   BytesMode bytes = BytesMode::None;
+  RequestMix mix = RequestMix::Trace;
   std::uint32_t running_max = 1;  ///< requests in flight at once; with 1 they run one after the other
   bool flip_a_byte = false;       ///< damages a cached page on purpose
   double flip_share = 0.5;        ///< where in what a request finds: 0 is its first token, 1 its last
@@ -73,6 +82,8 @@ struct KeySpaceOutcome {
 /// A page whose bytes are not those that were written.
 struct Corruption {
   std::uint64_t line = 0;  ///< of the request that found it
+  std::string group;       ///< empty for a model with one full group
+  bool is_slot = false;    ///< a state slot, not a page
   std::uint32_t page = 0;
   std::uint64_t offset = 0;  ///< of the first wrong byte in the page
   std::string prefix;        ///< key space and tokens that the page belongs to, for people
@@ -111,10 +122,25 @@ struct DiskTierOutcome {
   std::string mode;                 ///< how files were accessed, for people
 };
 
+/// One group of a model that has several: what it was given, and what it did.
+struct GroupOutcome {
+  std::string name;
+  std::string kind;              ///< "full", "window 128", "compressed 4", "snapshot"
+  std::uint64_t page_bytes = 0;  ///< 0: it has no pages
+  std::uint64_t slot_bytes = 0;  ///< of its part of a state slot; 0: none
+  /// Pages as of the end; totals of the whole replay. Full and compressed groups have theirs in common.
+  GroupStats stats;
+  /// Requests whose hit ended earlier than what is kept of their prompts, because this group could not go on there, and
+  /// what they computed of the prompts (MissReason::NotHeld).
+  MissOutcome limited;
+};
+
 struct ReplayOutcome {
   ReplayConfig config;
   std::uint32_t page_count = 0;
-  std::uint64_t page_bytes = 0;
+  std::uint64_t page_bytes = 0;  ///< of several groups, those that keep everything
+  std::uint64_t device_bytes =
+      0;  ///< of all groups, with null pages and state slots; 0 for a model with one full group
 
   std::uint64_t request_count = 0;
   std::uint64_t prompt_tokens = 0;  ///< of all requests, those over the pool included
@@ -132,6 +158,7 @@ struct ReplayOutcome {
   std::vector<TimeBin> timeline;
   /// Runs in the tree at the end, by length: [i] counts those of 2^i pages or more, and less than 2^(i+1).
   std::vector<std::uint64_t> run_lengths;
+  std::vector<GroupOutcome> groups;  ///< in the model's order; empty for a model with one full group
   std::optional<HostTierOutcome> host;
   std::optional<DiskTierOutcome> disk;
   KeySpaceOutcome window;                ///< of the requests that follow RestartSettings::request_index
@@ -166,15 +193,23 @@ struct ReplayPool {
   std::uint32_t page_count = 0;
   std::uint64_t page_bytes = 0;
   std::uint32_t host_page_count = 0;
+  std::vector<GroupOutcome> groups;  ///< as in ReplayOutcome
+  std::uint64_t device_bytes = 0;
 
   /// Of all device pages, or the highest value if there are more.
   [[nodiscard]] std::uint64_t bytes() const {
+    if (!groups.empty()) return device_bytes;
     std::uint64_t product = 0;
     const bool is_too_large = __builtin_mul_overflow(std::uint64_t{page_count}, page_bytes, &product);
     return is_too_large ? std::numeric_limits<std::uint64_t>::max() : product;
   }
 };
 
+/// Tokens per page where nothing else is asked for: 16, or as many as make whole entries of the model; without a model,
+/// or with one of a single full group, a unit of the trace if that is more than a token.
+[[nodiscard]] Result<std::uint32_t> usual_page_tokens(const Trace& trace, const std::string& model);
+/// The model has groups beside a full one: its requests are replayed token by token, whatever the trace's units.
+[[nodiscard]] Result<bool> has_several_groups(const std::string& model);
 /// Checks what can be known before the work: the policy, the model, the sizes, and with Verify the bytes of a page.
 [[nodiscard]] Status check_replay(const Trace& trace, const ReplayConfig& config, const ReplaySettings& settings);
 /// What check_replay() finds to be good, in pages.

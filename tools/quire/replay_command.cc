@@ -24,13 +24,14 @@
 #include "terminal.h"
 #include "trace.h"
 #include "trace_facts.h"
+#include "workload.h"
 
 namespace quire {
 
 namespace {
 
-constexpr std::uint32_t kTokenTracePageTokens = 16;
 constexpr std::uint32_t kDefaultCapacities = 8;
+constexpr std::uint64_t kWorkloadSeed = 1;  // that of quire demo
 
 template <typename T>
 Result<T> for_option(std::string_view option, Result<T> result) {
@@ -71,11 +72,20 @@ Result<BytesMode> parse_bytes_mode(const std::string& text) {
   return fail(ErrorCode::InvalidArgument, fmt::format("--bytes: '{}' is unknown; known: verify, none", text));
 }
 
-/// All distinct tokens, a half of them, a quarter, and so on, in whole pages, as long as every prompt fits.
-std::vector<std::uint64_t> default_capacities(const Trace& trace, const TraceFacts& facts, std::uint32_t page_tokens) {
+Result<RequestMix> parse_mix(const std::string& text) {
+  if (text == "trace") return RequestMix::Trace;
+  if (text == "longest") return RequestMix::Longest;
+  return fail(ErrorCode::InvalidArgument, fmt::format("--mix: '{}' is unknown; known: trace, longest", text));
+}
+
+/// All distinct tokens, a half of them, a quarter, and so on, in whole pages, as long as every prompt fits; with
+/// several groups every request as a whole, which they need.
+std::vector<std::uint64_t> default_capacities(const Trace& trace, const TraceFacts& facts, std::uint32_t page_tokens,
+                                              bool has_groups) {
   std::uint64_t longest_tokens = 0;
   for (const TraceRequest& request : trace.requests) {
-    longest_tokens = std::max(longest_tokens, std::uint64_t{request.prompt_units} * trace.unit_tokens);
+    const std::uint64_t units = std::uint64_t{request.prompt_units} + (has_groups ? request.output_units : 0);
+    longest_tokens = std::max(longest_tokens, units * trace.unit_tokens);
   }
   const std::uint64_t pages = (facts.distinct_tokens() + page_tokens - 1) / page_tokens;
   std::vector<std::uint64_t> capacities;
@@ -98,15 +108,17 @@ std::string command_of(const ReplayOptions& options) {
     for (const char c : text) result += c == '\'' ? "'\\''" : std::string(1, c);
     return result + "'";
   };
-  std::string text = "quire replay " + quoted(options.trace);
+  std::string text = options.trace.empty() ? "quire replay" : "quire replay " + quoted(options.trace);
   const auto add = [&](const char* name, const auto& value, const auto& default_value) {
     if (value != default_value) text += fmt::format(" {} {}", name, value);
   };
   add("--policy", options.policy, defaults.policy);
   add("--capacity-tokens", options.capacity_tokens.value_or(""), "");
+  add("--capacity-bytes", options.capacity_bytes.value_or(""), "");
   add("--page-tokens", options.page_tokens.value_or(""), "");
   add("--unit-tokens", options.unit_tokens, defaults.unit_tokens);
   add("--model", options.model, defaults.model);
+  add("--mix", options.mix, defaults.mix);
   add("--bytes", options.bytes, defaults.bytes);
   add("--running-max", options.running_max, defaults.running_max);
   add("--host-bytes", options.host.host_bytes, defaults.host.host_bytes);
@@ -125,6 +137,7 @@ std::string command_of(const ReplayOptions& options) {
 struct Job {
   std::vector<std::string> policies;
   std::vector<std::uint64_t> capacities;
+  std::vector<std::uint64_t> capacity_bytes;  // instead, if any
   std::vector<std::uint32_t> page_sizes;
   bool has_default_capacities = false;
   SweepRequest sweep;
@@ -133,7 +146,18 @@ struct Job {
 Result<Job> parse(const ReplayOptions& options) {
   Job job;
   QUIRE_TRY_ASSIGN(job.policies, parse_policies(options.policy));
-  job.has_default_capacities = !options.capacity_tokens;
+  job.has_default_capacities = !options.capacity_tokens && !options.capacity_bytes;
+  if (options.trace.empty() && options.model.empty()) {
+    return fail(ErrorCode::InvalidArgument, "TRACE is required; see quire replay --help");
+  }
+  if (options.capacity_tokens && options.capacity_bytes) {
+    return fail(ErrorCode::InvalidArgument,
+                "--capacity-tokens and --capacity-bytes both say how large pools are: use "
+                "one of them");
+  }
+  if (options.capacity_bytes) {
+    QUIRE_TRY_ASSIGN(job.capacity_bytes, for_option("--capacity-bytes", parse_amounts(*options.capacity_bytes)));
+  }
   if (options.capacity_tokens) {
     QUIRE_TRY_ASSIGN(job.capacities, for_option("--capacity-tokens", parse_amounts(*options.capacity_tokens)));
   }
@@ -148,6 +172,7 @@ Result<Job> parse(const ReplayOptions& options) {
                 fmt::format("--model: unknown model '{}'; known: {}", options.model, fmt::join(known, ", ")));
   }
   settings.model = options.model;
+  QUIRE_TRY_ASSIGN(settings.mix, parse_mix(options.mix));
   settings.running_max = options.running_max;
   QUIRE_TRY_ASSIGN(settings.host, parse_host_tier(options.host));
   QUIRE_TRY_ASSIGN(settings.disk, parse_disk_tier(options.disk, settings.host));
@@ -167,14 +192,40 @@ Result<Job> parse(const ReplayOptions& options) {
   return job;
 }
 
-void complete(Job& job, const Trace& trace, const TraceFacts& facts) {
+/// Bytes become the tokens that they hold, in pages of one size, by which replays and bounds are told apart.
+Status add_byte_capacities(Job& job, const Trace& trace) {
+  if (job.page_sizes.size() > 1) {
+    return fail(ErrorCode::InvalidArgument,
+                "--capacity-bytes holds other numbers of tokens for each of --page-tokens: "
+                "use one page size, or --capacity-tokens");
+  }
+  for (const std::string& policy : job.policies) {
+    job.capacities.clear();
+    for (const std::uint64_t bytes : job.capacity_bytes) {
+      ReplayConfig config{.policy = policy, .page_tokens = job.page_sizes.front(), .capacity_bytes = bytes};
+      QUIRE_TRY_ASSIGN(const ReplayPool pool, pool_of(trace, config, job.sweep.settings));
+      config.capacity_tokens = std::uint64_t{pool.page_count} * config.page_tokens;
+      if (std::ranges::find(job.capacities, config.capacity_tokens) != job.capacities.end()) continue;
+      job.capacities.push_back(config.capacity_tokens);
+      job.sweep.configs.push_back(std::move(config));
+    }
+  }
+  return {};
+}
+
+Status complete(Job& job, const Trace& trace, const TraceFacts& facts) {
+  const std::string& model = job.sweep.settings.model;
   if (job.page_sizes.empty()) {
-    job.page_sizes.push_back(trace.unit_tokens == 1 ? kTokenTracePageTokens : trace.unit_tokens);
+    QUIRE_TRY_ASSIGN(const std::uint32_t page_tokens, usual_page_tokens(trace, model));
+    job.page_sizes.push_back(page_tokens);
   }
   if (job.has_default_capacities) {
-    job.capacities = default_capacities(trace, facts, *std::ranges::max_element(job.page_sizes));
+    QUIRE_TRY_ASSIGN(const bool has_groups, has_several_groups(model));
+    job.capacities = default_capacities(trace, facts, *std::ranges::max_element(job.page_sizes), has_groups);
   }
+  if (!job.capacity_bytes.empty()) QUIRE_TRY(add_byte_capacities(job, trace));
   for (const std::uint32_t page_tokens : job.page_sizes) {
+    if (!job.capacity_bytes.empty()) break;
     for (const std::string& policy : job.policies) {
       for (const std::uint64_t capacity : job.capacities) {
         job.sweep.configs.push_back({.policy = policy, .page_tokens = page_tokens, .capacity_tokens = capacity});
@@ -188,6 +239,7 @@ void complete(Job& job, const Trace& trace, const TraceFacts& facts) {
     }
   }
   job.sweep.bound_capacities = job.capacities;
+  return {};
 }
 
 Result<std::string> header_text(const Job& job, const Trace& trace, const TraceFacts& facts) {
@@ -196,10 +248,11 @@ Result<std::string> header_text(const Job& job, const Trace& trace, const TraceF
     if (config.policy != job.policies.front() || config.capacity_tokens != job.capacities.front()) continue;
     QUIRE_TRY_ASSIGN(const ReplayPool pool, pool_of(trace, config, job.sweep.settings));
     const std::string& model = job.sweep.settings.model;
+    const std::string what = model.empty() ? "at 1 KiB per token" : "of " + model;
     text +=
         fmt::format("  {:<16}{:>14}  {} each, {}\n", config.page_tokens == job.page_sizes.front() ? "page tokens" : "",
                     with_commas(config.page_tokens), bytes_text(pool.page_bytes),
-                    model.empty() ? "at 1 KiB per token" : "of " + model);
+                    pool.groups.empty() ? what : what + ", in the groups that keep everything");
   }
   if (job.capacities.size() == 1) {
     const ReplayConfig& config = job.sweep.configs.front();
@@ -222,6 +275,11 @@ Result<std::string> header_text(const Job& job, const Trace& trace, const TraceF
         "  {:<16}{:>14}  in {}{}\n", "disk bytes", with_commas(disk.capacity_bytes), fmt::join(disk.directories, ", "),
         has_folders ? ", a folder for each replay, such as " + job.sweep.configs.front().disk_folder : "");
   }
+  QUIRE_TRY_ASSIGN(const bool has_groups, has_several_groups(job.sweep.settings.model));
+  if (has_groups && trace.unit_tokens > 1) {
+    text += fmt::format("Units are replayed as {} of their own, so that every group has its tokens.\n",
+                        counted(trace.unit_tokens, "token"));
+  }
   if (job.has_default_capacities) {
     text += "Capacities go down from the distinct tokens by halves; --capacity-tokens chooses others.\n";
   }
@@ -236,6 +294,8 @@ Result<int> show(const ReplayOptions& options, const Job& job, const ReportInput
   } else {
     const TextPlace place{.paint = Painter(stdout), .width = page_width(stdout)};
     fmt::print("\n{}", sweep_table(job.sweep, outcome, place));
+    const std::string groups = group_text(job.sweep, outcome, place);
+    if (!groups.empty()) fmt::print("\n{}", groups);
     const std::string tiers = tier_text(job.sweep, outcome, place);
     if (!tiers.empty()) fmt::print("\n{}", tiers);
     const std::string notes = sweep_notes(*report.trace, *report.facts, job.sweep, outcome);
@@ -269,10 +329,13 @@ int run_replay(const ReplayOptions& options) {
   Result<Job> job = parse(options);
   if (!job) return complain(job.error(), kExitUsage);
   const Result<Trace> trace =
-      read_trace(options.trace, {.unit_tokens = options.unit_tokens, .skip_bad = options.skip_bad});
+      options.trace.empty()
+          ? demo_workload(kWorkloadSeed)
+          : read_trace(options.trace, {.unit_tokens = options.unit_tokens, .skip_bad = options.skip_bad});
   if (!trace) return complain(trace.error(), kExitUsage);
   const TraceFacts facts = TraceFacts::of(*trace);
-  complete(*job, *trace, facts);
+  const Status completed = complete(*job, *trace, facts);
+  if (!completed) return complain(completed.error(), kExitUsage);
   const Status checked = check_sweep(*trace, job->sweep);
   if (!checked) return complain(checked.error(), kExitUsage);
   const Result<std::string> header = header_text(*job, *trace, facts);

@@ -614,16 +614,6 @@ TEST(Replay, PolicyAndModelMustBeKnown) {
                   .starts_with("unknown preset 'gpt-2': the known ones are llama-3-8b"));
 }
 
-TEST(Replay, HybridModelsAreRefusedInOneSentence) {
-  for (const std::uint32_t unit_tokens : {1U, 512U}) {
-    TraceBuilder builder(unit_tokens);
-    builder.add({.prompt = {1}});
-    EXPECT_EQ(why_not(builder.trace(), {.page_tokens = 512, .capacity_tokens = 5'120}, {.model = "gpt-oss-120b"}),
-              "--model gpt-oss-120b has a window group, 'window': only models with a single full group can be replayed "
-              "so far");
-  }
-}
-
 TEST(Replay, VerifiedPagesHaveFourKibibytes) {
   TraceBuilder builder;
   builder.add({.prompt = {1}});

@@ -17,7 +17,11 @@
 //                    key_spaces  {prompt_tokens, hit_tokens}: arrays in the order of trace.key_spaces
 //                    timeline    {begin, prompt_tokens, hit_tokens, cached_pages}: arrays of one length
 //                    run_lengths [runs of 1 page, of 2 to 3, of 4 to 7, ...]
-//                    corruption  null, or {line, page, offset, prefix}
+//                    corruption  null, or {line, page, offset, prefix}; of a model with several groups, also group
+//                                and is_slot: page is then the number of a state slot
+//                    device_bytes, groups  only of a model with several groups: bytes of all of them, and [{name, kind,
+//                                page_bytes, slot_bytes, limited_request_count, limited_token_count and fields of
+//                                GroupStats by name}]
 //                    host        only with a host tier: {page_count, hit_tokens, stored_bytes, loaded_bytes,
 //                                evicted_pages, lost_pages, misses [{reason, request_count, token_count}]}
 //                    disk        only with a disk tier: {capacity_bytes, hit_tokens, page_count, found_pages,
@@ -199,6 +203,7 @@ Json object_of_settings(const ReplaySettings& settings) {
                  {"running_max", settings.running_max},
                  {"flip_a_byte", settings.flip_a_byte},
                  {"bin_count", settings.bin_count}};
+  if (settings.mix == RequestMix::Longest) object["mix"] = "longest";
   if (settings.host.is_on()) {
     object["host_bytes"] = settings.host.capacity_bytes;
     object["write_policy"] = write_policy_name(settings.host.write_policy);
@@ -233,6 +238,30 @@ Json object_of_disk(const DiskTierOutcome& disk) {
           {"evicted_pages", disk.evicted_pages},   {"has_failed", disk.has_failed}};
 }
 
+Json array_of_groups(const std::vector<GroupOutcome>& groups) {
+  Json array = Json::array();
+  for (const GroupOutcome& group : groups) {
+    const GroupStats& stats = group.stats;
+    array.push_back({{"name", group.name},
+                     {"kind", group.kind},
+                     {"page_bytes", group.page_bytes},
+                     {"slot_bytes", group.slot_bytes},
+                     {"page_count", stats.page_count},
+                     {"slot_count", stats.slot_count},
+                     {"free_pages", stats.free_pages},
+                     {"sealed_pages", stats.sealed_pages},
+                     {"sealed_page_total", stats.sealed_page_total},
+                     {"duplicate_page_total", stats.duplicate_page_total},
+                     {"evicted_page_total", stats.evicted_page_total},
+                     {"dropped_page_total", stats.dropped_page_total},
+                     {"skipped_snapshot_total", stats.skipped_snapshot_total},
+                     {"restored_snapshot_total", stats.restored_snapshot_total},
+                     {"limited_request_count", group.limited.request_count},
+                     {"limited_token_count", group.limited.token_count}});
+  }
+  return array;
+}
+
 Json object_of_replay(const ReplayOutcome& outcome, const KeySpaceRows& rows, std::size_t merged,
                       const Limits& limits) {
   Json corruption = nullptr;
@@ -241,6 +270,10 @@ Json object_of_replay(const ReplayOutcome& outcome, const KeySpaceRows& rows, st
                   {"page", outcome.corruption->page},
                   {"offset", outcome.corruption->offset},
                   {"prefix", cut(outcome.corruption->prefix, limits.name_bytes)}};
+    if (!outcome.corruption->group.empty()) {
+      corruption["group"] = outcome.corruption->group;
+      corruption["is_slot"] = outcome.corruption->is_slot;
+    }
   }
   Json object = {{"policy", cut(outcome.config.policy, limits.name_bytes)},
                  {"page_tokens", outcome.config.page_tokens},
@@ -263,6 +296,10 @@ Json object_of_replay(const ReplayOutcome& outcome, const KeySpaceRows& rows, st
                  {"run_lengths", outcome.run_lengths},
                  {"key_spaces", object_of_key_spaces(outcome.key_spaces, rows)},
                  {"timeline", object_of_timeline(outcome.timeline, merged, CachedPages::Known)}};
+  if (!outcome.groups.empty()) {
+    object["device_bytes"] = outcome.device_bytes;
+    object["groups"] = array_of_groups(outcome.groups);
+  }
   if (outcome.host) object["host"] = object_of_host(*outcome.host);
   if (outcome.disk) object["disk"] = object_of_disk(*outcome.disk);
   return object;

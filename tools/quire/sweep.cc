@@ -29,6 +29,7 @@ constexpr std::chrono::milliseconds kProgressInterval{100};
 /// Bytes of a replay's pools, the null page included; none when pages have no bytes.
 std::uint64_t pool_bytes(const ReplayPool& pool, const ReplaySettings& settings) {
   if (settings.bytes == BytesMode::None) return 0;
+  if (!pool.groups.empty()) return pool.device_bytes;
   const std::uint64_t device = ReplayPool{.page_count = pool.page_count + 1, .page_bytes = pool.page_bytes}.bytes();
   const std::uint64_t host = ReplayPool{.page_count = pool.host_page_count, .page_bytes = pool.page_bytes}.bytes();
   std::uint64_t sum = 0;
@@ -223,6 +224,12 @@ Status check_sweep(const Trace& trace, const SweepRequest& request) {
                       "--capacity-tokens or --host-bytes, or --bytes none",
                       counted(pool.page_count, "page"), with_commas(pool.host_page_count), bytes_text(pool.page_bytes),
                       bytes_text(needed_bytes), bytes_text(request.available_bytes)));
+    }
+    if (!pool.groups.empty()) {
+      return fail(ErrorCode::InvalidArgument,
+                  fmt::format("the pages and state slots of all groups are {}; {} are available: use a smaller "
+                              "--capacity-tokens or --capacity-bytes, or --bytes none",
+                              bytes_text(needed_bytes), bytes_text(request.available_bytes)));
     }
     return fail(ErrorCode::InvalidArgument,
                 fmt::format("{} of {} are {}; {} are available: use a smaller --capacity-tokens, or --bytes none",

@@ -7,6 +7,7 @@
 #include <optional>
 #include <span>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 #include "amounts.h"
@@ -112,9 +113,12 @@ Table rates_table(const SweepOutcome& outcome, const Axes& axes) {
     const ReplayOutcome& any = outcome.replays.front();
     std::vector<Cell> bytes = {{"  bytes", Ink::Dim}};
     for (const std::uint64_t capacity : axes.capacities) {
-      std::string text = bytes_text(ReplayPool{
-          .page_count = static_cast<std::uint32_t>(capacity / any.config.page_tokens), .page_bytes = any.page_bytes}
-                                        .bytes());
+      const auto with_groups = std::ranges::find_if(outcome.replays, [&](const ReplayOutcome& replay) {
+        return !replay.groups.empty() && replay.config.capacity_tokens == capacity;
+      });
+      const ReplayPool pool{.page_count = static_cast<std::uint32_t>(capacity / any.config.page_tokens),
+                            .page_bytes = any.page_bytes};
+      std::string text = bytes_text(with_groups != outcome.replays.end() ? with_groups->device_bytes : pool.bytes());
       std::erase(text, ' ');
       bytes.push_back({std::move(text), Ink::Dim});
     }
@@ -206,6 +210,76 @@ std::string_view reason_name(std::size_t index) {
   return to_string(static_cast<MissReason>(index));
 }
 
+std::string or_dash(std::uint64_t number) {
+  return number == 0 ? "-" : with_commas(number);
+}
+
+void add_group_sizes(Table& table, const ReplayOutcome& replay) {
+  for (const GroupOutcome& group : replay.groups) {
+    const std::uint64_t pages = group.page_bytes == 0 ? 0 : std::uint64_t{group.stats.page_count} + 1;
+    table.add({{group.name},
+               {group.kind},
+               {or_dash(group.page_bytes)},
+               {or_dash(group.stats.page_count)},
+               {or_dash(group.slot_bytes)},
+               {or_dash(group.stats.slot_count)},
+               {bytes_text((pages * group.page_bytes) + (group.stats.slot_count * group.slot_bytes))}});
+  }
+}
+
+void add_group_counts(Table& table, const ReplayOutcome& replay) {
+  for (const GroupOutcome& group : replay.groups) {
+    const GroupStats& stats = group.stats;
+    if (group.page_bytes == 0) {
+      table.add({{group.name}, {"-"}});
+      continue;
+    }
+    table.add({{group.name},
+               {with_commas(stats.page_count - stats.free_pages)},
+               {with_commas(stats.sealed_page_total)},
+               {with_commas(stats.evicted_page_total)},
+               {with_commas(stats.dropped_page_total)},
+               {with_commas(stats.skipped_snapshot_total)},
+               {with_commas(stats.restored_snapshot_total)},
+               {with_commas(group.limited.request_count)},
+               {with_commas(group.limited.token_count)}});
+  }
+}
+
+/// One column per capacity: the pages that each group got, those it evicted, and the requests that it limited. Lines
+/// without a number are left out.
+Table group_matrix(std::span<const ReplayOutcome* const> replays, const Axes& axes, std::uint32_t page_tokens) {
+  Table table;
+  std::vector<Cell> names = {{"capacity, tokens", Ink::Bold}};
+  for (const std::string& name : capacity_names(axes.capacities)) names.push_back({name, Ink::Bold});
+  table.add(std::move(names));
+  if (axes.page_sizes.size() > 1) table.add({{fmt::format("pages of {}", counted(page_tokens, "token")), Ink::Bold}});
+  const auto add_part = [&](const char* what, const auto& number_of) {
+    bool has_title = false;
+    for (std::size_t i = 0; i < replays.front()->groups.size(); ++i) {
+      const GroupOutcome& any = replays.front()->groups[i];
+      std::vector<Cell> line = {{fmt::format("  {}, {}", any.name, any.kind)}};
+      std::uint64_t sum = 0;
+      for (const std::uint64_t capacity : axes.capacities) {
+        const auto replay = std::ranges::find_if(replays, [&](const ReplayOutcome* each) {
+          return each->config.capacity_tokens == capacity && each->config.page_tokens == page_tokens;
+        });
+        const std::uint64_t number = replay == replays.end() ? 0 : number_of((*replay)->groups[i]);
+        line.push_back({replay == replays.end() ? "-" : with_commas(number)});
+        sum += number;
+      }
+      if (sum == 0) continue;
+      if (!std::exchange(has_title, true)) table.add({{what, Ink::Dim}});
+      table.add(std::move(line));
+    }
+  };
+  add_part("pages", [](const GroupOutcome& group) { return std::uint64_t{group.stats.page_count}; });
+  add_part("evicted", [](const GroupOutcome& group) { return group.stats.evicted_page_total; });
+  add_part("snapshots skipped", [](const GroupOutcome& group) { return group.stats.skipped_snapshot_total; });
+  add_part("requests limited", [](const GroupOutcome& group) { return group.limited.request_count; });
+  return table;
+}
+
 /// Requests that need more pages than the pool has do so under every policy.
 std::string over_pool_notes(const SweepOutcome& outcome, const Axes& axes) {
   const std::vector<std::string> names = capacity_names(axes.capacities);
@@ -293,6 +367,56 @@ std::string key_space_table(const Trace& trace, const SweepOutcome& outcome, std
     table.add(std::move(cells));
   }
   return table.text(place);
+}
+
+std::string group_text(const SweepRequest& request, const SweepOutcome& outcome, const TextPlace& place) {
+  const Axes axes(request);
+  std::vector<const ReplayOutcome*> shown;
+  for (const ReplayOutcome& replay : outcome.replays) {
+    if (!replay.groups.empty() && !replay.corruption) shown.push_back(&replay);
+  }
+  if (shown.empty()) return "";
+  const std::string about_limits =
+      "A request is limited by a group when its hit ended earlier than what is cached of its prompt, because that "
+      "group\n"
+      "could not go on there.\n";
+  if (axes.capacities.size() > 1) {
+    const std::string& policy = axes.policies.front();
+    std::erase_if(shown, [&](const ReplayOutcome* replay) { return replay->config.policy != policy; });
+    if (shown.empty()) return "";
+    std::string text;
+    for (const std::uint32_t page_tokens : axes.page_sizes) {
+      text += group_matrix(shown, axes, page_tokens).text(place) + "\n";
+    }
+    return fmt::format("Groups, with {}; --json has everything:\n\n{}{}", policy, text, about_limits);
+  }
+  Table sizes;
+  std::vector<Cell> header;
+  for (const char* const name : {"group", "kind", "page bytes", "pages", "slot bytes", "slots", "bytes"}) {
+    header.push_back({name, Ink::Bold});
+  }
+  sizes.add(std::exchange(header, {}));
+  sizes.align_left(1);
+  Table counts;
+  for (const char* const name :
+       {"group", "in use", "cached", "evicted", "dropped", "skipped", "restored", "limited", "computed"}) {
+    header.push_back({name, Ink::Bold});
+  }
+  counts.add(std::move(header));
+  for (const ReplayOutcome* const replay : shown) {
+    const std::string size_name = fmt::format("pages of {}", counted(replay->config.page_tokens, "token"));
+    if (replay->config.policy == axes.policies.front()) {
+      if (axes.page_sizes.size() > 1) sizes.add({{size_name, Ink::Bold}});
+      add_group_sizes(sizes, *replay);
+    }
+    if (shown.size() > 1) counts.add({{name_of(replay->config), Ink::Bold}});
+    add_group_counts(counts, *replay);
+  }
+  return fmt::format(
+      "Groups, their pages and their parts of the state slots:\n\n{}\n"
+      "Pages in use at the end, and what became of all of them; snapshots that found no page and that requests began\n"
+      "with; requests that a group limited, and what they computed of their prompts:\n\n{}\n{}",
+      sizes.text(place), counts.text(place), about_limits);
 }
 
 std::string tier_text(const SweepRequest& request, const SweepOutcome& outcome, const TextPlace& place) {
@@ -434,12 +558,13 @@ std::string sweep_faults(const SweepOutcome& outcome) {
   for (const ReplayOutcome& replay : outcome.replays) {
     if (replay.corruption && ++damaged_count == 1) {
       const Corruption& found = *replay.corruption;
+      const std::string_view what = found.is_slot ? "state slot" : "page";
       text += fmt::format(
-          "page {} is damaged: its byte {} is not what was written\n"
-          "  the page belongs to {}\n"
+          "{} {}{} is damaged: its byte {} is not what was written\n"
+          "  the {} belongs to {}\n"
           "  it was found by line {}, with {}\n",
-          with_commas(found.page), with_commas(found.offset), found.prefix, with_commas(found.line),
-          name_of(replay.config));
+          what, with_commas(found.page), found.group.empty() ? "" : fmt::format(" of group '{}'", found.group),
+          with_commas(found.offset), what, found.prefix, with_commas(found.line), name_of(replay.config));
     }
     if (replay.disk && !replay.disk->last_error.empty()) {
       text += fmt::format("{} ({})\n  {}\n",

@@ -27,6 +27,9 @@ namespace quire {
 /// One line per key space and one column per policy, of the replays with this capacity.
 [[nodiscard]] std::string key_space_table(const Trace& trace, const SweepOutcome& outcome,
                                           std::uint64_t capacity_tokens, const TextPlace& place);
+/// Of a model with several groups: the pages of each for every capacity, and what became of them in each replay. Of
+/// many replays, only those of the first policy are shown. Empty for other models.
+[[nodiscard]] std::string group_text(const SweepRequest& request, const SweepOutcome& outcome, const TextPlace& place);
 /// What the host tier did in each replay: hit tokens by tier, bytes moved, misses by reason. Empty without one.
 [[nodiscard]] std::string tier_text(const SweepRequest& request, const SweepOutcome& outcome, const TextPlace& place);
 /// The same of a single replay, with a line per tier and per reason.
