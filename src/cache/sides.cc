@@ -268,6 +268,9 @@ bool Cache::Impl::is_kept_column(const SideGroup& side, const SequenceSlot& slot
   for (const std::uint32_t place : {slot.prompt_tokens, slot.junction}) {
     if (is_needed_at(place) || is_needed_at(place - (place % page_tokens))) return true;
   }
+  // A snapshot is of no use where the window has gone, and the last one is taken before the last token of the prompt.
+  const std::uint32_t before_end = slot.prompt_tokens - std::min(slot.prompt_tokens, 1U);
+  if (is_needed_at(before_end / checkpoint_grid * checkpoint_grid)) return true;
   const GroupRetention& retention = side.group->retention;
   if (retention.rule != RetentionRule::Every) return false;
   const std::uint64_t multiple = last / retention.interval_tokens * retention.interval_tokens;

@@ -99,6 +99,18 @@ TEST_F(CacheGroupsTest, APromptEndIsFoundByWhoeverContinuesIt) {
   EXPECT_EQ(run_request(token_range(0, 150)), 96U);
 }
 
+// A prompt that ends with a page has its snapshot one page earlier, and a window that is needed there.
+TEST_F(CacheGroupsTest, AWindowIsKeptWhereTheSnapshotOfAPromptIs) {
+  CacheConfig config = groups_config({full_group(), window_group(16), state_group(0, every(1'024))}, 8, 200, 1'024);
+  config.device.group_page_counts = {0, 12, 8};
+  open(std::move(config));
+  GroupsRequest request = start(token_range(0, 64));
+  run_all(request, {9'000}, 32);
+  decode(request, 200);
+  end(request);
+  EXPECT_EQ(run_request(with_tail(token_range(0, 64), 1, 30), {}, 32), 56U);
+}
+
 TEST_F(CacheGroupsTest, AWholePromptOfFullAndWindowGroupsIsFoundWhole) {
   open(groups_config({full_group(), window_group(40)}, 16, 64, 512));
   EXPECT_EQ(run_request(token_range(0, 112)), 0U);
