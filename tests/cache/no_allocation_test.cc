@@ -131,6 +131,95 @@ TEST(NoAllocation, AMillionRequestCyclesOnAFullPoolAllocateNothing) {
   expect_no_allocations("lru", 1'000'000);
 }
 
+// A group of every kind on pools that are always full: prompts that share prefixes, drafts, forks, rewinds, steps that
+// are aborted, snapshots taken, skipped and restored.
+std::vector<CacheGroup> groups_of_every_kind() {
+  const std::vector<Component> number = {{.name = "n", .element = ElementType::Int32, .dim = 1}};
+  const GroupRetention every{.rule = RetentionRule::Every, .interval_tokens = 32};
+  return {
+      {.name = "full", .layers = {0}, .components = number},
+      {.name = "entries", .kind = GroupKind::Compressed, .layers = {1}, .components = number, .tokens_per_entry = 4},
+      {.name = "window", .kind = GroupKind::Window, .layers = {2}, .components = number, .window_tokens = 20},
+      {.name = "ring",
+       .kind = GroupKind::Window,
+       .layers = {3},
+       .components = number,
+       .retention = every,
+       .window_tokens = 8,
+       .window_form = WindowForm::Ring,
+       .slot_entries = 16},
+      {.name = "state",
+       .kind = GroupKind::Snapshot,
+       .layers = {4},
+       .components = number,
+       .retention = every,
+       .slot_entries = 1,
+       .slot_history = 4}};
+}
+
+TEST(NoAllocation, CyclesWithGroupsOfEveryKindAllocateNothing) {
+  CacheConfig config{.layout = ModelLayout::create("every", groups_of_every_kind()).value(),
+                     .page = {.page_tokens = 8},
+                     .device = {.page_count = 200, .group_page_counts = {200, 200, 60, 30, 20}},
+                     .sequence_count_max = 4,
+                     .context_tokens_max = 512};
+  const std::unique_ptr<Cache> cache = std::move(Cache::open(std::move(config))).value();
+  const KeySpaceId space = cache->key_space({.model = "m"}).value();
+  PromptSource prompts;
+  std::uint64_t forks = 0;
+  const auto run = [&](std::uint32_t count) {
+    for (std::uint32_t cycle = 0; cycle < count; ++cycle) {
+      Result<Sequence> begun = cache->begin(space, {.tokens = prompts.next()});
+      if (!begun || !cache->admit(*begun)) return false;
+      Sequence sequence = std::move(*begun);
+      Sequence fork;
+      for (std::uint32_t step = 0; step < 8; ++step) {
+        const std::uint32_t pending = cache->view(sequence)->pending_tokens;
+        const bool has_all = cache->view(sequence)->computed_tokens + pending == cache->view(sequence)->token_count;
+        const std::uint32_t next = cache->view(sequence)->next_checkpoint;
+        const bool drafts = step > 3 && has_all && pending == 1 && cache->view(sequence)->computed_tokens + 4 < next;
+        const std::array<StepEntry, 2> entries = {
+            StepEntry{.sequence = &sequence, .token_count = drafts ? 0 : pending, .draft_count = drafts ? 2U : 0U},
+            StepEntry{.sequence = &fork}};
+        const bool with_fork = fork && cache->view(fork)->pending_tokens > 0;
+        const Result<PlanOutcome> outcome = cache->plan_step(std::span(entries).first(with_fork ? 2 : 1));
+        if (!outcome || !outcome->step) return false;
+        if (!cache->apply_copies(*outcome->step)) return false;
+        if (cycle % 7 == 0 && step == 2) {
+          if (!cache->abort_step(*outcome->step)) return false;
+          continue;
+        }
+        if (!cache->apply_saves(*outcome->step)) return false;
+        const std::array<TokenId, 2> sampled = {static_cast<TokenId>(7 + step), 3};
+        const bool is_complete = outcome->step->plan.entries[0].context_tokens >= cache->view(sequence)->token_count;
+        std::array<StepResult, 2> results;
+        if (is_complete) results[0] = {.tokens = std::span(sampled).first(drafts ? 2 : 1), .accepted_count = drafts};
+        if (!cache->finish_step(*outcome->step, std::span(results).first(with_fork ? 2 : 1))) return false;
+        if (cycle % 3 == 0 && step == 4) {
+          Result<Sequence> forked = cache->fork(sequence, cache->view(sequence)->token_count);
+          if (!forked) return false;
+          fork = std::move(*forked);
+          ++forks;
+        }
+      }
+      if (!cache->end(sequence)) return false;
+    }
+    return true;
+  };
+  ASSERT_TRUE(run(2'000));
+  for (std::uint32_t group = 0; group < 5; ++group)
+    EXPECT_GT(cache->group_stats(group)->evicted_page_total, 0U) << group;
+  const std::uint64_t before = allocation_count;
+  const bool ok = run(20'000);
+  const std::uint64_t after = allocation_count;
+  ASSERT_TRUE(ok);
+  EXPECT_EQ(after - before, 0U);
+  EXPECT_GT(forks, 0U);
+  EXPECT_GT(cache->group_stats(4)->restored_snapshot_total, 0U);
+  const Status status = cache->check_invariants();
+  EXPECT_TRUE(status.has_value()) << status.error().message;
+}
+
 // Twins that compute the same prompt (one of them in vain), forks inside pages, drafts, trees over two rounds, windows,
 // two steps in flight, aborts, rewinds and preemption, on a pool that is always full.
 class AlgebraCycles {
