@@ -409,7 +409,7 @@ void Cache::Impl::wake_loading() {
       const bool is_late = slot.load_miss != MissReason::None;
       if (!sides.empty() && !is_late && !slot.has_asked_sides) (void)start_side_loads(i);
       if (slot.side_loads > 0 && !is_late) continue;
-      wake(i, slot.load_miss);
+      wake(i, sides.empty() ? MissReason::None : slot.load_miss);  // the history has all arrived, late or not
     } else if (slot.load_miss != MissReason::None) {
       wake(i, slot.load_miss);
     } else {
