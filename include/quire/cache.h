@@ -434,7 +434,8 @@ class Cache {
   /// these calls may be in it or not: ask once more for that. An error when something could not be written, or a sync
   /// has failed: the next call tries again with what is still cached. Not done while transfers are paused.
   [[nodiscard]] Result<bool> flush();
-  [[nodiscard]] Result<DiskStatus> disk_status() const;
+  /// Of all groups together, or of what one has: full and compressed groups share a store.
+  [[nodiscard]] Result<DiskStatus> disk_status(std::optional<std::uint32_t> group_index = std::nullopt) const;
 
   /// No transfer starts until resume_transfers(); what is on the host counts as missing meanwhile. True when none is in
   /// flight; else call it again after apply().

@@ -111,6 +111,16 @@ struct DiskConfig {
   std::uint32_t queue_depth = 16;  ///< reads, or writes, at once
   int zstd_level = 0;              ///< 0: pages are not compressed
 
+  // With several groups. Windows and snapshots have stores of their own, in directories "group-" and their name below
+  // the history's, so that what is kept longer does not depend on what is not.
+  /// What each group has on disk of what the host has: Dense, all of it; Every, what requests need to go on at
+  /// multiples of interval_tokens; None, nothing: it must then be rebuilt by a replay, or nothing is found after a
+  /// restart. History is always Dense. Empty: all groups are.
+  std::vector<GroupRetention> group_retention;
+  /// Of capacity_bytes, for each group; what full and compressed groups have is ignored, they share the rest. Empty: in
+  /// proportion to what groups write.
+  std::vector<std::uint64_t> group_capacity_bytes;
+
   /// The least capacity_bytes that serves pages of this size in these directories.
   [[nodiscard]] std::uint64_t capacity_bytes_min(std::uint64_t page_bytes) const;
 

@@ -28,6 +28,8 @@ struct GroupStats {
   std::uint64_t skipped_snapshot_total = 0;  ///< not taken, for want of a page
   std::uint64_t restored_snapshot_total = 0;
   std::uint64_t loaded_page_total = 0;  ///< from the host
+  std::uint64_t disk_loaded_page_total = 0;
+  std::uint64_t disk_stored_page_total = 0;
   std::uint32_t host_page_count = 0;
   std::uint32_t host_free_pages = 0;
   std::uint32_t host_sealed_pages = 0;

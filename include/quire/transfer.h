@@ -56,7 +56,9 @@ struct TransferPlan {
   TransferPriority priority = TransferPriority::Waiting;
   /// A load of k > 1 bands moves the first layers of all its pages before the next ones, so that an engine may begin.
   std::uint16_t band_count = 1;
-  std::uint16_t pool_index = 0;         ///< which of the mover's pools its pages belong to
+  /// Which of the mover's pools its pages belong to. Of a cache's plans: 0, full and compressed groups, whose pages
+  /// have the same ids; then one for each window and snapshot group that has pages, in the layout's order.
+  std::uint16_t pool_index = 0;
   std::span<const PageTransfer> pages;  ///< of a load in the order of the path
 };
 

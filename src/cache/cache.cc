@@ -148,9 +148,13 @@ Result<Lookup> Cache::lookup(KeySpaceId key_space, const Prompt& prompt, const S
   if (!impl.hit_groups.empty()) {
     const auto token_count = static_cast<std::uint32_t>(prompt.tokens.size());
     const Hit hit = impl.find_hit(match, token_count, options.allow_inexact_replay);
+    const bool asks_host = impl.has_host() && options.tier_max != Tier::Device;
+    const Hit anywhere =
+        asks_host ? impl.find_hit(match, token_count, options.allow_inexact_replay, /*counts_host=*/true) : hit;
     return Lookup{.matched_tokens = hit.tokens,
                   .replay_tokens = hit.replay_tokens,
-                  .partial_tokens = hit.tokens % impl.page_tokens};
+                  .partial_tokens = hit.tokens % impl.page_tokens,
+                  .host_tokens = anywhere.start() - std::min(anywhere.start(), hit.start())};
   }
   const std::uint32_t partial = impl.config.device.pool == DevicePool::Owned ? impl.usable_partial(match) : 0;
   const bool asks_host = options.tier_max != Tier::Device;
@@ -477,6 +481,7 @@ Result<Stats> Cache::stats() const {
     stats.transfers_moving = static_cast<std::uint32_t>(std::ranges::count_if(impl.transfers, [](const auto& each) {
       return each.state == Impl::Transfer::State::Queued || each.state == Impl::Transfer::State::Moving;
     }));
+    stats.transfers_moving += impl.side_transfer_count;
     stats.load_bytes_per_ns = impl.load_rate;
     stats.store_bytes_per_ns = impl.store_rate;
   }
@@ -512,7 +517,12 @@ Result<GroupStats> Cache::group_stats(std::uint32_t group_index) const {
                       .sealed_page_total = stats.sealed_page_total,
                       .duplicate_page_total = stats.duplicate_page_total,
                       .evicted_page_total = stats.evicted_page_total,
-                      .dropped_page_total = stats.dropped_page_total};
+                      .dropped_page_total = stats.dropped_page_total,
+                      .disk_loaded_page_total = stats.disk_loaded_page_total,
+                      .disk_stored_page_total = stats.disk_stored_page_total,
+                      .host_page_count = impl.host_page_count,
+                      .host_free_pages = impl.has_host() ? impl.host_pool.free_count() : 0,
+                      .host_sealed_pages = impl.has_host() ? impl.host_pool.count(PageState::Sealed) : 0};
   }
   GroupStats stats = side->totals;
   if (has_slot(*side->group)) {

@@ -69,9 +69,10 @@ Status Cache::Impl::check_users() const {
     handles += transfer.pin ? 1 : 0;
   }
   for (const SideTransfer& transfer : side_transfers) {
-    if (!transfer.pin) continue;
+    const bool is_load = transfer.kind == TransferKind::Load || transfer.kind == TransferKind::LoadFromDisk;
+    if (transfer.state == SideTransfer::State::Free || !is_load) continue;
     ++users[transfer.key_space];
-    ++handles;
+    handles += transfer.pin ? 1 : 0;
   }
   for (std::uint32_t i = 0; i < key_spaces.capacity(); ++i) users[i] += key_spaces[i].wants_disk_drop ? 1 : 0;
   if (kept != kept_pages) return broken("the count of kept pages is wrong");
@@ -190,7 +191,7 @@ Status Cache::Impl::check_tiers() const {
         if (!is_held) return broken("a transfer's host page is " + std::string(to_string(host_state)));
       }
       if (is_load && is_of_tree) {
-        bytes += transfer.page_count * geometry.page().page_bytes();
+        bytes += transfer.page_count * history_page_bytes();
       } else if (!is_load) {
         filling += transfer.page_count;
       }
@@ -287,16 +288,30 @@ Status Cache::Impl::check_side_host(std::size_t side_index, std::span<std::uint3
     const SideTransfer& transfer = side_transfers[i];
     if (transfer.state == SideTransfer::State::Free || transfer.side != side_index) continue;
     const bool is_load = transfer.kind == TransferKind::Load;
-    filling += is_load ? 0 : transfer.page_count;
+    const bool fills = transfer.kind == TransferKind::Store || transfer.kind == TransferKind::LoadFromDisk;
+    filling += fills ? transfer.page_count : 0;
     for (std::uint32_t page = 0; page < transfer.page_count; ++page) {
       const PageTransfer& way = side_transfer_pages[(std::size_t{i} * config.host.transfer_pages_max) + page];
       if (is_load) {
         ++uses[way.device_page.value];
         ++host_reads[way.host_page.value];
-      } else {
+      } else if (transfer.kind == TransferKind::Store) {
         ++device_reads[way.device_page.value];
+      } else if (transfer.kind == TransferKind::StoreToDisk) {
+        ++host_reads[way.host_page.value];
       }
     }
+  }
+  if (host.has_disk) {
+    std::uint32_t on_disk = 0;
+    for (std::uint32_t i = 1; i <= host.pool.page_count(); ++i) {
+      const DiskState state = host.disk_states[i];
+      if ((state == DiskState::Cold) != host.to_disk.contains(i)) return bad("a page waits for the disk in vain");
+      const bool is_cached = host.pool.state(PageId{i}) == PageState::Sealed;
+      if (state != DiskState::None && !is_cached) return bad("a page that is not cached is, or is to be, on disk");
+      on_disk += state == DiskState::OnDisk ? 1 : 0;
+    }
+    if (on_disk != host.on_disk_count) return bad("the count of pages on disk is wrong");
   }
   if (host.pool.count(PageState::Open) != filling) return bad("pages are filled by no transfer");
   std::uint32_t read_count = 0;

@@ -41,6 +41,9 @@ static constexpr bool kFencesTransfers = false;
 static constexpr bool kFencesTransfers = true;
 #endif
 
+/// How the bytes of a host page lie: whoever writes them another way must not read these.
+[[nodiscard]] std::uint64_t disk_layout_hash(const PageGeometry& page);
+
 struct Cache::Impl : TierListener {
   struct KeepSlot {
     bool is_live = false;
@@ -132,6 +135,12 @@ struct Cache::Impl : TierListener {
     std::uint32_t arrived_pages = 0;  // of those, well or not
     std::uint32_t loads_in_flight = 0;
     MissReason miss = MissReason::None;  // why what it found did not come
+    // With side groups: what a sequence would have if all came that memory and disk have of its path.
+    Hit hit;
+    std::uint32_t prompt_tokens = 0;
+    bool allows_inexact = false;
+    bool has_asked_sides = false;
+    std::uint32_t side_loads_in_flight = 0;
     // Of a load from disk.
     std::uint32_t found_by = 0;
     // Of what was asked for directly.
@@ -142,15 +151,6 @@ struct Cache::Impl : TierListener {
   };
   static constexpr std::uint32_t kNoTransfer = UINT32_MAX;
 
-  /// What becomes of a cached host page on disk.
-  enum class DiskState : std::uint8_t {
-    None,  // nothing
-    Cold,  // to be written
-    Hot,   // to be written before those
-    Writing,
-    OnDisk,  // as far as is known: the store makes room as it likes
-    Lost,    // it could not be written, or may be gone again: flush() tries once more
-  };
   enum DiskList : std::uint32_t { kHotPages, kColdPages, kDiskListCount };
 
   Impl(CacheConfig config_, PoolGeometry geometry_)
@@ -205,7 +205,8 @@ struct Cache::Impl : TierListener {
   }
   [[nodiscard]] Result<std::uint32_t> add_sequence(std::uint32_t key_space);
   [[nodiscard]] PrefixTree::Match match_of(std::uint32_t index);
-  [[nodiscard]] Admission start_running(std::uint32_t index);
+  /// `is_again`: its admission has been counted.
+  Admission start_running(std::uint32_t index, bool is_again = false);
   [[nodiscard]] Status check_new_tokens(const SequenceSlot& slot, std::span<const TokenId> tokens) const;
   void add_tokens(std::uint32_t index, std::span<const TokenId> tokens);
   [[nodiscard]] static const char* not_running(const SequenceSlot& slot);
@@ -293,6 +294,8 @@ struct Cache::Impl : TierListener {
   // Groups that do not keep everything.
   [[nodiscard]] std::uint32_t available_pages(const SideGroup& side) const;
   void make_room(SideGroup& side, std::uint32_t page_count);
+  bool evict_side(SideGroup& side);
+  void drop_host_copy(SideGroup& side, PageId page);
   void give_back(SideGroup& side, PageId page);
   void release_side(SideGroup& side, PageId page, SidePages::Worth worth);
   void drop_sides(std::span<const PageId> tree_pages);
@@ -303,7 +306,7 @@ struct Cache::Impl : TierListener {
   [[nodiscard]] Status check_keep(const Hit& hit) const;
   void hold_sides(const KeepSlot& keep, bool is_held);
   void release_sides(std::uint32_t index);
-  void settle_sides(std::uint32_t index, std::uint32_t first, std::uint32_t end);
+  void settle_sides(std::uint32_t index, TokenRange columns, std::uint32_t known);
   void make_sides_private(std::uint32_t index, std::uint32_t first, std::uint32_t end);
   [[nodiscard]] std::uint32_t adopt_side_tails(SideGroup& side, PageId page);
   [[nodiscard]] bool is_kept_column(const SideGroup& side, const SequenceSlot& slot, std::uint32_t column) const;
@@ -333,24 +336,78 @@ struct Cache::Impl : TierListener {
   void on_demote(PageId device_page, PageId host_page) override;
   void on_promote(PageId host_page, PageId device_page) override;
   void drop_host_sides(PageId host_page);
-  void want_side_copy(SideGroup& side, PageId page);
+  void want_side_copy(SideGroup& side, PageId page, std::uint32_t column);
   [[nodiscard]] std::span<PageTransfer> side_page_row(std::uint32_t index);
   [[nodiscard]] std::optional<std::uint32_t> add_side_transfer(TransferKind kind, std::uint32_t side);
   void remove_side_transfer(std::uint32_t index);
   [[nodiscard]] TransferPlan side_plan_of(std::uint32_t index);
-  [[nodiscard]] std::uint64_t side_name_tag(const SideGroup& side, PageId tree_page) const;
+  [[nodiscard]] std::uint64_t side_name_tag(const SideGroup& side, PageId tree_page, Tier tier = Tier::Device) const;
   void start_side_stores();
   void finish_side_store(std::uint32_t index);
-  [[nodiscard]] bool start_side_loads(std::uint32_t index);
+  void start_side_loads(std::uint32_t index);
   [[nodiscard]] WindowColumns needed_columns(std::size_t side, const Hit& hit, std::uint32_t token_count) const;
-  [[nodiscard]] bool can_load_sides(std::span<const PageId> row, const Hit& hit, std::uint32_t token_count) const;
+  enum class SideLoadRoom : std::uint8_t { Now, Later, Never };
+  [[nodiscard]] SideLoadRoom room_for_side_loads(std::span<const PageId> row, const Hit& hit,
+                                                 std::uint32_t token_count) const;
+  void count_side(const SideTransfer& transfer, const Completion& completion);
   void hold_path_sides(std::span<const PageId> row, const Hit& hit, std::uint32_t token_count, bool is_held);
   void load_side(std::uint32_t side_index, std::uint32_t index, const PrefixTree::Pin& path,
                  const WindowColumns& columns);
   void finish_side_load(std::uint32_t index);
   void end_side_load(std::uint32_t index);
+  [[nodiscard]] PageId take_load_target(SideGroup& side);
+  void wait_for_side_load(std::uint32_t load, std::uint32_t index);
+  void leave_side_loads(std::uint32_t index);
+  void disown_side_load(std::uint32_t index);
+  void call_off_side_load(std::uint32_t index, MissReason reason);
+  void expire_side_loads();
+  [[nodiscard]] std::uint32_t idle_read_pages(const SideGroup& side) const;
   void apply_side(const Completion& completion);
+  void end_side_transfer(std::uint32_t index);
   void cancel_side_transfers();
+  void release_host_read(SideGroup& side, PageId host_page);
+
+  // Side groups on disk.
+  [[nodiscard]] double side_pages_on_disk(const SideGroup& side) const;
+  /// And leaves the history what it has of the capacity.
+  [[nodiscard]] Result<std::vector<FileStoreConfig>> side_store_configs(FileStoreConfig& history) const;
+  [[nodiscard]] Status open_side_disks();
+  [[nodiscard]] bool is_kept_on_disk(const SideGroup& side, std::uint32_t column) const;
+  void want_side_on_disk(SideGroup& side, PageId host_page);
+  void prefer_sides_on_disk(PageId device_page);
+  void want_lost_sides();
+  void lose_sides_on_disk();
+  void forget_on_disk(SideGroup& side, PageId host_page);
+  [[nodiscard]] bool must_write(const SideGroup& side) const;
+  void start_side_disk_stores();
+  [[nodiscard]] bool fill_side_disk_store(std::uint32_t index);
+  void finish_side_disk_store(std::uint32_t index);
+  [[nodiscard]] std::span<std::uint64_t> on_sides_of(const Transfer& find);
+  [[nodiscard]] bool lacks_sides(const SequenceSlot& slot, const PrefixTree::Match& match);
+  struct FindPath {
+    std::span<const PageId> pages;
+    std::span<const PageId> host_pages;
+    [[nodiscard]] Tier tier(std::uint32_t column) const { return column < pages.size() ? Tier::Device : Tier::Host; }
+    [[nodiscard]] PageId at(std::uint32_t column) const {
+      return column < pages.size() ? pages[column] : host_pages[column - pages.size()];
+    }
+    [[nodiscard]] std::uint32_t size() const { return static_cast<std::uint32_t>(pages.size() + host_pages.size()); }
+  };
+  [[nodiscard]] FindPath path_of(const PrefixTree::Pin& pin);
+  void choose_side_hit(std::uint32_t find);
+  [[nodiscard]] bool start_side_disk_loads(std::uint32_t find);
+  void load_side_from_disk(std::uint32_t side_index, std::uint32_t find, const FindPath& path);
+  void hold_host_sides(std::uint32_t find, const FindPath& path, bool is_held);
+  [[nodiscard]] static PageId host_side_at(const SideGroup& side, const FindPath& path, std::uint32_t column);
+  void finish_side_disk_load(std::uint32_t index);
+  [[nodiscard]] DiskPlan side_disk_plan_of(std::uint32_t index);
+  void go_on_with_sides(std::uint32_t index);
+  /// Whether a sequence may wait for what is not on the device.
+  [[nodiscard]] bool may_load(const SequenceSlot& slot) const {
+    return slot.tier_max != Tier::Device && slot.prefetch != Prefetch::BestEffort && !is_paused && !falls_asleep &&
+           !is_asleep;
+  }
+  [[nodiscard]] std::uint64_t history_page_bytes() const;
   [[nodiscard]] Result<Admission> start_admitted_with_sides(std::uint32_t index);
 
   // State slots.
@@ -415,7 +472,8 @@ struct Cache::Impl : TierListener {
   }
   void want_copies(std::uint32_t index, std::uint32_t first_page, std::uint32_t end_page);
   void want_copies_of_path(const PrefixTree::Pin& pin);
-  [[nodiscard]] bool is_settled(PageId device_page) const;
+  [[nodiscard]] bool is_settled(PageId device_page) const { return is_over(copy_after_step[device_page.value]); }
+  [[nodiscard]] bool is_over(std::uint64_t step) const;
   [[nodiscard]] bool try_take_targets(std::span<PageId> out);
   [[nodiscard]] PageId take_host_page();
   void release_host(PageId host_page);
@@ -505,7 +563,7 @@ struct Cache::Impl : TierListener {
   void log_names(std::uint32_t index, std::uint32_t first_page, std::uint32_t end_page);
   void forget_names(std::uint32_t key_space);
   [[nodiscard]] std::uint32_t pages_asked(const SequenceSlot& slot) const;
-  [[nodiscard]] bool may_look(const SequenceSlot& slot, const PrefixTree::Match& match) const;
+  [[nodiscard]] bool may_look(const SequenceSlot& slot, const PrefixTree::Match& match);
   [[nodiscard]] std::optional<std::uint32_t> look_for(std::uint32_t index, const PrefixTree::Match& match);
   [[nodiscard]] std::optional<std::uint32_t> add_find(TransferKind kind, std::uint32_t key_space,
                                                       const PrefixTree::Key& key);
@@ -516,7 +574,7 @@ struct Cache::Impl : TierListener {
     return (find.token_count / page_tokens) - find.first_page;
   }
   [[nodiscard]] PrefixTree::Key key_of_find(const Transfer& find) const;
-  [[nodiscard]] DiskPlan disk_plan_of(std::uint32_t index) const;
+  [[nodiscard]] DiskPlan disk_plan_of(std::uint32_t index);
   void finish_disk(std::uint32_t index);
   void finish_find(std::uint32_t index);
   [[nodiscard]] bool is_worth_reading(const Transfer& find);
@@ -528,6 +586,7 @@ struct Cache::Impl : TierListener {
   void go_on_looking();
   void finish_disk_loads(std::uint32_t find);
   void finish_disk_load(std::uint32_t index);
+  void end_find_with_sides(std::uint32_t index);
   void end_find(std::uint32_t index);
   void abandon_find(std::uint32_t index, MissReason miss);
   void cancel_unneeded_finds();
@@ -585,10 +644,9 @@ struct Cache::Impl : TierListener {
   std::uint32_t history_index = 0;  // in the layout; one past the last group when none keeps everything
   std::vector<GroupMemory> more_history;
   std::vector<SideGroup> sides;
-  std::vector<std::uint32_t> window_sides;   // those with rows of pages
-  std::vector<HitGroup> hit_groups;          // as many as sides
-  std::vector<HitGroup> all_hit_groups;      // the same with what is on the host, where there is one
-  std::vector<SideTransfer> side_transfers;  // their ids go on behind those of `transfers`
+  std::vector<std::uint32_t> window_sides;  // those with rows of pages
+  std::vector<HitGroup> hit_groups;         // as many as sides
+  std::vector<HitGroup> all_hit_groups;     // the same with what is on the host, where there is one
   LazyArray<PageTransfer> side_transfer_pages;
   std::vector<std::uint32_t> side_order;  // those nobody has taken, oldest first
   std::uint32_t side_transfer_count = 0;  // that live
@@ -660,6 +718,7 @@ struct Cache::Impl : TierListener {
   LazyArray<std::uint32_t> device_readers;    // stores that read a device page
   LazyArray<std::uint64_t> copy_after_step;   // by device page: not to be read before this step is finished
   std::vector<Transfer> transfers;
+  std::vector<SideTransfer> side_transfers;  // their ids go on behind those of `transfers`
   LazyArray<PageTransfer> transfer_pages;
   std::vector<std::uint32_t> transfer_order;  // those nobody has taken, oldest first
   std::uint32_t live_transfer_count = 0;
@@ -684,15 +743,18 @@ struct Cache::Impl : TierListener {
   std::uint32_t find_row_count = 0;
   LazyArray<TokenId> find_tokens;  // a row for each find: its path from the root on
   LazyArray<ExtraKey> find_keys;
+  LazyArray<std::uint64_t> find_on_sides;     // a row for each find: which side groups have something of a page on disk
   std::vector<std::uint32_t> find_row_users;  // the find, or kNoTransfer
   LazyArray<DiskState> disk_states;           // by host page
   LazyArray<std::uint8_t> device_hot;         // by device page: 1 when it was used so often that its copy is Hot
   IndexLists disk_lists;                      // host pages by DiskList
   std::uint32_t on_disk_count = 0;            // host pages that are there, too
   std::uint32_t disk_store_count = 0;         // transfers
-  std::uint32_t disk_load_count = 0;          // transfers
-  std::uint64_t last_turn = 0;                // of those who wait for their turn to look
-  std::uint32_t unread_find_count = 0;        // since the last that was read
+  std::uint32_t side_disk_store_count = 0;    // transfers
+  std::uint16_t side_pool_count = 0;
+  std::uint32_t disk_load_count = 0;    // transfers
+  std::uint64_t last_turn = 0;          // of those who wait for their turn to look
+  std::uint32_t unread_find_count = 0;  // since the last that was read
   std::uint64_t disk_loading_bytes = 0;
   double disk_load_rate = 0;  // bytes per ns
   double write_budget = 0;    // bytes that may be written now

@@ -95,6 +95,53 @@ Status check_disk(const CacheConfig& config) {
   return require_positive(disk.write_hits_min, "disk.write_hits_min", "use WritePolicy::WriteThrough for that");
 }
 
+// What each group has on disk.
+Status check_disk_groups(const CacheConfig& config) {
+  const std::span<const CacheGroup> groups = config.layout.groups();
+  const DiskConfig& disk = config.disk;
+  const auto check_count = [&](std::size_t count, const std::string& field) -> Status {
+    if (count == 0 || count == groups.size()) return {};
+    return fail(ErrorCode::InvalidArgument, field + " has " + std::to_string(count) + " entries; layout '" +
+                                                config.layout.name() + "' has " + std::to_string(groups.size()) +
+                                                " groups: give one for each");
+  };
+  QUIRE_TRY(check_count(disk.group_retention.size(), "disk.group_retention"));
+  QUIRE_TRY(check_count(disk.group_capacity_bytes.size(), "disk.group_capacity_bytes"));
+  for (std::size_t i = 0; i < groups.size(); ++i) {
+    const CacheGroup& group = groups[i];
+    const bool is_side = group.kind == GroupKind::Window || group.kind == GroupKind::Snapshot;
+    if (is_side && (group.name.find('/') != std::string::npos || group.name.size() > 200)) {
+      return fail(ErrorCode::InvalidArgument,
+                  "group '" + group.name +
+                      "' cannot have a directory of its name: leave out '/', and all beyond 200 "
+                      "characters");
+    }
+    if (disk.group_retention.empty()) continue;
+    const GroupRetention& retention = disk.group_retention[i];
+    const std::string field = "disk.group_retention[" + std::to_string(i) + "]";
+    if (!is_side && retention != GroupRetention{}) {
+      return fail(ErrorCode::InvalidArgument, field + " is not Dense, but group '" + group.name +
+                                                  "' is history, which every request needs from the first token on");
+    }
+    if (retention.rule == RetentionRule::Last || retention.rule > RetentionRule::None) {
+      return fail(ErrorCode::InvalidArgument, field + ": use Dense, Every or None");
+    }
+    if ((retention.rule == RetentionRule::Every) != (retention.interval_tokens > 0) ||
+        retention.interval_tokens % config.page.page_tokens != 0) {
+      return fail(ErrorCode::InvalidArgument, field + " has interval_tokens " +
+                                                  std::to_string(retention.interval_tokens) +
+                                                  ": RetentionRule::Every needs a multiple of page_tokens = " +
+                                                  std::to_string(config.page.page_tokens) + ", and others none");
+    }
+    const bool is_needed = has_pages(group) && group.replay.tokens == 0;
+    if (retention.rule == RetentionRule::None && is_needed) {
+      return fail(ErrorCode::InvalidArgument, field + " is None, but group '" + group.name +
+                                                  "' declares no replay: after a restart nothing would ever be found");
+    }
+  }
+  return {};
+}
+
 // What only models with one full group can do so far.
 Status check_groups(const CacheConfig& config) {
   const std::span<const CacheGroup> groups = config.layout.groups();
@@ -159,13 +206,10 @@ Status check_groups(const CacheConfig& config) {
   if (config.device.pool == DevicePool::External) {
     return fail(ErrorCode::Unsupported, where + " needs an owned device pool: an external one serves one full group");
   }
-  if (config.disk.is_on()) {
-    return fail(ErrorCode::Unsupported, where + " has no disk tier so far: one full group does");
-  }
-  if (config.host.is_on() && config.host.capacity_bytes > 0) {
-    return fail(ErrorCode::Unsupported, where +
-                                            ": give host.page_count, and host.group_page_counts if you like: how "
-                                            "several groups share host.capacity_bytes is not decided so far");
+  if (config.disk.is_on()) QUIRE_TRY(check_disk_groups(config));
+  if (config.host.capacity_bytes > 0 && !config.host.group_page_counts.empty()) {
+    return fail(ErrorCode::InvalidArgument,
+                "host.group_page_counts and host.capacity_bytes are both set: give page_count with the first");
   }
   const std::size_t host_counts = config.host.group_page_counts.size();
   if (host_counts != 0 && host_counts != groups.size()) {

@@ -28,8 +28,9 @@ namespace {
 // Finds at once: each keeps a copy of its path.
 constexpr std::uint32_t kFindCountMax = 16;
 
-// How the bytes of a host page lie: whoever writes them another way must not read these.
-std::uint64_t layout_hash(const PageGeometry& page) {
+}  // namespace
+
+std::uint64_t disk_layout_hash(const PageGeometry& page) {
   std::string form = "quire page layout 1";
   const auto add = [&form](std::uint64_t value) {
     for (int byte = 0; byte < 8; ++byte) form.push_back(static_cast<char>((value >> (8 * byte)) & 0xffU));
@@ -58,8 +59,20 @@ std::uint64_t layout_hash(const PageGeometry& page) {
     add(page.components()[index].offset);
     add(page.components()[index].token);
   }
+  const CacheGroup& group = page.group();
+  if (group.kind != GroupKind::Full) {
+    add(static_cast<std::uint64_t>(group.kind));
+    add(static_cast<std::uint64_t>(group.window_form));
+    for (const std::uint32_t value :
+         {group.window_tokens, group.sink_tokens, group.tokens_per_entry, group.overlap_tokens, group.slot_entries,
+          group.slot_history, group.snapshot_entries, group.boundary_tokens}) {
+      add(value);
+    }
+  }
   return hash_bytes(form.data(), form.size(), 0);
 }
+
+namespace {
 
 bool has_path(TransferKind kind) {
   return kind == TransferKind::FindOnDisk || kind == TransferKind::PutOnDisk || kind == TransferKind::GetFromDisk;
@@ -92,28 +105,42 @@ Status Cache::Impl::open_disk(FileSystem* given_files, HostPages* given_host) {
                                    .page_count_max = 8 * step_pages,
                                    .extra_key_count_max = 4 * (config.extra_key_count_max + step_pages)};
   QUIRE_TRY_ASSIGN(name_log, NameLog::create(log_config));
-  QUIRE_TRY_ASSIGN(
-      disk, DiskMover::open(
-                {.names = {.page_tokens = page_tokens,
-                           .device_page_count = pool_page_count() + 1,
-                           .host_page_count = host_page_count + 1,
-                           .key_space_count_max = config.key_space_count_max},
-                 .log = log_config,
-                 .store = {.directories = settings.directories,
-                           .capacity_bytes = settings.capacity_bytes,
-                           .segment_bytes = settings.segment_bytes,
-                           .layout = {.page_bytes = geometry.page().page_bytes(), .hash = layout_hash(geometry.page())},
-                           .queue_depth = settings.queue_depth,
-                           .zstd_level = settings.zstd_level,
-                           .random_seed = has_threads ? random_seed() : config.hash_seed,
-                           .now_ns = has_threads ? unix_time() : 0},
-                 .transfer_count_max = config.host.transfer_count_max,
-                 .transfer_pages_max = config.host.transfer_pages_max,
-                 .path_pages_max = sequences.row_pages(),
-                 .has_threads = has_threads,
-                 .event_fd = mover != nullptr ? mover->event_fd() : -1,
-                 .unix_time = has_threads ? unix_time : nullptr},
-                given_files == nullptr ? *files : *given_files, has_threads ? mover->host_pages() : *given_host));
+  // The history's groups lie in one record.
+  std::uint64_t hash = disk_layout_hash(geometry.page());
+  for (const GroupMemory& group : more_history) hash = mix64(hash) ^ disk_layout_hash(group.geometry->page());
+  FileStoreConfig store{.directories = settings.directories,
+                        .capacity_bytes = settings.capacity_bytes,
+                        .segment_bytes = settings.segment_bytes,
+                        .layout = {.page_bytes = history_page_bytes(), .hash = hash},
+                        .queue_depth = settings.queue_depth,
+                        .zstd_level = settings.zstd_level,
+                        .random_seed = has_threads ? random_seed() : config.hash_seed,
+                        .now_ns = has_threads ? unix_time() : 0};
+  std::vector<FileStoreConfig> side_stores;
+  std::vector<HostPages*> side_hosts(sides.size());
+  if (!sides.empty()) {
+    if (!has_threads) return fail(ErrorCode::Unsupported, "a simulated disk tier serves one group so far");
+    QUIRE_TRY_ASSIGN(side_stores, side_store_configs(store));
+    for (std::size_t i = 0; i < sides.size(); ++i) {
+      if (sides[i].host != nullptr) side_hosts[i] = &mover->host_pages(sides[i].host->pool_index);
+    }
+  }
+  QUIRE_TRY_ASSIGN(disk,
+                   DiskMover::open({.names = {.page_tokens = page_tokens,
+                                              .device_page_count = pool_page_count() + 1,
+                                              .host_page_count = host_page_count + 1,
+                                              .key_space_count_max = config.key_space_count_max},
+                                    .log = log_config,
+                                    .store = store,
+                                    .side_stores = std::move(side_stores),
+                                    .transfer_count_max = config.host.transfer_count_max * (sides.empty() ? 1 : 2),
+                                    .transfer_pages_max = config.host.transfer_pages_max,
+                                    .path_pages_max = sequences.row_pages(),
+                                    .has_threads = has_threads,
+                                    .event_fd = mover != nullptr ? mover->event_fd() : -1,
+                                    .unix_time = has_threads ? unix_time : nullptr},
+                                   given_files == nullptr ? *files : *given_files,
+                                   has_threads ? mover->host_pages() : *given_host, side_hosts));
   // A disk that hangs keeps the transfers it has: a quarter for searches, a quarter for what they find, and the rest is
   // the host's.
   find_row_count = std::clamp(config.host.transfer_count_max / 4, 1U, kFindCountMax);
@@ -125,7 +152,13 @@ Status Cache::Impl::open_disk(FileSystem* given_files, HostPages* given_host) {
   QUIRE_TRY(disk_lists.reserve(host_page_count + 1, kDiskListCount));
   answers.reserve(config.host.transfer_count_max);
   write_budget = write_burst();
-  return {};
+  return open_side_disks();
+}
+
+std::uint64_t Cache::Impl::history_page_bytes() const {
+  std::uint64_t bytes = geometry.page().page_bytes();
+  for (const GroupMemory& group : more_history) bytes += group.geometry->page().page_bytes();
+  return bytes;
 }
 
 // Names
@@ -166,7 +199,7 @@ void Cache::Impl::forget_names(std::uint32_t key_space) {
   });
 }
 
-DiskPlan Cache::Impl::disk_plan_of(std::uint32_t index) const {
+DiskPlan Cache::Impl::disk_plan_of(std::uint32_t index) {
   const Transfer& transfer = transfers[index];
   DiskPlan plan{.id = {index, transfer.generation},
                 .kind = transfer.kind,
@@ -182,13 +215,21 @@ DiskPlan Cache::Impl::disk_plan_of(std::uint32_t index) const {
   if (has_path(transfer.kind)) {
     const PrefixTree::Key key = key_of_find(transfer);
     plan.tokens = key.tokens.subspan(std::size_t{transfer.first_page} * page_tokens);
+    if (!sides.empty()) {
+      // Other groups may have something of what memory has, too: it asks for all of the path.
+      plan.tokens = key.tokens;
+      plan.parent = {};
+      plan.first_page = 0;
+      plan.held_pages = transfer.first_page;
+      plan.on_sides = on_sides_of(transfer);
+    }
     plan.extra_keys = key.extra_keys;
     plan.source = transfer.source;
     plan.target = transfer.target;
   }
   if (transfer.kind == TransferKind::LoadFromDisk) {
     plan.found_by = transfer.found_by;
-    plan.first_found = transfer.first_page - transfers[transfer.found_by].first_page;
+    plan.first_found = transfer.first_page - (sides.empty() ? transfers[transfer.found_by].first_page : 0);
   }
   return plan;
 }
@@ -237,6 +278,7 @@ void Cache::Impl::finish_disk(std::uint32_t index) {
 Result<std::uint32_t> Cache::Impl::add_direct(TransferKind kind, KeySpaceId key_space, const Prompt& prompt,
                                               const char* call) {
   if (!has_disk()) return fail(ErrorCode::Unsupported, std::string(call) + ": the cache has no disk tier");
+  QUIRE_TRY(require_one_group(call, "begin() and admit() find what several groups have on disk"));
   QUIRE_TRY_ASSIGN(const std::uint32_t space, find_key_space(key_space));
   QUIRE_TRY(check_prompt(prompt));
   QUIRE_TRY(check_tokens(prompt.tokens, 0));
@@ -356,6 +398,7 @@ void Cache::Impl::want_all_copies() {
     disk_states[page] = DiskState::Cold;
     disk_lists.push_back(page, kColdPages);
   }
+  want_lost_sides();
   if (config.host.write_policy == WritePolicy::Selective) return;
   const bool is_selective = config.disk.write_policy == WritePolicy::Selective;
   for (std::uint32_t i = 0; i < key_spaces.capacity(); ++i) {
@@ -400,11 +443,17 @@ Result<bool> Cache::flush() {
     if (!impl.wants_flush) return true;
   }
   if (impl.is_flushing) return false;
-  const bool is_writing = std::ranges::any_of(impl.transfers, [](const Impl::Transfer& each) {
-    return each.state != Impl::Transfer::State::Free &&
-           (each.kind == TransferKind::Store || each.kind == TransferKind::StoreToDisk ||
-            each.kind == TransferKind::DropOnDisk || each.kind == TransferKind::PutOnDisk);
-  });
+  const bool is_writing =
+      std::ranges::any_of(impl.transfers,
+                          [](const Impl::Transfer& each) {
+                            return each.state != Impl::Transfer::State::Free &&
+                                   (each.kind == TransferKind::Store || each.kind == TransferKind::StoreToDisk ||
+                                    each.kind == TransferKind::DropOnDisk || each.kind == TransferKind::PutOnDisk);
+                          }) ||
+      std::ranges::any_of(impl.side_transfers, [](const SideTransfer& each) {
+        return each.state != SideTransfer::State::Free &&
+               (each.kind == TransferKind::Store || each.kind == TransferKind::StoreToDisk);
+      });
   if (is_writing || impl.has_unstarted_drop) return false;
   // What is left finds no room on the host, or is more than the endurance budget allows.
   impl.is_flushing = impl.add_transfer(TransferKind::FlushDisk, TransferPriority::Background).has_value();
@@ -420,31 +469,54 @@ std::uint64_t CachePeer::disk_loading_bytes(const Cache& cache) {
   return cache.impl_->disk_loading_bytes;
 }
 
-Result<DiskStatus> Cache::disk_status() const {
+namespace {
+
+// Of several stores: sums, the first error, and the ways of the first.
+void add_store(DiskStatus& status, const FileStoreStats& stats) {
+  status.capacity_bytes += stats.capacity_bytes;
+  status.used_bytes += stats.used_bytes;
+  status.live_bytes += stats.live_bytes;
+  status.page_count += stats.record_count;
+  status.segment_count += stats.segment_count;
+  status.written_bytes += stats.written_bytes;
+  status.carried_bytes += stats.carried_bytes;
+  status.read_bytes += stats.read_bytes;
+  status.evicted_page_total += stats.evicted_records;
+  status.corrupt_page_total += stats.corrupt_records;
+  status.torn_page_total += stats.torn_records;
+  status.other_layout_pages += stats.other_layout_records;
+  status.ignored_file_count += stats.ignored_files;
+  if (status.directory_count == 0) {
+    status.uses_io_uring = stats.mode.engine == IoMode::Engine::Uring;
+    status.is_direct = stats.mode.is_direct;
+    status.has_registered_buffers = stats.mode.has_registered_buffers;
+    status.refusals = stats.mode.refusals;
+  }
+  status.directory_count += stats.directory_count;
+  status.failed_directory_count += stats.failed_directories;
+  status.failed_segment_count += stats.failed_segments;
+  if (status.last_error.empty()) status.last_error = stats.last_error;
+}
+
+}  // namespace
+
+Result<DiskStatus> Cache::disk_status(std::optional<std::uint32_t> group_index) const {
+  const Impl& impl = *impl_;
   QUIRE_TRY(impl_->enter());
-  if (!impl_->has_disk()) return fail(ErrorCode::Unsupported, "disk_status: the cache has no disk tier");
-  const FileStoreStats stats = impl_->disk->store_stats();
-  return DiskStatus{.capacity_bytes = stats.capacity_bytes,
-                    .used_bytes = stats.used_bytes,
-                    .live_bytes = stats.live_bytes,
-                    .page_count = stats.record_count,
-                    .segment_count = stats.segment_count,
-                    .written_bytes = stats.written_bytes,
-                    .carried_bytes = stats.carried_bytes,
-                    .read_bytes = stats.read_bytes,
-                    .evicted_page_total = stats.evicted_records,
-                    .corrupt_page_total = stats.corrupt_records,
-                    .torn_page_total = stats.torn_records,
-                    .other_layout_pages = stats.other_layout_records,
-                    .ignored_file_count = stats.ignored_files,
-                    .directory_count = stats.directory_count,
-                    .failed_directory_count = stats.failed_directories,
-                    .failed_segment_count = stats.failed_segments,
-                    .uses_io_uring = stats.mode.engine == IoMode::Engine::Uring,
-                    .is_direct = stats.mode.is_direct,
-                    .has_registered_buffers = stats.mode.has_registered_buffers,
-                    .refusals = stats.mode.refusals,
-                    .last_error = stats.last_error};
+  if (!impl.has_disk()) return fail(ErrorCode::Unsupported, "disk_status: the cache has no disk tier");
+  const std::size_t group_count = impl.config.layout.groups().size();
+  if (group_index.value_or(0) >= group_count) {
+    return fail(ErrorCode::InvalidArgument, "disk_status: group_index is " + std::to_string(*group_index) +
+                                                "; the layout has " + std::to_string(group_count) + " groups");
+  }
+  DiskStatus status;
+  const auto is_side = [&](const SideGroup& side) { return side.memory.group_index == group_index; };
+  const auto asked = std::ranges::find_if(impl.sides, is_side);
+  if (!group_index || asked == impl.sides.end()) add_store(status, impl.disk->store_stats());
+  for (std::uint32_t i = 0; i < impl.sides.size(); ++i) {
+    if (!group_index || is_side(impl.sides[i])) add_store(status, impl.disk->store_stats(i + 1));
+  }
+  return status;
 }
 
 }  // namespace quire

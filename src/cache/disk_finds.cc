@@ -27,12 +27,13 @@ std::uint32_t Cache::Impl::pages_asked(const SequenceSlot& slot) const {
   return std::min({slot.token_count, slot.match_tokens_max, window_tokens}) / page_tokens;
 }
 
-bool Cache::Impl::may_look(const SequenceSlot& slot, const PrefixTree::Match& match) const {
+bool Cache::Impl::may_look(const SequenceSlot& slot, const PrefixTree::Match& match) {
   if (!has_disk() || disk_has_failed || is_paused || falls_asleep || is_asleep || slot.tier_max < Tier::Disk) {
     return false;
   }
   const std::uint32_t found = match.page_count + match.host_page_count;
-  return found < pages_asked(slot) && (!slot.has_looked || found > slot.looked_pages);
+  if (slot.has_looked && found <= slot.looked_pages) return false;
+  return found < pages_asked(slot) || lacks_sides(slot, match);
 }
 
 // The find that asks for what follows a match, started now or before; none when there is no room for one.
@@ -40,7 +41,10 @@ std::optional<std::uint32_t> Cache::Impl::look_for(std::uint32_t index, const Pr
   const SequenceSlot& slot = sequences[index];
   const std::uint32_t first_page = match.page_count + match.host_page_count;
   const PrefixTree::Key key = sequences.key(index, pages_asked(slot) * page_tokens);
-  const PageFingerprint missing = tree->next_fingerprint(tree->fingerprint_before(match), key, first_page);
+  const PageFingerprint before = tree->fingerprint_before(match);
+  // With all of the history there, other groups are what it looks for.
+  const bool lacks_history = first_page < pages_asked(slot);
+  const PageFingerprint missing = lacks_history ? tree->next_fingerprint(before, key, first_page) : ~before;
   for (std::uint32_t i = 0; i < transfer_end; ++i) {
     const Transfer& find = transfers[i];
     const bool is_same = find.kind == TransferKind::FindOnDisk && find.state != Transfer::State::Free &&
@@ -54,6 +58,8 @@ std::optional<std::uint32_t> Cache::Impl::look_for(std::uint32_t index, const Pr
   find.first_page = first_page;
   find.missing = missing;
   find.owner = {index, slot.generation};
+  find.prompt_tokens = slot.token_count;
+  find.allows_inexact = slot.allows_inexact;
   find.deadline = config.host.load_timeout_ns > 0 ? time_after(config.host.load_timeout_ns) : INT64_MAX;
   find.pin = tree->pin_all(match);  // splits where the path goes on, and keeps the page before it
   ++counters.disk_find_count;
@@ -168,6 +174,7 @@ void Cache::Impl::finish_find(std::uint32_t index) {
   find.state = Transfer::State::Arrived;
   find.found_pages = find.good_pages;
   counters.disk_found_page_total += find.found_pages;
+  if (!sides.empty()) choose_side_hit(index);
   if (key_spaces[find.key_space].is_retired) {
     find.miss = MissReason::LoadCancelled;
   } else if (find.found_pages > 0 && !find.is_unwanted && !is_paused && !falls_asleep) {
@@ -177,7 +184,7 @@ void Cache::Impl::finish_find(std::uint32_t index) {
       find.miss = MissReason::RecomputeCheaper;
     }
   }
-  if (find.loads_in_flight == 0 && !waits_for_transfers(find)) end_find(index);
+  if (find.loads_in_flight == 0 && !waits_for_transfers(find)) end_find_with_sides(index);
 }
 
 // Whether a search has found more than there were transfers for, and others will end.
@@ -193,7 +200,7 @@ bool Cache::Impl::waits_for_transfers(const Transfer& find) const {
 // Whether reading the pages, and bringing them on to the device, takes less time than computing them.
 bool Cache::Impl::is_worth_reading(const Transfer& find) {
   if (config.host.compute_ns_per_token == 0 || disk_load_rate == 0) return true;
-  const auto bytes = static_cast<double>(find.found_pages * geometry.page().page_bytes());
+  const auto bytes = static_cast<double>(find.found_pages * history_page_bytes());
   const auto waiting = static_cast<double>(disk_loading_bytes);
   const double read_ns = (bytes + waiting) / disk_load_rate;
   const double load_ns = load_rate > 0 ? bytes / load_rate : 0;
@@ -238,7 +245,7 @@ void Cache::Impl::start_disk_loads(std::uint32_t index) {
     if (load.page_count < wanted) find.found_pages = find.started_pages;
     ++find.loads_in_flight;
     ++disk_load_count;
-    disk_loading_bytes += load.page_count * geometry.page().page_bytes();
+    disk_loading_bytes += load.page_count * history_page_bytes();
   }
 }
 
@@ -258,7 +265,7 @@ void Cache::Impl::finish_disk_loads(std::uint32_t index) {
   }
   Transfer& find = transfers[index];
   if (!find.is_unwanted && find.miss == MissReason::None) start_disk_loads(index);
-  if (transfers[index].loads_in_flight == 0 && !waits_for_transfers(transfers[index])) end_find(index);
+  if (transfers[index].loads_in_flight == 0 && !waits_for_transfers(transfers[index])) end_find_with_sides(index);
 }
 
 // Its good pages come into the tree, as far as nobody has brought or computed them meanwhile.
@@ -297,7 +304,7 @@ void Cache::Impl::finish_disk_load(std::uint32_t index) {
   find.arrived_pages += load.page_count;
   --find.loads_in_flight;
   --disk_load_count;
-  disk_loading_bytes -= load.page_count * geometry.page().page_bytes();
+  disk_loading_bytes -= load.page_count * history_page_bytes();
   remove_transfer(index);
 }
 
@@ -334,6 +341,10 @@ void Cache::Impl::stop_looking(std::uint32_t index, MissReason miss) {
   const PrefixTree::Pin waited = std::move(slot.pin);
   const PrefixTree::Match match = match_of(index);
   if (miss == MissReason::None && may_look(slot, match) && start_looking(index, match)) return;
+  if (!sides.empty()) {
+    go_on_with_sides(index);
+    return;
+  }
   const LoadChoice choice = choose_load(slot, match);
   if (choice.page_count == 0) {
     slot.load_miss = choice.miss;

@@ -40,6 +40,7 @@ void Cache::Impl::prefer_on_disk(const PrefixTree::Pin& pin) {
     if (tree->use_count(run) < hits_min) continue;
     for (const PageId page : tree->pages(run)) {
       device_hot[page.value] = 1;  // for copies that are still to be made
+      if (is_selective && !sides.empty()) prefer_sides_on_disk(page);
       const PrefixTree::HostCopy copy = tree->copy_of(page);
       if (copy.state != PrefixTree::Copy::Ready) continue;
       DiskState& state = disk_states[copy.host_page.value];
@@ -67,6 +68,7 @@ void Cache::Impl::lose_on_disk() {
     if (disk_states[page] == DiskState::OnDisk) disk_states[page] = DiskState::Lost;
   }
   on_disk_count = 0;
+  lose_sides_on_disk();
 }
 
 // Whether one more page may come to the host without need: while flush() wants everything on disk, nothing that has
@@ -95,7 +97,7 @@ bool Cache::Impl::must_write() const {
 }
 
 void Cache::Impl::start_disk_stores() {
-  const std::uint64_t bytes = record_bytes(geometry.page().page_bytes());
+  const std::uint64_t bytes = record_bytes(history_page_bytes());
   const std::uint32_t count_max = config.host.transfer_count_max < kTransfersForTwoStores ? 1 : kStoresMax;
   while (disk_store_count < count_max && disk_lists.size() > 0 && must_write() && !disk_has_failed) {
     const std::optional<std::uint32_t> transfer = add_transfer(TransferKind::StoreToDisk, TransferPriority::Background);

@@ -242,7 +242,7 @@ void Cache::Impl::finish_part(const StepPart& part, const StepResult& result) {
 void Cache::Impl::end_replay(std::uint32_t index) {
   SequenceSlot& slot = sequences[index];
   slot.replay_end = 0;
-  settle_sides(index, 0, slot.shared_pages);  // where the tree had holes
+  settle_sides(index, {0, slot.shared_pages}, slot.shared_pages);  // where the tree had holes
   for (const std::uint32_t i : window_sides) sides[i].slots[index].is_rebuilt = false;
 }
 
@@ -385,7 +385,7 @@ void Cache::Impl::settle(std::uint32_t index) {
     counters.duplicate_page_total += known;
     counters.sealed_page_total += pages.size() - known;
     const std::uint32_t first = std::exchange(slot.shared_pages, public_pages);
-    if (!window_sides.empty()) settle_sides(index, first, public_pages);
+    if (!window_sides.empty()) settle_sides(index, {first, public_pages}, known);
   }
   for (std::uint32_t page = std::max(slot.settled_pages, slot.shared_pages); page < full_pages; ++page) {
     if (row[page] != kNullPage) pool.make_private({&row[page], 1});

@@ -26,7 +26,7 @@ Cache::Impl::LoadChoice Cache::Impl::choose_load(const SequenceSlot& slot, const
   }
   const HostConfig& host = config.host;
   if (host.compute_ns_per_token > 0 && load_rate > 0) {
-    const std::uint64_t bytes = loading_bytes + (choice.new_pages * geometry.page().page_bytes());
+    const std::uint64_t bytes = loading_bytes + (choice.new_pages * history_page_bytes());
     const double load_ns = static_cast<double>(bytes) / load_rate;
     const double compute_ns =
         static_cast<double>(choice.page_count) * page_tokens * static_cast<double>(host.compute_ns_per_token);
@@ -106,12 +106,27 @@ Result<Admission> Cache::Impl::start_admitted_with_sides(std::uint32_t index) {
     const Hit hit = find_hit(match, slot.token_count, slot.allows_inexact, /*counts_host=*/true);
     return tree->cut_pages(match, pages_for(hit.tokens));
   };
-  const Hit on_device = find_hit(match_of(index), slot.token_count, slot.allows_inexact);
-  const Hit anywhere = find_hit(match_of(index), slot.token_count, slot.allows_inexact, /*counts_host=*/true);
-  const bool may_load = slot.tier_max != Tier::Device && slot.prefetch != Prefetch::BestEffort && !is_paused &&
-                        !falls_asleep && !is_asleep;
-  if (!may_load || anywhere.start() <= on_device.start()) return start_running(index);
-  PrefixTree::Match match = match_usable();
+  PrefixTree::Match match = match_of(index);
+  const Hit on_device = find_hit(match, slot.token_count, slot.allows_inexact);
+  if (slot.prefetch != Prefetch::BestEffort && may_look(slot, match)) {
+    slot.load_deadline = slot.prefetch == Prefetch::Timeout ? time_after(slot.load_timeout_ns) : INT64_MAX;
+    slot.waited_from_page = match.page_count;
+    take_state_slot(index);
+    if (start_looking(index, match)) {
+      hand_over_transfers();
+      return Admission{.matched_tokens = on_device.tokens,
+                       .replay_tokens = on_device.replay_tokens,
+                       .loading_tokens = 0,
+                       .is_ready = false,
+                       .miss = {}};
+    }
+    slot.waited_from_page = UINT32_MAX;
+    slot.disk_from_page = UINT32_MAX;
+    match = match_of(index);
+  }
+  const Hit anywhere = find_hit(match, slot.token_count, slot.allows_inexact, /*counts_host=*/true);
+  if (!may_load(slot) || anywhere.start() <= on_device.start()) return start_running(index);
+  match = match_usable();
   LoadChoice choice = choose_load(slot, match);
   if (match.host_page_count > 0 && choice.page_count == 0) {
     slot.load_miss = choice.miss;
@@ -136,7 +151,8 @@ Result<Admission> Cache::Impl::start_admitted_with_sides(std::uint32_t index) {
   slot.soft_pin.reset();
   start_loads(slot.pin, slot.key_space, TransferPriority::Waiting);
   const bool waits_for_history = !tree->first_host_run(slot.pin).is_none();
-  const bool waits = waits_for_history ? live_transfer_count > 0 : start_side_loads(index);
+  if (!waits_for_history) start_side_loads(index);
+  const bool waits = waits_for_history ? live_transfer_count > 0 : slot.side_loads > 0 || !slot.has_asked_sides;
   if (!waits) {
     const PrefixTree::Pin waited = std::move(slot.pin);
     return start_running(index);
@@ -215,7 +231,7 @@ bool Cache::Impl::start_load(const PrefixTree::Pin& pin, TokenRange range, std::
       pages[place + i] = way_of(targets[place + i], host_page, tree->fingerprint(host_page, Tier::Host));
     }
   }
-  loading_bytes += page_count * geometry.page().page_bytes();
+  loading_bytes += page_count * history_page_bytes();
   ++key_spaces[key_space].user_count;
   return true;
 }
@@ -379,7 +395,7 @@ void Cache::Impl::end_load(std::uint32_t index) {
     if (!page.device_page.is_none()) pool.release({&page.device_page, 1});
     release_host_read(page.host_page);
   }
-  loading_bytes -= load.page_count * geometry.page().page_bytes();
+  loading_bytes -= load.page_count * history_page_bytes();
   remove_transfer(index);
   --key_spaces[key_space].user_count;
   leave_key_space(key_space);
@@ -392,6 +408,7 @@ void Cache::Impl::expire_loads() {
     if (!waits || load.kind != TransferKind::Load || !load.pin || now < load.deadline) continue;
     call_off(i, MissReason::LoadTimedOut);
   }
+  expire_side_loads();
 }
 
 // Loading sequences that need not wait any longer.
@@ -407,8 +424,8 @@ void Cache::Impl::wake_loading() {
     if (tree->first_host_run(slot.pin).is_none()) {
       // What other groups have of it on the host comes next.
       const bool is_late = slot.load_miss != MissReason::None;
-      if (!sides.empty() && !is_late && !slot.has_asked_sides) (void)start_side_loads(i);
-      if (slot.side_loads > 0 && !is_late) continue;
+      if (!sides.empty() && !is_late && !slot.has_asked_sides) start_side_loads(i);
+      if (!sides.empty() && !is_late && (slot.side_loads > 0 || !slot.has_asked_sides)) continue;
       wake(i, sides.empty() ? MissReason::None : slot.load_miss);  // the history has all arrived, late or not
     } else if (slot.load_miss != MissReason::None) {
       wake(i, slot.load_miss);
@@ -436,6 +453,7 @@ bool Cache::Impl::has_host_transfers() const {
 
 void Cache::Impl::wake(std::uint32_t index, MissReason reason) {
   SequenceSlot& slot = sequences[index];
+  leave_side_loads(index);
   slot.load_miss = reason;
   const PrefixTree::Pin waited = std::move(slot.pin);  // until it is pinned anew
   (void)start_running(index);
@@ -474,9 +492,14 @@ void Cache::Impl::prefetch(std::uint32_t index, const PrefixTree::Match& match) 
 
 void Cache::Impl::prefetch_from_host(std::uint32_t index, const PrefixTree::Match& match) {
   const SequenceSlot& slot = sequences[index];
-  const LoadChoice choice = choose_load(slot, match);
-  if (choice.page_count == 0 || choice.new_pages > available_for_loads(match)) return;
-  const PrefixTree::Pin pin = tree->pin_all(match);
+  PrefixTree::Match wanted = match;
+  if (!sides.empty()) {  // what other groups cannot go on with is not loaded; what they have comes with admit()
+    const Hit hit = find_hit(match, slot.token_count, slot.allows_inexact, /*counts_host=*/true);
+    wanted = tree->cut_pages(match, pages_for(hit.tokens));
+  }
+  const LoadChoice choice = choose_load(slot, wanted);
+  if (choice.page_count == 0 || choice.new_pages > available_for_loads(wanted)) return;
+  const PrefixTree::Pin pin = tree->pin_all(wanted);
   start_loads(pin, slot.key_space, TransferPriority::Background);
   hand_over_transfers();
 }

@@ -71,6 +71,38 @@ BudgetRequest budget_request_of(const CacheConfig& config) {
           .rewind_tokens = config.window_rewind_tokens};
 }
 
+// How several groups share host.capacity_bytes: as the budget says.
+Status share_host_bytes(CacheConfig& config, const BudgetRequest& device) {
+  HostConfig& host = config.host;
+  BudgetRequest request = device;
+  request.host_bytes = host.capacity_bytes;
+  if (request.device_bytes == 0) request.device_bytes = host.capacity_bytes;  // only the host's share is asked for
+  const Result<Budget> budget = solve_budget(config.layout, request);
+  if (!budget) {
+    std::string why = budget.error().message;
+    // Without bytes of its own, the device stands for the host.
+    const std::size_t device_at = device.device_bytes == 0 ? why.find("the device's") : std::string::npos;
+    if (device_at != std::string::npos) why.replace(device_at, std::string_view("the device's").size(), "the host's");
+    return fail(budget.error().code, why + "; or give host.page_count instead of host.capacity_bytes");
+  }
+  const std::span<const CacheGroup> groups = config.layout.groups();
+  std::uint64_t history = UINT64_MAX;
+  host.group_page_counts.assign(groups.size(), 0);
+  for (const GroupBudget& group : budget->tiers[1].groups) {
+    const std::uint64_t count = std::min<std::uint64_t>(group.page_count, PageId::kNoneValue - 1);
+    host.group_page_counts[group.group_index] = static_cast<std::uint32_t>(count);
+    if (is_history(groups[group.group_index])) history = std::min(history, count);
+  }
+  // Paths without history have as good as no bytes: as many as the device has, twice.
+  if (history == UINT64_MAX) {
+    history = 2 * std::uint64_t{config.sequence_count_max} *
+              ((std::uint64_t{config.context_tokens_max} / config.page.page_tokens) + 1);
+  }
+  host.page_count = static_cast<std::uint32_t>(std::clamp<std::uint64_t>(history, 1, PageId::kNoneValue - 1));
+  host.capacity_bytes = 0;
+  return {};
+}
+
 // One group: as many pages as fit, or as are asked for.
 Result<PageCounts> count_pages_of_one(const CacheConfig& config) {
   const DeviceConfig& device = config.device;
@@ -151,6 +183,15 @@ Result<std::unique_ptr<Cache>> Cache::open(CacheConfig config) {
 Result<std::unique_ptr<Cache>> Cache::open(CacheConfig config, FileSystem* files, HostPages* host_pages) {
   QUIRE_TRY(config.validate());
   QUIRE_TRY_ASSIGN(const PageCounts counts, count_pages(config));
+  const bool is_plain = config.layout.groups().size() == 1 && is_history(config.layout.groups().front());
+  if (!is_plain && config.host.capacity_bytes > 0) {
+    if (config.context_tokens_max == 0) {
+      return fail(ErrorCode::InvalidArgument,
+                  "host.capacity_bytes is shared by several groups, which depends on the longest context: set "
+                  "context_tokens_max, or host.page_count");
+    }
+    QUIRE_TRY(share_host_bytes(config, budget_request_of(config)));
+  }
   const auto history = std::ranges::find_if(config.layout.groups(), is_history);
   const bool has_history = history != config.layout.groups().end();
   QUIRE_TRY_ASSIGN(const PageGeometry page,

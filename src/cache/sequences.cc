@@ -191,7 +191,7 @@ PrefixTree::Match Cache::Impl::match_of(std::uint32_t index) {
   return with_whole_entries(tree->match(space.root, sequences.key(index, tokens_max)));
 }
 
-Admission Cache::Impl::start_running(std::uint32_t index) {
+Admission Cache::Impl::start_running(std::uint32_t index, bool is_again) {
   SequenceSlot& slot = sequences[index];
   sequences.set_state(index, SequenceSlot::State::Running);
   PrefixTree::Match match = match_of(index);
@@ -238,15 +238,17 @@ Admission Cache::Impl::start_running(std::uint32_t index) {
   slot.planned_end = slot.computed_tokens;
   list_cached_sends(index);  // of one that was preempted: perhaps others computed what it had not
 
-  ++counters.admitted_sequence_count;
-  counters.prompt_tokens += slot.token_count;
-  counters.hit_tokens += slot.computed_tokens;
-  counters.partial_hit_tokens += slot.tail_tokens;
-  slot.miss = miss;
-  const auto reason = static_cast<std::size_t>(miss.reason);
-  ++counters.miss_requests[reason];
-  counters.miss_tokens[reason] += slot.token_count - slot.computed_tokens;
-  if (has_host()) {
+  if (!is_again) {
+    ++counters.admitted_sequence_count;
+    counters.prompt_tokens += slot.token_count;
+    counters.hit_tokens += slot.computed_tokens;
+    counters.partial_hit_tokens += slot.tail_tokens;
+    slot.miss = miss;
+    const auto reason = static_cast<std::size_t>(miss.reason);
+    ++counters.miss_requests[reason];
+    counters.miss_tokens[reason] += slot.token_count - slot.computed_tokens;
+  }
+  if (has_host() && !is_again) {
     const std::uint32_t host_end = std::min(match.page_count, slot.disk_from_page);
     slot.host_tokens = (host_end - std::min(host_end, slot.waited_from_page)) * page_tokens;
     slot.disk_tokens = (match.page_count - host_end) * page_tokens;
@@ -355,6 +357,7 @@ void Cache::Impl::end_sequence(std::uint32_t index) {
   const std::uint32_t space = slot.key_space;
   const bool was_loading = slot.state == SequenceSlot::State::Loading;
   const bool was_looking = slot.state == SequenceSlot::State::Looking;
+  if (was_loading) leave_side_loads(index);
   if (slot.state == SequenceSlot::State::Running) {
     if (slot.publishes_at_end) publish_rest(index);
     release_pages(index);

@@ -55,9 +55,20 @@ struct SideSlot {
   std::uint64_t restore_step = 0;          // that does it; 0: not planned yet
 };
 
+/// What becomes of a cached host page on disk.
+enum class DiskState : std::uint8_t {
+  None,  // nothing
+  Cold,  // to be written
+  Hot,   // to be written before those
+  Writing,
+  OnDisk,  // as far as is known: the store makes room as it likes
+  Lost,    // it could not be written, or may be gone again: flush() tries once more
+};
+
 /// What a side group has on the host. A page hangs on the history's, as it does on the device: by the history's device
 /// page as long as there is one, and by its host page afterwards.
 struct SideHost {
+  std::uint16_t pool_index = 0;  // in TransferPlans
   PagePool pool;
   SidePages of_device;
   SidePages of_host;
@@ -65,10 +76,21 @@ struct SideHost {
   LazyArray<std::uint32_t> readers;         // loads that read a host page
   LazyArray<std::uint32_t> device_readers;  // stores that read a device page
   std::uint32_t read_page_count = 0;        // device pages that stores read
-  IndexLists wanted;                        // device pages to be copied, oldest first
+  LazyArray<std::uint32_t> loads;           // by the tree's device page: the load that brings what hangs on it, + 1
+  // By device page: it may be written by moves until this step is over, and is not copied, nor loaded into, before.
+  LazyArray<std::uint64_t> settled_by_step;
+  IndexLists wanted;  // device pages to be copied, oldest first
+  // Which page of its path one hangs on, by device and by host page.
+  LazyArray<std::uint32_t> device_columns;
+  LazyArray<std::uint32_t> columns;
+  // The disk tier, when there is one and the group has something there.
+  bool has_disk = false;
+  LazyArray<DiskState> disk_states;  // by host page
+  IndexLists to_disk;                // host pages to be written, oldest first
+  std::uint32_t on_disk_count = 0;   // host pages that are there, too
 };
 
-/// Pages of a side group on their way between device and host.
+/// Pages of a side group on their way between tiers.
 struct SideTransfer {
   enum class State : std::uint8_t { Free, Queued, Moving };
   State state = State::Free;
@@ -79,9 +101,14 @@ struct SideTransfer {
   std::uint32_t page_count = 0;
   std::uint32_t good_pages = 0;
   std::uint64_t reported_ranks = 0;
-  SequenceId waiter;    // of a load
-  PrefixTree::Pin pin;  // of a load: its path, so that pages stay what they are
+  bool is_unwanted = false;  // what it brings is not to be used
+  TransferFault fault = TransferFault::None;
+  TimeNs deadline = INT64_MAX;      // of a load from the host
+  std::vector<SequenceId> waiters;  // of a load from the host
+  PrefixTree::Pin pin;              // of a load: its path, so that pages stay what they are
   std::uint32_t key_space = 0;
+  Tier named_in = Tier::Device;  // of a store to disk: where the history's pages lie that its own hang on
+  std::uint32_t found_by = 0;    // of a load from disk
 };
 
 struct SideGroup {

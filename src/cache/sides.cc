@@ -15,10 +15,8 @@ namespace quire {
 // Pages of a side group
 
 std::uint32_t Cache::Impl::available_pages(const SideGroup& side) const {
-  // A page that is being copied can be evicted, but not used before that is over.
-  const std::uint32_t idle = side.pages.idle_count();
-  const std::uint32_t read = side.host != nullptr ? std::min(idle, side.host->read_page_count) : 0;
-  return side.pool.free_count() + idle - read + (step_order.empty() ? side.fenced.count() : 0);
+  return side.pool.free_count() + side.pages.idle_count() - idle_read_pages(side) +
+         (step_order.empty() ? side.fenced.count() : 0);
 }
 
 // As for the history: pages that wait for moves of this very plan can be written by it.
@@ -27,12 +25,24 @@ void Cache::Impl::make_room(SideGroup& side, std::uint32_t page_count) {
     const PageId page = side.fenced.pop();
     side.pool.release({&page, 1});
   }
-  while (side.pool.free_count() < page_count) {
-    const PageId page = side.pages.evict();
-    if (page.is_none()) return;
-    release_device(side, page);
-    ++side.totals.evicted_page_total;
+  while (side.pool.free_count() < page_count && evict_side(side)) {
   }
+}
+
+// One page that nobody uses. What the host has of it is the only copy then.
+bool Cache::Impl::evict_side(SideGroup& side) {
+  const PageId page = side.pages.first_idle();
+  if (page.is_none()) return false;
+  const PageId tree_page = side.pages.tree_page_of(page);
+  side.pages.detach(page);
+  if (side.host != nullptr && side.host->of_device.has(tree_page)) {
+    const PageId host_page = side.host->of_device.at(tree_page);
+    side.host->of_device.pin(host_page);
+    side.host->of_device.unpin(host_page, SidePages::Worth::Kept);
+  }
+  release_device(side, page);
+  ++side.totals.evicted_page_total;
+  return true;
 }
 
 // A page of a sequence's own.
@@ -198,7 +208,8 @@ void Cache::Impl::release_sides(std::uint32_t index) {
 }
 
 // Pages that have become part of the tree's path, in columns [first, end), the first `known` of which it had before.
-void Cache::Impl::settle_sides(std::uint32_t index, std::uint32_t first, std::uint32_t end) {
+void Cache::Impl::settle_sides(std::uint32_t index, TokenRange columns, std::uint32_t known) {
+  const auto [first, end] = columns;
   const std::span<const PageId> row = sequences.page_row(index);
   for (const std::uint32_t i : window_sides) {
     SideGroup& side = sides[i];
@@ -219,7 +230,10 @@ void Cache::Impl::settle_sides(std::uint32_t index, std::uint32_t first, std::ui
       const bool is_right = std::uint64_t{column} * page_tokens >= slot.valid_from;
       if (side.pool.state(page) == PageState::Private && !side.pool.is_shared(page)) side.pool.reopen(page);
       if (side.pool.state(page) != PageState::Open) continue;
-      if (!is_shared_later || !is_right || side.pages.has(row[column])) {
+      // Where the history had it before, forks' tails stay on the page that was computed in vain. Theirs here would
+      // hang on a page of the tree that they do not hold.
+      const bool has_other_tails = column < first + known && side.pool.is_shared(page);
+      if (!is_shared_later || !is_right || has_other_tails || side.pages.has(row[column])) {
         side.pool.make_private({&page, 1});
         continue;
       }
@@ -227,7 +241,7 @@ void Cache::Impl::settle_sides(std::uint32_t index, std::uint32_t first, std::ui
       side.pool.seal({&page, 1});
       side.pages.attach(row[column], page);
       for (std::uint32_t tail = 0; tail < tails; ++tail) side.pages.pin(page);
-      want_side_copy(side, page);
+      want_side_copy(side, page, column);
       ++side.totals.sealed_page_total;
     }
   }
@@ -295,6 +309,7 @@ void Cache::Impl::slide_sides(std::uint32_t index) {
       release_side(side, page, is_kept ? SidePages::Worth::Kept : SidePages::Worth::Passed);
       const bool stays = is_kept || side.group->retention.rule == RetentionRule::Dense;
       if (is_sealed && !stays && !side.pages.is_pinned(page) && !side.pages.is_kept(page)) {
+        drop_host_copy(side, page);
         side.pages.detach(page);
         release_device(side, page);
         ++side.totals.dropped_page_total;

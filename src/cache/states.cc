@@ -273,7 +273,7 @@ void Cache::Impl::finish_saves(const StepInFlight& step, std::uint32_t place, bo
     side.pool.seal({&save.page, 1});
     side.pages.attach(tree_page, save.page);
     side.pages.unpin(save.page, SidePages::Worth::Kept);
-    want_side_copy(side, save.page);
+    want_side_copy(side, save.page, column);
     ++side.totals.sealed_page_total;
     if (side.group->retention.rule == RetentionRule::Last) replace_last(side, part.index, save.position);
   }
@@ -293,10 +293,7 @@ void Cache::Impl::replace_last(SideGroup& side, std::uint32_t index, std::uint32
   if (!side.pages.is_attached(page) || side.pages.is_pinned(page)) return;
   // It may have gone, and its page be another's snapshot by now.
   if (column >= sequence.shared_pages || side.pages.at(sequences.page_row(index)[column]) != page) return;
-  if (side.host != nullptr) {
-    const PageId host_page = side.host->of_device.drop(side.pages.tree_page_of(page));
-    if (!host_page.is_none()) release_host(side, host_page);
-  }
+  drop_host_copy(side, page);
   side.pages.detach(page);
   release_device(side, page);
   ++side.totals.dropped_page_total;
@@ -333,7 +330,7 @@ void Cache::Impl::settle_state(std::uint32_t index) {
   release_pages(index);
   slot.computed_tokens = 0;
   slot.planned_end = 0;
-  (void)start_running(index);
+  start_running(index, /*is_again=*/true);
 }
 
 // The sequence begins anew, and so does its state.

@@ -370,6 +370,7 @@ Shortage Cache::Impl::measure() const {
                .pages_needed = static_cast<std::uint32_t>(needed),
                .pages_available = available,
                .pages_returning = step_order.empty() ? 0 : side.fenced.count(),
+               .pages_leaving = side.host != nullptr ? side.host->read_page_count : 0,
                .entries_that_fit = needs.entries_that_fit,
                .is_of_history = false};
     }

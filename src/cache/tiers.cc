@@ -47,7 +47,7 @@ Status Cache::Impl::open_host() {
       mover_config.device_memory = memory;
       mover_config.host_page_count = host_page_count;
     } else {
-      // The history's pool, then one for each side group; those without pages are never named.
+      // The history's pool, then one for each side group that has pages.
       MoverPool& history = mover_config.pools.emplace_back();
       history.host_page_count = host_page_count;
       history.parts.push_back({.geometry = &geometry, .memory = memory});
@@ -55,8 +55,8 @@ Status Cache::Impl::open_host() {
         history.parts.push_back({.geometry = &*group.geometry, .memory = group.data});
       }
       for (const SideGroup& side : sides) {
-        MoverPool& of_side = mover_config.pools.emplace_back();
         if (side.host == nullptr) continue;
+        MoverPool& of_side = mover_config.pools.emplace_back();
         of_side.host_page_count = side.host->pool.page_count();
         of_side.parts.push_back({.geometry = &*side.memory.geometry, .memory = side.memory.data});
       }
@@ -120,9 +120,9 @@ void Cache::Impl::want_copies_of_path(const PrefixTree::Pin& pin) {
   }
 }
 
-// Whether no move that is still to be made writes the page: one that has left the tree may be waiting for it too.
-bool Cache::Impl::is_settled(PageId device_page) const {
-  const std::uint64_t step = copy_after_step[device_page.value];
+// Whether moves that come with a step have been made: none that is still to be writes the page, though it may have left
+// the tree meanwhile.
+bool Cache::Impl::is_over(std::uint64_t step) const {
   if (step_order.empty() && move_count() == 0) return true;  // flush_moves() may have made them without a step
   return step == 0 || (step <= step_number && (step_order.empty() || steps[step_order.front()].number > step));
 }

@@ -89,6 +89,12 @@ void Cache::Impl::hand_over_transfers() {
     transfer_order.erase(transfer_order.begin() + static_cast<std::ptrdiff_t>(i));
   }
   for (std::size_t i = 0; mover != nullptr && i < side_order.size();) {
+    if (is_of_disk(side_transfers[side_order[i]].kind)) {
+      disk->submit(side_disk_plan_of(side_order[i]));
+      side_transfers[side_order[i]].state = SideTransfer::State::Moving;
+      side_order.erase(side_order.begin() + static_cast<std::ptrdiff_t>(i));
+      continue;
+    }
     const Result<bool> taken = mover->try_submit(side_plan_of(side_order[i]));
     QUIRE_CHECK(taken.has_value(), taken.error().message.c_str());
     if (!*taken) {
@@ -109,6 +115,17 @@ Result<std::span<TransferPlan>> Cache::take_transfers(std::span<TransferPlan> ou
   impl.work_in_background();
   std::size_t count = 0;
   for (const TransferPriority priority : {TransferPriority::Waiting, TransferPriority::Background}) {
+    for (std::size_t i = 0; i < impl.side_order.size() && count < out.size();) {
+      const std::uint32_t index = impl.side_order[i];
+      const TransferPlan plan = impl.side_plan_of(index);
+      if (plan.priority != priority) {
+        ++i;
+        continue;
+      }
+      out[count++] = plan;
+      impl.side_transfers[index].state = SideTransfer::State::Moving;
+      impl.side_order.erase(impl.side_order.begin() + static_cast<std::ptrdiff_t>(i));
+    }
     for (std::size_t i = 0; i < impl.transfer_order.size() && count < out.size();) {
       const std::uint32_t index = impl.transfer_order[i];
       if (impl.transfers[index].priority != priority || is_of_disk(impl.transfers[index].kind)) {
@@ -119,12 +136,6 @@ Result<std::span<TransferPlan>> Cache::take_transfers(std::span<TransferPlan> ou
       impl.transfers[index].state = Impl::Transfer::State::Moving;
       impl.transfer_order.erase(impl.transfer_order.begin() + static_cast<std::ptrdiff_t>(i));
     }
-  }
-  while (count < out.size() && !impl.side_order.empty()) {
-    const std::uint32_t index = impl.side_order.front();
-    out[count++] = impl.side_plan_of(index);
-    impl.side_transfers[index].state = SideTransfer::State::Moving;
-    impl.side_order.erase(impl.side_order.begin());
   }
   return out.first(count);
 }
@@ -284,7 +295,7 @@ void Cache::Impl::count_disk(const Transfer& transfer, const Completion& complet
     ++counters.disk_store_outcomes[outcome];
     counters.disk_stored_bytes += completion.moved_bytes;
     // What was taken from the budget was a guess: some pages were there, and others needed room made for them.
-    const std::uint64_t guessed = transfer.page_count * record_bytes(geometry.page().page_bytes());
+    const std::uint64_t guessed = transfer.page_count * record_bytes(history_page_bytes());
     write_budget += static_cast<double>(guessed) - static_cast<double>(completion.moved_bytes);
   } else if (transfer.kind == TransferKind::PutOnDisk) {
     write_budget -= static_cast<double>(completion.moved_bytes);
@@ -306,6 +317,7 @@ void Cache::Impl::work_in_background() {
   if (has_disk()) {
     start_drops();
     start_disk_stores();  // before others take the places of what is still to be written
+    if (!sides.empty()) start_side_disk_stores();
     start_waiting_finds();
   }
   start_stores();

@@ -24,7 +24,8 @@ class Finder {
       : groups_(groups),
         path_(path),
         limits_(limits),
-        end_((static_cast<std::uint32_t>(path.pages.size() + path.host_pages.size()) * limits.page_tokens) +
+        end_((static_cast<std::uint32_t>(path.pages.size() + path.host_pages.size() + path.disk_page_count) *
+              limits.page_tokens) +
              path.partial_tokens),
         has_state_(std::ranges::any_of(groups, [](const HitGroup& group) { return group.window_tokens == 0; })) {}
 
@@ -58,10 +59,12 @@ class Finder {
   }
   [[nodiscard]] bool holds(const HitGroup& group, std::uint32_t column) const {
     if (group.pages == nullptr) return false;
+    if (column < path_.on_disk.size() && (path_.on_disk[column] >> (&group - groups_.data()) & 1U) != 0) return true;
     const std::size_t device_pages = path_.pages.size();
     if (column >= device_pages && column < device_pages + path_.host_pages.size()) {
       return group.host_of_host != nullptr && group.host_of_host->has(path_.host_pages[column - device_pages]);
     }
+    if (column >= device_pages && path_.disk_page_count > 0) return false;
     const PageId page = column < device_pages ? path_.pages[column] : path_.partial_page;
     return group.pages->has(page) || (group.host_of_device != nullptr && group.host_of_device->has(page));
   }

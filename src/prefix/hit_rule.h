@@ -42,7 +42,11 @@ struct HitPath {
   std::span<const PageId> host_pages;  ///< whole ones that follow, on the host
   PageId partial_page;                 ///< one that begins with what follows
   std::uint32_t partial_tokens = 0;    ///< so many tokens of it
-  std::uint32_t prompt_tokens = 0;     ///< what was looked for: where it ends there is nothing left to compute
+  /// Whole pages that follow on disk. Then there is no partial page.
+  std::uint32_t disk_page_count = 0;
+  /// For each page, from the root on, a bit for each group that has something of it on disk.
+  std::span<const std::uint64_t> on_disk;
+  std::uint32_t prompt_tokens = 0;  ///< what was looked for: where it ends there is nothing left to compute
 };
 
 struct HitLimits {
@@ -84,5 +88,10 @@ struct WindowColumns {
   std::uint32_t last = 0;
 };
 [[nodiscard]] WindowColumns window_columns(const HitGroup& group, const HitLimits& limits, const WindowNeed& need);
+template <typename Visitor>
+void for_each_column(const WindowColumns& columns, Visitor&& visit) {
+  for (std::uint32_t column = 0; column < columns.sink_pages; ++column) visit(column);
+  for (std::uint32_t column = columns.first; column < columns.last; ++column) visit(column);
+}
 
 }  // namespace quire

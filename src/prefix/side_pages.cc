@@ -55,12 +55,16 @@ void SidePages::detach(PageId side_page) {
   --attached_count_;
 }
 
-PageId SidePages::evict() {
+PageId SidePages::first_idle(Worth worth) const {
   std::uint32_t page = idle_.front(kPassed);
-  if (page == IndexLists::kNone) page = idle_.front(kKept);
-  if (page == IndexLists::kNone) return PageId::none();
-  detach(PageId{page});
-  return PageId{page};
+  if (page == IndexLists::kNone && worth == Worth::Kept) page = idle_.front(kKept);
+  return page == IndexLists::kNone ? PageId::none() : PageId{page};
+}
+
+PageId SidePages::evict(Worth worth) {
+  const PageId page = first_idle(worth);
+  if (!page.is_none()) detach(page);
+  return page;
 }
 
 PageId SidePages::drop(PageId tree_page) {

@@ -63,8 +63,10 @@ class SidePages {
   /// Takes an idle page from the tree's: it is the caller's.
   void detach(PageId side_page);
 
-  /// The idle page that goes first, now the caller's, or none.
-  [[nodiscard]] PageId evict();
+  /// The idle page of this worth at most that goes first, or none.
+  [[nodiscard]] PageId first_idle(Worth worth = Worth::Kept) const;
+  /// The same, now the caller's.
+  [[nodiscard]] PageId evict(Worth worth = Worth::Kept);
   /// A page of the tree goes: what hangs on it, idle, is the caller's. None: nothing does.
   [[nodiscard]] PageId drop(PageId tree_page);
 

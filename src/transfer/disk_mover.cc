@@ -53,7 +53,11 @@ struct DiskMover::Impl {
     DiskPlan plan;
   };
 
-  Impl(Config the_config, HostPages& the_host) : config(std::move(the_config)), host(the_host) {}
+  Impl(Config the_config, HostPages& the_host, std::span<HostPages* const> side_hosts)
+      : config(std::move(the_config)), hosts({&the_host}) {
+    hosts.insert(hosts.end(), side_hosts.begin(), side_hosts.end());
+    hosts.resize(config.side_stores.size() + 1);
+  }
 
   [[nodiscard]] Status prepare(FileSystem& files);
   [[nodiscard]] Status start();
@@ -73,6 +77,7 @@ struct DiskMover::Impl {
   [[nodiscard]] Completion drop(const DiskPlan& plan);
   [[nodiscard]] Completion flush(const DiskPlan& plan);
   [[nodiscard]] const KeySpace* text_of(const PageName& key_space);
+  void find_on_sides(const DiskPlan& plan, std::span<const PageName> path);
   void note_failure();
   void enqueue(Lane lane, std::uint32_t index) QUIRE_REQUIRES(mutex);
   void complete(const Completion& completion);
@@ -86,8 +91,8 @@ struct DiskMover::Impl {
   [[nodiscard]] TimeNs unix_time() const { return config.unix_time ? config.unix_time() : 0; }
 
   Config config;
-  HostPages& host;
-  std::unique_ptr<FileStore> store;
+  std::vector<HostPages*> hosts;                   // by store; null where there is none
+  std::vector<std::unique_ptr<FileStore>> stores;  // the history's first; null: nothing on disk
   std::atomic<bool> is_failed = false;
   std::vector<std::thread> threads;
 
@@ -119,7 +124,13 @@ struct DiskMover::Impl {
 };
 
 Status DiskMover::Impl::prepare(FileSystem& files) {
-  QUIRE_TRY_ASSIGN(store, FileStore::open(config.store, files));
+  stores.resize(hosts.size());
+  QUIRE_TRY_ASSIGN(stores[0], FileStore::open(config.store, files));
+  for (std::size_t i = 0; i < config.side_stores.size(); ++i) {
+    if (config.side_stores[i].directories.empty()) continue;
+    QUIRE_CHECK(hosts[i + 1] != nullptr, "a side store has the host pages of its group above it");
+    QUIRE_TRY_ASSIGN(stores[i + 1], FileStore::open(config.side_stores[i], files));
+  }
   QUIRE_TRY_ASSIGN(names, PageNames::create(config.names));
   QUIRE_TRY_ASSIGN(work_log, NameLog::create(config.log));
   const std::size_t count = config.transfer_count_max;
@@ -256,20 +267,22 @@ void DiskMover::Impl::dispatch(const DiskPlan& plan) {
     case TransferKind::LoadFromDisk: {
       const std::span<const PageName> path = found_names(plan.found_by);
       for (std::size_t i = 0; i < plan.pages.size(); ++i) {
-        const std::size_t place = plan.first_found + i;
+        const bool is_of_side = plan.store_index > 0;
+        const std::size_t place = is_of_side ? plan.pages[i].place : plan.first_found + i;
         PageNames::Record& record = task_names(index)[i];
         record = task_names(plan.found_by)[0];
         record.name = path[place];
         if (place > 0) record.parent = path[place - 1];
         record.page_index += static_cast<std::uint32_t>(place);
-        names.set_host(plan.pages[i].host_page, record);
+        if (!is_of_side) names.set_host(plan.pages[i].host_page, record);
       }
       lane = Lane::Read;
       break;
     }
     case TransferKind::StoreToDisk:
       for (std::size_t i = 0; i < plan.pages.size(); ++i) {
-        task_names(index)[i] = names.of(Tier::Host, plan.pages[i].host_page);
+        task_names(index)[i] = plan.store_index > 0 ? names.of(plan.named_in, PageId{plan.pages[i].place})
+                                                    : names.of(Tier::Host, plan.pages[i].host_page);
       }
       break;
     case TransferKind::PutOnDisk:
@@ -323,15 +336,31 @@ Completion DiskMover::Impl::find(const DiskPlan& plan) {
                 .tokens = plan.tokens.subspan(std::size_t{page} * page_tokens, std::size_t{count} * page_tokens),
                 .extra_keys = plan.extra_keys},
                part);
-    const std::uint32_t there = store->find(part);
+    // What is held need not be there; what it goes on with must.
+    const std::uint32_t held = plan.held_pages - std::min(plan.held_pages, page);
+    const std::uint32_t there = held >= count ? count : held + stores[0]->find(part.subspan(held));
     page += there;
     parent = part.back();
     if (there < count) break;
   }
-  completion.good_pages = page;
+  if (!plan.on_sides.empty()) {
+    std::ranges::fill(plan.on_sides, 0);
+    find_on_sides(plan, path.first(page));
+  }
+  completion.good_pages = page - std::min(page, plan.held_pages);
   completion.outcome = page > 0 ? TransferOutcome::Ok : TransferOutcome::Empty;
   completion.busy_ns = elapsed_ns(start);
   return completion;
+}
+
+// Which side stores have something under the names of a path.
+void DiskMover::Impl::find_on_sides(const DiskPlan& plan, std::span<const PageName> path) {
+  for (std::size_t i = 1; i < stores.size(); ++i) {
+    if (stores[i] == nullptr) continue;
+    for (std::size_t page = 0; page < path.size(); ++page) {
+      if (stores[i]->find(path.subspan(page, 1)) == 1) plan.on_sides[page] |= std::uint64_t{1} << (i - 1);
+    }
+  }
 }
 
 // The first page that does not come ends the path.
@@ -343,6 +372,7 @@ Completion DiskMover::Impl::load(const DiskPlan& plan) {
     return completion;
   }
   const std::span<const PageNames::Record> page_names = task_names(plan.id.index);
+  HostPages& host = *hosts[plan.store_index];
   reads.clear();
   for (std::size_t i = 0; i < plan.pages.size(); ++i) {
     FileRead read{.name = page_names[i].name};
@@ -350,7 +380,7 @@ Completion DiskMover::Impl::load(const DiskPlan& plan) {
     if (completion.fault != TransferFault::None) break;
     reads.push_back(read);
   }
-  store->read(reads);
+  stores[plan.store_index]->read(reads);
   bool is_good = true;
   for (std::size_t i = 0; i < reads.size(); ++i) {
     const FileRead& read = reads[i];
@@ -395,6 +425,8 @@ Completion DiskMover::Impl::store_pages(const DiskPlan& plan) {
     completion.outcome = TransferOutcome::Cancelled;
     return completion;
   }
+  FileStore* const store = stores[plan.store_index].get();
+  HostPages& host = *hosts[plan.store_index];
   const std::uint64_t written_before = store->stats().written_bytes;
   const std::span<const PageNames::Record> page_names = task_names(plan.id.index);
   const auto page_count = static_cast<std::uint32_t>(plan.pages.size());
@@ -409,9 +441,11 @@ Completion DiskMover::Impl::store_pages(const DiskPlan& plan) {
       HostPages::Record record;
       completion.fault = host.begin_read(plan.pages[end], record);
       if (completion.fault != TransferFault::None) break;
+      // What a side store has of a path depends on no other page there: it need not go when one before it does.
+      const bool is_of_side = plan.store_index > 0;
       writes.push_back({.name = page_names[end].name,
                         .parent = page_names[end].parent,
-                        .page_index = page_names[end].page_index,
+                        .page_index = is_of_side ? 0 : page_names[end].page_index,
                         .bytes = record.bytes,
                         .checksum = record.checksum});
     }
@@ -442,7 +476,7 @@ Completion DiskMover::Impl::store_pages(const DiskPlan& plan) {
 Completion DiskMover::Impl::put(const DiskPlan& plan) {
   const Clock::time_point start = Clock::now();
   Completion completion{.id = plan.id, .kind = plan.kind};
-  const std::uint64_t written_before = store->stats().written_bytes;
+  const std::uint64_t written_before = stores[0]->stats().written_bytes;
   const auto page_count = static_cast<std::uint32_t>(plan.tokens.size() / config.names.page_tokens);
   const std::uint64_t page_bytes = config.store.layout.page_bytes;
   const std::span<const PageName> path = found_names(plan.id.index);
@@ -457,7 +491,7 @@ Completion DiskMover::Impl::put(const DiskPlan& plan) {
                         .page_index = page,
                         .bytes = plan.source.subspan(page * page_bytes, page_bytes)});
     }
-    store->write(first.key_space, text_of(first.key_space), writes, unix_time());
+    stores[0]->write(first.key_space, text_of(first.key_space), writes, unix_time());
     for (const FileWrite& write : writes) {
       if (write.outcome != FileOutcome::Ok) {
         completion.fault = TransferFault::Io;
@@ -467,7 +501,7 @@ Completion DiskMover::Impl::put(const DiskPlan& plan) {
     }
   }
   end_direct(completion);
-  completion.moved_bytes = store->stats().written_bytes - written_before;
+  completion.moved_bytes = stores[0]->stats().written_bytes - written_before;
   completion.busy_ns = elapsed_ns(start);
   return completion;
 }
@@ -486,7 +520,7 @@ Completion DiskMover::Impl::get(const DiskPlan& plan) {
     for (std::uint32_t page = begin; page < end; ++page) {
       reads.push_back({.name = path[page], .bytes = plan.target.subspan(page * page_bytes, page_bytes)});
     }
-    store->read(reads);
+    stores[0]->read(reads);
     for (const FileRead& read : reads) {
       goes_on = read.outcome == FileOutcome::Ok;
       if (read.outcome == FileOutcome::Failed) completion.fault = TransferFault::Io;
@@ -514,7 +548,8 @@ bool DiskMover::Impl::is_dropping(const PageName& key_space) {
 Completion DiskMover::Impl::drop(const DiskPlan& plan) {
   Completion completion{.id = plan.id, .kind = plan.kind};
   const PageName name = task_names(plan.id.index)[0].name;
-  if (!store->drop(name, unix_time())) {
+  for (const std::unique_ptr<FileStore>& store : stores) {
+    if (store == nullptr || store->drop(name, unix_time())) continue;
     completion.outcome = TransferOutcome::Failed;
     completion.fault = TransferFault::Io;
     note_failure();
@@ -526,15 +561,17 @@ Completion DiskMover::Impl::drop(const DiskPlan& plan) {
 
 Completion DiskMover::Impl::flush(const DiskPlan& plan) {
   Completion completion{.id = plan.id, .kind = plan.kind};
-  if (store->flush()) return completion;
-  completion.outcome = TransferOutcome::Failed;
-  completion.fault = TransferFault::Io;
-  note_failure();
+  for (const std::unique_ptr<FileStore>& store : stores) {
+    if (store == nullptr || store->flush()) continue;
+    completion.outcome = TransferOutcome::Failed;
+    completion.fault = TransferFault::Io;
+    note_failure();
+  }
   return completion;
 }
 
 void DiskMover::Impl::note_failure() {
-  const FileStoreStats stats = store->stats();
+  const FileStoreStats stats = stores[0]->stats();
   if (stats.failed_directories == stats.directory_count) is_failed.store(true, std::memory_order_relaxed);
 }
 
@@ -559,8 +596,9 @@ DiskMover::~DiskMover() {
   impl_->stop();
 }
 
-Result<std::unique_ptr<DiskMover>> DiskMover::open(const Config& config, FileSystem& files, HostPages& host) {
-  auto impl = std::make_unique<Impl>(config, host);
+Result<std::unique_ptr<DiskMover>> DiskMover::open(const Config& config, FileSystem& files, HostPages& host,
+                                                   std::span<HostPages* const> side_hosts) {
+  auto impl = std::make_unique<Impl>(config, host, side_hosts);
   QUIRE_TRY(impl->prepare(files));
   auto mover = std::unique_ptr<DiskMover>(new DiskMover(std::move(impl)));  // stops what has started
   if (config.has_threads) QUIRE_TRY(mover->impl_->start());
@@ -610,12 +648,13 @@ bool DiskMover::is_failed() const {
   return impl_->is_failed.load(std::memory_order_relaxed);
 }
 
-FileStoreStats DiskMover::store_stats() const {
-  return impl_->store->stats();
+FileStoreStats DiskMover::store_stats(std::uint32_t store_index) const {
+  const FileStore* const store = impl_->stores[store_index].get();
+  return store != nullptr ? store->stats() : FileStoreStats{};
 }
 
-FileStore& DiskMover::store() {
-  return *impl_->store;
+FileStore& DiskMover::store(std::uint32_t store_index) {
+  return *impl_->stores[store_index];
 }
 
 }  // namespace quire

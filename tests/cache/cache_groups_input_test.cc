@@ -230,18 +230,50 @@ TEST_F(CacheGroupsConfigTest, AnExternalPoolServesOneFullGroup) {
   expect_refused(std::move(config), ErrorCode::Unsupported, "needs an owned device pool");
 }
 
-TEST_F(CacheGroupsConfigTest, ADiskTierServesOneFullGroup) {
-  CacheConfig config = hybrid();
-  config.host.page_count = 10;
-  config.disk.directories = {"unused"};
-  config.disk.capacity_bytes = 1U << 30U;
-  expect_refused(std::move(config), ErrorCode::Unsupported, "has no disk tier so far");
+TEST_F(CacheGroupsConfigTest, WhatGroupsHaveOnDiskMustFitThem) {
+  const auto refused = [&](const auto& change, const std::string& text) {
+    CacheConfig config = hybrid();
+    config.page.page_tokens = 16;
+    config.host.page_count = 10;
+    config.disk.directories = {"unused"};
+    config.disk.capacity_bytes = 1U << 30U;
+    config.disk.group_retention.resize(config.layout.groups().size());
+    change(config.disk);
+    expect_refused(std::move(config), ErrorCode::InvalidArgument, text);
+  };
+  refused([](DiskConfig& disk) { disk.group_retention.pop_back(); }, "disk.group_retention has 2 entries");
+  refused([](DiskConfig& disk) { disk.group_capacity_bytes = {1}; }, "disk.group_capacity_bytes has 1 entries");
+  refused([](DiskConfig& disk) { disk.group_retention[0].rule = RetentionRule::None; }, "is history");
+  refused([](DiskConfig& disk) { disk.group_retention[1].rule = RetentionRule::Last; }, "use Dense, Every or None");
+  refused([](DiskConfig& disk) { disk.group_retention[1] = every(24); }, "a multiple of page_tokens = 16");
+  refused([](DiskConfig& disk) { disk.group_retention[1].rule = RetentionRule::Every; }, "interval_tokens 0");
+  refused([](DiskConfig& disk) { disk.group_retention[1] = kNone; }, "declares no replay");
+  refused([](DiskConfig& disk) { disk.group_capacity_bytes = {0, 1'000, 1U << 20U}; },
+          "raise disk.group_capacity_bytes[1]");
+  refused([](DiskConfig& disk) { disk.group_capacity_bytes = {0, 1U << 29U, 1U << 29U}; }, "the history needs");
 }
 
-TEST_F(CacheGroupsConfigTest, AHostTierOfSeveralGroupsIsGivenInPages) {
+TEST_F(CacheGroupsConfigTest, AHostTierOfSeveralGroupsIsGivenInPagesOrBytes) {
   CacheConfig config = hybrid();
+  config.host.capacity_bytes = 1'000;
+  expect_refused(std::move(config), ErrorCode::InvalidArgument, "fit in the host's 1,000 bytes");
+  config = hybrid();
   config.host.capacity_bytes = 1U << 20U;
-  expect_refused(std::move(config), ErrorCode::Unsupported, "give host.page_count");
+  config.host.group_page_counts = {10, 4, 3};
+  expect_refused(std::move(config), ErrorCode::InvalidArgument, "are both set");
+  config = hybrid();
+  config.host.capacity_bytes = 1U << 20U;
+  const std::uint32_t group_count = static_cast<std::uint32_t>(config.layout.groups().size());
+  const Result<std::unique_ptr<Cache>> shared = Cache::open(std::move(config));
+  ASSERT_TRUE(shared.has_value()) << shared.error().message;
+  std::uint64_t bytes = 0;
+  for (std::uint32_t g = 0; g < group_count; ++g) {
+    const GroupStats stats = (*shared)->group_stats(g).value();
+    EXPECT_GT(stats.host_page_count, 0U) << g;
+    bytes += stats.host_page_count * (*shared)->geometry(g).page().page_bytes();
+  }
+  EXPECT_LE(bytes, 1U << 20U);
+  EXPECT_GT(bytes, 9U << 16U) << "most of it is used";
   config = hybrid();
   config.host.page_count = 10;
   config.host.group_page_counts = {10, 4};

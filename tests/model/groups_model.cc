@@ -383,6 +383,7 @@ void GroupsModel::move_page(const TransferPlan& plan, const PageTransfer& page) 
   std::uint32_t side = 0;
   for (std::uint32_t g = 0; g < groups.size(); ++g) {
     const bool is_history = groups[g].kind == GroupKind::Full || groups[g].kind == GroupKind::Compressed;
+    if (!has_pages(groups[g])) continue;
     if (!is_history) ++side;
     if (plan.pool_index != (is_history ? 0 : side)) continue;
     const PoolGeometry& geometry = cache_->geometry(g);
