@@ -8,6 +8,7 @@
 #include <string>
 #include <vector>
 
+#include "base/hash.h"
 #include "cache_groups_fixture.h"
 #include "testing/sanitized.h"
 #include "testing/temp_directory.h"
@@ -44,6 +45,10 @@ class CacheGroupsDiskTest : public CacheGroupsTest {
     flush();
     close();
     open(std::move(config));
+  }
+  bool wait_for_pages() override {
+    drain(*cache_, now_);
+    return true;
   }
   /// A whole request, every byte of which is checked; gives what it found, tokens to be replayed not counted.
   std::uint32_t serve(std::vector<TokenId> tokens, std::uint32_t chunk = UINT32_MAX) {
@@ -108,6 +113,162 @@ TEST_P(CacheGroupsDiskMixTest, AfterARestartEveryGroupIsFound) {
 
 INSTANTIATE_TEST_SUITE_P(Groups, CacheGroupsDiskMixTest, ::testing::ValuesIn(mixes()),
                          [](const auto& param) { return param.param.name; });
+
+// Retention
+
+TEST_F(CacheGroupsDiskTest, AWindowIsKeptWhereRequestsMayGoOn) {
+  const auto config = [&] {
+    CacheConfig made = disk_config({full_group(), window_group(20)});
+    made.disk.group_retention = {{}, every(64)};
+    return made;
+  };
+  open(config());
+  serve(token_range(0, 200));
+  flush();
+  EXPECT_EQ(cache_->disk_status(0)->page_count, 12U);
+  // Of 20 tokens before 64, 128 and 192: pages [2, 4), [6, 8), [10, 12).
+  EXPECT_EQ(cache_->disk_status(1)->page_count, 6U);
+  EXPECT_EQ(cache_->disk_status()->page_count, 18U);
+  restart(config());
+  EXPECT_EQ(serve(with_tail(token_range(0, 180), 1, 4)), 128U);
+  EXPECT_EQ(serve(with_tail(token_range(0, 130), 2, 4)), 128U);
+  EXPECT_EQ(serve(with_tail(token_range(0, 200), 3, 4)), 192U);
+}
+
+TEST_F(CacheGroupsDiskTest, SnapshotsAreKeptAtMultiples) {
+  const auto config = [&] {
+    CacheConfig made = disk_config({full_group(), state_group(0, every(32))});
+    made.disk.group_retention = {{}, every(96)};
+    return made;
+  };
+  open(config());
+  serve(token_range(0, 200));
+  flush();
+  EXPECT_EQ(cache_->disk_status(1)->page_count, 2U);
+  restart(config());
+  EXPECT_EQ(serve(with_tail(token_range(0, 180), 1, 4)), 96U);
+}
+
+TEST_F(CacheGroupsDiskTest, WhatIsNotOnDiskIsRebuilt) {
+  CacheGroup window = window_group(20);
+  window.replay = {.tokens = 24, .is_exact = true};
+  const auto config = [&] {
+    CacheConfig made = disk_config({full_group(), window});
+    made.disk.group_retention = {{}, kNone};
+    return made;
+  };
+  open(config());
+  serve(token_range(0, 200));
+  EXPECT_FALSE(std::filesystem::exists(directory_.path() + "/pages/group-window"));
+  restart(config());
+  EXPECT_EQ(serve(with_tail(token_range(0, 200), 1, 30)), 192U - 24U);
+  EXPECT_EQ(view_.replay_tokens, 24U);
+  EXPECT_EQ(cache_->disk_status(1)->capacity_bytes, 0U);
+}
+
+// Windows have little room, and the history much: it outlives them, and what is left of them still serves.
+TEST_F(CacheGroupsDiskTest, TheHistoryOutlivesTheWindowsThatWereWrittenWithIt) {
+  CacheGroup window = window_group(40);
+  window.replay = {.tokens = 48, .is_exact = true};
+  const auto config = [&] {
+    CacheConfig made = disk_config({full_group(), window});
+    made.disk.group_capacity_bytes = {0, made.disk.capacity_bytes_min(8 * kPageTokens)};
+    return made;
+  };
+  open(config());
+  for (TokenId i = 0; i < 60; ++i) serve(with_tail({}, i, 300));
+  flush();
+  EXPECT_EQ(cache_->disk_status(0)->page_count, 60U * 18);
+  EXPECT_GT(cache_->disk_status(1)->evicted_page_total, 0U);
+  restart(config());
+  EXPECT_EQ(serve(with_tail(with_tail({}, 0, 300), 100, 5)), 288U - 48U) << "its windows are gone";
+  EXPECT_EQ(view_.replay_tokens, 48U);
+  EXPECT_EQ(serve(with_tail(with_tail({}, 59, 300), 100, 5)), 288U) << "those of the last are not";
+}
+
+// Memory
+
+// The history is still on the device; its windows have gone from device and host.
+TEST_F(CacheGroupsDiskTest, WhatMemoryHasOfTheHistoryIsMadeGoodFromDisk) {
+  const auto config = [&] {
+    CacheConfig made = disk_config({full_group(), window_group(20)}, 256);
+    made.device.group_page_counts = {256, 24};
+    made.host.group_page_counts = {512, 24};
+    return made;
+  };
+  open(config());
+  const std::vector<TokenId> prompt = token_range(0, 200);
+  serve(prompt);
+  flush();
+  for (TokenId i = 1; i < 10; ++i) serve(with_tail({}, i, 300));
+  EXPECT_EQ(lookup(with_tail(prompt, 1, 30)).matched_tokens, 0U);
+  EXPECT_EQ(lookup(with_tail(prompt, 1, 30)).host_tokens, 0U);
+  EXPECT_EQ(serve(with_tail(prompt, 1, 30)), 192U);
+  EXPECT_EQ(group_stats(1).disk_loaded_page_total, 2U);
+}
+
+TEST_F(CacheGroupsDiskTest, WhatWasDroppedIsGoneInAllGroups) {
+  open(disk_config({full_group(), window_group(20), state_group(0, every(64))}));
+  serve(token_range(0, 200));
+  flush();
+  ASSERT_TRUE(cache_->drop(space_));
+  drain(*cache_, now_);
+  space_ = cache_->key_space({.model = "test"}).value();
+  for (std::uint32_t g = 0; g < 3; ++g) EXPECT_EQ(cache_->disk_status(g)->page_count, 0U) << g;
+  EXPECT_EQ(serve(with_tail(token_range(0, 200), 1, 4)), 0U);
+}
+
+TEST_F(CacheGroupsDiskTest, AnotherFormOfAGroupFindsNothing) {
+  open(disk_config({full_group(), window_group(20)}));
+  serve(token_range(0, 200));
+  restart(disk_config({full_group(), window_group(24)}));
+  EXPECT_EQ(serve(with_tail(token_range(0, 200), 1, 4)), 0U);
+  EXPECT_EQ(cache_->disk_status(1)->other_layout_pages, 12U);
+}
+
+TEST_F(CacheGroupsDiskTest, DirectCallsAreForOneGroup) {
+  open(disk_config({full_group(), window_group(20)}));
+  const std::vector<TokenId> tokens = token_range(0, 64);
+  expect_error(cache_->lookup_on_disk(space_, {.tokens = tokens}, nullptr), ErrorCode::Unsupported, "lookup_on_disk");
+  expect_error(cache_->disk_status(2), ErrorCode::InvalidArgument, "group_index is 2; the layout has 2 groups");
+}
+
+// Any groups, requests that share beginnings, small pools, and a restart now and then: every byte is checked.
+TEST_F(CacheGroupsDiskTest, RequestsGoOnThroughRestarts) {
+  constexpr std::uint32_t kRequests = testing::kIsSanitized ? 100 : 300;
+  for (const MixCase& mix : mixes()) {
+    SCOPED_TRACE(mix.name);
+    const auto config = [&] {
+      CacheConfig made = disk_config(mix.groups, 96);
+      made.disk.directories = {directory_.path() + "/" + mix.name};
+      made.host.page_count = 60;
+      made.host.write_policy = WritePolicy::WriteBack;
+      if (mix.name == "Window") made.disk.write_policy = WritePolicy::WriteBack;
+      if (mix.name == "State") made.disk.write_policy = WritePolicy::Selective;
+      return made;
+    };
+    open(config());
+    std::uint64_t seed = 7;
+    const auto below = [&seed](std::uint32_t end) {
+      seed = mix64(seed + 1);
+      return static_cast<std::uint32_t>(seed % end);
+    };
+    std::uint64_t found = 0;
+    std::uint64_t disk_pages = 0;
+    for (std::uint32_t i = 0; i < kRequests && !HasFailure(); ++i) {
+      if (i % 97 == 96) {
+        for (std::uint32_t g = 0; g < group_count(); ++g) disk_pages += group_stats(g).disk_loaded_page_total;
+        restart(config());
+      }
+      const std::vector<TokenId> head = with_tail({}, static_cast<TokenId>(below(12)), 32 + (16 * below(18)));
+      found += serve(with_tail(head, static_cast<TokenId>(100 + below(8)), below(90)), below(3) == 0 ? 37 : UINT32_MAX);
+    }
+    EXPECT_GT(found, 0U);
+    EXPECT_GT(disk_pages, 0U);
+    EXPECT_EQ(cache_->disk_status()->last_error, "");
+    close();
+  }
+}
 
 }  // namespace
 }  // namespace quire

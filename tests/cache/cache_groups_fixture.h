@@ -83,7 +83,10 @@ class CacheGroupsTest : public ::testing::Test {
     Result<Sequence> sequence = cache_->begin(space_, {.tokens = request.tokens}, options);
     EXPECT_TRUE(sequence.has_value()) << sequence.error().message;
     request.sequence = std::move(*sequence);
-    const Result<Admission> admission = cache_->admit(request.sequence);
+    Result<Admission> admission = cache_->admit(request.sequence);
+    while (!admission && admission.error().code == ErrorCode::Unavailable && wait_for_pages()) {
+      admission = cache_->admit(request.sequence);
+    }
     EXPECT_TRUE(admission.has_value()) << admission.error().message;
     if (admission) request.admission = *admission;
     return request;
@@ -108,6 +111,8 @@ class CacheGroupsTest : public ::testing::Test {
   void end(GroupsRequest& request) { ASSERT_TRUE(cache_->end(request.sequence).has_value()); }
   [[nodiscard]] SequenceView view(const GroupsRequest& request) const { return cache_->view(request.sequence).value(); }
 
+  /// Pages are on their way to the host: false when the test does not wait for them.
+  virtual bool wait_for_pages() { return false; }
   /// Plans a step and computes it, after reading everything that it needs.
   [[nodiscard]] GroupsFlight compute(std::vector<GroupsWork> works) {
     std::vector<StepEntry> entries;
@@ -116,8 +121,11 @@ class CacheGroupsTest : public ::testing::Test {
                          .token_count = work.token_count,
                          .draft_count = static_cast<std::uint32_t>(work.drafts.size())});
     }
-    const Result<PlanOutcome> outcome = cache_->plan_step(entries);
+    Result<PlanOutcome> outcome = cache_->plan_step(entries);
     EXPECT_TRUE(outcome.has_value()) << outcome.error().message;
+    while (!outcome->step && outcome->shortage.pages_leaving > 0 && wait_for_pages()) {
+      outcome = cache_->plan_step(entries);
+    }
     EXPECT_TRUE(outcome->step.has_value()) << "short of pages in group " << outcome->shortage.group_index;
     GroupsFlight flight{.step = *outcome->step, .works = std::move(works)};
     EXPECT_EQ(engine_->start(flight.step), "");
