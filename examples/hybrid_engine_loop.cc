@@ -2,8 +2,11 @@
 //
 // An engine's loop for a model with full layers, windows and a recurrent state, without the model: where a layer would
 // compute, it writes numbers that depend on all tokens so far, and where it would read, it checks them. Two requests
-// share the beginning of their prompts; the second goes on from the snapshot that the first left there. The document
+// share the beginning of their prompts; the second goes on from the snapshot that the first left there. With a
+// directory as its argument it keeps what it computes on disk, and finds it there the next time. The document
 // docs/hybrid_models.md shows parts of this.
+#include <poll.h>
+
 #include <algorithm>
 #include <cstdint>
 #include <cstdio>
@@ -35,7 +38,17 @@ T must(quire::Result<T> result) {
   if constexpr (!std::is_void_v<T>) return *std::move(result);
 }
 
-std::unique_ptr<quire::Cache> open_cache() {
+void keep_on_disk(quire::CacheConfig& config, const std::string& directory) {
+  // [disk]
+  config.host.page_count = 256;
+  config.disk.directories = {directory};
+  config.disk.capacity_bytes = 64ULL << 20U;
+  // In the layout's order: all of `far` and of `state`, and of `near` what requests need at multiples of 256 tokens.
+  config.disk.group_retention = {{}, {quire::RetentionRule::Every, 256}, {}};
+  // [disk]
+}
+
+std::unique_ptr<quire::Cache> open_cache(const std::string& directory) {
   // One number per token, or per state, is enough to see that it is the right one.
   const std::vector<quire::Component> number = {{.name = "number", .element = quire::ElementType::Int32, .dim = 1}};
   // [open]
@@ -56,6 +69,7 @@ std::unique_ptr<quire::Cache> open_cache() {
   config.sequence_count_max = 4;
   config.context_tokens_max = 1'024;
   config.plan.page_tables = quire::PageTables::Block;
+  if (!directory.empty()) keep_on_disk(config, directory);
   std::unique_ptr<quire::Cache> cache = must(quire::Cache::open(std::move(config)));
   // [open]
   return cache;
@@ -111,16 +125,25 @@ class Model {
   const quire::Cache& cache_;
 };
 
+/// Pages are on their way between device, host and disk.
+void wait_for_tiers(quire::Cache& cache) {
+  pollfd event{.fd = cache.event_fd(), .events = POLLIN, .revents = 0};
+  (void)::poll(&event, 1, /*timeout=*/10);
+  must(cache.apply(must(cache.poll()), 0));
+}
+
 void serve(quire::Cache& cache, quire::KeySpaceId space, std::span<const quire::TokenId> prompt) {
   Model model(cache);
   const std::vector<std::int32_t> numbers = numbers_of(prompt);
   const std::span<const quire::CacheGroup> groups = cache.config().layout.groups();
   // [serve]
   quire::Sequence sequence = must(cache.begin(space, {.tokens = prompt}));
-  const quire::Admission hit = must(cache.admit(sequence));  // Unavailable while all state slots are taken
-  std::printf("%zu tokens, %u found", prompt.size(), hit.matched_tokens);
-  if (hit.miss.reason == quire::MissReason::NotHeld) {
-    std::printf("; '%s' does not hold what it needs to go on later", groups[hit.miss.group].name.c_str());
+  must(cache.admit(sequence));  // Unavailable while all state slots are taken
+  while (must(cache.view(sequence)).is_loading) wait_for_tiers(cache);
+  const quire::SequenceView found = must(cache.view(sequence));
+  std::printf("%zu tokens, %u found", prompt.size(), found.token_count - found.pending_tokens);
+  if (found.miss.reason == quire::MissReason::NotHeld) {
+    std::printf("; '%s' does not hold what it needs to go on later", groups[found.miss.group].name.c_str());
   }
   std::printf("\n");
   for (;;) {
@@ -149,8 +172,9 @@ void serve(quire::Cache& cache, quire::KeySpaceId space, std::span<const quire::
 
 }  // namespace
 
-int main() {
-  const std::unique_ptr<quire::Cache> cache = open_cache();
+int main(int argc, char** argv) {
+  const std::string directory = argc > 1 ? argv[1] : "";
+  const std::unique_ptr<quire::Cache> cache = open_cache(directory);
   const quire::KeySpaceId space = must(cache->key_space({.model = "three-kinds"}));
   std::vector<quire::TokenId> prompt(700);
   std::iota(prompt.begin(), prompt.end(), 1);
@@ -173,6 +197,9 @@ int main() {
                 static_cast<unsigned long long>(stats.restored_snapshot_total));
   }
   // [stats]
+  if (!directory.empty()) {
+    while (!must(cache->flush())) wait_for_tiers(*cache);
+  }
   std::printf("every number was the one written\n");
   return 0;
 }

@@ -42,6 +42,7 @@ struct DiskDirectoryReport {
   bool is_in_use = false;                   ///< a process has it open
   std::optional<std::int64_t> process;      ///< which, where that is known
   std::vector<std::string> foreign_files;   ///< that are no part of a store
+  std::vector<std::string> group_stores;    ///< directories in it that are stores of groups; look at them one by one
   std::optional<std::uint64_t> free_bytes;  ///< what the file system has left
 };
 

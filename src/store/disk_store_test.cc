@@ -347,6 +347,15 @@ TEST_F(DiskStoreTest, ANewerManifestIsNotTouched) {
   EXPECT_EQ(refusal().code, ErrorCode::Unsupported);
 }
 
+TEST_F(DiskStoreTest, StoresOfGroupsAreNamed) {
+  make_store();
+  std::filesystem::create_directory(path("group-window"));
+  std::ofstream(path("group-file")) << "no directory";
+  const DiskStoreReport report = inspect();
+  EXPECT_EQ(report.directories[0].group_stores, (std::vector<std::string>{"group-window"}));
+  EXPECT_EQ(report.directories[0].foreign_files, (std::vector<std::string>{"group-file"}));
+}
+
 TEST_F(DiskStoreTest, ForeignFilesAreNamedAndIgnored) {
   make_store();
   std::ofstream(path("letters.txt")) << "dear";

@@ -190,6 +190,8 @@ Status StoreReader::add_directory(const std::string& path) {
                            .bytes = static_cast<std::uint64_t>(facts.st_size)});
       report.file_bytes += segments_.back().bytes;
       ++report.segment_count;
+    } else if (!file.is_plain && file.name.starts_with(kGroupDirectoryPrefix)) {
+      report.group_stores.push_back(file.name);
     } else if (file.name != kLockFileName && file.name != kManifestFileName &&
                file.name != std::string(kManifestFileName) + ".new") {
       report.foreign_files.push_back(file.name);

@@ -70,6 +70,9 @@ std::string directory_text(const DiskDirectoryReport& directory) {
     text += fmt::format("{}: {} has it open; this is how it was a moment ago\n", path,
                         directory.process ? fmt::format("process {}", *directory.process) : "a process");
   }
+  for (const std::string& group : directory.group_stores) {
+    text += fmt::format("{}: a group of the model has a store of its own: {}/{}\n", path, path, printable(group));
+  }
   if (!directory.foreign_files.empty()) {
     const std::size_t count = directory.foreign_files.size();
     text += fmt::format("{}: {} in it, not of the store and never touched: {}{}\n", path,
@@ -286,7 +289,8 @@ std::string store_json(const DiskStoreReport& report) {
                    {"file_bytes", directory.file_bytes},
                    {"segment_count", directory.segment_count},
                    {"is_in_use", directory.is_in_use},
-                   {"foreign_files", directory.foreign_files}};
+                   {"foreign_files", directory.foreign_files},
+                   {"group_stores", directory.group_stores}};
     if (directory.process) object["process"] = *directory.process;
     if (directory.free_bytes) object["free_bytes"] = *directory.free_bytes;
     directories.push_back(std::move(object));
