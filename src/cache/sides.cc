@@ -117,7 +117,9 @@ void Cache::Impl::take_sides(std::uint32_t index, const Hit& hit, PageId tail_pa
     if (!side.is_window) continue;
     taken.is_rebuilt = hit.is_rebuilt(i);
     if (taken.is_rebuilt) {
-      taken.valid_from = hit.tokens - std::min(hit.tokens, side.group->window_tokens - 1);
+      // Of a prompt that was found whole one token more is replayed: the last one may run again, and sees it.
+      const std::uint32_t seen = side.group->window_tokens - (hit.tokens == slot.token_count ? 0 : 1);
+      taken.valid_from = hit.tokens - std::min(hit.tokens, seen);
       taken.page_count = hit.start() / page_tokens;
       taken.hole_end = taken.page_count;
       std::ranges::fill(side.row(index).first(taken.page_count), kNullPage);
@@ -322,10 +324,13 @@ void Cache::Impl::slide_sides(std::uint32_t index) {
 
 // Fork and rewind
 
-// The first column that a window must hold when a sequence has `end` tokens, the last of which may run again.
-std::uint32_t Cache::Impl::first_needed_column(const SideGroup& side, std::uint32_t end) const {
-  const std::uint32_t window_tokens = side.group->window_tokens;
-  return end > window_tokens ? (end - window_tokens) / page_tokens : 0;
+// Tokens that a window must hold and does not when a sequence has `end` of them, the last of which may run again. Those
+// of the sink are always there.
+TokenRange Cache::Impl::missing_of_window(const SideGroup& side, std::uint32_t index, std::uint32_t end) const {
+  const SideSlot& slot = side.slots[index];
+  const std::uint32_t needed = std::max(end - std::min(end, side.group->window_tokens), side.sink_pages * page_tokens);
+  const std::uint32_t held = std::min(std::max(slot.hole_end * page_tokens, slot.valid_from), end);
+  return {needed, std::max(needed, held)};
 }
 
 Status Cache::Impl::check_sides_held(std::uint32_t index, std::uint32_t end) const {
@@ -334,16 +339,17 @@ Status Cache::Impl::check_sides_held(std::uint32_t index, std::uint32_t end) con
       QUIRE_TRY(check_state_held(side, index, end));
       continue;
     }
-    const SideSlot& slot = side.slots[index];
-    const std::uint32_t first = std::max(first_needed_column(side, end), side.sink_pages);
-    const std::uint32_t from = std::max(slot.hole_end, pages_for(slot.valid_from));
-    if (first >= from || pages_for(end) <= first) continue;
+    const TokenRange missing = missing_of_window(side, index, end);
+    if (missing.begin == missing.end) continue;
+    const std::string which = "[" + with_separators(missing.begin) + ", " + with_separators(missing.end) + ")";
+    if (side.slots[index].valid_from > side.slots[index].hole_end * page_tokens) {
+      return fail(ErrorCode::InvalidArgument, "group '" + side.group->name + "' never had its tokens " + which +
+                                                  ": the sequence began behind them, where its window of " +
+                                                  count_of(side.group->window_tokens, "token") + " needed no more");
+    }
     return fail(ErrorCode::InvalidArgument,
-                "group '" + side.group->name + "' no longer holds its tokens [" +
-                    with_separators(std::uint64_t{first} * page_tokens) + ", " +
-                    with_separators(std::min<std::uint64_t>(std::uint64_t{from} * page_tokens, end)) +
-                    "), which its window of " + count_of(side.group->window_tokens, "token") +
-                    " has left; window_rewind_tokens keeps more");
+                "group '" + side.group->name + "' no longer holds its tokens " + which + ", which its window of " +
+                    count_of(side.group->window_tokens, "token") + " has left; window_rewind_tokens keeps more");
   }
   return {};
 }
@@ -525,10 +531,8 @@ void Cache::Impl::free_fenced_sides(std::uint64_t oldest) {
 // Whether windows have what the sequence would need if it had `end` tokens.
 bool Cache::Impl::windows_hold(std::uint32_t index, std::uint32_t end) const {
   return std::ranges::all_of(window_sides, [&](std::uint32_t i) {
-    const SideGroup& side = sides[i];
-    const SideSlot& slot = side.slots[index];
-    const std::uint32_t first = std::max(first_needed_column(side, end), side.sink_pages);
-    return first >= std::max(slot.hole_end, pages_for(slot.valid_from)) || pages_for(end) <= first;
+    const TokenRange missing = missing_of_window(sides[i], index, end);
+    return missing.begin == missing.end;
   });
 }
 

@@ -337,6 +337,41 @@ TEST_F(CacheGroupsReplayTest, WhatIsToBeReplayedCannotBeForkedOrRewoundYet) {
   run_all(request);
 }
 
+// The window of 20 has [13, 32) of what was rebuilt, in pages of 8.
+TEST_F(CacheGroupsReplayTest, WhatWasRebuiltCanBeForkedAndRewoundWhereItHasEverything) {
+  CacheGroup window = window_group(20, kNone);
+  window.replay = {.tokens = 24, .is_exact = true};
+  open(groups_config({full_group(), window}, 8, 64, 256));
+  run_request(token_range(0, 32));
+  GroupsRequest request = start(with_tail(token_range(0, 32), 1, 2));
+  EXPECT_EQ(request.admission.replay_tokens, 24U);
+  run_all(request);
+  expect_error(cache_->fork(request.sequence, 32), ErrorCode::InvalidArgument, "never had its tokens [12, 13)");
+  GroupsRequest child = fork(request, 34);
+  GroupsRequest earlier = fork(request, 33);
+  rewind(request, 1);
+  for (GroupsRequest* each : {&request, &child, &earlier}) {
+    append(*each, {700});
+    decode(*each, 20);
+  }
+}
+
+TEST_F(CacheGroupsReplayTest, SamplesOfAPromptThatWasRebuiltWholeAreForksOfIt) {
+  CacheGroup window = window_group(20, kNone);
+  window.replay = {.tokens = 24, .is_exact = true};
+  open(groups_config({full_group(), window}, 8, 64, 256));
+  run_request(token_range(0, 64));
+  GroupsRequest request = start(token_range(0, 64));
+  EXPECT_EQ(request.admission.matched_tokens, 64U);
+  EXPECT_EQ(request.admission.replay_tokens, 25U);
+  run_all(request);
+  GroupsRequest child = fork(request, 64);
+  EXPECT_EQ(view(child).pending_tokens, 1U);
+  run_all(child);
+  append(child, {700});
+  decode(child, 30);
+}
+
 // Kept prefixes
 
 TEST_F(CacheGroupsTest, WhatAKeptPrefixNeedsToGoOnIsNotEvicted) {

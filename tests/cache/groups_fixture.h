@@ -196,7 +196,7 @@ class GroupsEngine {
     const bool runs_again = exact_from == 0 && entry.position < view.computed_tokens;
     for (std::uint32_t i = 0; i < (entry.position + (runs_again ? 1 : 0)) / r; ++i) {
       if (is_window && !sees(group, entry.position, i)) continue;
-      if (is_rebuilt && i < first_exact(group, exact_from)) continue;
+      if (is_rebuilt && i < first_exact(group, exact_from, view)) continue;
       if (std::size_t{i + 1} * r + group.lookahead_tokens > numbers.length()) continue;  // depends on what is to come
       const std::uint32_t column = i * r / page_tokens();
       if (is_window && column < static_cast<std::uint32_t>(level.first_columns[place]) && i >= group.sink_tokens) {
@@ -214,7 +214,7 @@ class GroupsEngine {
         continue;
       }
       if (end % r != 0) return "token " + std::to_string(end - 1) + " completes no entry and has a slot";
-      const bool is_wrong = is_rebuilt && end <= first_exact(group, exact_from);
+      const bool is_wrong = is_rebuilt && end <= first_exact(group, exact_from, view);
       write(page_row(g, slots[i]), is_wrong ? 0xBAD : value(g, numbers, end));
     }
     return "";
@@ -268,8 +268,10 @@ class GroupsEngine {
   [[nodiscard]] static bool sees(const CacheGroup& group, std::uint32_t query, std::uint32_t token) {
     return token < group.sink_tokens || token + group.window_tokens > query;
   }
-  [[nodiscard]] static std::uint32_t first_exact(const CacheGroup& group, std::uint32_t exact_from) {
-    return exact_from - std::min(exact_from, group.window_tokens - 1);
+  // What a replay has made right of a window, when it is over: one token more where a whole prompt was found.
+  [[nodiscard]] static std::uint32_t first_exact(const CacheGroup& group, std::uint32_t exact_from,
+                                                 const SequenceView& view) {
+    return exact_from - std::min(exact_from, group.window_tokens - (exact_from == view.token_count ? 0 : 1));
   }
   // What the group stores of the last of `length` tokens, or of the entry or state that they end.
   [[nodiscard]] std::uint64_t value(std::size_t g, const PrefixNumbers& numbers, std::uint32_t length) const {
