@@ -14,6 +14,7 @@
 
 #include "allocation_counter.h"
 #include "base/hash.h"
+#include "groups_fixture.h"
 #include "quire/cache.h"
 
 namespace quire {
@@ -129,95 +130,6 @@ void expect_no_allocations(std::string_view policy, std::uint32_t cycle_count) {
 
 TEST(NoAllocation, AMillionRequestCyclesOnAFullPoolAllocateNothing) {
   expect_no_allocations("lru", 1'000'000);
-}
-
-// A group of every kind on pools that are always full: prompts that share prefixes, drafts, forks, rewinds, steps that
-// are aborted, snapshots taken, skipped and restored.
-std::vector<CacheGroup> groups_of_every_kind() {
-  const std::vector<Component> number = {{.name = "n", .element = ElementType::Int32, .dim = 1}};
-  const GroupRetention every{.rule = RetentionRule::Every, .interval_tokens = 32};
-  return {
-      {.name = "full", .layers = {0}, .components = number},
-      {.name = "entries", .kind = GroupKind::Compressed, .layers = {1}, .components = number, .tokens_per_entry = 4},
-      {.name = "window", .kind = GroupKind::Window, .layers = {2}, .components = number, .window_tokens = 20},
-      {.name = "ring",
-       .kind = GroupKind::Window,
-       .layers = {3},
-       .components = number,
-       .retention = every,
-       .window_tokens = 8,
-       .window_form = WindowForm::Ring,
-       .slot_entries = 16},
-      {.name = "state",
-       .kind = GroupKind::Snapshot,
-       .layers = {4},
-       .components = number,
-       .retention = every,
-       .slot_entries = 1,
-       .slot_history = 4}};
-}
-
-TEST(NoAllocation, CyclesWithGroupsOfEveryKindAllocateNothing) {
-  CacheConfig config{.layout = ModelLayout::create("every", groups_of_every_kind()).value(),
-                     .page = {.page_tokens = 8},
-                     .device = {.page_count = 200, .group_page_counts = {200, 200, 60, 30, 20}},
-                     .sequence_count_max = 4,
-                     .context_tokens_max = 512};
-  const std::unique_ptr<Cache> cache = std::move(Cache::open(std::move(config))).value();
-  const KeySpaceId space = cache->key_space({.model = "m"}).value();
-  PromptSource prompts;
-  std::uint64_t forks = 0;
-  const auto run = [&](std::uint32_t count) {
-    for (std::uint32_t cycle = 0; cycle < count; ++cycle) {
-      Result<Sequence> begun = cache->begin(space, {.tokens = prompts.next()});
-      if (!begun || !cache->admit(*begun)) return false;
-      Sequence sequence = std::move(*begun);
-      Sequence fork;
-      for (std::uint32_t step = 0; step < 8; ++step) {
-        const std::uint32_t pending = cache->view(sequence)->pending_tokens;
-        const bool has_all = cache->view(sequence)->computed_tokens + pending == cache->view(sequence)->token_count;
-        const std::uint32_t next = cache->view(sequence)->next_checkpoint;
-        const bool drafts = step > 3 && has_all && pending == 1 && cache->view(sequence)->computed_tokens + 4 < next;
-        const std::array<StepEntry, 2> entries = {
-            StepEntry{.sequence = &sequence, .token_count = drafts ? 0 : pending, .draft_count = drafts ? 2U : 0U},
-            StepEntry{.sequence = &fork}};
-        const bool with_fork = fork && cache->view(fork)->pending_tokens > 0;
-        const Result<PlanOutcome> outcome = cache->plan_step(std::span(entries).first(with_fork ? 2 : 1));
-        if (!outcome || !outcome->step) return false;
-        if (!cache->apply_copies(*outcome->step)) return false;
-        if (cycle % 7 == 0 && step == 2) {
-          if (!cache->abort_step(*outcome->step)) return false;
-          continue;
-        }
-        if (!cache->apply_saves(*outcome->step)) return false;
-        const std::array<TokenId, 2> sampled = {static_cast<TokenId>(7 + step), 3};
-        const bool is_complete = outcome->step->plan.entries[0].context_tokens >= cache->view(sequence)->token_count;
-        std::array<StepResult, 2> results;
-        if (is_complete) results[0] = {.tokens = std::span(sampled).first(drafts ? 2 : 1), .accepted_count = drafts};
-        if (!cache->finish_step(*outcome->step, std::span(results).first(with_fork ? 2 : 1))) return false;
-        if (cycle % 3 == 0 && step == 4) {
-          Result<Sequence> forked = cache->fork(sequence, cache->view(sequence)->token_count);
-          if (!forked) return false;
-          fork = std::move(*forked);
-          ++forks;
-        }
-      }
-      if (!cache->end(sequence)) return false;
-    }
-    return true;
-  };
-  ASSERT_TRUE(run(2'000));
-  for (std::uint32_t group = 0; group < 5; ++group)
-    EXPECT_GT(cache->group_stats(group)->evicted_page_total, 0U) << group;
-  const std::uint64_t before = allocation_count;
-  const bool ok = run(20'000);
-  const std::uint64_t after = allocation_count;
-  ASSERT_TRUE(ok);
-  EXPECT_EQ(after - before, 0U);
-  EXPECT_GT(forks, 0U);
-  EXPECT_GT(cache->group_stats(4)->restored_snapshot_total, 0U);
-  const Status status = cache->check_invariants();
-  EXPECT_TRUE(status.has_value()) << status.error().message;
 }
 
 // Twins that compute the same prompt (one of them in vain), forks inside pages, drafts, trees over two rounds, windows,
@@ -360,6 +272,154 @@ TEST(NoAllocation, NoFormOfPlanAllocates) {
   expect_algebra_without_allocations(PageTables::Rows, 4, 50'000);
   expect_algebra_without_allocations(PageTables::Csr, 4, 50'000);
   expect_algebra_without_allocations(PageTables::Block, 1, 50'000);
+}
+
+// Layouts of several groups: hits with snapshots to restore and windows to rebuild, checkpoints, drafts that are
+// rejected, forks of forks, rewinds, two steps in flight, aborts after which a state is found again, preemption and
+// kept prefixes, on pools all of which are always full.
+class HybridCycles {
+ public:
+  explicit HybridCycles(ModelLayout layout, std::vector<std::uint32_t> group_page_counts)
+      : cache_(std::move(Cache::open({.layout = std::move(layout),
+                                      .page = {.page_tokens = 8},
+                                      .device = {.page_count = 150, .group_page_counts = std::move(group_page_counts)},
+                                      .sequence_count_max = 8,
+                                      .context_tokens_max = 512}))
+                   .value()),
+        space_(cache_->key_space({.model = "m"}).value()) {}
+
+  [[nodiscard]] bool run(std::uint32_t cycle_count) {
+    for (std::uint32_t i = 0; i < cycle_count; ++i) {
+      if (!cycle(mix64(++cycle_total_))) return false;
+    }
+    return true;
+  }
+  [[nodiscard]] const Cache& cache() const { return *cache_; }
+
+ private:
+  bool cycle(std::uint64_t draw) {
+    const std::span<const TokenId> prompt = prompts_.next();
+    Result<Sequence> first = cache_->begin(space_, {.tokens = prompt});
+    Result<Sequence> twin = cache_->begin(space_, {.tokens = prompt});
+    if (!first || !twin || !cache_->admit(*first) || !cache_->admit(*twin)) return false;
+    if (!run_all(*first, *twin, draw)) return false;
+    Result<Sequence> child = cache_->fork(*first, cache_->view(*first)->computed_tokens);
+    if (!child) return false;
+    Result<Sequence> grandchild = cache_->fork(*child, cache_->view(*child)->computed_tokens);
+    if (!grandchild || !cache_->append(*child, {.tokens = {&kSampled, 1}})) return false;
+    if (!cache_->append(*grandchild, {.tokens = {&kSampled, 1}})) return false;
+    if (draw % 3 == 0) *child = Sequence();
+    if (!run_all(*grandchild, *twin, draw)) return false;
+    for (std::uint32_t i = 0; i < 4; ++i) {
+      if (!drafts(*first, static_cast<std::uint32_t>((draw >> (8 + i)) % 3))) return false;
+    }
+    if (!two_in_flight(*grandchild)) return false;
+    const std::uint32_t back = static_cast<std::uint32_t>((draw >> 16U) % 2);
+    if (!cache_->rewind(*grandchild, back) || !cache_->append(*grandchild, {.tokens = {&kSampled, 1}})) return false;
+    if (!run_all(*grandchild, *twin, draw)) return false;
+    if (draw % 5 == 0) {
+      if (!cache_->preempt(*first, Preempt::Drop) || !cache_->resume(*first)) return false;
+      if (!run_all(*first, *twin, draw)) return false;
+    }
+    if (draw % 7 == 0) {
+      const Result<Kept> kept = cache_->keep(space_, {.tokens = prompt});
+      if (!kept || !cache_->unkeep(kept->id)) return false;
+    }
+    return cache_->end(*first) && (draw % 2 == 0 || cache_->end(*twin));
+  }
+
+  // Both sequences, chunk by chunk, until nothing of either is pending; then one more token of each is known.
+  bool run_all(const Sequence& one, const Sequence& other, std::uint64_t draw) {
+    for (std::uint32_t round = 0; round < 200; ++round) {
+      std::array<StepEntry, 2> entries{};
+      std::size_t count = 0;
+      for (const Sequence* sequence : {&one, &other}) {
+        const std::uint32_t pending = cache_->view(*sequence)->pending_tokens;
+        if (pending > 0) entries[count++] = {.sequence = sequence, .token_count = std::min(pending, 40U)};
+      }
+      if (count == 0) break;
+      const Result<PlanOutcome> outcome = cache_->plan_step(std::span(entries).first(count));
+      if (!outcome || !outcome->step) return false;
+      if (mix64(draw + round) % 16 == 0) {
+        if (!cache_->abort_step(*outcome->step)) return false;
+        continue;
+      }
+      const std::array<StepResult, 2> results{};
+      if (!finish(*outcome->step, std::span(results).first(count))) return false;
+    }
+    const auto add = [&](const Sequence& sequence) {
+      return cache_->append(sequence, {.tokens = {&kSampled, 1}}).has_value();
+    };
+    return add(one) && add(other);
+  }
+  bool finish(const Step& step, std::span<const StepResult> results) {
+    return cache_->apply_copies(step) && cache_->apply_saves(step) && cache_->finish_step(step, results);
+  }
+  bool drafts(const Sequence& sequence, std::uint32_t accepted) {
+    const StepEntry entry{.sequence = &sequence, .draft_count = 2};
+    const Result<PlanOutcome> outcome = cache_->plan_step({&entry, 1});
+    if (!outcome || !outcome->step) return false;
+    const AttentionPlanEntry& planned = outcome->step->plan.entries[0];
+    static constexpr std::array<TokenId, 3> kTokens = {5, 6, kSampled};
+    StepResult result;
+    // A checkpoint may have cut it short.
+    if (planned.draft_count > 0) {
+      result.accepted_count = accepted;
+      result.tokens = std::span(kTokens).first(accepted + 1);
+    } else if (planned.position + planned.token_count == cache_->view(sequence)->token_count) {
+      result.tokens = std::span(kTokens).first(1);
+    }
+    return finish(*outcome->step, {&result, 1});
+  }
+  bool two_in_flight(const Sequence& sequence) {
+    const StepEntry entry{.sequence = &sequence, .token_count = 1};
+    const Result<PlanOutcome> now = cache_->plan_step({&entry, 1});
+    const Result<PlanOutcome> ahead = cache_->plan_step({&entry, 1});
+    if (!now || !now->step || !ahead || !ahead->step) return false;
+    const StepResult result{.tokens = {&kSampled, 1}};
+    return finish(*now->step, {&result, 1}) && finish(*ahead->step, {&result, 1});
+  }
+
+  static constexpr TokenId kSampled = 9;
+  std::unique_ptr<Cache> cache_;
+  KeySpaceId space_;
+  PromptSource prompts_;
+  std::uint64_t cycle_total_ = 0;
+};
+
+void expect_hybrid_without_allocations(std::vector<CacheGroup> groups, std::vector<std::uint32_t> group_page_counts) {
+  HybridCycles cycles(ModelLayout::create("hybrid", std::move(groups)).value(), std::move(group_page_counts));
+  ASSERT_TRUE(cycles.run(5'000));
+  const std::span<const CacheGroup> layout = cycles.cache().config().layout.groups();
+  for (std::uint32_t g = 0; g < layout.size(); ++g) {
+    if (layout[g].retention.rule == RetentionRule::None) continue;
+    ASSERT_GT(cycles.cache().group_stats(g)->evicted_page_total, 0U) << "the pool of group " << g << " is not full";
+  }
+  const std::uint64_t before = allocation_count;
+  const bool ok = cycles.run(25'000);
+  const std::uint64_t after = allocation_count;
+  ASSERT_TRUE(ok);
+  EXPECT_EQ(after - before, 0U);
+  for (std::uint32_t g = 0; g < layout.size(); ++g) {
+    if (!has_slot(layout[g])) continue;
+    EXPECT_GT(cycles.cache().group_stats(g)->restored_snapshot_total, 0U) << "nothing of group " << g << " was found";
+  }
+  const Status status = cycles.cache().check_invariants();
+  EXPECT_TRUE(status.has_value()) << status.error().message;
+}
+
+// Four sequences in each cycle.
+TEST(NoAllocation, CyclesWithGroupsOfEveryKindAllocateNothing) {
+  expect_hybrid_without_allocations({full_group(), window_group(20), compressed_group(4),
+                                     ring_group(10, 14, {.rule = RetentionRule::Every, .interval_tokens = 16}),
+                                     state_group(3, {.rule = RetentionRule::Every, .interval_tokens = 16})},
+                                    {0, 40, 0, 12, 12});
+}
+
+TEST(NoAllocation, CyclesWithWindowsToRebuildAllocateNothing) {
+  CacheGroup window = window_group(20, {.rule = RetentionRule::None});
+  window.replay = {.tokens = 24, .is_exact = true};
+  expect_hybrid_without_allocations({full_group(), window}, {0, 80});
 }
 
 TEST(NoAllocation, NoPolicyAllocates) {
