@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // One fully cached prompt of 100,000 tokens: match beside memcmp of the same bytes, and insert beside memcpy
-// of them. No tree that compares every token can be faster than those.
+// of them. No tree that compares every token can be faster than those. And lookup on a hybrid layout, where windows and
+// snapshots have their say, beside the same on a layout of one full group.
 #include <benchmark/benchmark.h>
 
 #include <algorithm>
@@ -14,7 +15,10 @@
 
 #include "base/check.h"
 #include "benchmarks.h"
+#include "prefix/hit_rule.h"
 #include "prefix/prefix_tree.h"
+#include "prefix/side_pages.h"
+#include "quire/cache.h"
 #include "quire/policy.h"
 #include "testing/chat_driver.h"
 #include "testing/naive_radix.h"
@@ -186,6 +190,143 @@ void insert_warm(benchmark::State& state, std::uint32_t page_tokens) {
   state.counters["naive_to_quire"] = naive.median() / quire.median();
 }
 
+// Hybrid layouts
+
+constexpr std::uint32_t kSnapshotTokens = 4'096;
+constexpr std::uint32_t kWindowTokens = 1'024;
+
+std::vector<Component> opaque_bytes(std::uint32_t bytes) {
+  return {{.name = "bytes", .element = ElementType::Bytes, .sharding = Sharding::Replicated, .dim = bytes}};
+}
+
+// A cache without bytes that has been through one prompt.
+class CachedPrompt {
+ public:
+  CachedPrompt(const Prompt& prompt, std::vector<CacheGroup> groups, std::uint32_t page_tokens)
+      : tokens_(prompt.tokens),
+        cache_(std::move(Cache::open({.layout = ModelLayout::create("bench", std::move(groups)).value(),
+                                      .page = {.page_tokens = page_tokens},
+                                      .device = {.page_count = prompt.token_count() / page_tokens * 2,
+                                                 .memory = DeviceMemory::None},
+                                      .sequence_count_max = 8,
+                                      .context_tokens_max = prompt.token_count() + page_tokens}))
+                   .value()),
+        space_(cache_->key_space({.model = "bench"}).value()) {
+    tokens_.push_back(1);  // one to compute, behind all that is cached
+    Sequence sequence = cache_->begin(space_, {.tokens = tokens_}).value();
+    QUIRE_CHECK(cache_->admit(sequence).has_value(), "nothing else runs");
+    while (cache_->view(sequence)->pending_tokens > 0) {
+      const StepEntry entry{&sequence, std::min(cache_->view(sequence)->pending_tokens, 8'192U)};
+      const PlanOutcome outcome = cache_->plan_step({&entry, 1}).value();
+      const StepResult result;
+      QUIRE_CHECK(cache_->finish_step(outcome.step.value(), {&result, 1}).has_value(), "a step in flight");
+    }
+    QUIRE_CHECK(cache_->end(sequence).has_value(), "a live sequence");
+  }
+
+  /// Looks for the first tokens of it, and finds so many.
+  void run(std::uint32_t token_count, std::uint32_t found) const {
+    const Lookup lookup = cache_->lookup(space_, {.tokens = std::span(tokens_).first(token_count)}).value();
+    QUIRE_CHECK(lookup.matched_tokens == found, "another hit than expected");
+  }
+
+ private:
+  std::vector<TokenId> tokens_;
+  std::unique_ptr<Cache> cache_;
+  KeySpaceId space_;
+};
+
+std::vector<CacheGroup> full_layout() {
+  return {{.name = "full", .layers = {0}, .components = opaque_bytes(8)}};
+}
+std::vector<CacheGroup> hybrid_layout() {
+  std::vector<CacheGroup> groups = full_layout();
+  groups.push_back({.name = "window",
+                    .kind = GroupKind::Window,
+                    .layers = {1},
+                    .components = opaque_bytes(8),
+                    .window_tokens = kWindowTokens});
+  groups.push_back({.name = "state",
+                    .kind = GroupKind::Snapshot,
+                    .layers = {2},
+                    .components = opaque_bytes(64),
+                    .retention = {.rule = RetentionRule::Every, .interval_tokens = kSnapshotTokens},
+                    .slot_entries = 1});
+  return groups;
+}
+
+// The prompt and one token more, found whole; or without its last 1,000, found up to the last snapshot inside.
+void match_hybrid(benchmark::State& state, std::uint32_t page_tokens, bool is_warm) {
+  const Prompt prompt(page_tokens);
+  const CachedPrompt hybrid(prompt, hybrid_layout(), page_tokens);
+  const CachedPrompt full(prompt, full_layout(), page_tokens);
+  const std::uint32_t length = prompt.token_count();
+  const std::uint32_t shorter = length - 1'000;
+  const auto at_end = [&] { hybrid.run(length + 1, length); };
+  const auto inside = [&] { hybrid.run(shorter, shorter / kSnapshotTokens * kSnapshotTokens); };
+  const auto of_full = [&] { full.run(length + 1, length); };
+  OtherTraffic other;
+  Samples at_end_us;
+  Samples inside_us;
+  Samples full_us;
+  const auto time = [&](Samples& samples, auto& call) {
+    if (is_warm) {
+      samples.time_warm(kCallsPerTurn, call);
+    } else {
+      other.pass();
+      samples.time(call);
+    }
+  };
+  for (auto _ : state) {
+    time(at_end_us, at_end);
+    time(inside_us, inside);
+    time(full_us, of_full);
+    state.SetIterationTime(at_end_us.median() * 1e-6);
+  }
+  state.counters["quire_us"] = at_end_us.median();
+  state.counters["inside_us"] = inside_us.median();
+  state.counters["full_us"] = full_us.median();
+  state.counters["to_full"] = at_end_us.median() / full_us.median();
+  state.counters["inside_to_full"] = inside_us.median() / full_us.median();
+}
+void match_hybrid_warm(benchmark::State& state, std::uint32_t page_tokens) {
+  match_hybrid(state, page_tokens, /*is_warm=*/true);
+}
+void match_hybrid_cold(benchmark::State& state, std::uint32_t page_tokens) {
+  match_hybrid(state, page_tokens, /*is_warm=*/false);
+}
+
+// The rule alone, on a path that the tree has matched, and the worst there is for it: the only snapshot lies at its
+// very beginning, so that all of it is looked at.
+void find_hit_warm(benchmark::State& state, std::uint32_t page_tokens) {
+  const std::uint32_t page_count = kPromptTokens / page_tokens;
+  const SidePagesConfig config{.tree_page_end = page_count + 1, .side_page_end = page_count + 1};
+  SidePages window = SidePages::create(config).value();
+  SidePages dense = SidePages::create(config).value();
+  SidePages sparse = SidePages::create(config).value();
+  std::vector<PageId> path(page_count);
+  for (std::uint32_t i = 0; i < page_count; ++i) {
+    path[i] = PageId{i + 1};
+    window.attach(path[i], path[i]);
+    if ((i + 1) * page_tokens % kSnapshotTokens == 0) dense.attach(path[i], path[i]);
+  }
+  sparse.attach(path[kSnapshotTokens / page_tokens - 1], PageId{1});
+  const HitPath match{.pages = path, .prompt_tokens = kPromptTokens + 1};
+  const HitLimits limits{.page_tokens = page_tokens, .partial_tokens_min = page_tokens};
+  const std::vector<HitGroup> usual = {{.pages = &window, .window_tokens = kWindowTokens}, {.pages = &dense}};
+  const std::vector<HitGroup> worst = {{.pages = &window, .window_tokens = kWindowTokens}, {.pages = &sparse}};
+  Samples usual_us;
+  Samples worst_us;
+  for (auto _ : state) {
+    usual_us.time_warm(kCallsPerTurn, [&] { keep(find_hit(usual, match, limits)); });
+    worst_us.time_warm(kCallsPerTurn, [&] { keep(find_hit(worst, match, limits)); });
+    state.SetIterationTime(usual_us.median() * 1e-6);
+  }
+  QUIRE_CHECK(find_hit(worst, match, limits).tokens == kSnapshotTokens, "another hit than expected");
+  state.counters["quire_us"] = usual_us.median();
+  state.counters["worst_us"] = worst_us.median();
+}
+
 }  // namespace
 
 void register_match_benchmarks(const Effort& effort) {
@@ -201,6 +342,10 @@ void register_match_benchmarks(const Effort& effort) {
     add("match/cold", match_cold, 10);
     add("match/aged_cold", match_aged_cold, 10);
     add("insert/warm", insert_warm, 20);
+    if (page_tokens == 1) continue;  // snapshots hang on pages
+    add("match_hybrid/warm", match_hybrid_warm, 20);
+    add("match_hybrid/cold", match_hybrid_cold, 10);
+    add("find_hit/warm", find_hit_warm, 20);
   }
 }
 

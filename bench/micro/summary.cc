@@ -78,6 +78,10 @@ void add_match_rows(std::vector<Row>& rows) {
   rows.back().target = Target{100};
   rows.push_back(match_row("match 100,000 tokens, P=16, cold, aged", "match/aged_cold/P:16", "memcmp"));
   rows.back().target = Target{100};
+  rows.push_back(match_row("lookup 100,000 tokens, hybrid, P=16, warm", "match_hybrid/warm/P:16", "full"));
+  rows.back().ratio_target = Target{2};
+  rows.push_back(match_row("lookup 100,000 tokens, hybrid, P=16, cold", "match_hybrid/cold/P:16", "full"));
+  rows.back().ratio_target = Target{2};
   rows.push_back(match_row("insert 100,000 tokens, P=16, warm", "insert/warm/P:16", "memcpy"));
   rows.back().ratio_target = Target{4};
 }
