@@ -308,17 +308,18 @@ class Cache {
   [[nodiscard]] Result<Admission> admit(const Sequence& sequence);
   /// All entries or none; at most steps_in_flight_max steps at once. A shape larger than the step pads its plan.
   [[nodiscard]] Result<PlanOutcome> plan_step(std::span<const StepEntry> entries, const PlanShape& shape = {});
-  /// Applies the plan's moves and copies in the memory of the host backend, once. Engines with their own memory do this
-  /// themselves.
+  /// Applies the plan's moves and copies in the memory of the host backend, once, when the steps planned before it have
+  /// been computed. Engines with their own memory do this themselves.
   [[nodiscard]] Status apply_copies(const Step& step);
   /// The same for state_saves, once the step's tokens are computed.
   [[nodiscard]] Status apply_saves(const Step& step);
   /// The device work of the oldest step in flight is complete: its tokens are computed, its full pages are cached. One
   /// result per entry, in the order of plan_step's. Of sequences that have ended only `discard` counts.
   [[nodiscard]] Status finish_step(const Step& step, std::span<const StepResult> results);
-  /// The step did not happen, nor did what later steps in flight compute of its sequences; its moves and copies did.
-  /// Its device work writes nothing any more. Where it has overwritten a state that the slot keeps no earlier version
-  /// of, the sequence goes back to the last snapshot, or to its beginning, and has that many more tokens pending.
+  /// The step did not happen, nor did what later steps in flight compute of its sequences; its moves and copies did: in
+  /// memory of the host backend they are applied now, if they were not. Its device work writes nothing any more. Where
+  /// it has overwritten a state that the slot keeps no earlier version of, the sequence goes back to the last snapshot,
+  /// or to its beginning, and has that many more tokens pending.
   [[nodiscard]] Status abort_step(const Step& step);
   /// New tokens of a sequence that is not in a step: those of a user's next turn, or sampled after finish_step. Extra
   /// keys lie within them; their positions count from the start of the sequence.

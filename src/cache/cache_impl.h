@@ -82,7 +82,8 @@ struct Cache::Impl : TierListener {
 
   struct StepInFlight {
     bool is_planned = false;
-    bool is_applied = false;  // its moves and copies, by apply_copies()
+    bool is_moved = false;    // its moves and copies of pages, by apply_copies() or by a call that could not wait
+    bool is_applied = false;  // those and its copies of states, by apply_copies()
     std::uint64_t number = 0;
     std::vector<StepPart> parts;
     std::vector<SidePart> sides;     // for each part, one for each window group
@@ -256,6 +257,7 @@ struct Cache::Impl : TierListener {
   void discard(StepInFlight& step, StepPart& part, std::size_t place = 0);
   void end_step(StepInFlight& step);
   [[nodiscard]] bool is_applied(const StepInFlight& step) const;
+  void apply_moves(StepInFlight& step);
   void apply_moves_and_copies(StepInFlight& step);
   void copy_states(std::span<const StateCopy> of_plan);
   void end_replay(std::uint32_t index);

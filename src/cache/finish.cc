@@ -62,11 +62,18 @@ Status Cache::apply_saves(const Step& step) {
 bool Cache::Impl::is_applied(const StepInFlight& step) const {
   const auto has_none = [](const GroupPlan& group) { return group.moves.empty() && group.copies.empty(); };
   return config.device.memory != DeviceMemory::Host || step.is_applied ||
-         (std::ranges::all_of(step.plan.groups, has_none) && step.plan.state_copies.empty());
+         ((step.is_moved || std::ranges::all_of(step.plan.groups, has_none)) && step.plan.state_copies.empty());
 }
 
 void Cache::Impl::apply_moves_and_copies(StepInFlight& step) {
+  apply_moves(step);
   if (config.device.memory != DeviceMemory::Host || std::exchange(step.is_applied, true)) return;
+  copy_states(step.plan.state_copies);
+}
+
+// Those of pages. Steps before it write other ones, so this may come before their work.
+void Cache::Impl::apply_moves(StepInFlight& step) {
+  if (config.device.memory != DeviceMemory::Host || std::exchange(step.is_moved, true)) return;
   const auto apply = [](const PoolGeometry& pages, std::byte* bytes, const GroupPlan& group) {
     move_tokens_on_host({.geometry = &pages, .pool = bytes, .moves = group.moves});
     copy_pages_on_host({.geometry = &pages, .pool = bytes, .copies = group.copies});
@@ -78,7 +85,6 @@ void Cache::Impl::apply_moves_and_copies(StepInFlight& step) {
     const GroupMemory& group = sides[i].memory;
     apply(*group.geometry, group.data, groups[group.group_index]);
   }
-  copy_states(step.plan.state_copies);
 }
 
 void Cache::Impl::copy_states(std::span<const StateCopy> of_plan) {
@@ -92,10 +98,11 @@ void Cache::Impl::copy_states(std::span<const StateCopy> of_plan) {
 }
 
 // For calls that read or write pages at once: what steps in flight and the next plan will ask for must not come
-// afterwards. In memory of the engine's own only its steps do that.
+// afterwards. In memory of the engine's own only its steps do that. Slots of states are no pages, and steps that run
+// may still write them: their copies wait.
 void Cache::Impl::flush_moves() {
   if (config.device.memory != DeviceMemory::Host) return;
-  for (std::size_t place = 0; place < step_order.size(); ++place) apply_moves_and_copies(step_at(place));
+  for (std::size_t place = 0; place < step_order.size(); ++place) apply_moves(step_at(place));
   const auto move = [this](const PoolGeometry& pages, std::byte* bytes, const LazyArray<TokenMove>& of_group) {
     move_tokens_on_host({.geometry = &pages, .pool = bytes, .moves = {of_group.data(), move_count()}});
   };

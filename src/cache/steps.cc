@@ -313,6 +313,7 @@ Result<PlanOutcome> Cache::plan_step(std::span<const StepEntry> entries, const P
   impl.next_step = (place + 1) % step_count;
   Impl::StepInFlight& step = impl.steps[place];
   step.is_planned = true;
+  step.is_moved = false;
   step.is_applied = false;
   step.number = number;
   step.parts.swap(impl.planning);

@@ -61,6 +61,7 @@ struct GroupsWork {
 struct GroupsFlight {
   Step step;
   std::vector<GroupsWork> works;
+  std::vector<SequenceView> views = {};  // NOLINT(readability-redundant-member-init) when it was planned
 };
 
 class CacheGroupsTest : public ::testing::Test {
@@ -113,8 +114,7 @@ class CacheGroupsTest : public ::testing::Test {
 
   /// Pages are on their way to the host: false when the test does not wait for them.
   virtual bool wait_for_pages() { return false; }
-  /// Plans a step and computes it, after reading everything that it needs.
-  [[nodiscard]] GroupsFlight compute(std::vector<GroupsWork> works) {
+  [[nodiscard]] GroupsFlight plan(std::vector<GroupsWork> works) {
     std::vector<StepEntry> entries;
     for (const GroupsWork& work : works) {
       entries.push_back({.sequence = &work.request->sequence,
@@ -128,19 +128,43 @@ class CacheGroupsTest : public ::testing::Test {
     }
     EXPECT_TRUE(outcome->step.has_value()) << "short of pages in group " << outcome->shortage.group_index;
     GroupsFlight flight{.step = *outcome->step, .works = std::move(works)};
+    for (const GroupsWork& work : flight.works) flight.views.push_back(view(*work.request));
+    return flight;
+  }
+  /// Computes a step that was planned, after reading everything that it needs. Those before it were computed.
+  void run(const GroupsFlight& flight) {
     EXPECT_EQ(engine_->start(flight.step), "");
     const AttentionPlan& plan = flight.step.plan;
     for (std::size_t place = 0; place < plan.entries.size(); ++place) {
-      const GroupsWork& work = flight.works[plan.entries[place].entry_index];
+      const std::uint32_t index = plan.entries[place].entry_index;
+      const GroupsWork& work = flight.works[index];
       PrefixNumbers numbers;
       for (const TokenId token : work.request->tokens) numbers.add(token);
       for (const TokenId token : work.drafts) numbers.add(token);
-      EXPECT_EQ(engine_->run(plan, place, numbers, view(*work.request)), "")
+      EXPECT_EQ(engine_->run(plan, place, numbers, flight.views[index]), "")
           << plan.entries[place].token_count << " tokens at " << plan.entries[place].position;
     }
     const Status saved = cache_->apply_saves(flight.step);
     EXPECT_TRUE(saved.has_value()) << saved.error().message;
+  }
+  /// The device work of a step none of whose entries happened.
+  void spoil(const GroupsFlight& flight) {
+    EXPECT_EQ(engine_->start(flight.step), "");
+    for (std::size_t place = 0; place < flight.step.plan.entries.size(); ++place) {
+      engine_->spoil(flight.step.plan, place);
+    }
+    const Status saved = cache_->apply_saves(flight.step);
+    EXPECT_TRUE(saved.has_value()) << saved.error().message;
+  }
+  [[nodiscard]] GroupsFlight compute(std::vector<GroupsWork> works) {
+    GroupsFlight flight = plan(std::move(works));
+    run(flight);
     return flight;
+  }
+  void abort(const GroupsFlight& flight) {
+    EXPECT_EQ(engine_->start(flight.step), "");
+    const Status status = cache_->abort_step(flight.step);
+    ASSERT_TRUE(status.has_value()) << status.error().message;
   }
   void finish(const GroupsFlight& flight) {
     std::vector<StepResult> results(flight.works.size());

@@ -96,8 +96,10 @@ class GroupsEngine {
     for (auto& table : tables_) table.resize(std::size_t{cache.config().sequence_count_max} * columns_, -1);
   }
 
-  /// Everything that comes with a plan before it is computed.
+  /// Everything that comes with a plan before it is computed, once.
   [[nodiscard]] std::string start(const Step& step) {
+    if (step.number <= started_) return "";
+    started_ = step.number;
     for (std::size_t g = 0; g < layout_.groups().size(); ++g) {
       apply_deltas_on_host({.table = tables_[g].data(),
                             .rows = cache_.config().sequence_count_max,
@@ -141,6 +143,29 @@ class GroupsEngine {
       if (!wrong.empty()) wrong = "group '" + group.name + "': " + wrong;
     }
     return wrong;
+  }
+
+  /// What an entry writes that did not happen: nothing that is right, wherever it may write.
+  void spoil(const AttentionPlan& plan, std::size_t place) {
+    const AttentionPlanEntry& entry = plan.entries[place];
+    const auto query = static_cast<std::size_t>(plan.query_indptr[place]);
+    const std::uint32_t end = entry.position + entry.token_count;
+    for (std::size_t g = 0; g < layout_.groups().size(); ++g) {
+      const CacheGroup& group = layout_.groups()[g];
+      if (!has_slot(group)) {
+        for (const std::int64_t slot : plan.groups[g].append_slots.subspan(query, entry.token_count)) {
+          if (slot != kNoSlot) write(page_row(g, slot), 0xBAD);
+        }
+      } else if (has_rows(group)) {
+        for (std::uint32_t i = entry.position; i < end; ++i) {
+          if (is_last_in_slot(group, i, end)) write(state_row(g, entry.state_slot, 0, ring_entry(group, i)), 0xBAD);
+        }
+      } else {
+        for (std::uint32_t i = first_version(group, entry.position, end); i <= end; ++i) {
+          write(state_row(g, entry.state_slot, i % (group.slot_history + 1), 0), 0xBAD);
+        }
+      }
+    }
   }
 
   /// Writes what queries with these numbers store in groups with pages, where the order of tokens is not that of a
@@ -227,29 +252,29 @@ class GroupsEngine {
     const AttentionPlanEntry& entry = plan.entries[place];
     const std::uint32_t exact_from = exact_from_of(view);
     const bool is_ring = group.kind == GroupKind::Window;
-    const bool has_rows = is_ring || (group.slot_entries > 1 && group.slot_history == 0);
     const std::uint32_t end = entry.position + entry.token_count;
     const bool is_exact = exact_from == 0 || entry.position >= exact_from;
-    if (!has_rows) {
+    if (!has_rows(group)) {
       const std::uint32_t versions = group.slot_history + 1;
       const std::uint64_t held = read(state_row(g, entry.state_slot, entry.position % versions, 0));
       const std::uint64_t wanted = entry.position == 0 ? 0 : value(g, numbers, entry.position);
       if (is_exact && held != wanted) return "no state behind " + std::to_string(entry.position) + " tokens";
-      for (std::uint32_t i = std::max(entry.position + 1, end - std::min(end, group.slot_history)); i <= end; ++i) {
+      for (std::uint32_t i = first_version(group, entry.position, end); i <= end; ++i) {
         write(state_row(g, entry.state_slot, i % versions, 0), value(g, numbers, i));
       }
       return "";
     }
     const std::uint32_t lookback =
         is_ring ? group.window_tokens - 1 : group.snapshot_entries + (entry.position % group.boundary_tokens);
-    for (std::uint32_t i = entry.position - std::min(entry.position, lookback); i < entry.position && is_exact; ++i) {
+    for (std::uint32_t i = 0; i < entry.position && is_exact; ++i) {
+      if (i >= group.sink_tokens && i + lookback < entry.position) continue;
       if (read(state_row(g, entry.state_slot, 0, ring_entry(group, i))) != value(g, numbers, i + 1)) {
         return "row " + std::to_string(i) + " is not there behind " + std::to_string(entry.position) + " tokens";
       }
     }
     const auto query = static_cast<std::size_t>(plan.query_indptr[place]);
     for (std::uint32_t i = entry.position; i < end; ++i) {
-      const bool is_last = i + group.slot_entries >= end;
+      const bool is_last = is_last_in_slot(group, i, end);
       if (is_ring) {
         const std::int64_t slot = plan.groups[g].append_slots[query + (i - entry.position)];
         const std::int64_t wanted =
@@ -264,6 +289,18 @@ class GroupsEngine {
   // Tokens before it are replayed: groups that are written there hold nothing that is right before it. 0: no replay.
   [[nodiscard]] static std::uint32_t exact_from_of(const SequenceView& view) {
     return view.replay_tokens > 0 ? view.computed_tokens + view.replay_tokens : 0;
+  }
+  // Entries of its slot stand by position: rings and tails.
+  [[nodiscard]] static bool has_rows(const CacheGroup& group) {
+    return group.kind == GroupKind::Window || (group.slot_entries > 1 && group.slot_history == 0);
+  }
+  // A row that no later one of a step up to `end` overwrites.
+  [[nodiscard]] static bool is_last_in_slot(const CacheGroup& group, std::uint32_t token, std::uint32_t end) {
+    return token < group.sink_tokens || token + (group.slot_entries - group.sink_tokens) >= end;
+  }
+  // Of the versions of a state that a step leaves.
+  [[nodiscard]] static std::uint32_t first_version(const CacheGroup& group, std::uint32_t position, std::uint32_t end) {
+    return std::max(position + 1, end - std::min(end, group.slot_history));
   }
   [[nodiscard]] static bool sees(const CacheGroup& group, std::uint32_t query, std::uint32_t token) {
     return token < group.sink_tokens || token + group.window_tokens > query;
@@ -282,6 +319,7 @@ class GroupsEngine {
   Cache& cache_;
   const ModelLayout& layout_;
   std::uint32_t columns_ = 0;
+  std::uint64_t started_ = 0;  // the last step
   std::vector<std::vector<std::int32_t>> tables_;
 };
 
