@@ -38,7 +38,7 @@ class Snapshot {
   explicit Snapshot(const Cache& cache) : cache_(cache), lookahead_(lookahead_of(cache)) {
     const std::uint32_t page_tokens = cache.config().page.page_tokens;
     std::map<std::uint32_t, std::vector<std::pair<std::vector<TokenId>, PageId>>> paths;  // by run
-    EXPECT_OK(cache.visit_runs([&](const RunView& run) {
+    add_status(cache.visit_runs([&](const RunView& run) {
       if (run.tier != Tier::Device) return;
       auto path =
           run.parent.is_none() ? std::vector<std::pair<std::vector<TokenId>, PageId>>{} : paths[run.parent.value];
@@ -52,11 +52,13 @@ class Snapshot {
     }));
     sides_.resize(cache.config().layout.groups().size());
     for (std::uint32_t g = 0; g < sides_.size(); ++g) {
-      EXPECT_OK(cache.visit_group_pages(g, [&](PageId page, PageId) { sides_[g].push_back(page.value); }));
+      add_status(cache.visit_group_pages(g, [&](PageId page, PageId) { sides_[g].push_back(page.value); }));
       std::ranges::sort(sides_[g]);
     }
   }
 
+  /// Everything could be looked at.
+  [[nodiscard]] bool is_complete() const { return is_complete_; }
   /// The greatest position where a sequence with these tokens could go on, and how far the history goes there.
   [[nodiscard]] std::pair<std::uint32_t, std::uint32_t> find(std::span<const TokenId> tokens,
                                                              std::uint32_t partial_min) const {
@@ -91,7 +93,7 @@ class Snapshot {
   }
 
  private:
-  static void EXPECT_OK(const Status& status) { ok_ &= status.has_value(); }
+  void add_status(const Status& status) { is_complete_ &= status.has_value(); }
 
   [[nodiscard]] bool has(std::uint32_t group, PageId page) const {
     return std::ranges::binary_search(sides_[group], page.value);
@@ -138,7 +140,7 @@ class Snapshot {
   std::uint32_t lookahead_ = 0;
   std::vector<std::vector<std::pair<std::vector<TokenId>, PageId>>> paths_;
   std::vector<std::vector<std::uint32_t>> sides_;
-  static inline bool ok_ = true;
+  bool is_complete_ = true;
 };
 
 }  // namespace
@@ -155,6 +157,11 @@ GroupsCounts& GroupsCounts::operator+=(const GroupsCounts& other) {
   refused_rewinds += other.refused_rewinds;
   rejected_drafts += other.rejected_drafts;
   aborts += other.aborts;
+  discards += other.discards;
+  overlaps += other.overlaps;
+  unknown_tokens += other.unknown_tokens;
+  busy_forks += other.busy_forks;
+  keeps += other.keeps;
   preemptions += other.preemptions;
   shortages += other.shortages;
   side_evictions += other.side_evictions;
@@ -226,12 +233,16 @@ CacheConfig GroupsModel::draw_config() {
   }
   const std::uint32_t state_kinds = one_in(3) ? 0 : 1 + below(2);
   draft_max_ = below(4);
+  compute_one_in_ = 1 + below(8);
   for (std::uint32_t i = 0; i < state_kinds; ++i) {
     CacheGroup group;
     switch (below(4)) {
       case 0: {
         const std::uint32_t window = 1 + below(10);
-        group = ring_group(window, window + draft_max_ + below(4), retention());
+        const std::uint32_t sink = window > 1 && one_in(3) ? 1 + below(window - 1) : 0;
+        group = ring_group(window, sink + window + draft_max_ + below(4), retention());
+        group.sink_tokens = sink;
+        group.keys_rotated = sink == 0;
         break;
       }
       case 1:
@@ -258,7 +269,7 @@ CacheConfig GroupsModel::draw_config() {
   config.context_tokens_max = 96;
   config.sequence_count_max = 6;
   config.step_tokens_max = 640;
-  config.steps_in_flight_max = 1 + below(2);
+  config.steps_in_flight_max = 1 + below(4);
   config.window_rewind_tokens = below(4);
   config.device.state_slot_count = one_in(3) ? 3 : 0;
   config.device.page_count = ((96 + page_tokens - 1) / page_tokens) + below(300 / page_tokens);
@@ -333,6 +344,9 @@ std::string GroupsModel::run(std::uint32_t step_count) {
     if (std::string wrong = finish(); !wrong.empty()) return "at the end: " + wrong;
   }
   requests_.clear();
+  for (const KeepId kept : keeps_) {
+    if (const Status status = cache_->unkeep(kept); !status) return "at the end: " + status.error().message;
+  }
   for (int i = 0; i < 200 && (!moving_.empty() || i < 20); ++i) move_pages();
   if (!error_.empty()) return "at the end: " + error_;
   if (const Status status = cache_->check_invariants(); !status) return "at the end: " + status.error().message;
@@ -409,6 +423,10 @@ std::string GroupsModel::act() {
     request->is_running = true;
     ++counts_.waits;
   }
+  if (one_in(compute_one_in_)) {
+    if (std::string wrong = compute_next(); !wrong.empty()) return wrong;
+  }
+  if (one_in(16)) return keep();
   switch (below(12)) {
     case 0:
     case 1:
@@ -433,7 +451,7 @@ std::string GroupsModel::act() {
 }
 
 std::string GroupsModel::begin() {
-  auto request = std::make_unique<Request>();
+  auto request = std::make_shared<Request>();
   request->tokens = draw_prompt();
   SequenceOptions options;
   if (one_in(8)) options.publish = one_in(2) ? Publish::None : Publish::Prompt;
@@ -451,6 +469,7 @@ std::string GroupsModel::admit(Request& request, bool resumes) {
       cache_->config().partial_reuse_min_tokens.value_or(std::max(1U, (cache_->config().page.page_tokens + 1) / 2));
   // Which part of a page is found is best effort; whole pages all count.
   const Snapshot held(*cache_);
+  if (!held.is_complete()) return "pages of the tree cannot be visited";
   const auto [start_min, end_min] = held.find(request.tokens, UINT32_MAX);
   const auto [start_max, end_max] = held.find(request.tokens, partial_min);
   const Result<Admission> admission = resumes ? cache_->resume(request.sequence) : cache_->admit(request.sequence);
@@ -478,27 +497,66 @@ std::string GroupsModel::admit(Request& request, bool resumes) {
   return "";
 }
 
+// Prefixes that are kept, a few at a time.
+std::string GroupsModel::keep() {
+  if (keeps_.size() >= 3 || (!keeps_.empty() && one_in(2))) {
+    const std::size_t place = below(static_cast<std::uint32_t>(keeps_.size()));
+    const Status status = cache_->unkeep(keeps_[place]);
+    keeps_.erase(keeps_.begin() + static_cast<std::ptrdiff_t>(place));
+    return status ? "" : status.error().message;
+  }
+  const Result<Kept> kept = cache_->keep(space_, {.tokens = draw_prompt()});
+  if (!kept) return kept.error().code == ErrorCode::Unavailable ? "" : kept.error().message;
+  counts_.keeps += kept->token_count > 0 ? 1 : 0;
+  keeps_.push_back(kept->id);
+  return "";
+}
+
+std::vector<TokenId> GroupsModel::tokens_before(const Request& request, const Flight* end) const {
+  std::vector<TokenId> tokens = request.tokens;
+  for (const auto& flight : flights_) {
+    if (flight.get() == end) break;
+    for (const Part& part : flight->parts) {
+      if (part.request.get() == &request && !part.is_discarded)
+        tokens.insert(tokens.end(), part.brings.begin(), part.brings.end());
+    }
+  }
+  return tokens;
+}
+
 std::string GroupsModel::plan() {
   auto flight = std::make_unique<Flight>();
   std::vector<StepEntry> entries;
-  std::vector<SequenceView> views;
+  std::vector<std::size_t> known;  // for each entry, tokens that its sequence has when the steps in flight are done
   for (const auto& request : requests_) {
     if (!request->is_running || one_in(3)) continue;
     const SequenceView view = cache_->view(request->sequence).value();
     if (view.is_waiting) continue;
-    const bool knows_next = view.token_count > view.computed_tokens && view.pending_tokens > 0;
-    if (view.pending_tokens == 0 || (request->steps_in_flight > 0 && !knows_next)) continue;
-    StepEntry entry{.sequence = &request->sequence};
-    entry.token_count = one_in(2) ? view.pending_tokens : 1 + below(view.pending_tokens);
-    std::uint32_t drafts = 0;
-    if (draft_max_ > 0 && entry.token_count == view.pending_tokens && one_in(3) && view.steps_in_flight == 0 &&
-        view.computed_tokens < view.token_count && request->tokens.size() + draft_max_ < 90) {
-      drafts = 1 + below(draft_max_);
+    std::size_t future = request->tokens.size();
+    std::size_t planned_end = future - view.pending_tokens;
+    std::size_t drafts_in_flight = 0;
+    for (const auto& other : flights_) {
+      for (const AttentionPlanEntry& entry : other->step.plan.entries) {
+        const Part& part = other->parts[entry.entry_index];
+        if (part.request != request || part.is_discarded) continue;
+        planned_end = entry.position + entry.token_count;
+        future += part.samples ? 1 : 0;
+        drafts_in_flight += part.drafts.size();
+      }
     }
-    entry.draft_count = drafts;
+    // A token that a step in flight brings may be planned before it is known.
+    const auto most = static_cast<std::uint32_t>(future - std::min(future, planned_end));
+    if (most == 0 || drafts_in_flight > 0) continue;
+    StepEntry entry{.sequence = &request->sequence};
+    entry.token_count = one_in(2) ? most : 1 + below(most);
+    Part& part = flight->parts.emplace_back();
+    part.request = request;
+    if (draft_max_ > 0 && entry.token_count == most && one_in(3) && view.computed_tokens < future &&
+        future + draft_max_ < 90) {
+      entry.draft_count = 1 + below(draft_max_);
+    }
     entries.push_back(entry);
-    flight->requests.push_back(request.get());
-    flight->drafts.push_back(drafts);
+    known.push_back(future);
   }
   if (entries.empty()) return "";
   Result<PlanOutcome> outcome = cache_->plan_step(entries);
@@ -513,100 +571,143 @@ std::string GroupsModel::plan() {
     return "";
   }
   flight->step = *outcome->step;
-  // As of now: what was to be copied may have been given up.
-  for (const StepEntry& entry : entries) views.push_back(cache_->view(*entry.sequence).value());
-  if (std::string wrong = engine_->start(flight->step); !wrong.empty()) return wrong;
-  const AttentionPlan& plan = flight->step.plan;
-  flight->draft_tokens.resize(entries.size());
-  for (std::size_t place = 0; place < plan.entries.size(); ++place) {
-    const AttentionPlanEntry& entry = plan.entries[place];
-    Request& request = *flight->requests[entry.entry_index];
-    ++request.steps_in_flight;
-    const std::uint32_t asked = entries[entry.entry_index].token_count + flight->drafts[entry.entry_index];
-    counts_.cut_chunks += entry.token_count < asked ? 1 : 0;
-    flight->drafts[entry.entry_index] = entry.draft_count;
-    PrefixNumbers numbers = numbers_of(request.tokens);
-    for (std::uint32_t i = 0; i < entry.draft_count; ++i) {
-      flight->draft_tokens[entry.entry_index].push_back(static_cast<TokenId>(below(40)));
-      numbers.add(flight->draft_tokens[entry.entry_index].back());
-    }
-    if (std::string wrong = engine_->run(plan, place, numbers, views[entry.entry_index]); !wrong.empty()) {
-      return "entry of " + std::to_string(entry.token_count) + " tokens at " + std::to_string(entry.position) + ": " +
-             wrong;
-    }
+  for (const AttentionPlanEntry& entry : flight->step.plan.entries) {
+    const std::size_t place = entry.entry_index;
+    Part& part = flight->parts[place];
+    ++part.request->steps_in_flight;
+    // As of now: what was to be copied may have been given up.
+    part.view = cache_->view(part.request->sequence).value();
+    part.view.pages = {};
+    counts_.cut_chunks += entry.token_count < entries[place].token_count + entries[place].draft_count ? 1 : 0;
+    for (std::uint32_t i = 0; i < entry.draft_count; ++i) part.drafts.push_back(static_cast<TokenId>(below(40)));
+    const std::size_t end = entry.position + entry.token_count - entry.draft_count;
+    counts_.unknown_tokens += end > part.request->tokens.size() ? 1 : 0;
+    part.samples = end >= known[place] && known[place] + part.drafts.size() < 90;
   }
-  if (const Status status = cache_->apply_saves(flight->step); !status) return status.error().message;
   flights_.push_back(std::move(flight));
   return "";
 }
 
+// Steps are computed in the order they were planned, each at any time before it is finished.
+std::string GroupsModel::compute_next() {
+  for (const auto& flight : flights_) {
+    if (!flight->is_computed) return compute(*flight);
+  }
+  return "";
+}
+
+std::string GroupsModel::compute(Flight& flight) {
+  if (std::exchange(flight.is_computed, true)) return "";
+  counts_.overlaps += &flight != flights_.back().get() ? 1 : 0;
+  if (std::string wrong = engine_->start(flight.step); !wrong.empty()) return wrong;
+  const AttentionPlan& plan = flight.step.plan;
+  for (std::size_t place = 0; place < plan.entries.size(); ++place) {
+    const AttentionPlanEntry& entry = plan.entries[place];
+    Part& part = flight.parts[entry.entry_index];
+    if (part.is_discarded) {
+      // It may have been on its way: what it computes is wrong, and harms nobody.
+      if (one_in(2)) engine_->spoil(plan, place);
+      continue;
+    }
+    const std::vector<TokenId> before = tokens_before(*part.request, &flight);
+    PrefixNumbers numbers = numbers_of(before);
+    for (const TokenId draft : part.drafts) numbers.add(draft);
+    if (std::string wrong = engine_->run(plan, place, numbers, part.view); !wrong.empty()) {
+      return "entry of " + std::to_string(entry.token_count) + " tokens at " + std::to_string(entry.position) + ": " +
+             wrong;
+    }
+    if (part.samples) {
+      part.accepted = below(entry.draft_count + 1);
+      counts_.rejected_drafts += entry.draft_count - part.accepted;
+      part.brings.assign(part.drafts.begin(), part.drafts.begin() + part.accepted);
+      part.brings.push_back(static_cast<TokenId>(below(40)));
+    }
+    numbers.cut(before.size());
+    for (const TokenId token : part.brings) numbers.add(token);
+    engine_->complete(plan, place, numbers);
+  }
+  const Status status = cache_->apply_saves(flight.step);
+  return status ? "" : status.error().message;
+}
+
 std::string GroupsModel::finish() {
   if (flights_.empty()) return "";
+  if (std::string wrong = compute(*flights_.front()); !wrong.empty()) return wrong;
   const std::unique_ptr<Flight> flight = std::move(flights_.front());
   flights_.erase(flights_.begin());
-  std::vector<StepResult> results(flight->requests.size());
-  std::vector<std::vector<TokenId>> added(results.size());
-  for (std::size_t place = 0; place < flight->step.plan.entries.size(); ++place) {
-    const AttentionPlanEntry& entry = flight->step.plan.entries[place];
-    Request* request = flight->requests[entry.entry_index];
-    if (request == nullptr) continue;
-    --request->steps_in_flight;
-    StepResult& result = results[entry.entry_index];
-    std::vector<TokenId>& tokens = added[entry.entry_index];
-    const bool is_last = entry.position + entry.token_count - entry.draft_count >= request->tokens.size();
-    if (is_last && request->steps_in_flight == 0) {
-      result.accepted_count = below(entry.draft_count + 1);
-      counts_.rejected_drafts += entry.draft_count - result.accepted_count;
-      const std::vector<TokenId>& drafts = flight->draft_tokens[entry.entry_index];
-      tokens.assign(drafts.begin(), drafts.begin() + result.accepted_count);
-      if (request->tokens.size() + tokens.size() < 90) tokens.push_back(static_cast<TokenId>(below(40)));
+  std::vector<StepResult> results(flight->parts.size());
+  for (std::size_t i = 0; i < results.size(); ++i) {
+    Part& part = flight->parts[i];
+    if (part.is_discarded) continue;
+    --part.request->steps_in_flight;
+    if (one_in(24)) {
+      ++counts_.discards;
+      results[i].discard = true;
+      discard_later(*part.request, 0);
+      continue;
     }
-    result.tokens = tokens;
-    request->tokens.insert(request->tokens.end(), tokens.begin(), tokens.end());
-    engine_->complete(flight->step.plan, place, numbers_of(request->tokens));
+    results[i].tokens = part.brings;
+    results[i].accepted_count = part.accepted;
+    part.request->tokens.insert(part.request->tokens.end(), part.brings.begin(), part.brings.end());
   }
   const Status status = cache_->finish_step(flight->step, results);
   return status ? "" : status.error().message;
+}
+
+void GroupsModel::discard_later(Request& request, std::size_t place) {
+  for (; place < flights_.size(); ++place) {
+    for (Part& part : flights_[place]->parts) {
+      if (part.request.get() != &request || part.is_discarded) continue;
+      part.is_discarded = true;
+      --request.steps_in_flight;
+    }
+  }
 }
 
 std::string GroupsModel::abort() {
   if (flights_.empty()) return "";
   ++counts_.aborts;
   const std::size_t place = below(static_cast<std::uint32_t>(flights_.size()));
+  // What comes with its plan comes behind the work of the steps before it.
+  for (std::size_t i = 0; i < place; ++i) {
+    if (std::string wrong = compute(*flights_[i]); !wrong.empty()) return wrong;
+  }
+  if (!flights_[place]->is_computed) {
+    if (std::string wrong = engine_->start(flights_[place]->step); !wrong.empty()) return wrong;
+  }
   const std::unique_ptr<Flight> flight = std::move(flights_[place]);
   flights_.erase(flights_.begin() + static_cast<std::ptrdiff_t>(place));
   if (const Status status = cache_->abort_step(flight->step); !status) return status.error().message;
-  for (Request* request : flight->requests) {
-    if (request == nullptr) continue;
-    --request->steps_in_flight;
-    // What later steps compute of it did not happen either.
-    for (std::size_t later = place; later < flights_.size(); ++later) {
-      for (Request*& other : flights_[later]->requests) {
-        if (other != request) continue;
-        --request->steps_in_flight;
-        other = nullptr;
-      }
-    }
+  for (Part& part : flight->parts) {
+    if (part.is_discarded) continue;
+    --part.request->steps_in_flight;
+    discard_later(*part.request, place);
   }
   return "";
 }
 
+GroupsModel::Request* GroupsModel::any_request() {
+  return requests_.empty() ? nullptr : requests_[below(static_cast<std::uint32_t>(requests_.size()))].get();
+}
+
 GroupsModel::Request* GroupsModel::quiet_request() {
-  if (requests_.empty()) return nullptr;
-  Request* request = requests_[below(static_cast<std::uint32_t>(requests_.size()))].get();
-  return request->is_running && request->steps_in_flight == 0 ? request : nullptr;
+  Request* request = any_request();
+  return request != nullptr && request->is_running && request->steps_in_flight == 0 ? request : nullptr;
 }
 
 std::string GroupsModel::fork() {
-  Request* source = quiet_request();
-  if (source == nullptr || requests_.size() >= 6) return "";
+  Request* source = any_request();
+  if (source == nullptr || !source->is_running || requests_.size() >= 6) return "";
   const SequenceView view = cache_->view(source->sequence).value();
-  const std::uint32_t at = one_in(2) ? view.computed_tokens : below(view.token_count + 1);
+  const bool is_busy = source->steps_in_flight > 0;
+  const std::uint32_t most = is_busy ? view.computed_tokens : view.token_count;
+  const std::uint32_t at = one_in(2) ? view.computed_tokens : below(most + 1);
   if (lookahead_of(*cache_) > 0 && at < kFirstTokens.size()) return "";
   Result<Sequence> sequence = cache_->fork(source->sequence, at);
   if (!sequence) return "";
   ++counts_.forks;
-  auto request = std::make_unique<Request>();
+  counts_.busy_forks += is_busy ? 1 : 0;
+  auto request = std::make_shared<Request>();
   request->sequence = std::move(*sequence);
   request->tokens.assign(source->tokens.begin(), source->tokens.begin() + at);
   request->is_running = true;
@@ -664,11 +765,9 @@ std::string GroupsModel::preempt() {
 }
 
 std::string GroupsModel::end(std::size_t index) {
-  Request* request = requests_[index].get();
-  for (const auto& flight : flights_) std::ranges::replace(flight->requests, request, static_cast<Request*>(nullptr));
   std::optional<Publish> publish;
   if (one_in(5)) publish = Publish::All;
-  if (const Status status = cache_->end(request->sequence, publish); !status) return status.error().message;
+  if (const Status status = cache_->end(requests_[index]->sequence, publish); !status) return status.error().message;
   requests_.erase(requests_.begin() + static_cast<std::ptrdiff_t>(index));
   return "";
 }

@@ -29,6 +29,11 @@ struct GroupsCounts {
   std::uint64_t refused_rewinds = 0;
   std::uint64_t rejected_drafts = 0;
   std::uint64_t aborts = 0;
+  std::uint64_t discards = 0;        // of one entry
+  std::uint64_t overlaps = 0;        // steps that were computed behind a later plan
+  std::uint64_t unknown_tokens = 0;  // planned before a step in flight brought them
+  std::uint64_t busy_forks = 0;      // of a sequence in a step in flight
+  std::uint64_t keeps = 0;
   std::uint64_t preemptions = 0;
   std::uint64_t shortages = 0;
   std::uint64_t side_evictions = 0;
@@ -53,17 +58,26 @@ class GroupsModel {
  private:
   struct Request {
     Sequence sequence;
-    std::vector<TokenId> tokens;
+    std::vector<TokenId> tokens;  // those of finished steps
     bool is_running = false;
     bool is_loading = false;
     bool is_limited = false;  // by match_tokens_max
     std::uint32_t steps_in_flight = 0;
   };
+  /// One entry of a step. The device computes it whatever becomes of its sequence meanwhile.
+  struct Part {
+    std::shared_ptr<Request> request;
+    std::vector<TokenId> drafts;
+    SequenceView view;            // when it was planned
+    bool samples = false;         // it computes the last known token: one more follows
+    bool is_discarded = false;    // it did not happen
+    std::uint32_t accepted = 0;   // drafts
+    std::vector<TokenId> brings;  // as soon as it is computed
+  };
   struct Flight {
     Step step;
-    std::vector<Request*> requests;     // of its entries, null when gone
-    std::vector<std::uint32_t> drafts;  // of its entries
-    std::vector<std::vector<TokenId>> draft_tokens;
+    bool is_computed = false;
+    std::vector<Part> parts;  // by entry_index
   };
 
   [[nodiscard]] std::uint32_t below(std::uint32_t limit) { return static_cast<std::uint32_t>(random_() % limit); }
@@ -81,30 +95,38 @@ class GroupsModel {
   [[nodiscard]] std::string act();
   [[nodiscard]] std::string begin();
   [[nodiscard]] std::string admit(Request& request, bool resumes);
-  [[nodiscard]] std::string check_hit(const Request& request, const Admission& admission);
+  [[nodiscard]] std::string keep();
   [[nodiscard]] std::string plan();
+  [[nodiscard]] std::string compute_next();
+  [[nodiscard]] std::string compute(Flight& flight);
   [[nodiscard]] std::string finish();
   [[nodiscard]] std::string abort();
   [[nodiscard]] std::string fork();
   [[nodiscard]] std::string rewind();
   [[nodiscard]] std::string preempt();
   [[nodiscard]] std::string end(std::size_t index);
-  void forget(const Request* request);
+  [[nodiscard]] Request* any_request();
   [[nodiscard]] Request* quiet_request();
+  /// Its tokens when the steps in flight before `end` are done.
+  [[nodiscard]] std::vector<TokenId> tokens_before(const Request& request, const Flight* end) const;
+  /// What a step that did not happen takes with it: parts of the request in flights from `place` on.
+  void discard_later(Request& request, std::size_t place);
 
   std::mt19937_64 random_;
   std::unique_ptr<Cache> cache_;
   std::unique_ptr<GroupsEngine> engine_;
   KeySpaceId space_;
-  std::vector<std::unique_ptr<Request>> requests_;
+  std::vector<std::shared_ptr<Request>> requests_;
   std::vector<std::unique_ptr<Flight>> flights_;
   std::vector<std::vector<TokenId>> texts_;
+  std::vector<KeepId> keeps_;
   std::vector<Moving> moving_;
   std::vector<Completion> completions_;
   std::map<std::pair<std::uint32_t, std::uint32_t>, std::vector<std::byte>> host_pages_;  // by group and page
   GroupsCounts counts_;
   std::string error_;  // of opening
   std::uint32_t draft_max_ = 0;
+  std::uint32_t compute_one_in_ = 1;  // calls: how long steps that are planned wait
 };
 
 }  // namespace quire

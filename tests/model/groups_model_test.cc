@@ -29,6 +29,11 @@ TEST(GroupsModelTest, EveryHitAndEveryByteIsRight) {
   EXPECT_GT(sum.refused_rewinds, least);
   EXPECT_GT(sum.rejected_drafts, least);
   EXPECT_GT(sum.aborts, least);
+  EXPECT_GT(sum.discards, least);
+  EXPECT_GT(sum.overlaps, least);
+  EXPECT_GT(sum.unknown_tokens, least);
+  EXPECT_GT(sum.busy_forks, least);
+  EXPECT_GT(sum.keeps, least);
   EXPECT_GT(sum.preemptions, least);
   EXPECT_GT(sum.shortages, least);
   EXPECT_GT(sum.side_evictions, least);
