@@ -406,5 +406,84 @@ TEST_F(CacheGroupsTest, AKeptPrefixEndsWhereAllGroupsCanGoOn) {
   space_ = cache_->key_space({.model = "other"}).value();
 }
 
+TEST_F(CacheGroupsTest, WhatTwoKeptPrefixesShareIsHeldUntilNeitherIsKept) {
+  open(groups_config({full_group(), window_group(20), ring_group(10, 12, every(32)), state_group(0, every(32))}, 8, 100,
+                     256));
+  run_request(token_range(0, 97));
+  run_request(with_tail(token_range(0, 64), 1, 40));
+  const Kept one = cache_->keep(space_, {.tokens = token_range(0, 97)}).value();
+  const Kept same = cache_->keep(space_, {.tokens = token_range(0, 100)}).value();
+  const Kept shorter = cache_->keep(space_, {.tokens = token_range(0, 70)}).value();
+  EXPECT_EQ(one.token_count, 96U);
+  EXPECT_EQ(same.token_count, 96U);
+  EXPECT_EQ(shorter.token_count, 64U);
+  EXPECT_EQ(group_stats(1).pinned_pages, 6U);
+  EXPECT_EQ(group_stats(2).pinned_pages, 2U);
+  EXPECT_EQ(group_stats(3).pinned_pages, 2U);
+  ASSERT_TRUE(cache_->unkeep(one.id).has_value());
+  expect_error(cache_->unkeep(one.id), ErrorCode::InvalidArgument, "not kept");
+  EXPECT_EQ(group_stats(1).pinned_pages, 6U);
+  ASSERT_TRUE(cache_->unkeep(shorter.id).has_value());
+  EXPECT_EQ(group_stats(1).pinned_pages, 3U);
+  EXPECT_EQ(group_stats(3).pinned_pages, 1U);
+  ASSERT_TRUE(cache_->reclaim(UINT32_MAX).has_value());
+  expect_invariants();
+  GroupsRequest request = start(with_tail(token_range(0, 97), 2, 30));
+  EXPECT_EQ(request.admission.matched_tokens, 96U);
+  ASSERT_TRUE(cache_->unkeep(same.id).has_value());
+  run_all(request, {}, 7);
+  end(request);
+  expect_empty_after_reset();
+}
+
+TEST_F(CacheGroupsTest, APrefixIsKeptInAllGroupsUntilItsTimeIsOver) {
+  CacheConfig config = groups_config({full_group(), window_group(20), state_group(0, every(32))}, 8, 100, 256);
+  config.device.group_page_counts = {0, 20, 4};
+  open(std::move(config));
+  run_request(token_range(0, 97), {}, 32);
+  const Kept kept = cache_->keep(space_, {.tokens = token_range(0, 97)}, 1'000).value();
+  ASSERT_TRUE(cache_->advance(999).has_value());
+  for (TokenId i = 1; i < 20; ++i) run_request(token_range(i * 1'000, 150), {}, 32);
+  EXPECT_EQ(lookup(token_range(0, 120)).matched_tokens, 96U);
+  ASSERT_TRUE(cache_->advance(1'000).has_value());
+  expect_error(cache_->unkeep(kept.id), ErrorCode::InvalidArgument, "not kept");
+  EXPECT_EQ(group_stats(1).pinned_pages, 0U);
+  EXPECT_EQ(group_stats(2).pinned_pages, 0U);
+  for (TokenId i = 20; i < 40; ++i) run_request(token_range(i * 1'000, 150), {}, 32);
+  EXPECT_EQ(lookup(token_range(0, 120)).matched_tokens, 0U);
+}
+
+TEST_F(CacheGroupsTest, MoreThanHalfOfAGroupsPagesCannotBeKept) {
+  CacheConfig config = groups_config({full_group(), window_group(20), state_group(0, every(32))}, 8, 100, 256);
+  config.device.group_page_counts = {0, 20, 4};
+  open(std::move(config));
+  for (TokenId i = 0; i < 3; ++i) run_request(token_range(i * 1'000, 33), {}, 32);
+  const Kept first = cache_->keep(space_, {.tokens = token_range(0, 33)}).value();
+  ASSERT_TRUE(cache_->keep(space_, {.tokens = token_range(1'000, 33)}).has_value());
+  const std::string before = dump({});
+  expect_error(cache_->keep(space_, {.tokens = token_range(2'000, 33)}), ErrorCode::Unavailable,
+               "keeping 1 page of group 'state' more than the 2 kept now exceeds half of its 4");
+  EXPECT_EQ(dump({}), before);
+  ASSERT_TRUE(cache_->unkeep(first.id).has_value());
+  EXPECT_TRUE(cache_->keep(space_, {.tokens = token_range(2'000, 33)}).has_value());
+}
+
+TEST_F(CacheGroupsTest, AKeptPrefixOfGroupsThatAreRebuiltHoldsTheHistoryAlone) {
+  CacheGroup window = window_group(20, kNone);
+  window.replay = {.tokens = 24, .is_exact = true};
+  open(groups_config({full_group(), window}, 8, 64, 256));
+  run_request(token_range(0, 65));
+  const Kept kept = cache_->keep(space_, {.tokens = token_range(0, 65)}).value();
+  EXPECT_EQ(kept.token_count, 64U);
+  EXPECT_EQ(group_stats(1).pinned_pages, 0U);
+  ASSERT_TRUE(cache_->reclaim(UINT32_MAX).has_value());
+  GroupsRequest request = start(with_tail(token_range(0, 65), 1, 5));
+  EXPECT_EQ(request.admission.matched_tokens, 64U);
+  EXPECT_EQ(request.admission.replay_tokens, 24U);
+  run_all(request);
+  ASSERT_TRUE(cache_->unkeep(kept.id).has_value());
+  decode(request, 10);
+}
+
 }  // namespace
 }  // namespace quire
