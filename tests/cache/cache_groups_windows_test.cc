@@ -272,6 +272,66 @@ TEST_F(CacheGroupsTest, ADroppedKeySpaceLeavesNoPageInAnyGroup) {
   for (std::uint32_t g = 0; g < 3; ++g) EXPECT_EQ(group_stats(g).free_pages, group_stats(g).page_count) << g;
 }
 
+// What sequences hold of side groups, shared or not, stays theirs when the tree has given it up: windows, sources of
+// tails, snapshots that are still to be restored.
+TEST_F(CacheGroupsTest, ADroppedKeySpaceTakesNothingFromLiveSequences) {
+  CacheGroup sink = named(window_group(12), "sink");
+  sink.sink_tokens = 3;
+  sink.keys_rotated = false;
+  CacheConfig config = groups_config(
+      {full_group(), window_group(20), sink, ring_group(10, 12, every(16)), state_group(2, every(16))}, 8, 100, 256);
+  config.steps_in_flight_max = 2;
+  open(std::move(config));
+  run_request(token_range(0, 100));
+  GroupsRequest running = start(with_tail(token_range(0, 64), 1, 30));
+  EXPECT_EQ(running.admission.matched_tokens, 64U);
+  run_all(running, {70}, 20);
+  GroupsRequest to_restore = start(with_tail(token_range(0, 80), 2, 30));
+  EXPECT_EQ(to_restore.admission.matched_tokens, 80U);
+  GroupsRequest child = fork(running, 93);
+  append(child, {71});
+  const GroupsFlight flight = plan({{&running}});
+  ASSERT_TRUE(cache_->drop(space_).has_value());
+  expect_invariants();
+  space_ = cache_->key_space({.model = "other"}).value();
+  EXPECT_EQ(lookup(token_range(0, 100)).matched_tokens, 0U);
+  GroupsRequest stranger = start(token_range(0, 50));
+  EXPECT_EQ(stranger.admission.matched_tokens, 0U);
+  run(flight);
+  finish(flight);
+  for (GroupsRequest* each : {&running, &to_restore, &child, &stranger}) {
+    run_all(*each, {80}, 9);
+    decode(*each, 25);
+    expect_invariants();
+  }
+  GroupsRequest grandchild = fork(child, view(child).computed_tokens);
+  append(grandchild, {90});
+  decode(grandchild, 25);
+  for (GroupsRequest* each : {&running, &to_restore, &child, &stranger, &grandchild}) end(*each);
+  expect_empty_after_reset();
+}
+
+TEST_F(CacheGroupsTest, WhatLiveSequencesUseOfAnyGroupIsNotReclaimed) {
+  open(groups_config({full_group(), window_group(20), ring_group(10, 12, every(16)), state_group(2, every(16))}, 8, 100,
+                     256));
+  run_request(token_range(0, 100));
+  run_request(token_range(5'000, 100));
+  GroupsRequest to_restore = start(with_tail(token_range(0, 80), 1, 30));
+  GroupsRequest running = start(with_tail(token_range(0, 64), 2, 30));
+  run_all(running, {70});
+  EXPECT_GT(cache_->reclaim(UINT32_MAX).value(), 0U);
+  expect_invariants();
+  expect_error(cache_->reset(), ErrorCode::Unavailable, "");
+  EXPECT_EQ(lookup(token_range(5'000, 100)).matched_tokens, 0U);
+  for (GroupsRequest* each : {&to_restore, &running}) {
+    run_all(*each, {80}, 9);
+    decode(*each, 25);
+    end(*each);
+  }
+  EXPECT_GT(lookup(with_tail(token_range(0, 80), 1, 30)).matched_tokens, 80U);
+  expect_empty_after_reset();
+}
+
 TEST_F(CacheGroupsTest, SidePagesThatAreEvictedOnlyShortenHits) {
   CacheConfig config = groups_config({full_group(), window_group(16)}, 8, 200, 512);
   config.device.group_page_counts = {0, 12};
@@ -379,6 +439,54 @@ TEST_F(CacheGroupsTreeTest, ATreeOfWhichNothingIsAcceptedLeavesNothing) {
   EXPECT_EQ(held_pages(1), held);
   append(request, {510});
   decode(request, 30);
+}
+
+TEST_F(CacheGroupsTreeTest, AModelOfWindowsAloneHasTrees) {
+  for (std::uint32_t length = 38; length < 46; ++length) {
+    open(groups_config({window_group(20), named(window_group(9), "narrow")}, 8, 64, 256));
+    GroupsRequest request = start(token_range(0, length));
+    run_all(request, {500});
+    grow_tree(request, {-1, 0, 0, -1}, {501, 502, 503, 504});
+    EXPECT_EQ(view(request).tree_tokens, 4U);
+    GroupsRequest child = fork(request, length + 1);
+    ASSERT_TRUE(cache_->commit_tree(request.sequence, 2).has_value());
+    request.tokens.insert(request.tokens.end(), {501, 503});
+    append(child, {600});
+    expect_invariants();
+    append(request, {510});
+    for (GroupsRequest* each : {&child, &request}) decode(*each, 30);
+    end(request);
+    end(child);
+    EXPECT_GE(run_request(with_tail(token_range(0, length), 1, 9)), length / 8 * 8);
+    expect_empty_after_reset();
+  }
+}
+
+TEST_F(CacheGroupsTreeTest, TreesOfWindowsAloneAreLongerThanTheWindowOrTakenBack) {
+  open(groups_config({window_group(6), named(window_group(3), "narrow")}, 4, 64, 128));
+  GroupsRequest request = start(token_range(0, 22));
+  run_all(request, {500});
+  // A chain of ten, each with a leaf that is not taken.
+  std::vector<std::int32_t> parents;
+  std::vector<TokenId> values;
+  for (std::int32_t i = 0; i < 10; ++i) {
+    parents.insert(parents.end(), {i == 0 ? -1 : 2 * (i - 1), i == 0 ? -1 : 2 * (i - 1)});
+    values.insert(values.end(), {600 + i, 700 + i});
+  }
+  grow_tree(request, parents, values);
+  ASSERT_TRUE(cache_->commit_tree(request.sequence, 18).has_value());
+  for (TokenId i = 0; i < 10; ++i) request.tokens.push_back(600 + i);
+  expect_invariants();
+  append(request, {510});
+  decode(request, 5);
+  const std::uint32_t held = held_pages(0);
+  grow_tree(request, {-1, -1, 0, 1, 2, 3}, {1, 2, 3, 4, 5, 6});
+  ASSERT_TRUE(cache_->commit_tree(request.sequence, -1).has_value());
+  EXPECT_LE(held_pages(0), held);
+  append(request, {511});
+  decode(request, 10);
+  end(request);
+  expect_empty_after_reset();
 }
 
 }  // namespace
