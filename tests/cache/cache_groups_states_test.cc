@@ -113,6 +113,58 @@ TEST_F(CacheGroupsStateTest, ARingIsFoundThroughASnapshotInOrderOfPosition) {
   decode(request, 30);
 }
 
+TEST_F(CacheGroupsStateTest, ARingKeepsItsSinkHoweverLongTheChunk) {
+  for (const std::uint32_t sink : {1U, 3U, 9U}) {
+    CacheGroup ring = ring_group(10, 13 + sink, every(32));
+    ring.sink_tokens = sink;
+    ring.keys_rotated = false;
+    open(groups_config({full_group(), ring}, 8, 64, 256));
+    for (const std::uint32_t chunk : {1U, 2U, 5U, 13U, 29U, 60U}) {
+      GroupsRequest request = start(token_range(static_cast<TokenId>(chunk) * 1'000, 60));
+      run_all(request, {}, chunk);
+      decode(request, 30);
+      end(request);
+    }
+  }
+}
+
+TEST_F(CacheGroupsStateTest, ARingsSinkComesWithItsSnapshot) {
+  CacheGroup ring = ring_group(10, 17, every(32));
+  ring.sink_tokens = 4;
+  ring.keys_rotated = false;
+  open(groups_config({full_group(), ring}, 8, 64, 256));
+  run_request(token_range(0, 100));
+  GroupsRequest request = start(with_tail(token_range(0, 70), 1, 40));
+  EXPECT_EQ(request.admission.matched_tokens, 64U);
+  run_all(request, {}, 7);
+  GroupsRequest child = fork(request, 108);  // three rows have gone
+  expect_error(cache_->fork(request.sequence, 105), ErrorCode::InvalidArgument, "group 'ring' no longer has");
+  append(child, {900});
+  decode(child, 20);
+  decode(request, 20);
+  rewind(request, 3);
+  append(request, {901});
+  step({{.request = &request, .drafts = {1, 2, 3}, .accepted = 1, .sampled = {902}}});
+  decode(request, 20);
+}
+
+TEST_F(CacheGroupsStateTest, ASequenceShorterThanTheSinkIsForkedAndRewound) {
+  CacheGroup ring = ring_group(10, 17, every(32));
+  ring.sink_tokens = 4;
+  ring.keys_rotated = false;
+  open(groups_config({full_group(), ring}, 8, 64, 256));
+  GroupsRequest request = start(token_range(0, 3));
+  run_all(request);
+  GroupsRequest child = fork(request, 2);
+  append(child, {900});
+  decode(child, 30);
+  append(request, {901, 902});
+  run_all(request);
+  rewind(request, 3);
+  append(request, {903});
+  decode(request, 30);
+}
+
 TEST_F(CacheGroupsStateTest, ATailOfACompressorIsFoundAtItsBoundaries) {
   open(groups_config({compressed_group(4), tail_group(4, 4, 12, every(32))}, 8, 64, 256));
   run_request(token_range(0, 100));
