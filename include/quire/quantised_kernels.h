@@ -107,9 +107,11 @@ struct RingSlotsParams {
   std::uint32_t ring_entries = 0;    ///< PageGeometry::entry_count() of the slot's geometry
   std::uint64_t first_position = 0;  ///< of the first token
   std::span<std::int64_t> slots;     ///< one per token: written
+  std::uint32_t sink_tokens = 0;     ///< of the group, fewer than ring_entries
 };
-/// state_slot * ring_entries + position modulo ring_entries for the last ring_entries tokens, kNoSlot for those before
-/// them: they would be overwritten, and by whom would depend on the order.
+/// state_slot * ring_entries + ring_entry() of the position, as plans have them in append_slots: the sink's tokens come
+/// first, the others go round in the room behind them. kNoSlot for those that a later one of the slots would overwrite:
+/// by whom would depend on the order.
 void ring_slots(const RingSlotsParams& params);
 
 /// Pages of sequences, a row each, and how much of them is written.
@@ -166,7 +168,8 @@ struct GatherRingParams {
   std::uint32_t entries_max = 0;              ///< of each row, at most the ring's
   GatherTarget target;
 };
-/// The last tokens of each sequence, oldest first, without gaps.
+/// The last tokens of each sequence, oldest first, without gaps. Where the group has a sink, its tokens come first, and
+/// the others are the last of those behind it; entries_max has room for the sink.
 void gather_ring_on_host(const GatherRingParams& params);
 
 }  // namespace quire

@@ -65,12 +65,15 @@ void append_quantised_on_host(const AppendQuantisedParams& params) {
 
 void ring_slots(const RingSlotsParams& params) {
   QUIRE_CHECK(params.ring_entries > 0, "a ring has one entry at least");
-  const std::size_t count = params.slots.size();
-  const std::size_t dropped = count > params.ring_entries ? count - params.ring_entries : 0;
+  QUIRE_CHECK(params.sink_tokens < params.ring_entries, "a ring has room behind its sink");
+  const std::uint64_t room = params.ring_entries - params.sink_tokens;
+  const std::uint64_t end = params.first_position + params.slots.size();
   const std::int64_t first_slot = std::int64_t{params.state_slot} * params.ring_entries;
-  for (std::size_t i = 0; i < count; ++i) {
-    const std::uint64_t place = (params.first_position + i) % params.ring_entries;
-    params.slots[i] = i < dropped ? kNoSlot : first_slot + static_cast<std::int64_t>(place);
+  for (std::size_t i = 0; i < params.slots.size(); ++i) {
+    const std::uint64_t position = params.first_position + i;
+    const bool is_dropped = position >= params.sink_tokens && position + room < end;
+    const std::uint64_t place = ring_place(params.sink_tokens, room, position);
+    params.slots[i] = is_dropped ? kNoSlot : first_slot + static_cast<std::int64_t>(place);
   }
 }
 

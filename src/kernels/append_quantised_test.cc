@@ -18,6 +18,7 @@
 #include "quire/layout.h"
 #include "quire/plan.h"
 #include "quire/quantised_kernels.h"
+#include "quire/state_slots.h"
 #include "testing/quantised_twin.h"
 #include "testing/seeded_run.h"
 
@@ -189,6 +190,34 @@ TEST(RingSlots, OfAChunkLongerThanTheRingOnlyTheLastTokensGetOne) {
   EXPECT_EQ(slots, (std::vector<std::int64_t>{kNoSlot, kNoSlot, kNoSlot, kNoSlot, 5, 3, 4}));  // 104, 105, 106
 }
 
+// As plans have them: write_ring_slots() is compared with ring_entry() too.
+TEST(RingSlots, OfARingWithASinkAreItsEntries) {
+  for (const std::uint32_t ring_entries : {2U, 3U, 7U}) {
+    for (std::uint32_t sink = 0; sink < ring_entries; ++sink) {
+      const CacheGroup group{.kind = GroupKind::Window, .sink_tokens = sink, .slot_entries = ring_entries};
+      for (std::uint32_t first = 0; first < 20; ++first) {
+        for (std::uint32_t count = 1; count < 20; ++count) {
+          std::vector<std::int64_t> slots(count);
+          ring_slots({.state_slot = 5,
+                      .ring_entries = ring_entries,
+                      .first_position = first,
+                      .slots = slots,
+                      .sink_tokens = sink});
+          std::vector<std::int64_t> expected(count);
+          for (std::uint32_t i = 0; i < count; ++i) {
+            bool is_overwritten = false;
+            for (std::uint32_t later = i + 1; later < count; ++later) {
+              is_overwritten |= ring_entry(group, first + later) == ring_entry(group, first + i);
+            }
+            expected[i] = is_overwritten ? kNoSlot : (5 * ring_entries) + ring_entry(group, first + i);
+          }
+          ASSERT_EQ(slots, expected) << ring_entries << " entries, a sink of " << sink << ", from " << first;
+        }
+      }
+    }
+  }
+}
+
 TEST(RingSlots, ReachFarPositionsAndSlots) {
   std::vector<std::int64_t> slots(1);
   ring_slots({.state_slot = 4'000'000'000, .ring_entries = 128, .first_position = (1ULL << 40U) + 5, .slots = slots});
@@ -245,6 +274,7 @@ TEST_F(AppendQuantisedDeathTest, PositionsThatAreMissingOrTooManyStop) {
 TEST_F(AppendQuantisedDeathTest, ARingWithoutEntriesStops) {
   std::int64_t slot = 0;
   EXPECT_DEATH(ring_slots({.ring_entries = 0, .slots = {&slot, 1}}), "a ring has one entry at least");
+  EXPECT_DEATH(ring_slots({.ring_entries = 2, .slots = {&slot, 1}, .sink_tokens = 2}), "room behind its sink");
 }
 
 }  // namespace

@@ -183,7 +183,9 @@ void gather_ring_with(const E4m3Codec& codec, const GatherRingParams& params) {
   const std::size_t rows = params.state_slots.size();
   QUIRE_CHECK(params.lengths.size() == rows, "gathering from rings needs a length for every row");
   const std::uint64_t ring_entries = params.entries->geometry().page().entry_count();
+  const std::uint64_t sink = params.entries->geometry().page().group().sink_tokens;
   QUIRE_CHECK(params.entries_max <= ring_entries, "gathering more entries than a ring has");
+  QUIRE_CHECK(params.entries_max >= sink && ring_entries > sink, "gathering fewer entries than a ring's sink has");
   const TargetRows target(params.target, *params.entries, rows, params.entries_max);
   EntryReader reader(codec, *params.entries, params.pool, params.layer_index);
   for (std::size_t row = 0; row < rows; ++row) {
@@ -191,7 +193,8 @@ void gather_ring_with(const E4m3Codec& codec, const GatherRingParams& params) {
     const std::uint64_t length = has_sequence ? static_cast<std::uint64_t>(params.lengths[row]) : 0;
     const std::uint64_t valid_count = std::min(length, target.places());
     for (std::uint64_t place = 0; place < valid_count; ++place) {
-      reader.add(params.state_slots[row], (length - valid_count + place) % ring_entries, target.at(row, place));
+      const std::uint64_t position = place < sink ? place : length - valid_count + place;
+      reader.add(params.state_slots[row], ring_place(sink, ring_entries - sink, position), target.at(row, place));
     }
     target.clear(row, valid_count, target.places() - valid_count);
     target.close(row, valid_count);

@@ -3,6 +3,7 @@
 // Gathering with every codec against a twin that reads entry by entry through PoolGeometry::offset_of. Targets start as
 // bytes that must stay where nothing is to be written.
 #include <algorithm>
+#include <array>
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
@@ -18,6 +19,7 @@
 #include "quire/layout.h"
 #include "quire/plan.h"
 #include "quire/quantised_kernels.h"
+#include "quire/state_slots.h"
 #include "testing/quantised_twin.h"
 #include "testing/seeded_run.h"
 
@@ -187,12 +189,14 @@ TEST(GatherLastOnHost, GivesTheLastEntriesOldestFirstAndZerosBehindThem) {
   });
 }
 
-QuantisedEntries make_rings(const EntryFormat& format, std::uint32_t ring_entries) {
+QuantisedEntries make_rings(const EntryFormat& format, std::uint32_t ring_entries, std::uint32_t sink_tokens = 0) {
   CacheGroup group{.name = "window",
                    .kind = GroupKind::Window,
                    .layers = layer_range(0, 2),
+                   .keys_rotated = sink_tokens == 0,
                    .retention = {.rule = RetentionRule::None},
-                   .window_tokens = ring_entries,
+                   .window_tokens = ring_entries - sink_tokens,
+                   .sink_tokens = sink_tokens,
                    .window_form = WindowForm::Ring,
                    .slot_entries = ring_entries};
   use_format(group, format);
@@ -200,12 +204,15 @@ QuantisedEntries make_rings(const EntryFormat& format, std::uint32_t ring_entrie
   return QuantisedEntries::create(PoolGeometry::create(std::move(slot), {.page_count = 4}).value(), format).value();
 }
 
-// As a sequence grows chunk by chunk, its ring has the last tokens, whatever the chunks' lengths.
+// As a sequence grows chunk by chunk, its ring has the last tokens, whatever the chunks' lengths, and those of its
+// sink.
 TEST(GatherRingOnHost, GivesTheLastTokensThatWereAppendedOldestFirst) {
   Random random(4);
   const EntryFormat format = fp8_arrays_with_positions({.dim = 40, .rope_dim = 8});
-  for (const std::uint32_t ring_entries : {1U, 2U, 3U, 32U}) {
-    const QuantisedEntries entries = make_rings(format, ring_entries);
+  constexpr std::array<std::pair<std::uint32_t, std::uint32_t>, 6> kRings = {
+      {{1, 0}, {2, 0}, {3, 0}, {32, 0}, {3, 1}, {32, 7}}};
+  for (const auto& [ring_entries, sink] : kRings) {
+    const QuantisedEntries entries = make_rings(format, ring_entries, sink);
     std::vector<std::byte> pool = random_pool(random, entries);
     std::vector<std::uint16_t> source;  // of all tokens
     std::int32_t length = 0;
@@ -215,7 +222,8 @@ TEST(GatherRingOnHost, GivesTheLastTokensThatWereAppendedOldestFirst) {
       ring_slots({.state_slot = 2,
                   .ring_entries = ring_entries,
                   .first_position = static_cast<std::uint64_t>(length),
-                  .slots = slots});
+                  .slots = slots,
+                  .sink_tokens = sink});
       std::vector<std::int32_t> positions(count);
       std::iota(positions.begin(), positions.end(), length);
       for (std::uint32_t i = 0; i < count; ++i) {
@@ -240,9 +248,9 @@ TEST(GatherRingOnHost, GivesTheLastTokensThatWereAppendedOldestFirst) {
         expected.put(1, place, std::vector<std::uint16_t>(48));
       }
       for (std::int32_t place = 0; place < valid_count; ++place) {
-        const std::int32_t position = length - valid_count + place;
-        const std::int64_t slot =
-            (std::int64_t{2} * ring_entries) + (position % static_cast<std::int32_t>(ring_entries));
+        const std::int32_t position = place < static_cast<std::int32_t>(sink) ? place : length - valid_count + place;
+        const std::int64_t slot = (std::int64_t{2} * ring_entries) +
+                                  ring_entry(entries.geometry().page().group(), static_cast<std::uint32_t>(position));
         expected.put(1, place, testing::read_naively(entries, pool.data(), slot, kLayer));
         // The position that is stored there, and the rope values bit for bit: it is this token's entry.
         std::int32_t stored = -1;
@@ -313,6 +321,8 @@ TEST_F(GatherDeathTest, GatheringOutsideThePoolOrTheTableStops) {
   ring(3, 2);
   EXPECT_DEATH(ring(4, 2), "gathering from a page that the pool does not have");
   EXPECT_DEATH(ring(3, 3), "gathering more entries than a ring has");
+  entries_ = make_rings(fp8_arrays(), 5, 2);
+  EXPECT_DEATH(ring(3, 1), "gathering fewer entries than a ring's sink has");
 }
 
 TEST_F(GatherDeathTest, ATargetThatIsTooSmallStops) {

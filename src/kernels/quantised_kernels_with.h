@@ -30,4 +30,10 @@ void gather_ring_with(const E4m3Codec& codec, const GatherRingParams& params);
   return entries.geometry().strides().components[component_index];
 }
 
+/// As ring_entry(), for rings of any group: the sink's tokens, then the others in turn.
+[[nodiscard]] constexpr std::uint64_t ring_place(std::uint64_t sink_tokens, std::uint64_t room,
+                                                 std::uint64_t position) {
+  return position < sink_tokens ? position : sink_tokens + ((position - sink_tokens) % room);
+}
+
 }  // namespace quire
