@@ -5,6 +5,7 @@
 #include <numeric>
 
 #include "base/check.h"
+#include "base/checked.h"
 #include "cache/cache_impl.h"
 #include "layout/text.h"
 #include "quire/budget.h"
@@ -174,6 +175,27 @@ Result<PageCounts> count_pages(const CacheConfig& config) {
   return counts;
 }
 
+// Snapshots of a group are taken where a page of the history ends, and where the group can go on.
+Result<std::uint32_t> add_to_grid(std::uint32_t grid, std::uint32_t page_tokens, const CacheGroup& group) {
+  const std::uint64_t of_group = std::lcm(std::uint64_t{page_tokens}, std::uint64_t{boundary_multiple(group)});
+  const std::uint64_t of_all = of_group <= UINT32_MAX ? std::lcm(std::uint64_t{grid}, of_group) : of_group;
+  if (of_all <= UINT32_MAX) return static_cast<std::uint32_t>(of_all);
+  return fail(ErrorCode::InvalidArgument,
+              "group '" + group.name + "': its snapshots are taken at multiples of page_tokens = " +
+                  with_separators(page_tokens) + " and of its boundary, " + with_separators(boundary_multiple(group)) +
+                  " tokens" + (grid > 1 ? ", and other groups' at multiples of " + with_separators(grid) : "") +
+                  ": the first place for both is " + with_separators(of_all) + ", and positions have 32 bits");
+}
+
+Result<std::uint32_t> interval_on_grid(std::uint32_t interval_tokens, std::uint32_t grid) {
+  const std::uint64_t rounded = (std::uint64_t{interval_tokens} + grid - 1) / grid * grid;
+  if (rounded <= UINT32_MAX) return static_cast<std::uint32_t>(rounded);
+  return fail(ErrorCode::InvalidArgument, "retention.interval_tokens is " + with_separators(interval_tokens) +
+                                              ": snapshots are taken at multiples of " + with_separators(grid) +
+                                              " tokens, and the next one, " + with_separators(rounded) +
+                                              ", does not fit in 32 bits: use a smaller one, or RetentionRule::Last");
+}
+
 }  // namespace
 
 Result<std::unique_ptr<Cache>> Cache::open(CacheConfig config) {
@@ -312,9 +334,16 @@ Status Cache::Impl::open_groups(std::span<const std::uint64_t> page_counts) {
   for (const GroupMemory& group : more_history) add_memory(group);
   for (const SideGroup& side : sides) add_memory(side.memory);
   QUIRE_TRY_ASSIGN(state_slots, StateSlots::create(config.layout, config.page));
-  checkpoint_interval = (checkpoint_interval + checkpoint_grid - 1) / checkpoint_grid * checkpoint_grid;
+  QUIRE_TRY_ASSIGN(checkpoint_interval, interval_on_grid(checkpoint_interval, checkpoint_grid));
   if (state_slots->slot_bytes() == 0) return {};
   const std::uint32_t slot_count = state_slot_count_of(config);
+  const auto state_bytes = checked_multiply(slot_count, state_slots->slot_bytes());
+  if (!state_bytes) {
+    return fail(ErrorCode::InvalidArgument, with_separators(slot_count) + " state slots of " +
+                                                with_separators(state_slots->slot_bytes()) +
+                                                " bytes each do not fit in 64 bits: lower device.state_slot_count, or "
+                                                "sequence_count_max");
+  }
   for (std::uint32_t i = slot_count; i > 0; --i) free_state_slots.push_back(i - 1);
   state_slot_count = slot_count;
   // Of a plan's copies, every sequence may have its slot filled, and a checkpoint saved that its drafts have passed.
@@ -323,7 +352,7 @@ Status Cache::Impl::open_groups(std::span<const std::uint64_t> page_counts) {
   state_copies.reserve(state_group_count() * kStateCopiesMax * config.sequence_count_max);
   state_saves.reserve(state_group_count() * config.sequence_count_max);
   if (config.device.memory == DeviceMemory::Host) {
-    QUIRE_TRY_ASSIGN(own_state_memory, LazyMemory::reserve(slot_count * state_slots->slot_bytes()));
+    QUIRE_TRY_ASSIGN(own_state_memory, LazyMemory::reserve(*state_bytes));
     state_memory = own_state_memory.data();
   } else {
     state_memory = config.device.adopted_state_memory;
@@ -360,7 +389,7 @@ Status Cache::Impl::open_side(std::uint32_t group_index, std::uint64_t page_coun
   QUIRE_TRY_ASSIGN(side.pages, SidePages::create({.tree_page_end = pool_page_count() + 1, .side_page_end = count + 1}));
   if (!side.is_window) {
     has_snapshots = true;
-    checkpoint_grid = std::lcm(checkpoint_grid, std::lcm(page_tokens, boundary_multiple(*side.group)));
+    QUIRE_TRY_ASSIGN(checkpoint_grid, add_to_grid(checkpoint_grid, page_tokens, *side.group));
     if (side.group->retention.rule == RetentionRule::Every) {
       checkpoint_interval = std::max(checkpoint_interval, side.group->retention.interval_tokens);
     }

@@ -178,6 +178,38 @@ TEST_F(CacheGroupsConfigTest, ASnapshotGroupHasAPage) {
   expect_refused(std::move(config), ErrorCode::InvalidArgument, "group 'state' has 0 pages");
 }
 
+TEST_F(CacheGroupsConfigTest, PlacesForSnapshotsHave32Bits) {
+  CacheGroup tail = tail_group(1U << 31U, 1, 4, kLast);
+  expect_refused(groups_config({full_group(), tail}, 3, 100, 256), ErrorCode::InvalidArgument,
+                 "group 'tail': its snapshots are taken at multiples of page_tokens = 3 and of its boundary, "
+                 "2,147,483,648 tokens: the first place for both is 6,442,450,944");
+  tail.boundary_tokens = 65'537;
+  expect_refused(groups_config({full_group(), state_group(0, kLast), tail}, 1U << 16U, 1, 256),
+                 ErrorCode::InvalidArgument, "the first place for both is 4,295,032,832");
+  CacheConfig config = groups_config({full_group(), tail}, 8, 64, 256);
+  EXPECT_TRUE(Cache::open(std::move(config)).has_value());  // in no sequence that it serves
+}
+
+TEST_F(CacheGroupsConfigTest, IntervalsOfSnapshotsHave32Bits) {
+  expect_refused(groups_config({full_group(), state_group(0, every(UINT32_MAX))}, 8, 64, 256),
+                 ErrorCode::InvalidArgument,
+                 "retention.interval_tokens is 4,294,967,295: snapshots are taken at multiples of 8 tokens, and the "
+                 "next one, 4,294,967,296, does not fit in 32 bits");
+  EXPECT_TRUE(
+      Cache::open(groups_config({full_group(), state_group(0, every(UINT32_MAX - 7))}, 8, 64, 256)).has_value());
+}
+
+TEST_F(CacheGroupsConfigTest, StateSlotsHave64BitsOfBytes) {
+  CacheGroup state = state_group(0, kNone);
+  state.components[0].dim = UINT32_MAX;
+  state.slot_history = (1U << 30U) - 1;
+  CacheConfig config = groups_config({full_group(), state}, 8, 64, 256);
+  config.device.memory = DeviceMemory::None;
+  expect_refused(std::move(config), ErrorCode::InvalidArgument,
+                 "8 state slots of 4,611,686,017,353,646,080 bytes each do not fit in 64 bits: lower "
+                 "device.state_slot_count");
+}
+
 TEST_F(CacheGroupsConfigTest, BytesAndPagesOfGroupsAreGivenOneAtATime) {
   CacheConfig config = hybrid();
   config.device.page_count = 0;
