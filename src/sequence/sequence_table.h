@@ -21,6 +21,7 @@
 #pragma once
 
 #include <algorithm>
+#include <cstddef>
 #include <cstdint>
 #include <optional>
 #include <span>
@@ -93,25 +94,28 @@ struct alignas(64) SequenceSlot {
   PrefixTree::Pin tail_pin;
 
   std::uint32_t send_run_count = 0;  // 0: not marked
-  std::uint32_t send_begin = 0;
   std::uint32_t send_end = 0;
   std::uint32_t send_cached_end = 0;  // tokens [send_begin, this) were computed before they were marked; 0: all sent
+
+  // Where the layout has groups that do not keep everything.
+  std::uint32_t replay_end = 0;  // the history has the tokens before it, which are computed for other groups; 0: none
+  std::uint32_t state_slot = UINT32_MAX;  // of an admitted one, where the layout has state
+  bool is_inexact = false;                // a group was rebuilt inexactly: nothing behind replay_end is published
+  bool allows_inexact = false;
+  bool needs_state = false;        // its state slot is not filled yet: the next plan with it does that
+  bool state_is_in_doubt = false;  // a step that did not happen may have written it
+
+  // The third line, where there are such groups.
+  std::uint32_t state_high = 0;  // its state was written up to this position, drafts included
+  std::uint32_t junction = 0;    // a checkpoint where the history was known and no state; 0: none
+  std::uint32_t checkpoint = 0;  // the last one that was planned
+
+  std::uint32_t side_loads = 0;  // of a loading one: on their way to it
+  bool has_asked_sides = false;  // what other groups have of its path on the host was asked for
+  std::uint32_t send_begin = 0;
   std::int32_t receiver = -1;
   std::uint32_t receive_tokens = 0;
   std::uint32_t receive_run_count = 0;
-
-  // Where the layout has groups that do not keep everything.
-  std::uint32_t state_slot = UINT32_MAX;  // of an admitted one, where the layout has state
-  std::uint32_t replay_end = 0;  // the history has the tokens before it, which are computed for other groups; 0: none
-  bool is_inexact = false;       // a group was rebuilt inexactly: nothing behind replay_end is published
-  bool allows_inexact = false;
-  bool has_asked_sides = false;    // of a loading one: what other groups have of its path on the host was asked for
-  std::uint32_t side_loads = 0;    // on their way to it
-  bool needs_state = false;        // its state slot is not filled yet: the next plan with it does that
-  bool state_is_in_doubt = false;  // a step that did not happen may have written it
-  std::uint32_t state_high = 0;    // its state was written up to this position, drafts included
-  std::uint32_t junction = 0;      // a checkpoint where the history was known and no state; 0: none
-  std::uint32_t checkpoint = 0;    // the last one that was planned
 
   PrefixTree::Pin pin;
   PrefixTree::SoftPin soft_pin;
@@ -160,6 +164,7 @@ struct alignas(64) SequenceSlot {
   }
   [[nodiscard]] bool is_undecided() const { return has_draft || tree_count > 0; }
 };
+static_assert(offsetof(SequenceSlot, state_high) == 128, "what every step looks at fills two lines");
 
 class SequenceTable {
  public:
