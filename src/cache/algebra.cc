@@ -47,7 +47,8 @@ Result<Sequence> Cache::fork(const Sequence& sequence, std::uint32_t at) {
     }
     const std::uint32_t end = std::min(impl.sequences.keys().known_rows(at), source.computed_tokens);
     Status held = impl.check_held(source, end);
-    if (held) held = impl.check_sides_held(source_index, end);
+    // Where all of its tokens are computed, the last one runs again, unless a state would count it twice.
+    if (held) held = impl.check_sides_held(source_index, end, end == at && !impl.has_state());
     if (!held) return bad("cannot be forked at " + with_separators(at) + ": " + held.error().message);
     if (impl.has_state() && impl.free_state_slots.empty()) {
       return fail(ErrorCode::Unavailable, "fork: all " + with_separators(impl.state_slot_count) +
@@ -158,7 +159,7 @@ Status Cache::rewind(const Sequence& sequence, std::uint32_t token_count) {
   const bool runs_again = rows == end && end == slot.computed_tokens && token_count > 0 && !impl.has_state();
   if (rows < slot.computed_tokens || runs_again) {
     Status held = runs_again ? Status{} : impl.check_held(slot, rows);
-    if (held) held = impl.check_sides_held(index, rows);
+    if (held) held = impl.check_sides_held(index, rows, rows == end && !impl.has_state());
     if (!held) return bad("cannot be rewound to " + with_separators(end) + ": " + held.error().message);
   }
   if (token_count == 0) return {};

@@ -313,8 +313,9 @@ struct Cache::Impl : TierListener {
   [[nodiscard]] std::uint32_t adopt_side_tails(SideGroup& side, PageId page);
   [[nodiscard]] bool is_kept_column(const SideGroup& side, const SequenceSlot& slot, std::uint32_t column) const;
   void slide_sides(std::uint32_t index);
-  [[nodiscard]] TokenRange missing_of_window(const SideGroup& side, std::uint32_t index, std::uint32_t end) const;
-  [[nodiscard]] Status check_sides_held(std::uint32_t index, std::uint32_t end) const;
+  [[nodiscard]] TokenRange missing_of_window(const SideGroup& side, std::uint32_t index, std::uint32_t end,
+                                             bool may_run_again) const;
+  [[nodiscard]] Status check_sides_held(std::uint32_t index, std::uint32_t end, bool may_run_again) const;
   void copy_sides(std::uint32_t source_index, std::uint32_t index);
   void truncate_sides(std::uint32_t index, std::uint32_t end);
   void drop_side_tail(SideGroup& side, std::uint32_t index);

@@ -324,22 +324,24 @@ void Cache::Impl::slide_sides(std::uint32_t index) {
 
 // Fork and rewind
 
-// Tokens that a window must hold and does not when a sequence has `end` of them, the last of which may run again. Those
-// of the sink are always there.
-TokenRange Cache::Impl::missing_of_window(const SideGroup& side, std::uint32_t index, std::uint32_t end) const {
+// Tokens that a window must hold and does not when a sequence has `end` of them: what the next one sees or, if that may
+// run again, the last one. Those of the sink are always there.
+TokenRange Cache::Impl::missing_of_window(const SideGroup& side, std::uint32_t index, std::uint32_t end,
+                                          bool may_run_again) const {
   const SideSlot& slot = side.slots[index];
-  const std::uint32_t needed = std::max(end - std::min(end, side.group->window_tokens), side.sink_pages * page_tokens);
+  const std::uint32_t seen = side.group->window_tokens - (may_run_again ? 0 : 1);
+  const std::uint32_t needed = std::max(end - std::min(end, seen), side.sink_pages * page_tokens);
   const std::uint32_t held = std::min(std::max(slot.hole_end * page_tokens, slot.valid_from), end);
   return {needed, std::max(needed, held)};
 }
 
-Status Cache::Impl::check_sides_held(std::uint32_t index, std::uint32_t end) const {
+Status Cache::Impl::check_sides_held(std::uint32_t index, std::uint32_t end, bool may_run_again) const {
   for (const SideGroup& side : sides) {
     if (!side.is_window) {
       QUIRE_TRY(check_state_held(side, index, end));
       continue;
     }
-    const TokenRange missing = missing_of_window(side, index, end);
+    const TokenRange missing = missing_of_window(side, index, end, may_run_again);
     if (missing.begin == missing.end) continue;
     const std::string which = "[" + with_separators(missing.begin) + ", " + with_separators(missing.end) + ")";
     if (side.slots[index].valid_from > side.slots[index].hole_end * page_tokens) {
@@ -407,10 +409,13 @@ void Cache::Impl::truncate_sides(std::uint32_t index, std::uint32_t end) {
     const bool keeps_tail = !slot.tail_source.is_none() && slot.page_count == whole_pages && rest > 0;
     if (!keeps_tail) drop_side_tail(side, index);
     std::uint32_t row_end = whole_pages;
+    bool starts_inside = false;
     if (rest > 0 && whole_pages < slot.page_count) {
       const PageId page = row[whole_pages];
       const bool is_own = page != kNullPage && side.pool.state(page) != PageState::Sealed && !side.pool.is_shared(page);
-      if (!has_tail) {
+      if (!has_tail && page == kNullPage) {
+        starts_inside = true;  // a window of one token has left it, and the next one sees nothing of it
+      } else if (!has_tail) {
         // The history goes on in its own page, and so does the group, if need be in one that starts with others' rows.
         QUIRE_CHECK(is_own, "a page of the history is the sequence's own, and one of a window is not");
         ++row_end;
@@ -428,7 +433,7 @@ void Cache::Impl::truncate_sides(std::uint32_t index, std::uint32_t end) {
     slot.hole_end = std::min(slot.hole_end, slot.page_count);
     slot.changed_column = std::min(slot.changed_column, slot.page_count);
     slot.valid_from = std::min(slot.valid_from, end);
-    if (has_tail && slot.tail_source.is_none()) slot.valid_from = end;
+    if (starts_inside || (has_tail && slot.tail_source.is_none())) slot.valid_from = end;
   }
 }
 
@@ -528,10 +533,10 @@ void Cache::Impl::free_fenced_sides(std::uint64_t oldest) {
   }
 }
 
-// Whether windows have what the sequence would need if it had `end` tokens.
+// Whether windows have what the sequence would need to compute the token behind `end` of them.
 bool Cache::Impl::windows_hold(std::uint32_t index, std::uint32_t end) const {
   return std::ranges::all_of(window_sides, [&](std::uint32_t i) {
-    const TokenRange missing = missing_of_window(sides[i], index, end);
+    const TokenRange missing = missing_of_window(sides[i], index, end, /*may_run_again=*/false);
     return missing.begin == missing.end;
   });
 }

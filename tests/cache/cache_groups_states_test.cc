@@ -330,6 +330,53 @@ TEST_F(CacheGroupsTest, ARewindBehindAWindowIsRefusedUnlessItKeepsMore) {
   decode(request, 40);
 }
 
+// The last token does not run again where there is state: what it saw is not asked for.
+TEST_F(CacheGroupsTest, ARewindNeedsWhatTheNextTokenSees) {
+  for (const bool has_state : {false, true}) {
+    for (const std::uint32_t window_tokens : {1U, 8U}) {
+      std::vector<CacheGroup> groups = {full_group(), window_group(window_tokens)};
+      if (has_state) groups.push_back(state_group(8, kNone));
+      CacheConfig config = groups_config(groups, 1, 128, 64);
+      config.window_rewind_tokens = 2;
+      open(std::move(config));
+      GroupsRequest request = start(token_range(0, 30));
+      run_all(request, {}, 1);
+      const std::uint32_t least = has_state ? 27 : 28;  // the first 20, or 27, are gone
+      const std::uint32_t first = least - window_tokens - (has_state ? 0 : 1);
+      const std::string missing = "[" + std::to_string(first) + ", " + std::to_string(first + 1) + ")";
+      if (window_tokens > 1 || !has_state) {
+        expect_error(cache_->fork(request.sequence, least - 1), ErrorCode::InvalidArgument, missing);
+        expect_error(cache_->rewind(request.sequence, 31 - least), ErrorCode::InvalidArgument, missing);
+      }
+      GroupsRequest child = fork(request, least);
+      append(child, {900});
+      rewind(request, 30 - least);
+      append(request, {901});
+      for (GroupsRequest* each : {&child, &request}) decode(*each, 20);
+      end(request);
+      end(child);
+      expect_empty_after_reset();
+    }
+  }
+}
+
+TEST_F(CacheGroupsTest, ARewindIntoAPageThatAWindowOfOneHasLeftStartsAnotherOne) {
+  open(groups_config({full_group(), window_group(1), state_group(8, kNone)}, 8, 64, 128));
+  GroupsRequest request = start(token_range(0, 20));
+  run_all(request, {}, 1);
+  GroupsRequest child = fork(request, 14);
+  append(child, {900});
+  rewind(request, 7);
+  append(request, {901});
+  for (GroupsRequest* each : {&request, &child}) {
+    decode(*each, 20);
+    expect_invariants();
+  }
+  end(request);
+  end(child);
+  expect_empty_after_reset();
+}
+
 // Forks
 
 TEST_F(CacheGroupsStateTest, AForkAndItsSourceGoOnIndependently) {
