@@ -12,6 +12,7 @@
 //       PlanOutcome outcome = *cache->plan_step({&entry, 1});     // outcome.step, or what is short
 //       Status copied = cache->apply_copies(*outcome.step);       // in memory of quire's own
 //       …                                                         // run the model as outcome.step->plan says
+//       Status saved = cache->apply_saves(*outcome.step);         // where the layout has state
 //       StepResult result{.tokens = sampled};
 //       Status done = cache->finish_step(*outcome.step, {&result, 1});  // full pages are cached from here on
 //     }
@@ -141,7 +142,7 @@ struct SequenceView {
   bool is_loading = false;            ///< admitted, and pages are on their way from the host
   bool is_receiving = false;          ///< between prepare_receive and finish_receive
   std::uint32_t token_count = 0;      ///< known tokens: the prompt, and what was added since
-  std::uint32_t computed_tokens = 0;  ///< whose K and V are in the cache; undecided tree tokens not counted
+  std::uint32_t computed_tokens = 0;  ///< for all groups; undecided tree tokens not counted, nor replay_tokens
   std::uint32_t host_tokens = 0;      ///< that its admission found on the host, and had loaded
   std::uint32_t disk_tokens = 0;      ///< that its admission found on disk, and had read and loaded
   /// To be computed, and in no step in flight. 1 when all is computed but nobody has asked for what comes next, as
@@ -152,7 +153,7 @@ struct SequenceView {
   Window window;                      ///< window_tokens 0: none
   std::uint32_t state_slot = 0;       ///< of an admitted one; see AttentionPlanEntry
   std::uint32_t next_checkpoint = 0;  ///< tokens behind which a snapshot is taken next: steps end there; 0: nowhere
-  std::uint32_t replay_tokens = 0;    ///< computed ones that are pending all the same, for groups to be rebuilt
+  std::uint32_t replay_tokens = 0;    ///< of the pending ones: groups that keep everything have them, others do not
   Miss miss;                          ///< as of its admission, or of the end of its load
   std::span<const PageId> pages;      ///< valid until the next call that changes the sequence
 };
@@ -258,7 +259,9 @@ struct KeepId {
 
 struct Kept {
   KeepId id;
-  std::uint32_t token_count = 0;  ///< the cached part of what was asked for, in whole pages
+  /// The cached part of what was asked for, in whole pages; where several groups have a say, up to where all of them
+  /// can go on, replays included.
+  std::uint32_t token_count = 0;
 };
 
 struct ExternalMatch {

@@ -33,7 +33,9 @@ namespace quire {
 /// The page that padding reads: reserved, never written, all zeros.
 inline constexpr PageId kNullPage{0};
 
-/// No place to write to: the token's K and V are in the cache already, or no later step will need them.
+/// No place to write to: the token's K and V are in the cache already, or no later step will need them. Where they are
+/// in the cache, as those of a token that runs again or is replayed for other groups, they are a key in the listed
+/// pages like any other, and layers read them there; what is computed of them is not stored.
 inline constexpr std::int64_t kNoSlot = -1;
 
 /// How a plan names the pages of its entries.
