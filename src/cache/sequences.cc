@@ -208,6 +208,12 @@ Admission Cache::Impl::start_running(std::uint32_t index, bool is_again) {
     if (junction > hit.tokens) slot.junction = junction;
     if (hit.limiting_group != Hit::kNoGroup && hit.tokens < tokens_in(match)) {
       miss = {.reason = MissReason::NotHeld, .group = sides[hit.limiting_group].memory.group_index};
+    } else if (match.host_page_count > 0 && slot.load_miss == MissReason::None) {
+      // Nobody loads a history that others cannot go on with.
+      const Hit anywhere = find_hit(match, slot.token_count, slot.allows_inexact, /*counts_host=*/true);
+      const bool is_useless = anywhere.limiting_group != Hit::kNoGroup && anywhere.start() <= hit.start();
+      if (is_useless)
+        miss = {.reason = MissReason::NotHeld, .group = sides[anywhere.limiting_group].memory.group_index};
     }
     match = tree->cut(match, hit.tokens);
   }

@@ -3,15 +3,23 @@
 // Layouts of several groups on disk: what each group keeps there, and what requests find of it after a restart.
 #include <gtest/gtest.h>
 
+#include <algorithm>
+#include <cerrno>
 #include <cstdint>
 #include <filesystem>
+#include <fstream>
+#include <memory>
 #include <string>
 #include <vector>
 
 #include "base/hash.h"
+#include "cache/cache_peer.h"
 #include "cache_groups_fixture.h"
+#include "store/system_files.h"
+#include "testing/failing_calls.h"
 #include "testing/sanitized.h"
 #include "testing/temp_directory.h"
+#include "wire/segment.h"
 
 namespace quire {
 namespace {
@@ -231,6 +239,87 @@ TEST_F(CacheGroupsDiskTest, DirectCallsAreForOneGroup) {
   const std::vector<TokenId> tokens = token_range(0, 64);
   expect_error(cache_->lookup_on_disk(space_, {.tokens = tokens}, nullptr), ErrorCode::Unsupported, "lookup_on_disk");
   expect_error(cache_->disk_status(2), ErrorCode::InvalidArgument, "group_index is 2; the layout has 2 groups");
+}
+
+// Failures
+
+// A byte of every record of the window's store is another one.
+TEST_F(CacheGroupsDiskTest, ABrokenRecordOfAGroupIsAShorterHit) {
+  const auto config = [&] { return disk_config({full_group(), window_group(20)}); };
+  open(config());
+  serve(token_range(0, 200));
+  flush();
+  close();
+  std::uint32_t broken = 0;
+  for (const auto& file : std::filesystem::directory_iterator(directory_.path() + "/pages/group-window")) {
+    if (!file.path().filename().string().starts_with("segment-")) continue;
+    std::fstream bytes(file.path(), std::ios::in | std::ios::out | std::ios::binary);
+    for (std::uint64_t block = kSegmentBlockBytes; block < std::min<std::uint64_t>(file.file_size(), 13 * 4'096);
+         block += kSegmentBlockBytes) {
+      const auto at = static_cast<std::streamoff>(block + kRecordHeaderBytes + 5);
+      bytes.seekg(at);
+      const auto byte = static_cast<char>(bytes.get());
+      bytes.seekp(at);
+      bytes.put(static_cast<char>(byte ^ 1));
+      ++broken;
+    }
+  }
+  ASSERT_GE(broken, 12U);
+  open(config());
+  EXPECT_EQ(serve(with_tail(token_range(0, 200), 1, 30)), 0U);
+  EXPECT_EQ(view_.miss.reason, MissReason::NotHeld);
+  EXPECT_EQ(view_.miss.group, 1U);
+  EXPECT_GT(cache_->disk_status(1)->corrupt_page_total, 0U);
+  EXPECT_EQ(cache_->disk_status(0)->corrupt_page_total, 0U);
+  EXPECT_EQ(serve(with_tail(token_range(0, 200), 2, 30)), 200U) << "computed once more";
+}
+
+class CacheGroupsFailingDiskTest : public CacheGroupsDiskTest {
+ protected:
+  ~CacheGroupsFailingDiskTest() override {
+    close();  // before its files go
+    testing::call_failures.clear();
+  }
+  void open_failing(CacheConfig config) {
+    Result<std::unique_ptr<Cache>> cache = CachePeer::open(std::move(config), files_);
+    ASSERT_TRUE(cache.has_value()) << cache.error().message;
+    cache_ = std::move(*cache);
+    engine_ = std::make_unique<GroupsEngine>(*cache_);
+    space_ = cache_->key_space({.model = "test"}).value();
+  }
+
+  FileCalls calls_ = testing::failing_calls({});
+  SystemFiles files_{calls_};
+};
+
+TEST_F(CacheGroupsFailingDiskTest, AFullDiskIsSaidAndWrittenLater) {
+  const auto config = [&] { return disk_config({full_group(), window_group(20), state_group(0, every(64))}); };
+  open_failing(config());
+  testing::call_failures.reserve = ENOSPC;
+  EXPECT_EQ(serve(token_range(0, 200)), 0U);
+  Result<bool> flushed = false;
+  while (flushed && !*flushed) {
+    drain(*cache_, now_);
+    flushed = cache_->flush();
+  }
+  EXPECT_FALSE(flushed.has_value());
+  testing::call_failures.clear();
+  EXPECT_EQ(serve(with_tail(token_range(0, 200), 1, 30)), 192U) << "from memory";
+  restart(config());
+  EXPECT_EQ(serve(with_tail(token_range(0, 200), 2, 30)), 192U) << "from disk";
+}
+
+TEST_F(CacheGroupsFailingDiskTest, WithoutADiskThatBreaksTheCacheGoesOn) {
+  open_failing(disk_config({full_group(), window_group(20), state_group(0, every(64))}));
+  EXPECT_EQ(serve(token_range(0, 200)), 0U);
+  flush();
+  testing::call_failures.write = EIO;
+  testing::call_failures.read = EIO;
+  for (TokenId i = 1; i < 20; ++i) {
+    serve(with_tail({}, i, 200));
+    EXPECT_EQ(serve(with_tail({}, i, 200)), 192U) << "from memory";
+  }
+  EXPECT_NE(cache_->disk_status()->last_error, "");
 }
 
 // Any groups, requests that share beginnings, small pools, and a restart now and then: every byte is checked.
