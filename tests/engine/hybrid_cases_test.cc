@@ -11,6 +11,7 @@
 
 #include "hybrid_rig.h"
 #include "seeded_text.h"
+#include "testing/temp_directory.h"
 
 namespace quire::testing {
 namespace {
@@ -62,6 +63,30 @@ class HybridCases : public ::testing::Test {
       ASSERT_EQ(rig_->check(), "");
       if (is_last) return;
     }
+  }
+
+  /// A request, perhaps one that waits for the host; gives the tokens that it found.
+  std::size_t serve(std::vector<TokenId> tokens, std::vector<TokenId> next = {}) {
+    HybridLive* live = begin_waiting(std::move(tokens));
+    const std::size_t found = live->texts.size();
+    compute(live, std::move(next));
+    EXPECT_EQ(rig_->end(*live), "");
+    EXPECT_EQ(rig_->collect(), "");
+    return found;
+  }
+  HybridLive* begin_waiting(std::vector<TokenId> tokens) {
+    HybridLive* live = nullptr;
+    EXPECT_EQ(rig_->begin(std::move(tokens), {}, live), "");
+    for (int i = 0; i < 9 && !live->is_admitted; ++i) {
+      EXPECT_EQ(rig_->admit(*live), "");
+      EXPECT_EQ(rig_->collect(), "");
+    }
+    EXPECT_TRUE(live->is_admitted);
+    EXPECT_EQ(rig_->check(), "");
+    return live;
+  }
+  [[nodiscard]] std::uint64_t loaded_pages(std::uint32_t group) {
+    return rig_->cache().group_stats(group).value().loaded_page_total;
   }
 
   ScheduleCounts counts_;
@@ -220,6 +245,70 @@ TEST_F(HybridCases, AForkOfAForkThatWaitsHasItsState) {
     ASSERT_EQ(rig_->append(*live, text(3, 2)), "");
     compute(live);
   }
+}
+
+// All kinds of layers go down to the host and come back. Drafts behind that are taken back over a state, of which the
+// slot has the versions that were computed since.
+TEST_F(HybridCases, ASequenceThatHasComeBackFromTheHostTakesBackItsDrafts) {
+  for (const bool has_own_mover : {false, true}) {
+    HybridSetup setup = setup_of({{.kind = LayerKind::Recurrent},
+                                  {.kind = LayerKind::Window, .window_tokens = 6},
+                                  {.kind = LayerKind::Overlapped, .ratio = 2},
+                                  kFull,
+                                  {.kind = LayerKind::Ring, .window_tokens = 5},
+                                  {.kind = LayerKind::Compressed, .ratio = 4}});
+    setup.shape.rewind_tokens = 4;
+    setup.shape.state_retention = {.rule = RetentionRule::Every, .interval_tokens = 8};
+    const std::vector<CacheGroup> groups = tiny_engine::hybrid_groups(setup.shape).groups;
+    setup.page_count = 24;
+    setup.group_page_counts.assign(groups.size(), 14);
+    setup.host_page_count = 80;
+    setup.host_group_page_counts.assign(groups.size(), 80);
+    setup.has_own_mover = has_own_mover;
+    open(setup);
+    serve(text(1, 30));
+    for (std::uint64_t other = 2; other < 8; ++other) serve(text(other, 40));
+    HybridLive* live = begin_waiting(join(text(1, 29), text(9, 3)));
+    EXPECT_EQ(live->texts.size(), 28U);
+    for (std::uint32_t i = 0; i < groups.size(); ++i) {
+      if (has_pages(groups[i])) {
+        EXPECT_GT(loaded_pages(i), 0U) << groups[i].name;
+      }
+    }
+    compute(live, text(10, 1));
+    for (std::uint64_t round = 0; round < 3; ++round) {
+      const auto accepted = static_cast<std::uint32_t>(round);
+      ASSERT_EQ(rig_->step({{.live = live, .drafts = text(20 + round, 4)}},
+                           {{.accepted_count = accepted, .next = text(30 + round, 1)}}),
+                "");
+      ASSERT_EQ(rig_->collect(), "");
+    }
+    ASSERT_EQ(rig_->rewind(*live, 3), "");
+    EXPECT_EQ(live->tokens.size(), 32U + 1 + 3 + 3 - 3);
+    ASSERT_EQ(rig_->append(*live, text(40, 2)), "");
+    compute(live);
+    EXPECT_GT(counts_.by_name["rewind over a recurrent state"], 0U);
+    EXPECT_EQ(counts_.by_name["rewind refused by a group"], 0U);
+    if (!has_own_mover) TearDown();
+  }
+}
+
+// What was flushed is found by the process that comes next. With layers of other kinds as soon as these have a disk
+// tier.
+TEST_F(HybridCases, ARestartFindsWhatIsOnDisk) {
+  const TempDirectory directory;
+  HybridSetup setup = setup_of({kFull, kFull});
+  setup.page_tokens = 16;
+  setup.context_tokens_max = 64;
+  setup.host_page_count = 16;
+  setup.has_own_mover = true;
+  setup.disk_directory = directory.path();
+  setup.disk_capacity_bytes = std::uint64_t{256} << 20U;
+  open(setup);
+  EXPECT_EQ(serve(text(1, 50)), 0U);
+  ASSERT_EQ(rig_->restart(/*flushes=*/true), "");
+  EXPECT_EQ(serve(join(text(1, 50), text(2, 5))), 48U);
+  EXPECT_EQ(counts_.by_name["tokens found on disk"], 48U);
 }
 
 }  // namespace

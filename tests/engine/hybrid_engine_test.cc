@@ -1,72 +1,91 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // Random schedules on caches of several groups, each with a mix of layers of its own: every logit the engine computes
-// from pages, state slots and plans must be the oracle's.
+// from pages, state slots and plans must be the oracle's, whichever tier they have come from.
 #include <gtest/gtest.h>
 
+#include <array>
 #include <cstdint>
 #include <cstdlib>
 #include <iostream>
+#include <optional>
 #include <string>
 
 #include "hybrid_schedule.h"
 #include "testing/sanitized.h"
 #include "testing/seeded_run.h"
+#include "testing/temp_directory.h"
 
 namespace quire::testing {
 namespace {
 
 constexpr std::uint64_t kSeedCount = kIsSanitized ? 150 : 900;
 
-/// Most schedules are short, so that there are many mixes; some are long, for what takes time to come about.
-constexpr std::uint64_t call_count_of(std::uint64_t seed) {
-  return seed % 20 == 0 ? 1'000 : 200;
+/// HybridTier::Disk belongs here as soon as caches of several groups have a disk tier: nothing else is missing.
+constexpr std::array kTiers = {HybridTier::Device, HybridTier::Host};
+
+/// Most schedules are short, so that there are many mixes; some are long, for what takes time to come about. To go down
+/// to another tier and come back takes longer.
+constexpr std::uint64_t call_count_of(std::uint64_t seed, HybridTier tier) {
+  return (seed % 20 == 0 ? 1'000 : 200) * (tier == HybridTier::Device ? 1 : 4);
+}
+constexpr std::uint64_t seed_count_of(HybridTier tier) {
+  return kSeedCount / (tier == HybridTier::Device ? 1 : tier == HybridTier::Host ? 4 : 15);
 }
 
-std::string run_seed(std::uint64_t seed, std::uint64_t call_count, ScheduleCounts& counts) {
-  const auto repeat = [seed](std::uint64_t calls) {
-    return "\nQUIRE_SEED=" + std::to_string(seed) + " QUIRE_STEPS=" + std::to_string(calls) +
-           " bin/hybrid_engine_test\n";
-  };
-  Random random(seed);
-  const HybridSetup setup = draw_hybrid_setup(random);
-  if (counts.log != nullptr) *counts.log << to_string(setup) << '\n';
-  HybridSchedule schedule(setup, counts);
-  std::string problem;
-  std::uint64_t call = 0;
-  while (problem.empty() && call < call_count) {
-    ++call;
-    if (counts.log != nullptr) *counts.log << "call " << call << '\n';
-    problem = schedule.apply(random);
+class HybridEngineTest : public ::testing::TestWithParam<HybridTier> {
+ protected:
+  static std::string run_seed(std::uint64_t seed, std::uint64_t call_count, ScheduleCounts& counts) {
+    const auto repeat = [seed](std::uint64_t calls) {
+      return "\nQUIRE_SEED=" + std::to_string(seed) + " QUIRE_STEPS=" + std::to_string(calls) +
+             " bin/hybrid_engine_test --gtest_filter='*/" + std::string(to_string(GetParam())) + "'\n";
+    };
+    Random random(seed);
+    HybridSetup setup = draw_hybrid_setup(random, GetParam());
+    std::optional<TempDirectory> directory;
+    if (GetParam() == HybridTier::Disk) setup.disk_directory = directory.emplace().path();
+    if (counts.log != nullptr) *counts.log << to_string(setup) << '\n';
+    HybridSchedule schedule(setup, counts);
+    std::string problem;
+    std::uint64_t call = 0;
+    while (problem.empty() && call < call_count) {
+      ++call;
+      if (counts.log != nullptr) *counts.log << "call " << call << '\n';
+      problem = schedule.apply(random);
+    }
+    // Wrong logits come first: they may be why the rest went wrong.
+    if (const auto mismatch = schedule.rig().compare()) {
+      return repeat(mismatch->when) + "call " + std::to_string(mismatch->when) + ": " + mismatch->text + "\n" +
+             to_string(setup) + "\n";
+    }
+    if (problem.empty()) problem = schedule.drain();
+    if (problem.empty()) return "";
+    return repeat(call) + "call " + std::to_string(call) + ": " + problem + "\n" + to_string(setup) + "\n";
   }
-  // Wrong logits come first: they may be why the rest went wrong.
-  if (const auto mismatch = schedule.rig().compare()) {
-    return repeat(mismatch->when) + "call " + std::to_string(mismatch->when) + ": " + mismatch->text + "\n" +
-           to_string(setup) + "\n";
-  }
-  if (problem.empty()) problem = schedule.drain();
-  schedule.rig().count_groups();
-  if (problem.empty()) return "";
-  return repeat(call) + "call " + std::to_string(call) + ": " + problem + "\n" + to_string(setup) + "\n";
-}
+};
 
 std::uint64_t number_from(const char* name, std::uint64_t otherwise) {
   const char* const text = std::getenv(name);
   return text != nullptr ? std::strtoull(text, nullptr, 10) : otherwise;
 }
 
-TEST(HybridEngine, EveryLogitIsTheOraclesWhateverTheLayersAndTheSchedule) {
+TEST_P(HybridEngineTest, EveryLogitIsTheOraclesWhateverTheLayersAndTheSchedule) {
   const std::uint64_t only_seed = number_from("QUIRE_SEED", 0);
   ScheduleCounts counts;
   if (only_seed != 0) {
     counts.log = &std::cout;
-    EXPECT_EQ(run_seed(only_seed, number_from("QUIRE_STEPS", call_count_of(only_seed)), counts), "");
+    EXPECT_EQ(run_seed(only_seed, number_from("QUIRE_STEPS", call_count_of(only_seed, GetParam())), counts), "");
     return;
   }
-  for (std::uint64_t seed = 1; seed <= number_from("QUIRE_SEEDS", kSeedCount); ++seed) {
-    ASSERT_EQ(run_seed(seed, call_count_of(seed), counts), "");
+  for (std::uint64_t seed = 1; seed <= number_from("QUIRE_SEEDS", seed_count_of(GetParam())); ++seed) {
+    ASSERT_EQ(run_seed(seed, call_count_of(seed, GetParam()), counts), "");
   }
+  for (const auto& [name, count] : counts.by_name) std::cout << "  " << name << ": " << count << "\n";
   // A schedule that never does what it is for would pass too.
+  if (GetParam() == HybridTier::Disk) {
+    for (const char* name : {"restart", "tokens found on disk"}) EXPECT_GT(counts.by_name[name], 0U) << name;
+    return;
+  }
   for (const char* name : {"logits compared",
                            "admit with a hit",
                            "admit with a partial hit",
@@ -102,8 +121,34 @@ TEST(HybridEngine, EveryLogitIsTheOraclesWhateverTheLayersAndTheSchedule) {
                            "finish with steps in flight"}) {
     EXPECT_GT(counts.by_name[name], kIsSanitized ? 0U : 10U) << name;
   }
-  for (const auto& [name, count] : counts.by_name) std::cout << "  " << name << ": " << count << "\n";
+  constexpr std::array kOfHost = {"pages stored of the history",
+                                  "pages stored of another group",
+                                  "pages loaded of the history",
+                                  "pages loaded of another group",
+                                  "load of the history failed",
+                                  "load of another group failed",
+                                  "store of the history failed",
+                                  "store of another group failed",
+                                  "load of the history cancelled",
+                                  "pages loaded of a full",
+                                  "pages loaded of a compressed",
+                                  "pages loaded of a window",
+                                  "pages loaded of a ring",
+                                  "pages loaded of a snapshot",
+                                  "admit that loads",
+                                  "resume that loads",
+                                  "load with a longer hit",
+                                  "load in vain"};
+  for (const char* name : kOfHost) {
+    if (GetParam() == HybridTier::Device) break;
+    EXPECT_GT(counts.by_name[name], kIsSanitized ? 0U : 10U) << name;
+  }
 }
+
+INSTANTIATE_TEST_SUITE_P(Tiers, HybridEngineTest, ::testing::ValuesIn(kTiers),
+                         [](const ::testing::TestParamInfo<HybridTier>& tier) {
+                           return std::string(to_string(tier.param));
+                         });
 
 }  // namespace
 }  // namespace quire::testing

@@ -65,6 +65,13 @@ std::string to_string(const HybridSetup& setup) {
   add("tables", static_cast<std::uint64_t>(setup.page_tables));
   add("levels", setup.cascade_levels_max);
   add("host pages", setup.host_page_count);
+  for (const std::uint32_t count : setup.host_group_page_counts) text += " " + std::to_string(count);
+  add("write policy", static_cast<std::uint64_t>(setup.write_policy));
+  add("transfers", setup.transfer_count_max);
+  add("of", setup.transfer_pages_max);
+  add("own mover", setup.has_own_mover ? 1 : 0);
+  add("delays", setup.transfer_chances.delay);
+  add("faults", setup.transfer_chances.fault);
   return text + ", " + setup.policy + (setup.dedup ? "" : ", no dedup") +
          (setup.disk_directory.empty() ? "" : ", disk");
 }
@@ -84,7 +91,12 @@ void HybridRig::open() {
                                 .group_page_counts = setup_.group_page_counts,
                                 .state_slot_count = setup_.state_slot_count,
                                 .byte_layout = setup_.byte_layout},
-                     .host = {.page_count = setup_.host_page_count},
+                     .host = {.page_count = setup_.host_page_count,
+                              .group_page_counts = setup_.host_group_page_counts,
+                              .write_policy = setup_.write_policy,
+                              .external_mover = !setup_.has_own_mover,
+                              .transfer_count_max = setup_.transfer_count_max,
+                              .transfer_pages_max = setup_.transfer_pages_max},
                      .sequence_count_max = setup_.sequence_count_max,
                      .context_tokens_max = setup_.context_tokens_max,
                      .step_tokens_max = setup_.step_tokens_max,
@@ -137,9 +149,19 @@ void HybridRig::open() {
           .page_tokens = setup_.page_tokens,
           .applies_copies = setup_.adopts_memory});
   space_ = cache_->key_space({.model = "hybrid"}).value();
+  const bool moves_pages = setup_.host_page_count > 0 && !setup_.has_own_mover;
+  mover_ = moves_pages ? std::make_unique<HybridMover>(*cache_, setup_.transfer_seed, counts_) : nullptr;
 }
 
-std::string HybridRig::restart() {
+std::string HybridRig::restart(bool flushes) {
+  if (std::string problem = collect(); !problem.empty()) return problem;
+  for (bool is_done = !flushes; !is_done;) {
+    const Result<bool> flushed = cache_->flush();
+    if (!flushed) return "flush: " + flushed.error().message;
+    is_done = *flushed;
+    if (std::string problem = collect(/*all=*/false); !problem.empty()) return problem;
+  }
+  count_groups();
   lives_.clear();
   flights_.clear();
   engine_.reset();
@@ -149,21 +171,50 @@ std::string HybridRig::restart() {
   return "";
 }
 
-std::string HybridRig::collect() {
-  if (setup_.host_page_count == 0) return "";
+// Tiers
+
+std::string HybridRig::move_pages(bool all) {
+  if (mover_ != nullptr) {
+    HybridTransferChances chances = setup_.transfer_chances;
+    if (all) chances.delay = 0;
+    return mover_->move(chances);
+  }
   const Result<std::span<const Completion>> completions = cache_->poll();
   if (!completions) return "poll: " + completions.error().message;
   const Status applied = cache_->apply(*completions, 0);
   if (!applied) return "apply: " + applied.error().message;
+  if (completions->empty()) std::this_thread::yield();
+  return "";
+}
+
+std::string HybridRig::collect(bool all) {
+  if (setup_.host_page_count == 0) return "";
+  // The cache's own mover is waited for, so that a seed always does the same.
+  bool is_over = false;
+  while (!is_over) {
+    if (std::string problem = move_pages(all); !problem.empty()) return problem;
+    is_over = (mover_ != nullptr && !all) || cache_->stats().value().transfers_in_flight == 0;
+  }
+  follow_loads();
+  const bool waits = std::ranges::any_of(lives_, [](const auto& live) { return live->is_loading; });
+  return waits && cache_->stats().value().transfers_in_flight == 0 ? "a sequence waits for nothing" : "";
+}
+
+// Of what was found on the host less may have come, and of what was there more may have gone.
+void HybridRig::follow_loads() {
   for (const auto& live : lives_) {
-    if (!live->is_admitted || is_in_flight(*live)) continue;
+    if (!live->is_loading) continue;
     const SequenceView view = cache_->view(live->handle).value();
-    if (view.is_loading || view.computed_tokens <= live->texts.size()) continue;
-    counts_.add("tokens loaded", view.computed_tokens - live->texts.size());
+    if (view.is_loading) continue;
+    live->is_loading = false;
+    counts_.add(view.computed_tokens > live->texts.size()   ? "load with a longer hit"
+                : view.computed_tokens < live->texts.size() ? "load with a shorter hit"
+                                                            : "load in vain");
+    counts_.add("tokens found on disk", view.disk_tokens);
     set_computed(*live, view.computed_tokens);
     live->replay_end = view.replay_tokens > 0 ? view.computed_tokens + view.replay_tokens : 0;
+    live->may_lose_copy = true;
   }
-  return "";
 }
 
 // Sequences
@@ -198,9 +249,14 @@ std::string HybridRig::admit(HybridLive& live) {
   }
   const char* const name = live.is_preempted ? "resume" : "admit";
   if (!admission) return std::string(name) + ": " + admission.error().message;
-  const bool is_as_told = !lookup || (lookup->matched_tokens == admission->matched_tokens &&
-                                      lookup->replay_tokens == admission->replay_tokens);
-  if (!is_as_told) return "lookup told something else than admit";
+  if (lookup && admission->is_ready) {
+    const bool is_as_told =
+        lookup->matched_tokens == admission->matched_tokens && lookup->replay_tokens == admission->replay_tokens;
+    if (!is_as_told) return "lookup told something else than admit";
+  }
+  if (lookup && !admission->is_ready && lookup->host_tokens != admission->loading_tokens) {
+    return "lookup told of other tokens on the host than admit";
+  }
   return take_admission(live, *admission, name);
 }
 
@@ -218,6 +274,7 @@ std::string HybridRig::take_admission(HybridLive& live, const Admission& admissi
                  << admission.partial_tokens << '\n';
   }
   live.is_admitted = true;
+  live.is_loading = !admission.is_ready;
   live.is_preempted = false;
   live.texts.clear();
   set_computed(live, admission.matched_tokens - admission.replay_tokens);
@@ -227,7 +284,7 @@ std::string HybridRig::take_admission(HybridLive& live, const Admission& admissi
   counts_.add(prefix + (admission.matched_tokens > 0 ? "with a hit" : "without a hit"));
   if (admission.partial_tokens > 0) counts_.add(prefix + "with a partial hit");
   if (admission.replay_tokens > 0) counts_.add(prefix + "with a replay");
-  if (admission.loading_tokens > 0) counts_.add(prefix + "that loads");
+  if (live.is_loading) counts_.add(prefix + "that loads");
   if (admission.miss.reason == MissReason::NotHeld) {
     const auto groups = cache_->config().layout.groups();
     if (admission.miss.group >= groups.size()) return prefix + "was limited by no group";
@@ -415,6 +472,21 @@ std::optional<OracleTexts::Mismatch> HybridRig::compare() const {
   return texts_.compare(weights_, kTolerance);
 }
 
+std::string HybridRig::check_empty() {
+  if (std::string problem = collect(); !problem.empty()) return problem;
+  if (std::string problem = check(); !problem.empty()) return problem;
+  count_groups();
+  if (const Status status = cache_->reset(); !status) return "reset: " + status.error().message;
+  if (std::string problem = collect(); !problem.empty()) return problem;
+  const auto groups = cache_->config().layout.groups();
+  for (std::uint32_t i = 0; i < groups.size(); ++i) {
+    const GroupStats stats = cache_->group_stats(i).value();
+    const bool is_empty = stats.free_pages == stats.page_count && stats.host_free_pages == stats.host_page_count;
+    if (!is_empty || stats.used_slots > 0) return "group '" + groups[i].name + "' holds something for nobody";
+  }
+  return check();
+}
+
 void HybridRig::count_groups() {
   const auto groups = cache_->config().layout.groups();
   for (std::uint32_t i = 0; i < groups.size(); ++i) {
@@ -426,6 +498,7 @@ void HybridRig::count_groups() {
     counts_.add("pages sealed of a " + kind, stats.sealed_page_total);
     counts_.add("snapshots restored of a " + kind, stats.restored_snapshot_total);
     counts_.add("snapshots skipped", stats.skipped_snapshot_total);
+    counts_.add("pages loaded of a " + kind, stats.loaded_page_total);
   }
 }
 

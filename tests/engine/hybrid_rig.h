@@ -18,6 +18,7 @@
 #include "examples/tiny_engine/device_plan.h"
 #include "examples/tiny_engine/hybrid_engine.h"
 #include "examples/tiny_engine/hybrid_model.h"
+#include "hybrid_mover.h"
 #include "oracle_texts.h"
 #include "quire/cache.h"
 #include "schedule_counts.h"
@@ -43,6 +44,13 @@ struct HybridSetup {
   bool dedup = true;
   // Tiers below the device.
   std::uint32_t host_page_count = 0;
+  std::vector<std::uint32_t> host_group_page_counts;  ///< empty: in the proportion that the device has
+  WritePolicy write_policy = WritePolicy::WriteBack;
+  std::uint32_t transfer_count_max = 64;
+  std::uint32_t transfer_pages_max = 64;
+  bool has_own_mover = false;  ///< the cache's, which moves everything at once; a disk tier needs it
+  HybridTransferChances transfer_chances;
+  std::uint64_t transfer_seed = 1;
   std::string disk_directory;  ///< empty: no disk
   std::uint64_t disk_capacity_bytes = 0;
 };
@@ -53,6 +61,7 @@ struct HybridLive {
   Sequence handle;
   SequenceOptions options;
   bool is_admitted = false;
+  bool is_loading = false;
   bool is_preempted = false;
   bool may_lose_copy = false;  ///< of a page begun, which no step has made yet
   /// Something that was planned of it did not happen, but may have been written: until no step has it any more, a
@@ -128,14 +137,16 @@ class HybridRig {
   /// Plans, runs and finishes one step; for scripts.
   std::string step(std::vector<HybridAsk> asks, const std::vector<HybridAnswer>& answers);
 
-  /// What has been moved between the tiers since.
-  std::string collect();
-  /// The cache is closed and opened again: what is left is what is on disk.
-  std::string restart();
+  /// Pages move between the tiers: some of those that are to, or until nothing is on its way.
+  std::string collect(bool all = true);
+  /// The cache is closed and opened again: what is left is what is on disk. With `flushes`, that is all of it.
+  std::string restart(bool flushes);
 
   /// Invariants of the cache, and what it says of every sequence.
   [[nodiscard]] std::string check();
   [[nodiscard]] std::optional<OracleTexts::Mismatch> compare() const;
+  /// When nobody is left nothing is held, and everything can be given up.
+  [[nodiscard]] std::string check_empty();
   void count_groups();
 
   [[nodiscard]] const HybridSetup& setup() const { return setup_; }
@@ -158,6 +169,8 @@ class HybridRig {
 
  private:
   void open();
+  std::string move_pages(bool all);
+  void follow_loads();
   std::string take_admission(HybridLive& live, const Admission& admission, const char* name);
   std::string describe_entry(const AttentionPlanEntry& planned, const HybridAsk& ask, FlightEntry& entry);
   std::string prepare(Flight& flight);
@@ -178,6 +191,7 @@ class HybridRig {
   std::vector<std::byte> state_memory_;
   std::unique_ptr<Cache> cache_;
   std::unique_ptr<tiny_engine::HybridEngine> engine_;
+  std::unique_ptr<HybridMover> mover_;  // null without a host tier, and where the cache has its own
   KeySpaceId space_;
   OracleTexts texts_;
   std::vector<std::unique_ptr<HybridLive>> lives_;

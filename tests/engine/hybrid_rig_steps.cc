@@ -280,7 +280,11 @@ void HybridRig::make_void(std::uint64_t number, std::size_t first_flight) {
 std::string HybridRig::step(std::vector<HybridAsk> asks, const std::vector<HybridAnswer>& answers) {
   bool planned = false;
   std::uint32_t fitting = 0;
-  if (std::string problem = plan(asks, {}, planned, fitting); !problem.empty()) return problem;
+  // Pages may be on their way to the host.
+  for (int attempts = 0; attempts < 3 && !planned; ++attempts) {
+    if (std::string problem = collect(); !problem.empty()) return problem;
+    if (std::string problem = plan(asks, {}, planned, fitting); !problem.empty()) return problem;
+  }
   if (!planned) return "a script is short of pages";
   const auto answer = [&](const FlightEntry& entry, const HybridLive&) {
     for (std::size_t i = 0; i < asks.size(); ++i) {

@@ -58,11 +58,44 @@ GroupRetention draw_retention(Random& random, std::uint32_t page_tokens, Retenti
   return {.rule = usual};
 }
 
+// Often more than the device has, sometimes less.
+void draw_host(HybridSetup& setup, Random& random) {
+  const auto draw_count = [&](std::uint32_t device_pages) {
+    return 1 + (device_pages * pick(random, std::array{1U, 4U, 8U, 20U}) / 4);
+  };
+  setup.host_page_count = draw_count(setup.page_count);
+  if (draw_chance(random, 70)) {
+    for (const std::uint32_t count : setup.group_page_counts) setup.host_group_page_counts.push_back(draw_count(count));
+  }
+  setup.write_policy =
+      pick(random, std::array{WritePolicy::WriteBack, WritePolicy::WriteThrough, WritePolicy::Selective});
+  setup.transfer_count_max = pick(random, std::array{2U, 4U, 16U});
+  setup.transfer_pages_max = pick(random, std::array{1U, 3U, 8U, 64U});
+  setup.has_own_mover = draw_chance(random, 25);
+  setup.transfer_chances = {.delay = pick(random, std::array{0U, 30U, 70U, 90U}),
+                            .fault = pick(random, std::array{0U, 0U, 5U, 30U})};
+  setup.transfer_seed = random.next();
+}
+
 }  // namespace
 
-HybridSetup draw_hybrid_setup(Random& random) {
+std::string_view to_string(HybridTier tier) {
+  switch (tier) {
+    case HybridTier::Device:
+      return "Device";
+    case HybridTier::Host:
+      return "Host";
+    case HybridTier::Disk:
+      return "Disk";
+  }
+  return "";
+}
+
+HybridSetup draw_hybrid_setup(Random& random, HybridTier tier) {
+  const bool has_disk = tier == HybridTier::Disk;  // whose pages are no smaller
   HybridSetup setup;
-  setup.page_tokens = pick(random, std::array{1U, 2U, 3U, 4U, 4U, 6U, 8U, 12U});
+  setup.page_tokens =
+      has_disk ? pick(random, std::array{16U, 24U}) : pick(random, std::array{1U, 2U, 3U, 4U, 4U, 6U, 8U, 12U});
   for (std::uint32_t i = 1 + random.below(6); i > 0; --i) {
     setup.shape.layers.push_back(draw_layer(random, setup.page_tokens));
   }
@@ -77,7 +110,7 @@ HybridSetup draw_hybrid_setup(Random& random) {
   if (draw_chance(random, 40)) setup.shape.window_retention = {};
   setup.shape.declares_replay = draw_chance(random, 40);
   setup.adopts_memory = draw_chance(random, 60);
-  setup.context_tokens_max = pick(random, std::array{24U, 40U, 60U});
+  setup.context_tokens_max = pick(random, std::array{24U, 40U, 60U}) * (has_disk ? 2 : 1);
   setup.sequence_count_max = pick(random, std::array{3U, 6U, 9U});
   setup.state_slot_count = draw_chance(random, 30) ? 1 + random.below(setup.sequence_count_max) : 0;
   setup.step_tokens_max = pick(random, std::array{24U, 48U, 96U});
@@ -99,13 +132,18 @@ HybridSetup draw_hybrid_setup(Random& random) {
     const auto needed = static_cast<std::uint32_t>(pages_of_request(group, request, setup.context_tokens_max));
     setup.group_page_counts.push_back(std::max(needed, 1U) + pick(random, std::array{0U, 1U, 2U, needed, 3 * needed}));
   }
+  if (tier != HybridTier::Device) draw_host(setup, random);
+  if (has_disk) {
+    setup.has_own_mover = true;
+    setup.disk_capacity_bytes = std::uint64_t{256} << 20U;
+  }
   return setup;
 }
 
 std::string HybridSchedule::apply(Random& random) {
   rig_.set_call(++call_);
   // Steps come most often; the rest is drawn evenly enough that all of it meets in one schedule.
-  constexpr std::array<std::pair<Operation, std::uint32_t>, 12> kOperations = {{{&HybridSchedule::plan, 10},
+  constexpr std::array<std::pair<Operation, std::uint32_t>, 13> kOperations = {{{&HybridSchedule::plan, 10},
                                                                                 {&HybridSchedule::finish, 8},
                                                                                 {&HybridSchedule::run, 2},
                                                                                 {&HybridSchedule::abort, 1},
@@ -116,9 +154,11 @@ std::string HybridSchedule::apply(Random& random) {
                                                                                 {&HybridSchedule::rewind, 2},
                                                                                 {&HybridSchedule::preempt, 1},
                                                                                 {&HybridSchedule::end, 2},
-                                                                                {&HybridSchedule::reclaim, 1}}};
+                                                                                {&HybridSchedule::reclaim, 1},
+                                                                                {&HybridSchedule::restart, 1}}};
   std::uint32_t total = 0;
   for (const auto& [operation, weight] : kOperations) total += weight;
+  if (rig_.setup().disk_directory.empty()) --total;  // the last one
   std::uint32_t at = random.below(total);
   std::string problem;
   for (const auto& [operation, weight] : kOperations) {
@@ -128,7 +168,7 @@ std::string HybridSchedule::apply(Random& random) {
     }
     at -= weight;
   }
-  if (problem.empty()) problem = rig_.collect();
+  if (problem.empty()) problem = rig_.collect(/*all=*/false);
   return problem.empty() ? rig_.check() : problem;
 }
 
@@ -140,7 +180,7 @@ std::string HybridSchedule::drain() {
   while (!rig_.lives().empty()) {
     if (std::string problem = rig_.end(*rig_.lives().front()); !problem.empty()) return problem;
   }
-  return rig_.check();
+  return rig_.check_empty();
 }
 
 TokenId HybridSchedule::draw_token(Random& random) const {
@@ -177,9 +217,11 @@ std::string HybridSchedule::begin(Random& random) {
   HybridLive* live = nullptr;
   std::string problem = rig_.begin(tokens, options, live);
   if (!problem.empty() || live == nullptr) return problem;
+  // With a host tier they come back for longer.
+  const bool has_host = rig_.setup().host_page_count > 0;
   if (prompts_.size() < 10) {
     prompts_.push_back(std::move(tokens));
-  } else {
+  } else if (!has_host || draw_chance(random, 20)) {
     prompts_[random.below(10)] = std::move(tokens);
   }
   return "";
@@ -207,7 +249,7 @@ std::string HybridSchedule::fork(Random& random) {
   if (rig_.lives().size() + 1 > rig_.setup().sequence_count_max) return "";
   std::vector<HybridLive*> sources;
   for (const auto& live : rig_.lives()) {
-    if (live->is_admitted) sources.push_back(live.get());
+    if (live->is_admitted && !live->is_loading) sources.push_back(live.get());
   }
   if (sources.empty()) return "";
   HybridLive& source = *sources[random.below(size32(sources))];
@@ -238,7 +280,9 @@ std::string HybridSchedule::end(Random& random) {
 }
 
 std::string HybridSchedule::reclaim(Random& random) {
-  const Result<std::uint32_t> count = rig_.cache().reclaim(random.below(4));
+  // All of it: what is on the host as well comes back from there.
+  const bool is_all = rig_.setup().host_page_count > 0 && draw_chance(random, 60);
+  const Result<std::uint32_t> count = rig_.cache().reclaim(is_all ? rig_.setup().page_count : random.below(4));
   if (!count) return "reclaim: " + count.error().message;
   counts_.add("pages reclaimed", *count);
   return "";
@@ -311,10 +355,18 @@ std::string HybridSchedule::plan(Random& random) {
   return planned ? "" : "entries that fit do not fit";
 }
 
-// Nothing fits. With steps in flight their end may help; otherwise somebody has to go.
+// Nothing fits. With steps or transfers in flight their end may help; otherwise somebody has to go.
 std::string HybridSchedule::make_room(Random& random) {
+  if (draw_chance(random, 30)) {
+    if (std::string problem = rig_.collect(); !problem.empty()) return problem;
+  }
   if (!rig_.flights().empty()) return finish(random);
   return draw_chance(random, 60) ? preempt(random) : end(random);
+}
+
+// The process ends, with whatever it was at.
+std::string HybridSchedule::restart(Random& random) {
+  return draw_chance(random, 10) ? rig_.restart(draw_chance(random, 70)) : "";
 }
 
 std::string HybridSchedule::run(Random& random) {

@@ -8,6 +8,7 @@
 #include <cstdint>
 #include <optional>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "hybrid_rig.h"
@@ -16,8 +17,12 @@
 
 namespace quire::testing {
 
-/// Any mix of layers on a cache of any shape. Tiers below the device are off.
-[[nodiscard]] HybridSetup draw_hybrid_setup(Random& random);
+/// The lowest tier of a cache.
+enum class HybridTier : std::uint8_t { Device, Host, Disk };
+[[nodiscard]] std::string_view to_string(HybridTier tier);
+
+/// Any mix of layers on a cache of any shape. With a disk tier, disk_directory is left to the caller.
+[[nodiscard]] HybridSetup draw_hybrid_setup(Random& random, HybridTier tier);
 
 class HybridSchedule {
  public:
@@ -44,6 +49,7 @@ class HybridSchedule {
   std::string finish(Random& random);
   std::string run(Random& random);
   std::string abort(Random& random);
+  std::string restart(Random& random);
 
   [[nodiscard]] bool describe(HybridLive& live, std::uint32_t tokens_left, Random& random, HybridAsk& ask);
   std::string make_room(Random& random);
