@@ -293,11 +293,16 @@ TEST_F(HybridCases, ASequenceThatHasComeBackFromTheHostTakesBackItsDrafts) {
   }
 }
 
-// What was flushed is found by the process that comes next. With layers of other kinds as soon as these have a disk
-// tier.
+// What was flushed is found by the process that comes next, of all kinds of layers.
 TEST_F(HybridCases, ARestartFindsWhatIsOnDisk) {
   const TempDirectory directory;
-  HybridSetup setup = setup_of({kFull, kFull});
+  HybridSetup setup = setup_of({{.kind = LayerKind::Recurrent},
+                                {.kind = LayerKind::Window, .window_tokens = 6},
+                                {.kind = LayerKind::Overlapped, .ratio = 2},
+                                kFull,
+                                {.kind = LayerKind::Ring, .window_tokens = 5},
+                                {.kind = LayerKind::Compressed, .ratio = 4}});
+  setup.shape.state_retention = {.rule = RetentionRule::Every, .interval_tokens = 16};
   setup.page_tokens = 16;
   setup.context_tokens_max = 64;
   setup.host_page_count = 16;

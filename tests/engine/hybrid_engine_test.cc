@@ -21,8 +21,7 @@ namespace {
 
 constexpr std::uint64_t kSeedCount = kIsSanitized ? 150 : 900;
 
-/// HybridTier::Disk belongs here as soon as caches of several groups have a disk tier: nothing else is missing.
-constexpr std::array kTiers = {HybridTier::Device, HybridTier::Host};
+constexpr std::array kTiers = {HybridTier::Device, HybridTier::Host, HybridTier::Disk};
 
 /// Most schedules are short, so that there are many mixes; some are long, for what takes time to come about. To go down
 /// to another tier and come back takes longer.
