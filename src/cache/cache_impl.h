@@ -224,6 +224,7 @@ struct Cache::Impl : TierListener {
   [[nodiscard]] Shortage measure() const;
   [[nodiscard]] Shortage measure_history() const;
   [[nodiscard]] bool sides_fit() const;
+  [[nodiscard]] bool try_anew(std::span<const StepEntry> entries, const PlanShape& shape);
   void make_parts(std::span<const StepEntry> entries);
   void cut_at_checkpoint(const SequenceSlot& slot, std::uint32_t index, StepPart& part) const;
   [[nodiscard]] std::span<SidePart> planning_sides_of(std::size_t part) {
@@ -303,7 +304,7 @@ struct Cache::Impl : TierListener {
   void drop_sides(std::span<const PageId> tree_pages);
   /// `counts_host`: what is on the host is as good.
   [[nodiscard]] Hit find_hit(const PrefixTree::Match& match, std::uint32_t token_count, bool allows_inexact,
-                             bool counts_host = false);
+                             bool counts_host = false, bool allows_partial = true);
   void take_sides(std::uint32_t index, const Hit& hit, PageId tail_page);
   [[nodiscard]] Status check_keep(const Hit& hit) const;
   void hold_sides(const KeepSlot& keep, bool is_held);

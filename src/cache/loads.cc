@@ -43,6 +43,7 @@ Result<Admission> Cache::Impl::start_admitted(std::uint32_t index) {
   slot.has_looked = false;
   slot.disk_miss = MissReason::None;
   slot.disk_from_page = UINT32_MAX;
+  slot.skips_partial = false;
   if (!has_host()) return start_running(index);
   if (!sides.empty()) return start_admitted_with_sides(index);
   PrefixTree::Match match = match_of(index);

@@ -202,7 +202,7 @@ Admission Cache::Impl::start_running(std::uint32_t index, bool is_again) {
   slot.is_inexact = false;
   if (!hit_groups.empty()) {
     const std::uint32_t history_tokens = tokens_in(match) + match.partial_tokens;
-    hit = find_hit(match, slot.token_count, slot.allows_inexact);
+    hit = find_hit(match, slot.token_count, slot.allows_inexact, /*counts_host=*/false, !slot.skips_partial);
     // The third request with the same beginning finds what the second leaves there.
     const std::uint32_t junction = history_tokens / checkpoint_grid * checkpoint_grid;
     if (junction > hit.tokens) slot.junction = junction;

@@ -86,15 +86,16 @@ void Cache::Impl::drop_sides(std::span<const PageId> tree_pages) {
 
 // Where the sequence can go on, of what the tree has.
 Hit Cache::Impl::find_hit(const PrefixTree::Match& match, std::uint32_t token_count, bool allows_inexact,
-                          bool counts_host) {
+                          bool counts_host, bool allows_partial) {
   const std::span<PageId> pages = std::span(path_scratch).first(match.page_count);
   tree->copy_pages(match, 0, pages);
   const std::uint32_t host_page_count_of_path = counts_host ? match.host_page_count : 0;
   const std::span<PageId> host_pages = std::span(path_scratch).subspan(match.page_count, host_page_count_of_path);
   if (!host_pages.empty()) tree->copy_host_pages(match, host_pages);
-  const bool has_partial = match.partial_tokens > 0 && host_pages.empty();
+  const bool has_partial = allows_partial && match.partial_tokens > 0 && host_pages.empty();
   HitLimits limits = hit_limits;
   limits.allows_inexact = allows_inexact;
+  if (!allows_partial) limits.partial_tokens_min = page_tokens;
   return quire::find_hit(counts_host && has_host() ? all_hit_groups : hit_groups,
                          {.pages = pages,
                           .host_pages = host_pages,

@@ -271,7 +271,8 @@ Result<PlanOutcome> Cache::plan_step(std::span<const StepEntry> entries, const P
     impl.start_leaving(needs.pages_needed);  // some may have been copied long ago
     needs = impl.measure();
   }
-  if (needs.pages_needed > needs.pages_available && !impl.try_without_copies(entries, shape)) {
+  if (needs.pages_needed > needs.pages_available && !impl.try_without_copies(entries, shape) &&
+      !impl.try_anew(entries, shape)) {
     ++impl.counters.short_plan_count;
     // Copies may have been given up all the same, and entries without them have other needs.
     impl.make_parts(entries);
@@ -461,6 +462,36 @@ bool Cache::Impl::try_without_copies(std::span<const StepEntry> entries, const P
   if (!fits || !has_host()) return fits;
   if (writes_back()) start_leaving(needs.pages_needed);
   return needs.pages_needed <= available_pages();  // some of them may still be read by a store
+}
+
+// Where other groups cannot go on at the beginning of the tail, a lone sequence that has computed nothing yet would
+// wait for ever for pages that only it holds: it is found anew, up to the end of a page.
+bool Cache::Impl::try_anew(std::span<const StepEntry> entries, const PlanShape& shape) {
+  if (sides.empty() || entries.size() != 1 || !step_order.empty()) return false;
+  if (planning.front().draft_count > 0) return false;  // these stand behind its end
+  const std::uint32_t index = planning.front().index;
+  SequenceSlot& slot = sequences[index];
+  if (!slot.tail_pin || !slot.tail_is_hit || slot.tail_is_planned) return false;
+  for (std::uint32_t i = 0; i < sequences.capacity(); ++i) {
+    if (i != index && sequences[i].state != SequenceSlot::State::Free && !sequences[i].is_waiting()) return false;
+  }
+  release_pages(index);
+  slot.computed_tokens = 0;
+  slot.planned_end = 0;
+  slot.skips_partial = true;
+  (void)start_running(index);
+  // Others may have come further meanwhile; or there is more left than a step computes.
+  const std::uint32_t tokens_max = shape.tokens > 0 ? shape.tokens : config.step_tokens_max;
+  StepEntry entry = entries.front();
+  entry.token_count =
+      std::min({entry.token_count > 0 ? entry.token_count : UINT32_MAX, pending_tokens(slot), tokens_max});
+  make_parts({&entry, 1});
+  Shortage needs = measure();
+  if (needs.pages_needed > needs.pages_available && needs.is_of_history && writes_back()) {
+    start_leaving(needs.pages_needed);
+    needs = measure();
+  }
+  return needs.pages_needed <= needs.pages_available && sides_fit();
 }
 
 // Pages that wait only for moves which come with this very plan can be written by it: moves run first. The others stay,

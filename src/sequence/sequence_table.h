@@ -102,7 +102,8 @@ struct alignas(64) SequenceSlot {
   std::uint32_t state_slot = UINT32_MAX;  // of an admitted one, where the layout has state
   bool is_inexact = false;                // a group was rebuilt inexactly: nothing behind replay_end is published
   bool allows_inexact = false;
-  bool needs_state = false;        // its state slot is not filled yet: the next plan with it does that
+  bool skips_partial = false;  // there was no room for the copy of a page that its hit ended in: it ends before that
+  bool needs_state = false;    // its state slot is not filled yet: the next plan with it does that
   bool state_is_in_doubt = false;  // a step that did not happen may have written it
 
   // The third line, where there are such groups.

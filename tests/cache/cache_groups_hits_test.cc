@@ -250,6 +250,41 @@ TEST_F(CacheGroupsTest, HitsInsideAPageEndAtWholeEntries) {
   EXPECT_EQ(run_request(with_tail(token_range(0, 39), 1, 30)), 36U);
 }
 
+// The page that a hit ends in stays until it is copied, and there is none for the copy. Nobody else holds pages that
+// could be waited for: the hit ends earlier.
+TEST_F(CacheGroupsTest, ALoneRequestIsServedThoughThereIsNoPageForACopy) {
+  for (const bool has_window : {false, true}) {
+    std::vector<CacheGroup> groups = {full_group(), compressed_group(2), tail_group(2, 0, 6, kNone)};
+    if (has_window) groups.push_back(window_group(3));
+    CacheConfig config = groups_config(std::move(groups), 4, 4, 16);
+    config.partial_reuse_min_tokens = 1;
+    open(std::move(config));
+    run_request(token_range(0, 16));
+    GroupsRequest request = start(with_tail(token_range(0, 14), 100, 2));
+    EXPECT_EQ(request.admission.matched_tokens, 14U);
+    EXPECT_EQ(request.admission.partial_tokens, 2U);
+    step(request);
+    EXPECT_EQ(view(request).computed_tokens, 16U);
+    end(request);
+  }
+}
+
+TEST_F(CacheGroupsTest, AHitInsideAPageStaysAsLongAsOthersMayMakeRoom) {
+  CacheConfig config = groups_config({full_group(), compressed_group(2), tail_group(2, 0, 6, kNone)}, 4, 5, 16);
+  config.partial_reuse_min_tokens = 1;
+  open(std::move(config));
+  run_request(token_range(0, 16));
+  GroupsRequest other = start(token_range(500, 3));
+  run_all(other);
+  GroupsRequest request = start(with_tail(token_range(0, 14), 100, 2));
+  const StepEntry entry{.sequence = &request.sequence};
+  EXPECT_FALSE(cache_->plan_step({&entry, 1}).value().step.has_value());
+  EXPECT_EQ(view(request).computed_tokens, 14U);
+  end(other);
+  step(request);
+  EXPECT_EQ(view(request).computed_tokens, 16U);
+}
+
 // Replay
 
 class CacheGroupsReplayTest : public CacheGroupsTest {
