@@ -6,7 +6,7 @@
 #include <cstring>
 #include <utility>
 
-#include "testing/group_pools.h"
+#include "tests/cache/group_pools.h"
 
 namespace quire::testing {
 

@@ -10,6 +10,8 @@
 #include <utility>
 
 #include "quire/budget.h"
+#include "tests/cache/group_pools.h"
+#include "tests/cache/held_groups.h"
 
 namespace quire {
 
@@ -31,117 +33,6 @@ std::uint32_t lookahead_of(const Cache& cache) {
 
 // Every text begins with these: of a path's first tokens, as many as rows look ahead, a visitor sees nothing.
 constexpr std::array<TokenId, 4> kFirstTokens = {1, 2, 3, 4};
-
-/// What the tree holds, by looking at everything.
-class Snapshot {
- public:
-  explicit Snapshot(const Cache& cache) : cache_(cache), lookahead_(lookahead_of(cache)) {
-    const std::uint32_t page_tokens = cache.config().page.page_tokens;
-    std::map<std::uint32_t, std::vector<std::pair<std::vector<TokenId>, PageId>>> paths;  // by run
-    add_status(cache.visit_runs([&](const RunView& run) {
-      if (run.tier != Tier::Device) return;
-      auto path =
-          run.parent.is_none() ? std::vector<std::pair<std::vector<TokenId>, PageId>>{} : paths[run.parent.value];
-      for (std::size_t i = 0; i < run.pages.size(); ++i) {
-        std::vector<TokenId> tokens(run.tokens.begin() + static_cast<std::ptrdiff_t>(i * page_tokens),
-                                    run.tokens.begin() + static_cast<std::ptrdiff_t>((i + 1) * page_tokens));
-        path.emplace_back(std::move(tokens), run.pages[i]);
-      }
-      paths[run.run.value] = path;
-      if (!path.empty()) paths_.push_back(std::move(path));
-    }));
-    sides_.resize(cache.config().layout.groups().size());
-    for (std::uint32_t g = 0; g < sides_.size(); ++g) {
-      add_status(cache.visit_group_pages(g, [&](PageId page, PageId) { sides_[g].push_back(page.value); }));
-      std::ranges::sort(sides_[g]);
-    }
-  }
-
-  /// Everything could be looked at.
-  [[nodiscard]] bool is_complete() const { return is_complete_; }
-  /// The greatest position where a sequence with these tokens could go on, and how far the history goes there.
-  [[nodiscard]] std::pair<std::uint32_t, std::uint32_t> find(std::span<const TokenId> tokens,
-                                                             std::uint32_t partial_min) const {
-    std::pair<std::uint32_t, std::uint32_t> best{0, 0};
-    int best_rebuilt = 0;
-    const std::uint32_t page_tokens = cache_.config().page.page_tokens;
-    for (const auto& path : paths_) {
-      // A page stands there under the tokens that its last row depends on.
-      std::uint32_t matched = 0;
-      for (std::uint32_t i = 0; i < path.size() * page_tokens && i + lookahead_ < tokens.size(); ++i) {
-        if (path[i / page_tokens].first[i % page_tokens] != tokens[i + lookahead_]) break;
-        matched = i + 1;
-      }
-
-      for (std::uint32_t start = 1; start <= matched; ++start) {
-        for (std::uint32_t end = start; end <= matched; ++end) {
-          const std::uint32_t rest = end % page_tokens;
-          if (rest != 0 && rest < partial_min) continue;
-          const std::optional<int> rebuilt =
-              rebuilt_groups(path, start, end, static_cast<std::uint32_t>(tokens.size()));
-          if (!rebuilt) continue;
-          const bool is_better =
-              start > best.first ||
-              (start == best.first && (*rebuilt < best_rebuilt || (*rebuilt == best_rebuilt && end > best.second)));
-          if (!is_better) continue;
-          best = {start, end};
-          best_rebuilt = *rebuilt;
-        }
-      }
-    }
-    return best;
-  }
-
- private:
-  void add_status(const Status& status) { is_complete_ &= status.has_value(); }
-
-  [[nodiscard]] bool has(std::uint32_t group, PageId page) const {
-    return std::ranges::binary_search(sides_[group], page.value);
-  }
-  // How many groups a replay rebuilds; nothing when a group cannot go on.
-  [[nodiscard]] std::optional<int> rebuilt_groups(std::span<const std::pair<std::vector<TokenId>, PageId>> path,
-                                                  std::uint32_t start, std::uint32_t end, std::uint32_t length) const {
-    const std::uint32_t page_tokens = cache_.config().page.page_tokens;
-    int rebuilt = 0;
-    bool is_needed = false;
-    const std::span<const CacheGroup> groups = cache_.config().layout.groups();
-    for (std::uint32_t g = 0; g < groups.size(); ++g) {
-      const CacheGroup& group = groups[g];
-      if (start % boundary_multiple(group) != 0 || end % boundary_multiple(group) != 0) return std::nullopt;
-      const auto page_of = [&](std::uint32_t token) { return path[token / page_tokens].second; };
-      const auto holds = [&](std::uint32_t until) {
-        if (has_slot(group)) {
-          if (start == length) return false;
-          if (group.kind == GroupKind::Snapshot && group.snapshot_entries == 0) return true;
-          return start % page_tokens == 0 && has(g, page_of(start - 1));
-        }
-        if (group.kind != GroupKind::Window) return true;
-        for (std::uint32_t token = 0; token < until; ++token) {
-          const std::uint32_t seen = group.window_tokens - (start == length ? 0 : 1);
-          if ((token < group.sink_tokens || token + seen >= start) && !has(g, page_of(token))) return false;
-        }
-        return true;
-      };
-      if (has_slot(group) && start == length) return std::nullopt;
-      const bool starts_anew = group.kind == GroupKind::Snapshot && group.snapshot_entries == 0;
-      const bool is_led_astray = end != start && has_slot(group) && !starts_anew;
-      if (holds(end) && !is_led_astray) continue;
-      // Of a prompt that is found whole, one token behind those that rebuild is asked what follows.
-      const std::uint32_t needed = group.replay.tokens + (end == length ? 1 : 0);
-      if (group.replay.tokens == 0 || !group.replay.is_exact || needed > end - start) return std::nullopt;
-      ++rebuilt;
-      is_needed |= !holds(start);
-    }
-    if (end != start && !is_needed) return std::nullopt;
-    return rebuilt;
-  }
-
-  const Cache& cache_;
-  std::uint32_t lookahead_ = 0;
-  std::vector<std::vector<std::pair<std::vector<TokenId>, PageId>>> paths_;
-  std::vector<std::vector<std::uint32_t>> sides_;
-  bool is_complete_ = true;
-};
 
 }  // namespace
 
@@ -468,8 +359,7 @@ std::string GroupsModel::admit(Request& request, bool resumes) {
   const std::uint32_t partial_min =
       cache_->config().partial_reuse_min_tokens.value_or(std::max(1U, (cache_->config().page.page_tokens + 1) / 2));
   // Which part of a page is found is best effort; whole pages all count.
-  const Snapshot held(*cache_);
-  if (!held.is_complete()) return "pages of the tree cannot be visited";
+  const testing::HeldGroups held(*cache_, space_);
   const auto [start_min, end_min] = held.find(request.tokens, UINT32_MAX);
   const auto [start_max, end_max] = held.find(request.tokens, partial_min);
   const Result<Admission> admission = resumes ? cache_->resume(request.sequence) : cache_->admit(request.sequence);
