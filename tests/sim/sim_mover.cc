@@ -7,29 +7,35 @@
 #include <utility>
 
 #include "kernels/copy_checked.h"
+#include "testing/group_pools.h"
 
 namespace quire::testing {
 
 SimMover::SimMover(Cache& cache, const SimSetup& setup, const SimMutation& mutation, Random& random, SimCounts& counts)
-    : cache_(cache),
-      setup_(setup),
-      mutation_(mutation),
-      random_(random),
-      counts_(counts),
-      page_bytes_(cache.geometry().page().page_bytes()),
-      device_reads_(std::size_t{setup.device_page_count_max} + 1),
-      device_writes_(std::size_t{setup.device_page_count_max} + 1),
-      host_reads_(std::size_t{setup.host_page_count} + 1),
-      host_writes_(std::size_t{setup.host_page_count} + 1) {
-  for (std::uint32_t rank = 0; rank < setup.rank_count; ++rank) {
-    host_pages_[rank].resize(std::size_t{setup.host_page_count} + 1);
-    const ByteRange share = share_of(rank);
-    for (HostPage& page : host_pages_[rank]) page.bytes.resize(share.end - share.begin);
+    : cache_(cache), setup_(setup), mutation_(mutation), random_(random), counts_(counts) {
+  for (std::vector<std::uint32_t>& groups : transfer_pools(cache.config().layout)) {
+    Pool& pool = pools_.emplace_back();
+    const bool is_history = pools_.size() == 1;
+    const GroupStats stats = cache.group_stats(is_history ? 0 : groups.front()).value();
+    pool.groups = std::move(groups);
+    pool.page_bytes = pool_page_bytes(cache, pool.groups);
+    pool.device_page_count = is_history ? setup.device_page_count : stats.page_count;
+    pool.host_page_count = is_history ? setup.host_page_count : stats.host_page_count;
+    const std::uint32_t device_page_count_max = is_history ? setup.device_page_count_max : stats.page_count;
+    pool.device_reads.resize(std::size_t{device_page_count_max} + 1);
+    pool.device_writes.resize(std::size_t{device_page_count_max} + 1);
+    pool.host_reads.resize(std::size_t{pool.host_page_count} + 1);
+    pool.host_writes.resize(std::size_t{pool.host_page_count} + 1);
+    for (std::uint32_t rank = 0; rank < setup.rank_count; ++rank) {
+      pool.host_pages[rank].resize(std::size_t{pool.host_page_count} + 1);
+      const ByteRange share = share_of(pool, rank);
+      for (HostPage& page : pool.host_pages[rank]) page.bytes.resize(share.end - share.begin);
+    }
   }
 }
 
-SimMover::ByteRange SimMover::share_of(std::uint32_t rank) const {
-  return {page_bytes_ * rank / setup_.rank_count, page_bytes_ * (rank + 1) / setup_.rank_count};
+SimMover::ByteRange SimMover::share_of(const Pool& pool, std::uint32_t rank) const {
+  return {pool.page_bytes * rank / setup_.rank_count, pool.page_bytes * (rank + 1) / setup_.rank_count};
 }
 
 // FNV-1a by words: nothing of the library's.
@@ -59,13 +65,15 @@ const SimMover::Transfer* SimMover::find(TransferId id) const {
 
 std::uint64_t SimMover::loading_bytes() const {
   std::uint64_t bytes = 0;
-  for (const auto& each : transfers_) bytes += each->kind == TransferKind::Load ? each->pages.size() * page_bytes_ : 0;
+  for (const auto& each : transfers_) {
+    bytes += each->kind == TransferKind::Load ? each->pages.size() * pool_of(*each).page_bytes : 0;
+  }
   return bytes;
 }
 
 bool SimMover::is_being_loaded(PageId host_page) const {
   for (const auto& each : transfers_) {
-    if (each->kind != TransferKind::Load || each->is_cancelled) continue;
+    if (each->kind != TransferKind::Load || each->is_cancelled || each->pool_index != 0) continue;
     for (const PageTransfer& page : each->pages) {
       if (page.host_page == host_page) return true;
     }
@@ -84,10 +92,10 @@ void SimMover::forget_owner(std::uint64_t number) {
 }
 
 // So many leading tokens of a device page must stay what they are for the stores that read it.
-std::uint32_t SimMover::tokens_read_of(PageId device_page) const {
+std::uint32_t SimMover::tokens_read_of(PageId device_page, std::uint16_t pool_index) const {
   std::uint32_t count = 0;
   for (const auto& each : transfers_) {
-    if (each->kind == TransferKind::Load) continue;
+    if (each->kind == TransferKind::Load || each->pool_index != pool_index) continue;
     for (const PageTransfer& page : each->pages) {
       if (page.device_page != device_page) continue;
       const std::uint32_t first = page.place * setup_.page_tokens;
@@ -99,15 +107,17 @@ std::uint32_t SimMover::tokens_read_of(PageId device_page) const {
   return count;
 }
 
-void SimMover::expect_unused(PageId device_page, std::uint32_t token, const char* who) const {
-  if (!mutation_.checks_fences || !uses(device_page)) return;
+void SimMover::expect_unused(PageId device_page, std::uint32_t token, const char* who, std::uint16_t pool_index) const {
+  if (!mutation_.checks_fences || !uses(device_page, pool_index)) return;
   // A page begun that two sequences share is saved for the one, while the other goes on behind its tokens; or anywhere,
   // when the one has ended and what is read will be thrown away.
-  if (device_writes_[device_page.value] == 0 && token >= tokens_read_of(device_page)) {
+  const bool is_written = pools_[pool_index].device_writes[device_page.value] > 0;
+  if (!is_written && token >= tokens_read_of(device_page, pool_index)) {
     counts_.add(SimEvent::WriteBesideSave);
     return;
   }
-  throw SimFailure("device page " + std::to_string(device_page.value) + " is written by " + who +
+  throw SimFailure("device page " + std::to_string(device_page.value) +
+                   (pools_.size() > 1 ? " of pool " + std::to_string(pool_index) : "") + " is written by " + who +
                    " while a transfer uses it");
 }
 
@@ -123,7 +133,12 @@ void SimMover::take(std::span<const TransferPlan> plans, TimeNs now) {
     if (find(plan.id) != nullptr) throw SimFailure("a transfer is handed out twice");
     if (plan.pages.empty()) throw SimFailure("a transfer without pages");
     if (plan.pages.size() > setup_.transfer_pages_max) throw SimFailure("a transfer of too many pages");
-    if (transfers_.size() == setup_.transfer_count_max) throw SimFailure("more transfers than may be in flight");
+    if (plan.pool_index >= pools_.size()) throw SimFailure("a transfer of a pool that is not there");
+    // Those of the history and those of all other groups.
+    const auto in_flight = std::ranges::count_if(
+        transfers_, [&](const auto& each) { return (each->pool_index == 0) == (plan.pool_index == 0); });
+    if (in_flight == setup_.transfer_count_max) throw SimFailure("more transfers than may be in flight");
+    Pool& pool = pools_[plan.pool_index];
     std::unique_ptr<Transfer> transfer;
     if (spare_.empty()) {
       transfer = std::make_unique<Transfer>();
@@ -133,6 +148,7 @@ void SimMover::take(std::span<const TransferPlan> plans, TimeNs now) {
     }
     transfer->id = plan.id;
     transfer->kind = plan.kind;
+    transfer->pool_index = plan.pool_index;
     transfer->is_cancelled = false;
     transfer->owner.reset();
     transfer->taken_at = now;
@@ -142,13 +158,13 @@ void SimMover::take(std::span<const TransferPlan> plans, TimeNs now) {
     transfer->planned = plan.pages;
     transfer->chunk_count = plan.band_count > 1 ? plan.band_count : 1 + random_.below(2);
     for (const PageTransfer& page : transfer->pages) {
-      const bool is_inside = page.device_page.value >= 1 && page.device_page.value <= setup_.device_page_count &&
-                             page.host_page.value >= 1 && page.host_page.value <= setup_.host_page_count;
+      const bool is_inside = page.device_page.value >= 1 && page.device_page.value <= pool.device_page_count &&
+                             page.host_page.value >= 1 && page.host_page.value <= pool.host_page_count;
       if (!is_inside) throw SimFailure("a transfer of pages that are not there");
-      std::uint32_t& device_reads = device_reads_[page.device_page.value];
-      std::uint32_t& device_writes = device_writes_[page.device_page.value];
-      std::uint32_t& reads = host_reads_[page.host_page.value];
-      std::uint32_t& writes = host_writes_[page.host_page.value];
+      std::uint32_t& device_reads = pool.device_reads[page.device_page.value];
+      std::uint32_t& device_writes = pool.device_writes[page.device_page.value];
+      std::uint32_t& reads = pool.host_reads[page.host_page.value];
+      std::uint32_t& writes = pool.host_writes[page.host_page.value];
       if (mutation_.checks_fences) {
         if (device_writes > 0) throw SimFailure("a transfer of a device page that another one writes");
         if (is_load && device_reads > 0) throw SimFailure("a transfer writes a device page that another one reads");
@@ -174,7 +190,8 @@ void SimMover::take(std::span<const TransferPlan> plans, TimeNs now) {
 
 void SimMover::start(Job& job, const Transfer& transfer, TimeNs now) {
   const auto page_count = static_cast<std::uint32_t>(transfer.pages.size());
-  const std::uint64_t bytes = page_count * page_bytes_;  // as if a share were a rank's whole page
+  const std::uint64_t page_bytes = pool_of(transfer).page_bytes;
+  const std::uint64_t bytes = page_count * page_bytes;  // as if a share were a rank's whole page
   job.pieces.clear();
   // Bands: the first layers of all pages before the next ones.
   for (std::uint32_t chunk = 0; chunk < transfer.chunk_count; ++chunk) {
@@ -190,7 +207,7 @@ void SimMover::start(Job& job, const Transfer& transfer, TimeNs now) {
   }
   job.chunks_left.assign(page_count, static_cast<std::uint8_t>(transfer.chunk_count));
   job.is_good.assign(page_count, 0);
-  job.bytes.resize(std::size_t{page_count} * page_bytes_);
+  job.bytes.resize(std::size_t{page_count} * page_bytes);
   job.stop = Stop::No;
   job.fault = TransferFault::None;
   if (has_chance(random_, setup_.io_chance)) {
@@ -227,20 +244,6 @@ void SimMover::cancel(std::span<const TransferId> ids) {
 
 // Bytes
 
-template <typename Copy>
-void SimMover::for_each_span(PageId device_page, ByteRange range, Copy copy) {
-  const PoolStrides& strides = cache_.geometry().strides();
-  const std::uint64_t layer_bytes = cache_.geometry().page().layer_bytes();
-  for (std::uint64_t at = range.begin; at < range.end;) {
-    const std::uint64_t layer = at / layer_bytes;
-    const std::uint64_t count = std::min(range.end, (layer + 1) * layer_bytes) - at;
-    std::byte* const device = cache_.device_memory() + (device_page.value * strides.page) + (layer * strides.layer) +
-                              (at - (layer * layer_bytes));
-    copy(device, at, count);
-    at += count;
-  }
-}
-
 bool SimMover::work(TimeNs now) {
   if (transfers_.empty() || now < stuck_until_) return false;
   ++counts_.mover_events;
@@ -274,23 +277,31 @@ void SimMover::move_piece(Transfer& transfer, std::uint32_t rank) {
   if (job.stop != Stop::No) --job.pieces_until_stop;
   const std::uint32_t page = piece / transfer.chunk_count;
   const std::uint32_t chunk = piece % transfer.chunk_count;
-  const ByteRange share = share_of(rank);
+  const Pool& pool = pool_of(transfer);
+  const ByteRange share = share_of(pool, rank);
   const std::uint64_t share_bytes = share.end - share.begin;
   const ByteRange range{share.begin + (share_bytes * chunk / transfer.chunk_count),
                         share.begin + (share_bytes * (chunk + 1) / transfer.chunk_count)};
   const PageTransfer& moved = transfer.pages[page];
-  std::byte* const read = job.bytes.data() + (std::size_t{page} * page_bytes_);
+  std::byte* const read = job.bytes.data() + (std::size_t{page} * pool.page_bytes);
   if (transfer.kind == TransferKind::Load) {
     if (transfer.is_cancelled) counts_.add(SimEvent::WriteAfterCancel);
-    const HostPage& host = host_page(rank, moved.host_page);
-    for_each_span(moved.device_page, range, [&](std::byte* device, std::uint64_t at, std::uint64_t count) {
+    const HostPage& host = host_page(transfer, rank, moved.host_page);
+    const auto load = [&](std::byte* device, std::uint64_t at, std::uint64_t count) {
       std::memcpy(read + at, host.bytes.data() + (at - share.begin), count);
       std::memcpy(device, read + at, count);
-    });
+    };
+    visit_page_bytes(cache_, pool.groups, moved.device_page, range.begin, range.end, load);
   } else {
-    for_each_span(moved.device_page, range, [&](const std::byte* device, std::uint64_t at, std::uint64_t count) {
+    const auto store = [&](const std::byte* device, std::uint64_t at, std::uint64_t count) {
       std::memcpy(read + at, device, count);
-    });
+    };
+    const std::vector<std::uint32_t>* groups = &pool.groups;
+    for (const Pool& other : pools_) {
+      const bool is_alike = other.page_bytes == pool.page_bytes && moved.device_page.value <= other.device_page_count;
+      if (mutation_.confuses_pools && is_alike) groups = &other.groups;
+    }
+    visit_page_bytes(cache_, *groups, moved.device_page, range.begin, range.end, store);
   }
   job.moved_bytes += range.end - range.begin;
   if (--job.chunks_left[page] > 0) return;
@@ -303,10 +314,11 @@ void SimMover::move_piece(Transfer& transfer, std::uint32_t rank) {
 
 void SimMover::end_load_of_page(const Transfer& transfer, Job& job, std::uint32_t rank, std::uint32_t page) {
   const PageTransfer& moved = transfer.pages[page];
-  const HostPage& host = host_page(rank, moved.host_page);
-  const ByteRange share = share_of(rank);
+  const HostPage& host = host_page(transfer, rank, moved.host_page);
+  const Pool& pool = pool_of(transfer);
+  const ByteRange share = share_of(pool, rank);
   const std::span<const std::byte> read =
-      std::span(job.bytes).subspan((std::size_t{page} * page_bytes_) + share.begin, share.end - share.begin);
+      std::span(job.bytes).subspan((std::size_t{page} * pool.page_bytes) + share.begin, share.end - share.begin);
   if (mutation_.checks_names && host.generation != moved.host_generation) {
     job.fault = TransferFault::Generation;
   } else if (mutation_.checks_names && host.name_tag != moved.name_tag) {
@@ -320,8 +332,9 @@ void SimMover::end_load_of_page(const Transfer& transfer, Job& job, std::uint32_
 
 void SimMover::end_store_of_page(const Transfer& transfer, Job& job, std::uint32_t rank, std::uint32_t page) {
   const PageTransfer& moved = transfer.pages[page];
-  const ByteRange share = share_of(rank);
-  const std::byte* const read = job.bytes.data() + (std::size_t{page} * page_bytes_) + share.begin;
+  const Pool& pool = pool_of(transfer);
+  const ByteRange share = share_of(pool, rank);
+  const std::byte* const read = job.bytes.data() + (std::size_t{page} * pool.page_bytes) + share.begin;
   job.is_good[page] = 1;
   if (has_chance(random_, setup_.lost_write_chance)) {
     counts_.add(SimEvent::LostWrite);
@@ -330,9 +343,9 @@ void SimMover::end_store_of_page(const Transfer& transfer, Job& job, std::uint32
   PageId target = moved.host_page;
   if (has_chance(random_, setup_.misdirected_chance)) {
     counts_.add(SimEvent::Misdirected);
-    target = PageId{1 + random_.below(setup_.host_page_count)};
+    target = PageId{1 + random_.below(pool.host_page_count)};
   }
-  HostPage& host = host_page(rank, target);
+  HostPage& host = host_page(transfer, rank, target);
   host.generation = moved.host_generation;
   host.name_tag = moved.name_tag;
   std::memcpy(host.bytes.data(), read, host.bytes.size());
@@ -341,8 +354,9 @@ void SimMover::end_store_of_page(const Transfer& transfer, Job& job, std::uint32
 
 void SimMover::flip_a_bit() {
   const std::uint32_t rank = random_.below(setup_.rank_count);
-  HostPage& page = host_pages_[rank][1 + random_.below(setup_.host_page_count)];
-  if (page.generation == 0) return;
+  Pool& pool = pools_[pools_.size() > 1 ? random_.below(static_cast<std::uint32_t>(pools_.size())) : 0];
+  HostPage& page = pool.host_pages[rank][1 + random_.below(pool.host_page_count)];
+  if (page.generation == 0 || page.bytes.empty()) return;
   counts_.add(SimEvent::Flipped);
   page.bytes[random_.below(static_cast<std::uint32_t>(page.bytes.size()))] ^= std::byte(1U << random_.below(8));
 }
@@ -350,10 +364,10 @@ void SimMover::flip_a_bit() {
 // For the disk tier
 
 TransferFault SimMover::begin_read(const PageTransfer& page, HostPages::Record& record) {
-  if (mutation_.checks_fences && host_writes_[page.host_page.value] > 0) {
+  if (mutation_.checks_fences && pools_.front().host_writes[page.host_page.value] > 0) {
     throw SimFailure("a host page goes to disk while a transfer writes it");
   }
-  const HostPage& host = host_page(0, page.host_page);
+  const HostPage& host = pools_.front().host_pages[0][page.host_page.value];
   if (mutation_.checks_names && host.generation != page.host_generation) return TransferFault::Generation;
   if (mutation_.checks_names && host.name_tag != page.name_tag) return TransferFault::NameTag;
   record.bytes = host.bytes;
@@ -364,10 +378,11 @@ TransferFault SimMover::begin_read(const PageTransfer& page, HostPages::Record& 
 }
 
 TransferFault SimMover::begin_write(const PageTransfer& page, std::span<std::byte>& bytes) {
-  if (mutation_.checks_fences && host_writes_[page.host_page.value] + host_reads_[page.host_page.value] > 0) {
+  const Pool& pool = pools_.front();
+  if (mutation_.checks_fences && pool.host_writes[page.host_page.value] + pool.host_reads[page.host_page.value] > 0) {
     throw SimFailure("a host page is read from disk while a transfer uses it");
   }
-  HostPage& host = host_page(0, page.host_page);
+  HostPage& host = pools_.front().host_pages[0][page.host_page.value];
   host.generation = 0;
   host.name_tag = 0;
   bytes = host.bytes;
@@ -375,7 +390,7 @@ TransferFault SimMover::begin_write(const PageTransfer& page, std::span<std::byt
 }
 
 void SimMover::end_write(const PageTransfer& page, std::optional<std::uint64_t> checksum) {
-  HostPage& host = host_page(0, page.host_page);
+  HostPage& host = pools_.front().host_pages[0][page.host_page.value];
   if (!checksum) return;
   host.generation = page.host_generation;
   host.name_tag = page.name_tag;
@@ -385,7 +400,7 @@ void SimMover::end_write(const PageTransfer& page, std::optional<std::uint64_t> 
 }
 
 std::span<const std::byte> SimMover::good_bytes(const PageTransfer& page) {
-  const HostPage& host = host_page(0, page.host_page);
+  const HostPage& host = pools_.front().host_pages[0][page.host_page.value];
   const bool is_good = host.generation == page.host_generation && host.name_tag == page.name_tag &&
                        host.checksum == checksum_of(host.bytes);
   return is_good ? std::span<const std::byte>(host.bytes) : std::span<const std::byte>();
@@ -421,8 +436,8 @@ void SimMover::report(Transfer& transfer, std::uint32_t rank) {
   if (completion.outcome != TransferOutcome::Ok && good > 0) counts_.add(SimEvent::PartialGood);
   completion.moved_bytes = job.moved_bytes * setup_.rank_count;
   if (job.moved_bytes > 0) {
-    const double part =
-        static_cast<double>(completion.moved_bytes) / static_cast<double>(transfer.pages.size() * page_bytes_);
+    const double part = static_cast<double>(completion.moved_bytes) /
+                        static_cast<double>(transfer.pages.size() * pool_of(transfer).page_bytes);
     completion.busy_ns = std::max<TimeNs>(1, static_cast<TimeNs>(static_cast<double>(job.busy_ns) * part));
   }
   outbox_.push_back(completion);
@@ -465,8 +480,9 @@ std::vector<SimMover::Over> SimMover::finish(std::span<const Completion> applied
     }
     for (const PageTransfer& page : transfer->pages) {
       const bool is_load = transfer->kind == TransferKind::Load;
-      --(is_load ? host_reads_ : host_writes_)[page.host_page.value];
-      --(is_load ? device_writes_ : device_reads_)[page.device_page.value];
+      Pool& pool = pools_[transfer->pool_index];
+      --(is_load ? pool.host_reads : pool.host_writes)[page.host_page.value];
+      --(is_load ? pool.device_writes : pool.device_reads)[page.device_page.value];
     }
     counts_.tell([&] {
       return "    over: " + std::to_string(transfer->id.index) + "." + std::to_string(transfer->id.generation) + " " +
@@ -474,6 +490,7 @@ std::vector<SimMover::Over> SimMover::finish(std::span<const Completion> applied
     });
     over.push_back({.id = transfer->id,
                     .kind = transfer->kind,
+                    .pool_index = transfer->pool_index,
                     .outcome = transfer->outcome,
                     .good_pages = transfer->good_pages,
                     .was_cancelled = transfer->is_cancelled,

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// SimMover: the moving half, simulated. Host pages are real bytes with generation, tag and a checksum of their own.
+// SimMover: the moving half, simulated. Host pages are real bytes with generation, tag and a checksum of their own, of
+// one pool or of several.
 // Bytes move piece by piece, one piece per event, at times that the simulation draws: so a page that is reused before
 // its transfer has been reported on comes to hold wrong bytes. Each rank moves its share of every page and reports
 // alone. Besides, the mover knows which pages are in transfers, and says when two uses of one cannot both be right.
@@ -43,11 +44,11 @@ class SimMover {
   /// One event: a piece of a page moves, or a transfer of a rank ends. False when nothing can happen now.
   bool work(TimeNs now);
   /// Between transfers.
-  void set_device_page_count(std::uint32_t count) { setup_.device_page_count = count; }
+  void set_device_page_count(std::uint32_t count) { pools_.front().device_page_count = count; }
   /// For a while nothing moves.
   void get_stuck(TimeNs until) { stuck_until_ = until; }
   void get_unstuck() { stuck_until_ = 0; }
-  /// A bit of some host page that holds something turns over.
+  /// A bit of some host page that holds something turns over; of several pools, in any of them.
   void flip_a_bit();
 
   /// Reports that the simulation may apply: some of them, perhaps in another order, or all.
@@ -56,6 +57,7 @@ class SimMover {
   struct Over {
     TransferId id;
     TransferKind kind = TransferKind::Load;
+    std::uint16_t pool_index = 0;
     TransferOutcome outcome = TransferOutcome::Ok;  ///< of the rank that stopped first
     std::uint32_t good_pages = 0;                   ///< of all ranks
     bool was_cancelled = false;                     ///< by the cache
@@ -69,8 +71,9 @@ class SimMover {
   [[nodiscard]] std::size_t report_count() const { return outbox_.size(); }
   [[nodiscard]] std::size_t transfer_count() const { return transfers_.size(); }
   [[nodiscard]] std::uint64_t loading_bytes() const;
-  [[nodiscard]] bool uses(PageId device_page) const {
-    return device_reads_[device_page.value] + device_writes_[device_page.value] > 0;
+  [[nodiscard]] bool uses(PageId device_page, std::uint16_t pool_index = 0) const {
+    const Pool& pool = pools_[pool_index];
+    return pool.device_reads[device_page.value] + pool.device_writes[device_page.value] > 0;
   }
   [[nodiscard]] bool is_moving(TransferId id) const { return find(id) != nullptr; }
   /// Loads that nobody has called off, as far as the mover has heard, as visit(id, when it was taken).
@@ -80,9 +83,9 @@ class SimMover {
       if (each->kind == TransferKind::Load && !each->is_cancelled) visit(each->id, each->taken_at);
     }
   }
-  /// Whether a load that the cache still wants reads this host page.
+  /// Whether a load that the cache still wants reads this host page, of the first pool.
   [[nodiscard]] bool is_being_loaded(PageId host_page) const;
-  // The host pages as the disk tier sees them; of one rank.
+  // The host pages as the disk tier sees them; of one rank and one pool.
   [[nodiscard]] TransferFault begin_read(const PageTransfer& page, HostPages::Record& record);
   [[nodiscard]] TransferFault begin_write(const PageTransfer& page, std::span<std::byte>& bytes);
   void end_write(const PageTransfer& page, std::optional<std::uint64_t> checksum);
@@ -91,7 +94,7 @@ class SimMover {
   /// What a load of this page would read; nothing where it would find that something has happened to it.
   [[nodiscard]] std::span<const std::byte> good_bytes(const PageTransfer& page);
   /// The engine writes a device page from this token on: no transfer may be using that.
-  void expect_unused(PageId device_page, std::uint32_t token, const char* who) const;
+  void expect_unused(PageId device_page, std::uint32_t token, const char* who, std::uint16_t pool_index = 0) const;
 
  private:
   struct HostPage {
@@ -99,6 +102,18 @@ class SimMover {
     std::uint64_t name_tag = 0;
     std::uint64_t checksum = 0;
     std::vector<std::byte> bytes;
+  };
+  /// Pages with ids of their own, and who uses them.
+  struct Pool {
+    std::vector<std::uint32_t> groups;
+    std::uint64_t page_bytes = 0;
+    std::uint32_t device_page_count = 0;
+    std::uint32_t host_page_count = 0;
+    std::array<std::vector<HostPage>, 2> host_pages;  // by rank
+    std::vector<std::uint32_t> device_reads;          // by page: stores
+    std::vector<std::uint32_t> device_writes;         // by page: loads
+    std::vector<std::uint32_t> host_reads;
+    std::vector<std::uint32_t> host_writes;
   };
   enum class Stop : std::uint8_t { No, Io, Partial, Cancel };
   /// One rank's part of a transfer.
@@ -119,6 +134,7 @@ class SimMover {
   struct Transfer {
     TransferId id;
     TransferKind kind = TransferKind::Load;
+    std::uint16_t pool_index = 0;
     std::uint32_t chunk_count = 1;
     bool is_cancelled = false;
     std::optional<Owner> owner;  // of what is saved
@@ -141,11 +157,12 @@ class SimMover {
   void end_load_of_page(const Transfer& transfer, Job& job, std::uint32_t rank, std::uint32_t page);
   void end_store_of_page(const Transfer& transfer, Job& job, std::uint32_t rank, std::uint32_t page);
   void report(Transfer& transfer, std::uint32_t rank);
-  [[nodiscard]] ByteRange share_of(std::uint32_t rank) const;
-  [[nodiscard]] std::uint32_t tokens_read_of(PageId device_page) const;
-  [[nodiscard]] HostPage& host_page(std::uint32_t rank, PageId page) { return host_pages_[rank][page.value]; }
-  template <typename Copy>
-  void for_each_span(PageId device_page, ByteRange range, Copy copy);
+  [[nodiscard]] const Pool& pool_of(const Transfer& transfer) const { return pools_[transfer.pool_index]; }
+  [[nodiscard]] ByteRange share_of(const Pool& pool, std::uint32_t rank) const;
+  [[nodiscard]] std::uint32_t tokens_read_of(PageId device_page, std::uint16_t pool_index) const;
+  [[nodiscard]] HostPage& host_page(const Transfer& transfer, std::uint32_t rank, PageId page) {
+    return pools_[transfer.pool_index].host_pages[rank][page.value];
+  }
   [[nodiscard]] static std::uint64_t checksum_of(std::span<const std::byte> bytes);
   [[nodiscard]] static std::uint64_t library_checksum_of(std::span<const std::byte> bytes);
 
@@ -154,15 +171,10 @@ class SimMover {
   SimMutation mutation_;
   Random& random_;
   SimCounts& counts_;
-  std::uint64_t page_bytes_ = 0;
-  std::array<std::vector<HostPage>, 2> host_pages_;  // by rank
+  std::vector<Pool> pools_;  // by TransferPlan::pool_index
   std::vector<std::unique_ptr<Transfer>> transfers_;
   std::vector<std::unique_ptr<Transfer>> spare_;
   std::vector<Completion> outbox_;
-  std::vector<std::uint32_t> device_reads_;   // by page: stores
-  std::vector<std::uint32_t> device_writes_;  // by page: loads
-  std::vector<std::uint32_t> host_reads_;
-  std::vector<std::uint32_t> host_writes_;
   std::vector<PageTransfer> arrived_;  // from disk
   TimeNs stuck_until_ = 0;
 };
