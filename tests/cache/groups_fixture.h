@@ -75,6 +75,9 @@ inline CacheGroup tail_group(std::uint32_t boundary_tokens, std::uint32_t overla
 /// What a sequence's tokens amount to, one number per length.
 class PrefixNumbers {
  public:
+  /// Others for another key space.
+  explicit PrefixNumbers(std::uint64_t salt = 1) : numbers_{salt} {}
+
   void add(TokenId token) { numbers_.push_back(next(numbers_.back(), token)); }
   [[nodiscard]] static std::uint64_t next(std::uint64_t before, TokenId token) {
     return mix64(before * 31 + static_cast<std::uint64_t>(token) + 1);
@@ -85,7 +88,7 @@ class PrefixNumbers {
   [[nodiscard]] std::uint64_t at(std::size_t length) const { return numbers_[length]; }
 
  private:
-  std::vector<std::uint64_t> numbers_ = {1};
+  std::vector<std::uint64_t> numbers_;
 };
 
 class GroupsEngine {

@@ -26,6 +26,8 @@ constexpr const char* kHelp =
     "  --steps N    operations of each seed; 5000 when not given\n"
     "  --disk, --no-disk\n"
     "               all seeds have a disk tier, or none; otherwise a third of them\n"
+    "  --groups     all seeds have several cache groups: windows, states, compressed entries; no disk\n"
+    "               tier then\n"
     "  --print      tell what happens, step by step\n"
     "  --check      call check_invariants() after every operation, not just after some\n"
     "  --counts     tell at the end how often everything happened\n"
@@ -69,6 +71,8 @@ int main(int argc, char** argv) {
       run.disk_tier = quire::testing::SimDiskTier::Always;
     } else if (flag == "--no-disk") {
       run.disk_tier = quire::testing::SimDiskTier::Never;
+    } else if (flag == "--groups") {
+      run.has_groups = true;
     } else if (flag == "--no-checksums") {
       run.mutation.checks_checksums = false;
     } else if (flag == "--no-names") {

@@ -7,7 +7,7 @@
 #include <utility>
 
 #include "kernels/copy_checked.h"
-#include "testing/group_pools.h"
+#include "tests/cache/group_pools.h"
 
 namespace quire::testing {
 

@@ -440,18 +440,10 @@ void Simulation::lookup() {
 void Simulation::count_miss(const Miss& miss) {
   ++miss_counts_[static_cast<std::size_t>(miss.reason)];
   if (miss.reason == MissReason::NotHeld) throw SimFailure("another group lacks something, and there is none");
-  constexpr std::array kEvents = {SimEvent::MissNone,
-                                  SimEvent::MissNeverSeen,
-                                  SimEvent::MissEvictedDevice,
-                                  SimEvent::MissLoadFailed,
-                                  SimEvent::MissLoadTimedOut,
-                                  SimEvent::MissLoadCancelled,
-                                  SimEvent::MissRecompute,
-                                  SimEvent::MissKeySpace,
-                                  SimEvent::MissPartial,
-                                  SimEvent::MissNotAsked,
-                                  SimEvent::MissUnknown /* not held */,
-                                  SimEvent::MissUnknown};
+  constexpr std::array kEvents = {SimEvent::MissNone,       SimEvent::MissNeverSeen,    SimEvent::MissEvictedDevice,
+                                  SimEvent::MissLoadFailed, SimEvent::MissLoadTimedOut, SimEvent::MissLoadCancelled,
+                                  SimEvent::MissRecompute,  SimEvent::MissKeySpace,     SimEvent::MissPartial,
+                                  SimEvent::MissNotAsked,   SimEvent::MissNotHeld,      SimEvent::MissUnknown};
   static_assert(kEvents.size() == kMissReasonCount);
   const bool from_host = miss.reason == MissReason::Evicted && miss.tier == Tier::Host;
   counts_.add(from_host ? SimEvent::MissEvictedHost : kEvents[static_cast<std::size_t>(miss.reason)]);

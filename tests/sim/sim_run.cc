@@ -6,8 +6,10 @@
 #include <csignal>
 #include <cstdio>
 #include <cstring>
+#include <memory>
 #include <sstream>
 
+#include "hybrid_simulation.h"
 #include "simulation.h"
 #include "testing/sanitized.h"
 
@@ -30,6 +32,7 @@ std::string flags_of(const SimRun& run) {
   if (run.disk_tier != SimDiskTier::Drawn) flags += run.disk_tier == SimDiskTier::Always ? " --disk" : " --no-disk";
   if (run.mutation.shares_pages) flags += " --shares-pages";
   if (run.mutation.swaps_key_spaces) flags += " --swaps-key-spaces";
+  if (run.has_groups) flags += " --groups";
   return flags;
 }
 
@@ -39,20 +42,26 @@ std::string run_seeds(const SimRun& run, SimCounts& counts) {
     const std::uint64_t seed = run.first_seed + i;
     std::uint64_t step = 0;
     std::string setup = "(not open)";
-    try {
-      Simulation simulation(seed, counts, run.mutation, run.disk_tier);
-      setup = to_string(simulation.setup());
-      if (run.checks_always) simulation.check_always();
+    const auto simulate = [&](auto simulation) {
+      setup = to_string(simulation->setup());
+      if (run.checks_always) simulation->check_always();
       if (run.prints) std::printf("seed %llu: %s\n", static_cast<unsigned long long>(seed), setup.c_str());
       while (step < run.step_count) {
         ++step;
         (void)std::snprintf(repeat_line, sizeof(repeat_line), "quire-sim --seed %llu --steps %llu%s\n",
                             static_cast<unsigned long long>(seed), static_cast<unsigned long long>(step),
                             flags.c_str());
-        simulation.step();
+        simulation->step();
       }
-      simulation.wind_down();
+      simulation->wind_down();
       ++counts.seeds;
+    };
+    try {
+      if (run.has_groups) {
+        simulate(std::make_unique<HybridSimulation>(seed, counts, run.mutation));
+      } else {
+        simulate(std::make_unique<Simulation>(seed, counts, run.mutation, run.disk_tier));
+      }
     } catch (const SimFailure& failure) {
       std::ostringstream text;
       text << "quire-sim --seed " << seed << " --steps " << step << flags << "\n"

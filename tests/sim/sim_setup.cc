@@ -562,6 +562,19 @@ std::string_view to_string(SimEvent event) {
       "end while opening",
       "open failed",
       "opened without a directory",
+      "missed: not held",
+      "pages of other groups stored",
+      "pages of other groups loaded",
+      "load of another group failed",
+      "snapshot restored",
+      "page of another group evicted",
+      "hit with a replay",
+      "refused by a group",
+      "chunk cut at a checkpoint",
+      "plan without pages of another group",
+      "loaded for a shorter hit",
+      "hit compared",
+      "hit on the host compared",
   });
   static_assert(kNames.size() == kSimEventCount);
   return kNames[static_cast<std::size_t>(event)];

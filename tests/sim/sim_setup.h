@@ -137,6 +137,7 @@ struct SimMutation {
   bool damages_files = false;     ///< often: for a store that does not verify what it reads
   bool shares_pages = false;      ///< always, behind different beginnings, with names that are computed late
   bool swaps_key_spaces = false;  ///< always, with names that are computed late
+  bool confuses_pools = false;    ///< of several groups: the mover stores another group's page, where it is as large
 };
 
 /// Which seeds have a disk tier.
@@ -340,9 +341,24 @@ enum class SimEvent : std::uint8_t {
   OpeningCutOff,
   OpeningFailed,
   OpenedInPart,
+  // Of several groups.
+  MissNotHeld,
+  SidesStored,
+  SidesLoaded,
+  SidesLoadFailed,
+  SnapshotsRestored,
+  SidesEvicted,
+  Replayed,
+  RefusedByGroup,
+  ChunkCut,
+  ShortOfSide,
+  LoadedShorter,
+  HitChecked,
+  HostHitChecked,
   kCount,
 };
 inline constexpr std::size_t kSimEventCount = static_cast<std::size_t>(SimEvent::kCount);
+inline constexpr SimEvent kFirstGroupEvent = SimEvent::MissNotHeld;  ///< from here on there must be several groups
 [[nodiscard]] std::string_view to_string(SimEvent event);
 
 struct SimCounts {

@@ -1,0 +1,153 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "hybrid_sim_setup.h"
+
+#include <algorithm>
+#include <array>
+#include <utility>
+
+#include "quire/budget.h"
+#include "tests/cache/groups_fixture.h"
+
+namespace quire::testing {
+
+namespace {
+
+GroupRetention draw_snapshot_retention(Random& random, std::uint32_t boundary_tokens) {
+  if (has_chance(random, 25)) return {.rule = RetentionRule::Last};
+  return {.rule = RetentionRule::Every, .interval_tokens = boundary_tokens * (1 + random.below(20))};
+}
+
+void add_replay(CacheGroup& group, Random& random) {
+  if (group.window_tokens < 2 || !has_chance(random, 20)) return;
+  group.replay = {.tokens = group.window_tokens - 1 + random.below(6), .is_exact = true};
+}
+
+CacheGroup draw_window(Random& random, std::uint32_t page_tokens) {
+  CacheGroup group = window_group(1 + random.below(4 * page_tokens));
+  const std::uint32_t retention = random.below(6);
+  if (retention == 0) group.retention = {.rule = RetentionRule::Every, .interval_tokens = 1 + random.below(30)};
+  if (retention == 1) group.retention = {.rule = RetentionRule::Last};
+  if (retention == 2 && has_chance(random, 30)) group.retention = {.rule = RetentionRule::None};
+  if (has_chance(random, 20) && group.window_tokens > 1) {
+    group.sink_tokens = 1 + random.below(group.window_tokens - 1);
+    group.keys_rotated = false;
+  } else {
+    add_replay(group, random);
+  }
+  return group;
+}
+
+CacheGroup draw_state(Random& random, std::uint32_t tokens_per_entry, std::uint32_t drafts) {
+  const std::uint32_t r = tokens_per_entry;
+  switch (random.below(5)) {
+    case 0: {
+      const std::uint32_t window = 1 + random.below(10);
+      return ring_group(window, window + drafts + random.below(4), draw_snapshot_retention(random, 1));
+    }
+    case 1:
+      return tail_group(r, r, (2 * r) + 1 + drafts + random.below(4), draw_snapshot_retention(random, r));
+    case 2:
+      return tail_group(r, 0, (2 * r) + 2 + drafts, {.rule = RetentionRule::None});
+    default:
+      return state_group(drafts + random.below(3), draw_snapshot_retention(random, 1));
+  }
+}
+
+}  // namespace
+
+HybridSimSetup draw_hybrid_sim_setup(Random& random) {
+  HybridSimSetup setup;
+  SimSetup& sim = setup.sim;
+  sim = draw_sim_setup(random);
+  sim.layer_count = 1;
+  sim.layer_bands = 1;
+  sim.context_tokens_max = std::min(sim.context_tokens_max, 80U);
+  // Not for several groups, or not here.
+  for (std::uint32_t SimSetup::* const chance :
+       {&SimSetup::save_chance, &SimSetup::window_chance, &SimSetup::resize_chance, &SimSetup::tree_chance,
+        &SimSetup::extra_key_chance}) {
+    sim.*chance = 0;
+  }
+  sim.device_page_count_max = sim.device_page_count;
+  sim.extra_keys_vary = false;
+  sim.wind_down_every = 1'000;
+  // Most requests come back for something that has gone down to the host.
+  if (has_chance(random, 60)) {
+    sim.host_page_count = std::max(sim.host_page_count, (2 + random.below(4)) * sim.device_page_count);
+    sim.document_count = 3 + random.below(4);
+    sim.document_chance = 95;
+    sim.transfer_count_max = std::max(sim.transfer_count_max, 4U);
+  }
+
+  setup.draft_tokens_max = random.below(4);
+  std::vector<CacheGroup>& groups = setup.groups;
+  if (!has_chance(random, 15)) groups.push_back(full_group());
+  std::uint32_t r = 1;
+  if (sim.page_tokens > 1 && has_chance(random, 35)) {
+    r = sim.page_tokens % 2 == 0 && has_chance(random, 50) ? 2 : sim.page_tokens;
+    groups.push_back(compressed_group(r));
+  }
+  if (has_chance(random, 70)) groups.push_back(draw_window(random, sim.page_tokens));
+  if (has_chance(random, 20)) {
+    groups.push_back(draw_window(random, sim.page_tokens));
+    groups.back().name = "second window";
+  }
+  const std::uint32_t states = random.below(3) + (groups.size() < 2 ? 1 : 0);
+  for (std::uint32_t i = 0; i < states; ++i) {
+    groups.push_back(draw_state(random, r, setup.draft_tokens_max));
+    groups.back().name += " " + std::to_string(i);
+  }
+  for (std::size_t i = groups.size(); i > 1; --i) {
+    std::swap(groups[i - 1], groups[random.below(static_cast<std::uint32_t>(i))]);
+  }
+
+  const BudgetRequest request{.page = {.page_tokens = sim.page_tokens},
+                              .context_tokens_max = sim.context_tokens_max,
+                              .in_flight_tokens = sim.step_tokens_max,
+                              .rewind_tokens = sim.window_rewind_tokens};
+  for (const CacheGroup& group : groups) {
+    const bool is_window = group.kind == GroupKind::Window && !has_slot(group);
+    const auto least =
+        is_window ? static_cast<std::uint32_t>(pages_of_request(group, request, sim.context_tokens_max)) : 1U;
+    setup.group_page_counts.push_back(least + 1 + random.below(is_window ? 2 * least : 12));
+    setup.host_group_page_counts.push_back(1 + random.below(has_chance(random, 30) ? 4 : 40));
+  }
+  setup.state_slot_count = has_chance(random, 30) ? 1 + random.below(sim.sequence_count_max) : 0;
+  return setup;
+}
+
+std::string to_string(const HybridSimSetup& setup) {
+  std::string text = to_string(setup.sim) + "\ndrafts " + std::to_string(setup.draft_tokens_max) + ", state slots " +
+                     std::to_string(setup.state_slot_count);
+  for (std::size_t i = 0; i < setup.groups.size(); ++i) {
+    const CacheGroup& group = setup.groups[i];
+    text += "\n  " + group.name + ": " + std::string(to_string(group.kind));
+    const auto add = [&](const char* name, std::uint64_t value) {
+      if (value > 0) text += ", " + std::string(name) + " " + std::to_string(value);
+    };
+    add("window", group.window_tokens);
+    add("sink", group.sink_tokens);
+    add("tokens per entry", group.tokens_per_entry);
+    add("slot entries", group.slot_entries);
+    add("slot history", group.slot_history);
+    add("snapshot entries", group.snapshot_entries);
+    add("boundary", group.boundary_tokens);
+    add("retention", static_cast<std::uint64_t>(group.retention.rule));
+    add("every", group.retention.interval_tokens);
+    add("replay", group.replay.tokens);
+    add("pages", setup.group_page_counts[i]);
+    add("host pages", setup.host_group_page_counts[i]);
+  }
+  return text;
+}
+
+CacheConfig make_config(const HybridSimSetup& setup) {
+  CacheConfig config = make_config(setup.sim);
+  config.layout = ModelLayout::create("hybrid sim", setup.groups).value();
+  config.device.group_page_counts = setup.group_page_counts;
+  config.device.state_slot_count = setup.state_slot_count;
+  config.host.group_page_counts = setup.host_group_page_counts;
+  return config;
+}
+
+}  // namespace quire::testing
