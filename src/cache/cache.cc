@@ -518,6 +518,7 @@ Result<GroupStats> Cache::group_stats(std::uint32_t group_index) const {
                       .duplicate_page_total = stats.duplicate_page_total,
                       .evicted_page_total = stats.evicted_page_total,
                       .dropped_page_total = stats.dropped_page_total,
+                      .loaded_page_total = stats.loaded_page_total,
                       .disk_loaded_page_total = stats.disk_loaded_page_total,
                       .disk_stored_page_total = stats.disk_stored_page_total,
                       .host_page_count = impl.host_page_count,

@@ -6,6 +6,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <utility>
 
@@ -29,6 +30,10 @@ struct CachePeer {
     return Cache::open(std::move(config), &files, nullptr);
   }
   [[nodiscard]] static DiskMover& disk(Cache& cache);
+  /// Pages of the history that a window or snapshot group has something of on the host, as visit(tier, page): by the
+  /// device page as long as there is one, else by the host page.
+  static void visit_host_pages(const Cache& cache, std::uint32_t group_index,
+                               const std::function<void(Tier, PageId)>& visit);
   /// Of loads from disk that were started and are not over.
   [[nodiscard]] static std::uint64_t disk_loading_bytes(const Cache& cache);
 };

@@ -109,7 +109,11 @@ Result<Admission> Cache::Impl::start_admitted_with_sides(std::uint32_t index) {
   };
   PrefixTree::Match match = match_of(index);
   const Hit on_device = find_hit(match, slot.token_count, slot.allows_inexact);
+  const auto tokens_to_load = [&on_device](const Hit& anywhere) {
+    return anywhere.start() - std::min(anywhere.start(), on_device.start());
+  };
   if (slot.prefetch != Prefetch::BestEffort && may_look(slot, match)) {
+    const Hit on_host = find_hit(match, slot.token_count, slot.allows_inexact, /*counts_host=*/true);
     slot.load_deadline = slot.prefetch == Prefetch::Timeout ? time_after(slot.load_timeout_ns) : INT64_MAX;
     slot.waited_from_page = match.page_count;
     take_state_slot(index);
@@ -117,7 +121,7 @@ Result<Admission> Cache::Impl::start_admitted_with_sides(std::uint32_t index) {
       hand_over_transfers();
       return Admission{.matched_tokens = on_device.tokens,
                        .replay_tokens = on_device.replay_tokens,
-                       .loading_tokens = 0,
+                       .loading_tokens = tokens_to_load(on_host),
                        .is_ready = false,
                        .miss = {}};
     }
@@ -126,7 +130,12 @@ Result<Admission> Cache::Impl::start_admitted_with_sides(std::uint32_t index) {
     match = match_of(index);
   }
   const Hit anywhere = find_hit(match, slot.token_count, slot.allows_inexact, /*counts_host=*/true);
-  if (!may_load(slot) || anywhere.start() <= on_device.start()) return start_running(index);
+  if (!may_load(slot) || anywhere.start() <= on_device.start()) {
+    if (!may_load(slot)) slot.load_miss = choose_load(slot, match).miss;
+    const bool is_too_late = slot.prefetch == Prefetch::BestEffort && anywhere.start() > on_device.start();
+    if (is_too_late && slot.load_miss == MissReason::None) slot.load_miss = MissReason::LoadTimedOut;
+    return start_running(index);
+  }
   match = match_usable();
   LoadChoice choice = choose_load(slot, match);
   if (match.host_page_count > 0 && choice.page_count == 0) {
@@ -161,7 +170,7 @@ Result<Admission> Cache::Impl::start_admitted_with_sides(std::uint32_t index) {
   hand_over_transfers();
   return Admission{.matched_tokens = on_device.tokens,
                    .replay_tokens = on_device.replay_tokens,
-                   .loading_tokens = anywhere.start() - on_device.start(),
+                   .loading_tokens = tokens_to_load(anywhere),
                    .is_ready = false,
                    .miss = {}};
 }

@@ -208,12 +208,16 @@ Admission Cache::Impl::start_running(std::uint32_t index, bool is_again) {
     if (junction > hit.tokens) slot.junction = junction;
     if (hit.limiting_group != Hit::kNoGroup && hit.tokens < tokens_in(match)) {
       miss = {.reason = MissReason::NotHeld, .group = sides[hit.limiting_group].memory.group_index};
-    } else if (match.host_page_count > 0 && slot.load_miss == MissReason::None) {
-      // Nobody loads a history that others cannot go on with.
+    } else if (miss.reason == MissReason::LoadFailed && slot.load_miss == MissReason::None &&
+               match.host_page_count > 0) {
+      // Nothing was to be loaded: with all that is on the host, the sequence would go on no later.
       const Hit anywhere = find_hit(match, slot.token_count, slot.allows_inexact, /*counts_host=*/true);
-      const bool is_useless = anywhere.limiting_group != Hit::kNoGroup && anywhere.start() <= hit.start();
-      if (is_useless)
+      const std::uint32_t path_tokens = tokens_in(match) + (match.host_page_count * page_tokens);
+      const std::uint32_t last = std::min(path_tokens, slot.token_count - (has_state() ? 1 : 0));
+      const bool is_limited = last - (last % hit_limits.boundary_tokens) > hit.start();
+      if (is_limited && anywhere.limiting_group != Hit::kNoGroup && anywhere.start() <= hit.start()) {
         miss = {.reason = MissReason::NotHeld, .group = sides[anywhere.limiting_group].memory.group_index};
+      }
     }
     match = tree->cut(match, hit.tokens);
   }

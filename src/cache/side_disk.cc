@@ -62,7 +62,8 @@ Result<std::vector<FileStoreConfig>> Cache::Impl::side_store_configs(FileStoreCo
     stores[i] = history;
     stores[i].layout = {.page_bytes = page.page_bytes(), .hash = disk_layout_hash(page)};
     stores[i].random_seed = history.random_seed + group_index + 1;
-    for (std::string& directory : stores[i].directories) directory += "/" + std::string(kGroupDirectoryPrefix) + side.group->name;
+    for (std::string& directory : stores[i].directories)
+      directory += "/" + std::string(kGroupDirectoryPrefix) + side.group->name;
     weights[i] = static_cast<double>(page.page_bytes()) * side_pages_on_disk(side);
     all += weights[i];
   }

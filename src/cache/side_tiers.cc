@@ -12,6 +12,7 @@
 #include "base/check.h"
 #include "base/hash.h"
 #include "cache/cache_impl.h"
+#include "cache/cache_peer.h"
 #include "layout/text.h"
 #include "quire/cache.h"
 
@@ -600,6 +601,15 @@ void Cache::Impl::cancel_side_transfers() {
   for (SideGroup& side : sides) {
     if (side.host == nullptr) continue;
     while (side.host->wanted.size() > 0) side.host->wanted.remove(side.host->wanted.front());
+  }
+}
+
+void CachePeer::visit_host_pages(const Cache& cache, std::uint32_t group_index,
+                                 const std::function<void(Tier, PageId)>& visit) {
+  for (const SideGroup& side : cache.impl_->sides) {
+    if (side.memory.group_index != group_index || side.host == nullptr) continue;
+    side.host->of_device.for_each([&](PageId page, PageId /*host_page*/) { visit(Tier::Device, page); });
+    side.host->of_host.for_each([&](PageId page, PageId /*host_page*/) { visit(Tier::Host, page); });
   }
 }
 

@@ -102,8 +102,7 @@ struct alignas(64) SequenceSlot {
   std::uint32_t state_slot = UINT32_MAX;  // of an admitted one, where the layout has state
   bool is_inexact = false;                // a group was rebuilt inexactly: nothing behind replay_end is published
   bool allows_inexact = false;
-  bool skips_partial = false;  // there was no room for the copy of a page that its hit ended in: it ends before that
-  bool needs_state = false;    // its state slot is not filled yet: the next plan with it does that
+  bool needs_state = false;        // its state slot is not filled yet: the next plan with it does that
   bool state_is_in_doubt = false;  // a step that did not happen may have written it
 
   // The third line, where there are such groups.
@@ -113,6 +112,7 @@ struct alignas(64) SequenceSlot {
 
   std::uint32_t side_loads = 0;  // of a loading one: on their way to it
   bool has_asked_sides = false;  // what other groups have of its path on the host was asked for
+  bool skips_partial = false;    // there was no room for the copy of a page that its hit ended in: it ends before that
   std::uint32_t send_begin = 0;
   std::int32_t receiver = -1;
   std::uint32_t receive_tokens = 0;

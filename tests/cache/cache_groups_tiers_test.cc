@@ -1,370 +1,269 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Layouts of several groups with a host tier, whose transfers the test moves itself: when they begin, how they end, and
-// who waits for them.
+// The host tier of a cache of several groups: which pages go there, which transfers name them, and what comes back.
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <array>
 #include <cstdint>
 #include <cstring>
 #include <map>
+#include <thread>
 #include <utility>
 #include <vector>
 
 #include "cache_groups_fixture.h"
+#include "tests/cache/group_pools.h"
 
 namespace quire {
 namespace {
 
 class CacheGroupsTiersTest : public CacheGroupsTest {
  protected:
-  struct Taken {
-    TransferPlan plan;
-    std::vector<PageTransfer> pages;
-  };
-
-  [[nodiscard]] static CacheConfig host_config(std::vector<CacheGroup> groups, std::uint32_t page_count = 64) {
-    CacheConfig config = groups_config(std::move(groups), 4, page_count, 128);
-    config.host.page_count = 2 * page_count;
-    config.host.write_policy = WritePolicy::WriteThrough;
-    config.host.external_mover = true;
-    return config;
+  void open_tiers(CacheConfig config, bool is_external) {
+    config.host.external_mover = is_external;
+    open(std::move(config));
+    pools_ = testing::transfer_pools(cache_->config().layout);
   }
-  [[nodiscard]] std::vector<Taken> take() {
-    std::array<TransferPlan, 64> plans;
-    std::vector<Taken> taken;
-    const std::span<const TransferPlan> given = cache_->take_transfers(plans).value();
-    for (const TransferPlan& plan : given) {
-      taken.push_back({.plan = plan, .pages = {plan.pages.begin(), plan.pages.end()}});
-    }
-    return taken;
+  static std::vector<TokenId> text(TokenId first, std::uint32_t count) {
+    std::vector<TokenId> tokens(count);
+    for (std::uint32_t i = 0; i < count; ++i) tokens[i] = first + static_cast<TokenId>(i);
+    return tokens;
   }
-  /// Of groups that keep everything, the first has all bytes.
-  void move(const Taken& taken) {
-    std::uint32_t side = 0;
-    const std::span<const CacheGroup> groups = cache_->config().layout.groups();
-    for (std::uint32_t g = 0; g < groups.size(); ++g) {
-      const bool is_history = groups[g].kind == GroupKind::Full || groups[g].kind == GroupKind::Compressed;
-      if (!has_pages(groups[g])) continue;
-      if (taken.plan.pool_index != (is_history ? 0 : ++side)) continue;
-      const std::uint64_t bytes = cache_->geometry(g).page().page_bytes();
-      for (const PageTransfer& page : taken.pages) {
-        std::byte* const device = cache_->device_memory(g) + (page.device_page.value * bytes);
-        std::vector<std::byte>& host = host_[{g, page.host_page.value}];
-        host.resize(bytes);
-        if (taken.plan.kind == TransferKind::Store) {
-          std::memcpy(host.data(), device, bytes);
-        } else {
-          std::memcpy(device, host.data(), bytes);
-        }
+  [[nodiscard]] std::vector<TransferPlan> take() {
+    std::array<TransferPlan, 64> room;
+    const std::span<TransferPlan> taken = cache_->take_transfers(room).value();
+    return {taken.begin(), taken.end()};
+  }
+  void move(const std::vector<TransferPlan>& plans) {
+    std::vector<Completion> done;
+    for (const TransferPlan& plan : plans) {
+      for (const PageTransfer& page : plan.pages) {
+        std::vector<std::byte>& host = host_pages_[{plan.pool_index, page.host_page.value}];
+        host.resize(testing::pool_page_bytes(*cache_, pools_.at(plan.pool_index)));
+        const auto copy = [&](std::byte* device, std::uint64_t at, std::uint64_t count) {
+          const bool is_store = plan.kind == TransferKind::Store;
+          std::memcpy(is_store ? host.data() + at : device, is_store ? device : host.data() + at, count);
+        };
+        testing::visit_page_bytes(*cache_, pools_.at(plan.pool_index), page.device_page, 0, host.size(), copy);
       }
+      done.push_back({.id = plan.id, .good_pages = static_cast<std::uint32_t>(plan.pages.size())});
     }
+    ASSERT_TRUE(cache_->apply(done, 0).has_value());
   }
-  void report(const Taken& taken, const Completion& how = {}) {
-    Completion completion = how;
-    completion.id = taken.plan.id;
-    completion.kind = taken.plan.kind;
-    ASSERT_TRUE(cache_->apply({&completion, 1}, now_));
-  }
-  void finish(const Taken& taken) {
-    move(taken);
-    report(taken);
-  }
-  using CacheGroupsTest::finish;
+  /// Until nothing is on its way.
   void settle() {
-    for (std::vector<Taken> taken = take(); !taken.empty(); taken = take()) {
-      for (const Taken& each : taken) finish(each);
+    while (cache_->stats().value().transfers_in_flight > 0 && !HasFailure()) {
+      if (cache_->config().host.external_mover) {
+        move(take());
+        continue;
+      }
+      ASSERT_TRUE(cache_->apply(cache_->poll().value(), 0).has_value());
+      std::this_thread::yield();
     }
   }
-  /// Everything that the device has of a group goes, but for what the host has of it.
-  void fill_side_pool(std::uint32_t group) {
-    const std::uint64_t before = group_stats(group).evicted_page_total;
-    for (TokenId other = 1; group_stats(group).evicted_page_total < before + group_stats(group).page_count; ++other) {
-      ASSERT_LT(other, 200);
-      run_request(with_tail({}, other, 40));
+  /// As start(), waiting for room.
+  [[nodiscard]] GroupsRequest come_back(std::vector<TokenId> tokens) {
+    GroupsRequest request{.tokens = std::move(tokens)};
+    request.sequence = cache_->begin(space_, {.tokens = request.tokens}).value();
+    Result<Admission> admission = cache_->admit(request.sequence);
+    for (int i = 0; i < 9 && !admission; ++i) {
+      settle();
+      admission = cache_->admit(request.sequence);
+    }
+    EXPECT_TRUE(admission.has_value()) << admission.error().message;
+    if (admission) request.admission = *admission;
+    return request;
+  }
+  /// In chunks, with nothing on its way when one is planned.
+  void compute_all(GroupsRequest& request) {
+    while (view(request).pending_tokens > 0 && !HasFailure()) {
+      step({{.request = &request, .token_count = std::min(view(request).pending_tokens, 8U)}});
       settle();
     }
   }
-  [[nodiscard]] static const Taken* load_of(const std::vector<Taken>& taken, std::uint16_t pool_index) {
-    for (const Taken& each : taken) {
-      if (each.plan.kind == TransferKind::Load && each.plan.pool_index == pool_index) return &each;
-    }
-    return nullptr;
-  }
-  /// A cache whose window of 24 tokens is on the host, and only there; the history is on the device as well.
-  void open_with_window_on_host(TimeNs load_timeout_ns = 0, std::uint32_t rank_count = 1) {
-    CacheConfig config = host_config({full_group(), window_group(10)}, 256);
-    config.device.group_page_counts = {256, 14};
-    config.host.group_page_counts = {512, 512};
-    config.host.load_timeout_ns = load_timeout_ns;
-    config.host.rank_count = rank_count;
-    open(std::move(config));
-  }
-  void cache_prompt() {
-    run_request(prompt_);
+  void serve(const std::vector<TokenId>& tokens) {
+    GroupsRequest request = come_back(tokens);
     settle();
-    fill_side_pool(1);
+    compute_all(request);
+    end(request);
   }
 
-  const std::vector<TokenId> prompt_ = token_range(0, 40);
-  std::map<std::pair<std::uint32_t, std::uint32_t>, std::vector<std::byte>> host_;
-  TimeNs now_ = 0;
+  /// A history that stays on the device, and two snapshots there.
+  void open_snapshots(HostConfig host = {}) {
+    CacheConfig config = groups_config({full_group(), state_group(0, every(8))}, 4, 32, 64);
+    config.device.group_page_counts = {32, 2};
+    config.host = std::move(host);
+    config.host.page_count = 64;
+    config.host.group_page_counts = {64, 16};
+    config.host.write_policy = WritePolicy::WriteThrough;
+    open_tiers(std::move(config), true);
+  }
+
+  std::vector<std::vector<std::uint32_t>> pools_;
+  std::map<std::pair<std::uint32_t, std::uint32_t>, std::vector<std::byte>> host_pages_;  // by pool and page
 };
 
-TEST_F(CacheGroupsTiersTest, AWindowComesBackFromTheHost) {
-  open_with_window_on_host();
-  cache_prompt();
-  EXPECT_EQ(lookup(with_tail(prompt_, 1, 4)).matched_tokens, 0U);
-  EXPECT_EQ(lookup(with_tail(prompt_, 1, 4)).host_tokens, 40U);
-  GroupsRequest request = start(with_tail(prompt_, 1, 4));
-  EXPECT_FALSE(request.admission.is_ready);
-  settle();
-  EXPECT_EQ(view(request).computed_tokens, 40U);
-  EXPECT_GT(group_stats(1).loaded_page_total, 0U);
-  run_all(request);
+CacheConfig tiers_config(std::vector<CacheGroup> groups) {
+  CacheConfig config = groups_config(std::move(groups), 4, 16, 64);
+  config.host.page_count = 64;
+  return config;
 }
 
-TEST_F(CacheGroupsTiersTest, ACacheMayEndWithLoadsOnTheirWay) {
-  open_with_window_on_host();
-  cache_prompt();
-  GroupsRequest queued = start(with_tail(prompt_, 1, 4));
-  EXPECT_TRUE(view(queued).is_loading);
-  queued.sequence = Sequence();
-  engine_.reset();
-  cache_.reset();
-
-  open_with_window_on_host();
-  cache_prompt();
-  GroupsRequest moving = start(with_tail(prompt_, 1, 4));
-  EXPECT_EQ(take().size(), 1U);
-  moving.sequence = Sequence();
-  engine_.reset();
-  cache_.reset();
-}
-
-TEST_F(CacheGroupsTiersTest, WhatALoadBringsAfterAResetIsNotFound) {
-  open_with_window_on_host();
-  cache_prompt();
-  GroupsRequest request = start(with_tail(prompt_, 1, 4));
-  const std::vector<Taken> taken = take();
-  const Taken* const load = load_of(taken, 1);
-  ASSERT_NE(load, nullptr);
-  end(request);
-  ASSERT_TRUE(cache_->reset());
-  expect_invariants();
-  finish(*load);
-  expect_invariants();
-  EXPECT_EQ(lookup(with_tail(prompt_, 1, 4)).matched_tokens, 0U);
-  EXPECT_EQ(lookup(with_tail(prompt_, 1, 4)).host_tokens, 0U);
-  for (std::uint32_t g = 0; g < 2; ++g) EXPECT_EQ(group_stats(g).free_pages, group_stats(g).page_count) << g;
-}
-
-TEST_F(CacheGroupsTiersTest, OneLoadServesAllWhoWaitForIt) {
-  open_with_window_on_host();
-  cache_prompt();
-  GroupsRequest first = start(with_tail(prompt_, 1, 4));
-  GroupsRequest second = start(with_tail(prompt_, 2, 4));
-  const std::vector<Taken> taken = take();
-  EXPECT_EQ(taken.size(), 1U);
-  EXPECT_TRUE(view(second).is_loading);
-  finish(taken[0]);
-  for (GroupsRequest* each : {&first, &second}) {
-    EXPECT_FALSE(view(*each).is_loading);
-    EXPECT_EQ(view(*each).computed_tokens, 40U);
-    run_all(*each);
+// A compressor's rows that start anew at every boundary have a slot and no pages: no transfer ever names them, and no
+// pool is theirs.
+TEST_F(CacheGroupsTiersTest, GroupsWithoutPagesHaveNoPool) {
+  for (const bool is_external : {false, true}) {
+    CacheConfig config = tiers_config({named(tail_group(2, 0, 6, kNone), "rows"), full_group(), window_group(6),
+                                       compressed_group(2), state_group(0, every(8))});
+    config.device.group_page_counts = {0, 16, 8, 16, 6};
+    open_tiers(std::move(config), is_external);
+    serve(text(0, 33));
+    for (TokenId i = 1; i < 6; ++i) serve(text(i * 1'000, 40));
+    GroupsRequest again = come_back(text(0, 33));
+    EXPECT_FALSE(again.admission.is_ready);
+    settle();
+    EXPECT_EQ(view(again).computed_tokens, 32U);
+    compute_all(again);
+    for (const std::uint32_t group : {2U, 4U}) EXPECT_GT(group_stats(group).loaded_page_total, 0U);
+    end(again);
   }
-  EXPECT_GT(group_stats(1).loaded_page_total, 0U);
 }
 
-TEST_F(CacheGroupsTiersTest, ALoadThatTakesTooLongHasFailed) {
-  open_with_window_on_host(/*load_timeout_ns=*/1'000);
-  cache_prompt();
-  GroupsRequest request = start(with_tail(prompt_, 1, 4));
-  const std::vector<Taken> taken = take();
-  ASSERT_EQ(taken.size(), 1U);
-  now_ = 999;
-  ASSERT_TRUE(cache_->apply({}, now_));
-  EXPECT_TRUE(view(request).is_loading);
-  now_ = 1'000;
-  ASSERT_TRUE(cache_->apply({}, now_));
-  EXPECT_FALSE(view(request).is_loading);
-  EXPECT_EQ(view(request).computed_tokens, 0U);
-  EXPECT_EQ(cache_->stats()->load_outcomes[static_cast<std::size_t>(TransferOutcome::TimedOut)], 1U);
-  run_all(request);  // while the mover still writes: into pages that nobody has
-  finish(taken[0]);
-  expect_invariants();
-  end(request);
-  EXPECT_EQ(run_request(with_tail(prompt_, 2, 4)), 40U);
-}
-
-TEST_F(CacheGroupsTiersTest, ALoadThatNobodyWaitsForIsNotBegun) {
-  open_with_window_on_host();
-  cache_prompt();
-  GroupsRequest request = start(with_tail(prompt_, 1, 4));
-  ASSERT_TRUE(cache_->stop_loading(request.sequence));
-  EXPECT_FALSE(view(request).is_loading);
-  EXPECT_TRUE(take().empty());
-  GroupsRequest second = start(with_tail(prompt_, 2, 4));
-  EXPECT_TRUE(view(second).is_loading);
-  end(second);
-  EXPECT_TRUE(take().empty());
-  expect_invariants();
-}
-
-TEST_F(CacheGroupsTiersTest, ThoseWhoWaitComeFirst) {
-  open_with_window_on_host();
-  cache_prompt();
-  run_request(with_tail({}, 500, 40));  // with stores that nobody has taken
-  GroupsRequest request = start(with_tail(prompt_, 1, 4));
-  TransferPlan plan;
-  ASSERT_EQ(cache_->take_transfers({&plan, 1})->size(), 1U);
-  EXPECT_EQ(plan.kind, TransferKind::Load);
-  EXPECT_EQ(plan.pool_index, 1U);
-}
-
-TEST_F(CacheGroupsTiersTest, APageThatIsNotWhatItShouldBeIsForgottenAndCounted) {
-  open_with_window_on_host();
-  cache_prompt();
-  GroupsRequest request = start(with_tail(prompt_, 1, 4));
-  const std::vector<Taken> taken = take();
-  move(taken[0]);
-  report(taken[0], {.outcome = TransferOutcome::Failed, .fault = TransferFault::Checksum, .good_pages = 1});
-  EXPECT_EQ(view(request).computed_tokens, 0U);
-  EXPECT_EQ(cache_->stats()->load_faults[static_cast<std::size_t>(TransferFault::Checksum)], 1U);
-  EXPECT_EQ(cache_->stats()->load_outcomes[static_cast<std::size_t>(TransferOutcome::Failed)], 1U);
-  expect_invariants();
-  run_all(request);
-}
-
-// The first stops for another reason, and says nothing against the page.
-TEST_F(CacheGroupsTiersTest, OfSeveralRanksTheOneThatStoppedFirstSaysWhy) {
-  CacheConfig config = host_config({full_group(), window_group(10)}, 256);
-  config.device.group_page_counts = {256, 14};
-  config.host.group_page_counts = {512, 512};
-  config.host.rank_count = 2;
-  open(std::move(config));
-  const auto settle_ranks = [&] {
-    for (std::vector<Taken> taken = take(); !taken.empty(); taken = take()) {
-      for (const Taken& each : taken) {
-        move(each);
-        report(each);
-        report(each, {.rank = 1});
-      }
-    }
-  };
-  run_request(prompt_);
-  settle_ranks();
-  for (TokenId other = 1; group_stats(1).evicted_page_total < 20; ++other) {
-    run_request(with_tail({}, other, 40));
-    settle_ranks();
+TEST_F(CacheGroupsTiersTest, StatsOfAGroupTellOfItsHostPages) {
+  CacheConfig config = tiers_config({full_group(), window_group(6)});
+  config.device.group_page_counts = {16, 8};
+  config.host.write_policy = WritePolicy::WriteThrough;
+  open_tiers(std::move(config), true);
+  serve(text(0, 32));
+  for (const std::uint32_t group : {0U, 1U}) {
+    const GroupStats stats = group_stats(group);
+    EXPECT_GT(stats.host_sealed_pages, 0U);
+    EXPECT_EQ(stats.host_free_pages + stats.host_sealed_pages, stats.host_page_count);
+    EXPECT_EQ(stats.loaded_page_total, 0U);
   }
-  GroupsRequest request = start(with_tail(prompt_, 1, 4));
-  const std::vector<Taken> taken = take();
-  ASSERT_EQ(taken.size(), 1U);
-  move(taken[0]);
-  report(taken[0], {.outcome = TransferOutcome::Failed, .fault = TransferFault::Io, .good_pages = 0});
-  report(taken[0], {.outcome = TransferOutcome::Failed, .fault = TransferFault::Checksum, .rank = 1, .good_pages = 2});
-  end(request);
-  EXPECT_EQ(lookup(with_tail(prompt_, 1, 4)).host_tokens, 40U) << "all of it is still there";
+  EXPECT_EQ(group_stats(0).host_page_count, 64U);
+  for (TokenId i = 1; i < 6; ++i) serve(text(i * 1'000, 40));
+  serve(text(0, 33));
+  for (const std::uint32_t group : {0U, 1U}) EXPECT_GT(group_stats(group).loaded_page_total, 0U);
 }
 
-// Of a window of 7 in pages of 4, with 3 of them: one is idle and copied, and another, which is held, is being copied.
-TEST_F(CacheGroupsTiersTest, PagesThatAreHeldAndCopiedAreNotCountedTwice) {
-  CacheConfig config = host_config({full_group(), window_group(7)});
-  config.device.group_page_counts = {64, 3};
-  open(std::move(config));
-  GroupsRequest request = start(token_range(0, 12));
-  run_all(request, {}, 4);
-  settle();
-  append(request, token_range(100, 3));
-  run_all(request);
-  append(request, {200});
-  step(request);  // the page is full, and a store of it is on its way
-  std::vector<Taken> taken = take();
-  EXPECT_FALSE(taken.empty());
-  append(request, {201});
-  step(request);
-  for (const Taken& each : taken) finish(each);
-  settle();
+// What somebody waits for comes first, whichever group's it is.
+TEST_F(CacheGroupsTiersTest, TransfersThatSomebodyWaitsForAreTakenFirst) {
+  open_snapshots();
+  serve(text(0, 32));
+  GroupsRequest other = start(text(1'000, 40));
+  compute_all(other);  // its snapshots take the pages of the first
+  append(other, text(2'000, 8));
+  step(other);  // these copies are not taken yet
+  const GroupsRequest again = start(text(0, 33));
+  ASSERT_FALSE(again.admission.is_ready);
+  EXPECT_EQ(cache_->stats().value().transfers_moving, cache_->stats().value().transfers_in_flight);
+  const std::vector<TransferPlan> plans = take();
+  ASSERT_GT(plans.size(), 2U);
+  EXPECT_EQ(plans.front().kind, TransferKind::Load);
+  EXPECT_GT(plans.front().pool_index, 0U);
+  EXPECT_TRUE(std::ranges::is_sorted(plans, {}, &TransferPlan::priority));
+  move(plans);
+  EXPECT_FALSE(view(again).is_loading);
 }
 
-// Committed trees
+TEST_F(CacheGroupsTiersTest, LookupSaysWhatAdmitLoads) {
+  CacheConfig config = tiers_config({full_group(), window_group(6), state_group(0, every(8))});
+  config.device.group_page_counts = {16, 8, 4};
+  open_tiers(std::move(config), true);
+  serve(text(0, 33));
+  EXPECT_EQ(lookup(text(0, 33)).host_tokens, 0U);
+  for (TokenId i = 1; i < 6; ++i) serve(text(i * 1'000, 40));
+  const Lookup told = lookup(text(0, 33));
+  EXPECT_EQ(told.host_tokens, 32U);
+  EXPECT_EQ(lookup(text(0, 33), {.tier_max = Tier::Device}).host_tokens, 0U);
+  const GroupsRequest request = come_back(text(0, 33));
+  EXPECT_EQ(request.admission.matched_tokens, told.matched_tokens);
+  EXPECT_EQ(request.admission.loading_tokens, told.host_tokens);
+}
 
-class CacheGroupsTreeTiersTest : public CacheGroupsTiersTest {
- protected:
-  /// Two tokens behind six: the tree's second branch is taken, so that its row has to move.
-  void commit_second_branch(GroupsRequest& request) {
-    const std::array<std::int32_t, 3> parents = {-1, -1, 1};
-    const StepEntry entry{.sequence = &request.sequence, .tree_parents = parents};
-    const PlanOutcome outcome = cache_->plan_step({&entry, 1}).value();
-    ASSERT_TRUE(outcome.step.has_value());
-    ASSERT_TRUE(cache_->apply_copies(*outcome.step));
-    const std::array<TokenId, 3> values = {71, 72, 73};
-    const StepResult result{.tokens = values};
-    ASSERT_TRUE(cache_->finish_step(*outcome.step, {&result, 1}));
-    ASSERT_TRUE(cache_->commit_tree(request.sequence, 2));
-    request.tokens.push_back(72);
-    request.tokens.push_back(73);
-  }
-};
-
-TEST_F(CacheGroupsTreeTiersTest, APageIsCopiedWhenItsMovesAreMade) {
-  CacheConfig config = host_config({full_group(), window_group(10)});
-  config.tree_tokens_max = 8;
-  open(std::move(config));
-  GroupsRequest request = start(token_range(0, 6));
-  run_all(request, {});
-  settle();
-  append(request, {6});
-  step(request);
-  settle();
-  const auto has_side_store = [&](const std::vector<Taken>& taken) {
-    return std::ranges::any_of(taken, [](const Taken& each) { return each.plan.pool_index == 1; });
-  };
-  commit_second_branch(request);
-  ASSERT_EQ(view(request).computed_tokens, 9U);
-  EXPECT_FALSE(has_side_store(take())) << "the moves come with the next plan";
-  append(request, {80});
-  const StepEntry entry{.sequence = &request.sequence};
+// A window's pages that are being copied cannot be written yet. Whoever is short of them has something to wait for.
+TEST_F(CacheGroupsTiersTest, AShortageOfAWindowTellsWhatIsOnItsWayToTheHost) {
+  CacheConfig config = tiers_config({full_group(), window_group(4)});
+  config.device.group_page_counts = {16, 4};
+  config.step_tokens_max = 8;
+  open_tiers(std::move(config), true);
+  GroupsRequest request = start(text(0, 32));
+  step({{.request = &request, .token_count = 8}});
+  step({{.request = &request, .token_count = 4}});
+  const std::vector<TransferPlan> taken = take();
+  const StepEntry entry{.sequence = &request.sequence, .token_count = 8};
   const PlanOutcome outcome = cache_->plan_step({&entry, 1}).value();
-  ASSERT_TRUE(outcome.step.has_value());
-  EXPECT_FALSE(outcome.step->plan.groups[1].moves.empty());
-  EXPECT_FALSE(has_side_store(take())) << "the step may not have run yet";
-  ASSERT_TRUE(cache_->apply_copies(*outcome.step));
-  const StepResult result;
-  ASSERT_TRUE(cache_->finish_step(*outcome.step, {&result, 1}));
-  EXPECT_TRUE(has_side_store(take()));
+  ASSERT_FALSE(outcome.step.has_value());
+  EXPECT_EQ(outcome.shortage.group_index, 1U);
+  EXPECT_GT(outcome.shortage.pages_leaving, 0U);
+  EXPECT_GE(outcome.shortage.pages_available + outcome.shortage.pages_leaving, outcome.shortage.pages_needed);
+  move(taken);
+  step({{.request = &request, .token_count = 8}});
 }
 
-// Forks
+// Whoever waits for it, nobody does any longer.
+TEST_F(CacheGroupsTiersTest, ACacheMayBeClosedWithAnyTransferInFlight) {
+  open_snapshots();
+  serve(text(0, 32));
+  serve(text(1'000, 40));
+  const GroupsRequest again = start(text(0, 33));
+  ASSERT_FALSE(again.admission.is_ready);
+  ASSERT_FALSE(take().empty());
+  cache_.reset();
+}
 
-// B waits in the middle of a page; C computes the same page, and its window passes; then A completes it.
-TEST_F(CacheGroupsTiersTest, AForkHoldsNoPageOfAGroupWhoseHistoryItDoesNotHold) {
-  open(groups_config({full_group(), window_group(6, kLast)}, 4, 64, 128));
-  GroupsRequest a = start(token_range(0, 10));
-  run_all(a);
-  GroupsRequest b = fork(a, 10);
-  GroupsRequest c = start(token_range(0, 32));
-  run_all(c, {}, 4);
-  append(a, {10, 11, 12, 13});
-  run_all(a);
-  end(a);
-  end(c);
-  EXPECT_TRUE(cache_->reclaim(64).has_value());
+// What a load that is on its way would fill is nobody's when it ends, and what it holds of the tree is forgotten at
+// once.
+TEST_F(CacheGroupsTiersTest, AResetForgetsWhatLoadsInFlightHold) {
+  open_snapshots();
+  serve(text(0, 32));
+  serve(text(1'000, 40));
+  GroupsRequest again = start(text(0, 33));
+  ASSERT_FALSE(again.admission.is_ready);
+  const std::vector<TransferPlan> plans = take();
+  ASSERT_FALSE(plans.empty());
+  end(again);
+  ASSERT_TRUE(cache_->reset().has_value());
   expect_invariants();
-  append(b, {50});
-  run_all(b);
+  EXPECT_EQ(lookup(text(0, 33)).matched_tokens, 0U);
+  EXPECT_EQ(group_stats(0).free_pages, group_stats(0).page_count);
+  move(plans);
+  settle();
+  for (const std::uint32_t group : {0U, 1U}) {
+    EXPECT_EQ(group_stats(group).free_pages, group_stats(group).page_count);
+    EXPECT_EQ(group_stats(group).host_free_pages, group_stats(group).host_page_count);
+  }
 }
 
-TEST(CacheGroupsPresets, DeepSeekV4OpensWithAHostTier) {
-  CacheConfig config{.layout = preset("deepseek-v4-flash").value(),
-                     .page = {.page_tokens = 256},
-                     .device = {.page_count = 8},
-                     .sequence_count_max = 2,
-                     .context_tokens_max = 1'024};
-  config.host.page_count = 8;
-  const Result<std::unique_ptr<Cache>> cache = Cache::open(std::move(config));
-  ASSERT_TRUE(cache.has_value()) << cache.error().message;
+// Why what is on the host has to be computed, where nobody has tried to load it.
+TEST_F(CacheGroupsTiersTest, WhatIsNotLoadedHasItsReason) {
+  const auto open_with = [&](std::uint32_t host_snapshots) {
+    CacheConfig config = tiers_config({full_group(), state_group(0, every(8))});
+    config.device.group_page_counts = {16, 4};
+    config.host.group_page_counts = {64, host_snapshots};
+    open_tiers(std::move(config), true);
+    serve(text(0, 33));
+    for (TokenId i = 1; i < 6; ++i) serve(text(i * 1'000, 40));
+  };
+  const auto miss_of = [&](const SequenceOptions& options) {
+    const GroupsRequest request = start(text(0, 33), options);
+    EXPECT_TRUE(request.admission.is_ready);
+    EXPECT_EQ(request.admission.matched_tokens, 0U);
+    return request.admission.miss;
+  };
+  open_with(32);
+  EXPECT_EQ(miss_of({.tier_max = Tier::Device}).reason, MissReason::NotAsked);
+  EXPECT_EQ(miss_of({.prefetch = Prefetch::BestEffort}).reason, MissReason::LoadTimedOut);
+  ASSERT_TRUE(cache_->pause_transfers().has_value());
+  EXPECT_EQ(miss_of({}).reason, MissReason::LoadCancelled);
+  // Snapshots of the first request are gone, and without them its history is of no use.
+  open_with(1);
+  ASSERT_GT(lookup(text(5'000, 40)).matched_tokens, 0U);
+  const Miss miss = miss_of({});
+  EXPECT_EQ(miss.reason, MissReason::NotHeld);
+  EXPECT_EQ(miss.group, 1U);
 }
 
 }  // namespace

@@ -107,7 +107,7 @@ bool HeldGroups::holds(std::uint32_t g, const Path& path, std::uint32_t start, s
   const auto has_token = [&](std::uint32_t token) { return has(g, path[token / page_tokens_], tier); };
   if (has_slot(group)) {
     if (start == length) return false;
-    if (group.kind == GroupKind::Snapshot && group.snapshot_entries == 0) return true;
+    if (group.kind == GroupKind::Snapshot && group.snapshot_entries == 0) return start % group.boundary_tokens == 0;
     return start % page_tokens_ == 0 && has_token(start - 1);
   }
   if (group.kind != GroupKind::Window) return true;

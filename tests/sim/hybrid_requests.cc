@@ -197,6 +197,7 @@ bool HybridSimulation::admit_one(Live& live) {
   live.is_admitted = true;
   live.is_preempted = false;
   live.is_loading = !admission->is_ready;
+  live.has_waited = live.is_loading;
   live.admitted_at = now_;
   live.matched = admission->matched_tokens - admission->replay_tokens;
   if (!live.is_loading) {
@@ -263,7 +264,8 @@ void HybridSimulation::check_miss(const Live& live, const HeldGroups& held, cons
       if (!has_slot_only) throw SimFailure("a group that keeps everything is said to lack something");
     }
     bool is_lacking = has_replay_;  // then what is held may be of no use
-    for (std::uint32_t at = found + 1; at < history + page_tokens; ++at) {
+    const std::uint32_t on_host = held.history_tokens(live.tokens, Tier::Host);
+    for (std::uint32_t at = found + 1; at < on_host + page_tokens; ++at) {
       is_lacking = is_lacking || (is_position(at) && !held.holds(view.miss.group, live.tokens, at, Tier::Host)) ||
                    (is_position(at) && !held.holds(view.miss.group, live.tokens, at, Tier::Device));
     }
@@ -271,6 +273,15 @@ void HybridSimulation::check_miss(const Live& live, const HeldGroups& held, cons
     return;
   }
   if (has_replay_) return;
+  // Nobody has tried to load anything: then there is something to load, or it was bad when others did.
+  const SimSetup& sim = setup_.sim;
+  const bool has_faults = sim.io_chance + sim.flip_chance + sim.lost_write_chance + sim.misdirected_chance +
+                              sim.partial_chance + sim.honour_chance >
+                          0;
+  if (view.miss.reason == MissReason::LoadFailed && !live.has_waited && !has_faults && boundary == 1 && has_sides_ &&
+      found + 1 < length && held.find(live.tokens, partial_min(), Tier::Host).start <= found) {
+    throw SimFailure("a load is said to have failed, and there is nothing to load");
+  }
   for (std::uint32_t at = found + 1; at <= history; ++at) {
     const std::uint32_t rest = at % page_tokens;
     if (!is_position(at) || (rest != 0 && rest < partial_min())) continue;

@@ -58,6 +58,7 @@ class HybridSimulation {
     SequenceOptions options;
     bool is_admitted = false;  // running or loading
     bool is_loading = false;
+    bool has_waited = false;  // for a load, since it was admitted
     bool is_preempted = false;
     TimeNs admitted_at = 0;
     std::uint32_t matched = 0;  // of a loading one, on the device when it was admitted, less what is replayed
