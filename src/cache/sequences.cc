@@ -217,6 +217,9 @@ Admission Cache::Impl::start_running(std::uint32_t index, bool is_again) {
       const bool is_limited = last - (last % hit_limits.boundary_tokens) > hit.start();
       if (is_limited && anywhere.limiting_group != Hit::kNoGroup && anywhere.start() <= hit.start()) {
         miss = {.reason = MissReason::NotHeld, .group = sides[anywhere.limiting_group].memory.group_index};
+      } else if (anywhere.limiting_group == Hit::kNoGroup && anywhere.start() <= hit.start() &&
+                 path_tokens + page_tokens > slot.token_count) {
+        miss = {};  // a state leaves a token to compute, and no place to go on before it
       }
     }
     match = tree->cut(match, hit.tokens);

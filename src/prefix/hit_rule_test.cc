@@ -290,6 +290,26 @@ TEST(HitRuleTest, IsWhatTryingEverythingGives) {
               false)
         << "seed " << seed << ": shorter than the path, and no group says why";
 
+    // Wherever a part of it lies: pages on disk are as good.
+    if (partial_tokens == 0) {
+      const std::uint32_t in_memory = below(pages + 1);
+      std::vector<std::uint64_t> on_disk(pages);
+      for (std::uint32_t column = below(2) == 0 ? 0 : in_memory; column < pages; ++column) {
+        for (std::size_t i = 0; i < scene.groups.size(); ++i) {
+          const SidePages* const held = scene.groups[i].pages;
+          if (held != nullptr && held->has(scene.path.pages[column])) on_disk[column] |= std::uint64_t{1} << i;
+        }
+      }
+      HitPath split = scene.path;
+      split.pages = scene.path.pages.first(in_memory);
+      split.disk_page_count = pages - in_memory;
+      split.on_disk = on_disk;
+      const Hit from_disk = find_hit(scene.groups, split, scene.limits);
+      ASSERT_EQ(from_disk.start(), hit.start()) << "seed " << seed;
+      ASSERT_EQ(from_disk.tokens, hit.tokens) << "seed " << seed;
+      ASSERT_EQ(from_disk.rebuilt_groups, hit.rebuilt_groups) << "seed " << seed;
+    }
+
     // In any other order too.
     std::ranges::reverse(scene.groups);
     const Hit reversed = find_hit(scene.groups, scene.path, scene.limits);

@@ -289,7 +289,8 @@ void HybridSimulation::check_miss(const Live& live, const HeldGroups& held, cons
                      std::to_string(history) +
                      " tokens because of a group, and it is said: " + std::string(to_string(view.miss.reason)));
   }
-  if (view.miss.reason == MissReason::None && history / page_tokens < length / page_tokens) {
+  const std::uint32_t anywhere = held.history_tokens(live.tokens, Tier::Host);
+  if (view.miss.reason == MissReason::None && anywhere / page_tokens < length / page_tokens) {
     throw SimFailure("pages were not found, and there is no reason");
   }
 }
