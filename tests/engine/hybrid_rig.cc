@@ -456,9 +456,9 @@ std::string HybridRig::check() {
         live->replay_end = view.replay_tokens > 0 ? view.computed_tokens + view.replay_tokens : 0;
       }
     }
-    if (live->may_lose_copy && view.computed_tokens < live->texts.size()) {
+    if (live->may_lose_copy && view.computed_tokens != live->texts.size()) {
       live->may_lose_copy = false;
-      if (std::string problem = follow(*live, "a copy given up"); !problem.empty()) return problem;
+      follow_copy(*live);
     }
     if (view.computed_tokens != live->texts.size()) return "a sequence has another number of computed tokens";
   }

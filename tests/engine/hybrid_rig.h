@@ -178,6 +178,7 @@ class HybridRig {
   void make_void(std::uint64_t number, std::size_t first_flight);
   /// What the cache has of a sequence may have become less: the model follows where that is allowed.
   std::string follow(HybridLive& live, const char* after);
+  void follow_copy(HybridLive& live);
   /// What is known to be cached of a sequence's tokens.
   void set_computed(HybridLive& live, std::uint32_t count);
   [[nodiscard]] std::vector<std::int32_t> planned_texts(const HybridLive& live) const;

@@ -32,6 +32,15 @@ std::string HybridRig::follow(HybridLive& live, const char* after) {
   return "";
 }
 
+// A copy may be given up for want of a page: the sequence goes back to the page before, or is found anew.
+void HybridRig::follow_copy(HybridLive& live) {
+  const SequenceView view = cache_->view(live.handle).value();
+  if (view.computed_tokens == live.texts.size()) return;
+  counts_.add(view.computed_tokens < live.texts.size() ? "copy given up" : "sequence found anew");
+  set_computed(live, view.computed_tokens);
+  live.replay_end = view.replay_tokens > 0 ? view.computed_tokens + view.replay_tokens : 0;
+}
+
 std::string HybridRig::plan(std::vector<HybridAsk>& asks, const PlanShape& shape, bool& planned,
                             std::uint32_t& fitting) {
   planned = false;
@@ -85,9 +94,7 @@ std::string HybridRig::describe_entry(const AttentionPlanEntry& planned, const H
                  << ", checkpoint " << planned.checkpoint << ", state slot " << planned.state_slot << '\n';
   }
   // A copy may have been given up when pages were short.
-  if (!is_in_flight(live) && std::exchange(live.may_lose_copy, false)) {
-    if (std::string problem = follow(live, "a copy given up"); !problem.empty()) return problem;
-  }
+  if (!is_in_flight(live) && std::exchange(live.may_lose_copy, false)) follow_copy(live);
   const std::vector<std::int32_t> texts = planned_texts(live);
   entry.number = live.number;
   entry.position = planned.position;

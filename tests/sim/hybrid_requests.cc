@@ -263,7 +263,8 @@ void HybridSimulation::check_miss(const Live& live, const HeldGroups& held, cons
       const bool has_slot_only = view.miss.group < setup_.groups.size() && has_slot(setup_.groups[view.miss.group]);
       if (!has_slot_only) throw SimFailure("a group that keeps everything is said to lack something");
     }
-    bool is_lacking = has_replay_;  // then what is held may be of no use
+    // With a replay what is held may be of no use; and what a load brought may have been missing until then.
+    bool is_lacking = has_replay_ || live.has_waited;
     const std::uint32_t on_host = held.history_tokens(live.tokens, Tier::Host);
     for (std::uint32_t at = found + 1; at < on_host + page_tokens; ++at) {
       is_lacking = is_lacking || (is_position(at) && !held.holds(view.miss.group, live.tokens, at, Tier::Host)) ||
