@@ -489,6 +489,9 @@ Result<Stats> Cache::stats() const {
     stats.disk_is_on = !impl.disk_has_failed;
     stats.disk_has_failed = impl.disk_has_failed;
     stats.disk_waiting_pages = impl.disk_lists.size();
+    for (const SideGroup& side : impl.sides) {
+      if (side.host != nullptr) stats.disk_waiting_pages += side.host->to_disk.size();
+    }
   }
   stats.lost_page_total = tree.lost_page_total();
   return stats;

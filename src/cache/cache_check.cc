@@ -303,15 +303,12 @@ Status Cache::Impl::check_side_host(std::size_t side_index, std::span<std::uint3
     }
   }
   if (host.has_disk) {
-    std::uint32_t on_disk = 0;
     for (std::uint32_t i = 1; i <= host.pool.page_count(); ++i) {
       const DiskState state = host.disk_states[i];
       if ((state == DiskState::Cold) != host.to_disk.contains(i)) return bad("a page waits for the disk in vain");
       const bool is_cached = host.pool.state(PageId{i}) == PageState::Sealed;
       if (state != DiskState::None && !is_cached) return bad("a page that is not cached is, or is to be, on disk");
-      on_disk += state == DiskState::OnDisk ? 1 : 0;
     }
-    if (on_disk != host.on_disk_count) return bad("the count of pages on disk is wrong");
   }
   if (host.pool.count(PageState::Open) != filling) return bad("pages are filled by no transfer");
   std::uint32_t read_count = 0;

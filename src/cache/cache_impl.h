@@ -140,6 +140,8 @@ struct Cache::Impl : TierListener {
     Hit hit;
     std::uint32_t prompt_tokens = 0;
     bool allows_inexact = false;
+    std::uint32_t gained_tokens = 0;  // by it, over what memory has
+    std::uint64_t side_bytes = 0;     // that have to be read of side groups for that
     bool has_asked_sides = false;
     std::uint32_t side_loads_in_flight = 0;
     // Of a load from disk.
@@ -382,8 +384,7 @@ struct Cache::Impl : TierListener {
   void want_lost_sides();
   void lose_sides_on_disk();
   void forget_on_disk(SideGroup& side, PageId host_page);
-  [[nodiscard]] bool must_write(const SideGroup& side) const;
-  void start_side_disk_stores();
+  [[nodiscard]] bool start_side_disk_stores();
   [[nodiscard]] bool fill_side_disk_store(std::uint32_t index);
   void finish_side_disk_store(std::uint32_t index);
   [[nodiscard]] std::span<std::uint64_t> on_sides_of(const Transfer& find);
@@ -399,7 +400,11 @@ struct Cache::Impl : TierListener {
   };
   [[nodiscard]] FindPath path_of(const PrefixTree::Pin& pin);
   void choose_side_hit(std::uint32_t find);
-  [[nodiscard]] bool start_side_disk_loads(std::uint32_t find);
+  void start_side_disk_loads(std::uint32_t find);
+  [[nodiscard]] SideLoadRoom room_for_side_disk_loads(std::uint32_t find, const FindPath& path) const;
+  [[nodiscard]] bool reads_from_disk(std::uint32_t side, const Transfer& find) const;
+  [[nodiscard]] static bool is_in_memory(const SideGroup& side, const FindPath& path, std::uint32_t column);
+  void cancel_side_disk_loads(std::uint32_t find);
   void load_side_from_disk(std::uint32_t side_index, std::uint32_t find, const FindPath& path);
   void hold_host_sides(std::uint32_t find, const FindPath& path, bool is_held);
   [[nodiscard]] static PageId host_side_at(const SideGroup& side, const FindPath& path, std::uint32_t column);
@@ -604,6 +609,7 @@ struct Cache::Impl : TierListener {
   void refill_write_budget(TimeNs time);
   [[nodiscard]] bool may_write(DiskList list, std::uint64_t bytes) const;
   [[nodiscard]] bool must_write() const;
+  [[nodiscard]] std::uint32_t disk_store_count_max() const;
   void start_disk_stores();
   void finish_disk_store(std::uint32_t index);
   void drop_on_disk(std::uint32_t key_space);
@@ -755,6 +761,8 @@ struct Cache::Impl : TierListener {
   std::uint32_t on_disk_count = 0;            // host pages that are there, too
   std::uint32_t disk_store_count = 0;         // transfers
   std::uint32_t side_disk_store_count = 0;    // transfers
+  std::uint32_t side_disk_load_count = 0;     // transfers
+  std::uint32_t next_side_store = 0;          // whose turn it is
   std::uint16_t side_pool_count = 0;
   std::uint32_t disk_load_count = 0;    // transfers
   std::uint64_t last_turn = 0;          // of those who wait for their turn to look

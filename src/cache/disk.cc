@@ -421,7 +421,9 @@ Result<bool> Cache::flush() {
   const auto failed = [&] {
     impl.wants_flush = false;
     impl.lose_on_disk();
-    return fail(ErrorCode::Io, "flush: " + impl.disk->store_stats().last_error);
+    std::string why;
+    for (std::uint32_t i = 0; i <= impl.sides.size() && why.empty(); ++i) why = impl.disk->store_stats(i).last_error;
+    return fail(ErrorCode::Io, "flush: " + why);
   };
   if (impl.disk_has_failed) return failed();
   if (!impl.wants_flush) {

@@ -177,7 +177,7 @@ void Cache::Impl::finish_find(std::uint32_t index) {
   if (!sides.empty()) choose_side_hit(index);
   if (key_spaces[find.key_space].is_retired) {
     find.miss = MissReason::LoadCancelled;
-  } else if (find.found_pages > 0 && !find.is_unwanted && !is_paused && !falls_asleep) {
+  } else if ((find.found_pages > 0 || find.side_bytes > 0) && !find.is_unwanted && !is_paused && !falls_asleep) {
     if (is_worth_reading(find)) {
       start_disk_loads(index);
     } else {
@@ -200,12 +200,12 @@ bool Cache::Impl::waits_for_transfers(const Transfer& find) const {
 // Whether reading the pages, and bringing them on to the device, takes less time than computing them.
 bool Cache::Impl::is_worth_reading(const Transfer& find) {
   if (config.host.compute_ns_per_token == 0 || disk_load_rate == 0) return true;
-  const auto bytes = static_cast<double>(find.found_pages * history_page_bytes());
+  const auto bytes = static_cast<double>((find.found_pages * history_page_bytes()) + find.side_bytes);
   const auto waiting = static_cast<double>(disk_loading_bytes);
   const double read_ns = (bytes + waiting) / disk_load_rate;
   const double load_ns = load_rate > 0 ? bytes / load_rate : 0;
-  const double compute_ns =
-      static_cast<double>(find.found_pages) * page_tokens * static_cast<double>(config.host.compute_ns_per_token);
+  const double tokens = sides.empty() ? static_cast<double>(find.found_pages) * page_tokens : find.gained_tokens;
+  const double compute_ns = tokens * static_cast<double>(config.host.compute_ns_per_token);
   if (read_ns + load_ns > compute_ns && ++unread_find_count < kUnreadMax) return false;
   unread_find_count = 0;
   return true;
@@ -399,6 +399,7 @@ void Cache::Impl::abandon_find(std::uint32_t index, MissReason miss) {
   find.is_unwanted = true;
   if (find.miss == MissReason::None) find.miss = miss;
   cancel_transfer(index);
+  if (!sides.empty()) cancel_side_disk_loads(index);
   for (std::uint32_t i = sequences.next_loading(0); i < sequences.capacity(); i = sequences.next_loading(i + 1)) {
     SequenceSlot& slot = sequences[i];
     if (slot.state != SequenceSlot::State::Looking || slot.find != index) continue;

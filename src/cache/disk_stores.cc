@@ -96,9 +96,13 @@ bool Cache::Impl::must_write() const {
   return host_pool.free_count() + on_disk_count < std::max(1U, host_page_count / 4);
 }
 
+std::uint32_t Cache::Impl::disk_store_count_max() const {
+  return config.host.transfer_count_max < kTransfersForTwoStores ? 1 : kStoresMax;
+}
+
 void Cache::Impl::start_disk_stores() {
   const std::uint64_t bytes = record_bytes(history_page_bytes());
-  const std::uint32_t count_max = config.host.transfer_count_max < kTransfersForTwoStores ? 1 : kStoresMax;
+  const std::uint32_t count_max = disk_store_count_max();
   while (disk_store_count < count_max && disk_lists.size() > 0 && must_write() && !disk_has_failed) {
     const std::optional<std::uint32_t> transfer = add_transfer(TransferKind::StoreToDisk, TransferPriority::Background);
     if (!transfer) return;

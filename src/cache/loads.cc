@@ -340,6 +340,9 @@ void Cache::Impl::drop_bad_page(std::uint32_t index) {
       call_off(i, MissReason::LoadFailed);
     }
   }
+  for (std::uint32_t i = 0; i < side_transfers.size(); ++i) {
+    if (side_transfers[i].pin && leads_through_it(side_transfers[i].pin)) disown_side_load(i);
+  }
   for (std::uint32_t i = sequences.next_loading(0); i < sequences.capacity(); i = sequences.next_loading(i + 1)) {
     SequenceSlot& slot = sequences[i];
     if (!leads_through_it(slot.pin)) continue;  // one that waits for its turn to look will look for less

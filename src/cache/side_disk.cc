@@ -22,8 +22,8 @@ namespace quire {
 
 namespace {
 
-// Writes at once, of all side groups.
-constexpr std::uint32_t kSideStoresMax = 2;
+// Of one store, for reads and for writes.
+constexpr std::uint64_t kBufferBytesMax = 64 << 20U;
 
 GroupRetention retention_on_disk(const DiskConfig& disk, std::uint32_t group_index) {
   return disk.group_retention.empty() ? GroupRetention{} : disk.group_retention[group_index];
@@ -51,9 +51,10 @@ double Cache::Impl::side_pages_on_disk(const SideGroup& side) const {
 
 Result<std::vector<FileStoreConfig>> Cache::Impl::side_store_configs(FileStoreConfig& history) const {
   const DiskConfig& disk_config = config.disk;
+  const std::vector<std::uint64_t>& given_bytes = disk_config.group_capacity_bytes;
   std::vector<FileStoreConfig> stores(sides.size());
   std::vector<double> weights(sides.size());
-  double all = static_cast<double>(history.layout.page_bytes);
+  double all = static_cast<double>(record_bytes(history.layout.page_bytes));
   for (std::size_t i = 0; i < sides.size(); ++i) {
     const SideGroup& side = sides[i];
     const std::uint32_t group_index = side.memory.group_index;
@@ -62,44 +63,49 @@ Result<std::vector<FileStoreConfig>> Cache::Impl::side_store_configs(FileStoreCo
     stores[i] = history;
     stores[i].layout = {.page_bytes = page.page_bytes(), .hash = disk_layout_hash(page)};
     stores[i].random_seed = history.random_seed + group_index + 1;
-    for (std::string& directory : stores[i].directories)
+    stores[i].segment_bytes = std::max(history.segment_bytes, FileStoreConfig::segment_bytes_min(page.page_bytes()));
+    // Each has buffers for what is under way, and a snapshot may have a hundred megabytes.
+    stores[i].queue_depth = static_cast<std::uint32_t>(
+        std::clamp<std::uint64_t>(kBufferBytesMax / page.page_bytes(), 1, history.queue_depth));
+    for (std::string& directory : stores[i].directories) {
       directory += "/" + std::string(kGroupDirectoryPrefix) + side.group->name;
-    weights[i] = static_cast<double>(page.page_bytes()) * side_pages_on_disk(side);
+    }
+    weights[i] = static_cast<double>(record_bytes(page.page_bytes())) * side_pages_on_disk(side);
     all += weights[i];
   }
-  std::uint64_t given = 0;
-  const auto give = [&](FileStoreConfig& store, const std::string& name, double weight,
-                        std::uint32_t group_index) -> Status {
-    store.capacity_bytes =
-        disk_config.group_capacity_bytes.empty()
-            ? static_cast<std::uint64_t>(static_cast<double>(disk_config.capacity_bytes) * weight / all)
-            : disk_config.group_capacity_bytes[group_index];
+  const auto store_count = 1 + static_cast<std::uint32_t>(std::ranges::count_if(
+                                   stores, [](const auto& each) { return !each.directories.empty(); }));
+  history.store_count = store_count;
+  const std::uint64_t history_least = disk_config.capacity_bytes_min(history.layout.page_bytes);
+  std::uint64_t left = disk_config.capacity_bytes - std::min(disk_config.capacity_bytes, history_least);
+  for (std::size_t i = 0; i < sides.size(); ++i) {
+    FileStoreConfig& store = stores[i];
+    if (store.directories.empty()) continue;
+    store.store_count = store_count;
+    const std::uint32_t group_index = sides[i].memory.group_index;
     const std::uint64_t least = disk_config.capacity_bytes_min(store.layout.page_bytes);
-    if (disk_config.group_capacity_bytes.empty()) store.capacity_bytes = std::max(store.capacity_bytes, least);
+    const double share = static_cast<double>(disk_config.capacity_bytes) * weights[i] / all;
+    store.capacity_bytes =
+        given_bytes.empty() ? std::max(static_cast<std::uint64_t>(share), least) : given_bytes[group_index];
     if (store.capacity_bytes < least) {
       return fail(ErrorCode::InvalidArgument,
-                  name + " has " + with_separators(store.capacity_bytes) + " bytes on disk; its pages of " +
-                      with_separators(store.layout.page_bytes) + " bytes need " + with_separators(least) +
-                      ": raise disk.group_capacity_bytes[" + std::to_string(group_index) + "]");
+                  "group '" + sides[i].group->name + "' has " + with_separators(store.capacity_bytes) +
+                      " bytes on disk; its pages of " + with_separators(store.layout.page_bytes) + " bytes need " +
+                      with_separators(least) + ": raise disk.group_capacity_bytes[" + std::to_string(group_index) +
+                      "]");
     }
-    store.segment_bytes = std::max(store.segment_bytes, store.layout.page_bytes);
-    given += store.capacity_bytes;
-    return {};
-  };
-  for (std::size_t i = 0; i < sides.size(); ++i) {
-    if (stores[i].directories.empty()) continue;
-    QUIRE_TRY(give(stores[i], "group '" + sides[i].group->name + "'", weights[i], sides[i].memory.group_index));
+    if (store.capacity_bytes > left && given_bytes.empty() && left >= least) store.capacity_bytes = left;
+    if (store.capacity_bytes > left) {
+      return fail(ErrorCode::InvalidArgument,
+                  "disk.capacity_bytes is " + with_separators(disk_config.capacity_bytes) +
+                      ": the history needs at least " + with_separators(history_least) + " of it, and when group '" +
+                      sides[i].group->name + "' wants " + with_separators(store.capacity_bytes) + ", " +
+                      with_separators(left) +
+                      " are left: raise it, or keep less of some groups by disk.group_retention");
+    }
+    left -= store.capacity_bytes;
   }
-  // The history has the rest.
-  const std::uint64_t least = disk_config.capacity_bytes_min(history.layout.page_bytes);
-  if (given + least > disk_config.capacity_bytes) {
-    return fail(ErrorCode::InvalidArgument,
-                "disk.capacity_bytes is " + with_separators(disk_config.capacity_bytes) +
-                    ": windows and snapshots take " + with_separators(given) + " of it, and the history needs " +
-                    with_separators(least) +
-                    " at least: raise it, or keep less of some groups by disk.group_retention");
-  }
-  history.capacity_bytes = disk_config.capacity_bytes - given;
+  history.capacity_bytes = history_least + left;
   return stores;
 }
 
@@ -156,10 +162,16 @@ void Cache::Impl::prefer_sides_on_disk(PageId device_page) {
   }
 }
 
-// flush() tries once more.
+// flush() tries once more, and with what the host had no room for.
 void Cache::Impl::want_lost_sides() {
   for (SideGroup& side : sides) {
     if (side.host == nullptr || !side.host->has_disk) continue;
+    side.pages.for_each([&](PageId tree_page, PageId page) {
+      const bool is_read = side.host->device_readers[page.value] > 0;
+      if (!side.host->of_device.has(tree_page) && !is_read) {
+        want_side_copy(side, page, side.host->device_columns[page.value]);
+      }
+    });
     for (std::uint32_t page = 1; page <= side.host->pool.page_count(); ++page) {
       if (side.host->disk_states[page] == DiskState::Lost) want_side_on_disk(side, PageId{page});
     }
@@ -172,7 +184,6 @@ void Cache::Impl::lose_sides_on_disk() {
     for (std::uint32_t page = 1; page <= side.host->pool.page_count(); ++page) {
       if (side.host->disk_states[page] == DiskState::OnDisk) side.host->disk_states[page] = DiskState::Lost;
     }
-    side.host->on_disk_count = 0;
   }
 }
 
@@ -182,32 +193,29 @@ void Cache::Impl::forget_on_disk(SideGroup& side, PageId host_page) {
   if (!host.has_disk) return;
   DiskState& state = host.disk_states[host_page.value];
   if (state == DiskState::Cold) host.to_disk.remove(host_page.value);
-  if (state == DiskState::OnDisk) --host.on_disk_count;
   state = DiskState::None;
 }
 
-// With WriteBack, when the host is about to need the room, of this group or of the history.
-bool Cache::Impl::must_write(const SideGroup& side) const {
-  const SideHost& host = *side.host;
-  return must_write() ||
-         host.pool.free_count() + host.on_disk_count < std::max<std::uint32_t>(1, host.pool.page_count() / 4);
-}
-
-void Cache::Impl::start_side_disk_stores() {
-  for (std::uint32_t i = 0; i < sides.size(); ++i) {
-    SideGroup& side = sides[i];
-    if (side.host == nullptr || !side.host->has_disk) continue;
-    while (side.host->to_disk.size() > 0 && side_disk_store_count < kSideStoresMax && must_write(side) &&
-           !disk_has_failed) {
-      const std::optional<std::uint32_t> index = add_side_transfer(TransferKind::StoreToDisk, i);
-      if (!index) return;
-      ++side_disk_store_count;
-      if (fill_side_disk_store(*index)) continue;
-      --side_disk_store_count;
+// As soon as the host has them, whatever the write policy, but for Selective: see want_side_on_disk(). True: some were
+// started.
+bool Cache::Impl::start_side_disk_stores() {
+  bool has_started = false;
+  const std::uint32_t count_max = disk_store_count_max();
+  for (std::size_t tries = 0; tries < sides.size() && side_disk_store_count < count_max; ++tries) {
+    const std::uint32_t i = next_side_store++ % static_cast<std::uint32_t>(sides.size());  // each has its turn
+    SideHost* const host = sides[i].host.get();
+    if (host == nullptr || !host->has_disk || host->to_disk.size() == 0) continue;
+    if (disk_has_failed || disk->is_failed(i + 1)) continue;
+    const std::optional<std::uint32_t> index = add_side_transfer(TransferKind::StoreToDisk, i);
+    if (!index) return has_started;
+    if (!fill_side_disk_store(*index)) {
       remove_side_transfer(*index);
-      break;
+      continue;
     }
+    ++side_disk_store_count;
+    has_started = true;
   }
+  return has_started;
 }
 
 // As many as hang on pages of one tier, and as the budget allows. False: none.
@@ -216,12 +224,14 @@ bool Cache::Impl::fill_side_disk_store(std::uint32_t index) {
   SideGroup& side = sides[store.side];
   SideHost& host = *side.host;
   const std::uint64_t bytes = record_bytes(side.memory.geometry->page().page_bytes());
-  while (host.to_disk.size() > 0 && store.page_count < config.host.transfer_pages_max && may_write(kColdPages, bytes)) {
+  while (host.to_disk.size() > 0 && store.page_count < config.host.transfer_pages_max) {
     const PageId page{host.to_disk.front()};
     const Tier tier = host.of_device.is_attached(page) ? Tier::Device : Tier::Host;
     if (store.page_count == 0) store.named_in = tier;
     if (tier != store.named_in) break;
     const PageId tree_page = (tier == Tier::Device ? host.of_device : host.of_host).tree_page_of(page);
+    const bool is_hot = tier == Tier::Device && device_hot[tree_page.value] != 0;
+    if (!may_write(is_hot ? kHotPages : kColdPages, bytes)) break;
     host.to_disk.remove(page.value);
     host.disk_states[page.value] = DiskState::Writing;
     ++host.readers[page.value];
@@ -239,18 +249,22 @@ void Cache::Impl::finish_side_disk_store(std::uint32_t index) {
   const SideTransfer& store = side_transfers[index];
   SideGroup& side = sides[store.side];
   SideHost& host = *side.host;
-  const bool has_failed = store.outcome == TransferOutcome::Failed;
-  if (has_failed) has_lost_writes = true;
+  const bool is_of_disk = store.fault == TransferFault::Io || disk_has_failed;  // else of one page
+  if (store.outcome == TransferOutcome::Failed && is_of_disk) has_lost_writes = true;
   for (std::uint32_t i = 0; i < store.page_count; ++i) {
     const PageTransfer& way = side_page_row(index)[i];
     DiskState& state = host.disk_states[way.host_page.value];
     const bool is_same = host.generations[way.host_page.value] == way.host_generation && state == DiskState::Writing;
     if (is_same && i < store.good_pages) {
       state = DiskState::OnDisk;
-      ++host.on_disk_count;
       ++side.totals.disk_stored_page_total;
-    } else if (is_same) {
+    } else if (is_same && is_of_disk) {
       state = DiskState::Lost;
+    } else if (is_same && i == store.good_pages) {
+      state = DiskState::None;  // not what it should be: who loads it will see
+    } else if (is_same) {
+      state = DiskState::Cold;  // only stood behind that one
+      host.to_disk.push_back(way.host_page.value);
     }
     release_host_read(side, way.host_page);
   }
@@ -299,9 +313,24 @@ void Cache::Impl::choose_side_hit(std::uint32_t index) {
   find.hit = quire::find_hit(all_hit_groups, hit_path, limits);
   const bool is_better = find.hit.start() > in_memory.start();
   find.has_asked_sides = !is_better;
+  find.gained_tokens = is_better ? find.hit.start() - in_memory.start() : 0;
   const std::uint32_t end_page = is_better ? pages_for(find.hit.tokens) : 0;
   find.found_pages = end_page - std::min(end_page, path.size());
   find.good_pages = find.found_pages;
+  find.side_bytes = 0;
+  for (std::uint32_t side = 0; is_better && side < sides.size(); ++side) {
+    if (sides[side].host == nullptr || find.hit.is_rebuilt(side)) continue;
+    for_each_column(needed_columns(side, find.hit, find.prompt_tokens), [&](std::uint32_t column) {
+      if (!is_in_memory(sides[side], path, column)) find.side_bytes += sides[side].memory.geometry->page().page_bytes();
+    });
+  }
+}
+
+// Whether device or host have what hangs on a page of a path.
+bool Cache::Impl::is_in_memory(const SideGroup& side, const FindPath& path, std::uint32_t column) {
+  if (column >= path.size()) return false;
+  return !host_side_at(side, path, column).is_none() ||
+         (path.tier(column) == Tier::Device && side.pages.has(path.at(column)));
 }
 
 // What hangs on a page of a path on the host, or none.
@@ -331,60 +360,87 @@ void Cache::Impl::hold_host_sides(std::uint32_t index, const FindPath& path, boo
   }
 }
 
-// The history of a search is there: what other groups need at its boundary, and memory lacks, comes next. False:
-// nothing does.
-bool Cache::Impl::start_side_disk_loads(std::uint32_t index) {
+// Whether all that a search wants of side groups can be read now: all of it, or what is evicted for it goes for
+// nothing. A disk that hangs must leave transfers to the host.
+Cache::Impl::SideLoadRoom Cache::Impl::room_for_side_disk_loads(std::uint32_t index, const FindPath& path) const {
+  const Transfer& find = transfers[index];
+  const std::uint32_t pages_max = config.host.transfer_pages_max;
+  std::uint32_t transfer_count = 0;
+  for (std::uint32_t i = 0; i < sides.size(); ++i) {
+    if (!reads_from_disk(i, find)) continue;
+    const SideHost& host = *sides[i].host;
+    std::uint32_t needed = 0;
+    for_each_column(needed_columns(i, find.hit, find.prompt_tokens), [&](std::uint32_t column) {
+      needed += column < path.size() && !is_in_memory(sides[i], path, column) ? 1 : 0;
+    });
+    if (needed > host.pool.free_count() + host.of_device.idle_count() + host.of_host.idle_count()) {
+      return SideLoadRoom::Never;
+    }
+    transfer_count += (needed + pages_max - 1) / pages_max;
+  }
+  const std::size_t for_disk = std::max<std::size_t>(side_transfers.size() / 4, 1);
+  const bool fits = side_transfer_count + transfer_count <= side_transfers.size() &&
+                    (side_disk_load_count == 0 || side_disk_load_count + transfer_count <= for_disk);
+  if (fits) return SideLoadRoom::Now;
+  return side_transfer_count > 0 ? SideLoadRoom::Later : SideLoadRoom::Never;
+}
+
+bool Cache::Impl::reads_from_disk(std::uint32_t side, const Transfer& find) const {
+  return sides[side].host != nullptr && sides[side].host->has_disk && !find.hit.is_rebuilt(side);
+}
+
+// The history of a search is there: what other groups need at its boundary, and memory lacks, comes next. As long as
+// has_asked_sides is false, or side_loads_in_flight is not 0, the search goes on.
+void Cache::Impl::start_side_disk_loads(std::uint32_t index) {
   Transfer& find = transfers[index];
   find.has_asked_sides = true;
-  if (is_paused || falls_asleep || !find.pin) return false;
+  if (is_paused || falls_asleep || !find.pin) return;
   const FindPath path = path_of(find.pin);
-  if (path.size() < pages_for(find.hit.tokens)) return false;  // some of it did not come
+  if (path.size() < pages_for(find.hit.tokens)) return;  // some of it did not come
   // What is there must not make room for what is not.
   hold_host_sides(index, path, /*is_held=*/true);
-  for (std::uint32_t i = 0; i < sides.size(); ++i) {
-    const bool has_disk_pages = sides[i].host != nullptr && sides[i].host->has_disk;
-    if (has_disk_pages && !find.hit.is_rebuilt(i)) load_side_from_disk(i, index, path);
+  const SideLoadRoom room = room_for_side_disk_loads(index, path);
+  if (room == SideLoadRoom::Later) find.has_asked_sides = false;  // others end first
+  for (std::uint32_t i = 0; room == SideLoadRoom::Now && i < sides.size(); ++i) {
+    if (reads_from_disk(i, find)) load_side_from_disk(i, index, path);
   }
   hold_host_sides(index, path, /*is_held=*/false);
-  return transfers[index].side_loads_in_flight > 0;
 }
 
 void Cache::Impl::load_side_from_disk(std::uint32_t side_index, std::uint32_t find_index, const FindPath& path) {
   Transfer& find = transfers[find_index];
   SideGroup& side = sides[side_index];
-  SideHost& host = *side.host;
-  const WindowColumns columns = needed_columns(side_index, find.hit, find.prompt_tokens);
   const std::span<const std::uint64_t> on_sides = on_sides_of(find);
   std::optional<std::uint32_t> load;
-  for (std::uint32_t column = 0; column < std::min(columns.last, path.size()); ++column) {
-    if (column >= columns.sink_pages && column < columns.first) continue;
-    if ((on_sides[column] >> side_index & 1U) == 0 || !host_side_at(side, path, column).is_none()) continue;
-    if (path.tier(column) == Tier::Device && side.pages.has(path.at(column))) continue;
+  bool has_room = true;
+  for_each_column(needed_columns(side_index, find.hit, find.prompt_tokens), [&](std::uint32_t column) {
+    if (!has_room || column >= path.size() || is_in_memory(side, path, column)) return;
+    if ((on_sides[column] >> side_index & 1U) == 0) return;
+    const PageId host_page = take_host_page(side);
+    has_room = !host_page.is_none();
+    if (!has_room) return;
     if (!load || side_transfers[*load].page_count == config.host.transfer_pages_max) {
       load = add_side_transfer(TransferKind::LoadFromDisk, side_index);
-      if (!load) return;
+      has_room = load.has_value();
+      if (!has_room) {
+        side.host->pool.release({&host_page, 1});
+        return;
+      }
       SideTransfer& started = side_transfers[*load];
       started.pin = tree->clone(find.pin);
       started.key_space = find.key_space;
       started.found_by = find_index;
       ++key_spaces[find.key_space].user_count;
       ++find.side_loads_in_flight;
+      ++side_disk_load_count;
     }
-    const PageId host_page = take_host_page(side);
-    if (host_page.is_none()) break;
     SideTransfer& filled = side_transfers[*load];
     side_page_row(*load)[filled.page_count++] = {.device_page = PageId::none(),
                                                  .host_page = host_page,
-                                                 .host_generation = host.generations[host_page.value],
+                                                 .host_generation = side.host->generations[host_page.value],
                                                  .place = column,
                                                  .name_tag = side_name_tag(side, path.at(column), path.tier(column))};
-  }
-  if (load && side_transfers[*load].page_count == 0) {
-    side_transfers[*load].pin.reset();
-    --key_spaces[find.key_space].user_count;
-    --find.side_loads_in_flight;
-    remove_side_transfer(*load);
-  }
+  });
 }
 
 void Cache::Impl::finish_side_disk_load(std::uint32_t index) {
@@ -408,12 +464,12 @@ void Cache::Impl::finish_side_disk_load(std::uint32_t index) {
     pages.unpin(way.host_page, SidePages::Worth::Kept);
     host.columns[way.host_page.value] = column;
     host.disk_states[way.host_page.value] = DiskState::OnDisk;
-    ++host.on_disk_count;
     ++side.totals.disk_loaded_page_total;
   }
   const std::uint32_t key_space = load.key_space;
   load.pin.reset();
   remove_side_transfer(index);
+  --side_disk_load_count;
   --key_spaces[key_space].user_count;  // the search uses it still
   --transfers[find_index].side_loads_in_flight;
   if (transfers[find_index].side_loads_in_flight == 0) end_find_with_sides(find_index);
@@ -422,13 +478,25 @@ void Cache::Impl::finish_side_disk_load(std::uint32_t index) {
 // A search has all of the history that it wanted, or no more of it comes.
 void Cache::Impl::end_find_with_sides(std::uint32_t index) {
   const Transfer& find = transfers[index];
-  const bool may_ask = !sides.empty() && !find.has_asked_sides && !find.is_unwanted && find.miss == MissReason::None &&
-                       !key_spaces[find.key_space].is_retired;
-  if (may_ask && start_side_disk_loads(index)) {
+  const bool may_ask =
+      !sides.empty() && !find.is_unwanted && find.miss == MissReason::None && !key_spaces[find.key_space].is_retired;
+  if (may_ask && !find.has_asked_sides) {
+    start_side_disk_loads(index);
     hand_over_transfers();
-    return;
   }
-  if (transfers[index].side_loads_in_flight == 0) end_find(index);
+  const bool waits = may_ask && !transfers[index].has_asked_sides;
+  if (transfers[index].side_loads_in_flight == 0 && !waits) end_find(index);
+}
+
+// What a search that was abandoned would have loaded is not read any more, if nobody has begun with it.
+void Cache::Impl::cancel_side_disk_loads(std::uint32_t find) {
+  for (std::uint32_t i = 0; i < side_transfers.size(); ++i) {
+    const SideTransfer& load = side_transfers[i];
+    if (load.state == SideTransfer::State::Free || load.kind != TransferKind::LoadFromDisk) continue;
+    if (load.found_by != find) continue;
+    disown_side_load(i);
+    disk->cancel({static_cast<std::uint32_t>(transfers.size()) + i, load.generation});
+  }
 }
 
 DiskPlan Cache::Impl::side_disk_plan_of(std::uint32_t index) {

@@ -87,7 +87,6 @@ struct SideHost {
   bool has_disk = false;
   LazyArray<DiskState> disk_states;  // by host page
   IndexLists to_disk;                // host pages to be written, oldest first
-  std::uint32_t on_disk_count = 0;   // host pages that are there, too
 };
 
 /// Pages of a side group on their way between tiers.

@@ -222,7 +222,11 @@ void Cache::Impl::start_side_stores() {
     SideGroup& side = sides[i];
     if (side.host == nullptr) continue;
     SideHost& host = *side.host;
-    const auto has_next = [&] { return host.wanted.size() > 0 && is_over(host.settled_by_step[host.wanted.front()]); };
+    const auto has_next = [&] {
+      // While flush() wants everything on disk, nothing that has still to be written makes room for others.
+      const bool may_copy_more = !wants_flush || host.pool.free_count() > 0 || host.to_disk.size() == 0;
+      return may_copy_more && host.wanted.size() > 0 && is_over(host.settled_by_step[host.wanted.front()]);
+    };
     while (has_next()) {
       const std::optional<std::uint32_t> index = add_side_transfer(TransferKind::Store, i);
       if (!index) return;
@@ -269,6 +273,7 @@ void Cache::Impl::finish_side_store(std::uint32_t index) {
       host.columns[pages[i].host_page.value] = host.device_columns[page.value];
       if (has_disk()) want_side_on_disk(side, pages[i].host_page);
     } else {
+      has_lost_copies = has_lost_copies || (is_there && store.outcome == TransferOutcome::Failed);
       host.pool.release({&pages[i].host_page, 1});
     }
     if (--host.device_readers[page.value] == 0) --host.read_page_count;
@@ -301,7 +306,12 @@ void Cache::Impl::start_side_loads(std::uint32_t index) {
   hold_path_sides(row, hit, slot.token_count, /*is_held=*/true);
   // All of it, or what is evicted for it goes for nothing.
   const SideLoadRoom room = room_for_side_loads(row, hit, slot.token_count);
-  if (room == SideLoadRoom::Later) slot.has_asked_sides = false;  // others end first
+  if (room == SideLoadRoom::Later) {
+    slot.has_asked_sides = false;  // others end first
+    if (config.host.load_timeout_ns > 0 && slot.load_deadline == INT64_MAX) {
+      slot.load_deadline = time_after(config.host.load_timeout_ns);
+    }
+  }
   for (std::uint32_t i = 0; room == SideLoadRoom::Now && i < sides.size(); ++i) {
     if (sides[i].host == nullptr || hit.is_rebuilt(i)) continue;
     load_side(i, index, path, needed_columns(i, hit, slot.token_count));
@@ -434,6 +444,7 @@ void Cache::Impl::finish_side_load(std::uint32_t index) {
       side.pool.seal({&page.device_page, 1});
       side.pages.attach(tree_page, page.device_page);
       side.pages.unpin(page.device_page, SidePages::Worth::Kept);
+      host.device_columns[page.device_page.value] = host.columns[page.host_page.value];
       ++side.totals.loaded_page_total;
     } else {
       side.pool.release({&page.device_page, 1});

@@ -479,7 +479,7 @@ bool Cache::Impl::try_anew(std::span<const StepEntry> entries, const PlanShape& 
   slot.computed_tokens = 0;
   slot.planned_end = 0;
   slot.skips_partial = true;
-  (void)start_running(index);
+  start_running(index, /*is_again=*/true);
   // Others may have come further meanwhile; or there is more left than a step computes.
   const std::uint32_t tokens_max = shape.tokens > 0 ? shape.tokens : config.step_tokens_max;
   StepEntry entry = entries.front();

@@ -317,7 +317,9 @@ void Cache::Impl::work_in_background() {
   if (has_disk()) {
     start_drops();
     start_disk_stores();  // before others take the places of what is still to be written
-    if (!sides.empty()) start_side_disk_stores();
+    if (!sides.empty() && start_side_disk_stores()) {
+      hand_over_transfers();  // what they are called is that of pages that others may take from here on
+    }
     start_waiting_finds();
   }
   start_stores();

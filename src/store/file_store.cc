@@ -25,7 +25,7 @@ constexpr std::uint64_t round_down(std::uint64_t bytes) {
 }
 
 // A segment that holds one page, what its key space is called, and a tombstone.
-std::uint64_t segment_bytes_min(std::uint64_t page_bytes) {
+std::uint64_t least_segment_bytes(std::uint64_t page_bytes) {
   return kSegmentBlockBytes + record_bytes(page_bytes) + (2 * kSegmentBlockBytes) + footer_bytes(3);
 }
 
@@ -35,13 +35,14 @@ std::uint64_t share_of(const FileStoreConfig& config) {
 
 // Every segment is an open file: half of what the process may have is for them, the rest is everybody else's.
 std::uint32_t segment_count_max_of(const FileStoreConfig& config, const FileSystem& files) {
-  const std::uint64_t count = files.open_files_max() / 2 / std::max<std::uint64_t>(config.directories.size(), 1);
+  const std::uint64_t shares = std::max<std::uint64_t>(config.directories.size(), 1) * std::max(config.store_count, 1U);
+  const std::uint64_t count = files.open_files_max() / 2 / shares;
   return static_cast<std::uint32_t>(std::max(count, kSegmentsWanted));
 }
 
 std::uint64_t segment_bytes_of(const FileStoreConfig& config, const FileSystem& files) {
   const std::uint64_t share_bytes = share_of(config);
-  const std::uint64_t least = segment_bytes_min(config.layout.page_bytes);
+  const std::uint64_t least = least_segment_bytes(config.layout.page_bytes);
   const std::uint64_t wanted =
       std::clamp(round_down(share_bytes / kSegmentsWanted), least, std::max(round_down(config.segment_bytes), least));
   // Large stores have longer segments instead of more. A quarter of them may be short: each process leaves one.
@@ -50,6 +51,10 @@ std::uint64_t segment_bytes_of(const FileStoreConfig& config, const FileSystem& 
 }
 
 }  // namespace
+
+std::uint64_t FileStoreConfig::segment_bytes_min(std::uint64_t page_bytes) {
+  return least_segment_bytes(page_bytes);
+}
 
 std::uint64_t FileStoreConfig::directory_bytes_min(std::uint64_t page_bytes) {
   return kSegmentsMin * segment_bytes_min(page_bytes);

@@ -43,6 +43,7 @@ struct FileStoreConfig {
   /// the files that the process may have open.
   std::uint64_t segment_bytes = std::uint64_t{256} << 20U;
   FileLayout layout;
+  std::uint32_t store_count = 1;          ///< stores of the process that share its open files
   std::uint32_t queue_depth = 16;         ///< reads or writes in flight
   int zstd_level = 0;                     ///< 0: not compressed
   std::uint64_t random_seed = 0;          ///< for salts and the store's id
@@ -51,6 +52,7 @@ struct FileStoreConfig {
   [[nodiscard]] Status validate() const;
   /// What a directory's share of capacity_bytes must be for pages of this size.
   [[nodiscard]] static std::uint64_t directory_bytes_min(std::uint64_t page_bytes);
+  [[nodiscard]] static std::uint64_t segment_bytes_min(std::uint64_t page_bytes);
 };
 
 enum class FileOutcome : std::uint8_t {

@@ -93,7 +93,8 @@ struct DiskMover::Impl {
   Config config;
   std::vector<HostPages*> hosts;                   // by store; null where there is none
   std::vector<std::unique_ptr<FileStore>> stores;  // the history's first; null: nothing on disk
-  std::atomic<bool> is_failed = false;
+  std::atomic<std::uint64_t> failed_sides = 0;     // a bit for each
+  std::atomic<bool> is_failed = false;             // the history's
   std::vector<std::thread> threads;
 
   // The lane of names.
@@ -571,8 +572,16 @@ Completion DiskMover::Impl::flush(const DiskPlan& plan) {
 }
 
 void DiskMover::Impl::note_failure() {
-  const FileStoreStats stats = stores[0]->stats();
-  if (stats.failed_directories == stats.directory_count) is_failed.store(true, std::memory_order_relaxed);
+  for (std::size_t i = 0; i < stores.size(); ++i) {
+    if (stores[i] == nullptr) continue;
+    const FileStoreStats stats = stores[i]->stats();
+    if (stats.failed_directories < stats.directory_count) continue;
+    if (i == 0) {
+      is_failed.store(true, std::memory_order_relaxed);
+    } else {
+      failed_sides.fetch_or(std::uint64_t{1} << (i - 1), std::memory_order_relaxed);
+    }
+  }
 }
 
 void DiskMover::Impl::enqueue(Lane lane, std::uint32_t index) {
@@ -644,8 +653,9 @@ bool DiskMover::run(Lane lane) {
   return impl_->run(lane);
 }
 
-bool DiskMover::is_failed() const {
-  return impl_->is_failed.load(std::memory_order_relaxed);
+bool DiskMover::is_failed(std::uint32_t store_index) const {
+  if (store_index == 0) return impl_->is_failed.load(std::memory_order_relaxed);
+  return (impl_->failed_sides.load(std::memory_order_relaxed) >> (store_index - 1) & 1U) != 0;
 }
 
 FileStoreStats DiskMover::store_stats(std::uint32_t store_index) const {

@@ -98,8 +98,8 @@ class DiskMover {
   /// Without threads: does one thing that is queued in a lane; false when nothing is.
   bool run(Lane lane);
 
-  /// No directory of the history works any more: whatever is asked fails or finds nothing.
-  [[nodiscard]] bool is_failed() const;
+  /// No directory of a store works any more: whatever is asked of it fails or finds nothing.
+  [[nodiscard]] bool is_failed(std::uint32_t store_index = 0) const;
   /// As DiskPlan::store_index counts; of a store that is not there, nothing.
   [[nodiscard]] FileStoreStats store_stats(std::uint32_t store_index = 0) const;
   [[nodiscard]] FileStore& store(std::uint32_t store_index = 0);

@@ -322,6 +322,39 @@ TEST_F(CacheGroupsFailingDiskTest, WithoutADiskThatBreaksTheCacheGoesOn) {
   EXPECT_NE(cache_->disk_status()->last_error, "");
 }
 
+// The budget is enough for the history, and windows wait. Meanwhile the host page that they hang on becomes another
+// path's, in the very call that begins to write them.
+TEST_F(CacheGroupsDiskTest, WhatIsWrittenHasTheNameOfThePageThatItHungOn) {
+  constexpr std::uint64_t kRecord = 4'096;
+  constexpr TimeNs kHour = TimeNs{3'600} * 1'000'000'000;
+  const auto config = [&](bool is_limited) {
+    CacheConfig made = disk_config({full_group(), window_group(40)}, 24);
+    made.host.page_count = 24;
+    made.context_tokens_max = 384;
+    made.host.group_page_counts = {24, 200};
+    made.disk.write_bytes_per_day = is_limited ? 24 * 2 * 42 * kRecord : 0;
+    return made;
+  };
+  open(config(true));
+  const auto prompt = [](TokenId i) { return with_tail({}, i, 200); };
+  for (TokenId i = 0; i < 40; ++i) {
+    serve(prompt(i));
+    while (!cache_->pause_transfers().value()) drain(*cache_, now_);
+    serve(prompt(100 + i));
+    now_ += kHour / 2;
+    ASSERT_TRUE(cache_->apply({}, now_));
+    ASSERT_TRUE(cache_->resume_transfers());
+    drain(*cache_, now_);
+  }
+  EXPECT_GT(cache_->disk_status(1)->page_count, 0U);
+  restart(config(false));
+  std::uint32_t found = 0;
+  for (TokenId i = 0; i < 40; ++i) {
+    for (const TokenId each : {i, 100 + i}) found += serve(with_tail(prompt(each), 50, 30));
+  }
+  EXPECT_GT(found, 0U);
+}
+
 // Any groups, requests that share beginnings, small pools, and a restart now and then: every byte is checked.
 TEST_F(CacheGroupsDiskTest, RequestsGoOnThroughRestarts) {
   constexpr std::uint32_t kRequests = testing::kIsSanitized ? 100 : 300;

@@ -283,6 +283,7 @@ TEST_F(CacheGroupsConfigTest, WhatGroupsHaveOnDiskMustFitThem) {
   refused([](DiskConfig& disk) { disk.group_capacity_bytes = {0, 1'000, 1U << 20U}; },
           "raise disk.group_capacity_bytes[1]");
   refused([](DiskConfig& disk) { disk.group_capacity_bytes = {0, 1U << 29U, 1U << 29U}; }, "the history needs");
+  refused([](DiskConfig& disk) { disk.group_capacity_bytes = {0, 1ULL << 63U, 1ULL << 63U}; }, "the history needs");
 }
 
 TEST_F(CacheGroupsConfigTest, AHostTierOfSeveralGroupsIsGivenInPagesOrBytes) {
