@@ -140,8 +140,9 @@ struct Cache::Impl : TierListener {
     Hit hit;
     std::uint32_t prompt_tokens = 0;
     bool allows_inexact = false;
-    std::uint32_t gained_tokens = 0;  // by it, over what memory has
-    std::uint64_t side_bytes = 0;     // that have to be read of side groups for that
+    std::uint32_t limiting_side = Hit::kNoGroup;  // because of which it is not all that there is
+    std::uint32_t gained_tokens = 0;              // by it, over what memory has
+    std::uint64_t side_bytes = 0;                 // that have to be read of side groups for that
     bool has_asked_sides = false;
     std::uint32_t side_loads_in_flight = 0;
     // Of a load from disk.
@@ -301,6 +302,7 @@ struct Cache::Impl : TierListener {
   void make_room(SideGroup& side, std::uint32_t page_count);
   bool evict_side(SideGroup& side);
   void drop_host_copy(SideGroup& side, PageId page);
+  void keep_host_copy(SideGroup& side, PageId tree_page);
   void give_back(SideGroup& side, PageId page);
   void release_side(SideGroup& side, PageId page, SidePages::Worth worth);
   void drop_sides(std::span<const PageId> tree_pages);

@@ -317,6 +317,7 @@ void Cache::Impl::end_find(std::uint32_t index) {
   const SequenceId first_waiter = find.owner;
   const std::uint32_t first_page = find.first_page;
   const std::uint32_t looked_pages = first_page + find.found_pages;
+  const std::uint32_t limiting_side = find.limiting_side;
   PrefixTree::Pin held = std::move(find.pin);
   const std::uint32_t key_space = find.key_space;
   ++key_spaces[key_space].user_count;  // until those who wait have gone on
@@ -327,6 +328,7 @@ void Cache::Impl::end_find(std::uint32_t index) {
     slot.has_looked = true;
     // One that joined may want other pages behind the first.
     slot.looked_pages = first_waiter == SequenceId{i, slot.generation} ? looked_pages : first_page;
+    slot.limiting_side = limiting_side;
     stop_looking(i, miss);
   }
   held.reset();

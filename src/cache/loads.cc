@@ -42,6 +42,7 @@ Result<Admission> Cache::Impl::start_admitted(std::uint32_t index) {
   slot.waited_from_page = UINT32_MAX;
   slot.has_looked = false;
   slot.disk_miss = MissReason::None;
+  slot.limiting_side = UINT32_MAX;
   slot.disk_from_page = UINT32_MAX;
   slot.skips_partial = false;
   if (!has_host()) return start_running(index);

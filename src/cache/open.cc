@@ -77,14 +77,12 @@ Status share_host_bytes(CacheConfig& config, const BudgetRequest& device) {
   HostConfig& host = config.host;
   BudgetRequest request = device;
   request.host_bytes = host.capacity_bytes;
-  if (request.device_bytes == 0) request.device_bytes = host.capacity_bytes;  // only the host's share is asked for
+  // Only the host's share is asked for: the device is large enough for anything.
+  if (request.device_bytes == 0) request.device_bytes = std::uint64_t{1} << 62U;
   const Result<Budget> budget = solve_budget(config.layout, request);
   if (!budget) {
-    std::string why = budget.error().message;
-    // Without bytes of its own, the device stands for the host.
-    const std::size_t device_at = device.device_bytes == 0 ? why.find("the device's") : std::string::npos;
-    if (device_at != std::string::npos) why.replace(device_at, std::string_view("the device's").size(), "the host's");
-    return fail(budget.error().code, why + "; or give host.page_count instead of host.capacity_bytes");
+    return fail(budget.error().code, "host.capacity_bytes is " + with_separators(host.capacity_bytes) + ": " +
+                                         budget.error().message + "; or give host.page_count");
   }
   const std::span<const CacheGroup> groups = config.layout.groups();
   std::uint64_t history = UINT64_MAX;

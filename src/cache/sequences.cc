@@ -222,6 +222,12 @@ Admission Cache::Impl::start_running(std::uint32_t index, bool is_again) {
         miss = {};  // a state leaves a token to compute, and no place to go on before it
       }
     }
+    // What lies on disk behind that was not read.
+    const bool is_limited_on_disk = slot.limiting_side != UINT32_MAX && slot.load_miss == MissReason::None &&
+                                    slot.disk_miss == MissReason::None && miss.reason != MissReason::NotHeld;
+    if (is_limited_on_disk) {
+      miss = {.reason = MissReason::NotHeld, .group = sides[slot.limiting_side].memory.group_index};
+    }
     match = tree->cut(match, hit.tokens);
   }
 

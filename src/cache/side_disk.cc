@@ -314,6 +314,8 @@ void Cache::Impl::choose_side_hit(std::uint32_t index) {
   const bool is_better = find.hit.start() > in_memory.start();
   find.has_asked_sides = !is_better;
   find.gained_tokens = is_better ? find.hit.start() - in_memory.start() : 0;
+  const std::uint32_t path_tokens = (path.size() + find.found_pages) * page_tokens;
+  if (find.hit.tokens < path_tokens) find.limiting_side = find.hit.limiting_group;
   const std::uint32_t end_page = is_better ? pages_for(find.hit.tokens) : 0;
   find.found_pages = end_page - std::min(end_page, path.size());
   find.good_pages = find.found_pages;

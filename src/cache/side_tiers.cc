@@ -71,9 +71,11 @@ PageId Cache::Impl::take_host_page(SideGroup& side) {
   SideHost& host = *side.host;
   PageId page;
   while (!host.pool.try_allocate({&page, 1})) {
-    PageId victim = host.of_device.evict(SidePages::Worth::Passed);  // the device has it too
-    if (victim.is_none()) victim = host.of_host.evict();
+    // What was only passed goes first, and of the rest what the device may have too.
+    PageId victim = host.of_device.evict(SidePages::Worth::Passed);
+    if (victim.is_none()) victim = host.of_host.evict(SidePages::Worth::Passed);
     if (victim.is_none()) victim = host.of_device.evict();
+    if (victim.is_none()) victim = host.of_host.evict();
     if (victim.is_none()) return PageId::none();
     release_host(side, victim);
   }
@@ -88,6 +90,14 @@ void Cache::Impl::release_host(SideGroup& side, PageId host_page) {
   } else {
     side.host->pool.release({&host_page, 1});
   }
+}
+
+// What the host has of it, if anything, goes after all that a window has only passed.
+void Cache::Impl::keep_host_copy(SideGroup& side, PageId tree_page) {
+  const PageId host_page = side.host->of_device.at(tree_page);
+  if (host_page.is_none()) return;
+  side.host->of_device.pin(host_page);
+  side.host->of_device.unpin(host_page, SidePages::Worth::Kept);
 }
 
 // What the host has of a page that is not to be found any more.
@@ -135,20 +145,25 @@ void Cache::Impl::release_device(SideGroup& side, PageId page) {
 void Cache::Impl::on_demote(PageId device_page, PageId host_page) {
   for (SideGroup& side : sides) {
     if (side.host == nullptr) continue;
-    const PageId page = side.host->of_device.drop(device_page);
+    PageId page = side.host->of_device.at(device_page);
     if (page.is_none()) continue;
+    const PageId on_device = side.pages.at(device_page);
+    const bool is_kept = side.host->of_device.is_kept(page) || (!on_device.is_none() && side.pages.is_kept(on_device));
+    page = side.host->of_device.drop(device_page);
     side.host->of_host.attach(host_page, page);
-    side.host->of_host.unpin(page, SidePages::Worth::Kept);
+    side.host->of_host.unpin(page, is_kept ? SidePages::Worth::Kept : SidePages::Worth::Passed);
   }
 }
 
 void Cache::Impl::on_promote(PageId host_page, PageId device_page) {
   for (SideGroup& side : sides) {
     if (side.host == nullptr) continue;
-    const PageId page = side.host->of_host.drop(host_page);
+    PageId page = side.host->of_host.at(host_page);
     if (page.is_none()) continue;
+    const bool is_kept = side.host->of_host.is_kept(page);
+    page = side.host->of_host.drop(host_page);
     side.host->of_device.attach(device_page, page);
-    side.host->of_device.unpin(page, SidePages::Worth::Kept);
+    side.host->of_device.unpin(page, is_kept ? SidePages::Worth::Kept : SidePages::Worth::Passed);
   }
 }
 
@@ -269,7 +284,8 @@ void Cache::Impl::finish_side_store(std::uint32_t index) {
     if (is_there && i < store.good_pages && !host.of_device.has(tree_page)) {
       host.pool.seal({&pages[i].host_page, 1});
       host.of_device.attach(tree_page, pages[i].host_page);
-      host.of_device.unpin(pages[i].host_page, SidePages::Worth::Passed);  // the device has it too
+      host.of_device.unpin(pages[i].host_page,
+                           side.pages.is_kept(page) ? SidePages::Worth::Kept : SidePages::Worth::Passed);
       host.columns[pages[i].host_page.value] = host.device_columns[page.value];
       if (has_disk()) want_side_on_disk(side, pages[i].host_page);
     } else {

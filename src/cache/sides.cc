@@ -34,12 +34,9 @@ bool Cache::Impl::evict_side(SideGroup& side) {
   const PageId page = side.pages.first_idle();
   if (page.is_none()) return false;
   const PageId tree_page = side.pages.tree_page_of(page);
+  const bool is_kept = side.pages.is_kept(page);
   side.pages.detach(page);
-  if (side.host != nullptr && side.host->of_device.has(tree_page)) {
-    const PageId host_page = side.host->of_device.at(tree_page);
-    side.host->of_device.pin(host_page);
-    side.host->of_device.unpin(host_page, SidePages::Worth::Kept);
-  }
+  if (is_kept && side.host != nullptr) keep_host_copy(side, tree_page);
   release_device(side, page);
   ++side.totals.evicted_page_total;
   return true;
@@ -60,6 +57,7 @@ void Cache::Impl::give_back(SideGroup& side, PageId page) {
 void Cache::Impl::release_side(SideGroup& side, PageId page, SidePages::Worth worth) {
   if (side.pool.state(page) == PageState::Sealed) {
     side.pages.unpin(page, worth);
+    if (worth == SidePages::Worth::Kept && side.host != nullptr) keep_host_copy(side, side.pages.tree_page_of(page));
   } else {
     give_back(side, page);
   }

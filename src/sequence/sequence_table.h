@@ -110,9 +110,10 @@ struct alignas(64) SequenceSlot {
   std::uint32_t junction = 0;    // a checkpoint where the history was known and no state; 0: none
   std::uint32_t checkpoint = 0;  // the last one that was planned
 
-  std::uint32_t side_loads = 0;  // of a loading one: on their way to it
-  bool has_asked_sides = false;  // what other groups have of its path on the host was asked for
-  bool skips_partial = false;    // there was no room for the copy of a page that its hit ended in: it ends before that
+  std::uint32_t side_loads = 0;              // of a loading one: on their way to it
+  std::uint32_t limiting_side = UINT32_MAX;  // of one that has looked on disk: which group has less there than others
+  bool has_asked_sides = false;              // what other groups have of its path on the host was asked for
+  bool skips_partial = false;  // there was no room for the copy of a page that its hit ended in: it ends before that
   std::uint32_t send_begin = 0;
   std::int32_t receiver = -1;
   std::uint32_t receive_tokens = 0;

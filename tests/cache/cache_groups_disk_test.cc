@@ -139,6 +139,8 @@ TEST_F(CacheGroupsDiskTest, AWindowIsKeptWhereRequestsMayGoOn) {
   EXPECT_EQ(cache_->disk_status()->page_count, 18U);
   restart(config());
   EXPECT_EQ(serve(with_tail(token_range(0, 180), 1, 4)), 128U);
+  EXPECT_EQ(view_.miss.reason, MissReason::NotHeld);
+  EXPECT_EQ(view_.miss.group, 1U);
   EXPECT_EQ(serve(with_tail(token_range(0, 130), 2, 4)), 128U);
   EXPECT_EQ(serve(with_tail(token_range(0, 200), 3, 4)), 192U);
 }

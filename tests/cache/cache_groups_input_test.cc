@@ -288,8 +288,11 @@ TEST_F(CacheGroupsConfigTest, WhatGroupsHaveOnDiskMustFitThem) {
 
 TEST_F(CacheGroupsConfigTest, AHostTierOfSeveralGroupsIsGivenInPagesOrBytes) {
   CacheConfig config = hybrid();
-  config.host.capacity_bytes = 1'000;
-  expect_refused(std::move(config), ErrorCode::InvalidArgument, "fit in the host's 1,000 bytes");
+  config.host.capacity_bytes = 100;
+  expect_refused(std::move(config), ErrorCode::InvalidArgument, "the host tier's 100 bytes do not hold a page of each");
+  config = hybrid();
+  config.host.capacity_bytes = 200;  // of 64 + 64 + 8
+  EXPECT_TRUE(Cache::open(std::move(config)).has_value());
   config = hybrid();
   config.host.capacity_bytes = 1U << 20U;
   config.host.group_page_counts = {10, 4, 3};

@@ -124,6 +124,25 @@ TEST_F(CacheGroupsLoadsTest, AWindowComesBackFromTheHost) {
   run_all(request);
 }
 
+// Pages that a window has passed go through the host, and make no room there in the place of what is kept.
+TEST_F(CacheGroupsLoadsTest, ALongAnswerNeverEvictsFromTheHostWhatRequestsComeBackTo) {
+  CacheConfig config = host_config({full_group(), window_group(10)}, 600);
+  config.context_tokens_max = 2'000;
+  config.device.group_page_counts = {600, 14};
+  config.host.group_page_counts = {1'200, 24};
+  open(std::move(config));
+  run_request(prompt_);
+  settle();
+  GroupsRequest longer = start(with_tail({}, 1, 10));
+  run_all(longer);
+  for (std::uint32_t i = 0; i < 300; ++i) {
+    append(longer, token_range(static_cast<TokenId>(10'000 + (4 * i)), 4));
+    run_all(longer);
+    settle();
+  }
+  EXPECT_EQ(lookup(with_tail(prompt_, 1, 4)).matched_tokens + lookup(with_tail(prompt_, 1, 4)).host_tokens, 40U);
+}
+
 TEST_F(CacheGroupsLoadsTest, OneLoadServesAllWhoWaitForIt) {
   open_with_window_on_host();
   cache_prompt();

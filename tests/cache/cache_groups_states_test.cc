@@ -57,6 +57,20 @@ TEST_F(CacheGroupsStateTest, WithoutAFreeSlotNobodyIsAdmittedAndNothingChanges) 
   decode(c, 20);
 }
 
+TEST_F(CacheGroupsStateTest, ASlotIsGivenBackOnce) {
+  open(groups_config({full_group(), state_group(0, every(16))}, 8, 64, 128));
+  GroupsRequest request = start(token_range(0, 20));
+  GroupsRequest other = start(token_range(100, 20));
+  EXPECT_EQ(group_stats(1).used_slots, 2U);
+  end(request);
+  EXPECT_EQ(group_stats(1).used_slots, 1U);
+  const std::string before = dump({&other});
+  expect_error(cache_->end(request.sequence), ErrorCode::InvalidArgument, "ended");
+  expect_error(cache_->preempt(request.sequence, Preempt::Drop), ErrorCode::InvalidArgument, "ended");
+  EXPECT_EQ(dump({&other}), before);
+  run_all(other);
+}
+
 TEST_F(CacheGroupsStateTest, ASlotStartsFromTheDeclaredBytesWhoeverHadItBefore) {
   CacheGroup state = state_group(1, every(64));
   state.components.push_back(

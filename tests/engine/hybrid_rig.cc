@@ -499,6 +499,7 @@ void HybridRig::count_groups() {
     counts_.add("snapshots restored of a " + kind, stats.restored_snapshot_total);
     counts_.add("snapshots skipped", stats.skipped_snapshot_total);
     counts_.add("pages loaded of a " + kind, stats.loaded_page_total);
+    counts_.add("pages read of a " + kind, stats.disk_loaded_page_total);
   }
 }
 

@@ -188,11 +188,8 @@ CacheConfig Replay::cache_config(const Setup& setup) const {
   cache.keep_count_max = 1;
   cache.policy = config_.policy;
   if (settings_.host.is_on()) {
-    if (setup.has_groups()) {
-      cache.host.capacity_bytes = settings_.host.capacity_bytes;
-    } else {
-      cache.host.page_count = setup.host_page_count;
-    }
+    cache.host.page_count = setup.host_page_count;
+    cache.host.group_page_counts = setup.host_group_page_counts;
     cache.host.policy = settings_.host.policy;
     cache.host.write_policy = settings_.host.write_policy;
     cache.host.external_mover = settings_.bytes == BytesMode::None;
@@ -626,7 +623,8 @@ Result<ReplayPool> pool_of(const Trace& trace, const ReplayConfig& config, const
                     .page_bytes = setup.page_bytes,
                     .host_page_count = setup.host_page_count,
                     .groups = setup.groups,
-                    .device_bytes = setup.device_bytes};
+                    .device_bytes = setup.device_bytes,
+                    .host_bytes = setup.has_groups() ? setup.host_bytes : setup.host_page_count * setup.page_bytes};
 }
 
 Result<ReplayOutcome> replay(const Trace& trace, const TraceFacts& facts, const ReplayConfig& config,

@@ -195,6 +195,7 @@ struct ReplayPool {
   std::uint32_t host_page_count = 0;
   std::vector<GroupOutcome> groups;  ///< as in ReplayOutcome
   std::uint64_t device_bytes = 0;
+  std::uint64_t host_bytes = 0;
 
   /// Of all device pages, or the highest value if there are more.
   [[nodiscard]] std::uint64_t bytes() const {

@@ -173,6 +173,10 @@ Result<Job> parse(const ReplayOptions& options) {
   }
   settings.model = options.model;
   QUIRE_TRY_ASSIGN(settings.mix, parse_mix(options.mix));
+  QUIRE_TRY_ASSIGN(const bool shares_bytes, has_several_groups(options.model));
+  if (settings.mix != RequestMix::Trace && !shares_bytes) {
+    return fail(ErrorCode::InvalidArgument, "--mix says how groups share bytes: give a --model with several of them");
+  }
   settings.running_max = options.running_max;
   QUIRE_TRY_ASSIGN(settings.host, parse_host_tier(options.host));
   QUIRE_TRY_ASSIGN(settings.disk, parse_disk_tier(options.disk, settings.host));
@@ -265,8 +269,10 @@ Result<std::string> header_text(const Job& job, const Trace& trace, const TraceF
       const auto config = std::ranges::find(job.sweep.configs, page_tokens, &ReplayConfig::page_tokens);
       QUIRE_TRY_ASSIGN(const ReplayPool pool, pool_of(trace, *config, job.sweep.settings));
       text += fmt::format("  {:<16}{:>14}  {}\n", page_tokens == job.page_sizes.front() ? "host bytes" : "",
-                          with_commas(std::uint64_t{pool.host_page_count} * pool.page_bytes),
-                          counted(pool.host_page_count, "page"));
+                          with_commas(pool.host_bytes),
+                          pool.groups.empty()
+                              ? counted(pool.host_page_count, "page")
+                              : counted(pool.host_page_count, "page") + " in the groups that keep everything");
     }
   }
   if (const DiskTierSettings& disk = job.sweep.settings.disk; disk.is_on()) {

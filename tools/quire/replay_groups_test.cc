@@ -211,6 +211,29 @@ TEST(ReplayGroups, WithRoomForEverythingAWindowCostsNoHits) {
   EXPECT_TRUE(full.groups.empty());
 }
 
+// Of all groups: what falls off a small device is found again, and no more than a pool as large as both tiers finds.
+TEST(ReplayGroups, AHostTierMakesUpForASmallDevice) {
+  const Trace trace = chats(24, 6);
+  const TraceFacts facts = TraceFacts::of(trace);
+  for (const char* model : {"gpt-oss-120b", "qwen3-next-80b", "deepseek-v4-flash"}) {
+    SCOPED_TRACE(model);
+    const std::uint32_t page_tokens = usual_page_tokens(trace, model).value();
+    const ReplayConfig config{.page_tokens = page_tokens, .capacity_tokens = 4'096};
+    ReplaySettings settings{.model = model};
+    const ReplayOutcome alone = replayed(trace, config, settings);
+    settings.host.capacity_bytes = std::uint64_t{400} << 30U;
+    const ReplayOutcome both = replayed(trace, config, settings);
+    EXPECT_GT(both.hit_tokens, alone.hit_tokens + (alone.hit_tokens / 4));
+    ASSERT_TRUE(both.host.has_value());
+    EXPECT_GT(both.host->hit_tokens, 0U);
+    const ReplayPool pool = pool_of(trace, config, settings).value();
+    EXPECT_GT(pool.host_page_count, 0U);
+    EXPECT_LE(pool.host_bytes, settings.host.capacity_bytes);
+    const std::uint64_t all_tokens = (std::uint64_t{pool.page_count} + pool.host_page_count) * page_tokens;
+    EXPECT_LE(both.hit_tokens, facts.belady(all_tokens / trace.unit_tokens).hit_tokens);
+  }
+}
+
 TEST(ReplayGroups, HitsOfStatesEndWhereSnapshotsAre) {
   // Twice the same prompt, then one that goes on: the end of the prompt has a snapshot, one token before it at least.
   TraceBuilder builder;

@@ -142,9 +142,9 @@ Status size_plain(Setup& setup, const Trace& trace, const ReplayConfig& config, 
   return {};
 }
 
-std::uint64_t history_pages(const ModelLayout& layout, const Budget& budget) {
+std::uint64_t history_pages(const ModelLayout& layout, const TierBudget& tier) {
   std::uint64_t pages = std::numeric_limits<std::uint64_t>::max();
-  for (const GroupBudget& group : budget.tiers.front().groups) {
+  for (const GroupBudget& group : tier.groups) {
     if (keeps_everything(layout.groups()[group.group_index])) pages = std::min(pages, group.page_count);
   }
   return pages;
@@ -156,7 +156,7 @@ Result<Budget> budget_for_pages(const ModelLayout& layout, BudgetRequest request
   const auto is_enough = [&](std::uint64_t bytes) {
     request.device_bytes = bytes;
     const Result<Budget> budget = solve_budget(layout, request);
-    return budget && history_pages(layout, *budget) >= page_count;
+    return budget && history_pages(layout, budget->tiers.front()) >= page_count;
   };
   std::uint64_t enough = std::max<std::uint64_t>(layout.token_bytes(), 1) * request.page.page_tokens * page_count;
   std::uint64_t too_few = 0;
@@ -214,6 +214,7 @@ Status size_groups(Setup& setup, const Trace& trace, const ReplayConfig& config,
   const BudgetRequest request{
       .page = page,
       .device_bytes = config.capacity_bytes,
+      .host_bytes = settings.host.capacity_bytes,
       .context_tokens_max = setup.context_tokens_max,
       .sequence_count_max = settings.running_max,
       .in_flight_tokens = std::min(setup.chunk_units, setup.context_tokens_max),
@@ -231,8 +232,8 @@ Status size_groups(Setup& setup, const Trace& trace, const ReplayConfig& config,
   QUIRE_TRY_ASSIGN(const Budget budget, config.capacity_bytes != 0
                                             ? solve_budget(setup.layout, request)
                                             : budget_for_pages(setup.layout, request, page_count));
-  QUIRE_TRY(check_page_count(history_pages(setup.layout, budget), config));
-  setup.page_count = static_cast<std::uint32_t>(history_pages(setup.layout, budget));
+  QUIRE_TRY(check_page_count(history_pages(setup.layout, budget.tiers.front()), config));
+  setup.page_count = static_cast<std::uint32_t>(history_pages(setup.layout, budget.tiers.front()));
   QUIRE_TRY_ASSIGN(const StateSlots slots, StateSlots::create(setup.layout, page));
   setup.device_bytes = budget.slot_count * budget.slot_bytes;
   for (const CacheGroup& group : setup.layout.groups()) {
@@ -251,9 +252,25 @@ Status size_groups(Setup& setup, const Trace& trace, const ReplayConfig& config,
     setup.groups[part.group_index].stats.slot_count = budget.slot_count;
   }
   if (!settings.host.is_on()) return {};
+  const TierBudget& host = budget.tiers[1];
+  const std::uint64_t host_pages = std::min<std::uint64_t>(history_pages(setup.layout, host), kPageCountMax);
+  setup.host_page_count = static_cast<std::uint32_t>(host_pages);
+  setup.host_group_page_counts.resize(setup.layout.groups().size());
+  for (const GroupBudget& group : host.groups) {
+    const bool is_history = keeps_everything(setup.layout.groups()[group.group_index]);
+    const std::uint64_t pages = is_history ? host_pages : std::min<std::uint64_t>(group.page_count, kPageCountMax);
+    setup.host_group_page_counts[group.group_index] = static_cast<std::uint32_t>(pages);
+    setup.host_bytes += pages * group.page_bytes;
+  }
+  if (settings.disk.is_on() && config.page_tokens < kDiskPageUnitsMin) {
+    return fail(ErrorCode::InvalidArgument,
+                fmt::format("--page-tokens {} with --disk: a disk tier needs pages of {} or more: use --page-tokens {}",
+                            with_commas(config.page_tokens), counted(kDiskPageUnitsMin, "token"), kDiskPageUnitsMin));
+  }
   CacheConfig with_host{.layout = setup.layout, .page = page};
   with_host.device.page_count = setup.page_count;
-  with_host.host.capacity_bytes = settings.host.capacity_bytes;
+  with_host.host.page_count = setup.host_page_count;
+  with_host.host.group_page_counts = setup.host_group_page_counts;
   return with_host.validate();
 }
 

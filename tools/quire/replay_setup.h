@@ -24,7 +24,9 @@ struct Setup {
   std::uint32_t unit_tokens = 1;
   std::uint32_t page_units = 0;
   std::uint32_t page_count = 0;  ///< of the groups that keep everything
-  std::uint32_t host_page_count = 0;
+  std::uint32_t host_page_count = 0;                  ///< the same, on the host
+  std::vector<std::uint32_t> host_group_page_counts;  ///< of all groups
+  std::uint64_t host_bytes = 0;                       ///< of all groups
   std::uint64_t page_bytes = 0;          ///< of the groups that keep everything
   std::uint64_t device_bytes = 0;        ///< of all groups, null pages and state slots included
   std::vector<GroupOutcome> groups;      ///< empty for a model with one full group

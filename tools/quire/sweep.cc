@@ -29,7 +29,7 @@ constexpr std::chrono::milliseconds kProgressInterval{100};
 /// Bytes of a replay's pools, the null page included; none when pages have no bytes.
 std::uint64_t pool_bytes(const ReplayPool& pool, const ReplaySettings& settings) {
   if (settings.bytes == BytesMode::None) return 0;
-  if (!pool.groups.empty()) return pool.device_bytes;
+  if (!pool.groups.empty()) return pool.device_bytes + pool.host_bytes;
   const std::uint64_t device = ReplayPool{.page_count = pool.page_count + 1, .page_bytes = pool.page_bytes}.bytes();
   const std::uint64_t host = ReplayPool{.page_count = pool.host_page_count, .page_bytes = pool.page_bytes}.bytes();
   std::uint64_t sum = 0;
@@ -217,7 +217,7 @@ Status check_sweep(const Trace& trace, const SweepRequest& request) {
     }
     const std::uint64_t needed_bytes = pool_bytes(pool, request.settings);
     if (needed_bytes <= request.available_bytes) continue;
-    if (pool.host_page_count > 0) {
+    if (pool.host_page_count > 0 && pool.groups.empty()) {
       return fail(
           ErrorCode::InvalidArgument,
           fmt::format("{} and {} on the host, of {} each, are {}; {} are available: use a smaller "
@@ -227,9 +227,10 @@ Status check_sweep(const Trace& trace, const SweepRequest& request) {
     }
     if (!pool.groups.empty()) {
       return fail(ErrorCode::InvalidArgument,
-                  fmt::format("the pages and state slots of all groups are {}; {} are available: use a smaller "
-                              "--capacity-tokens or --capacity-bytes, or --bytes none",
-                              bytes_text(needed_bytes), bytes_text(request.available_bytes)));
+                  fmt::format("the pages and state slots of all groups{} are {}; {} are available: use a smaller "
+                              "--capacity-tokens or --capacity-bytes{}, or --bytes none",
+                              pool.host_page_count > 0 ? ", those on the host included," : "", bytes_text(needed_bytes),
+                              bytes_text(request.available_bytes), pool.host_page_count > 0 ? " or --host-bytes" : ""));
     }
     return fail(ErrorCode::InvalidArgument,
                 fmt::format("{} of {} are {}; {} are available: use a smaller --capacity-tokens, or --bytes none",
