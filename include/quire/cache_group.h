@@ -158,7 +158,8 @@ struct CacheGroup {
   std::uint32_t layer_multiple_bytes = 1;
   /// What a token stores depends on so many tokens behind it, as in draft layers: a page is good only if these agree
   /// too. Its row is written once they are known, in the step that computes it or before the next one; a page is cached
-  /// when all its rows can have been. A fork or a rewind leaves the last so many tokens to be computed again.
+  /// when all its rows can have been. With a host tier, rows whose tokens a call has made known are written before the
+  /// next call, which may begin to copy them. A fork or a rewind leaves the last so many tokens to be computed again.
   std::uint32_t lookahead_tokens = 0;
   GroupRetention retention = {};
   GroupReplay replay = {};

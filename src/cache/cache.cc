@@ -29,6 +29,7 @@ Status Cache::Impl::enter() {
                 "the cache was called from another thread than its owner's; call it from one thread, or hand it over "
                 "with set_owner_thread()");
   }
+  ++call_number;
   release_queue->drain([this](std::uint32_t index) { drop_sequence(index); });
   return {};
 }

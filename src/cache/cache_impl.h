@@ -483,8 +483,14 @@ struct Cache::Impl : TierListener {
   }
   void want_copies(std::uint32_t index, std::uint32_t first_page, std::uint32_t end_page);
   void want_copies_of_path(const PrefixTree::Pin& pin);
-  [[nodiscard]] bool is_settled(PageId device_page) const { return is_over(copy_after_step[device_page.value]); }
+  [[nodiscard]] bool is_settled(PageId device_page) const {
+    return is_over(copy_after_step[device_page.value]) && is_written(copy_after_call, device_page);
+  }
   [[nodiscard]] bool is_over(std::uint64_t step) const;
+  /// Rows that look ahead are written between the call that makes the tokens behind them known and the next one.
+  [[nodiscard]] bool is_written(const LazyArray<std::uint64_t>& calls, PageId page) const {
+    return calls.size() == 0 || calls[page.value] != call_number;
+  }
   [[nodiscard]] bool try_take_targets(std::span<PageId> out);
   [[nodiscard]] PageId take_host_page();
   void release_host(PageId host_page);
@@ -729,6 +735,8 @@ struct Cache::Impl : TierListener {
   LazyArray<std::uint32_t> host_readers;      // loads that read a host page
   LazyArray<std::uint32_t> device_readers;    // stores that read a device page
   LazyArray<std::uint64_t> copy_after_step;   // by device page: not to be read before this step is finished
+  LazyArray<std::uint64_t> copy_after_call;   // nor in this call; empty where no group looks ahead
+  std::uint64_t call_number = 0;
   std::vector<Transfer> transfers;
   std::vector<SideTransfer> side_transfers;  // their ids go on behind those of `transfers`
   LazyArray<PageTransfer> transfer_pages;

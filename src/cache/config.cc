@@ -149,10 +149,10 @@ Status check_groups(const CacheConfig& config) {
   const bool is_plain = groups.size() == 1 && groups.front().kind == GroupKind::Full;
   for (const CacheGroup& group : groups) {
     if (group.lookahead_tokens == 0) continue;
-    if (config.device.pool == DevicePool::External || config.host.is_on()) {
+    if (config.device.pool == DevicePool::External) {
       return fail(ErrorCode::Unsupported, where + ": group '" + group.name + "' has lookahead_tokens " +
                                               std::to_string(group.lookahead_tokens) +
-                                              ", which needs an owned device pool and has no host tier so far");
+                                              ", which needs an owned device pool");
     }
   }
   const auto is_side = [](const CacheGroup& group) {

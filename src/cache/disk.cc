@@ -108,6 +108,8 @@ Status Cache::Impl::open_disk(FileSystem* given_files, HostPages* given_host) {
   // The history's groups lie in one record.
   std::uint64_t hash = disk_layout_hash(geometry.page());
   for (const GroupMemory& group : more_history) hash = mix64(hash) ^ disk_layout_hash(group.geometry->page());
+  // Pages then stand under other tokens.
+  if (sequences.keys().lookahead_tokens() > 0) hash = mix64(hash ^ sequences.keys().lookahead_tokens());
   FileStoreConfig store{.directories = settings.directories,
                         .capacity_bytes = settings.capacity_bytes,
                         .segment_bytes = settings.segment_bytes,

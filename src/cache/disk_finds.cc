@@ -24,7 +24,7 @@ constexpr std::uint32_t kUnreadMax = 128;
 std::uint32_t Cache::Impl::pages_asked(const SequenceSlot& slot) const {
   if (!slot.may_use_cache || key_spaces[slot.key_space].is_retired) return 0;
   const std::uint32_t window_tokens = slot.window_tokens > 0 ? slot.window_tokens : UINT32_MAX;
-  return std::min({slot.token_count, slot.match_tokens_max, window_tokens}) / page_tokens;
+  return std::min({sequences.keys().known_rows(slot.token_count), slot.match_tokens_max, window_tokens}) / page_tokens;
 }
 
 bool Cache::Impl::may_look(const SequenceSlot& slot, const PrefixTree::Match& match) {

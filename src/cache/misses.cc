@@ -16,7 +16,7 @@ Miss Cache::Impl::find_miss(std::uint32_t index, const PrefixTree::Match& match)
   const std::uint32_t found = match.page_count + (waits ? match.host_page_count : 0);
   // Of a page that goes on where the device's end. Behind those to be loaded nobody has looked for one.
   const bool is_partial = !waits && match.partial_tokens > 0 && usable_partial(match) == 0;
-  if (found >= slot.token_count / page_tokens) {
+  if (found >= sequences.keys().known_rows(slot.token_count) / page_tokens) {
     return {.reason = is_partial ? MissReason::PartialPage : MissReason::None};
   }
   if (slot.load_miss != MissReason::None) return {.reason = slot.load_miss};

@@ -62,6 +62,7 @@ Result<std::vector<FileStoreConfig>> Cache::Impl::side_store_configs(FileStoreCo
     const PageGeometry& page = side.memory.geometry->page();
     stores[i] = history;
     stores[i].layout = {.page_bytes = page.page_bytes(), .hash = disk_layout_hash(page)};
+    if (sequences.keys().lookahead_tokens() > 0) stores[i].layout.hash ^= mix64(sequences.keys().lookahead_tokens());
     stores[i].random_seed = history.random_seed + group_index + 1;
     stores[i].segment_bytes = std::max(history.segment_bytes, FileStoreConfig::segment_bytes_min(page.page_bytes()));
     // Each has buffers for what is under way, and a snapshot may have a hundred megabytes.

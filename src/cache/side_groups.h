@@ -79,7 +79,8 @@ struct SideHost {
   LazyArray<std::uint32_t> loads;           // by the tree's device page: the load that brings what hangs on it, + 1
   // By device page: it may be written by moves until this step is over, and is not copied, nor loaded into, before.
   LazyArray<std::uint64_t> settled_by_step;
-  IndexLists wanted;  // device pages to be copied, oldest first
+  LazyArray<std::uint64_t> settled_in_call;  // empty where no group looks ahead
+  IndexLists wanted;                         // device pages to be copied, oldest first
   // Which page of its path one hangs on, by device and by host page.
   LazyArray<std::uint32_t> device_columns;
   LazyArray<std::uint32_t> columns;

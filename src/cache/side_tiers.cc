@@ -45,6 +45,9 @@ Status Cache::Impl::open_side_hosts() {
     QUIRE_TRY_ASSIGN(host.readers, LazyArray<std::uint32_t>::create(std::size_t{count} + 1));
     QUIRE_TRY_ASSIGN(host.loads, LazyArray<std::uint32_t>::create(std::size_t{pool_page_count()} + 1));
     QUIRE_TRY_ASSIGN(host.settled_by_step, LazyArray<std::uint64_t>::create(std::size_t{side.pool.page_count()} + 1));
+    if (sequences.keys().lookahead_tokens() > 0) {
+      QUIRE_TRY_ASSIGN(host.settled_in_call, LazyArray<std::uint64_t>::create(std::size_t{side.pool.page_count()} + 1));
+    }
     QUIRE_TRY_ASSIGN(host.columns, LazyArray<std::uint32_t>::create(std::size_t{count} + 1));
     QUIRE_TRY_ASSIGN(host.device_columns, LazyArray<std::uint32_t>::create(std::size_t{side.pool.page_count()} + 1));
     QUIRE_TRY_ASSIGN(host.device_readers, LazyArray<std::uint32_t>::create(std::size_t{side.pool.page_count()} + 1));
@@ -182,6 +185,7 @@ void Cache::Impl::want_side_copy(SideGroup& side, PageId page, std::uint32_t col
   side.host->device_columns[page.value] = column;
   // Moves of a committed tree come with the next plan: until that is over, the bytes are not all there.
   side.host->settled_by_step[page.value] = move_count() > 0 ? step_number + 1 : 0;
+  if (side.host->settled_in_call.size() > 0) side.host->settled_in_call[page.value] = call_number;
 }
 
 // Transfers
@@ -240,7 +244,8 @@ void Cache::Impl::start_side_stores() {
     const auto has_next = [&] {
       // While flush() wants everything on disk, nothing that has still to be written makes room for others.
       const bool may_copy_more = !wants_flush || host.pool.free_count() > 0 || host.to_disk.size() == 0;
-      return may_copy_more && host.wanted.size() > 0 && is_over(host.settled_by_step[host.wanted.front()]);
+      return may_copy_more && host.wanted.size() > 0 && is_over(host.settled_by_step[host.wanted.front()]) &&
+             is_written(host.settled_in_call, PageId{host.wanted.front()});
     };
     while (has_next()) {
       const std::optional<std::uint32_t> index = add_side_transfer(TransferKind::Store, i);

@@ -26,6 +26,9 @@ Status Cache::Impl::open_host() {
   QUIRE_TRY_ASSIGN(host_readers, LazyArray<std::uint32_t>::create(std::size_t{host_page_count} + 1));
   QUIRE_TRY_ASSIGN(device_readers, LazyArray<std::uint32_t>::create(std::size_t{pool_page_count()} + 1));
   QUIRE_TRY_ASSIGN(copy_after_step, LazyArray<std::uint64_t>::create(std::size_t{pool_page_count()} + 1));
+  if (sequences.keys().lookahead_tokens() > 0) {
+    QUIRE_TRY_ASSIGN(copy_after_call, LazyArray<std::uint64_t>::create(std::size_t{pool_page_count()} + 1));
+  }
   transfers.resize(host.transfer_count_max);
   QUIRE_TRY_ASSIGN(transfer_pages,
                    LazyArray<PageTransfer>::create(std::size_t{host.transfer_count_max} * host.transfer_pages_max));
@@ -104,6 +107,7 @@ void Cache::Impl::want_copies(std::uint32_t index, std::uint32_t first_page, std
   const std::uint64_t after_step = move_count() > 0 ? step_number + 1 : 0;
   for (std::uint32_t page = first_page; page < end_page; ++page) {
     copy_after_step[row[page].value] = after_step;
+    if (copy_after_call.size() > 0) copy_after_call[row[page].value] = call_number;
     const bool is_wanted = config.host.write_policy == WritePolicy::WriteThrough;
     if (is_wanted && tree->copy_of(row[page]).state == PrefixTree::Copy::None) tree->want_copy(row[page]);
   }

@@ -87,7 +87,11 @@ std::vector<MixCase> mixes() {
   CacheGroup sink = window_group(40);
   sink.sink_tokens = 5;
   sink.keys_rotated = false;
+  CacheGroup draft = full_group("draft");
+  draft.lookahead_tokens = 1;
   return {
+      {"Draft", {full_group(), draft}, 192},
+      {"DraftAndState", {full_group(), draft, state_group(0, every(64))}, 192},
       {"Window", {full_group(), window_group(40)}, 192},
       {"Sink", {full_group(), sink}, 192},
       {"State", {full_group(), state_group(0, every(64))}, 192},

@@ -118,5 +118,29 @@ TEST_F(CacheLookaheadTest, ARewindLeavesWhatDependedOnTheTokensThatWent) {
   EXPECT_EQ(run({1, 2, 3, 4, 5, 6, 7, 8, 9, 40}), 8U);
 }
 
+// The last row of a page is written when the step that brought the token behind it is over.
+TEST_F(CacheLookaheadTest, APageIsNotCopiedInTheCallThatMakesItsLastRowKnown) {
+  for (const std::uint32_t lookahead_tokens : {0U, 1U}) {
+    CacheGroup draft = full_group("draft");
+    draft.lookahead_tokens = lookahead_tokens;
+    CacheConfig config{.layout = ModelLayout::create("draft", {full_group(), draft}).value(),
+                       .page = {.page_tokens = 4},
+                       .device = {.page_count = 16}};
+    config.host = {.page_count = 16, .write_policy = WritePolicy::WriteThrough, .external_mover = true};
+    cache_ = std::move(Cache::open(std::move(config)).value());
+    engine_ = std::make_unique<GroupsEngine>(*cache_);
+    space_ = cache_->key_space({.model = "m"}).value();
+    std::vector<TokenId> tokens = {1, 2, 3, 4};
+    Sequence sequence = cache_->begin(space_, {.tokens = tokens}).value();
+    ASSERT_TRUE(cache_->admit(sequence));
+    step(sequence, tokens, {5});
+    EXPECT_EQ(cache_->stats()->sealed_pages, 1U);
+    EXPECT_EQ(cache_->stats()->transfers_in_flight, 1U - lookahead_tokens);
+    TransferPlan plan;
+    EXPECT_EQ(cache_->take_transfers({&plan, 1})->size(), 1U);
+    ASSERT_TRUE(cache_->end(sequence));
+  }
+}
+
 }  // namespace
 }  // namespace quire

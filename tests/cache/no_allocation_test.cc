@@ -279,10 +279,13 @@ TEST(NoAllocation, NoFormOfPlanAllocates) {
 // kept prefixes, on pools all of which are always full.
 class HybridCycles {
  public:
-  explicit HybridCycles(ModelLayout layout, std::vector<std::uint32_t> group_page_counts)
+  HybridCycles(ModelLayout layout, std::vector<std::uint32_t> group_page_counts, std::uint32_t host_page_count)
       : cache_(std::move(Cache::open({.layout = std::move(layout),
                                       .page = {.page_tokens = 8},
                                       .device = {.page_count = 150, .group_page_counts = std::move(group_page_counts)},
+                                      .host = {.page_count = host_page_count,
+                                               .write_policy = WritePolicy::WriteThrough,
+                                               .external_mover = host_page_count > 0},
                                       .sequence_count_max = 8,
                                       .context_tokens_max = 512}))
                    .value()),
@@ -301,7 +304,7 @@ class HybridCycles {
     const std::span<const TokenId> prompt = prompts_.next();
     Result<Sequence> first = cache_->begin(space_, {.tokens = prompt});
     Result<Sequence> twin = cache_->begin(space_, {.tokens = prompt});
-    if (!first || !twin || !cache_->admit(*first) || !cache_->admit(*twin)) return false;
+    if (!first || !twin || !cache_->admit(*first) || !cache_->admit(*twin) || !move()) return false;
     if (!run_all(*first, *twin, draw)) return false;
     Result<Sequence> child = cache_->fork(*first, cache_->view(*first)->computed_tokens);
     if (!child) return false;
@@ -318,7 +321,7 @@ class HybridCycles {
     if (!cache_->rewind(*grandchild, back) || !cache_->append(*grandchild, {.tokens = {&kSampled, 1}})) return false;
     if (!run_all(*grandchild, *twin, draw)) return false;
     if (draw % 5 == 0) {
-      if (!cache_->preempt(*first, Preempt::Drop) || !cache_->resume(*first)) return false;
+      if (!cache_->preempt(*first, Preempt::Drop) || !cache_->resume(*first) || !move()) return false;
       if (!run_all(*first, *twin, draw)) return false;
     }
     if (draw % 7 == 0) {
@@ -326,6 +329,18 @@ class HybridCycles {
       if (!kept || !cache_->unkeep(kept->id)) return false;
     }
     return cache_->end(*first) && (draw % 2 == 0 || cache_->end(*twin));
+  }
+
+  // What is on its way between the tiers arrives.
+  bool move() {
+    while (cache_->config().host.is_on()) {
+      const Result<std::span<TransferPlan>> taken = cache_->take_transfers(plans_);
+      if (!taken) return false;
+      for (std::size_t i = 0; i < taken->size(); ++i) completions_[i] = {.id = plans_[i].id, .kind = plans_[i].kind};
+      if (!cache_->apply(std::span(completions_).first(taken->size()), 0)) return false;
+      if (taken->empty()) break;
+    }
+    return true;
   }
 
   // Both sequences, chunk by chunk, until nothing of either is pending; then one more token of each is known.
@@ -338,6 +353,7 @@ class HybridCycles {
         if (pending > 0) entries[count++] = {.sequence = sequence, .token_count = std::min(pending, 40U)};
       }
       if (count == 0) break;
+      if (!move()) return false;
       const Result<PlanOutcome> outcome = cache_->plan_step(std::span(entries).first(count));
       if (!outcome || !outcome->step) return false;
       if (mix64(draw + round) % 16 == 0) {
@@ -382,13 +398,17 @@ class HybridCycles {
 
   static constexpr TokenId kSampled = 9;
   std::unique_ptr<Cache> cache_;
+  std::array<TransferPlan, 64> plans_{};
+  std::array<Completion, 64> completions_{};
   KeySpaceId space_;
   PromptSource prompts_;
   std::uint64_t cycle_total_ = 0;
 };
 
-void expect_hybrid_without_allocations(std::vector<CacheGroup> groups, std::vector<std::uint32_t> group_page_counts) {
-  HybridCycles cycles(ModelLayout::create("hybrid", std::move(groups)).value(), std::move(group_page_counts));
+void expect_hybrid_without_allocations(std::vector<CacheGroup> groups, std::vector<std::uint32_t> group_page_counts,
+                                       std::uint32_t host_page_count = 0) {
+  HybridCycles cycles(ModelLayout::create("hybrid", std::move(groups)).value(), std::move(group_page_counts),
+                      host_page_count);
   ASSERT_TRUE(cycles.run(5'000));
   const std::span<const CacheGroup> layout = cycles.cache().config().layout.groups();
   for (std::uint32_t g = 0; g < layout.size(); ++g) {
@@ -404,6 +424,9 @@ void expect_hybrid_without_allocations(std::vector<CacheGroup> groups, std::vect
     if (!has_slot(layout[g])) continue;
     EXPECT_GT(cycles.cache().group_stats(g)->restored_snapshot_total, 0U) << "nothing of group " << g << " was found";
   }
+  if (host_page_count > 0) {
+    EXPECT_GT(cycles.cache().group_stats(1)->loaded_page_total, 0U) << "nothing came from the host";
+  }
   const Status status = cycles.cache().check_invariants();
   EXPECT_TRUE(status.has_value()) << status.error().message;
 }
@@ -414,6 +437,13 @@ TEST(NoAllocation, CyclesWithGroupsOfEveryKindAllocateNothing) {
                                      ring_group(10, 14, {.rule = RetentionRule::Every, .interval_tokens = 16}),
                                      state_group(3, {.rule = RetentionRule::Every, .interval_tokens = 16})},
                                     {0, 40, 0, 12, 12});
+}
+
+TEST(NoAllocation, CyclesWithGroupsOfEveryKindThroughTheHostAllocateNothing) {
+  expect_hybrid_without_allocations({full_group(), window_group(20), compressed_group(4),
+                                     ring_group(10, 14, {.rule = RetentionRule::Every, .interval_tokens = 16}),
+                                     state_group(3, {.rule = RetentionRule::Every, .interval_tokens = 16})},
+                                    {0, 40, 0, 12, 12}, /*host_page_count=*/300);
 }
 
 TEST(NoAllocation, CyclesWithWindowsToRebuildAllocateNothing) {

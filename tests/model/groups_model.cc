@@ -172,9 +172,7 @@ CacheConfig GroupsModel::draw_config() {
     config.device.group_page_counts.push_back(static_cast<std::uint32_t>(least) + below(is_window ? 60 : 12));
   }
   if (one_in(6)) config.dedup = false;
-  const bool looks_ahead =
-      std::ranges::any_of(groups, [](const CacheGroup& group) { return group.lookahead_tokens > 0; });
-  if (one_in(2) && !looks_ahead) {
+  if (one_in(2)) {
     config.host.page_count = 20 + below(300 / page_tokens);
     config.host.external_mover = true;
     config.host.write_policy =
