@@ -496,8 +496,9 @@ class Cache {
  private:
   friend struct CachePeer;  // tests have files and host pages of their own
   struct Impl;
+  /// `host_pages` by pool, if the disk tier has no threads; else none.
   [[nodiscard]] static Result<std::unique_ptr<Cache>> open(CacheConfig config, FileSystem* files,
-                                                           HostPages* host_pages);
+                                                           std::span<HostPages* const> host_pages);
   explicit Cache(std::unique_ptr<Impl> impl);
   std::unique_ptr<Impl> impl_;
 };

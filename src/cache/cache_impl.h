@@ -576,7 +576,7 @@ struct Cache::Impl : TierListener {
 
   // The disk tier.
   [[nodiscard]] bool has_disk() const { return disk != nullptr; }
-  [[nodiscard]] Status open_disk(FileSystem* given_files, HostPages* given_host);
+  [[nodiscard]] Status open_disk(FileSystem* given_files, std::span<HostPages* const> given_hosts);
   void log_names(std::uint32_t index, std::uint32_t first_page, std::uint32_t end_page);
   void forget_names(std::uint32_t key_space);
   [[nodiscard]] std::uint32_t pages_asked(const SequenceSlot& slot) const;

@@ -8,6 +8,7 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <span>
 #include <utility>
 
 #include "quire/cache.h"
@@ -20,14 +21,20 @@
 namespace quire {
 
 struct CachePeer {
-  /// Both must outlive the cache. Its disk tier has no threads; with an external mover, `host_pages` are that one's.
+  /// All must outlive the cache. Its disk tier has no threads; with an external mover, `host_pages` are that one's, of
+  /// every pool as TransferPlan::pool_index counts them.
+  [[nodiscard]] static Result<std::unique_ptr<Cache>> open(CacheConfig config, FileSystem& files,
+                                                           std::span<HostPages* const> host_pages) {
+    return Cache::open(std::move(config), &files, host_pages);
+  }
   [[nodiscard]] static Result<std::unique_ptr<Cache>> open(CacheConfig config, FileSystem& files,
                                                            HostPages& host_pages) {
-    return Cache::open(std::move(config), &files, &host_pages);
+    HostPages* const pool = &host_pages;
+    return Cache::open(std::move(config), &files, {&pool, 1});
   }
   /// `files` must outlive the cache, whose disk tier has threads and its own mover's host pages, as with Cache::open().
   [[nodiscard]] static Result<std::unique_ptr<Cache>> open(CacheConfig config, FileSystem& files) {
-    return Cache::open(std::move(config), &files, nullptr);
+    return Cache::open(std::move(config), &files, {});
   }
   [[nodiscard]] static DiskMover& disk(Cache& cache);
   /// Pages of the history that a window or snapshot group has something of on the host, as visit(tier, page): by the

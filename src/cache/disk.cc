@@ -90,10 +90,10 @@ TimeNs unix_time() {
 
 }  // namespace
 
-Status Cache::Impl::open_disk(FileSystem* given_files, HostPages* given_host) {
+Status Cache::Impl::open_disk(FileSystem* given_files, std::span<HostPages* const> given_hosts) {
   const DiskConfig& settings = config.disk;
   // Whoever gives host pages is the disk tier's threads, and wants the same every time.
-  const bool has_threads = given_host == nullptr;
+  const bool has_threads = given_hosts.empty();
   if (has_threads && mover == nullptr) {
     return fail(ErrorCode::Unsupported,
                 "disk.directories is set with host.external_mover: a disk tier needs the cache's own mover");
@@ -121,10 +121,13 @@ Status Cache::Impl::open_disk(FileSystem* given_files, HostPages* given_host) {
   std::vector<FileStoreConfig> side_stores;
   std::vector<HostPages*> side_hosts(sides.size());
   if (!sides.empty()) {
-    if (!has_threads) return fail(ErrorCode::Unsupported, "a simulated disk tier serves one group so far");
     QUIRE_TRY_ASSIGN(side_stores, side_store_configs(store));
     for (std::size_t i = 0; i < sides.size(); ++i) {
-      if (sides[i].host != nullptr) side_hosts[i] = &mover->host_pages(sides[i].host->pool_index);
+      if (sides[i].host == nullptr) continue;
+      const std::uint16_t place = sides[i].host->pool_index;
+      QUIRE_CHECK(has_threads || place < given_hosts.size(),
+                  "a disk tier without threads has host pages of every pool");
+      side_hosts[i] = has_threads ? &mover->host_pages(place) : given_hosts[place];
     }
   }
   QUIRE_TRY_ASSIGN(disk,
@@ -142,7 +145,7 @@ Status Cache::Impl::open_disk(FileSystem* given_files, HostPages* given_host) {
                                     .event_fd = mover != nullptr ? mover->event_fd() : -1,
                                     .unix_time = has_threads ? unix_time : nullptr},
                                    given_files == nullptr ? *files : *given_files,
-                                   has_threads ? mover->host_pages() : *given_host, side_hosts));
+                                   has_threads ? mover->host_pages() : *given_hosts.front(), side_hosts));
   // A disk that hangs keeps the transfers it has: a quarter for searches, a quarter for what they find, and the rest is
   // the host's.
   find_row_count = std::clamp(config.host.transfer_count_max / 4, 1U, kFindCountMax);

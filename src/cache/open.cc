@@ -197,10 +197,11 @@ Result<std::uint32_t> interval_on_grid(std::uint32_t interval_tokens, std::uint3
 }  // namespace
 
 Result<std::unique_ptr<Cache>> Cache::open(CacheConfig config) {
-  return open(std::move(config), nullptr, nullptr);
+  return open(std::move(config), nullptr, {});
 }
 
-Result<std::unique_ptr<Cache>> Cache::open(CacheConfig config, FileSystem* files, HostPages* host_pages) {
+Result<std::unique_ptr<Cache>> Cache::open(CacheConfig config, FileSystem* files,
+                                           std::span<HostPages* const> host_pages) {
   QUIRE_TRY(config.validate());
   QUIRE_TRY_ASSIGN(const PageCounts counts, count_pages(config));
   const bool is_plain = config.layout.groups().size() == 1 && is_history(config.layout.groups().front());

@@ -88,11 +88,15 @@ void Cache::Impl::hand_over_transfers() {
     transfers[index].state = Transfer::State::Moving;
     transfer_order.erase(transfer_order.begin() + static_cast<std::ptrdiff_t>(i));
   }
-  for (std::size_t i = 0; mover != nullptr && i < side_order.size();) {
+  for (std::size_t i = 0; i < side_order.size();) {
     if (is_of_disk(side_transfers[side_order[i]].kind)) {
       disk->submit(side_disk_plan_of(side_order[i]));
       side_transfers[side_order[i]].state = SideTransfer::State::Moving;
       side_order.erase(side_order.begin() + static_cast<std::ptrdiff_t>(i));
+      continue;
+    }
+    if (mover == nullptr) {
+      ++i;
       continue;
     }
     const Result<bool> taken = mover->try_submit(side_plan_of(side_order[i]));
@@ -118,7 +122,7 @@ Result<std::span<TransferPlan>> Cache::take_transfers(std::span<TransferPlan> ou
     for (std::size_t i = 0; i < impl.side_order.size() && count < out.size();) {
       const std::uint32_t index = impl.side_order[i];
       const TransferPlan plan = impl.side_plan_of(index);
-      if (plan.priority != priority) {
+      if (plan.priority != priority || is_of_disk(plan.kind)) {
         ++i;
         continue;
       }

@@ -16,7 +16,7 @@ void HybridSimulation::engine_operation() {
     void (HybridSimulation::*run)();
   };
   const SimSetup& sim = setup_.sim;
-  const std::array<Weighted, 19> operations = {
+  const std::array<Weighted, 21> operations = {
       {{14, &HybridSimulation::begin},
        {20, &HybridSimulation::admit},
        {30, &HybridSimulation::plan},
@@ -35,7 +35,9 @@ void HybridSimulation::engine_operation() {
        {2, &HybridSimulation::stop_loading},
        {2, &HybridSimulation::lookup},
        {is_paused_ ? 10 : sim.pause_chance, &HybridSimulation::pause},
-       {is_asleep_ || falls_asleep_ ? 20 : sim.sleep_chance, &HybridSimulation::sleep}}};
+       {is_asleep_ || falls_asleep_ ? 20 : sim.sleep_chance, &HybridSimulation::sleep},
+       {files_ ? sim.flush_chance : 0, &HybridSimulation::flush},
+       {files_ ? sim.serve_chance : 0, &HybridSimulation::serve}}};
   std::uint32_t total = 0;
   for (const Weighted& each : operations) total += each.weight;
   std::uint32_t drawn = random_.below(total);
@@ -114,6 +116,7 @@ SequenceOptions HybridSimulation::draw_options(std::size_t token_count) {
         break;
     }
   }
+  if (files_ && chance(setup_.sim.host_chance)) options.tier_max = std::min(options.tier_max, Tier::Host);
   if (chance(setup_.sim.prefetch_chance)) {
     options.prefetch = pick(random_, std::array{Prefetch::BestEffort, Prefetch::Wait, Prefetch::Timeout});
     counts_.add(options.prefetch == Prefetch::BestEffort ? SimEvent::PrefetchBestEffort
@@ -134,15 +137,46 @@ void HybridSimulation::begin() {
   (void)begin_with(below(spaces_.size()), std::move(tokens), options);
 }
 
+// A request from its begin to its end, with a disk tier. One that has to wait for others is left to them.
+void HybridSimulation::serve() {
+  const std::uint64_t number = next_number_;
+  begin();
+  for (int round = 0; round < 8; ++round) {
+    Live* const live = find(number);
+    if (live == nullptr) return;
+    if (!live->is_admitted) {
+      if (!admit_one(*live)) move_on();
+    } else if (live->is_loading) {
+      move_on();
+    } else if (const std::uint32_t pending = cache_->view(live->handle).value().pending_tokens; pending > 1) {
+      while (!flights_.empty()) finish();
+      const StepEntry entry{.sequence = &live->handle, .token_count = std::min(pending, setup_.sim.step_tokens_max)};
+      Live* const alone = live;
+      if (live->steps_in_flight == 0) (void)plan_entries({&entry, 1}, {&alone, 1});
+      while (!flights_.empty()) finish();
+    } else {
+      counts_.add(SimEvent::Served);
+      end_one(*live);
+      move_on();
+      return;
+    }
+  }
+}
+
 bool HybridSimulation::begin_with(std::uint32_t name, std::vector<TokenId> tokens, const SequenceOptions& options) {
-  const Result<KeySpaceId> id = cache_->key_space({.model = "hybrid " + std::to_string(name)});
+  const Result<KeySpaceId> id = cache_->key_space(key_space_of(name));
   called();
   Space& space = spaces_[name];
   if (!id) {
     counts_.add(SimEvent::BeginRefused);
     return false;
   }
-  if (!space.is_known || space.id != *id) space = {.id = *id, .salt = ++salt_count_, .is_known = true};
+  if (!space.is_known || space.id != *id) {
+    space.id = *id;
+    space.is_known = true;
+    // What is on disk is found again by its name.
+    if (!files_ || space.salt == 0) space.salt = ++salt_count_;
+  }
   Result<Sequence> sequence = cache_->begin(*id, {.tokens = tokens}, options);
   called();
   if (!sequence) {
@@ -204,11 +238,12 @@ bool HybridSimulation::admit_one(Live& live) {
     start_running(live, &held);
     return true;
   }
-  counts_.add(SimEvent::AdmittedLoading);
+  const bool looks = may_look(live);
+  counts_.add(looks ? SimEvent::DiskLooked : SimEvent::AdmittedLoading);
   if (is_paused_) throw SimFailure("a sequence loads while transfers are paused");
   if (live.options.tier_max == Tier::Device) throw SimFailure("a sequence loads that asked for the device alone");
-  if (admission->loading_tokens == 0) throw SimFailure("a sequence that has nothing to load is not ready");
-  if (!asks_for_all(live)) return true;
+  if (admission->loading_tokens == 0 && !looks) throw SimFailure("a sequence that has nothing to load is not ready");
+  if (!asks_for_all(live) || looks) return true;
   // With all that is on the host, and perhaps a part of a page on the device.
   const HeldGroups::Found least = held.find(live.tokens, UINT32_MAX, Tier::Host);
   const HeldGroups::Found most = held.find(live.tokens, partial_min(), Tier::Host);
@@ -279,8 +314,8 @@ void HybridSimulation::check_miss(const Live& live, const HeldGroups& held, cons
   const bool has_faults = sim.io_chance + sim.flip_chance + sim.lost_write_chance + sim.misdirected_chance +
                               sim.partial_chance + sim.honour_chance >
                           0;
-  if (view.miss.reason == MissReason::LoadFailed && !live.has_waited && !has_faults && boundary == 1 && has_sides_ &&
-      found + 1 < length && held.find(live.tokens, partial_min(), Tier::Host).start <= found) {
+  if (view.miss.reason == MissReason::LoadFailed && !live.has_waited && !has_faults && !files_ && boundary == 1 &&
+      has_sides_ && found + 1 < length && held.find(live.tokens, partial_min(), Tier::Host).start <= found) {
     throw SimFailure("a load is said to have failed, and there is nothing to load");
   }
   for (std::uint32_t at = found + 1; at <= history; ++at) {
@@ -486,6 +521,7 @@ void HybridSimulation::drop_space() {
   space.is_known = false;
   if (!dropped) return;  // it made room for another one
   counts_.add(SimEvent::SpaceDropped);
+  if (files_) note_drop(space);
   for (const auto& live : lives_) live->is_retired = live->is_retired || live->space == space.id;
   std::erase_if(keeps_, [&](const Keep& keep) { return keep.space == space.id; });
 }

@@ -53,15 +53,78 @@ CacheGroup draw_state(Random& random, std::uint32_t tokens_per_entry, std::uint3
   }
 }
 
+bool is_side(const CacheGroup& group) {
+  return group.kind != GroupKind::Full && group.kind != GroupKind::Compressed;
+}
+
+bool has_store(const HybridSimSetup& setup, std::size_t group_index) {
+  const CacheGroup& group = setup.groups[group_index];
+  return is_side(group) && has_pages(group) && setup.disk_group_retention[group_index].rule != RetentionRule::None;
+}
+
+// What groups have on disk: all of it or less, and little room for it.
+void draw_disk_groups(HybridSimSetup& setup, Random& random) {
+  SimSetup& sim = setup.sim;
+  std::uint64_t history_bytes = 0;
+  for (const CacheGroup& group : setup.groups) {
+    GroupRetention& retention = setup.disk_group_retention.emplace_back();
+    const std::uint32_t drawn = random.below(100);
+    if (is_side(group) && has_pages(group) && drawn < 30) {
+      retention = {.rule = RetentionRule::Every, .interval_tokens = sim.page_tokens * (1 + random.below(3))};
+    } else if (is_side(group) && has_pages(group) && group.replay.tokens > 0 && drawn < 65) {
+      retention = {.rule = RetentionRule::None};
+    }
+    if (!is_side(group)) history_bytes += PageGeometry::create(group, {.page_tokens = sim.page_tokens})->page_bytes();
+  }
+  DiskConfig disk;
+  disk.directories.resize(sim.disk_directory_count);
+  const auto draw_bytes = [&](std::uint64_t page_bytes) {
+    return disk.capacity_bytes_min(page_bytes) * pick(random, std::array{1U, 2U, 3U, 8U, 20U});
+  };
+  sim.disk_capacity_bytes = draw_bytes(std::max<std::uint64_t>(history_bytes, sim.page_tokens));
+  for (std::size_t i = 0; i < setup.groups.size(); ++i) {
+    std::uint64_t& bytes = setup.disk_group_capacity_bytes.emplace_back(0);
+    if (!has_store(setup, i)) continue;
+    bytes = draw_bytes(PageGeometry::create(setup.groups[i], {.page_tokens = sim.page_tokens})->page_bytes());
+    sim.disk_capacity_bytes += bytes;
+  }
+  if (!has_chance(random, 25)) return;
+  sim.disk_capacity_bytes *= 12;  // every share is enough then
+  setup.disk_group_capacity_bytes.clear();
+}
+
 }  // namespace
 
-HybridSimSetup draw_hybrid_sim_setup(Random& random) {
+std::vector<std::string> disk_paths(const HybridSimSetup& setup) {
+  std::vector<std::string> paths;
+  for (std::uint32_t i = 0; i < setup.sim.disk_directory_count; ++i) {
+    paths.push_back(disk_path(i));
+    for (std::size_t group = 0; group < setup.groups.size(); ++group) {
+      if (has_store(setup, group)) paths.push_back(disk_path(i) + "/group-" + setup.groups[group].name);
+    }
+  }
+  return paths;
+}
+
+std::vector<std::uint32_t> disk_stores(const HybridSimSetup& setup) {
+  std::vector<std::uint32_t> stores = {0};
+  std::uint32_t side_count = 0;
+  for (std::size_t group = 0; group < setup.groups.size(); ++group) {
+    if (!is_side(setup.groups[group])) continue;
+    ++side_count;
+    if (has_store(setup, group)) stores.push_back(side_count);
+  }
+  return stores;
+}
+
+HybridSimSetup draw_hybrid_sim_setup(Random& random, Random* disk_random, const SimMutation& mutation) {
   HybridSimSetup setup;
   SimSetup& sim = setup.sim;
   sim = draw_sim_setup(random);
+  if (disk_random != nullptr) draw_disk_setup(sim, *disk_random, mutation);
   sim.layer_count = 1;
   sim.layer_bands = 1;
-  sim.context_tokens_max = std::min(sim.context_tokens_max, 80U);
+  sim.context_tokens_max = std::min(sim.context_tokens_max, sim.has_disk ? 160U : 80U);
   // Not for several groups, or not here.
   for (std::uint32_t SimSetup::* const chance :
        {&SimSetup::save_chance, &SimSetup::window_chance, &SimSetup::resize_chance, &SimSetup::tree_chance,
@@ -72,7 +135,7 @@ HybridSimSetup draw_hybrid_sim_setup(Random& random) {
   sim.extra_keys_vary = false;
   sim.wind_down_every = 1'000;
   // Most requests come back for something that has gone down to the host.
-  if (has_chance(random, 60)) {
+  if (!sim.has_disk && has_chance(random, 60)) {
     sim.host_page_count = std::max(sim.host_page_count, (2 + random.below(4)) * sim.device_page_count);
     sim.document_count = 3 + random.below(4);
     sim.document_chance = 95;
@@ -113,6 +176,7 @@ HybridSimSetup draw_hybrid_sim_setup(Random& random) {
     setup.host_group_page_counts.push_back(1 + random.below(has_chance(random, 30) ? 4 : 40));
   }
   setup.state_slot_count = has_chance(random, 30) ? 1 + random.below(sim.sequence_count_max) : 0;
+  if (disk_random != nullptr) draw_disk_groups(setup, *disk_random);
   return setup;
 }
 
@@ -137,6 +201,10 @@ std::string to_string(const HybridSimSetup& setup) {
     add("replay", group.replay.tokens);
     add("pages", setup.group_page_counts[i]);
     add("host pages", setup.host_group_page_counts[i]);
+    if (!setup.sim.has_disk) continue;
+    add("retention on disk", static_cast<std::uint64_t>(setup.disk_group_retention[i].rule));
+    add("every", setup.disk_group_retention[i].interval_tokens);
+    if (!setup.disk_group_capacity_bytes.empty()) add("bytes on disk", setup.disk_group_capacity_bytes[i]);
   }
   return text;
 }
@@ -147,6 +215,8 @@ CacheConfig make_config(const HybridSimSetup& setup) {
   config.device.group_page_counts = setup.group_page_counts;
   config.device.state_slot_count = setup.state_slot_count;
   config.host.group_page_counts = setup.host_group_page_counts;
+  config.disk.group_retention = setup.disk_group_retention;
+  config.disk.group_capacity_bytes = setup.disk_group_capacity_bytes;
   return config;
 }
 

@@ -6,12 +6,18 @@
 #include <cstdio>
 #include <utility>
 
+#include "base/hash.h"
 #include "tests/cache/group_pools.h"
 
 namespace quire::testing {
 
-HybridSimulation::HybridSimulation(std::uint64_t seed, SimCounts& counts, const SimMutation& mutation)
-    : counts_(counts), mutation_(mutation), random_(seed), setup_(draw_hybrid_sim_setup(random_)) {
+HybridSimulation::HybridSimulation(std::uint64_t seed, SimCounts& counts, const SimMutation& mutation,
+                                   SimDiskTier disk_tier)
+    : counts_(counts), mutation_(mutation), random_(seed) {
+  Random disk_random(mix64(seed) + 1);
+  const bool is_drawn = disk_random.below(3) == 0;
+  const bool has_disk = disk_tier == SimDiskTier::Always || (disk_tier == SimDiskTier::Drawn && is_drawn);
+  setup_ = draw_hybrid_sim_setup(random_, has_disk ? &disk_random : nullptr, mutation_);
   SimSetup& sim = setup_.sim;
   if (!mutation_.checks_names && mutation_.breaks_bytes) {  // a fault that is not noticed has to happen
     sim.lost_write_chance = 60;
@@ -22,12 +28,17 @@ HybridSimulation::HybridSimulation(std::uint64_t seed, SimCounts& counts, const 
     sim.lost_write_chance = 0;
     sim.misdirected_chance = 0;
   }
-  Result<std::unique_ptr<Cache>> opened = Cache::open(make_config(setup_));
-  if (!opened) throw SimFailure("open: " + opened.error().message + "\n" + to_string(setup_));
-  cache_ = std::move(*opened);
-  engine_ = std::make_unique<GroupsEngine>(*cache_);
-  mover_ = std::make_unique<SimMover>(*cache_, sim, mutation_, random_, counts_);
-  const auto pools = transfer_pools(cache_->config().layout);
+  const auto pools = transfer_pools(make_config(setup_).layout);
+  if (has_disk) {
+    files_ = std::make_unique<SimFiles>(sim, disk_paths(setup_), random_, counts_);
+    stores_ = disk_stores(setup_);
+    for (std::size_t pool = 0; pool < pools.size(); ++pool) {
+      host_pages_.emplace_back(static_cast<std::uint16_t>(pool));
+    }
+  }
+  if (const Status opened = open_cache(); !opened) {
+    throw SimFailure("open: " + opened.error().message + "\n" + to_string(setup_));
+  }
   pool_of_group_.resize(setup_.groups.size());
   for (std::size_t pool = 0; pool < pools.size(); ++pool) {
     for (const std::uint32_t group : pools[pool]) pool_of_group_[group] = static_cast<std::uint16_t>(pool);
@@ -37,7 +48,6 @@ HybridSimulation::HybridSimulation(std::uint64_t seed, SimCounts& counts, const 
   });
   has_state_ = std::ranges::any_of(setup_.groups, has_slot);
   has_replay_ = std::ranges::any_of(setup_.groups, [](const CacheGroup& group) { return group.replay.tokens > 0; });
-  (void)cache_->set_ready_callback([this](SequenceId id) { ready_.push_back(id); });
   spaces_.resize(sim.key_space_name_count);
   // Documents that are asked about again and again, some of which begin like others.
   for (std::uint32_t i = 0; i < sim.document_count; ++i) {
@@ -54,6 +64,21 @@ HybridSimulation::HybridSimulation(std::uint64_t seed, SimCounts& counts, const 
 
 HybridSimulation::~HybridSimulation() {
   count_groups();
+  flights_.clear();
+  lives_.clear();
+  cache_.reset();  // before its files
+}
+
+Status HybridSimulation::open_cache() {
+  std::vector<HostPages*> hosts;
+  for (SimHostPages& host : host_pages_) hosts.push_back(&host);
+  QUIRE_TRY_ASSIGN(
+      cache_, files_ ? CachePeer::open(make_config(setup_), files_->disk(), hosts) : Cache::open(make_config(setup_)));
+  engine_ = std::make_unique<GroupsEngine>(*cache_);
+  mover_ = std::make_unique<SimMover>(*cache_, setup_.sim, mutation_, random_, counts_);
+  for (SimHostPages& host : host_pages_) host.set_mover(mover_.get());
+  (void)cache_->set_ready_callback([this](SequenceId id) { ready_.push_back(id); });
+  return {};
 }
 
 void HybridSimulation::count_groups() {
@@ -63,6 +88,8 @@ void HybridSimulation::count_groups() {
     const GroupStats stats = cache_->group_stats(i).value();
     counts_.add(SimEvent::SnapshotsRestored, stats.restored_snapshot_total);
     counts_.add(SimEvent::SidesEvicted, stats.evicted_page_total);
+    counts_.add(SimEvent::SidesOnDiskStored, stats.disk_stored_page_total);
+    counts_.add(SimEvent::SidesOnDiskLoaded, stats.disk_loaded_page_total);
   }
 }
 
@@ -89,6 +116,7 @@ void HybridSimulation::check_accounts() {
   for (std::size_t i = 0; i < kMissReasonCount; ++i) {
     if (stats.miss_requests[i] < miss_counts_[i]) wrong("miss_requests are not those that were told");
   }
+  if (files_) check_disk_accounts(stats);
   if (stats.prompt_tokens < prompt_tokens_) wrong("prompt_tokens are not those of the sequences admitted");
   const auto loading = std::ranges::count_if(lives_, [](const auto& live) { return live->is_loading; });
   if (stats.loading_sequence_count != loading) wrong("another number of sequences is loading");
@@ -109,10 +137,15 @@ void HybridSimulation::step() {
   if (step_count_ % sim.wind_down_every == 0) {
     wind_down();
   } else if (chance(sim.mover_chance)) {
-    mover_operation();
+    if (files_ && chance(sim.disk_chance)) {
+      disk_operation();
+    } else {
+      mover_operation();
+    }
   } else {
     engine_operation();
   }
+  if (files_ && (wants_restart_ || files_->disk().is_dead())) restart();
   check_accounts();
   if (mutation_.checks_invariants && step_count_ % sim.check_every == 0) {
     called();
@@ -189,6 +222,11 @@ void HybridSimulation::add_odd_completions(std::vector<Completion>& completions)
 void HybridSimulation::apply(bool all) {
   const std::vector<Completion> real = mover_->collect(all);
   std::vector<Completion> completions = real;
+  if (files_) {
+    for (const Completion& completion : collect_disk(all)) {
+      completions.insert(completions.begin() + below(completions.size() + 1), completion);
+    }
+  }
   add_odd_completions(completions);
   told_ = now_;
   ready_.clear();
@@ -246,7 +284,8 @@ void HybridSimulation::pump() {
     if (chance(20)) take_cancellations();
     while (mover_->work(now_)) {
     }
-    if (mover_->report_count() > 0) {
+    if (files_) run_lanes();
+    if (mover_->report_count() > 0 || !disk_outbox_.empty()) {
       apply(true);
       continue;
     }
@@ -318,6 +357,13 @@ void HybridSimulation::wind_down() {
   if (!is_quick) pump();
   if (chance(75)) return;  // what is cached stays for those who come next
   if (mover_->transfer_count() > 0) counts_.add(SimEvent::ResetInFlight);
+  if (files_) {
+    // Those that the cache does not know at the moment stay on disk.
+    constexpr std::array<TokenId, 1> kToken = {0};
+    for (Space& space : spaces_) {
+      if (space.is_known && cache_->lookup(space.id, {.tokens = kToken})) note_drop(space);
+    }
+  }
   if (const Status status = cache_->reset(); !status) throw SimFailure("reset: " + status.error().message);
   called();
   pump();

@@ -1,13 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // HybridSimulation: what Simulation is to a cache of one group, for several: windows, rings, states and compressed
-// entries with a host tier, on the same clock, with the same mover and its faults. Before a step writes, the
-// GroupsEngine reads everything that a model would, in every group; hits are compared with what trying every position
-// gives.
+// entries with a host tier and in some seeds a disk tier, on the same clock, with the same mover, the same files and
+// their faults. Before a step writes, the GroupsEngine reads everything that a model would, in every group; hits are
+// compared with what trying every position gives.
 //
 //   hybrid_simulation.cc    the loop, the mover's operations, what must hold after every one, winding down
 //   hybrid_requests.cc      requests and sequences, hits and misses
 //   hybrid_steps.cc         what happens to steps
+//   hybrid_disk.cc          the disk tier's lanes and flushes, and the end of the process
 //
 // single-threaded
 #pragma once
@@ -21,8 +22,10 @@
 #include <string>
 #include <vector>
 
+#include "cache/cache_peer.h"
 #include "hybrid_sim_setup.h"
 #include "quire/cache.h"
+#include "sim_files.h"
 #include "sim_mover.h"
 #include "sim_setup.h"
 #include "tests/cache/groups_fixture.h"
@@ -32,7 +35,8 @@ namespace quire::testing {
 
 class HybridSimulation {
  public:
-  HybridSimulation(std::uint64_t seed, SimCounts& counts, const SimMutation& mutation = {});
+  HybridSimulation(std::uint64_t seed, SimCounts& counts, const SimMutation& mutation = {},
+                   SimDiskTier disk_tier = SimDiskTier::Drawn);
   ~HybridSimulation();
 
   /// One random operation, and what has to hold after it. Throws SimFailure.
@@ -48,6 +52,11 @@ class HybridSimulation {
     KeySpaceId id;
     std::uint64_t salt = 0;  // of the bytes; another one when the key space is a new one of the same name
     bool is_known = false;
+    // With a disk tier bytes outlive what the cache knows of a key space, until it is dropped.
+    enum class Drop : std::uint8_t { None, Asked, Flushing, Flushed };
+    Drop drop = Drop::None;
+    bool was_dropped = false;      // in some life of the process
+    std::uint32_t name_index = 0;  // another name, where what was dropped may be back
   };
   struct Live {
     std::uint64_t number = 0;
@@ -96,8 +105,26 @@ class HybridSimulation {
   void note_ready();
   void pump();
 
+  // The disk tier.
+  [[nodiscard]] Status open_cache();
+  void reopen();
+  void restart();
+  void disk_operation();
+  bool run_lane(DiskMover::Lane lane);
+  void run_lanes();
+  [[nodiscard]] std::vector<Completion> collect_disk(bool all);
+  void check_disk_accounts(const Stats& stats);
+  void flush();
+  void move_on();
+  [[nodiscard]] DiskMover& disk_mover() { return CachePeer::disk(*cache_); }
+  [[nodiscard]] KeySpace key_space_of(std::uint32_t name) const;
+  [[nodiscard]] std::vector<PageName> known_names() const;
+  void note_drop(Space& space);
+  [[nodiscard]] bool may_look(const Live& live) const;
+
   // Requests and sequences.
   void engine_operation();
+  void serve();
   void begin();
   bool begin_with(std::uint32_t name, std::vector<TokenId> tokens, const SequenceOptions& options);
   void admit();
@@ -159,6 +186,8 @@ class HybridSimulation {
   SimMutation mutation_;
   Random random_;
   HybridSimSetup setup_;
+  std::unique_ptr<SimFiles> files_;  // null without a disk tier
+  std::deque<SimHostPages> host_pages_;
   std::unique_ptr<Cache> cache_;
   std::unique_ptr<GroupsEngine> engine_;
   std::unique_ptr<SimMover> mover_;
@@ -184,6 +213,18 @@ class HybridSimulation {
   bool falls_asleep_ = false;
   bool is_asleep_ = false;
   Sleep sleep_ = Sleep::KeepHost;
+  std::vector<std::uint32_t> stores_;  // on disk
+  std::vector<Completion> disk_outbox_;
+  std::array<TimeNs, 3> lane_stuck_until_{};
+  std::array<TimeNs, 3> lane_goes_until_{};  // is not stuck again before
+  bool is_flushing_ = false;
+  std::uint64_t failed_stores_ = 0;  // to the host, when that began
+  bool wants_restart_ = false;
+  std::uint32_t life_ = 0;
+  bool has_failed_directories_ = false;  // while the process lived
+  std::uint64_t disk_hit_tokens_ = 0;
+  bool has_disk_failed_ = false;
+  TimeNs born_at_ = 0;  // this life
   std::uint64_t next_number_ = 1;
   std::uint64_t step_count_ = 0;
 };

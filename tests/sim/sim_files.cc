@@ -9,8 +9,12 @@
 
 namespace quire::testing {
 
-SimFiles::SimFiles(const SimSetup& setup, Random& random, SimCounts& counts)
-    : setup_(setup), random_(random), counts_(counts), disk_(std::make_unique<SimDisk>(random.next())) {}
+SimFiles::SimFiles(const SimSetup& setup, std::vector<std::string> paths, Random& random, SimCounts& counts)
+    : setup_(setup),
+      paths_(std::move(paths)),
+      random_(random),
+      counts_(counts),
+      disk_(std::make_unique<SimDisk>(random.next())) {}
 
 // Faults
 
@@ -163,39 +167,48 @@ void SimFiles::enter_next_life() {
   disk_->set_capacity(UINT64_MAX);
   // Another disk in the place of one that is broken, with what was on it: how it comes that it works again is not the
   // store's business.
-  for (std::uint32_t i = 0; i < setup_.disk_directory_count; ++i) disk_->set_broken(disk_path(i), false);
+  for (const std::string& path : paths_) disk_->set_broken(path, false);
 }
 
 // What must be there
 
-void SimFiles::note_durable(std::span<const PageName> names, FileStore& store) {
-  seen_ = store.stats();
+SimFiles::Durable& SimFiles::durable(std::size_t store_index) {
+  if (store_index >= durable_.size()) durable_.resize(store_index + 1);
+  return durable_[store_index];
+}
+
+void SimFiles::note_durable(std::span<const PageName> names, FileStore& store, std::size_t store_index) {
+  Durable& durable = this->durable(store_index);
+  durable.seen = store.stats();
   if (is_damaged_) return;  // some of them may not be what they were
   counts_.add(SimEvent::DurableNoted, names.size());
   for (const PageName& name : names) {
-    if (store.find({&name, 1}) == 1 && std::ranges::find(durable_, name) == durable_.end()) durable_.push_back(name);
+    const bool is_known = std::ranges::find(durable.names, name) != durable.names.end();
+    if (store.find({&name, 1}) == 1 && !is_known) durable.names.push_back(name);
   }
 }
 
-void SimFiles::look_after(FileStore& store) {
-  if (durable_.empty()) return;
+void SimFiles::look_after(FileStore& store, std::size_t store_index) {
+  Durable& durable = this->durable(store_index);
+  if (durable.names.empty()) return;
   const FileStoreStats stats = store.stats();
   // What went with its segment may have been written again at once, and is not synced.
-  const bool has_made_room = stats.evicted_records != seen_.evicted_records;
-  const bool has_failed =
-      stats.failed_segments != seen_.failed_segments || stats.failed_directories != seen_.failed_directories;
-  seen_ = stats;
-  if (has_made_room || has_failed) durable_.clear();
-  std::erase_if(durable_, [&](const PageName& name) { return store.find({&name, 1}) == 0; });
+  const bool has_made_room = stats.evicted_records != durable.seen.evicted_records;
+  const bool has_failed = stats.failed_segments != durable.seen.failed_segments ||
+                          stats.failed_directories != durable.seen.failed_directories;
+  durable.seen = stats;
+  if (has_made_room || has_failed) durable.names.clear();
+  std::erase_if(durable.names, [&](const PageName& name) { return store.find({&name, 1}) == 0; });
 }
 
-void SimFiles::check_durable(FileStore& store) {
-  seen_ = store.stats();
-  if (seen_.failed_directories > 0) durable_.clear();  // it took its pages with it
-  for (const PageName& name : durable_) {
+void SimFiles::check_durable(FileStore& store, std::size_t store_index) {
+  Durable& durable = this->durable(store_index);
+  durable.seen = store.stats();
+  if (durable.seen.failed_directories > 0) durable.names.clear();  // it took its pages with it
+  for (const PageName& name : durable.names) {
     if (store.find({&name, 1}) == 0) throw SimFailure("a page that was flushed is not there after the process ended");
   }
-  counts_.add(SimEvent::DurableFound, durable_.size());
+  counts_.add(SimEvent::DurableFound, durable.names.size());
 }
 
 }  // namespace quire::testing

@@ -25,7 +25,8 @@ namespace quire::testing {
 
 class SimFiles {
  public:
-  SimFiles(const SimSetup& setup, Random& random, SimCounts& counts);
+  /// `paths`: all directories, of all stores.
+  SimFiles(const SimSetup& setup, std::vector<std::string> paths, Random& random, SimCounts& counts);
 
   [[nodiscard]] SimDisk& disk() { return *disk_; }
   /// Whether anything that was asked for may have failed by now.
@@ -43,13 +44,13 @@ class SimFiles {
   void end_life();
   void enter_next_life();
 
-  // What must be there.
+  // What must be there, of each store.
   /// They were there before a flush began that has succeeded.
-  void note_durable(std::span<const PageName> names, FileStore& store);
+  void note_durable(std::span<const PageName> names, FileStore& store, std::size_t store_index = 0);
   /// After a lane has run: what is not there any more need not be there later.
-  void look_after(FileStore& store);
+  void look_after(FileStore& store, std::size_t store_index = 0);
   /// After a restart.
-  void check_durable(FileStore& store);
+  void check_durable(FileStore& store, std::size_t store_index = 0);
 
  private:
   struct Place {
@@ -62,9 +63,15 @@ class SimFiles {
   void overwrite(const Place& place, std::uint64_t offset, std::span<const std::byte> old_bytes,
                  std::span<const std::byte> new_bytes);
   void set_failures(bool is_on);
-  [[nodiscard]] std::string draw_path() { return disk_path(random_.below(setup_.disk_directory_count)); }
+  [[nodiscard]] std::string draw_path() { return paths_[random_.below(static_cast<std::uint32_t>(paths_.size()))]; }
+  struct Durable {
+    std::vector<PageName> names;
+    FileStoreStats seen;
+  };
+  [[nodiscard]] Durable& durable(std::size_t store_index);
 
   const SimSetup& setup_;
+  std::vector<std::string> paths_;
   Random& random_;
   SimCounts& counts_;
   std::unique_ptr<SimDisk> disk_;
@@ -73,8 +80,7 @@ class SimFiles {
   bool is_failing_ = false;  // as the seed asks for
   bool is_damaged_ = false;  // somebody has changed files, in this life or an earlier one
   bool is_full_ = false;
-  std::vector<PageName> durable_;
-  FileStoreStats seen_;
+  std::vector<Durable> durable_;  // by store
 };
 
 }  // namespace quire::testing

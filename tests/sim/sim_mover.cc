@@ -19,6 +19,8 @@ SimMover::SimMover(Cache& cache, const SimSetup& setup, const SimMutation& mutat
     const GroupStats stats = cache.group_stats(is_history ? 0 : groups.front()).value();
     pool.groups = std::move(groups);
     pool.page_bytes = pool_page_bytes(cache, pool.groups);
+    // A path without groups of its own has a byte for each token on disk, which nobody reads.
+    if (setup.has_disk && pool.groups.empty()) pool.page_bytes = setup.page_tokens;
     pool.device_page_count = is_history ? setup.device_page_count : stats.page_count;
     pool.host_page_count = is_history ? setup.host_page_count : stats.host_page_count;
     const std::uint32_t device_page_count_max = is_history ? setup.device_page_count_max : stats.page_count;
@@ -363,11 +365,12 @@ void SimMover::flip_a_bit() {
 
 // For the disk tier
 
-TransferFault SimMover::begin_read(const PageTransfer& page, HostPages::Record& record) {
-  if (mutation_.checks_fences && pools_.front().host_writes[page.host_page.value] > 0) {
+TransferFault SimMover::begin_read(const PageTransfer& page, HostPages::Record& record, std::uint16_t pool_index) {
+  const Pool& pool = pools_[pool_index];
+  if (mutation_.checks_fences && pool.host_writes[page.host_page.value] > 0) {
     throw SimFailure("a host page goes to disk while a transfer writes it");
   }
-  const HostPage& host = pools_.front().host_pages[0][page.host_page.value];
+  const HostPage& host = pool.host_pages[0][page.host_page.value];
   if (mutation_.checks_names && host.generation != page.host_generation) return TransferFault::Generation;
   if (mutation_.checks_names && host.name_tag != page.name_tag) return TransferFault::NameTag;
   record.bytes = host.bytes;
@@ -377,26 +380,26 @@ TransferFault SimMover::begin_read(const PageTransfer& page, HostPages::Record& 
   return TransferFault::None;
 }
 
-TransferFault SimMover::begin_write(const PageTransfer& page, std::span<std::byte>& bytes) {
-  const Pool& pool = pools_.front();
+TransferFault SimMover::begin_write(const PageTransfer& page, std::span<std::byte>& bytes, std::uint16_t pool_index) {
+  Pool& pool = pools_[pool_index];
   if (mutation_.checks_fences && pool.host_writes[page.host_page.value] + pool.host_reads[page.host_page.value] > 0) {
     throw SimFailure("a host page is read from disk while a transfer uses it");
   }
-  HostPage& host = pools_.front().host_pages[0][page.host_page.value];
+  HostPage& host = pool.host_pages[0][page.host_page.value];
   host.generation = 0;
   host.name_tag = 0;
   bytes = host.bytes;
   return TransferFault::None;
 }
 
-void SimMover::end_write(const PageTransfer& page, std::optional<std::uint64_t> checksum) {
-  HostPage& host = pools_.front().host_pages[0][page.host_page.value];
+void SimMover::end_write(const PageTransfer& page, std::optional<std::uint64_t> checksum, std::uint16_t pool_index) {
+  HostPage& host = pools_[pool_index].host_pages[0][page.host_page.value];
   if (!checksum) return;
   host.generation = page.host_generation;
   host.name_tag = page.name_tag;
   host.checksum = checksum_of(host.bytes);
   if (*checksum != library_checksum_of(host.bytes)) throw SimFailure("a page from disk has another checksum");
-  arrived_.push_back(page);
+  if (pool_index == 0) arrived_.push_back(page);
 }
 
 std::span<const std::byte> SimMover::good_bytes(const PageTransfer& page) {

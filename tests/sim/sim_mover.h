@@ -85,11 +85,12 @@ class SimMover {
   }
   /// Whether a load that the cache still wants reads this host page, of the first pool.
   [[nodiscard]] bool is_being_loaded(PageId host_page) const;
-  // The host pages as the disk tier sees them; of one rank and one pool.
-  [[nodiscard]] TransferFault begin_read(const PageTransfer& page, HostPages::Record& record);
-  [[nodiscard]] TransferFault begin_write(const PageTransfer& page, std::span<std::byte>& bytes);
-  void end_write(const PageTransfer& page, std::optional<std::uint64_t> checksum);
-  /// Pages that have got their bytes from disk since this was last asked.
+  // The host pages as the disk tier sees them; of one rank.
+  [[nodiscard]] TransferFault begin_read(const PageTransfer& page, HostPages::Record& record, std::uint16_t pool_index);
+  [[nodiscard]] TransferFault begin_write(const PageTransfer& page, std::span<std::byte>& bytes,
+                                          std::uint16_t pool_index);
+  void end_write(const PageTransfer& page, std::optional<std::uint64_t> checksum, std::uint16_t pool_index);
+  /// Pages of the first pool that have got their bytes from disk since this was last asked.
   [[nodiscard]] std::vector<PageTransfer> take_arrived() { return std::exchange(arrived_, {}); }
   /// What a load of this page would read; nothing where it would find that something has happened to it.
   [[nodiscard]] std::span<const std::byte> good_bytes(const PageTransfer& page);
@@ -179,22 +180,24 @@ class SimMover {
   TimeNs stuck_until_ = 0;
 };
 
-/// The mover's pages for a disk tier that is opened before there is a mover.
+/// The mover's pages, of one pool, for a disk tier that is opened before there is a mover.
 class SimHostPages : public HostPages {
  public:
+  explicit SimHostPages(std::uint16_t pool_index = 0) : pool_index_(pool_index) {}
   void set_mover(SimMover* mover) { mover_ = mover; }
   [[nodiscard]] TransferFault begin_read(const PageTransfer& page, Record& record) override {
-    return mover_->begin_read(page, record);
+    return mover_->begin_read(page, record, pool_index_);
   }
   void end_read(const PageTransfer& /*page*/) override {}
   [[nodiscard]] TransferFault begin_write(const PageTransfer& page, std::span<std::byte>& bytes) override {
-    return mover_->begin_write(page, bytes);
+    return mover_->begin_write(page, bytes, pool_index_);
   }
   void end_write(const PageTransfer& page, std::optional<std::uint64_t> checksum) override {
-    mover_->end_write(page, checksum);
+    mover_->end_write(page, checksum, pool_index_);
   }
 
  private:
+  std::uint16_t pool_index_ = 0;
   SimMover* mover_ = nullptr;
 };
 

@@ -58,7 +58,7 @@ std::string run_seeds(const SimRun& run, SimCounts& counts) {
     };
     try {
       if (run.has_groups) {
-        simulate(std::make_unique<HybridSimulation>(seed, counts, run.mutation));
+        simulate(std::make_unique<HybridSimulation>(seed, counts, run.mutation, run.disk_tier));
       } else {
         simulate(std::make_unique<Simulation>(seed, counts, run.mutation, run.disk_tier));
       }

@@ -20,7 +20,7 @@ struct SimRun {
   bool checks_always = false;  ///< check_invariants() after every operation
   SimMutation mutation;
   SimDiskTier disk_tier = SimDiskTier::Drawn;
-  bool has_groups = false;  ///< all seeds have several, and no disk tier
+  bool has_groups = false;  ///< all seeds have several
 };
 
 /// Empty when everything was as it must be.

@@ -575,6 +575,13 @@ std::string_view to_string(SimEvent event) {
       "loaded for a shorter hit",
       "hit compared",
       "hit on the host compared",
+      "pages of other groups written",
+      "pages of other groups read",
+      "read of another group failed",
+      "write of another group failed",
+      "segments of another group reclaimed",
+      "flushed page of another group found in the next life",
+      "disk hit in a later life",
   });
   static_assert(kNames.size() == kSimEventCount);
   return kNames[static_cast<std::size_t>(event)];

@@ -355,6 +355,13 @@ enum class SimEvent : std::uint8_t {
   LoadedShorter,
   HitChecked,
   HostHitChecked,
+  SidesOnDiskStored,
+  SidesOnDiskLoaded,
+  SidesOnDiskLoadFailed,
+  SidesOnDiskStoreFailed,
+  SidesDiskReclaimed,
+  SidesDurableFound,
+  HitAfterRestart,
   kCount,
 };
 inline constexpr std::size_t kSimEventCount = static_cast<std::size_t>(SimEvent::kCount);

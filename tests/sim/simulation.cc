@@ -31,7 +31,7 @@ Simulation::Simulation(std::uint64_t seed, SimCounts& counts, const SimMutation&
       setup_.disk_flip_chance = 100;
       setup_.disk_forge_chance = 200;
     }
-    files_ = std::make_unique<SimFiles>(setup_, random_, counts_);
+    files_ = std::make_unique<SimFiles>(setup_, make_config(setup_).disk.directories, random_, counts_);
     if (setup_.zstd_level > 0) counts_.add(SimEvent::Compressed);
     if (setup_.disk_write_bytes_per_day > 0) counts_.add(SimEvent::Endurance);
   }
