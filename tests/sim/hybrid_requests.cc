@@ -309,6 +309,11 @@ void HybridSimulation::check_miss(const Live& live, const HeldGroups& held, cons
     return;
   }
   if (has_replay_) return;
+  // What came from disk, or did not, is the first reason of one that has waited for it.
+  const bool is_of_disk = view.miss.reason == MissReason::LoadFailed || view.miss.reason == MissReason::LoadCancelled ||
+                          view.miss.reason == MissReason::LoadTimedOut ||
+                          view.miss.reason == MissReason::RecomputeCheaper;
+  if (files_ && live.has_waited && is_of_disk) return;
   // Nobody has tried to load anything: then there is something to load, or it was bad when others did.
   const SimSetup& sim = setup_.sim;
   const bool has_faults = sim.io_chance + sim.flip_chance + sim.lost_write_chance + sim.misdirected_chance +

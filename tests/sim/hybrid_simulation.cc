@@ -60,6 +60,27 @@ HybridSimulation::HybridSimulation(std::uint64_t seed, SimCounts& counts, const 
     while (document.size() < count) document.push_back(draw_token());
     documents_.push_back(std::move(document));
   }
+  if (sim.beginning_count > 0) share_pages();
+}
+
+// Documents become one page of their own, and pages that all have; often these are alike, too.
+void HybridSimulation::share_pages() {
+  constexpr std::uint32_t kSharedPages = 3;
+  const std::uint32_t page_tokens = setup_.sim.page_tokens;
+  std::vector<TokenId> shared;
+  const bool are_alike = chance(70);
+  while (shared.size() < std::size_t{kSharedPages} * page_tokens) {
+    const bool repeats = are_alike && shared.size() >= page_tokens;
+    shared.push_back(repeats ? shared[shared.size() - page_tokens] : draw_token());
+  }
+  for (std::size_t i = 0; i < documents_.size(); ++i) {
+    std::vector<TokenId>& document = documents_[i];
+    if (i >= setup_.sim.beginning_count) document = documents_[i % setup_.sim.beginning_count];
+    while (document.size() < page_tokens) document.push_back(draw_token());
+    document.resize(page_tokens);
+    const std::uint32_t page_count = 1 + below(kSharedPages);
+    document.insert(document.end(), shared.begin(), shared.begin() + (std::ptrdiff_t{page_count} * page_tokens));
+  }
 }
 
 HybridSimulation::~HybridSimulation() {

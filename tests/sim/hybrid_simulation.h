@@ -107,6 +107,7 @@ class HybridSimulation {
 
   // The disk tier.
   [[nodiscard]] Status open_cache();
+  void share_pages();
   void reopen();
   void restart();
   void disk_operation();
