@@ -232,13 +232,14 @@ bool HybridSimulation::admit_one(Live& live) {
   live.is_preempted = false;
   live.is_loading = !admission->is_ready;
   live.has_waited = live.is_loading;
+  live.may_look = may_look(live);
   live.admitted_at = now_;
   live.matched = admission->matched_tokens - admission->replay_tokens;
   if (!live.is_loading) {
     start_running(live, &held);
     return true;
   }
-  const bool looks = may_look(live);
+  const bool looks = live.may_look;
   counts_.add(looks ? SimEvent::DiskLooked : SimEvent::AdmittedLoading);
   if (is_paused_) throw SimFailure("a sequence loads while transfers are paused");
   if (live.options.tier_max == Tier::Device) throw SimFailure("a sequence loads that asked for the device alone");

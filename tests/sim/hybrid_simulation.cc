@@ -270,12 +270,12 @@ void HybridSimulation::apply(bool all) {
     counts_.add(SimEvent::KeepExpired);
     return true;
   });
-  note_ready();
+  note_ready(completions.size());
 }
 
 // Sequences that load no longer. What they found is theirs, and nothing has come since: trying every position now gives
-// the same.
-void HybridSimulation::note_ready() {
+// the same. One that has looked on disk goes on as soon as the cache hears of that, before it hears of what follows.
+void HybridSimulation::note_ready(std::size_t completion_count) {
   std::vector<SequenceId> ids;
   for (const auto& live : lives_) {
     if (!live->is_loading) continue;
@@ -290,7 +290,9 @@ void HybridSimulation::note_ready() {
     if (view.computed_tokens > live->matched) counts_.add(SimEvent::HostHit);
     if (view.computed_tokens < live->matched) counts_.add(SimEvent::LoadedShorter);
     const HeldGroups held(*cache_, live->space);
-    start_running(*live, &held);
+    const bool is_last = !live->may_look || completion_count == 1;
+    if (live->may_look && is_last) counts_.add(SimEvent::LookedHitChecked);
+    start_running(*live, is_last ? &held : nullptr);
   }
   std::ranges::sort(ids);
   std::ranges::sort(ready_);

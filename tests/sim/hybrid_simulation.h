@@ -68,6 +68,7 @@ class HybridSimulation {
     bool is_admitted = false;  // running or loading
     bool is_loading = false;
     bool has_waited = false;  // for a load, since it was admitted
+    bool may_look = false;    // on disk, when it was admitted
     bool is_preempted = false;
     TimeNs admitted_at = 0;
     std::uint32_t matched = 0;  // of a loading one, on the device when it was admitted, less what is replayed
@@ -102,7 +103,7 @@ class HybridSimulation {
   void take_cancellations();
   void add_odd_completions(std::vector<Completion>& completions);
   void apply(bool all);
-  void note_ready();
+  void note_ready(std::size_t completion_count);
   void pump();
 
   // The disk tier.

@@ -582,6 +582,7 @@ std::string_view to_string(SimEvent event) {
       "segments of another group reclaimed",
       "flushed page of another group found in the next life",
       "disk hit in a later life",
+      "hit behind a look on disk compared",
   });
   static_assert(kNames.size() == kSimEventCount);
   return kNames[static_cast<std::size_t>(event)];

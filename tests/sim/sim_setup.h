@@ -362,6 +362,7 @@ enum class SimEvent : std::uint8_t {
   SidesDiskReclaimed,
   SidesDurableFound,
   HitAfterRestart,
+  LookedHitChecked,
   kCount,
 };
 inline constexpr std::size_t kSimEventCount = static_cast<std::size_t>(SimEvent::kCount);
