@@ -142,6 +142,19 @@ HybridSimSetup draw_hybrid_sim_setup(Random& random, Random* disk_random, const 
     sim.transfer_count_max = std::max(sim.transfer_count_max, 4U);
   }
 
+  // Or from there to disk.
+  if (sim.has_disk && sim.beginning_count == 0 && has_chance(random, 70)) {
+    sim.document_count = 2 + random.below(4);
+    sim.document_chance = 95;
+    sim.host_chance = 0;
+    sim.prefetch_chance = pick(random, std::array{0U, 10U, 30U});
+    sim.serve_chance = std::max(sim.serve_chance, 30U);
+    sim.crash_chance = std::max(sim.crash_chance, 10U);
+    sim.flush_chance = std::max(sim.flush_chance, 2U);
+    sim.transfer_count_max = std::max(sim.transfer_count_max, 4U);
+    if (has_chance(random, 60)) sim.compute_ns_per_token = 0;
+  }
+
   setup.draft_tokens_max = random.below(4);
   std::vector<CacheGroup>& groups = setup.groups;
   if (!has_chance(random, 15)) groups.push_back(full_group());
@@ -159,6 +172,10 @@ HybridSimSetup draw_hybrid_sim_setup(Random& random, Random* disk_random, const 
   for (std::uint32_t i = 0; i < states; ++i) {
     groups.push_back(draw_state(random, r, setup.draft_tokens_max));
     groups.back().name += " " + std::to_string(i);
+    GroupRetention& retention = groups.back().retention;
+    if (sim.has_disk && retention.rule == RetentionRule::Every && has_chance(random, 60)) {
+      retention.interval_tokens = sim.page_tokens;  // where pages end, and requests can go on
+    }
   }
   for (std::size_t i = groups.size(); i > 1; --i) {
     std::swap(groups[i - 1], groups[random.below(static_cast<std::uint32_t>(i))]);
