@@ -20,7 +20,8 @@ TEST(SimulationOfADiskTier, WhatIsLeftOutIsNoticed) {
                                               .step_count = 2'000,
                                               .operations_max = 100'000,
                                               .mutation = {.QUIRE_SIM_MUTATION = true},
-                                              .disk_tier = SimDiskTier::Always},
+                                              .disk_tier = SimDiskTier::Always,
+                                              .has_groups = QUIRE_SIM_HAS_GROUPS != 0},
                                              counts);
   const bool is_told = failure.find("wrong bytes") != std::string::npos ||
                        failure.find("tokens that nobody has computed") != std::string::npos;
