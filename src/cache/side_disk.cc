@@ -15,6 +15,7 @@
 
 #include "base/check.h"
 #include "cache/cache_impl.h"
+#include "cache/cache_peer.h"
 #include "layout/text.h"
 #include "quire/cache.h"
 
@@ -529,6 +530,12 @@ void Cache::Impl::go_on_with_sides(std::uint32_t index) {
   sequences.set_state(index, SequenceSlot::State::Loading);
   slot.pin =
       tree->pin_all(tree->cut_pages(match, pages_for(anywhere.tokens)));  // wake_loading() starts what it waits for
+}
+
+std::uint32_t CachePeer::unwritten_side_pages(const Cache& cache) {
+  std::uint32_t count = 0;
+  for (const SideGroup& side : cache.impl_->sides) count += side.host != nullptr ? side.host->to_disk.size() : 0;
+  return count;
 }
 
 }  // namespace quire

@@ -68,6 +68,13 @@ bool HybridSimulation::run_lane(DiskMover::Lane lane) {
       counts_.add(completion.kind == TransferKind::LoadFromDisk ? SimEvent::SidesOnDiskLoadFailed
                                                                 : SimEvent::SidesOnDiskStoreFailed);
     }
+    const SimSetup& sim = setup_.sim;
+    const bool is_of_page = completion.fault != TransferFault::None && completion.fault != TransferFault::Io;
+    const std::uint32_t spoilt = sim.flip_chance + sim.lost_write_chance + sim.misdirected_chance;
+    if (is_of_page && spoilt == 0 && !files_->is_damaged() && !files_->may_fail()) {
+      throw SimFailure("a page that nothing has happened to is not what it should be: " +
+                       std::string(to_string(completion.fault)));
+    }
     disk_outbox_.push_back(completion);
   }
   return true;
@@ -214,6 +221,11 @@ void HybridSimulation::flush() {
       if (!is_good && !may_fail) throw SimFailure("flush, on a good disk: " + flushed.error().message);
       for (Space& space : spaces_) {
         if (space.drop == Space::Drop::Flushing) space.drop = is_good ? Space::Drop::Flushed : Space::Drop::Asked;
+      }
+      // More than the endurance budget allows is written later; everything else is there.
+      const bool has_all = is_good && is_whole && round > 0 && setup_.sim.disk_write_bytes_per_day == 0;
+      if (has_all && !files_->may_fail() && CachePeer::unwritten_side_pages(*cache_) > 0) {
+        throw SimFailure("flushed, and some pages of other groups are still to be written");
       }
       // After a sync that has failed, the next process reads what may not be there, and syncs it without complaint.
       const bool may_lie = setup_.sim.disk_sync_failures + setup_.sim.opening_chance > 0;

@@ -32,6 +32,8 @@ HybridSimulation::HybridSimulation(std::uint64_t seed, SimCounts& counts, const 
   if (has_disk) {
     files_ = std::make_unique<SimFiles>(sim, disk_paths(setup_), random_, counts_);
     stores_ = disk_stores(setup_);
+    if (sim.zstd_level > 0) counts_.add(SimEvent::Compressed);
+    if (sim.disk_write_bytes_per_day > 0) counts_.add(SimEvent::Endurance);
     for (std::size_t pool = 0; pool < pools.size(); ++pool) {
       host_pages_.emplace_back(static_cast<std::uint16_t>(pool));
     }
@@ -379,7 +381,7 @@ void HybridSimulation::wind_down() {
 
   if (!is_quick) pump();
   if (chance(75)) return;  // what is cached stays for those who come next
-  if (mover_->transfer_count() > 0) counts_.add(SimEvent::ResetInFlight);
+  if (cache_->stats().value().transfers_in_flight > 0) counts_.add(SimEvent::ResetInFlight);
   if (files_) {
     // Those that the cache does not know at the moment stay on disk.
     constexpr std::array<TokenId, 1> kToken = {0};

@@ -15,13 +15,17 @@ namespace {
 
 constexpr std::uint64_t kGroupSteps = 3'000;
 constexpr std::uint64_t kGroupOperations = kIsSanitized ? 75'000 : 1'500'000;
+constexpr std::uint64_t kGroupDiskOperations = kIsSanitized ? 50'000 : 1'000'000;
 constexpr std::uint64_t kFewGroupOperations = 100'000;
 
 TEST(SimulationOfGroups, EveryByteIsRightAndEveryHitIsTheLongest) {
   SimCounts counts;
-  const std::string failure = run_simulation(
-      {.seed_count = UINT64_MAX, .step_count = kGroupSteps, .operations_max = kGroupOperations, .has_groups = true},
-      counts);
+  const std::string failure = run_simulation({.seed_count = UINT64_MAX,
+                                              .step_count = kGroupSteps,
+                                              .operations_max = kGroupOperations,
+                                              .disk_tier = SimDiskTier::Never,
+                                              .has_groups = true},
+                                             counts);
   ASSERT_EQ(failure, "");
   if (kIsSanitized) return;  // in a twentieth, the rarest may be missing
   // Nothing is checked by what was never drawn.
@@ -68,11 +72,38 @@ TEST(SimulationOfGroups, EveryByteIsRightAndEveryHitIsTheLongest) {
                                SimEvent::ResetInFlight}) {
     EXPECT_GT(counts[event], 0U) << to_string(event);
   }
-  for (auto i = static_cast<std::size_t>(kFirstGroupEvent); i < kSimEventCount; ++i) {
+  for (auto i = static_cast<std::size_t>(kFirstGroupEvent); i < static_cast<std::size_t>(kFirstGroupDiskEvent); ++i) {
     EXPECT_GT(counts.events[i], 0U) << to_string(static_cast<SimEvent>(i));
   }
   EXPECT_GT(counts[SimEvent::SidesLoaded], 300U);
   EXPECT_GT(counts[SimEvent::MissNotHeld], 1'000U);
+}
+
+TEST(SimulationOfGroups, WhatIsOnDiskIsFoundInEveryGroupInLaterLives) {
+  SimCounts counts;
+  const std::string failure = run_simulation({.seed_count = UINT64_MAX,
+                                              .step_count = kGroupSteps,
+                                              .operations_max = kGroupDiskOperations,
+                                              .disk_tier = SimDiskTier::Always,
+                                              .has_groups = true},
+                                             counts);
+  ASSERT_EQ(failure, "");
+  if (kIsSanitized) return;
+  for (const SimEvent event :
+       {SimEvent::DiskLooked,     SimEvent::DiskHit,        SimEvent::DiskLaneStuck,    SimEvent::DiskReordered,
+        SimEvent::Flushed,        SimEvent::FlushFailed,    SimEvent::DiskFull,         SimEvent::DiskBroken,
+        SimEvent::DiskFlipped,    SimEvent::DiskForgedName, SimEvent::DiskForgedLayout, SimEvent::DiskReclaimed,
+        SimEvent::Crashed,        SimEvent::Killed,         SimEvent::DurableFound,     SimEvent::SpaceDropped,
+        SimEvent::SpaceRenamed,   SimEvent::OpeningFailed,  SimEvent::OpenedInPart,     SimEvent::LoadChecksum,
+        SimEvent::StoppedLoading, SimEvent::EndedLoading,   SimEvent::PausedInFlight,   SimEvent::Asleep,
+        SimEvent::ResetInFlight,  SimEvent::Replayed,       SimEvent::Endurance,        SimEvent::Compressed}) {
+    EXPECT_GT(counts[event], 0U) << to_string(event);
+  }
+  for (auto i = static_cast<std::size_t>(kFirstGroupDiskEvent); i < kSimEventCount; ++i) {
+    EXPECT_GT(counts.events[i], 0U) << to_string(static_cast<SimEvent>(i));
+  }
+  EXPECT_GT(counts[SimEvent::SidesOnDiskLoaded], 300U);
+  EXPECT_GT(counts[SimEvent::HitAfterRestart], 50U);
 }
 
 TEST(SimulationOfGroups, AMoverThatTrustsBytesOrPlacesIsNoticed) {
@@ -82,6 +113,7 @@ TEST(SimulationOfGroups, AMoverThatTrustsBytesOrPlacesIsNoticed) {
                                                 .step_count = kGroupSteps,
                                                 .operations_max = kFewGroupOperations,
                                                 .mutation = mutation,
+                                                .disk_tier = SimDiskTier::Never,
                                                 .has_groups = true},
                                                counts);
     EXPECT_NE(failure.find("wrong bytes"), std::string::npos) << failure;

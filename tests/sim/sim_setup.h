@@ -367,6 +367,7 @@ enum class SimEvent : std::uint8_t {
 };
 inline constexpr std::size_t kSimEventCount = static_cast<std::size_t>(SimEvent::kCount);
 inline constexpr SimEvent kFirstGroupEvent = SimEvent::MissNotHeld;  ///< from here on there must be several groups
+inline constexpr SimEvent kFirstGroupDiskEvent = SimEvent::SidesOnDiskStored;  ///< and from here on a disk tier, too
 [[nodiscard]] std::string_view to_string(SimEvent event);
 
 struct SimCounts {
