@@ -384,6 +384,7 @@ struct Cache::Impl : TierListener {
   void want_side_on_disk(SideGroup& side, PageId host_page);
   void prefer_sides_on_disk(PageId device_page);
   void want_lost_sides();
+  [[nodiscard]] bool has_unstarted_side_writes() const;
   void lose_sides_on_disk();
   void forget_on_disk(SideGroup& side, PageId host_page);
   [[nodiscard]] bool start_side_disk_stores();

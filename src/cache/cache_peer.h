@@ -41,7 +41,7 @@ struct CachePeer {
   /// device page as long as there is one, else by the host page.
   static void visit_host_pages(const Cache& cache, std::uint32_t group_index,
                                const std::function<void(Tier, PageId)>& visit);
-  /// Host pages of window and snapshot groups that are to be written to disk, and no transfer writes yet.
+  /// Host pages of window and snapshot groups that are to be written to disk, and are not there yet.
   [[nodiscard]] static std::uint32_t unwritten_side_pages(const Cache& cache);
   /// Of loads from disk that were started and are not over.
   [[nodiscard]] static std::uint64_t disk_loading_bytes(const Cache& cache);

@@ -461,7 +461,7 @@ Result<bool> Cache::flush() {
         return each.state != SideTransfer::State::Free &&
                (each.kind == TransferKind::Store || each.kind == TransferKind::StoreToDisk);
       });
-  if (is_writing || impl.has_unstarted_drop) return false;
+  if (is_writing || impl.has_unstarted_drop || impl.has_unstarted_side_writes()) return false;
   // What is left finds no room on the host, or is more than the endurance budget allows.
   impl.is_flushing = impl.add_transfer(TransferKind::FlushDisk, TransferPriority::Background).has_value();
   impl.hand_over_transfers();

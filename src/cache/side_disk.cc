@@ -180,6 +180,14 @@ void Cache::Impl::want_lost_sides() {
   }
 }
 
+// Whether what is to be written waits for loads, which have all transfers.
+bool Cache::Impl::has_unstarted_side_writes() const {
+  return !side_transfers.empty() && side_transfer_count == side_transfers.size() &&
+         std::ranges::any_of(sides, [](const SideGroup& side) {
+           return side.host != nullptr && side.host->to_disk.size() + side.host->wanted.size() > 0;
+         });
+}
+
 void Cache::Impl::lose_sides_on_disk() {
   for (SideGroup& side : sides) {
     if (side.host == nullptr || !side.host->has_disk) continue;
@@ -535,6 +543,9 @@ void Cache::Impl::go_on_with_sides(std::uint32_t index) {
 std::uint32_t CachePeer::unwritten_side_pages(const Cache& cache) {
   std::uint32_t count = 0;
   for (const SideGroup& side : cache.impl_->sides) count += side.host != nullptr ? side.host->to_disk.size() : 0;
+  for (const SideTransfer& each : cache.impl_->side_transfers) {
+    count += each.state != SideTransfer::State::Free && each.kind == TransferKind::StoreToDisk ? each.page_count : 0;
+  }
   return count;
 }
 
