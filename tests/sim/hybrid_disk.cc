@@ -189,6 +189,7 @@ std::vector<PageName> HybridSimulation::known_names() const {
 // Once, to go on some other time; or until it is done.
 void HybridSimulation::flush() {
   const bool is_whole = chance(60) && !is_paused_;
+  const bool is_new = !is_flushing_;
   std::vector<std::vector<PageName>> names(stores_.size());
   std::vector<FileStoreStats> before;
   for (std::size_t i = 0; i < stores_.size(); ++i) {
@@ -222,9 +223,11 @@ void HybridSimulation::flush() {
       for (Space& space : spaces_) {
         if (space.drop == Space::Drop::Flushing) space.drop = is_good ? Space::Drop::Flushed : Space::Drop::Asked;
       }
-      // More than the endurance budget allows is written later; everything else is there.
-      const bool has_all = is_good && is_whole && round > 0 && setup_.sim.disk_write_bytes_per_day == 0;
-      if (has_all && !files_->may_fail() && CachePeer::unwritten_side_pages(*cache_) > 0) {
+      // More than the endurance budget allows is written later, and so is what was used again meanwhile; everything
+      // else is there.
+      const bool is_all = setup_.sim.disk_write_bytes_per_day == 0 &&
+                          setup_.sim.disk_write_policy != WritePolicy::Selective && is_whole && is_new && round > 0;
+      if (is_good && is_all && !files_->may_fail() && CachePeer::unwritten_side_pages(*cache_) > 0) {
         throw SimFailure("flushed, and some pages of other groups are still to be written");
       }
       // After a sync that has failed, the next process reads what may not be there, and syncs it without complaint.
