@@ -5,11 +5,14 @@
 
 #include <algorithm>
 #include <cerrno>
+#include <chrono>
 #include <cstdint>
 #include <filesystem>
 #include <fstream>
 #include <memory>
 #include <string>
+#include <thread>
+#include <utility>
 #include <vector>
 
 #include "base/hash.h"
@@ -359,6 +362,52 @@ TEST_F(CacheGroupsDiskTest, WhatIsWrittenHasTheNameOfThePageThatItHungOn) {
     for (const TokenId each : {i, 100 + i}) found += serve(with_tail(prompt(each), 50, 30));
   }
   EXPECT_GT(found, 0U);
+}
+
+// Loads have all transfers of other groups: what they are to write comes after them, and a flush waits for both.
+TEST_F(CacheGroupsDiskTest, AFlushWaitsForWritesThatWaitForLoads) {
+  const auto flush_config = [&] {
+    CacheConfig config = disk_config({full_group(), window_group(20)});
+    config.host.transfer_count_max = 2;
+    config.host.transfer_pages_max = 1;
+    return config;
+  };
+  open(flush_config());
+  (void)serve(token_range(0, 64));
+  restart(flush_config());
+  const std::uint64_t on_disk = cache_->disk_status(1)->page_count;
+
+  // What comes of other groups is applied when the test says so.
+  std::vector<Completion> held;
+  const auto apply_history = [&] {
+    const Result<std::span<const Completion>> polled = cache_->poll();
+    ASSERT_TRUE(polled.has_value());
+    std::vector<Completion> now;
+    for (const Completion& each : *polled) (each.id.index < 2 ? now : held).push_back(each);
+    ASSERT_TRUE(cache_->apply(now, now_));
+    std::this_thread::sleep_for(std::chrono::microseconds(100));
+  };
+  GroupsRequest other = start(token_range(1'000, 20));
+  drain(*cache_, now_);
+  run_all(other);
+  while (held.empty() || cache_->stats()->disk_stored_page_total == 0) apply_history();  // its page is on the host
+  ASSERT_EQ(held.size(), 1U);
+
+  GroupsRequest request = start(token_range(0, 70));
+  while (cache_->stats()->disk_loaded_page_total < 4) apply_history();
+  ASSERT_TRUE(cache_->apply(std::exchange(held, {}), now_));
+  for (int i = 0; i < 100; ++i) {
+    ASSERT_FALSE(cache_->flush().value());
+    apply_history();
+  }
+  ASSERT_EQ(held.size(), 2U);  // of the window that the request needs
+  ASSERT_TRUE(cache_->apply(std::exchange(held, {}), now_));
+  flush();
+  EXPECT_EQ(cache_->disk_status(1)->page_count, on_disk + 1);
+  drain(*cache_, now_);
+  run_all(request);
+  end(request);
+  end(other);
 }
 
 // Any groups, requests that share beginnings, small pools, and a restart now and then: every byte is checked.
