@@ -11,13 +11,6 @@
 
 namespace quire::testing {
 
-namespace {
-
-constexpr std::array kLanes = {DiskMover::Lane::Names, DiskMover::Lane::Read, DiskMover::Lane::Write};
-constexpr TimeNs kHourNs = TimeNs{3'600} * 1'000'000'000;
-
-}  // namespace
-
 // Lanes
 
 void HybridSimulation::disk_operation() {
@@ -25,7 +18,7 @@ void HybridSimulation::disk_operation() {
   files_->draw_fault();
   if (chance(sim.disk_stuck_chance)) {
     // It catches up in between: a lane that always lags brings nothing that could be wrong.
-    const std::size_t lane = chance(50) ? 0 : below(kLanes.size());
+    const std::size_t lane = chance(50) ? 0 : below(kDiskLanes.size());
     if (now_ >= lane_goes_until_[lane]) {
       counts_.add(SimEvent::DiskLaneStuck);
       const TimeNs lag_ns = sim.op_ns_max * (10 + random_.below(chance(4) ? 500 : 100));
@@ -37,8 +30,8 @@ void HybridSimulation::disk_operation() {
   if (sim.disk_write_bytes_per_day > 0 && chance(1)) now_ += kHourNs * random_.below(4);
   const std::uint32_t count = 1 + random_.below(8);
   for (std::uint32_t i = 0; i < count; ++i) {
-    const std::size_t lane = below(kLanes.size());
-    if (now_ >= lane_stuck_until_[lane]) (void)run_lane(kLanes[lane]);
+    const std::size_t lane = below(kDiskLanes.size());
+    if (now_ >= lane_stuck_until_[lane]) (void)run_lane(kDiskLanes[lane]);
   }
 }
 
@@ -84,7 +77,7 @@ void HybridSimulation::run_lanes() {
   lane_stuck_until_ = {};
   for (bool goes_on = true; goes_on;) {
     goes_on = false;
-    for (const DiskMover::Lane lane : kLanes) {
+    for (const DiskMover::Lane lane : kDiskLanes) {
       while (run_lane(lane)) goes_on = true;
     }
   }
@@ -136,8 +129,8 @@ void HybridSimulation::move_on() {
   if (const auto next = mover_->next_end()) now_ = std::max(now_, *next);
   while (mover_->work(now_)) {
   }
-  for (std::size_t lane = 0; lane < kLanes.size(); ++lane) {
-    while (now_ >= lane_stuck_until_[lane] && run_lane(kLanes[lane])) {
+  for (std::size_t lane = 0; lane < kDiskLanes.size(); ++lane) {
+    while (now_ >= lane_stuck_until_[lane] && run_lane(kDiskLanes[lane])) {
     }
   }
   apply(true);

@@ -13,20 +13,13 @@
 
 namespace quire::testing {
 
-namespace {
-
-constexpr std::array kLanes = {DiskMover::Lane::Names, DiskMover::Lane::Read, DiskMover::Lane::Write};
-constexpr TimeNs kHourNs = TimeNs{3'600} * 1'000'000'000;
-
-}  // namespace
-
 // Lanes
 
 void Simulation::disk_operation() {
   files_->draw_fault();
   if (chance(setup_.disk_stuck_chance)) {
     // It catches up in between: a lane that always lags brings nothing that could be wrong.
-    const std::size_t lane = chance(50) ? 0 : below(kLanes.size());
+    const std::size_t lane = chance(50) ? 0 : below(kDiskLanes.size());
     if (now_ >= lane_goes_until_[lane]) {
       counts_.add(SimEvent::DiskLaneStuck);
       const TimeNs lag_ns = setup_.op_ns_max * (10 + random_.below(chance(4) ? 500 : 100));
@@ -38,8 +31,8 @@ void Simulation::disk_operation() {
   if (setup_.disk_write_bytes_per_day > 0 && chance(1)) now_ += kHourNs * random_.below(4);
   const std::uint32_t count = 1 + random_.below(5);
   for (std::uint32_t i = 0; i < count; ++i) {
-    const std::size_t lane = below(kLanes.size());
-    if (now_ >= lane_stuck_until_[lane]) (void)run_lane(kLanes[lane]);
+    const std::size_t lane = below(kDiskLanes.size());
+    if (now_ >= lane_stuck_until_[lane]) (void)run_lane(kDiskLanes[lane]);
   }
 }
 
@@ -70,7 +63,7 @@ void Simulation::run_lanes() {
   lane_stuck_until_ = {};
   for (bool goes_on = true; goes_on;) {
     goes_on = false;
-    for (const DiskMover::Lane lane : kLanes) {
+    for (const DiskMover::Lane lane : kDiskLanes) {
       while (run_lane(lane)) goes_on = true;
     }
   }

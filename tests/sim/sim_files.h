@@ -23,6 +23,9 @@
 
 namespace quire::testing {
 
+inline constexpr std::array kDiskLanes = {DiskMover::Lane::Names, DiskMover::Lane::Read, DiskMover::Lane::Write};
+inline constexpr TimeNs kHourNs = TimeNs{3'600} * 1'000'000'000;
+
 class SimFiles {
  public:
   /// `paths`: all directories, of all stores.
