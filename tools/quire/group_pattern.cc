@@ -5,11 +5,11 @@
 
 namespace quire {
 
-namespace {
-
 bool keeps_everything(const CacheGroup& group) {
   return group.kind == GroupKind::Full || group.kind == GroupKind::Compressed;
 }
+
+namespace {
 
 // Entries of a slot stand by position; else it is a state, in versions.
 bool has_rows(const CacheGroup& group) {

@@ -23,6 +23,9 @@
 
 namespace quire {
 
+/// Full and compressed groups, whose pages have the same ids.
+[[nodiscard]] bool keeps_everything(const CacheGroup& group);
+
 /// One entry of a plan, with the history of every token of its sequence.
 struct PatternEntry {
   const AttentionPlan* plan = nullptr;

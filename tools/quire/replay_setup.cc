@@ -7,6 +7,7 @@
 #include <limits>
 #include <utility>
 
+#include "group_pattern.h"
 #include "quire/quire.h"
 #include "terminal.h"
 
@@ -25,10 +26,6 @@ constexpr std::uint32_t kPageCountMax = std::numeric_limits<std::uint32_t>::max(
 
 bool is_plain(const ModelLayout& layout) {
   return layout.groups().size() == 1 && layout.groups().front().kind == GroupKind::Full;
-}
-
-bool keeps_everything(const CacheGroup& group) {
-  return group.kind == GroupKind::Full || group.kind == GroupKind::Compressed;
 }
 
 /// What one key unit stores, of models with one full group; all groups of others, by tokens.
