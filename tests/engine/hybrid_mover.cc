@@ -79,7 +79,7 @@ std::string HybridMover::finish(const Moving& moving, bool fails, Completion& en
   if (fails || is_cancelled) {
     constexpr std::array kFaults = {TransferFault::None, TransferFault::Io, TransferFault::Checksum};
     end.outcome = is_cancelled ? TransferOutcome::Cancelled : TransferOutcome::Failed;
-    if (!is_cancelled) end.fault = kFaults[random_.below(is_load ? kFaults.size() : 2)];
+    if (!is_cancelled) end.fault = kFaults[random_.below(is_load ? static_cast<std::uint32_t>(kFaults.size()) : 2)];
     end.good_pages = random_.below(page_count);
     counts_.add(std::string(is_load ? "load" : "store") + pool + (is_cancelled ? " cancelled" : " failed"));
   }
