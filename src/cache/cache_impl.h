@@ -354,7 +354,6 @@ struct Cache::Impl : TierListener {
   void finish_side_store(std::uint32_t index);
   void start_side_loads(std::uint32_t index);
   [[nodiscard]] WindowColumns needed_columns(std::size_t side, const Hit& hit, std::uint32_t token_count) const;
-  enum class SideLoadRoom : std::uint8_t { Now, Later, Never };
   [[nodiscard]] SideLoadRoom room_for_side_loads(std::span<const PageId> row, const Hit& hit,
                                                  std::uint32_t token_count) const;
   void count_side(const SideTransfer& transfer, const Completion& completion);
@@ -392,15 +391,6 @@ struct Cache::Impl : TierListener {
   void finish_side_disk_store(std::uint32_t index);
   [[nodiscard]] std::span<std::uint64_t> on_sides_of(const Transfer& find);
   [[nodiscard]] bool lacks_sides(const SequenceSlot& slot, const PrefixTree::Match& match);
-  struct FindPath {
-    std::span<const PageId> pages;
-    std::span<const PageId> host_pages;
-    [[nodiscard]] Tier tier(std::uint32_t column) const { return column < pages.size() ? Tier::Device : Tier::Host; }
-    [[nodiscard]] PageId at(std::uint32_t column) const {
-      return column < pages.size() ? pages[column] : host_pages[column - pages.size()];
-    }
-    [[nodiscard]] std::uint32_t size() const { return static_cast<std::uint32_t>(pages.size() + host_pages.size()); }
-  };
   [[nodiscard]] FindPath path_of(const PrefixTree::Pin& pin);
   void choose_side_hit(std::uint32_t find);
   void start_side_disk_loads(std::uint32_t find);
@@ -551,6 +541,8 @@ struct Cache::Impl : TierListener {
     MissReason miss = MissReason::None;  // when none
   };
   [[nodiscard]] LoadChoice choose_load(const SequenceSlot& slot, const PrefixTree::Match& match) const;
+  [[nodiscard]] Status check_room_for_load(std::uint32_t index, const LoadChoice& choice,
+                                           const PrefixTree::Match& match) const;
   [[nodiscard]] Result<Admission> start_admitted(std::uint32_t index);
   void make_clean(std::uint32_t page_count, const PrefixTree::Match& match);
   void start_loads(const PrefixTree::Pin& pin, std::uint32_t key_space, TransferPriority priority);

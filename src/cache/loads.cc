@@ -73,12 +73,7 @@ Result<Admission> Cache::Impl::start_admitted(std::uint32_t index) {
     match = match_of(index);
     choice = choose_load(slot, match);
   }
-  if (const std::uint32_t available = available_for_loads(match); choice.new_pages > available) {
-    return fail(ErrorCode::Unavailable,
-                name_of(index) + " has " + with_separators(choice.new_pages) + " pages to load from the host; " +
-                    with_separators(available) + " device pages are available, and " +
-                    with_separators(tree->leaving_pages()) + " will be when apply() hears that they are copied");
-  }
+  QUIRE_TRY(check_room_for_load(index, choice, match));
   slot.waited_from_page = match.page_count;
   slot.load_deadline = slot.prefetch == Prefetch::Timeout ? time_after(slot.load_timeout_ns) : INT64_MAX;
   sequences.set_state(index, SequenceSlot::State::Loading);
@@ -96,6 +91,16 @@ Result<Admission> Cache::Impl::start_admitted(std::uint32_t index) {
                    .loading_tokens = match.host_page_count * page_tokens,
                    .is_ready = false,
                    .miss = miss};
+}
+
+Status Cache::Impl::check_room_for_load(std::uint32_t index, const LoadChoice& choice,
+                                        const PrefixTree::Match& match) const {
+  const std::uint32_t available = available_for_loads(match);
+  if (choice.new_pages <= available) return {};
+  return fail(ErrorCode::Unavailable, name_of(index) + " has " + with_separators(choice.new_pages) +
+                                          " pages to load from the host; " + with_separators(available) +
+                                          " device pages are available, and " + with_separators(tree->leaving_pages()) +
+                                          " will be when apply() hears that they are copied");
 }
 
 // The same where other groups have a say: what they cannot go on with is not loaded.
@@ -117,8 +122,8 @@ Result<Admission> Cache::Impl::start_admitted_with_sides(std::uint32_t index) {
     const Hit on_host = find_hit(match, slot.token_count, slot.allows_inexact, /*counts_host=*/true);
     slot.load_deadline = slot.prefetch == Prefetch::Timeout ? time_after(slot.load_timeout_ns) : INT64_MAX;
     slot.waited_from_page = match.page_count;
-    take_state_slot(index);
     if (start_looking(index, match)) {
+      take_state_slot(index);  // not before: a call that fails changes nothing
       hand_over_transfers();
       return Admission{.matched_tokens = on_device.tokens,
                        .replay_tokens = on_device.replay_tokens,
@@ -148,12 +153,7 @@ Result<Admission> Cache::Impl::start_admitted_with_sides(std::uint32_t index) {
     match = match_usable();
     choice = choose_load(slot, match);
   }
-  if (const std::uint32_t available = available_for_loads(match); choice.new_pages > available) {
-    return fail(ErrorCode::Unavailable,
-                name_of(index) + " has " + with_separators(choice.new_pages) + " pages to load from the host; " +
-                    with_separators(available) + " device pages are available, and " +
-                    with_separators(tree->leaving_pages()) + " will be when apply() hears that they are copied");
-  }
+  QUIRE_TRY(check_room_for_load(index, choice, match));
   slot.waited_from_page = match.page_count;
   slot.load_deadline = slot.prefetch == Prefetch::Timeout ? time_after(slot.load_timeout_ns) : INT64_MAX;
   sequences.set_state(index, SequenceSlot::State::Loading);

@@ -300,7 +300,7 @@ bool Cache::Impl::lacks_sides(const SequenceSlot& slot, const PrefixTree::Match&
 }
 
 // The pages of a pinned path, in the tiers where they are.
-Cache::Impl::FindPath Cache::Impl::path_of(const PrefixTree::Pin& pin) {
+FindPath Cache::Impl::path_of(const PrefixTree::Pin& pin) {
   const std::uint32_t page_count = pin ? tree->end_page(pin.run()) : 0;
   const std::span<PageId> row = std::span(path_scratch).first(page_count);
   if (page_count == 0) return {};
@@ -374,7 +374,7 @@ void Cache::Impl::hold_host_sides(std::uint32_t index, const FindPath& path, boo
 
 // Whether all that a search wants of side groups can be read now: all of it, or what is evicted for it goes for
 // nothing. A disk that hangs must leave transfers to the host.
-Cache::Impl::SideLoadRoom Cache::Impl::room_for_side_disk_loads(std::uint32_t index, const FindPath& path) const {
+SideLoadRoom Cache::Impl::room_for_side_disk_loads(std::uint32_t index, const FindPath& path) const {
   const Transfer& find = transfers[index];
   const std::uint32_t pages_max = config.host.transfer_pages_max;
   std::uint32_t transfer_count = 0;

@@ -111,6 +111,20 @@ struct SideTransfer {
   std::uint32_t found_by = 0;    // of a load from disk
 };
 
+/// Whether loads of side groups fit: all of a sequence's, or none of them are started.
+enum class SideLoadRoom : std::uint8_t { Now, Later, Never };
+
+/// The pages of a path, in the tiers where they are.
+struct FindPath {
+  std::span<const PageId> pages;
+  std::span<const PageId> host_pages;
+  [[nodiscard]] Tier tier(std::uint32_t column) const { return column < pages.size() ? Tier::Device : Tier::Host; }
+  [[nodiscard]] PageId at(std::uint32_t column) const {
+    return column < pages.size() ? pages[column] : host_pages[column - pages.size()];
+  }
+  [[nodiscard]] std::uint32_t size() const { return static_cast<std::uint32_t>(pages.size() + host_pages.size()); }
+};
+
 struct SideGroup {
   const CacheGroup* group = nullptr;
   bool is_window = false;  // in pages; else its place is the state slot

@@ -351,8 +351,8 @@ WindowColumns Cache::Impl::needed_columns(std::size_t side, const Hit& hit, std:
                         {.start = hit.start(), .end = hit.tokens, .runs_again = hit.start() == token_count});
 }
 
-Cache::Impl::SideLoadRoom Cache::Impl::room_for_side_loads(std::span<const PageId> row, const Hit& hit,
-                                                           std::uint32_t token_count) const {
+SideLoadRoom Cache::Impl::room_for_side_loads(std::span<const PageId> row, const Hit& hit,
+                                              std::uint32_t token_count) const {
   std::size_t transfer_count = side_transfer_count;
   for (std::size_t i = 0; i < sides.size(); ++i) {
     const SideGroup& side = sides[i];
