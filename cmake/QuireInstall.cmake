@@ -13,13 +13,19 @@ set(quire_package_dir ${CMAKE_INSTALL_LIBDIR}/cmake/quire)
 
 install(TARGETS quire EXPORT quire-targets INCLUDES DESTINATION ${CMAKE_INSTALL_INCLUDEDIR})
 install(DIRECTORY include/quire DESTINATION ${CMAKE_INSTALL_INCLUDEDIR}
-  FILES_MATCHING PATTERN "*.h" PATTERN metrics.h EXCLUDE)
+  FILES_MATCHING PATTERN "*.h" PATTERN metrics.h EXCLUDE PATTERN device_kernels.h EXCLUDE)
 install(EXPORT quire-targets NAMESPACE quire:: DESTINATION ${quire_package_dir})
 if(TARGET quire_metrics)
   # With targets of its own: only who asks for the component needs prometheus-cpp.
   install(TARGETS quire_metrics EXPORT quire-metrics-targets INCLUDES DESTINATION ${CMAKE_INSTALL_INCLUDEDIR})
   install(FILES include/quire/metrics.h DESTINATION ${CMAKE_INSTALL_INCLUDEDIR}/quire)
   install(EXPORT quire-metrics-targets NAMESPACE quire:: DESTINATION ${quire_package_dir})
+endif()
+if(TARGET quire_cuda)
+  # Likewise: only who asks for the component needs the CUDA toolkit.
+  install(TARGETS quire_cuda EXPORT quire-cuda-targets INCLUDES DESTINATION ${CMAKE_INSTALL_INCLUDEDIR})
+  install(FILES include/quire/device_kernels.h DESTINATION ${CMAKE_INSTALL_INCLUDEDIR}/quire)
+  install(EXPORT quire-cuda-targets NAMESPACE quire:: DESTINATION ${quire_package_dir})
 endif()
 if(TARGET quire_tool)
   install(TARGETS quire_tool)

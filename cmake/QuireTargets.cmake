@@ -120,3 +120,40 @@ function(quire_add_benchmark name)
   target_link_libraries(bench_${name} PRIVATE
     quire_testing quire_internal benchmark::benchmark_main ${arg_LIBS})
 endfunction()
+
+# quire_add_gpu_binary(<name> SOURCES <file>... [LIBS <target>...])
+#
+# A program that runs on a machine with a GPU and little else: of the libraries, only those of libc are shared, and the
+# driver's, which the CUDA runtime looks for by itself. Everything else is linked in, so quire comes as its files and not
+# as a target, whose dependencies are shared libraries. Sources may be C++ and CUDA. It can be built without a GPU.
+function(quire_add_gpu_binary name)
+  cmake_parse_arguments(PARSE_ARGV 1 arg "" "" "SOURCES;LIBS")
+  foreach(library crypto uring zstd)
+    find_library(QUIRE_STATIC_${library} NAMES lib${library}.a ${library} REQUIRED)
+    mark_as_advanced(QUIRE_STATIC_${library})
+    list(APPEND static_libraries ${QUIRE_STATIC_${library}})
+  endforeach()
+  set(cuda_sources ${arg_SOURCES})
+  list(FILTER cuda_sources INCLUDE REGEX "\\.cu$")
+  list(FILTER arg_SOURCES EXCLUDE REGEX "\\.cu$")
+  add_executable(${name} ${arg_SOURCES})
+  quire_target_defaults(${name})
+  set_target_properties(${name} PROPERTIES LINKER_LANGUAGE CXX)
+  if(cuda_sources)
+    # With a target of their own, since a target's options are for one compiler.
+    add_library(${name}_cuda OBJECT ${cuda_sources})
+    quire_cuda_target_defaults(${name}_cuda)
+    list(APPEND parts ${name}_cuda)
+    target_sources(${name} PRIVATE $<TARGET_OBJECTS:${name}_cuda>)
+  endif()
+  foreach(part ${name} ${parts})
+    target_include_directories(${part} PRIVATE
+      ${PROJECT_SOURCE_DIR} $<TARGET_PROPERTY:quire_internal,INTERFACE_INCLUDE_DIRECTORIES>)
+    target_compile_definitions(${part} PRIVATE $<TARGET_PROPERTY:quire_internal,INTERFACE_COMPILE_DEFINITIONS>)
+  endforeach()
+  add_dependencies(${name} quire_cuda quire)
+  target_link_libraries(${name} PRIVATE
+    ${arg_LIBS} $<TARGET_FILE:quire_cuda> $<TARGET_FILE:quire> ${static_libraries} CUDA::cudart_static)
+  set_property(TARGET ${name} APPEND PROPERTY LINK_DEPENDS $<TARGET_FILE:quire_cuda> $<TARGET_FILE:quire>)
+  target_link_options(${name} PRIVATE -static-libstdc++ -static-libgcc)
+endfunction()

@@ -33,6 +33,19 @@ struct AppendParams {
 /// Writes each token at its slot.
 void append_on_host(const AppendParams& params);
 
+struct ReadRowsParams {
+  const PoolGeometry* geometry = nullptr;
+  const std::byte* pool = nullptr;
+  std::uint32_t layer_index = 0;      ///< in the group
+  std::uint32_t component_index = 0;  ///< in the group
+  /// [tokens][heads on a rank][dim]
+  std::byte* target = nullptr;
+  std::uint64_t target_token_bytes = 0;  ///< from one token of `target` to the next; 0: they are dense
+  std::span<const std::int64_t> slots;   ///< one per token; kNoSlot reads as zeros
+};
+/// What append_on_host() wrote at the slots, as it was given: to look at a cache.
+void read_rows_on_host(const ReadRowsParams& params);
+
 struct CopyPagesParams {
   const PoolGeometry* geometry = nullptr;
   std::byte* pool = nullptr;
@@ -88,5 +101,19 @@ struct ApplyDeltasParams {
 };
 /// table[row][column] = page for every delta.
 void apply_deltas_on_host(const ApplyDeltasParams& params);
+
+struct ListPagesParams {
+  const std::int32_t* table = nullptr;  ///< [rows][row_columns]
+  std::uint32_t rows = 0;
+  std::uint32_t row_columns = 0;
+  // Of a cascade level or of a layer window, as plans with PageTables::Rows have them.
+  std::span<const std::int32_t> slice_rows;     ///< [slices] the table's row that lists a slice's pages
+  std::span<const std::int32_t> first_columns;  ///< [slices] from this column on
+  std::span<const std::int32_t> page_indptr;    ///< [slices + 1] ascending; slice i has page_indptr[i + 1] - [i] pages
+  std::span<std::int32_t> page_indices;         ///< written from page_indptr[0] up to page_indptr[slices]
+};
+/// The lists of PageTables::Csr from a table of rows: page_indices[page_indptr[i] + k] is column first_columns[i] + k
+/// of row slice_rows[i]. Slices without pages have no row.
+void list_pages_on_host(const ListPagesParams& params);
 
 }  // namespace quire
