@@ -2,11 +2,12 @@
 #include "kernels/copy_checked.h"
 
 #include <algorithm>
-#include <array>
 #include <bit>
 #include <cstring>
+#include <iterator>
 
 #include "base/check.h"
+#include "kernels/checksum_keys.h"
 
 #if defined(__x86_64__)
 #include <immintrin.h>
@@ -16,32 +17,17 @@
 namespace quire {
 namespace {
 
-constexpr std::uint64_t kWordBytes = 4;
-constexpr std::uint64_t kBlockWords = 256;
-constexpr std::uint64_t kBlockBytes = kBlockWords * kWordBytes;
-
-struct alignas(64) WordKeys {
-  std::array<std::uint32_t, kBlockWords> of{};
-};
-
-constexpr WordKeys make_word_keys() {
-  WordKeys keys;
-  for (std::uint64_t i = 0; i < kBlockWords; ++i) keys.of[i] = static_cast<std::uint32_t>(mix64(i) >> 32U);
-  return keys;
-}
+constexpr std::uint64_t kWordBytes = kChecksumWordBytes;
+constexpr std::uint64_t kBlockBytes = kChecksumBlockBytes;
 
 constexpr WordKeys kWordKeys = make_word_keys();
 
 constexpr bool are_good(WordKeys keys) {
-  std::sort(keys.of.begin(), keys.of.end());
-  return keys.of.front() != 0 && std::adjacent_find(keys.of.begin(), keys.of.end()) == keys.of.end();
+  std::sort(std::begin(keys.of), std::end(keys.of));
+  return keys.of[0] != 0 && std::adjacent_find(std::begin(keys.of), std::end(keys.of)) == std::end(keys.of);
 }
 static_assert(are_good(kWordKeys),
               "a key of 0 would not see its word, and equal ones not that their words changed places");
-
-constexpr std::uint64_t block_key(std::uint64_t block) {
-  return mix64((std::uint64_t{1} << 32U) + block) | 1U;
-}
 
 // As many bytes as a word has or fewer, which begin `skipped` bytes behind the word's beginning.
 std::uint64_t load_word(const std::byte* source, std::uint64_t bytes, std::uint64_t skipped = 0) {
@@ -64,7 +50,7 @@ std::uint64_t sum_in_block(const std::byte* source, std::uint64_t bytes, std::ui
     at = std::min(bytes, kWordBytes - skipped);
     sum += kWordKeys.of[offset / kWordBytes] * load_word(source, at, skipped);
   }
-  const std::uint32_t* key = kWordKeys.of.data() + ((offset + at) / kWordBytes);
+  const std::uint32_t* key = kWordKeys.of + ((offset + at) / kWordBytes);
   for (; at + kWordBytes <= bytes; at += kWordBytes) sum += *key++ * load_word(source + at, kWordBytes);
   if (at < bytes) sum += *key * load_word(source + at, bytes - at);
   return sum;
@@ -181,7 +167,7 @@ QUIRE_AVX2 inline std::uint64_t in_block_avx2(const CopyPart& part, std::uint64_
   std::uint64_t at = std::min(bytes, (kWordBytes - (offset % kWordBytes)) % kWordBytes);
   std::uint64_t rest = at == 0 ? 0 : sum_in_block(part.source, at, offset);
   if (kTo != To::Nowhere && at != 0) std::memcpy(part.target, part.source, at);
-  const std::uint32_t* key = kWordKeys.of.data() + ((offset + at) / kWordBytes);
+  const std::uint32_t* key = kWordKeys.of + ((offset + at) / kWordBytes);
   for (; at + (2 * kVector) <= bytes; at += 2 * kVector, key += 2 * kVector / kWordBytes) {
     __builtin_prefetch(ahead + at, 0, 3);
     const __m256i x = load(part.source + at);

@@ -41,6 +41,7 @@ inline constexpr std::uint32_t kBlockThreads = 256;
 
 struct LaunchShape {
   std::uint32_t blocks = 1;
+  std::uint32_t threads = kBlockThreads;
   DeviceStream stream;
   std::string_view what;  ///< the launcher's name
 };
@@ -49,7 +50,7 @@ template <typename... Parameters, typename... Arguments>
 [[nodiscard]] Status launch(const LaunchShape& shape, void (*kernel)(Parameters...), Arguments&&... arguments) {
   cudaLaunchConfig_t config{};
   config.gridDim = dim3(shape.blocks);
-  config.blockDim = dim3(kBlockThreads);
+  config.blockDim = dim3(shape.threads);
   config.stream = static_cast<cudaStream_t>(shape.stream.handle);
   const cudaError_t error = cudaLaunchKernelEx(&config, kernel, std::forward<Arguments>(arguments)...);
   // The call's own answer, since what the thread's last error says may be about somebody else's call. That is taken

@@ -1,0 +1,330 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "testing/fake_device.h"
+
+#include <algorithm>
+#include <bit>
+#include <cstdlib>
+#include <cstring>
+#include <utility>
+
+#include "base/check.h"
+
+namespace quire::testing {
+namespace {
+
+constexpr std::size_t kAlignment = 256;
+
+// The registered or allocated range that has these bytes, if one has all of them.
+template <typename Ranges>
+auto find_range(const Ranges& ranges, const std::byte* data, std::size_t bytes) {
+  auto it = ranges.upper_bound(data);
+  if (it == ranges.begin()) return ranges.end();
+  --it;
+  const auto begin = static_cast<std::size_t>(data - it->first);
+  return begin <= it->second.bytes && bytes <= it->second.bytes - begin ? it : ranges.end();
+}
+
+}  // namespace
+
+FakeDevice::FakeDevice(const FakeDeviceConfig& config)
+    : config_(config), name_("fake device " + std::to_string(config.index)), draws_(config.seed) {}
+
+FakeDevice::~FakeDevice() {
+  for (std::byte* const memory : allocated_) std::free(memory);
+}
+
+void FakeDevice::adopt(std::span<std::byte> memory) {
+  const std::lock_guard lock(mutex_);
+  device_memory_[memory.data()] = {.bytes = memory.size()};
+}
+
+void FakeDevice::fail_call_after(std::uint64_t call_count) {
+  const std::lock_guard lock(mutex_);
+  failing_call_ = calls_ + call_count;
+}
+
+std::uint64_t FakeDevice::call_count() const {
+  const std::lock_guard lock(mutex_);
+  return calls_;
+}
+
+void FakeDevice::hold(bool is_held) {
+  const std::lock_guard lock(mutex_);
+  is_held_ = is_held;
+}
+
+void FakeDevice::drain() {
+  const std::lock_guard lock(mutex_);
+  while (run_one()) {
+  }
+}
+
+std::size_t FakeDevice::leak_count() const {
+  const std::lock_guard lock(mutex_);
+  return allocated_.size() + registered_.size() + streams_.size() + events_.size();
+}
+
+std::uint64_t FakeDevice::copied_bytes() const {
+  const std::lock_guard lock(mutex_);
+  return copied_bytes_;
+}
+
+std::uint64_t FakeDevice::kernel_count() const {
+  const std::lock_guard lock(mutex_);
+  return kernel_count_;
+}
+
+Status FakeDevice::may_fail(const char* what) {
+  if (calls_++ != failing_call_) return {};
+  return fail(ErrorCode::Io, std::string(what) + ": the device was told to fail");
+}
+
+Result<std::byte*> FakeDevice::allocate(std::size_t bytes) {
+  const std::lock_guard lock(mutex_);
+  QUIRE_TRY(may_fail("allocating"));
+  const std::size_t room = (std::max<std::size_t>(bytes, 1) + kAlignment - 1) / kAlignment * kAlignment;
+  if (room > config_.memory_bytes_max - memory_bytes_) {
+    return fail(ErrorCode::Unavailable, "allocating " + std::to_string(bytes) + " bytes on " + name_ + ": " +
+                                            std::to_string(config_.memory_bytes_max - memory_bytes_) + " are free");
+  }
+  auto* const memory = static_cast<std::byte*>(std::aligned_alloc(kAlignment, room));
+  QUIRE_CHECK(memory != nullptr, "there is no memory for a test");
+  std::memset(memory, 0, room);
+  memory_bytes_ += room;
+  allocated_.push_back(memory);
+  device_memory_[memory] = {.bytes = room};
+  return memory;
+}
+
+void FakeDevice::release(std::byte* memory) {
+  const std::lock_guard lock(mutex_);
+  const auto it = std::ranges::find(allocated_, memory);
+  QUIRE_CHECK(it != allocated_.end(), "memory is released that the device did not give, or twice");
+  while (run_one()) {  // as cudaFree does: nothing of it is used any more
+  }
+  memory_bytes_ -= device_memory_.at(memory).bytes;
+  device_memory_.erase(memory);
+  allocated_.erase(it);
+  std::free(memory);
+}
+
+Status FakeDevice::register_host(std::span<std::byte> memory, std::size_t unit_bytes) {
+  const std::lock_guard lock(mutex_);
+  QUIRE_TRY(may_fail("registering"));
+  QUIRE_CHECK(std::bit_cast<std::uintptr_t>(memory.data()) % 4096 == 0 && memory.size() % 4096 == 0,
+              "registered memory begins or ends inside a page of the system");
+  QUIRE_CHECK(!registered_.contains(memory.data()), "memory is registered twice");
+  registered_[memory.data()] = {.bytes = memory.size(), .unit_bytes = unit_bytes};
+  return {};
+}
+
+void FakeDevice::unregister_host(std::span<std::byte> memory) {
+  const std::lock_guard lock(mutex_);
+  QUIRE_CHECK(registered_.erase(memory.data()) == 1, "memory is unregistered that is not registered");
+}
+
+Result<DeviceStream> FakeDevice::create_stream(StreamPriority /*priority*/) {
+  const std::lock_guard lock(mutex_);
+  QUIRE_TRY(may_fail("making a stream"));
+  auto stream = std::make_unique<Stream>();
+  Stream* const handle = stream.get();
+  streams_[handle] = std::move(stream);
+  return DeviceStream{handle};
+}
+
+void FakeDevice::destroy_stream(DeviceStream stream) {
+  const std::lock_guard lock(mutex_);
+  auto* const handle = static_cast<Stream*>(stream.handle);
+  QUIRE_CHECK(streams_.contains(handle), "a stream is destroyed that the device does not have");
+  while (!handle->queue.empty()) QUIRE_CHECK(run_one(), "streams wait for each other");
+  streams_.erase(handle);
+}
+
+Result<DeviceEvent> FakeDevice::create_event() {
+  const std::lock_guard lock(mutex_);
+  QUIRE_TRY(may_fail("making an event"));
+  auto event = std::make_unique<Event>();
+  Event* const handle = event.get();
+  events_[handle] = std::move(event);
+  return DeviceEvent{handle};
+}
+
+void FakeDevice::destroy_event(DeviceEvent event) {
+  const std::lock_guard lock(mutex_);
+  while (run_one()) {
+  }
+  QUIRE_CHECK(events_.erase(static_cast<Event*>(event.handle)) == 1, "an event is destroyed that is not there");
+}
+
+Result<FakeDevice::Stream*> FakeDevice::stream_of(DeviceStream stream) {
+  const auto it = streams_.find(static_cast<Stream*>(stream.handle));
+  if (it == streams_.end()) return fail(ErrorCode::InvalidArgument, name_ + " has no such stream");
+  return it->first;
+}
+
+Result<FakeDevice::Event*> FakeDevice::event_of(DeviceEvent event) {
+  const auto it = events_.find(static_cast<Event*>(event.handle));
+  if (it == events_.end()) return fail(ErrorCode::InvalidArgument, name_ + " has no such event");
+  return it->first;
+}
+
+Status FakeDevice::record(DeviceEvent event, DeviceStream stream) {
+  const std::lock_guard lock(mutex_);
+  QUIRE_TRY(may_fail("recording an event"));
+  QUIRE_TRY_ASSIGN(Stream * on, stream_of(stream));
+  QUIRE_TRY_ASSIGN(Event * recorded, event_of(event));
+  const std::uint64_t version = ++recorded->recorded;
+  on->queue.push_back({.run = [recorded, version] { recorded->happened = std::max(recorded->happened, version); }});
+  return {};
+}
+
+Status FakeDevice::wait(DeviceStream stream, DeviceEvent event) {
+  const std::lock_guard lock(mutex_);
+  QUIRE_TRY(may_fail("waiting for an event"));
+  QUIRE_TRY_ASSIGN(Stream * on, stream_of(stream));
+  QUIRE_TRY_ASSIGN(Event * waits_for, event_of(event));
+  if (waits_for->recorded != 0) on->queue.push_back({.waits_for = waits_for, .version = waits_for->recorded});
+  return {};
+}
+
+Result<bool> FakeDevice::has_happened(DeviceEvent event) {
+  const std::lock_guard lock(mutex_);
+  QUIRE_TRY(may_fail("asking for an event"));
+  QUIRE_TRY_ASSIGN(const Event* asked, event_of(event));
+  if (!is_held_) run_some();
+  return asked->happened >= asked->recorded;
+}
+
+Status FakeDevice::synchronize(DeviceStream stream) {
+  const std::lock_guard lock(mutex_);
+  QUIRE_TRY(may_fail("waiting for a stream"));
+  QUIRE_TRY_ASSIGN(const Stream* waited, stream_of(stream));
+  while (!waited->queue.empty()) QUIRE_CHECK(run_one(), "streams wait for each other");
+  return {};
+}
+
+bool FakeDevice::is_device_memory(const std::byte* data, std::size_t bytes) const {
+  return find_range(device_memory_, data, bytes) != device_memory_.end();
+}
+
+bool FakeDevice::is_registered(const std::byte* data, std::size_t bytes) const {
+  return find_range(registered_, data, bytes) != registered_.end();
+}
+
+bool FakeDevice::is_one_registered_piece(const std::byte* data, std::size_t bytes) const {
+  const auto it = find_range(registered_, data, bytes);
+  if (it == registered_.end()) return false;
+  const auto begin = static_cast<std::size_t>(data - it->first);
+  return bytes == 0 || begin / it->second.unit_bytes == (begin + bytes - 1) / it->second.unit_bytes;
+}
+
+Status FakeDevice::check_copy(const std::byte* target, const std::byte* source, std::size_t bytes) const {
+  for (const std::byte* const end : {target, source}) {
+    if (is_device_memory(end, bytes) || is_one_registered_piece(end, bytes)) continue;
+    return fail(ErrorCode::InvalidArgument, "copying " + std::to_string(bytes) +
+                                                " bytes: one end is neither device memory nor one registered piece");
+  }
+  return {};
+}
+
+Status FakeDevice::copy(std::byte* target, const std::byte* source, std::size_t bytes, DeviceStream stream) {
+  const std::lock_guard lock(mutex_);
+  QUIRE_TRY(may_fail("copying"));
+  QUIRE_TRY_ASSIGN(Stream * on, stream_of(stream));
+  QUIRE_TRY(check_copy(target, source, bytes));
+  copied_bytes_ += bytes;
+  on->queue.push_back({.run = [target, source, bytes] { std::memcpy(target, source, bytes); }});
+  return {};
+}
+
+Status FakeDevice::copy_all(const CopyList& copies, DeviceStream stream) {
+  const std::lock_guard lock(mutex_);
+  QUIRE_TRY(may_fail("copying"));
+  QUIRE_TRY_ASSIGN(Stream * on, stream_of(stream));
+  std::vector<std::size_t> order(copies.bytes.size());
+  for (std::size_t i = 0; i < order.size(); ++i) {
+    QUIRE_TRY(check_copy(copies.targets[i], copies.sources[i], copies.bytes[i]));
+    order[i] = i;
+  }
+  std::ranges::shuffle(order, draws_);
+  for (const std::size_t i : order) {
+    copied_bytes_ += copies.bytes[i];
+    on->queue.push_back({.run = [target = copies.targets[i], source = copies.sources[i], bytes = copies.bytes[i]] {
+      std::memcpy(target, source, bytes);
+    }});
+  }
+  return {};
+}
+
+// When it runs: what it names is device memory by then, and was written by what came before.
+void FakeDevice::check_fragments(const MoveFragmentsParams& params) const {
+  QUIRE_CHECK(
+      is_device_memory(reinterpret_cast<const std::byte*>(params.fragments.data()), params.fragments.size_bytes()) &&
+          is_device_memory(reinterpret_cast<const std::byte*>(params.items.data()), params.items.size_bytes()),
+      "a kernel reads its fragments or items where there is no device memory");
+  for (std::size_t i = 0; i < params.items.size(); ++i) {
+    const SwapItem& item = params.items[i];
+    for (const Fragment& fragment : params.fragments) {
+      const std::byte* const on_device = fragment.first + (item.device_page * fragment.page_stride);
+      const std::uint64_t record_index = params.record_order == RecordOrder::ByItem ? i : item.host_page;
+      const std::byte* const in_record =
+          params.records + (record_index * params.record_stride) + (fragment.record_offset - params.record_begin);
+      QUIRE_CHECK(is_device_memory(on_device, fragment.bytes), "a kernel goes beside the device's memory");
+      std::uint64_t bits = std::bit_cast<std::uintptr_t>(on_device) | fragment.bytes | fragment.record_offset;
+      if (params.way != FragmentWay::SumOnly) {
+        QUIRE_CHECK(is_device_memory(in_record, fragment.bytes) || is_registered(in_record, fragment.bytes),
+                    "a kernel goes beside the records");
+        bits |= std::bit_cast<std::uintptr_t>(in_record);
+      }
+      QUIRE_CHECK(bits % params.access_bytes == 0, "an access of a kernel does not fit an address");
+    }
+  }
+}
+
+Status FakeDevice::move_fragments(const MoveFragmentsParams& params, DeviceStream stream) {
+  const std::lock_guard lock(mutex_);
+  QUIRE_TRY(may_fail("launching a kernel"));
+  QUIRE_TRY_ASSIGN(Stream * on, stream_of(stream));
+  QUIRE_CHECK(params.block_count_max > 0, "a kernel of no blocks");
+  ++kernel_count_;
+  on->queue.push_back({.run = [this, params] {
+    check_fragments(params);
+    move_fragments_on_host(params);
+  }});
+  return {};
+}
+
+Status FakeDevice::finish_checksums(const FinishChecksumsParams& params, DeviceStream stream) {
+  const std::lock_guard lock(mutex_);
+  QUIRE_TRY(may_fail("launching a kernel"));
+  QUIRE_TRY_ASSIGN(Stream * on, stream_of(stream));
+  ++kernel_count_;
+  on->queue.push_back({.run = [params] { finish_checksums_on_host(params); }});
+  return {};
+}
+
+// One piece of work that nothing holds back, of a stream that is drawn. False when there is none.
+bool FakeDevice::run_one() {
+  std::vector<Stream*> ready;
+  for (const auto& [stream, owned] : streams_) {
+    auto& queue = stream->queue;
+    while (!queue.empty() && queue.front().waits_for != nullptr &&
+           queue.front().waits_for->happened >= queue.front().version) {
+      queue.pop_front();
+    }
+    if (!queue.empty() && queue.front().waits_for == nullptr) ready.push_back(stream);
+  }
+  if (ready.empty()) return false;
+  Stream* const stream = ready[draws_() % ready.size()];
+  const Work work = std::move(stream->queue.front());
+  stream->queue.pop_front();
+  work.run();
+  return true;
+}
+
+void FakeDevice::run_some() {
+  for (std::uint64_t left = draws_() % 8; left > 0 && run_one(); --left) {
+  }
+}
+
+}  // namespace quire::testing

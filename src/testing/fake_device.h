@@ -1,0 +1,121 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// FakeDevice: a Device in plain memory. What is put on its streams runs later, one piece at a time, in an order that a
+// seed draws among all that streams and events allow: work that should have waited for an event and did not will, for
+// some seed, run too early. It refuses what a GPU would stumble over: memory that it does not know, copies that cross
+// from one registered piece into the next, addresses that an access does not fit, and streams of another device.
+//
+// thread-safe
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <deque>
+#include <functional>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <random>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "quire/device.h"
+
+namespace quire::testing {
+
+struct FakeDeviceConfig {
+  std::uint32_t index = 0;
+  std::uint64_t seed = 0;
+  std::uint32_t multiprocessor_count = 4;
+  std::size_t memory_bytes_max = std::size_t{1} << 30U;
+};
+
+class FakeDevice : public Device {
+ public:
+  explicit FakeDevice(const FakeDeviceConfig& config = {});
+  ~FakeDevice() override;
+
+  /// Memory of somebody else's that counts as the device's.
+  void adopt(std::span<std::byte> memory);
+  /// The call that comes behind so many others, of those that may fail, fails; later ones do not. 0: the next one.
+  void fail_call_after(std::uint64_t call_count);
+  /// Calls that may fail, since the beginning.
+  [[nodiscard]] std::uint64_t call_count() const;
+  /// Work runs only in synchronize() as long as it is held: has_happened() sees what was done by then.
+  void hold(bool is_held);
+  /// Runs everything.
+  void drain();
+  /// What is left: memory, registrations, streams and events that nobody gave back.
+  [[nodiscard]] std::size_t leak_count() const;
+  [[nodiscard]] std::uint64_t copied_bytes() const;
+  [[nodiscard]] std::uint64_t kernel_count() const;
+
+  [[nodiscard]] std::uint32_t index() const override { return config_.index; }
+  [[nodiscard]] const std::string& name() const override { return name_; }
+  [[nodiscard]] std::uint32_t multiprocessor_count() const override { return config_.multiprocessor_count; }
+  [[nodiscard]] Result<std::byte*> allocate(std::size_t bytes) override;
+  void release(std::byte* memory) override;
+  [[nodiscard]] Status register_host(std::span<std::byte> memory, std::size_t unit_bytes) override;
+  void unregister_host(std::span<std::byte> memory) override;
+  [[nodiscard]] Result<DeviceStream> create_stream(StreamPriority priority) override;
+  void destroy_stream(DeviceStream stream) override;
+  [[nodiscard]] Result<DeviceEvent> create_event() override;
+  void destroy_event(DeviceEvent event) override;
+  [[nodiscard]] Status record(DeviceEvent event, DeviceStream stream) override;
+  [[nodiscard]] Status wait(DeviceStream stream, DeviceEvent event) override;
+  [[nodiscard]] Result<bool> has_happened(DeviceEvent event) override;
+  [[nodiscard]] Status synchronize(DeviceStream stream) override;
+  [[nodiscard]] Status copy(std::byte* target, const std::byte* source, std::size_t bytes,
+                            DeviceStream stream) override;
+  [[nodiscard]] Status copy_all(const CopyList& copies, DeviceStream stream) override;
+  [[nodiscard]] Status move_fragments(const MoveFragmentsParams& params, DeviceStream stream) override;
+  [[nodiscard]] Status finish_checksums(const FinishChecksumsParams& params, DeviceStream stream) override;
+
+ private:
+  struct Event {
+    std::uint64_t recorded = 0;  // how often, by the host
+    std::uint64_t happened = 0;  // which of these
+  };
+  struct Work {
+    std::function<void()> run;  // empty for a wait
+    const Event* waits_for = nullptr;
+    std::uint64_t version = 0;
+  };
+  struct Stream {
+    std::deque<Work> queue;
+  };
+  struct Range {
+    std::size_t bytes = 0;
+    std::size_t unit_bytes = 0;  // of registered memory
+  };
+
+  [[nodiscard]] Status may_fail(const char* what);
+  [[nodiscard]] Result<Stream*> stream_of(DeviceStream stream);
+  [[nodiscard]] Result<Event*> event_of(DeviceEvent event);
+  [[nodiscard]] Status check_copy(const std::byte* target, const std::byte* source, std::size_t bytes) const;
+  [[nodiscard]] bool is_device_memory(const std::byte* data, std::size_t bytes) const;
+  [[nodiscard]] bool is_one_registered_piece(const std::byte* data, std::size_t bytes) const;
+  [[nodiscard]] bool is_registered(const std::byte* data, std::size_t bytes) const;
+  void check_fragments(const MoveFragmentsParams& params) const;
+  [[nodiscard]] bool run_one();
+  void run_some();
+
+  const FakeDeviceConfig config_;
+  const std::string name_;
+  mutable std::mutex mutex_;  // guards what follows
+  std::mt19937_64 draws_;
+  std::map<const std::byte*, Range> device_memory_;
+  std::map<const std::byte*, Range> registered_;
+  std::map<Stream*, std::unique_ptr<Stream>> streams_;
+  std::map<Event*, std::unique_ptr<Event>> events_;
+  std::vector<std::byte*> allocated_;
+  std::uint64_t calls_ = 0;
+  std::uint64_t failing_call_ = UINT64_MAX;
+  std::size_t memory_bytes_ = 0;
+  std::uint64_t copied_bytes_ = 0;
+  std::uint64_t kernel_count_ = 0;
+  bool is_held_ = false;
+};
+
+}  // namespace quire::testing

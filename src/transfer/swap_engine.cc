@@ -1,0 +1,187 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <algorithm>
+#include <chrono>
+#include <cstring>
+#include <limits>
+#include <string>
+#include <utility>
+
+#include "base/check.h"
+#include "base/checked.h"
+#include "quire/swap.h"
+#include "transfer/swap_lane.h"
+#include "transfer/swap_layout.h"
+
+namespace quire {
+namespace {
+
+constexpr std::uint64_t kStagingBytes = std::uint64_t{192} << 20U;
+// Enough loads on their way to fill the link (measured on PCIe 5: half of it is short of it for loads, twice as many
+// bring nothing).
+constexpr std::uint32_t kDirectBlocks = 16;
+constexpr std::uint32_t kCallPagesMax = 1U << 20U;
+constexpr std::uint32_t kCallsMax = 1024;
+
+tl::unexpected<Error> invalid(std::string message) {
+  return fail(ErrorCode::InvalidArgument, std::move(message));
+}
+
+Status check_between(std::string_view name, std::uint64_t value, std::uint64_t value_max) {
+  if (value >= 1 && value <= value_max) return {};
+  return invalid("SwapConfig::" + std::string(name) + " is " + std::to_string(value) + ": give 1 to " +
+                 std::to_string(value_max));
+}
+
+double steady_seconds() {
+  return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
+}
+
+}  // namespace
+
+std::string_view to_string(SwapPath path) {
+  switch (path) {
+    case SwapPath::Whole:
+      return "whole";
+    case SwapPath::Staged:
+      return "staged";
+    case SwapPath::Direct:
+      return "direct";
+  }
+  return "unknown";
+}
+
+Status SwapConfig::validate() const {
+  constexpr std::uint64_t kPagesMax = PageId::kNoneValue;
+  if (device == nullptr) return invalid("SwapConfig::device is missing");
+  if (records == nullptr) return invalid("SwapConfig::records is missing: say where the host's records lie");
+  QUIRE_TRY(check_between("device_page_count", device_page_count, kPagesMax));
+  QUIRE_TRY(check_between("record_count", record_count, kPagesMax));
+  QUIRE_TRY(check_between("call_pages_max", call_pages_max, kCallPagesMax));
+  QUIRE_TRY(check_between("calls_in_flight_max", calls_in_flight_max, kCallsMax));
+  QUIRE_TRY_ASSIGN(const SwapLayout layout, SwapLayout::create(*this));
+  if (record_stride < layout.record_bytes()) {
+    return invalid("SwapConfig::record_stride is " + std::to_string(record_stride) + ", and a record has " +
+                   std::to_string(layout.record_bytes()) + " bytes");
+  }
+  const auto work = checked_multiply(std::uint64_t{call_pages_max}, layout.pieces().size());
+  if (!work || *work > std::numeric_limits<std::uint32_t>::max()) {
+    return invalid("SwapConfig::call_pages_max is " + std::to_string(call_pages_max) + ", and a page has " +
+                   std::to_string(layout.pieces().size()) + " pieces: give fewer than 2^32 in all");
+  }
+  return {};
+}
+
+struct SwapEngine::Impl {
+  Impl(SwapConfig the_config, SwapLayout the_layout)
+      : config(std::move(the_config)),
+        layout(std::move(the_layout)),
+        load(config, layout, TransferKind::Load),
+        store(config, layout, TransferKind::Store) {}
+
+  [[nodiscard]] Status open();
+  [[nodiscard]] Result<SwapLane*> lane(TransferKind kind);
+
+  SwapConfig config;
+  SwapLayout layout;
+  DeviceMemoryBlock pieces;
+  SwapLane load;
+  SwapLane store;
+};
+
+Status SwapEngine::Impl::open() {
+  Device& device = *config.device;
+  const std::span<const Fragment> all = layout.pieces();
+  QUIRE_TRY_ASSIGN(pieces, DeviceMemoryBlock::allocate(device, all.size_bytes()));
+  QUIRE_TRY_ASSIGN(const RegisteredMemory source,
+                   RegisteredMemory::allocate(device, all.size_bytes(), all.size_bytes()));
+  std::memcpy(source.data(), all.data(), all.size_bytes());
+  QUIRE_TRY_ASSIGN(const DeviceStream stream, device.create_stream(StreamPriority::High));
+  Status copied = device.copy(pieces.data(), source.data(), all.size_bytes(), stream);
+  const Status settled = device.synchronize(stream);
+  device.destroy_stream(stream);
+  QUIRE_TRY(std::move(copied));
+  QUIRE_TRY(settled);
+  if (!config.load_paths || !config.store_paths) {
+    QUIRE_TRY_ASSIGN(const std::vector<SwapTiming> timings, measure_swaps(config));
+    if (!config.load_paths) config.load_paths = choose_paths(timings, TransferKind::Load);
+    if (!config.store_paths) config.store_paths = choose_paths(timings, TransferKind::Store);
+  }
+  const auto* const on_device = reinterpret_cast<const Fragment*>(pieces.data());
+  QUIRE_TRY(load.open(on_device, *config.load_paths));
+  return store.open(on_device, *config.store_paths);
+}
+
+Result<SwapLane*> SwapEngine::Impl::lane(TransferKind kind) {
+  if (kind == TransferKind::Load) return &load;
+  if (kind == TransferKind::Store) return &store;
+  return invalid("a swap is a load or a store");
+}
+
+SwapEngine::SwapEngine(std::unique_ptr<Impl> impl) : impl_(std::move(impl)) {}
+SwapEngine::~SwapEngine() = default;
+
+Result<std::unique_ptr<SwapEngine>> SwapEngine::open(const SwapConfig& config) {
+  QUIRE_TRY(config.validate());
+  QUIRE_TRY_ASSIGN(SwapLayout layout, SwapLayout::create(config));
+  SwapConfig resolved = config;
+  if (resolved.staging_bytes == 0) resolved.staging_bytes = kStagingBytes;
+  if (resolved.staged_blocks == 0) resolved.staged_blocks = config.device->multiprocessor_count();
+  if (resolved.direct_blocks == 0) resolved.direct_blocks = kDirectBlocks;
+  if (!resolved.seconds) resolved.seconds = steady_seconds;
+  auto impl = std::make_unique<Impl>(std::move(resolved), std::move(layout));
+  QUIRE_TRY(impl->open());
+  return std::unique_ptr<SwapEngine>(new SwapEngine(std::move(impl)));
+}
+
+Result<std::optional<SwapTicket>> SwapEngine::try_start(const SwapOrder& order) {
+  QUIRE_TRY_ASSIGN(SwapLane * lane, impl_->lane(order.kind));
+  return lane->try_start(order);
+}
+
+Result<bool> SwapEngine::has_arrived(SwapTicket ticket, std::uint32_t band) {
+  QUIRE_TRY_ASSIGN(SwapLane * lane, impl_->lane(ticket.kind));
+  return lane->has_arrived(ticket, band);
+}
+
+Status SwapEngine::wait_on(DeviceStream stream, SwapTicket ticket, std::uint32_t band) {
+  QUIRE_TRY_ASSIGN(SwapLane * lane, impl_->lane(ticket.kind));
+  return lane->wait_on(stream, ticket, band);
+}
+
+Result<bool> SwapEngine::is_done(SwapTicket ticket) {
+  QUIRE_TRY_ASSIGN(SwapLane * lane, impl_->lane(ticket.kind));
+  return lane->is_done(ticket);
+}
+
+Result<SwapReport> SwapEngine::finish(SwapTicket ticket) {
+  QUIRE_TRY_ASSIGN(SwapLane * lane, impl_->lane(ticket.kind));
+  return lane->finish(ticket);
+}
+
+Result<SwapReport> SwapEngine::swap(const SwapOrder& order) {
+  QUIRE_TRY_ASSIGN(const std::optional<SwapTicket> ticket, try_start(order));
+  if (!ticket) {
+    return fail(ErrorCode::Unavailable,
+                "as many swaps are on their way as SwapConfig::calls_in_flight_max allows: "
+                "finish() one first");
+  }
+  Device& device = *impl_->config.device;
+  for (const DeviceStream stream : {order.streams.kernels, order.streams.more_kernels, order.streams.copies}) {
+    if (stream.handle != nullptr) QUIRE_TRY(device.synchronize(stream));
+  }
+  return finish(*ticket);
+}
+
+const SwapPaths& SwapEngine::paths(TransferKind kind) const {
+  return kind == TransferKind::Load ? impl_->load.paths() : impl_->store.paths();
+}
+
+std::uint64_t SwapEngine::record_bytes() const {
+  return impl_->layout.record_bytes();
+}
+
+std::uint32_t SwapEngine::layer_count() const {
+  return impl_->layout.layer_count();
+}
+
+}  // namespace quire

@@ -1,0 +1,485 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "transfer/swap_lane.h"
+
+#include <algorithm>
+#include <cstdlib>
+#include <cstring>
+#include <string>
+#include <string_view>
+#include <utility>
+
+#include "base/check.h"
+
+namespace quire {
+namespace {
+
+constexpr std::size_t kSystemPage = 4096;
+constexpr std::uint64_t kSlotAlignment = 256;
+// Less than this in a slot costs more in calls than the overlap brings.
+constexpr std::uint64_t kChunkBytesMin = std::uint64_t{8} << 20U;
+// A call is cut into so many pieces, if they are not too small or too large: behind the last copy of a load, only the
+// last piece is still to be scattered.
+constexpr std::uint64_t kChunksWanted = 4;
+
+std::uint64_t round_up(std::uint64_t value, std::uint64_t unit) {
+  return (value + unit - 1) / unit * unit;
+}
+
+tl::unexpected<Error> invalid(std::string message) {
+  return fail(ErrorCode::InvalidArgument, std::move(message));
+}
+
+struct IdList {
+  std::string_view name;
+  std::span<const PageId> ids;
+  std::uint32_t count = 0;  // of pages that there are
+};
+
+Status check_range(const IdList& list) {
+  for (std::size_t i = 0; i < list.ids.size(); ++i) {
+    if (list.ids[i].value < list.count) continue;
+    return invalid(std::string(list.name) + "[" + std::to_string(i) + "] is " + std::to_string(list.ids[i].value) +
+                   ": pages lie in [0, " + std::to_string(list.count) + ")");
+  }
+  return {};
+}
+
+}  // namespace
+
+Result<DeviceMemoryBlock> DeviceMemoryBlock::allocate(Device& device, std::size_t bytes) {
+  DeviceMemoryBlock block;
+  QUIRE_TRY_ASSIGN(block.data_, device.allocate(bytes));
+  block.device_ = &device;
+  return block;
+}
+
+DeviceMemoryBlock::DeviceMemoryBlock(DeviceMemoryBlock&& other) noexcept
+    : device_(std::exchange(other.device_, nullptr)), data_(std::exchange(other.data_, nullptr)) {}
+
+DeviceMemoryBlock& DeviceMemoryBlock::operator=(DeviceMemoryBlock&& other) noexcept {
+  std::swap(device_, other.device_);
+  std::swap(data_, other.data_);
+  return *this;
+}
+
+DeviceMemoryBlock::~DeviceMemoryBlock() {
+  if (device_ != nullptr) device_->release(data_);
+}
+
+Result<RegisteredMemory> RegisteredMemory::allocate(Device& device, std::size_t bytes, std::size_t unit_bytes) {
+  const std::size_t whole_pages = round_up(std::max<std::size_t>(bytes, 1), kSystemPage);
+  void* const data = std::aligned_alloc(kSystemPage, whole_pages);
+  if (data == nullptr) {
+    return fail(ErrorCode::Unavailable, "there is no room for " + std::to_string(whole_pages) + " bytes on the host");
+  }
+  std::memset(data, 0, whole_pages);
+  RegisteredMemory memory;
+  memory.memory_ = {static_cast<std::byte*>(data), whole_pages};
+  QUIRE_TRY(device.register_host(memory.memory_, unit_bytes));
+  memory.device_ = &device;
+  return memory;
+}
+
+RegisteredMemory::RegisteredMemory(RegisteredMemory&& other) noexcept
+    : device_(std::exchange(other.device_, nullptr)), memory_(std::exchange(other.memory_, {})) {}
+
+RegisteredMemory& RegisteredMemory::operator=(RegisteredMemory&& other) noexcept {
+  std::swap(device_, other.device_);
+  std::swap(memory_, other.memory_);
+  return *this;
+}
+
+RegisteredMemory::~RegisteredMemory() {
+  if (device_ != nullptr) device_->unregister_host(memory_);
+  std::free(memory_.data());
+}
+
+SwapLane::SwapLane(const SwapConfig& config, const SwapLayout& layout, TransferKind kind)
+    : config_(config), layout_(layout), device_(*config.device), kind_(kind) {}
+
+SwapLane::~SwapLane() {
+  for (const Call& call : calls_) {
+    if (call.is_on_its_way) settle(call.streams);
+  }
+  const auto destroy = [&](DeviceEvent event) {
+    if (event.handle != nullptr) device_.destroy_event(event);
+  };
+  for (const Slot& slot : slots_) {
+    destroy(slot.is_filled);
+    destroy(slot.is_free);
+  }
+  for (const Call& call : calls_) {
+    destroy(call.done);
+    for (const DeviceEvent event : call.bands) destroy(event);
+  }
+  destroy(uploaded_);
+  destroy(joined_);
+}
+
+Status SwapLane::open(const Fragment* pieces, const SwapPaths& paths) {
+  pieces_ = pieces;
+  paths_ = paths;
+  const std::uint64_t record_room = round_up(layout_.record_bytes(), kSlotAlignment);
+  slot_bytes_ = std::max(record_room, config_.staging_bytes / kSlotCount / kSlotAlignment * kSlotAlignment);
+  QUIRE_TRY_ASSIGN(staging_, DeviceMemoryBlock::allocate(device_, slot_bytes_ * kSlotCount));
+  for (std::size_t i = 0; i < kSlotCount; ++i) {
+    slots_[i].data = staging_.data() + (i * slot_bytes_);
+    QUIRE_TRY_ASSIGN(slots_[i].is_filled, device_.create_event());
+    QUIRE_TRY_ASSIGN(slots_[i].is_free, device_.create_event());
+  }
+  QUIRE_TRY_ASSIGN(uploaded_, device_.create_event());
+  QUIRE_TRY_ASSIGN(joined_, device_.create_event());
+
+  const std::uint32_t pages_max = config_.call_pages_max;
+  const std::size_t call_count = config_.calls_in_flight_max;
+  const std::size_t item_bytes = pages_max * sizeof(SwapItem);
+  const std::size_t result_bytes = (pages_max + 1) * sizeof(std::uint64_t);
+  QUIRE_TRY_ASSIGN(device_items_, DeviceMemoryBlock::allocate(device_, call_count * item_bytes));
+  QUIRE_TRY_ASSIGN(host_items_, RegisteredMemory::allocate(device_, call_count * item_bytes, item_bytes));
+  QUIRE_TRY_ASSIGN(results_, RegisteredMemory::allocate(device_, call_count * result_bytes, result_bytes));
+  calls_.resize(call_count);
+  for (std::size_t i = 0; i < call_count; ++i) {
+    Call& call = calls_[i];
+    call.items = {reinterpret_cast<SwapItem*>(host_items_.data() + (i * item_bytes)), pages_max};
+    call.device_items = reinterpret_cast<SwapItem*>(device_items_.data() + (i * item_bytes));
+    auto* const results = reinterpret_cast<std::uint64_t*>(results_.data() + (i * result_bytes));
+    call.checksums = {results, pages_max};
+    call.first_bad = results + pages_max;
+    QUIRE_TRY_ASSIGN(call.done, device_.create_event());
+    for (std::uint32_t l = 0; l < layout_.layer_count(); ++l) {
+      QUIRE_TRY_ASSIGN(const DeviceEvent event, device_.create_event());
+      call.bands.push_back(event);
+    }
+  }
+  const std::size_t copies_max = std::size_t{pages_max} * std::max(1U, layout_.stretch_count());
+  copy_targets_.reserve(copies_max);
+  copy_sources_.reserve(copies_max);
+  copy_bytes_.reserve(copies_max);
+  band_.stretches.reserve(layout_.pieces().size());
+  named_.resize(kind_ == TransferKind::Load ? config_.device_page_count : config_.record_count);
+  return {};
+}
+
+Status SwapLane::check(const SwapOrder& order) {
+  if (order.device_pages.size() != order.host_pages.size()) {
+    return invalid("device_pages has " + std::to_string(order.device_pages.size()) + " pages and host_pages " +
+                   std::to_string(order.host_pages.size()) + ": give as many of each");
+  }
+  if (!order.expected.empty()) {
+    if (kind_ == TransferKind::Store || !config_.checksums) {
+      return invalid(kind_ == TransferKind::Store ? "expected is for loads: a store makes checksums"
+                                                  : "expected is given, and SwapConfig::checksums is off");
+    }
+    if (order.expected.size() != order.host_pages.size()) {
+      return invalid("expected has " + std::to_string(order.expected.size()) + " checksums for " +
+                     std::to_string(order.host_pages.size()) + " pages: give one for each, or none");
+    }
+  }
+  if (order.device_pages.size() > config_.call_pages_max) {
+    return invalid("device_pages has " + std::to_string(order.device_pages.size()) +
+                   " pages: SwapConfig::call_pages_max is " + std::to_string(config_.call_pages_max));
+  }
+  if (order.band_count == 0 || order.band_count > layout_.layer_count()) {
+    return invalid("band_count is " + std::to_string(order.band_count) + ": give 1 to " +
+                   std::to_string(layout_.layer_count()) + ", a layer at least for each");
+  }
+  if (order.streams.copies.handle == nullptr) {
+    return invalid("streams.copies is missing: work goes on streams of the caller's, never on the default stream");
+  }
+  return check_ids(order);
+}
+
+Status SwapLane::check_ids(const SwapOrder& order) {
+  QUIRE_TRY(check_range({.name = "device_pages", .ids = order.device_pages, .count = config_.device_page_count}));
+  QUIRE_TRY(check_range({.name = "host_pages", .ids = order.host_pages, .count = config_.record_count}));
+  const bool is_load = kind_ == TransferKind::Load;
+  const std::span<const PageId> targets = is_load ? order.device_pages : order.host_pages;
+  const std::string_view name = is_load ? "device_pages" : "host_pages";
+  if (++named_call_ == 0) {
+    std::ranges::fill(named_, Named{});
+    named_call_ = 1;
+  }
+  for (std::uint32_t i = 0; i < targets.size(); ++i) {
+    Named& named = named_[targets[i].value];
+    if (named.call == named_call_) {
+      return invalid(std::string(name) + "[" + std::to_string(i) + "] is " + std::to_string(targets[i].value) +
+                     ", as " + std::string(name) + "[" + std::to_string(named.place) +
+                     "] is: two pages cannot go to one place");
+    }
+    named = {.call = named_call_, .place = i};
+  }
+  return {};
+}
+
+Result<std::optional<SwapTicket>> SwapLane::try_start(const SwapOrder& order) {
+  if (broken_) return tl::unexpected(*broken_);
+  QUIRE_TRY(check(order));
+  const auto free_call = std::ranges::find(calls_, false, &Call::is_on_its_way);
+  if (free_call == calls_.end()) return std::nullopt;
+  Call& call = *free_call;
+  ++call.generation;
+  call.page_count = static_cast<std::uint32_t>(order.device_pages.size());
+  call.band_count = order.band_count;
+  call.has_expected = !order.expected.empty();
+  call.streams = order.streams;
+  if (call.streams.kernels.handle == nullptr) call.streams.kernels = call.streams.copies;
+  if (call.streams.more_kernels.handle == nullptr) call.streams.more_kernels = call.streams.kernels;
+  if (const Status status = run(order, call); !status) {
+    // What was begun must not write to pages that the caller believes to be its own.
+    settle(call.streams);
+    broken_ = status.error();
+    return tl::unexpected(*broken_);
+  }
+  call.is_on_its_way = true;
+  return SwapTicket{
+      .kind = kind_, .index = static_cast<std::uint32_t>(free_call - calls_.begin()), .generation = call.generation};
+}
+
+void SwapLane::settle(const SwapStreams& streams) {
+  (void)device_.synchronize(streams.copies);
+  if (streams.kernels != streams.copies) (void)device_.synchronize(streams.kernels);
+  if (streams.more_kernels != streams.kernels) (void)device_.synchronize(streams.more_kernels);
+}
+
+Status SwapLane::run(const SwapOrder& order, Call& call) {
+  const SwapPath path = order.path.value_or(call.page_count <= paths_.few_pages_max ? paths_.few : paths_.many);
+  if (order.after.handle != nullptr) {
+    QUIRE_TRY(device_.wait(call.streams.copies, order.after));
+    if (call.streams.kernels != call.streams.copies) QUIRE_TRY(device_.wait(call.streams.kernels, order.after));
+  }
+  for (std::uint32_t i = 0; i < call.page_count; ++i) {
+    call.items[i] = {.device_page = order.device_pages[i].value,
+                     .host_page = order.host_pages[i].value,
+                     .expected = call.has_expected ? order.expected[i] : 0};
+  }
+  if (call.page_count != 0 && (path != SwapPath::Whole || config_.checksums)) QUIRE_TRY(upload(order, call));
+  for (std::uint32_t band = 0; band < call.band_count; ++band) {
+    layout_.band(call.band_count, band, band_);
+    switch (path) {
+      case SwapPath::Whole:
+        QUIRE_TRY(run_whole(call, band));
+        break;
+      case SwapPath::Staged:
+        QUIRE_TRY(run_staged(call, band));
+        break;
+      case SwapPath::Direct:
+        QUIRE_TRY(run_direct(call, band));
+        break;
+    }
+  }
+  return end(call, path);
+}
+
+// The items go to the device before any kernel of the call. Not on the stream of the copies, where they would wait for
+// those of earlier calls.
+Status SwapLane::upload(const SwapOrder& /*order*/, Call& call) {
+  QUIRE_TRY(device_.copy(reinterpret_cast<std::byte*>(call.device_items),
+                         reinterpret_cast<const std::byte*>(call.items.data()), call.page_count * sizeof(SwapItem),
+                         call.streams.kernels));
+  if (call.streams.more_kernels == call.streams.kernels) return {};
+  QUIRE_TRY(device_.record(uploaded_, call.streams.kernels));
+  return device_.wait(call.streams.more_kernels, uploaded_);
+}
+
+std::byte* SwapLane::record_of(const SwapItem& item) const {
+  return config_.records + (item.host_page * config_.record_stride);
+}
+
+void SwapLane::add_copy(std::byte* on_device, std::byte* on_host, std::size_t bytes) {
+  const bool is_load = kind_ == TransferKind::Load;
+  copy_targets_.push_back(is_load ? on_device : on_host);
+  copy_sources_.push_back(is_load ? on_host : on_device);
+  copy_bytes_.push_back(bytes);
+}
+
+Status SwapLane::flush_copies(DeviceStream stream) {
+  const CopyList copies{.targets = copy_targets_, .sources = copy_sources_, .bytes = copy_bytes_};
+  const Status status = copy_bytes_.size() == 1
+                            ? device_.copy(copy_targets_[0], copy_sources_[0], copy_bytes_[0], stream)
+                            : device_.copy_all(copies, stream);
+  copy_targets_.clear();
+  copy_sources_.clear();
+  copy_bytes_.clear();
+  return status;
+}
+
+Status SwapLane::copy_slot(const Call& call, const Slot& slot, std::uint32_t first_item, std::uint32_t count) {
+  const std::uint64_t room = round_up(band_.bytes, kSlotAlignment);
+  for (std::uint32_t i = 0; i < count; ++i) {
+    add_copy(slot.data + (i * room), record_of(call.items[first_item + i]) + band_.record_begin, band_.bytes);
+  }
+  return flush_copies(call.streams.copies);
+}
+
+Status SwapLane::copy_stretches(const Call& call, std::uint32_t first_item, std::uint32_t count) {
+  for (std::uint32_t i = 0; i < count; ++i) {
+    const SwapItem& item = call.items[first_item + i];
+    for (const Fragment& stretch : band_.stretches) {
+      add_copy(stretch.first + (item.device_page * stretch.page_stride), record_of(item) + stretch.record_offset,
+               stretch.bytes);
+    }
+  }
+  return flush_copies(call.streams.copies);
+}
+
+MoveFragmentsParams SwapLane::kernel_params(Call& call, std::uint32_t first_item, std::uint32_t count) const {
+  return {.way = kind_ == TransferKind::Load ? FragmentWay::FromRecords : FragmentWay::ToRecords,
+          .sums = config_.checksums,
+          .access_bytes = layout_.access_bytes(),
+          .block_count_max = config_.staged_blocks,
+          .fragments = {pieces_ + band_.first_piece, band_.pieces.size()},
+          .items = {call.device_items + first_item, count},
+          .record_begin = band_.record_begin};
+}
+
+std::uint32_t SwapLane::pages_per_chunk(const Call& call, std::uint64_t page_bytes, std::uint64_t chunk_max) const {
+  const std::uint64_t wanted = call.page_count * page_bytes / kChunksWanted;
+  const std::uint64_t bytes = std::min(std::max(wanted, kChunkBytesMin), chunk_max);
+  return static_cast<std::uint32_t>(std::max<std::uint64_t>(1, bytes / page_bytes));
+}
+
+Status SwapLane::run_whole(Call& call, std::uint32_t band) {
+  const bool is_load = kind_ == TransferKind::Load;
+  const SwapStreams& streams = call.streams;
+  const std::uint32_t chunk_pages =
+      config_.checksums ? pages_per_chunk(call, band_.bytes, slot_bytes_) : std::max(1U, call.page_count);
+  for (std::uint32_t first = 0; first < call.page_count; first += chunk_pages) {
+    const std::uint32_t count = std::min(chunk_pages, call.page_count - first);
+    QUIRE_TRY(copy_stretches(call, first, count));
+    if (!config_.checksums) continue;
+    if (is_load && streams.kernels != streams.copies) {
+      const Slot& slot = slots_[next_slot_++ % kSlotCount];  // for its event; the ring itself is not used
+      QUIRE_TRY(device_.record(slot.is_filled, streams.copies));
+      QUIRE_TRY(device_.wait(streams.kernels, slot.is_filled));
+    }
+    MoveFragmentsParams params = kernel_params(call, first, count);
+    params.way = FragmentWay::SumOnly;
+    QUIRE_TRY(device_.move_fragments(params, streams.kernels));
+  }
+  return device_.record(call.bands[band], streams.copies);
+}
+
+Status SwapLane::run_staged(Call& call, std::uint32_t band) {
+  const bool is_load = kind_ == TransferKind::Load;
+  const SwapStreams& streams = call.streams;
+  const std::uint64_t room = round_up(band_.bytes, kSlotAlignment);
+  const std::uint32_t chunk_pages = pages_per_chunk(call, room, slot_bytes_);
+  for (std::uint32_t first = 0; first < call.page_count; first += chunk_pages) {
+    const std::uint32_t count = std::min(chunk_pages, call.page_count - first);
+    Slot& slot = slots_[next_slot_ % kSlotCount];
+    // Neighbouring pieces on streams of their own: where the engine's kernels hold all multiprocessors, both go as soon
+    // as one gives way, while the second of two on one stream would come too late for that.
+    const DeviceStream kernels = next_slot_ % 2 == 0 ? streams.kernels : streams.more_kernels;
+    ++next_slot_;
+    MoveFragmentsParams params = kernel_params(call, first, count);
+    params.records = slot.data;
+    params.record_stride = room;
+    if (is_load) {
+      QUIRE_TRY(device_.wait(streams.copies, slot.is_free));
+      QUIRE_TRY(copy_slot(call, slot, first, count));
+      QUIRE_TRY(device_.record(slot.is_filled, streams.copies));
+      QUIRE_TRY(device_.wait(kernels, slot.is_filled));
+      QUIRE_TRY(device_.move_fragments(params, kernels));
+      QUIRE_TRY(device_.record(slot.is_free, kernels));
+    } else {
+      QUIRE_TRY(device_.wait(kernels, slot.is_free));
+      QUIRE_TRY(device_.move_fragments(params, kernels));
+      QUIRE_TRY(device_.record(slot.is_filled, kernels));
+      QUIRE_TRY(device_.wait(streams.copies, slot.is_filled));
+      QUIRE_TRY(copy_slot(call, slot, first, count));
+      QUIRE_TRY(device_.record(slot.is_free, streams.copies));
+    }
+    if (kernels != streams.kernels) apart_ = is_load ? slot.is_free : slot.is_filled;
+  }
+  if (!is_load) return device_.record(call.bands[band], streams.copies);
+  QUIRE_TRY(join_kernels(call));
+  return device_.record(call.bands[band], streams.kernels);
+}
+
+Status SwapLane::run_direct(Call& call, std::uint32_t band) {
+  MoveFragmentsParams params = kernel_params(call, 0, call.page_count);
+  params.record_order = RecordOrder::ByHostPage;
+  params.records = config_.records + band_.record_begin;
+  params.record_stride = config_.record_stride;
+  params.block_count_max = config_.direct_blocks;
+  if (call.page_count != 0) QUIRE_TRY(device_.move_fragments(params, call.streams.kernels));
+  return device_.record(call.bands[band], call.streams.kernels);
+}
+
+// What the second kernel stream has done so far comes before what the first one does next.
+Status SwapLane::join_kernels(const Call& call) {
+  if (!apart_) return {};
+  const DeviceEvent event = *apart_;
+  apart_.reset();
+  return device_.wait(call.streams.kernels, event);
+}
+
+Status SwapLane::end(Call& call, SwapPath path) {
+  const SwapStreams& streams = call.streams;
+  const bool has_kernels = path != SwapPath::Whole || config_.checksums;
+  if (has_kernels) QUIRE_TRY(join_kernels(call));
+  if (config_.checksums) {
+    QUIRE_TRY(device_.finish_checksums({.items = {call.device_items, call.page_count},
+                                        .record_bytes = layout_.record_bytes(),
+                                        .checksums = call.checksums.first(call.page_count),
+                                        .first_bad = call.has_expected ? call.first_bad : nullptr},
+                                       streams.kernels));
+  }
+  // Done is what both streams have done.
+  const bool has_copies = path != SwapPath::Direct;
+  if (!has_kernels) return device_.record(call.done, streams.copies);
+  if (has_copies && kind_ == TransferKind::Store && streams.kernels != streams.copies) {
+    QUIRE_TRY(device_.record(joined_, streams.kernels));
+    QUIRE_TRY(device_.wait(streams.copies, joined_));
+    return device_.record(call.done, streams.copies);
+  }
+  return device_.record(call.done, streams.kernels);
+}
+
+Result<SwapLane::Call*> SwapLane::find(SwapTicket ticket) {
+  if (ticket.index < calls_.size()) {
+    Call& call = calls_[ticket.index];
+    if (call.is_on_its_way && call.generation == ticket.generation) return &call;
+  }
+  return invalid("this swap is unknown: it was never started, or is finished");
+}
+
+Result<bool> SwapLane::has_arrived(SwapTicket ticket, std::uint32_t band) {
+  QUIRE_TRY_ASSIGN(Call * call, find(ticket));
+  if (band >= call->band_count) {
+    return invalid("the swap has " + std::to_string(call->band_count) + " bands: there is no band " +
+                   std::to_string(band));
+  }
+  return device_.has_happened(call->bands[band]);
+}
+
+Status SwapLane::wait_on(DeviceStream stream, SwapTicket ticket, std::uint32_t band) {
+  QUIRE_TRY_ASSIGN(Call * call, find(ticket));
+  if (band >= call->band_count) {
+    return invalid("the swap has " + std::to_string(call->band_count) + " bands: there is no band " +
+                   std::to_string(band));
+  }
+  return device_.wait(stream, call->bands[band]);
+}
+
+Result<bool> SwapLane::is_done(SwapTicket ticket) {
+  QUIRE_TRY_ASSIGN(Call * call, find(ticket));
+  return device_.has_happened(call->done);
+}
+
+Result<SwapReport> SwapLane::finish(SwapTicket ticket) {
+  QUIRE_TRY_ASSIGN(Call * call, find(ticket));
+  const Result<bool> is_done = device_.has_happened(call->done);
+  if (is_done && !*is_done) return fail(ErrorCode::Unavailable, "the swap is on its way: ask is_done() first");
+  call->is_on_its_way = false;
+  if (!is_done) {
+    broken_ = is_done.error();
+    return tl::unexpected(*broken_);
+  }
+  SwapReport report{.page_count = call->page_count, .good_pages = call->page_count};
+  if (config_.checksums) report.checksums = call->checksums.first(call->page_count);
+  if (call->has_expected && call->page_count != 0) report.good_pages = static_cast<std::uint32_t>(*call->first_bad);
+  return report;
+}
+
+}  // namespace quire

@@ -1,0 +1,177 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// Which way is the fastest depends on the link, the fragments and how many pages there are: it is tried out, in scratch
+// memory with the same fragments.
+#include <algorithm>
+#include <numeric>
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "base/check.h"
+#include "quire/swap.h"
+#include "transfer/swap_lane.h"
+#include "transfer/swap_layout.h"
+
+namespace quire {
+namespace {
+
+constexpr std::uint64_t kScratchBytes = std::uint64_t{64} << 20U;
+constexpr std::uint32_t kScratchPagesMax = 256;
+constexpr int kTriesOfEach = 3;
+// Copies of their own for fragments below this are hopeless, and thousands of them take long to try.
+constexpr std::uint64_t kWholeStretchBytesMin = std::uint64_t{16} << 10U;
+// Whole wins when it is that near to the fastest.
+constexpr double kNearlyAsFast = 1.03;
+
+// Streams that end with the scope.
+class Streams {
+ public:
+  explicit Streams(Device& device) : device_(device) {}
+  ~Streams() {
+    for (const DeviceStream stream : made_) device_.destroy_stream(stream);
+  }
+  Streams(const Streams&) = delete;
+  Streams& operator=(const Streams&) = delete;
+  [[nodiscard]] Result<DeviceStream> add() {
+    QUIRE_TRY_ASSIGN(const DeviceStream stream, device_.create_stream(StreamPriority::High));
+    made_.push_back(stream);
+    return stream;
+  }
+
+ private:
+  Device& device_;
+  std::vector<DeviceStream> made_;
+};
+
+std::uint64_t round_up(std::uint64_t value, std::uint64_t unit) {
+  return (value + unit - 1) / unit * unit;
+}
+
+// The same stretches, each with all its pages one behind the other, in `memory` of page_count records.
+std::vector<std::vector<Fragment>> scratch_layers(const SwapLayout& layout, std::byte* memory,
+                                                  std::uint32_t page_count) {
+  SwapBand whole;
+  layout.band(1, 0, whole);
+  std::vector<Fragment> all;
+  for (const Fragment& stretch : whole.stretches) {
+    all.push_back({.first = memory + (page_count * stretch.record_offset),
+                   .page_stride = stretch.bytes,
+                   .record_offset = stretch.record_offset,
+                   .bytes = stretch.bytes});
+  }
+  return {all};
+}
+
+struct Trial {
+  SwapEngine& engine;
+  const std::function<double()>& seconds;
+  SwapStreams streams;
+  std::span<const PageId> pages;
+};
+
+Result<double> best_of(const Trial& trial, TransferKind kind, SwapPath path, std::uint32_t page_count) {
+  const SwapOrder order{.kind = kind,
+                        .device_pages = trial.pages.first(page_count),
+                        .host_pages = trial.pages.first(page_count),
+                        .streams = trial.streams,
+                        .path = path};
+  QUIRE_TRY(trial.engine.swap(order));  // so that nothing is done for the first time
+  std::optional<double> best;
+  for (int i = 0; i < kTriesOfEach; ++i) {
+    const double begin = trial.seconds();
+    QUIRE_TRY(trial.engine.swap(order));
+    const double took = trial.seconds() - begin;
+    best = best ? std::min(*best, took) : took;
+  }
+  return *best;
+}
+
+const SwapTiming* find_timing(std::span<const SwapTiming> timings, TransferKind kind, SwapPath path,
+                              std::uint32_t page_count) {
+  const auto found = std::ranges::find_if(timings, [&](const SwapTiming& timing) {
+    return timing.kind == kind && timing.path == path && timing.page_count == page_count;
+  });
+  return found == timings.end() ? nullptr : &*found;
+}
+
+SwapPath fastest(std::span<const SwapTiming> timings, TransferKind kind, std::uint32_t page_count) {
+  const SwapTiming* best = nullptr;
+  for (const SwapTiming& timing : timings) {
+    if (timing.kind != kind || timing.page_count != page_count) continue;
+    if (best == nullptr || timing.seconds < best->seconds) best = &timing;
+  }
+  QUIRE_CHECK(best != nullptr, "nothing was measured for so many pages");
+  const SwapTiming* const whole = find_timing(timings, kind, SwapPath::Whole, page_count);
+  return whole != nullptr && whole->seconds <= kNearlyAsFast * best->seconds ? SwapPath::Whole : best->path;
+}
+
+}  // namespace
+
+Result<std::vector<SwapTiming>> measure_swaps(const SwapConfig& config) {
+  QUIRE_TRY_ASSIGN(const SwapLayout layout, SwapLayout::create(config));
+  Device& device = *config.device;
+  const std::uint64_t record_room = round_up(layout.record_bytes(), 64);
+  const auto page_count = static_cast<std::uint32_t>(
+      std::clamp<std::uint64_t>(kScratchBytes / record_room, 1, std::min(config.call_pages_max, kScratchPagesMax)));
+  QUIRE_TRY_ASSIGN(const DeviceMemoryBlock memory, DeviceMemoryBlock::allocate(device, page_count * record_room));
+  const std::uint64_t unit = std::lcm(record_room, std::uint64_t{4096});
+  QUIRE_TRY_ASSIGN(const RegisteredMemory records, RegisteredMemory::allocate(device, page_count * record_room, unit));
+
+  SwapConfig scratch = config;
+  scratch.layers = scratch_layers(layout, memory.data(), page_count);
+  scratch.device_page_count = page_count;
+  scratch.records = records.data();
+  scratch.record_stride = record_room;
+  scratch.record_count = page_count;
+  scratch.load_paths = SwapPaths{};
+  scratch.store_paths = SwapPaths{};
+  QUIRE_TRY_ASSIGN(const std::unique_ptr<SwapEngine> engine, SwapEngine::open(scratch));
+
+  Streams streams(device);
+  Trial trial{.engine = *engine, .seconds = config.seconds, .streams = {}, .pages = {}};
+  QUIRE_TRY_ASSIGN(trial.streams.copies, streams.add());
+  QUIRE_TRY_ASSIGN(trial.streams.kernels, streams.add());
+  QUIRE_TRY_ASSIGN(trial.streams.more_kernels, streams.add());
+  std::vector<PageId> pages;
+  for (std::uint32_t i = 0; i < page_count; ++i) pages.push_back(PageId{i});
+  trial.pages = pages;
+
+  std::vector<SwapTiming> timings;
+  const bool tries_whole = layout.record_bytes() / layout.stretch_count() >= kWholeStretchBytesMin;
+  for (const TransferKind kind : {TransferKind::Load, TransferKind::Store}) {
+    for (std::uint32_t count = 1;; count = std::min(page_count, count * 2)) {
+      for (const SwapPath path : {SwapPath::Whole, SwapPath::Staged, SwapPath::Direct}) {
+        if (path == SwapPath::Whole && !tries_whole) continue;
+        QUIRE_TRY_ASSIGN(const double seconds, best_of(trial, kind, path, count));
+        timings.push_back({.kind = kind, .path = path, .page_count = count, .seconds = seconds});
+      }
+      if (count == page_count) break;
+    }
+  }
+  return timings;
+}
+
+SwapPaths choose_paths(std::span<const SwapTiming> timings, TransferKind kind) {
+  std::vector<std::uint32_t> counts;
+  for (const SwapTiming& timing : timings) {
+    if (timing.kind == kind) counts.push_back(timing.page_count);
+  }
+  QUIRE_CHECK(!counts.empty(), "nothing was measured");
+  std::ranges::sort(counts);
+  counts.erase(std::ranges::unique(counts).begin(), counts.end());
+  SwapPaths paths{
+      .few = fastest(timings, kind, counts.front()), .few_pages_max = 0, .many = fastest(timings, kind, counts.back())};
+  for (const std::uint32_t count : counts) {
+    if (paths.few == paths.many) break;
+    if (find_timing(timings, kind, paths.few, count)->seconds >
+        find_timing(timings, kind, paths.many, count)->seconds) {
+      break;
+    }
+    paths.few_pages_max = count;
+  }
+  return paths;
+}
+
+}  // namespace quire
