@@ -78,8 +78,7 @@ struct SwapConfig {
   std::optional<SwapPaths> store_paths;
   std::uint32_t call_pages_max = 256;
   std::uint32_t calls_in_flight_max = 8;  ///< of each direction
-  /// Device memory of the staging ring of each direction; 0: so much that the link never waits behind a kernel of the
-  /// engine's that takes two milliseconds, 192 MiB, or what three pages take if that is more.
+  /// Device memory of the staging ring of each direction, at least that of three pages; 0: 96 MiB.
   std::uint64_t staging_bytes = 0;
   /// Thread blocks of a kernel that works in device memory, and of one that reaches to the host; 0: chosen.
   std::uint32_t staged_blocks = 0;

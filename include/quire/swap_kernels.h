@@ -12,6 +12,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <optional>
 #include <span>
 
 namespace quire {
@@ -26,11 +27,10 @@ struct Fragment {
 /// Of a fragment that a kernel is given; longer ones are cut.
 inline constexpr std::uint64_t kFragmentBytesMax = 4096;
 
-/// One page of a swap, in device memory while it is on its way.
+/// One page of a swap.
 struct SwapItem {
   std::uint32_t device_page = 0;
   std::uint32_t host_page = 0;  ///< number of its record, from 0
-  std::uint64_t sum = 0;        ///< ChecksumPart::sum of the bytes moved so far
   std::uint64_t expected = 0;   ///< the checksum that the record should have, of a load that knows
 };
 
@@ -46,26 +46,30 @@ enum class RecordOrder : std::uint8_t {
   ByHostPage,  ///< the host tier's own
 };
 
-struct MoveFragmentsParams {
-  FragmentWay way = FragmentWay::ToRecords;
-  RecordOrder record_order = RecordOrder::ByItem;
-  bool sums = true;                     ///< add to SwapItem::sum
-  std::uint8_t access_bytes = 1;        ///< 16, 4 or 1: every address, stride, offset and length is a multiple of it
-  std::uint32_t block_count_max = 1;    ///< thread blocks, of 1024 threads
-  std::span<const Fragment> fragments;  ///< on the device, none longer than kFragmentBytesMax
-  std::span<SwapItem> items;            ///< on the device
-  std::byte* records = nullptr;         ///< record 0
-  std::uint64_t record_stride = 0;
-  std::uint64_t record_begin = 0;  ///< offset in a whole record that the first byte of those at `records` has
-};
-
 struct FinishChecksumsParams {
-  std::span<const SwapItem> items;  ///< on the device
+  std::span<const SwapItem> items;  ///< where move_fragments() had them
+  std::span<std::uint64_t> sums;    ///< [items] ChecksumPart::sum of all fragments; 0 from then on
   std::uint64_t record_bytes = 0;
   std::span<std::uint64_t> checksums;  ///< [items] that the host reads: written
   /// The first item whose checksum is not the expected one, or the number of items: written, by one who has looked at
   /// all of them. Null: nobody compares.
   std::uint64_t* first_bad = nullptr;
+};
+
+struct MoveFragmentsParams {
+  FragmentWay way = FragmentWay::ToRecords;
+  RecordOrder record_order = RecordOrder::ByItem;
+  std::uint8_t access_bytes = 1;        ///< 16, 4 or 1: every address, stride, offset and length is a multiple of it
+  std::uint32_t block_count_max = 1;    ///< thread blocks, of 1024 threads
+  std::span<const Fragment> fragments;  ///< on the device, none longer than kFragmentBytesMax
+  std::span<const SwapItem> items;      ///< on the device, or registered host memory that it reaches
+  std::span<std::uint64_t> sums;        ///< [items] on the device: added to; empty: nothing is summed up
+  std::byte* records = nullptr;         ///< record 0
+  std::uint64_t record_stride = 0;
+  std::uint64_t record_begin = 0;  ///< offset in a whole record that the first byte of those at `records` has
+  /// Finishes the checksums of the same items behind the last fragment, for a call that has one kernel.
+  std::optional<FinishChecksumsParams> finish;
+  std::uint32_t* blocks_done = nullptr;  ///< with finish: 0, on the device, and 0 again behind the kernel
 };
 
 void move_fragments_on_host(const MoveFragmentsParams& params);

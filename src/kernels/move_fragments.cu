@@ -20,15 +20,27 @@ constexpr std::uint32_t kThreads = 1024;
 constexpr std::uint32_t kWarps = kThreads / kWarp;
 constexpr std::uint32_t kLoadsInFlight = 8;  // of each thread: 32 * 8 * 16 bytes are a whole fragment
 
+struct Finish {
+  const SwapItem* items;
+  std::uint64_t* sums;
+  std::uint64_t* checksums;
+  std::uint64_t* first_bad;
+  std::uint64_t record_bytes;
+  std::uint32_t item_count;
+};
+
 struct Pass {
   const Fragment* fragments;
-  SwapItem* items;
+  const SwapItem* items;
+  std::uint64_t* sums;
   std::byte* records;
   std::uint64_t record_stride;
   std::uint64_t record_begin;
   std::uint32_t fragment_count;
   std::uint32_t work_count;
   RecordOrder record_order;
+  std::uint32_t* blocks_done;  // null: somebody else finishes
+  Finish finish;
 };
 
 __constant__ WordKeys c_word_keys = make_word_keys();
@@ -66,6 +78,35 @@ struct Access<1> {
   }
 };
 
+// By one block, which looks at all items.
+__device__ void finish_checksums(const Finish& finish) {
+  __shared__ std::uint32_t first;
+  if (threadIdx.x == 0) first = finish.item_count;
+  __syncthreads();
+  const std::uint64_t length_key = mix64(finish.record_bytes);
+  for (std::uint32_t i = threadIdx.x; i < finish.item_count; i += kThreads) {
+    const std::uint64_t checksum = mix64(__ldcg(finish.sums + i) ^ length_key);
+    finish.sums[i] = 0;
+    finish.checksums[i] = checksum;
+    if (finish.first_bad != nullptr && checksum != finish.items[i].expected) atomicMin(&first, i);
+  }
+  __syncthreads();
+  if (threadIdx.x == 0 && finish.first_bad != nullptr) *finish.first_bad = first;
+}
+
+// The block that is the last to come here finishes, when the sums of all others are there.
+__device__ void finish_if_last(const Pass& pass) {
+  __shared__ bool is_last;
+  __threadfence();
+  __syncthreads();
+  if (threadIdx.x == 0) is_last = atomicAdd(pass.blocks_done, 1U) == gridDim.x - 1;
+  __syncthreads();
+  if (!is_last) return;
+  __threadfence();
+  if (threadIdx.x == 0) *pass.blocks_done = 0;
+  finish_checksums(pass.finish);
+}
+
 template <int kBytes, FragmentWay kWay, bool kSums>
 __global__ void __launch_bounds__(kThreads) move_fragments_kernel(const Pass pass) {
   using Unit = typename Access<kBytes>::Type;
@@ -80,7 +121,7 @@ __global__ void __launch_bounds__(kThreads) move_fragments_kernel(const Pass pas
   for (std::uint64_t work = (blockIdx.x * kWarps) + (threadIdx.x / kWarp); work < pass.work_count; work += warps) {
     const std::uint32_t item_index = static_cast<std::uint32_t>(work) / pass.fragment_count;
     const Fragment fragment = pass.fragments[static_cast<std::uint32_t>(work) % pass.fragment_count];
-    SwapItem& item = pass.items[item_index];
+    const SwapItem item = pass.items[item_index];
     std::byte* const on_device = fragment.first + (item.device_page * fragment.page_stride);
     const std::uint64_t record_index = pass.record_order == RecordOrder::ByItem ? item_index : item.host_page;
     std::byte* const in_record =
@@ -106,8 +147,11 @@ __global__ void __launch_bounds__(kThreads) move_fragments_kernel(const Pass pas
     }
     if constexpr (kSums) {
       for (std::uint32_t step = kWarp / 2; step != 0; step /= 2) sum += __shfl_down_sync(0xFFFFFFFFU, sum, step);
-      if (lane == 0) atomicAdd(reinterpret_cast<unsigned long long*>(&item.sum), sum);
+      if (lane == 0) atomicAdd(reinterpret_cast<unsigned long long*>(pass.sums + item_index), sum);
     }
+  }
+  if constexpr (kSums) {
+    if (pass.blocks_done != nullptr) finish_if_last(pass);
   }
 }
 
@@ -115,13 +159,14 @@ using Kernel = void (*)(Pass);
 
 template <int kBytes>
 Kernel kernel_for(const MoveFragmentsParams& params) {
+  const bool has_sums = !params.sums.empty();
   switch (params.way) {
     case FragmentWay::ToRecords:
-      return params.sums ? move_fragments_kernel<kBytes, FragmentWay::ToRecords, true>
-                         : move_fragments_kernel<kBytes, FragmentWay::ToRecords, false>;
+      return has_sums ? move_fragments_kernel<kBytes, FragmentWay::ToRecords, true>
+                      : move_fragments_kernel<kBytes, FragmentWay::ToRecords, false>;
     case FragmentWay::FromRecords:
-      return params.sums ? move_fragments_kernel<kBytes, FragmentWay::FromRecords, true>
-                         : move_fragments_kernel<kBytes, FragmentWay::FromRecords, false>;
+      return has_sums ? move_fragments_kernel<kBytes, FragmentWay::FromRecords, true>
+                      : move_fragments_kernel<kBytes, FragmentWay::FromRecords, false>;
     case FragmentWay::SumOnly:
       return move_fragments_kernel<kBytes, FragmentWay::SumOnly, true>;
   }
@@ -133,21 +178,17 @@ Kernel kernel_for(const MoveFragmentsParams& params) {
   return params.access_bytes == 4 ? kernel_for<4>(params) : kernel_for<1>(params);
 }
 
-// One block looks at all items.
-__global__ void __launch_bounds__(kThreads)
-    finish_checksums_kernel(const SwapItem* items, std::uint32_t item_count, std::uint64_t record_bytes,
-                            std::uint64_t* checksums, std::uint64_t* first_bad) {
-  __shared__ std::uint32_t first;
-  if (threadIdx.x == 0) first = item_count;
-  __syncthreads();
-  const std::uint64_t length_key = mix64(record_bytes);
-  for (std::uint32_t i = threadIdx.x; i < item_count; i += kThreads) {
-    const std::uint64_t checksum = mix64(items[i].sum ^ length_key);
-    checksums[i] = checksum;
-    if (checksum != items[i].expected) atomicMin(&first, i);
-  }
-  __syncthreads();
-  if (threadIdx.x == 0 && first_bad != nullptr) *first_bad = first;
+__global__ void __launch_bounds__(kThreads) finish_checksums_kernel(const Finish finish) {
+  finish_checksums(finish);
+}
+
+Finish finish_of(const FinishChecksumsParams& params) {
+  return {.items = params.items.data(),
+          .sums = params.sums.data(),
+          .checksums = params.checksums.data(),
+          .first_bad = params.first_bad,
+          .record_bytes = params.record_bytes,
+          .item_count = static_cast<std::uint32_t>(params.items.size())};
 }
 
 }  // namespace
@@ -166,12 +207,15 @@ Status launch_move_fragments(const MoveFragmentsParams& params, DeviceStream str
   }
   const Pass pass{.fragments = params.fragments.data(),
                   .items = params.items.data(),
+                  .sums = params.sums.data(),
                   .records = params.records,
                   .record_stride = params.record_stride,
                   .record_begin = params.record_begin,
                   .fragment_count = static_cast<std::uint32_t>(params.fragments.size()),
                   .work_count = static_cast<std::uint32_t>(work_count),
-                  .record_order = params.record_order};
+                  .record_order = params.record_order,
+                  .blocks_done = params.finish ? params.blocks_done : nullptr,
+                  .finish = params.finish ? finish_of(*params.finish) : Finish{}};
   const auto blocks = static_cast<std::uint32_t>(
       std::min<std::uint64_t>(std::max(1U, params.block_count_max), ((work_count - 1) / kWarps) + 1));
   return launch({.blocks = blocks, .threads = kThreads, .stream = stream, .what = "move_fragments"}, kernel_for(params),
@@ -181,8 +225,7 @@ Status launch_move_fragments(const MoveFragmentsParams& params, DeviceStream str
 Status launch_finish_checksums(const FinishChecksumsParams& params, DeviceStream stream) {
   if (params.items.empty()) return {};
   return launch({.blocks = 1, .threads = kThreads, .stream = stream, .what = "finish_checksums"},
-                finish_checksums_kernel, params.items.data(), static_cast<std::uint32_t>(params.items.size()),
-                params.record_bytes, params.checksums.data(), params.first_bad);
+                finish_checksums_kernel, finish_of(params));
 }
 
 }  // namespace quire

@@ -258,10 +258,14 @@ Status FakeDevice::copy_all(const CopyList& copies, DeviceStream stream) {
 
 // When it runs: what it names is device memory by then, and was written by what came before.
 void FakeDevice::check_fragments(const MoveFragmentsParams& params) const {
-  QUIRE_CHECK(
-      is_device_memory(reinterpret_cast<const std::byte*>(params.fragments.data()), params.fragments.size_bytes()) &&
-          is_device_memory(reinterpret_cast<const std::byte*>(params.items.data()), params.items.size_bytes()),
-      "a kernel reads its fragments or items where there is no device memory");
+  const auto* const fragments = reinterpret_cast<const std::byte*>(params.fragments.data());
+  const auto* const sums = reinterpret_cast<const std::byte*>(params.sums.data());
+  const auto* const items = reinterpret_cast<const std::byte*>(params.items.data());
+  const std::size_t item_bytes = params.items.size_bytes();
+  QUIRE_CHECK(is_device_memory(fragments, params.fragments.size_bytes()) &&
+                  (params.sums.empty() || is_device_memory(sums, params.sums.size_bytes())) &&
+                  (is_device_memory(items, item_bytes) || is_registered(items, item_bytes)),
+              "a kernel reads fragments, items or sums where there is no memory that it reaches");
   for (std::size_t i = 0; i < params.items.size(); ++i) {
     const SwapItem& item = params.items[i];
     for (const Fragment& fragment : params.fragments) {

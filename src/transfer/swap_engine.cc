@@ -15,7 +15,11 @@
 namespace quire {
 namespace {
 
-constexpr std::uint64_t kStagingBytes = std::uint64_t{192} << 20U;
+// Slots of 32 MiB: beside kernels of the engine's that hold all multiprocessors for one or two milliseconds the link
+// still has work, and both directions together have not yet lost what they lose with larger ones (H200, docs).
+constexpr std::uint64_t kStagingBytes = std::uint64_t{96} << 20U;
+// A quarter of an H200: the link is served by 8 of them, and 132 keep the copy engines from memory.
+constexpr std::uint32_t kStagedBlocks = 32;
 // Enough loads on their way to fill the link (measured on PCIe 5: half of it is short of it for loads, twice as many
 // bring nothing).
 constexpr std::uint32_t kDirectBlocks = 16;
@@ -125,7 +129,7 @@ Result<std::unique_ptr<SwapEngine>> SwapEngine::open(const SwapConfig& config) {
   QUIRE_TRY_ASSIGN(SwapLayout layout, SwapLayout::create(config));
   SwapConfig resolved = config;
   if (resolved.staging_bytes == 0) resolved.staging_bytes = kStagingBytes;
-  if (resolved.staged_blocks == 0) resolved.staged_blocks = config.device->multiprocessor_count();
+  if (resolved.staged_blocks == 0) resolved.staged_blocks = kStagedBlocks;
   if (resolved.direct_blocks == 0) resolved.direct_blocks = kDirectBlocks;
   if (!resolved.seconds) resolved.seconds = steady_seconds;
   auto impl = std::make_unique<Impl>(std::move(resolved), std::move(layout));
@@ -166,7 +170,9 @@ Result<SwapReport> SwapEngine::swap(const SwapOrder& order) {
                 "finish() one first");
   }
   Device& device = *impl_->config.device;
-  for (const DeviceStream stream : {order.streams.kernels, order.streams.more_kernels, order.streams.copies}) {
+  for (const DeviceStream stream : {order.streams.kernels, order.streams.copies, order.streams.more_kernels}) {
+    QUIRE_TRY_ASSIGN(const bool is_over, is_done(*ticket));
+    if (is_over) break;
     if (stream.handle != nullptr) QUIRE_TRY(device.synchronize(stream));
   }
   return finish(*ticket);

@@ -20,6 +20,8 @@ constexpr std::uint64_t kChunkBytesMin = std::uint64_t{8} << 20U;
 // A call is cut into so many pieces, if they are not too small or too large: behind the last copy of a load, only the
 // last piece is still to be scattered.
 constexpr std::uint64_t kChunksWanted = 4;
+// So few items are read where the host has written them: a copy ahead of the first kernel would take longer.
+constexpr std::uint32_t kItemsReadOnHost = 16;
 
 std::uint64_t round_up(std::uint64_t value, std::uint64_t unit) {
   return (value + unit - 1) / unit * unit;
@@ -135,13 +137,17 @@ Status SwapLane::open(const Fragment* pieces, const SwapPaths& paths) {
   const std::size_t item_bytes = pages_max * sizeof(SwapItem);
   const std::size_t result_bytes = (pages_max + 1) * sizeof(std::uint64_t);
   QUIRE_TRY_ASSIGN(device_items_, DeviceMemoryBlock::allocate(device_, call_count * item_bytes));
+  QUIRE_TRY_ASSIGN(sums_, DeviceMemoryBlock::allocate(device_, call_count * pages_max * sizeof(std::uint64_t)));
+  QUIRE_TRY_ASSIGN(blocks_done_, DeviceMemoryBlock::allocate(device_, call_count * sizeof(std::uint32_t)));
   QUIRE_TRY_ASSIGN(host_items_, RegisteredMemory::allocate(device_, call_count * item_bytes, item_bytes));
   QUIRE_TRY_ASSIGN(results_, RegisteredMemory::allocate(device_, call_count * result_bytes, result_bytes));
   calls_.resize(call_count);
   for (std::size_t i = 0; i < call_count; ++i) {
     Call& call = calls_[i];
     call.items = {reinterpret_cast<SwapItem*>(host_items_.data() + (i * item_bytes)), pages_max};
-    call.device_items = reinterpret_cast<SwapItem*>(device_items_.data() + (i * item_bytes));
+    call.items_on_device = reinterpret_cast<SwapItem*>(device_items_.data() + (i * item_bytes));
+    call.sums = reinterpret_cast<std::uint64_t*>(sums_.data()) + (i * pages_max);
+    call.blocks_done = reinterpret_cast<std::uint32_t*>(blocks_done_.data()) + i;
     auto* const results = reinterpret_cast<std::uint64_t*>(results_.data() + (i * result_bytes));
     call.checksums = {results, pages_max};
     call.first_bad = results + pages_max;
@@ -252,7 +258,7 @@ Status SwapLane::run(const SwapOrder& order, Call& call) {
                      .host_page = order.host_pages[i].value,
                      .expected = call.has_expected ? order.expected[i] : 0};
   }
-  if (call.page_count != 0 && (path != SwapPath::Whole || config_.checksums)) QUIRE_TRY(upload(order, call));
+  if (path != SwapPath::Whole || config_.checksums) QUIRE_TRY(upload(call, path));
   for (std::uint32_t band = 0; band < call.band_count; ++band) {
     layout_.band(call.band_count, band, band_);
     switch (path) {
@@ -272,11 +278,15 @@ Status SwapLane::run(const SwapOrder& order, Call& call) {
 
 // The items go to the device before any kernel of the call. Not on the stream of the copies, where they would wait for
 // those of earlier calls.
-Status SwapLane::upload(const SwapOrder& /*order*/, Call& call) {
-  QUIRE_TRY(device_.copy(reinterpret_cast<std::byte*>(call.device_items),
-                         reinterpret_cast<const std::byte*>(call.items.data()), call.page_count * sizeof(SwapItem),
-                         call.streams.kernels));
-  if (call.streams.more_kernels == call.streams.kernels) return {};
+Status SwapLane::upload(Call& call, SwapPath path) {
+  call.kernel_items = call.items.data();
+  if (call.page_count > kItemsReadOnHost) {
+    call.kernel_items = call.items_on_device;
+    QUIRE_TRY(device_.copy(reinterpret_cast<std::byte*>(call.items_on_device),
+                           reinterpret_cast<const std::byte*>(call.items.data()), call.page_count * sizeof(SwapItem),
+                           call.streams.kernels));
+  }
+  if (path != SwapPath::Staged || call.streams.more_kernels == call.streams.kernels) return {};
   QUIRE_TRY(device_.record(uploaded_, call.streams.kernels));
   return device_.wait(call.streams.more_kernels, uploaded_);
 }
@@ -324,11 +334,11 @@ Status SwapLane::copy_stretches(const Call& call, std::uint32_t first_item, std:
 
 MoveFragmentsParams SwapLane::kernel_params(Call& call, std::uint32_t first_item, std::uint32_t count) const {
   return {.way = kind_ == TransferKind::Load ? FragmentWay::FromRecords : FragmentWay::ToRecords,
-          .sums = config_.checksums,
           .access_bytes = layout_.access_bytes(),
           .block_count_max = config_.staged_blocks,
           .fragments = {pieces_ + band_.first_piece, band_.pieces.size()},
-          .items = {call.device_items + first_item, count},
+          .items = {call.kernel_items + first_item, count},
+          .sums = {call.sums + first_item, config_.checksums ? count : 0},
           .record_begin = band_.record_begin};
 }
 
@@ -396,12 +406,21 @@ Status SwapLane::run_staged(Call& call, std::uint32_t band) {
   return device_.record(call.bands[band], streams.kernels);
 }
 
+// A direct call in one band is one kernel, which can do what another one would have to be waited for.
+bool SwapLane::finishes_by_itself(const Call& call) const {
+  return config_.checksums && call.band_count == 1 && call.page_count != 0;
+}
+
 Status SwapLane::run_direct(Call& call, std::uint32_t band) {
   MoveFragmentsParams params = kernel_params(call, 0, call.page_count);
   params.record_order = RecordOrder::ByHostPage;
   params.records = config_.records + band_.record_begin;
   params.record_stride = config_.record_stride;
   params.block_count_max = config_.direct_blocks;
+  if (finishes_by_itself(call)) {
+    params.finish = finish_params(call);
+    params.blocks_done = call.blocks_done;
+  }
   if (call.page_count != 0) QUIRE_TRY(device_.move_fragments(params, call.streams.kernels));
   return device_.record(call.bands[band], call.streams.kernels);
 }
@@ -414,16 +433,21 @@ Status SwapLane::join_kernels(const Call& call) {
   return device_.wait(call.streams.kernels, event);
 }
 
+FinishChecksumsParams SwapLane::finish_params(Call& call) const {
+  return {.items = {call.kernel_items, call.page_count},
+          .sums = {call.sums, call.page_count},
+          .record_bytes = layout_.record_bytes(),
+          .checksums = call.checksums.first(call.page_count),
+          .first_bad = call.has_expected ? call.first_bad : nullptr};
+}
+
 Status SwapLane::end(Call& call, SwapPath path) {
   const SwapStreams& streams = call.streams;
   const bool has_kernels = path != SwapPath::Whole || config_.checksums;
   if (has_kernels) QUIRE_TRY(join_kernels(call));
-  if (config_.checksums) {
-    QUIRE_TRY(device_.finish_checksums({.items = {call.device_items, call.page_count},
-                                        .record_bytes = layout_.record_bytes(),
-                                        .checksums = call.checksums.first(call.page_count),
-                                        .first_bad = call.has_expected ? call.first_bad : nullptr},
-                                       streams.kernels));
+  const bool is_finished = path == SwapPath::Direct && finishes_by_itself(call);
+  if (config_.checksums && !is_finished) {
+    QUIRE_TRY(device_.finish_checksums(finish_params(call), streams.kernels));
   }
   // Done is what both streams have done.
   const bool has_copies = path != SwapPath::Direct;

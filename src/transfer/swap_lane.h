@@ -88,8 +88,11 @@ class SwapLane {
     DeviceEvent done;
     std::vector<DeviceEvent> bands;  // one for each layer
     std::span<SwapItem> items;       // that the host writes
-    SwapItem* device_items = nullptr;
-    std::span<std::uint64_t> checksums;  // that the device writes
+    SwapItem* items_on_device = nullptr;
+    const SwapItem* kernel_items = nullptr;  // of the two, those that kernels read
+    std::uint64_t* sums = nullptr;           // on the device
+    std::uint32_t* blocks_done = nullptr;    // on the device
+    std::span<std::uint64_t> checksums;      // that the device writes
     std::uint64_t* first_bad = nullptr;
   };
   struct Slot {
@@ -107,7 +110,7 @@ class SwapLane {
   [[nodiscard]] Status check_ids(const SwapOrder& order);
   [[nodiscard]] Result<Call*> find(SwapTicket ticket);
   [[nodiscard]] Status run(const SwapOrder& order, Call& call);
-  [[nodiscard]] Status upload(const SwapOrder& order, Call& call);
+  [[nodiscard]] Status upload(Call& call, SwapPath path);
   [[nodiscard]] Status run_whole(Call& call, std::uint32_t band);
   [[nodiscard]] Status run_staged(Call& call, std::uint32_t band);
   [[nodiscard]] Status run_direct(Call& call, std::uint32_t band);
@@ -116,6 +119,8 @@ class SwapLane {
   [[nodiscard]] Status flush_copies(DeviceStream stream);
   [[nodiscard]] MoveFragmentsParams kernel_params(Call& call, std::uint32_t first_item, std::uint32_t count) const;
   [[nodiscard]] Status join_kernels(const Call& call);
+  [[nodiscard]] bool finishes_by_itself(const Call& call) const;
+  [[nodiscard]] FinishChecksumsParams finish_params(Call& call) const;
   [[nodiscard]] Status end(Call& call, SwapPath path);
   void add_copy(std::byte* on_device, std::byte* on_host, std::size_t bytes);
   [[nodiscard]] std::byte* record_of(const SwapItem& item) const;
@@ -140,6 +145,8 @@ class SwapLane {
   std::optional<DeviceEvent> apart_;
 
   DeviceMemoryBlock device_items_;
+  DeviceMemoryBlock sums_;
+  DeviceMemoryBlock blocks_done_;
   RegisteredMemory host_items_;
   RegisteredMemory results_;
   std::vector<Call> calls_;

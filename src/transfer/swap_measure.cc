@@ -18,7 +18,7 @@ namespace quire {
 namespace {
 
 constexpr std::uint64_t kScratchBytes = std::uint64_t{64} << 20U;
-constexpr std::uint32_t kScratchPagesMax = 256;
+constexpr std::uint32_t kScratchPagesMax = 512;
 constexpr int kTriesOfEach = 3;
 // Copies of their own for fragments below this are hopeless, and thousands of them take long to try.
 constexpr std::uint64_t kWholeStretchBytesMin = std::uint64_t{16} << 10U;
@@ -96,15 +96,23 @@ const SwapTiming* find_timing(std::span<const SwapTiming> timings, TransferKind 
   return found == timings.end() ? nullptr : &*found;
 }
 
-SwapPath fastest(std::span<const SwapTiming> timings, TransferKind kind, std::uint32_t page_count) {
-  const SwapTiming* best = nullptr;
+// The way that takes the least by `cost`, or Whole if that takes little more.
+template <typename Cost>
+SwapPath cheapest(std::span<const SwapTiming> timings, TransferKind kind, std::uint32_t page_count, Cost cost) {
+  std::optional<SwapPath> best;
+  double best_cost = 0;
+  std::optional<double> whole_cost;
   for (const SwapTiming& timing : timings) {
     if (timing.kind != kind || timing.page_count != page_count) continue;
-    if (best == nullptr || timing.seconds < best->seconds) best = &timing;
+    const double its_cost = cost(timing);
+    if (!best || its_cost < best_cost) {
+      best = timing.path;
+      best_cost = its_cost;
+    }
+    if (timing.path == SwapPath::Whole) whole_cost = its_cost;
   }
-  QUIRE_CHECK(best != nullptr, "nothing was measured for so many pages");
-  const SwapTiming* const whole = find_timing(timings, kind, SwapPath::Whole, page_count);
-  return whole != nullptr && whole->seconds <= kNearlyAsFast * best->seconds ? SwapPath::Whole : best->path;
+  QUIRE_CHECK(best.has_value(), "nothing was measured for so many pages");
+  return whole_cost && *whole_cost <= kNearlyAsFast * best_cost ? SwapPath::Whole : *best;
 }
 
 }  // namespace
@@ -161,8 +169,16 @@ SwapPaths choose_paths(std::span<const SwapTiming> timings, TransferKind kind) {
   QUIRE_CHECK(!counts.empty(), "nothing was measured");
   std::ranges::sort(counts);
   counts.erase(std::ranges::unique(counts).begin(), counts.end());
+  const std::uint32_t most = counts.back();
+  // Of many pages, what each takes once the others are on their way; how long the first one takes is for the few.
+  const std::uint32_t half = counts.size() == 1 ? 0 : counts[counts.size() - 2];
   SwapPaths paths{
-      .few = fastest(timings, kind, counts.front()), .few_pages_max = 0, .many = fastest(timings, kind, counts.back())};
+      .few = cheapest(timings, kind, counts.front(), [](const SwapTiming& timing) { return timing.seconds; }),
+      .few_pages_max = 0,
+      .many = cheapest(timings, kind, most, [&](const SwapTiming& timing) {
+        const SwapTiming* const of_half = find_timing(timings, kind, timing.path, half);
+        return (timing.seconds - (of_half == nullptr ? 0 : of_half->seconds)) / (most - half);
+      })};
   for (const std::uint32_t count : counts) {
     if (paths.few == paths.many) break;
     if (find_timing(timings, kind, paths.few, count)->seconds >

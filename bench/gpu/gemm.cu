@@ -1,0 +1,141 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// What a matrix product loses beside a swap. cuBLAS is looked for at run time: the binary runs without it, and says so.
+#include <dlfcn.h>
+
+#include <atomic>
+#include <functional>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "bench/gpu/benchmarks.h"
+#include "bench/gpu/swap_rig.h"
+
+namespace quire::bench {
+namespace {
+
+constexpr int kSide = 8192;
+constexpr int kBf16 = 14;         // CUDA_R_16BF
+constexpr int kComputeFp32 = 68;  // CUBLAS_COMPUTE_32F
+constexpr int kDefaultAlgo = -1;  // CUBLAS_GEMM_DEFAULT
+constexpr int kTransposed = 1;
+constexpr int kPlain = 0;
+
+class Gemm {
+ public:
+  /// Empty if it can be used.
+  [[nodiscard]] std::string load(const std::string& path, cudaStream_t stream) {
+    void* const library = dlopen(path.empty() ? "libcublas.so.13" : path.c_str(), RTLD_NOW);
+    if (library == nullptr) return dlerror();
+    const auto create = reinterpret_cast<int (*)(void**)>(dlsym(library, "cublasCreate_v2"));
+    const auto set_stream = reinterpret_cast<int (*)(void*, cudaStream_t)>(dlsym(library, "cublasSetStream_v2"));
+    multiply_ = reinterpret_cast<Multiply>(dlsym(library, "cublasGemmEx"));
+    if (create == nullptr || set_stream == nullptr || multiply_ == nullptr) return "cuBLAS lacks a function";
+    if (create(&handle_) != 0 || set_stream(handle_, stream) != 0) return "cuBLAS does not start";
+    return {};
+  }
+  void run() {
+    const float one = 1;
+    const float zero = 0;
+    if (multiply_(handle_, kTransposed, kPlain, kSide, kSide, kSide, &one, a_.data(), kBf16, kSide, b_.data(), kBf16,
+                  kSide, &zero, c_.data(), kBf16, kSide, kComputeFp32, kDefaultAlgo) != 0) {
+      check(cudaErrorUnknown, "multiplying with cuBLAS");
+    }
+  }
+
+ private:
+  using Multiply = int (*)(void*, int, int, int, int, int, const void*, const void*, int, int, const void*, int, int,
+                           const void*, void*, int, int, int, int);
+  static constexpr std::size_t kBytes = std::size_t{kSide} * kSide * 2;
+  void* handle_ = nullptr;
+  Multiply multiply_ = nullptr;
+  Buffer a_{kBytes, 1};
+  Buffer b_{kBytes, 2};
+  Buffer c_{kBytes, 3};
+};
+
+struct Beside {
+  double products_per_second = 0;
+  double swap_rate = 0;  // GB/s
+};
+
+// Products for so long, while another thread keeps swaps going.
+Beside run_beside(Gemm& gemm, cudaStream_t stream, double seconds, SwapRig* rig, bool loads, bool stores) {
+  std::atomic<bool> must_stop = false;
+  std::atomic<std::uint64_t> calls = 0;
+  std::thread swapper([&] {
+    while (rig != nullptr && !must_stop) {
+      if (loads) rig->start(TransferKind::Load);
+      if (stores) rig->start(TransferKind::Store);
+      ++calls;
+    }
+    if (rig != nullptr) rig->finish_all();
+  });
+  for (int i = 0; i < 20; ++i) gemm.run();
+  check(cudaStreamSynchronize(stream), "waiting");
+  const double begin = now_seconds();
+  const std::uint64_t calls_before = calls;
+  std::uint64_t count = 0;
+  double took = 0;
+  do {
+    for (int i = 0; i < 20; ++i) gemm.run();
+    count += 20;
+    check(cudaStreamSynchronize(stream), "waiting");
+    took = now_seconds() - begin;
+  } while (took < seconds);
+  const auto swapped = static_cast<double>(calls - calls_before);
+  must_stop = true;
+  swapper.join();
+  const double call_bytes = rig == nullptr ? 0 : static_cast<double>(rig->call_bytes()) * ((loads && stores) ? 2 : 1);
+  return {.products_per_second = static_cast<double>(count) / took, .swap_rate = swapped * call_bytes / took / 1e9};
+}
+
+}  // namespace
+
+void run_gemm(Device& device, const Settings& settings, Table& table) {
+  table.section("A bf16 product of 8192-cubed matrices (cuBLAS) beside a swap of Llama-3-8B pages");
+  SwapRig rig(device, llama_shape(), settings, true);
+  cudaStream_t stream = rig.streams().compute;
+  Gemm gemm;
+  if (const std::string why = gemm.load(settings.cublas, stream); !why.empty()) {
+    table.note("NOT MEASURED: " + why + " (say where it is with --cublas)");
+    table.print_new();
+    return;
+  }
+  struct Way {
+    const char* name;
+    bool loads;
+    bool stores;
+    std::vector<double> losses;
+    std::vector<double> rates;
+  };
+  std::vector<Way> ways = {{.name = "loads", .loads = true, .stores = false},
+                           {.name = "stores", .loads = false, .stores = true},
+                           {.name = "both ways", .loads = true, .stores = true}};
+  std::vector<double> alone_rates;
+  for (int i = 0; i < settings.gemm_runs; ++i) {
+    const Beside alone = run_beside(gemm, stream, settings.gemm_seconds, nullptr, false, false);
+    alone_rates.push_back(alone.products_per_second);
+    for (Way& way : ways) {
+      const Beside beside = run_beside(gemm, stream, settings.gemm_seconds, &rig, way.loads, way.stores);
+      way.losses.push_back(100 * (1 - (beside.products_per_second / alone.products_per_second)));
+      way.rates.push_back(beside.swap_rate);
+    }
+  }
+  const double flops = 2.0 * kSide * kSide * kSide;
+  table.add({.what = "alone", .value = median(alone_rates) * flops / 1e12, .unit = "TFLOP/s"});
+  for (const Way& way : ways) {
+    const double loss = median(way.losses);
+    table.add({.what = std::string("loss beside ") + way.name,
+               .value = loss,
+               .unit = "%",
+               .beside = "swap at " + text_of(median(way.rates)) + " GB/s",
+               .ratio = std::nullopt,
+               .target = "<= 5 %",
+               .is_met = loss <= 5});
+  }
+  table.print_new();
+}
+
+}  // namespace quire::bench
