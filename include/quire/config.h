@@ -26,9 +26,10 @@ enum class DevicePool : std::uint8_t {
 
 /// Where the bytes of an owned pool lie.
 enum class DeviceMemory : std::uint8_t {
-  Host,     ///< quire reserves plain memory; it is taken from the system page by page as it is written
-  Adopted,  ///< the engine's: DeviceConfig::adopted_memory
-  None,     ///< nowhere: bookkeeping only
+  Host,         ///< quire reserves plain memory; it is taken from the system page by page as it is written
+  Adopted,      ///< the engine's: DeviceConfig::adopted_memory
+  Accelerator,  ///< quire allocates it on DeviceConfig::accelerator, zero at first; it stays where it is
+  None,         ///< nowhere: bookkeeping only
 };
 
 struct DeviceConfig {
@@ -52,6 +53,9 @@ struct DeviceConfig {
   /// And for their state: state_slot_count times state_slots().slot_bytes().
   std::byte* adopted_state_memory = nullptr;
   ByteLayout byte_layout = ByteLayout::PageFirst;
+  /// Where the memory lies, owned or adopted, if the processor does not reach it: open_cuda_device(). It outlives the
+  /// cache. The engine then applies plans with the kernels of device_kernels.h, or its own.
+  Device* accelerator = nullptr;
 };
 
 /// When device pages are copied to the host.
@@ -82,11 +86,15 @@ struct HostConfig {
   bool checksums = true;
   HostRegionConfig region;
   /// Transfers are moved by the engine: take_transfers() gives them, apply() takes what became of them. Off: by a Mover
-  /// of the cache's own, which needs DeviceMemory::Host or Adopted.
+  /// of the cache's own, which needs device memory other than None.
   bool external_mover = false;
   std::uint32_t rank_count = 1;           ///< that report on each transfer, with an external mover
   std::uint32_t transfer_count_max = 64;  ///< at once
   std::uint32_t transfer_pages_max = 64;  ///< of one transfer
+  // With an accelerator, as in MoverConfig.
+  std::uint64_t staging_bytes = 0;
+  std::optional<SwapPaths> load_paths;
+  std::optional<SwapPaths> store_paths;
 
   [[nodiscard]] bool is_on() const { return page_count > 0 || capacity_bytes > 0; }
 };

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Mover: copies pages between device memory that the processor can reach and a host tier of its own. It decides
+// Mover: copies pages between device memory and a host tier of its own. Where the processor reaches the device's memory
+// its threads copy; pages on an accelerator move by a SwapEngine (swap.h), on streams of the mover's. It decides
 // nothing: TransferPlans in, Completions out. A Cache with a host tier makes one by itself; open one where plans go to
 // several ranks, or to another process.
 //
@@ -29,6 +30,7 @@
 
 #include "quire/layout.h"
 #include "quire/result.h"
+#include "quire/swap.h"
 #include "quire/transfer.h"
 #include "quire/types.h"
 
@@ -56,6 +58,8 @@ struct HostRegionStatus {
 struct MoverPart {
   const PoolGeometry* geometry = nullptr;  ///< copied by open()
   std::byte* memory = nullptr;
+  /// In place of memory, on an accelerator: tensors that lie anywhere. The geometry then counts pages and their bytes.
+  std::vector<AdoptedTensor> tensors;
 };
 
 /// Pages that have their ids and host pages to themselves. With several parts, which have as many pages each, an id
@@ -80,6 +84,12 @@ struct MoverConfig {
   std::uint32_t queue_depth_max = 256;     ///< plans waiting in each direction
   std::uint32_t transfer_pages_max = 256;  ///< pages of one plan
   std::uint16_t rank = 0;                  ///< written into completions
+  /// Where the device's memory lies, if the processor does not reach it. It outlives the mover. The host region is then
+  /// registered with it, and stays so; thread counts are not looked at.
+  Device* accelerator = nullptr;
+  std::uint64_t staging_bytes = 0;      ///< of all pools' SwapConfig::staging_bytes; 0: 96 MiB
+  std::optional<SwapPaths> load_paths;  ///< of all pools; unset: measured by open()
+  std::optional<SwapPaths> store_paths;
 
   [[nodiscard]] Status validate() const;
 };
@@ -108,6 +118,11 @@ class Mover {
   /// is unknown or forgotten is an error, and so is a band that it does not have.
   [[nodiscard]] Result<TransferOutcome> wait(TransferId id, std::uint32_t band, TimeNs timeout_ns);
 
+  /// Makes a stream of the accelerator's wait for band `band` of a transfer that is on its way; the host goes on. What
+  /// is said of wait() holds for what the stream does then: checksums are known at the end. Unavailable for a transfer
+  /// that is queued, or over: ask wait() with a timeout of 0.
+  [[nodiscard]] Status wait_on(DeviceStream stream, TransferId id, std::uint32_t band);
+
   /// Finishes the transfers that run and starts no more until resume(). Blocks for as long. Queues still take plans.
   void pause();
   void resume();
@@ -115,8 +130,8 @@ class Mover {
   [[nodiscard]] HostRegionStatus host_region() const;
   /// Of one pool, which must be there; for the tier below.
   [[nodiscard]] HostPages& host_pages(std::uint16_t pool_index = 0);
-  /// Gives the memory of the host region back to the system: every host page of every pool is forgotten. The queues
-  /// must be empty.
+  /// Gives the memory of the host region back to the system, unless an accelerator knows it: every host page of every
+  /// pool is forgotten. The queues must be empty.
   [[nodiscard]] Status forget_host_pages();
   /// Where device pages lie from now on, as after a resize; of a mover with one pool of one part. The queues must be
   /// empty.

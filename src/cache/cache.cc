@@ -358,6 +358,9 @@ Status Cache::resize(std::uint32_t page_count) {
     return fail(ErrorCode::Unsupported,
                 "resize: the pool's memory is the engine's; open a new cache on the new memory");
   }
+  if (impl.config.device.memory == DeviceMemory::Accelerator) {
+    return fail(ErrorCode::Unsupported, "resize: memory on an accelerator stays where it is; open a new cache");
+  }
   if (impl.live_transfer_count > 0) {
     return fail(ErrorCode::Unavailable, "resize: " + std::to_string(impl.live_transfer_count) +
                                             " transfers are in flight; pause(), and apply what poll() gives until it "

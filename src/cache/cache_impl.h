@@ -30,6 +30,7 @@
 #include "sequence/sequence_table.h"
 #include "store/file_system.h"
 #include "transfer/disk_mover.h"
+#include "transfer/swap_lane.h"
 
 namespace quire {
 
@@ -172,6 +173,7 @@ struct Cache::Impl : TierListener {
   [[nodiscard]] Status require_one_group(const char* call, const char* instead) const;
   [[nodiscard]] Status reserve_steps();
   [[nodiscard]] Status open_groups(std::span<const std::uint64_t> page_counts);
+  [[nodiscard]] Result<std::byte*> allocate_on_accelerator(std::size_t bytes);
   [[nodiscard]] Status open_memory(GroupMemory& memory_of_group, std::uint32_t group_index, std::uint64_t page_count);
   [[nodiscard]] Status open_side(std::uint32_t group_index, std::uint64_t page_count);
 
@@ -649,6 +651,7 @@ struct Cache::Impl : TierListener {
   std::uint32_t context_tokens_max = 0;
 
   LazyMemory host_memory;
+  std::vector<DeviceMemoryBlock> accelerator_memory;  // outlives the mover
   std::byte* memory = nullptr;
 
   // The layout's groups. The first that keeps everything is `geometry`'s; the others of the history share its page ids.

@@ -37,7 +37,7 @@ Status check_host(const CacheConfig& config) {
   if (!host.external_mover && config.device.memory == DeviceMemory::None) {
     return fail(ErrorCode::InvalidArgument,
                 "host.external_mover is off, but device.memory is None: there are no bytes to move; set it, or use "
-                "DeviceMemory::Host or Adopted");
+                "DeviceMemory::Host, Adopted or Accelerator");
   }
   if (const auto policy = make_policy(host.policy); !policy) {
     return fail(ErrorCode::InvalidArgument, "host.policy: " + policy.error().message);
@@ -270,6 +270,16 @@ Status CacheConfig::validate() const {
                 "page_tokens to never copy");
   }
   const bool is_adopted = device.memory == DeviceMemory::Adopted;
+  if (device.memory == DeviceMemory::Accelerator && device.accelerator == nullptr) {
+    return fail(ErrorCode::InvalidArgument,
+                "device.memory is Accelerator, but device.accelerator is null: open_cuda_device() makes one");
+  }
+  if (device.memory == DeviceMemory::Host && device.accelerator != nullptr) {
+    return fail(
+        ErrorCode::InvalidArgument,
+        "device.accelerator is set, but device.memory is Host: use Accelerator, or Adopted for tensors that lie "
+        "on it");
+  }
   if (is_adopted && device.adopted_memory == nullptr && device.adopted_group_memory.empty()) {
     return fail(ErrorCode::InvalidArgument, "device.memory is Adopted, but device.adopted_memory is null");
   }

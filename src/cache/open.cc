@@ -272,6 +272,8 @@ Result<std::unique_ptr<Cache>> Cache::open(CacheConfig config, FileSystem* files
     if (settings.device.memory == DeviceMemory::Host || !has_history) {
       QUIRE_TRY_ASSIGN(impl->host_memory, LazyMemory::reserve(impl->geometry.pool_bytes()));
       impl->memory = impl->host_memory.data();
+    } else if (settings.device.memory == DeviceMemory::Accelerator) {
+      QUIRE_TRY_ASSIGN(impl->memory, impl->allocate_on_accelerator(impl->geometry.pool_bytes()));
     } else if (!settings.device.adopted_group_memory.empty()) {
       impl->memory = settings.device.adopted_group_memory[impl->history_index];
     } else {
@@ -353,10 +355,18 @@ Status Cache::Impl::open_groups(std::span<const std::uint64_t> page_counts) {
   if (config.device.memory == DeviceMemory::Host) {
     QUIRE_TRY_ASSIGN(own_state_memory, LazyMemory::reserve(*state_bytes));
     state_memory = own_state_memory.data();
+  } else if (config.device.memory == DeviceMemory::Accelerator) {
+    QUIRE_TRY_ASSIGN(state_memory, allocate_on_accelerator(*state_bytes));
   } else {
     state_memory = config.device.adopted_state_memory;
   }
   return {};
+}
+
+Result<std::byte*> Cache::Impl::allocate_on_accelerator(std::size_t bytes) {
+  QUIRE_TRY_ASSIGN(DeviceMemoryBlock block, DeviceMemoryBlock::allocate(*config.device.accelerator, bytes));
+  accelerator_memory.push_back(std::move(block));
+  return accelerator_memory.back().data();
 }
 
 Status Cache::Impl::open_memory(GroupMemory& memory_of_group, std::uint32_t group_index, std::uint64_t page_count) {
@@ -367,6 +377,8 @@ Status Cache::Impl::open_memory(GroupMemory& memory_of_group, std::uint32_t grou
   if (config.device.memory == DeviceMemory::Host) {
     QUIRE_TRY_ASSIGN(memory_of_group.own, LazyMemory::reserve(memory_of_group.geometry->pool_bytes()));
     memory_of_group.data = memory_of_group.own.data();
+  } else if (config.device.memory == DeviceMemory::Accelerator) {
+    QUIRE_TRY_ASSIGN(memory_of_group.data, allocate_on_accelerator(memory_of_group.geometry->pool_bytes()));
   } else if (config.device.memory == DeviceMemory::Adopted) {
     memory_of_group.data = config.device.adopted_group_memory[group_index];
   }

@@ -44,7 +44,11 @@ Status Cache::Impl::open_host() {
     MoverConfig mover_config{.host_region = host.region,
                              .checksums = host.checksums,
                              .queue_depth_max = host.transfer_count_max,
-                             .transfer_pages_max = host.transfer_pages_max};
+                             .transfer_pages_max = host.transfer_pages_max,
+                             .accelerator = config.device.accelerator,
+                             .staging_bytes = host.staging_bytes,
+                             .load_paths = host.load_paths,
+                             .store_paths = host.store_paths};
     if (sides.empty() && more_history.empty()) {
       mover_config.device_geometry = &geometry;
       mover_config.device_memory = memory;

@@ -31,6 +31,7 @@
 #include "base/mutex.h"
 #include "base/system_error.h"
 #include "store/host_store.h"
+#include "transfer/device_flights.h"
 #include "transfer/mover_peer.h"
 #include "transfer/transfer_table.h"
 
@@ -45,6 +46,8 @@ constexpr std::uint32_t kTransferPagesMax = 1U << 20U;
 constexpr std::size_t kPoolsMax = std::size_t{1} << 16U;  // as many as a plan can name
 // Whoever waits may be kept from it for some milliseconds, however short the queues are.
 constexpr std::uint32_t kRememberedMin = 1024;
+// Between two looks at what an accelerator does; a page of 2 MiB takes about as long.
+constexpr auto kPollInterval = std::chrono::microseconds(25);
 
 tl::unexpected<Error> invalid(std::string message) {
   return fail(ErrorCode::InvalidArgument, std::move(message));
@@ -71,7 +74,12 @@ Status check_pool(const std::string& name, const MoverPool& pool) {
     const MoverPart& part = pool.parts[i];
     const std::string part_name = "MoverConfig::" + name + ".parts[" + std::to_string(i) + "]";
     if (part.geometry == nullptr) return invalid(part_name + ".geometry is missing: say where device pages lie");
-    if (part.memory == nullptr) return invalid(part_name + ".memory is missing: say where device pages lie");
+    if (part.memory == nullptr && part.tensors.empty()) {
+      return invalid(part_name + ".memory is missing: say where device pages lie");
+    }
+    if (part.memory != nullptr && !part.tensors.empty()) {
+      return invalid(part_name + " has memory and tensors: give either");
+    }
     if (part.geometry->page_count() != pool.parts[0].geometry->page_count()) {
       return invalid(part_name + " has " + std::to_string(part.geometry->page_count()) + " pages, and parts[0] has " +
                      std::to_string(pool.parts[0].geometry->page_count()) + ": an id names a page in each of them");
@@ -92,6 +100,12 @@ LayerRange layers_of_band(std::uint32_t layer_count, std::uint32_t band_count, s
     return static_cast<std::uint32_t>(std::uint64_t{layer_count} * i / band_count);
   };
   return {.first = first_of(band), .count = first_of(band + 1) - first_of(band)};
+}
+
+// What a pool takes of the region: pools that are registered apart have no page of the system in common.
+std::uint64_t room_of_pool(std::uint64_t bytes) {
+  constexpr std::uint64_t kSystemPage = 4096;
+  return bytes <= UINT64_MAX - kSystemPage ? (bytes + kSystemPage - 1) / kSystemPage * kSystemPage : bytes;
 }
 
 // Which pages a plan has named already, without clearing anything from one plan to the next.
@@ -129,6 +143,13 @@ Status MoverConfig::validate() const {
   for (std::size_t i = 0; i < pools.size(); ++i) {
     QUIRE_TRY(check_pool("pools[" + std::to_string(i) + "]", pools[i]));
   }
+  for (const MoverPool& pool : pools) {
+    const bool has_tensors =
+        std::ranges::any_of(pool.parts, [](const MoverPart& part) { return !part.tensors.empty(); });
+    if (has_tensors && accelerator == nullptr) {
+      return invalid("MoverConfig::pools have tensors: that needs MoverConfig::accelerator");
+    }
+  }
   QUIRE_TRY(check_within("load_thread_count", load_thread_count, kThreadsMax));
   QUIRE_TRY(check_within("store_thread_count", store_thread_count, kThreadsMax));
   QUIRE_TRY(check_within("queue_depth_max", queue_depth_max, kQueueDepthMax));
@@ -143,11 +164,16 @@ struct Mover::Impl {
     [[nodiscard]] HostStoreConfig store_config(bool checksums) const;
     [[nodiscard]] std::uint32_t device_page_count() const { return geometries[0].page_count(); }
     [[nodiscard]] std::uint32_t layer_count() const { return store->layer_count(); }
+    [[nodiscard]] Result<std::vector<std::vector<Fragment>>> fragments() const;
 
-    std::vector<PoolGeometry> geometries;  // one for each part
-    std::vector<DevicePages> device;       // they, and where their pages lie
+    std::vector<PoolGeometry> geometries;             // one for each part
+    std::vector<DevicePages> device;                  // they, and where their pages lie
+    std::vector<std::vector<AdoptedTensor>> tensors;  // of each part, where these are in place of that
     std::uint32_t host_page_count = 0;
     std::unique_ptr<HostStore> store;
+    // With an accelerator.
+    std::span<std::byte> records;  // registered with it
+    std::unique_ptr<SwapEngine> engine;
   };
 
   // What a worker needs to know of a transfer while it copies.
@@ -168,6 +194,10 @@ struct Mover::Impl {
     config.pools.clear();
   }
   ~Impl() {
+    for (Pool& pool : pools) {
+      pool.engine.reset();
+      if (!pool.records.empty()) config.accelerator->unregister_host(pool.records);
+    }
     if (event_fd >= 0) ::close(event_fd);
   }
   Impl(const Impl&) = delete;
@@ -178,7 +208,12 @@ struct Mover::Impl {
   [[nodiscard]] Status start();
   void stop();
 
+  [[nodiscard]] Status open_engines();
+  [[nodiscard]] std::size_t worker_count() const;
   void work(TransferKind kind, std::span<ChecksumPart> sums);
+  void work_with_accelerator(TransferKind kind);
+  [[nodiscard]] bool start_next_flight(TransferKind kind);
+  void tell(const FlightNews& news) QUIRE_REQUIRES(mutex);
   [[nodiscard]] Completion run(const Work& work, std::span<ChecksumPart> sums);
   [[nodiscard]] std::uint32_t run_band(const Work& work, std::uint32_t band, std::span<ChecksumPart> pages,
                                        Completion& completion);
@@ -198,7 +233,9 @@ struct Mover::Impl {
   HostRegion region;  // of all pools; forgotten under the mutex while nothing runs
   std::vector<Pool> pools;
   int event_fd = -1;
-  LazyArray<ChecksumPart> worker_sums;  // transfer_pages_max of each worker
+  LazyArray<ChecksumPart> worker_sums;                    // transfer_pages_max of each worker
+  std::array<std::unique_ptr<DeviceFlights>, 2> flights;  // of each direction, with an accelerator
+  std::array<Mutex, 2> flight_mutexes;                    // guard those, and are taken before `mutex`
   std::vector<std::thread> workers;
 
   Mutex mutex;  // guards what follows
@@ -217,7 +254,29 @@ Mover::Impl::Pool::Pool(const MoverPool& pool) : host_page_count(pool.host_page_
   for (const MoverPart& part : pool.parts) {
     geometries.push_back(*part.geometry);
     device.push_back({.geometry = &geometries.back(), .memory = part.memory});
+    tensors.push_back(part.tensors);
   }
+}
+
+// Of all parts, whose layers count on.
+Result<std::vector<std::vector<Fragment>>> Mover::Impl::Pool::fragments() const {
+  std::vector<std::vector<Fragment>> all;
+  std::uint64_t part_offset = 0;
+  for (std::size_t i = 0; i < device.size(); ++i) {
+    const PoolGeometry& geometry = geometries[i];
+    std::vector<std::vector<Fragment>> layers;
+    if (tensors[i].empty()) {
+      layers = fragments_of(geometry, device[i].memory);
+    } else {
+      QUIRE_TRY_ASSIGN(layers, fragments_of(geometry.page(), tensors[i]));
+    }
+    for (std::vector<Fragment>& layer : layers) {
+      for (Fragment& fragment : layer) fragment.record_offset += part_offset;
+      all.push_back(std::move(layer));
+    }
+    part_offset += geometry.page().page_bytes();
+  }
+  return all;
 }
 
 HostStoreConfig Mover::Impl::Pool::store_config(bool checksums) const {
@@ -233,7 +292,7 @@ Status Mover::Impl::open_stores() {
   std::uint64_t region_bytes = 0;
   for (const Pool& pool : pools) {
     QUIRE_TRY_ASSIGN(const std::uint64_t pool_bytes, HostStore::memory_bytes(pool.store_config(config.checksums)));
-    const auto sum = checked_add(region_bytes, pool_bytes);
+    const auto sum = checked_add(region_bytes, room_of_pool(pool_bytes));
     if (!sum) return invalid("the host pages of all pools are more than memory can address");
     region_bytes = *sum;
   }
@@ -243,15 +302,56 @@ Status Mover::Impl::open_stores() {
     HostStoreConfig store_config = pool.store_config(config.checksums);
     store_config.memory = memory;
     QUIRE_TRY_ASSIGN(pool.store, HostStore::open(store_config));
-    memory += *HostStore::memory_bytes(store_config);
+    const std::uint64_t room = room_of_pool(*HostStore::memory_bytes(store_config));
+    if (config.accelerator != nullptr) {
+      const std::uint64_t record_stride = *HostStore::memory_bytes(store_config) / pool.host_page_count;
+      QUIRE_TRY(config.accelerator->register_host({memory, room}, record_stride));
+      pool.records = {memory, room};
+    }
+    memory += room;
   }
   return {};
 }
 
+// The same memory may be of the accelerator for several engines, but their rings are their own.
+Status Mover::Impl::open_engines() {
+  constexpr std::uint64_t kStagingBytes = std::uint64_t{96} << 20U;
+  const std::uint64_t staging_bytes = config.staging_bytes != 0 ? config.staging_bytes : kStagingBytes;
+  for (Pool& pool : pools) {
+    QUIRE_TRY_ASSIGN(std::vector<std::vector<Fragment>> layers, pool.fragments());
+    const HostStoreConfig store_config = pool.store_config(config.checksums);
+    QUIRE_TRY_ASSIGN(pool.engine,
+                     SwapEngine::open({.device = config.accelerator,
+                                       .layers = std::move(layers),
+                                       .device_page_count = pool.device_page_count(),
+                                       .records = pool.records.data(),
+                                       .record_stride = *HostStore::memory_bytes(store_config) / pool.host_page_count,
+                                       .record_count = pool.host_page_count,
+                                       .checksums = config.checksums,
+                                       .load_paths = config.load_paths,
+                                       .store_paths = config.store_paths,
+                                       .call_pages_max = config.transfer_pages_max,
+                                       .calls_in_flight_max = DeviceFlights::kFlightsMax,
+                                       .staging_bytes = staging_bytes / pools.size()}));
+  }
+  for (std::unique_ptr<DeviceFlights>& direction : flights) {
+    QUIRE_TRY_ASSIGN(direction,
+                     DeviceFlights::create(*config.accelerator, config.transfer_pages_max, hooks, config.rank));
+  }
+  return {};
+}
+
+std::size_t Mover::Impl::worker_count() const {
+  return config.accelerator != nullptr ? 2 : config.load_thread_count + config.store_thread_count;
+}
+
 Status Mover::Impl::prepare() {
   QUIRE_TRY(open_stores());
-  const std::size_t worker_count = config.load_thread_count + config.store_thread_count;
-  QUIRE_TRY_ASSIGN(worker_sums, LazyArray<ChecksumPart>::create(worker_count * config.transfer_pages_max));
+  if (config.accelerator != nullptr) {
+    QUIRE_TRY(open_engines());
+  } else {
+    QUIRE_TRY_ASSIGN(worker_sums, LazyArray<ChecksumPart>::create(worker_count() * config.transfer_pages_max));
+  }
   event_fd = ::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
   if (event_fd < 0) return fail(errno_code(errno), "making the mover's eventfd: " + errno_text(errno));
   const MutexLock lock(mutex);
@@ -264,10 +364,14 @@ Status Mover::Impl::prepare() {
 
 Status Mover::Impl::start() {
   const BlockedSignals blocked;
-  const std::size_t worker_count = config.load_thread_count + config.store_thread_count;
-  workers.reserve(worker_count);
+  workers.reserve(worker_count());
   try {
-    for (std::size_t i = 0; i < worker_count; ++i) {
+    if (config.accelerator != nullptr) {
+      workers.emplace_back([this] { work_with_accelerator(TransferKind::Load); });
+      workers.emplace_back([this] { work_with_accelerator(TransferKind::Store); });
+      return {};
+    }
+    for (std::size_t i = 0; i < worker_count(); ++i) {
       const TransferKind kind = i < config.load_thread_count ? TransferKind::Load : TransferKind::Store;
       const std::span sums(worker_sums.data() + (i * config.transfer_pages_max), config.transfer_pages_max);
       workers.emplace_back([this, kind, sums] { work(kind, sums); });
@@ -316,6 +420,70 @@ void Mover::Impl::work(TransferKind kind, std::span<ChecksumPart> sums) {
     table.finish(*index, completion);
     signal_completion(count_before);
   }
+}
+
+// Puts transfers on streams and looks after those that are there.
+void Mover::Impl::work_with_accelerator(TransferKind kind) {
+  pthread_setname_np(pthread_self(), kind == TransferKind::Load ? "quire-load" : "quire-store");
+  const auto direction = static_cast<std::size_t>(kind);
+  DeviceFlights& own = *flights[direction];
+  while (true) {
+    MutexLock flight_lock(flight_mutexes[direction]);
+    bool has_changed = false;
+    while (start_next_flight(kind)) has_changed = true;
+    while (const std::optional<FlightNews> news = own.poll()) {
+      has_changed = true;
+      const MutexLock lock(mutex);
+      tell(*news);
+    }
+    const bool is_empty = own.is_empty();
+    flight_lock.unlock();
+    if (has_changed) continue;
+    const MutexLock lock(mutex);
+    if (is_empty && is_stopping) return;
+    if (!is_empty) {
+      has_work[direction].wait_until(mutex, Clock::now() + kPollInterval);
+    } else if (is_paused || !table.has_queued(kind)) {
+      has_work[direction].wait(mutex);
+    }
+  }
+}
+
+// The next transfer of the queue, if there is one and it may go.
+bool Mover::Impl::start_next_flight(TransferKind kind) {
+  DeviceFlights& own = *flights[static_cast<std::size_t>(kind)];
+  if (!own.has_room()) return false;
+  FlightOrder order;
+  const Pool* pool = nullptr;
+  {
+    const MutexLock lock(mutex);
+    if (is_stopping || is_paused) return false;
+    const std::optional<std::uint32_t> index = table.take(kind);
+    if (!index) return false;
+    const TransferTable::Record& record = table.record(*index);
+    order = {.index = *index,
+             .id = record.id,
+             .kind = kind,
+             .band_count = record.band_count,
+             .pages = table.pages(*index),
+             .must_stop = &record.must_stop};
+    pool = &pools[record.pool_index];
+  }
+  own.start(order, {.host = pool->store.get(), .engine = pool->engine.get(), .has_checksums = config.checksums});
+  return true;
+}
+
+void Mover::Impl::tell(const FlightNews& news) {
+  TransferTable::Record& record = table.record(news.index);
+  if (!news.completion) {
+    record.bands_done = news.bands_done;
+    record.has_fault = record.has_fault || news.has_fault;
+    if (blocked_count != 0) has_news.notify_all();
+    return;
+  }
+  const std::size_t count_before = table.completion_count();
+  table.finish(news.index, *news.completion);
+  signal_completion(count_before);
 }
 
 // Band by band over all pages.
@@ -479,7 +647,9 @@ Result<std::unique_ptr<Mover>> MoverPeer::open(const MoverConfig& config, MoverH
   QUIRE_TRY_ASSIGN(TransferTable table,
                    TransferTable::create({.queue_depth_max = config.queue_depth_max,
                                           .transfer_pages_max = config.transfer_pages_max,
-                                          .worker_count = config.load_thread_count + config.store_thread_count,
+                                          .worker_count = config.accelerator != nullptr
+                                                              ? 2 * DeviceFlights::kFlightsMax
+                                                              : config.load_thread_count + config.store_thread_count,
                                           .remembered_min = kRememberedMin,
                                           .rank = config.rank}));
   auto impl = std::make_unique<Mover::Impl>(config, std::move(hooks), std::move(table));
@@ -584,6 +754,19 @@ Result<TransferOutcome> Mover::wait(TransferId id, std::uint32_t band, TimeNs ti
   return outcome.value_or(TransferOutcome::TimedOut);
 }
 
+Status Mover::wait_on(DeviceStream stream, TransferId id, std::uint32_t band) {
+  Impl& impl = *impl_;
+  if (impl.config.accelerator == nullptr) {
+    return fail(ErrorCode::Unsupported, "waiting on a stream: the mover has no accelerator");
+  }
+  for (std::size_t direction = 0; direction < impl.flights.size(); ++direction) {
+    const MutexLock lock(impl.flight_mutexes[direction]);
+    const Status status = impl.flights[direction]->wait_on(stream, id, band);
+    if (status || status.error().code != ErrorCode::Unavailable) return status;
+  }
+  return fail(ErrorCode::Unavailable, text_of(id) + " is not on its way: it is queued, over or unknown");
+}
+
 void Mover::pause() {
   Impl& impl = *impl_;
   const MutexLock lock(impl.mutex);
@@ -615,7 +798,7 @@ Status Mover::forget_host_pages() {
   Impl& impl = *impl_;
   const MutexLock lock(impl.mutex);
   QUIRE_TRY(impl.check_idle("forgetting all host pages"));
-  QUIRE_TRY(impl.region.forget());
+  if (impl.config.accelerator == nullptr) QUIRE_TRY(impl.region.forget());
   for (const Impl::Pool& pool : impl.pools) QUIRE_TRY(pool.store->forget());
   return {};
 }
@@ -624,8 +807,9 @@ Status Mover::set_device(const PoolGeometry& geometry, std::byte* memory) {
   Impl& impl = *impl_;
   const MutexLock lock(impl.mutex);
   Impl::Pool& pool = impl.pools[0];
-  if (impl.pools.size() != 1 || pool.device.size() != 1) {
-    return fail(ErrorCode::Unsupported, "moving the device pages: only those of one pool, in one part, can move");
+  if (impl.pools.size() != 1 || pool.device.size() != 1 || impl.config.accelerator != nullptr) {
+    return fail(ErrorCode::Unsupported,
+                "moving the device pages: only those of one pool, in one part, without an accelerator, can move");
   }
   QUIRE_TRY(impl.check_idle("moving the device pages"));
   if (memory == nullptr) return invalid("the device memory is missing: say where device pages lie");

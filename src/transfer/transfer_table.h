@@ -79,6 +79,7 @@ class TransferTable {
   [[nodiscard]] std::span<const PageTransfer> pages(std::uint32_t index) const;
   [[nodiscard]] std::size_t completion_count() const { return completion_count_; }
   [[nodiscard]] std::uint32_t remembered_count() const { return remembered_count_; }
+  [[nodiscard]] bool has_queued(TransferKind kind) const { return queued_counts_[static_cast<std::size_t>(kind)] != 0; }
   [[nodiscard]] std::uint32_t queued_count() const { return queued_counts_[0] + queued_counts_[1]; }
   [[nodiscard]] std::uint32_t running_count() const { return running_count_; }
 
