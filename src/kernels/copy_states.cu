@@ -131,6 +131,8 @@ struct SnapshotRows {
     const std::uint32_t position = positions[index.copy];
     const std::int64_t token = shape.token_of(index.entry, position);
     if (token == SnapshotShape::kNone) return {};
+    // A token of the sink that is one of the last as well comes twice: the second stays, as on the host.
+    if (!is_save && index.entry < shape.sink && token + shape.last >= position) return {};
     const std::uint64_t slot_entry =
         shape.first_entry(position) + shape.ring_entry_of(static_cast<std::uint32_t>(token));
     std::byte* const slot_row = slots[index.copy] + in_slot.offset_of(index.layer, slot_entry, index.piece);
