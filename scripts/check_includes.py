@@ -68,14 +68,16 @@ SOURCE = re.compile(r"\.(h|cc|cu|cuh)$")
 INCLUDE = re.compile(r'^[ \t]*#[ \t]*include[ \t]*([<"])([^>"]+)[>"]', re.MULTILINE)
 STANDARD_CPP = re.compile(r"^[a-z_0-9]+$")  # <vector>
 SYSTEM = re.compile(r"^((sys|linux|arpa|netinet)/)?[a-z0-9_]+\.h$")  # <sys/mman.h>, <immintrin.h>
-CUDA = re.compile(r"^(cuda|cub/|cooperative_groups|nv)")
+CUDA = re.compile(r"^(cuda|cub/|thrust/|cooperative_groups|nv|driver_types\.h|vector_types\.h|device_launch_parameters\.h"
+                  r"|math_constants\.h|mma\.h|sm_)")
+CUDA_SOURCE = (".cu", ".cuh")  # what nvcc compiles; everything else is the host compiler's
 
 
 def kind_of(path):
     """What a file is: public, a module's name, test or tool. None for files without rules."""
     parts = path.split(os.sep)
     # A test beside its source is a test wherever that is; what tests of the tool share is called test_….h.
-    if path.endswith("_test.cc") or path.startswith(os.path.join(TOOL, "test_")):
+    if path.endswith(("_test.cc", "_test.cu")) or path.startswith(os.path.join(TOOL, "test_")):
         return "test"
     if any(path.startswith(folder + os.sep) for folder in USERS):
         return "tool"
@@ -98,6 +100,8 @@ def broken_rule(path, bracket, name, exists):
 
     if bracket == "<":
         return broken_rule_of_foreign_header(path, kind, name)
+    if name.endswith(CUDA_SOURCE) and not path.endswith(CUDA_SOURCE):
+        return "only .cu and .cuh files include .cuh files"
     if ".." in name.split("/"):
         return "includes go by the path from src/ or include/, in tests also by tests/…, never through .."
     if path in ORACLE and os.path.join(ENGINE, name) not in ORACLE:
@@ -148,6 +152,8 @@ def broken_rule_of_public_header(path, kind, name, exists):
 def broken_rule_of_foreign_header(path, kind, name):
     if name.startswith("quire/"):
         return "quire's own headers go in quotes"
+    if CUDA.match(name):
+        return None if path.endswith(CUDA_SOURCE) else "only .cu and .cuh files include CUDA headers"
     if STANDARD_CPP.match(name):
         return None
     role = "src" if kind in MODULES else kind
@@ -155,8 +161,6 @@ def broken_rule_of_foreign_header(path, kind, name):
         if name.startswith(prefix):
             is_allowed = role in roles or kind in roles or (kind == "testing" and "test" in roles)
             return None if is_allowed else f"{name} is not for {kind}"
-    if CUDA.match(name):
-        return None if path.endswith((".cu", ".cuh")) else "only .cu and .cuh files include CUDA headers"
     if role == "public":
         return "a public header includes the standard library, tl::expected and quire/… only"
     if SYSTEM.match(name):
@@ -167,9 +171,9 @@ def broken_rule_of_foreign_header(path, kind, name):
 def lacks_own_header(path, first, exists):
     """Whether `path` should include its own header first, and `first` is another one or None. A header that is included
     so compiles alone, which is why tests/CMakeLists.txt does not check that once more."""
-    if not path.startswith("src" + os.sep) or not path.endswith(".cc"):
+    if not path.startswith("src" + os.sep) or not path.endswith((".cc", ".cu")):
         return False
-    own = path[:-len(".cc")] + ".h"
+    own = path[:-len(".cc")] + (".h" if path.endswith(".cc") else ".cuh")
     return exists(own) and (first is None or os.path.join("src", first) != own)
 
 
@@ -229,6 +233,13 @@ def self_test():
         ("src/cache/cache.cc", '"quire/cache.h"'),
         ("src/cache/cache.cc", '"prefix/prefix_tree.h"'),
         ("src/kernels/gather.cu", "<cuda_runtime.h>"),
+        ("src/kernels/gather.cu", '"kernels/launch.cuh"'),
+        ("src/kernels/gather.cu", '"kernels/pieces.h"'),
+        ("src/kernels/launch.cuh", "<cuda_runtime.h>"),
+        ("src/kernels/launch.cuh", '"base/check.h"'),
+        ("src/kernels/gather_test.cu", "<gtest/gtest.h>"),
+        ("tests/gpu/device_buffer.cu", "<cuda_runtime.h>"),
+        ("tests/gpu/device_buffer.cu", '"tests/gpu/device_buffer.h"'),
         ("src/pool/page_pool_test.cc", '"testing/workloads.h"'),
         ("src/pool/page_pool_test.cc", "<gtest/gtest.h>"),
         ("tests/model/tree_model_test.cc", '"prefix/prefix_tree.h"'),
@@ -276,6 +287,18 @@ def self_test():
         ("src/prefix/prefix_tree.cc", "<quire/types.h>"),
         ("src/prefix/prefix_tree.cc", "<boost/any.hpp>"),
         ("src/store/host_store.cc", "<cuda_runtime.h>"),
+        ("include/quire/device.h", "<cuda_runtime_api.h>"),
+        ("include/quire/device_kernels.h", "<driver_types.h>"),
+        ("src/kernels/pieces.h", "<cuda>"),
+        ("src/kernels/gather.cc", '"kernels/launch.cuh"'),
+        ("src/kernels/pieces.h", '"kernels/launch.cuh"'),
+        ("tests/gpu/device_buffer.h", "<cuda_runtime.h>"),
+        ("tests/gpu/append_test.cc", '"kernels/launch.cuh"'),
+        ("src/kernels/gather.cu", '"pool/page_pool.h"'),
+        ("src/kernels/gather.cu", '"quire/cache.h"'),
+        ("src/kernels/gather.cu", "<gtest/gtest.h>"),
+        ("src/kernels/launch.cuh", '"store/host_store.h"'),
+        ("src/strange/new.cu", "<vector>"),
         ("src/transfer/queue.cc", '"pool/page_pool.h"'),
         ("src/cache/cache.cc", '"testing/workloads.h"'),
         ("src/cache/cache.cc", "<gtest/gtest.h>"),
@@ -304,7 +327,8 @@ def self_test():
         "src/prefix/prefix_tree.h", "src/policy/lru.h", "src/testing/workloads.h", "src/cache/cache_impl.h",
         "src/wire/page_file.h", "tools/quire/commands.h", "tools/quire/test_traces.h",
         "tests/cache/cache_fixture.h", "examples/tiny_engine/model.h", "examples/tiny_engine/oracle.h",
-        "examples/tiny_engine/engine.h",
+        "examples/tiny_engine/engine.h", "src/kernels/launch.cuh", "src/kernels/pieces.h", "src/store/host_store.h",
+        "tests/gpu/device_buffer.h",
     }
     wrong = []
     for cases, want_broken in ((good, False), (bad, True)):
@@ -315,6 +339,9 @@ def self_test():
     for first, is_wrong in (("base/check.h", False), ("quire/types.h", True), ("check.h", True), (None, True)):
         if lacks_own_header("src/base/check.cc", first, existing.__contains__) != is_wrong:
             wrong.append(f"src/base/check.cc: {first} as its first include")
+    for first, is_wrong in (("kernels/launch.cuh", False), ("cuda_runtime.h", True)):
+        if lacks_own_header("src/kernels/launch.cu", first, existing.__contains__) != is_wrong:
+            wrong.append(f"src/kernels/launch.cu: {first} as its first include")
     if lacks_own_header("src/base/no_header.cc", "quire/types.h", existing.__contains__):
         wrong.append("src/base/no_header.cc: has no header to include")
     print("\n".join(wrong) if wrong else f"{len(good)} good and {len(bad)} bad includes are told apart")

@@ -7,6 +7,9 @@
 //     a row of bf16    [dim values][rope_dim values]
 //     an entry         [dim codes]  [rope_dim bf16] [scales] [position]     in the places its components have
 //
+// K or V of several heads is an entry too: a row is [heads][dim values], without rope values, and each head has codes
+// and scales of its own, in the places that its components give to their heads.
+//
 // A code is E4M3 (greatest 448, no infinities), a value is code * scale, and a block of consecutive values shares a
 // scale. Rope values are copied bit for bit. With a being the greatest finite magnitude of a block, the scale is
 //
@@ -56,8 +59,9 @@ enum class ScaleForm : std::uint8_t { Fp32, Ue8m0 };
 /// Quantised entries in a pool of pages or of state slots. immutable.
 class QuantisedEntries {
  public:
-  /// Fails with InvalidArgument on components that the group does not have, that have another element type or several
-  /// heads, and on scales that are too few or too many for the values.
+  /// Fails with InvalidArgument on components that the group does not have, that have another element type, on scales
+  /// that are too few or too many for the values or have another number of heads, on rope values and positions of
+  /// several heads, and on rope values beside values of several heads.
   [[nodiscard]] static Result<QuantisedEntries> create(PoolGeometry geometry, const QuantisedComponents& components);
   /// The components that use_format(group, format, prefix) gave the group. Fails also on formats without E4M3 values.
   [[nodiscard]] static Result<QuantisedEntries> create(PoolGeometry geometry, const EntryFormat& format,
@@ -66,12 +70,15 @@ class QuantisedEntries {
   [[nodiscard]] const PoolGeometry& geometry() const { return geometry_; }
   [[nodiscard]] const QuantisedComponents& components() const { return components_; }
   [[nodiscard]] ScaleForm scale_form() const { return scale_form_; }
+  /// On a rank.
+  [[nodiscard]] std::uint32_t head_count() const { return head_count_; }
+  /// Values of one head.
   [[nodiscard]] std::uint32_t dim() const { return dim_; }
   [[nodiscard]] std::uint32_t rope_dim() const { return rope_dim_; }
   /// Values that share a scale.
   [[nodiscard]] std::uint32_t block_values() const { return block_values_; }
-  /// Of a row of bf16: dim() values, then rope_dim().
-  [[nodiscard]] std::uint64_t row_bytes() const { return 2 * (std::uint64_t{dim_} + rope_dim_); }
+  /// Of a row of bf16: dim() values for each head, then rope_dim().
+  [[nodiscard]] std::uint64_t row_bytes() const { return 2 * ((std::uint64_t{head_count_} * dim_) + rope_dim_); }
 
  private:
   QuantisedEntries(PoolGeometry geometry, const QuantisedComponents& components)
@@ -80,6 +87,7 @@ class QuantisedEntries {
   PoolGeometry geometry_;
   QuantisedComponents components_;
   ScaleForm scale_form_ = ScaleForm::Fp32;
+  std::uint32_t head_count_ = 1;
   std::uint32_t dim_ = 0;
   std::uint32_t rope_dim_ = 0;
   std::uint32_t block_values_ = 0;
@@ -90,7 +98,7 @@ struct AppendQuantisedParams {
   const QuantisedEntries* entries = nullptr;
   std::byte* pool = nullptr;
   std::uint32_t layer_index = 0;  ///< in the group
-  /// bf16 [rows][dim + rope_dim].
+  /// bf16 [rows][heads * dim + rope_dim].
   const std::byte* source = nullptr;
   std::uint64_t source_row_bytes = 0;  ///< from one row of `source` to the next; 0: they are dense
   /// One per row: page * entry_count + entry, or ring_slots(). kNoSlot is skipped. Of two rows at one slot the last
@@ -123,8 +131,9 @@ struct EntryTable {
   std::span<const std::int32_t> entry_counts;
 };
 
-/// Dense rows of bf16, [rows][row_entries][dim + rope_dim]. A gather writes the places from first_entry on, as many as
-/// it is asked for, and fills those with zeros that get no entry; so a window and selected entries can share a target.
+/// Dense rows of bf16, [rows][row_entries][heads * dim + rope_dim]. A gather writes the places from first_entry on, as
+/// many as it is asked for, and fills those with zeros that get no entry; so a window and selected entries can share a
+/// target.
 struct GatherTarget {
   std::byte* data = nullptr;
   std::uint64_t row_entries = 0;

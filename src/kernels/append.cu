@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <cstddef>
 #include <cstdint>
+#include <string_view>
 
 #include "kernels/launch.cuh"
 #include "kernels/pieces.h"

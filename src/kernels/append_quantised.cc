@@ -32,6 +32,7 @@ void append_quantised_with(const E4m3Codec& codec, const AppendQuantisedParams& 
   const ComponentStrides scales = strides_of(entries, entries.components().scales);
   const ComponentStrides rope = strides_of(entries, entries.components().rope);
   const ComponentStrides positions = strides_of(entries, entries.components().positions);
+  const std::uint64_t head_count = entries.head_count();
   const std::uint64_t entry_count = geometry.page().entry_count();
   const std::uint64_t slot_count = geometry.page_count() * entry_count;
   std::byte* const layer = params.pool + (params.layer_index * geometry.strides().layer);
@@ -44,8 +45,10 @@ void append_quantised_with(const E4m3Codec& codec, const AppendQuantisedParams& 
     if (i + kRowsAhead < params.slots.size()) {
       const auto later = static_cast<std::uint64_t>(params.slots[i + kRowsAhead]);
       if (later < slot_count) {
-        ask_for(place(later, values), values.head_bytes);
-        ask_for(place(later, scales), scales.head_bytes);
+        for (std::uint64_t head = 0; head < head_count; ++head) {
+          ask_for(place(later, values) + (head * values.head), values.head_bytes);
+          ask_for(place(later, scales) + (head * scales.head), scales.head_bytes);
+        }
         ask_for(place(later, rope), rope.head_bytes);
       }
     }
@@ -53,8 +56,13 @@ void append_quantised_with(const E4m3Codec& codec, const AppendQuantisedParams& 
     const auto slot = static_cast<std::uint64_t>(params.slots[i]);  // a negative one becomes too large
     QUIRE_CHECK(slot < slot_count, "appending at a slot that the pool does not have");
     const std::byte* const source = params.source + (i * source_row_bytes);
-    codec.encode({.codes = place(slot, values), .scales = place(slot, scales), .source = source}, shape);
-    std::memcpy(place(slot, rope), source + (2 * shape.dim), rope.head_bytes);
+    for (std::uint64_t head = 0; head < head_count; ++head) {
+      codec.encode({.codes = place(slot, values) + (head * values.head),
+                    .scales = place(slot, scales) + (head * scales.head),
+                    .source = source + (head * 2 * shape.dim)},
+                   shape);
+    }
+    std::memcpy(place(slot, rope), source + (2 * shape.dim), rope.head_bytes);  // of one head: there is none for more
     if (has_positions) std::memcpy(place(slot, positions), &params.positions[i], sizeof(std::int32_t));
   }
 }

@@ -45,18 +45,20 @@ void append_naively(const AppendQuantisedParams& params) {
   const QuantisedEntries& entries = *params.entries;
   const QuantisedComponents& parts = entries.components();
   const std::uint64_t stride = params.source_row_bytes != 0 ? params.source_row_bytes : entries.row_bytes();
-  const auto place = [&](std::size_t row, std::uint32_t component) {
-    return params.pool + entry_offset(entries, params.slots[row], params.layer_index, component);
+  const auto place = [&](std::size_t row, std::uint32_t component, std::uint32_t head = 0) {
+    return params.pool + entry_offset(entries, params.slots[row], params.layer_index, component, head);
   };
   for (std::size_t i = 0; i < params.slots.size(); ++i) {
     if (params.slots[i] == kNoSlot) continue;
     std::vector<std::uint16_t> row(entries.dim());
-    std::memcpy(row.data(), params.source + (i * stride), 2 * row.size());
-    const std::uint64_t scales_bytes = entries.geometry().page().components()[parts.scales].head_bytes;
-    const testing::NaiveRow encoded =
-        testing::encode_naively(row, entries.block_values(), entries.scale_form(), scales_bytes);
-    std::memcpy(place(i, parts.values), encoded.codes.data(), encoded.codes.size());
-    std::memcpy(place(i, parts.scales), encoded.scales.data(), encoded.scales.size());
+    for (std::uint32_t head = 0; head < entries.head_count(); ++head) {
+      std::memcpy(row.data(), params.source + (i * stride) + (head * 2 * row.size()), 2 * row.size());
+      const std::uint64_t scales_bytes = entries.geometry().page().components()[parts.scales].head_bytes;
+      const testing::NaiveRow encoded =
+          testing::encode_naively(row, entries.block_values(), entries.scale_form(), scales_bytes);
+      std::memcpy(place(i, parts.values, head), encoded.codes.data(), encoded.codes.size());
+      std::memcpy(place(i, parts.scales, head), encoded.scales.data(), encoded.scales.size());
+    }
     if (parts.rope != kNoComponent) {
       std::memcpy(place(i, parts.rope), params.source + (i * stride) + (2 * row.size()),
                   std::size_t{2} * entries.rope_dim());

@@ -29,7 +29,8 @@ class EntryReader {
         rope_(strides_of(entries, entries.components().rope)),
         layer_(pool + (layer_index * entries.geometry().strides().layer)),
         page_stride_(entries.geometry().strides().page),
-        page_count_(entries.geometry().page_count()) {
+        page_count_(entries.geometry().page_count()),
+        head_count_(entries.head_count()) {
     QUIRE_CHECK(layer_index < entries.geometry().page().layer_count(),
                 "gathering from a layer that the group does not have");
   }
@@ -63,14 +64,21 @@ class EntryReader {
 
   template <CacheLevel kLevel>
   [[gnu::always_inline]] void ask_for_entry(const Entry& entry) const {
-    ask_for<kLevel>(entry.row.codes, values_.head_bytes);
-    ask_for<kLevel>(entry.row.scales, scales_.head_bytes);
+    for (std::uint64_t head = 0; head < head_count_; ++head) {
+      ask_for<kLevel>(entry.row.codes + (head * values_.head), values_.head_bytes);
+      ask_for<kLevel>(entry.row.scales + (head * scales_.head), scales_.head_bytes);
+    }
     ask_for<kLevel>(entry.rope, rope_.head_bytes);
   }
   void read_next() {
     const Entry& entry = waiting_[read_++ % kAhead];
-    decode_(entry.row, shape_);
-    std::memcpy(entry.row.target + (2 * shape_.dim), entry.rope, rope_.head_bytes);
+    for (std::uint64_t head = 0; head < head_count_; ++head) {
+      decode_({.target = entry.row.target + (head * 2 * shape_.dim),
+               .codes = entry.row.codes + (head * values_.head),
+               .scales = entry.row.scales + (head * scales_.head)},
+              shape_);
+    }
+    std::memcpy(entry.row.target + (2 * shape_.dim), entry.rope, rope_.head_bytes);  // of one head
   }
 
   void (*decode_)(const DecodeRow& row, const E4m3Shape& shape);
@@ -81,6 +89,7 @@ class EntryReader {
   const std::byte* layer_;
   std::uint64_t page_stride_;
   std::uint64_t page_count_;
+  std::uint64_t head_count_;
   std::array<Entry, kAhead> waiting_;
   std::uint64_t added_ = 0;
   std::uint64_t read_ = 0;

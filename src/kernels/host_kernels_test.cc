@@ -266,6 +266,46 @@ TEST(AppendOnHost, KeepsTheLastOfTwoTokensAtOneSlot) {
                          pool.begin() + static_cast<std::ptrdiff_t>(offset)));
 }
 
+TEST(ReadRowsOnHost, GivesWhatWasAppendedAndZerosWithoutASlot) {
+  Random random(9);
+  for_each_case([&](const Case& tested) {
+    const PoolGeometry& geometry = tested.geometry;
+    for (std::uint32_t component = 0; component < geometry.page().components().size(); ++component) {
+      const std::uint64_t token_bytes =
+          geometry.page().components()[component].head_bytes * head_count_of(geometry, component);
+      const std::vector<std::int64_t> slots = draw_slots(random, slot_count_of(geometry));
+      for (const std::uint64_t gap : {0, 3}) {  // 0: dense
+        const std::uint64_t stride = token_bytes + gap;
+        const std::vector<std::byte> source = random_bytes(random, stride * slots.size());
+        std::vector<std::byte> pool = random_bytes(random, geometry.pool_bytes());
+        append_with(tested.copy_rows, {.geometry = &geometry,
+                                       .pool = pool.data(),
+                                       .layer_index = geometry.page().layer_count() - 1,
+                                       .component_index = component,
+                                       .source = source.data(),
+                                       .source_token_bytes = stride,
+                                       .slots = slots});
+        std::vector<std::byte> read = random_bytes(random, source.size());
+        std::vector<std::byte> expected = read;
+        for (std::size_t token = 0; token < slots.size(); ++token) {
+          for (std::uint64_t byte = 0; byte < token_bytes; ++byte) {
+            const std::uint64_t at = (token * stride) + byte;
+            expected[at] = slots[token] == kNoSlot ? std::byte{0} : source[at];
+          }
+        }
+        read_rows_on_host({.geometry = &geometry,
+                           .pool = pool.data(),
+                           .layer_index = geometry.page().layer_count() - 1,
+                           .component_index = component,
+                           .target = read.data(),
+                           .target_token_bytes = gap == 0 ? 0 : stride,
+                           .slots = slots});
+        EXPECT_TRUE(read == expected) << "component " << component << ", gap " << gap;
+      }
+    }
+  });
+}
+
 TEST(CopyPagesOnHost, CopiesTheFirstTokensOfPagesAndNothingElse) {
   Random random(3);
   for_each_case([&](const Case& tested) {
@@ -331,7 +371,10 @@ TEST(HostKernels, OfNothingTouchNothing) {
   append_on_host({.geometry = &geometry});
   copy_pages_on_host({.geometry = &geometry});
   move_tokens_on_host({.geometry = &geometry});
+  read_rows_on_host({.geometry = &geometry});
   apply_deltas_on_host({});
+  const std::int32_t offset = 7;
+  list_pages_on_host({.page_indptr = {&offset, 1}});
 }
 
 TEST(ApplyDeltasOnHost, WritesTheNamedCellsAndTheLastOfTwoDeltasStays) {
@@ -346,6 +389,24 @@ TEST(ApplyDeltasOnHost, WritesTheNamedCellsAndTheLastOfTwoDeltasStays) {
   expected[14] = 12;
   expected[8] = 14;
   EXPECT_EQ(table, expected);
+}
+
+TEST(ListPagesOnHost, ListsTheColumnsOfEachSliceAndNothingElse) {
+  const std::vector<std::int32_t> table{10, 11, 12, 13,   //
+                                        20, 21, 22, 23,   //
+                                        30, 31, 32, 33};  //
+  const std::vector<std::int32_t> slice_rows{2, 0, -1, 1, 2, -1};
+  const std::vector<std::int32_t> first_columns{0, 1, 0, 3, 4, 0};
+  const std::vector<std::int32_t> page_indptr{2, 6, 8, 8, 9, 9, 9};
+  std::vector<std::int32_t> page_indices(11, -7);
+  list_pages_on_host({.table = table.data(),
+                      .rows = 3,
+                      .row_columns = 4,
+                      .slice_rows = slice_rows,
+                      .first_columns = first_columns,
+                      .page_indptr = page_indptr,
+                      .page_indices = page_indices});
+  EXPECT_EQ(page_indices, (std::vector<std::int32_t>{-7, -7, 30, 31, 32, 33, 11, 12, 23, -7, -7}));
 }
 
 // Every length up to where the loops change, at odd addresses, between bytes that must stay.
@@ -447,6 +508,27 @@ class HostKernelsDeathTest : public ::testing::Test {
   void apply(const PageDelta& delta) {
     apply_deltas_on_host({.table = table_.data(), .rows = 3, .row_columns = 5, .deltas = {&delta, 1}});
   }
+  void read(std::uint32_t layer, std::uint32_t component, std::int64_t slot, std::uint64_t target_token_bytes = 0) {
+    read_rows_on_host({.geometry = &geometry_,
+                       .pool = pool_.data(),
+                       .layer_index = layer,
+                       .component_index = component,
+                       .target = source_.data(),
+                       .target_token_bytes = target_token_bytes,
+                       .slots = {&slot, 1}});
+  }
+  // Two pages of one slice, into a list of three.
+  void list(std::int32_t row, std::int32_t first_column, std::int32_t first_place) {
+    std::vector<std::int32_t> page_indices(3);
+    const std::vector<std::int32_t> page_indptr{first_place, first_place + 2};
+    list_pages_on_host({.table = table_.data(),
+                        .rows = 3,
+                        .row_columns = 5,
+                        .slice_rows = {&row, 1},
+                        .first_columns = {&first_column, 1},
+                        .page_indptr = page_indptr,
+                        .page_indices = page_indices});
+  }
 
   PoolGeometry geometry_ = make_pool(shapes()[0], {.page_tokens = 3}, ByteLayout::PageFirst);  // 5 pages, 3 layers
   std::vector<std::byte> pool_ = std::vector<std::byte>(geometry_.pool_bytes());
@@ -461,6 +543,26 @@ TEST_F(HostKernelsDeathTest, AppendingOutsideThePoolStops) {
   EXPECT_DEATH(append(3, 0, 0), "appending to a layer that the group does not have");
   EXPECT_DEATH(append(0, 2, 0), "appending to a component that the group does not have");
   EXPECT_DEATH(append(0, 0, 0, source_.size() - 1), "the source's tokens overlap");
+}
+
+TEST_F(HostKernelsDeathTest, ReadingOutsideThePoolStops) {
+  read(2, 1, 14);
+  EXPECT_DEATH(read(0, 0, 15), "reading a slot that the pool does not have");
+  EXPECT_DEATH(read(0, 0, -2), "reading a slot that the pool does not have");
+  EXPECT_DEATH(read(3, 0, 0), "reading from a layer that the group does not have");
+  EXPECT_DEATH(read(0, 2, 0), "reading from a component that the group does not have");
+  EXPECT_DEATH(read(0, 0, 0, source_.size() - 1), "the target's tokens overlap");
+}
+
+TEST_F(HostKernelsDeathTest, ListingOutsideTheTableOrTheListStops) {
+  list(2, 3, 1);
+  EXPECT_DEATH(list(3, 0, 0), "a row that the table does not have");
+  EXPECT_DEATH(list(-1, 0, 0), "a row that the table does not have");
+  EXPECT_DEATH(list(0, 4, 0), "columns that the table does not have");
+  EXPECT_DEATH(list(0, -1, 0), "columns that the table does not have");
+  EXPECT_DEATH(list(0, 0, 2), "behind the end of their list");
+  EXPECT_DEATH(list(0, 0, -1), "behind the end of their list");
+  EXPECT_DEATH(list_pages_on_host({}), "an offset for every slice, and one offset more");
 }
 
 TEST_F(HostKernelsDeathTest, CopyingOutsideThePoolStops) {

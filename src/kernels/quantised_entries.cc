@@ -42,12 +42,17 @@ Status check_role(const PageGeometry& page, const std::string& where, const Role
                                                 std::string(to_string(component.element)) + ", but " +
                                                 std::string(role.name) + " are " + elements);
   }
-  const std::uint32_t head_count = page.heads_on_rank(role.index, 0).count;
-  if (head_count != 1) {
-    return fail(ErrorCode::InvalidArgument, where + ": component " + quoted(component.name) + " has " +
-                                                with_separators(head_count) + " heads on a rank: entries have one row");
-  }
   return {};
+}
+
+// Heads that a component must have, and of which one it must be.
+Status check_heads(const PageGeometry& page, const std::string& where, std::uint32_t index, std::uint32_t wanted,
+                   std::string_view why) {
+  const std::uint32_t head_count = page.heads_on_rank(index, 0).count;
+  if (head_count == wanted) return {};
+  return fail(ErrorCode::InvalidArgument, where + ": component " + quoted(page.group().components[index].name) +
+                                              " has " + count_of(head_count, "head") +
+                                              " on a rank: " + std::string(why));
 }
 
 Status check_scales(const Component& scales, const std::string& where, std::uint32_t block_count) {
@@ -65,12 +70,18 @@ Result<QuantisedEntries> QuantisedEntries::create(PoolGeometry geometry, const Q
   const PageGeometry& page = geometry.page();
   QUIRE_TRY(check_role(page, where, {"values", components.values, {ElementType::Fp8}}));
   QUIRE_TRY(check_role(page, where, {"scales", components.scales, {ElementType::Fp32, ElementType::Bytes}}));
+  const std::uint32_t head_count = page.heads_on_rank(components.values, 0).count;
+  QUIRE_TRY(check_heads(page, where, components.scales, head_count,
+                        "there is a row of scales for each of the " + count_of(head_count, "head") + " of the values"));
   if (components.rope != kNoComponent) {
     QUIRE_TRY(check_role(page, where, {"rope values", components.rope, {ElementType::Bf16}}));
+    QUIRE_TRY(check_heads(page, where, components.values, 1, "only values of one head have rope values beside them"));
+    QUIRE_TRY(check_heads(page, where, components.rope, 1, "an entry has one row of rope values"));
   }
   const std::vector<Component>& declared = page.group().components;
   if (components.positions != kNoComponent) {
     QUIRE_TRY(check_role(page, where, {"positions", components.positions, {ElementType::Int32}}));
+    QUIRE_TRY(check_heads(page, where, components.positions, 1, "an entry has one position"));
     if (declared[components.positions].dim != 1) {
       return fail(ErrorCode::InvalidArgument, where + ": component " + quoted(declared[components.positions].name) +
                                                   " has " + with_separators(declared[components.positions].dim) +
@@ -79,6 +90,7 @@ Result<QuantisedEntries> QuantisedEntries::create(PoolGeometry geometry, const Q
   }
   QuantisedEntries entries(std::move(geometry), components);
   const std::vector<Component>& kept = entries.geometry_.page().group().components;
+  entries.head_count_ = head_count;
   entries.dim_ = kept[components.values].dim;
   entries.block_values_ = components.block_values == 0 ? entries.dim_ : components.block_values;
   entries.scale_form_ = kept[components.scales].element == ElementType::Bytes ? ScaleForm::Ue8m0 : ScaleForm::Fp32;

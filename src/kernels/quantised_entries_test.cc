@@ -105,16 +105,54 @@ TEST(QuantisedEntries, RefuseScalesThatDoNotFitTheValues) {
   EXPECT_FALSE(create(448, ElementType::Bytes, 15, 64));
 }
 
-TEST(QuantisedEntries, RefuseSeveralHeadsAndSeveralPositions) {
-  Component values = part("values", ElementType::Fp8, 8);
-  values.heads = 2;
-  EXPECT_EQ(error_of(QuantisedEntries::create(pool_of({values, part("scales", ElementType::Fp32, 1)}),
-                                              QuantisedComponents{.values = 0, .scales = 1})),
-            "quantised entries of group 'entries': component 'values' has 2 heads on a rank: entries have one row");
+Component with_heads(Component component, std::uint32_t heads) {
+  component.heads = heads;
+  return component;
+}
+
+TEST(QuantisedEntries, OfSeveralHeadsHaveScalesForEach) {
+  const QuantisedEntries entries =
+      QuantisedEntries::create(pool_of({with_heads(part("k", ElementType::Fp8, 128), 8),
+                                        with_heads(part("k_scales", ElementType::Fp32, 1), 8)}),
+                               QuantisedComponents{.values = 0, .scales = 1})
+          .value();
+  EXPECT_EQ(entries.head_count(), 8);
+  EXPECT_EQ(entries.dim(), 128);
+  EXPECT_EQ(entries.block_values(), 128);
+  EXPECT_EQ(entries.row_bytes(), 2 * 8 * 128);
+}
+
+TEST(QuantisedEntries, RefuseHeadsThatDoNotFitTogether) {
+  const Component values = with_heads(part("values", ElementType::Fp8, 8), 2);
+  const Component scales = with_heads(part("scales", ElementType::Fp32, 1), 2);
+  const Component rope = part("rope", ElementType::Bf16, 4);
+  const Component one_head = part("values", ElementType::Fp8, 8);
+  const Component one_scale = part("scales", ElementType::Fp32, 1);
+  EXPECT_EQ(
+      error_of(QuantisedEntries::create(pool_of({values, one_scale}), QuantisedComponents{.values = 0, .scales = 1})),
+      "quantised entries of group 'entries': component 'scales' has 1 head on a rank: there is a row of scales "
+      "for each of the 2 heads of the values");
+  EXPECT_FALSE(QuantisedEntries::create(pool_of({one_head, scales}), QuantisedComponents{.values = 0, .scales = 1}));
+  EXPECT_EQ(error_of(QuantisedEntries::create(pool_of({values, scales, rope}),
+                                              QuantisedComponents{.values = 0, .scales = 1, .rope = 2})),
+            "quantised entries of group 'entries': component 'values' has 2 heads on a rank: only values of one head "
+            "have rope values beside them");
+  EXPECT_EQ(error_of(QuantisedEntries::create(pool_of({one_head, one_scale, with_heads(rope, 2)}),
+                                              QuantisedComponents{.values = 0, .scales = 1, .rope = 2})),
+            "quantised entries of group 'entries': component 'rope' has 2 heads on a rank: an entry has one row of "
+            "rope values");
+}
+
+TEST(QuantisedEntries, RefuseSeveralPositions) {
+  const Component values = part("values", ElementType::Fp8, 8);
+  const Component scales = part("scales", ElementType::Fp32, 1);
+  const QuantisedComponents components{.values = 0, .scales = 1, .positions = 2};
   EXPECT_FALSE(
-      QuantisedEntries::create(pool_of({part("values", ElementType::Fp8, 8), part("scales", ElementType::Fp32, 1),
-                                        part("positions", ElementType::Int32, 2)}),
-                               QuantisedComponents{.values = 0, .scales = 1, .positions = 2}));
+      QuantisedEntries::create(pool_of({values, scales, part("positions", ElementType::Int32, 2)}), components));
+  EXPECT_EQ(error_of(QuantisedEntries::create(
+                pool_of({values, scales, with_heads(part("positions", ElementType::Int32, 1), 2)}), components)),
+            "quantised entries of group 'entries': component 'positions' has 2 heads on a rank: an entry has one "
+            "position");
 }
 
 }  // namespace

@@ -85,7 +85,8 @@ __device__ inline void copy_segment(const RowPlace& place, std::uint64_t row_uni
 }
 
 template <typename Unit, typename Rows>
-__global__ void __launch_bounds__(kBlockThreads) copy_rows_kernel(Rows rows, RowSplit split, std::uint64_t item_count) {
+__global__ void __launch_bounds__(kBlockThreads)
+    copy_rows_kernel(const __grid_constant__ Rows rows, RowSplit split, std::uint64_t item_count) {
   const std::uint32_t lane = threadIdx.x & ((1U << split.lane_bits) - 1);
   const std::uint64_t stride = (std::uint64_t{gridDim.x} * kBlockThreads) >> split.lane_bits;
   for (std::uint64_t item = ((std::uint64_t{blockIdx.x} * kBlockThreads) + threadIdx.x) >> split.lane_bits;

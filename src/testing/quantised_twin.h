@@ -145,12 +145,14 @@ struct NaiveRow {
 
 /// Where a component of an entry lies in a pool.
 [[nodiscard]] inline std::uint64_t entry_offset(const QuantisedEntries& entries, std::int64_t slot,
-                                                std::uint32_t layer_index, std::uint32_t component_index) {
+                                                std::uint32_t layer_index, std::uint32_t component_index,
+                                                std::uint32_t head_index = 0) {
   const std::uint32_t entry_count = entries.geometry().page().entry_count();
   return entries.geometry().offset_of({.page = PageId{static_cast<std::uint32_t>(slot / entry_count)},
                                        .layer_index = layer_index,
                                        .component_index = component_index,
-                                       .token_index = static_cast<std::uint32_t>(slot % entry_count)});
+                                       .token_index = static_cast<std::uint32_t>(slot % entry_count),
+                                       .head_index = head_index});
 }
 
 /// The row of bf16 that an entry stands for.
@@ -158,10 +160,15 @@ struct NaiveRow {
                                                              std::int64_t slot, std::uint32_t layer_index) {
   const auto* const bytes = reinterpret_cast<const std::uint8_t*>(pool);
   const QuantisedComponents& parts = entries.components();
-  std::vector<std::uint16_t> row = decode_naively(
-      bytes + entry_offset(entries, slot, layer_index, parts.values), entries.dim(),
-      bytes + entry_offset(entries, slot, layer_index, parts.scales), entries.block_values(), entries.scale_form());
-  row.resize(entries.dim() + entries.rope_dim());
+  std::vector<std::uint16_t> row;
+  for (std::uint32_t head = 0; head < entries.head_count(); ++head) {
+    const std::vector<std::uint16_t> values =
+        decode_naively(bytes + entry_offset(entries, slot, layer_index, parts.values, head), entries.dim(),
+                       bytes + entry_offset(entries, slot, layer_index, parts.scales, head), entries.block_values(),
+                       entries.scale_form());
+    row.insert(row.end(), values.begin(), values.end());
+  }
+  row.resize(entries.row_bytes() / 2);
   if (parts.rope != kNoComponent) {
     std::memcpy(row.data() + entries.dim(), bytes + entry_offset(entries, slot, layer_index, parts.rope),
                 std::size_t{2} * entries.rope_dim());
@@ -191,7 +198,61 @@ struct QuantisedCase {
   QuantisedEntries entries;
 };
 
-/// visit(QuantisedCase) for formats of usual and odd sizes, page sizes and byte layouts.
+/// K of several heads, each with its scales: arrays, or records that K shares with V.
+struct HeadsShape {
+  std::uint32_t heads = 1;
+  std::uint32_t dim = 1;
+  std::uint32_t block_values = 0;
+  ScaleForm scale_form = ScaleForm::Fp32;
+  Placement placement = Placement::Area;
+};
+
+[[nodiscard]] inline QuantisedEntries entries_of_heads(const HeadsShape& shape, const PageOptions& page,
+                                                       const PoolOptions& pool) {
+  const std::uint32_t block_values = shape.block_values == 0 ? shape.dim : shape.block_values;
+  const std::uint32_t blocks = (shape.dim + block_values - 1) / block_values;
+  const bool is_fp32 = shape.scale_form == ScaleForm::Fp32;
+  const Component scales{.name = "k_scales",
+                         .element = is_fp32 ? ElementType::Fp32 : ElementType::Bytes,
+                         .heads = shape.heads,
+                         .dim = is_fp32 ? blocks : blocks + 3,
+                         .placement = shape.placement};
+  Component values{
+      .name = "k", .element = ElementType::Fp8, .heads = shape.heads, .dim = shape.dim, .placement = shape.placement};
+  Component other = values;
+  other.name = "v";
+  const CacheGroup group{.name = "heads", .layers = layer_range(0, 2), .components = {other, values, scales}};
+  return QuantisedEntries::create(PoolGeometry::create(PageGeometry::create(group, page).value(), pool).value(),
+                                  {.values = 1, .scales = 2, .block_values = shape.block_values})
+      .value();
+}
+
+/// visit(QuantisedCase) for several heads, in both orders, and both byte layouts.
+void for_each_case_of_heads(auto visit) {
+  const std::vector<HeadsShape> shapes = {
+      {.heads = 8, .dim = 128},
+      {.heads = 4, .dim = 128, .block_values = 64, .scale_form = ScaleForm::Ue8m0},
+      {.heads = 2, .dim = 64, .block_values = 32, .placement = Placement::Interleaved},
+      {.heads = 3, .dim = 7},
+      {.heads = 5, .dim = 33, .block_values = 10, .scale_form = ScaleForm::Ue8m0, .placement = Placement::Interleaved},
+  };
+  for (const HeadsShape& shape : shapes) {
+    for (const std::uint32_t page_tokens : {1U, 3U, 16U}) {
+      for (const HeadOrder head_order : {HeadOrder::Nhd, HeadOrder::Hnd}) {
+        for (const ByteLayout byte_layout : {ByteLayout::PageFirst, ByteLayout::LayerFirst}) {
+          visit(QuantisedCase{.name = std::to_string(shape.heads) + " heads of " + std::to_string(shape.dim) +
+                                      ", pages of " + std::to_string(page_tokens) +
+                                      (head_order == HeadOrder::Nhd ? ", nhd" : ", hnd") +
+                                      (byte_layout == ByteLayout::PageFirst ? ", page-first" : ", layer-first"),
+                              .entries = entries_of_heads(shape, {.page_tokens = page_tokens, .head_order = head_order},
+                                                          {.page_count = 5, .byte_layout = byte_layout})});
+        }
+      }
+    }
+  }
+}
+
+/// visit(QuantisedCase) for formats of usual and odd sizes, page sizes and byte layouts, and for several heads.
 void for_each_quantised_case(auto visit) {
   const std::vector<EntryFormat> formats = {
       fp8_arrays(),
@@ -218,6 +279,7 @@ void for_each_quantised_case(auto visit) {
       }
     }
   }
+  for_each_case_of_heads(visit);
 }
 
 }  // namespace quire::testing

@@ -68,5 +68,90 @@ TEST(GpuAppend, WritesWhatTheHostWrites) {
   }
 }
 
+TEST(GpuAppend, LeavesOutSlotsThatThePoolDoesNotHave) {
+  Random random(2);
+  for (int turn = 0; turn < 20; ++turn) {
+    const testing::DrawnPool drawn = testing::draw_pool(random);
+    const std::int64_t slot_count = testing::slot_count_of(drawn.geometry);
+    DeviceArray<std::int64_t> slots(std::vector<std::int64_t>{kNoSlot, slot_count, -2, slot_count + 1,
+                                                              std::numeric_limits<std::int64_t>::max(),
+                                                              std::numeric_limits<std::int64_t>::min()});
+    const std::vector<std::byte> before = testing::random_bytes(random, drawn.geometry.pool_bytes());
+    DeviceBytes pool(before);
+    DeviceBytes source(testing::random_bytes(random, 6 * token_bytes_of(drawn.geometry, 0)));
+    ASSERT_TRUE(
+        run_on_gpu(testing::Launching::Directly, [&](DeviceStream stream) {
+          return launch_append(
+              {.geometry = &drawn.geometry, .pool = pool.data(), .source = source.data(), .slots = slots.span()},
+              stream);
+        }).has_value());
+    ASSERT_TRUE(pool.read() == before) << drawn.name;
+  }
+}
+
+// A captured launch does what is in its arrays when it runs, not when it was captured.
+TEST(GpuAppend, AGraphAppendsAtTheSlotsOfItsRun) {
+  Random random(3);
+  const testing::DrawnPool drawn = testing::draw_pool(random);
+  const std::uint64_t token_bytes = token_bytes_of(drawn.geometry, 0);
+  const std::vector<std::byte> row = testing::random_bytes(random, token_bytes);
+  const std::vector<std::byte> before = testing::random_bytes(random, drawn.geometry.pool_bytes());
+  std::vector<std::byte> expected = before;
+  const std::vector<std::int64_t> slot{testing::slot_count_of(drawn.geometry) - 1};
+  append_on_host({.geometry = &drawn.geometry, .pool = expected.data(), .source = row.data(), .slots = slot});
+  DeviceBytes pool(before);
+  DeviceBytes source(row);
+  DeviceArray<std::int64_t> slots(std::vector<std::int64_t>{kNoSlot});
+  const auto launch = [&](DeviceStream stream) {
+    return launch_append(
+        {.geometry = &drawn.geometry, .pool = pool.data(), .source = source.data(), .slots = slots.span()}, stream);
+  };
+  ASSERT_TRUE(run_on_gpu(testing::Launching::FromAGraph, launch, 3, [&](std::uint32_t run) {
+                EXPECT_TRUE(pool.read() == before);
+                if (run == 2) slots.write(slot);
+              }).has_value());
+  EXPECT_TRUE(pool.read() == expected);
+}
+
+TEST(GpuReadRows, GivesWhatTheHostGives) {
+  Random random(4);
+  for (int turn = 0; turn < 100; ++turn) {
+    const testing::DrawnPool drawn = testing::draw_pool(random);
+    const PoolGeometry& geometry = drawn.geometry;
+    const std::uint32_t component = random.below(geometry.strides().component_count);
+    const std::uint64_t token_bytes = token_bytes_of(geometry, component);
+    const std::uint64_t gap = random.below(3) == 0 ? 128 : random.below(2) * (1 + random.below(9));
+    std::vector<std::int64_t> slots = testing::draw_slots(random, testing::slot_count_of(geometry));
+    const std::vector<std::byte> content = testing::random_bytes(random, geometry.pool_bytes());
+    const std::vector<std::byte> before = testing::random_bytes(random, slots.size() * (token_bytes + gap));
+    std::vector<std::byte> expected = before;
+    ReadRowsParams params{.geometry = &geometry,
+                          .pool = content.data(),
+                          .layer_index = random.below(geometry.page().layer_count()),
+                          .component_index = component,
+                          .target = expected.data(),
+                          .target_token_bytes = gap == 0 ? 0 : token_bytes + gap,
+                          .slots = slots};
+    read_rows_on_host(params);
+    // What the pool does not have reads as zeros too.
+    for (std::int64_t& slot : slots) {
+      if (slot == kNoSlot && random.below(2) == 0) slot = testing::slot_count_of(geometry) + random.below(9);
+    }
+    DeviceBytes pool(content, random.below(4) == 0 ? 1 + random.below(17) : 0);
+    DeviceBytes target(before, random.below(4) == 0 ? 1 + random.below(17) : 0);
+    DeviceArray<std::int64_t> device_slots(slots);
+    params.pool = pool.data();
+    params.target = target.data();
+    params.slots = device_slots.span();
+    for (const testing::Launching launching : kLaunchings) {
+      target.write(before);
+      const Status done = run_on_gpu(launching, [&](DeviceStream stream) { return launch_read_rows(params, stream); });
+      ASSERT_TRUE(done.has_value()) << done.error().message;
+      ASSERT_TRUE(target.read() == expected) << "turn " << turn << ", " << drawn.name << ", gap " << gap;
+      ASSERT_TRUE(pool.read() == content);
+    }
+  }
+}
+
 }  // namespace
 }  // namespace quire

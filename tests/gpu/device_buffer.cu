@@ -76,28 +76,32 @@ void DeviceBytes::write(std::span<const std::byte> content) {
   QUIRE_CUDA_CALL(cudaDeviceSynchronize());  // streams of the tests wait for no other
 }
 
-Status run_on_gpu(Launching launching, const std::function<Status(DeviceStream)>& launch, std::uint32_t times) {
+Status run_on_gpu(Launching launching, const std::function<Status(DeviceStream)>& launch, std::uint32_t times,
+                  const std::function<void(std::uint32_t)>& before_run) {
   const Stream stream;
   const DeviceStream handle{.handle = stream.get()};
-  if (launching == Launching::Directly) {
-    for (std::uint32_t i = 0; i < times; ++i) QUIRE_TRY(launch(handle));
-    QUIRE_CUDA_CALL(cudaStreamSynchronize(stream.get()));
-    return {};
-  }
   cudaGraph_t graph = nullptr;
-  // Any call that a capture does not allow fails, on whatever stream.
-  QUIRE_CUDA_CALL(cudaStreamBeginCapture(stream.get(), cudaStreamCaptureModeGlobal));
-  const Status launched = launch(handle);
-  QUIRE_CUDA_CALL(cudaStreamEndCapture(stream.get(), &graph));
-  if (launched.has_value()) {
-    cudaGraphExec_t executable = nullptr;
-    QUIRE_CUDA_CALL(cudaGraphInstantiate(&executable, graph, 0));
-    for (std::uint32_t i = 0; i < times; ++i) QUIRE_CUDA_CALL(cudaGraphLaunch(executable, stream.get()));
-    QUIRE_CUDA_CALL(cudaStreamSynchronize(stream.get()));
-    QUIRE_CUDA_CALL(cudaGraphExecDestroy(executable));
+  cudaGraphExec_t executable = nullptr;
+  Status done;
+  if (launching == Launching::FromAGraph) {
+    // Any call that a capture does not allow fails, on whatever stream.
+    QUIRE_CUDA_CALL(cudaStreamBeginCapture(stream.get(), cudaStreamCaptureModeGlobal));
+    done = launch(handle);
+    QUIRE_CUDA_CALL(cudaStreamEndCapture(stream.get(), &graph));
+    if (done) QUIRE_CUDA_CALL(cudaGraphInstantiate(&executable, graph, 0));
   }
-  QUIRE_CUDA_CALL(cudaGraphDestroy(graph));
-  return launched;
+  for (std::uint32_t run = 0; done && run < times; ++run) {
+    if (before_run) before_run(run);
+    if (launching == Launching::FromAGraph) {
+      QUIRE_CUDA_CALL(cudaGraphLaunch(executable, stream.get()));
+    } else {
+      done = launch(handle);
+    }
+    QUIRE_CUDA_CALL(cudaStreamSynchronize(stream.get()));
+  }
+  if (executable != nullptr) QUIRE_CUDA_CALL(cudaGraphExecDestroy(executable));
+  if (graph != nullptr) QUIRE_CUDA_CALL(cudaGraphDestroy(graph));
+  return done;
 }
 
 }  // namespace quire::testing

@@ -70,8 +70,9 @@ class DeviceArray {
 enum class Launching : std::uint8_t { Directly, FromAGraph };
 inline constexpr Launching kLaunchings[] = {Launching::Directly, Launching::FromAGraph};
 
-/// Runs what `launch` puts on a stream so many times, and waits for it. A failed launch is the result.
+/// Runs what `launch` puts on a stream so many times, and waits for it. `before_run` is called before each run, when
+/// the device is idle. A failed launch is the result.
 [[nodiscard]] Status run_on_gpu(Launching launching, const std::function<Status(DeviceStream)>& launch,
-                                std::uint32_t times = 1);
+                                std::uint32_t times = 1, const std::function<void(std::uint32_t)>& before_run = {});
 
 }  // namespace quire::testing
