@@ -136,7 +136,7 @@ void FakeDevice::destroy_stream(DeviceStream stream) {
   const std::lock_guard lock(mutex_);
   auto* const handle = static_cast<Stream*>(stream.handle);
   QUIRE_CHECK(streams_.contains(handle), "a stream is destroyed that the device does not have");
-  while (!handle->queue.empty()) QUIRE_CHECK(run_one(), "streams wait for each other");
+  while (!handle->queue.empty()) QUIRE_CHECK(run_one() || handle->queue.empty(), "streams wait for each other");
   streams_.erase(handle);
 }
 
@@ -199,7 +199,8 @@ Status FakeDevice::synchronize(DeviceStream stream) {
   const std::lock_guard lock(mutex_);
   QUIRE_TRY(may_fail("waiting for a stream"));
   QUIRE_TRY_ASSIGN(const Stream* waited, stream_of(stream));
-  while (!waited->queue.empty()) QUIRE_CHECK(run_one(), "streams wait for each other");
+  // The last thing on it may be a wait, which is over without anything having run.
+  while (!waited->queue.empty()) QUIRE_CHECK(run_one() || waited->queue.empty(), "streams wait for each other");
   return {};
 }
 
