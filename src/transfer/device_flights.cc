@@ -67,15 +67,12 @@ void DeviceFlights::start(const FlightOrder& order, const FlightPool& pool) {
   device_pages_.clear();
   host_pages_.clear();
   expected_.clear();
-  for (std::uint32_t i = 0; i < order.pages.size() && flight.fault == TransferFault::None; ++i) {
+  const auto must_stop = [&order] { return order.must_stop->load(std::memory_order_relaxed); };
+  for (std::uint32_t i = 0; i < order.pages.size() && flight.fault == TransferFault::None && !must_stop(); ++i) {
     flight.fault = claim(flight, i);
   }
-  if (flight.claimed == 0) return;
-  if (const Status status = put_on_streams(flight); !status) {
-    for (std::uint32_t i = 0; i < flight.claimed; ++i) release(flight, i, std::nullopt);
-    flight.claimed = 0;
-    flight.fault = TransferFault::Io;
-  }
+  if (flight.claimed == 0 || must_stop()) return;
+  if (const Status status = put_on_streams(flight); !status) flight.fault = TransferFault::Io;
 }
 
 Status DeviceFlights::put_on_streams(Flight& flight) {
@@ -87,6 +84,30 @@ Status DeviceFlights::put_on_streams(Flight& flight) {
                                                                  .streams = streams_}));
   QUIRE_CHECK(flight.ticket.has_value(), "a swap engine has fewer calls than a mover has flights");
   return {};
+}
+
+// Whether the device has done with its pages.
+bool DeviceFlights::is_over(Flight& flight) {
+  if (!flight.ticket) return true;
+  SwapEngine& engine = *flight.pool.engine;
+  const Result<bool> is_done = engine.is_done(*flight.ticket);
+  if (is_done && !*is_done) return false;
+  if (!is_done) {
+    // It cannot say, which does not mean that it has ended.
+    flight.fault = TransferFault::Io;
+    for (const DeviceStream stream : {streams_.copies, streams_.kernels, streams_.more_kernels}) {
+      (void)device_.synchronize(stream);
+    }
+  }
+  const Result<SwapReport> report = engine.finish(*flight.ticket);
+  if (!report && report.error().code == ErrorCode::Unavailable) return false;  // still on its way
+  flight.ticket.reset();
+  if (report && is_done) {
+    flight.report = *report;
+  } else {
+    flight.fault = TransferFault::Io;
+  }
+  return true;
 }
 
 bool DeviceFlights::learn_bands(Flight& flight) {
@@ -104,25 +125,16 @@ std::optional<FlightNews> DeviceFlights::poll() {
   for (auto it = flights_.begin(); it != flights_.end(); ++it) {
     Flight& flight = *it;
     FlightNews news{.index = flight.order.index};
-    bool is_new = flight.fault != TransferFault::None && !flight.is_fault_told;
-    flight.is_fault_told = flight.fault != TransferFault::None;
-    bool is_over = !flight.ticket.has_value();
-    if (flight.ticket) {
-      const Result<bool> is_done = flight.pool.engine->is_done(*flight.ticket);
-      is_over = !is_done || *is_done;
-      if (!is_over) is_new = learn_bands(flight) || is_new;
-    }
-    if (!is_over && !is_new) continue;
-    if (is_over) {
+    if (is_over(flight)) {
       news.completion = end(flight);
-      news.has_fault = news.completion->fault != TransferFault::None;
-      news.bands_done = flight.bands_told;
       flights_.erase(it);
       return news;
     }
     news.has_fault = flight.fault != TransferFault::None;
+    const bool has_new_fault = news.has_fault && !std::exchange(flight.is_fault_told, news.has_fault);
+    const bool has_new_bands = learn_bands(flight);
     news.bands_done = flight.bands_told;
-    return news;
+    if (has_new_fault || has_new_bands) return news;
   }
   return std::nullopt;
 }
@@ -132,16 +144,11 @@ Completion DeviceFlights::end(Flight& flight) {
   Completion completion{.id = order.id, .kind = order.kind, .fault = flight.fault, .rank = rank_};
   std::uint32_t good_pages = 0;
   std::span<const std::uint64_t> checksums;
-  if (flight.ticket) {
-    const Result<SwapReport> report = flight.pool.engine->finish(*flight.ticket);
-    if (report) {
-      good_pages = report->good_pages;
-      checksums = report->checksums;
-      completion.moved_bytes = flight.claimed * flight.pool.engine->record_bytes();
-      if (good_pages < flight.claimed) completion.fault = TransferFault::Checksum;
-    } else {
-      completion.fault = TransferFault::Io;
-    }
+  if (flight.report) {
+    good_pages = flight.report->good_pages;
+    checksums = flight.report->checksums;
+    completion.moved_bytes = flight.claimed * flight.pool.engine->record_bytes();
+    if (good_pages < flight.claimed) completion.fault = TransferFault::Checksum;
   }
   const bool is_cancelled = order.must_stop->load(std::memory_order_relaxed);
   for (std::uint32_t i = 0; i < flight.claimed; ++i) {
@@ -155,7 +162,10 @@ Completion DeviceFlights::end(Flight& flight) {
     completion.good_pages = good_pages;
     if (completion.fault != TransferFault::None) completion.outcome = TransferOutcome::Failed;
   }
-  const auto busy_ns = std::chrono::duration_cast<std::chrono::nanoseconds>(Clock::now() - flight.begin).count();
+  // Until the one before it had ended, it waited for that on the streams.
+  const Clock::time_point begin = std::max(flight.begin, last_end_);
+  last_end_ = Clock::now();
+  const auto busy_ns = std::chrono::duration_cast<std::chrono::nanoseconds>(last_end_ - begin).count();
   completion.busy_ns = std::max<TimeNs>(1, busy_ns);  // 0 would mean unknown.
   return completion;
 }
@@ -170,12 +180,10 @@ void DeviceFlights::release(const Flight& flight, std::uint32_t page_index, std:
   }
 }
 
-Status DeviceFlights::wait_on(DeviceStream stream, TransferId id, std::uint32_t band) {
+std::optional<Status> DeviceFlights::wait_on(DeviceStream stream, TransferId id, std::uint32_t band) {
   const auto flight = std::ranges::find_if(
       flights_, [&](const Flight& each) { return each.order.id == id && each.ticket.has_value(); });
-  if (flight == flights_.end()) {
-    return fail(ErrorCode::Unavailable, "waiting for a band of a transfer that is not on its way");
-  }
+  if (flight == flights_.end()) return std::nullopt;
   return flight->pool.engine->wait_on(stream, *flight->ticket, band);
 }
 

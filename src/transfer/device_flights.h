@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // DeviceFlights: one direction of a mover whose pages lie on a device. Transfers are put on streams, several behind
-// each other so that the link is never idle, and watched by their events; nobody waits for the device. A page of the
-// host is claimed from the start of its transfer to its end, as long as the device may touch it.
+// each other so that the link is never idle, and watched by their events; nobody waits for the device, unless that
+// fails. A page of the host is claimed from the start of its transfer to its end, as long as the device may touch it. A
+// transfer that is cancelled while it is being started moves nothing; from then on it goes its way, and is forgotten.
 //
 // single-threaded
 #pragma once
@@ -28,7 +29,6 @@ namespace quire {
 struct FlightPool {
   HostPages* host = nullptr;
   SwapEngine* engine = nullptr;
-  bool has_checksums = true;
 };
 
 struct FlightOrder {
@@ -64,8 +64,8 @@ class DeviceFlights {
   void start(const FlightOrder& order, const FlightPool& pool);
   /// Something new of one of them, the oldest first, if there is.
   [[nodiscard]] std::optional<FlightNews> poll();
-  /// Makes a stream wait for a band of a transfer that was started. Fails with Unavailable for one that was not.
-  [[nodiscard]] Status wait_on(DeviceStream stream, TransferId id, std::uint32_t band);
+  /// Makes a stream wait for a band of a transfer that is on its way; nothing when it is not.
+  [[nodiscard]] std::optional<Status> wait_on(DeviceStream stream, TransferId id, std::uint32_t band);
 
  private:
   using Clock = std::chrono::steady_clock;
@@ -73,7 +73,8 @@ class DeviceFlights {
     FlightOrder order;
     FlightPool pool;
     std::optional<SwapTicket> ticket;
-    std::uint32_t claimed = 0;  // pages in front
+    std::optional<SwapReport> report;  // when that is spent
+    std::uint32_t claimed = 0;         // pages in front
     TransferFault fault = TransferFault::None;
     std::uint32_t bands_told = 0;
     bool is_fault_told = false;
@@ -84,6 +85,7 @@ class DeviceFlights {
       : device_(device), hooks_(hooks), rank_(rank) {}
   [[nodiscard]] TransferFault claim(Flight& flight, std::uint32_t page_index);
   [[nodiscard]] Status put_on_streams(Flight& flight);
+  [[nodiscard]] bool is_over(Flight& flight);
   [[nodiscard]] bool learn_bands(Flight& flight);
   [[nodiscard]] Completion end(Flight& flight);
   void release(const Flight& flight, std::uint32_t page_index, std::optional<std::uint64_t> checksum);
@@ -93,6 +95,7 @@ class DeviceFlights {
   std::uint16_t rank_;
   SwapStreams streams_;
   std::vector<Flight> flights_;  // oldest first
+  Clock::time_point last_end_;   // of any of them
   // Of the transfer that is being started.
   std::vector<PageId> device_pages_;
   std::vector<PageId> host_pages_;

@@ -150,8 +150,10 @@ Status MoverConfig::validate() const {
       return invalid("MoverConfig::pools have tensors: that needs MoverConfig::accelerator");
     }
   }
-  QUIRE_TRY(check_within("load_thread_count", load_thread_count, kThreadsMax));
-  QUIRE_TRY(check_within("store_thread_count", store_thread_count, kThreadsMax));
+  if (accelerator == nullptr) {
+    QUIRE_TRY(check_within("load_thread_count", load_thread_count, kThreadsMax));
+    QUIRE_TRY(check_within("store_thread_count", store_thread_count, kThreadsMax));
+  }
   QUIRE_TRY(check_within("queue_depth_max", queue_depth_max, kQueueDepthMax));
   return check_within("transfer_pages_max", transfer_pages_max, kTransferPagesMax);
 }
@@ -332,7 +334,7 @@ Status Mover::Impl::open_engines() {
                                        .store_paths = config.store_paths,
                                        .call_pages_max = config.transfer_pages_max,
                                        .calls_in_flight_max = DeviceFlights::kFlightsMax,
-                                       .staging_bytes = staging_bytes / pools.size()}));
+                                       .staging_bytes = std::max<std::uint64_t>(1, staging_bytes / pools.size())}));
   }
   for (std::unique_ptr<DeviceFlights>& direction : flights) {
     QUIRE_TRY_ASSIGN(direction,
@@ -469,7 +471,7 @@ bool Mover::Impl::start_next_flight(TransferKind kind) {
              .must_stop = &record.must_stop};
     pool = &pools[record.pool_index];
   }
-  own.start(order, {.host = pool->store.get(), .engine = pool->engine.get(), .has_checksums = config.checksums});
+  own.start(order, {.host = pool->store.get(), .engine = pool->engine.get()});
   return true;
 }
 
@@ -761,8 +763,7 @@ Status Mover::wait_on(DeviceStream stream, TransferId id, std::uint32_t band) {
   }
   for (std::size_t direction = 0; direction < impl.flights.size(); ++direction) {
     const MutexLock lock(impl.flight_mutexes[direction]);
-    const Status status = impl.flights[direction]->wait_on(stream, id, band);
-    if (status || status.error().code != ErrorCode::Unavailable) return status;
+    if (std::optional<Status> status = impl.flights[direction]->wait_on(stream, id, band)) return std::move(*status);
   }
   return fail(ErrorCode::Unavailable, text_of(id) + " is not on its way: it is queued, over or unknown");
 }

@@ -13,6 +13,8 @@ namespace quire {
 namespace {
 
 using MoverBands = MoverTest;
+using MoverBandsInPlaces = InPlaces<MoverTest>;
+INSTANTIATE_TEST_SUITE_P(Mover, MoverBandsInPlaces, ::testing::ValuesIn(kMoverPlaces), name_of_place);
 
 TEST_F(MoverBands, TheFirstLayersOfAllPagesComeBeforeTheNextOnes) {
   for (const ByteLayout layout : {ByteLayout::PageFirst, ByteLayout::LayerFirst}) {
@@ -36,7 +38,7 @@ TEST_F(MoverBands, TheFirstLayersOfAllPagesComeBeforeTheNextOnes) {
   }
 }
 
-TEST_F(MoverBands, EveryNumberOfBandsMovesTheSameBytes) {
+TEST_P(MoverBandsInPlaces, EveryNumberOfBandsMovesTheSameBytes) {
   open({.layers = 7, .layer_bytes = 33, .pages = kDevicePages});
   store(0, 3, 1);
   for (std::uint16_t bands = 1; bands <= 7; ++bands) {
@@ -146,7 +148,7 @@ TEST_F(MoverBands, WhoeverWaitsIsWokenByItsBand) {
   EXPECT_EQ(last, TransferOutcome::Ok);
 }
 
-TEST_F(MoverBands, WaitingHasFiveOutcomes) {
+TEST_P(MoverBandsInPlaces, WaitingHasFiveOutcomes) {
   open();
   store(0, 2, 1);
   submit(1, TransferKind::Load, pages(10, 2));
@@ -168,7 +170,7 @@ TEST_F(MoverBands, WaitingHasFiveOutcomes) {
   EXPECT_EQ(mover_->wait(id(3), 0, std::numeric_limits<TimeNs>::max()), TransferOutcome::Ok);
 }
 
-TEST_F(MoverBands, AWaiterOfATransferThatIsCancelledIsWoken) {
+TEST_P(MoverBandsInPlaces, AWaiterOfATransferThatIsCancelledIsWoken) {
   open();
   mover_->pause();
   submit(1, TransferKind::Store, pages(0, 1));

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // A mover with a small device, plans in the words of tests, and a gate at which workers can be held, so that no test
-// has to wait for time to pass.
+// has to wait for time to pass. The same memory can be an accelerator's: what is promised of both is tested on both.
 #pragma once
 
 #include <gtest/gtest.h>
@@ -14,6 +14,7 @@
 #include <memory>
 #include <mutex>
 #include <optional>
+#include <ostream>
 #include <span>
 #include <string>
 #include <thread>
@@ -22,14 +23,17 @@
 
 #include "quire/mover.h"
 #include "store/host_store_peer.h"
+#include "testing/fake_device.h"
 #include "testing/test_device.h"
+#include "testing/test_pool.h"
 #include "transfer/mover_peer.h"
 
 namespace quire {
 
 inline constexpr TimeNs kLongNs = TimeNs{200} * 1'000'000'000;  // less than the tests' own limit
 
-/// Where workers are before each piece. Open at first. thread-safe.
+/// Where workers are before each piece; with an accelerator, before each page of a transfer that is being started. Open
+/// at first. thread-safe.
 class Gate {
  public:
   using Which = std::function<bool(const PieceStart& piece)>;
@@ -88,11 +92,42 @@ class MoverTest : public ::testing::Test {
 
   MoverTest() { config_.host_region.huge_pages = false; }
   // Whatever has failed: workers must not wait for ever while the mover is destroyed.
-  ~MoverTest() override { gate_.open(); }
+  ~MoverTest() override { close(); }
+
+  /// From the next open() on, the device's memory is an accelerator's, to which pages go this way.
+  void use_accelerator(SwapPath path, std::uint64_t seed = 1) {
+    seed_ = seed;
+    config_.staging_bytes = 4096;
+    config_.load_paths = SwapPaths{.few = path, .many = path};
+    config_.store_paths = config_.load_paths;
+    renew_accelerator();
+  }
+  [[nodiscard]] bool has_accelerator() const { return accelerator_ != nullptr; }
+  /// One that knows nothing of what the last one had.
+  void renew_accelerator() {
+    accelerator_ = std::make_unique<testing::FakeDevice>(testing::FakeDeviceConfig{.seed = ++seed_});
+    config_.accelerator = accelerator_.get();
+  }
+  void adopt(testing::TestDevice& device) {
+    if (has_accelerator()) accelerator_->adopt({device.memory(), device.geometry().pool_bytes()});
+  }
+  void adopt(testing::TestPool& pool) {
+    for (std::size_t i = 0; i < pool.part_count(); ++i) adopt(pool.part(i));
+  }
+  void close() {
+    gate_.open();
+    if (has_accelerator()) accelerator_->hold(false);
+    mover_.reset();
+    if (has_accelerator()) {
+      EXPECT_EQ(accelerator_->leak_count(), 0U);
+    }
+  }
 
   void open(const testing::TestDeviceShape& shape = {.layers = 4, .layer_bytes = 96, .pages = kDevicePages}) {
-    mover_.reset();
+    close();
+    if (has_accelerator()) renew_accelerator();
     device_ = std::make_unique<testing::TestDevice>(shape);
+    adopt(*device_);
     config_.device_geometry = &device_->geometry();
     config_.device_memory = device_->memory();
     config_.host_page_count = kHostPages;
@@ -168,10 +203,38 @@ class MoverTest : public ::testing::Test {
     while (MoverPeer::blocked_count(*mover_) < count) std::this_thread::yield();
   }
 
-  Gate gate_;  // outlives the mover
+  Gate gate_;                                         // outlives the mover
+  std::unique_ptr<testing::FakeDevice> accelerator_;  // and so does this
+  std::uint64_t seed_ = 0;
   MoverConfig config_;
   std::unique_ptr<testing::TestDevice> device_;
   std::unique_ptr<Mover> mover_;
+};
+
+/// Where device memory lies, and which way it is reached.
+struct MoverPlace {
+  const char* name = nullptr;
+  std::optional<SwapPath> path;  // unset: the processor copies
+
+  friend void PrintTo(const MoverPlace& place, std::ostream* out) { *out << place.name; }
+};
+
+inline constexpr std::array<MoverPlace, 4> kMoverPlaces{MoverPlace{.name = "Processor"},
+                                                        {.name = "Whole", .path = SwapPath::Whole},
+                                                        {.name = "Staged", .path = SwapPath::Staged},
+                                                        {.name = "Direct", .path = SwapPath::Direct}};
+
+inline std::string name_of_place(const ::testing::TestParamInfo<MoverPlace>& place) {
+  return place.param.name;
+}
+
+/// A fixture in every one of these places, or in some.
+template <typename Fixture>
+class InPlaces : public Fixture, public ::testing::WithParamInterface<MoverPlace> {
+ protected:
+  InPlaces() {
+    if (GetParam().path) this->use_accelerator(*GetParam().path);
+  }
 };
 
 }  // namespace quire

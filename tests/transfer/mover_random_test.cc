@@ -2,7 +2,8 @@
 //
 // Random calls on a mover beside a map from host pages to what they hold. It is paused between the calls, so that a
 // seed gives the same run every time: a step submits, cancels, damages, forgets, or lets everything that is queued
-// finish. It has one to three pools of one to three parts; each has the same page ids, and a map of its own.
+// finish. It has one to three pools of one to three parts; each has the same page ids, and a map of its own. Their
+// memory is the processor's, or an accelerator's, where a step lets everything finish in an order that the seed draws.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -15,6 +16,7 @@
 #include <vector>
 
 #include "mover_fixture.h"
+#include "testing/fake_device.h"
 #include "testing/sanitized.h"
 #include "testing/seeded_run.h"
 #include "testing/test_pool.h"
@@ -30,7 +32,7 @@ constexpr std::uint32_t kTargets = 10;  // those behind them by loads
 
 class TwinModel {
  public:
-  explicit TwinModel(Random& random) : pools_(1 + random.below(3)), has_checksums_(random.below(4) != 0) {
+  TwinModel(Random& random, bool has_accelerator) : pools_(1 + random.below(3)), has_checksums_(random.below(4) != 0) {
     MoverConfig config{.host_region = {.huge_pages = false},
                        .checksums = has_checksums_,
                        .queue_depth_max = 4,
@@ -53,6 +55,7 @@ class TwinModel {
       config.device_memory = pools_[0].device->device()[0].memory;
       config.host_page_count = kHostPages;
     }
+    if (has_accelerator) add_accelerator(random, config);
     mover_ = Mover::open(config).value();
     mover_->pause();
     renew_sources();
@@ -96,6 +99,24 @@ class TwinModel {
     std::vector<PageTransfer> pages;
     std::vector<std::uint64_t> contents;  // of a store's pages
   };
+
+  void add_accelerator(Random& random, MoverConfig& config) {
+    accelerator_ = std::make_unique<testing::FakeDevice>(testing::FakeDeviceConfig{.seed = random.next()});
+    for (const Pool& pool : pools_) {
+      for (const DevicePages& part : pool.device->device()) {
+        accelerator_->adopt({part.memory, part.geometry->pool_bytes()});
+      }
+    }
+    const auto draw_paths = [&] {
+      return SwapPaths{.few = static_cast<SwapPath>(random.below(3)),
+                       .few_pages_max = random.below(4),
+                       .many = static_cast<SwapPath>(random.below(3))};
+    };
+    config.accelerator = accelerator_.get();
+    config.staging_bytes = 1 + random.below(4096);
+    config.load_paths = draw_paths();
+    config.store_paths = draw_paths();
+  }
 
   [[nodiscard]] std::uint16_t pool_index_of(const testing::Op& op) const {
     return static_cast<std::uint16_t>(op.kind / 8 % pools_.size());
@@ -306,7 +327,7 @@ class TwinModel {
     return unused(draw, kSources, kTargets, &PageTransfer::device_page, mine);
   }
   [[nodiscard]] PageId unused(std::uint32_t draw, std::uint32_t first, std::uint32_t count,
-                              PageId PageTransfer::*member, const Queued& mine) const {
+                              PageId PageTransfer::* member, const Queued& mine) const {
     for (std::uint32_t i = 0; i < count; ++i) {
       const PageId page{first + ((draw + i) % count)};
       const auto is_it = [&](const PageTransfer& other) { return other.*member == page; };
@@ -324,13 +345,21 @@ class TwinModel {
   std::uint64_t last_content_ = 0;
   std::uint32_t last_index_ = 0;
   std::deque<Queued> queued_;
+  std::unique_ptr<testing::FakeDevice> accelerator_;
   std::unique_ptr<Mover> mover_;
 };
 
 TEST(MoverTwin, BehavesAsThePlainestForm) {
   EXPECT_EQ(testing::run_seeds(
                 {.test = "bin/mover_random_test", .seed_count = testing::kIsSanitized ? 10U : 60U, .step_count = 600},
-                [](Random& random) { return TwinModel(random); }),
+                [](Random& random) { return TwinModel(random, false); }),
+            "");
+}
+
+TEST(MoverTwin, BehavesAsThePlainestFormOnAnAccelerator) {
+  EXPECT_EQ(testing::run_seeds(
+                {.test = "bin/mover_random_test", .seed_count = testing::kIsSanitized ? 10U : 60U, .step_count = 600},
+                [](Random& random) { return TwinModel(random, true); }),
             "");
 }
 

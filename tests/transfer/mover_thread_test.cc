@@ -2,13 +2,14 @@
 //
 // Many threads on one mover with two pools: submitting, cancelling, waiting, polling, pausing, all at once. Runs under
 // the thread sanitizer. What is promised however they interleave: every accepted transfer has exactly one completion,
-// and bytes that are reported as good are right.
+// and bytes that are reported as good are right. On an accelerator, streams wait for bands meanwhile.
 #include <gtest/gtest.h>
 
 #include <array>
 #include <atomic>
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <span>
 #include <string>
 #include <thread>
@@ -16,6 +17,7 @@
 #include <vector>
 
 #include "quire/mover.h"
+#include "testing/fake_device.h"
 #include "testing/sanitized.h"
 #include "testing/seeded_run.h"
 #include "testing/test_pool.h"
@@ -129,9 +131,24 @@ class Planner {
   std::uint32_t loaded_count_ = 0;
 };
 
-class MoverThreads : public ::testing::Test {
+// With a path: on an accelerator.
+class MoverThreads : public ::testing::TestWithParam<std::optional<SwapPath>> {
  protected:
   static constexpr std::uint32_t kPages = kPlanners * 2 * kPagesEach;
+
+  MoverThreads() {
+    if (!GetParam()) return;
+    accelerator_ = std::make_unique<testing::FakeDevice>();
+    for (const testing::TestPool& pool : pools_) {
+      for (const DevicePages& part : pool.device()) accelerator_->adopt({part.memory, part.geometry->pool_bytes()});
+    }
+  }
+  void TearDown() override {
+    if (accelerator_ != nullptr) {
+      EXPECT_EQ(accelerator_->leak_count(), 0U);
+    }
+  }
+
   // One of a single part, and one whose first two layers and last one are apart.
   std::array<testing::TestPool, 2> pools_{
       testing::TestPool({{.layers = 3, .layer_bytes = 72, .pages = kPages}}),
@@ -139,18 +156,33 @@ class MoverThreads : public ::testing::Test {
                          {.layers = 1, .layer_bytes = 133, .pages = kPages}})};
 
   [[nodiscard]] std::unique_ptr<Mover> open(std::uint32_t threads, std::uint32_t queue_depth_max) {
+    const std::optional<SwapPaths> paths =
+        GetParam() ? std::optional(SwapPaths{.few = *GetParam(), .many = *GetParam()}) : std::nullopt;
     return Mover::open(
                {.pools = {pools_[0].for_mover(kPlanners * kPagesEach), pools_[1].for_mover(kPlanners * kPagesEach)},
                 .host_region = {.huge_pages = false},
                 .load_thread_count = threads,
                 .store_thread_count = threads,
                 .queue_depth_max = queue_depth_max,
-                .transfer_pages_max = kPagesEach})
+                .transfer_pages_max = kPagesEach,
+                .accelerator = accelerator_.get(),
+                .staging_bytes = 4096,
+                .load_paths = paths,
+                .store_paths = paths})
         .value();
   }
+
+  std::unique_ptr<testing::FakeDevice> accelerator_;
 };
 
-TEST_F(MoverThreads, EveryTransferEndsOnceAndGoodBytesAreRight) {
+INSTANTIATE_TEST_SUITE_P(Mover, MoverThreads,
+                         ::testing::Values(std::nullopt, SwapPath::Whole, SwapPath::Staged, SwapPath::Direct),
+                         [](const ::testing::TestParamInfo<std::optional<SwapPath>>& path) {
+                           if (!path.param) return std::string("Processor");
+                           return "Path" + std::to_string(static_cast<int>(*path.param));
+                         });
+
+TEST_P(MoverThreads, EveryTransferEndsOnceAndGoodBytesAreRight) {
   for (const auto& [threads, depth] : {std::pair{1U, 1U}, std::pair{2U, 4U}}) {
     const std::unique_ptr<Mover> mover = open(threads, depth);
     std::vector<std::unique_ptr<Planner>> planners;
@@ -170,12 +202,15 @@ TEST_F(MoverThreads, EveryTransferEndsOnceAndGoodBytesAreRight) {
         if (polled.empty()) std::this_thread::yield();
       }
     });
+    const bool has_accelerator = accelerator_ != nullptr;
+    const DeviceStream stream =
+        has_accelerator ? accelerator_->create_stream(StreamPriority::Low).value() : DeviceStream{};
     std::thread meddler([&] {
       Random random(99);
       while (!is_over) {
         const std::uint32_t which = random.below(kPlanners);
         const TransferId id{.index = planners[which]->last_index, .generation = which};
-        switch (random.below(6)) {
+        switch (random.below(7)) {
           case 0:
             mover->pause();
             mover->resume();
@@ -192,10 +227,14 @@ TEST_F(MoverThreads, EveryTransferEndsOnceAndGoodBytesAreRight) {
           case 4:
             EXPECT_FALSE(mover->wait({.index = 1, .generation = 12345}, 0, 0).has_value());
             break;
+          case 5:
+            (void)mover->wait_on(stream, id, random.below(4));
+            break;
           default:
             std::this_thread::yield();
         }
       }
+      if (has_accelerator) accelerator_->destroy_stream(stream);
     });
     std::vector<std::thread> threads_of_planners;
     threads_of_planners.reserve(kPlanners);
@@ -218,7 +257,7 @@ TEST_F(MoverThreads, EveryTransferEndsOnceAndGoodBytesAreRight) {
 }
 
 // Every transfer has device pages of its own. Host pages they share, against the rules: that is no race either.
-TEST_F(MoverThreads, DestructionDuringTrafficEndsIt) {
+TEST_P(MoverThreads, DestructionDuringTrafficEndsIt) {
   constexpr std::uint32_t kPagesMoved = 3;
   constexpr std::uint32_t kTransfers = kPages / kPagesMoved;
   for (std::uint64_t seed = 1; seed <= (testing::kIsSanitized ? 60 : 300); ++seed) {
