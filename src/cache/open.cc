@@ -268,12 +268,14 @@ Result<std::unique_ptr<Cache>> Cache::open(CacheConfig config, FileSystem* files
                                                   impl->lost_pages.is_on() ? &impl->lost_pages : nullptr));
   if (is_owned) {
     QUIRE_TRY_ASSIGN(impl->pool, PagePool::create({.page_count = page_count, .first_page = kNullPage.value + 1}));
-    // A path without bytes of its own has memory that nobody touches.
-    if (settings.device.memory == DeviceMemory::Host || !has_history) {
+    // A path without bytes of its own has memory that nobody touches but the mover, which must reach it.
+    const bool is_adopted = settings.device.memory == DeviceMemory::Adopted;
+    const bool has_accelerator = settings.device.accelerator != nullptr;
+    if (settings.device.memory == DeviceMemory::Accelerator || (!has_history && is_adopted && has_accelerator)) {
+      QUIRE_TRY_ASSIGN(impl->memory, impl->allocate_on_accelerator(impl->geometry.pool_bytes()));
+    } else if (settings.device.memory == DeviceMemory::Host || !has_history) {
       QUIRE_TRY_ASSIGN(impl->host_memory, LazyMemory::reserve(impl->geometry.pool_bytes()));
       impl->memory = impl->host_memory.data();
-    } else if (settings.device.memory == DeviceMemory::Accelerator) {
-      QUIRE_TRY_ASSIGN(impl->memory, impl->allocate_on_accelerator(impl->geometry.pool_bytes()));
     } else if (!settings.device.adopted_group_memory.empty()) {
       impl->memory = settings.device.adopted_group_memory[impl->history_index];
     } else {

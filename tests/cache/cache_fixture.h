@@ -16,6 +16,7 @@
 #include <vector>
 
 #include "base/hash.h"
+#include "engine_copies.h"
 #include "quire/cache.h"
 
 namespace quire {
@@ -145,7 +146,7 @@ class CacheTest : public ::testing::Test {
     const StepEntry entry{&sequence, cache_->view(sequence)->pending_tokens};
     const PlanOutcome outcome = cache_->plan_step({&entry, 1}).value();
     ASSERT_TRUE(outcome.step.has_value()) << "short of pages";
-    ASSERT_TRUE(cache_->apply_copies(*outcome.step).has_value());
+    ASSERT_TRUE(testing::apply_copies(*cache_, *outcome.step).has_value());
     engine_->run(outcome.step->plan.entries[0], 0, tokens);
     const StepResult result{.tokens = new_tokens};
     const Status status = cache_->finish_step(*outcome.step, {&result, 1});

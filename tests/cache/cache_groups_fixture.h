@@ -13,6 +13,7 @@
 #include <vector>
 
 #include "cache_fixture.h"
+#include "engine_copies.h"
 #include "groups_fixture.h"
 
 namespace quire {
@@ -144,7 +145,7 @@ class CacheGroupsTest : public ::testing::Test {
       EXPECT_EQ(engine_->run(plan, place, numbers, flight.views[index]), "")
           << plan.entries[place].token_count << " tokens at " << plan.entries[place].position;
     }
-    const Status saved = cache_->apply_saves(flight.step);
+    const Status saved = testing::apply_saves(*cache_, flight.step);
     EXPECT_TRUE(saved.has_value()) << saved.error().message;
   }
   /// The device work of a step none of whose entries happened.
@@ -153,7 +154,7 @@ class CacheGroupsTest : public ::testing::Test {
     for (std::size_t place = 0; place < flight.step.plan.entries.size(); ++place) {
       engine_->spoil(flight.step.plan, place);
     }
-    const Status saved = cache_->apply_saves(flight.step);
+    const Status saved = testing::apply_saves(*cache_, flight.step);
     EXPECT_TRUE(saved.has_value()) << saved.error().message;
   }
   [[nodiscard]] GroupsFlight compute(std::vector<GroupsWork> works) {

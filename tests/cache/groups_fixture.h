@@ -16,6 +16,7 @@
 #include <vector>
 
 #include "base/hash.h"
+#include "engine_copies.h"
 #include "quire/cache.h"
 #include "quire/host_kernels.h"
 
@@ -109,7 +110,7 @@ class GroupsEngine {
                             .row_columns = columns_,
                             .deltas = step.plan.groups[g].deltas});
     }
-    const Status status = cache_.apply_copies(step);
+    const Status status = testing::apply_copies(cache_, step);
     return status ? "" : status.error().message;
   }
 

@@ -11,6 +11,7 @@
 
 #include "cache/cache_peer.h"
 #include "cache_fixture.h"
+#include "engine_copies.h"
 #include "testing/temp_directory.h"
 
 namespace quire {
@@ -77,7 +78,7 @@ class SystemDiskTest : public CacheTest {
         drain(*cache_, now_);
         continue;
       }
-      EXPECT_TRUE(cache_->apply_copies(*outcome.step));
+      EXPECT_TRUE(testing::apply_copies(*cache_, *outcome.step));
       engine_->run(outcome.step->plan.entries[0], salt, tokens);
       const StepResult result;
       EXPECT_TRUE(cache_->finish_step(*outcome.step, {&result, 1}));
