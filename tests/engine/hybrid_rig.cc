@@ -70,6 +70,7 @@ std::string to_string(const HybridSetup& setup) {
   add("transfers", setup.transfer_count_max);
   add("of", setup.transfer_pages_max);
   add("own mover", setup.has_own_mover ? 1 : 0);
+  if (setup.accelerator_path) text += " (" + std::string(quire::to_string(*setup.accelerator_path)) + ")";
   add("delays", setup.transfer_chances.delay);
   add("faults", setup.transfer_chances.fault);
   return text + ", " + setup.policy + (setup.dedup ? "" : ", no dedup") +
@@ -137,6 +138,15 @@ void HybridRig::open() {
     const std::uint32_t slot_count = setup_.state_slot_count > 0 ? setup_.state_slot_count : setup_.sequence_count_max;
     state_memory_.assign(slots.slot_bytes() * slot_count, kGarbage);
     config.device.adopted_state_memory = state_memory_.empty() ? nullptr : state_memory_.data();
+  }
+  if (setup_.accelerator_path) {
+    accelerator_ = std::make_unique<FakeDevice>(FakeDeviceConfig{.seed = setup_.transfer_seed});
+    for (std::vector<std::byte>& memory : memories_) accelerator_->adopt(memory);
+    config.device.accelerator = accelerator_.get();
+    config.host.staging_bytes = 4096;
+    config.host.load_paths = SwapPaths{.few = *setup_.accelerator_path, .many = *setup_.accelerator_path};
+    config.host.store_paths = config.host.load_paths;
+    counts_.add("opened on an accelerator");
   }
   Result<std::unique_ptr<Cache>> cache = Cache::open(std::move(config));
   if (!cache) std::fprintf(stderr, "open: %s\n%s\n", cache.error().message.c_str(), to_string(setup_).c_str());

@@ -22,6 +22,7 @@
 #include "oracle_texts.h"
 #include "quire/cache.h"
 #include "schedule_counts.h"
+#include "testing/fake_device.h"
 
 namespace quire::testing {
 
@@ -49,6 +50,8 @@ struct HybridSetup {
   std::uint32_t transfer_count_max = 64;
   std::uint32_t transfer_pages_max = 64;
   bool has_own_mover = false;  ///< the cache's, which moves everything at once; a disk tier needs it
+  /// With both: the engine's memory is an accelerator's, and pages go this way.
+  std::optional<SwapPath> accelerator_path;
   HybridTransferChances transfer_chances;
   std::uint64_t transfer_seed = 1;
   std::string disk_directory;  ///< empty: no disk
@@ -190,6 +193,7 @@ class HybridRig {
   bool replays_windows_ = false;                  // what replayed tokens give is then not the oracle's
   std::vector<std::vector<std::byte>> memories_;  // of the groups, when the engine owns them
   std::vector<std::byte> state_memory_;
+  std::unique_ptr<FakeDevice> accelerator_;
   std::unique_ptr<Cache> cache_;
   std::unique_ptr<tiny_engine::HybridEngine> engine_;
   std::unique_ptr<HybridMover> mover_;  // null without a host tier, and where the cache has its own

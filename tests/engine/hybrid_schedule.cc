@@ -137,6 +137,8 @@ HybridSetup draw_hybrid_setup(Random& random, HybridTier tier) {
     setup.has_own_mover = true;
     setup.disk_capacity_bytes = std::uint64_t{256} << 20U;
   }
+  const std::uint64_t path = setup.transfer_seed % 4;
+  if (setup.adopts_memory && setup.has_own_mover && path < 3) setup.accelerator_path = static_cast<SwapPath>(path);
   return setup;
 }
 
