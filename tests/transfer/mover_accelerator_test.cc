@@ -26,6 +26,16 @@
 namespace quire {
 namespace {
 
+// [bands]
+// Work that is put on the stream from now on finds the layers of a band.
+bool await_band(quire::Mover& mover, quire::DeviceStream stream, quire::TransferId load, std::uint32_t band) {
+  const quire::Status waits = mover.wait_on(stream, load, band);
+  if (waits) return true;  // the load is on its way: the stream waits, and the host goes on
+  if (waits.error().code != quire::ErrorCode::Unavailable) return false;
+  return mover.wait(load, band, /*timeout_ns=*/1'000'000'000) == quire::TransferOutcome::Ok;  // queued, or over
+}
+// [bands]
+
 class MoverOnAccelerator : public MoverTest {
  protected:
   /// Until the transfer is on its streams, and one of the engine's waits for one of its bands.
@@ -191,7 +201,7 @@ TEST_P(MoverOnPaths, MoreTransfersThanStreamsTakeAtATime) {
 TEST_P(MoverOnPaths, TransfersThatOverlapDoNotCountTheSameTimeTwice) {
   open();
   store(0, 4, 1);
-  const auto begin = std::chrono::steady_clock::now();
+  const auto begin = std::chrono::steady_clock::now();  // nothing here depends on how fast it goes
   accelerator_->hold(true);
   for (std::uint32_t i = 0; i < 4; ++i) submit(1 + i, TransferKind::Load, {page(10 + i, 1 + i)});
   for (std::uint32_t i = 0; i < 4; ++i) wait_until_started(1 + i);
@@ -230,6 +240,21 @@ TEST_P(MoverOnPaths, AStreamWaitsForABandAndFindsItsLayers) {
       EXPECT_EQ(completion.moved_bytes, 4U * 7 * 33);
     }
   }
+}
+
+// As docs/tiers.md has it.
+TEST_P(MoverOnPaths, AnEngineBeginsOnTheFirstLayers) {
+  open({.layers = 6, .layer_bytes = 64, .pages = kDevicePages});
+  store(0, 4, 1);
+  submit(1, TransferKind::Load, pages(10, 4), 6);
+  for (std::uint32_t band = 0; band < 6; ++band) {
+    ASSERT_TRUE(await_band(*mover_, stream(), id(1), band));
+    ASSERT_TRUE(accelerator_->synchronize(stream()).has_value());
+    for (std::uint32_t i = 0; i < 4; ++i) EXPECT_TRUE(device_->holds(PageId{10 + i}, 1 + i, band + 1));
+  }
+  EXPECT_EQ(next_completion().outcome, TransferOutcome::Ok);
+  EXPECT_TRUE(await_band(*mover_, stream(), id(1), 5)) << "it is over";
+  EXPECT_FALSE(await_band(*mover_, stream(), id(2), 0)) << "there is none";
 }
 
 TEST_P(MoverOnPaths, ChecksumsAreKnownAtTheEndAndThenCountForAll) {
