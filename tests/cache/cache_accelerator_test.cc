@@ -113,9 +113,7 @@ class CacheAcceleratorTest : public SystemDiskTest, public ::testing::WithParamI
     accelerator_.add_to(made, GetParam());
     return made;
   }
-  static std::vector<TokenId> prompt(std::uint32_t number) {
-    return token_range(static_cast<TokenId>(1'000 * number), 65);
-  }
+  static std::vector<TokenId> prompt(TokenId number) { return token_range(1'000 * number, 65); }
 
   Accelerator accelerator_;
 };
@@ -129,7 +127,7 @@ TEST_P(CacheAcceleratorTest, PagesThatTheDeviceHasNoRoomForComeBackFromTheHost) 
     accelerator_.expect_no_leaks();
     open(config(12, false, policy));
     for (std::uint32_t round = 0; round < 3; ++round) {
-      for (std::uint32_t i = 0; i < 8; ++i) EXPECT_EQ(serve(prompt(i)), round == 0 ? 0U : 64U) << "request " << i;
+      for (TokenId i = 0; i < 8; ++i) EXPECT_EQ(serve(prompt(i)), round == 0 ? 0U : 64U) << "request " << i;
     }
     EXPECT_GT(stats().loaded_page_total, 30U);
     EXPECT_GT(stats().stored_page_total, 20U);
@@ -138,15 +136,21 @@ TEST_P(CacheAcceleratorTest, PagesThatTheDeviceHasNoRoomForComeBackFromTheHost) 
 }
 
 TEST_P(CacheAcceleratorTest, AfterARestartPagesComeFromDisk) {
-  open(config(24, true));
-  for (std::uint32_t i = 0; i < 8; ++i) EXPECT_EQ(serve(prompt(i)), 0U);
-  flush();
-  close();
-  accelerator_.expect_no_leaks();
-  open(config(24, true));
-  for (std::uint32_t i = 0; i < 8; ++i) {
-    EXPECT_EQ(serve(prompt(i)), 64U) << i;
-    EXPECT_EQ(view_.disk_tokens, 64U) << i;
+  for (const bool checksums : {true, false}) {
+    const auto opened = [&](TokenId first, std::uint32_t found) {
+      close();
+      accelerator_.expect_no_leaks();
+      CacheConfig made = config(24, true);
+      made.host.checksums = checksums;
+      open(std::move(made));
+      for (TokenId i = first; i < first + 8; ++i) {
+        EXPECT_EQ(serve(prompt(i)), found) << i;
+        EXPECT_EQ(view_.disk_tokens, found) << i;
+      }
+      flush();
+    };
+    opened(checksums ? 0 : 100, 0);
+    opened(checksums ? 0 : 100, 64);
   }
 }
 
@@ -155,7 +159,7 @@ TEST_P(CacheAcceleratorTest, PartsOfPagesAreCopiedByTheEngine) {
   CacheConfig made = config(12, false);
   made.partial_reuse_min_tokens = 1;
   open(std::move(made));
-  for (std::uint32_t i = 0; i < 4; ++i) serve(prompt(i));
+  for (TokenId i = 0; i < 4; ++i) serve(prompt(i));
   std::vector<TokenId> other = prompt(0);
   other.resize(40);
   other.push_back(777'777);
@@ -172,7 +176,7 @@ TEST_P(CacheAcceleratorTest, WhatASequenceSavesComesBack) {
   Sequence sequence = begin_admitted(tokens);
   step(sequence, tokens, {5});
   ASSERT_TRUE(save(sequence).has_value());
-  for (std::uint32_t i = 2; i < 6; ++i) serve(prompt(i));
+  for (TokenId i = 2; i < 6; ++i) serve(prompt(i));
   const Result<Admission> admission = resume(sequence);
   ASSERT_TRUE(admission.has_value()) << admission.error().message;
   EXPECT_EQ(admission->matched_tokens, 65U);
@@ -191,15 +195,15 @@ TEST_P(CacheAcceleratorTest, SleepingKeepsWhatTheTierBelowHas) {
     }
     ASSERT_TRUE(cache_->wake());
   };
-  for (std::uint32_t i = 0; i < 4; ++i) serve(prompt(i));
+  for (TokenId i = 0; i < 4; ++i) serve(prompt(i));
   fall_asleep(Sleep::KeepHost);
-  for (std::uint32_t i = 0; i < 4; ++i) {
+  for (TokenId i = 0; i < 4; ++i) {
     EXPECT_EQ(serve(prompt(i)), 64U);
     EXPECT_EQ(view_.disk_tokens, 0U) << "from the host";
   }
   flush();
   fall_asleep(Sleep::DropAll);
-  for (std::uint32_t i = 0; i < 4; ++i) {
+  for (TokenId i = 0; i < 4; ++i) {
     EXPECT_EQ(serve(prompt(i)), 64U);
     EXPECT_EQ(view_.disk_tokens, 64U);
   }
@@ -244,7 +248,7 @@ TEST_P(CacheAcceleratorTest, ADeviceThatFailsOnceCostsTimeAlone) {
     cache_ = std::move(*opened);
     engine_ = std::make_unique<ByteEngine>(*cache_);
     space_ = cache_->key_space({.model = "test"}).value();
-    for (std::uint32_t i = 0; i < 8; ++i) serve(prompt(i % 4));
+    for (TokenId i = 0; i < 8; ++i) serve(prompt(i % 4));
     has_failed = accelerator_.device->call_count() > call;
   }
   EXPECT_GT(open_count, 10U);
