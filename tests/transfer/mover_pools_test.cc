@@ -349,6 +349,7 @@ TEST_F(MoverPools, AllHostPagesLieInOneRegion) {
     return calls;
   }();
   config_.host_region.lock_memory = true;
+  map_count = 0;
   open_pools({.calls = &kCalls});
   EXPECT_EQ(map_count, 1);
   // Records of 483, 406, 5000 and 10570 bytes, each to the next multiple of 64, those of a pool to the next one of
