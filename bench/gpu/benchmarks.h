@@ -19,6 +19,9 @@ struct LinkLimits {
   double both = 0;
 };
 
+/// GB/s of a large copy inside the device, read and written together.
+[[nodiscard]] double measure_device_copy();
+
 struct Settings {
   // 0: what the engine chooses.
   std::uint64_t staging_bytes = 0;
@@ -34,6 +37,8 @@ struct Settings {
 [[nodiscard]] LinkLimits measure_link(Device& device, Table& table);
 void run_swaps(Device& device, const LinkLimits& limits, const Settings& settings, Table& table);
 void run_latencies(Device& device, const Settings& settings, Table& table);
+void run_call_overheads(Device& device, const Settings& settings, Table& table);
+void run_kernels(Table& table);
 void run_gemm(Device& device, const Settings& settings, Table& table);
 void run_pinning(Device& device, Table& table);
 

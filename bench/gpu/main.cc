@@ -15,7 +15,7 @@ namespace {
 constexpr const char* kHelp =
     "Usage: gpu_bench [options] [part]...\n"
     "\n"
-    "Parts: swaps latencies gemm pinning; all of them when none is named.\n"
+    "Parts: swaps latencies calls kernels pinning gemm; all of them when none is named.\n"
     "\n"
     "  --only TEXT            of the swaps, those whose name has this\n"
     "  --no-alternatives      only quire's own swaps\n"
@@ -43,7 +43,9 @@ Arguments parse(int count, char** values) {
       continue;
     }
     if (!name.starts_with("--")) {
-      if (name != "swaps" && name != "latencies" && name != "gemm" && name != "pinning") arguments.wrong = name;
+      if (name != "swaps" && name != "latencies" && name != "calls" && name != "kernels" && name != "gemm" &&
+          name != "pinning")
+        arguments.wrong = name;
       arguments.parts.emplace_back(name);
       continue;
     }
@@ -103,6 +105,8 @@ int main(int count, char** values) {
   const auto limits = quire::bench::measure_link(**device, table);
   if (wants("swaps")) quire::bench::run_swaps(**device, limits, arguments.settings, table);
   if (wants("latencies")) quire::bench::run_latencies(**device, arguments.settings, table);
+  if (wants("calls")) quire::bench::run_call_overheads(**device, arguments.settings, table);
+  if (wants("kernels")) quire::bench::run_kernels(table);
   if (wants("pinning")) quire::bench::run_pinning(**device, table);
   if (wants("gemm")) quire::bench::run_gemm(**device, arguments.settings, table);
   std::printf("\n%d targets missed\n", table.missed_count());

@@ -2,8 +2,6 @@
 #include "transfer/swap_lane.h"
 
 #include <algorithm>
-#include <cstdlib>
-#include <cstring>
 #include <string>
 #include <string_view>
 #include <utility>
@@ -13,7 +11,6 @@
 namespace quire {
 namespace {
 
-constexpr std::size_t kSystemPage = 4096;
 constexpr std::uint64_t kSlotAlignment = 256;
 // Less than this in a slot costs more in calls than the overlap brings.
 constexpr std::uint64_t kChunkBytesMin = std::uint64_t{8} << 20U;
@@ -47,54 +44,6 @@ Status check_range(const IdList& list) {
 }
 
 }  // namespace
-
-Result<DeviceMemoryBlock> DeviceMemoryBlock::allocate(Device& device, std::size_t bytes) {
-  DeviceMemoryBlock block;
-  QUIRE_TRY_ASSIGN(block.data_, device.allocate(bytes));
-  block.device_ = &device;
-  return block;
-}
-
-DeviceMemoryBlock::DeviceMemoryBlock(DeviceMemoryBlock&& other) noexcept
-    : device_(std::exchange(other.device_, nullptr)), data_(std::exchange(other.data_, nullptr)) {}
-
-DeviceMemoryBlock& DeviceMemoryBlock::operator=(DeviceMemoryBlock&& other) noexcept {
-  std::swap(device_, other.device_);
-  std::swap(data_, other.data_);
-  return *this;
-}
-
-DeviceMemoryBlock::~DeviceMemoryBlock() {
-  if (device_ != nullptr) device_->release(data_);
-}
-
-Result<RegisteredMemory> RegisteredMemory::allocate(Device& device, std::size_t bytes, std::size_t unit_bytes) {
-  const std::size_t whole_pages = round_up(std::max<std::size_t>(bytes, 1), kSystemPage);
-  void* const data = std::aligned_alloc(kSystemPage, whole_pages);
-  if (data == nullptr) {
-    return fail(ErrorCode::Unavailable, "there is no room for " + std::to_string(whole_pages) + " bytes on the host");
-  }
-  std::memset(data, 0, whole_pages);
-  RegisteredMemory memory;
-  memory.memory_ = {static_cast<std::byte*>(data), whole_pages};
-  QUIRE_TRY(device.register_host(memory.memory_, unit_bytes));
-  memory.device_ = &device;
-  return memory;
-}
-
-RegisteredMemory::RegisteredMemory(RegisteredMemory&& other) noexcept
-    : device_(std::exchange(other.device_, nullptr)), memory_(std::exchange(other.memory_, {})) {}
-
-RegisteredMemory& RegisteredMemory::operator=(RegisteredMemory&& other) noexcept {
-  std::swap(device_, other.device_);
-  std::swap(memory_, other.memory_);
-  return *this;
-}
-
-RegisteredMemory::~RegisteredMemory() {
-  if (device_ != nullptr) device_->unregister_host(memory_);
-  std::free(memory_.data());
-}
 
 SwapLane::SwapLane(const SwapConfig& config, const SwapLayout& layout, TransferKind kind)
     : config_(config), layout_(layout), device_(*config.device), kind_(kind) {}

@@ -22,40 +22,10 @@
 
 #include "quire/device.h"
 #include "quire/swap.h"
+#include "store/device_memory.h"
 #include "transfer/swap_layout.h"
 
 namespace quire {
-
-/// Memory of a device, given back at the end.
-class DeviceMemoryBlock {
- public:
-  DeviceMemoryBlock() = default;
-  [[nodiscard]] static Result<DeviceMemoryBlock> allocate(Device& device, std::size_t bytes);
-  DeviceMemoryBlock(DeviceMemoryBlock&& other) noexcept;
-  DeviceMemoryBlock& operator=(DeviceMemoryBlock&& other) noexcept;
-  ~DeviceMemoryBlock();
-  [[nodiscard]] std::byte* data() const { return data_; }
-
- private:
-  Device* device_ = nullptr;
-  std::byte* data_ = nullptr;
-};
-
-/// Host memory that a device knows, zero at first.
-class RegisteredMemory {
- public:
-  RegisteredMemory() = default;
-  [[nodiscard]] static Result<RegisteredMemory> allocate(Device& device, std::size_t bytes, std::size_t unit_bytes);
-  RegisteredMemory(RegisteredMemory&& other) noexcept;
-  RegisteredMemory& operator=(RegisteredMemory&& other) noexcept;
-  ~RegisteredMemory();
-  [[nodiscard]] std::byte* data() const { return memory_.data(); }
-
- private:
-  void give_back();
-  Device* device_ = nullptr;
-  std::span<std::byte> memory_;
-};
 
 class SwapLane {
  public:
