@@ -8,6 +8,7 @@
 #include "quire/cache_group.h"        // IWYU pragma: export
 #include "quire/chunk_index.h"        // IWYU pragma: export
 #include "quire/config.h"             // IWYU pragma: export
+#include "quire/device.h"             // IWYU pragma: export
 #include "quire/disk_store.h"         // IWYU pragma: export
 #include "quire/entry_formats.h"      // IWYU pragma: export
 #include "quire/host_kernels.h"       // IWYU pragma: export
