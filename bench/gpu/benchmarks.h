@@ -12,6 +12,8 @@
 
 namespace quire::bench {
 
+[[nodiscard]] double now_seconds();
+
 /// What one large copy reaches in this run: GB/s.
 struct LinkLimits {
   double load = 0;
