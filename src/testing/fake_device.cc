@@ -27,7 +27,9 @@ auto find_range(const Ranges& ranges, const std::byte* data, std::size_t bytes) 
 }  // namespace
 
 FakeDevice::FakeDevice(const FakeDeviceConfig& config)
-    : config_(config), name_("fake device " + std::to_string(config.index)), draws_(config.seed) {}
+    : config_(config), name_("fake device " + std::to_string(config.index)), draws_(config.seed) {
+  steps_per_rank_ = std::uint64_t{1} << (2 * (draws_() % 4));
+}
 
 FakeDevice::~FakeDevice() {
   for (std::byte* const memory : allocated_) std::free(memory);
@@ -141,7 +143,9 @@ void FakeDevice::unregister_host(std::span<std::byte> memory) {
 Result<DeviceStream> FakeDevice::create_stream(StreamPriority /*priority*/) {
   const std::lock_guard lock(mutex_);
   QUIRE_TRY(may_fail("making a stream"));
-  return DeviceStream{streams_.emplace_back(std::make_unique<Stream>()).get()};
+  const auto& made = streams_.emplace_back(std::make_unique<Stream>());
+  made->rank = draws_();
+  return DeviceStream{made.get()};
 }
 
 void FakeDevice::destroy_stream(DeviceStream stream) {
@@ -344,7 +348,8 @@ bool FakeDevice::run_one() {
     if (!queue.empty() && queue.front().waits_for == nullptr) ready.push_back(stream.get());
   }
   if (ready.empty()) return false;
-  Stream* const stream = ready[draws_() % ready.size()];
+  if (draws_() % steps_per_rank_ == 0) ready[draws_() % ready.size()]->rank = draws_();
+  Stream* const stream = *std::ranges::max_element(ready, {}, &Stream::rank);
   const Work work = std::move(stream->queue.front());
   stream->queue.pop_front();
   work.run();

@@ -2,9 +2,11 @@
 //
 // FakeDevice: a Device in plain memory. What is put on its streams runs later, one piece at a time, in an order that a
 // seed draws among all that streams and events allow: work that should have waited for an event and did not will, for
-// some seed, run too early. It refuses what a GPU would stumble over: memory that it does not know, copies that cross
-// from one registered piece into the next, and streams of another device. What can only be seen when work runs stops
-// the program: memory that was given back meanwhile, and addresses that an access does not fit.
+// some seed, run too early. Streams have ranks that change now and then, so that one may also be left behind for long.
+//
+// It refuses what a GPU would stumble over: memory that it does not know, copies that cross from one registered piece
+// into the next, and streams of another device. What can only be seen when work runs stops the program: memory that was
+// given back meanwhile, and addresses that an access does not fit.
 //
 // thread-safe
 #pragma once
@@ -89,6 +91,7 @@ class FakeDevice : public Device {
   };
   struct Stream {
     std::deque<Work> queue;
+    std::uint64_t rank = 0;  // the highest goes first
   };
   struct Range {
     std::size_t bytes = 0;
@@ -113,6 +116,7 @@ class FakeDevice : public Device {
   const std::string name_;
   mutable std::mutex mutex_;  // guards what follows
   std::mt19937_64 draws_;
+  std::uint64_t steps_per_rank_;  // how long streams keep their ranks, about
   std::map<const std::byte*, Range> device_memory_;
   std::map<const std::byte*, Range> registered_;
   std::vector<std::unique_ptr<Stream>> streams_;     // as they were made, so that a seed gives one order
