@@ -159,7 +159,7 @@ void FakeDevice::destroy_stream(DeviceStream stream) {
 Result<DeviceEvent> FakeDevice::create_event() {
   const std::lock_guard lock(mutex_);
   QUIRE_TRY(may_fail("making an event"));
-  auto event = std::make_shared<Event>();
+  auto event = std::make_unique<Event>();
   Event* const handle = event.get();
   events_[handle] = std::move(event);
   return DeviceEvent{handle};
@@ -176,19 +176,19 @@ Result<FakeDevice::Stream*> FakeDevice::stream_of(DeviceStream stream) {
   return it->get();
 }
 
-Result<std::shared_ptr<FakeDevice::Event>> FakeDevice::event_of(DeviceEvent event) {
+Result<FakeDevice::Event*> FakeDevice::event_of(DeviceEvent event) {
   const auto it = events_.find(static_cast<Event*>(event.handle));
   if (it == events_.end()) return fail(ErrorCode::InvalidArgument, name_ + " has no such event");
-  return it->second;
+  return it->first;
 }
 
 Status FakeDevice::record(DeviceEvent event, DeviceStream stream) {
   const std::lock_guard lock(mutex_);
   QUIRE_TRY(may_fail("recording an event"));
   QUIRE_TRY_ASSIGN(Stream * on, stream_of(stream));
-  QUIRE_TRY_ASSIGN(const std::shared_ptr<Event> recorded, event_of(event));
-  const std::uint64_t version = ++recorded->recorded;
-  on->queue.push_back({.run = [recorded, version] { recorded->happened = std::max(recorded->happened, version); }});
+  QUIRE_TRY_ASSIGN(Event * recorded, event_of(event));
+  recorded->last = std::make_shared<Recorded>();
+  on->queue.push_back({.run = [last = recorded->last] { last->has_happened = true; }});
   return {};
 }
 
@@ -196,17 +196,17 @@ Status FakeDevice::wait(DeviceStream stream, DeviceEvent event) {
   const std::lock_guard lock(mutex_);
   QUIRE_TRY(may_fail("waiting for an event"));
   QUIRE_TRY_ASSIGN(Stream * on, stream_of(stream));
-  QUIRE_TRY_ASSIGN(const std::shared_ptr<Event> waits_for, event_of(event));
-  if (waits_for->recorded != 0) on->queue.push_back({.waits_for = waits_for, .version = waits_for->recorded});
+  QUIRE_TRY_ASSIGN(const Event* waits_for, event_of(event));
+  if (waits_for->last != nullptr) on->queue.push_back({.waits_for = waits_for->last});
   return {};
 }
 
 Result<bool> FakeDevice::has_happened(DeviceEvent event) {
   const std::lock_guard lock(mutex_);
   QUIRE_TRY(may_fail("asking for an event"));
-  QUIRE_TRY_ASSIGN(const std::shared_ptr<Event> asked, event_of(event));
+  QUIRE_TRY_ASSIGN(const Event* asked, event_of(event));
   if (!is_held_) run_some();
-  return asked->happened >= asked->recorded;
+  return asked->last == nullptr || asked->last->has_happened;
 }
 
 Status FakeDevice::synchronize(DeviceStream stream) {
@@ -341,8 +341,7 @@ bool FakeDevice::run_one() {
   std::vector<Stream*> ready;
   for (const auto& stream : streams_) {
     auto& queue = stream->queue;
-    while (!queue.empty() && queue.front().waits_for != nullptr &&
-           queue.front().waits_for->happened >= queue.front().version) {
+    while (!queue.empty() && queue.front().waits_for != nullptr && queue.front().waits_for->has_happened) {
       queue.pop_front();
     }
     if (!queue.empty() && queue.front().waits_for == nullptr) ready.push_back(stream.get());

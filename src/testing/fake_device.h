@@ -80,14 +80,17 @@ class FakeDevice : public Device {
   [[nodiscard]] Status finish_checksums(const FinishChecksumsParams& params, DeviceStream stream) override;
 
  private:
+  // What one record() put on a stream. Shared with what waits for it, which does not mind if the event is recorded
+  // again, on another stream, or destroyed.
+  struct Recorded {
+    bool has_happened = false;
+  };
   struct Event {
-    std::uint64_t recorded = 0;  // how often, by the host
-    std::uint64_t happened = 0;  // which of these
+    std::shared_ptr<Recorded> last;
   };
   struct Work {
-    std::function<void()> run;               // empty for a wait
-    std::shared_ptr<const Event> waits_for;  // shared: an event may be destroyed before what waits for it has run
-    std::uint64_t version = 0;
+    std::function<void()> run;  // empty for a wait
+    std::shared_ptr<const Recorded> waits_for;
   };
   struct Stream {
     std::deque<Work> queue;
@@ -100,7 +103,7 @@ class FakeDevice : public Device {
 
   [[nodiscard]] Status may_fail(const char* what);
   [[nodiscard]] Result<Stream*> stream_of(DeviceStream stream);
-  [[nodiscard]] Result<std::shared_ptr<Event>> event_of(DeviceEvent event);
+  [[nodiscard]] Result<Event*> event_of(DeviceEvent event);
   void run_copy(std::byte* target, const std::byte* source, std::size_t bytes);
   [[nodiscard]] Status check_copy(const std::byte* target, const std::byte* source, std::size_t bytes) const;
   [[nodiscard]] bool is_device_memory(const std::byte* data, std::size_t bytes) const;
@@ -119,8 +122,8 @@ class FakeDevice : public Device {
   std::uint64_t steps_per_rank_;  // how long streams keep their ranks, about
   std::map<const std::byte*, Range> device_memory_;
   std::map<const std::byte*, Range> registered_;
-  std::vector<std::unique_ptr<Stream>> streams_;     // as they were made, so that a seed gives one order
-  std::map<Event*, std::shared_ptr<Event>> events_;  // shared with what records it or waits for it
+  std::vector<std::unique_ptr<Stream>> streams_;  // as they were made, so that a seed gives one order
+  std::map<Event*, std::unique_ptr<Event>> events_;
   std::vector<std::byte*> allocated_;
   std::uint64_t calls_ = 0;
   std::uint64_t failing_call_ = UINT64_MAX;

@@ -143,6 +143,20 @@ TEST_F(FakeDeviceTest, AWaitIsForTheEventAsItWasRecordedLast) {
   EXPECT_TRUE(has_run_before_the_second);
 }
 
+TEST_F(FakeDeviceTest, RecordingAnEventAgainElsewhereIsNothingToWhatWaitsForIt) {
+  for (std::uint64_t seed = 0; seed < 50; ++seed) {
+    reset(seed);
+    put(1, 0);
+    ASSERT_TRUE(device_->record(event_, streams_[0]).has_value());
+    ASSERT_TRUE(device_->wait(streams_[1], event_).has_value());
+    put(2, 1);
+    ASSERT_TRUE(device_->record(event_, streams_[2]).has_value());
+    ASSERT_TRUE(device_->synchronize(streams_[2]).has_value());
+    device_->drain();
+    EXPECT_EQ(written(), 2);
+  }
+}
+
 TEST_F(FakeDeviceTest, AnEventThatWasNeverRecordedHoldsNothingBack) {
   ASSERT_TRUE(device_->wait(streams_[0], event_).has_value());
   put(1, 0);
