@@ -52,7 +52,6 @@ class RegisteredMemory {
   [[nodiscard]] std::byte* data() const { return memory_.data(); }
 
  private:
-  void give_back();
   Device* device_ = nullptr;
   std::span<std::byte> memory_;
 };
@@ -71,6 +70,8 @@ class SwapLane {
   [[nodiscard]] Result<bool> has_arrived(SwapTicket ticket, std::uint32_t band);
   [[nodiscard]] Status wait_on(DeviceStream stream, SwapTicket ticket, std::uint32_t band);
   [[nodiscard]] Result<bool> is_done(SwapTicket ticket);
+  /// Until the call is done. Blocks.
+  [[nodiscard]] Status wait_for(SwapTicket ticket);
   [[nodiscard]] Result<SwapReport> finish(SwapTicket ticket);
   [[nodiscard]] const SwapPaths& paths() const { return paths_; }
 
@@ -107,7 +108,7 @@ class SwapLane {
   [[nodiscard]] Status check_ids(const SwapOrder& order);
   [[nodiscard]] Result<Call*> find(SwapTicket ticket);
   [[nodiscard]] Status run(const SwapOrder& order, Call& call);
-  [[nodiscard]] Status upload(const SwapOrder& order, Call& call);
+  [[nodiscard]] Status upload(Call& call);
   [[nodiscard]] Status run_whole(Call& call, std::uint32_t band);
   [[nodiscard]] Status run_staged(Call& call, std::uint32_t band);
   [[nodiscard]] Status run_direct(Call& call, std::uint32_t band);
@@ -115,12 +116,14 @@ class SwapLane {
   [[nodiscard]] Status copy_stretches(const Call& call, std::uint32_t first_item, std::uint32_t count);
   [[nodiscard]] Status flush_copies(DeviceStream stream);
   [[nodiscard]] MoveFragmentsParams kernel_params(Call& call, std::uint32_t first_item, std::uint32_t count) const;
+  [[nodiscard]] Status put_behind(DeviceStream earlier, DeviceStream later);
   [[nodiscard]] Status join_kernels(const Call& call);
   [[nodiscard]] Status end(Call& call, SwapPath path);
   void add_copy(std::byte* on_device, std::byte* on_host, std::size_t bytes);
   [[nodiscard]] std::byte* record_of(const SwapItem& item) const;
   [[nodiscard]] std::uint32_t pages_per_chunk(const Call& call, std::uint64_t page_bytes,
                                               std::uint64_t chunk_max) const;
+  [[nodiscard]] tl::unexpected<Error> break_off(Call& call, const Error& error);
   void settle(const SwapStreams& streams);
 
   const SwapConfig& config_;
@@ -151,7 +154,7 @@ class SwapLane {
 
   std::vector<Named> named_;  // by target
   std::uint32_t named_call_ = 0;
-  std::optional<Error> broken_;
+  std::optional<Error> broken_;  // what further calls are told
 };
 
 }  // namespace quire

@@ -3,6 +3,9 @@
 // Which way is the fastest depends on the link, the fragments and how many pages there are: it is tried out, in scratch
 // memory with the same fragments.
 #include <algorithm>
+#include <chrono>
+#include <functional>
+#include <memory>
 #include <numeric>
 #include <optional>
 #include <string>
@@ -45,10 +48,6 @@ class Streams {
   std::vector<DeviceStream> made_;
 };
 
-std::uint64_t round_up(std::uint64_t value, std::uint64_t unit) {
-  return (value + unit - 1) / unit * unit;
-}
-
 // The same stretches, each with all its pages one behind the other, in `memory` of page_count records.
 std::vector<std::vector<Fragment>> scratch_layers(const SwapLayout& layout, std::byte* memory,
                                                   std::uint32_t page_count) {
@@ -64,9 +63,13 @@ std::vector<std::vector<Fragment>> scratch_layers(const SwapLayout& layout, std:
   return {all};
 }
 
+double steady_seconds() {
+  return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
+}
+
 struct Trial {
   SwapEngine& engine;
-  const std::function<double()>& seconds;
+  std::function<double()> seconds;
   SwapStreams streams;
   std::span<const PageId> pages;
 };
@@ -96,20 +99,25 @@ const SwapTiming* find_timing(std::span<const SwapTiming> timings, TransferKind 
   return found == timings.end() ? nullptr : &*found;
 }
 
+// What decides between ways: Whole may take a little longer.
+double cost_of(const SwapTiming& timing) {
+  return timing.path == SwapPath::Whole ? timing.seconds / kNearlyAsFast : timing.seconds;
+}
+
 SwapPath fastest(std::span<const SwapTiming> timings, TransferKind kind, std::uint32_t page_count) {
   const SwapTiming* best = nullptr;
   for (const SwapTiming& timing : timings) {
     if (timing.kind != kind || timing.page_count != page_count) continue;
-    if (best == nullptr || timing.seconds < best->seconds) best = &timing;
+    if (best == nullptr || cost_of(timing) < cost_of(*best)) best = &timing;
   }
   QUIRE_CHECK(best != nullptr, "nothing was measured for so many pages");
-  const SwapTiming* const whole = find_timing(timings, kind, SwapPath::Whole, page_count);
-  return whole != nullptr && whole->seconds <= kNearlyAsFast * best->seconds ? SwapPath::Whole : best->path;
+  return best->path;
 }
 
 }  // namespace
 
 Result<std::vector<SwapTiming>> measure_swaps(const SwapConfig& config) {
+  QUIRE_TRY(config.validate());
   QUIRE_TRY_ASSIGN(const SwapLayout layout, SwapLayout::create(config));
   Device& device = *config.device;
   const std::uint64_t record_room = round_up(layout.record_bytes(), 64);
@@ -127,10 +135,10 @@ Result<std::vector<SwapTiming>> measure_swaps(const SwapConfig& config) {
   scratch.record_count = page_count;
   scratch.load_paths = SwapPaths{};
   scratch.store_paths = SwapPaths{};
+  Streams streams(device);  // before the engine, which may wait for them at its end
   QUIRE_TRY_ASSIGN(const std::unique_ptr<SwapEngine> engine, SwapEngine::open(scratch));
-
-  Streams streams(device);
-  Trial trial{.engine = *engine, .seconds = config.seconds, .streams = {}, .pages = {}};
+  Trial trial{
+      .engine = *engine, .seconds = config.seconds ? config.seconds : steady_seconds, .streams = {}, .pages = {}};
   QUIRE_TRY_ASSIGN(trial.streams.copies, streams.add());
   QUIRE_TRY_ASSIGN(trial.streams.kernels, streams.add());
   QUIRE_TRY_ASSIGN(trial.streams.more_kernels, streams.add());
@@ -165,10 +173,9 @@ SwapPaths choose_paths(std::span<const SwapTiming> timings, TransferKind kind) {
       .few = fastest(timings, kind, counts.front()), .few_pages_max = 0, .many = fastest(timings, kind, counts.back())};
   for (const std::uint32_t count : counts) {
     if (paths.few == paths.many) break;
-    if (find_timing(timings, kind, paths.few, count)->seconds >
-        find_timing(timings, kind, paths.many, count)->seconds) {
-      break;
-    }
+    const SwapTiming* const few = find_timing(timings, kind, paths.few, count);
+    const SwapTiming* const many = find_timing(timings, kind, paths.many, count);
+    if (few == nullptr || (many != nullptr && cost_of(*few) > cost_of(*many))) break;
     paths.few_pages_max = count;
   }
   return paths;
