@@ -93,6 +93,9 @@ std::uint64_t FakeDevice::kernel_count() const {
 Status FakeDevice::may_fail(const char* what) {
   const std::uint64_t call = calls_++;
   if (fails_from_then_on_ ? call < failing_call_ : call != failing_call_) return {};
+  if (fails_from_then_on_) {
+    for (const auto& stream : streams_) stream->queue.clear();
+  }
   return fail(ErrorCode::Io, std::string(what) + ": the device was told to fail");
 }
 

@@ -43,7 +43,7 @@ class FakeDevice : public Device {
   void adopt(std::span<std::byte> memory);
   /// The call that comes behind so many others, of those that may fail, fails; later ones do not. 0: the next one.
   void fail_call_after(std::uint64_t call_count);
-  /// The same, and later ones fail as well: a device that is lost.
+  /// The same, and later ones fail as well: a device that is lost. What is on its streams by then never runs.
   void fail_calls_from(std::uint64_t call_count);
   /// Calls that may fail, since the beginning.
   [[nodiscard]] std::uint64_t call_count() const;

@@ -254,10 +254,13 @@ TEST_F(FakeDeviceTest, FailsTheCallItWasToldTo) {
   EXPECT_TRUE(device_->synchronize(streams_[0]).has_value());
   EXPECT_EQ(device_->synchronize(streams_[0]).error().code, ErrorCode::Io);
   EXPECT_TRUE(device_->synchronize(streams_[0]).has_value());
-  device_->fail_calls_from(1);
+  device_->fail_calls_from(2);
   EXPECT_TRUE(device_->synchronize(streams_[0]).has_value());
+  put(1, 0);
   EXPECT_FALSE(device_->synchronize(streams_[0]).has_value());
   EXPECT_FALSE(device_->create_event().has_value());
+  device_->drain();
+  EXPECT_EQ(written(), 0) << "of a device that is lost nothing runs";
 }
 
 TEST_F(FakeDeviceTest, SaysWhenItsMemoryIsFull) {
