@@ -61,7 +61,7 @@ void swap_all_ways(const SwapShape& shape, bool checksums, std::uint64_t seed) {
             rig.for_each_piece(device_pages[i].value, 0, rig.record_bytes(), [&](auto place, auto at, auto bytes) {
               std::byte* const first =
                   kind == TransferKind::Load ? rig.record(host_pages[i].value) + at : rig.pages() + place;
-              for (std::uint64_t b = 0; b < bytes; ++b) first[b] = testing::swap_byte(content, at + b);
+              testing::fill_swap_bytes({first, bytes}, content, at);
             });
           }
           rig.sync_twin();

@@ -37,8 +37,15 @@ struct SwapShape {
   std::uint64_t ring_pages = 2;    ///< that a slot of the staging ring has room for
 };
 
-inline std::byte swap_byte(std::uint64_t content, std::uint64_t place) {
-  return static_cast<std::byte>(mix64((content * 0x9E3779B97F4A7C15U) + (place / 8)) >> (8 * (place % 8)));
+/// Bytes that depend on `content` and their place alone.
+inline void fill_swap_bytes(std::span<std::byte> bytes, std::uint64_t content, std::uint64_t first_place = 0) {
+  for (std::uint64_t i = 0; i < bytes.size();) {
+    const std::uint64_t place = first_place + i;
+    const std::uint64_t word = mix64((content * 0x9E3779B97F4A7C15U) + (place / 8)) >> (8 * (place % 8));
+    const std::uint64_t length = std::min(bytes.size() - i, 8 - (place % 8));
+    std::memcpy(bytes.data() + i, &word, length);
+    i += length;
+  }
 }
 
 /// single-threaded, but for what the engine and the device allow
@@ -53,8 +60,8 @@ class SwapRig {
     host_bytes_ = round_up(shape.records * stride_, 4096);
     device_memory_.reset(static_cast<std::byte*>(std::aligned_alloc(4096, device_bytes_)));
     host_memory_.reset(static_cast<std::byte*>(std::aligned_alloc(4096, host_bytes_)));
-    for (std::uint64_t i = 0; i < device_bytes_; ++i) device_memory_[i] = swap_byte(1, i);
-    for (std::uint64_t i = 0; i < host_bytes_; ++i) host_memory_[i] = swap_byte(2, i);
+    fill_swap_bytes({device_memory_.get(), device_bytes_}, 1);
+    fill_swap_bytes({host_memory_.get(), host_bytes_}, 2);
     device_.adopt({device_memory_.get(), device_bytes_});
     (void)device_.register_host({host_memory_.get(), host_bytes_}, stride_);
     sync_twin();

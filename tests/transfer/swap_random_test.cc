@@ -60,7 +60,7 @@ class SwapModel {
     for (DeviceStream& stream : streams_) stream = rig_.add_stream();
     for (DeviceStream& stream : compute_) stream = rig_.add_stream();
     contents_ = rig_.device().allocate(kContentCount * rig_.record_bytes()).value();
-    for (std::uint64_t i = 0; i < kContentCount * rig_.record_bytes(); ++i) contents_[i] = testing::swap_byte(7, i);
+    testing::fill_swap_bytes({contents_, kContentCount * rig_.record_bytes()}, 7);
     page_reads_ = rig_.device().allocate(kSwapPages * rig_.record_bytes()).value();
     record_reads_ = rig_.device().allocate(kSwapRecords * rig_.record_bytes()).value();
   }
