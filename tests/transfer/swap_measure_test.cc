@@ -17,7 +17,7 @@ namespace {
 using testing::SwapForm;
 using testing::SwapRig;
 
-constexpr TransferKind kLoad = TransferKind::Load;
+constexpr TransferKind kLoadKind = TransferKind::Load;
 
 // Of loads: seconds of Whole, Staged and Direct for 1, 2, 4, … pages. 0: not measured.
 std::vector<SwapTiming> timings_of(const std::vector<std::array<double, 3>>& seconds) {
@@ -27,7 +27,7 @@ std::vector<SwapTiming> timings_of(const std::vector<std::array<double, 3>>& sec
     for (std::size_t path = 0; path < 3; ++path) {
       if (row[path] == 0) continue;
       timings.push_back(
-          {.kind = kLoad, .path = static_cast<SwapPath>(path), .page_count = page_count, .seconds = row[path]});
+          {.kind = kLoadKind, .path = static_cast<SwapPath>(path), .page_count = page_count, .seconds = row[path]});
     }
     page_count *= 2;
   }
@@ -40,37 +40,37 @@ TEST(SwapChoice, OneWayThatIsAlwaysTheFastestIsTaken) {
   for (std::size_t winner = 0; winner < 3; ++winner) {
     std::array<double, 3> row = {2, 2, 2};
     row[winner] = 1;
-    const SwapPaths paths = choose_paths(timings_of({row, row, row}), kLoad);
+    const SwapPaths paths = choose_paths(timings_of({row, row, row}), kLoadKind);
     EXPECT_EQ(paths.few, static_cast<SwapPath>(winner));
     EXPECT_EQ(paths.many, static_cast<SwapPath>(winner));
   }
 }
 
 TEST(SwapChoice, FewPagesGoTheirWayAsLongAsItIsTheFaster) {
-  const SwapPaths paths = choose_paths(timings_of({{9, 5, 1}, {9, 5, 2}, {9, 5, 4}, {9, 5, 8}, {9, 5, 16}}), kLoad);
+  const SwapPaths paths = choose_paths(timings_of({{9, 5, 1}, {9, 5, 2}, {9, 5, 4}, {9, 5, 8}, {9, 5, 16}}), kLoadKind);
   EXPECT_EQ(paths, (SwapPaths{.few = SwapPath::Direct, .few_pages_max = 4, .many = SwapPath::Staged}));
 }
 
 TEST(SwapChoice, WholeWinsWhereItIsNearlyTheFastest) {
-  EXPECT_EQ(choose_paths(timings_of({{1.02, 1, 1.5}}), kLoad).many, SwapPath::Whole);
-  EXPECT_EQ(choose_paths(timings_of({{1.04, 1, 1.5}}), kLoad).many, SwapPath::Staged);
+  EXPECT_EQ(choose_paths(timings_of({{1.02, 1, 1.5}}), kLoadKind).many, SwapPath::Whole);
+  EXPECT_EQ(choose_paths(timings_of({{1.04, 1, 1.5}}), kLoadKind).many, SwapPath::Staged);
   // By the same rule it is the way of few pages, though never the fastest.
-  EXPECT_EQ(choose_paths(timings_of({{1.02, 2, 1}, {2.02, 3, 2}, {4.5, 5, 4}}), kLoad),
+  EXPECT_EQ(choose_paths(timings_of({{1.02, 2, 1}, {2.02, 3, 2}, {4.5, 5, 4}}), kLoadKind),
             (SwapPaths{.few = SwapPath::Whole, .few_pages_max = 2, .many = SwapPath::Direct}));
   // And that of many.
-  EXPECT_EQ(choose_paths(timings_of({{2, 2, 1}, {2.02, 3, 2}, {4.02, 5, 4}}), kLoad),
+  EXPECT_EQ(choose_paths(timings_of({{2, 2, 1}, {2.02, 3, 2}, {4.02, 5, 4}}), kLoadKind),
             (SwapPaths{.few = SwapPath::Direct, .few_pages_max = 1, .many = SwapPath::Whole}));
 }
 
 TEST(SwapChoice, AWayThatWasNotMeasuredForSomeCountsIsNotTakenThere) {
-  EXPECT_EQ(choose_paths(timings_of({{1, 2, 3}, {1, 2, 3}, {0, 2, 3}}), kLoad),
+  EXPECT_EQ(choose_paths(timings_of({{1, 2, 3}, {1, 2, 3}, {0, 2, 3}}), kLoadKind),
             (SwapPaths{.few = SwapPath::Whole, .few_pages_max = 2, .many = SwapPath::Staged}));
-  EXPECT_EQ(choose_paths(timings_of({{0, 2, 3}, {9, 2, 3}, {1, 2, 3}}), kLoad),
+  EXPECT_EQ(choose_paths(timings_of({{0, 2, 3}, {9, 2, 3}, {1, 2, 3}}), kLoadKind),
             (SwapPaths{.few = SwapPath::Staged, .few_pages_max = 2, .many = SwapPath::Whole}));
 }
 
 TEST(SwapChoiceDeathTest, NothingToChooseFromStopsTheProgram) {
-  EXPECT_DEATH((void)choose_paths({}, kLoad), "nothing was measured");
+  EXPECT_DEATH((void)choose_paths({}, kLoadKind), "nothing was measured");
 }
 
 // Fragments that Whole is tried for, since they are long.

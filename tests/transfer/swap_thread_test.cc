@@ -20,13 +20,13 @@ using testing::page_ids;
 using testing::SwapForm;
 using testing::SwapRig;
 
-constexpr std::uint32_t kRounds = 150;
+constexpr std::uint32_t kSwapRounds = 150;
 
 // Calls of one direction, two on their way at a time; each page of a call has its record.
 std::string swap_in_rounds(SwapRig& rig, TransferKind kind, const std::array<std::vector<PageId>, 2>& pages,
                            const SwapStreams& streams) {
   testing::Random random(static_cast<std::uint64_t>(kind) + 1);
-  for (std::uint32_t round = 0; round < kRounds; ++round) {
+  for (std::uint32_t round = 0; round < kSwapRounds; ++round) {
     std::array<SwapTicket, 2> tickets;
     for (std::size_t i = 0; i < 2; ++i) {
       const auto ticket = rig.engine().try_start({.kind = kind,
