@@ -22,6 +22,8 @@
 #include "quire/result.h"             // IWYU pragma: export
 #include "quire/state_slots.h"        // IWYU pragma: export
 #include "quire/stats.h"              // IWYU pragma: export
+#include "quire/swap.h"               // IWYU pragma: export
+#include "quire/swap_kernels.h"       // IWYU pragma: export
 #include "quire/transfer.h"           // IWYU pragma: export
 #include "quire/types.h"              // IWYU pragma: export
 #include "quire/version.h"            // IWYU pragma: export
