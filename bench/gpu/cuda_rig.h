@@ -29,6 +29,8 @@ T take(Result<T> result, const char* what) {
 }
 
 [[nodiscard]] double median(std::vector<double> values);
+/// Median seconds of `times` runs that wait themselves, after one that does not count.
+[[nodiscard]] double median_seconds_of(int times, const std::function<void()>& run);
 /// Median seconds of `times` runs, after one that does not count. Each ends with the device being idle.
 [[nodiscard]] double median_seconds(int times, const std::function<void()>& run);
 /// Median seconds that the device is at work on what `run` puts on a stream, by events.
