@@ -12,12 +12,17 @@
 
 namespace quire::bench {
 
+[[nodiscard]] double now_seconds();
+
 /// What one large copy reaches in this run: GB/s.
 struct LinkLimits {
   double load = 0;
   double store = 0;
   double both = 0;
 };
+
+/// GB/s of a large copy inside the device, read and written together.
+[[nodiscard]] double measure_device_copy();
 
 struct Settings {
   // 0: what the engine chooses.
@@ -34,6 +39,8 @@ struct Settings {
 [[nodiscard]] LinkLimits measure_link(Device& device, Table& table);
 void run_swaps(Device& device, const LinkLimits& limits, const Settings& settings, Table& table);
 void run_latencies(Device& device, const Settings& settings, Table& table);
+void run_call_overheads(Device& device, const Settings& settings, Table& table);
+void run_kernels(Table& table);
 void run_gemm(Device& device, const Settings& settings, Table& table);
 void run_pinning(Device& device, Table& table);
 

@@ -46,17 +46,22 @@ double median(std::vector<double> values) {
   return values[values.size() / 2];
 }
 
-double median_seconds(int times, const std::function<void()>& run) {
+double median_seconds_of(int times, const std::function<void()>& run) {
   run();
-  check(cudaDeviceSynchronize(), "warming up");
   std::vector<double> seconds;
   for (int i = 0; i < times; ++i) {
     const double begin = now_seconds();
     run();
-    check(cudaDeviceSynchronize(), "waiting for the device");
     seconds.push_back(now_seconds() - begin);
   }
   return median(seconds);
+}
+
+double median_seconds(int times, const std::function<void()>& run) {
+  return median_seconds_of(times, [&] {
+    run();
+    check(cudaDeviceSynchronize(), "waiting for the device");
+  });
 }
 
 double median_device_seconds(int times, cudaStream_t stream, const std::function<void()>& run) {

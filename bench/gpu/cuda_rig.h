@@ -13,6 +13,7 @@
 #include <string>
 #include <vector>
 
+#include "bench/gpu/benchmarks.h"
 #include "quire/device.h"
 #include "quire/result.h"
 #include "quire/types.h"
@@ -27,8 +28,9 @@ T take(Result<T> result, const char* what) {
   return std::move(*result);
 }
 
-[[nodiscard]] double now_seconds();
 [[nodiscard]] double median(std::vector<double> values);
+/// Median seconds of `times` runs that wait themselves, after one that does not count.
+[[nodiscard]] double median_seconds_of(int times, const std::function<void()>& run);
 /// Median seconds of `times` runs, after one that does not count. Each ends with the device being idle.
 [[nodiscard]] double median_seconds(int times, const std::function<void()>& run);
 /// Median seconds that the device is at work on what `run` puts on a stream, by events.

@@ -60,18 +60,20 @@ struct Beside {
   double swap_rate = 0;  // GB/s
 };
 
-// Products for so long, while another thread keeps swaps going.
+// Products for so long, while other threads keep swaps going.
 Beside run_beside(Gemm& gemm, cudaStream_t stream, double seconds, SwapRig* rig, bool loads, bool stores) {
   std::atomic<bool> must_stop = false;
   std::atomic<std::uint64_t> calls = 0;
-  std::thread swapper([&] {
-    while (rig != nullptr && !must_stop) {
-      if (loads) rig->start(TransferKind::Load);
-      if (stores) rig->start(TransferKind::Store);
+  const auto swap = [&](TransferKind kind) {
+    while (!must_stop) {
+      rig->start(kind);
       ++calls;
     }
-    if (rig != nullptr) rig->finish_all();
-  });
+    rig->finish_all(kind);
+  };
+  std::vector<std::thread> swappers;
+  if (loads) swappers.emplace_back(swap, TransferKind::Load);
+  if (stores) swappers.emplace_back(swap, TransferKind::Store);
   for (int i = 0; i < 20; ++i) gemm.run();
   check(cudaStreamSynchronize(stream), "waiting");
   const double begin = now_seconds();
@@ -86,8 +88,8 @@ Beside run_beside(Gemm& gemm, cudaStream_t stream, double seconds, SwapRig* rig,
   } while (took < seconds);
   const auto swapped = static_cast<double>(calls - calls_before);
   must_stop = true;
-  swapper.join();
-  const double call_bytes = rig == nullptr ? 0 : static_cast<double>(rig->call_bytes()) * ((loads && stores) ? 2 : 1);
+  for (std::thread& swapper : swappers) swapper.join();
+  const double call_bytes = rig == nullptr ? 0 : static_cast<double>(rig->call_bytes());
   return {.products_per_second = static_cast<double>(count) / took, .swap_rate = swapped * call_bytes / took / 1e9};
 }
 

@@ -15,7 +15,7 @@ namespace {
 constexpr const char* kHelp =
     "Usage: gpu_bench [options] [part]...\n"
     "\n"
-    "Parts: swaps latencies gemm pinning; all of them when none is named.\n"
+    "Parts: swaps latencies calls kernels pinning gemm; all of them when none is named.\n"
     "\n"
     "  --only TEXT            of the swaps, those whose name has this\n"
     "  --no-alternatives      only quire's own swaps\n"
@@ -25,12 +25,17 @@ constexpr const char* kHelp =
     "  --staging-mib N        device memory of a swap's ring, of each direction\n"
     "  --staged-blocks N      thread blocks of a kernel in device memory\n"
     "  --direct-blocks N      thread blocks of a kernel that reaches to the host\n"
-    "  --help                 this text\n";
+    "  --can-run              only say whether there is a GPU\n"
+    "  --help                 this text\n"
+    "\n"
+    "Figures go to the error output as they come, and in one table to the standard output at the end. Exit status: 0\n"
+    "when every target was met, 1 when not, 2 for wrong arguments, 3 without a GPU.\n";
 
 struct Arguments {
   quire::bench::Settings settings;
   std::vector<std::string> parts;
   bool wants_help = false;
+  bool only_asks = false;
   std::string wrong;
 };
 
@@ -42,8 +47,14 @@ Arguments parse(int count, char** values) {
       arguments.wants_help = true;
       continue;
     }
+    if (name == "--can-run") {
+      arguments.only_asks = true;
+      continue;
+    }
     if (!name.starts_with("--")) {
-      if (name != "swaps" && name != "latencies" && name != "gemm" && name != "pinning") arguments.wrong = name;
+      if (name != "swaps" && name != "latencies" && name != "calls" && name != "kernels" && name != "gemm" &&
+          name != "pinning")
+        arguments.wrong = name;
       arguments.parts.emplace_back(name);
       continue;
     }
@@ -89,12 +100,13 @@ int main(int count, char** values) {
     (void)std::fprintf(stderr, "gpu_bench: unknown or incomplete: %s; see gpu_bench --help\n", arguments.wrong.c_str());
     return 2;
   }
+  const double begin = quire::bench::now_seconds();
   const auto device = quire::open_cuda_device(0);
   if (!device) {
     (void)std::fprintf(stderr, "gpu_bench: there is no GPU to measure: %s\n", device.error().message.c_str());
     return 3;
   }
-  std::printf("%s, %u multiprocessors\n", (*device)->name().c_str(), (*device)->multiprocessor_count());
+  if (arguments.only_asks) return 0;
   const auto wants = [&](std::string_view part) {
     return arguments.parts.empty() ||
            std::find(arguments.parts.begin(), arguments.parts.end(), part) != arguments.parts.end();
@@ -103,8 +115,14 @@ int main(int count, char** values) {
   const auto limits = quire::bench::measure_link(**device, table);
   if (wants("swaps")) quire::bench::run_swaps(**device, limits, arguments.settings, table);
   if (wants("latencies")) quire::bench::run_latencies(**device, arguments.settings, table);
+  if (wants("calls")) quire::bench::run_call_overheads(**device, arguments.settings, table);
+  if (wants("kernels")) quire::bench::run_kernels(table);
   if (wants("pinning")) quire::bench::run_pinning(**device, table);
   if (wants("gemm")) quire::bench::run_gemm(**device, arguments.settings, table);
-  std::printf("\n%d targets missed\n", table.missed_count());
-  return 0;
+  std::printf("\n%s, %u multiprocessors; measured in %.0f s\n", (*device)->name().c_str(),
+              (*device)->multiprocessor_count(), quire::bench::now_seconds() - begin);
+  table.print();
+  const int missed = table.missed_count();
+  std::printf("\n%d %s missed\n", missed, missed == 1 ? "target" : "targets");
+  return missed == 0 ? 0 : 1;
 }

@@ -2,6 +2,7 @@
 #include "bench/gpu/swap_rig.h"
 
 #include <algorithm>
+#include <thread>
 
 namespace quire::bench {
 namespace {
@@ -126,37 +127,40 @@ void SwapRig::start(TransferKind kind, std::optional<SwapPath> path) {
                                     .kernels = {streams_.of[first + 1]},
                                     .more_kernels = {streams_.of[first + 2]}},
                         .path = path};
+  std::vector<SwapTicket>& own = on_their_way_[static_cast<std::size_t>(kind)];
   while (true) {
     const auto ticket = take(engine_->try_start(order), "starting a swap");
     if (ticket) {
-      on_their_way_.push_back(*ticket);
+      own.push_back(*ticket);
       return;
     }
-    const auto oldest = std::find_if(on_their_way_.begin(), on_their_way_.end(),
-                                     [&](const SwapTicket& other) { return other.kind == kind; });
-    while (!take(engine_->is_done(*oldest), "asking for a swap")) {
+    while (!take(engine_->is_done(own.front()), "asking for a swap")) {
     }
-    (void)take(engine_->finish(*oldest), "finishing a swap");
-    on_their_way_.erase(oldest);
+    (void)take(engine_->finish(own.front()), "finishing a swap");
+    own.erase(own.begin());
   }
 }
 
-void SwapRig::finish_all() {
-  for (const SwapTicket& ticket : on_their_way_) {
+void SwapRig::finish_all(TransferKind kind) {
+  std::vector<SwapTicket>& own = on_their_way_[static_cast<std::size_t>(kind)];
+  for (const SwapTicket& ticket : own) {
     while (!take(engine_->is_done(ticket), "asking for a swap")) {
     }
     (void)take(engine_->finish(ticket), "finishing a swap");
   }
-  on_their_way_.clear();
+  own.clear();
 }
 
 double SwapRig::rate(bool loads, bool stores, int calls, std::optional<SwapPath> path) {
+  const auto run = [&](TransferKind kind) {
+    for (int i = 0; i < calls; ++i) start(kind, path);
+    finish_all(kind);
+  };
   const double seconds = median_seconds(5, [&] {
-    for (int i = 0; i < calls; ++i) {
-      if (loads) start(TransferKind::Load, path);
-      if (stores) start(TransferKind::Store, path);
-    }
-    finish_all();
+    std::thread storer;
+    if (stores) storer = std::thread(run, TransferKind::Store);  // as a mover has one for each direction
+    if (loads) run(TransferKind::Load);
+    if (stores) storer.join();
   });
   return static_cast<double>(call_bytes()) * calls * ((loads ? 1 : 0) + (stores ? 1 : 0)) / seconds / 1e9;
 }
@@ -168,7 +172,7 @@ double SwapRig::busy_share(TransferKind kind, int calls) {
     (void)device_.take_block_seconds();
     const double begin = now_seconds();
     for (int i = 0; i < calls; ++i) start(kind);
-    finish_all();
+    finish_all(kind);
     seconds = now_seconds() - begin;
   }
   device_.keep_times(false);

@@ -3,6 +3,7 @@
 // A model's pages on a device and on the host, and a SwapEngine between them.
 #pragma once
 
+#include <array>
 #include <cstdint>
 #include <memory>
 #include <optional>
@@ -87,8 +88,8 @@ class SwapRig {
   [[nodiscard]] std::uint64_t call_bytes() const { return shape_.call_pages * shape_.page_bytes(); }
   /// Puts a call on the rig's streams, after waiting for one that is finished if that is what it takes.
   void start(TransferKind kind, std::optional<SwapPath> path = std::nullopt);
-  /// Waits for all calls.
-  void finish_all();
+  /// Waits for all calls of one kind. Loads and stores may be started and finished by two threads.
+  void finish_all(TransferKind kind);
   /// GB/s of so many calls in a row, of loads, stores or both at once.
   [[nodiscard]] double rate(bool loads, bool stores, int calls, std::optional<SwapPath> path = std::nullopt);
   /// Of the multiprocessors' time while loads or stores run, in parts of the whole.
@@ -109,7 +110,7 @@ class SwapRig {
   std::vector<Fragment> fragments_;
   std::vector<PageId> load_device_, load_host_, store_device_, store_host_;
   std::unique_ptr<SwapEngine> engine_;
-  std::vector<SwapTicket> on_their_way_;
+  std::array<std::vector<SwapTicket>, 2> on_their_way_;  // loads, stores
 };
 
 }  // namespace quire::bench

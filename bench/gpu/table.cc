@@ -25,27 +25,26 @@ void Table::note(std::string text) {
   lines_.push_back({.is_row = false, .text = "  " + std::move(text), .row = {}});
 }
 
-void Table::print_line(const Line& line) {
+void Table::print_line(std::FILE* to, const Line& line) {
   if (!line.is_row) {
-    std::printf("%s\n", line.text.c_str());
+    (void)std::fprintf(to, "%s\n", line.text.c_str());
     return;
   }
   const Row& row = line.row;
   const std::string value = text_of(row.value, row.value < 10 ? 2 : 1) + " " + row.unit;
   const std::string ratio = row.ratio ? text_of(*row.ratio, 3) : "";
   const char* const verdict = !row.is_met ? "" : *row.is_met ? "met" : "MISSED";
-  std::printf("  %-52s %14s  %6s  %-34s %-12s %s\n", row.what.c_str(), value.c_str(), ratio.c_str(), row.beside.c_str(),
-              row.target.c_str(), verdict);
+  (void)std::fprintf(to, "  %-60s %14s  %6s  %-34s %-12s %s\n", row.what.c_str(), value.c_str(), ratio.c_str(),
+                     row.beside.c_str(), row.target.c_str(), verdict);
 }
 
 void Table::print_new() {
-  for (; printed_ < lines_.size(); ++printed_) print_line(lines_[printed_]);
-  (void)std::fflush(stdout);
+  for (; printed_ < lines_.size(); ++printed_) print_line(stderr, lines_[printed_]);
 }
 
 void Table::print() const {
-  std::printf("  %-52s %14s  %6s  %-34s %-12s %s\n", "", "figure", "ratio", "beside", "target", "");
-  for (const Line& line : lines_) print_line(line);
+  std::printf("  %-60s %14s  %6s  %-34s %-12s %s\n", "", "figure", "ratio", "beside", "target", "");
+  for (const Line& line : lines_) print_line(stdout, line);
   (void)std::fflush(stdout);
 }
 

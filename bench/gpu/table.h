@@ -4,6 +4,7 @@
 // and the target where there is one.
 #pragma once
 
+#include <cstdio>
 #include <optional>
 #include <string>
 #include <string_view>
@@ -26,7 +27,7 @@ class Table {
   void section(std::string name);
   void add(Row row);
   void note(std::string text);
-  /// Prints what was added since the last call, so that somebody who waits sees something.
+  /// Prints what was added since the last call to the error output, so that somebody who waits sees something.
   void print_new();
   void print() const;
   /// Rows with a target that was missed.
@@ -38,7 +39,7 @@ class Table {
     std::string text;  // of a section or a note
     Row row;
   };
-  static void print_line(const Line& line);
+  static void print_line(std::FILE* to, const Line& line);
   std::vector<Line> lines_;
   std::size_t printed_ = 0;
 };

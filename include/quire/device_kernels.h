@@ -13,13 +13,16 @@
 //     a number in the device's memory names what there is not    nothing is written for it, and nothing is said; what
 //                                                                gathers or reads has zeros in its place
 //     an argument of the host is wrong                           InvalidArgument, and nothing is launched
-//     the runtime refuses a launch                               Io with the error's name
+//     the runtime refuses a launch                               Unavailable without a device, Unsupported on one that
+//                                                                the kernels were not built for, else Io: with the
+//                                                                error's name
 //     two rows of an append, or two deltas, at one place         either may stay, or a part of each: plans have none
 //
 // A launcher puts kernels on the stream and returns: it allocates nothing, waits for nothing, touches no other stream,
 // and can be captured in a graph. How many threads it starts follows from what the host sees, such as the lengths of
-// spans, so a captured launch may be replayed on other contents. The stream's device is the current one. Any address
-// and size will do; rows of whole 16 bytes at such addresses are the fastest.
+// spans, so a captured launch may be replayed on other contents. The stream's device is the current one. Rows may have
+// any address and size; those of whole 16 bytes at such addresses are the fastest. Arrays of numbers are aligned as
+// their elements are.
 //
 // thread-safe
 #pragma once

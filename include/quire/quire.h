@@ -8,6 +8,7 @@
 #include "quire/cache_group.h"        // IWYU pragma: export
 #include "quire/chunk_index.h"        // IWYU pragma: export
 #include "quire/config.h"             // IWYU pragma: export
+#include "quire/device.h"             // IWYU pragma: export
 #include "quire/disk_store.h"         // IWYU pragma: export
 #include "quire/entry_formats.h"      // IWYU pragma: export
 #include "quire/host_kernels.h"       // IWYU pragma: export
@@ -21,6 +22,8 @@
 #include "quire/result.h"             // IWYU pragma: export
 #include "quire/state_slots.h"        // IWYU pragma: export
 #include "quire/stats.h"              // IWYU pragma: export
+#include "quire/swap.h"               // IWYU pragma: export
+#include "quire/swap_kernels.h"       // IWYU pragma: export
 #include "quire/transfer.h"           // IWYU pragma: export
 #include "quire/types.h"              // IWYU pragma: export
 #include "quire/version.h"            // IWYU pragma: export

@@ -89,8 +89,9 @@ struct SwapConfig {
   [[nodiscard]] Status validate() const;
 };
 
-/// Where a call's work goes. `kernels` without a handle: on `copies`, where it runs one after the other. A second
-/// kernel stream lets a kernel go as soon as there is room on the device, whatever the one before it waits for.
+/// Where a call's work goes; they live until it is finished. `kernels` without a handle: on `copies`, where it runs one
+/// after the other. A second kernel stream lets a kernel go as soon as there is room on the device, whatever the one
+/// before it waits for.
 struct SwapStreams {
   DeviceStream copies;
   DeviceStream kernels;
@@ -133,13 +134,16 @@ class SwapEngine {
 
   /// Puts a call on its streams. Nothing when as many as calls_in_flight_max have not been finish()ed. Fails, and has
   /// done nothing, on lists of different lengths, ids outside of the pools, a target that is named twice, more pages or
-  /// bands than there can be, and streams that are missing.
+  /// bands than there can be, and streams that are missing. Streams and events of another device are the device's to
+  /// refuse, which counts as its failure.
   [[nodiscard]] Result<std::optional<SwapTicket>> try_start(const SwapOrder& order);
   /// Whether band `band` of a call has arrived; does not wait.
   [[nodiscard]] Result<bool> has_arrived(SwapTicket ticket, std::uint32_t band);
-  /// Makes a stream wait for band `band` of a call; the host goes on.
+  /// Makes a stream wait for band `band` of a call; the host goes on. Behind the last band, what a store has read may
+  /// be overwritten, and so may the records that a load has read. The pages of a load may be read behind their band,
+  /// and written when is_done() says so.
   [[nodiscard]] Status wait_on(DeviceStream stream, SwapTicket ticket, std::uint32_t band);
-  /// Whether all of a call is done, its checksums too; does not wait.
+  /// Whether all of a call is done, its checksums too; does not wait. An error leaves the call as it is.
   [[nodiscard]] Result<bool> is_done(SwapTicket ticket);
   /// Of a call that is done: what became of it. The ticket is spent.
   [[nodiscard]] Result<SwapReport> finish(SwapTicket ticket);
@@ -165,8 +169,8 @@ struct SwapTiming {
 };
 /// Measures all ways in scratch memory of its own, for pages as `config` has them. Blocks, for some milliseconds.
 [[nodiscard]] Result<std::vector<SwapTiming>> measure_swaps(const SwapConfig& config);
-/// What follows from timings: the fastest way for few pages and for many. Whole wins where it is nearly the fastest,
-/// since nobody else loses time by it.
+/// What follows from timings, of which there must be some: the fastest way for few pages and for many. Whole wins where
+/// it is nearly the fastest, since nobody else loses time by it.
 [[nodiscard]] SwapPaths choose_paths(std::span<const SwapTiming> timings, TransferKind kind);
 
 }  // namespace quire

@@ -63,6 +63,7 @@ struct MoveFragmentsParams {
   std::uint32_t block_count_max = 1;    ///< thread blocks, of 1024 threads
   std::span<const Fragment> fragments;  ///< on the device, none longer than kFragmentBytesMax
   std::span<const SwapItem> items;      ///< on the device, or registered host memory that it reaches
+  bool are_items_on_host = false;       ///< then the first few travel with the launch
   std::span<std::uint64_t> sums;        ///< [items] on the device: added to; empty: nothing is summed up
   std::byte* records = nullptr;         ///< record 0
   std::uint64_t record_stride = 0;

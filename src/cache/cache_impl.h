@@ -28,9 +28,9 @@
 #include "quire/cache.h"
 #include "sequence/release_queue.h"
 #include "sequence/sequence_table.h"
+#include "store/device_memory.h"
 #include "store/file_system.h"
 #include "transfer/disk_mover.h"
-#include "transfer/swap_lane.h"
 
 namespace quire {
 

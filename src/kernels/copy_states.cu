@@ -195,38 +195,40 @@ class PartLauncher {
     return flush();
   }
 
-  // What the host's copy stops the program for.
-  [[nodiscard]] Status check(const StateCopy& copy, std::string_view where) const {
-    const auto has_slot = [&](std::int32_t slot) {
-      return check_argument(slot >= 0 && static_cast<std::uint32_t>(slot) < params_.slot_count, where,
-                            "there is no state slot " + std::to_string(slot));
-    };
+  // What the host's copy stops the program for; empty: nothing.
+  [[nodiscard]] std::string problem_with(const StateCopy& copy) const {
     switch (copy.kind) {
       case StateCopyKind::Reset:
-        return has_slot(copy.target);
+        return problem_with_slot(copy.target);
       case StateCopyKind::Fork:
-        QUIRE_TRY(has_slot(copy.source));
-        return has_slot(copy.target);
+        return has_slot(copy.source) ? problem_with_slot(copy.target) : problem_with_slot(copy.source);
       case StateCopyKind::Restore:
-        QUIRE_TRY(has_slot(copy.target));
-        return check_snapshot(copy.source, copy.position, where);
+        return has_slot(copy.target) ? problem_with_page(copy.source, copy.position) : problem_with_slot(copy.target);
       case StateCopyKind::Save:
-        QUIRE_TRY(has_slot(copy.source));
-        return check_snapshot(copy.target, copy.position, where);
+        return has_slot(copy.source) ? problem_with_page(copy.target, copy.position) : problem_with_slot(copy.source);
     }
-    return check_argument(false, where, "there is no such kind of copy");
+    return "there is no such kind of copy";
   }
 
  private:
-  [[nodiscard]] Status check_snapshot(std::int32_t page, std::int32_t position, std::string_view where) const {
+  [[nodiscard]] bool has_slot(std::int32_t slot) const {
+    return slot >= 0 && static_cast<std::uint32_t>(slot) < params_.slot_count;
+  }
+  [[nodiscard]] std::string problem_with_slot(std::int32_t slot) const {
+    return has_slot(slot) ? "" : "there is no state slot " + std::to_string(slot);
+  }
+
+  [[nodiscard]] std::string problem_with_page(std::int32_t page, std::int32_t position) const {
     const std::uint32_t group = part_.group_index;
-    QUIRE_TRY(check_argument(group < params_.geometries.size() && group < params_.pools.size() &&
-                                 params_.geometries[group] != nullptr && params_.pools[group] != nullptr,
-                             where, "group " + quoted(geometry_.group().name) + " has no pages"));
+    if (group >= params_.geometries.size() || group >= params_.pools.size() || params_.geometries[group] == nullptr ||
+        params_.pools[group] == nullptr) {
+      return "group " + quoted(geometry_.group().name) + " has no pages";
+    }
     const PoolGeometry& pool = *params_.geometries[group];
-    QUIRE_TRY(check_argument(page > 0 && static_cast<std::uint32_t>(page) < pool.page_count(), where,
-                             "there is no page " + std::to_string(page) + " for a snapshot"));
-    QUIRE_TRY(check_argument(position >= 0, where, "a snapshot before the first token"));
+    if (page <= 0 || static_cast<std::uint32_t>(page) >= pool.page_count()) {
+      return "there is no page " + std::to_string(page) + " for a snapshot";
+    }
+    if (position < 0) return "a snapshot before the first token";
     bool is_alike = pool.page().entry_count() == shape_.sink + shape_.last &&
                     pool.page().layer_count() == geometry_.layer_count() &&
                     pool.page().components().size() == geometry_.components().size();
@@ -235,7 +237,7 @@ class PartLauncher {
       const Pieces in_page = pieces_of(pool.page(), index);
       is_alike = in_slot.count == in_page.count && in_slot.token_bytes == in_page.token_bytes;
     }
-    return check_argument(is_alike, where, "the pages of group " + quoted(geometry_.group().name) + " are not its own");
+    return is_alike ? "" : "the pages of group " + quoted(geometry_.group().name) + " are not its own";
   }
 
   [[nodiscard]] Status flush() {
@@ -390,11 +392,13 @@ Status launch_copy_states(const CopyStatesParams& params, DeviceStream stream) {
   const std::span<const StatePart> parts = params.slots->parts();
   for (std::size_t i = 0; i < params.copies.size(); ++i) {
     const StateCopy& copy = params.copies[i];
-    const std::string where = std::string(kWhat) + ": copy " + with_separators(i);
     const auto part = std::ranges::find(parts, static_cast<std::uint32_t>(copy.group), &StatePart::group_index);
-    QUIRE_TRY(check_argument(part != parts.end(), where,
-                             "group " + std::to_string(copy.group) + " keeps nothing in state slots"));
-    QUIRE_TRY(PartLauncher(params, *part, stream).check(copy, where));
+    const std::string problem = part == parts.end()
+                                    ? "group " + std::to_string(copy.group) + " keeps nothing in state slots"
+                                    : PartLauncher(params, *part, stream).problem_with(copy);
+    if (!problem.empty()) {
+      return fail(ErrorCode::InvalidArgument, std::string(kWhat) + ": copy " + with_separators(i) + ": " + problem);
+    }
   }
   for (const StatePart& part : parts) QUIRE_TRY(PartLauncher(params, part, stream).run());
   return {};

@@ -13,7 +13,6 @@ void move_fragments_on_host(const MoveFragmentsParams& params) {
   for (std::size_t i = 0; i < params.items.size(); ++i) {
     const SwapItem& item = params.items[i];
     const std::uint64_t record_index = params.record_order == RecordOrder::ByItem ? i : item.host_page;
-    std::byte* const record = params.records + (record_index * params.record_stride);
     for (const Fragment& fragment : params.fragments) {
       QUIRE_CHECK(fragment.bytes <= kFragmentBytesMax, "a fragment is longer than kernels take");
       std::byte* const on_device = fragment.first + (item.device_page * fragment.page_stride);
@@ -23,7 +22,8 @@ void move_fragments_on_host(const MoveFragmentsParams& params) {
         params.sums[i] += copier.sum(part).sum;
         continue;
       }
-      std::byte* const in_record = record + (fragment.record_offset - params.record_begin);
+      std::byte* const in_record =
+          params.records + (record_index * params.record_stride) + (fragment.record_offset - params.record_begin);
       part.source = is_to_record ? on_device : in_record;
       part.target = is_to_record ? in_record : on_device;
       if (!params.sums.empty()) {

@@ -18,6 +18,7 @@ namespace {
 constexpr std::uint32_t kWarp = 32;
 constexpr std::uint32_t kThreads = 1024;
 constexpr std::uint32_t kWarps = kThreads / kWarp;
+constexpr std::uint32_t kFewItems = 4;       // in a kernel's parameters, so that it need not ask the host for them
 constexpr std::uint32_t kLoadsInFlight = 8;  // of each thread: 32 * 8 * 16 bytes are a whole fragment
 
 struct Finish {
@@ -39,6 +40,8 @@ struct Pass {
   std::uint32_t fragment_count;
   std::uint32_t work_count;
   RecordOrder record_order;
+  bool has_few;
+  SwapItem few[kFewItems];
   std::uint32_t* blocks_done;  // null: somebody else finishes
   Finish finish;
 };
@@ -108,7 +111,7 @@ __device__ void finish_if_last(const Pass& pass) {
 }
 
 template <int kBytes, FragmentWay kWay, bool kSums>
-__global__ void __launch_bounds__(kThreads) move_fragments_kernel(const Pass pass) {
+__global__ void __launch_bounds__(kThreads) move_fragments_kernel(const __grid_constant__ Pass pass) {
   using Unit = typename Access<kBytes>::Type;
   __shared__ alignas(16) std::uint32_t keys[kChecksumBlockWords];
   if constexpr (kSums) {
@@ -121,7 +124,7 @@ __global__ void __launch_bounds__(kThreads) move_fragments_kernel(const Pass pas
   for (std::uint64_t work = (blockIdx.x * kWarps) + (threadIdx.x / kWarp); work < pass.work_count; work += warps) {
     const std::uint32_t item_index = static_cast<std::uint32_t>(work) / pass.fragment_count;
     const Fragment fragment = pass.fragments[static_cast<std::uint32_t>(work) % pass.fragment_count];
-    const SwapItem item = pass.items[item_index];
+    const SwapItem item = pass.has_few ? pass.few[item_index] : pass.items[item_index];
     std::byte* const on_device = fragment.first + (item.device_page * fragment.page_stride);
     const std::uint64_t record_index = pass.record_order == RecordOrder::ByItem ? item_index : item.host_page;
     std::byte* const in_record =
@@ -205,17 +208,20 @@ Status launch_move_fragments(const MoveFragmentsParams& params, DeviceStream str
     return fail(ErrorCode::InvalidArgument,
                 "move_fragments: access_bytes is " + std::to_string(params.access_bytes) + ": give 16, 4 or 1");
   }
-  const Pass pass{.fragments = params.fragments.data(),
-                  .items = params.items.data(),
-                  .sums = params.sums.data(),
-                  .records = params.records,
-                  .record_stride = params.record_stride,
-                  .record_begin = params.record_begin,
-                  .fragment_count = static_cast<std::uint32_t>(params.fragments.size()),
-                  .work_count = static_cast<std::uint32_t>(work_count),
-                  .record_order = params.record_order,
-                  .blocks_done = params.finish ? params.blocks_done : nullptr,
-                  .finish = params.finish ? finish_of(*params.finish) : Finish{}};
+  Pass pass{.fragments = params.fragments.data(),
+            .items = params.items.data(),
+            .sums = params.sums.data(),
+            .records = params.records,
+            .record_stride = params.record_stride,
+            .record_begin = params.record_begin,
+            .fragment_count = static_cast<std::uint32_t>(params.fragments.size()),
+            .work_count = static_cast<std::uint32_t>(work_count),
+            .record_order = params.record_order,
+            .has_few = params.are_items_on_host && params.items.size() <= kFewItems,
+            .few = {},
+            .blocks_done = params.finish ? params.blocks_done : nullptr,
+            .finish = params.finish ? finish_of(*params.finish) : Finish{}};
+  if (pass.has_few) std::copy(params.items.begin(), params.items.end(), pass.few);
   const auto blocks = static_cast<std::uint32_t>(
       std::min<std::uint64_t>(std::max(1U, params.block_count_max), ((work_count - 1) / kWarps) + 1));
   return launch({.blocks = blocks, .threads = kThreads, .stream = stream, .what = "move_fragments"}, kernel_for(params),

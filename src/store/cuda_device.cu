@@ -129,25 +129,35 @@ class CudaDevice : public Device {
 
   [[nodiscard]] Status copy(std::byte* target, const std::byte* source, std::size_t bytes,
                             DeviceStream stream) override {
-    return cuda_status(cudaMemcpyAsync(target, source, bytes, cudaMemcpyDefault, handle_of(stream)),
-                       "copying " + std::to_string(bytes) + " bytes");
+    const SelectedDevice selected(index_);
+    QUIRE_TRY(selected.status());
+    const cudaError_t error = cudaMemcpyAsync(target, source, bytes, cudaMemcpyDefault, handle_of(stream));
+    if (error == cudaSuccess) return {};  // before any text is made
+    return cuda_status(error, "copying " + std::to_string(bytes) + " bytes");
   }
   [[nodiscard]] Status copy_all(const CopyList& copies, DeviceStream stream) override {
     if (copies.bytes.empty()) return {};
+    const SelectedDevice selected(index_);
+    QUIRE_TRY(selected.status());
     cudaMemcpyAttributes attributes{};
     attributes.srcAccessOrder = cudaMemcpySrcAccessOrderStream;
     std::size_t first_of_attributes = 0;
     // The runtime's arrays are of pointers that are not const; it writes none of them.
     auto* const targets = const_cast<const void**>(reinterpret_cast<void* const*>(copies.targets.data()));
     auto* const sources = const_cast<const void**>(reinterpret_cast<const void* const*>(copies.sources.data()));
-    return cuda_status(cudaMemcpyBatchAsync(targets, sources, copies.bytes.data(), copies.bytes.size(), &attributes,
-                                            &first_of_attributes, 1, handle_of(stream)),
-                       "copying " + std::to_string(copies.bytes.size()) + " pieces");
+    const cudaError_t error = cudaMemcpyBatchAsync(targets, sources, copies.bytes.data(), copies.bytes.size(),
+                                                   &attributes, &first_of_attributes, 1, handle_of(stream));
+    if (error == cudaSuccess) return {};
+    return cuda_status(error, "copying " + std::to_string(copies.bytes.size()) + " pieces");
   }
   [[nodiscard]] Status move_fragments(const MoveFragmentsParams& params, DeviceStream stream) override {
+    const SelectedDevice selected(index_);  // a kernel starts on no stream of a device that is not
+    QUIRE_TRY(selected.status());
     return launch_move_fragments(params, stream);
   }
   [[nodiscard]] Status finish_checksums(const FinishChecksumsParams& params, DeviceStream stream) override {
+    const SelectedDevice selected(index_);
+    QUIRE_TRY(selected.status());
     return launch_finish_checksums(params, stream);
   }
 

@@ -27,7 +27,9 @@ auto find_range(const Ranges& ranges, const std::byte* data, std::size_t bytes) 
 }  // namespace
 
 FakeDevice::FakeDevice(const FakeDeviceConfig& config)
-    : config_(config), name_("fake device " + std::to_string(config.index)), draws_(config.seed) {}
+    : config_(config), name_("fake device " + std::to_string(config.index)), draws_(config.seed) {
+  steps_per_rank_ = std::uint64_t{1} << (2 * (draws_() % 4));
+}
 
 FakeDevice::~FakeDevice() {
   for (std::byte* const memory : allocated_) std::free(memory);
@@ -41,6 +43,13 @@ void FakeDevice::adopt(std::span<std::byte> memory) {
 void FakeDevice::fail_call_after(std::uint64_t call_count) {
   const std::lock_guard lock(mutex_);
   failing_call_ = calls_ + call_count;
+  fails_from_then_on_ = false;
+}
+
+void FakeDevice::fail_calls_from(std::uint64_t call_count) {
+  const std::lock_guard lock(mutex_);
+  failing_call_ = calls_ + call_count;
+  fails_from_then_on_ = true;
 }
 
 std::uint64_t FakeDevice::call_count() const {
@@ -59,6 +68,13 @@ void FakeDevice::drain() {
   }
 }
 
+std::size_t FakeDevice::pending_count() const {
+  const std::lock_guard lock(mutex_);
+  std::size_t count = 0;
+  for (const auto& stream : streams_) count += stream->queue.size();
+  return count;
+}
+
 std::size_t FakeDevice::leak_count() const {
   const std::lock_guard lock(mutex_);
   return allocated_.size() + registered_.size() + streams_.size() + events_.size();
@@ -75,7 +91,11 @@ std::uint64_t FakeDevice::kernel_count() const {
 }
 
 Status FakeDevice::may_fail(const char* what) {
-  if (calls_++ != failing_call_) return {};
+  const std::uint64_t call = calls_++;
+  if (fails_from_then_on_ ? call < failing_call_ : call != failing_call_) return {};
+  if (fails_from_then_on_) {
+    for (const auto& stream : streams_) stream->queue.clear();
+  }
   return fail(ErrorCode::Io, std::string(what) + ": the device was told to fail");
 }
 
@@ -126,18 +146,17 @@ void FakeDevice::unregister_host(std::span<std::byte> memory) {
 Result<DeviceStream> FakeDevice::create_stream(StreamPriority /*priority*/) {
   const std::lock_guard lock(mutex_);
   QUIRE_TRY(may_fail("making a stream"));
-  auto stream = std::make_unique<Stream>();
-  Stream* const handle = stream.get();
-  streams_[handle] = std::move(stream);
-  return DeviceStream{handle};
+  const auto& made = streams_.emplace_back(std::make_unique<Stream>());
+  made->rank = draws_();
+  return DeviceStream{made.get()};
 }
 
 void FakeDevice::destroy_stream(DeviceStream stream) {
   const std::lock_guard lock(mutex_);
-  auto* const handle = static_cast<Stream*>(stream.handle);
-  QUIRE_CHECK(streams_.contains(handle), "a stream is destroyed that the device does not have");
-  while (!handle->queue.empty()) QUIRE_CHECK(run_one() || handle->queue.empty(), "streams wait for each other");
-  streams_.erase(handle);
+  const auto it = std::ranges::find(streams_, stream.handle, &std::unique_ptr<Stream>::get);
+  QUIRE_CHECK(it != streams_.end(), "a stream is destroyed that the device does not have");
+  run_all_of(**it);
+  streams_.erase(it);
 }
 
 Result<DeviceEvent> FakeDevice::create_event() {
@@ -151,15 +170,13 @@ Result<DeviceEvent> FakeDevice::create_event() {
 
 void FakeDevice::destroy_event(DeviceEvent event) {
   const std::lock_guard lock(mutex_);
-  while (run_one()) {
-  }
   QUIRE_CHECK(events_.erase(static_cast<Event*>(event.handle)) == 1, "an event is destroyed that is not there");
 }
 
 Result<FakeDevice::Stream*> FakeDevice::stream_of(DeviceStream stream) {
-  const auto it = streams_.find(static_cast<Stream*>(stream.handle));
+  const auto it = std::ranges::find(streams_, stream.handle, &std::unique_ptr<Stream>::get);
   if (it == streams_.end()) return fail(ErrorCode::InvalidArgument, name_ + " has no such stream");
-  return it->first;
+  return it->get();
 }
 
 Result<FakeDevice::Event*> FakeDevice::event_of(DeviceEvent event) {
@@ -173,8 +190,8 @@ Status FakeDevice::record(DeviceEvent event, DeviceStream stream) {
   QUIRE_TRY(may_fail("recording an event"));
   QUIRE_TRY_ASSIGN(Stream * on, stream_of(stream));
   QUIRE_TRY_ASSIGN(Event * recorded, event_of(event));
-  const std::uint64_t version = ++recorded->recorded;
-  on->queue.push_back({.run = [recorded, version] { recorded->happened = std::max(recorded->happened, version); }});
+  recorded->last = std::make_shared<Recorded>();
+  on->queue.push_back({.run = [last = recorded->last] { last->has_happened = true; }});
   return {};
 }
 
@@ -182,8 +199,8 @@ Status FakeDevice::wait(DeviceStream stream, DeviceEvent event) {
   const std::lock_guard lock(mutex_);
   QUIRE_TRY(may_fail("waiting for an event"));
   QUIRE_TRY_ASSIGN(Stream * on, stream_of(stream));
-  QUIRE_TRY_ASSIGN(Event * waits_for, event_of(event));
-  if (waits_for->recorded != 0) on->queue.push_back({.waits_for = waits_for, .version = waits_for->recorded});
+  QUIRE_TRY_ASSIGN(const Event* waits_for, event_of(event));
+  if (waits_for->last != nullptr) on->queue.push_back({.waits_for = waits_for->last});
   return {};
 }
 
@@ -192,15 +209,14 @@ Result<bool> FakeDevice::has_happened(DeviceEvent event) {
   QUIRE_TRY(may_fail("asking for an event"));
   QUIRE_TRY_ASSIGN(const Event* asked, event_of(event));
   if (!is_held_) run_some();
-  return asked->happened >= asked->recorded;
+  return asked->last == nullptr || asked->last->has_happened;
 }
 
 Status FakeDevice::synchronize(DeviceStream stream) {
   const std::lock_guard lock(mutex_);
   QUIRE_TRY(may_fail("waiting for a stream"));
   QUIRE_TRY_ASSIGN(const Stream* waited, stream_of(stream));
-  // The last thing on it may be a wait, which is over without anything having run.
-  while (!waited->queue.empty()) QUIRE_CHECK(run_one() || waited->queue.empty(), "streams wait for each other");
+  run_all_of(*waited);
   return {};
 }
 
@@ -234,7 +250,7 @@ Status FakeDevice::copy(std::byte* target, const std::byte* source, std::size_t 
   QUIRE_TRY_ASSIGN(Stream * on, stream_of(stream));
   QUIRE_TRY(check_copy(target, source, bytes));
   copied_bytes_ += bytes;
-  on->queue.push_back({.run = [target, source, bytes] { std::memcpy(target, source, bytes); }});
+  on->queue.push_back({.run = [=, this] { run_copy(target, source, bytes); }});
   return {};
 }
 
@@ -250,11 +266,15 @@ Status FakeDevice::copy_all(const CopyList& copies, DeviceStream stream) {
   std::ranges::shuffle(order, draws_);
   for (const std::size_t i : order) {
     copied_bytes_ += copies.bytes[i];
-    on->queue.push_back({.run = [target = copies.targets[i], source = copies.sources[i], bytes = copies.bytes[i]] {
-      std::memcpy(target, source, bytes);
-    }});
+    on->queue.push_back({.run = [this, target = copies.targets[i], source = copies.sources[i],
+                                 bytes = copies.bytes[i]] { run_copy(target, source, bytes); }});
   }
   return {};
+}
+
+void FakeDevice::run_copy(std::byte* target, const std::byte* source, std::size_t bytes) {
+  QUIRE_CHECK(check_copy(target, source, bytes), "a copy runs after its memory was given back");
+  std::memcpy(target, source, bytes);
 }
 
 // When it runs: what it names is device memory by then, and was written by what came before.
@@ -271,12 +291,12 @@ void FakeDevice::check_fragments(const MoveFragmentsParams& params) const {
     const SwapItem& item = params.items[i];
     for (const Fragment& fragment : params.fragments) {
       const std::byte* const on_device = fragment.first + (item.device_page * fragment.page_stride);
-      const std::uint64_t record_index = params.record_order == RecordOrder::ByItem ? i : item.host_page;
-      const std::byte* const in_record =
-          params.records + (record_index * params.record_stride) + (fragment.record_offset - params.record_begin);
       QUIRE_CHECK(is_device_memory(on_device, fragment.bytes), "a kernel goes beside the device's memory");
       std::uint64_t bits = std::bit_cast<std::uintptr_t>(on_device) | fragment.bytes | fragment.record_offset;
       if (params.way != FragmentWay::SumOnly) {
+        const std::uint64_t record_index = params.record_order == RecordOrder::ByItem ? i : item.host_page;
+        const std::byte* const in_record =
+            params.records + (record_index * params.record_stride) + (fragment.record_offset - params.record_begin);
         QUIRE_CHECK(is_device_memory(in_record, fragment.bytes) || is_registered(in_record, fragment.bytes),
                     "a kernel goes beside the records");
         bits |= std::bit_cast<std::uintptr_t>(in_record);
@@ -284,6 +304,19 @@ void FakeDevice::check_fragments(const MoveFragmentsParams& params) const {
       QUIRE_CHECK(bits % params.access_bytes == 0, "an access of a kernel does not fit an address");
     }
   }
+}
+
+void FakeDevice::check_results(const FinishChecksumsParams& params) const {
+  const auto is_known = [this](const void* data, std::size_t bytes) {
+    const auto* const begin = static_cast<const std::byte*>(data);
+    return is_device_memory(begin, bytes) || is_registered(begin, bytes);
+  };
+  QUIRE_CHECK(params.items.empty() || (is_known(params.items.data(), params.items.size_bytes()) &&
+                                       is_known(params.sums.data(), params.sums.size_bytes()) &&
+                                       is_known(params.checksums.data(), params.items.size() * sizeof(std::uint64_t))),
+              "a kernel goes beside items or checksums");
+  QUIRE_CHECK(params.first_bad == nullptr || is_known(params.first_bad, sizeof(std::uint64_t)),
+              "a kernel writes where there is no memory");
 }
 
 Status FakeDevice::move_fragments(const MoveFragmentsParams& params, DeviceStream stream) {
@@ -294,6 +327,11 @@ Status FakeDevice::move_fragments(const MoveFragmentsParams& params, DeviceStrea
   ++kernel_count_;
   on->queue.push_back({.run = [this, params] {
     check_fragments(params);
+    if (params.finish) {
+      check_results(*params.finish);
+      QUIRE_CHECK(is_device_memory(reinterpret_cast<const std::byte*>(params.blocks_done), sizeof(std::uint32_t)),
+                  "a kernel counts its blocks where there is no device memory");
+    }
     move_fragments_on_host(params);
   }});
   return {};
@@ -304,27 +342,37 @@ Status FakeDevice::finish_checksums(const FinishChecksumsParams& params, DeviceS
   QUIRE_TRY(may_fail("launching a kernel"));
   QUIRE_TRY_ASSIGN(Stream * on, stream_of(stream));
   ++kernel_count_;
-  on->queue.push_back({.run = [params] { finish_checksums_on_host(params); }});
+  on->queue.push_back({.run = [this, params] {
+    check_results(params);
+    finish_checksums_on_host(params);
+  }});
   return {};
 }
 
 // One piece of work that nothing holds back, of a stream that is drawn. False when there is none.
 bool FakeDevice::run_one() {
   std::vector<Stream*> ready;
-  for (const auto& [stream, owned] : streams_) {
+  for (const auto& stream : streams_) {
     auto& queue = stream->queue;
-    while (!queue.empty() && queue.front().waits_for != nullptr &&
-           queue.front().waits_for->happened >= queue.front().version) {
+    while (!queue.empty() && queue.front().waits_for != nullptr && queue.front().waits_for->has_happened) {
       queue.pop_front();
     }
-    if (!queue.empty() && queue.front().waits_for == nullptr) ready.push_back(stream);
+    if (!queue.empty() && queue.front().waits_for == nullptr) ready.push_back(stream.get());
   }
   if (ready.empty()) return false;
-  Stream* const stream = ready[draws_() % ready.size()];
+  if (draws_() % steps_per_rank_ == 0) ready[draws_() % ready.size()]->rank = draws_();
+  Stream* const stream = *std::ranges::max_element(ready, {}, &Stream::rank);
   const Work work = std::move(stream->queue.front());
   stream->queue.pop_front();
   work.run();
   return true;
+}
+
+void FakeDevice::run_all_of(const Stream& stream) {
+  while (!stream.queue.empty()) {
+    // Waits that are over leave the queue without having been run.
+    QUIRE_CHECK(run_one() || stream.queue.empty(), "streams wait for each other");
+  }
 }
 
 void FakeDevice::run_some() {

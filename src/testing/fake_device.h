@@ -2,8 +2,11 @@
 //
 // FakeDevice: a Device in plain memory. What is put on its streams runs later, one piece at a time, in an order that a
 // seed draws among all that streams and events allow: work that should have waited for an event and did not will, for
-// some seed, run too early. It refuses what a GPU would stumble over: memory that it does not know, copies that cross
-// from one registered piece into the next, addresses that an access does not fit, and streams of another device.
+// some seed, run too early. Streams have ranks that change now and then, so that one may also be left behind for long.
+//
+// It refuses what a GPU would stumble over: memory that it does not know, copies that cross from one registered piece
+// into the next, and streams of another device. What can only be seen when work runs stops the program: memory that was
+// given back meanwhile, and addresses that an access does not fit.
 //
 // thread-safe
 #pragma once
@@ -40,12 +43,16 @@ class FakeDevice : public Device {
   void adopt(std::span<std::byte> memory);
   /// The call that comes behind so many others, of those that may fail, fails; later ones do not. 0: the next one.
   void fail_call_after(std::uint64_t call_count);
+  /// The same, and later ones fail as well: a device that is lost. What is on its streams by then never runs.
+  void fail_calls_from(std::uint64_t call_count);
   /// Calls that may fail, since the beginning.
   [[nodiscard]] std::uint64_t call_count() const;
   /// Work runs only in synchronize() as long as it is held: has_happened() sees what was done by then.
   void hold(bool is_held);
   /// Runs everything.
   void drain();
+  /// Work that was put on streams and has not run.
+  [[nodiscard]] std::size_t pending_count() const;
   /// What is left: memory, registrations, streams and events that nobody gave back.
   [[nodiscard]] std::size_t leak_count() const;
   [[nodiscard]] std::uint64_t copied_bytes() const;
@@ -73,17 +80,21 @@ class FakeDevice : public Device {
   [[nodiscard]] Status finish_checksums(const FinishChecksumsParams& params, DeviceStream stream) override;
 
  private:
+  // What one record() put on a stream. Shared with what waits for it, which does not mind if the event is recorded
+  // again, on another stream, or destroyed.
+  struct Recorded {
+    bool has_happened = false;
+  };
   struct Event {
-    std::uint64_t recorded = 0;  // how often, by the host
-    std::uint64_t happened = 0;  // which of these
+    std::shared_ptr<Recorded> last;
   };
   struct Work {
     std::function<void()> run;  // empty for a wait
-    const Event* waits_for = nullptr;
-    std::uint64_t version = 0;
+    std::shared_ptr<const Recorded> waits_for;
   };
   struct Stream {
     std::deque<Work> queue;
+    std::uint64_t rank = 0;  // the highest goes first
   };
   struct Range {
     std::size_t bytes = 0;
@@ -93,25 +104,30 @@ class FakeDevice : public Device {
   [[nodiscard]] Status may_fail(const char* what);
   [[nodiscard]] Result<Stream*> stream_of(DeviceStream stream);
   [[nodiscard]] Result<Event*> event_of(DeviceEvent event);
+  void run_copy(std::byte* target, const std::byte* source, std::size_t bytes);
   [[nodiscard]] Status check_copy(const std::byte* target, const std::byte* source, std::size_t bytes) const;
   [[nodiscard]] bool is_device_memory(const std::byte* data, std::size_t bytes) const;
   [[nodiscard]] bool is_one_registered_piece(const std::byte* data, std::size_t bytes) const;
   [[nodiscard]] bool is_registered(const std::byte* data, std::size_t bytes) const;
   void check_fragments(const MoveFragmentsParams& params) const;
+  void check_results(const FinishChecksumsParams& params) const;
   [[nodiscard]] bool run_one();
+  void run_all_of(const Stream& stream);
   void run_some();
 
   const FakeDeviceConfig config_;
   const std::string name_;
   mutable std::mutex mutex_;  // guards what follows
   std::mt19937_64 draws_;
+  std::uint64_t steps_per_rank_;  // how long streams keep their ranks, about
   std::map<const std::byte*, Range> device_memory_;
   std::map<const std::byte*, Range> registered_;
-  std::map<Stream*, std::unique_ptr<Stream>> streams_;
+  std::vector<std::unique_ptr<Stream>> streams_;  // as they were made, so that a seed gives one order
   std::map<Event*, std::unique_ptr<Event>> events_;
   std::vector<std::byte*> allocated_;
   std::uint64_t calls_ = 0;
   std::uint64_t failing_call_ = UINT64_MAX;
+  bool fails_from_then_on_ = false;
   std::size_t memory_bytes_ = 0;
   std::uint64_t copied_bytes_ = 0;
   std::uint64_t kernel_count_ = 0;

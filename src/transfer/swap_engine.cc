@@ -1,13 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-#include <algorithm>
-#include <chrono>
 #include <cstring>
-#include <limits>
 #include <string>
 #include <utility>
 
-#include "base/check.h"
-#include "base/checked.h"
 #include "quire/swap.h"
 #include "transfer/swap_lane.h"
 #include "transfer/swap_layout.h"
@@ -26,18 +21,10 @@ constexpr std::uint32_t kDirectBlocks = 16;
 constexpr std::uint32_t kCallPagesMax = 1U << 20U;
 constexpr std::uint32_t kCallsMax = 1024;
 
-tl::unexpected<Error> invalid(std::string message) {
-  return fail(ErrorCode::InvalidArgument, std::move(message));
-}
-
 Status check_between(std::string_view name, std::uint64_t value, std::uint64_t value_max) {
   if (value >= 1 && value <= value_max) return {};
-  return invalid("SwapConfig::" + std::string(name) + " is " + std::to_string(value) + ": give 1 to " +
-                 std::to_string(value_max));
-}
-
-double steady_seconds() {
-  return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
+  return invalid_swap("SwapConfig::" + std::string(name) + " is " + std::to_string(value) + ": give 1 to " +
+                      std::to_string(value_max));
 }
 
 }  // namespace
@@ -56,22 +43,13 @@ std::string_view to_string(SwapPath path) {
 
 Status SwapConfig::validate() const {
   constexpr std::uint64_t kPagesMax = PageId::kNoneValue;
-  if (device == nullptr) return invalid("SwapConfig::device is missing");
-  if (records == nullptr) return invalid("SwapConfig::records is missing: say where the host's records lie");
+  if (device == nullptr) return invalid_swap("SwapConfig::device is missing");
+  if (records == nullptr) return invalid_swap("SwapConfig::records is missing: say where the host's records lie");
   QUIRE_TRY(check_between("device_page_count", device_page_count, kPagesMax));
   QUIRE_TRY(check_between("record_count", record_count, kPagesMax));
   QUIRE_TRY(check_between("call_pages_max", call_pages_max, kCallPagesMax));
   QUIRE_TRY(check_between("calls_in_flight_max", calls_in_flight_max, kCallsMax));
-  QUIRE_TRY_ASSIGN(const SwapLayout layout, SwapLayout::create(*this));
-  if (record_stride < layout.record_bytes()) {
-    return invalid("SwapConfig::record_stride is " + std::to_string(record_stride) + ", and a record has " +
-                   std::to_string(layout.record_bytes()) + " bytes");
-  }
-  const auto work = checked_multiply(std::uint64_t{call_pages_max}, layout.pieces().size());
-  if (!work || *work > std::numeric_limits<std::uint32_t>::max()) {
-    return invalid("SwapConfig::call_pages_max is " + std::to_string(call_pages_max) + ", and a page has " +
-                   std::to_string(layout.pieces().size()) + " pieces: give fewer than 2^32 in all");
-  }
+  QUIRE_TRY(SwapLayout::create(*this));
   return {};
 }
 
@@ -118,7 +96,7 @@ Status SwapEngine::Impl::open() {
 Result<SwapLane*> SwapEngine::Impl::lane(TransferKind kind) {
   if (kind == TransferKind::Load) return &load;
   if (kind == TransferKind::Store) return &store;
-  return invalid("a swap is a load or a store");
+  return invalid_swap("a swap is a load or a store");
 }
 
 SwapEngine::SwapEngine(std::unique_ptr<Impl> impl) : impl_(std::move(impl)) {}
@@ -131,7 +109,6 @@ Result<std::unique_ptr<SwapEngine>> SwapEngine::open(const SwapConfig& config) {
   if (resolved.staging_bytes == 0) resolved.staging_bytes = kStagingBytes;
   if (resolved.staged_blocks == 0) resolved.staged_blocks = kStagedBlocks;
   if (resolved.direct_blocks == 0) resolved.direct_blocks = kDirectBlocks;
-  if (!resolved.seconds) resolved.seconds = steady_seconds;
   auto impl = std::make_unique<Impl>(std::move(resolved), std::move(layout));
   QUIRE_TRY(impl->open());
   return std::unique_ptr<SwapEngine>(new SwapEngine(std::move(impl)));
@@ -169,13 +146,9 @@ Result<SwapReport> SwapEngine::swap(const SwapOrder& order) {
                 "as many swaps are on their way as SwapConfig::calls_in_flight_max allows: "
                 "finish() one first");
   }
-  Device& device = *impl_->config.device;
-  for (const DeviceStream stream : {order.streams.kernels, order.streams.copies, order.streams.more_kernels}) {
-    QUIRE_TRY_ASSIGN(const bool is_over, is_done(*ticket));
-    if (is_over) break;
-    if (stream.handle != nullptr) QUIRE_TRY(device.synchronize(stream));
-  }
-  return finish(*ticket);
+  QUIRE_TRY_ASSIGN(SwapLane * lane, impl_->lane(order.kind));
+  QUIRE_TRY(lane->wait_for(*ticket));
+  return lane->finish(*ticket);
 }
 
 const SwapPaths& SwapEngine::paths(TransferKind kind) const {

@@ -2,8 +2,6 @@
 #include "transfer/swap_lane.h"
 
 #include <algorithm>
-#include <cstdlib>
-#include <cstring>
 #include <string>
 #include <string_view>
 #include <utility>
@@ -13,7 +11,6 @@
 namespace quire {
 namespace {
 
-constexpr std::size_t kSystemPage = 4096;
 constexpr std::uint64_t kSlotAlignment = 256;
 // Less than this in a slot costs more in calls than the overlap brings.
 constexpr std::uint64_t kChunkBytesMin = std::uint64_t{8} << 20U;
@@ -22,14 +19,6 @@ constexpr std::uint64_t kChunkBytesMin = std::uint64_t{8} << 20U;
 constexpr std::uint64_t kChunksWanted = 4;
 // So few items are read where the host has written them: a copy ahead of the first kernel would take longer.
 constexpr std::uint32_t kItemsReadOnHost = 16;
-
-std::uint64_t round_up(std::uint64_t value, std::uint64_t unit) {
-  return (value + unit - 1) / unit * unit;
-}
-
-tl::unexpected<Error> invalid(std::string message) {
-  return fail(ErrorCode::InvalidArgument, std::move(message));
-}
 
 struct IdList {
   std::string_view name;
@@ -40,61 +29,13 @@ struct IdList {
 Status check_range(const IdList& list) {
   for (std::size_t i = 0; i < list.ids.size(); ++i) {
     if (list.ids[i].value < list.count) continue;
-    return invalid(std::string(list.name) + "[" + std::to_string(i) + "] is " + std::to_string(list.ids[i].value) +
-                   ": pages lie in [0, " + std::to_string(list.count) + ")");
+    return invalid_swap(std::string(list.name) + "[" + std::to_string(i) + "] is " + std::to_string(list.ids[i].value) +
+                        ": pages lie in [0, " + std::to_string(list.count) + ")");
   }
   return {};
 }
 
 }  // namespace
-
-Result<DeviceMemoryBlock> DeviceMemoryBlock::allocate(Device& device, std::size_t bytes) {
-  DeviceMemoryBlock block;
-  QUIRE_TRY_ASSIGN(block.data_, device.allocate(bytes));
-  block.device_ = &device;
-  return block;
-}
-
-DeviceMemoryBlock::DeviceMemoryBlock(DeviceMemoryBlock&& other) noexcept
-    : device_(std::exchange(other.device_, nullptr)), data_(std::exchange(other.data_, nullptr)) {}
-
-DeviceMemoryBlock& DeviceMemoryBlock::operator=(DeviceMemoryBlock&& other) noexcept {
-  std::swap(device_, other.device_);
-  std::swap(data_, other.data_);
-  return *this;
-}
-
-DeviceMemoryBlock::~DeviceMemoryBlock() {
-  if (device_ != nullptr) device_->release(data_);
-}
-
-Result<RegisteredMemory> RegisteredMemory::allocate(Device& device, std::size_t bytes, std::size_t unit_bytes) {
-  const std::size_t whole_pages = round_up(std::max<std::size_t>(bytes, 1), kSystemPage);
-  void* const data = std::aligned_alloc(kSystemPage, whole_pages);
-  if (data == nullptr) {
-    return fail(ErrorCode::Unavailable, "there is no room for " + std::to_string(whole_pages) + " bytes on the host");
-  }
-  std::memset(data, 0, whole_pages);
-  RegisteredMemory memory;
-  memory.memory_ = {static_cast<std::byte*>(data), whole_pages};
-  QUIRE_TRY(device.register_host(memory.memory_, unit_bytes));
-  memory.device_ = &device;
-  return memory;
-}
-
-RegisteredMemory::RegisteredMemory(RegisteredMemory&& other) noexcept
-    : device_(std::exchange(other.device_, nullptr)), memory_(std::exchange(other.memory_, {})) {}
-
-RegisteredMemory& RegisteredMemory::operator=(RegisteredMemory&& other) noexcept {
-  std::swap(device_, other.device_);
-  std::swap(memory_, other.memory_);
-  return *this;
-}
-
-RegisteredMemory::~RegisteredMemory() {
-  if (device_ != nullptr) device_->unregister_host(memory_);
-  std::free(memory_.data());
-}
 
 SwapLane::SwapLane(const SwapConfig& config, const SwapLayout& layout, TransferKind kind)
     : config_(config), layout_(layout), device_(*config.device), kind_(kind) {}
@@ -168,29 +109,29 @@ Status SwapLane::open(const Fragment* pieces, const SwapPaths& paths) {
 
 Status SwapLane::check(const SwapOrder& order) {
   if (order.device_pages.size() != order.host_pages.size()) {
-    return invalid("device_pages has " + std::to_string(order.device_pages.size()) + " pages and host_pages " +
-                   std::to_string(order.host_pages.size()) + ": give as many of each");
+    return invalid_swap("device_pages has " + std::to_string(order.device_pages.size()) + " pages and host_pages " +
+                        std::to_string(order.host_pages.size()) + ": give as many of each");
   }
   if (!order.expected.empty()) {
     if (kind_ == TransferKind::Store || !config_.checksums) {
-      return invalid(kind_ == TransferKind::Store ? "expected is for loads: a store makes checksums"
-                                                  : "expected is given, and SwapConfig::checksums is off");
+      return invalid_swap(kind_ == TransferKind::Store ? "expected is for loads: a store makes checksums"
+                                                       : "expected is given, and SwapConfig::checksums is off");
     }
     if (order.expected.size() != order.host_pages.size()) {
-      return invalid("expected has " + std::to_string(order.expected.size()) + " checksums for " +
-                     std::to_string(order.host_pages.size()) + " pages: give one for each, or none");
+      return invalid_swap("expected has " + std::to_string(order.expected.size()) + " checksums for " +
+                          std::to_string(order.host_pages.size()) + " pages: give one for each, or none");
     }
   }
   if (order.device_pages.size() > config_.call_pages_max) {
-    return invalid("device_pages has " + std::to_string(order.device_pages.size()) +
-                   " pages: SwapConfig::call_pages_max is " + std::to_string(config_.call_pages_max));
+    return invalid_swap("device_pages has " + std::to_string(order.device_pages.size()) +
+                        " pages: SwapConfig::call_pages_max is " + std::to_string(config_.call_pages_max));
   }
   if (order.band_count == 0 || order.band_count > layout_.layer_count()) {
-    return invalid("band_count is " + std::to_string(order.band_count) + ": give 1 to " +
-                   std::to_string(layout_.layer_count()) + ", a layer at least for each");
+    return invalid_swap("band_count is " + std::to_string(order.band_count) + ": give 1 to " +
+                        std::to_string(layout_.layer_count()) + ", a layer at least for each");
   }
   if (order.streams.copies.handle == nullptr) {
-    return invalid("streams.copies is missing: work goes on streams of the caller's, never on the default stream");
+    return invalid_swap("streams.copies is missing: work goes on streams of the caller's, never on the default stream");
   }
   return check_ids(order);
 }
@@ -208,9 +149,9 @@ Status SwapLane::check_ids(const SwapOrder& order) {
   for (std::uint32_t i = 0; i < targets.size(); ++i) {
     Named& named = named_[targets[i].value];
     if (named.call == named_call_) {
-      return invalid(std::string(name) + "[" + std::to_string(i) + "] is " + std::to_string(targets[i].value) +
-                     ", as " + std::string(name) + "[" + std::to_string(named.place) +
-                     "] is: two pages cannot go to one place");
+      return invalid_swap(std::string(name) + "[" + std::to_string(i) + "] is " + std::to_string(targets[i].value) +
+                          ", as " + std::string(name) + "[" + std::to_string(named.place) +
+                          "] is: two pages cannot go to one place");
     }
     named = {.call = named_call_, .place = i};
   }
@@ -230,15 +171,19 @@ Result<std::optional<SwapTicket>> SwapLane::try_start(const SwapOrder& order) {
   call.streams = order.streams;
   if (call.streams.kernels.handle == nullptr) call.streams.kernels = call.streams.copies;
   if (call.streams.more_kernels.handle == nullptr) call.streams.more_kernels = call.streams.kernels;
-  if (const Status status = run(order, call); !status) {
-    // What was begun must not write to pages that the caller believes to be its own.
-    settle(call.streams);
-    broken_ = status.error();
-    return tl::unexpected(*broken_);
-  }
+  if (const Status status = run(order, call); !status) return break_off(call, status.error());
   call.is_on_its_way = true;
   return SwapTicket{
       .kind = kind_, .index = static_cast<std::uint32_t>(free_call - calls_.begin()), .generation = call.generation};
+}
+
+// The device has failed: what was begun must not write to pages that the caller believes to be its own.
+tl::unexpected<Error> SwapLane::break_off(Call& call, const Error& error) {
+  settle(call.streams);
+  call.is_on_its_way = false;
+  const std::string_view kinds = kind_ == TransferKind::Load ? "loads" : "stores";
+  broken_ = Error{error.code, "no more " + std::string(kinds) + ", since the device has failed: " + error.message};
+  return tl::unexpected(error);
 }
 
 void SwapLane::settle(const SwapStreams& streams) {
@@ -249,18 +194,23 @@ void SwapLane::settle(const SwapStreams& streams) {
 
 Status SwapLane::run(const SwapOrder& order, Call& call) {
   const SwapPath path = order.path.value_or(call.page_count <= paths_.few_pages_max ? paths_.few : paths_.many);
+  const bool has_copies = path != SwapPath::Direct;
+  const bool has_kernels = path != SwapPath::Whole || config_.checksums;
   if (order.after.handle != nullptr) {
-    QUIRE_TRY(device_.wait(call.streams.copies, order.after));
-    if (call.streams.kernels != call.streams.copies) QUIRE_TRY(device_.wait(call.streams.kernels, order.after));
+    // Not on a stream that this call puts nothing on: others are not to wait with it.
+    const bool is_one_stream = call.streams.kernels == call.streams.copies;
+    if (has_copies) QUIRE_TRY(device_.wait(call.streams.copies, order.after));
+    if (has_kernels && !(has_copies && is_one_stream)) QUIRE_TRY(device_.wait(call.streams.kernels, order.after));
   }
   for (std::uint32_t i = 0; i < call.page_count; ++i) {
     call.items[i] = {.device_page = order.device_pages[i].value,
                      .host_page = order.host_pages[i].value,
                      .expected = call.has_expected ? order.expected[i] : 0};
   }
-  if (path != SwapPath::Whole || config_.checksums) QUIRE_TRY(upload(call, path));
+  if (call.page_count != 0 && has_kernels) QUIRE_TRY(upload(call, path));
+  call.ends_with_its_band = path == SwapPath::Direct && finishes_by_itself(call);
   for (std::uint32_t band = 0; band < call.band_count; ++band) {
-    layout_.band(call.band_count, band, band_);
+    use_band(call.band_count, band);
     switch (path) {
       case SwapPath::Whole:
         QUIRE_TRY(run_whole(call, band));
@@ -274,6 +224,14 @@ Status SwapLane::run(const SwapOrder& order, Call& call) {
     }
   }
   return end(call, path);
+}
+
+// Most calls have one band: it is laid out once.
+void SwapLane::use_band(std::uint32_t band_count, std::uint32_t band_index) {
+  if (band_count_ == band_count && band_index_ == band_index) return;
+  layout_.band(band_count, band_index, band_);
+  band_count_ = band_count;
+  band_index_ = band_index;
 }
 
 // The items go to the device before any kernel of the call. Not on the stream of the copies, where they would wait for
@@ -338,6 +296,7 @@ MoveFragmentsParams SwapLane::kernel_params(Call& call, std::uint32_t first_item
           .block_count_max = config_.staged_blocks,
           .fragments = {pieces_ + band_.first_piece, band_.pieces.size()},
           .items = {call.kernel_items + first_item, count},
+          .are_items_on_host = call.kernel_items == call.items.data(),
           .sums = {call.sums + first_item, config_.checksums ? count : 0},
           .record_begin = band_.record_begin};
 }
@@ -346,6 +305,13 @@ std::uint32_t SwapLane::pages_per_chunk(const Call& call, std::uint64_t page_byt
   const std::uint64_t wanted = call.page_count * page_bytes / kChunksWanted;
   const std::uint64_t bytes = std::min(std::max(wanted, kChunkBytesMin), chunk_max);
   return static_cast<std::uint32_t>(std::max<std::uint64_t>(1, bytes / page_bytes));
+}
+
+// What comes on `later` runs behind all that is on `earlier` by now.
+Status SwapLane::put_behind(DeviceStream earlier, DeviceStream later) {
+  if (earlier == later) return {};
+  QUIRE_TRY(device_.record(joined_, earlier));
+  return device_.wait(later, joined_);
 }
 
 Status SwapLane::run_whole(Call& call, std::uint32_t band) {
@@ -357,16 +323,15 @@ Status SwapLane::run_whole(Call& call, std::uint32_t band) {
     const std::uint32_t count = std::min(chunk_pages, call.page_count - first);
     QUIRE_TRY(copy_stretches(call, first, count));
     if (!config_.checksums) continue;
-    if (is_load && streams.kernels != streams.copies) {
-      const Slot& slot = slots_[next_slot_++ % kSlotCount];  // for its event; the ring itself is not used
-      QUIRE_TRY(device_.record(slot.is_filled, streams.copies));
-      QUIRE_TRY(device_.wait(streams.kernels, slot.is_filled));
-    }
+    if (is_load) QUIRE_TRY(put_behind(streams.copies, streams.kernels));
     MoveFragmentsParams params = kernel_params(call, first, count);
     params.way = FragmentWay::SumOnly;
     QUIRE_TRY(device_.move_fragments(params, streams.kernels));
   }
-  return device_.record(call.bands[band], streams.copies);
+  if (is_load || !config_.checksums) return device_.record(call.bands[band], streams.copies);
+  // Who waits for a store may overwrite its pages: they have been copied by then, and summed too.
+  QUIRE_TRY(put_behind(streams.copies, streams.kernels));
+  return device_.record(call.bands[band], streams.kernels);
 }
 
 Status SwapLane::run_staged(Call& call, std::uint32_t band) {
@@ -417,9 +382,10 @@ Status SwapLane::run_direct(Call& call, std::uint32_t band) {
   params.records = config_.records + band_.record_begin;
   params.record_stride = config_.record_stride;
   params.block_count_max = config_.direct_blocks;
-  if (finishes_by_itself(call)) {
+  if (call.ends_with_its_band) {
     params.finish = finish_params(call);
     params.blocks_done = call.blocks_done;
+    return device_.move_fragments(params, call.streams.kernels);
   }
   if (call.page_count != 0) QUIRE_TRY(device_.move_fragments(params, call.streams.kernels));
   return device_.record(call.bands[band], call.streams.kernels);
@@ -445,19 +411,19 @@ Status SwapLane::end(Call& call, SwapPath path) {
   const SwapStreams& streams = call.streams;
   const bool has_kernels = path != SwapPath::Whole || config_.checksums;
   if (has_kernels) QUIRE_TRY(join_kernels(call));
-  const bool is_finished = path == SwapPath::Direct && finishes_by_itself(call);
-  if (config_.checksums && !is_finished) {
+  if (config_.checksums && !call.ends_with_its_band) {
     QUIRE_TRY(device_.finish_checksums(finish_params(call), streams.kernels));
   }
-  // Done is what both streams have done.
-  const bool has_copies = path != SwapPath::Direct;
+  // Done is what all streams have done: behind the kernels of a staged store there are copies, and else kernels are
+  // last.
   if (!has_kernels) return device_.record(call.done, streams.copies);
-  if (has_copies && kind_ == TransferKind::Store && streams.kernels != streams.copies) {
-    QUIRE_TRY(device_.record(joined_, streams.kernels));
-    QUIRE_TRY(device_.wait(streams.copies, joined_));
-    return device_.record(call.done, streams.copies);
-  }
-  return device_.record(call.done, streams.kernels);
+  if (path != SwapPath::Staged || kind_ == TransferKind::Load) return device_.record(call.done, streams.kernels);
+  QUIRE_TRY(put_behind(streams.kernels, streams.copies));
+  return device_.record(call.done, streams.copies);
+}
+
+DeviceEvent SwapLane::band_event(const Call& call, std::uint32_t band) {
+  return call.ends_with_its_band ? call.done : call.bands[band];
 }
 
 Result<SwapLane::Call*> SwapLane::find(SwapTicket ticket) {
@@ -465,25 +431,25 @@ Result<SwapLane::Call*> SwapLane::find(SwapTicket ticket) {
     Call& call = calls_[ticket.index];
     if (call.is_on_its_way && call.generation == ticket.generation) return &call;
   }
-  return invalid("this swap is unknown: it was never started, or is finished");
+  return invalid_swap("this swap is unknown: it was never started, or is finished");
 }
 
 Result<bool> SwapLane::has_arrived(SwapTicket ticket, std::uint32_t band) {
   QUIRE_TRY_ASSIGN(Call * call, find(ticket));
   if (band >= call->band_count) {
-    return invalid("the swap has " + std::to_string(call->band_count) + " bands: there is no band " +
-                   std::to_string(band));
+    return invalid_swap("the swap has " + std::to_string(call->band_count) + " bands: there is no band " +
+                        std::to_string(band));
   }
-  return device_.has_happened(call->bands[band]);
+  return device_.has_happened(band_event(*call, band));
 }
 
 Status SwapLane::wait_on(DeviceStream stream, SwapTicket ticket, std::uint32_t band) {
   QUIRE_TRY_ASSIGN(Call * call, find(ticket));
   if (band >= call->band_count) {
-    return invalid("the swap has " + std::to_string(call->band_count) + " bands: there is no band " +
-                   std::to_string(band));
+    return invalid_swap("the swap has " + std::to_string(call->band_count) + " bands: there is no band " +
+                        std::to_string(band));
   }
-  return device_.wait(stream, call->bands[band]);
+  return device_.wait(stream, band_event(*call, band));
 }
 
 Result<bool> SwapLane::is_done(SwapTicket ticket) {
@@ -491,15 +457,23 @@ Result<bool> SwapLane::is_done(SwapTicket ticket) {
   return device_.has_happened(call->done);
 }
 
+Status SwapLane::wait_for(SwapTicket ticket) {
+  QUIRE_TRY_ASSIGN(Call * call, find(ticket));
+  for (const DeviceStream stream : {call->streams.kernels, call->streams.copies, call->streams.more_kernels}) {
+    const Result<bool> is_over = device_.has_happened(call->done);
+    if (!is_over) return break_off(*call, is_over.error());
+    if (*is_over) break;
+    if (const Status status = device_.synchronize(stream); !status) return break_off(*call, status.error());
+  }
+  return {};
+}
+
 Result<SwapReport> SwapLane::finish(SwapTicket ticket) {
   QUIRE_TRY_ASSIGN(Call * call, find(ticket));
   const Result<bool> is_done = device_.has_happened(call->done);
   if (is_done && !*is_done) return fail(ErrorCode::Unavailable, "the swap is on its way: ask is_done() first");
+  if (!is_done) return break_off(*call, is_done.error());
   call->is_on_its_way = false;
-  if (!is_done) {
-    broken_ = is_done.error();
-    return tl::unexpected(*broken_);
-  }
   SwapReport report{.page_count = call->page_count, .good_pages = call->page_count};
   if (config_.checksums) report.checksums = call->checksums.first(call->page_count);
   if (call->has_expected && call->page_count != 0) report.good_pages = static_cast<std::uint32_t>(*call->first_bad);

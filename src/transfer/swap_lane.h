@@ -22,40 +22,10 @@
 
 #include "quire/device.h"
 #include "quire/swap.h"
+#include "store/device_memory.h"
 #include "transfer/swap_layout.h"
 
 namespace quire {
-
-/// Memory of a device, given back at the end.
-class DeviceMemoryBlock {
- public:
-  DeviceMemoryBlock() = default;
-  [[nodiscard]] static Result<DeviceMemoryBlock> allocate(Device& device, std::size_t bytes);
-  DeviceMemoryBlock(DeviceMemoryBlock&& other) noexcept;
-  DeviceMemoryBlock& operator=(DeviceMemoryBlock&& other) noexcept;
-  ~DeviceMemoryBlock();
-  [[nodiscard]] std::byte* data() const { return data_; }
-
- private:
-  Device* device_ = nullptr;
-  std::byte* data_ = nullptr;
-};
-
-/// Host memory that a device knows, zero at first.
-class RegisteredMemory {
- public:
-  RegisteredMemory() = default;
-  [[nodiscard]] static Result<RegisteredMemory> allocate(Device& device, std::size_t bytes, std::size_t unit_bytes);
-  RegisteredMemory(RegisteredMemory&& other) noexcept;
-  RegisteredMemory& operator=(RegisteredMemory&& other) noexcept;
-  ~RegisteredMemory();
-  [[nodiscard]] std::byte* data() const { return memory_.data(); }
-
- private:
-  void give_back();
-  Device* device_ = nullptr;
-  std::span<std::byte> memory_;
-};
 
 class SwapLane {
  public:
@@ -71,6 +41,8 @@ class SwapLane {
   [[nodiscard]] Result<bool> has_arrived(SwapTicket ticket, std::uint32_t band);
   [[nodiscard]] Status wait_on(DeviceStream stream, SwapTicket ticket, std::uint32_t band);
   [[nodiscard]] Result<bool> is_done(SwapTicket ticket);
+  /// Until the call is done. Blocks.
+  [[nodiscard]] Status wait_for(SwapTicket ticket);
   [[nodiscard]] Result<SwapReport> finish(SwapTicket ticket);
   [[nodiscard]] const SwapPaths& paths() const { return paths_; }
 
@@ -82,6 +54,7 @@ class SwapLane {
     std::uint32_t generation = 0;
     bool is_on_its_way = false;
     bool has_expected = false;
+    bool ends_with_its_band = false;  // `done` is the event of its only band
     std::uint32_t page_count = 0;
     std::uint32_t band_count = 0;
     SwapStreams streams;
@@ -118,7 +91,10 @@ class SwapLane {
   [[nodiscard]] Status copy_stretches(const Call& call, std::uint32_t first_item, std::uint32_t count);
   [[nodiscard]] Status flush_copies(DeviceStream stream);
   [[nodiscard]] MoveFragmentsParams kernel_params(Call& call, std::uint32_t first_item, std::uint32_t count) const;
+  [[nodiscard]] Status put_behind(DeviceStream earlier, DeviceStream later);
   [[nodiscard]] Status join_kernels(const Call& call);
+  void use_band(std::uint32_t band_count, std::uint32_t band_index);
+  [[nodiscard]] static DeviceEvent band_event(const Call& call, std::uint32_t band);
   [[nodiscard]] bool finishes_by_itself(const Call& call) const;
   [[nodiscard]] FinishChecksumsParams finish_params(Call& call) const;
   [[nodiscard]] Status end(Call& call, SwapPath path);
@@ -126,6 +102,7 @@ class SwapLane {
   [[nodiscard]] std::byte* record_of(const SwapItem& item) const;
   [[nodiscard]] std::uint32_t pages_per_chunk(const Call& call, std::uint64_t page_bytes,
                                               std::uint64_t chunk_max) const;
+  [[nodiscard]] tl::unexpected<Error> break_off(Call& call, const Error& error);
   void settle(const SwapStreams& streams);
 
   const SwapConfig& config_;
@@ -151,6 +128,8 @@ class SwapLane {
   RegisteredMemory results_;
   std::vector<Call> calls_;
   SwapBand band_;
+  std::uint32_t band_count_ = 0;  // that band_ is one of
+  std::uint32_t band_index_ = 0;
 
   std::vector<std::byte*> copy_targets_;
   std::vector<const std::byte*> copy_sources_;
@@ -158,7 +137,7 @@ class SwapLane {
 
   std::vector<Named> named_;  // by target
   std::uint32_t named_call_ = 0;
-  std::optional<Error> broken_;
+  std::optional<Error> broken_;  // what further calls are told
 };
 
 }  // namespace quire

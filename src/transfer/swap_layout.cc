@@ -3,10 +3,12 @@
 
 #include <algorithm>
 #include <bit>
-#include <numeric>
+#include <limits>
 #include <string>
+#include <utility>
 
 #include "base/check.h"
+#include "base/checked.h"
 
 namespace quire {
 namespace {
@@ -21,23 +23,69 @@ std::uint8_t widest_access(std::uint64_t all_bits) {
   return all_bits % 4 == 0 ? 4 : 1;
 }
 
+Status check_fragment(const SwapConfig& config, const Fragment& fragment, std::uint64_t record_offset) {
+  if (fragment.first == nullptr) return invalid_swap("without an address");
+  if (fragment.record_offset != record_offset) {
+    return invalid_swap("at " + std::to_string(fragment.record_offset) +
+                        " of the record, where what came before ends at " + std::to_string(record_offset));
+  }
+  if (config.device_page_count > 1 && fragment.page_stride < fragment.bytes) {
+    return invalid_swap("of " + std::to_string(fragment.bytes) + " bytes with " + std::to_string(fragment.page_stride) +
+                        " from page to page");
+  }
+  if (!checked_multiply(fragment.page_stride, config.device_page_count)) {
+    return invalid_swap("with " + std::to_string(fragment.page_stride) +
+                        " bytes from page to page, and device_page_count is " +
+                        std::to_string(config.device_page_count) + ": pages of 2^64 bytes or more");
+  }
+  return {};
+}
+
+// How many pieces a page will have. Sizes may be anything until they are checked, so this comes before any is made.
+Result<std::uint64_t> count_pieces(const SwapConfig& config) {
+  std::uint64_t record_bytes = 0;
+  std::uint64_t piece_count = 0;
+  for (std::size_t l = 0; l < config.layers.size(); ++l) {
+    const std::string name = "SwapConfig::layers[" + std::to_string(l) + "]";
+    const std::uint64_t layer_begin = record_bytes;
+    for (const Fragment& fragment : config.layers[l]) {
+      if (const Status status = check_fragment(config, fragment, record_bytes); !status) {
+        return invalid_swap(name + " has a fragment " + status.error().message);
+      }
+      const auto end = checked_add(record_bytes, fragment.bytes);
+      if (!end) return invalid_swap("SwapConfig::layers: a record has 2^64 bytes or more");
+      record_bytes = *end;
+      piece_count += (fragment.bytes / kFragmentBytesMax) + (fragment.bytes % kFragmentBytesMax == 0 ? 0 : 1);
+    }
+    if (record_bytes == layer_begin) return invalid_swap(name + " has no bytes");
+  }
+  if (record_bytes == 0) return invalid_swap("SwapConfig::layers is empty");
+  if (config.record_stride < record_bytes) {
+    return invalid_swap("SwapConfig::record_stride is " + std::to_string(config.record_stride) + ", and a record has " +
+                        std::to_string(record_bytes) + " bytes");
+  }
+  if (!checked_multiply(config.record_stride, config.record_count)) {
+    return invalid_swap("SwapConfig::record_stride is " + std::to_string(config.record_stride) + ", and record_count " +
+                        std::to_string(config.record_count) + ": records of 2^64 bytes or more");
+  }
+  const auto work = checked_multiply(config.call_pages_max, piece_count);
+  if (!work || *work > std::numeric_limits<std::uint32_t>::max()) {
+    return invalid_swap("SwapConfig::call_pages_max is " + std::to_string(config.call_pages_max) + ", and a page has " +
+                        std::to_string(piece_count) + " pieces: give fewer than 2^32 in all");
+  }
+  return piece_count;
+}
+
 }  // namespace
 
 Result<SwapLayout> SwapLayout::create(const SwapConfig& config) {
   SwapLayout layout;
+  QUIRE_TRY_ASSIGN(const std::uint64_t piece_count, count_pieces(config));
+  layout.pieces_.reserve(piece_count);
   std::uint64_t bits = std::bit_cast<std::uintptr_t>(config.records) | config.record_stride;
-  for (std::size_t l = 0; l < config.layers.size(); ++l) {
+  for (const std::vector<Fragment>& layer : config.layers) {
     layout.layer_pieces_.push_back(static_cast<std::uint32_t>(layout.pieces_.size()));
-    const std::uint64_t layer_begin = layout.record_bytes_;
-    for (const Fragment& fragment : config.layers[l]) {
-      if (fragment.record_offset != layout.record_bytes_ || fragment.first == nullptr) {
-        return fail(ErrorCode::InvalidArgument,
-                    "SwapConfig::layers[" + std::to_string(l) + "] has a fragment " +
-                        (fragment.first == nullptr ? "without an address"
-                                                   : "at " + std::to_string(fragment.record_offset) +
-                                                         " of the record, where what came before ends at " +
-                                                         std::to_string(layout.record_bytes_)));
-      }
+    for (const Fragment& fragment : layer) {
       bits |= std::bit_cast<std::uintptr_t>(fragment.first) | fragment.page_stride | fragment.record_offset |
               fragment.bytes;
       for (std::uint64_t at = 0; at < fragment.bytes; at += kFragmentBytesMax) {
@@ -48,11 +96,7 @@ Result<SwapLayout> SwapLayout::create(const SwapConfig& config) {
       }
       layout.record_bytes_ += fragment.bytes;
     }
-    if (layout.record_bytes_ == layer_begin) {
-      return fail(ErrorCode::InvalidArgument, "SwapConfig::layers[" + std::to_string(l) + "] has no bytes");
-    }
   }
-  if (layout.pieces_.empty()) return fail(ErrorCode::InvalidArgument, "SwapConfig::layers is empty");
   layout.layer_pieces_.push_back(static_cast<std::uint32_t>(layout.pieces_.size()));
   layout.access_bytes_ = widest_access(bits);
   SwapBand whole;

@@ -8,12 +8,23 @@
 
 #include <cstdint>
 #include <span>
+#include <string>
+#include <utility>
 #include <vector>
 
 #include "quire/result.h"
 #include "quire/swap.h"
 
 namespace quire {
+
+/// A mistake of the caller's.
+[[nodiscard]] inline tl::unexpected<Error> invalid_swap(std::string message) {
+  return fail(ErrorCode::InvalidArgument, std::move(message));
+}
+
+[[nodiscard]] constexpr std::uint64_t round_up(std::uint64_t value, std::uint64_t unit) {
+  return (value + unit - 1) / unit * unit;
+}
 
 /// Some layers of a page.
 struct SwapBand {
@@ -26,7 +37,8 @@ struct SwapBand {
 
 class SwapLayout {
  public:
-  /// Fails on layers without bytes, and on fragments that do not follow each other in the record.
+  /// Fails on layers without bytes, on fragments that do not follow each other in the record or whose pages overlap,
+  /// and on sizes that do not fit into records, or into numbers.
   [[nodiscard]] static Result<SwapLayout> create(const SwapConfig& config);
 
   [[nodiscard]] std::uint32_t layer_count() const { return static_cast<std::uint32_t>(layer_pieces_.size()) - 1; }

@@ -3,6 +3,9 @@
 // Which way is the fastest depends on the link, the fragments and how many pages there are: it is tried out, in scratch
 // memory with the same fragments.
 #include <algorithm>
+#include <chrono>
+#include <functional>
+#include <memory>
 #include <numeric>
 #include <optional>
 #include <string>
@@ -45,10 +48,6 @@ class Streams {
   std::vector<DeviceStream> made_;
 };
 
-std::uint64_t round_up(std::uint64_t value, std::uint64_t unit) {
-  return (value + unit - 1) / unit * unit;
-}
-
 // The same stretches, each with all its pages one behind the other, in `memory` of page_count records.
 std::vector<std::vector<Fragment>> scratch_layers(const SwapLayout& layout, std::byte* memory,
                                                   std::uint32_t page_count) {
@@ -64,9 +63,13 @@ std::vector<std::vector<Fragment>> scratch_layers(const SwapLayout& layout, std:
   return {all};
 }
 
+double steady_seconds() {
+  return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
+}
+
 struct Trial {
   SwapEngine& engine;
-  const std::function<double()>& seconds;
+  std::function<double()> seconds;
   SwapStreams streams;
   std::span<const PageId> pages;
 };
@@ -96,28 +99,31 @@ const SwapTiming* find_timing(std::span<const SwapTiming> timings, TransferKind 
   return found == timings.end() ? nullptr : &*found;
 }
 
-// The way that takes the least by `cost`, or Whole if that takes little more.
-template <typename Cost>
-SwapPath cheapest(std::span<const SwapTiming> timings, TransferKind kind, std::uint32_t page_count, Cost cost) {
+// What decides between ways: Whole may take a little longer.
+double cost_of(SwapPath path, double seconds) {
+  return path == SwapPath::Whole ? seconds / kNearlyAsFast : seconds;
+}
+
+// The way that takes the least of what `seconds` counts.
+template <typename Seconds>
+SwapPath cheapest(std::span<const SwapTiming> timings, TransferKind kind, std::uint32_t page_count, Seconds seconds) {
   std::optional<SwapPath> best;
   double best_cost = 0;
-  std::optional<double> whole_cost;
   for (const SwapTiming& timing : timings) {
     if (timing.kind != kind || timing.page_count != page_count) continue;
-    const double its_cost = cost(timing);
-    if (!best || its_cost < best_cost) {
-      best = timing.path;
-      best_cost = its_cost;
-    }
-    if (timing.path == SwapPath::Whole) whole_cost = its_cost;
+    const double cost = cost_of(timing.path, seconds(timing));
+    if (best && cost >= best_cost) continue;
+    best = timing.path;
+    best_cost = cost;
   }
   QUIRE_CHECK(best.has_value(), "nothing was measured for so many pages");
-  return whole_cost && *whole_cost <= kNearlyAsFast * best_cost ? SwapPath::Whole : *best;
+  return *best;
 }
 
 }  // namespace
 
 Result<std::vector<SwapTiming>> measure_swaps(const SwapConfig& config) {
+  QUIRE_TRY(config.validate());
   QUIRE_TRY_ASSIGN(const SwapLayout layout, SwapLayout::create(config));
   Device& device = *config.device;
   const std::uint64_t record_room = round_up(layout.record_bytes(), 64);
@@ -135,10 +141,10 @@ Result<std::vector<SwapTiming>> measure_swaps(const SwapConfig& config) {
   scratch.record_count = page_count;
   scratch.load_paths = SwapPaths{};
   scratch.store_paths = SwapPaths{};
+  Streams streams(device);  // before the engine, which may wait for them at its end
   QUIRE_TRY_ASSIGN(const std::unique_ptr<SwapEngine> engine, SwapEngine::open(scratch));
-
-  Streams streams(device);
-  Trial trial{.engine = *engine, .seconds = config.seconds, .streams = {}, .pages = {}};
+  Trial trial{
+      .engine = *engine, .seconds = config.seconds ? config.seconds : steady_seconds, .streams = {}, .pages = {}};
   QUIRE_TRY_ASSIGN(trial.streams.copies, streams.add());
   QUIRE_TRY_ASSIGN(trial.streams.kernels, streams.add());
   QUIRE_TRY_ASSIGN(trial.streams.more_kernels, streams.add());
@@ -170,21 +176,24 @@ SwapPaths choose_paths(std::span<const SwapTiming> timings, TransferKind kind) {
   std::ranges::sort(counts);
   counts.erase(std::ranges::unique(counts).begin(), counts.end());
   const std::uint32_t most = counts.back();
-  // Of many pages, what each takes once the others are on their way; how long the first one takes is for the few.
   const std::uint32_t half = counts.size() == 1 ? 0 : counts[counts.size() - 2];
+  // Of many pages: what four times as many would take if it went on like this. What the first of them takes is for the
+  // few to consider.
+  const auto seconds_of_many = [&](const SwapTiming& timing) {
+    const SwapTiming* const of_half = find_timing(timings, kind, timing.path, half);
+    const double grows_by = timing.seconds - (of_half == nullptr ? 0 : of_half->seconds);
+    return timing.seconds + (grows_by * 3 * most / (most - half));
+  };
   SwapPaths paths{
       .few = cheapest(timings, kind, counts.front(), [](const SwapTiming& timing) { return timing.seconds; }),
       .few_pages_max = 0,
-      .many = cheapest(timings, kind, most, [&](const SwapTiming& timing) {
-        const SwapTiming* const of_half = find_timing(timings, kind, timing.path, half);
-        return (timing.seconds - (of_half == nullptr ? 0 : of_half->seconds)) / (most - half);
-      })};
+      .many = cheapest(timings, kind, most, seconds_of_many)};
   for (const std::uint32_t count : counts) {
     if (paths.few == paths.many) break;
-    if (find_timing(timings, kind, paths.few, count)->seconds >
-        find_timing(timings, kind, paths.many, count)->seconds) {
+    const SwapTiming* const few = find_timing(timings, kind, paths.few, count);
+    const SwapTiming* const many = find_timing(timings, kind, paths.many, count);
+    if (few == nullptr || (many != nullptr && cost_of(few->path, few->seconds) > cost_of(many->path, many->seconds)))
       break;
-    }
     paths.few_pages_max = count;
   }
   return paths;

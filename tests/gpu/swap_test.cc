@@ -1,0 +1,413 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// Swaps on a GPU beside plain copies on the host: every way, odd fragments, bands, both directions at once. Pools and
+// records start as random bytes and are compared whole; checksums are the host's own.
+#include <algorithm>
+#include <cstddef>
+#include <cstdint>
+#include <cstring>
+#include <memory>
+#include <optional>
+#include <span>
+#include <string>
+#include <vector>
+
+#include <gtest/gtest.h>
+
+#include "kernels/copy_checked.h"
+#include "quire/device.h"
+#include "quire/mover.h"
+#include "quire/swap.h"
+#include "store/device_memory.h"
+#include "testing/seeded_run.h"
+#include "tests/gpu/device_buffer.h"
+
+namespace quire {
+namespace {
+
+using testing::DeviceBytes;
+using testing::Random;
+
+constexpr std::uint32_t kPages = 9;
+constexpr std::uint32_t kRecords = 11;
+
+std::vector<std::byte> random_bytes(Random& random, std::size_t count) {
+  std::vector<std::byte> bytes(count);
+  for (std::byte& byte : bytes) byte = static_cast<std::byte>(random.below(256));
+  return bytes;
+}
+
+// Fragments of drawn sizes, one behind the other in a pool; what is not theirs lies between pages.
+struct DrawnPages {
+  std::vector<std::vector<Fragment>> layers;  // `first` counts from the pool's beginning
+  std::uint64_t record_bytes = 0;
+  std::uint64_t pool_bytes = 0;
+};
+
+DrawnPages draw_pages(Random& random) {
+  static constexpr std::uint64_t kOddSizes[] = {1, 3, 7, 50, 1023, 4095, 4097, 9001};
+  static constexpr std::uint64_t kEvenSizes[] = {4, 12, 100, 4100, 8196};
+  static constexpr std::uint64_t kWideSizes[] = {16, 64, 4096, 4112, 18432, 65536};
+  const std::uint32_t kind = random.below(3);
+  const bool is_page_first = random.below(3) == 0;
+  DrawnPages drawn;
+  const std::uint64_t unit = kind == 0 ? 1 : kind == 1 ? 4 : 16;
+  std::uint64_t at = unit * random.below(5);
+  drawn.layers.resize(1 + random.below(5));
+  std::vector<Fragment*> all;
+  for (auto& layer : drawn.layers) {
+    layer.resize(1 + random.below(3));
+    for (Fragment& fragment : layer) {
+      fragment.bytes = kind == 0   ? kOddSizes[random.below(std::size(kOddSizes))]
+                       : kind == 1 ? kEvenSizes[random.below(std::size(kEvenSizes))]
+                                   : kWideSizes[random.below(std::size(kWideSizes))];
+      fragment.record_offset = drawn.record_bytes;
+      drawn.record_bytes += fragment.bytes;
+    }
+  }
+  for (auto& layer : drawn.layers) {
+    for (Fragment& fragment : layer) {
+      const std::uint64_t gap = unit * random.below(3);
+      fragment.page_stride = is_page_first ? drawn.record_bytes : fragment.bytes + gap;
+      fragment.first = reinterpret_cast<std::byte*>(is_page_first ? at + fragment.record_offset : at);
+      if (!is_page_first) at += kPages * fragment.page_stride;
+    }
+  }
+  drawn.pool_bytes = is_page_first ? at + (kPages * drawn.record_bytes) : at;
+  return drawn;
+}
+
+std::uint64_t offset_of(const Fragment& fragment) {
+  return reinterpret_cast<std::uintptr_t>(fragment.first);
+}
+
+std::vector<PageId> draw_ids(Random& random, std::uint32_t count, std::uint32_t end) {
+  std::vector<PageId> ids;
+  for (std::uint32_t i = 0; i < end; ++i) ids.push_back(PageId{i});
+  for (std::uint32_t i = end; i > 1; --i) std::swap(ids[i - 1], ids[random.below(i)]);
+  ids.resize(count);
+  return ids;
+}
+
+// A pool on the GPU and its records, with copies of both on the host that the naive code works on.
+class Scene {
+ public:
+  Scene(Device& device, Random& random, bool checksums)
+      : device_(device),
+        drawn_(draw_pages(random)),
+        pool_(random_bytes(random, drawn_.pool_bytes)),
+        on_gpu_(pool_),
+        record_stride_((drawn_.record_bytes + 63) / 64 * 64) {
+    const std::size_t bytes = kRecords * record_stride_;
+    auto memory = RegisteredMemory::allocate(device, bytes, record_stride_);
+    EXPECT_TRUE(memory) << memory.error().message;
+    memory_ = std::move(*memory);
+    records_ = random_bytes(random, bytes);
+    std::memcpy(memory_.data(), records_.data(), bytes);
+    SwapConfig config{.device = &device,
+                      .layers = drawn_.layers,
+                      .device_page_count = kPages,
+                      .records = memory_.data(),
+                      .record_stride = record_stride_,
+                      .record_count = kRecords,
+                      .checksums = checksums,
+                      .load_paths = SwapPaths{},
+                      .store_paths = SwapPaths{},
+                      .call_pages_max = kPages,
+                      .staging_bytes = 1};  // three records: calls go round the ring
+    for (auto& layer : config.layers) {
+      for (Fragment& fragment : layer) fragment.first = on_gpu_.data() + offset_of(fragment);
+    }
+    auto engine = SwapEngine::open(config);
+    EXPECT_TRUE(engine) << engine.error().message;
+    engine_ = std::move(*engine);
+    for (DeviceStream* stream : {&streams_.copies, &streams_.kernels, &streams_.more_kernels}) {
+      *stream = *device.create_stream(StreamPriority::High);
+    }
+  }
+  ~Scene() {
+    engine_.reset();
+    for (const DeviceStream stream : {streams_.copies, streams_.kernels, streams_.more_kernels}) {
+      device_.destroy_stream(stream);
+    }
+  }
+  Scene(const Scene&) = delete;
+  Scene& operator=(const Scene&) = delete;
+
+  [[nodiscard]] SwapEngine& engine() { return *engine_; }
+  [[nodiscard]] const SwapStreams& streams() const { return streams_; }
+  [[nodiscard]] std::uint32_t layer_count() const { return static_cast<std::uint32_t>(drawn_.layers.size()); }
+  [[nodiscard]] std::byte* record(PageId page) { return memory_.data() + (page.value * record_stride_); }
+
+  // What a swap does, by plain copies.
+  void move(TransferKind kind, PageId device_page, PageId host_page) {
+    for (const auto& layer : drawn_.layers) {
+      for (const Fragment& fragment : layer) {
+        std::byte* const on_device = pool_.data() + offset_of(fragment) + (device_page.value * fragment.page_stride);
+        std::byte* const in_record = records_.data() + (host_page.value * record_stride_) + fragment.record_offset;
+        if (kind == TransferKind::Load) {
+          std::memcpy(on_device, in_record, fragment.bytes);
+        } else {
+          std::memcpy(in_record, on_device, fragment.bytes);
+        }
+      }
+    }
+  }
+  [[nodiscard]] std::uint64_t checksum(PageId host_page) const {
+    const ChecksumPart sum = best_checked_copier().sum(
+        {.source = records_.data() + (host_page.value * record_stride_), .bytes = drawn_.record_bytes});
+    return sum.finish(drawn_.record_bytes);
+  }
+  [[nodiscard]] std::string difference() {
+    if (on_gpu_.read() != pool_) return "the pages on the GPU differ";
+    if (std::memcmp(memory_.data(), records_.data(), records_.size()) != 0) return "the records differ";
+    return "";
+  }
+  /// Breaks a record, for the naive code too.
+  void break_record(PageId page, std::uint64_t at) {
+    record(page)[at % drawn_.record_bytes] ^= std::byte{1};
+    records_[(page.value * record_stride_) + (at % drawn_.record_bytes)] ^= std::byte{1};
+  }
+
+ private:
+  Device& device_;
+  DrawnPages drawn_;
+  std::vector<std::byte> pool_;
+  DeviceBytes on_gpu_;
+  std::uint64_t record_stride_;
+  RegisteredMemory memory_;
+  std::vector<std::byte> records_;
+  std::unique_ptr<SwapEngine> engine_;
+  SwapStreams streams_;
+};
+
+class GpuSwap : public ::testing::Test {
+ protected:
+  void SetUp() override {
+    auto device = open_cuda_device(0);
+    ASSERT_TRUE(device) << device.error().message;
+    device_ = std::move(*device);
+  }
+  std::unique_ptr<Device> device_;
+};
+
+TEST_F(GpuSwap, MovesWhatPlainCopiesMove) {
+  Random random(7);
+  for (int turn = 0; turn < 60; ++turn) {
+    const bool checksums = random.below(3) != 0;
+    Scene scene(*device_, random, checksums);
+    for (int call = 0; call < 6; ++call) {
+      const TransferKind kind = random.below(2) == 0 ? TransferKind::Load : TransferKind::Store;
+      const std::uint32_t count = random.below(kPages + 1);
+      const std::vector<PageId> device_pages = draw_ids(random, count, kPages);
+      const std::vector<PageId> host_pages = draw_ids(random, count, kRecords);
+      std::vector<std::uint64_t> expected;
+      if (kind == TransferKind::Load && checksums && random.below(2) == 0) {
+        for (const PageId page : host_pages) expected.push_back(scene.checksum(page));
+      }
+      SwapStreams streams = scene.streams();
+      const std::uint32_t stream_count = 1 + random.below(3);
+      if (stream_count < 3) streams.more_kernels = {};
+      if (stream_count < 2) streams.kernels = {};
+      const SwapOrder order{.kind = kind,
+                            .device_pages = device_pages,
+                            .host_pages = host_pages,
+                            .expected = expected,
+                            .band_count = 1 + random.below(scene.layer_count()),
+                            .streams = streams,
+                            .path = static_cast<SwapPath>(random.below(3))};
+      const Result<SwapReport> report = scene.engine().swap(order);
+      ASSERT_TRUE(report) << report.error().message;
+      for (std::uint32_t i = 0; i < count; ++i) scene.move(kind, device_pages[i], host_pages[i]);
+      ASSERT_EQ(scene.difference(), "") << "turn " << turn << ", call " << call << ", path " << to_string(*order.path);
+      ASSERT_EQ(report->good_pages, count);
+      ASSERT_EQ(report->checksums.size(), checksums ? count : 0);
+      for (std::uint32_t i = 0; i < report->checksums.size(); ++i) {
+        ASSERT_EQ(report->checksums[i], scene.checksum(host_pages[i])) << "turn " << turn << ", call " << call;
+      }
+    }
+  }
+}
+
+TEST_F(GpuSwap, ARecordThatChangedIsNoticedAndSaysWhere) {
+  Random random(8);
+  for (int turn = 0; turn < 20; ++turn) {
+    Scene scene(*device_, random, true);
+    const std::vector<PageId> device_pages = draw_ids(random, kPages, kPages);
+    const std::vector<PageId> host_pages = draw_ids(random, kPages, kRecords);
+    std::vector<std::uint64_t> expected;
+    for (const PageId page : host_pages) expected.push_back(scene.checksum(page));
+    const std::uint32_t bad = random.below(kPages);
+    scene.break_record(host_pages[bad], random.next());
+    for (const SwapPath path : {SwapPath::Whole, SwapPath::Staged, SwapPath::Direct}) {
+      const Result<SwapReport> report = scene.engine().swap({.kind = TransferKind::Load,
+                                                             .device_pages = device_pages,
+                                                             .host_pages = host_pages,
+                                                             .expected = expected,
+                                                             .streams = scene.streams(),
+                                                             .path = path});
+      ASSERT_TRUE(report) << report.error().message;
+      EXPECT_EQ(report->good_pages, bad) << to_string(path);
+    }
+  }
+}
+
+// Half of the pages go one way while the other half goes the other, with several calls on the streams at a time.
+TEST_F(GpuSwap, BothDirectionsRunAtTheSameTime) {
+  Random random(9);
+  for (int turn = 0; turn < 20; ++turn) {
+    Scene scene(*device_, random, true);
+    const std::vector<PageId> device_pages = draw_ids(random, kPages, kPages);
+    const std::vector<PageId> host_pages = draw_ids(random, kPages, kRecords);
+    SwapStreams store_streams;
+    for (DeviceStream* stream : {&store_streams.copies, &store_streams.kernels, &store_streams.more_kernels}) {
+      *stream = *device_->create_stream(StreamPriority::High);
+    }
+    std::vector<SwapTicket> tickets;
+    for (std::uint32_t i = 0; i + 1 < kPages; i += 2) {
+      for (const TransferKind kind : {TransferKind::Load, TransferKind::Store}) {
+        const std::uint32_t at = kind == TransferKind::Load ? i : i + 1;
+        const Result<std::optional<SwapTicket>> ticket =
+            scene.engine().try_start({.kind = kind,
+                                      .device_pages = std::span(device_pages).subspan(at, 1),
+                                      .host_pages = std::span(host_pages).subspan(at, 1),
+                                      .streams = kind == TransferKind::Load ? scene.streams() : store_streams,
+                                      .path = static_cast<SwapPath>(random.below(3))});
+        ASSERT_TRUE(ticket) << ticket.error().message;
+        ASSERT_TRUE(ticket->has_value());
+        tickets.push_back(**ticket);
+        scene.move(kind, device_pages[at], host_pages[at]);
+      }
+    }
+    for (const SwapTicket ticket : tickets) {
+      Result<bool> is_done = scene.engine().is_done(ticket);
+      while (is_done && !*is_done) is_done = scene.engine().is_done(ticket);
+      ASSERT_TRUE(is_done) << is_done.error().message;
+      ASSERT_TRUE(scene.engine().finish(ticket));
+    }
+    EXPECT_EQ(scene.difference(), "");
+    for (const DeviceStream stream : {store_streams.copies, store_streams.kernels, store_streams.more_kernels}) {
+      device_->destroy_stream(stream);
+    }
+  }
+}
+
+// A stream that waits for a band finds its layers; those behind it come later.
+TEST_F(GpuSwap, AStreamWaitsForABand) {
+  Random random(10);
+  Scene scene(*device_, random, true);
+  const std::vector<PageId> device_pages = draw_ids(random, kPages, kPages);
+  const std::vector<PageId> host_pages = draw_ids(random, kPages, kRecords);
+  const DeviceStream compute = *device_->create_stream(StreamPriority::Low);
+  for (const SwapPath path : {SwapPath::Whole, SwapPath::Staged, SwapPath::Direct}) {
+    const auto ticket = scene.engine().try_start({.kind = TransferKind::Load,
+                                                  .device_pages = device_pages,
+                                                  .host_pages = host_pages,
+                                                  .band_count = scene.layer_count(),
+                                                  .streams = scene.streams(),
+                                                  .path = path});
+    ASSERT_TRUE(ticket && *ticket);
+    for (std::uint32_t band = 0; band < scene.layer_count(); ++band) {
+      ASSERT_TRUE(scene.engine().wait_on(compute, **ticket, band));
+      ASSERT_TRUE(device_->synchronize(compute));
+      const Result<bool> has_arrived = scene.engine().has_arrived(**ticket, band);
+      ASSERT_TRUE(has_arrived);
+      EXPECT_TRUE(*has_arrived);
+    }
+    ASSERT_TRUE(device_->synchronize(scene.streams().kernels));
+    ASSERT_TRUE(device_->synchronize(scene.streams().copies));
+    ASSERT_TRUE(scene.engine().finish(**ticket));
+  }
+  for (std::uint32_t i = 0; i < kPages; ++i) scene.move(TransferKind::Load, device_pages[i], host_pages[i]);
+  EXPECT_EQ(scene.difference(), "");
+  device_->destroy_stream(compute);
+}
+
+TEST_F(GpuSwap, MeasuresItsWaysWhenItIsOpened) {
+  std::byte* const memory = *device_->allocate(64 * 8 * 65536);
+  auto records = RegisteredMemory::allocate(*device_, 64 * 8 * 65536, 8 * 65536);
+  ASSERT_TRUE(records);
+  SwapConfig config{.device = device_.get(),
+                    .device_page_count = 64,
+                    .records = records->data(),
+                    .record_stride = 8 * 65536,
+                    .record_count = 64};
+  for (std::uint64_t l = 0; l < 8; ++l) {
+    config.layers.push_back(
+        {{.first = memory + (l * 64 * 65536), .page_stride = 65536, .record_offset = l * 65536, .bytes = 65536}});
+  }
+  config.seconds = [at = 0.0]() mutable { return at += 1; };
+  const auto timings = measure_swaps(config);
+  ASSERT_TRUE(timings) << timings.error().message;
+  EXPECT_FALSE(timings->empty());
+  auto engine = SwapEngine::open(config);
+  EXPECT_TRUE(engine) << engine.error().message;
+  engine = SwapEngine::open({.device = nullptr});
+  EXPECT_FALSE(engine);
+  device_->release(memory);
+}
+
+// What the runtime refuses is told, and leaves nothing behind. In a suite of its own, because compute-sanitizer counts
+// every call that the runtime refuses as an error.
+TEST(GpuRefusals, RegisteringMemoryTwiceAndAGpuThatThereIsNot) {
+  const auto device = open_cuda_device(0);
+  ASSERT_TRUE(device) << device.error().message;
+  {
+    const auto memory = RegisteredMemory::allocate(**device, 1 << 20, 1 << 20);
+    ASSERT_TRUE(memory);
+    const Status twice = (*device)->register_host({memory->data(), 1 << 20}, 4096);
+    ASSERT_FALSE(twice);
+    EXPECT_NE(twice.error().message.find("cudaErrorHostMemoryAlreadyRegistered"), std::string::npos)
+        << twice.error().message;
+    EXPECT_TRUE((*device)->allocate(1 << 20).map([&](std::byte* other) { (*device)->release(other); }));
+  }
+  const auto none = open_cuda_device(1000);
+  ASSERT_FALSE(none);
+  EXPECT_NE(none.error().message.find("opening GPU 1000"), std::string::npos) << none.error().message;
+  EXPECT_FALSE((*device)->allocate(std::size_t{1} << 60U));
+}
+
+// Pages of a pool of the GPU through a mover's host tier and back.
+TEST_F(GpuSwap, AMoverBringsPagesBack) {
+  const auto page =
+      PageGeometry::create({.name = "kv",
+                            .layers = {0, 1, 2},
+                            .components = {{.name = "k", .element = ElementType::Bf16, .heads = 2, .dim = 24},
+                                           {.name = "v", .element = ElementType::Bf16, .heads = 2, .dim = 24}}},
+                           {.page_tokens = 7});
+  ASSERT_TRUE(page) << page.error().message;
+  for (const ByteLayout layout : {ByteLayout::PageFirst, ByteLayout::LayerFirst}) {
+    const auto geometry = PoolGeometry::create(*page, {.page_count = 40, .byte_layout = layout});
+    ASSERT_TRUE(geometry);
+    Random random(11);
+    const std::vector<std::byte> content = random_bytes(random, geometry->pool_bytes());
+    DeviceBytes pool(content);
+    auto mover = Mover::open({.device_geometry = &*geometry,
+                              .device_memory = pool.data(),
+                              .host_page_count = 40,
+                              .transfer_pages_max = 40,
+                              .accelerator = device_.get()});
+    ASSERT_TRUE(mover) << mover.error().message;
+    std::vector<PageTransfer> pages;
+    for (std::uint32_t i = 0; i < 40; ++i) {
+      pages.push_back({.device_page = PageId{i}, .host_page = PageId{40 - i}, .host_generation = 1, .name_tag = i});
+    }
+    const auto run = [&](TransferKind kind, std::uint32_t index) {
+      ASSERT_TRUE((*mover)->try_submit({.id = {.index = index, .generation = 1},
+                                        .kind = kind,
+                                        .band_count = static_cast<std::uint16_t>(kind == TransferKind::Load ? 3 : 1),
+                                        .pages = pages}));
+      const std::uint32_t last = kind == TransferKind::Load ? 2 : 0;
+      const auto outcome = (*mover)->wait({.index = index, .generation = 1}, last, TimeNs{10'000'000'000});
+      ASSERT_TRUE(outcome);
+      ASSERT_EQ(*outcome, TransferOutcome::Ok);
+    };
+    run(TransferKind::Store, 1);
+    pool.write(std::vector<std::byte>(content.size()));
+    run(TransferKind::Load, 2);
+    EXPECT_EQ(pool.read(), content);
+  }
+}
+
+}  // namespace
+}  // namespace quire
