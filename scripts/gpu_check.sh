@@ -105,7 +105,7 @@ run() {
     export LD_LIBRARY_PATH=${cublas%/*}${LD_LIBRARY_PATH:+:$LD_LIBRARY_PATH}
   fi
   step 'tests' "$here/gpu_test"
-  sanitizer=$(command -v compute-sanitizer || ls /usr/local/cuda*/bin/compute-sanitizer 2>/dev/null | head -n 1) || true
+  sanitizer=$(PATH=$PATH:/usr/local/cuda/bin command -v compute-sanitizer) || true
   if [[ -n $sanitizer ]]; then
     # It counts calls that the runtime refuses as errors: the tests that provoke them have a suite of their own.
     step 'compute-sanitizer memcheck' "$sanitizer" --tool memcheck --error-exitcode 1 \
@@ -128,7 +128,13 @@ run() {
 }
 
 case ${1:-} in
-  build) (($# <= 2)) && build "${@:2}" ;;
+  build)
+    if (($# > 2)); then
+      printf '%s\n' "$help" >&2
+      exit 2
+    fi
+    build "${@:2}"
+    ;;
   run)
     if (($# > 2)) || [[ $# == 2 && $2 != --quick ]]; then
       say "unknown argument; see $0 --help"
