@@ -4,8 +4,8 @@
 # Tests and measures quire on a GPU, in two steps that may be on two machines: the first needs nvcc and no GPU, the
 # second a driver and what the first one made.
 #
-# Exit status: 0 all well; 1 a test failed, the sanitizer found something, or a target was missed; 2 wrong arguments; 3
-# something is missing.
+# Exit status: 0 all well; 1 a test failed, the sanitizer found something, or a target was missed or not measured; 2
+# wrong arguments; 3 something is missing without which nothing can be done.
 set -euo pipefail
 
 help='Usage: scripts/gpu_check.sh build [FOLDER]
@@ -28,7 +28,7 @@ say() {
 # ── build ──────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 build() {
-  local root=${here%/scripts} folder=${1:-${here%/scripts}/build/gpu_check} commit
+  local root=${here%/scripts} folder=${1:-${here%/scripts}/build/gpu_check} commit name shared
   [[ -e $root/CMakePresets.json ]] || {
     say "build works in the repository only: this is a copy of the script"
     return 3
@@ -39,11 +39,19 @@ build() {
   }
   say "building gpu_test and gpu_bench; this takes some minutes the first time"
   cmake --preset release -S "$root" >/dev/null
-  if ! cmake --build "$root/build/release" --target help | grep -q '^gpu_bench'; then
+  if ! cmake --build "$root/build/release" --target help | grep '^gpu_bench' >/dev/null; then
     say "there is no nvcc, on the PATH or in /usr/local/cuda/bin"
     return 3
   fi
   cmake --build "$root/build/release" --target gpu_test gpu_bench >&2
+  for name in gpu_test gpu_bench; do
+    shared=$(readelf -d "$root/build/release/bin/$name" |
+      sed -n 's/.*(NEEDED).*\[\(.*\)\]/\1/p' | grep -vE '^(lib(c|m|dl|rt|pthread)\.so|ld-linux)' || true)
+    if [[ -n $shared ]]; then
+      say "$name needs shared libraries that the other machine may not have: $shared"
+      return 3
+    fi
+  done
   mkdir -p -- "$folder"
   cp -- "$root/build/release/bin/gpu_test" "$root/build/release/bin/gpu_bench" "$folder/"
   cp -- "${BASH_SOURCE[0]}" "$folder/gpu_check.sh"
@@ -63,14 +71,20 @@ step() {
   shift
   log=$(mktemp)
   say "$name"
-  if "$@" >"$log" 2>&1; then
-    grep -m1 -E '^\[  SKIPPED \]|tests were NOT run' "$log" >&2 && result='NOT RUN' && status=1
+  if timeout 240 "$@" >"$log" 2>&1; then
+    if ! grep -E '^\[  PASSED  \] [1-9]' "$log" >/dev/null; then
+      tail -n 5 -- "$log" >&2
+      result='NOT RUN: no test has passed'
+      status=1
+    fi
   else
     tail -n 60 -- "$log" >&2
     result='FAILED'
     status=1
   fi
-  [[ $result != passed ]] || result="passed: $(grep -E '^\[  PASSED  \]|SUMMARY' -- "$log" | tail -n 2 | tr '\n' ' ')"
+  if [[ $result == passed ]]; then
+    result=$(grep -E '^\[  (PASSED |SKIPPED) \] [0-9]|SUMMARY' -- "$log" | tail -n 2 | tr '\n' ' ') || true
+  fi
   results+=("$(printf '%-26s %4d s  %s' "$name" $((SECONDS - begin)) "$result")")
   rm -f -- "$log"
 }
@@ -82,7 +96,9 @@ find_cublas() {
     return
   }
   for candidate in /usr/local/cuda*/lib64/libcublas.so.13 /usr/lib/x86_64-linux-gnu/libcublas.so.13 \
-    /opt/*/.venv/lib/python3*/site-packages/nvidia/*/lib/libcublas.so.13 \
+    "${VIRTUAL_ENV:-/nowhere}"/lib/python3*/site-packages/nvidia/*/lib/libcublas.so.13 \
+    "$(dirname -- "$(dirname -- "$(readlink -f -- "$(command -v python3 || true)")")")"/lib/python3*/site-packages/nvidia/*/lib/libcublas.so.13 \
+    "$(dirname -- "$(dirname -- "$(command -v python3 || echo /nowhere/bin/python3)")")"/lib/python3*/site-packages/nvidia/*/lib/libcublas.so.13 \
     /usr/{,local/}lib/python3*/{site,dist}-packages/nvidia/*/lib/libcublas.so.13; do
     [[ ! -e $candidate ]] || {
       printf '%s\n' "$candidate"
@@ -92,7 +108,7 @@ find_cublas() {
 }
 
 run() {
-  local bench=() cublas sanitizer
+  local bench=() bench_status=0 begin=$SECONDS cublas sanitizer table
   [[ -x $here/gpu_test && -x $here/gpu_bench ]] || {
     say "gpu_test and gpu_bench are not beside this script: run '$0 build' first, then the copy that it makes"
     return 3
@@ -117,13 +133,22 @@ run() {
     status=1
   fi
   say 'benchmarks'
-  "$here/gpu_bench" "${bench[@]}" >"$here/table.txt" || status=1
+  table=$(mktemp)
+  timeout 400 "$here/gpu_bench" "${bench[@]}" >"$table" || bench_status=$?
+  case $bench_status in
+    0) results+=('benchmarks                 every target met') ;;
+    1) results+=('benchmarks                 targets missed or not measured, see below') ;;
+    *) results+=("benchmarks                 FAILED with status $bench_status: what there is of the table is below") ;;
+  esac
+  ((bench_status == 0)) || status=1
 
   printf '\ngpu_check of %s on %s\n' "$(cat -- "$here/commit")" "$(date -u +%Y-%m-%d)"
   nvidia-smi --query-gpu=name,driver_version,pci.bus_id --format=csv,noheader 2>/dev/null || true
   printf 'command: %s/gpu_check.sh run %s\n\n' "$(basename -- "$here")" "$*"
   printf '%s\n' "${results[@]}"
-  cat -- "$here/table.txt"
+  cat -- "$table"
+  rm -f -- "$table"
+  printf 'the whole run took %d s\n' $((SECONDS - begin))
   return "$status"
 }
 

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "bench/gpu/alternatives.h"
+#include "alternatives.cuh"
 
 #include <vector>
 
-#include "bench/gpu/cuda_rig.h"
+#include "cuda_rig.cuh"
 
 namespace quire::bench {
 namespace {
@@ -48,21 +48,21 @@ void one_copy_each(const Pages& pages, cudaStream_t stream) {
   });
 }
 
-void one_batch(const Pages& pages, cudaStream_t stream) {
-  std::vector<const void*> targets;
-  std::vector<const void*> sources;
-  std::vector<std::size_t> bytes;
+Batch::Batch(const Pages& pages) {
   for_each_fragment(pages, [&](Way way, std::uint64_t fragment_bytes) {
-    targets.push_back(way.target);
-    sources.push_back(way.source);
-    bytes.push_back(fragment_bytes);
+    targets_.push_back(way.target);
+    sources_.push_back(way.source);
+    bytes_.push_back(fragment_bytes);
   });
+}
+
+void Batch::run(cudaStream_t stream) const {
   cudaMemcpyAttributes attributes{};
   attributes.srcAccessOrder = cudaMemcpySrcAccessOrderStream;
   std::size_t first = 0;
-  check(
-      cudaMemcpyBatchAsync(targets.data(), sources.data(), bytes.data(), bytes.size(), &attributes, &first, 1, stream),
-      "copying a batch");
+  check(cudaMemcpyBatchAsync(targets_.data(), sources_.data(), bytes_.data(), bytes_.size(), &attributes, &first, 1,
+                             stream),
+        "copying a batch");
 }
 
 WarpEach::WarpEach(const Pages& pages) : kind_(pages.kind), bytes_(pages.fragments[0].bytes) {

@@ -7,8 +7,8 @@
 #include <optional>
 #include <string>
 
-#include "bench/gpu/table.h"
 #include "quire/device.h"
+#include "table.h"
 
 namespace quire::bench {
 

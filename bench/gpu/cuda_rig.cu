@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "bench/gpu/cuda_rig.h"
+#include "cuda_rig.cuh"
 
 #include <sys/mman.h>
 

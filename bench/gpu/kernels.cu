@@ -1,13 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // The kernels of a step on large inputs: bytes that must be read and written, over the time, beside a device copy.
+#include <algorithm>
 #include <cstdint>
+#include <numeric>
 #include <random>
 #include <string>
 #include <vector>
 
-#include "bench/gpu/benchmarks.h"
-#include "bench/gpu/cuda_rig.h"
+#include "benchmarks.h"
+#include "cuda_rig.cuh"
 #include "quire/device_kernels.h"
 #include "quire/entry_formats.h"
 #include "quire/layout.h"
@@ -70,16 +72,16 @@ void run_plain(const Measured& with) {
     {
       // K of one layer, for as many tokens as the pool has pages for.
       constexpr std::uint32_t kTokens = 16 * 2900;
-      const Buffer source(std::size_t{kTokens} * 2048);
+      const Buffer source(4 * std::size_t{kTokens} * 2048);
       const DeviceList<std::int64_t> slots(scattered_slots(16, kPages, kTokens));
-      // Four layers in turn: one alone would stay in the caches.
+      // Four layers, each with a source of its own: one alone would stay in the caches.
       add_row(with, "append K of Llama-3-8B, 46,400 tokens x 4 layers" + suffix, 4 * 2.0 * kTokens * 2048,
               [&](DeviceStream stream) -> Status {
                 for (std::uint32_t layer = 0; layer < 4; ++layer) {
                   QUIRE_TRY(launch_append({.geometry = &geometry,
                                            .pool = pool.data(),
                                            .layer_index = layer,
-                                           .source = source.data(),
+                                           .source = source.data() + (layer * std::size_t{kTokens} * 2048),
                                            .slots = slots.span()},
                                           stream));
                 }
@@ -131,7 +133,12 @@ void run_quantised(const Measured& with, const EntryFormat& format, const std::s
   for (std::uint32_t i = 0; i < kPages; ++i) table.push_back(static_cast<std::int32_t>(i));
   std::vector<std::int32_t> ids;
   std::mt19937 draws(3);
-  for (std::uint32_t i = 0; i < kQueries * kEach; ++i) ids.push_back(static_cast<std::int32_t>(draws() % 4096));
+  std::vector<std::int32_t> of_sequence(4096);
+  std::iota(of_sequence.begin(), of_sequence.end(), 0);
+  for (std::uint32_t i = 0; i < kQueries; ++i) {
+    std::shuffle(of_sequence.begin(), of_sequence.end(), draws);
+    ids.insert(ids.end(), of_sequence.begin(), of_sequence.begin() + kEach);
+  }
   std::vector<std::int32_t> queries;
   for (std::uint32_t i = 0; i < kQueries; ++i) queries.push_back(static_cast<std::int32_t>(i));
   const DeviceList<std::int32_t> device_table(table);

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "bench/gpu/swap_rig.h"
+#include "swap_rig.cuh"
 
 #include <algorithm>
 #include <thread>

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "bench/gpu/table.h"
+#include "table.h"
 
 #include <algorithm>
 #include <cstdio>
@@ -23,6 +23,11 @@ void Table::add(Row row) {
 
 void Table::note(std::string text) {
   lines_.push_back({.is_row = false, .text = "  " + std::move(text), .row = {}});
+}
+
+void Table::not_measured(std::string what) {
+  ++not_measured_;
+  note("NOT MEASURED: " + std::move(what));
 }
 
 void Table::print_line(std::FILE* to, const Line& line) {

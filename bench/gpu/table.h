@@ -32,6 +32,9 @@ class Table {
   void print() const;
   /// Rows with a target that was missed.
   [[nodiscard]] int missed_count() const;
+  /// Says that a target was not measured, and why.
+  void not_measured(std::string what);
+  [[nodiscard]] int not_measured_count() const { return not_measured_; }
 
  private:
   struct Line {
@@ -42,6 +45,7 @@ class Table {
   static void print_line(std::FILE* to, const Line& line);
   std::vector<Line> lines_;
   std::size_t printed_ = 0;
+  int not_measured_ = 0;
 };
 
 [[nodiscard]] std::string text_of(double value, int digits = 1);

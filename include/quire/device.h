@@ -56,8 +56,8 @@ class Device {
   /// Makes host memory known to the device, so that it can be copied from and to without a detour, and kernels reach it
   /// at its address. Takes all of it from the system. It is done in pieces, by several threads; `unit_bytes` is the
   /// length of what one copy touches at most: copies do not cross from one piece into the next as long as each lies in
-  /// one of the units that follow each other from the beginning on. Memory begins and ends at a multiple of 4096.
-  /// Blocks.
+  /// one of the units that follow each other from the beginning on. Memory begins and ends at a multiple of 4096. What
+  /// is registered already, by whomever in the process, is refused. Blocks.
   [[nodiscard]] virtual Status register_host(std::span<std::byte> memory, std::size_t unit_bytes) = 0;
   /// What register_host() was given. Blocks.
   virtual void unregister_host(std::span<std::byte> memory) = 0;
@@ -89,7 +89,5 @@ class Device {
 [[nodiscard]] Result<std::uint32_t> cuda_device_count();
 /// One GPU, by CUDA's number.
 [[nodiscard]] Result<std::unique_ptr<Device>> open_cuda_device(std::uint32_t index);
-[[nodiscard]] Status launch_move_fragments(const MoveFragmentsParams& params, DeviceStream stream);
-[[nodiscard]] Status launch_finish_checksums(const FinishChecksumsParams& params, DeviceStream stream);
 
 }  // namespace quire

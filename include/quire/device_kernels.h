@@ -52,4 +52,8 @@ namespace quire {
 [[nodiscard]] Status launch_gather_last(const GatherLastParams& params, DeviceStream stream);
 [[nodiscard]] Status launch_gather_ring(const GatherRingParams& params, DeviceStream stream);
 
+// Of swaps: swap_kernels.h.
+[[nodiscard]] Status launch_move_fragments(const MoveFragmentsParams& params, DeviceStream stream);
+[[nodiscard]] Status launch_finish_checksums(const FinishChecksumsParams& params, DeviceStream stream);
+
 }  // namespace quire

@@ -87,7 +87,7 @@ struct MoverConfig {
   /// Where the device's memory lies, if the processor does not reach it. It outlives the mover. The host region is then
   /// registered with it, and stays so; thread counts are not looked at.
   Device* accelerator = nullptr;
-  std::uint64_t staging_bytes = 0;      ///< of all pools' SwapConfig::staging_bytes; 0: 96 MiB
+  std::uint64_t staging_bytes = 0;      ///< of each direction, shared by all pools; 0: 96 MiB
   std::optional<SwapPaths> load_paths;  ///< of all pools; unset: measured by open()
   std::optional<SwapPaths> store_paths;
 

@@ -67,13 +67,15 @@ struct SwapConfig {
   /// Of each layer, in the order of the record, which they fill without gaps.
   std::vector<std::vector<Fragment>> layers;
   std::uint32_t device_page_count = 0;
-  /// Registered with the device. Record i lies at records + i * record_stride.
+  /// Registered with the device, from record 0 on with record_stride as the unit. Record i lies at
+  /// records + i * record_stride.
   std::byte* records = nullptr;
   std::uint64_t record_stride = 0;
   std::uint32_t record_count = 0;
 
   bool checksums = true;
-  /// Unset: measured by open(), in a few milliseconds and in memory of its own.
+  /// Unset: measured by open(), in about a tenth of a second and in memory of its own: as much as three
+  /// rings more, given back behind it.
   std::optional<SwapPaths> load_paths;
   std::optional<SwapPaths> store_paths;
   std::uint32_t call_pages_max = 256;
@@ -167,7 +169,8 @@ struct SwapTiming {
   std::uint32_t page_count = 0;
   double seconds = 0;
 };
-/// Measures all ways in scratch memory of its own, for pages as `config` has them. Blocks, for some milliseconds.
+/// Measures all ways in scratch memory of its own, for pages as `config` has them. Blocks, for about a
+/// tenth of a second.
 [[nodiscard]] Result<std::vector<SwapTiming>> measure_swaps(const SwapConfig& config);
 /// What follows from timings, of which there must be some: the fastest way for few pages and for many. Whole wins where
 /// it is nearly the fastest, since nobody else loses time by it.

@@ -185,7 +185,26 @@ Status check_groups(const CacheConfig& config) {
                 "device.group_page_counts and device.capacity_bytes are both set: give page_count with the first");
   }
   const std::vector<std::byte*>& adopted = config.device.adopted_group_memory;
-  if (config.device.memory == DeviceMemory::Adopted && (!is_plain || !adopted.empty())) {
+  const auto& tensors = config.device.adopted_tensors;
+  if (!tensors.empty()) {
+    if (tensors.size() != groups.size()) {
+      return fail(ErrorCode::InvalidArgument, "device.adopted_tensors has " + std::to_string(tensors.size()) +
+                                                  " lists; " + where + " has " + std::to_string(groups.size()) +
+                                                  " groups: give one for each, empty where a group has no pages");
+    }
+    bool has_state = false;
+    for (std::size_t i = 0; i < groups.size(); ++i) {
+      has_state |= has_slot(groups[i]);
+      if (has_pages(groups[i]) != tensors[i].empty()) continue;
+      return fail(ErrorCode::InvalidArgument,
+                  "device.adopted_tensors[" + std::to_string(i) + "] " +
+                      (tensors[i].empty() ? "is empty, but group '" : "has tensors, but group '") + groups[i].name +
+                      (tensors[i].empty() ? "' has pages" : "' has no pages"));
+    }
+    if (has_state && config.device.adopted_state_memory == nullptr) {
+      return fail(ErrorCode::InvalidArgument, "device.adopted_state_memory is null, but " + where + " has state");
+    }
+  } else if (config.device.memory == DeviceMemory::Adopted && (!is_plain || !adopted.empty())) {
     if (adopted.size() != groups.size()) {
       return fail(ErrorCode::InvalidArgument, "device.adopted_group_memory has " + std::to_string(adopted.size()) +
                                                   " pointers; " + where + " has " + std::to_string(groups.size()) +
@@ -280,7 +299,19 @@ Status CacheConfig::validate() const {
         "device.accelerator is set, but device.memory is Host: use Accelerator, or Adopted for tensors that lie "
         "on it");
   }
-  if (is_adopted && device.adopted_memory == nullptr && device.adopted_group_memory.empty()) {
+  if (!device.adopted_tensors.empty()) {
+    if (!is_adopted || device.accelerator == nullptr) {
+      return fail(
+          ErrorCode::InvalidArgument,
+          "device.adopted_tensors needs device.memory Adopted, and device.accelerator, which moves their pages");
+    }
+    if (device.adopted_memory != nullptr || !device.adopted_group_memory.empty()) {
+      return fail(ErrorCode::InvalidArgument,
+                  "device.adopted_tensors is set, and adopted_memory or adopted_group_memory too: give either");
+    }
+  }
+  if (is_adopted && device.adopted_memory == nullptr && device.adopted_group_memory.empty() &&
+      device.adopted_tensors.empty()) {
     return fail(ErrorCode::InvalidArgument, "device.memory is Adopted, but device.adopted_memory is null");
   }
   if (!is_adopted && device.adopted_memory != nullptr) {

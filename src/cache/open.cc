@@ -276,6 +276,8 @@ Result<std::unique_ptr<Cache>> Cache::open(CacheConfig config, FileSystem* files
     } else if (settings.device.memory == DeviceMemory::Host || !has_history) {
       QUIRE_TRY_ASSIGN(impl->host_memory, LazyMemory::reserve(impl->geometry.pool_bytes()));
       impl->memory = impl->host_memory.data();
+    } else if (!settings.device.adopted_tensors.empty()) {
+      impl->memory = nullptr;  // the mover knows where they are
     } else if (!settings.device.adopted_group_memory.empty()) {
       impl->memory = settings.device.adopted_group_memory[impl->history_index];
     } else {
@@ -381,7 +383,7 @@ Status Cache::Impl::open_memory(GroupMemory& memory_of_group, std::uint32_t grou
     memory_of_group.data = memory_of_group.own.data();
   } else if (config.device.memory == DeviceMemory::Accelerator) {
     QUIRE_TRY_ASSIGN(memory_of_group.data, allocate_on_accelerator(memory_of_group.geometry->pool_bytes()));
-  } else if (config.device.memory == DeviceMemory::Adopted) {
+  } else if (config.device.memory == DeviceMemory::Adopted && config.device.adopted_tensors.empty()) {
     memory_of_group.data = config.device.adopted_group_memory[group_index];
   }
   return {};

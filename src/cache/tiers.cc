@@ -49,26 +49,25 @@ Status Cache::Impl::open_host() {
                              .staging_bytes = host.staging_bytes,
                              .load_paths = host.load_paths,
                              .store_paths = host.store_paths};
-    if (sides.empty() && more_history.empty()) {
-      mover_config.device_geometry = &geometry;
-      mover_config.device_memory = memory;
-      mover_config.host_page_count = host_page_count;
-    } else {
-      // The history's pool, then one for each side group that has pages.
-      MoverPool& history = mover_config.pools.emplace_back();
-      history.host_page_count = host_page_count;
-      history.parts.push_back({.geometry = &geometry, .memory = memory});
-      for (const GroupMemory& group : more_history) {
-        history.parts.push_back({.geometry = &*group.geometry, .memory = group.data});
-      }
-      for (const SideGroup& side : sides) {
-        if (side.host == nullptr) continue;
-        MoverPool& of_side = mover_config.pools.emplace_back();
-        of_side.host_page_count = side.host->pool.page_count();
-        of_side.parts.push_back({.geometry = &*side.memory.geometry, .memory = side.memory.data});
-      }
-      mover_config.queue_depth_max *= 2;
+    // The history's pool, then one for each side group that has pages.
+    const auto part_of = [&](const PoolGeometry& of, std::byte* data, std::uint32_t group_index) {
+      MoverPart part{.geometry = &of, .memory = data};
+      if (data == nullptr) part.tensors = config.device.adopted_tensors[group_index];
+      return part;
+    };
+    MoverPool& history = mover_config.pools.emplace_back();
+    history.host_page_count = host_page_count;
+    history.parts.push_back(part_of(geometry, memory, history_index));
+    for (const GroupMemory& group : more_history) {
+      history.parts.push_back(part_of(*group.geometry, group.data, group.group_index));
     }
+    for (const SideGroup& side : sides) {
+      if (side.host == nullptr) continue;
+      MoverPool& of_side = mover_config.pools.emplace_back();
+      of_side.host_page_count = side.host->pool.page_count();
+      of_side.parts.push_back(part_of(*side.memory.geometry, side.memory.data, side.memory.group_index));
+    }
+    if (mover_config.pools.size() > 1) mover_config.queue_depth_max *= 2;
     QUIRE_TRY_ASSIGN(mover, Mover::open(mover_config));
     host_region = mover->host_region();
   }

@@ -31,6 +31,8 @@ ErrorCode cuda_code(cudaError_t error) {
 
 Status cuda_status(cudaError_t error, std::string_view what) {
   if (error == cudaSuccess) return {};
+  // It has been told: whoever asks for the thread's last error next is not to take it for that of a call of its own.
+  (void)cudaGetLastError();
   return fail(cuda_code(error),
               std::string(what) + ": " + cudaGetErrorName(error) + ": " + std::string(cudaGetErrorString(error)));
 }

@@ -11,6 +11,7 @@
 #include "kernels/checksum_keys.h"
 #include "kernels/launch.cuh"
 #include "quire/device.h"
+#include "quire/device_kernels.h"
 
 namespace quire {
 namespace {

@@ -2,7 +2,7 @@
 //
 // Device on a GPU. Calls are made with this device selected, and leave the thread's selection as they found it: a
 // thread of the engine's may be at work on another one.
-#include <sys/mman.h>
+#include <cuda.h>
 
 #include <algorithm>
 #include <atomic>
@@ -10,11 +10,14 @@
 #include <mutex>
 #include <numeric>
 #include <string>
+#include <system_error>
 #include <thread>
 #include <vector>
 
+#include "base/blocked_signals.h"
 #include "kernels/launch.cuh"
 #include "quire/device.h"
+#include "quire/device_kernels.h"
 
 namespace quire {
 namespace {
@@ -25,15 +28,34 @@ constexpr std::size_t kSystemPage = 4096;
 constexpr std::size_t kPieceBytes = std::size_t{64} << 20U;
 constexpr unsigned kRegisterThreads = 8;
 
+// Whether somebody has used a device in this process. To select one that nobody has would make it take memory.
+bool is_in_use(int index) {
+  using GetState = CUresult (*)(CUdevice, unsigned int*, int*);
+  static const GetState get_state = [] {
+    void* function = nullptr;
+    cudaDriverEntryPointQueryResult found = cudaDriverEntryPointSymbolNotFound;
+    const cudaError_t error =
+        cudaGetDriverEntryPointByVersion("cuDevicePrimaryCtxGetState", &function, 12000, cudaEnableDefault, &found);
+    return error == cudaSuccess && found == cudaDriverEntryPointSuccess ? reinterpret_cast<GetState>(function)
+                                                                        : nullptr;
+  }();
+  unsigned int flags = 0;
+  int is_active = 0;
+  return get_state == nullptr || get_state(index, &flags, &is_active) != CUDA_SUCCESS || is_active != 0;
+}
+
+// Calls are about this device for as long as it lives, and about the thread's own choice again behind it. A thread that
+// never chose has device 0: it keeps ours, since going back would start that one.
 class SelectedDevice {
  public:
   explicit SelectedDevice(int index) {
     status_ = cudaGetDevice(&before_);
-    if (status_ == cudaSuccess && before_ != index) status_ = cudaSetDevice(index);
-    has_changed_ = status_ == cudaSuccess && before_ != index;
+    if (status_ != cudaSuccess || before_ == index) return;
+    status_ = cudaSetDevice(index);
+    goes_back_ = status_ == cudaSuccess && is_in_use(before_);
   }
   ~SelectedDevice() {
-    if (has_changed_) (void)cudaSetDevice(before_);
+    if (goes_back_) (void)cudaSetDevice(before_);
   }
   SelectedDevice(const SelectedDevice&) = delete;
   SelectedDevice& operator=(const SelectedDevice&) = delete;
@@ -41,7 +63,7 @@ class SelectedDevice {
 
  private:
   int before_ = 0;
-  bool has_changed_ = false;
+  bool goes_back_ = false;
   cudaError_t status_ = cudaSuccess;
 };
 
@@ -68,13 +90,11 @@ class CudaDevice : public Device {
     void* memory = nullptr;
     QUIRE_TRY(cuda_status(cudaMalloc(&memory, std::max<std::size_t>(bytes, 1)),
                           "allocating " + std::to_string(bytes) + " bytes on " + text()));
-    cudaError_t error = cudaMemset(memory, 0, bytes);
-    // For device memory this is asynchronous, and a stream of its own would not wait for it.
-    if (error == cudaSuccess) error = cudaDeviceSynchronize();
-    if (error == cudaSuccess) return static_cast<std::byte*>(memory);
-    (void)cudaFree(memory);
-    QUIRE_TRY(cuda_status(error, "clearing memory on " + text()));
-    return nullptr;
+    if (Status status = clear(memory, bytes); !status) {
+      (void)cudaFree(memory);
+      return tl::unexpected(std::move(status.error()));
+    }
+    return static_cast<std::byte*>(memory);
   }
 
   void release(std::byte* memory) override {
@@ -97,7 +117,10 @@ class CudaDevice : public Device {
                           "making a stream on " + text()));
     return DeviceStream{stream};
   }
-  void destroy_stream(DeviceStream stream) override { (void)cudaStreamDestroy(handle_of(stream)); }
+  void destroy_stream(DeviceStream stream) override {
+    const SelectedDevice selected(index_);
+    (void)cudaStreamDestroy(handle_of(stream));
+  }
 
   [[nodiscard]] Result<DeviceEvent> create_event() override {
     const SelectedDevice selected(index_);
@@ -106,15 +129,21 @@ class CudaDevice : public Device {
     QUIRE_TRY(cuda_status(cudaEventCreateWithFlags(&event, cudaEventDisableTiming), "making an event on " + text()));
     return DeviceEvent{event};
   }
-  void destroy_event(DeviceEvent event) override { (void)cudaEventDestroy(handle_of(event)); }
+  void destroy_event(DeviceEvent event) override {
+    const SelectedDevice selected(index_);
+    (void)cudaEventDestroy(handle_of(event));
+  }
 
   [[nodiscard]] Status record(DeviceEvent event, DeviceStream stream) override {
+    const SelectedDevice selected(index_);
     return cuda_status(cudaEventRecord(handle_of(event), handle_of(stream)), "recording an event");
   }
   [[nodiscard]] Status wait(DeviceStream stream, DeviceEvent event) override {
+    const SelectedDevice selected(index_);
     return cuda_status(cudaStreamWaitEvent(handle_of(stream), handle_of(event), 0), "waiting for an event");
   }
   [[nodiscard]] Result<bool> has_happened(DeviceEvent event) override {
+    const SelectedDevice selected(index_);
     const cudaError_t error = cudaEventQuery(handle_of(event));
     if (error == cudaErrorNotReady) {
       (void)cudaGetLastError();  // It is an answer, and the thread's next caller must not take it for its own.
@@ -124,6 +153,7 @@ class CudaDevice : public Device {
     return true;
   }
   [[nodiscard]] Status synchronize(DeviceStream stream) override {
+    const SelectedDevice selected(index_);
     return cuda_status(cudaStreamSynchronize(handle_of(stream)), "waiting for a stream");
   }
 
@@ -166,6 +196,15 @@ class CudaDevice : public Device {
     std::byte* data = nullptr;
     std::vector<std::byte*> pieces;
   };
+  // On a stream of its own: nobody else's work is waited for, or disturbed while it is being captured.
+  [[nodiscard]] static Status clear(void* memory, std::size_t bytes) {
+    cudaStream_t stream = nullptr;
+    QUIRE_TRY(cuda_status(cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking), "making a stream"));
+    cudaError_t error = cudaMemsetAsync(memory, 0, bytes, stream);
+    if (error == cudaSuccess) error = cudaStreamSynchronize(stream);
+    (void)cudaStreamDestroy(stream);
+    return cuda_status(error, "clearing memory");
+  }
   [[nodiscard]] std::string text() const { return "device " + std::to_string(index_) + " (" + name_ + ")"; }
 
   const int index_;
@@ -190,8 +229,8 @@ Status CudaDevice::register_host(std::span<std::byte> memory, std::size_t unit_b
       // Taken from the system here, without its locks being held across all threads: registering memory that is not
       // there yet takes five times as long. What is there stays as it is.
       for (std::size_t at = 0; at < bytes; at += kSystemPage) {
-        std::atomic_ref<std::byte> byte(piece[at]);
-        byte.store(byte.load(std::memory_order_relaxed), std::memory_order_relaxed);
+        std::atomic_ref<std::uint8_t>(reinterpret_cast<std::uint8_t&>(piece[at]))
+            .fetch_or(0, std::memory_order_relaxed);
       }
       errors[i] = cudaHostRegister(piece, bytes, cudaHostRegisterPortable);
     }
@@ -199,7 +238,14 @@ Status CudaDevice::register_host(std::span<std::byte> memory, std::size_t unit_b
   std::vector<std::thread> threads;
   const unsigned cores = std::max(1U, std::thread::hardware_concurrency());
   const std::size_t thread_count = std::min<std::size_t>({piece_count, kRegisterThreads, cores});
-  for (std::size_t i = 1; i < thread_count; ++i) threads.emplace_back(work);
+  {
+    const BlockedSignals blocked;
+    try {
+      for (std::size_t i = 1; i < thread_count; ++i) threads.emplace_back(work);
+    } catch (const std::system_error&) {
+      // Then those that there are do all of it.
+    }
+  }
   work();
   for (std::thread& thread : threads) thread.join();
 
@@ -215,7 +261,6 @@ Status CudaDevice::register_host(std::span<std::byte> memory, std::size_t unit_b
     return {};
   }
   for (std::byte* const piece : registered.pieces) (void)cudaHostUnregister(piece);
-  (void)cudaGetLastError();
   return cuda_status(first_error,
                      "registering " + std::to_string(memory.size()) + " bytes of host memory with " + text());
 }

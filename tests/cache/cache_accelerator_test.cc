@@ -4,6 +4,7 @@
 // byte that a request finds is checked, wherever it has been.
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <array>
 #include <cstddef>
 #include <cstdint>
@@ -383,6 +384,111 @@ TEST(CacheAcceleratorInput, SettingsThatContradictEachOtherAreErrors) {
   EXPECT_EQ(device.leak_count(), 0U) << "there is no room for staging";
   EXPECT_TRUE(open(on_device, {.page_count = 64, .staging_bytes = 4096}).has_value());
   EXPECT_EQ(device.leak_count(), 0U);
+}
+
+// K and V of each layer in tensors of their own, with gaps between pages.
+TEST(CacheAcceleratorTensors, PagesComeBackToTensorsThatLieApart) {
+  constexpr std::uint32_t kPages = 8;
+  constexpr std::uint32_t kTokens = 16;
+  const ModelLayout layout = ModelLayout::simple({.layers = 3, .kv_heads = 2, .head_dim = 4}).value();
+  const PageGeometry page = PageGeometry::create(layout.groups()[0], {.page_tokens = kTokens}).value();
+  const std::uint64_t fragment_bytes = page.layer_bytes() / 2;
+  const std::uint64_t stride = fragment_bytes + 48;
+  FakeDevice device({.seed = 5});
+  std::vector<std::vector<std::byte>> memories(6, std::vector<std::byte>((kPages + 1) * stride));
+  std::vector<AdoptedTensor> tensors;
+  for (std::uint32_t i = 0; i < memories.size(); ++i) {
+    device.adopt(memories[i]);
+    tensors.push_back(
+        {.layer_index = i / 2, .component_index = i % 2, .data = memories[i].data(), .page_stride = stride});
+  }
+  CacheConfig config{.layout = layout,
+                     .page = {.page_tokens = kTokens},
+                     .device = {.page_count = kPages,
+                                .memory = DeviceMemory::Adopted,
+                                .adopted_tensors = {tensors},
+                                .accelerator = &device},
+                     .host = {.page_count = 32, .write_policy = WritePolicy::WriteThrough, .staging_bytes = 1}};
+  {
+    const std::unique_ptr<Cache> cache = Cache::open(std::move(config)).value();
+    EXPECT_EQ(cache->device_memory(), nullptr);
+    const KeySpaceId space = cache->key_space({.model = "apart"}).value();
+    const auto pump = [&] { ASSERT_TRUE(cache->apply(cache->poll().value(), 0)); };
+    // What a page of a prompt has in a tensor.
+    const auto byte_of = [](TokenId first, std::uint32_t tensor) {
+      return static_cast<std::byte>((first * 7) + static_cast<TokenId>(tensor));
+    };
+    for (std::uint32_t turn = 0; turn < 12; ++turn) {
+      const auto first = static_cast<TokenId>(1'000 * (turn % 4));
+      std::vector<TokenId> prompt;
+      for (TokenId t = 0; t < 49; ++t) prompt.push_back(first + t);
+      Sequence sequence = cache->begin(space, {prompt}).value();
+      Result<Admission> hit = cache->admit(sequence);
+      while (!hit && hit.error().code == ErrorCode::Unavailable) {
+        pump();
+        hit = cache->admit(sequence);
+      }
+      ASSERT_TRUE(hit) << hit.error().message;
+      while (cache->view(sequence)->is_loading) pump();
+      const std::uint32_t found = cache->view(sequence)->computed_tokens;
+      const StepEntry entry{&sequence};
+      PlanOutcome outcome = cache->plan_step({&entry, 1}).value();
+      while (!outcome.step) {
+        pump();
+        outcome = cache->plan_step({&entry, 1}).value();
+      }
+      const std::span<const PageId> pages = outcome.step->plan.entries.front().pages;
+      for (std::uint32_t p = 0; p < 3; ++p) {
+        for (std::uint32_t i = 0; i < memories.size(); ++i) {
+          const std::span<std::byte> bytes(memories[i].data() + (pages[p].value * stride), fragment_bytes);
+          const std::byte wanted = byte_of(first + static_cast<TokenId>(p), i);
+          if ((p + 1) * kTokens <= found) {
+            EXPECT_TRUE(std::ranges::all_of(bytes, [&](std::byte byte) { return byte == wanted; })) << "turn " << turn;
+          } else {
+            std::ranges::fill(bytes, wanted);
+          }
+        }
+      }
+      const StepResult result;
+      ASSERT_TRUE(cache->finish_step(*outcome.step, {&result, 1}));
+      ASSERT_TRUE(cache->end(sequence));
+      EXPECT_EQ(found, turn < 4 ? 0U : 48U) << "turn " << turn;
+    }
+    EXPECT_GT(cache->stats()->loaded_page_total, 10U);
+    EXPECT_TRUE(std::ranges::all_of(memories[0].begin(), memories[0].begin() + static_cast<std::ptrdiff_t>(stride),
+                                    [](std::byte byte) { return byte == std::byte{0}; }));
+  }
+  EXPECT_EQ(device.leak_count(), 0U);
+}
+
+TEST(CacheAcceleratorTensors, ListsThatDoNotFitTheLayoutAreErrors) {
+  FakeDevice device;
+  std::vector<std::byte> memory(1 << 16);
+  const AdoptedTensor tensor{.layer_index = 0, .data = memory.data(), .page_stride = 4096};
+  const auto message_of = [&](const DeviceConfig& wrong) {
+    CacheConfig config{.layout = ModelLayout::simple({.layers = 1, .kv_heads = 1, .head_dim = 4}).value(),
+                       .device = wrong,
+                       .host = {.page_count = 8}};
+    const auto cache = Cache::open(std::move(config));
+    return cache ? std::string() : cache.error().message;
+  };
+  const DeviceConfig good{
+      .page_count = 4, .memory = DeviceMemory::Adopted, .adopted_tensors = {{tensor}}, .accelerator = &device};
+  device.adopt(memory);
+  EXPECT_EQ(message_of(good), "");
+  DeviceConfig wrong = good;
+  wrong.accelerator = nullptr;
+  EXPECT_NE(message_of(wrong).find("device.adopted_tensors needs device.memory Adopted"), std::string::npos);
+  wrong = good;
+  wrong.adopted_memory = memory.data();
+  EXPECT_NE(message_of(wrong).find("give either"), std::string::npos);
+  wrong = good;
+  wrong.adopted_tensors.emplace_back();
+  EXPECT_NE(message_of(wrong).find("device.adopted_tensors has 2 lists"), std::string::npos);
+  wrong.adopted_tensors = {{}};
+  EXPECT_NE(message_of(wrong).find("device.adopted_tensors[0] is empty"), std::string::npos);
+  wrong.adopted_tensors = {{tensor, tensor}};
+  EXPECT_NE(message_of(wrong).find("adopting tensors of group"), std::string::npos);
 }
 
 TEST(CacheAcceleratorInput, CopiesAreTheEngines) {

@@ -13,7 +13,7 @@
 #include <string>
 #include <vector>
 
-#include "bench/gpu/benchmarks.h"
+#include "benchmarks.h"
 #include "quire/device.h"
 #include "quire/result.h"
 #include "quire/types.h"

@@ -10,9 +10,9 @@
 #include <string>
 #include <vector>
 
-#include "bench/gpu/alternatives.h"
-#include "bench/gpu/benchmarks.h"
-#include "bench/gpu/cuda_rig.h"
+#include "alternatives.cuh"
+#include "benchmarks.h"
+#include "cuda_rig.cuh"
 #include "quire/swap.h"
 
 namespace quire::bench {

@@ -7,6 +7,7 @@
 
 #include <cstdint>
 #include <span>
+#include <vector>
 
 #include "quire/swap_kernels.h"
 #include "quire/transfer.h"
@@ -25,7 +26,18 @@ struct Pages {
 };
 
 void one_copy_each(const Pages& pages, cudaStream_t stream);
-void one_batch(const Pages& pages, cudaStream_t stream);
+
+/// One call of the runtime with a list of copies, which is made beforehand.
+class Batch {
+ public:
+  explicit Batch(const Pages& pages);
+  void run(cudaStream_t stream) const;
+
+ private:
+  mutable std::vector<const void*> targets_;  // the runtime's arrays are not const
+  mutable std::vector<const void*> sources_;
+  std::vector<std::size_t> bytes_;
+};
 
 /// One warp for each fragment, four in a block, 8 bytes at a time. Takes its lists to the device beforehand.
 class WarpEach {
