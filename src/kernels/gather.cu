@@ -1,12 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// A warp has a run of places of one row: it finds where the first one's entry is and walks on from there. A `Source`
-// says which entries a row has:
-//
-//     begin(row, place)      where the entry of a place is, all lanes of the warp together
-//     next(walk)             the same of the place behind it, one after the other
-//     count_part(row, thread)  how many places of a row get an entry, as far as one thread of a block counts them
-#include <algorithm>
+// A warp has a run of places of one row: its lanes find the entries of all of them, and then it makes one after the
+// other, or where entries can be cut for lanes (quantised_units.cuh), a few at a time.
 #include <cstddef>
 #include <cstdint>
 #include <span>
@@ -14,221 +9,130 @@
 #include <type_traits>
 
 #include "kernels/e4m3_device.cuh"
+#include "kernels/gather_sources.cuh"
 #include "kernels/launch.cuh"
 #include "kernels/quantised_places.cuh"
+#include "kernels/quantised_units.cuh"
 #include "kernels/vector_copy.cuh"
 #include "quire/device_kernels.h"
 
 namespace quire {
 namespace {
 
-constexpr std::uint32_t kWarpLanes = 32;
-constexpr std::uint32_t kBlockWarps = kBlockThreads / kWarpLanes;
-
-// An entry, or none: then the place becomes zeros.
-struct Found {
-  std::int64_t page = -1;
-  std::uint32_t entry = 0;
-};
-
-// The pages of one sequence. Of a row that the table does not have there are no entries, and never more than its row
-// has pages for.
-struct SequencePages {
-  const std::int32_t* pages = nullptr;
-  std::uint64_t entry_count = 0;
-};
-
-struct TablePages {
-  const std::int32_t* pages;
-  const std::int32_t* entry_counts;
-  const std::int32_t* table_rows;
-  std::uint32_t rows;
-  std::uint32_t row_columns;
-  std::uint32_t page_entries;
-  std::uint32_t page_count;  // of the pool
-
-  [[nodiscard]] __device__ SequencePages sequence_of(std::uint64_t row) const {
-    const auto table_row = static_cast<std::uint32_t>(table_rows[row]);  // a negative one becomes too large
-    if (table_row >= rows) return {};
-    const auto count = static_cast<std::uint64_t>(max(entry_counts[table_row], 0));
-    return {.pages = pages + (std::uint64_t{table_row} * row_columns),
-            .entry_count = min(count, std::uint64_t{row_columns} * page_entries)};
-  }
-  // A negative page is none that the pool has.
-  [[nodiscard]] __device__ bool has_page(std::int32_t page) const {
-    return static_cast<std::uint32_t>(page) < page_count;
-  }
-};
-
-struct SelectedSource {
-  TablePages table;
-  const std::int32_t* ids;
-  std::uint32_t ids_per_row;
-
-  struct Walk {
-    SequencePages sequence;
-    const std::int32_t* id;
-  };
-  [[nodiscard]] __device__ Walk begin(std::uint64_t row, std::uint64_t place) const {
-    return {.sequence = table.sequence_of(row), .id = ids + (row * ids_per_row) + place};
-  }
-  [[nodiscard]] __device__ Found next(Walk& walk) const { return find(walk.sequence, *walk.id++); }
-  [[nodiscard]] __device__ std::uint32_t count_part(std::uint64_t row, std::uint32_t thread) const {
-    const SequencePages sequence = table.sequence_of(row);
-    std::uint32_t count = 0;
-    for (std::uint32_t place = thread; place < ids_per_row; place += kBlockThreads) {
-      count += find(sequence, ids[(row * ids_per_row) + place]).page >= 0 ? 1 : 0;
-    }
-    return count;
-  }
-
- private:
-  [[nodiscard]] __device__ Found find(const SequencePages& sequence, std::int32_t id) const {
-    const auto entry = static_cast<std::uint32_t>(id);  // a negative one becomes too large
-    if (entry >= sequence.entry_count) return {};
-    const std::int32_t page = sequence.pages[entry / table.page_entries];
-    if (!table.has_page(page)) return {};
-    return {.page = page, .entry = entry % table.page_entries};
-  }
-};
-
-// The last entries, without those of pages that there are not: so where one goes depends on all pages before it.
-struct LastSource {
-  TablePages table;
-  std::uint32_t entries_max;
-
-  struct Walk {
-    SequencePages sequence;
-    std::uint64_t id;  // of the next entry, if its page is there
-  };
-  [[nodiscard]] __device__ Walk begin(std::uint64_t row, std::uint64_t place) const {
-    const SequencePages sequence = table.sequence_of(row);
-    const std::uint64_t first_id = first_of(sequence);
-    if (first_id == sequence.entry_count) return {.sequence = sequence, .id = first_id};
-    const std::uint32_t lane = threadIdx.x % kWarpLanes;
-    const std::uint64_t last_column = (sequence.entry_count - 1) / table.page_entries;
-    std::uint64_t passed = 0;  // entries in the columns before these
-    for (std::uint64_t column = first_id / table.page_entries; column <= last_column; column += kWarpLanes) {
-      const std::uint64_t own_column = column + lane;
-      const std::uint32_t own = own_column <= last_column ? entries_in(sequence, own_column) : 0;
-      std::uint32_t up_to = own;  // in the columns up to this lane's
-      for (std::uint32_t distance = 1; distance < kWarpLanes; distance *= 2) {
-        const std::uint32_t before = __shfl_up_sync(0xffffffffU, up_to, distance);
-        if (lane >= distance) up_to += before;
-      }
-      const std::uint32_t has_it = __ballot_sync(0xffffffffU, passed + up_to > place);
-      if (has_it != 0) {
-        const int owner = __ffs(static_cast<int>(has_it)) - 1;
-        const std::uint64_t in_column = place - passed - (up_to - own);
-        const std::uint64_t id = max(own_column * table.page_entries, first_id) + in_column;
-        return {.sequence = sequence, .id = __shfl_sync(0xffffffffU, id, owner)};
-      }
-      passed += __shfl_sync(0xffffffffU, up_to, kWarpLanes - 1);
-    }
-    return {.sequence = sequence, .id = sequence.entry_count};
-  }
-  [[nodiscard]] __device__ Found next(Walk& walk) const {
-    while (walk.id < walk.sequence.entry_count) {
-      const Division in_page = divide(walk.id, table.page_entries);
-      const std::int32_t page = walk.sequence.pages[in_page.quotient];
-      if (table.has_page(page)) {
-        ++walk.id;
-        return {.page = page, .entry = in_page.remainder};
-      }
-      walk.id = (in_page.quotient + 1) * table.page_entries;
-    }
-    return {};
-  }
-  [[nodiscard]] __device__ std::uint32_t count_part(std::uint64_t row, std::uint32_t thread) const {
-    const SequencePages sequence = table.sequence_of(row);
-    if (first_of(sequence) == sequence.entry_count) return 0;
-    const std::uint64_t last_column = (sequence.entry_count - 1) / table.page_entries;
-    std::uint32_t count = 0;
-    for (std::uint64_t column = (first_of(sequence) / table.page_entries) + thread; column <= last_column;
-         column += kBlockThreads) {
-      count += entries_in(sequence, column);
-    }
-    return count;
-  }
-
- private:
-  [[nodiscard]] __device__ std::uint64_t first_of(const SequencePages& sequence) const {
-    return sequence.entry_count - min(sequence.entry_count, std::uint64_t{entries_max});
-  }
-  // Those among the last.
-  [[nodiscard]] __device__ std::uint32_t entries_in(const SequencePages& sequence, std::uint64_t column) const {
-    if (!table.has_page(sequence.pages[column])) return 0;
-    const std::uint64_t begin = max(column * table.page_entries, first_of(sequence));
-    const std::uint64_t end = min((column + 1) * table.page_entries, sequence.entry_count);
-    return static_cast<std::uint32_t>(end - begin);
-  }
-};
-
-struct RingSource {
-  const std::int32_t* state_slots;
-  const std::int32_t* lengths;
-  std::uint32_t slot_count;
-  std::uint32_t ring_entries;
-  std::uint32_t sink;
-  std::uint32_t entries_max;
-
-  struct Walk {
-    std::int64_t slot;
-    std::uint32_t length;
-    std::uint32_t valid_count;
-    std::uint32_t place;
-  };
-  [[nodiscard]] __device__ Walk begin(std::uint64_t row, std::uint64_t place) const {
-    const std::uint32_t length = length_of(row);
-    return {.slot = state_slots[row],
-            .length = length,
-            .valid_count = min(length, entries_max),
-            .place = static_cast<std::uint32_t>(place)};
-  }
-  [[nodiscard]] __device__ Found next(Walk& walk) const {
-    const std::uint32_t place = walk.place++;
-    if (place >= walk.valid_count) return {};
-    const std::uint32_t position = place < sink ? place : walk.length - walk.valid_count + place;
-    return {.page = walk.slot, .entry = static_cast<std::uint32_t>(ring_place(sink, ring_entries - sink, position))};
-  }
-  [[nodiscard]] __device__ std::uint32_t count_part(std::uint64_t row, std::uint32_t thread) const {
-    return thread == 0 ? min(length_of(row), entries_max) : 0;
-  }
-
- private:
-  // Tokens of the sequence, where there is one.
-  [[nodiscard]] __device__ std::uint32_t length_of(std::uint64_t row) const {
-    const bool has_slot = static_cast<std::uint32_t>(state_slots[row]) < slot_count;  // a negative one is too large
-    return has_slot ? static_cast<std::uint32_t>(max(lengths[row], 0)) : 0;
-  }
-};
-
 struct GatherWork {
   QuantisedPlaces places;
+  UnitShape units;
   const std::byte* pool;
   std::byte* target;
   std::uint64_t row_entries;
   std::uint64_t first_entry;
   std::uint64_t entry_bytes;
-  std::uint64_t place_count;  // of a row
   std::uint64_t item_count;   // rows and runs
+  std::uint32_t place_count;  // of a row
   std::uint32_t run_places;
   std::uint32_t run_count;  // of a row
+
+  [[nodiscard]] __device__ std::byte* target_of(std::uint64_t row, std::uint32_t place) const {
+    return target + (((row * row_entries) + first_entry + place) * entry_bytes);
+  }
 };
+
+// visit(row, first place, number of places) by the warp that has the run.
+template <typename Visit>
+__device__ void for_each_run(const GatherWork& work, Visit visit) {
+  for (std::uint64_t item = (std::uint64_t{blockIdx.x} * kBlockWarps) + (threadIdx.x / kWarpLanes);
+       item < work.item_count; item += std::uint64_t{gridDim.x} * kBlockWarps) {
+    const Division in_row = divide(item, work.run_count);
+    const std::uint32_t first = in_row.remainder * work.run_places;
+    visit(in_row.quotient, first, min(work.run_places, work.place_count - first));
+  }
+}
+
+// What a lane has of an entry, as it is stored. Of no entry: zeros, which stand for zeros.
+template <std::uint32_t kUnits>
+struct StoredUnits {
+  uint2 codes[kUnits];  // without the last
+  std::uint32_t scales[kUnits];
+  uint4 last;
+};
+
+template <std::uint32_t kUnits>
+[[nodiscard]] __device__ StoredUnits<kUnits> load_units(const LaneUnits<kUnits>& units, const QuantisedPlaces& places,
+                                                        const std::byte* page, std::uint32_t entry) {
+  StoredUnits<kUnits> stored{};
+  if (entry == kNoEntry) return stored;
+  const auto load_scale = [&](std::uint32_t i) -> std::uint32_t {
+    const std::byte* const scale = page + units.scale_place_of(i, entry, places);
+    if (places.scale_form == ScaleForm::Ue8m0) return std::to_integer<std::uint32_t>(*scale);
+    return *reinterpret_cast<const std::uint32_t*>(scale);
+  };
+#pragma unroll
+  for (std::uint32_t i = 0; i + 1 < kUnits; ++i) {
+    stored.codes[i] = *reinterpret_cast<const uint2*>(page + units.place_of(i, entry, places));
+    stored.scales[i] = load_scale(i);
+  }
+  const std::byte* const last = page + units.place_of(units.kLast, entry, places);
+  if (units.last_is_codes) {
+    const uint2 codes = *reinterpret_cast<const uint2*>(last);
+    stored.last = make_uint4(codes.x, codes.y, 0, 0);
+    stored.scales[units.kLast] = load_scale(units.kLast);
+  } else if (units.last_is_rope) {
+    stored.last = *reinterpret_cast<const uint4*>(last);
+  }
+  return stored;
+}
+
+// `target` is the lane's first unit.
+template <std::uint32_t kUnits>
+__device__ void decode_units(const LaneUnits<kUnits>& units, const QuantisedPlaces& places,
+                             const StoredUnits<kUnits>& stored, std::byte* target) {
+  auto* const rows = reinterpret_cast<uint4*>(target);
+#pragma unroll
+  for (std::uint32_t i = 0; i + 1 < kUnits; ++i) {
+    rows[i * kWarpLanes] = decode_eight(stored.codes[i], stored_scale(stored.scales[i], places.scale_form));
+  }
+  if (units.last_is_codes) {
+    rows[units.kLast * kWarpLanes] = decode_eight(make_uint2(stored.last.x, stored.last.y),
+                                                  stored_scale(stored.scales[units.kLast], places.scale_form));
+  } else if (units.last_is_rope) {
+    rows[units.kLast * kWarpLanes] = stored.last;
+  }
+}
+
+template <std::uint32_t kUnits, typename Source>
+__global__ void __launch_bounds__(kBlockThreads)
+    gather_units_kernel(const __grid_constant__ GatherWork work, const __grid_constant__ Source source) {
+  constexpr std::uint32_t kAtATime = 2;  // entries whose bytes are under way
+  const QuantisedPlaces& places = work.places;
+  const std::uint32_t lane = threadIdx.x % kWarpLanes;
+  const LaneUnits<kUnits> units(work.units, places, lane);
+  for_each_run(work, [&](std::uint64_t row, std::uint32_t first, std::uint32_t count) {
+    const Found own = source.find(row, first, count);
+    const std::uint64_t own_page = places.layer_offset + (static_cast<std::uint64_t>(own.page) * places.page_stride);
+    std::byte* target = work.target_of(row, first) + (lane * kUnitBytes);
+    for (std::uint32_t place = 0; place < count; place += kAtATime) {
+      StoredUnits<kUnits> stored[kAtATime];
+#pragma unroll
+      for (std::uint32_t i = 0; i < kAtATime; ++i) {
+        const auto owner = static_cast<int>(place + i);  // a lane, also behind the last place
+        const std::uint64_t page = __shfl_sync(kFullWarp, own_page, owner);
+        const std::uint32_t entry = __shfl_sync(kFullWarp, own.entry, owner);
+        stored[i] = load_units(units, places, work.pool + page, entry);
+      }
+#pragma unroll
+      for (std::uint32_t i = 0; i < kAtATime; ++i) {
+        if (place + i < count) decode_units(units, places, stored[i], target);
+        target += work.entry_bytes;
+      }
+    }
+  });
+}
 
 [[nodiscard]] __device__ float load_scale(const std::byte* scales, std::uint32_t block, const QuantisedPlaces& places,
                                           bool is_aligned) {
   if (places.scale_form == ScaleForm::Ue8m0) return ue8m0_to_float(std::to_integer<std::uint8_t>(scales[block]));
   if (is_aligned) return reinterpret_cast<const float*>(scales)[block];
   return load_bytes<float>(scales + (block * sizeof(float)));
-}
-
-// Four codes to four bf16.
-[[nodiscard]] __device__ uint2 decode_four(std::uint32_t codes, float scale) {
-  if (is_finite(scale) && !has_nan(codes))
-    return make_uint2(decode_pair(codes, scale), decode_pair(codes >> 16U, scale));
-  return make_uint2(decode_value(codes & 0xffU, scale) | (decode_value((codes >> 8U) & 0xffU, scale) << 16U),
-                    decode_value((codes >> 16U) & 0xffU, scale) | (decode_value(codes >> 24U, scale) << 16U));
 }
 
 // Values of an entry, eight at a time: of each lane two are under way.
@@ -258,9 +162,7 @@ struct VectorDecoder {
       for (std::uint32_t i = 0; i < kAtATime; ++i) {
         const std::uint32_t unit = first + (i * kWarpLanes);
         if (unit >= unit_count) continue;
-        const uint2 low = decode_four(codes[i].x, scale[i]);
-        const uint2 high = decode_four(codes[i].y, scale[i]);
-        reinterpret_cast<uint4*>(target)[unit] = make_uint4(low.x, low.y, high.x, high.y);
+        reinterpret_cast<uint4*>(target)[unit] = decode_eight(codes[i], scale[i]);
       }
     }
   }
@@ -290,20 +192,15 @@ __global__ void __launch_bounds__(kBlockThreads)
   const QuantisedPlaces& places = work.places;
   const std::uint32_t lane = threadIdx.x % kWarpLanes;
   const std::uint64_t rope_units = places.rope.head_bytes / sizeof(Unit);
-  for (std::uint64_t item = (std::uint64_t{blockIdx.x} * kBlockWarps) + (threadIdx.x / kWarpLanes);
-       item < work.item_count; item += std::uint64_t{gridDim.x} * kBlockWarps) {
-    const Division in_row = divide(item, work.run_count);
-    const std::uint64_t row = in_row.quotient;
-    const std::uint64_t first = std::uint64_t{in_row.remainder} * work.run_places;
-    const std::uint64_t end = min(first + work.run_places, work.place_count);
-    typename Source::Walk walk = source.begin(row, first);
-    for (std::uint64_t place = first; place < end; ++place) {
-      std::byte* const target =
-          work.target + (((row * work.row_entries) + work.first_entry + place) * work.entry_bytes);
-      const Found found = source.next(walk);
-      if (found.page < 0) {
-        for (std::uint64_t i = lane; i < work.entry_bytes / sizeof(Unit); i += kWarpLanes) {
-          reinterpret_cast<Unit*>(target)[i] = Unit{};
+  for_each_run(work, [&](std::uint64_t row, std::uint32_t first, std::uint32_t count) {
+    const Found own = source.find(row, first, count);
+    for (std::uint32_t i = 0; i < count; ++i) {
+      std::byte* const target = work.target_of(row, first + i);
+      const Found found{.page = __shfl_sync(kFullWarp, own.page, static_cast<int>(i)),
+                        .entry = __shfl_sync(kFullWarp, own.entry, static_cast<int>(i))};
+      if (!found.is_entry()) {
+        for (std::uint64_t unit = lane; unit < work.entry_bytes / sizeof(Unit); unit += kWarpLanes) {
+          reinterpret_cast<Unit*>(target)[unit] = Unit{};
         }
         continue;
       }
@@ -311,9 +208,9 @@ __global__ void __launch_bounds__(kBlockThreads)
       const auto* const rope =
           reinterpret_cast<const Unit*>(work.pool + places.offset_of(found.page, found.entry, places.rope));
       auto* const rope_target = reinterpret_cast<Unit*>(target + (std::uint64_t{2} * places.dim));  // of one head
-      for (std::uint64_t i = lane; i < rope_units; i += kWarpLanes) rope_target[i] = rope[i];
+      for (std::uint64_t unit = lane; unit < rope_units; unit += kWarpLanes) rope_target[unit] = rope[unit];
     }
-  }
+  });
 }
 
 // A block for every row.
@@ -339,7 +236,7 @@ struct GatherRequest {
   std::uint32_t layer_index = 0;
   const GatherTarget* target = nullptr;
   std::uint64_t rows = 0;
-  std::uint64_t place_count = 0;
+  std::uint32_t place_count = 0;
   DeviceStream stream;
   std::string_view what;
 };
@@ -388,27 +285,32 @@ template <typename Source>
                      count_kernel<Source>, source, target.valid_counts.data(), request.rows));
   }
   if (request.place_count == 0) return {};
-  // Long runs, so that few warps look for where theirs begins, but first of all enough of them for a large device.
-  constexpr std::uint64_t kWarpsWanted = std::uint64_t{1} << 14U;
-  const std::uint64_t run_places =
-      std::clamp(request.rows * request.place_count / kWarpsWanted, std::uint64_t{1}, std::uint64_t{16});
-  const std::uint64_t run_count = ((request.place_count - 1) / run_places) + 1;
-  const GatherWork work{.places = quantised_places(*request.entries, request.layer_index),
+  const std::uint32_t run_places = run_length_for(request.rows * request.place_count);
+  const std::uint32_t run_count = ((request.place_count - 1) / run_places) + 1;
+  const QuantisedPlaces places = quantised_places(*request.entries, request.layer_index);
+  const std::uint64_t entry_bytes = request.entries->row_bytes();
+  UnitWidth rows;
+  const bool is_vector = is_vectorised(places, request.pool, rows.add(target.data).add(entry_bytes));
+  const GatherWork work{.places = places,
+                        .units = is_vector ? unit_shape(places) : UnitShape{},
                         .pool = request.pool,
                         .target = target.data,
                         .row_entries = target.row_entries,
                         .first_entry = target.first_entry,
-                        .entry_bytes = request.entries->row_bytes(),
-                        .place_count = request.place_count,
+                        .entry_bytes = entry_bytes,
                         .item_count = request.rows * run_count,
-                        .run_places = static_cast<std::uint32_t>(run_places),
-                        .run_count = static_cast<std::uint32_t>(run_count)};
-  UnitWidth rows;
-  const bool is_vector = is_vectorised(work.places, request.pool, rows.add(target.data).add(work.entry_bytes));
+                        .place_count = request.place_count,
+                        .run_places = run_places,
+                        .run_count = run_count};
   const LaunchShape shape{
       .blocks = block_count_for(work.item_count, kBlockWarps), .stream = request.stream, .what = request.what};
-  return launch(shape, is_vector ? gather_kernel<VectorDecoder, Source> : gather_kernel<ScalarDecoder, Source>, work,
-                source);
+  if (work.units.units_per_lane == 0) {
+    return launch(shape, is_vector ? gather_kernel<VectorDecoder, Source> : gather_kernel<ScalarDecoder, Source>, work,
+                  source);
+  }
+  return with_units_per_lane(work.units.units_per_lane, [&]<std::uint32_t kUnits>() {
+    return launch(shape, gather_units_kernel<kUnits, Source>, work, source);
+  });
 }
 
 }  // namespace
