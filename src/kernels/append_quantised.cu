@@ -39,7 +39,7 @@ struct UnitWork {
 };
 
 // A lane's units of a row, encoded and stored together with the other lanes.
-template <std::uint32_t kUnits>
+template <ScaleForm kForm, std::uint32_t kUnits>
 class UnitAppender {
  public:
   __device__ UnitAppender(const UnitWork& work, std::uint32_t lane)
@@ -53,15 +53,16 @@ class UnitAppender {
       leads_ |= 1U << i;
       if (block + 1 == work.append.places.block_count) ends_ |= 1U << i;
     }
+    keep(leads_);
+    keep(ends_);
   }
 
   // `source` is the lane's first unit.
   __device__ void load(uint4 (&row)[kUnits], const std::byte* source) const {
     const auto* const units = reinterpret_cast<const uint4*>(source);
 #pragma unroll
-    for (std::uint32_t i = 0; i + 1 < kUnits; ++i) row[i] = __ldcs(units + (i * kWarpLanes));
-    if (units_.last_is_codes || units_.last_is_rope) {
-      row[units_.kLast] = __ldcs(units + (units_.kLast * kWarpLanes));
+    for (std::uint32_t i = 0; i < kUnits; ++i) {
+      if (units_.has(i)) row[i] = __ldcs(units + (i * kWarpLanes));
     }
   }
 
@@ -72,12 +73,12 @@ class UnitAppender {
 #pragma unroll
     for (std::uint32_t i = 0; i < kUnits; ++i) {
       std::byte* const target = page + units_.place_of(i, entry, places);
-      if (i == units_.kLast && !units_.last_is_codes) {
+      if (!units_.has_codes(i)) {
         if (units_.last_is_rope) *reinterpret_cast<uint4*>(target) = row[i];
         break;
       }
       const std::uint32_t own = i % 2 == 0 ? greatest[i / 2] & 0xffffU : greatest[i / 2] >> 16U;
-      const BlockScale scale = scale_of(own, places.scale_form);
+      const BlockScale scale = scale_of(own, kForm);
       *reinterpret_cast<uint2*>(target) = encode_eight(row[i], scale.inverse);
       if (((leads_ >> i) & 1U) != 0) store_scale(i, page + units_.scale_place_of(i, entry, places), scale.scale);
     }
@@ -101,7 +102,7 @@ class UnitAppender {
 #pragma unroll
       for (std::uint32_t i = 0; i < kUnits; ++i) {
         if (i % 2 == 0) greatest[i / 2] = 0;
-        if (has_codes(i)) greatest[i / 2] |= greatest_finite(row[i]) << (i % 2 * 16U);
+        if (units_.has_codes(i)) greatest[i / 2] |= greatest_finite(row[i]) << (i % 2 * 16U);
       }
     }
     if (work_.has_one_scale) {
@@ -118,16 +119,15 @@ class UnitAppender {
       }
     }
   }
-  [[nodiscard]] __device__ bool has_codes(std::uint32_t i) const { return i + 1 < kUnits || units_.last_is_codes; }
   // Of the values with even and with odd places.
   [[nodiscard]] __device__ std::uint32_t greatest_halves(const uint4 (&row)[kUnits], std::uint32_t i) const {
     constexpr std::uint32_t kNoSigns = 0x7fff7fffU;
-    if (!has_codes(i)) return 0;
+    if (!units_.has_codes(i)) return 0;
     return __vmaxu2(__vmaxu2(row[i].x & kNoSigns, row[i].y & kNoSigns),
                     __vmaxu2(row[i].z & kNoSigns, row[i].w & kNoSigns));
   }
   __device__ void store_scale(std::uint32_t i, std::byte* target, float scale) const {
-    if (work_.append.places.scale_form == ScaleForm::Ue8m0) {
+    if constexpr (kForm == ScaleForm::Ue8m0) {
       *target = static_cast<std::byte>(__float_as_uint(scale) >> 23U);
       if (((ends_ >> i) & 1U) == 0) return;
       for (std::uint32_t byte = 1; byte <= work_.padding; ++byte) target[byte] = std::byte{0};
@@ -142,13 +142,14 @@ class UnitAppender {
   std::uint32_t ends_ = 0;   // and that is the last of its head
 };
 
-template <std::uint32_t kUnits>
-__global__ void __launch_bounds__(kBlockThreads) append_units_kernel(const __grid_constant__ UnitWork work) {
+template <ScaleForm kForm, std::uint32_t kUnits>
+__global__ void __launch_bounds__(kBlockThreads, kUnits < 4 ? 4 : 3)
+    append_units_kernel(const __grid_constant__ UnitWork work) {
   constexpr std::uint32_t kAtATime = 2;  // rows whose bytes are under way
   const AppendQuantisedWork& append = work.append;
   const QuantisedPlaces& places = append.places;
   const std::uint32_t lane = threadIdx.x % kWarpLanes;
-  const UnitAppender<kUnits> appender(work, lane);
+  const UnitAppender<kForm, kUnits> appender(work, lane);
   for (std::uint64_t run = (std::uint64_t{blockIdx.x} * kBlockWarps) + (threadIdx.x / kWarpLanes); run < work.run_count;
        run += std::uint64_t{gridDim.x} * kBlockWarps) {
     const std::uint64_t first = run * work.run_rows;
@@ -322,8 +323,9 @@ __global__ void __launch_bounds__(kBlockThreads) append_blocks_kernel(const __gr
       .has_one_scale = has_one_scale,
       .padding = static_cast<std::uint32_t>(places.scales.head_bytes) - (places.block_count * scale_bytes)};
   shape.blocks = block_count_for(work.run_count, kBlockWarps);
-  return with_units_per_lane(units.units_per_lane,
-                             [&]<std::uint32_t kUnits>() { return launch(shape, append_units_kernel<kUnits>, work); });
+  return with_units(places.scale_form, units.units_per_lane, [&]<ScaleForm kForm, std::uint32_t kUnits>() {
+    return launch(shape, append_units_kernel<kForm, kUnits>, work);
+  });
 }
 
 [[nodiscard]] Status launch_append_blocks(const AppendQuantisedWork& append, bool is_vector, LaunchShape shape) {

@@ -112,27 +112,30 @@ __device__ inline void store_bytes(std::byte* target, T value) {
   return pair;
 }
 
-/// The same, with NaN where that is due.
-[[nodiscard]] __device__ inline std::uint32_t with_nan(std::uint32_t pair, std::uint32_t codes, float scale) {
-  if (!is_finite(scale)) return kBf16Nan | (std::uint32_t{kBf16Nan} << 16U);
-  if ((codes & 0x7fU) == kE4m3Nan) pair = (pair & 0xffff0000U) | ((codes & 0x80U) << 8U) | kBf16Nan;
-  if (((codes >> 8U) & 0x7fU) == kE4m3Nan) {
-    pair = (pair & 0xffffU) | ((codes & 0x8000U) << 16U) | (std::uint32_t{kBf16Nan} << 16U);
-  }
-  return pair;
+/// Two of four bytes as the upper bytes of halves.
+inline constexpr std::uint32_t kLowerTwo = 0x1404;
+inline constexpr std::uint32_t kUpperTwo = 0x3424;
+
+/// A pair with NaN where the code is: `nan_bits` has bit 7 of its byte.
+[[nodiscard]] __device__ inline std::uint32_t with_nan(std::uint32_t pair, std::uint32_t codes, std::uint32_t nan_bits,
+                                                       std::uint32_t which) {
+  const std::uint32_t mask = (__byte_perm(nan_bits, 0, which) >> 15U) * 0xffffU;
+  const std::uint32_t nan = (__byte_perm(codes, 0, which) & 0x80008000U) | (kBf16Nan * 0x10001U);
+  return (pair & ~mask) | (nan & mask);
 }
 
 /// Eight codes with a scale to eight bf16.
 [[nodiscard]] __device__ inline uint4 decode_eight(uint2 codes, float scale) {
   uint4 values = make_uint4(decode_pair(codes.x, scale), decode_pair(codes.x >> 16U, scale),
                             decode_pair(codes.y, scale), decode_pair(codes.y >> 16U, scale));
-  // One question for all of them, with bit 7 of a byte that is NaN.
-  const std::uint32_t nan_bits = ((codes.x & 0x7f7f7f7fU) + 0x01010101U) | ((codes.y & 0x7f7f7f7fU) + 0x01010101U);
-  if ((nan_bits & 0x80808080U) != 0 || !is_finite(scale)) {
-    values = make_uint4(with_nan(values.x, codes.x, scale), with_nan(values.y, codes.x >> 16U, scale),
-                        with_nan(values.z, codes.y, scale), with_nan(values.w, codes.y >> 16U, scale));
+  const std::uint32_t first = ((codes.x & 0x7f7f7f7fU) + 0x01010101U) & 0x80808080U;
+  const std::uint32_t second = ((codes.y & 0x7f7f7f7fU) + 0x01010101U) & 0x80808080U;
+  if ((first | second) != 0) {  // one question for all of them, and mostly the answer is no
+    values = make_uint4(with_nan(values.x, codes.x, first, kLowerTwo), with_nan(values.y, codes.x, first, kUpperTwo),
+                        with_nan(values.z, codes.y, second, kLowerTwo), with_nan(values.w, codes.y, second, kUpperTwo));
   }
-  return values;
+  constexpr std::uint32_t kNanPair = kBf16Nan * 0x10001U;
+  return is_finite(scale) ? values : make_uint4(kNanPair, kNanPair, kNanPair, kNanPair);
 }
 
 /// A scale as it is stored, in the low bits. UE8M0's NaN becomes infinity: what is not finite is all the same.

@@ -51,55 +51,52 @@ __device__ void for_each_run(const GatherWork& work, Visit visit) {
 // What a lane has of an entry, as it is stored. Of no entry: zeros, which stand for zeros.
 template <std::uint32_t kUnits>
 struct StoredUnits {
-  uint2 codes[kUnits];  // without the last
+  uint2 codes[kUnits];  // of the last unit perhaps half of the rope values
   std::uint32_t scales[kUnits];
-  uint4 last;
+  uint2 more_rope;
 };
 
-template <std::uint32_t kUnits>
+template <ScaleForm kForm>
+[[nodiscard]] __device__ std::uint32_t load_scale_bits(const std::byte* scale) {
+  if constexpr (kForm == ScaleForm::Ue8m0) return __ldg(reinterpret_cast<const unsigned char*>(scale));
+  return __ldg(reinterpret_cast<const unsigned int*>(scale));
+}
+
+// Loads say that they are of global memory: of an address that came from another lane the compiler does not know. No
+// two of them have one target, since the second would wait for the first.
+template <ScaleForm kForm, std::uint32_t kUnits>
 [[nodiscard]] __device__ StoredUnits<kUnits> load_units(const LaneUnits<kUnits>& units, const QuantisedPlaces& places,
                                                         const std::byte* page, std::uint32_t entry) {
   StoredUnits<kUnits> stored{};
   if (entry == kNoEntry) return stored;
-  const auto load_scale = [&](std::uint32_t i) -> std::uint32_t {
-    const std::byte* const scale = page + units.scale_place_of(i, entry, places);
-    if (places.scale_form == ScaleForm::Ue8m0) return std::to_integer<std::uint32_t>(*scale);
-    return *reinterpret_cast<const std::uint32_t*>(scale);
-  };
 #pragma unroll
-  for (std::uint32_t i = 0; i + 1 < kUnits; ++i) {
-    stored.codes[i] = *reinterpret_cast<const uint2*>(page + units.place_of(i, entry, places));
-    stored.scales[i] = load_scale(i);
-  }
-  const std::byte* const last = page + units.place_of(units.kLast, entry, places);
-  if (units.last_is_codes) {
-    const uint2 codes = *reinterpret_cast<const uint2*>(last);
-    stored.last = make_uint4(codes.x, codes.y, 0, 0);
-    stored.scales[units.kLast] = load_scale(units.kLast);
-  } else if (units.last_is_rope) {
-    stored.last = *reinterpret_cast<const uint4*>(last);
+  for (std::uint32_t i = 0; i < kUnits; ++i) {
+    const auto* const codes = reinterpret_cast<const uint2*>(page + units.place_of(i, entry, places));
+    if (units.has(i)) stored.codes[i] = __ldg(codes);
+    if (units.has_codes(i)) {
+      stored.scales[i] = load_scale_bits<kForm>(page + units.scale_place_of(i, entry, places));
+    }
+    if (i == units.kLast && units.last_is_rope) stored.more_rope = __ldg(codes + 1);
   }
   return stored;
 }
 
 // `target` is the lane's first unit.
-template <std::uint32_t kUnits>
-__device__ void decode_units(const LaneUnits<kUnits>& units, const QuantisedPlaces& places,
-                             const StoredUnits<kUnits>& stored, std::byte* target) {
+template <ScaleForm kForm, std::uint32_t kUnits>
+__device__ void decode_units(const LaneUnits<kUnits>& units, const StoredUnits<kUnits>& stored, std::byte* target) {
   auto* const rows = reinterpret_cast<uint4*>(target);
 #pragma unroll
-  for (std::uint32_t i = 0; i + 1 < kUnits; ++i) {
-    rows[i * kWarpLanes] = decode_eight(stored.codes[i], stored_scale(stored.scales[i], places.scale_form));
-  }
-  if (units.last_is_codes) {
-    rows[units.kLast * kWarpLanes] = decode_eight(make_uint2(stored.last.x, stored.last.y),
-                                                  stored_scale(stored.scales[units.kLast], places.scale_form));
-  } else if (units.last_is_rope) {
-    rows[units.kLast * kWarpLanes] = stored.last;
+  for (std::uint32_t i = 0; i < kUnits; ++i) {
+    const uint2 codes = stored.codes[i];
+    if (units.has_codes(i)) {
+      rows[i * kWarpLanes] = decode_eight(codes, stored_scale(stored.scales[i], kForm));
+    } else if (units.last_is_rope) {
+      rows[i * kWarpLanes] = make_uint4(codes.x, codes.y, stored.more_rope.x, stored.more_rope.y);
+    }
   }
 }
 
-template <std::uint32_t kUnits, typename Source>
+template <ScaleForm kForm, std::uint32_t kUnits, typename Source>
 __global__ void __launch_bounds__(kBlockThreads)
     gather_units_kernel(const __grid_constant__ GatherWork work, const __grid_constant__ Source source) {
   constexpr std::uint32_t kAtATime = 2;  // entries whose bytes are under way
@@ -108,20 +105,21 @@ __global__ void __launch_bounds__(kBlockThreads)
   const LaneUnits<kUnits> units(work.units, places, lane);
   for_each_run(work, [&](std::uint64_t row, std::uint32_t first, std::uint32_t count) {
     const Found own = source.find(row, first, count);
-    const std::uint64_t own_page = places.layer_offset + (static_cast<std::uint64_t>(own.page) * places.page_stride);
+    const auto own_page = reinterpret_cast<std::uintptr_t>(work.pool) + places.layer_offset +
+                          (static_cast<std::uint64_t>(own.page) * places.page_stride);
     std::byte* target = work.target_of(row, first) + (lane * kUnitBytes);
     for (std::uint32_t place = 0; place < count; place += kAtATime) {
       StoredUnits<kUnits> stored[kAtATime];
 #pragma unroll
       for (std::uint32_t i = 0; i < kAtATime; ++i) {
         const auto owner = static_cast<int>(place + i);  // a lane, also behind the last place
-        const std::uint64_t page = __shfl_sync(kFullWarp, own_page, owner);
+        const auto* const page = reinterpret_cast<const std::byte*>(__shfl_sync(kFullWarp, own_page, owner));
         const std::uint32_t entry = __shfl_sync(kFullWarp, own.entry, owner);
-        stored[i] = load_units(units, places, work.pool + page, entry);
+        stored[i] = load_units<kForm>(units, places, page, entry);
       }
 #pragma unroll
       for (std::uint32_t i = 0; i < kAtATime; ++i) {
-        if (place + i < count) decode_units(units, places, stored[i], target);
+        if (place + i < count) decode_units<kForm>(units, stored[i], target);
         target += work.entry_bytes;
       }
     }
@@ -308,8 +306,8 @@ template <typename Source>
     return launch(shape, is_vector ? gather_kernel<VectorDecoder, Source> : gather_kernel<ScalarDecoder, Source>, work,
                   source);
   }
-  return with_units_per_lane(work.units.units_per_lane, [&]<std::uint32_t kUnits>() {
-    return launch(shape, gather_units_kernel<kUnits, Source>, work, source);
+  return with_units(places.scale_form, work.units.units_per_lane, [&]<ScaleForm kForm, std::uint32_t kUnits>() {
+    return launch(shape, gather_units_kernel<kForm, kUnits, Source>, work, source);
   });
 }
 

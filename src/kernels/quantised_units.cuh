@@ -67,19 +67,31 @@ struct UnitShape {
           .block_factor = division_factor(block_units)};
 }
 
-/// call.operator()<units_per_lane>().
+/// call.operator()<scale form, units per lane>().
 template <typename Call>
-[[nodiscard]] Status with_units_per_lane(std::uint32_t units_per_lane, Call call) {
+[[nodiscard]] Status with_units(ScaleForm form, std::uint32_t units_per_lane, Call call) {
+  const auto with_form = [&]<std::uint32_t kUnits>() {
+    return form == ScaleForm::Ue8m0 ? call.template operator()<ScaleForm::Ue8m0, kUnits>()
+                                    : call.template operator()<ScaleForm::Fp32, kUnits>();
+  };
   switch (units_per_lane) {
     case 1:
-      return call.template operator()<1>();
+      return with_form.template operator()<1>();
     case 2:
-      return call.template operator()<2>();
+      return with_form.template operator()<2>();
     case 3:
-      return call.template operator()<3>();
+      return with_form.template operator()<3>();
     default:
-      return call.template operator()<4>();
+      return with_form.template operator()<4>();
   }
+}
+
+/// Has the compiler keep a number. It would rather find out again for every entry what it takes many steps to find out,
+/// to save a register.
+__device__ inline void keep([[maybe_unused]] std::uint32_t& number) {
+#ifdef __CUDA_ARCH__
+  asm volatile("" : "+r"(number));
+#endif
 }
 
 /// The units of one lane, which are `lane`, `lane` + 32 and so on, and where they are in the page of an entry.
@@ -109,10 +121,18 @@ struct LaneUnits {
     }
     if (last_is_rope) first[kLast] = low(places.rope.offset) + ((last - shape.code_units) * kUnitBytes);
     last_stride = low(last_is_rope ? places.rope.token : places.values.token);
+#pragma unroll
+    for (std::uint32_t i = 0; i < kUnits; ++i) {
+      keep(first[i]);
+      keep(scales[i]);
+    }
+    keep(last_stride);
   }
 
   [[nodiscard]] __device__ static std::uint32_t low(std::uint64_t bytes) { return static_cast<std::uint32_t>(bytes); }
 
+  [[nodiscard]] __device__ bool has_codes(std::uint32_t i) const { return i + 1 < kUnits || last_is_codes; }
+  [[nodiscard]] __device__ bool has(std::uint32_t i) const { return has_codes(i) || last_is_rope; }
   /// From the first byte of the page.
   [[nodiscard]] __device__ std::uint32_t place_of(std::uint32_t i, std::uint32_t entry,
                                                   const QuantisedPlaces& places) const {
