@@ -10,6 +10,7 @@
 #include <span>
 
 #include "model.h"
+#include "portable_exp.h"
 
 namespace tiny_engine {
 
@@ -58,12 +59,12 @@ class OnlineSoftmax {
 
   void add(double score, std::span<const double> value) {
     if (score > highest_) {
-      const double shrink = total_ > 0.0 ? std::exp(highest_ - score) : 0.0;
+      const double shrink = total_ > 0.0 ? portable_exp(highest_ - score) : 0.0;
       total_ *= shrink;
       for (double& x : out_) x *= shrink;
       highest_ = score;
     }
-    const double weight = std::exp(score - highest_);
+    const double weight = portable_exp(score - highest_);
     total_ += weight;
     for (std::size_t i = 0; i < out_.size(); ++i) out_[i] += weight * value[i];
   }

@@ -81,6 +81,9 @@ class DevicePlan {
     return {reinterpret_cast<const Element*>(buffer_.data() + array.offset), array.count};
   }
 
+  /// All arrays, as they lie in the staging buffer.
+  [[nodiscard]] std::span<const std::byte> staging() const { return buffer_; }
+
   /// Every number of every array, padding included.
   [[nodiscard]] std::vector<StagedNumbers> numbers() const;
   [[nodiscard]] std::int64_t number(const StagedNumbers& numbers, std::uint64_t index) const;

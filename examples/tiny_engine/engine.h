@@ -4,6 +4,9 @@
 // arrays say. It keeps what a device would keep between steps: the page table of PageTables::Rows and a state per
 // sequence. Attention reads the plan through KeyFinder; K and V are doubles, so nothing is lost in the cache.
 //
+// The pool may lie on a device: then everything that touches K and V is done there, by a DeviceStep, and the host has
+// what its weights give.
+//
 // Reports a plan that names places outside pool, table or step, instead of going there.
 //
 // single-threaded
@@ -16,6 +19,7 @@
 #include <vector>
 
 #include "device_plan.h"
+#include "device_step.h"
 #include "key_finder.h"
 #include "model.h"
 #include "pool_memory.h"
@@ -31,6 +35,9 @@ struct EngineOptions {
   bool keys_rotated = true;              ///< as in the layout
   bool appends_first = false;            ///< writes K and V of a layer before attention, and reads them back from pages
   bool applies_copies = true;            ///< moves and copies too; false: Cache::apply_copies does
+  /// Where the pool lies on a device: what works there, with the same options, and has the page table. It applies moves
+  /// and copies, outlives the engine and serves no other.
+  DeviceStep* device = nullptr;
 };
 
 /// The layout of what the engine stores.
@@ -65,24 +72,39 @@ class Engine {
     PoolMemory pool;
   };
 
+  /// For each query the keys it sees.
+  using KeyLists = std::vector<std::vector<KeyReference>>;
+
   [[nodiscard]] std::string send_stored(const DevicePlan& plan);
   [[nodiscard]] std::string send_new(const DevicePlan& plan, std::uint32_t layer_index, const Rows& rows);
+  [[nodiscard]] std::string find_keys(const DevicePlan& plan, std::size_t query_count, KeyLists& all_keys,
+                                      KeyLists& near_keys) const;
   [[nodiscard]] const Receiver* find_receiver(std::int32_t number) const;
 
   [[nodiscard]] Rows project(const LayerWeights& layer, std::span<const double> inputs,
                              std::span<const std::int32_t> positions) const;
+  /// A query's rows for all heads, as they meet keys.
+  void project_query(const LayerWeights& layer, std::span<const double> input, std::int32_t position,
+                     std::span<double> query) const;
+  /// Attention of all queries: a row of values for every query and head.
+  [[nodiscard]] std::string attend(const DevicePlan& plan, std::uint32_t layer_index, std::span<const double> queries,
+                                   const KeyLists& keys, const Rows& rows, std::span<double> mixed);
+  [[nodiscard]] std::string attend_on_device(const DevicePlan& plan, std::uint32_t layer_index,
+                                             std::span<const double> queries, const Rows& rows,
+                                             std::span<double> mixed);
+  void attend_one(std::uint32_t layer_index, std::span<const double> query, std::span<const KeyReference> keys,
+                  const Rows& rows, std::span<double> mixed) const;
+  /// What heads give, from the values of their keys.
+  void project_heads(const LayerWeights& layer, std::span<const double> mixed, std::span<double> heads) const;
   /// Loads component `component` of a key, all heads.
   void load(const KeyReference& key, std::uint32_t layer_index, std::uint32_t component, const Rows& rows,
             std::span<double> out) const;
-  void attend_gqa(std::uint32_t layer_index, std::span<const double> input, std::int32_t position,
-                  std::span<const KeyReference> keys, const Rows& rows, std::span<double> heads) const;
-  void attend_mla(std::uint32_t layer_index, std::span<const double> input, std::int32_t position,
-                  std::span<const KeyReference> keys, const Rows& rows, std::span<double> heads) const;
 
   const Weights& weights_;
+  AttentionShape attention_;
   PoolMemory pool_;
   EngineOptions options_;
-  PageTable table_;
+  PageTable table_;  // unused with a device
   std::vector<std::uint64_t> states_;
   std::vector<Receiver> receivers_;
 };

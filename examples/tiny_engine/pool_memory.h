@@ -42,6 +42,16 @@ using Rows = std::vector<std::vector<double>>;
 /// Everybody reads the null page, so nobody may write it.
 [[nodiscard]] bool may_write(const PoolMemory& pool, std::int64_t slot);
 
+// What is checked before anything is done, wherever that is done.
+[[nodiscard]] std::string check_deltas(std::uint32_t rows, std::uint32_t columns,
+                                       std::span<const quire::PageDelta> deltas);
+[[nodiscard]] std::string check_moves(const PoolMemory& pool, std::span<const quire::TokenMove> moves,
+                                      std::span<const std::int32_t> indptr);
+[[nodiscard]] std::string check_copies(const PoolMemory& pool, std::span<const quire::PageCopy> copies);
+/// Of a step with so many tokens: slots behind them are padding.
+[[nodiscard]] std::string check_slots(const PoolMemory& pool, std::span<const std::int64_t> slots,
+                                      std::size_t token_count);
+
 [[nodiscard]] std::string apply_deltas(PageTable& table, std::span<const quire::PageDelta> deltas);
 /// `indptr` says whose moves are whose; they are run last sequence first, since only a sequence's own moves depend on
 /// each other.

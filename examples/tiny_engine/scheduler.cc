@@ -43,10 +43,10 @@ Status Scheduler::run() {
     }
     if (flights_.empty()) {
       QUIRE_TRY_ASSIGN(const quire::Stats stats, cache_.stats());
-      if (stats.transfers_in_flight == 0) {
+      if (stats.transfers_in_flight == 0 && stats.loading_sequence_count == 0) {
         return fail(ErrorCode::Unavailable, "no sequence can go on: the pool is too small");
       }
-      std::this_thread::yield();  // everybody waits for pages that are being moved
+      std::this_thread::yield();  // everybody waits for pages that are looked for or being moved
       continue;
     }
     QUIRE_TRY(finish_oldest());
@@ -69,9 +69,11 @@ Status Scheduler::collect() {
 
 Status Scheduler::admit_waiting() {
   for (const auto& track : tracks_) {
-    // After a preemption those that are left go first; without this two sequences could push each other out for ever.
-    if (running_count() >= options_.running_max || (!may_admit_ && running_count() > 0)) return {};
     if (track->state == State::Running || track->state == State::Ended) continue;
+    // After a preemption those that are left go first; without this two sequences could push each other out for ever.
+    // Those whose pages are on their way are left: they hold room, and only go on if they are asked.
+    const bool may_admit = running_count() < options_.running_max && (may_admit_ || running_count() == 0);
+    if (!may_admit && track->state != State::Loading) continue;
     QUIRE_TRY(admit(*track));
     if (track->state != State::Running) continue;
     // A text that is cached whole has its last token run again, to hear what follows.

@@ -9,10 +9,22 @@
 
 #include "base/check.h"
 
+#if defined(__SANITIZE_ADDRESS__)
+extern "C" void __asan_poison_memory_region(const volatile void* begin, std::size_t bytes);
+extern "C" void __asan_unpoison_memory_region(const volatile void* begin, std::size_t bytes);
+#endif
+
 namespace quire::testing {
 namespace {
 
 constexpr std::size_t kAlignment = 256;
+
+void set_poisoned([[maybe_unused]] std::byte* memory, [[maybe_unused]] std::size_t bytes,
+                  [[maybe_unused]] bool is_poisoned) {
+#if defined(__SANITIZE_ADDRESS__)
+  (is_poisoned ? __asan_poison_memory_region : __asan_unpoison_memory_region)(memory, bytes);
+#endif
+}
 
 // The registered or allocated range that has these bytes, if one has all of them.
 template <typename Ranges>
@@ -32,12 +44,29 @@ FakeDevice::FakeDevice(const FakeDeviceConfig& config)
 }
 
 FakeDevice::~FakeDevice() {
+  guard_memory(false);
   for (std::byte* const memory : allocated_) std::free(memory);
 }
 
 void FakeDevice::adopt(std::span<std::byte> memory) {
   const std::lock_guard lock(mutex_);
   device_memory_[memory.data()] = {.bytes = memory.size()};
+}
+
+Status FakeDevice::launch(std::vector<std::span<const std::byte>> touched, std::function<void()> run,
+                          DeviceStream stream) {
+  const std::lock_guard lock(mutex_);
+  QUIRE_TRY(may_fail("launching a kernel"));
+  QUIRE_TRY_ASSIGN(Stream * on, stream_of(stream));
+  ++kernel_count_;
+  on->queue.push_back({.run = [this, touched = std::move(touched), run = std::move(run)] {
+    for (const std::span<const std::byte> memory : touched) {
+      QUIRE_CHECK(memory.empty() || is_device_memory(memory.data(), memory.size()),
+                  "a kernel touches what is not the device's memory");
+    }
+    run();
+  }});
+  return {};
 }
 
 void FakeDevice::fail_call_after(std::uint64_t call_count) {
@@ -113,6 +142,7 @@ Result<std::byte*> FakeDevice::allocate(std::size_t bytes) {
   memory_bytes_ += room;
   allocated_.push_back(memory);
   device_memory_[memory] = {.bytes = room};
+  if (config_.guards_memory) set_poisoned(memory, room, true);
   return memory;
 }
 
@@ -122,7 +152,9 @@ void FakeDevice::release(std::byte* memory) {
   QUIRE_CHECK(it != allocated_.end(), "memory is released that the device did not give, or twice");
   while (run_one()) {  // as cudaFree does: nothing of it is used any more
   }
-  memory_bytes_ -= device_memory_.at(memory).bytes;
+  const std::size_t room = device_memory_.at(memory).bytes;
+  set_poisoned(memory, room, false);
+  memory_bytes_ -= room;
   device_memory_.erase(memory);
   allocated_.erase(it);
   std::free(memory);
@@ -364,7 +396,9 @@ bool FakeDevice::run_one() {
   Stream* const stream = *std::ranges::max_element(ready, {}, &Stream::rank);
   const Work work = std::move(stream->queue.front());
   stream->queue.pop_front();
+  guard_memory(false);
   work.run();
+  guard_memory(true);
   return true;
 }
 
@@ -373,6 +407,11 @@ void FakeDevice::run_all_of(const Stream& stream) {
     // Waits that are over leave the queue without having been run.
     QUIRE_CHECK(run_one() || stream.queue.empty(), "streams wait for each other");
   }
+}
+
+void FakeDevice::guard_memory(bool is_guarded) {
+  if (!config_.guards_memory) return;
+  for (std::byte* const memory : allocated_) set_poisoned(memory, device_memory_.at(memory).bytes, is_guarded);
 }
 
 void FakeDevice::run_some() {

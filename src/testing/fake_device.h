@@ -32,6 +32,9 @@ struct FakeDeviceConfig {
   std::uint64_t seed = 0;
   std::uint32_t multiprocessor_count = 4;
   std::size_t memory_bytes_max = std::size_t{1} << 30U;
+  /// Only what runs on streams may touch memory that was allocated here: under the address sanitizer, anybody else who
+  /// does is found out.
+  bool guards_memory = false;
 };
 
 class FakeDevice : public Device {
@@ -41,6 +44,10 @@ class FakeDevice : public Device {
 
   /// Memory of somebody else's that counts as the device's.
   void adopt(std::span<std::byte> memory);
+  /// A kernel of a test's: what it touches must be device memory when its turn comes, and `run` is called then. It may
+  /// not call the device.
+  [[nodiscard]] Status launch(std::vector<std::span<const std::byte>> touched, std::function<void()> run,
+                              DeviceStream stream);
   /// The call that comes behind so many others, of those that may fail, fails; later ones do not. 0: the next one.
   void fail_call_after(std::uint64_t call_count);
   /// The same, and later ones fail as well: a device that is lost. What is on its streams by then never runs.
@@ -114,6 +121,7 @@ class FakeDevice : public Device {
   [[nodiscard]] bool run_one();
   void run_all_of(const Stream& stream);
   void run_some();
+  void guard_memory(bool is_guarded);
 
   const FakeDeviceConfig config_;
   const std::string name_;

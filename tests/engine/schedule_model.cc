@@ -84,7 +84,7 @@ std::string to_string(const ScheduleSetup& setup) {
   return text + ", " + setup.policy + (setup.whole_runs ? ", whole runs" : "") + (setup.dedup ? "" : ", no dedup");
 }
 
-ScheduleModel::ScheduleModel(const ScheduleSetup& setup, ScheduleCounts& counts)
+ScheduleModel::ScheduleModel(const ScheduleSetup& setup, ScheduleCounts& counts, const ScheduleDevice& device)
     : setup_(setup), counts_(counts), weights_(weights_of(setup)) {
   const CacheGroup group = tiny_engine::cache_group(weights_.shape, setup.keys_rotated);
   CacheConfig config{.layout = ModelLayout::create("tiny", {group}).value(),
@@ -106,7 +106,18 @@ ScheduleModel::ScheduleModel(const ScheduleSetup& setup, ScheduleCounts& counts)
                      .whole_runs = setup.whole_runs};
   // Another window beside it, so that its lists are not the first.
   if (setup.layer_window > 0) config.plan.layer_windows = {3, setup.layer_window};
-  if (setup.adopts_memory) {
+  if (device.device != nullptr) {
+    setup_.adopts_memory = false;
+    config.device.memory = DeviceMemory::Accelerator;
+    config.device.accelerator = device.device;
+    config.host.staging_bytes = std::uint64_t{1} << 20U;
+    // As the seed has it: nothing is measured, and all ways are gone.
+    const SwapPath path = setup.page_tokens % 2 == 0   ? SwapPath::Direct
+                          : setup.page_tokens % 3 == 0 ? SwapPath::Whole
+                                                       : SwapPath::Staged;
+    config.host.load_paths = config.host.store_paths = SwapPaths{.few = path, .many = path};
+  }
+  if (setup_.adopts_memory) {
     const PageGeometry page = PageGeometry::create(group, config.page).value();
     memory_.resize((std::size_t{setup.page_count} + 1) * page.page_bytes());
     // Not zeros: pages that were never written must not look harmless.
@@ -115,13 +126,28 @@ ScheduleModel::ScheduleModel(const ScheduleSetup& setup, ScheduleCounts& counts)
     config.device.adopted_memory = memory_.data();
   }
   cache_ = Cache::open(std::move(config)).value();
-  engine_ = std::make_unique<Engine>(
-      weights_, tiny_engine::PoolMemory{.geometry = cache_->geometry(), .bytes = cache_->device_memory()},
-      tiny_engine::EngineOptions{.sequence_count_max = setup.sequence_count_max,
-                                 .row_columns = pages_for(setup.context_tokens_max, setup.page_tokens),
-                                 .keys_rotated = setup.keys_rotated,
-                                 .appends_first = setup.appends_first,
-                                 .applies_copies = setup.adopts_memory});
+  const tiny_engine::PoolMemory pool{.geometry = cache_->geometry(), .bytes = cache_->device_memory()};
+  const std::uint32_t row_columns = pages_for(setup.context_tokens_max, setup.page_tokens);
+  if (device.device != nullptr) {
+    device_step_ = tiny_engine::DeviceStep::create({.device = device.device,
+                                                    .kernels = device.kernels,
+                                                    .pool = pool,
+                                                    .shape = weights_.shape,
+                                                    .keys_rotated = setup.keys_rotated,
+                                                    .page_tables = setup.page_tables,
+                                                    .sequence_count_max = setup.sequence_count_max,
+                                                    .row_columns = row_columns,
+                                                    .step_tokens_max = setup.step_tokens_max,
+                                                    .context_tokens_max = setup.context_tokens_max})
+                       .value();
+  }
+  engine_ = std::make_unique<Engine>(weights_, pool,
+                                     tiny_engine::EngineOptions{.sequence_count_max = setup.sequence_count_max,
+                                                                .row_columns = row_columns,
+                                                                .keys_rotated = setup.keys_rotated,
+                                                                .appends_first = setup.appends_first,
+                                                                .applies_copies = setup_.adopts_memory,
+                                                                .device = device_step_.get()});
   engine_->set_receiver(kOwnPool, {.geometry = cache_->geometry(), .bytes = cache_->device_memory()});
   space_ = cache_->key_space({.model = "tiny"}).value();
 }
@@ -155,6 +181,7 @@ std::string ScheduleModel::apply(Random& random) {
 std::optional<OracleTexts::Mismatch> ScheduleModel::compare() const {
   counts_.add("logits compared", texts_.note_count());
   counts_.add("pages evicted", cache_->stats()->evicted_page_total);
+  counts_.add("bytes loaded from the host", cache_->stats()->loaded_bytes);
   counts_.add(setup_.dedup ? "schedule with dedup" : "schedule without dedup");
   // Both sides compute in double, so that they differ by rounding alone: far below what the engine may be off by.
   constexpr double kTolerance = 1e-9;

@@ -16,8 +16,10 @@
 #include <vector>
 
 #include "examples/tiny_engine/device_plan.h"
+#include "examples/tiny_engine/device_step.h"
 #include "examples/tiny_engine/engine.h"
 #include "examples/tiny_engine/model.h"
+#include "examples/tiny_engine/step_kernels.h"
 #include "oracle_texts.h"
 #include "quire/cache.h"
 #include "schedule_counts.h"
@@ -54,12 +56,19 @@ struct ScheduleSetup {
   bool dedup = true;
 };
 
+/// A device to run schedules on, in place of the host's memory.
+struct ScheduleDevice {
+  Device* device = nullptr;
+  tiny_engine::StepKernels* kernels = nullptr;
+};
+
 [[nodiscard]] ScheduleSetup draw_setup(Random& random);
 [[nodiscard]] std::string to_string(const ScheduleSetup& setup);
 
 class ScheduleModel {
  public:
-  ScheduleModel(const ScheduleSetup& setup, ScheduleCounts& counts);
+  /// With a device, the pool is quire's own there, and the engine applies moves and copies.
+  ScheduleModel(const ScheduleSetup& setup, ScheduleCounts& counts, const ScheduleDevice& device = {});
 
   /// One random call. Empty, or what is wrong.
   [[nodiscard]] std::string apply(Random& random);
@@ -186,11 +195,15 @@ class ScheduleModel {
                                             std::span<const PageId> pages) const;
   void remove(const Live& live);
 
+  /// Moves and copies are the engine's business.
+  [[nodiscard]] bool engine_copies() const { return setup_.adopts_memory || device_step_ != nullptr; }
+
   ScheduleSetup setup_;
   ScheduleCounts& counts_;
   const tiny_engine::Weights weights_;
   std::vector<std::byte> memory_;  // when the engine owns it
   std::unique_ptr<Cache> cache_;
+  std::unique_ptr<tiny_engine::DeviceStep> device_step_;  // null without a device
   std::unique_ptr<tiny_engine::Engine> engine_;
   KeySpaceId space_;
   OracleTexts texts_;

@@ -262,7 +262,7 @@ std::string ScheduleModel::run_up_to(std::size_t flight_index) {
 
 std::string ScheduleModel::prepare(Flight& flight) {
   if (std::exchange(flight.is_prepared, true)) return "";
-  if (!setup_.adopts_memory) {
+  if (!engine_copies()) {
     const Status status = cache_->apply_copies(flight.step);
     if (!status) return "apply_copies: " + status.error().message;
   }

@@ -104,4 +104,29 @@ Status run_on_gpu(Launching launching, const std::function<Status(DeviceStream)>
   return done;
 }
 
+GpuGraph::GpuGraph(DeviceStream stream, const std::function<Status(DeviceStream)>& launch) {
+  const auto handle = static_cast<cudaStream_t>(stream.handle);
+  cudaGraph_t graph = nullptr;
+  cudaGraphExec_t executable = nullptr;
+  QUIRE_CUDA_CALL(cudaStreamBeginCapture(handle, cudaStreamCaptureModeGlobal));
+  const Status done = launch(stream);
+  QUIRE_CUDA_CALL(cudaStreamEndCapture(handle, &graph));
+  if (!done) {
+    std::fprintf(stderr, "capturing: %s\n", done.error().message.c_str());
+    std::abort();
+  }
+  QUIRE_CUDA_CALL(cudaGraphInstantiate(&executable, graph, 0));
+  graph_ = graph;
+  executable_ = executable;
+}
+
+GpuGraph::~GpuGraph() {
+  QUIRE_CUDA_CALL(cudaGraphExecDestroy(static_cast<cudaGraphExec_t>(executable_)));
+  QUIRE_CUDA_CALL(cudaGraphDestroy(static_cast<cudaGraph_t>(graph_)));
+}
+
+void GpuGraph::launch(DeviceStream stream) const {
+  QUIRE_CUDA_CALL(cudaGraphLaunch(static_cast<cudaGraphExec_t>(executable_), static_cast<cudaStream_t>(stream.handle)));
+}
+
 }  // namespace quire::testing

@@ -75,4 +75,20 @@ inline constexpr Launching kLaunchings[] = {Launching::Directly, Launching::From
 [[nodiscard]] Status run_on_gpu(Launching launching, const std::function<Status(DeviceStream)>& launch,
                                 std::uint32_t times = 1, const std::function<void(std::uint32_t)>& before_run = {});
 
+/// What was put on a stream once, to be run again and again.
+class GpuGraph {
+ public:
+  /// Captures what `launch` puts on the stream; runs nothing of it. A launch that fails ends the program.
+  GpuGraph(DeviceStream stream, const std::function<Status(DeviceStream)>& launch);
+  ~GpuGraph();
+  GpuGraph(const GpuGraph&) = delete;
+  GpuGraph& operator=(const GpuGraph&) = delete;
+
+  void launch(DeviceStream stream) const;
+
+ private:
+  void* graph_ = nullptr;
+  void* executable_ = nullptr;
+};
+
 }  // namespace quire::testing
