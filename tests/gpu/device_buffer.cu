@@ -34,6 +34,11 @@ class Stream {
 
 }  // namespace
 
+std::string last_cuda_error() {
+  const cudaError_t error = cudaGetLastError();
+  return error == cudaSuccess ? "" : cudaGetErrorName(error);
+}
+
 std::string why_no_gpu() {
   int count = 0;
   cudaError_t error = cudaGetDeviceCount(&count);

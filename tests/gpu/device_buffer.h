@@ -22,6 +22,9 @@ namespace quire::testing {
 /// Why no kernel can run here, in the runtime's words; empty if one can.
 [[nodiscard]] std::string why_no_gpu();
 
+/// The thread's last error of the runtime, in its words; empty if there is none.
+[[nodiscard]] std::string last_cuda_error();
+
 /// Bytes in the device's memory, with others around them that must stay what they are.
 class DeviceBytes {
  public:

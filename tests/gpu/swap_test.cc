@@ -28,12 +28,15 @@ namespace {
 using testing::DeviceBytes;
 using testing::Random;
 
-constexpr std::uint32_t kPages = 9;
-constexpr std::uint32_t kRecords = 11;
+constexpr std::uint32_t kPages = 25;  // more than travel with a launch
+constexpr std::uint32_t kRecords = 29;
 
 std::vector<std::byte> random_bytes(Random& random, std::size_t count) {
   std::vector<std::byte> bytes(count);
-  for (std::byte& byte : bytes) byte = static_cast<std::byte>(random.below(256));
+  for (std::size_t at = 0; at < count; at += sizeof(std::uint64_t)) {
+    const std::uint64_t word = random.next();
+    std::memcpy(bytes.data() + at, &word, std::min(sizeof(word), count - at));
+  }
   return bytes;
 }
 
@@ -47,7 +50,7 @@ struct DrawnPages {
 DrawnPages draw_pages(Random& random) {
   static constexpr std::uint64_t kOddSizes[] = {1, 3, 7, 50, 1023, 4095, 4097, 9001};
   static constexpr std::uint64_t kEvenSizes[] = {4, 12, 100, 4100, 8196};
-  static constexpr std::uint64_t kWideSizes[] = {16, 64, 4096, 4112, 18432, 65536};
+  static constexpr std::uint64_t kWideSizes[] = {16, 64, 4096, 4112, 18432};
   const std::uint32_t kind = random.below(3);
   const bool is_page_first = random.below(3) == 0;
   DrawnPages drawn;
@@ -114,7 +117,9 @@ class Scene {
                       .load_paths = SwapPaths{},
                       .store_paths = SwapPaths{},
                       .call_pages_max = kPages,
-                      .staging_bytes = 1};  // three records: calls go round the ring
+                      .calls_in_flight_max = kPages,
+                      // Three records, so that calls go round the ring, or several of them in each slot.
+                      .staging_bytes = random.below(2) == 0 ? 1 : std::uint64_t{3} << 20U};
     for (auto& layer : config.layers) {
       for (Fragment& fragment : layer) fragment.first = on_gpu_.data() + offset_of(fragment);
     }
@@ -162,6 +167,16 @@ class Scene {
     if (on_gpu_.read() != pool_) return "the pages on the GPU differ";
     if (std::memcmp(memory_.data(), records_.data(), records_.size()) != 0) return "the records differ";
     return "";
+  }
+  /// All bytes of the pages become zero, for the naive code too.
+  void clear_pages() {
+    std::ranges::fill(pool_, std::byte{0});
+    on_gpu_.write(pool_);
+  }
+  /// The first fragment of a layer.
+  [[nodiscard]] const Fragment& fragment(std::uint32_t layer) const { return drawn_.layers[layer][0]; }
+  [[nodiscard]] const std::byte* on_gpu(const Fragment& fragment, PageId page) {
+    return on_gpu_.data() + offset_of(fragment) + (page.value * fragment.page_stride);
   }
   /// Breaks a record, for the naive code too.
   void break_record(PageId page, std::uint64_t at) {
@@ -299,7 +314,10 @@ TEST_F(GpuSwap, AStreamWaitsForABand) {
   const std::vector<PageId> device_pages = draw_ids(random, kPages, kPages);
   const std::vector<PageId> host_pages = draw_ids(random, kPages, kRecords);
   const DeviceStream compute = *device_->create_stream(StreamPriority::Low);
+  auto seen = RegisteredMemory::allocate(*device_, 1 << 20, 1 << 20);
+  ASSERT_TRUE(seen);
   for (const SwapPath path : {SwapPath::Whole, SwapPath::Staged, SwapPath::Direct}) {
+    scene.clear_pages();
     const auto ticket = scene.engine().try_start({.kind = TransferKind::Load,
                                                   .device_pages = device_pages,
                                                   .host_pages = host_pages,
@@ -308,8 +326,14 @@ TEST_F(GpuSwap, AStreamWaitsForABand) {
                                                   .path = path});
     ASSERT_TRUE(ticket && *ticket);
     for (std::uint32_t band = 0; band < scene.layer_count(); ++band) {
+      // What the stream reads behind the wait is what the record has.
+      const Fragment& fragment = scene.fragment(band);
+      const std::uint32_t at = random.below(kPages);
       ASSERT_TRUE(scene.engine().wait_on(compute, **ticket, band));
+      ASSERT_TRUE(device_->copy(seen->data(), scene.on_gpu(fragment, device_pages[at]), fragment.bytes, compute));
       ASSERT_TRUE(device_->synchronize(compute));
+      EXPECT_EQ(std::memcmp(seen->data(), scene.record(host_pages[at]) + fragment.record_offset, fragment.bytes), 0)
+          << to_string(path) << ", band " << band;
       const Result<bool> has_arrived = scene.engine().has_arrived(**ticket, band);
       ASSERT_TRUE(has_arrived);
       EXPECT_TRUE(*has_arrived);
@@ -317,9 +341,9 @@ TEST_F(GpuSwap, AStreamWaitsForABand) {
     ASSERT_TRUE(device_->synchronize(scene.streams().kernels));
     ASSERT_TRUE(device_->synchronize(scene.streams().copies));
     ASSERT_TRUE(scene.engine().finish(**ticket));
+    for (std::uint32_t i = 0; i < kPages; ++i) scene.move(TransferKind::Load, device_pages[i], host_pages[i]);
+    EXPECT_EQ(scene.difference(), "") << to_string(path);
   }
-  for (std::uint32_t i = 0; i < kPages; ++i) scene.move(TransferKind::Load, device_pages[i], host_pages[i]);
-  EXPECT_EQ(scene.difference(), "");
   device_->destroy_stream(compute);
 }
 
@@ -336,10 +360,15 @@ TEST_F(GpuSwap, MeasuresItsWaysWhenItIsOpened) {
     config.layers.push_back(
         {{.first = memory + (l * 64 * 65536), .page_stride = 65536, .record_offset = l * 65536, .bytes = 65536}});
   }
-  config.seconds = [at = 0.0]() mutable { return at += 1; };
   const auto timings = measure_swaps(config);
   ASSERT_TRUE(timings) << timings.error().message;
-  EXPECT_FALSE(timings->empty());
+  for (const TransferKind kind : {TransferKind::Load, TransferKind::Store}) {
+    for (const SwapPath path : {SwapPath::Whole, SwapPath::Staged, SwapPath::Direct}) {
+      EXPECT_TRUE(std::ranges::any_of(*timings, [&](const SwapTiming& timing) {
+        return timing.kind == kind && timing.path == path && timing.page_count > 1 && timing.seconds > 0;
+      })) << to_string(path);
+    }
+  }
   auto engine = SwapEngine::open(config);
   EXPECT_TRUE(engine) << engine.error().message;
   engine = SwapEngine::open({.device = nullptr});
@@ -365,6 +394,7 @@ TEST(GpuRefusals, RegisteringMemoryTwiceAndAGpuThatThereIsNot) {
   ASSERT_FALSE(none);
   EXPECT_NE(none.error().message.find("opening GPU 1000"), std::string::npos) << none.error().message;
   EXPECT_FALSE((*device)->allocate(std::size_t{1} << 60U));
+  EXPECT_EQ(testing::last_cuda_error(), "") << "an error that was told is not the next caller's";
 }
 
 // Pages of a pool of the GPU through a mover's host tier and back.
