@@ -24,6 +24,8 @@ class DeviceList {
  public:
   explicit DeviceList(const std::vector<T>& content) : memory_(content.size() * sizeof(T)), count_(content.size()) {
     check(cudaMemcpy(memory_.data(), content.data(), content.size() * sizeof(T), cudaMemcpyHostToDevice), "copying");
+    // From memory that is not registered it returns before the bytes are there, and other streams do not wait for them.
+    check(cudaDeviceSynchronize(), "copying");
   }
   [[nodiscard]] std::span<const T> span() const { return {reinterpret_cast<const T*>(memory_.data()), count_}; }
 
@@ -60,45 +62,40 @@ std::vector<std::int64_t> scattered_slots(std::uint32_t page_tokens, std::uint32
   return slots;
 }
 
-void run_plain(const Measured& with) {
+// K of one layer for a very long prompt: one launch, far larger than the caches.
+void run_append(const Measured& with, ByteLayout byte_layout, const std::string& suffix) {
+  constexpr std::uint32_t kPages = 24'000;
+  constexpr std::uint32_t kTokens = 16 * 23'000;
+  const auto layout = take(ModelLayout::simple({.layers = 2, .kv_heads = 8, .head_dim = 128}), "the layout");
+  const auto page = take(PageGeometry::create(layout.groups()[0], {}), "the page");
+  const auto geometry =
+      take(PoolGeometry::create(page, {.page_count = kPages, .byte_layout = byte_layout}), "the pool");
+  const Buffer pool(geometry.pool_bytes());
+  const Buffer source(std::size_t{kTokens} * 2048);
+  const DeviceList<std::int64_t> slots(scattered_slots(16, kPages, kTokens));
+  add_row(with, "append K, 368,000 tokens of 2 KiB" + suffix, 2.0 * kTokens * 2048, [&](DeviceStream stream) {
+    return launch_append({.geometry = &geometry, .pool = pool.data(), .source = source.data(), .slots = slots.span()},
+                         stream);
+  });
+}
+
+void run_copies(const Measured& with, ByteLayout byte_layout, const std::string& suffix) {
+  constexpr std::uint32_t kPages = 3'000;
   const auto layout = take(preset("llama-3-8b"), "the preset");
   const auto page = take(PageGeometry::create(layout.groups()[0], {}), "the page");
-  for (const ByteLayout byte_layout : {ByteLayout::PageFirst, ByteLayout::LayerFirst}) {
-    const std::string suffix = byte_layout == ByteLayout::PageFirst ? ", page-first" : ", layer-first";
-    constexpr std::uint32_t kPages = 3000;
-    const auto geometry =
-        take(PoolGeometry::create(page, {.page_count = kPages, .byte_layout = byte_layout}), "the pool");
-    const Buffer pool(geometry.pool_bytes());
-    {
-      // K of one layer, for as many tokens as the pool has pages for.
-      constexpr std::uint32_t kTokens = 16 * 2900;
-      const Buffer source(4 * std::size_t{kTokens} * 2048);
-      const DeviceList<std::int64_t> slots(scattered_slots(16, kPages, kTokens));
-      // Four layers, each with a source of its own: one alone would stay in the caches.
-      add_row(with, "append K of Llama-3-8B, 46,400 tokens x 4 layers" + suffix, 4 * 2.0 * kTokens * 2048,
-              [&](DeviceStream stream) -> Status {
-                for (std::uint32_t layer = 0; layer < 4; ++layer) {
-                  QUIRE_TRY(launch_append({.geometry = &geometry,
-                                           .pool = pool.data(),
-                                           .layer_index = layer,
-                                           .source = source.data() + (layer * std::size_t{kTokens} * 2048),
-                                           .slots = slots.span()},
-                                          stream));
-                }
-                return {};
-              });
-    }
-    std::vector<PageCopy> copies;
-    const std::vector<PageId> ids = scattered_pages(1024, kPages, 6);
-    for (std::uint32_t i = 0; i < 512; ++i) {
-      copies.push_back({.source = ids[i], .target = ids[512 + i], .token_count = 16});
-    }
-    const DeviceList<PageCopy> list(copies);
-    add_row(with, "copy 512 pages of 2 MiB" + suffix, 2.0 * 512 * static_cast<double>(page.page_bytes()),
-            [&](DeviceStream stream) {
-              return launch_copy_pages({.geometry = &geometry, .pool = pool.data(), .copies = list.span()}, stream);
-            });
+  const auto geometry =
+      take(PoolGeometry::create(page, {.page_count = kPages, .byte_layout = byte_layout}), "the pool");
+  const Buffer pool(geometry.pool_bytes());
+  std::vector<PageCopy> copies;
+  const std::vector<PageId> ids = scattered_pages(1024, kPages, 6);
+  for (std::uint32_t i = 0; i < 512; ++i) {
+    copies.push_back({.source = ids[i], .target = ids[512 + i], .token_count = 16});
   }
+  const DeviceList<PageCopy> list(copies);
+  add_row(with, "copy 512 pages of 2 MiB" + suffix, 2.0 * 512 * static_cast<double>(page.page_bytes()),
+          [&](DeviceStream stream) {
+            return launch_copy_pages({.geometry = &geometry, .pool = pool.data(), .copies = list.span()}, stream);
+          });
 }
 
 void run_quantised(const Measured& with, const EntryFormat& format, const std::string& name) {
@@ -177,7 +174,11 @@ void run_kernels(Table& table) {
   table.section("Kernels of a step: bytes read and written");
   Streams streams;
   const Measured with{.table = table, .device_copy = measure_device_copy(), .stream = streams.of[0]};
-  run_plain(with);
+  for (const ByteLayout byte_layout : {ByteLayout::PageFirst, ByteLayout::LayerFirst}) {
+    const std::string suffix = byte_layout == ByteLayout::PageFirst ? ", page-first" : ", layer-first";
+    run_append(with, byte_layout, suffix);
+    run_copies(with, byte_layout, suffix);
+  }
   table.print_new();
   run_quantised(with, fp8_rows_then_scales(), "E4M3 rows of 584 bytes");
   run_quantised(with, fp8_records(), "E4M3 records of 656 bytes");

@@ -4,6 +4,7 @@
 // compared whole.
 #include <cstddef>
 #include <cstdint>
+#include <cstring>
 #include <limits>
 #include <span>
 #include <vector>
@@ -150,6 +151,41 @@ TEST(GpuReadRows, GivesWhatTheHostGives) {
       ASSERT_TRUE(target.read() == expected) << "turn " << turn << ", " << drawn.name << ", gap " << gap;
       ASSERT_TRUE(pool.read() == content);
     }
+  }
+}
+
+// As many tokens as a long prompt has, in a pool that no cache holds.
+TEST(GpuAppend, ManyTokensLandWhereTheHostPutsThem) {
+  const auto layout = ModelLayout::simple({.layers = 2, .kv_heads = 8, .head_dim = 128});
+  ASSERT_TRUE(layout);
+  const auto page = PageGeometry::create(layout->groups()[0], {.page_tokens = 16});
+  ASSERT_TRUE(page);
+  for (const ByteLayout byte_layout : {ByteLayout::PageFirst, ByteLayout::LayerFirst}) {
+    const auto geometry = PoolGeometry::create(*page, {.page_count = 1500, .byte_layout = byte_layout});
+    ASSERT_TRUE(geometry);
+    Random random(3);
+    constexpr std::uint32_t kTokens = 16 * 1400;
+    std::vector<std::byte> source(std::size_t{kTokens} * 2048);
+    for (std::size_t i = 0; i < source.size(); i += 8) {
+      const std::uint64_t word = random.next();
+      std::memcpy(source.data() + i, &word, sizeof(word));
+    }
+    std::vector<std::int64_t> slots;
+    for (std::uint32_t i = 0; i < kTokens; ++i) slots.push_back((std::int64_t{i} * 7919) % (16 * 1500));
+    std::vector<std::byte> pool(geometry->pool_bytes());
+    DeviceBytes on_gpu(pool);
+    DeviceBytes source_on_gpu(source);
+    AppendParams params{.geometry = &*geometry, .pool = pool.data(), .layer_index = 1, .component_index = 1};
+    params.source = source.data();
+    params.slots = slots;
+    append_on_host(params);
+    params.pool = on_gpu.data();
+    params.source = source_on_gpu.data();
+    DeviceArray<std::int64_t> device_slots(slots);
+    params.slots = device_slots.span();
+    ASSERT_TRUE(
+        run_on_gpu(testing::Launching::Directly, [&](DeviceStream stream) { return launch_append(params, stream); }));
+    EXPECT_EQ(on_gpu.read(), pool);
   }
 }
 
