@@ -130,6 +130,7 @@ class UnitAppender {
     if constexpr (kForm == ScaleForm::Ue8m0) {
       *target = static_cast<std::byte>(__float_as_uint(scale) >> 23U);
       if (((ends_ >> i) & 1U) == 0) return;
+#pragma unroll 1
       for (std::uint32_t byte = 1; byte <= work_.padding; ++byte) target[byte] = std::byte{0};
     } else {
       *reinterpret_cast<float*>(target) = scale;

@@ -6,9 +6,11 @@
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
+#include <initializer_list>
 #include <limits>
 #include <span>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include <gtest/gtest.h>
@@ -46,50 +48,143 @@ std::vector<std::byte> random_source(Random& random, std::size_t rows, std::uint
   return source;
 }
 
+// `gap` is how many bytes lie between two rows; 0: they are dense.
+void expect_appended(Random& random, const QuantisedEntries& entries, std::uint64_t gap, const std::string& name) {
+  std::vector<std::int64_t> slots = testing::draw_slots(random, testing::slot_count_of(entries.geometry()));
+  const std::vector<std::byte> source =
+      random_source(random, slots.size(), entries.row_bytes(), entries.row_bytes() + gap);
+  std::vector<std::int32_t> positions;
+  if (entries.components().positions != kNoComponent) {
+    for (std::size_t i = 0; i < slots.size(); ++i) positions.push_back(static_cast<std::int32_t>(random.next()));
+  }
+  const std::vector<std::byte> before = random_bytes(random, entries.geometry().pool_bytes());
+  std::vector<std::byte> expected = before;
+  AppendQuantisedParams params{.entries = &entries,
+                               .pool = expected.data(),
+                               .layer_index = kLayer,
+                               .source = source.data(),
+                               .source_row_bytes = gap == 0 ? 0 : entries.row_bytes() + gap,
+                               .slots = slots,
+                               .positions = positions};
+  append_quantised_on_host(params);
+  // Nothing is written for what the pool does not have.
+  for (std::int64_t& slot : slots) {
+    if (slot == kNoSlot && random.below(2) == 0) slot = testing::slot_count_of(entries.geometry()) + slot + 1;
+  }
+  DeviceBytes pool(before, random.below(6) == 0 ? 1 + random.below(17) : 0);
+  DeviceBytes device_source(source, random.below(6) == 0 ? 1 + random.below(17) : 0);
+  DeviceArray<std::int64_t> device_slots(slots);
+  DeviceArray<std::int32_t> device_positions(positions);
+  params.pool = pool.data();
+  params.source = device_source.data();
+  params.slots = device_slots.span();
+  params.positions = device_positions.span();
+  for (const Launching launching : kLaunchings) {
+    pool.write(before);
+    const Status done =
+        run_on_gpu(launching, [&](DeviceStream stream) { return launch_append_quantised(params, stream); });
+    ASSERT_TRUE(done.has_value()) << done.error().message;
+    ASSERT_TRUE(pool.read() == expected) << name << ", gap " << gap;
+  }
+}
+
 TEST(GpuAppendQuantised, WritesWhatTheHostWrites) {
   Random random(1);
   testing::for_each_quantised_case([&](const QuantisedCase& tested) {
-    if (::testing::Test::HasFatalFailure()) return;
-    const QuantisedEntries& entries = tested.entries;
-    for (const std::uint64_t gap : {0, 16, 5}) {  // bytes between two rows; 0: dense
-      std::vector<std::int64_t> slots = testing::draw_slots(random, testing::slot_count_of(entries.geometry()));
-      const std::vector<std::byte> source =
-          random_source(random, slots.size(), entries.row_bytes(), entries.row_bytes() + gap);
-      std::vector<std::int32_t> positions;
-      if (entries.components().positions != kNoComponent) {
-        for (std::size_t i = 0; i < slots.size(); ++i) positions.push_back(static_cast<std::int32_t>(random.next()));
-      }
-      const std::vector<std::byte> before = random_bytes(random, entries.geometry().pool_bytes());
-      std::vector<std::byte> expected = before;
-      AppendQuantisedParams params{.entries = &entries,
-                                   .pool = expected.data(),
-                                   .layer_index = kLayer,
-                                   .source = source.data(),
-                                   .source_row_bytes = gap == 0 ? 0 : entries.row_bytes() + gap,
-                                   .slots = slots,
-                                   .positions = positions};
-      append_quantised_on_host(params);
-      // Nothing is written for what the pool does not have.
-      for (std::int64_t& slot : slots) {
-        if (slot == kNoSlot && random.below(2) == 0) slot = testing::slot_count_of(entries.geometry()) + slot + 1;
-      }
-      DeviceBytes pool(before, random.below(6) == 0 ? 1 + random.below(17) : 0);
-      DeviceBytes device_source(source, random.below(6) == 0 ? 1 + random.below(17) : 0);
-      DeviceArray<std::int64_t> device_slots(slots);
-      DeviceArray<std::int32_t> device_positions(positions);
-      params.pool = pool.data();
-      params.source = device_source.data();
-      params.slots = device_slots.span();
-      params.positions = device_positions.span();
-      for (const Launching launching : kLaunchings) {
-        pool.write(before);
-        const Status done =
-            run_on_gpu(launching, [&](DeviceStream stream) { return launch_append_quantised(params, stream); });
-        ASSERT_TRUE(done.has_value()) << done.error().message;
-        ASSERT_TRUE(pool.read() == expected) << tested.name << ", gap " << gap;
-      }
+    for (const std::uint64_t gap : {0, 16, 5}) {
+      if (!HasFatalFailure()) expect_appended(random, tested.entries, gap, tested.name);
     }
   });
+}
+
+QuantisedEntries entries_of_format(const EntryFormat& format, std::uint32_t page_tokens, std::uint32_t page_count) {
+  CacheGroup group{.name = "entries", .layers = layer_range(0, 2)};
+  use_format(group, format);
+  PageGeometry page = PageGeometry::create(group, {.page_tokens = page_tokens}).value();
+  return QuantisedEntries::create(PoolGeometry::create(std::move(page), {.page_count = page_count}).value(), format)
+      .value();
+}
+
+// Entries with which a warp's lanes have 1, 2, 3 and 4 units of eight values each, full and not; and others that are
+// just not to be cut in that way, or whose scales are shared by lanes that are no group.
+std::vector<QuantisedCase> cases_of_units() {
+  std::vector<QuantisedCase> cases;
+  const auto add = [&](const std::string& name, QuantisedEntries entries) {
+    cases.push_back({.name = name, .entries = std::move(entries)});
+  };
+  for (const ScaleForm form : {ScaleForm::Fp32, ScaleForm::Ue8m0}) {
+    const std::vector<testing::HeadsShape> shapes = {
+        {.dim = 8},
+        {.dim = 128, .block_values = 8},
+        {.dim = 248, .block_values = 64},
+        {.dim = 256},
+        {.dim = 264, .block_values = 128},
+        {.dim = 504, .block_values = 256},
+        {.dim = 512, .block_values = 32},
+        {.dim = 520},
+        {.dim = 768, .block_values = 256},
+        {.dim = 776, .block_values = 16},
+        {.dim = 1016},
+        {.dim = 1024, .block_values = 128},
+        {.heads = 3, .dim = 64, .block_values = 32},
+        {.heads = 8, .dim = 128},
+        {.heads = 128, .dim = 8},
+        // Appending cannot share their scales.
+        {.dim = 96, .block_values = 24},
+        {.dim = 1024, .block_values = 512},
+        {.heads = 3, .dim = 40, .block_values = 16},
+        {.heads = 2, .dim = 448},
+        // Too many units.
+        {.dim = 1032, .block_values = 64},
+        {.heads = 9, .dim = 128, .block_values = 128},
+    };
+    for (testing::HeadsShape shape : shapes) {
+      shape.scale_form = form;
+      for (const Placement placement : {Placement::Area, Placement::Interleaved}) {
+        shape.placement = placement;
+        add(std::to_string(shape.heads) + " * " + std::to_string(shape.dim) + " by " +
+                std::to_string(shape.block_values) + (form == ScaleForm::Fp32 ? ", fp32" : ", ue8m0") +
+                (placement == Placement::Area ? "" : ", in records"),
+            testing::entries_of_heads(shape, {.page_tokens = 16}, {.page_count = 3}));
+      }
+    }
+  }
+  for (const MixedRow row : std::initializer_list<MixedRow>{{.dim = 448, .rope_dim = 64},
+                                                            {.dim = 512, .rope_dim = 64},
+                                                            {.dim = 192, .rope_dim = 64},
+                                                            {.dim = 64, .rope_dim = 8},
+                                                            {.dim = 256, .rope_dim = 256},
+                                                            {.dim = 768, .rope_dim = 192},
+                                                            // Lanes would have rope values in two units.
+                                                            {.dim = 16, .rope_dim = 320},
+                                                            {.dim = 248, .rope_dim = 272}}) {
+    for (const EntryFormat& format :
+         {fp8_arrays(row), fp8_arrays_with_positions(row), fp8_rows_then_scales(row), fp8_records(row)}) {
+      add(std::string(format.name) + " of " + std::to_string(row.dim) + " and " + std::to_string(row.rope_dim),
+          entries_of_format(format, 16, 3));
+    }
+  }
+  return cases;
+}
+
+TEST(GpuAppendQuantised, WritesWhatTheHostWritesWithAnyNumberOfUnits) {
+  Random random(7);
+  for (const QuantisedCase& tested : cases_of_units()) {
+    for (const std::uint64_t gap : {0, 16}) {
+      expect_appended(random, tested.entries, gap, tested.name);
+      if (HasFatalFailure()) return;
+    }
+  }
+}
+
+// So many that a warp has several in a row, the last one fewer, and some are left out.
+TEST(GpuAppendQuantised, WritesWhatTheHostWritesOfManyRows) {
+  Random random(8);
+  for (const EntryFormat& format :
+       {fp8_rows_then_scales(), fp8_records(), fp8_arrays_with_positions({.dim = 64, .rope_dim = 8})}) {
+    expect_appended(random, entries_of_format(format, 16, 3'333), 0, std::string(format.name));
+    if (HasFatalFailure()) return;
+  }
 }
 
 // One head of values in arrays, and nothing else.
@@ -101,9 +196,9 @@ QuantisedEntries entries_of(std::uint32_t dim, std::uint32_t block_values, Scale
 // Every bf16 with every other one of its kind as the greatest of its block.
 TEST(GpuAppendQuantised, EveryValueBecomesTheHostsCodeWithManyScales) {
   for (const ScaleForm form : {ScaleForm::Fp32, ScaleForm::Ue8m0}) {
-    for (const std::uint32_t dim : {64U, 63U}) {  // both ways through the kernel
+    for (const auto& [dim, block_values] : {std::pair{64U, 0U}, std::pair{63U, 0U}, std::pair{72U, 24U}}) {
       constexpr std::uint32_t kRows = 65'536 / 32;
-      const QuantisedEntries entries = entries_of(dim, 0, form, kRows / 16);
+      const QuantisedEntries entries = entries_of(dim, block_values, form, kRows / 16);
       std::vector<std::int64_t> slots(kRows);
       for (std::uint32_t i = 0; i < kRows; ++i) slots[i] = i;
       for (const std::uint32_t greatest : {0x0001U, 0x0080U, 0x2f00U, 0x3f80U, 0x43e0U, 0x43e1U, 0x7f7fU, 0x7f80U}) {
@@ -131,6 +226,39 @@ TEST(GpuAppendQuantised, EveryValueBecomesTheHostsCodeWithManyScales) {
         ASSERT_TRUE(pool.read() == expected) << "greatest " << greatest << ", " << dim << " values";
       }
     }
+  }
+}
+
+TEST(GpuAppendQuantised, EveryGreatestValueGivesTheHostsScale) {
+  constexpr std::uint32_t kRows = 0x7f80;  // the finite ones
+  constexpr std::uint32_t kDim = 8;
+  for (const ScaleForm form : {ScaleForm::Fp32, ScaleForm::Ue8m0}) {
+    const QuantisedEntries entries = entries_of(kDim, 0, form, kRows / 16);
+    std::vector<std::int64_t> slots(kRows);
+    std::vector<std::uint16_t> source(std::size_t{kRows} * kDim);
+    for (std::uint32_t row = 0; row < kRows; ++row) {
+      slots[row] = row;
+      for (std::uint32_t i = 0; i < kDim; ++i) {
+        source[(row * kDim) + i] = static_cast<std::uint16_t>((i % 2 << 15U) | (row - std::min(row, i * 11)));
+      }
+    }
+    std::vector<std::byte> expected(entries.geometry().pool_bytes());
+    AppendQuantisedParams params{.entries = &entries,
+                                 .pool = expected.data(),
+                                 .layer_index = kLayer,
+                                 .source = reinterpret_cast<const std::byte*>(source.data()),
+                                 .slots = slots};
+    append_quantised_on_host(params);
+    DeviceBytes pool(std::vector<std::byte>(entries.geometry().pool_bytes()));
+    DeviceArray<std::uint16_t> device_source(source);
+    DeviceArray<std::int64_t> device_slots(slots);
+    params.pool = pool.data();
+    params.source = reinterpret_cast<const std::byte*>(device_source.data());
+    params.slots = device_slots.span();
+    ASSERT_TRUE(run_on_gpu(Launching::Directly, [&](DeviceStream stream) {
+                  return launch_append_quantised(params, stream);
+                }).has_value());
+    ASSERT_TRUE(pool.read() == expected);
   }
 }
 
@@ -232,47 +360,75 @@ class DeviceTable {
   DeviceArray<std::int32_t> table_rows_;
 };
 
+struct SelectedShape {
+  std::uint32_t table_rows = 1;
+  std::uint32_t columns = 1;
+  std::uint32_t ids_per_row = 1;
+};
+
+void expect_selected(Random& random, const QuantisedEntries& entries, const SelectedShape& shape, bool is_aligned,
+                     const std::string& name) {
+  const Table table(random, entries, shape.table_rows, shape.columns);
+  std::vector<std::int32_t> ids(table.table_rows.size() * shape.ids_per_row);
+  for (std::int32_t& id : ids) {
+    id = static_cast<std::int32_t>(random.below((table.row_columns * table.page_entries) + 3)) - 1;
+  }
+  ids[0] = std::numeric_limits<std::int32_t>::max();
+  ids.back() = std::numeric_limits<std::int32_t>::min();
+  const std::vector<std::byte> content = random_bytes(random, entries.geometry().pool_bytes());
+  Gathered gathered(random, entries, table.table_rows.size(), shape.ids_per_row, is_aligned);
+  GatherSelectedParams params{.entries = &entries,
+                              .pool = content.data(),
+                              .layer_index = kLayer,
+                              .table = table.view(),
+                              .table_rows = table.table_rows,
+                              .ids = ids,
+                              .ids_per_row = shape.ids_per_row,
+                              .target = gathered.on_host()};
+  gather_selected_on_host(params);
+  DeviceBytes pool(content);
+  DeviceTable device_table(table);
+  DeviceArray<std::int32_t> device_ids(ids);
+  params.pool = pool.data();
+  params.table = device_table.view();
+  params.table_rows = device_table.table_rows();
+  params.ids = device_ids.span();
+  params.target = gathered.on_device();
+  for (const Launching launching : kLaunchings) {
+    gathered.start_again();
+    const Status done =
+        run_on_gpu(launching, [&](DeviceStream stream) { return launch_gather_selected(params, stream); });
+    ASSERT_TRUE(done.has_value()) << done.error().message;
+    ASSERT_TRUE(gathered.is_same()) << name;
+  }
+}
+
 TEST(GpuGatherSelected, GivesWhatTheHostGives) {
   Random random(2);
   testing::for_each_quantised_case([&](const QuantisedCase& tested) {
-    if (::testing::Test::HasFatalFailure()) return;
-    const QuantisedEntries& entries = tested.entries;
-    const Table table(random, entries, 1 + random.below(4), 1 + random.below(4));
-    const std::uint32_t ids_per_row = 1 + random.below(40);
-    std::vector<std::int32_t> ids(table.table_rows.size() * ids_per_row);
-    for (std::int32_t& id : ids) {
-      id = static_cast<std::int32_t>(random.below((table.row_columns * table.page_entries) + 3)) - 1;
-    }
-    ids[0] = std::numeric_limits<std::int32_t>::max();
-    ids.back() = std::numeric_limits<std::int32_t>::min();
-    const std::vector<std::byte> content = random_bytes(random, entries.geometry().pool_bytes());
-    const bool is_aligned = random.below(4) != 0;
-    Gathered gathered(random, entries, table.table_rows.size(), ids_per_row, is_aligned);
-    GatherSelectedParams params{.entries = &entries,
-                                .pool = content.data(),
-                                .layer_index = kLayer,
-                                .table = table.view(),
-                                .table_rows = table.table_rows,
-                                .ids = ids,
-                                .ids_per_row = ids_per_row,
-                                .target = gathered.on_host()};
-    gather_selected_on_host(params);
-    DeviceBytes pool(content);
-    DeviceTable device_table(table);
-    DeviceArray<std::int32_t> device_ids(ids);
-    params.pool = pool.data();
-    params.table = device_table.view();
-    params.table_rows = device_table.table_rows();
-    params.ids = device_ids.span();
-    params.target = gathered.on_device();
-    for (const Launching launching : kLaunchings) {
-      gathered.start_again();
-      const Status done =
-          run_on_gpu(launching, [&](DeviceStream stream) { return launch_gather_selected(params, stream); });
-      ASSERT_TRUE(done.has_value()) << done.error().message;
-      ASSERT_TRUE(gathered.is_same()) << tested.name;
-    }
+    if (HasFatalFailure()) return;
+    const SelectedShape shape{
+        .table_rows = 1 + random.below(4), .columns = 1 + random.below(4), .ids_per_row = 1 + random.below(40)};
+    expect_selected(random, tested.entries, shape, random.below(4) != 0, tested.name);
   });
+}
+
+TEST(GpuGatherSelected, GivesWhatTheHostGivesWithAnyNumberOfUnits) {
+  Random random(9);
+  for (const QuantisedCase& tested : cases_of_units()) {
+    expect_selected(random, tested.entries, {.table_rows = 3, .columns = 3, .ids_per_row = 9}, true, tested.name);
+    if (HasFatalFailure()) return;
+  }
+}
+
+// So many that a warp has several in a row, the last one of a row fewer.
+TEST(GpuGatherSelected, GivesWhatTheHostGivesOfManyPlaces) {
+  Random random(10);
+  for (const EntryFormat& format : {fp8_rows_then_scales(), fp8_records(), fp8_arrays({.dim = 64, .rope_dim = 8})}) {
+    expect_selected(random, entries_of_format(format, 16, 40), {.table_rows = 12, .columns = 20, .ids_per_row = 2'111},
+                    true, std::string(format.name));
+    if (HasFatalFailure()) return;
+  }
 }
 
 void expect_last(Random& random, const QuantisedEntries& entries, const Table& table, std::uint32_t entries_max,
@@ -380,11 +536,11 @@ TEST(GpuGatherRing, GivesWhatTheHostGives) {
   }
 }
 
-// Every code with every kind of scale, both ways through the kernel: a table of rows of 256 codes.
+// Every code with every kind of scale, all ways through the kernel: a table of rows of 256 codes.
 TEST(GpuGatherSelected, EveryCodeIsWorthWhatTheHostSays) {
   Random random(6);
   for (const ScaleForm form : {ScaleForm::Fp32, ScaleForm::Ue8m0}) {
-    for (const std::uint32_t dim : {256U, 257U}) {
+    for (const std::uint32_t dim : {256U, 257U, 1032U}) {
       const QuantisedEntries entries = entries_of(dim, 0, form, 40);
       const std::uint32_t entry_count = 40 * 16;
       std::vector<std::byte> content = random_bytes(random, entries.geometry().pool_bytes());
