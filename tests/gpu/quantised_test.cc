@@ -48,11 +48,17 @@ std::vector<std::byte> random_source(Random& random, std::size_t rows, std::uint
   return source;
 }
 
-// `gap` is how many bytes lie between two rows; 0: they are dense.
-void expect_appended(Random& random, const QuantisedEntries& entries, std::uint64_t gap, const std::string& name) {
+struct SourceShape {
+  std::uint64_t gap = 0;  // bytes between two rows; 0: they are dense
+  std::size_t misalignment = 0;
+  std::size_t pool_misalignment = 0;
+};
+
+void expect_appended(Random& random, const QuantisedEntries& entries, const SourceShape& shape,
+                     const std::string& name) {
+  const std::uint64_t stride = entries.row_bytes() + shape.gap;
   std::vector<std::int64_t> slots = testing::draw_slots(random, testing::slot_count_of(entries.geometry()));
-  const std::vector<std::byte> source =
-      random_source(random, slots.size(), entries.row_bytes(), entries.row_bytes() + gap);
+  const std::vector<std::byte> source = random_source(random, slots.size(), entries.row_bytes(), stride);
   std::vector<std::int32_t> positions;
   if (entries.components().positions != kNoComponent) {
     for (std::size_t i = 0; i < slots.size(); ++i) positions.push_back(static_cast<std::int32_t>(random.next()));
@@ -63,7 +69,7 @@ void expect_appended(Random& random, const QuantisedEntries& entries, std::uint6
                                .pool = expected.data(),
                                .layer_index = kLayer,
                                .source = source.data(),
-                               .source_row_bytes = gap == 0 ? 0 : entries.row_bytes() + gap,
+                               .source_row_bytes = shape.gap == 0 ? 0 : stride,
                                .slots = slots,
                                .positions = positions};
   append_quantised_on_host(params);
@@ -71,8 +77,8 @@ void expect_appended(Random& random, const QuantisedEntries& entries, std::uint6
   for (std::int64_t& slot : slots) {
     if (slot == kNoSlot && random.below(2) == 0) slot = testing::slot_count_of(entries.geometry()) + slot + 1;
   }
-  DeviceBytes pool(before, random.below(6) == 0 ? 1 + random.below(17) : 0);
-  DeviceBytes device_source(source, random.below(6) == 0 ? 1 + random.below(17) : 0);
+  DeviceBytes pool(before, shape.pool_misalignment);
+  DeviceBytes device_source(source, shape.misalignment);
   DeviceArray<std::int64_t> device_slots(slots);
   DeviceArray<std::int32_t> device_positions(positions);
   params.pool = pool.data();
@@ -84,15 +90,19 @@ void expect_appended(Random& random, const QuantisedEntries& entries, std::uint6
     const Status done =
         run_on_gpu(launching, [&](DeviceStream stream) { return launch_append_quantised(params, stream); });
     ASSERT_TRUE(done.has_value()) << done.error().message;
-    ASSERT_TRUE(pool.read() == expected) << name << ", gap " << gap;
+    ASSERT_TRUE(pool.read() == expected) << name << ", gap " << shape.gap;
   }
 }
 
 TEST(GpuAppendQuantised, WritesWhatTheHostWrites) {
   Random random(1);
+  const auto draw_misalignment = [&] { return random.below(6) == 0 ? 1 + random.below(17) : 0; };
   testing::for_each_quantised_case([&](const QuantisedCase& tested) {
     for (const std::uint64_t gap : {0, 16, 5}) {
-      if (!HasFatalFailure()) expect_appended(random, tested.entries, gap, tested.name);
+      if (HasFatalFailure()) return;
+      const SourceShape shape{
+          .gap = gap, .misalignment = draw_misalignment(), .pool_misalignment = draw_misalignment()};
+      expect_appended(random, tested.entries, shape, tested.name);
     }
   });
 }
@@ -171,7 +181,7 @@ TEST(GpuAppendQuantised, WritesWhatTheHostWritesWithAnyNumberOfUnits) {
   Random random(7);
   for (const QuantisedCase& tested : cases_of_units()) {
     for (const std::uint64_t gap : {0, 16}) {
-      expect_appended(random, tested.entries, gap, tested.name);
+      expect_appended(random, tested.entries, {.gap = gap}, tested.name);
       if (HasFatalFailure()) return;
     }
   }
@@ -182,7 +192,7 @@ TEST(GpuAppendQuantised, WritesWhatTheHostWritesOfManyRows) {
   Random random(8);
   for (const EntryFormat& format :
        {fp8_rows_then_scales(), fp8_records(), fp8_arrays_with_positions({.dim = 64, .rope_dim = 8})}) {
-    expect_appended(random, entries_of_format(format, 16, 3'333), 0, std::string(format.name));
+    expect_appended(random, entries_of_format(format, 16, 3'333), {}, std::string(format.name));
     if (HasFatalFailure()) return;
   }
 }
