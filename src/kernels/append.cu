@@ -22,12 +22,19 @@ struct AppendRows {
   std::uint64_t row_bytes;
   std::uint32_t piece_count;
 
-  [[nodiscard]] __device__ RowPlace place(std::uint64_t row) const {
+  struct Begun {
+    const std::byte* source;
+    std::int64_t slot;
+    std::uint32_t piece;
+  };
+  [[nodiscard]] __device__ Begun begin(std::uint64_t row) const {
     const Division token = divide(row, piece_count);
-    const std::int64_t slot = slots[token.quotient];
-    if (!places.has(slot)) return {};
-    return {.target = pool + places.offset_of(slot, token.remainder),
-            .source = source + (token.quotient * source_token_bytes) + (token.remainder * row_bytes)};
+    return {.source = source + (token.quotient * source_token_bytes) + (token.remainder * row_bytes),
+            .slot = slots[token.quotient],
+            .piece = token.remainder};
+  }
+  [[nodiscard]] __device__ std::byte* target_of(const Begun& begun) const {
+    return places.has(begun.slot) ? pool + places.offset_of(begun.slot, begun.piece) : nullptr;
   }
 };
 

@@ -9,6 +9,9 @@
 //     segment   0 1 2 … lanes-1 | 0 1 2 … | 0 1 2 … | 0 1 2 …                  which thread copies which unit
 //
 //     struct Rows { __device__ RowPlace place(std::uint64_t row) const; };
+//
+// Where every row has a source, also one that is left out, Rows may have begin(row) with a `.source` instead, and
+// target_of() that: then nothing has to be known of the target before the row is under way.
 #pragma once
 
 #include <bit>
@@ -62,39 +65,72 @@ inline constexpr std::uint32_t kUnitsPerLane = 4;
           .segment_count = static_cast<std::uint32_t>(((row_units - 1) / segment_units) + 1)};
 }
 
+/// What one thread has of a segment.
+template <typename Unit>
+class SegmentPart {
+ public:
+  __device__ SegmentPart(std::uint64_t row_units, std::uint32_t lane_bits, std::uint32_t segment, std::uint32_t lane)
+      : row_units_(row_units),
+        lane_bits_(lane_bits),
+        first_(((std::uint64_t{segment} * kUnitsPerLane) << lane_bits) + lane) {}
+
+  __device__ void load(const std::byte* source) {
+#pragma unroll
+    for (std::uint32_t i = 0; i < kUnitsPerLane; ++i) {
+      if (place_of(i) < row_units_) units_[i] = reinterpret_cast<const Unit*>(source)[place_of(i)];
+    }
+  }
+  /// Zeros, if nothing was loaded.
+  __device__ void store(std::byte* target) const {
+#pragma unroll
+    for (std::uint32_t i = 0; i < kUnitsPerLane; ++i) {
+      if (place_of(i) < row_units_) reinterpret_cast<Unit*>(target)[place_of(i)] = units_[i];
+    }
+  }
+
+ private:
+  [[nodiscard]] __device__ std::uint64_t place_of(std::uint32_t i) const {
+    return first_ + (std::uint64_t{i} << lane_bits_);
+  }
+
+  std::uint64_t row_units_;
+  std::uint32_t lane_bits_;
+  std::uint64_t first_;
+  Unit units_[kUnitsPerLane] = {};
+};
+
 /// One segment of a row by the threads of its group, of which `lane` is one.
 template <typename Unit>
 __device__ inline void copy_segment(const RowPlace& place, std::uint64_t row_units, std::uint32_t lane_bits,
                                     std::uint32_t segment, std::uint32_t lane) {
-  auto* const target = reinterpret_cast<Unit*>(place.target);
-  const auto* const source = reinterpret_cast<const Unit*>(place.source);
-  const std::uint64_t first = ((std::uint64_t{segment} * kUnitsPerLane) << lane_bits) + lane;
-  Unit units[kUnitsPerLane] = {};
-  if (source != nullptr) {
-#pragma unroll
-    for (std::uint32_t i = 0; i < kUnitsPerLane; ++i) {
-      const std::uint64_t unit = first + (std::uint64_t{i} << lane_bits);
-      if (unit < row_units) units[i] = source[unit];
-    }
-  }
-#pragma unroll
-  for (std::uint32_t i = 0; i < kUnitsPerLane; ++i) {
-    const std::uint64_t unit = first + (std::uint64_t{i} << lane_bits);
-    if (unit < row_units) target[unit] = units[i];
-  }
+  SegmentPart<Unit> part(row_units, lane_bits, segment, lane);
+  if (place.source != nullptr) part.load(place.source);
+  part.store(place.target);
 }
 
+template <typename Rows>
+concept BeginsRows = requires(const Rows& rows) { rows.target_of(rows.begin(0)); };
+
+// Rows that are under way take registers for longer: they are not to cost too many threads.
 template <typename Unit, typename Rows>
-__global__ void __launch_bounds__(kBlockThreads)
+__global__ void __launch_bounds__(kBlockThreads, BeginsRows<Rows> ? 6 : 1)
     copy_rows_kernel(const __grid_constant__ Rows rows, RowSplit split, std::uint64_t item_count) {
   const std::uint32_t lane = threadIdx.x & ((1U << split.lane_bits) - 1);
   const std::uint64_t stride = (std::uint64_t{gridDim.x} * kBlockThreads) >> split.lane_bits;
   for (std::uint64_t item = ((std::uint64_t{blockIdx.x} * kBlockThreads) + threadIdx.x) >> split.lane_bits;
        item < item_count; item += stride) {
     const Division part = divide(item, split.segment_count);
-    const RowPlace place = rows.place(part.quotient);
-    if (place.target == nullptr) continue;
-    copy_segment<Unit>(place, split.row_units, split.lane_bits, part.remainder, lane);
+    if constexpr (BeginsRows<Rows>) {
+      SegmentPart<Unit> units(split.row_units, split.lane_bits, part.remainder, lane);
+      const auto begun = rows.begin(part.quotient);
+      units.load(begun.source);
+      std::byte* const target = rows.target_of(begun);
+      if (target != nullptr) units.store(target);
+    } else {
+      const RowPlace place = rows.place(part.quotient);
+      if (place.target == nullptr) continue;
+      copy_segment<Unit>(place, split.row_units, split.lane_bits, part.remainder, lane);
+    }
   }
 }
 
