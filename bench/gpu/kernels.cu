@@ -64,8 +64,8 @@ std::vector<std::int64_t> scattered_slots(std::uint32_t page_tokens, std::uint32
 
 // K of one layer for a very long prompt: one launch, far larger than the caches.
 void run_append(const Measured& with, ByteLayout byte_layout, const std::string& suffix) {
-  constexpr std::uint32_t kPages = 24'000;
-  constexpr std::uint32_t kTokens = 16 * 23'000;
+  constexpr std::uint32_t kPages = 48'000;
+  constexpr std::uint32_t kTokens = 16 * 46'000;
   const auto layout = take(ModelLayout::simple({.layers = 2, .kv_heads = 8, .head_dim = 128}), "the layout");
   const auto page = take(PageGeometry::create(layout.groups()[0], {}), "the page");
   const auto geometry =
@@ -73,7 +73,7 @@ void run_append(const Measured& with, ByteLayout byte_layout, const std::string&
   const Buffer pool(geometry.pool_bytes());
   const Buffer source(std::size_t{kTokens} * 2048);
   const DeviceList<std::int64_t> slots(scattered_slots(16, kPages, kTokens));
-  add_row(with, "append K, 368,000 tokens of 2 KiB" + suffix, 2.0 * kTokens * 2048, [&](DeviceStream stream) {
+  add_row(with, "append K, 736,000 tokens of 2 KiB" + suffix, 2.0 * kTokens * 2048, [&](DeviceStream stream) {
     return launch_append({.geometry = &geometry, .pool = pool.data(), .source = source.data(), .slots = slots.span()},
                          stream);
   });
@@ -102,11 +102,11 @@ void run_quantised(const Measured& with, const EntryFormat& format, const std::s
   CacheGroup group{.name = "entries", .layers = {0}};
   use_format(group, format);
   const auto page = take(PageGeometry::create(group, {.page_tokens = 64}), "the page");
-  constexpr std::uint32_t kPages = 16384;  // a million entries
+  constexpr std::uint32_t kPages = 32768;  // two million entries
   const auto geometry = take(PoolGeometry::create(page, {.page_count = kPages}), "the pool");
   const auto entries = take(QuantisedEntries::create(geometry, format), "the entries");
   const Buffer pool(geometry.pool_bytes());
-  const std::uint32_t rows = 512 * 1024;
+  const std::uint32_t rows = 1024 * 1024;
   const Buffer dense(rows * entries.row_bytes());
   const double entry_bytes = static_cast<double>(page.layer_bytes()) / 64;
   const DeviceList<std::int64_t> slots(scattered_slots(64, kPages, rows));
@@ -114,7 +114,7 @@ void run_quantised(const Measured& with, const EntryFormat& format, const std::s
   std::vector<std::int32_t> positions;
   if (entries.components().positions != kNoComponent) positions.assign(rows, 1);
   const DeviceList<std::int32_t> device_positions(positions.empty() ? std::vector<std::int32_t>(1) : positions);
-  add_row(with, "append " + name + ", 524,288 rows", bytes, [&](DeviceStream stream) {
+  add_row(with, "append " + name + ", 1,048,576 rows", bytes, [&](DeviceStream stream) {
     return launch_append_quantised(
         {.entries = &entries,
          .pool = pool.data(),
@@ -123,8 +123,8 @@ void run_quantised(const Measured& with, const EntryFormat& format, const std::s
          .positions = positions.empty() ? std::span<const std::int32_t>() : device_positions.span()},
         stream);
   });
-  // 256 queries, each with 2,048 entries of a sequence of its own.
-  constexpr std::uint32_t kQueries = 256;
+  // 512 queries, each with 2,048 entries of a sequence of its own.
+  constexpr std::uint32_t kQueries = 512;
   constexpr std::uint32_t kEach = 2048;
   std::vector<std::int32_t> table;
   for (std::uint32_t i = 0; i < kPages; ++i) table.push_back(static_cast<std::int32_t>(i));
@@ -147,7 +147,7 @@ void run_quantised(const Measured& with, const EntryFormat& format, const std::s
                                .row_columns = kPages / kQueries,
                                .entry_counts = counts.span()};
   const GatherTarget target{.data = dense.data(), .row_entries = kEach};
-  add_row(with, "gather selected " + name + ", 256 x 2,048", bytes, [&](DeviceStream stream) {
+  add_row(with, "gather selected " + name + ", 512 x 2,048", bytes, [&](DeviceStream stream) {
     return launch_gather_selected({.entries = &entries,
                                    .pool = pool.data(),
                                    .table = entry_table,
@@ -157,7 +157,7 @@ void run_quantised(const Measured& with, const EntryFormat& format, const std::s
                                    .target = target},
                                   stream);
   });
-  add_row(with, "gather last " + name + ", 256 x 2,048", bytes, [&](DeviceStream stream) {
+  add_row(with, "gather last " + name + ", 512 x 2,048", bytes, [&](DeviceStream stream) {
     return launch_gather_last({.entries = &entries,
                                .pool = pool.data(),
                                .table = entry_table,

@@ -113,7 +113,7 @@ concept BeginsRows = requires(const Rows& rows) { rows.target_of(rows.begin(0));
 
 // Rows that are under way take registers for longer: they are not to cost too many threads.
 template <typename Unit, typename Rows>
-__global__ void __launch_bounds__(kBlockThreads, BeginsRows<Rows> ? 6 : 1)
+__global__ void __launch_bounds__(kBlockThreads, BeginsRows<Rows> ? 6 : 0)
     copy_rows_kernel(const __grid_constant__ Rows rows, RowSplit split, std::uint64_t item_count) {
   const std::uint32_t lane = threadIdx.x & ((1U << split.lane_bits) - 1);
   const std::uint64_t stride = (std::uint64_t{gridDim.x} * kBlockThreads) >> split.lane_bits;
