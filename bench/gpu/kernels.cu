@@ -102,11 +102,11 @@ void run_quantised(const Measured& with, const EntryFormat& format, const std::s
   CacheGroup group{.name = "entries", .layers = {0}};
   use_format(group, format);
   const auto page = take(PageGeometry::create(group, {.page_tokens = 64}), "the page");
-  constexpr std::uint32_t kPages = 32768;  // two million entries
+  constexpr std::uint32_t kPages = 65536;  // four million entries
   const auto geometry = take(PoolGeometry::create(page, {.page_count = kPages}), "the pool");
   const auto entries = take(QuantisedEntries::create(geometry, format), "the entries");
   const Buffer pool(geometry.pool_bytes());
-  const std::uint32_t rows = 1024 * 1024;
+  const std::uint32_t rows = 2048 * 1024;
   const Buffer dense(rows * entries.row_bytes());
   const double entry_bytes = static_cast<double>(page.layer_bytes()) / 64;
   const DeviceList<std::int64_t> slots(scattered_slots(64, kPages, rows));
@@ -114,7 +114,7 @@ void run_quantised(const Measured& with, const EntryFormat& format, const std::s
   std::vector<std::int32_t> positions;
   if (entries.components().positions != kNoComponent) positions.assign(rows, 1);
   const DeviceList<std::int32_t> device_positions(positions.empty() ? std::vector<std::int32_t>(1) : positions);
-  add_row(with, "append " + name + ", 1,048,576 rows", bytes, [&](DeviceStream stream) {
+  add_row(with, "append " + name + ", 2,097,152 rows", bytes, [&](DeviceStream stream) {
     return launch_append_quantised(
         {.entries = &entries,
          .pool = pool.data(),
@@ -123,8 +123,8 @@ void run_quantised(const Measured& with, const EntryFormat& format, const std::s
          .positions = positions.empty() ? std::span<const std::int32_t>() : device_positions.span()},
         stream);
   });
-  // 512 queries, each with 2,048 entries of a sequence of its own.
-  constexpr std::uint32_t kQueries = 512;
+  // 1,024 queries, each with 2,048 entries of a sequence of its own.
+  constexpr std::uint32_t kQueries = 1024;
   constexpr std::uint32_t kEach = 2048;
   std::vector<std::int32_t> table;
   for (std::uint32_t i = 0; i < kPages; ++i) table.push_back(static_cast<std::int32_t>(i));
@@ -147,7 +147,7 @@ void run_quantised(const Measured& with, const EntryFormat& format, const std::s
                                .row_columns = kPages / kQueries,
                                .entry_counts = counts.span()};
   const GatherTarget target{.data = dense.data(), .row_entries = kEach};
-  add_row(with, "gather selected " + name + ", 512 x 2,048", bytes, [&](DeviceStream stream) {
+  add_row(with, "gather selected " + name + ", 1,024 x 2,048", bytes, [&](DeviceStream stream) {
     return launch_gather_selected({.entries = &entries,
                                    .pool = pool.data(),
                                    .table = entry_table,
@@ -157,7 +157,7 @@ void run_quantised(const Measured& with, const EntryFormat& format, const std::s
                                    .target = target},
                                   stream);
   });
-  add_row(with, "gather last " + name + ", 512 x 2,048", bytes, [&](DeviceStream stream) {
+  add_row(with, "gather last " + name + ", 1,024 x 2,048", bytes, [&](DeviceStream stream) {
     return launch_gather_last({.entries = &entries,
                                .pool = pool.data(),
                                .table = entry_table,
@@ -174,11 +174,12 @@ void run_kernels(Table& table) {
   table.section("Kernels of a step: bytes read and written");
   Streams streams;
   const Measured with{.table = table, .device_copy = measure_device_copy(), .stream = streams.of[0]};
-  for (const ByteLayout byte_layout : {ByteLayout::PageFirst, ByteLayout::LayerFirst}) {
-    const std::string suffix = byte_layout == ByteLayout::PageFirst ? ", page-first" : ", layer-first";
-    run_append(with, byte_layout, suffix);
-    run_copies(with, byte_layout, suffix);
-  }
+  const auto of_both_layouts = [&](auto run) {
+    run(with, ByteLayout::PageFirst, ", page-first");
+    run(with, ByteLayout::LayerFirst, ", layer-first");
+  };
+  of_both_layouts(run_copies);
+  of_both_layouts(run_append);
   table.print_new();
   run_quantised(with, fp8_rows_then_scales(), "E4M3 rows of 584 bytes");
   run_quantised(with, fp8_records(), "E4M3 records of 656 bytes");
