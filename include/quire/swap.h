@@ -82,6 +82,9 @@ struct SwapConfig {
   std::uint32_t calls_in_flight_max = 8;  ///< of each direction
   /// Device memory of the staging ring of each direction, at least that of three pages; 0: 96 MiB.
   std::uint64_t staging_bytes = 0;
+  /// Of one slot of the ring, at least a page: what is in one should still be in the device's cache when it is read
+  /// again, and the next kernel goes when one is free.
+  std::uint64_t slot_bytes_max = std::uint64_t{12} << 20U;
   /// Thread blocks of a kernel that works in device memory, and of one that reaches to the host; 0: chosen.
   std::uint32_t staged_blocks = 0;
   std::uint32_t direct_blocks = 0;

@@ -10,8 +10,8 @@
 namespace quire {
 namespace {
 
-// Slots of 32 MiB: beside kernels of the engine's that hold all multiprocessors for one or two milliseconds the link
-// still has work, and both directions together have not yet lost what they lose with larger ones (H200, docs).
+// So much that the link still has work while kernels of the engine's hold all multiprocessors for one or two
+// milliseconds.
 constexpr std::uint64_t kStagingBytes = std::uint64_t{96} << 20U;
 // A quarter of an H200: the link is served by 8 of them, and 132 keep the copy engines from memory.
 constexpr std::uint32_t kStagedBlocks = 32;

@@ -63,9 +63,11 @@ Status SwapLane::open(const Fragment* pieces, const SwapPaths& paths) {
   pieces_ = pieces;
   paths_ = paths;
   const std::uint64_t record_room = round_up(layout_.record_bytes(), kSlotAlignment);
-  slot_bytes_ = std::max(record_room, config_.staging_bytes / kSlotCount / kSlotAlignment * kSlotAlignment);
-  QUIRE_TRY_ASSIGN(staging_, DeviceMemoryBlock::allocate(device_, slot_bytes_ * kSlotCount));
-  for (std::size_t i = 0; i < kSlotCount; ++i) {
+  const std::uint64_t third = config_.staging_bytes / kSlotCountMin / kSlotAlignment * kSlotAlignment;
+  slot_bytes_ = std::max(record_room, std::min(third, config_.slot_bytes_max));
+  slots_.resize(std::max<std::size_t>(kSlotCountMin, config_.staging_bytes / slot_bytes_));
+  QUIRE_TRY_ASSIGN(staging_, DeviceMemoryBlock::allocate(device_, slot_bytes_ * slots_.size()));
+  for (std::size_t i = 0; i < slots_.size(); ++i) {
     slots_[i].data = staging_.data() + (i * slot_bytes_);
     QUIRE_TRY_ASSIGN(slots_[i].is_filled, device_.create_event());
     QUIRE_TRY_ASSIGN(slots_[i].is_free, device_.create_event());
@@ -341,7 +343,7 @@ Status SwapLane::run_staged(Call& call, std::uint32_t band) {
   const std::uint32_t chunk_pages = pages_per_chunk(call, room, slot_bytes_);
   for (std::uint32_t first = 0; first < call.page_count; first += chunk_pages) {
     const std::uint32_t count = std::min(chunk_pages, call.page_count - first);
-    Slot& slot = slots_[next_slot_ % kSlotCount];
+    Slot& slot = slots_[next_slot_ % slots_.size()];
     // Neighbouring pieces on streams of their own: where the engine's kernels hold all multiprocessors, both go as soon
     // as one gives way, while the second of two on one stream would come too late for that.
     const DeviceStream kernels = next_slot_ % 2 == 0 ? streams.kernels : streams.more_kernels;

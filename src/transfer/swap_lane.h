@@ -12,7 +12,6 @@
 // single-threaded
 #pragma once
 
-#include <array>
 #include <cstddef>
 #include <cstdint>
 #include <memory>
@@ -47,7 +46,7 @@ class SwapLane {
   [[nodiscard]] const SwapPaths& paths() const { return paths_; }
 
  private:
-  static constexpr std::size_t kSlotCount = 3;
+  static constexpr std::size_t kSlotCountMin = 3;
 
   // What a call needs until it is finished.
   struct Call {
@@ -114,7 +113,7 @@ class SwapLane {
 
   DeviceMemoryBlock staging_;
   std::uint64_t slot_bytes_ = 0;
-  std::array<Slot, kSlotCount> slots_{};
+  std::vector<Slot> slots_;
   std::size_t next_slot_ = 0;
   DeviceEvent uploaded_;
   DeviceEvent joined_;

@@ -32,9 +32,10 @@ struct SwapShape {
   std::uint32_t component_bytes = 48;  ///< of k and of v: a layer has twice as many
   std::uint32_t device_pages = 7;
   std::uint32_t records = 9;
-  std::uint32_t first_byte = 0;    ///< where pages and records begin, behind an address that is aligned
-  std::uint32_t stride_unit = 64;  ///< distances of records, and of pages apart, are multiples of it
-  std::uint64_t ring_pages = 2;    ///< that a slot of the staging ring has room for
+  std::uint32_t first_byte = 0;     ///< where pages and records begin, behind an address that is aligned
+  std::uint32_t stride_unit = 64;   ///< distances of records, and of pages apart, are multiples of it
+  std::uint64_t ring_pages = 2;     ///< a third of what the staging ring has room for
+  std::uint64_t slot_pages = 1000;  ///< of one slot at most: with fewer than those there are more slots
 };
 
 /// Bytes that depend on `content` and their place alone.
@@ -86,7 +87,8 @@ class SwapRig {
             .store_paths = SwapPaths{},
             .call_pages_max = 6,
             .calls_in_flight_max = 3,
-            .staging_bytes = 3 * shape_.ring_pages * record_room};
+            .staging_bytes = 3 * shape_.ring_pages * record_room,
+            .slot_bytes_max = shape_.slot_pages * record_room};
   }
   [[nodiscard]] std::vector<std::vector<Fragment>> layers() {
     if (shape_.form != SwapForm::KvApart) {

@@ -46,7 +46,8 @@ SwapShape draw_shape(Random& random) {
           .records = kSwapRecords,
           .first_byte = random.below(2) * (1 + random.below(4)),
           .stride_unit = 1U << random.below(5),
-          .ring_pages = 1 + random.below(2)};
+          .ring_pages = 1 + random.below(3),
+          .slot_pages = 1 + random.below(3)};
 }
 
 class SwapModel {
