@@ -157,10 +157,10 @@ double SwapRig::rate(bool loads, bool stores, int calls, std::optional<SwapPath>
     finish_all(kind);
   };
   const double seconds = median_seconds(5, [&] {
-    std::thread storer;
-    if (stores) storer = std::thread(run, TransferKind::Store);  // as a mover has one for each direction
-    if (loads) run(TransferKind::Load);
-    if (stores) storer.join();
+    std::thread loader;
+    if (loads && stores) loader = std::thread(run, TransferKind::Load);  // as a mover has one for each direction
+    run(stores ? TransferKind::Store : TransferKind::Load);
+    if (loader.joinable()) loader.join();
   });
   return static_cast<double>(call_bytes()) * calls * ((loads ? 1 : 0) + (stores ? 1 : 0)) / seconds / 1e9;
 }

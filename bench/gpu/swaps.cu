@@ -12,7 +12,7 @@ namespace quire::bench {
 namespace {
 
 constexpr std::uint64_t kGiB = std::uint64_t{1} << 30U;
-constexpr int kCalls = 4;
+constexpr int kCalls = 8;
 
 Row rate_row(std::string what, double rate, double limit, double at_least) {
   return {.what = std::move(what),

@@ -13,6 +13,7 @@
 #include <vector>
 
 #include "base/check.h"
+#include "base/hash.h"
 #include "quire/swap.h"
 #include "transfer/swap_lane.h"
 #include "transfer/swap_layout.h"
@@ -71,13 +72,22 @@ struct Trial {
   SwapEngine& engine;
   std::function<double()> seconds;
   SwapStreams streams;
-  std::span<const PageId> pages;
+  std::span<const PageId> device_pages;
+  std::span<const PageId> host_pages;
 };
+
+// All pages, in an order that has nothing to do with where they lie: copies of neighbours would be joined.
+std::vector<PageId> scattered(std::uint32_t page_count, std::uint64_t seed) {
+  std::vector<PageId> pages;
+  for (std::uint32_t i = 0; i < page_count; ++i) pages.push_back(PageId{i});
+  std::ranges::sort(pages, {}, [&](PageId page) { return mix64(seed + page.value); });
+  return pages;
+}
 
 Result<double> best_of(const Trial& trial, TransferKind kind, SwapPath path, std::uint32_t page_count) {
   const SwapOrder order{.kind = kind,
-                        .device_pages = trial.pages.first(page_count),
-                        .host_pages = trial.pages.first(page_count),
+                        .device_pages = trial.device_pages.first(page_count),
+                        .host_pages = trial.host_pages.first(page_count),
                         .streams = trial.streams,
                         .path = path};
   QUIRE_TRY(trial.engine.swap(order));  // so that nothing is done for the first time
@@ -143,14 +153,18 @@ Result<std::vector<SwapTiming>> measure_swaps(const SwapConfig& config) {
   scratch.store_paths = SwapPaths{};
   Streams streams(device);  // before the engine, which may wait for them at its end
   QUIRE_TRY_ASSIGN(const std::unique_ptr<SwapEngine> engine, SwapEngine::open(scratch));
-  Trial trial{
-      .engine = *engine, .seconds = config.seconds ? config.seconds : steady_seconds, .streams = {}, .pages = {}};
+  Trial trial{.engine = *engine,
+              .seconds = config.seconds ? config.seconds : steady_seconds,
+              .streams = {},
+              .device_pages = {},
+              .host_pages = {}};
   QUIRE_TRY_ASSIGN(trial.streams.copies, streams.add());
   QUIRE_TRY_ASSIGN(trial.streams.kernels, streams.add());
   QUIRE_TRY_ASSIGN(trial.streams.more_kernels, streams.add());
-  std::vector<PageId> pages;
-  for (std::uint32_t i = 0; i < page_count; ++i) pages.push_back(PageId{i});
-  trial.pages = pages;
+  const std::vector<PageId> device_pages = scattered(page_count, 1);
+  const std::vector<PageId> host_pages = scattered(page_count, std::uint64_t{1} << 32U);
+  trial.device_pages = device_pages;
+  trial.host_pages = host_pages;
 
   std::vector<SwapTiming> timings;
   const bool tries_whole = layout.record_bytes() / layout.stretch_count() >= kWholeStretchBytesMin;
