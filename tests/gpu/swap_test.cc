@@ -348,17 +348,22 @@ TEST_F(GpuSwap, AStreamWaitsForABand) {
 }
 
 TEST_F(GpuSwap, MeasuresItsWaysWhenItIsOpened) {
-  std::byte* const memory = *device_->allocate(64 * 8 * 65536);
-  auto records = RegisteredMemory::allocate(*device_, 64 * 8 * 65536, 8 * 65536);
+  constexpr std::uint64_t kLayerBytes = 262144;  // long enough for copies of their own
+  constexpr std::uint32_t kLayers = 4;
+  constexpr std::uint32_t kPageCount = 16;
+  std::byte* const memory = *device_->allocate(kPageCount * kLayers * kLayerBytes);
+  auto records = RegisteredMemory::allocate(*device_, kPageCount * kLayers * kLayerBytes, kLayers * kLayerBytes);
   ASSERT_TRUE(records);
   SwapConfig config{.device = device_.get(),
-                    .device_page_count = 64,
+                    .device_page_count = kPageCount,
                     .records = records->data(),
-                    .record_stride = 8 * 65536,
-                    .record_count = 64};
-  for (std::uint64_t l = 0; l < 8; ++l) {
-    config.layers.push_back(
-        {{.first = memory + (l * 64 * 65536), .page_stride = 65536, .record_offset = l * 65536, .bytes = 65536}});
+                    .record_stride = kLayers * kLayerBytes,
+                    .record_count = kPageCount};
+  for (std::uint64_t l = 0; l < kLayers; ++l) {
+    config.layers.push_back({{.first = memory + (l * kPageCount * kLayerBytes),
+                              .page_stride = kLayerBytes,
+                              .record_offset = l * kLayerBytes,
+                              .bytes = kLayerBytes}});
   }
   const auto timings = measure_swaps(config);
   ASSERT_TRUE(timings) << timings.error().message;

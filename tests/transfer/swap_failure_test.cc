@@ -65,7 +65,10 @@ INSTANTIATE_TEST_SUITE_P(Ways, SwapFailures,
 TEST(SwapOpenFailures, LeaveNothingBehind) {
   for (const bool is_measured : {false, true}) {
     for (const bool is_lost : {false, true}) {
-      SwapRig rig({.layers = 2, .component_bytes = is_measured ? 9000U : 16U, .device_pages = 3, .records = 3});
+      SwapRig rig({.layers = is_measured ? 1U : 2U,
+                   .component_bytes = is_measured ? 140'000U : 16U,
+                   .device_pages = 3,
+                   .records = 3});
       std::uint64_t call = 0;
       for (bool has_opened = false; !has_opened; ++call) {
         SwapConfig config = rig.config();

@@ -98,7 +98,7 @@ class TrialClock {
 
 TEST(SwapMeasure, EveryWayIsMeasuredForBothDirections) {
   std::unique_ptr<SwapRig> owned;
-  SwapRig& rig = open_rig(owned, 9000);
+  SwapRig& rig = open_rig(owned, 140'000);
   SwapConfig config = rig.config();
   config.call_pages_max = 6;
   config.seconds = TrialClock({1, 2, 3});
@@ -130,7 +130,7 @@ TEST(SwapMeasure, CopiesOfTheirOwnAreNotTriedForSmallFragments) {
 TEST(SwapMeasure, AnEngineGoesTheWayThatWon) {
   for (std::size_t winner = 0; winner < 3; ++winner) {
     std::unique_ptr<SwapRig> owned;
-    SwapRig& rig = open_rig(owned, 9000);
+    SwapRig& rig = open_rig(owned, 140'000);
     SwapConfig config = rig.config();
     config.load_paths = std::nullopt;
     config.store_paths = std::nullopt;
@@ -148,7 +148,7 @@ TEST(SwapMeasure, AnEngineGoesTheWayThatWon) {
 
 TEST(SwapMeasure, WhatIsGivenIsNotMeasured) {
   std::unique_ptr<SwapRig> owned;
-  SwapRig& rig = open_rig(owned, 9000);
+  SwapRig& rig = open_rig(owned, 140'000);
   SwapConfig config = rig.config();
   bool was_asked = false;
   config.seconds = [&was_asked] {
