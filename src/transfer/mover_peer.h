@@ -25,8 +25,8 @@ struct PieceStart {
 };
 
 struct MoverHooks {
-  /// Called by workers, which hold no lock then: it may wait. A fault it answers is the piece's. With an accelerator, it
-  /// is called once for each page of a transfer that is being started, and wait_on() waits with it.
+  /// Called by workers, which hold no lock then: it may wait. A fault it answers is the piece's. With an accelerator,
+  /// it is called once for each page of a transfer that is being started, and wait_on() waits with it.
   std::function<TransferFault(const PieceStart& piece)> before_piece;
   const RegionCalls* calls = &RegionCalls::real();
 };
