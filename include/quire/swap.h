@@ -74,8 +74,8 @@ struct SwapConfig {
   std::uint32_t record_count = 0;
 
   bool checksums = true;
-  /// Unset: measured by open(), in about a tenth of a second and in memory of its own: as much as three
-  /// rings more, given back behind it.
+  /// Unset: measured by open(), in one or two tenths of a second and in memory of its own: as much as
+  /// three rings more, given back behind it.
   std::optional<SwapPaths> load_paths;
   std::optional<SwapPaths> store_paths;
   std::uint32_t call_pages_max = 256;
@@ -172,8 +172,8 @@ struct SwapTiming {
   std::uint32_t page_count = 0;
   double seconds = 0;
 };
-/// Measures all ways in scratch memory of its own, for pages as `config` has them. Blocks, for about a
-/// tenth of a second.
+/// Measures all ways in scratch memory of its own, for pages as `config` has them. Blocks, for one or two
+/// tenths of a second.
 [[nodiscard]] Result<std::vector<SwapTiming>> measure_swaps(const SwapConfig& config);
 /// What follows from timings, of which there must be some: the fastest way for few pages and for many. Whole wins where
 /// it is nearly the fastest, since nobody else loses time by it.

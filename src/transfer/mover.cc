@@ -33,6 +33,7 @@
 #include "store/host_store.h"
 #include "transfer/device_flights.h"
 #include "transfer/mover_peer.h"
+#include "transfer/swap_lane.h"
 #include "transfer/transfer_table.h"
 
 namespace quire {
@@ -317,7 +318,6 @@ Status Mover::Impl::open_stores() {
 
 // The same memory may be of the accelerator for several engines, but their rings are their own.
 Status Mover::Impl::open_engines() {
-  constexpr std::uint64_t kStagingBytes = std::uint64_t{96} << 20U;
   const std::uint64_t staging_bytes = config.staging_bytes != 0 ? config.staging_bytes : kStagingBytes;
   for (Pool& pool : pools) {
     QUIRE_TRY_ASSIGN(std::vector<std::vector<Fragment>> layers, pool.fragments());

@@ -10,13 +10,10 @@
 namespace quire {
 namespace {
 
-// So much that the link still has work while kernels of the engine's hold all multiprocessors for one or two
-// milliseconds.
-constexpr std::uint64_t kStagingBytes = std::uint64_t{96} << 20U;
 // A quarter of an H200: the link is served by 8 of them, and 132 keep the copy engines from memory.
 constexpr std::uint32_t kStagedBlocks = 32;
-// Enough loads on their way to fill the link (measured on PCIe 5: half of it is short of it for loads, twice as many
-// bring nothing).
+// Enough loads on their way to fill the link: 8 are nearly enough, and twice as many bring nothing in one direction
+// (H200, PCIe 5).
 constexpr std::uint32_t kDirectBlocks = 16;
 constexpr std::uint32_t kCallPagesMax = 1U << 20U;
 constexpr std::uint32_t kCallsMax = 1024;

@@ -26,6 +26,10 @@
 
 namespace quire {
 
+/// Of a direction's ring, where nobody says: so much that the link still has work while kernels of the engine's hold
+/// all multiprocessors for one or two milliseconds.
+inline constexpr std::uint64_t kStagingBytes = std::uint64_t{96} << 20U;
+
 class SwapLane {
  public:
   SwapLane(const SwapConfig& config, const SwapLayout& layout, TransferKind kind);
