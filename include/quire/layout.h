@@ -108,6 +108,8 @@ enum class ByteLayout : std::uint8_t { PageFirst, LayerFirst };
 struct PoolOptions {
   std::uint64_t page_count = 0;
   ByteLayout byte_layout = ByteLayout::PageFirst;
+  /// PageFirst: from one page to the next, where something else lies between them; 0: nothing does.
+  std::uint64_t page_stride_bytes = 0;
 };
 
 /// One row of a pool. Layers and components count from 0 in the group, heads from 0 on the rank.
@@ -138,13 +140,18 @@ struct PoolStrides {
 /// Where every row of a pool lies. immutable. All offsets are below pool_bytes().
 class PoolGeometry {
  public:
-  /// Fails on no pages, on more pages than PageId can name, and on pools of 2^64 bytes or more.
+  /// Fails on no pages, on more pages than PageId can name, on a stride that is less than a page, and on pools of 2^64
+  /// bytes or more.
   [[nodiscard]] static Result<PoolGeometry> create(PageGeometry page, const PoolOptions& options);
 
   [[nodiscard]] const PageGeometry& page() const { return page_; }
   [[nodiscard]] ByteLayout byte_layout() const { return byte_layout_; }
   [[nodiscard]] std::uint32_t page_count() const { return page_count_; }
-  [[nodiscard]] std::uint64_t pool_bytes() const { return page_count_ * page_.page_bytes(); }
+  /// From the first page's first byte to the last one's last.
+  [[nodiscard]] std::uint64_t pool_bytes() const {
+    if (byte_layout_ == ByteLayout::LayerFirst) return page_count_ * page_.page_bytes();
+    return ((page_count_ - 1) * strides_.page) + page_.page_bytes();
+  }
   [[nodiscard]] const PoolStrides& strides() const { return strides_; }
   /// As PoolStrides::offset_of, and a location outside the pool stops the program. The row's length is
   /// page().components()[component_index].head_bytes.

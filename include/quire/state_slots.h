@@ -6,9 +6,9 @@
 //
 //     a slot   [group a: [layer 0: [component][component]][layer 1: …]][group b: …]
 //
-// Slots may lie one after the other as drawn, so that a sequence's state moves in one copy. Where an engine has a
-// tensor for each group or layer instead, a pool of a part's geometry says where everything lies, and the number of the
-// slot is the number of the page.
+// Slots may lie one after the other as drawn, so that a sequence's state moves in one copy; pool_of() then is a part of
+// all of them as a pool, for the kernels that take one. Where an engine has a tensor for each group or layer instead, a
+// pool of a part's geometry says where everything lies. The number of the slot is the number of the page in both.
 #pragma once
 
 #include <cstddef>
@@ -60,6 +60,9 @@ class StateSlots {
   [[nodiscard]] std::uint32_t alignment() const { return alignment_; }
   /// First byte of a row in its slot; a row outside stops the program. Its length is the component's head_bytes.
   [[nodiscard]] std::uint64_t offset_of(const StateRow& row) const;
+  /// A part of so many slots, one after the other, as a pool: its first byte is the first slot's, plus the part's
+  /// offset. Fails on no slots; a part that there is not stops the program.
+  [[nodiscard]] Result<PoolGeometry> pool_of(std::uint32_t part_index, std::uint32_t slot_count) const;
   /// A slot of a sequence that has computed nothing.
   [[nodiscard]] std::vector<std::byte> initial_bytes() const;
 

@@ -192,14 +192,23 @@ Result<PoolGeometry> PoolGeometry::create(PageGeometry page, const PoolOptions& 
                                                 ", but a pool has at most " + with_separators(PageId::kNoneValue) +
                                                 " pages: use larger pages or a smaller pool");
   }
-  QUIRE_TRY(product(where, {{options.page_count, "pages"}, {page.page_bytes(), "bytes"}}));
+  if (options.page_stride_bytes > 0 && options.byte_layout != ByteLayout::PageFirst) {
+    return fail(ErrorCode::InvalidArgument, where + ": page_stride_bytes is for ByteLayout::PageFirst: set it to 0");
+  }
+  if (options.page_stride_bytes > 0 && options.page_stride_bytes < page.page_bytes()) {
+    return fail(ErrorCode::InvalidArgument,
+                where + ": page_stride_bytes is " + with_separators(options.page_stride_bytes) +
+                    ", less than a page has, which is " + with_separators(page.page_bytes()) + " bytes");
+  }
+  const std::uint64_t page_stride = std::max(options.page_stride_bytes, page.page_bytes());
+  QUIRE_TRY(product(where, {{options.page_count, "pages"}, {page_stride, "bytes"}}));
 
   PoolGeometry pool(std::move(page));
   pool.byte_layout_ = options.byte_layout;
   pool.page_count_ = static_cast<std::uint32_t>(options.page_count);
   const std::uint64_t layer_bytes = pool.page_.layer_bytes();
   const bool page_first = options.byte_layout == ByteLayout::PageFirst;
-  pool.strides_.page = page_first ? pool.page_.page_bytes() : layer_bytes;
+  pool.strides_.page = page_first ? page_stride : layer_bytes;
   pool.strides_.layer = page_first ? layer_bytes : options.page_count * layer_bytes;
   pool.strides_.component_count = static_cast<std::uint32_t>(pool.page_.components().size());
   std::ranges::copy(pool.page_.components(), pool.strides_.components.begin());

@@ -398,6 +398,17 @@ TEST(PageGeometry, SizesBeyond64BitsAreRefusedWithTheirFactors) {
             "smaller");
 }
 
+TEST(PoolGeometry, SomethingElseMayLieBetweenPages) {
+  const PageGeometry page = make_page(row_group(2, 6, ElementType::Bytes), {.page_tokens = 4});
+  const PoolGeometry pool = make_pool(page, {.page_count = 3, .page_stride_bytes = 100});
+  EXPECT_EQ(pool.pool_bytes(), 2U * 100 + 48);
+  EXPECT_EQ(pool.offset_of({.page = PageId{2}, .layer_index = 1, .token_index = 3}), 2U * 100 + 24 + 18);
+  EXPECT_EQ(pool_error(page, {.page_count = 3, .page_stride_bytes = 47}),
+            "pool of group 'full': page_stride_bytes is 47, less than a page has, which is 48 bytes");
+  EXPECT_EQ(pool_error(page, {.page_count = 3, .byte_layout = ByteLayout::LayerFirst, .page_stride_bytes = 48}),
+            "pool of group 'full': page_stride_bytes is for ByteLayout::PageFirst: set it to 0");
+}
+
 TEST(PoolGeometry, PageCountsThatCannotBeAreRefused) {
   const PageGeometry page = make_page(attention_group(32, 8, 128), {});
   EXPECT_EQ(pool_error(page, {}),

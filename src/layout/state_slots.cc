@@ -63,6 +63,12 @@ std::uint64_t StateSlots::offset_of(const StateRow& row) const {
          (row.head_index * component.head);
 }
 
+Result<PoolGeometry> StateSlots::pool_of(std::uint32_t part_index, std::uint32_t slot_count) const {
+  QUIRE_CHECK(part_index < parts_.size(), "a slot has no such part");
+  return PoolGeometry::create(parts_[part_index].geometry,
+                              {.page_count = slot_count, .page_stride_bytes = slot_bytes_});
+}
+
 std::vector<std::byte> StateSlots::initial_bytes() const {
   std::vector<std::byte> bytes(slot_bytes_);
   for (const StatePart& part : parts_) {

@@ -50,6 +50,24 @@ TEST(StateSlots, ALayoutWithoutStateHasEmptySlots) {
   EXPECT_TRUE(slots.initial_bytes().empty());
 }
 
+TEST(StateSlots, APartOfAllSlotsIsAPool) {
+  const StateSlots slots = make_slots({state_group("a", {0, 1}, {bytes_of("x", 5)}),
+                                       state_group("b", {1, 3}, {bytes_of("y", 6), bytes_of("z", 2)}, 3)});
+  const PoolGeometry pool = slots.pool_of(1, 4).value();
+  EXPECT_EQ(pool.page_count(), 4U);
+  EXPECT_EQ(slots.parts()[1].offset + pool.pool_bytes(), 4 * slots.slot_bytes());
+  for (std::uint32_t slot = 0; slot < 4; ++slot) {
+    for (std::uint32_t component = 0; component < 2; ++component) {
+      EXPECT_EQ(
+          slots.parts()[1].offset +
+              pool.offset_of({.page = PageId{slot}, .layer_index = 1, .component_index = component, .token_index = 2}),
+          (slot * slots.slot_bytes()) +
+              slots.offset_of({.part_index = 1, .layer_index = 1, .component_index = component, .entry_index = 2}));
+    }
+  }
+  EXPECT_FALSE(slots.pool_of(0, 0).has_value());
+}
+
 TEST(StateSlots, PartsFollowEachOtherAligned) {
   const StateSlots slots = make_slots({state_group("a", {0, 1}, {bytes_of("x", 5)}), full_group("full"),
                                        state_group("b", {1}, {bytes_of("y", 6, 4), bytes_of("z", 1)}, 2),
