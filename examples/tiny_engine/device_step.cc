@@ -3,10 +3,9 @@
 
 #include <algorithm>
 #include <cmath>
-#include <cstdlib>
-#include <cstring>
 #include <utility>
 
+#include "device_exchange.h"
 #include "quire/host_kernels.h"
 
 namespace tiny_engine {
@@ -18,7 +17,6 @@ using quire::Status;
 
 namespace {
 
-constexpr std::size_t kPinnedUnit = 4096;
 constexpr std::size_t kProblemDoubles = 8;  // room of the problem, which is one number
 constexpr std::size_t kSlotPlaces = 2;
 
@@ -73,61 +71,13 @@ AttentionShape attention_shape(const ModelShape& shape, bool keys_rotated) {
           .divisor = std::sqrt(static_cast<double>(shape.head_dim))};
 }
 
-/// Memory of the device, and pinned memory of the same inside, through which everything goes:
+/// What goes to the device and comes back:
 ///
 ///     problem │ queries │ rows of component 0 │ of component 1 │ mixed │ turns │ slots, twice
 ///
 /// The slots are 64-bit numbers, the problem is one of 32 bits, all else is doubles.
-struct DeviceStep::Memory {
-  explicit Memory(quire::Device& on) : device(on) {}
-  ~Memory() {
-    if (stream.handle != nullptr) {
-      (void)device.synchronize(stream);
-      device.destroy_stream(stream);
-    }
-    if (is_registered) device.unregister_host({pinned, bytes});
-    std::free(pinned);
-    if (memory != nullptr) device.release(memory);
-  }
-  Memory(const Memory&) = delete;
-  Memory& operator=(const Memory&) = delete;
-
-  [[nodiscard]] Status open(std::size_t double_count) {
-    bytes = ((double_count * sizeof(double)) + kPinnedUnit - 1) / kPinnedUnit * kPinnedUnit;
-    pinned = static_cast<std::byte*>(std::aligned_alloc(kPinnedUnit, bytes));
-    if (pinned == nullptr) return fail(ErrorCode::Unavailable, "there is no memory for an engine's rows");
-    std::memset(pinned, 0, bytes);
-    QUIRE_TRY(device.register_host({pinned, bytes}, bytes));
-    is_registered = true;
-    QUIRE_TRY_ASSIGN(memory, device.allocate(bytes));
-    QUIRE_TRY_ASSIGN(stream, device.create_stream(quire::StreamPriority::High));
-    return {};
-  }
-
-  // By the number of doubles in front.
-  template <typename Element>
-  [[nodiscard]] Element* on_host(std::size_t at) const {
-    return reinterpret_cast<Element*>(pinned + (at * sizeof(double)));
-  }
-  template <typename Element>
-  [[nodiscard]] Element* on_device(std::size_t at) const {
-    return reinterpret_cast<Element*>(memory + (at * sizeof(double)));
-  }
-  [[nodiscard]] Status bring(std::size_t at, std::size_t count) const {
-    if (count == 0) return {};
-    return device.copy(on_device<std::byte>(at), on_host<std::byte>(at), count * sizeof(double), stream);
-  }
-  [[nodiscard]] Status fetch(std::size_t at, std::size_t count) const {
-    if (count == 0) return {};
-    return device.copy(on_host<std::byte>(at), on_device<std::byte>(at), count * sizeof(double), stream);
-  }
-
-  quire::Device& device;
-  std::byte* memory = nullptr;
-  std::byte* pinned = nullptr;
-  std::size_t bytes = 0;
-  bool is_registered = false;
-  quire::DeviceStream stream;
+struct DeviceStep::Memory : DeviceExchange {
+  using DeviceExchange::DeviceExchange;
   // Where things begin.
   std::size_t queries = 0;
   std::vector<std::size_t> rows;
@@ -193,17 +143,17 @@ Status DeviceStep::fill_turns() {
 }
 
 Status DeviceStep::wait() {
-  return config_.device->synchronize(memory_->stream);
+  return memory_->wait();
 }
 
 Status DeviceStep::upload(const DevicePlan& plan) {
   // All that is looked at of a plan are its bytes and its deltas.
   const quire::GroupPlan group{.deltas = plan.read(plan.groups.front().deltas)};
   const quire::AttentionPlan staged{.groups = {&group, 1}, .staging = plan.staging()};
-  QUIRE_TRY_ASSIGN(std::optional<quire::UploadedPlan> uploaded, plans_->try_upload(staged, memory_->stream));
+  QUIRE_TRY_ASSIGN(std::optional<quire::UploadedPlan> uploaded, plans_->try_upload(staged, memory_->stream()));
   if (!uploaded) {
     QUIRE_TRY(wait());
-    QUIRE_TRY_ASSIGN(uploaded, plans_->try_upload(staged, memory_->stream));
+    QUIRE_TRY_ASSIGN(uploaded, plans_->try_upload(staged, memory_->stream()));
   }
   if (!uploaded) return fail(ErrorCode::Unavailable, "no plan can be uploaded, though nothing is on its way");
   uploaded_ = *uploaded;
@@ -222,7 +172,7 @@ std::string DeviceStep::prepare(const DevicePlan& plan) {
 
 Status DeviceStep::apply_plan(const DevicePlan& plan) {
   const StagedGroup& group = plan.groups.front();
-  const quire::DeviceStream stream = memory_->stream;
+  const quire::DeviceStream stream = memory_->stream();
   QUIRE_TRY(upload(plan));
   if (config_.page_tables == quire::PageTables::Rows && group.deltas.count > 0) {
     const quire::DeviceTable& table = plans_->table(0);
@@ -274,7 +224,7 @@ Status DeviceStep::append_rows(const PoolMemory& target, std::uint32_t layer_ind
                                        .component_index = component,
                                        .source = memory_->on_device<std::byte>(memory_->rows[component]),
                                        .slots = slots},
-                                      memory_->stream));
+                                      memory_->stream()));
   }
   return {};
 }
@@ -328,7 +278,7 @@ Status DeviceStep::send_some(const PoolMemory& target, std::span<const std::int6
                                             .component_index = component,
                                             .target = memory_->on_device<std::byte>(memory_->rows[component]),
                                             .slots = local},
-                                           memory_->stream));
+                                           memory_->stream()));
     }
     QUIRE_TRY(append_rows(target, layer, remote));
   }
@@ -412,7 +362,7 @@ Status DeviceStep::start_attention(const DevicePlan& plan, const LayerAttention&
   paged.page_tokens = static_cast<std::int32_t>(config_.pool.geometry.page().options().page_tokens);
   paged.page_count = static_cast<std::int32_t>(config_.pool.geometry.page_count());
   paged.reads_appended = layer.reads_appended;
-  return config_.kernels->attend(params, memory_->stream);
+  return config_.kernels->attend(params, memory_->stream());
 }
 
 std::string DeviceStep::finish_layer(std::span<double> mixed) {
