@@ -59,7 +59,7 @@ TOOL = os.path.join("tools", "quire")
 # The engine that tests share with users, and the part of it that must know nothing of what it judges.
 ENGINE = os.path.join("examples", "tiny_engine")
 ORACLE = tuple(os.path.join(ENGINE, name) for name in
-               ("model.h", "model.cc", "draws.h", "oracle.h", "oracle.cc", "oracle_arithmetic.h"))
+               ("model.h", "model.cc", "draws.h", "oracle.h", "oracle.cc", "oracle_arithmetic.h", "oracle_fp8.h"))
 
 # Folders whose code sees what a user sees.
 USERS = ("tools", "bindings", "integrations", "examples", os.path.join("tests", "consumer"))

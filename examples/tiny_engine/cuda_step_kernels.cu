@@ -39,6 +39,27 @@ quire::Status CudaStepKernels::apply_deltas(const quire::ApplyDeltasParams& para
   return quire::launch_apply_deltas(params, stream);
 }
 
+quire::Status CudaStepKernels::copy_states(const quire::CopyStatesParams& params, quire::DeviceStream stream) {
+  return quire::launch_copy_states(params, stream);
+}
+
+quire::Status CudaStepKernels::append_quantised(const quire::AppendQuantisedParams& params,
+                                                quire::DeviceStream stream) {
+  return quire::launch_append_quantised(params, stream);
+}
+
+quire::Status CudaStepKernels::gather_selected(const quire::GatherSelectedParams& params, quire::DeviceStream stream) {
+  return quire::launch_gather_selected(params, stream);
+}
+
+quire::Status CudaStepKernels::gather_last(const quire::GatherLastParams& params, quire::DeviceStream stream) {
+  return quire::launch_gather_last(params, stream);
+}
+
+quire::Status CudaStepKernels::gather_ring(const quire::GatherRingParams& params, quire::DeviceStream stream) {
+  return quire::launch_gather_ring(params, stream);
+}
+
 quire::Status CudaStepKernels::attend(const PagedAttentionParams& params, quire::DeviceStream stream) {
   if (params.plan.query_count == 0) return {};
   PagedAttentionParams copy = params;  // the runtime takes no address of anything const

@@ -16,6 +16,13 @@ class CudaStepKernels : public StepKernels {
   [[nodiscard]] quire::Status copy_pages(const quire::CopyPagesParams& params, quire::DeviceStream stream) override;
   [[nodiscard]] quire::Status move_tokens(const quire::MoveTokensParams& params, quire::DeviceStream stream) override;
   [[nodiscard]] quire::Status apply_deltas(const quire::ApplyDeltasParams& params, quire::DeviceStream stream) override;
+  [[nodiscard]] quire::Status copy_states(const quire::CopyStatesParams& params, quire::DeviceStream stream) override;
+  [[nodiscard]] quire::Status append_quantised(const quire::AppendQuantisedParams& params,
+                                               quire::DeviceStream stream) override;
+  [[nodiscard]] quire::Status gather_selected(const quire::GatherSelectedParams& params,
+                                              quire::DeviceStream stream) override;
+  [[nodiscard]] quire::Status gather_last(const quire::GatherLastParams& params, quire::DeviceStream stream) override;
+  [[nodiscard]] quire::Status gather_ring(const quire::GatherRingParams& params, quire::DeviceStream stream) override;
   [[nodiscard]] quire::Status attend(const PagedAttentionParams& params, quire::DeviceStream stream) override;
 };
 

@@ -24,6 +24,14 @@ HybridMemory memory_of(const quire::Cache& cache) {
   return memory;
 }
 
+PoolMemory HybridMemory::state_pool(std::uint32_t group_index) const {
+  const auto parts = states.slots().parts();
+  const auto at = std::ranges::find(parts, group_index, &quire::StatePart::group_index);
+  return {
+      .geometry = states.slots().pool_of(static_cast<std::uint32_t>(at - parts.begin()), states.slot_count()).value(),
+      .bytes = states.bytes() + at->offset};
+}
+
 HybridEngine::HybridEngine(const HybridWeights& weights, HybridMemory memory, const HybridEngineOptions& options)
     : weights_(weights),
       groups_(hybrid_groups(weights.shape)),
@@ -36,7 +44,7 @@ std::string HybridEngine::prepare(const DevicePlan& plan) {
   for (std::size_t i = 0; i < plan.groups.size(); ++i) {
     const StagedGroup& group = plan.groups[i];
     std::string problem = apply_deltas(tables_[i], plan.read(group.deltas));
-    if (options_.applies_copies && memory_.pools[i]) {
+    if (options_.device == nullptr && options_.applies_copies && memory_.pools[i]) {
       if (problem.empty()) {
         problem = apply_moves(*memory_.pools[i], plan.read(group.moves), plan.read(group.move_indptr));
       }
@@ -44,14 +52,18 @@ std::string HybridEngine::prepare(const DevicePlan& plan) {
     }
     if (!problem.empty()) return group_of(static_cast<std::uint32_t>(i)).name + ": " + problem;
   }
+  if (std::string problem = check_states(plan.read(plan.state_copies)); !problem.empty()) return problem;
+  if (options_.device != nullptr) return options_.device->prepare(plan);
   return options_.applies_copies ? apply_states(plan.read(plan.state_copies)) : "";
 }
 
 std::string HybridEngine::save(const DevicePlan& plan) {
+  if (std::string problem = check_states(plan.read(plan.state_saves)); !problem.empty()) return problem;
+  if (options_.device != nullptr) return options_.device->save(plan);
   return options_.applies_copies ? apply_states(plan.read(plan.state_saves)) : "";
 }
 
-std::string HybridEngine::apply_states(std::span<const quire::StateCopy> copies) {
+std::string HybridEngine::check_states(std::span<const quire::StateCopy> copies) const {
   const auto is_slot = [this](std::int32_t slot) {
     return slot >= 0 && static_cast<std::uint32_t>(slot) < memory_.states.slot_count();
   };
@@ -81,6 +93,10 @@ std::string HybridEngine::apply_states(std::span<const quire::StateCopy> copies)
     }
     if (!is_inside) return "a state copy leaves slots or pool";
   }
+  return "";
+}
+
+std::string HybridEngine::apply_states(std::span<const quire::StateCopy> copies) {
   std::vector<const quire::PoolGeometry*> geometries;
   std::vector<std::byte*> pools;
   for (const auto& pool : memory_.pools) {
@@ -124,7 +140,8 @@ std::string HybridEngine::read_chunks(const DevicePlan& plan, std::size_t query_
     chunks.push_back({.first_query = static_cast<std::uint32_t>(indptr[i]),
                       .query_count = static_cast<std::uint32_t>(count),
                       .position = static_cast<std::uint32_t>(position),
-                      .slot = has_state ? static_cast<std::uint32_t>(slots[i]) : 0});
+                      .slot = has_state ? static_cast<std::uint32_t>(slots[i]) : 0,
+                      .index = static_cast<std::uint32_t>(i)});
   }
   return static_cast<std::size_t>(next) == query_count ? "" : "the plan has another number of queries";
 }
@@ -200,7 +217,7 @@ std::string HybridEngine::forward(const DevicePlan& plan, std::span<const quire:
         problem = run_compressor(work, keys[work.place.group_index]);
         break;
       case LayerKind::Recurrent:
-        run_recurrence(work);
+        problem = run_recurrence(work);
         break;
     }
     if (!problem.empty()) return group_of(work.place.group_index).name + ": " + problem;

@@ -2,8 +2,10 @@
 //
 // HybridEngine: runs the model of hybrid_model.h for one step at a time, on pools, state slots and what a plan's arrays
 // say. Between steps it keeps what a device would keep: a page table for each group. Everything else that a step needs
-// is read through those tables or in the state slot that the plan names; K, V, entries and states are doubles, so
-// nothing is lost in the cache.
+// is read through those tables or in the state slot that the plan names. States are doubles; so are K, V and entries,
+// or they are rounded to 8 bits and a step sees of its own tokens what later ones will.
+//
+// The memory is the host's, read row by row; or a device's, whose rows HybridDevice gathers for each layer.
 //
 // A plan that names places outside pools, tables, slots or step is reported, not followed.
 //
@@ -18,27 +20,24 @@
 #include <vector>
 
 #include "device_plan.h"
+#include "hybrid_device.h"
+#include "hybrid_memory.h"
 #include "hybrid_model.h"
 #include "key_finder.h"
 #include "pool_memory.h"
-#include "quire/cache.h"
+#include "quantised_rows.h"
 #include "quire/types.h"
 #include "state_memory.h"
 
 namespace tiny_engine {
-
-struct HybridMemory {
-  std::vector<std::optional<PoolMemory>> pools;  ///< by group; nothing where it has no pages
-  StateMemory states;
-};
-/// A cache's own memory.
-[[nodiscard]] HybridMemory memory_of(const quire::Cache& cache);
 
 struct HybridEngineOptions {
   std::uint32_t sequence_count_max = 0;  ///< rows of the page tables
   std::uint32_t row_columns = 0;
   std::uint32_t page_tokens = 0;
   bool applies_copies = true;  ///< of pages and states; false: the cache does
+  /// The memory is a device's, and this does what is done there; plans have page tables of Rows, in one level.
+  HybridDevice* device = nullptr;
 };
 
 /// Copyable: a copy has its own tables, and the same memory until memory() is changed.
@@ -66,6 +65,7 @@ class HybridEngine {
     std::uint32_t query_count = 0;
     std::uint32_t position = 0;  // of the first
     std::uint32_t slot = 0;      // its state
+    std::uint32_t index = 0;     // in the plan's entries
   };
   /// A layer's inputs, and what comes out: a row of all heads per query.
   struct Work {
@@ -78,7 +78,22 @@ class HybridEngine {
     std::span<double> heads;
   };
   using KeyLists = std::vector<std::vector<KeyReference>>;
+  /// Where a layer's K, V or entries are: in the host's memory by slot, or as they were gathered on a device.
+  struct Store {
+    PoolMemory pool;
+    std::optional<QuantisedRows> quantised;
+    Rows held;                         // [chunks][entries_max], with what each chunk has before `ends` …
+    std::vector<HeldSequence> chunks;  // … which are these
+    std::uint32_t entries_max = 0;
+  };
+  /// An entry of a chunk's sequence, by number and by slot.
+  struct EntryPlace {
+    std::uint32_t chunk_index = 0;
+    std::uint32_t number = 0;
+    std::int64_t slot = 0;
+  };
 
+  [[nodiscard]] std::string check_states(std::span<const quire::StateCopy> copies) const;
   [[nodiscard]] std::string apply_states(std::span<const quire::StateCopy> copies);
   [[nodiscard]] std::string read_chunks(const DevicePlan& plan, std::size_t query_count,
                                         std::vector<Chunk>& chunks) const;
@@ -86,17 +101,32 @@ class HybridEngine {
   [[nodiscard]] std::string find_keys(const DevicePlan& plan, std::size_t query_count,
                                       std::vector<KeyLists>& keys) const;
 
+  // Memory: what a layer reads and writes of it.
+  [[nodiscard]] Store open_store(const Work& work) const;
+  /// On a device: what `store` says of each chunk, and for compressors what its entries are.
+  [[nodiscard]] std::string gather_last(const Work& work, Store& store) const;
+  [[nodiscard]] std::string gather_ring(const Work& work, Store& store) const;
+  [[nodiscard]] std::string gather_entries(const Work& work, Store& store) const;
+  void load(const Work& work, const Store& store, const EntryPlace& place, std::uint32_t part,
+            std::span<double> out) const;
+  [[nodiscard]] std::string append(const Work& work, const Store& store, const Rows& rows) const;
+  [[nodiscard]] std::string read_states(const GroupLayer& layer, std::span<const std::int64_t> slots, Rows& held) const;
+  [[nodiscard]] std::string append_states(const GroupLayer& layer, std::span<const std::int64_t> slots,
+                                          const Rows& rows) const;
+
   [[nodiscard]] Rows project_keys(const Work& work) const;
   [[nodiscard]] std::string run_attention(const Work& work, const KeyLists& keys);
   [[nodiscard]] std::string run_ring(const Work& work);
-  [[nodiscard]] std::string store_ring(const Work& work, const Rows& rows);
+  [[nodiscard]] std::string check_ring_slots(std::span<const std::int64_t> slots, std::uint32_t slot_entries,
+                                             std::size_t token_count) const;
   [[nodiscard]] std::string run_compressor(const Work& work, const KeyLists& keys);
-  void load_compressor_row(const Work& work, const Chunk& chunk, const Rows& rows, std::int64_t position,
-                           std::uint32_t series, std::span<double> value, std::span<double> gate) const;
-  void compress(const Work& work, const Chunk& chunk, const Rows& rows, std::uint32_t position,
+  void compress(const Work& work, const Chunk& chunk, const Rows& rows, const Rows& held, std::uint32_t position,
                 std::span<double> entry) const;
-  void store_compressor_rows(const Work& work, const Rows& rows);
-  void run_recurrence(const Work& work);
+  void load_compressor_row(const Work& work, const Chunk& chunk, const Rows& rows, const Rows& held,
+                           std::int64_t position, std::uint32_t series, std::span<double> value,
+                           std::span<double> gate) const;
+  [[nodiscard]] std::string store_compressor_rows(const Work& work, const Rows& rows) const;
+  [[nodiscard]] std::string run_recurrence(const Work& work);
   [[nodiscard]] const quire::CacheGroup& group_of(std::uint32_t group_index) const {
     return groups_.groups[group_index];
   }

@@ -8,6 +8,7 @@
 #include <utility>
 
 #include "draws.h"
+#include "quire/entry_formats.h"
 
 namespace tiny_engine {
 namespace {
@@ -31,6 +32,18 @@ Component component(const char* name, std::uint32_t heads, std::uint32_t count) 
   return {.name = name, .element = quire::ElementType::Bytes, .heads = heads, .dim = doubles(count)};
 }
 
+// K and V of several heads in 8 bits: values, and behind them the scales of the heads.
+std::vector<Component> fp8_component(const char* name, std::uint32_t heads, std::uint32_t count) {
+  return {{.name = name, .element = quire::ElementType::Fp8, .heads = heads, .dim = count},
+          {.name = std::string(name) + " scales", .element = quire::ElementType::Fp32, .heads = heads, .dim = 1}};
+}
+
+// With a scale of either form.
+quire::EntryFormat entry_format(std::uint32_t head_dim, bool overlaps) {
+  const quire::MixedRow row{.dim = head_dim / 2, .rope_dim = head_dim / 2};
+  return overlaps ? quire::fp8_arrays(row) : quire::fp8_rows_then_scales(row);
+}
+
 bool keeps_more_than_entries(const HybridLayer& layer) {
   return layer.kind != LayerKind::Full && layer.kind != LayerKind::Compressed;
 }
@@ -44,8 +57,13 @@ bool window_replay_is_exact(const HybridShape& shape, const HybridLayer& layer) 
 
 CacheGroup main_group(const HybridShape& shape, const HybridLayer& layer) {
   CacheGroup group;
-  const std::vector<Component> keys_and_values = {component("k", shape.kv_heads, shape.head_dim),
-                                                  component("v", shape.kv_heads, shape.head_dim)};
+  std::vector<Component> keys_and_values = {component("k", shape.kv_heads, shape.head_dim),
+                                            component("v", shape.kv_heads, shape.head_dim)};
+  if (shape.stores_fp8) {
+    keys_and_values = fp8_component("k", shape.kv_heads, shape.head_dim);
+    const std::vector<Component> values = fp8_component("v", shape.kv_heads, shape.head_dim);
+    keys_and_values.insert(keys_and_values.end(), values.begin(), values.end());
+  }
   switch (layer.kind) {
     case LayerKind::Full:
       group.name = "full";
@@ -72,9 +90,13 @@ CacheGroup main_group(const HybridShape& shape, const HybridLayer& layer) {
     case LayerKind::Overlapped:
       group.name = (layer.kind == LayerKind::Compressed ? "entries " : "overlapped ") + std::to_string(layer.ratio);
       group.kind = GroupKind::Compressed;
-      group.components = {component("entry", 1, shape.head_dim)};
       group.tokens_per_entry = layer.ratio;
       group.overlap_tokens = layer.kind == LayerKind::Overlapped ? layer.ratio : 0;
+      if (shape.stores_fp8) {
+        quire::use_format(group, entry_format(shape.head_dim, group.overlap_tokens > 0));
+      } else {
+        group.components = {component("entry", 1, shape.head_dim)};
+      }
       break;
     case LayerKind::Recurrent:
       group.name = "state";
@@ -162,6 +184,17 @@ HybridGroups hybrid_groups(const HybridShape& shape) {
     result.places.push_back(place);
   }
   return result;
+}
+
+std::vector<quire::QuantisedEntries> quantised_parts(const quire::PoolGeometry& geometry) {
+  const CacheGroup& group = geometry.page().group();
+  if (group.components.front().element != quire::ElementType::Fp8) return {};
+  if (group.kind == GroupKind::Compressed) {
+    const quire::EntryFormat format = entry_format(2 * group.components.front().dim, group.overlap_tokens > 0);
+    return {quire::QuantisedEntries::create(geometry, format).value()};
+  }
+  return {quire::QuantisedEntries::create(geometry, {.values = 0, .scales = 1}).value(),
+          quire::QuantisedEntries::create(geometry, {.values = 2, .scales = 3}).value()};
 }
 
 }  // namespace tiny_engine

@@ -17,6 +17,9 @@
 //   Recurrent   S = decay * S + k v^T in each head, with a decay from the token; gives q S. k has half of the k before
 //               mixed in, which is part of the state
 //
+// K, V and entries are stored as doubles, or rounded to 8 bits with scales, which is then what every token sees of
+// them; states and rows are doubles.
+//
 // Layers of one kind with the same numbers make one group; a compressor has a second one for rows of tokens that are
 // not part of an entry yet.
 //
@@ -29,6 +32,7 @@
 #include "model.h"
 #include "quire/cache_group.h"
 #include "quire/layout.h"
+#include "quire/quantised_kernels.h"
 
 namespace tiny_engine {
 
@@ -50,6 +54,9 @@ struct HybridShape {
   std::uint32_t head_dim = 8;
   double rope_base = 100.0;
   double norm_epsilon = 1e-6;
+
+  /// K, V and entries are E4M3. Each head of K and V has a scale; of an entry the second half is bf16.
+  bool stores_fp8 = false;
 
   // What the cache is told. Tokens that can be taken back without computing them again:
   std::uint32_t rewind_tokens = 4;
@@ -93,6 +100,9 @@ struct HybridGroups {
   std::vector<LayerPlace> places;  ///< of each layer of the model
 };
 [[nodiscard]] HybridGroups hybrid_groups(const HybridShape& shape);
+
+/// What a group stores in 8 bits, in its pages or its part of the state slots: K and V, or entries. Empty for doubles.
+[[nodiscard]] std::vector<quire::QuantisedEntries> quantised_parts(const quire::PoolGeometry& geometry);
 
 [[nodiscard]] constexpr bool is_compressor(LayerKind kind) {
   return kind == LayerKind::Compressed || kind == LayerKind::Overlapped;

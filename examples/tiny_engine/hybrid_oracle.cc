@@ -7,6 +7,7 @@
 #include <cstdint>
 
 #include "oracle_arithmetic.h"
+#include "oracle_fp8.h"
 
 namespace tiny_engine {
 namespace {
@@ -123,6 +124,10 @@ class HybridOracle {
         const Vector turned = rotated(head_of(plain, head), static_cast<double>(position_[i]), shape_.rope_base);
         key.key.insert(key.key.end(), turned.begin(), turned.end());
       }
+      for (std::uint32_t head = 0; head < shape_.kv_heads && shape_.stores_fp8; ++head) {
+        store_block(key.key, std::size_t{head} * shape_.head_dim, shape_.head_dim, false);
+        store_block(key.value, std::size_t{head} * shape_.head_dim, shape_.head_dim, false);
+      }
       all.push_back(std::move(key));
     }
     std::vector<Vector> heads;
@@ -163,8 +168,13 @@ class HybridOracle {
           sum[j] += scores[k] * values[made_of[k]][(static_cast<std::size_t>(series) * shape_.head_dim) + j];
         }
       }
-      const Vector entry = rotated(normalized(sum, layer.entry_norm, shape_.norm_epsilon),
-                                   static_cast<double>(position_[i] + 1 - ratio), shape_.rope_base);
+      Vector entry = rotated(normalized(sum, layer.entry_norm, shape_.norm_epsilon),
+                             static_cast<double>(position_[i] + 1 - ratio), shape_.rope_base);
+      if (shape_.stores_fp8) {
+        const std::size_t half = shape_.head_dim / 2;
+        store_block(entry, 0, half, kind.kind == LayerKind::Compressed);
+        for (std::size_t j = half; j < entry.size(); ++j) entry[j] = as_bf16(entry[j]);
+      }
       entries[i] = {.key = entry, .value = entry};
     }
     std::vector<Vector> heads;

@@ -13,6 +13,7 @@
 
 #include "examples/tiny_engine/step_kernels.h"
 #include "quire/host_kernels.h"
+#include "quire/quantised_kernels.h"
 #include "testing/fake_device.h"
 
 namespace quire::testing {
@@ -53,6 +54,50 @@ class FakeStepKernels : public tiny_engine::StepKernels {
     touched.add(params.deltas.data(), params.deltas.size());
     return device_.launch(touched.take(), [params] { apply_deltas_on_host(params); }, stream);
   }
+  [[nodiscard]] Status copy_states(const CopyStatesParams& params, DeviceStream stream) override {
+    Touched touched;
+    touched.add(params.state, params.slot_count * params.slots->slot_bytes());
+    for (std::size_t i = 0; i < params.pools.size(); ++i) {
+      if (params.pools[i] != nullptr) touched.add_pool(*params.geometries[i], params.pools[i]);
+    }
+    // These are the caller's again when the launcher returns.
+    const auto run = [params, geometries = std::vector(params.geometries.begin(), params.geometries.end()),
+                      pools = std::vector(params.pools.begin(), params.pools.end()),
+                      copies = std::vector(params.copies.begin(), params.copies.end())] {
+      CopyStatesParams own = params;
+      own.geometries = geometries;
+      own.pools = pools;
+      own.copies = copies;
+      copy_states_on_host(own);
+    };
+    return device_.launch(touched.take(), run, stream);
+  }
+  [[nodiscard]] Status append_quantised(const AppendQuantisedParams& params, DeviceStream stream) override {
+    Touched touched;
+    touched.add_pool(params.entries->geometry(), params.pool);
+    touched.add(params.slots.data(), params.slots.size());
+    touched.add(params.source, params.slots.size() * params.entries->row_bytes());
+    return device_.launch(touched.take(), [params] { append_quantised_on_host(params); }, stream);
+  }
+  [[nodiscard]] Status gather_selected(const GatherSelectedParams& params, DeviceStream stream) override {
+    Touched touched;
+    touched.add(params.ids.data(), params.ids.size());
+    touched.add_gather(params, params.table_rows);
+    touched.add_table(params.table);
+    return device_.launch(touched.take(), [params] { gather_selected_on_host(params); }, stream);
+  }
+  [[nodiscard]] Status gather_last(const GatherLastParams& params, DeviceStream stream) override {
+    Touched touched;
+    touched.add_gather(params, params.table_rows);
+    touched.add_table(params.table);
+    return device_.launch(touched.take(), [params] { gather_last_on_host(params); }, stream);
+  }
+  [[nodiscard]] Status gather_ring(const GatherRingParams& params, DeviceStream stream) override {
+    Touched touched;
+    touched.add(params.lengths.data(), params.lengths.size());
+    touched.add_gather(params, params.state_slots);
+    return device_.launch(touched.take(), [params] { gather_ring_on_host(params); }, stream);
+  }
   [[nodiscard]] Status attend(const tiny_engine::PagedAttentionParams& params, DeviceStream stream) override {
     return device_.launch(
         touched_by(params),
@@ -74,6 +119,18 @@ class FakeStepKernels : public tiny_engine::StepKernels {
       all_.push_back(std::as_bytes(std::span(data, data == nullptr ? 0 : count)));
     }
     void add_pool(const PoolGeometry& geometry, const std::byte* pool) { add(pool, geometry.pool_bytes()); }
+    /// What all gathers have: a pool, a sequence for each row of the target, and that.
+    template <typename Params>
+    void add_gather(const Params& params, std::span<const std::int32_t> sequences) {
+      add_pool(params.entries->geometry(), params.pool);
+      add(sequences.data(), sequences.size());
+      add(params.target.data, sequences.size() * params.target.row_entries * params.entries->row_bytes());
+      add(params.target.valid_counts.data(), params.target.valid_counts.size());
+    }
+    void add_table(const EntryTable& table) {
+      add(table.pages, std::size_t{table.rows} * table.row_columns);
+      add(table.entry_counts.data(), table.entry_counts.size());
+    }
     [[nodiscard]] std::vector<std::span<const std::byte>> take() { return std::move(all_); }
 
    private:

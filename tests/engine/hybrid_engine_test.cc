@@ -21,8 +21,6 @@ namespace {
 
 constexpr std::uint64_t kSeedCount = kIsSanitized ? 150 : 900;
 
-constexpr std::array kTiers = {HybridTier::Device, HybridTier::Host, HybridTier::Disk};
-
 /// Most schedules are short, so that there are many mixes; some are long, for what takes time to come about. To go down
 /// to another tier and come back takes longer.
 constexpr std::uint64_t call_count_of(std::uint64_t seed, HybridTier tier) {
@@ -147,7 +145,7 @@ TEST_P(HybridEngineTest, EveryLogitIsTheOraclesWhateverTheLayersAndTheSchedule) 
   }
 }
 
-INSTANTIATE_TEST_SUITE_P(Tiers, HybridEngineTest, ::testing::ValuesIn(kTiers),
+INSTANTIATE_TEST_SUITE_P(Tiers, HybridEngineTest, ::testing::ValuesIn(kHybridTiers),
                          [](const ::testing::TestParamInfo<HybridTier>& tier) {
                            return std::string(to_string(tier.param));
                          });

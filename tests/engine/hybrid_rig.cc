@@ -53,6 +53,7 @@ std::string to_string(const HybridSetup& setup) {
   add("state retention", static_cast<std::uint64_t>(setup.shape.state_retention.rule));
   add("interval", setup.shape.state_retention.interval_tokens);
   add("replay", setup.shape.declares_replay ? 1 : 0);
+  add("fp8", setup.shape.stores_fp8 ? 1 : 0);
   add("own memory", setup.adopts_memory ? 1 : 0);
   add("page_tokens", setup.page_tokens);
   add("pages", setup.page_count);
@@ -139,10 +140,16 @@ void HybridRig::open() {
     state_memory_.assign(slots.slot_bytes() * slot_count, kGarbage);
     config.device.adopted_state_memory = state_memory_.empty() ? nullptr : state_memory_.data();
   }
+  if (setup_.device.device != nullptr) {
+    config.device.memory = DeviceMemory::Accelerator;
+    config.device.accelerator = setup_.device.device;
+  }
   if (setup_.accelerator_path) {
-    accelerator_ = std::make_unique<FakeDevice>(FakeDeviceConfig{.seed = setup_.transfer_seed});
-    for (std::vector<std::byte>& memory : memories_) accelerator_->adopt(memory);
-    config.device.accelerator = accelerator_.get();
+    if (setup_.device.device == nullptr) {
+      accelerator_ = std::make_unique<FakeDevice>(FakeDeviceConfig{.seed = setup_.transfer_seed});
+      for (std::vector<std::byte>& memory : memories_) accelerator_->adopt(memory);
+      config.device.accelerator = accelerator_.get();
+    }
     config.host.staging_bytes = 4096;
     config.host.load_paths = SwapPaths{.few = *setup_.accelerator_path, .many = *setup_.accelerator_path};
     config.host.store_paths = config.host.load_paths;
@@ -151,13 +158,23 @@ void HybridRig::open() {
   Result<std::unique_ptr<Cache>> cache = Cache::open(std::move(config));
   if (!cache) std::fprintf(stderr, "open: %s\n%s\n", cache.error().message.c_str(), to_string(setup_).c_str());
   cache_ = std::move(cache).value();
+  const std::uint32_t row_columns = (setup_.context_tokens_max + setup_.page_tokens - 1) / setup_.page_tokens;
+  if (setup_.device.device != nullptr) {
+    device_ = tiny_engine::HybridDevice::create({.device = setup_.device.device,
+                                                 .kernels = setup_.device.kernels,
+                                                 .groups = groups,
+                                                 .memory = tiny_engine::memory_of(*cache_),
+                                                 .sequence_count_max = setup_.sequence_count_max,
+                                                 .row_columns = row_columns})
+                  .value();
+  }
   engine_ = std::make_unique<tiny_engine::HybridEngine>(
       weights_, tiny_engine::memory_of(*cache_),
-      tiny_engine::HybridEngineOptions{
-          .sequence_count_max = setup_.sequence_count_max,
-          .row_columns = (setup_.context_tokens_max + setup_.page_tokens - 1) / setup_.page_tokens,
-          .page_tokens = setup_.page_tokens,
-          .applies_copies = setup_.adopts_memory});
+      tiny_engine::HybridEngineOptions{.sequence_count_max = setup_.sequence_count_max,
+                                       .row_columns = row_columns,
+                                       .page_tokens = setup_.page_tokens,
+                                       .applies_copies = setup_.adopts_memory,
+                                       .device = device_.get()});
   space_ = cache_->key_space({.model = "hybrid"}).value();
   const bool moves_pages = setup_.host_page_count > 0 && !setup_.has_own_mover;
   mover_ = moves_pages ? std::make_unique<HybridMover>(*cache_, setup_.transfer_seed, counts_) : nullptr;
@@ -175,6 +192,7 @@ std::string HybridRig::restart(bool flushes) {
   lives_.clear();
   flights_.clear();
   engine_.reset();
+  device_.reset();
   cache_.reset();
   open();
   counts_.add("restart");

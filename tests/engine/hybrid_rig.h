@@ -16,12 +16,14 @@
 #include <vector>
 
 #include "examples/tiny_engine/device_plan.h"
+#include "examples/tiny_engine/hybrid_device.h"
 #include "examples/tiny_engine/hybrid_engine.h"
 #include "examples/tiny_engine/hybrid_model.h"
 #include "hybrid_mover.h"
 #include "oracle_texts.h"
 #include "quire/cache.h"
 #include "schedule_counts.h"
+#include "schedule_device.h"
 #include "testing/fake_device.h"
 
 namespace quire::testing {
@@ -52,6 +54,8 @@ struct HybridSetup {
   bool has_own_mover = false;  ///< the cache's, which moves everything at once; a disk tier needs it
   /// With both: the engine's memory is an accelerator's, and pages go this way.
   std::optional<SwapPath> accelerator_path;
+  /// The cache's memory is this device's. With a host tier, pages go that way.
+  ScheduleDevice device;
   HybridTransferChances transfer_chances;
   std::uint64_t transfer_seed = 1;
   std::string disk_directory;  ///< empty: no disk
@@ -195,6 +199,7 @@ class HybridRig {
   std::vector<std::byte> state_memory_;
   std::unique_ptr<FakeDevice> accelerator_;
   std::unique_ptr<Cache> cache_;
+  std::unique_ptr<tiny_engine::HybridDevice> device_;  // before the engine, behind the cache
   std::unique_ptr<tiny_engine::HybridEngine> engine_;
   std::unique_ptr<HybridMover> mover_;  // null without a host tier, and where the cache has its own
   KeySpaceId space_;

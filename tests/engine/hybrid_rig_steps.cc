@@ -152,7 +152,7 @@ std::string HybridRig::describe_entry(const AttentionPlanEntry& planned, const H
 
 std::string HybridRig::prepare(Flight& flight) {
   if (std::exchange(flight.is_prepared, true)) return "";
-  if (!setup_.adopts_memory) {
+  if (!setup_.adopts_memory && device_ == nullptr) {
     const Status status = cache_->apply_copies(flight.step);
     if (!status) return "apply_copies: " + status.error().message;
   }
@@ -175,7 +175,7 @@ std::string HybridRig::run(Flight& flight) {
   if (std::string problem = engine_->forward(flight.plan, record.tokens, logits); !problem.empty()) {
     return "engine: " + problem;
   }
-  if (!setup_.adopts_memory) {
+  if (!setup_.adopts_memory && device_ == nullptr) {
     const Status status = cache_->apply_saves(flight.step);
     if (!status) return "apply_saves: " + status.error().message;
   }

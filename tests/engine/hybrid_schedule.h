@@ -5,6 +5,7 @@
 // and whichever kinds of layers the model has.
 #pragma once
 
+#include <array>
 #include <cstdint>
 #include <optional>
 #include <string>
@@ -19,6 +20,7 @@ namespace quire::testing {
 
 /// The lowest tier of a cache.
 enum class HybridTier : std::uint8_t { Device, Host, Disk };
+inline constexpr std::array kHybridTiers = {HybridTier::Device, HybridTier::Host, HybridTier::Disk};
 [[nodiscard]] std::string_view to_string(HybridTier tier);
 
 /// Any mix of layers on a cache of any shape. With a disk tier, disk_directory is left to the caller.

@@ -71,6 +71,13 @@ class OracleTexts {
     }
     return std::nullopt;
   }
+  /// The same tokens have the same logits, bit for bit, in the same order.
+  [[nodiscard]] bool has_same_notes(const OracleTexts& other) const {
+    return std::ranges::equal(notes_, other.notes_, [](const Note& left, const Note& right) {
+      return left.token == right.token &&
+             std::ranges::equal(std::as_bytes(std::span(left.logits)), std::as_bytes(std::span(right.logits)));
+    });
+  }
   /// The oracle's logits of every interned token.
   template <typename Weights>
   [[nodiscard]] std::vector<std::vector<double>> logits(const Weights& weights) const {

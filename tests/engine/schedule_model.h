@@ -23,6 +23,7 @@
 #include "oracle_texts.h"
 #include "quire/cache.h"
 #include "schedule_counts.h"
+#include "schedule_device.h"
 #include "testing/seeded_run.h"
 
 namespace quire::testing {
@@ -54,12 +55,6 @@ struct ScheduleSetup {
   std::string policy = "lru";
   bool whole_runs = false;
   bool dedup = true;
-};
-
-/// A device to run schedules on, in place of the host's memory.
-struct ScheduleDevice {
-  Device* device = nullptr;
-  tiny_engine::StepKernels* kernels = nullptr;
 };
 
 [[nodiscard]] ScheduleSetup draw_setup(Random& random);

@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // The tiny engine with its K and V on a GPU, appended, copied, moved, sent and attended to there, and moved between the
-// tiers by quire. Its logits are the oracle's, and bit for bit those that it computes in plain memory.
-// engine_device_test has the same schedules on a device without a GPU.
+// tiers by quire; and the hybrid engine with pages of 8 bits and states there, appended, gathered and copied. Logits
+// are the oracle's, and bit for bit those of plain memory. engine_device_test and hybrid_device_test have the same
+// schedules on a device without a GPU.
 #include <gtest/gtest.h>
 
 #include <cstdint>
@@ -14,6 +15,7 @@
 #include "quire/device.h"
 #include "testing/seeded_run.h"
 #include "testing/temp_directory.h"
+#include "tests/engine/hybrid_device_schedule.h"
 #include "tests/engine/schedule_model.h"
 #include "tests/engine/tiered_conversations.h"
 
@@ -66,6 +68,23 @@ TEST(EngineOnGpu, ConversationsThroughAllTiersAreTheOraclesAndThoseOfPlainMemory
   EXPECT_GT(sum.copied_pages, 0U);
   std::cout << to_string(sum);
 }
+
+class HybridEngineOnGpu : public ::testing::TestWithParam<HybridTier> {};
+
+TEST_P(HybridEngineOnGpu, EveryLogitIsTheOraclesAndThatOfPlainMemory) {
+  const std::unique_ptr<Device> device = open_cuda_device(0).value();
+  tiny_engine::CudaStepKernels kernels;
+  ScheduleCounts counts;
+  for (std::uint64_t seed = 1; seed <= (GetParam() == HybridTier::Device ? 25 : 15); ++seed) {
+    ASSERT_EQ(run_hybrid_on_device({.device = device.get(), .kernels = &kernels}, GetParam(), seed, counts), "");
+  }
+  for (const char* name : must_happen_on_device(GetParam())) EXPECT_GT(counts.by_name[name], 0U) << name;
+}
+
+INSTANTIATE_TEST_SUITE_P(Tiers, HybridEngineOnGpu, ::testing::ValuesIn(kHybridTiers),
+                         [](const ::testing::TestParamInfo<HybridTier>& tier) {
+                           return std::string(to_string(tier.param));
+                         });
 
 }  // namespace
 }  // namespace quire::testing
