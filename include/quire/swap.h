@@ -108,7 +108,7 @@ struct SwapOrder {
   std::span<const PageId> device_pages;
   std::span<const PageId> host_pages;  ///< numbers of records, as many
   /// Checksums of the records, of a load that knows them: as many, or none.
-  std::span<const std::uint64_t> expected = {};
+  std::span<const std::uint64_t> expected;
   std::uint32_t band_count = 1;  ///< the layers of band 0 of all pages move first, then those of the next
   SwapStreams streams;
   DeviceEvent after;             ///< nothing begins before it has happened; without a handle: at once

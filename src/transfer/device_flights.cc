@@ -113,7 +113,7 @@ bool DeviceFlights::is_over(Flight& flight) {
 bool DeviceFlights::learn_bands(Flight& flight) {
   const std::uint32_t told_before = flight.bands_told;
   // The last band comes with the end.
-  while (flight.fault == TransferFault::None && flight.bands_told + 1 < flight.order.band_count) {
+  while (flight.ticket && flight.fault == TransferFault::None && flight.bands_told + 1 < flight.order.band_count) {
     const Result<bool> has_arrived = flight.pool.engine->has_arrived(*flight.ticket, flight.bands_told);
     if (!has_arrived || !*has_arrived) break;
     ++flight.bands_told;
@@ -181,10 +181,10 @@ void DeviceFlights::release(const Flight& flight, std::uint32_t page_index, std:
 }
 
 std::optional<Status> DeviceFlights::wait_on(DeviceStream stream, TransferId id, std::uint32_t band) {
-  const auto flight = std::ranges::find_if(
-      flights_, [&](const Flight& each) { return each.order.id == id && each.ticket.has_value(); });
-  if (flight == flights_.end()) return std::nullopt;
-  return flight->pool.engine->wait_on(stream, *flight->ticket, band);
+  for (const Flight& flight : flights_) {
+    if (flight.order.id == id && flight.ticket) return flight.pool.engine->wait_on(stream, *flight.ticket, band);
+  }
+  return std::nullopt;
 }
 
 }  // namespace quire

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <chrono>
 #include <functional>
+#include <limits>
 #include <memory>
 #include <numeric>
 #include <optional>
@@ -56,6 +57,7 @@ std::vector<std::vector<Fragment>> scratch_layers(const SwapLayout& layout, std:
   SwapBand whole;
   layout.band(1, 0, whole);
   std::vector<Fragment> all;
+  all.reserve(whole.stretches.size());
   for (const Fragment& stretch : whole.stretches) {
     all.push_back({.first = memory + (page_count * stretch.record_offset),
                    .page_stride = stretch.bytes,
@@ -80,6 +82,7 @@ struct Trial {
 // All pages, in an order that has nothing to do with where they lie: copies of neighbours would be joined.
 std::vector<PageId> scattered(std::uint32_t page_count, std::uint64_t seed) {
   std::vector<PageId> pages;
+  pages.reserve(page_count);
   for (std::uint32_t i = 0; i < page_count; ++i) pages.push_back(PageId{i});
   std::ranges::sort(pages, {}, [&](PageId page) { return mix64(seed + page.value); });
   return pages;
@@ -92,14 +95,13 @@ Result<double> best_of(const Trial& trial, TransferKind kind, SwapPath path, std
                         .streams = trial.streams,
                         .path = path};
   QUIRE_TRY(trial.engine.swap(order));  // so that nothing is done for the first time
-  std::optional<double> best;
+  double best = std::numeric_limits<double>::infinity();
   for (int i = 0; i < kTriesOfEach; ++i) {
     const double begin = trial.seconds();
     QUIRE_TRY(trial.engine.swap(order));
-    const double took = trial.seconds() - begin;
-    best = best ? std::min(*best, took) : took;
+    best = std::min(best, trial.seconds() - begin);
   }
-  return *best;
+  return best;
 }
 
 const SwapTiming* find_timing(std::span<const SwapTiming> timings, TransferKind kind, SwapPath path,

@@ -129,7 +129,7 @@ TEST_P(MoverOnPaths, TensorsThatLieAnywhereAreParts) {
   MoverPart part{.geometry = &geometry};
   for (std::uint32_t layer = 0; layer < kLayers; ++layer) {
     for (std::uint32_t component = 0; component < 2; ++component) {
-      const std::uint64_t stride = bytes[component] + (16 * layer);
+      const std::uint64_t stride = bytes[component] + (std::uint64_t{16} * layer);
       std::vector<std::byte>& tensor = memory.emplace_back(stride * kPages);
       accelerator_->adopt(tensor);
       part.tensors.push_back(

@@ -362,6 +362,7 @@ TEST_F(SwapEngineTest, BehindTheFenceOfTheLastBandTheSourceMayBeOverwritten) {
 TEST_F(SwapEngineTest, ALoadSaysWhichPageIsTheFirstThatIsNotAsExpected) {
   open();
   std::vector<std::uint64_t> expected;
+  expected.reserve(host_pages_.size());
   for (const PageId page : host_pages_) expected.push_back(rig_.twin_checksum(page.value));
   for (const SwapPath path : kAllPaths) {
     SwapOrder load = order(TransferKind::Load, path);
