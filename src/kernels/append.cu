@@ -4,7 +4,6 @@
 #include <string_view>
 
 #include "kernels/launch.cuh"
-#include "kernels/pieces.h"
 #include "kernels/slot_places.cuh"
 #include "kernels/vector_copy.cuh"
 #include "quire/device_kernels.h"
@@ -42,33 +41,26 @@ struct AppendRows {
 
 Status launch_append(const AppendParams& params, DeviceStream stream) {
   constexpr std::string_view kWhat = "launch_append";
-  QUIRE_TRY(check_address(params.geometry, kWhat, "geometry"));
-  const PoolGeometry& geometry = *params.geometry;
-  QUIRE_TRY(check_layer(geometry, params.layer_index, kWhat));
-  QUIRE_TRY(check_component(geometry, params.component_index, kWhat));
-  const Pieces pieces = pieces_of(geometry.page(), params.component_index);
-  const std::uint64_t token_bytes = pieces.count * pieces.token_bytes;
-  const std::uint64_t source_token_bytes = params.source_token_bytes == 0 ? token_bytes : params.source_token_bytes;
-  QUIRE_TRY(check_argument(source_token_bytes >= token_bytes, kWhat,
-                           "the source's tokens overlap: source_token_bytes is less than a token has"));
+  QUIRE_TRY_ASSIGN(const SlotRows rows, slot_rows_of({.geometry = params.geometry,
+                                                      .layer_index = params.layer_index,
+                                                      .component_index = params.component_index,
+                                                      .pool = params.pool,
+                                                      .tokens = params.source,
+                                                      .token_bytes = params.source_token_bytes,
+                                                      .slots = params.slots,
+                                                      .tokens_name = "source",
+                                                      .what = kWhat}));
   if (params.slots.empty()) return {};
-  QUIRE_TRY(check_address(params.pool, kWhat, "pool"));
-  QUIRE_TRY(check_address(params.source, kWhat, "source"));
-  QUIRE_TRY(check_address(params.slots.data(), kWhat, "slots"));
-
-  const SlotPlaces places = slot_places(geometry, pieces, params.layer_index);
-  UnitWidth width;
-  add_places(width, places, pieces).add(params.pool).add(params.source).add(source_token_bytes);
-  return launch_copy_rows(AppendRows{.places = places,
+  return launch_copy_rows(AppendRows{.places = rows.places,
                                      .pool = params.pool,
                                      .source = params.source,
                                      .slots = params.slots.data(),
-                                     .source_token_bytes = source_token_bytes,
-                                     .row_bytes = pieces.token_bytes,
-                                     .piece_count = static_cast<std::uint32_t>(pieces.count)},
-                          {.row_count = params.slots.size() * pieces.count,
-                           .row_bytes = pieces.token_bytes,
-                           .width = width,
+                                     .source_token_bytes = rows.token_bytes,
+                                     .row_bytes = rows.pieces.token_bytes,
+                                     .piece_count = static_cast<std::uint32_t>(rows.pieces.count)},
+                          {.row_count = params.slots.size() * rows.pieces.count,
+                           .row_bytes = rows.pieces.token_bytes,
+                           .width = rows.width,
                            .stream = stream,
                            .what = kWhat});
 }

@@ -4,7 +4,6 @@
 #include <string_view>
 
 #include "kernels/launch.cuh"
-#include "kernels/pieces.h"
 #include "kernels/slot_places.cuh"
 #include "kernels/vector_copy.cuh"
 #include "quire/device_kernels.h"
@@ -34,33 +33,26 @@ struct ReadRows {
 
 Status launch_read_rows(const ReadRowsParams& params, DeviceStream stream) {
   constexpr std::string_view kWhat = "launch_read_rows";
-  QUIRE_TRY(check_address(params.geometry, kWhat, "geometry"));
-  const PoolGeometry& geometry = *params.geometry;
-  QUIRE_TRY(check_layer(geometry, params.layer_index, kWhat));
-  QUIRE_TRY(check_component(geometry, params.component_index, kWhat));
-  const Pieces pieces = pieces_of(geometry.page(), params.component_index);
-  const std::uint64_t token_bytes = pieces.count * pieces.token_bytes;
-  const std::uint64_t target_token_bytes = params.target_token_bytes == 0 ? token_bytes : params.target_token_bytes;
-  QUIRE_TRY(check_argument(target_token_bytes >= token_bytes, kWhat,
-                           "the target's tokens overlap: target_token_bytes is less than a token has"));
+  QUIRE_TRY_ASSIGN(const SlotRows rows, slot_rows_of({.geometry = params.geometry,
+                                                      .layer_index = params.layer_index,
+                                                      .component_index = params.component_index,
+                                                      .pool = params.pool,
+                                                      .tokens = params.target,
+                                                      .token_bytes = params.target_token_bytes,
+                                                      .slots = params.slots,
+                                                      .tokens_name = "target",
+                                                      .what = kWhat}));
   if (params.slots.empty()) return {};
-  QUIRE_TRY(check_address(params.pool, kWhat, "pool"));
-  QUIRE_TRY(check_address(params.target, kWhat, "target"));
-  QUIRE_TRY(check_address(params.slots.data(), kWhat, "slots"));
-
-  const SlotPlaces places = slot_places(geometry, pieces, params.layer_index);
-  UnitWidth width;
-  add_places(width, places, pieces).add(params.pool).add(params.target).add(target_token_bytes);
-  return launch_copy_rows(ReadRows{.places = places,
+  return launch_copy_rows(ReadRows{.places = rows.places,
                                    .pool = params.pool,
                                    .target = params.target,
                                    .slots = params.slots.data(),
-                                   .target_token_bytes = target_token_bytes,
-                                   .row_bytes = pieces.token_bytes,
-                                   .piece_count = static_cast<std::uint32_t>(pieces.count)},
-                          {.row_count = params.slots.size() * pieces.count,
-                           .row_bytes = pieces.token_bytes,
-                           .width = width,
+                                   .target_token_bytes = rows.token_bytes,
+                                   .row_bytes = rows.pieces.token_bytes,
+                                   .piece_count = static_cast<std::uint32_t>(rows.pieces.count)},
+                          {.row_count = params.slots.size() * rows.pieces.count,
+                           .row_bytes = rows.pieces.token_bytes,
+                           .width = rows.width,
                            .stream = stream,
                            .what = kWhat});
 }
