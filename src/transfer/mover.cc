@@ -1,8 +1,4 @@
 // SPDX-License-Identifier: Apache-2.0
-//
-// Threads around a TransferTable. A worker takes the next transfer of its direction under the mutex, copies its pages
-// without it, and comes back for every finished band and for the end. What is told to others, and the bytes before it,
-// therefore goes through the mutex: whoever has heard of a completion sees the pages it speaks of.
 #include "quire/mover.h"
 
 #include <pthread.h>
@@ -32,8 +28,8 @@
 #include "base/system_error.h"
 #include "store/host_store.h"
 #include "transfer/device_flights.h"
+#include "transfer/mover_impl.h"
 #include "transfer/mover_peer.h"
-#include "transfer/swap_lane.h"
 #include "transfer/transfer_table.h"
 
 namespace quire {
@@ -41,53 +37,8 @@ namespace {
 
 using Clock = std::chrono::steady_clock;
 
-constexpr std::uint32_t kThreadsMax = 64;  // of one direction
-constexpr std::uint32_t kQueueDepthMax = 1U << 16U;
-constexpr std::uint32_t kTransferPagesMax = 1U << 20U;
-constexpr std::size_t kPoolsMax = std::size_t{1} << 16U;  // as many as a plan can name
 // Whoever waits may be kept from it for some milliseconds, however short the queues are.
 constexpr std::uint32_t kRememberedMin = 1024;
-// Between two looks at what an accelerator does; a page of 2 MiB takes about as long.
-constexpr auto kPollInterval = std::chrono::microseconds(25);
-
-tl::unexpected<Error> invalid(std::string message) {
-  return fail(ErrorCode::InvalidArgument, std::move(message));
-}
-
-std::string text_of(TransferId id) {
-  return "transfer " + std::to_string(id.index) + "." + std::to_string(id.generation);
-}
-
-Status check_within(std::string_view name, std::uint32_t value, std::uint32_t value_max) {
-  if (value >= 1 && value <= value_max) return {};
-  return invalid("MoverConfig::" + std::string(name) + " is " + std::to_string(value) + ": give 1 to " +
-                 std::to_string(value_max));
-}
-
-// Ids begin at 1, and the highest one means "none".
-Status check_host_page_count(std::string_view name, std::uint32_t count) {
-  return check_within(name, count, PageId::kNoneValue - 1);
-}
-
-Status check_pool(const std::string& name, const MoverPool& pool) {
-  if (pool.parts.empty()) return invalid("MoverConfig::" + name + ".parts is empty: say where device pages lie");
-  for (std::size_t i = 0; i < pool.parts.size(); ++i) {
-    const MoverPart& part = pool.parts[i];
-    const std::string part_name = "MoverConfig::" + name + ".parts[" + std::to_string(i) + "]";
-    if (part.geometry == nullptr) return invalid(part_name + ".geometry is missing: say where device pages lie");
-    if (part.memory == nullptr && part.tensors.empty()) {
-      return invalid(part_name + ".memory is missing: say where device pages lie");
-    }
-    if (part.memory != nullptr && !part.tensors.empty()) {
-      return invalid(part_name + " has memory and tensors: give either");
-    }
-    if (part.geometry->page_count() != pool.parts[0].geometry->page_count()) {
-      return invalid(part_name + " has " + std::to_string(part.geometry->page_count()) + " pages, and parts[0] has " +
-                     std::to_string(pool.parts[0].geometry->page_count()) + ": an id names a page in each of them");
-    }
-  }
-  return check_host_page_count(name + ".host_page_count", pool.host_page_count);
-}
 
 std::vector<MoverPool> pools_of(const MoverConfig& config) {
   if (!config.pools.empty()) return config.pools;
@@ -109,148 +60,22 @@ std::uint64_t room_of_pool(std::uint64_t bytes) {
   return bytes <= UINT64_MAX - kSystemPage ? (bytes + kSystemPage - 1) / kSystemPage * kSystemPage : bytes;
 }
 
-// Which pages a plan has named already, without clearing anything from one plan to the next.
-class SeenPages {
- public:
-  [[nodiscard]] Status reserve(std::uint32_t page_count) { return plans_.grow(page_count); }
-  void begin_plan() {
-    if (++plan_ != 0) return;
-    std::fill_n(plans_.data(), plans_.size(), 0U);
-    plan_ = 1;
-  }
-  [[nodiscard]] bool add(std::uint32_t page) { return std::exchange(plans_[page], plan_) != plan_; }
-
- private:
-  LazyArray<std::uint32_t> plans_;  // the last one that named the page
-  std::uint32_t plan_ = 0;
-};
-
 }  // namespace
 
-Status MoverConfig::validate() const {
-  if (pools.empty()) {
-    if (device_geometry == nullptr) {
-      return invalid("MoverConfig::device_geometry is missing: say where device pages lie");
-    }
-    if (device_memory == nullptr) return invalid("MoverConfig::device_memory is missing: say where device pages lie");
-    QUIRE_TRY(check_host_page_count("host_page_count", host_page_count));
-  } else if (device_geometry != nullptr || device_memory != nullptr || host_page_count != 0) {
-    return invalid("MoverConfig has pools, and device_geometry, device_memory or host_page_count too: give either");
-  }
-  if (pools.size() > kPoolsMax) {
-    return invalid("MoverConfig::pools has " + std::to_string(pools.size()) + ": give " + std::to_string(kPoolsMax) +
-                   " at most");
-  }
-  for (std::size_t i = 0; i < pools.size(); ++i) {
-    QUIRE_TRY(check_pool("pools[" + std::to_string(i) + "]", pools[i]));
-  }
-  for (const MoverPool& pool : pools) {
-    const bool has_tensors =
-        std::ranges::any_of(pool.parts, [](const MoverPart& part) { return !part.tensors.empty(); });
-    if (has_tensors && accelerator == nullptr) {
-      return invalid("MoverConfig::pools have tensors: that needs MoverConfig::accelerator");
-    }
-  }
-  if (accelerator == nullptr) {
-    QUIRE_TRY(check_within("load_thread_count", load_thread_count, kThreadsMax));
-    QUIRE_TRY(check_within("store_thread_count", store_thread_count, kThreadsMax));
-  }
-  QUIRE_TRY(check_within("queue_depth_max", queue_depth_max, kQueueDepthMax));
-  return check_within("transfer_pages_max", transfer_pages_max, kTransferPagesMax);
+Mover::Impl::Impl(MoverConfig the_config, MoverHooks the_hooks, TransferTable the_table)
+    : config(std::move(the_config)), hooks(std::move(the_hooks)), table(std::move(the_table)) {
+  for (const MoverPool& pool : pools_of(config)) pools.emplace_back(pool);
+  config.device_geometry = nullptr;  // The caller's; ours are the copies.
+  config.pools.clear();
 }
 
-struct Mover::Impl {
-  // Pages that have their ids to themselves. Where they lie on the device changes under the mutex while nothing runs;
-  // workers read it without.
-  struct Pool {
-    explicit Pool(const MoverPool& pool);
-    [[nodiscard]] HostStoreConfig store_config(bool checksums) const;
-    [[nodiscard]] std::uint32_t device_page_count() const { return geometries[0].page_count(); }
-    [[nodiscard]] std::uint32_t layer_count() const { return store->layer_count(); }
-    [[nodiscard]] Result<std::vector<std::vector<Fragment>>> fragments() const;
-
-    std::vector<PoolGeometry> geometries;             // one for each part
-    std::vector<DevicePages> device;                  // they, and where their pages lie
-    std::vector<std::vector<AdoptedTensor>> tensors;  // of each part, where these are in place of that
-    std::uint32_t host_page_count = 0;
-    std::unique_ptr<HostStore> store;
-    // With an accelerator.
-    std::span<std::byte> records;  // registered with it
-    std::unique_ptr<SwapEngine> engine;
-  };
-
-  // What a worker needs to know of a transfer while it copies.
-  struct Work {
-    std::uint32_t index = 0;
-    TransferId id;
-    TransferKind kind = TransferKind::Load;
-    std::uint32_t band_count = 0;
-    std::span<const PageTransfer> pages;
-    const std::atomic<bool>* must_stop = nullptr;
-    const Pool* pool = nullptr;
-  };
-
-  Impl(MoverConfig the_config, MoverHooks the_hooks, TransferTable the_table)
-      : config(std::move(the_config)), hooks(std::move(the_hooks)), table(std::move(the_table)) {
-    for (const MoverPool& pool : pools_of(config)) pools.emplace_back(pool);
-    config.device_geometry = nullptr;  // The caller's; ours are the copies.
-    config.pools.clear();
+Mover::Impl::~Impl() {
+  for (Pool& pool : pools) {
+    pool.engine.reset();
+    if (!pool.records.empty()) config.accelerator->unregister_host(pool.records);
   }
-  ~Impl() {
-    for (Pool& pool : pools) {
-      pool.engine.reset();
-      if (!pool.records.empty()) config.accelerator->unregister_host(pool.records);
-    }
-    if (event_fd >= 0) ::close(event_fd);
-  }
-  Impl(const Impl&) = delete;
-  Impl& operator=(const Impl&) = delete;
-
-  [[nodiscard]] Status prepare();
-  [[nodiscard]] Status open_stores();
-  [[nodiscard]] Status start();
-  void stop();
-
-  [[nodiscard]] Status open_engines();
-  [[nodiscard]] std::size_t worker_count() const;
-  void work(TransferKind kind, std::span<ChecksumPart> sums);
-  void work_with_accelerator(TransferKind kind);
-  [[nodiscard]] bool start_next_flight(TransferKind kind);
-  void tell(const FlightNews& news) QUIRE_REQUIRES(mutex);
-  [[nodiscard]] Completion run(const Work& work, std::span<ChecksumPart> sums);
-  [[nodiscard]] std::uint32_t run_band(const Work& work, std::uint32_t band, std::span<ChecksumPart> pages,
-                                       Completion& completion);
-  [[nodiscard]] TransferFault move_piece(const Work& work, const PieceStart& start, ChecksumPart& sum);
-  void mark_band(const Work& work, std::uint32_t band);
-  void mark_fault(const Work& work);
-
-  [[nodiscard]] Status check_plan(const TransferPlan& plan) QUIRE_REQUIRES(mutex);
-  [[nodiscard]] Status check_pages(const TransferPlan& plan) QUIRE_REQUIRES(mutex);
-  [[nodiscard]] std::string text_of_pool(std::uint16_t pool_index) const;
-  [[nodiscard]] Status check_idle(std::string_view what) QUIRE_REQUIRES(mutex);
-  [[nodiscard]] std::optional<TransferOutcome> answer(std::uint32_t index, std::uint32_t band) QUIRE_REQUIRES(mutex);
-  void signal_completion(std::size_t count_before) QUIRE_REQUIRES(mutex);
-
-  MoverConfig config;
-  MoverHooks hooks;
-  HostRegion region;  // of all pools; forgotten under the mutex while nothing runs
-  std::vector<Pool> pools;
-  int event_fd = -1;
-  LazyArray<ChecksumPart> worker_sums;                    // transfer_pages_max of each worker
-  std::array<std::unique_ptr<DeviceFlights>, 2> flights;  // of each direction, with an accelerator
-  std::array<Mutex, 2> flight_mutexes;                    // guard those, and are taken before `mutex`
-  std::vector<std::thread> workers;
-
-  Mutex mutex;  // guards what follows
-  TransferTable table QUIRE_GUARDED_BY(mutex);
-  SeenPages seen_on_device QUIRE_GUARDED_BY(mutex);
-  SeenPages seen_on_host QUIRE_GUARDED_BY(mutex);
-  bool is_paused QUIRE_GUARDED_BY(mutex) = false;
-  bool is_stopping QUIRE_GUARDED_BY(mutex) = false;
-  std::uint32_t blocked_count QUIRE_GUARDED_BY(mutex) = 0;  // callers in wait() and pause()
-  std::array<Condition, 2> has_work;                        // of each direction: queued, resumed or stopping
-  Condition has_news;                                       // a band or a transfer has ended, or nobody is blocked
-};
+  if (event_fd >= 0) ::close(event_fd);
+}
 
 Mover::Impl::Pool::Pool(const MoverPool& pool) : host_page_count(pool.host_page_count) {
   geometries.reserve(pool.parts.size());  // so that they stay where they are
@@ -259,27 +84,6 @@ Mover::Impl::Pool::Pool(const MoverPool& pool) : host_page_count(pool.host_page_
     device.push_back({.geometry = &geometries.back(), .memory = part.memory});
     tensors.push_back(part.tensors);
   }
-}
-
-// Of all parts, whose layers count on.
-Result<std::vector<std::vector<Fragment>>> Mover::Impl::Pool::fragments() const {
-  std::vector<std::vector<Fragment>> all;
-  std::uint64_t part_offset = 0;
-  for (std::size_t i = 0; i < device.size(); ++i) {
-    const PoolGeometry& geometry = geometries[i];
-    std::vector<std::vector<Fragment>> layers;
-    if (tensors[i].empty()) {
-      layers = fragments_of(geometry, device[i].memory);
-    } else {
-      QUIRE_TRY_ASSIGN(layers, fragments_of(geometry.page(), tensors[i]));
-    }
-    for (std::vector<Fragment>& layer : layers) {
-      for (Fragment& fragment : layer) fragment.record_offset += part_offset;
-      all.push_back(std::move(layer));
-    }
-    part_offset += geometry.page().page_bytes();
-  }
-  return all;
 }
 
 HostStoreConfig Mover::Impl::Pool::store_config(bool checksums) const {
@@ -296,7 +100,7 @@ Status Mover::Impl::open_stores() {
   for (const Pool& pool : pools) {
     QUIRE_TRY_ASSIGN(const std::uint64_t pool_bytes, HostStore::memory_bytes(pool.store_config(config.checksums)));
     const auto sum = checked_add(region_bytes, room_of_pool(pool_bytes));
-    if (!sum) return invalid("the host pages of all pools are more than memory can address");
+    if (!sum) return invalid_argument("the host pages of all pools are more than memory can address");
     region_bytes = *sum;
   }
   QUIRE_TRY_ASSIGN(region, HostRegion::map(region_bytes, config.host_region, *hooks.calls));
@@ -312,33 +116,6 @@ Status Mover::Impl::open_stores() {
       pool.records = {memory, room};
     }
     memory += room;
-  }
-  return {};
-}
-
-// The same memory may be of the accelerator for several engines, but their rings are their own.
-Status Mover::Impl::open_engines() {
-  const std::uint64_t staging_bytes = config.staging_bytes != 0 ? config.staging_bytes : kStagingBytes;
-  for (Pool& pool : pools) {
-    QUIRE_TRY_ASSIGN(std::vector<std::vector<Fragment>> layers, pool.fragments());
-    const HostStoreConfig store_config = pool.store_config(config.checksums);
-    QUIRE_TRY_ASSIGN(pool.engine,
-                     SwapEngine::open({.device = config.accelerator,
-                                       .layers = std::move(layers),
-                                       .device_page_count = pool.device_page_count(),
-                                       .records = pool.records.data(),
-                                       .record_stride = *HostStore::memory_bytes(store_config) / pool.host_page_count,
-                                       .record_count = pool.host_page_count,
-                                       .checksums = config.checksums,
-                                       .load_paths = config.load_paths,
-                                       .store_paths = config.store_paths,
-                                       .call_pages_max = config.transfer_pages_max,
-                                       .calls_in_flight_max = DeviceFlights::kFlightsMax,
-                                       .staging_bytes = std::max<std::uint64_t>(1, staging_bytes / pools.size())}));
-  }
-  for (std::unique_ptr<DeviceFlights>& direction : flights) {
-    QUIRE_TRY_ASSIGN(direction,
-                     DeviceFlights::create(*config.accelerator, config.transfer_pages_max, hooks, config.rank));
   }
   return {};
 }
@@ -424,70 +201,6 @@ void Mover::Impl::work(TransferKind kind, std::span<ChecksumPart> sums) {
   }
 }
 
-// Puts transfers on streams and looks after those that are there.
-void Mover::Impl::work_with_accelerator(TransferKind kind) {
-  pthread_setname_np(pthread_self(), kind == TransferKind::Load ? "quire-load" : "quire-store");
-  const auto direction = static_cast<std::size_t>(kind);
-  DeviceFlights& own = *flights[direction];
-  while (true) {
-    MutexLock flight_lock(flight_mutexes[direction]);
-    bool has_changed = false;
-    while (start_next_flight(kind)) has_changed = true;
-    while (const std::optional<FlightNews> news = own.poll()) {
-      has_changed = true;
-      const MutexLock lock(mutex);
-      tell(*news);
-    }
-    const bool is_empty = own.is_empty();
-    flight_lock.unlock();
-    if (has_changed) continue;
-    const MutexLock lock(mutex);
-    if (is_empty && is_stopping) return;
-    if (!is_empty) {
-      has_work[direction].wait_until(mutex, Clock::now() + kPollInterval);
-    } else if (is_paused || !table.has_queued(kind)) {
-      has_work[direction].wait(mutex);
-    }
-  }
-}
-
-// The next transfer of the queue, if there is one and it may go.
-bool Mover::Impl::start_next_flight(TransferKind kind) {
-  DeviceFlights& own = *flights[static_cast<std::size_t>(kind)];
-  if (!own.has_room()) return false;
-  FlightOrder order;
-  const Pool* pool = nullptr;
-  {
-    const MutexLock lock(mutex);
-    if (is_stopping || is_paused) return false;
-    const std::optional<std::uint32_t> index = table.take(kind);
-    if (!index) return false;
-    const TransferTable::Record& record = table.record(*index);
-    order = {.index = *index,
-             .id = record.id,
-             .kind = kind,
-             .band_count = record.band_count,
-             .pages = table.pages(*index),
-             .must_stop = &record.must_stop};
-    pool = &pools[record.pool_index];
-  }
-  own.start(order, {.host = pool->store.get(), .engine = pool->engine.get()});
-  return true;
-}
-
-void Mover::Impl::tell(const FlightNews& news) {
-  TransferTable::Record& record = table.record(news.index);
-  if (!news.completion) {
-    record.bands_done = news.bands_done;
-    record.has_fault = record.has_fault || news.has_fault;
-    if (blocked_count != 0) has_news.notify_all();
-    return;
-  }
-  const std::size_t count_before = table.completion_count();
-  table.finish(news.index, *news.completion);
-  signal_completion(count_before);
-}
-
 // Band by band over all pages.
 Completion Mover::Impl::run(const Work& work, std::span<ChecksumPart> sums) {
   const Clock::time_point start = Clock::now();
@@ -567,29 +280,30 @@ void Mover::Impl::signal_completion(std::size_t count_before) {
 
 Status Mover::Impl::check_plan(const TransferPlan& plan) {
   if (plan.kind != TransferKind::Load && plan.kind != TransferKind::Store) {
-    return invalid(text_of(plan.id) + " is neither a load nor a store");
+    return invalid_argument(text_of(plan.id) + " is neither a load nor a store");
   }
   if (plan.priority != TransferPriority::Waiting && plan.priority != TransferPriority::Background) {
-    return invalid(text_of(plan.id) + " has an unknown priority");
+    return invalid_argument(text_of(plan.id) + " has an unknown priority");
   }
   if (plan.pool_index >= pools.size()) {
-    return invalid(text_of(plan.id) + " is of pool " + std::to_string(plan.pool_index) + ": the mover has " +
-                   std::to_string(pools.size()) + (pools.size() == 1 ? " pool" : " pools") + ", counted from 0");
+    return invalid_argument(text_of(plan.id) + " is of pool " + std::to_string(plan.pool_index) + ": the mover has " +
+                            std::to_string(pools.size()) + (pools.size() == 1 ? " pool" : " pools") +
+                            ", counted from 0");
   }
   const Pool& pool = pools[plan.pool_index];
   if (plan.band_count == 0 || plan.band_count > pool.layer_count()) {
-    return invalid(text_of(plan.id) + " has " + std::to_string(plan.band_count) + " bands, and pages" +
-                   text_of_pool(plan.pool_index) + " have " + std::to_string(pool.layer_count()) +
-                   " layers: give each band one at least");
+    return invalid_argument(text_of(plan.id) + " has " + std::to_string(plan.band_count) + " bands, and pages" +
+                            text_of_pool(plan.pool_index) + " have " + std::to_string(pool.layer_count()) +
+                            " layers: give each band one at least");
   }
   if (plan.pages.size() > config.transfer_pages_max) {
-    return invalid(text_of(plan.id) + " has " + std::to_string(plan.pages.size()) +
-                   " pages: MoverConfig::transfer_pages_max is " + std::to_string(config.transfer_pages_max));
+    return invalid_argument(text_of(plan.id) + " has " + std::to_string(plan.pages.size()) +
+                            " pages: MoverConfig::transfer_pages_max is " + std::to_string(config.transfer_pages_max));
   }
   QUIRE_TRY(check_pages(plan));
   const auto index = table.find(plan.id);
   if (index && table.record(*index).state != TransferTable::State::Finished) {
-    return invalid(text_of(plan.id) + " is queued or running: an id is free again when its transfer is over");
+    return invalid_argument(text_of(plan.id) + " is queued or running: an id is free again when its transfer is over");
   }
   return {};
 }
@@ -606,17 +320,19 @@ Status Mover::Impl::check_pages(const TransferPlan& plan) {
   seen.begin_plan();
   for (const PageTransfer& page : plan.pages) {
     if (page.device_page.value >= pool.device_page_count()) {
-      return invalid(text_of(plan.id) + " names device page " + std::to_string(page.device_page.value) +
-                     text_of_pool(plan.pool_index) + ": there are " + std::to_string(pool.device_page_count()));
+      return invalid_argument(text_of(plan.id) + " names device page " + std::to_string(page.device_page.value) +
+                              text_of_pool(plan.pool_index) + ": there are " +
+                              std::to_string(pool.device_page_count()));
     }
     if (page.host_page.value < 1 || page.host_page.value > pool.host_page_count) {
-      return invalid(text_of(plan.id) + " names host page " + std::to_string(page.host_page.value) +
-                     text_of_pool(plan.pool_index) + ": ids lie in [1, " + std::to_string(pool.host_page_count) + "]");
+      return invalid_argument(text_of(plan.id) + " names host page " + std::to_string(page.host_page.value) +
+                              text_of_pool(plan.pool_index) + ": ids lie in [1, " +
+                              std::to_string(pool.host_page_count) + "]");
     }
     const std::uint32_t target = is_load ? page.device_page.value : page.host_page.value;
     if (!seen.add(target)) {
-      return invalid(text_of(plan.id) + " has " + (is_load ? "device" : "host") + " page " + std::to_string(target) +
-                     " twice as its target");
+      return invalid_argument(text_of(plan.id) + " has " + (is_load ? "device" : "host") + " page " +
+                              std::to_string(target) + " twice as its target");
     }
   }
   return {};
@@ -731,13 +447,13 @@ Result<TransferOutcome> Mover::wait(TransferId id, std::uint32_t band, TimeNs ti
   const MutexLock lock(impl.mutex);
   const auto index = impl.table.find(id);
   if (!index) {
-    return invalid(text_of(id) + " is unknown: it was never submitted, or is forgotten, as all are when " +
-                   std::to_string(impl.table.remembered_count()) + " others have ended");
+    return invalid_argument(text_of(id) + " is unknown: it was never submitted, or is forgotten, as all are when " +
+                            std::to_string(impl.table.remembered_count()) + " others have ended");
   }
   TransferTable::Record& record = impl.table.record(*index);
   if (band >= record.band_count) {
-    return invalid(text_of(id) + " has " + std::to_string(record.band_count) + " bands: there is no band " +
-                   std::to_string(band));
+    return invalid_argument(text_of(id) + " has " + std::to_string(record.band_count) + " bands: there is no band " +
+                            std::to_string(band));
   }
   if (const auto known = impl.answer(*index, band)) return *known;
   if (timeout_ns <= 0) return TransferOutcome::TimedOut;
@@ -754,18 +470,6 @@ Result<TransferOutcome> Mover::wait(TransferId id, std::uint32_t band, TimeNs ti
   --impl.blocked_count;
   if (impl.is_stopping) impl.has_news.notify_all();
   return outcome.value_or(TransferOutcome::TimedOut);
-}
-
-Status Mover::wait_on(DeviceStream stream, TransferId id, std::uint32_t band) {
-  Impl& impl = *impl_;
-  if (impl.config.accelerator == nullptr) {
-    return fail(ErrorCode::Unsupported, "waiting on a stream: the mover has no accelerator");
-  }
-  for (std::size_t direction = 0; direction < impl.flights.size(); ++direction) {
-    const MutexLock lock(impl.flight_mutexes[direction]);
-    if (std::optional<Status> status = impl.flights[direction]->wait_on(stream, id, band)) return std::move(*status);
-  }
-  return fail(ErrorCode::Unavailable, text_of(id) + " is not on its way: it is queued, over or unknown");
 }
 
 void Mover::pause() {
@@ -813,13 +517,14 @@ Status Mover::set_device(const PoolGeometry& geometry, std::byte* memory) {
                 "moving the device pages: only those of one pool, in one part, without an accelerator, can move");
   }
   QUIRE_TRY(impl.check_idle("moving the device pages"));
-  if (memory == nullptr) return invalid("the device memory is missing: say where device pages lie");
+  if (memory == nullptr) return invalid_argument("the device memory is missing: say where device pages lie");
   const PageGeometry& page = geometry.page();
   const PageGeometry& page_before = pool.geometries[0].page();
   if (page.layer_bytes() != page_before.layer_bytes() || page.layer_count() != page_before.layer_count()) {
-    return invalid("device pages of " + std::to_string(page.layer_count()) + " layers of " +
-                   std::to_string(page.layer_bytes()) + " bytes: host pages have " +
-                   std::to_string(page_before.layer_count()) + " of " + std::to_string(page_before.layer_bytes()));
+    return invalid_argument("device pages of " + std::to_string(page.layer_count()) + " layers of " +
+                            std::to_string(page.layer_bytes()) + " bytes: host pages have " +
+                            std::to_string(page_before.layer_count()) + " of " +
+                            std::to_string(page_before.layer_bytes()));
   }
   QUIRE_TRY(impl.seen_on_device.reserve(geometry.page_count()));
   pool.geometries[0] = geometry;
