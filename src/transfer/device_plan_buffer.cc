@@ -61,7 +61,7 @@ struct DevicePlanBuffer::Impl {
     bool is_used = false;  // since the event was recorded
   };
 
-  explicit Impl(const DevicePlanBufferConfig& settings) : config(settings) {}
+  explicit Impl(DevicePlanBufferConfig settings) : config(std::move(settings)) {}
   ~Impl();
   Impl(const Impl&) = delete;
   Impl& operator=(const Impl&) = delete;

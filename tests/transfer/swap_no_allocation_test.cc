@@ -60,7 +60,7 @@ TEST(SwapNoAllocation, CallsDoNotAllocate) {
   SwapConfig config{.device = &device,
                     .device_page_count = kPages,
                     .records = memory.data(),
-                    .record_stride = kLayers * 2 * kFragmentBytes,
+                    .record_stride = std::uint64_t{kLayers} * 2 * kFragmentBytes,
                     .record_count = kPages,
                     .load_paths = SwapPaths{},
                     .store_paths = SwapPaths{},
@@ -78,6 +78,7 @@ TEST(SwapNoAllocation, CallsDoNotAllocate) {
   }
   const auto engine = SwapEngine::open(config).value();
   std::vector<PageId> pages;
+  pages.reserve(kPages);
   for (std::uint32_t i = 0; i < kPages; ++i) pages.push_back(PageId{i});
   const std::vector<std::uint64_t> expected(kPages);
   std::vector<int> handles(3);
