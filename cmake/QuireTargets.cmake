@@ -27,7 +27,8 @@ function(quire_target_defaults target)
     -Wall -Wextra -Wpedantic -Wshadow -Wconversion -Wno-sign-conversion -Wno-missing-field-initializers
     -Wnon-virtual-dtor -Woverloaded-virtual
     $<$<CXX_COMPILER_ID:Clang>:-Wthread-safety>
-    $<$<AND:$<CXX_COMPILER_ID:GNU>,$<BOOL:${CMAKE_UNITY_BUILD}>>:-Wno-subobject-linkage> # would take sources for headers
+    # Where sources are compiled together, it would take them for headers.
+    $<$<AND:$<CXX_COMPILER_ID:GNU>,$<BOOL:$<TARGET_PROPERTY:${target},UNITY_BUILD>>>:-Wno-subobject-linkage>
     $<$<BOOL:${QUIRE_WARNINGS_AS_ERRORS}>:-Werror>)
 endfunction()
 
@@ -40,9 +41,12 @@ function(quire_test_target_defaults target)
 endfunction()
 
 # Under sanitizers what is tested is optimised, most tests are not: they are the larger part of what there is to compile,
-# and half of that time would go into optimising code that runs once.
+# and half of that time would go into optimising code that runs once. Elsewhere they are optimised less, for the same
+# reason, but not left alone: the inline functions of headers are tested as part of them.
 if(QUIRE_SANITIZE)
   set(QUIRE_COLD_TEST_OPTIONS -O0)
+elseif(CMAKE_BUILD_TYPE MATCHES "^Rel")
+  set(QUIRE_COLD_TEST_OPTIONS -O1)
 endif()
 
 # GoogleTest's header is half of what a compiler reads for a test, so GCC reads it once. It is the only one, so that an
@@ -50,30 +54,36 @@ endif()
 # with a precompiled header, and not for Clang, where clang-tidy is to see each source as it is.
 if(QUIRE_BUILD_TESTS AND CMAKE_CXX_COMPILER_ID STREQUAL "GNU" AND NOT CMAKE_CXX_COMPILER_LAUNCHER)
   file(CONFIGURE OUTPUT ${PROJECT_BINARY_DIR}/precompiled_gtest.cc CONTENT "")
-  add_library(quire_precompiled_gtest OBJECT ${PROJECT_BINARY_DIR}/precompiled_gtest.cc)
-  quire_test_target_defaults(quire_precompiled_gtest)
-  target_compile_options(quire_precompiled_gtest PRIVATE ${QUIRE_COLD_TEST_OPTIONS})
-  target_precompile_headers(quire_precompiled_gtest PRIVATE <gtest/gtest.h>)
+  # What is precompiled with one optimisation is of no use with another, so there is one for each.
+  foreach(kind cold hot)
+    add_library(quire_precompiled_gtest_${kind} OBJECT EXCLUDE_FROM_ALL ${PROJECT_BINARY_DIR}/precompiled_gtest.cc)
+    quire_test_target_defaults(quire_precompiled_gtest_${kind})
+    target_precompile_headers(quire_precompiled_gtest_${kind} PRIVATE <gtest/gtest.h>)
+  endforeach()
+  target_compile_options(quire_precompiled_gtest_cold PRIVATE ${QUIRE_COLD_TEST_OPTIONS})
 endif()
 
 # quire_add_test(<name> SOURCES <file>... [LIBS <target>...] [DEFINITIONS <name>=<value>...] [THREADS] [HOT] [ALONE])
 #
 # One GoogleTest binary and one ctest entry of the same name. THREADS marks a test that starts threads: only those are
-# built and run under the thread sanitizer, which has nothing to say about the others. HOT marks a test that would
-# spend seconds more in its own code than it takes to optimise it: that is done under sanitizers too.
+# built and run under the thread sanitizer, which has nothing to say about the others. HOT marks a test that is
+# optimised as the library is, under sanitizers too: it would spend seconds more in its own code than that takes, or is
+# about what the optimised code does.
 #
-# In a unity build the tests of a folder are one binary and one ctest entry, named after the folder: src_prefix_tests,
-# tests_cache_tests. Only sources of one binary can be compiled together, and about half of the code in the objects
-# of all tests was copies of inline functions and templates that others of them had too. <name> is then a link to that
-# binary, so that the line with which a failure can be repeated holds. Apart from these are tests that are HOT, and those
-# marked ALONE because they are linked in a way of their own, or use a name that a neighbour has for something else.
+# In a unity build, and with QUIRE_UNITY_TESTS, which leaves everything else as it is, the tests of a folder are one
+# binary and one ctest entry, named after the folder: src_prefix_tests, tests_cache_tests. Only sources of one binary
+# can be compiled together, and about half of the code in the objects of all tests was copies of inline functions and
+# templates that others of them had too. <name> is then a link to that binary, so that the line with which a failure
+# can be repeated holds. Apart from these are tests that are HOT, and those marked ALONE because they are linked in a
+# way of their own, or use a name that a neighbour has for something else. Their own sources are compiled together
+# too.
 function(quire_add_test name)
   cmake_parse_arguments(PARSE_ARGV 1 arg "THREADS;HOT;ALONE" "" "SOURCES;LIBS;DEFINITIONS")
   if(NOT QUIRE_BUILD_TESTS OR (QUIRE_SANITIZE MATCHES "thread" AND NOT arg_THREADS))
     return()
   endif()
   set(binary ${name})
-  if(CMAKE_UNITY_BUILD AND NOT arg_HOT AND NOT arg_ALONE)
+  if((CMAKE_UNITY_BUILD OR QUIRE_UNITY_TESTS) AND NOT arg_HOT AND NOT arg_ALONE)
     list(GET arg_SOURCES 0 folder)
     cmake_path(ABSOLUTE_PATH folder BASE_DIRECTORY ${CMAKE_CURRENT_SOURCE_DIR})
     cmake_path(GET folder PARENT_PATH folder)
@@ -82,16 +92,17 @@ function(quire_add_test name)
   endif()
   if(NOT TARGET ${binary})
     add_executable(${binary})
+    if(CMAKE_UNITY_BUILD OR QUIRE_UNITY_TESTS)
+      set_target_properties(${binary} PROPERTIES UNITY_BUILD ON UNITY_BUILD_BATCH_SIZE 10)
+    endif()
     quire_test_target_defaults(${binary})
+    set(kind hot)
     if(NOT arg_HOT)
+      set(kind cold)
       target_compile_options(${binary} PRIVATE ${QUIRE_COLD_TEST_OPTIONS})
     endif()
-    if(arg_ALONE)
-      set_target_properties(${binary} PROPERTIES UNITY_BUILD OFF)
-    endif()
-    # What is precompiled without optimisation is of no use with it.
-    if(TARGET quire_precompiled_gtest AND NOT (arg_HOT AND QUIRE_SANITIZE))
-      target_precompile_headers(${binary} REUSE_FROM quire_precompiled_gtest)
+    if(TARGET quire_precompiled_gtest_${kind})
+      target_precompile_headers(${binary} REUSE_FROM quire_precompiled_gtest_${kind})
       # From a precompiled header GCC 12 no longer knows that std::string is the system's, and tells of its inner workings.
       target_compile_options(${binary} PRIVATE -Wno-array-bounds -Wno-restrict -Wno-stringop-overflow)
     endif()
