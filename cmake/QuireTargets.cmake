@@ -63,12 +63,14 @@ if(QUIRE_BUILD_TESTS AND CMAKE_CXX_COMPILER_ID STREQUAL "GNU" AND NOT CMAKE_CXX_
   target_compile_options(quire_precompiled_gtest_cold PRIVATE ${QUIRE_COLD_TEST_OPTIONS})
 endif()
 
-# quire_add_test(<name> SOURCES <file>... [LIBS <target>...] [DEFINITIONS <name>=<value>...] [THREADS] [HOT] [ALONE])
+# quire_add_test(<name> SOURCES <file>... [LIBS <target>...] [DEFINITIONS <name>=<value>...] [SECONDS <number>]
+#                [THREADS] [HOT] [ALONE])
 #
 # One GoogleTest binary and one ctest entry of the same name. THREADS marks a test that starts threads: only those are
 # built and run under the thread sanitizer, which has nothing to say about the others. HOT marks a test that is
 # optimised as the library is, under sanitizers too: it would spend seconds more in its own code than that takes, or is
-# about what the optimised code does.
+# about what the optimised code does. SECONDS says about how long a test takes, of those that take long: ctest begins
+# with them, so that no core waits for another in the end.
 #
 # In a unity build, and with QUIRE_UNITY_TESTS, which leaves everything else as it is, the tests of a folder are one
 # binary and one ctest entry, named after the folder: src_prefix_tests, tests_cache_tests. Only sources of one binary
@@ -78,7 +80,7 @@ endif()
 # way of their own, or use a name that a neighbour has for something else. Their own sources are compiled together
 # too.
 function(quire_add_test name)
-  cmake_parse_arguments(PARSE_ARGV 1 arg "THREADS;HOT;ALONE" "" "SOURCES;LIBS;DEFINITIONS")
+  cmake_parse_arguments(PARSE_ARGV 1 arg "THREADS;HOT;ALONE" "SECONDS" "SOURCES;LIBS;DEFINITIONS")
   if(NOT QUIRE_BUILD_TESTS OR (QUIRE_SANITIZE MATCHES "thread" AND NOT arg_THREADS))
     return()
   endif()
@@ -107,11 +109,16 @@ function(quire_add_test name)
       target_compile_options(${binary} PRIVATE -Wno-array-bounds -Wno-restrict -Wno-stringop-overflow)
     endif()
     add_test(NAME ${binary} COMMAND ${QUIRE_TEST_LAUNCHER} $<TARGET_FILE:${binary}>)
-    set_tests_properties(${binary} PROPERTIES TIMEOUT 300)
+    set_tests_properties(${binary} PROPERTIES TIMEOUT 600 COST 0)
   endif()
   target_sources(${binary} PRIVATE ${arg_SOURCES})
   target_link_libraries(${binary} PRIVATE ${arg_LIBS})
   target_compile_definitions(${binary} PRIVATE ${arg_DEFINITIONS})
+  if(arg_SECONDS)
+    get_test_property(${binary} COST cost)
+    math(EXPR cost "${cost} + ${arg_SECONDS}")
+    set_tests_properties(${binary} PROPERTIES COST ${cost})
+  endif()
   if(arg_THREADS)
     set_tests_properties(${binary} PROPERTIES LABELS threads)
   endif()
