@@ -52,6 +52,7 @@ THIRD_PARTY = {
     "gmock/": {"test"},
     "rapidcheck": {"test"},
     "benchmark/": {"test"},
+    "nanobind/": {"tool"},
 }
 
 TOOL = os.path.join("tools", "quire")

@@ -1,0 +1,2 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Quire under engines that others wrote."""

@@ -1,0 +1,828 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A prefix cache for models of Hugging Face transformers.
+
+    cache = prefix_cache(model, directory="/var/cache/quire")
+    model.generate(**inputs, past_key_values=cache)   # computes everything, and remembers it
+    model.generate(**inputs, past_key_values=cache)   # computes the last tokens only; so does the next process
+
+How it works. While a call of generate() runs, K and V lie in plain tensors, as in transformers' own DynamicCache, and
+beams, crops and masks are theirs. Before the call, the longest known prefix of each row is copied out of quire's pages;
+behind it, what was computed is copied in. The pages are quire's: they are shared between prompts, go to the host and to
+disk when the device has no room, and are found again by the next process.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import hashlib
+import json
+import os
+import time
+import weakref
+from typing import Any
+
+import torch
+from transformers.cache_utils import Cache, DynamicCache, DynamicLayer, DynamicSlidingWindowLayer
+
+import quire
+
+__all__ = ["PrefixCache", "LastCall", "prefix_cache"]
+
+_ELEMENTS = {
+    torch.float32: quire.ElementType.Fp32,
+    torch.float16: quire.ElementType.Fp16,
+    torch.bfloat16: quire.ElementType.Bf16,
+}
+# How long pages on their way to the host may hold up a call before it goes on without them.
+_PATIENCE_S = 5.0
+
+
+@dataclasses.dataclass
+class LastCall:
+    """What became of the last call of generate()."""
+
+    prompt_tokens: int = 0  #: of all rows, without padding
+    reused_tokens: int = 0  #: of them, those that were not computed
+    published_tokens: int = 0  #: that others can find now and could not before
+
+
+def prefix_cache(
+    model: Any,
+    *,
+    device_bytes: int = 1 << 30,
+    host_bytes: int = 0,
+    directory: str | os.PathLike[str] | None = None,
+    disk_bytes: int = 16 << 30,
+    page_tokens: int = 16,
+    policy: str = "lru",
+    identity: str | None = None,
+    salt: str = "",
+) -> PrefixCache:
+    """A cache for `model.generate(…, past_key_values=cache)`, which the model is prepared for.
+
+    device_bytes: pages where the model runs. host_bytes: pages in memory of the processor's that have no room there;
+        0: none, or as many as device_bytes when there is a directory.
+    directory: pages that outlive the process, at most disk_bytes of them. It belongs to one model.
+    identity: names the weights. Without it they are summed up, which takes about a second for each 2 GB on a processor.
+    salt: keeps tenants apart that must not share, or learn that others sent the same prompt.
+
+    Raises quire.Unsupported for models whose layers it cannot hold, naming the layer.
+    """
+    return PrefixCache(
+        model,
+        _Store(
+            model,
+            device_bytes=device_bytes,
+            host_bytes=host_bytes,
+            directory=None if directory is None else os.fspath(directory),
+            disk_bytes=disk_bytes,
+            page_tokens=page_tokens,
+            policy=policy,
+            identity=identity,
+            salt=salt,
+        ),
+    )
+
+
+# ── the model ────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+@dataclasses.dataclass(frozen=True)
+class _LayerShape:
+    window: int  # 0: attends to everything
+    heads: int
+    key_dim: int
+    value_dim: int
+
+
+def _layer_shapes(model: Any) -> tuple[list[_LayerShape], torch.dtype, torch.device]:
+    """What each layer stores, as a forward pass of one token shows it."""
+    config = model.config.get_text_config(decoder=True)
+    name = type(model).__name__
+    if getattr(model.config, "is_encoder_decoder", False):
+        raise quire.Unsupported(f"{name} has an encoder: prefix_cache() holds decoders only")
+    for part in ("vision_config", "audio_config"):
+        if getattr(model.config, part, None) is not None:
+            raise quire.Unsupported(
+                f"{name} has a {part}: what such inputs leave in the cache depends on more than tokens"
+            )
+    for index, kind in enumerate(getattr(config, "layer_types", None) or []):
+        if kind not in ("full_attention", "sliding_attention"):
+            raise quire.Unsupported(
+                f"layer {index} of {name} is {kind!r}: prefix_cache() holds full_attention and sliding_attention"
+            )
+    probe = DynamicCache(config=config)
+    device = model.get_input_embeddings().weight.device
+    was_training = model.training
+    model.eval()
+    with torch.no_grad():
+        model(input_ids=torch.zeros((1, 1), dtype=torch.long, device=device), past_key_values=probe, use_cache=True)
+    model.train(was_training)
+    shapes = []
+    for index, layer in enumerate(probe.layers):
+        if type(layer) not in (DynamicLayer, DynamicSlidingWindowLayer):
+            raise quire.Unsupported(f"layer {index} of {name} has a {type(layer).__name__}: prefix_cache() holds K and V")
+        if not layer.is_initialized or layer.keys.device != device:
+            raise quire.Unsupported(f"layer {index} of {name} lies on another device than its embeddings")
+        window = layer.sliding_window if type(layer) is DynamicSlidingWindowLayer else 0
+        shapes.append(_LayerShape(window, layer.keys.shape[1], layer.keys.shape[3], layer.values.shape[3]))
+    dtype = probe.layers[0].keys.dtype
+    if dtype not in _ELEMENTS:
+        raise quire.Unsupported(f"{name} computes K and V in {dtype}: prefix_cache() holds float32, float16 and bfloat16")
+    return shapes, dtype, device
+
+
+def _sum_of(tensor: torch.Tensor) -> tuple[int, int]:
+    """Two sums over all bits of a tensor, the same on every device."""
+    flat = tensor.detach().contiguous().view(-1).view(torch.uint8)
+    first = second = 0
+    for piece in flat.split(1 << 26):
+        whole = piece[: piece.numel() // 8 * 8].view(torch.int64)
+        places = torch.arange(1, 2 * whole.numel(), 2, dtype=torch.int64, device=whole.device)
+        first = (first * 31 + int(whole.sum())) & ((1 << 64) - 1)
+        second = (second * 37 + int((whole * places).sum())) & ((1 << 64) - 1)
+        for byte in piece[whole.numel() * 8 :].tolist():
+            first = (first * 257 + byte) & ((1 << 64) - 1)
+    return first, second
+
+
+def _identity_of(model: Any) -> str:
+    """Everything that K and V depend on besides tokens: weights, buffers and the configuration."""
+    digest = hashlib.sha256()
+    digest.update(type(model).__name__.encode())
+    config = {k: v for k, v in model.config.to_dict().items() if not k.startswith("_") and k != "transformers_version"}
+    digest.update(json.dumps(config, sort_keys=True, default=str).encode())
+    for name, tensor in sorted(model.state_dict().items()):
+        digest.update(f"{name} {tuple(tensor.shape)} {tensor.dtype} {_sum_of(tensor)}".encode())
+    return digest.hexdigest()
+
+
+# ── pages ────────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+@dataclasses.dataclass
+class _Group:
+    """Layers that a group of the layout holds, and its pool: [page][layer][token][head][dim]."""
+
+    layers: list[int]
+    window: int
+    keys: torch.Tensor
+    values: torch.Tensor
+
+
+@dataclasses.dataclass
+class _Prefix:
+    """K and V of a row's first tokens, by layer: [head][token][dim]. Of a window, those that the next token sees."""
+
+    tokens: int
+    keys: list[torch.Tensor]
+    values: list[torch.Tensor]
+
+
+class _Store:
+    """Pages of one model's prefixes, in all tiers."""
+
+    def __init__(
+        self,
+        model: Any,
+        *,
+        device_bytes: int,
+        host_bytes: int,
+        directory: str | None,
+        disk_bytes: int,
+        page_tokens: int,
+        policy: str,
+        identity: str | None,
+        salt: str,
+    ) -> None:
+        self.shapes, self.dtype, self.device = _layer_shapes(model)
+        self.page_tokens = page_tokens
+        kinds = sorted(set(self.shapes), key=lambda shape: (shape.window != 0, self.shapes.index(shape)))
+        members = [[i for i, shape in enumerate(self.shapes) if shape == kind] for kind in kinds]
+        layout = quire.ModelLayout.create(
+            type(model).__name__, [self._group(kind, layers) for kind, layers in zip(kinds, members)]
+        )
+        identity = identity if identity is not None else _identity_of(model)
+        config = quire.CacheConfig(layout=layout, policy=policy)
+        config.page.page_tokens = page_tokens
+        # As many pages of windows as of the rest, so that a prompt can be gone on with wherever another one parts from it.
+        page_bytes = page_tokens * self.dtype.itemsize * sum(
+            shape.heads * (shape.key_dim + shape.value_dim) for shape in self.shapes
+        )
+        config.device.page_count = _pages_in(device_bytes, page_bytes, "device_bytes") - 1  # one is the null page
+        config.device.group_page_counts = [config.device.page_count] * len(kinds)
+        config.plan.page_tables = quire.PageTables.Csr
+        config.partial_reuse_min_tokens = page_tokens  # pages are copied out anyway: whole ones are enough
+        # Where this build of quire cannot reach the model's device, its pages stay in the processor's memory.
+        self.pool_device = torch.device("cpu")
+        if self.device.type == "cuda" and quire.has_cuda:
+            self.pool_device = self.device
+            config.device.memory = quire.DeviceMemory.Accelerator
+            config.device.accelerator = quire.open_cuda_device(self.device.index or 0)
+        if directory is not None:
+            _check_directory(directory, identity, layout, page_tokens)
+            config.disk.directories = [os.path.join(directory, "pages")]
+            config.disk.capacity_bytes = disk_bytes
+            host_bytes = host_bytes or device_bytes
+        if host_bytes:
+            config.host.page_count = _pages_in(host_bytes, page_bytes, "host_bytes")
+            config.host.group_page_counts = [config.host.page_count] * len(kinds)
+            config.host.write_policy = quire.WritePolicy.WriteThrough if directory else quire.WritePolicy.WriteBack
+        self.has_disk = directory is not None
+        self.has_host = host_bytes > 0
+        self.cache = quire.Cache.open(config)
+        self.tokens_max = self.cache.context_tokens_max // page_tokens * page_tokens
+        self.step_tokens = min(2048, config.step_tokens_max)
+        self.space = self.cache.key_space(
+            quire.KeySpace(model=type(model).__name__, revision=identity, element=str(self.dtype), salt=salt)
+        )
+        self.groups = [
+            _Group(
+                layers,
+                kind.window,
+                torch.from_dlpack(self.cache.component_memory(index, "k")),
+                torch.from_dlpack(self.cache.component_memory(index, "v")),
+            )
+            for index, (kind, layers) in enumerate(zip(kinds, members))
+        ]
+        self.has_windows = any(group.window for group in self.groups)
+
+    def _group(self, shape: _LayerShape, layers: list[int]) -> quire.CacheGroup:
+        element = _ELEMENTS[self.dtype]
+        group = quire.CacheGroup(
+            name=f"window-{layers[0]}" if shape.window else f"full-{layers[0]}",
+            layers=layers,
+            components=[
+                quire.Component(name="k", element=element, heads=shape.heads, dim=shape.key_dim),
+                quire.Component(name="v", element=element, heads=shape.heads, dim=shape.value_dim),
+            ],
+        )
+        if shape.window:
+            group.kind = quire.GroupKind.Window
+            group.window_tokens = shape.window
+        return group
+
+    def close(self) -> None:
+        if self.cache.is_closed:
+            return
+        try:
+            if self.has_disk:
+                self.cache.wait_until_flushed(60.0)
+        finally:
+            for group in self.groups:
+                del group.keys, group.values
+            self.groups.clear()
+            self.cache.close()
+
+    def settle(self) -> None:
+        """What the device still does with pages is done."""
+        if self.pool_device.type == "cuda":
+            torch.cuda.current_stream(self.pool_device).synchronize()
+
+    def poll(self) -> None:
+        if self.has_host:
+            self.cache.apply(self.cache.poll(), time.monotonic_ns())
+
+    # Finding.
+
+    def find(self, tokens: torch.Tensor, tokens_max: int) -> _Prefix | None:
+        """The longest known prefix of a row, no longer than tokens_max, copied out of its pages."""
+        tokens_max = min(tokens_max, self.tokens_max) // self.page_tokens * self.page_tokens
+        if tokens_max <= 0:
+            return None
+        options = quire.SequenceOptions(match_tokens_max=tokens_max, publish=quire.Publish.None_)
+        with self.cache.begin(self.space, tokens[:tokens_max], options) as sequence:
+            try:
+                admission = self.cache.admit(sequence)
+            except quire.Unavailable:
+                return None
+            if not admission.is_ready:
+                self.cache.wait_until_ready(sequence)
+            matched = self.cache.view(sequence).computed_tokens
+            if matched == 0:
+                return None
+            step = self._plan(sequence, 1)
+            if step is None:
+                return None
+            try:
+                return self._copy_out(step.plan, matched)
+            finally:
+                self.settle()
+                self.cache.abort_step(step)
+
+    def _plan(self, sequence: quire.Sequence, token_count: int) -> quire.Step | None:
+        """A step, once there are pages for it; None when there are none for long."""
+        deadline = time.monotonic() + _PATIENCE_S
+        while True:
+            outcome = self.cache.plan_step([quire.StepEntry(sequence=sequence, token_count=token_count)])
+            if outcome.step is not None:
+                return outcome.step
+            if outcome.shortage.pages_leaving == 0 or time.monotonic() > deadline:
+                return None
+            self.poll()
+            time.sleep(0.0005)
+
+    def _copy_out(self, plan: quire.AttentionPlan, matched: int) -> _Prefix:
+        keys: list[Any] = [None] * len(self.shapes)
+        values: list[Any] = [None] * len(self.shapes)
+        for group, lists in zip(self.groups, plan.groups):
+            level = lists.levels[0]
+            begin, end = int(level.page_indptr[0]), int(level.page_indptr[1])
+            pages = torch.from_numpy(lists.page_indices[begin:end].astype("int64")).to(self.pool_device)
+            first = max(0, matched - group.window + 1) if group.window else 0
+            # Which token of the listed pages `first` is: see GroupPlan. Nothing is in front of a window without a sink.
+            skipped = first - int(level.first_keys[0]) + int(level.window_offsets[0])
+            for pool, target in ((group.keys, keys), (group.values, values)):
+                rows = pool.index_select(0, pages)  # [page][layer][token][head][dim]
+                rows = rows.permute(1, 3, 0, 2, 4).flatten(2, 3)[:, :, skipped : skipped + matched - first]
+                for layer, tensor in zip(group.layers, rows.to(self.device)):
+                    target[layer] = tensor
+        return _Prefix(matched, keys, values)
+
+    # Remembering.
+
+    def publish(self, tokens: torch.Tensor, source: _Row) -> int:
+        """Remembers the whole pages of a row; says how many tokens others could not find before."""
+        count = min(tokens.numel(), self.tokens_max) // self.page_tokens * self.page_tokens
+        if count == 0:
+            return 0
+        tokens = tokens[:count]
+        # What the device has is enough to go on from; where a window has lost its beginning, so is what is below.
+        for tier in (quire.Tier.Device, quire.Tier.Disk):
+            with self.cache.begin(self.space, tokens, quire.SequenceOptions(tier_max=tier)) as sequence:
+                try:
+                    if not self.cache.admit(sequence).is_ready:
+                        self.cache.wait_until_ready(sequence)
+                except quire.Unavailable:
+                    return 0
+                position = known = self.cache.view(sequence).computed_tokens
+                if position < source.first_token and position < count:
+                    continue
+                while position < count:
+                    step = self._plan(sequence, min(self.step_tokens, count - position))
+                    if step is None:
+                        break
+                    entry = step.plan.entries[0]
+                    self._copy_in(step.plan, source, entry.position, entry.token_count)
+                    self.settle()
+                    self.cache.finish_step(step, [None])
+                    position = entry.position + entry.token_count
+                    self.poll()
+                return position - known
+        return 0
+
+    def _copy_in(self, plan: quire.AttentionPlan, source: _Row, position: int, count: int) -> None:
+        for group, lists in zip(self.groups, plan.groups):
+            slots = torch.from_numpy(lists.append_slots[:count].copy())
+            stored = (slots >= 0).nonzero().flatten()
+            if stored.numel() == 0:
+                continue
+            first, last = int(stored[0]), int(stored[-1]) + 1
+            if last - first != stored.numel():
+                raise AssertionError("append slots with gaps")
+            slots = slots[first:last].to(self.pool_device)
+            pages, places = slots // self.page_tokens, slots % self.page_tokens
+            for number, layer in enumerate(group.layers):
+                keys, values = source.rows(layer, position + first, position + last)
+                group.keys[pages, number, places] = keys.transpose(0, 1).to(self.pool_device)
+                group.values[pages, number, places] = values.transpose(0, 1).to(self.pool_device)
+
+
+def _pages_in(size: int, page_bytes: int, what: str) -> int:
+    if size < 4 * page_bytes:
+        raise quire.InvalidArgument(
+            f"{what} is {size}: a page of this model has {page_bytes} bytes, give {4 * page_bytes} or more"
+        )
+    return min(size // page_bytes, (1 << 31) - 1)
+
+
+def _check_directory(directory: str, identity: str, layout: quire.ModelLayout, page_tokens: int) -> None:
+    """A directory belongs to the model that it was made for."""
+    path = os.path.join(directory, "model.json")
+    mine = {"identity": identity, "model": layout.name, "layout": layout.describe(), "page_tokens": page_tokens}
+    os.makedirs(directory, exist_ok=True)
+    try:
+        with open(path, encoding="utf-8") as file:
+            theirs = json.load(file)
+    except FileNotFoundError:
+        temporary = f"{path}.{os.getpid()}"
+        with open(temporary, "w", encoding="utf-8") as file:
+            json.dump(mine, file, indent=1)
+        os.replace(temporary, path)
+        return
+    except ValueError as error:
+        raise quire.Corrupt(f"{path} cannot be read ({error}): delete it with the pages beside it") from None
+    for key, what in (("model", "another model"), ("layout", "another shape"), ("page_tokens", "other pages"),
+                      ("identity", "other weights or another configuration")):
+        if theirs.get(key) != mine[key]:
+            raise quire.InvalidArgument(
+                f"{directory} has pages of {theirs.get('model')} with {what}: its {key} is {theirs.get(key)!r}, and this "
+                f"is {mine[key]!r}; give another directory, or delete that one"
+            )
+
+
+# ── tensors of a call under way ──────────────────────────────────────────────────────────────────────────────────────
+
+
+class _Layer(DynamicLayer):
+    """transformers' own, begun with a prefix."""
+
+    def begin(self, keys: torch.Tensor, values: torch.Tensor) -> None:
+        self.lazy_initialization(keys, values)
+        self.keys, self.values = keys, values
+
+    def shorten(self, tokens: int) -> None:
+        if tokens > 0:
+            self.keys = self.keys[..., :-tokens, :]
+            self.values = self.values[..., :-tokens, :]
+
+    @property
+    def first_column(self) -> int:
+        return 0
+
+
+class _WindowLayer(_Layer):
+    """Gives attention the last tokens, as transformers' own does, and keeps all that were computed until the call ends."""
+
+    is_sliding = True
+
+    def __init__(self, sliding_window: int) -> None:
+        super().__init__()
+        self.sliding_window = sliding_window
+        self.cumulative_length = 0
+
+    def begin_at(self, keys: torch.Tensor, values: torch.Tensor, length: int) -> None:
+        self.begin(keys, values)
+        self.cumulative_length = length
+
+    def update(self, key_states: torch.Tensor, value_states: torch.Tensor, *args: Any, **kwargs: Any) -> Any:
+        seen = min(self.cumulative_length, self.sliding_window - 1) + key_states.shape[-2]
+        self.cumulative_length += key_states.shape[-2]
+        keys, values = super().update(key_states, value_states, *args, **kwargs)
+        return keys[:, :, -seen:], values[:, :, -seen:]
+
+    def get_mask_sizes(self, query_length: int) -> tuple[int, int]:
+        offset = max(self.cumulative_length - self.sliding_window + 1, 0)
+        return min(self.cumulative_length, self.sliding_window - 1) + query_length, offset
+
+    def get_seq_length(self) -> int:
+        return self.cumulative_length
+
+    def get_max_length(self) -> int:
+        return self.sliding_window
+
+    def activate_past_recording(self) -> None:
+        pass  # nothing is forgotten
+
+    def shorten(self, tokens: int) -> None:
+        super().shorten(tokens)
+        self.cumulative_length -= tokens
+
+    @property
+    def first_column(self) -> int:
+        return self.cumulative_length - self.keys.shape[-2] if self.is_initialized else 0
+
+
+@dataclasses.dataclass
+class _Row:
+    """K and V of one row of the tensors, by the row's own tokens."""
+
+    layers: list[_Layer]
+    index: int
+    padding: int
+
+    @property
+    def first_token(self) -> int:
+        """The first that all layers have."""
+        return max(0, max(layer.first_column for layer in self.layers) - self.padding)
+
+    def rows(self, layer_index: int, begin: int, end: int) -> tuple[torch.Tensor, torch.Tensor]:
+        layer = self.layers[layer_index]
+        shift = self.padding - layer.first_column
+        if begin + shift < 0:
+            raise AssertionError("a window has lost what is to be remembered")
+        part = slice(begin + shift, end + shift)
+        return layer.keys[self.index, :, part], layer.values[self.index, :, part]
+
+
+# ── what transformers sees ───────────────────────────────────────────────────────────────────────────────────────────
+
+
+class PrefixCache(Cache):
+    """`past_key_values` of a model, see prefix_cache(). One call of generate() at a time.
+
+    Outside of generate(), start() looks for a prompt's prefix, and finish() remembers what was computed:
+
+        reused = cache.start(input_ids, attention_mask)
+        model(input_ids[:, reused:], attention_mask=attention_mask, past_key_values=cache)
+        cache.finish()
+    """
+
+    def __init__(self, model: Any, store: _Store) -> None:
+        super().__init__(layers=[])
+        self._store = store
+        self.last = LastCall()
+        self._tokens: torch.Tensor | None = None  # [row][column], as far as columns are held
+        self._incoming: torch.Tensor | None = None
+        self._paddings: list[int] = []
+        self._is_known = True  # every token that was computed was seen, and stood where it seemed to
+        self._is_wrong: torch.Tensor | None = None  # the same, as the device found it
+        self._clear()
+        self._model = weakref.ref(model)
+        self._hook = model.register_forward_pre_hook(_make_hook(weakref.ref(self)), with_kwargs=True)
+        self._own_generate = model.__dict__.get("generate")
+        model.generate = _make_generate(model.generate, weakref.ref(self))
+        self._finalizer = weakref.finalize(self, _Store.close, store)
+
+    # Life.
+
+    def close(self) -> None:
+        """Writes what is not on disk yet, closes the files, and leaves the model as it was."""
+        self._clear()
+        model = self._model()
+        if model is not None and self._hook is not None:
+            self._hook.remove()
+            if self._own_generate is None:
+                model.__dict__.pop("generate", None)
+            else:
+                model.generate = self._own_generate
+        self._hook = None
+        self._finalizer()
+
+    def __enter__(self) -> PrefixCache:
+        return self
+
+    def __exit__(self, *exc_info: object) -> None:
+        self.close()
+
+    @property
+    def quire(self) -> quire.Cache:
+        """The cache below: its stats(), its tree."""
+        return self._store.cache
+
+    def __repr__(self) -> str:
+        return f"PrefixCache({self._store.cache!r}, last={self.last!r})"
+
+    # A call of generate().
+
+    def start(self, input_ids: torch.Tensor, attention_mask: torch.Tensor | None = None) -> int:
+        """Looks for the prefixes of these rows. Gives the number of columns that need no computing."""
+        self._clear()
+        self.last = LastCall()
+        rows, columns = input_ids.shape
+        self._paddings = _paddings(input_ids, attention_mask)
+        tokens = input_ids.detach().to("cpu", torch.int64).contiguous()
+        self.last.prompt_tokens = sum(columns - padding for padding in self._paddings)
+        limit = columns - 1  # the last one is always computed: somebody wants to know what follows it
+        while True:
+            found: list[_Prefix | None] = []
+            for row, padding in enumerate(self._paddings):
+                found.append(self._store.find(tokens[row, padding:], limit - padding))
+                reached = padding + (found[-1].tokens if found[-1] else 0)
+                if reached < limit:
+                    limit = reached
+                    if self._store.has_windows and row > 0:
+                        break  # the rows before must be looked for again: windows end elsewhere now
+            if len(found) == rows and (not self._store.has_windows or self._all_end_at(found, limit)):
+                break
+        if limit > 0 and any(found):
+            self._begin(found, rows, limit)
+            self._tokens = tokens[:, :limit].to(self._store.device)
+            self.last.reused_tokens = sum(max(0, limit - padding) for padding in self._paddings)
+            return limit
+        return 0
+
+    def _all_end_at(self, found: list[_Prefix | None], limit: int) -> bool:
+        return all(
+            padding + (prefix.tokens if prefix else 0) == limit or padding >= limit
+            for prefix, padding in zip(found, self._paddings)
+        )
+
+    def _begin(self, found: list[_Prefix | None], rows: int, columns: int) -> None:
+        """Layers of `columns` columns: each row's padding, then its prefix."""
+        store = self._store
+        for index, (layer, shape) in enumerate(zip(self.layers, store.shapes)):
+            first = max(0, columns - shape.window + 1) if shape.window else 0
+            size = (rows, shape.heads, columns - first)
+            keys = torch.zeros((*size, shape.key_dim), dtype=store.dtype, device=store.device)
+            values = torch.zeros((*size, shape.value_dim), dtype=store.dtype, device=store.device)
+            for row, (prefix, padding) in enumerate(zip(found, self._paddings)):
+                begin = max(first, padding)
+                if prefix is None or begin >= columns:
+                    continue
+                # What a prefix has of a window begins where that of its last token does.
+                held = prefix.tokens - prefix.keys[index].shape[1]
+                part = slice(begin - padding - held, columns - padding - held)
+                keys[row, :, begin - first :] = prefix.keys[index][:, part]
+                values[row, :, begin - first :] = prefix.values[index][:, part]
+            if isinstance(layer, _WindowLayer):
+                layer.begin_at(keys, values, columns)
+            else:
+                layer.begin(keys, values)
+
+    def finish(self) -> int:
+        """Remembers what was computed since start(). Gives the number of tokens that others could not find before."""
+        try:
+            self._remember()
+        finally:
+            self._clear()
+        return self.last.published_tokens
+
+    def _remember(self) -> None:
+        tokens = self._tokens
+        if tokens is None or not self._is_known or (self._is_wrong is not None and bool(self._is_wrong)):
+            return
+        tokens = tokens.to("cpu")
+        if any(layer.get_seq_length() != tokens.shape[1] for layer in self.layers):
+            return  # a forward pass broke off in the middle
+        layers = [layer for layer in self.layers if isinstance(layer, _Layer)]
+        seen = set()
+        for row in range(tokens.shape[0]):
+            padding = self._paddings[row]
+            own = tokens[row, padding:].contiguous()
+            name = own.numpy().tobytes()
+            if name in seen:
+                continue
+            seen.add(name)
+            self.last.published_tokens += self._store.publish(own, _Row(layers, row, padding))
+        self._store.poll()
+
+    def _clear(self) -> None:
+        self.layers = [_WindowLayer(shape.window) if shape.window else _Layer() for shape in self._store.shapes]
+        self._tokens = self._incoming = None
+        self._paddings = []
+        self._is_known = True
+        self._is_wrong = None
+
+    # Tokens follow K and V.
+
+    def update(
+        self, key_states: torch.Tensor, value_states: torch.Tensor, layer_idx: int, *args: Any, **kwargs: Any
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        if layer_idx == 0:
+            self._take_tokens(key_states.shape[0], key_states.shape[-2])
+        return super().update(key_states, value_states, layer_idx, *args, **kwargs)
+
+    def _take_tokens(self, rows: int, count: int) -> None:
+        incoming, self._incoming = self._incoming, None
+        if incoming is None or tuple(incoming.shape) != (rows, count):
+            self._is_known = False
+            return
+        self._tokens = incoming if self._tokens is None else torch.cat([self._tokens, incoming], dim=1)
+
+    def _expand_to(self, rows: int) -> None:
+        """Rows became beams, or answers of one prompt, since their prefixes were looked for."""
+        if not self._paddings:
+            self._paddings = [0] * rows
+        repeats, rest = divmod(rows, len(self._paddings))
+        if rest or not repeats:
+            self._is_known = False
+        elif repeats > 1:
+            self.batch_repeat_interleave(repeats)
+
+    def _before_forward(self, tokens: torch.Tensor | None, kwargs: dict[str, Any]) -> torch.Tensor | None:
+        """Sees what a forward pass is given. Tokens that are there already are taken out."""
+        self._incoming = None
+        if tokens is None or tokens.ndim != 2:
+            self._is_known = False
+            return tokens
+        self._expand_to(tokens.shape[0])
+        held = self.get_seq_length()
+        mask, positions = kwargs.get("attention_mask"), kwargs.get("position_ids")
+        if held and mask is not None and mask.ndim == 2 and mask.shape[1] == tokens.shape[1]:
+            # Assisted decoding begins with the whole prompt, whatever the cache has of it.
+            if positions is not None and positions.shape[-1] == tokens.shape[1]:
+                positions = kwargs["position_ids"] = positions[..., held:]
+            tokens = tokens[:, held:]
+        self._incoming = tokens.detach().long()
+        self._check_places(held, tokens.shape[1], mask, positions)
+        return tokens
+
+    def _check_places(self, held: int, count: int, mask: Any, positions: Any) -> None:
+        """K depends on where a token stands and on what it sees: if that is not as it seems, nothing is remembered."""
+        is_padded = any(self._paddings)
+        if (mask is None or positions is None) and is_padded:
+            self._is_known = False
+            return
+        if mask is not None and (mask.ndim != 2 or mask.shape[1] != held + count):
+            self._is_known = False
+            return
+        device = self._incoming.device
+        paddings = torch.tensor(self._paddings, device=device)[:, None]
+        wrong = torch.zeros((), dtype=torch.bool, device=device)
+        if mask is not None:
+            columns = torch.arange(held + count, device=device)[None]
+            wrong |= ((mask.to(device) != 0) != (columns >= paddings)).any()
+        if positions is not None:
+            if positions.ndim != 2 or positions.shape[1] != count:
+                self._is_known = False
+                return
+            places = torch.arange(held, held + count, device=device)[None] - paddings
+            wrong |= ((positions.to(device) != places) & (places >= 0)).any()
+        self._is_wrong = wrong if self._is_wrong is None else self._is_wrong | wrong  # looked at in finish()
+
+    def _select(self, rows: list[int]) -> None:
+        self._paddings = [self._paddings[row] for row in rows] if self._paddings else []
+        if self._tokens is not None:
+            self._tokens = self._tokens[torch.tensor(rows, device=self._tokens.device)]
+
+    def reorder_cache(self, beam_idx: torch.Tensor) -> None:
+        super().reorder_cache(beam_idx)
+        self._select(beam_idx.tolist())
+
+    def batch_select_indices(self, indices: torch.Tensor) -> None:
+        super().batch_select_indices(indices)
+        self._select(torch.arange(len(self._paddings))[indices.cpu()].tolist())
+
+    def batch_repeat_interleave(self, repeats: int) -> None:
+        super().batch_repeat_interleave(repeats)
+        self._select([row for row in range(len(self._paddings)) for _ in range(repeats)])
+
+    def crop(self, tokens_to_remove: int) -> None:
+        length = self.get_seq_length()
+        # A positive number is what older versions of transformers mean by a length to keep.
+        removed = -tokens_to_remove if tokens_to_remove <= 0 else max(0, length - tokens_to_remove)
+        removed = min(removed, length)
+        for layer in self.layers:
+            layer.shorten(removed)
+        if self._tokens is not None:
+            self._tokens = self._tokens[:, : self._tokens.shape[1] - removed]
+
+    def reset(self) -> None:
+        self._clear()
+
+
+def _paddings(input_ids: torch.Tensor, attention_mask: torch.Tensor | None) -> list[int]:
+    """Padding columns in front of each row."""
+    if input_ids.ndim != 2:
+        raise quire.InvalidArgument(f"input_ids has {input_ids.ndim} dimensions: give [row][column]")
+    if attention_mask is None:
+        return [0] * input_ids.shape[0]
+    if tuple(attention_mask.shape) != tuple(input_ids.shape):
+        raise quire.Unsupported(
+            f"attention_mask is {tuple(attention_mask.shape)} and input_ids {tuple(input_ids.shape)}: give a mask of "
+            "[row][column] with the whole prompt"
+        )
+    mask = attention_mask.detach().to("cpu") != 0
+    paddings = (~mask).sum(dim=1).tolist()
+    for row, padding in enumerate(paddings):
+        if not bool(mask[row, padding:].all()):
+            raise quire.Unsupported(
+                f"row {row} of attention_mask has padding behind tokens: pad on the left (tokenizer.padding_side='left')"
+            )
+    return [int(padding) for padding in paddings]
+
+
+def _make_hook(reference: weakref.ref[PrefixCache]) -> Any:
+    def hook(module: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        cache = reference()
+        if cache is None or kwargs.get("past_key_values") is not cache:
+            return None
+        kwargs = dict(kwargs)
+        if "input_ids" in kwargs or not args:
+            kwargs["input_ids"] = cache._before_forward(kwargs.get("input_ids"), kwargs)
+        else:
+            args = (cache._before_forward(args[0], kwargs), *args[1:])
+        return args, kwargs
+
+    return hook
+
+
+def _make_generate(generate: Any, reference: weakref.ref[PrefixCache]) -> Any:
+    @functools.wraps(generate)
+    def generate_with_prefixes(inputs: torch.Tensor | None = None, *args: Any, **kwargs: Any) -> Any:
+        cache = reference()
+        if cache is None or kwargs.get("past_key_values") is not cache:
+            return generate(inputs, *args, **kwargs) if inputs is not None else generate(*args, **kwargs)
+        input_ids = inputs if inputs is not None else kwargs.pop("input_ids", None)
+        for name in ("inputs_embeds", "position_ids", "pixel_values", "input_features"):
+            if kwargs.get(name) is not None:
+                raise quire.Unsupported(f"generate() was given {name}: a prefix cache finds prompts by their input_ids")
+        if input_ids is None:
+            raise quire.InvalidArgument("generate() was given no input_ids: a prefix cache finds prompts by them")
+        mask = kwargs.get("attention_mask")
+        if mask is None:
+            mask = kwargs["attention_mask"] = _mask_of(cache, input_ids, kwargs)
+        cache.start(input_ids, mask)
+        try:
+            output = generate(input_ids, *args, **kwargs)
+        except BaseException:
+            cache._clear()
+            raise
+        cache.finish()
+        return output
+
+    return generate_with_prefixes
+
+
+def _mask_of(cache: PrefixCache, input_ids: torch.Tensor, kwargs: dict[str, Any]) -> torch.Tensor:
+    """The mask that generate() would make up: padding is what says so and is no end of a text."""
+    model = cache._model()
+    config = kwargs.get("generation_config") or (model.generation_config if model is not None else None)
+    pad = kwargs.get("pad_token_id", getattr(config, "pad_token_id", None))
+    end = kwargs.get("eos_token_id", getattr(config, "eos_token_id", None))
+    ends = end if isinstance(end, (list, tuple)) else [end]
+    if pad is None or pad in ends:
+        return torch.ones_like(input_ids)
+    return (input_ids != pad).long()

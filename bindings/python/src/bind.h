@@ -1,0 +1,22 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// One function for each part of the module, in the order that module.cc calls them: what a part's signatures name is
+// there before it.
+#pragma once
+
+#include "casters.h"
+
+namespace quire::python {
+
+namespace nb = nanobind;
+
+void bind_types(nb::module_& module);
+void bind_layout(nb::module_& module);
+void bind_device(nb::module_& module);
+void bind_config(nb::module_& module);
+void bind_stats(nb::module_& module);
+void bind_plan(nb::module_& module);
+void bind_cache(nb::module_& module);
+void bind_disk_store(nb::module_& module);
+
+}  // namespace quire::python

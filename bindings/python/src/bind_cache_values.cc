@@ -1,0 +1,242 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "bind.h"
+
+#include "cache_values.h"
+#include "casters.h"
+#include "quire/cache.h"
+#include "structs.h"
+
+namespace quire::python {
+
+void bind_cache_values(nb::module_& module) {
+  StructClass<SequenceOptions>(module, "SequenceOptions", "How a sequence uses the cache and what it leaves there.")
+      .field("match_tokens_max", &SequenceOptions::match_tokens_max,
+             "Reuse no more than this many tokens of what is cached (all, when unset): prompt log-probabilities need "
+             "the rest computed.")
+      .field("use_cache", &SequenceOptions::use_cache, "false: match nothing")
+      .field("publish", &SequenceOptions::publish)
+      .field("expected_tokens", &SequenceOptions::expected_tokens,
+             "Prompt and output together, as far as can be told. admit() then waits until the pages for it are there, "
+             "besides those that other running sequences still expect. 0: unknown, and nothing is held back for it.")
+      .field(
+          "priority", &SequenceOptions::priority,
+          "For policies that heed them, such as \"priority\": what this sequence uses or adds is worth more than what "
+          "lower priorities do, and for no longer than ttl_ns after it was last used or added (for ever, when unset).")
+      .field("ttl_ns", &SequenceOptions::ttl_ns)
+      .field("prefetch", &SequenceOptions::prefetch)
+      .field("load_timeout_ns", &SequenceOptions::load_timeout_ns, "for Prefetch.Timeout, from admit() on")
+      .field("tier_max", &SequenceOptions::tier_max, "the lowest tier to take pages from")
+      .field("allow_inexact_replay", &SequenceOptions::allow_inexact_replay,
+             "Groups may be rebuilt by a replay that does not give the same bytes (GroupReplay.is_exact). What follows "
+             "one is not cached.")
+      .with_constructor();
+
+  enum_class<Preempt>(module, "Preempt", "What becomes of a preempted sequence's pages.")
+      .value("Drop", Preempt::Drop,
+             "they go; what is cached of them may be found again by resume(), the rest is computed again")
+      .value("Save", Preempt::Save,
+             "Copies go to the host tier, and the device's when all have arrived; resume() brings them back. When one "
+             "does not arrive, the sequence runs on.");
+
+  enum_class<Sleep>(module, "Sleep", "What is left of a cache that sleeps.")
+      .value("KeepHost", Sleep::KeepHost, "what the host has room for")
+      .value("DropAll", Sleep::DropAll, "nothing; the host's memory is given back too");
+
+  StructClass<Lookup>(module, "Lookup", "How much of a prompt begin() and admit() would find now.")
+      .value("matched_tokens", &Lookup::matched_tokens, "on the device, partial_tokens included")
+      .value("replay_tokens", &Lookup::replay_tokens,
+             "of them, to be computed again for groups that have to be rebuilt")
+      .value("partial_tokens", &Lookup::partial_tokens, "of them, at the start of a page, to be copied")
+      .value("host_tokens", &Lookup::host_tokens, "that follow the whole pages on the device, on the host")
+      .without_constructor();
+
+  StructClass<Admission>(module, "Admission", "What admit() found.")
+      .value("matched_tokens", &Admission::matched_tokens, "that are cached, partial_tokens included")
+      .value("replay_tokens", &Admission::replay_tokens,
+             "The last of them that are computed all the same, for groups that have to be rebuilt: the history is not "
+             "written again. What needs no computing is matched_tokens - replay_tokens.")
+      .value("partial_tokens", &Admission::partial_tokens,
+             "Of them, those to be copied by the first step. When pages are short, plan_step gives the copy up "
+             "instead, and the tokens are pending again.")
+      .value("loading_tokens", &Admission::loading_tokens,
+             "On their way from the host, besides: the sequence is loading, and view() tells when it is not. They need "
+             "no computing if they arrive.")
+      .value("is_ready", &Admission::is_ready,
+             "Steps can be planned at once. Else the sequence is loading, or looks for more of its tokens on disk.")
+      .value("miss", &Admission::miss, "why the rest has to be computed; of a loading sequence as far as can be told")
+      .without_constructor();
+
+  StructClass<Window>(
+      module, "Window",
+      "A sequence that attends to its first `sink_tokens` tokens and to the most recent ones, window_tokens in all.")
+      .field("window_tokens", &Window::window_tokens)
+      .field("sink_tokens", &Window::sink_tokens)
+      .with_constructor();
+
+  StructClass<ViewCopy>(module, "SequenceView", "What is known of a sequence, as of the call of view().")
+      .value("is_waiting", &ViewCopy::is_waiting, "begun or preempted, not admitted")
+      .value("is_planned", &ViewCopy::is_planned, "part of a step in flight")
+      .value("is_loading", &ViewCopy::is_loading, "admitted, and pages are on their way from the host")
+      .value("is_receiving", &ViewCopy::is_receiving, "between prepare_receive and finish_receive")
+      .value("token_count", &ViewCopy::token_count, "known tokens: the prompt, and what was added since")
+      .value("computed_tokens", &ViewCopy::computed_tokens,
+             "for all groups; undecided tree tokens not counted, nor replay_tokens")
+      .value("host_tokens", &ViewCopy::host_tokens, "that its admission found on the host, and had loaded")
+      .value("disk_tokens", &ViewCopy::disk_tokens, "that its admission found on disk, and had read and loaded")
+      .value("pending_tokens", &ViewCopy::pending_tokens,
+             "To be computed, and in no step in flight. 1 when all is computed but nobody has asked for what comes "
+             "next, as after a prompt that was cached whole: its last token then runs again, writing nothing.")
+      .value("tree_tokens", &ViewCopy::tree_tokens, "computed and undecided")
+      .value("steps_in_flight", &ViewCopy::steps_in_flight)
+      .value("window", &ViewCopy::window, "window_tokens 0: none")
+      .value("state_slot", &ViewCopy::state_slot, "of an admitted one; see AttentionPlanEntry")
+      .value("next_checkpoint", &ViewCopy::next_checkpoint,
+             "tokens behind which a snapshot is taken next: steps end there; 0: nowhere")
+      .value("replay_tokens", &ViewCopy::replay_tokens,
+             "of the pending ones: groups that keep everything have them, others do not")
+      .value("miss", &ViewCopy::miss, "as of its admission, or of the end of its load")
+      .value("pages", &ViewCopy::page_ids, "of the first group that keeps everything, in order")
+      .without_constructor();
+
+  StructClass<Shortage>(module, "Shortage",
+                        "Why plan_step planned nothing: evicting everything evictable would not give enough pages. Of "
+                        "several groups that are short, the first.")
+      .value("group_index", &Shortage::group_index, "in ModelLayout.groups()")
+      .value("pages_needed", &Shortage::pages_needed)
+      .value("pages_available", &Shortage::pages_available)
+      .value("pages_returning", &Shortage::pages_returning,
+             "given back, and free once the steps in flight are finished")
+      .value("pages_leaving", &Shortage::pages_leaving,
+             "on their way to the host: so many at most are available once that is done")
+      .value("entries_that_fit", &Shortage::entries_that_fit,
+             "so many leading entries could be planned without the rest")
+      .value("is_of_history", &Shortage::is_of_history,
+             "the group keeps everything: others that do are short of the same pages")
+      .without_constructor();
+
+  StructClass<DiskStatus>(module, "DiskStatus", "The disk tier, as its store sees it. Totals count since open().")
+      .value("capacity_bytes", &DiskStatus::capacity_bytes)
+      .value("used_bytes", &DiskStatus::used_bytes, "of files")
+      .value("live_bytes", &DiskStatus::live_bytes, "of records that can be found")
+      .value("page_count", &DiskStatus::page_count)
+      .value("segment_count", &DiskStatus::segment_count)
+      .value("written_bytes", &DiskStatus::written_bytes)
+      .value("carried_bytes", &DiskStatus::carried_bytes, "part of it, to make room")
+      .value("read_bytes", &DiskStatus::read_bytes)
+      .value("evicted_page_total", &DiskStatus::evicted_page_total)
+      .value("corrupt_page_total", &DiskStatus::corrupt_page_total, "dropped, when opening and since")
+      .value("torn_page_total", &DiskStatus::torn_page_total, "were being written when the last process ended")
+      .value("other_layout_pages", &DiskStatus::other_layout_pages,
+             "of another model or page size: never read, and first to go")
+      .value("ignored_file_count", &DiskStatus::ignored_file_count, "segments of no store, or of another: left alone")
+      .value("directory_count", &DiskStatus::directory_count)
+      .value("failed_directory_count", &DiskStatus::failed_directory_count)
+      .value("failed_segment_count", &DiskStatus::failed_segment_count)
+      .value("uses_io_uring", &DiskStatus::uses_io_uring)
+      .value("is_direct", &DiskStatus::is_direct, "O_DIRECT")
+      .value("has_registered_buffers", &DiskStatus::has_registered_buffers)
+      .value("refusals", &DiskStatus::refusals, "what was asked of the system and refused, and why")
+      .value("last_error", &DiskStatus::last_error, "empty: none so far")
+      .without_constructor();
+
+  StructClass<DiskAnswer>(module, "DiskAnswer", "What came of a direct call to the disk tier.")
+      .value("outcome", &DiskAnswer::outcome)
+      .value("token_count", &DiskAnswer::token_count,
+             "leading tokens of the prompt that were found, written or read; 0: none")
+      .without_constructor();
+
+  StructClass<Kept>(module, "Kept", "A prefix that keep() holds.")
+      .value("id", &Kept::id)
+      .value("token_count", &Kept::token_count,
+             "The cached part of what was asked for, in whole pages; where several groups have a say, up to where all "
+             "of them can go on, replays included.")
+      .without_constructor();
+
+  StructClass<OfferOutcome>(module, "OfferOutcome", "What became of offered pages.")
+      .value("prefix_pages", &OfferOutcome::prefix_pages,
+             "How many pages of the path before first_page are cached; if fewer than first_page, nothing was adopted.")
+      .value("duplicate_pages", &OfferOutcome::duplicate_pages,
+             "the first of page_ids: cached under other ids, these stay the engine's")
+      .value("adopted_pages", &OfferOutcome::adopted_pages,
+             "the rest: quire may read them until it reports them as released")
+      .without_constructor();
+
+  StructClass<HostRegionStatus>(module, "HostRegionStatus", "What the host region lies in.")
+      .value("has_huge_pages", &HostRegionStatus::has_huge_pages)
+      .value("has_reserved_huge_pages", &HostRegionStatus::has_reserved_huge_pages,
+             "of those that the system has set apart (hugetlbfs), not transparent ones")
+      .value("is_on_numa_node", &HostRegionStatus::is_on_numa_node,
+             "on the one that was asked for, as long as that has memory")
+      .value("is_locked", &HostRegionStatus::is_locked)
+      .value("refusals", &HostRegionStatus::refusals, "what was asked for and refused, and why; empty when nothing was")
+      .without_constructor();
+
+  StructClass<Completion>(module, "Completion",
+                          "A mover's report: from here on it neither reads nor writes the transfer's pages.")
+      .field("id", &Completion::id)
+      .field("kind", &Completion::kind)
+      .field("outcome", &Completion::outcome)
+      .field("fault", &Completion::fault)
+      .field("rank", &Completion::rank)
+      .field("good_pages", &Completion::good_pages)
+      .field("moved_bytes", &Completion::moved_bytes)
+      .field("busy_ns", &Completion::busy_ns)
+      .with_constructor();
+
+  StructClass<PageTransfer>(module, "PageTransfer", "One page's way.")
+      .made(
+          "device_page", [](const PageTransfer& self) { return self.device_page.value; }, "", "int")
+      .made(
+          "host_page", [](const PageTransfer& self) { return self.host_page.value; }, "", "int")
+      .value("host_generation", &PageTransfer::host_generation, "grows each time the host page is handed out")
+      .value("place", &PageTransfer::place, "the planner's own")
+      .value("name_tag", &PageTransfer::name_tag, "a hash of the page's tokens and all before them")
+      .without_constructor();
+  StructClass<TransferCopy>(module, "TransferPlan", "What an external mover is to move.")
+      .value("id", &TransferCopy::id)
+      .value("kind", &TransferCopy::kind)
+      .value("priority", &TransferCopy::priority)
+      .value("band_count", &TransferCopy::band_count)
+      .value("pool_index", &TransferCopy::pool_index)
+      .value("pages", &TransferCopy::pages, "of a load in the order of the path")
+      .without_constructor();
+
+  StructClass<RunCopy>(module, "RunView", "A run of the prefix tree, as of the call of visit_runs().")
+      .made(
+          "run", [](const RunCopy& self) { return self.run.value; }, "", "int")
+      .made(
+          "parent",
+          [](const RunCopy& self) {
+            return self.parent.is_none() ? std::optional<std::uint32_t>() : std::optional(self.parent.value);
+          },
+          "None for the root of a key space", "int | None")
+      .value("key_space", &RunCopy::key_space)
+      .value("tier", &RunCopy::tier, "where its pages are")
+      .value("depth", &RunCopy::depth, "runs above it")
+      .value("first_page", &RunCopy::first_page, "position in the path from the root, in pages")
+      .value("pin_count", &RunCopy::pin_count, "pins that end here, plus one for each child that is pinned")
+      .value("own_pin_count", &RunCopy::own_pin_count)
+      .value("soft_pin_count", &RunCopy::soft_pin_count)
+      .value("child_count", &RunCopy::child_count)
+      .made(
+          "tokens", [](const RunCopy& self) { return self.token_array; }, "", "numpy.typing.NDArray[numpy.int32]")
+      .made(
+          "pages", [](const RunCopy& self) { return self.page_array; }, "", "numpy.typing.NDArray[numpy.uint32]")
+      .without_constructor();
+  StructClass<ResidencyRecord>(module, "ResidencyRecord", "Pages of a path came to or left a tier.")
+      .value("number", &ResidencyRecord::number, "counts from 0 without gaps; a reader that sees a gap was too slow")
+      .made(
+          "run",
+          [](const ResidencyRecord& self) {
+            return self.run.is_none() ? std::optional<std::uint32_t>() : std::optional(self.run.value);
+          },
+          "the run that held them at that moment; None for the host's copy of a device page", "int | None")
+      .value("first_page", &ResidencyRecord::first_page, "position in the path from the root, in pages")
+      .value("page_count", &ResidencyRecord::page_count)
+      .value("group", &ResidencyRecord::group)
+      .value("tier", &ResidencyRecord::tier)
+      .value("cause", &ResidencyRecord::cause)
+      .without_constructor();
+}
+
+}  // namespace quire::python

@@ -1,0 +1,211 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "bind.h"
+
+#include "casters.h"
+#include "errors.h"
+#include "quire/cache.h"
+#include "quire/config.h"
+#include "quire/mover.h"
+#include "quire/swap.h"
+#include "settings.h"
+#include "structs.h"
+
+namespace quire::python {
+
+void bind_config(nb::module_& module) {
+  enum_class<DevicePool>(module, "DevicePool", "Who hands out device pages.")
+      .value("Owned", DevicePool::Owned, "quire does: begin, admit, plan_step, finish_step, end")
+      .value("External", DevicePool::External, "the engine does, and shares pages by offer and match");
+
+  enum_class<DeviceMemory>(module, "DeviceMemory", "Where the bytes of an owned pool lie.")
+      .value("Host", DeviceMemory::Host,
+             "quire reserves plain memory; it is taken from the system page by page as it is written")
+      .value("Adopted", DeviceMemory::Adopted, "the engine's: DeviceConfig.adopted_memory")
+      .value("Accelerator", DeviceMemory::Accelerator,
+             "quire allocates it on DeviceConfig.accelerator, zero at first; it stays where it is")
+      .value("None_", DeviceMemory::None, "nowhere: bookkeeping only");
+
+  enum_class<WritePolicy>(module, "WritePolicy", "When device pages are copied to the host.")
+      .value("WriteBack", WritePolicy::WriteBack, "before they are given up on the device")
+      .value("WriteThrough", WritePolicy::WriteThrough, "as soon as they are full")
+      .value("Selective", WritePolicy::Selective,
+             "once write_hits_min requests have used them; colder ones are dropped");
+
+  enum_class<PageTables>(module, "PageTables", "How a plan names the pages of its entries.")
+      .value("Rows", PageTables::Rows,
+             "a table on the device with a row per sequence; a plan ships what changed in it: cost flat in context")
+      .value("Csr", PageTables::Csr, "every page id in every plan, one list per slice: what FlashInfer reads")
+      .value("Block", PageTables::Block,
+             "every page id in every plan, one padded line per entry: block_table, slot_mapping, seq_lens");
+
+  StructClass<HostRegionConfig>(
+      module, "HostRegionConfig",
+      "What the host region should lie in. What the system refuses is done without, and told by HostRegionStatus.")
+      .field("huge_pages", &HostRegionConfig::huge_pages)
+      .field("numa_node", &HostRegionConfig::numa_node, "unset: wherever the system puts it")
+      .field("lock_memory", &HostRegionConfig::lock_memory, "never swapped out; all of it is taken at once")
+      .with_constructor();
+
+  StructClass<TensorSettings>(
+      module, "AdoptedTensor",
+      "A tensor of the engine's that holds some of every page: a layer, or one component of it.")
+      .field("layer_index", &TensorSettings::layer_index, "in the group")
+      .field("component_index", &TensorSettings::component_index,
+             "Which of the group's components; None: all of them, as the layer of a page has them.")
+      .field("data", &TensorSettings::data, "The tensor: its first dimension is the page, the rest is contiguous.")
+      .with_constructor();
+
+  StructClass<DeviceSettings>(module, "DeviceConfig", "")
+      .field("pool", &DeviceSettings::pool)
+      .field("page_count", &DeviceSettings::page_count,
+             "Pages that sequences can use, the null page not counted, of the groups that keep everything: full and "
+             "compressed ones, which share page ids. Give this or capacity_bytes. An external pool's page ids lie in "
+             "[0, page_count).")
+      .field(
+          "capacity_bytes", &DeviceSettings::capacity_bytes,
+          "As many pages as fit, null pages and state slots included; several groups share it as solve_budget() says.")
+      .field("group_page_counts", &DeviceSettings::group_page_counts,
+             "With page_count, pages of each group of the layout; those of full and compressed ones, and of groups "
+             "without pages, are not looked at. Empty: as many as sequence_count_max sequences of context_tokens_max "
+             "need at once (pages_of_request()), and no more than page_count.")
+      .field("state_slot_count", &DeviceSettings::state_slot_count,
+             "Sequences that may run at once, where the layout has state; 0: sequence_count_max.")
+      .field("memory", &DeviceSettings::memory)
+      .field("byte_layout", &DeviceSettings::byte_layout)
+      .field("adopted_memory", &DeviceSettings::adopted_memory,
+             "A tensor of the engine's, of Cache.geometry().pool_bytes bytes, page 0 being the null page, which the "
+             "engine fills with zeros. It stays the cache's until that is closed.")
+      .field("adopted_group_memory", &DeviceSettings::adopted_group_memory,
+             "The same for layouts of several groups: a tensor for each, None where a group has no pages.")
+      .field("adopted_state_memory", &DeviceSettings::adopted_state_memory,
+             "And for their state: state_slot_count times state_slots().slot_bytes.")
+      .field(
+          "adopted_tensors", &DeviceSettings::adopted_tensors,
+          "In place of both, on an accelerator: for each group a list of AdoptedTensor, such as K and V of each layer.")
+      .field("accelerator", &DeviceSettings::accelerator,
+             "Where the memory lies, owned or adopted, if the processor does not reach it: open_cuda_device().")
+      .with_constructor();
+
+  StructClass<HostConfig>(
+      module, "HostConfig",
+      "The host tier: where pages go that the device has no room for, and come back from. Off without pages.")
+      .field("page_count", &HostConfig::page_count, "Give this or capacity_bytes.")
+      .field("capacity_bytes", &HostConfig::capacity_bytes)
+      .field("group_page_counts", &HostConfig::group_page_counts,
+             "With page_count, pages of each group, as in DeviceConfig. Empty: in the proportion that the device has.")
+      .field("policy", &HostConfig::policy, "one of policy_names(): which host pages go first")
+      .field("write_policy", &HostConfig::write_policy)
+      .field("write_hits_min", &HostConfig::write_hits_min, "for WritePolicy.Selective")
+      .field(
+          "clean_reserve_pages", &HostConfig::clean_reserve_pages,
+          "With WriteBack, so many device pages are kept free, or given up but for the asking; unset: one in sixteen.")
+      .field("compute_ns_per_token", &HostConfig::compute_ns_per_token,
+             "How long an engine computes for one token of a prompt. A load that would take longer than computing what "
+             "it brings is left. 0: everything is loaded.")
+      .field("load_timeout_ns", &HostConfig::load_timeout_ns,
+             "Loads, and searches on disk with what they find, that take longer have failed for those who wait. 0: no "
+             "limit.")
+      .field("layer_bands", &HostConfig::layer_bands, "pieces of a load, each some layers of all its pages")
+      .field("checksums", &HostConfig::checksums)
+      .field("region", &HostConfig::region)
+      .field("external_mover", &HostConfig::external_mover,
+             "Transfers are moved by the engine: take_transfers() gives them, apply() takes what became of them. Off: "
+             "by a Mover of the cache's own, which needs device memory other than None.")
+      .field("rank_count", &HostConfig::rank_count, "that report on each transfer, with an external mover")
+      .field("transfer_count_max", &HostConfig::transfer_count_max, "at once")
+      .field("transfer_pages_max", &HostConfig::transfer_pages_max, "of one transfer")
+      .field("staging_bytes", &HostConfig::staging_bytes)
+      .with_constructor();
+
+  StructClass<DiskConfig>(
+      module, "DiskConfig",
+      "The disk tier: pages that outlive the process, and those that the host has no room for. Off without "
+      "directories; it needs a host tier, through which all pages go, and pages of 16 tokens or more.")
+      .field("directories", &DiskConfig::directories,
+             "Made if missing; one for each disk. Nobody else may use them meanwhile.")
+      .field("capacity_bytes", &DiskConfig::capacity_bytes, "of all directories together")
+      .field("write_policy", &DiskConfig::write_policy,
+             "When host pages are written: WriteThrough, as soon as they have their bytes; WriteBack, when the host is "
+             "about to need their room; Selective, once write_hits_min requests have used them.")
+      .field("write_hits_min", &DiskConfig::write_hits_min, "for WritePolicy.Selective")
+      .field("write_bytes_per_day", &DiskConfig::write_bytes_per_day,
+             "Endurance: no more than this is written in any 24 hours, and pages that were used again come first. What "
+             "is put on disk directly counts, and is never refused; where making room moves more than is left, that is "
+             "made up for before anything else is written. 0: no limit.")
+      .field("segment_bytes", &DiskConfig::segment_bytes,
+             "Of one file; less when capacity_bytes asks for it, and more when otherwise the store's files, which are "
+             "all open, would be more than half of those that the process may have open (`ulimit -n`).")
+      .field("queue_depth", &DiskConfig::queue_depth, "reads, or writes, at once")
+      .field("zstd_level", &DiskConfig::zstd_level, "0: pages are not compressed")
+      .field("group_retention", &DiskConfig::group_retention,
+             "What each group has on disk of what the host has: Dense, all of it; Every, what requests need to go on "
+             "at multiples of interval_tokens; None, nothing: it must then be rebuilt by a replay, or nothing is found "
+             "after a restart. History is always Dense. Empty: all groups are.")
+      .field("group_capacity_bytes", &DiskConfig::group_capacity_bytes,
+             "Of capacity_bytes, for each group; what full and compressed groups have is ignored, they share the rest. "
+             "Empty: in proportion to what groups write.")
+      .with_constructor();
+
+  StructClass<PlanConfig>(module, "PlanConfig", "What plans look like.")
+      .field("page_tables", &PlanConfig::page_tables)
+      .field("cascade_levels_max", &PlanConfig::cascade_levels_max,
+             "Levels of shared prefixes in a plan, 1 for none: keys that several sequences of a step share are listed "
+             "once, for kernels that read them once. Deeper sharing counts as each sequence's own. Above 1, plans "
+             "choose their own order of entries. Block tables have one level.")
+      .field("layer_windows", &PlanConfig::layer_windows,
+             "Windows of layers that attend to their last tokens only, in tokens: a plan has trimmed page lists for "
+             "each of them. This saves attention work, not pages. At most 8, and none with block tables.")
+      .with_constructor();
+
+  StructClass<Settings>(module, "CacheConfig",
+                        "What a Cache is made of. Only the layout and the size of the device pool have no defaults.")
+      .property(
+          "layout", "ModelLayout",
+          [](const Settings& self) -> std::optional<ModelLayout> {
+            return self.has_layout ? std::optional(self.layout) : std::nullopt;
+          },
+          [](Settings& self, const ModelLayout& layout) {
+            self.layout = layout;
+            self.has_layout = true;
+          },
+          "preset(\"llama-3-8b\"), ModelLayout.simple(…); None until it is set")
+      .field("page", &Settings::page, "tokens per page, tensor-parallel ranks, order of heads")
+      .field("device", &Settings::device)
+      .field("host", &Settings::host)
+      .field("disk", &Settings::disk)
+      .field("sequence_count_max", &Settings::sequence_count_max, "live at once, waiting ones included")
+      .field("context_tokens_max", &Settings::context_tokens_max,
+             "Tokens of one sequence, prompt and output together; 0: as many as the pool holds.")
+      .field("step_tokens_max", &Settings::step_tokens_max, "tokens computed in one step")
+      .field("dedup", &Settings::dedup,
+             "Two sequences that compute the same pages share one copy from the moment both are full. Off: the later "
+             "one keeps its own, and what it computes from there on is not cached.")
+      .field("steps_in_flight_max", &Settings::steps_in_flight_max, "steps planned and not finished")
+      .field("tree_tokens_max", &Settings::tree_tokens_max, "undecided tree tokens of one sequence")
+      .field("window_rewind_tokens", &Settings::window_rewind_tokens,
+             "Tokens that a windowed sequence keeps beyond its window, so that it can be rewound by as many.")
+      .field("plan", &Settings::plan)
+      .field("extra_key_count_max", &Settings::extra_key_count_max, "extra keys of one sequence")
+      .field("key_space_count_max", &Settings::key_space_count_max, "key spaces known at once")
+      .field("keep_count_max", &Settings::keep_count_max, "prefixes kept at once")
+      .field("keep_pages_max", &Settings::keep_pages_max, "Pages that keep() may hold in all; unset: half of the pool.")
+      .field("partial_reuse_min_tokens", &Settings::partial_reuse_min_tokens,
+             "A prefix that ends inside a cached page is reused by copying when it saves at least this many tokens; "
+             "unset: half a page, and never less than 1.")
+      .field("policy", &Settings::policy, "one of policy_names()")
+      .field("whole_runs", &Settings::whole_runs,
+             "Evict whole runs instead of just the pages needed, and never let a run grow in place: how other radix "
+             "caches behave.")
+      .field("hash_seed", &Settings::hash_seed,
+             "Places runs in hash tables. A secret one keeps strangers from choosing tokens that collide.")
+      .field("residency_record_count_max", &Settings::residency_record_count_max)
+      .field("lost_page_count_max", &Settings::lost_page_count_max,
+             "Evicted pages that are remembered, to tell why a request missed them; unset: as many as the tiers have "
+             "pages when there is a host tier, else none.")
+      .with_constructor()
+      .def(
+          "validate", [](const Settings& self) { take(make_request(self).config.validate()); },
+          "Raises what is wrong with this configuration, if anything; Cache.open() asks it first.");
+}
+
+}  // namespace quire::python

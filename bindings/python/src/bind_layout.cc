@@ -1,0 +1,292 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "bind.h"
+
+#include <string>
+#include <vector>
+
+#include <nanobind/operators.h>
+
+#include "casters.h"
+#include "errors.h"
+#include "quire/budget.h"
+#include "quire/cache_group.h"
+#include "quire/layout.h"
+#include "quire/state_slots.h"
+#include "structs.h"
+
+namespace quire::python {
+
+void bind_layout(nb::module_& module) {
+  enum_class<ElementType>(module, "ElementType",
+                          "What a component is made of. Bytes is opaque: records whose inside only the kernels know.")
+      .value("Bf16", ElementType::Bf16)
+      .value("Fp16", ElementType::Fp16)
+      .value("Fp32", ElementType::Fp32)
+      .value("Fp8", ElementType::Fp8)
+      .value("Int8", ElementType::Int8)
+      .value("Bytes", ElementType::Bytes)
+      .value("Int32", ElementType::Int32);
+
+  enum_class<Sharding>(module, "Sharding", "What tensor-parallel ranks do with a component's heads.")
+      .value("Heads", Sharding::Heads,
+             "each rank stores its share of the heads; with more ranks than heads, one head on several ranks")
+      .value("Replicated", Sharding::Replicated, "each rank stores all of it");
+
+  enum_class<Placement>(
+      module, "Placement",
+      "How the entries of a component lie in a layer's part of a page.  Area          [k k k k][v v v "
+      "v]      each component on its own, for all entries Interleaved   [k v][k v][k v][k v]    with "
+      "its interleaved neighbours, entry by entry: a record")
+      .value("Area", Placement::Area)
+      .value("Interleaved", Placement::Interleaved);
+
+  enum_class<GroupKind>(
+      module, "GroupKind",
+      "Which tokens a group keeps, and so what it must hold to go on at a position b, the resume rule:  Full         x "
+      "x x x x x x x x x x x|     every token                      [0, b) Window       s s . . . . . x x x x x|     "
+      "the last W and the first `sink`  [b - W + 1, b) and the sink Compressed    [ x ]   [ x ]   [ x ] |     an entry "
+      "for every r tokens      entries of [0, b), b a multiple of r Snapshot                            X     a state "
+      "of fixed size            one that was taken at b")
+      .value("Full", GroupKind::Full)
+      .value("Window", GroupKind::Window)
+      .value("Compressed", GroupKind::Compressed)
+      .value("Snapshot", GroupKind::Snapshot);
+
+  enum_class<WindowForm>(module, "WindowForm", "Where the tokens of a window lie.")
+      .value("Paged", WindowForm::Paged, "in pages that other sequences can find, with holes behind the window")
+      .value("Ring", WindowForm::Ring,
+             "in the sequence's state slot, position modulo its size; reused by snapshots of it, in order of position");
+
+  enum_class<RetentionRule>(
+      module, "RetentionRule",
+      "At which positions a group keeps what the resume rule asks for, once a sequence has moved on.")
+      .value("Dense", RetentionRule::Dense,
+             "at all of them: full and compressed groups always, paged windows while there is room")
+      .value("Every", RetentionRule::Every,
+             "at multiples of interval_tokens, where prompts end, and where one parts from what is cached")
+      .value("Last", RetentionRule::Last, "where a sequence ended; of a window also where prompts end and part")
+      .value("None_", RetentionRule::None, "nowhere: each sequence's own, or rebuilt by a replay");
+
+  enum_class<HeadOrder>(module, "HeadOrder", "Order of tokens and heads inside the area of a component.")
+      .value("Nhd", HeadOrder::Nhd, "[token][head][dim]")
+      .value("Hnd", HeadOrder::Hnd, "[head][token][dim]");
+
+  enum_class<ByteLayout>(module, "ByteLayout", "")
+      .value("PageFirst", ByteLayout::PageFirst)
+      .value("LayerFirst", ByteLayout::LayerFirst);
+
+  StructClass<GroupRetention>(module, "GroupRetention", "")
+      .field("rule", &GroupRetention::rule)
+      .field("interval_tokens", &GroupRetention::interval_tokens, "of RetentionRule.Every")
+      .with_constructor();
+
+  StructClass<GroupReplay>(
+      module, "GroupReplay",
+      "A group that does not hold what the resume rule asks for is rebuilt by computing the tokens before b again.")
+      .field("tokens", &GroupReplay::tokens, "0: it cannot be")
+      .field("is_exact", &GroupReplay::is_exact,
+             "gives the same bytes as having been there all along; states are rebuilt along with it")
+      .with_constructor();
+
+  StructClass<Component>(module, "Component",
+                         "One part of what a token stores in one layer: `heads` rows of `dim` elements.")
+      .field("name", &Component::name, "unique in its group: \"k\", \"v\", \"latent\"")
+      .field("element", &Component::element)
+      .field("sharding", &Component::sharding)
+      .field("heads", &Component::heads, "of the whole model, before any split over ranks")
+      .field("dim", &Component::dim, "elements of one row")
+      .field("placement", &Component::placement)
+      .field(
+          "alignment", &Component::alignment,
+          "Of its first byte in every entry, a power of two up to kAlignmentMax. Entries and layers are padded for it.")
+      .field("record_offset", &Component::record_offset,
+             "Interleaved: where in the record it begins, in bytes. Nothing: behind the one before it.")
+      .property(
+          "initial", "bytes", [](const Component& self) { return nb::bytes(self.initial.data(), self.initial.size()); },
+          [](Component& self, const nb::bytes& pattern) {
+            const auto* first = static_cast<const std::byte*>(pattern.data());
+            self.initial.assign(first, first + pattern.size());
+          },
+          "What its rows are made of before anything is written, repeated; a row is a multiple of it. Empty: zeros.")
+      .with_constructor();
+
+  StructClass<CacheGroup>(module, "CacheGroup",
+                          "Layers whose pages move together under one retention rule. A layer may belong to several "
+                          "groups. Fields that a kind does not mention stay as they are.")
+      .field("name", &CacheGroup::name, "unique in its layout")
+      .field("kind", &CacheGroup::kind)
+      .field("layers", &CacheGroup::layers, "the model's layer numbers, ascending")
+      .field("components", &CacheGroup::components, "1 to kComponentsMax, in the order they lie in a page")
+      .field("keys_rotated", &CacheGroup::keys_rotated,
+             "K is stored after RoPE, for the position it was computed at. Where positions are renumbered, which is "
+             "what a sink and Cache.set_window do, it must be stored unrotated.")
+      .field("layer_multiple_bytes", &CacheGroup::layer_multiple_bytes,
+             "A layer's part of a page is padded to a multiple of so many bytes, a multiple of every component's "
+             "alignment.")
+      .field("lookahead_tokens", &CacheGroup::lookahead_tokens,
+             "What a token stores depends on so many tokens behind it, as in draft layers: a page is good only if "
+             "these agree too. Its row is written once they are known, in the step that computes it or before the next "
+             "one; a page is cached when all its rows can have been. With a host tier, rows whose tokens a call has "
+             "made known are written before the next call, which may begin to copy them. A fork or a rewind leaves the "
+             "last so many tokens to be computed again.")
+      .field("retention", &CacheGroup::retention)
+      .field("replay", &CacheGroup::replay)
+      .field("window_tokens", &CacheGroup::window_tokens)
+      .field("sink_tokens", &CacheGroup::sink_tokens)
+      .field("window_form", &CacheGroup::window_form)
+      .field("tokens_per_entry", &CacheGroup::tokens_per_entry)
+      .field("overlap_tokens", &CacheGroup::overlap_tokens)
+      .field("slot_entries", &CacheGroup::slot_entries)
+      .field("slot_history", &CacheGroup::slot_history,
+             "Snapshot: how many earlier versions of those entries a slot keeps, to rewind without computing. The "
+             "version after n tokens is number n modulo slot_history + 1. A step writes those after each of its last "
+             "slot_history + 1 tokens.")
+      .field("snapshot_entries", &CacheGroup::snapshot_entries,
+             "Snapshot: entries that one takes along, those of the last tokens. 0: none is needed, the slot starts "
+             "from its initial bytes; then the group has no pages.")
+      .field("boundary_tokens", &CacheGroup::boundary_tokens,
+             "Snapshot: positions at which one is of use are multiples of this.")
+      .with_constructor();
+
+  StructClass<PageOptions>(module, "PageOptions", "")
+      .field("page_tokens", &PageOptions::page_tokens, "any number from 1")
+      .field("rank_count", &PageOptions::rank_count, "tensor-parallel ranks")
+      .field("head_order", &PageOptions::head_order)
+      .with_constructor();
+
+  StructClass<ComponentStrides>(
+      module, "ComponentStrides",
+      "Where a component lies in one layer of one page: token t, head h begins at offset + t * token + h * head. All "
+      "in bytes; a row is head_bytes long. In a record, `token` is the length of the record.")
+      .value("offset", &ComponentStrides::offset)
+      .value("token", &ComponentStrides::token)
+      .value("head", &ComponentStrides::head)
+      .value("head_bytes", &ComponentStrides::head_bytes)
+      .without_constructor();
+
+  StructClass<SimpleShape>(module, "SimpleShape",
+                           "A model with one kind of attention layer that stores K and V: MHA, GQA or MQA.")
+      .field("name", &SimpleShape::name)
+      .field("layers", &SimpleShape::layers)
+      .field("kv_heads", &SimpleShape::kv_heads)
+      .field("head_dim", &SimpleShape::head_dim)
+      .field("element", &SimpleShape::element)
+      .field("keys_rotated", &SimpleShape::keys_rotated)
+      .with_constructor();
+
+  StructClass<ExpectedRequest>(
+      module, "ExpectedRequest",
+      "One kind of request in the mix: so many tokens, prompt and answer, and how often it occurs beside the others.")
+      .field("context_tokens", &ExpectedRequest::context_tokens)
+      .field("weight", &ExpectedRequest::weight)
+      .with_constructor();
+
+  StructClass<BudgetRequest>(module, "BudgetRequest", "")
+      .field("page", &BudgetRequest::page, "with several ranks, all bytes are those of one of them")
+      .field("device_bytes", &BudgetRequest::device_bytes)
+      .field("host_bytes", &BudgetRequest::host_bytes, "0: no such tier")
+      .field("disk_bytes", &BudgetRequest::disk_bytes, "0: no such tier")
+      .field("context_tokens_max", &BudgetRequest::context_tokens_max)
+      .field("sequence_count_max", &BudgetRequest::sequence_count_max,
+             "sequences that run at once: each has a state slot")
+      .field("in_flight_tokens", &BudgetRequest::in_flight_tokens,
+             "of one sequence, in steps that are planned and not finished")
+      .field("rewind_tokens", &BudgetRequest::rewind_tokens, "that one sequence may take back")
+      .field("snapshot_interval_tokens", &BudgetRequest::snapshot_interval_tokens,
+             "Instead of the intervals of groups with RetentionRule.Every; 0 leaves them.")
+      .field("mix", &BudgetRequest::mix, "empty: every request has context_tokens_max")
+      .with_constructor();
+
+  StructClass<GroupBudget>(module, "GroupBudget", "")
+      .value("group_index", &GroupBudget::group_index, "in ModelLayout.groups()")
+      .value("page_bytes", &GroupBudget::page_bytes, "on one rank")
+      .value("request_pages", &GroupBudget::request_pages, "that one request of context_tokens_max needs here")
+      .value("page_count", &GroupBudget::page_count, "without the device's null page")
+      .value("capacity_tokens", &GroupBudget::capacity_tokens, "of the mix that these pages hold")
+      .without_constructor();
+
+  StructClass<TierBudget>(module, "TierBudget", "")
+      .value("tier", &TierBudget::tier)
+      .value("bytes", &TierBudget::bytes)
+      .value("used_bytes", &TierBudget::used_bytes, "pages, null pages, state slots")
+      .value("groups", &TierBudget::groups, "those that have pages")
+      .value("limiting_index", &TierBudget::limiting_index,
+             "in `groups`: the one that runs out first, and whose next page did not fit")
+      .value("capacity_tokens", &TierBudget::capacity_tokens)
+      .value("request_count", &TierBudget::request_count, "requests of the mix that fit at once, as far as pages go")
+      .without_constructor();
+
+  StructClass<Budget>(module, "Budget", "")
+      .value("slot_bytes", &Budget::slot_bytes)
+      .value("slot_count", &Budget::slot_count, "0 where sequences have no state")
+      .value("tiers", &Budget::tiers, "the device, then those below it that have bytes")
+      .without_constructor();
+
+  nb::class_<PageGeometry>(module, "PageGeometry", "The size and the inside of one group's pages on one rank.")
+      .def_prop_ro("group", &PageGeometry::group)
+      .def_prop_ro("options", &PageGeometry::options)
+      .def_prop_ro("layer_count", &PageGeometry::layer_count)
+      .def_prop_ro("page_bytes", &PageGeometry::page_bytes, "One page, all layers.")
+      .def_prop_ro("layer_bytes", &PageGeometry::layer_bytes, "One page, one layer.")
+      .def_prop_ro("entry_count", &PageGeometry::entry_count, "Of one page and layer.")
+      .def_prop_ro("entry_bytes", &PageGeometry::entry_bytes, "One entry, all layers, without padding.")
+      .def_prop_ro("token_bytes", &PageGeometry::token_bytes, "One token, all layers, with its share of the padding.")
+      .def_prop_ro("alignment", &PageGeometry::alignment, "What a pool of such pages must be aligned to.")
+      .def_prop_ro("components", [](const PageGeometry& self) {
+        return std::vector<ComponentStrides>(self.components().begin(), self.components().end());
+      });
+  nb::class_<PoolGeometry>(module, "PoolGeometry", "Where every row of a pool lies; page 0 is the null page.")
+      .def_prop_ro("page", &PoolGeometry::page)
+      .def_prop_ro("byte_layout", &PoolGeometry::byte_layout)
+      .def_prop_ro("page_count", &PoolGeometry::page_count)
+      .def_prop_ro("pool_bytes", &PoolGeometry::pool_bytes)
+      .def_prop_ro(
+          "page_stride", [](const PoolGeometry& self) { return self.strides().page; }, "In bytes.")
+      .def_prop_ro("layer_stride", [](const PoolGeometry& self) { return self.strides().layer; }, "In bytes.");
+
+  nb::class_<ModelLayout>(module, "ModelLayout", "What a model stores: its cache groups. Immutable.")
+      .def_static(
+          "create",
+          [](std::string name, std::vector<CacheGroup> groups) {
+            return take(ModelLayout::create(std::move(name), std::move(groups)));
+          },
+          nb::arg("name"), nb::arg("groups"), "Any groups.")
+      .def_static(
+          "simple", [](const SimpleShape& shape) { return take(ModelLayout::simple(shape)); }, nb::arg("shape"),
+          "One full group of K and V in every layer.")
+      .def_static(
+          "opaque", [](std::uint32_t token_bytes) { return take(ModelLayout::opaque(token_bytes)); },
+          nb::arg("token_bytes"), "One layer of so many opaque bytes per token.")
+      .def_prop_ro("name", &ModelLayout::name)
+      .def_prop_ro(
+          "groups",
+          [](const ModelLayout& self) { return std::vector<CacheGroup>(self.groups().begin(), self.groups().end()); })
+      .def_prop_ro("layer_count", &ModelLayout::layer_count, "Layers that some group stores something for.")
+      .def_prop_ro("token_bytes", &ModelLayout::token_bytes, "What one more token of a long context takes.")
+      .def_prop_ro("page_multiple_tokens", &ModelLayout::page_multiple_tokens)
+      .def_prop_ro("hit_multiple_tokens", &ModelLayout::hit_multiple_tokens)
+      .def(
+          "describe", [](const ModelLayout& self, const PageOptions& options) { return take(self.describe(options)); },
+          nb::arg("options") = PageOptions{}, "A small table of the groups, for people.")
+      .def("__repr__", [](const ModelLayout& self) {
+        return "ModelLayout(" + self.name() + ", " + std::to_string(self.groups().size()) + " groups, " +
+               std::to_string(self.token_bytes()) + " bytes per token)";
+      });
+
+  module.def(
+      "preset", [](std::string_view name) { return take(preset(name)); }, nb::arg("name"),
+      "The layout of a known public model; an unknown name is an error that lists preset_names().");
+  module.def("preset_names", [] { return preset_names(); }, "The names preset() knows.");
+  module.def(
+      "layer_range", [](std::uint32_t first, std::uint32_t count) { return layer_range(first, count); },
+      nb::arg("first"), nb::arg("count"), "[first, first + 1, … first + count - 1], for CacheGroup.layers.");
+  module.def(
+      "solve_budget",
+      [](const ModelLayout& layout, const BudgetRequest& request) { return take(solve_budget(layout, request)); },
+      nb::arg("layout"), nb::arg("request"), "From bytes to pages of each group and tier.");
+  module.def(
+      "describe_budget", [](const Budget& budget, const ModelLayout& layout) { return describe(budget, layout); },
+      nb::arg("budget"), nb::arg("layout"), "A small table for each tier, for people.");
+}
+
+}  // namespace quire::python

@@ -1,0 +1,117 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "bind.h"
+
+#include <cstring>
+#include <string>
+
+#include <nanobind/operators.h>
+
+#include "casters.h"
+#include "errors.h"
+#include "quire/cache.h"
+#include "quire/key_space.h"
+#include "quire/plan.h"
+#include "quire/transfer.h"
+#include "quire/types.h"
+#include "structs.h"
+
+namespace quire::python {
+namespace {
+
+/// Ids that are an index and a generation.
+template <typename Id>
+void bind_id(nb::module_& module, const char* name, const char* text) {
+  nb::class_<Id>(module, name, text)
+      .def_ro("index", &Id::index)
+      .def_ro("generation", &Id::generation)
+      .def(
+          "__eq__", [](const Id& self, const Id& other) { return self == other; }, nb::is_operator())
+      .def("__hash__", [](const Id& self) { return nb::hash(nb::make_tuple(self.index, self.generation)); })
+      .def("__repr__", [name](const Id& self) {
+        return std::string(name) + "(index=" + std::to_string(self.index) +
+               ", generation=" + std::to_string(self.generation) + ")";
+      });
+}
+
+}  // namespace
+
+void bind_types(nb::module_& module) {
+  enum_class<Tier>(module, "Tier", "A kind of place where pages live.")
+      .value("Device", Tier::Device)
+      .value("Host", Tier::Host)
+      .value("Disk", Tier::Disk)
+      .value("Remote", Tier::Remote);
+
+  enum_class<Publish>(module, "Publish", "Which of a sequence's pages other sequences may find.")
+      .value("All", Publish::All)
+      .value("Prompt", Publish::Prompt)
+      .value("None_", Publish::None);
+
+  enum_class<Prefetch>(
+      module, "Prefetch",
+      "When pages on the host are brought to the device for a sequence, and whether it waits for them.")
+      .value("Off", Prefetch::Off, "from admit() on; the sequence can be planned once they have arrived")
+      .value("BestEffort", Prefetch::BestEffort, "from begin() on; admit() takes what has arrived by then")
+      .value("Wait", Prefetch::Wait, "from begin() on; the sequence can be planned once they have arrived")
+      .value("Timeout", Prefetch::Timeout, "the same, but not for longer than load_timeout_ns");
+
+  enum_class<MissReason>(module, "MissReason", "Why a request has to compute tokens.")
+      .value("None_", MissReason::None, "all whole pages of the prompt were found")
+      .value("NeverSeen", MissReason::NeverSeen, "nobody has computed them")
+      .value("Evicted", MissReason::Evicted, "they were cached once")
+      .value("LoadFailed", MissReason::LoadFailed, "they are, or were, on the host and did not arrive")
+      .value("LoadTimedOut", MissReason::LoadTimedOut, "the same, not in time")
+      .value("LoadCancelled", MissReason::LoadCancelled, "the same, and somebody called it off")
+      .value("RecomputeCheaper", MissReason::RecomputeCheaper, "they are on the host; computing them takes less time")
+      .value("KeySpaceDiffers", MissReason::KeySpaceDiffers, "another key space has them")
+      .value("PartialPage", MissReason::PartialPage,
+             "a page that begins with them is cached, too little of it to be worth a copy")
+      .value("NotAsked", MissReason::NotAsked, "the sequence's options exclude them")
+      .value("NotHeld", MissReason::NotHeld,
+             "they are cached, but a group lacks what it needs to go on there: Miss.group")
+      .value("Unknown", MissReason::Unknown, "lost longer ago than is remembered, or never seen");
+
+  bind_id<KeySpaceId>(module, "KeySpaceId", "An interned KeySpace; the id of a dropped one is recognised.");
+  bind_id<SequenceId>(module, "SequenceId",
+                      "Names a sequence in records and plans; the Sequence handle is what keeps it alive.");
+  bind_id<KeepId>(module, "KeepId", "Names a prefix held by keep().");
+  bind_id<TransferId>(module, "TransferId", "Names a transfer; the id of one that is over is recognised.");
+
+  StructClass<Miss>(module, "Miss", "What became of the first whole page of a prompt that was not found.")
+      .value("reason", &Miss::reason)
+      .value("tier", &Miss::tier, "of MissReason.Evicted: the last that held it")
+      .value("age_ns", &Miss::age_ns, "of MissReason.Evicted: how long ago it was lost")
+      .value("group", &Miss::group, "of MissReason.NotHeld: in ModelLayout.groups()")
+      .without_constructor();
+
+  StructClass<ExtraKey>(
+      module, "ExtraKey",
+      "What a token range depends on besides its tokens, such as the hash of an image whose placeholder tokens stand "
+      "at [begin, end). It belongs to every page it overlaps: one with end <= the page's first position is outside.")
+      .field("begin", &ExtraKey::begin, "position of its first token in the prompt")
+      .field("end", &ExtraKey::end, "one past its last token")
+      .property(
+          "item", "bytes", [](const ExtraKey& self) { return nb::bytes(self.item.data(), self.item.size()); },
+          [](ExtraKey& self, const nb::bytes& item) {
+            if (item.size() > self.item.size()) {
+              raise(ErrorCode::InvalidArgument,
+                    "ExtraKey.item has " + std::to_string(item.size()) + " bytes: give a hash of at most 32");
+            }
+            self.item = {};
+            std::memcpy(self.item.data(), item.data(), item.size());
+          },
+          "the item's content hash, at most 32 bytes, compared exactly")
+      .with_constructor();
+
+  StructClass<KeySpace>(module, "KeySpace", "")
+      .field("model", &KeySpace::model, "which weights: a name or a path")
+      .field("revision", &KeySpace::revision, "which version of them")
+      .field("adapter", &KeySpace::adapter, "LoRA or other adapter; empty for none")
+      .field("element", &KeySpace::element, "how KV is stored: \"bf16\", \"fp8-e4m3\", …")
+      .field("rope", &KeySpace::rope, "form and scaling of the positions, where it varies")
+      .field("salt", &KeySpace::salt,
+             "keeps tenants apart that must not share, or learn that others sent the same prompt")
+      .with_constructor();
+}
+
+}  // namespace quire::python

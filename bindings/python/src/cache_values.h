@@ -1,0 +1,38 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// What the cache's calls return, where the C++ struct has spans: copies that stay valid.
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include "casters.h"
+#include "quire/cache.h"
+#include "quire/introspect.h"
+#include "quire/transfer.h"
+
+namespace quire::python {
+
+namespace nb = nanobind;
+
+struct ViewCopy : SequenceView {
+  std::vector<std::uint32_t> page_ids;
+};
+
+struct TransferCopy {
+  TransferId id;
+  TransferKind kind = TransferKind::Load;
+  TransferPriority priority = TransferPriority::Waiting;
+  std::uint16_t band_count = 1;
+  std::uint16_t pool_index = 0;
+  std::vector<PageTransfer> pages;
+};
+
+struct RunCopy : RunView {
+  nb::object token_array;
+  nb::object page_array;
+};
+
+void bind_cache_values(nb::module_& module);
+
+}  // namespace quire::python

@@ -1,0 +1,37 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// A Sequence as Python holds it. It keeps its cache; dropping it ends the sequence at the cache's next call, on
+// whichever thread that happens.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <vector>
+
+#include "cache_state.h"
+#include "quire/cache.h"
+
+namespace quire::python {
+
+struct SequenceHandle {
+  std::shared_ptr<CacheState> state;
+  Sequence sequence;
+
+  /// Raises for one that has ended.
+  [[nodiscard]] const Sequence& get() const;
+};
+
+struct StepEntryHandle {
+  nb::object sequence = nb::none();
+  std::uint32_t token_count = 0;
+  std::uint32_t draft_count = 0;
+  std::vector<std::int32_t> tree_parents;
+};
+
+struct ExternalMatchHandle {
+  std::shared_ptr<SequenceHandle> sequence;
+  std::uint32_t token_count = 0;
+  std::vector<std::uint32_t> pages;
+};
+
+}  // namespace quire::python

@@ -1,0 +1,342 @@
+# SPDX-License-Identifier: Apache-2.0
+"""transformers' own generate() on a prefix cache: the same tokens as without, whatever the mode and the tiers."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+import textwrap
+from typing import Any
+
+import pytest
+
+import quire
+
+try:
+    import torch
+    import transformers
+
+    from quire.integrations.transformers import PrefixCache, prefix_cache
+except ImportError:  # conftest.py says so
+    torch = transformers = PrefixCache = prefix_cache = None  # type: ignore[assignment]
+
+pytestmark = pytest.mark.needs_transformers
+
+_VOCABULARY = 211
+_WINDOW = 24
+
+
+def make_model(kind: str, seed: int = 0, dtype: Any = None, device: str = "cpu") -> Any:
+    """A model of random weights: small, with fewer K and V heads than queries."""
+    torch.manual_seed(seed)
+    shape = dict(
+        vocab_size=_VOCABULARY, hidden_size=64, intermediate_size=96, num_hidden_layers=4, num_attention_heads=4,
+        num_key_value_heads=2, max_position_embeddings=2048, pad_token_id=0, bos_token_id=1, eos_token_id=None,
+    )
+    if kind == "llama":
+        model = transformers.LlamaForCausalLM(transformers.LlamaConfig(**shape))
+    elif kind == "qwen":
+        model = transformers.Qwen3ForCausalLM(transformers.Qwen3Config(**shape, head_dim=16))
+    else:
+        kinds = ["sliding_attention", "sliding_attention", "full_attention", "sliding_attention"]
+        config = transformers.Gemma3TextConfig(**shape, head_dim=16, sliding_window=_WINDOW, layer_types=kinds)
+        model = transformers.Gemma3ForCausalLM(config)
+    # Random weights of the usual size make every token as likely as any other: these do not.
+    with torch.no_grad():
+        for name, weight in model.named_parameters():
+            if weight.ndim == 2:
+                weight.mul_(6.0)
+    return model.eval().to(device=device, dtype=dtype or torch.float32)
+
+
+def tokens(seed: int, count: int) -> Any:
+    generator = torch.Generator().manual_seed(seed)
+    return torch.randint(2, _VOCABULARY, (1, count), generator=generator)
+
+
+def after(document: Any, seed: int, count: int) -> Any:
+    return torch.cat([document, tokens(seed, count)], dim=1)
+
+
+def generate(model: Any, prompt: Any, cache: Any = None, **options: Any) -> Any:
+    torch.manual_seed(1234)
+    options.setdefault("max_new_tokens", 10)
+    if cache is not None:
+        options["past_key_values"] = cache
+    return model.generate(prompt.to(model.device), **options)
+
+
+def same(model: Any, prompt: Any, cache: Any, **options: Any) -> Any:
+    """Generates with and without the cache, and compares."""
+    expected = generate(model, prompt, **options)
+    got = generate(model, prompt, cache, **options)
+    assert torch.equal(expected, got), f"{expected.tolist()} became {got.tolist()}"
+    cache.quire.check_invariants()
+    return got
+
+
+KINDS = ["llama", "qwen", "gemma"]
+MODES = {
+    "greedy": {"do_sample": False},
+    "sampling": {"do_sample": True, "temperature": 1.5, "top_k": 30},
+    "several answers": {"do_sample": True, "num_return_sequences": 3},
+    "beams": {"num_beams": 3, "do_sample": False},
+    "beams, several answers": {"num_beams": 4, "num_return_sequences": 2, "do_sample": False},
+    "prompt lookup": {"prompt_lookup_num_tokens": 3, "do_sample": False},
+    "assisted": {"do_sample": False},
+}
+
+
+@pytest.mark.parametrize("mode", MODES)
+@pytest.mark.parametrize("kind", KINDS)
+def test_tokens_are_those_without_the_cache(kind: str, mode: str) -> None:
+    model = make_model(kind)
+    options: dict[str, Any] = dict(MODES[mode])
+    if mode == "assisted":
+        options["assistant_model"] = make_model(kind, seed=7)
+    document = tokens(1, 150)
+    with prefix_cache(model, device_bytes=8 << 20) as cache:
+        same(model, after(document, 2, 9), cache, **options)
+        assert cache.last.reused_tokens == 0
+        same(model, after(document, 3, 21), cache, **options)
+        assert cache.last.reused_tokens == 144  # the whole pages of the document
+        answer = same(model, after(document, 2, 9), cache, **options)
+        assert cache.last.reused_tokens == 144
+        # A user's next turn: everything so far and a little more.
+        same(model, after(answer[:1].cpu(), 4, 5), cache, **options)
+        assert cache.last.reused_tokens >= 160
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_rows_of_a_batch_have_prefixes_and_padding_of_their_own(kind: str) -> None:
+    model = make_model(kind)
+    document, other = tokens(1, 100), tokens(2, 70)
+    with prefix_cache(model, device_bytes=8 << 20) as cache:
+        for seed, rows in enumerate(
+            (
+                [after(document, 3, 30), after(other, 4, 44), after(document, 5, 1)],
+                [after(document, 3, 38), after(other, 4, 44), after(document, 6, 20)],
+                [after(other, 9, 3), after(document, 6, 20)],
+                [tokens(11, 40), after(document, 6, 90)],
+                [after(document, 6, 90), tokens(11, 44)],
+            )
+        ):
+            length = max(row.shape[1] for row in rows)
+            ids = torch.zeros((len(rows), length), dtype=torch.long)
+            mask = torch.zeros_like(ids)
+            for index, row in enumerate(rows):
+                ids[index, length - row.shape[1] :] = row[0]
+                mask[index, length - row.shape[1] :] = 1
+            same(model, ids, cache, attention_mask=mask.to(model.device), do_sample=False)
+            same(model, ids, cache, attention_mask=mask.to(model.device), num_beams=2, do_sample=False)
+            assert cache.last.reused_tokens > 0, seed
+            same(model, ids, cache, do_sample=False)  # generate() sees by the padding token what is padding
+            assert cache.last.reused_tokens > 0
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_pages_go_through_all_tiers_and_are_found_by_the_next_cache(kind: str, tmp_path: Any) -> None:
+    model = make_model(kind)
+    page = 16 * 4 * 4 * 2 * 32  # tokens, bytes, layers, K and V, of two heads
+    documents = [tokens(seed, 130) for seed in range(6)]
+    sizes = dict(device_bytes=24 * page, host_bytes=30 * page, directory=tmp_path / "cache", disk_bytes=64 << 20)
+    with prefix_cache(model, **sizes) as cache:
+        for round_index in range(3):
+            for seed, document in enumerate(documents):
+                same(model, after(document, 50 + seed + round_index, 7), cache, do_sample=False)
+                if round_index > 0:
+                    assert cache.last.reused_tokens == 128
+        stats = cache.quire.stats()
+        assert stats.evicted_page_total > 0
+        assert stats.loaded_page_total > 0
+        assert stats.disk_loaded_page_total > 0
+    with prefix_cache(make_model(kind), **sizes) as cache:
+        for seed, document in enumerate(documents):
+            same(cache._model(), after(document, 80 + seed, 7), cache, do_sample=False)
+            assert cache.last.reused_tokens == 128
+        assert cache.quire.stats().disk_hit_tokens > 0
+
+
+def test_a_new_process_starts_warm(tmp_path: Any) -> None:
+    program = textwrap.dedent(
+        """
+        import json, sys
+        sys.path.insert(0, sys.argv[1])
+        import test_transformers as t
+        model = t.make_model("llama")
+        cache = t.prefix_cache(model, device_bytes=8 << 20, directory=sys.argv[2])
+        out = t.generate(model, t.after(t.tokens(1, 150), int(sys.argv[3]), 9), cache, do_sample=False)
+        print(json.dumps([cache.last.reused_tokens, out.tolist()]))
+        """  # and ends without closing the cache
+    )
+    model = make_model("llama")
+    for seed, reused in ((2, 0), (3, 144), (2, 144)):
+        folder = __file__.rsplit("/", 1)[0]
+        ran = subprocess.run(
+            [sys.executable, "-c", program, folder, str(tmp_path / "cache"), str(seed)],
+            capture_output=True, text=True, check=True,
+        )
+        found, answer = json.loads(ran.stdout.splitlines()[-1])
+        assert found == reused
+        assert answer == generate(model, after(tokens(1, 150), seed, 9), do_sample=False).tolist()
+
+
+def test_prompts_longer_than_the_pool_are_computed() -> None:
+    model = make_model("llama")
+    page = 16 * 4 * 4 * 2 * 32
+    with prefix_cache(model, device_bytes=6 * page) as cache:
+        prompt = tokens(1, 200)
+        same(model, prompt, cache, do_sample=False)
+        same(model, prompt, cache, do_sample=False)
+        assert cache.last.reused_tokens == 80  # five pages besides the null page
+
+
+def test_tenants_with_another_salt_share_nothing() -> None:
+    model = make_model("llama")
+    prompt = tokens(1, 100)
+    with prefix_cache(model, device_bytes=8 << 20, salt="a") as cache:
+        same(model, prompt, cache, do_sample=False)
+        same(model, prompt, cache, do_sample=False)
+        assert cache.last.reused_tokens == 96
+
+
+def test_a_loop_without_generate_uses_start_and_finish() -> None:
+    model = make_model("gemma")
+    prompt = tokens(1, 100)
+    with torch.no_grad(), prefix_cache(model, device_bytes=8 << 20) as cache:
+        expected = model(prompt).logits[:, -1]
+        for reused in (0, 96):
+            assert cache.start(prompt) == reused
+            logits = model(prompt[:, reused:], past_key_values=cache).logits[:, -1]
+            torch.testing.assert_close(logits, expected)
+            cache.finish()
+
+
+def test_what_was_not_seen_or_stood_elsewhere_is_not_remembered() -> None:
+    model = make_model("llama")
+    prompt = tokens(1, 64)
+    with torch.no_grad(), prefix_cache(model, device_bytes=8 << 20) as cache:
+        cache.start(prompt)
+        model(inputs_embeds=model.get_input_embeddings()(prompt), past_key_values=cache)
+        assert cache.finish() == 0
+        cache.start(prompt)
+        model(prompt, past_key_values=cache, position_ids=torch.arange(7, 71)[None])
+        assert cache.finish() == 0
+        cache.start(prompt)
+        model(prompt, past_key_values=cache, attention_mask=torch.ones(1, 64).index_fill(1, torch.tensor([5]), 0))
+        assert cache.finish() == 0
+        cache.start(prompt)
+        model.model(prompt, past_key_values=cache)  # past the hook
+        assert cache.finish() == 0
+        cache.start(prompt)
+        model(prompt, past_key_values=cache)
+        assert cache.finish() == 64
+
+
+def test_a_call_that_breaks_off_leaves_nothing_wrong() -> None:
+    model = make_model("llama")
+    prompt = tokens(1, 64)
+    with prefix_cache(model, device_bytes=8 << 20) as cache:
+
+        def fail(*args: Any) -> None:
+            raise KeyboardInterrupt
+
+        handle = model.model.layers[2].register_forward_pre_hook(fail)
+        with pytest.raises(KeyboardInterrupt):
+            generate(model, prompt, cache)
+        handle.remove()
+        assert cache.quire.stats().sealed_pages == 0
+        same(model, prompt, cache, do_sample=False)
+        same(model, prompt, cache, do_sample=False)
+        assert cache.last.reused_tokens == 48
+
+
+def test_close_leaves_the_model_as_it_was() -> None:
+    model = make_model("llama")
+    prompt = tokens(1, 40)
+    cache = prefix_cache(model, device_bytes=8 << 20)
+    same(model, prompt, cache)
+    cache.close()
+    cache.close()
+    assert "generate" not in model.__dict__
+    assert not model._forward_pre_hooks
+    generate(model, prompt)
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        (dict(seed=3), "other weights"),
+        (dict(kind="qwen"), "another model"),
+    ],
+)
+def test_a_directory_of_another_model_is_refused(change: dict[str, Any], words: str, tmp_path: Any) -> None:
+    prefix_cache(make_model("llama"), device_bytes=8 << 20, directory=tmp_path).close()
+    with pytest.raises(quire.InvalidArgument, match=words):
+        prefix_cache(make_model(change.pop("kind", "llama"), **change), device_bytes=8 << 20, directory=tmp_path)
+    prefix_cache(make_model("llama"), device_bytes=8 << 20, directory=tmp_path).close()
+
+
+def test_layers_that_cannot_be_held_are_named() -> None:
+    config = transformers.Qwen3NextConfig(
+        vocab_size=_VOCABULARY, hidden_size=64, intermediate_size=96, num_hidden_layers=2, num_attention_heads=4,
+        num_key_value_heads=2, layer_types=["full_attention", "linear_attention"], num_experts=2,
+    )
+    model = torch.nn.Module()
+    model.config = config
+    with pytest.raises(quire.Unsupported, match="layer 1 of Module is 'linear_attention'"):
+        prefix_cache(model)
+
+
+def test_padding_behind_tokens_is_refused() -> None:
+    model = make_model("llama")
+    ids = tokens(1, 20)
+    with prefix_cache(model, device_bytes=8 << 20) as cache:
+        mask = torch.ones_like(ids)
+        mask[0, -3:] = 0
+        with pytest.raises(quire.Unsupported, match="pad on the left"):
+            generate(model, ids, cache, attention_mask=mask)
+        with pytest.raises(quire.Unsupported, match="inputs_embeds"):
+            model.generate(inputs_embeds=model.get_input_embeddings()(ids), past_key_values=cache)
+        with pytest.raises(quire.InvalidArgument, match="input_ids"):
+            model.generate(past_key_values=cache)
+
+
+def test_too_small_pools_are_refused_with_the_arithmetic() -> None:
+    with pytest.raises(quire.InvalidArgument, match="a page of this model has"):
+        prefix_cache(make_model("llama"), device_bytes=1000)
+
+
+@pytest.mark.needs_cuda
+@pytest.mark.parametrize("mode", MODES)
+@pytest.mark.parametrize("kind", KINDS)
+def test_tokens_are_those_without_the_cache_on_a_gpu(kind: str, mode: str, tmp_path: Any) -> None:
+    model = make_model(kind, device="cuda")
+    options: dict[str, Any] = dict(MODES[mode])
+    if mode == "assisted":
+        options["assistant_model"] = make_model(kind, seed=7, device="cuda")
+    page = 16 * 4 * 4 * 2 * 32
+    sizes = dict(device_bytes=40 * page, host_bytes=60 * page, directory=tmp_path / "cache")
+    documents = [tokens(seed, 150) for seed in range(5)]
+    for _ in range(2):  # the second time in a new cache
+        with prefix_cache(model, **sizes) as cache:
+            for seed, document in enumerate([*documents, *documents]):
+                same(model, after(document, 20 + seed, 9), cache, **options)
+            assert cache.last.reused_tokens == 144
+
+
+@pytest.mark.needs_cuda
+@pytest.mark.parametrize("kind", KINDS)
+def test_logits_in_bf16_on_a_gpu_are_close(kind: str) -> None:
+    model = make_model(kind, dtype=torch.bfloat16, device="cuda")
+    document = tokens(1, 300)
+    with torch.no_grad(), prefix_cache(model, device_bytes=8 << 20) as cache:
+        for seed, reused in ((2, 0), (3, 288), (2, 288)):
+            prompt = after(document, seed, 20).cuda()
+            expected = model(prompt).logits[:, -20:].float()
+            assert cache.start(prompt) == reused
+            logits = model(prompt[:, reused:], past_key_values=cache).logits[:, -20:].float()
+            cache.finish()
+            scale = expected.abs().max()
+            assert float((logits - expected).abs().max() / scale) < 0.05
