@@ -4,7 +4,6 @@
 from __future__ import annotations
 
 import asyncio
-import time
 import weakref
 from typing import TYPE_CHECKING
 
@@ -50,7 +49,7 @@ class _Pump:
         cache = self._cache()
         try:
             if cache is not None and not cache.is_closed:
-                cache.apply(cache.poll(), time.monotonic_ns())
+                cache.apply(cache.poll(), cache.now())
         finally:
             for waiter in self._waiters:  # each looks at its own sequence, and sees what is wrong with the cache
                 waiter.set()
@@ -64,7 +63,7 @@ async def ready(sequence: Sequence) -> SequenceView:
     view = cache.view(sequence)
     if not view.is_loading:
         return view
-    cache.apply(cache.poll(), time.monotonic_ns())
+    cache.apply(cache.poll(), cache.now())
     loop = asyncio.get_running_loop()
     pumps = _pumps.setdefault(cache, {})
     pump = pumps.get(id(loop))

@@ -121,6 +121,7 @@ void apply(CacheState& state, const std::vector<Completion>& completions, TimeNs
     sequences = std::exchange(state.ready_sequences, {});
     answers = std::exchange(state.disk_answers, {});
     take(status);
+    state.set_now(now);
   }
   run_callbacks(state, std::move(sequences), std::move(answers));
 }
@@ -132,9 +133,8 @@ std::vector<Completion> poll(CacheState& state) {
   return {completions.begin(), completions.end()};
 }
 
-TimeNs now_ns() {
-  return std::chrono::duration_cast<std::chrono::nanoseconds>(std::chrono::steady_clock::now().time_since_epoch())
-      .count();
+double seconds_since(std::chrono::steady_clock::time_point begin) {
+  return std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
 }
 
 // ── sequences ────────────────────────────────────────────────────────────────────────────────────────────────────────
@@ -156,7 +156,7 @@ ViewCopy view_of(CacheState& state, const SequenceHandle& sequence) {
 
 // Until the sequence's load has ended. False when that takes longer than it was given.
 bool wait_until_ready(const StatePointer& state, const SequenceHandle& sequence, std::optional<double> timeout_s) {
-  const TimeNs begin = now_ns();
+  const auto begin = std::chrono::steady_clock::now();
   int descriptor = -1;
   {
     const Access access(*state);
@@ -164,12 +164,12 @@ bool wait_until_ready(const StatePointer& state, const SequenceHandle& sequence,
   }
   while (true) {
     if (!view_of(*state, sequence).is_loading) return true;
-    apply(*state, poll(*state), now_ns());
+    apply(*state, poll(*state), state->now());
     if (!view_of(*state, sequence).is_loading) return true;
     // In slices, so that a signal or a limit of the load's own is noticed.
     double left_s = 0.05;
     if (timeout_s) {
-      left_s = std::min(left_s, *timeout_s - static_cast<double>(now_ns() - begin) * 1e-9);
+      left_s = std::min(left_s, *timeout_s - seconds_since(begin));
       if (left_s <= 0) return false;
     }
     without_gil([&] {
@@ -676,6 +676,7 @@ void bind_contents(nb::class_<CacheState>& cache) {
           [](CacheState& self, TimeNs now) {
             const Access access(self);
             take(access->advance(now));
+            self.set_now(now);
           },
           nb::arg("now"), "Time goes on, in nanoseconds since an origin of the caller's choice.")
       .def(
@@ -731,6 +732,10 @@ void bind_tiers(nb::class_<CacheState>& cache) {
       .def("apply", &apply, nb::arg("completions"), nb::arg("now"),
            "Draws the conclusions: loaded pages become usable. Runs the callbacks; the first of their exceptions is "
            "raised when all have run.")
+      .def("now", &CacheState::now,
+           "The time as apply() or advance() were last told it, in nanoseconds, gone on since; from 0 when the cache "
+           "was "
+           "opened. What to give apply() where the caller has no clock of its own.")
       .def(
           "event_fd",
           [](CacheState& self) {
@@ -838,17 +843,17 @@ void bind_disk(nb::class_<CacheState>& cache) {
       .def(
           "wait_until_flushed",
           [](const StatePointer& self, std::optional<double> timeout_s) {
-            const TimeNs begin = now_ns();
+            const auto begin = std::chrono::steady_clock::now();
             int descriptor = -1;
             while (true) {
-              apply(*self, poll(*self), now_ns());
+              apply(*self, poll(*self), self->now());
               {
                 const Access access(*self);
                 descriptor = access->event_fd();
                 if (take(without_gil([&] { return access->flush(); }))) return true;
               }
-              apply(*self, poll(*self), now_ns());
-              if (timeout_s && static_cast<double>(now_ns() - begin) * 1e-9 > *timeout_s) return false;
+              apply(*self, poll(*self), self->now());
+              if (timeout_s && seconds_since(begin) > *timeout_s) return false;
               without_gil([&] {
                 pollfd wanted{.fd = descriptor, .events = POLLIN, .revents = 0};
                 return ::poll(&wanted, descriptor < 0 ? 0 : 1, 20);

@@ -164,9 +164,9 @@ void bind_config(nb::module_& module) {
           [](const Settings& self) -> std::optional<ModelLayout> {
             return self.has_layout ? std::optional(self.layout) : std::nullopt;
           },
-          [](Settings& self, const ModelLayout& layout) {
-            self.layout = layout;
-            self.has_layout = true;
+          [](Settings& self, const std::optional<ModelLayout>& layout) {
+            self.has_layout = layout.has_value();
+            if (layout) self.layout = *layout;
           },
           "preset(\"llama-3-8b\"), ModelLayout.simple(…); None until it is set")
       .field("page", &Settings::page, "tokens per page, tensor-parallel ranks, order of heads")

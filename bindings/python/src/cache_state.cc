@@ -37,6 +37,15 @@ CacheState::Access::~Access() {
   state_.mutex_.unlock();
 }
 
+TimeNs CacheState::now() const {
+  return told_now_ + std::chrono::nanoseconds(std::chrono::steady_clock::now() - told_at_).count();
+}
+
+void CacheState::set_now(TimeNs now) {
+  told_now_ = now;
+  told_at_ = std::chrono::steady_clock::now();
+}
+
 void CacheState::close() {
   if (!mutex_.try_lock()) {
     const nb::gil_scoped_release release;

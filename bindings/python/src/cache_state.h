@@ -13,6 +13,7 @@
 #pragma once
 
 #include <atomic>
+#include <chrono>
 #include <cstdint>
 #include <memory>
 #include <mutex>
@@ -71,6 +72,11 @@ class CacheState : public std::enable_shared_from_this<CacheState> {
   void close();
   [[nodiscard]] bool is_closed() const { return is_closed_.load(std::memory_order_relaxed); }
 
+  /// The time as the cache was last told it, gone on since: what waits tell it, whatever clock the caller has. Under
+  /// the GIL.
+  [[nodiscard]] TimeNs now() const;
+  void set_now(TimeNs now);
+
   /// Keeps the cache's memory where it is: what an array of it owns.
   [[nodiscard]] std::shared_ptr<Cache> lease() const { return cache_; }
 
@@ -89,6 +95,8 @@ class CacheState : public std::enable_shared_from_this<CacheState> {
   std::vector<DiskCall> disk_answers;
 
  private:
+  TimeNs told_now_ = 0;
+  std::chrono::steady_clock::time_point told_at_ = std::chrono::steady_clock::now();
   std::mutex mutex_;                     // guards the cache
   std::atomic<std::thread::id> holder_;  // who has the mutex
   std::shared_ptr<Cache> cache_;

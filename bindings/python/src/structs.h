@@ -89,6 +89,8 @@ class StructClass {
       class_.def_prop_rw(
           name, [member](const T& self) { return to_tuple(self.*member); },
           [member](T& self, F value) { self.*member = std::move(value); }, text, nb::for_getter(getter_text<F>(name)));
+    } else if constexpr (std::is_base_of_v<nb::handle, F>) {
+      class_.def_rw(name, member, text, nb::for_setter(nb::arg("value").none()));
     } else {
       class_.def_rw(name, member, text);
     }

@@ -1,0 +1,79 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Time to the first token of a prompt with a long shared document: computed, and with its prefix cached.
+
+    python bench/python/first_token.py [--tokens 8192] [--device cuda] [--layers 16]
+"""
+
+from __future__ import annotations
+
+import argparse
+import statistics
+import tempfile
+import time
+
+import torch
+import transformers
+
+import quire
+from quire.integrations.transformers import prefix_cache
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--tokens", type=int, default=8192, help="of the shared document")
+    parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
+    parser.add_argument("--layers", type=int, default=16)
+    parser.add_argument("--hidden", type=int, default=2048)
+    parser.add_argument("--runs", type=int, default=7)
+    options = parser.parse_args()
+    dtype = torch.bfloat16 if options.device.startswith("cuda") else torch.float32
+    config = transformers.LlamaConfig(
+        vocab_size=128_256, hidden_size=options.hidden, intermediate_size=4 * options.hidden,
+        num_hidden_layers=options.layers, num_attention_heads=options.hidden // 64,
+        num_key_value_heads=max(1, options.hidden // 256), max_position_embeddings=2 * options.tokens,
+        pad_token_id=0, eos_token_id=None,
+    )
+    torch.manual_seed(0)
+    with torch.device(options.device):
+        model = transformers.LlamaForCausalLM(config).to(dtype).eval()
+    parameters = sum(weight.numel() for weight in model.parameters())
+    where = torch.cuda.get_device_name() if options.device.startswith("cuda") else "processor"
+    print(f"Llama of {parameters / 1e9:.2f} B parameters in {dtype} on {where}; torch {torch.__version__}, transformers "
+          f"{transformers.__version__}, quire {quire.__version__}, CUDA in quire: {quire.has_cuda}")
+    document = torch.randint(2, config.vocab_size, (1, options.tokens))
+    questions = [torch.randint(2, config.vocab_size, (1, 32)) for _ in range(options.runs)]
+
+    def first_token(question: torch.Tensor, cache: object = None) -> float:
+        prompt = torch.cat([document, question], dim=1).to(options.device)
+        if options.device.startswith("cuda"):
+            torch.cuda.synchronize()
+        begin = time.perf_counter()
+        model.generate(prompt, max_new_tokens=1, do_sample=False, past_key_values=cache)
+        if options.device.startswith("cuda"):
+            torch.cuda.synchronize()
+        return (time.perf_counter() - begin) * 1e3
+
+    first_token(questions[0])  # warms up the device
+    computed = statistics.median(first_token(question) for question in questions)
+    print(f"{'computed':44} {computed:9.1f} ms")
+
+    def row(name: str, cache: object) -> None:
+        cached = statistics.median(first_token(question, cache) for question in questions)
+        reused = cache.last.reused_tokens
+        print(f"{name:44} {cached:9.1f} ms {100 * cached / computed:6.1f} %   {reused} tokens reused")
+
+    with tempfile.TemporaryDirectory() as folder:
+        sizes = dict(device_bytes=4 << 30, host_bytes=4 << 30, identity="bench")
+        with prefix_cache(model, **sizes) as cache:
+            print(f"{'the first time, remembered':44} {first_token(questions[0], cache):9.1f} ms")
+            row("prefix on the device", cache)
+        with prefix_cache(model, directory=folder, **sizes) as cache:
+            first_token(questions[0], cache)
+        with prefix_cache(model, directory=folder, **sizes) as cache:
+            cold = first_token(questions[1], cache)
+            print(f"{'prefix on disk, the first call of a process':44} {cold:9.1f} ms {100 * cold / computed:6.1f} %   "
+                  f"{cache.last.reused_tokens} tokens reused")
+
+
+if __name__ == "__main__":
+    main()
