@@ -7,6 +7,8 @@
 from __future__ import annotations
 
 import argparse
+import cProfile
+import pstats
 import statistics
 import tempfile
 import time
@@ -25,13 +27,14 @@ def main() -> None:
     parser.add_argument("--layers", type=int, default=16)
     parser.add_argument("--hidden", type=int, default=2048)
     parser.add_argument("--runs", type=int, default=7)
+    parser.add_argument("--profile", action="store_true", help="say where a call with a cached prefix spends its time")
     options = parser.parse_args()
     dtype = torch.bfloat16 if options.device.startswith("cuda") else torch.float32
     config = transformers.LlamaConfig(
         vocab_size=128_256, hidden_size=options.hidden, intermediate_size=4 * options.hidden,
         num_hidden_layers=options.layers, num_attention_heads=options.hidden // 64,
-        num_key_value_heads=max(1, options.hidden // 256), max_position_embeddings=2 * options.tokens,
-        pad_token_id=0, eos_token_id=None,
+        num_key_value_heads=max(1, options.hidden // 256), tie_word_embeddings=True,
+        max_position_embeddings=2 * options.tokens, pad_token_id=0, eos_token_id=None,
     )
     torch.manual_seed(0)
     with torch.device(options.device):
@@ -43,19 +46,32 @@ def main() -> None:
     document = torch.randint(2, config.vocab_size, (1, options.tokens))
     questions = [torch.randint(2, config.vocab_size, (1, 32)) for _ in range(options.runs)]
 
-    def first_token(question: torch.Tensor, cache: object = None) -> float:
+    class Clock:
+        """A streamer: the first thing it is given is the prompt, the second the first token, on the processor."""
+
+        def __init__(self) -> None:
+            self.times: list[float] = []
+
+        def put(self, value: torch.Tensor) -> None:
+            self.times.append(time.perf_counter())
+
+        def end(self) -> None:
+            pass
+
+    def first_token(question: torch.Tensor, cache: object = None, document: torch.Tensor = document) -> float:
         prompt = torch.cat([document, question], dim=1).to(options.device)
         if options.device.startswith("cuda"):
             torch.cuda.synchronize()
+        clock = Clock()
         begin = time.perf_counter()
-        model.generate(prompt, max_new_tokens=1, do_sample=False, past_key_values=cache)
-        if options.device.startswith("cuda"):
-            torch.cuda.synchronize()
-        return (time.perf_counter() - begin) * 1e3
+        model.generate(prompt, max_new_tokens=2, do_sample=False, past_key_values=cache, streamer=clock)
+        return (clock.times[1] - begin) * 1e3
 
     first_token(questions[0])  # warms up the device
     computed = statistics.median(first_token(question) for question in questions)
     print(f"{'computed':44} {computed:9.1f} ms")
+    floor = statistics.median(first_token(question, None, document[:, :0]) for question in questions)
+    print(f"{'the question alone: what generate() takes':44} {floor:9.1f} ms {100 * floor / computed:6.1f} %")
 
     def row(name: str, cache: object) -> None:
         cached = statistics.median(first_token(question, cache) for question in questions)
@@ -67,6 +83,11 @@ def main() -> None:
         with prefix_cache(model, **sizes) as cache:
             print(f"{'the first time, remembered':44} {first_token(questions[0], cache):9.1f} ms")
             row("prefix on the device", cache)
+            if options.profile:
+                with cProfile.Profile() as profile:
+                    for question in questions:
+                        first_token(question, cache)
+                pstats.Stats(profile).sort_stats("cumulative").print_stats("quire|generate|forward|torch", 45)
         with prefix_cache(model, directory=folder, **sizes) as cache:
             first_token(questions[0], cache)
         with prefix_cache(model, directory=folder, **sizes) as cache:

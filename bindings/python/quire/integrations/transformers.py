@@ -334,8 +334,8 @@ class _Store:
             # Which token of the listed pages `first` is: see GroupPlan. Nothing is in front of a window without a sink.
             skipped = first - int(level.first_keys[0]) + int(level.window_offsets[0])
             for pool, target in ((group.keys, keys), (group.values, values)):
-                rows = pool.index_select(0, pages)  # [page][layer][token][head][dim]
-                rows = rows.permute(1, 3, 0, 2, 4).flatten(2, 3)[:, :, skipped : skipped + matched - first]
+                # From [page][layer][token][head][dim] to [layer][head][page][token][dim], in one copy.
+                rows = pool.permute(1, 3, 0, 2, 4)[:, :, pages].flatten(2, 3)[:, :, skipped : skipped + matched - first]
                 for layer, tensor in zip(group.layers, rows.to(self.device)):
                     target[layer] = tensor
         return _Prefix(matched, keys, values)
@@ -604,6 +604,11 @@ class PrefixCache(Cache):
         store = self._store
         for index, (layer, shape) in enumerate(zip(self.layers, store.shapes)):
             first = max(0, columns - shape.window + 1) if shape.window else 0
+            if rows == 1 and self._paddings[0] == 0 and found[0] is not None:
+                keys = found[0].keys[index][None, :, first - columns :]
+                values = found[0].values[index][None, :, first - columns :]
+                self._begin_layer(layer, keys, values, columns)
+                continue
             size = (rows, shape.heads, columns - first)
             keys = torch.zeros((*size, shape.key_dim), dtype=store.dtype, device=store.device)
             values = torch.zeros((*size, shape.value_dim), dtype=store.dtype, device=store.device)
@@ -616,10 +621,14 @@ class PrefixCache(Cache):
                 part = slice(begin - padding - held, columns - padding - held)
                 keys[row, :, begin - first :] = prefix.keys[index][:, part]
                 values[row, :, begin - first :] = prefix.values[index][:, part]
-            if isinstance(layer, _WindowLayer):
-                layer.begin_at(keys, values, columns)
-            else:
-                layer.begin(keys, values)
+            self._begin_layer(layer, keys, values, columns)
+
+    @staticmethod
+    def _begin_layer(layer: _Layer, keys: torch.Tensor, values: torch.Tensor, columns: int) -> None:
+        if isinstance(layer, _WindowLayer):
+            layer.begin_at(keys, values, columns)
+        else:
+            layer.begin(keys, values)
 
     def finish(self) -> int:
         """Remembers what was computed since start(). Gives the number of tokens that others could not find before."""
