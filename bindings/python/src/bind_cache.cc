@@ -1011,8 +1011,9 @@ void bind_observers(nb::class_<CacheState>& cache) {
                              access->config());
           },
           nb::arg("group_index") = 0,
-          "The pool's bytes as a tensor that has __dlpack__ (torch.from_dlpack, numpy.from_dlpack, …), writable and "
-          "without a copy. None where quire has no memory.")
+          "The pool's bytes, writable and without a copy, for torch.from_dlpack() and its like, and for "
+          "numpy.asarray() "
+          "where the processor reaches them. None where quire has no memory.")
       .def("component_memory", &component_memory, nb::arg("group_index") = 0, nb::arg("component") = 0,
            nb::sig("def component_memory(self, group_index: int = 0, component: int | str = 0) -> object"),
            "The same for one component, such as \"k\": [page][layer][entry][head][dim] in its element type. fp8 and "
