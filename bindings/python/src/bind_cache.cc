@@ -571,7 +571,7 @@ void bind_steps(nb::class_<CacheState>& cache) {
             take(access->end(sequence.sequence, publish));
           },
           nb::arg("sequence"), nb::arg("publish") = nb::none(), "What is full stays cached, the rest is freed.")
-      .def("view", &view_of, nb::arg("sequence"));
+      .def("view", &view_of, nb::arg("sequence"), "What is known of a sequence now.");
 }
 
 void bind_changes(nb::class_<CacheState>& cache) {
@@ -670,7 +670,7 @@ void bind_contents(nb::class_<CacheState>& cache) {
             const Access access(self);
             take(access->unkeep(keep));
           },
-          nb::arg("keep"))
+          nb::arg("keep"), "Lets go of what keep() holds.")
       .def(
           "advance",
           [](CacheState& self, TimeNs now) {
@@ -790,10 +790,13 @@ void bind_tiers(nb::class_<CacheState>& cache) {
             return take(access->pause_transfers());
           },
           "No transfer starts until resume_transfers(). True when none is in flight.")
-      .def("resume_transfers", [](CacheState& self) {
-        const Access access(self);
-        take(access->resume_transfers());
-      });
+      .def(
+          "resume_transfers",
+          [](CacheState& self) {
+            const Access access(self);
+            take(access->resume_transfers());
+          },
+          "Transfers start again.");
 }
 
 void bind_disk(nb::class_<CacheState>& cache) {
@@ -911,11 +914,13 @@ void bind_external(nb::class_<CacheState>& cache) {
 
 void bind_observers(nb::class_<CacheState>& cache) {
   cache
-      .def("stats",
-           [](CacheState& self) {
-             const Access access(self);
-             return take(access->stats());
-           })
+      .def(
+          "stats",
+          [](CacheState& self) {
+            const Access access(self);
+            return take(access->stats());
+          },
+          "What the cache holds now, and what it has done since open().")
       .def(
           "group_stats",
           [](CacheState& self, std::uint32_t group_index) {
@@ -981,7 +986,7 @@ void bind_observers(nb::class_<CacheState>& cache) {
             const Access access(self);
             return access->config().layout;
           },
-          nb::sig("def layout(self) -> ModelLayout"))
+          nb::sig("def layout(self) -> ModelLayout"), "What the model stores.")
       .def_prop_ro(
           "context_tokens_max",
           [](CacheState& self) {
@@ -1006,8 +1011,9 @@ void bind_observers(nb::class_<CacheState>& cache) {
                              access->config());
           },
           nb::arg("group_index") = 0,
-          "The pool's bytes as a tensor that has __dlpack__ (torch.from_dlpack, numpy.from_dlpack, …), writable and "
-          "without a copy. None where quire has no memory.")
+          "The pool's bytes, writable and without a copy, for torch.from_dlpack() and its like, and for "
+          "numpy.asarray() "
+          "where the processor reaches them. None where quire has no memory.")
       .def("component_memory", &component_memory, nb::arg("group_index") = 0, nb::arg("component") = 0,
            nb::sig("def component_memory(self, group_index: int = 0, component: int | str = 0) -> object"),
            "The same for one component, such as \"k\": [page][layer][entry][head][dim] in its element type. fp8 and "

@@ -55,7 +55,7 @@ void bind_config(nb::module_& module) {
       .field("data", &TensorSettings::data, "The tensor: its first dimension is the page, the rest is contiguous.")
       .with_constructor();
 
-  StructClass<DeviceSettings>(module, "DeviceConfig", "")
+  StructClass<DeviceSettings>(module, "DeviceConfig", "The device pool: how many pages, and whose memory they lie in.")
       .field("pool", &DeviceSettings::pool)
       .field("page_count", &DeviceSettings::page_count,
              "Pages that sequences can use, the null page not counted, of the groups that keep everything: full and "

@@ -13,7 +13,7 @@
 namespace quire::python {
 
 void bind_disk_store(nb::module_& module) {
-  enum_class<DiskSegmentState>(module, "DiskSegmentState", "")
+  enum_class<DiskSegmentState>(module, "DiskSegmentState", "What was found of one file of a disk store.")
       .value("Sealed", DiskSegmentState::Sealed, "complete: its footer lists what is in it")
       .value("Open", DiskSegmentState::Open,
              "without a footer: somebody writes it, or ended before it was complete. Opening the store seals it.")
@@ -23,7 +23,7 @@ void bind_disk_store(nb::module_& module) {
       .value("Foreign", DiskSegmentState::Foreign,
              "of another store, or under a wrong name: never read, never removed");
 
-  enum_class<DiskRepair>(module, "DiskRepair", "")
+  enum_class<DiskRepair>(module, "DiskRepair", "What a repair did about a fault.")
       .value("NotAsked", DiskRepair::NotAsked)
       .value("Dropped", DiskRepair::Dropped, "the record is gone")
       .value("Mended", DiskRepair::Mended,
@@ -31,7 +31,7 @@ void bind_disk_store(nb::module_& module) {
       .value("Removed", DiskRepair::Removed, "the file is gone: nothing in it could be read")
       .value("Left", DiskRepair::Left, "not to be repaired here: a newer quire's, or the file system says no");
 
-  StructClass<DiskDirectoryReport>(module, "DiskDirectoryReport", "")
+  StructClass<DiskDirectoryReport>(module, "DiskDirectoryReport", "One directory of a disk store.")
       .value("path", &DiskDirectoryReport::path)
       .value("file_bytes", &DiskDirectoryReport::file_bytes, "of its segments")
       .value("segment_count", &DiskDirectoryReport::segment_count)
@@ -43,7 +43,7 @@ void bind_disk_store(nb::module_& module) {
       .value("free_bytes", &DiskDirectoryReport::free_bytes, "what the file system has left")
       .without_constructor();
 
-  StructClass<DiskSegmentReport>(module, "DiskSegmentReport", "")
+  StructClass<DiskSegmentReport>(module, "DiskSegmentReport", "One file of a disk store.")
       .value("directory_index", &DiskSegmentReport::directory_index)
       .value("file", &DiskSegmentReport::file, "\"segment-0000000000000001\"")
       .value("state", &DiskSegmentReport::state)
@@ -58,7 +58,7 @@ void bind_disk_store(nb::module_& module) {
       .value("torn_count", &DiskSegmentReport::torn_count, "places that begin like a record and are none")
       .without_constructor();
 
-  StructClass<DiskKeySpaceReport>(module, "DiskKeySpaceReport", "")
+  StructClass<DiskKeySpaceReport>(module, "DiskKeySpaceReport", "One key space of a disk store.")
       .value("name", &DiskKeySpaceReport::name, "64 hexadecimal digits")
       .value("text", &DiskKeySpaceReport::text,
              "What it is called; its salt is not written to disk. Unset when no record says so.")
@@ -68,7 +68,7 @@ void bind_disk_store(nb::module_& module) {
       .value("newest_ns", &DiskKeySpaceReport::newest_ns, "since 1970; when the newest of them was written")
       .without_constructor();
 
-  StructClass<DiskLayoutReport>(module, "DiskLayoutReport", "")
+  StructClass<DiskLayoutReport>(module, "DiskLayoutReport", "One layout of the pages of a disk store.")
       .value("hash", &DiskLayoutReport::hash)
       .value("page_bytes", &DiskLayoutReport::page_bytes)
       .value("page_count", &DiskLayoutReport::page_count, "live")
@@ -81,7 +81,7 @@ void bind_disk_store(nb::module_& module) {
       .value("page_count", &DiskAgeReport::page_count)
       .without_constructor();
 
-  StructClass<DiskStoreReport>(module, "DiskStoreReport", "")
+  StructClass<DiskStoreReport>(module, "DiskStoreReport", "What inspect_disk_store() found.")
       .value("store_id", &DiskStoreReport::store_id, "32 hexadecimal digits")
       .value("created_at_ns", &DiskStoreReport::created_at_ns)
       .value("directories", &DiskStoreReport::directories)
@@ -110,13 +110,13 @@ void bind_disk_store(nb::module_& module) {
       .value("repair", &DiskFault::repair)
       .without_constructor();
 
-  StructClass<VerifyProgress>(module, "VerifyProgress", "")
+  StructClass<VerifyProgress>(module, "VerifyProgress", "How far verify_disk_store() is.")
       .value("done_bytes", &VerifyProgress::done_bytes)
       .value("all_bytes", &VerifyProgress::all_bytes)
       .value("fault_count", &VerifyProgress::fault_count)
       .without_constructor();
 
-  StructClass<VerifyReport>(module, "VerifyReport", "")
+  StructClass<VerifyReport>(module, "VerifyReport", "What verify_disk_store() found.")
       .value("directories", &VerifyReport::directories)
       .value("segment_count", &VerifyReport::segment_count, "that were looked at")
       .value("record_count", &VerifyReport::record_count, "good ones")

@@ -32,25 +32,19 @@ void bind_layout(nb::module_& module) {
              "each rank stores its share of the heads; with more ranks than heads, one head on several ranks")
       .value("Replicated", Sharding::Replicated, "each rank stores all of it");
 
-  enum_class<Placement>(
-      module, "Placement",
-      "How the entries of a component lie in a layer's part of a page.  Area          [k k k k][v v v "
-      "v]      each component on its own, for all entries Interleaved   [k v][k v][k v][k v]    with "
-      "its interleaved neighbours, entry by entry: a record")
-      .value("Area", Placement::Area)
-      .value("Interleaved", Placement::Interleaved);
+  enum_class<Placement>(module, "Placement", "How the entries of a component lie in a layer's part of a page.")
+      .value("Area", Placement::Area, "[k k k k][v v v v]: each component on its own, for all entries")
+      .value("Interleaved", Placement::Interleaved,
+             "[k v][k v][k v][k v]: with its interleaved neighbours, entry by entry: a record");
 
   enum_class<GroupKind>(
       module, "GroupKind",
-      "Which tokens a group keeps, and so what it must hold to go on at a position b, the resume rule:  Full         x "
-      "x x x x x x x x x x x|     every token                      [0, b) Window       s s . . . . . x x x x x|     "
-      "the last W and the first `sink`  [b - W + 1, b) and the sink Compressed    [ x ]   [ x ]   [ x ] |     an entry "
-      "for every r tokens      entries of [0, b), b a multiple of r Snapshot                            X     a state "
-      "of fixed size            one that was taken at b")
-      .value("Full", GroupKind::Full)
-      .value("Window", GroupKind::Window)
-      .value("Compressed", GroupKind::Compressed)
-      .value("Snapshot", GroupKind::Snapshot);
+      "Which tokens a group keeps, and so what it must hold to go on at a position b: the resume rule.")
+      .value("Full", GroupKind::Full, "every token; needs [0, b)")
+      .value("Window", GroupKind::Window, "the last W tokens and the first `sink`; needs [b - W + 1, b) and the sink")
+      .value("Compressed", GroupKind::Compressed,
+             "an entry for every r tokens; needs the entries of [0, b), b a multiple of r")
+      .value("Snapshot", GroupKind::Snapshot, "a state of fixed size; needs one that was taken at b");
 
   enum_class<WindowForm>(module, "WindowForm", "Where the tokens of a window lie.")
       .value("Paged", WindowForm::Paged, "in pages that other sequences can find, with holes behind the window")
@@ -71,11 +65,13 @@ void bind_layout(nb::module_& module) {
       .value("Nhd", HeadOrder::Nhd, "[token][head][dim]")
       .value("Hnd", HeadOrder::Hnd, "[head][token][dim]");
 
-  enum_class<ByteLayout>(module, "ByteLayout", "")
-      .value("PageFirst", ByteLayout::PageFirst)
-      .value("LayerFirst", ByteLayout::LayerFirst);
+  enum_class<ByteLayout>(module, "ByteLayout",
+                         "What lies together in a pool: all layers of a page, or all pages of a layer.")
+      .value("PageFirst", ByteLayout::PageFirst, "[page][layer]")
+      .value("LayerFirst", ByteLayout::LayerFirst, "[layer][page]");
 
-  StructClass<GroupRetention>(module, "GroupRetention", "")
+  StructClass<GroupRetention>(module, "GroupRetention",
+                              "At which positions a group keeps what it needs to go on there.")
       .field("rule", &GroupRetention::rule)
       .field("interval_tokens", &GroupRetention::interval_tokens, "of RetentionRule.Every")
       .with_constructor();
@@ -148,7 +144,7 @@ void bind_layout(nb::module_& module) {
              "Snapshot: positions at which one is of use are multiples of this.")
       .with_constructor();
 
-  StructClass<PageOptions>(module, "PageOptions", "")
+  StructClass<PageOptions>(module, "PageOptions", "How many tokens a page has, and how they lie in it.")
       .field("page_tokens", &PageOptions::page_tokens, "any number from 1")
       .field("rank_count", &PageOptions::rank_count, "tensor-parallel ranks")
       .field("head_order", &PageOptions::head_order)
@@ -181,7 +177,7 @@ void bind_layout(nb::module_& module) {
       .field("weight", &ExpectedRequest::weight)
       .with_constructor();
 
-  StructClass<BudgetRequest>(module, "BudgetRequest", "")
+  StructClass<BudgetRequest>(module, "BudgetRequest", "What solve_budget() is to share out, and among which requests.")
       .field("page", &BudgetRequest::page, "with several ranks, all bytes are those of one of them")
       .field("device_bytes", &BudgetRequest::device_bytes)
       .field("host_bytes", &BudgetRequest::host_bytes, "0: no such tier")
@@ -197,7 +193,7 @@ void bind_layout(nb::module_& module) {
       .field("mix", &BudgetRequest::mix, "empty: every request has context_tokens_max")
       .with_constructor();
 
-  StructClass<GroupBudget>(module, "GroupBudget", "")
+  StructClass<GroupBudget>(module, "GroupBudget", "One group's pages in one tier.")
       .value("group_index", &GroupBudget::group_index, "in ModelLayout.groups()")
       .value("page_bytes", &GroupBudget::page_bytes, "on one rank")
       .value("request_pages", &GroupBudget::request_pages, "that one request of context_tokens_max needs here")
@@ -205,7 +201,7 @@ void bind_layout(nb::module_& module) {
       .value("capacity_tokens", &GroupBudget::capacity_tokens, "of the mix that these pages hold")
       .without_constructor();
 
-  StructClass<TierBudget>(module, "TierBudget", "")
+  StructClass<TierBudget>(module, "TierBudget", "What the bytes of one tier become.")
       .value("tier", &TierBudget::tier)
       .value("bytes", &TierBudget::bytes)
       .value("used_bytes", &TierBudget::used_bytes, "pages, null pages, state slots")
@@ -216,7 +212,7 @@ void bind_layout(nb::module_& module) {
       .value("request_count", &TierBudget::request_count, "requests of the mix that fit at once, as far as pages go")
       .without_constructor();
 
-  StructClass<Budget>(module, "Budget", "")
+  StructClass<Budget>(module, "Budget", "Pages of each group and tier, and state slots.")
       .value("slot_bytes", &Budget::slot_bytes)
       .value("slot_count", &Budget::slot_count, "0 where sequences have no state")
       .value("tiers", &Budget::tiers, "the device, then those below it that have bytes")

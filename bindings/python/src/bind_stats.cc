@@ -10,7 +10,7 @@
 namespace quire::python {
 
 void bind_stats(nb::module_& module) {
-  enum_class<TransferKind>(module, "TransferKind", "")
+  enum_class<TransferKind>(module, "TransferKind", "What a transfer moves, and where to.")
       .value("Load", TransferKind::Load, "host to device")
       .value("Store", TransferKind::Store, "device to host")
       .value("FindOnDisk", TransferKind::FindOnDisk)
@@ -77,7 +77,7 @@ void bind_stats(nb::module_& module) {
       .value("used_slots", &GroupStats::used_slots)
       .without_constructor();
 
-  StructClass<Stats>(module, "Stats", "")
+  StructClass<Stats>(module, "Stats", "What a cache holds now, and what it has done since open().")
       .value("page_count", &Stats::page_count)
       .value("free_pages", &Stats::free_pages)
       .value("open_pages", &Stats::open_pages)

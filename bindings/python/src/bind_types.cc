@@ -103,7 +103,9 @@ void bind_types(nb::module_& module) {
           "the item's content hash, at most 32 bytes, compared exactly")
       .with_constructor();
 
-  StructClass<KeySpace>(module, "KeySpace", "")
+  StructClass<KeySpace>(
+      module, "KeySpace",
+      "Everything besides tokens that KV depends on. Requests share pages only if all fields are equal.")
       .field("model", &KeySpace::model, "which weights: a name or a path")
       .field("revision", &KeySpace::revision, "which version of them")
       .field("adapter", &KeySpace::adapter, "LoRA or other adapter; empty for none")
