@@ -52,7 +52,7 @@ SUBJECTS = {
     "Enumerations": [
         "Tier", "Publish", "Prefetch", "MissReason", "Preempt", "Sleep", "DevicePool", "DeviceMemory", "WritePolicy",
         "PageTables", "ElementType", "Sharding", "Placement", "GroupKind", "WindowForm", "RetentionRule", "HeadOrder",
-        "ByteLayout", "TransferKind", "TransferPriority", "TransferOutcome", "TransferFault", "ResidencyCause",
+        "ByteLayout", "StateCopyKind", "TransferKind", "TransferPriority", "TransferOutcome", "TransferFault", "ResidencyCause",
         "DiskSegmentState", "DiskRepair",
     ],
 }  # fmt: skip

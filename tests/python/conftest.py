@@ -43,4 +43,5 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
             continue
         for item in marked[1:]:
             items.remove(item)
-        marked[0].add_marker(pytest.mark.skip(reason=f"{len(marked)} TESTS {why}"))
+        count = "1 TEST" if len(marked) == 1 else f"{len(marked)} TESTS"
+        marked[0].add_marker(pytest.mark.skip(reason=f"{count} {why}"))

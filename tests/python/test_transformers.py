@@ -332,7 +332,7 @@ def test_logits_in_bf16_on_a_gpu_are_close(kind: str) -> None:
     model = make_model(kind, dtype=torch.bfloat16, device="cuda")
     document = tokens(1, 300)
     with torch.no_grad(), prefix_cache(model, device_bytes=8 << 20) as cache:
-        for seed, reused in ((2, 0), (3, 288), (2, 288)):
+        for seed, reused in ((2, 0), (3, 288), (2, 304)):
             prompt = after(document, seed, 20).cuda()
             expected = model(prompt).logits[:, -20:].float()
             assert cache.start(prompt) == reused

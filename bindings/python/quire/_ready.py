@@ -48,8 +48,8 @@ class _Pump:
     def run(self) -> None:
         cache = self._cache()
         try:
-            if cache is not None and not cache.is_closed:
-                cache.apply(cache.poll(), cache.now())
+            if cache is not None and not cache.is_closed and self._fd >= 0:
+                cache.apply(cache.poll())
         finally:
             for waiter in self._waiters:  # each looks at its own sequence, and sees what is wrong with the cache
                 waiter.set()
@@ -63,7 +63,8 @@ async def ready(sequence: Sequence) -> SequenceView:
     view = cache.view(sequence)
     if not view.is_loading:
         return view
-    cache.apply(cache.poll(), cache.now())
+    if cache.event_fd() >= 0:  # else a mover of the engine's own is looked after elsewhere
+        cache.apply(cache.poll())
     loop = asyncio.get_running_loop()
     pumps = _pumps.setdefault(cache, {})
     pump = pumps.get(id(loop))

@@ -22,13 +22,10 @@ namespace quire::python {
 
 using ForeignArray = nb::ndarray<nb::ro>;
 
-/// A capsule that destroys `owner` with the last reference to it, without holding up other threads.
+/// A capsule that destroys `owner` with the last reference to it.
 template <typename T>
 nb::object own(T owner) {
-  return nb::capsule(new T(std::move(owner)), [](void* memory) noexcept {
-    const nb::gil_scoped_release release;
-    delete static_cast<T*>(memory);
-  });
+  return nb::capsule(new T(std::move(owner)), [](void* memory) noexcept { delete static_cast<T*>(memory); });
 }
 
 /// A read-only NumPy array of a span's memory, with `columns` columns where it is not 0.

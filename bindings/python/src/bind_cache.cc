@@ -49,13 +49,19 @@ namespace {
 using StatePointer = std::shared_ptr<CacheState>;
 using Access = CacheState::Access;
 
+/// The C++ object of a Python one, if it is of that class.
+template <typename T>
+T* instance_of(nb::handle object) {
+  return nb::isinstance<T>(object) ? nb::inst_ptr<T>(object) : nullptr;
+}
+
 /// So much is taken in one call, whatever is asked for.
 constexpr std::uint32_t kTakenMax = 65'536;
 
 /// Runs a call that moves bytes or may take long, while other Python threads go on.
 template <typename Call>
 auto without_gil(Call call) {
-  const nb::gil_scoped_release release;
+  const WithoutGil without;
   return call();
 }
 
@@ -71,9 +77,8 @@ std::vector<std::uint32_t> page_ids(std::span<const PageId> pages) {
 StatePointer open_cache(const Settings& settings) {
   OpenRequest request = make_request(settings);
   auto opened = without_gil([&] { return Cache::open(std::move(request.config)); });
-  auto state = std::make_shared<CacheState>(take(std::move(opened)));
-  state->kept = std::move(request.kept);
-  state->adopted = std::move(request.adopted);
+  auto state =
+      std::make_shared<CacheState>(take(std::move(opened)), std::move(request.kept), std::move(request.adopted));
   const Access access(*state);
   take(access->set_ready_callback(
       [raw = state.get()](SequenceId sequence) { raw->ready_sequences.push_back(sequence); }));
@@ -112,16 +117,18 @@ void run_callbacks(CacheState& state, std::vector<SequenceId> sequences, std::ve
   if (first) throw nb::python_error(std::move(*first));
 }
 
-void apply(CacheState& state, const std::vector<Completion>& completions, TimeNs now) {
+// Without `now`, time has gone on since the cache was last told it: read under the lock, so that it never goes back.
+void apply(CacheState& state, const std::vector<Completion>& completions, std::optional<TimeNs> now) {
   std::vector<SequenceId> sequences;
   std::vector<DiskCall> answers;
   {
     const Access access(state);
-    const Status status = access->apply(completions, now);
+    const TimeNs told = now.value_or(state.now());
+    const Status status = access->apply(completions, told);
     sequences = std::exchange(state.ready_sequences, {});
     answers = std::exchange(state.disk_answers, {});
     take(status);
-    state.set_now(now);
+    state.set_now(told);
   }
   run_callbacks(state, std::move(sequences), std::move(answers));
 }
@@ -164,7 +171,8 @@ bool wait_until_ready(const StatePointer& state, const SequenceHandle& sequence,
   }
   while (true) {
     if (!view_of(*state, sequence).is_loading) return true;
-    apply(*state, poll(*state), state->now());
+    if (descriptor >= 0)
+      apply(*state, poll(*state), std::nullopt);  // else a mover of the engine's own is looked after elsewhere
     if (!view_of(*state, sequence).is_loading) return true;
     // In slices, so that a signal or a limit of the load's own is noticed.
     double left_s = 0.05;
@@ -194,14 +202,14 @@ Outcome plan_step(const StatePointer& state, const nb::sequence& entries, const 
       entry.sequence = &nb::cast<SequenceHandle&>(given).get();
       continue;
     }
-    StepEntryHandle* handle = nullptr;
-    if (!nb::try_cast(given, handle, false)) {
+    StepEntryHandle* handle = instance_of<StepEntryHandle>(given);
+    if (handle == nullptr) {
       raise(ErrorCode::InvalidArgument, "entries[" + std::to_string(list.size() - 1) + "] is of type " +
                                             nb::cast<std::string>(given.type().attr("__name__")) +
                                             ": give a Sequence or a StepEntry");
     }
-    SequenceHandle* sequence = nullptr;
-    if (!nb::try_cast(handle->sequence, sequence, false)) {
+    SequenceHandle* sequence = instance_of<SequenceHandle>(handle->sequence);
+    if (sequence == nullptr) {
       raise(ErrorCode::InvalidArgument,
             "entries[" + std::to_string(list.size() - 1) + "].sequence is not set: give the Sequence of begin()");
     }
@@ -231,10 +239,10 @@ void finish_step(CacheState& state, StepHandle& step, const nb::sequence& result
   tokens.reserve(count);
   for (std::size_t i = 0; i < count; ++i) {
     const nb::object given = results[i];
-    StepResultHandle* handle = nullptr;
+    StepResultHandle* handle = instance_of<StepResultHandle>(given);
     if (given.is_none()) {
       list.push_back({});
-    } else if (nb::try_cast(given, handle, false)) {
+    } else if (handle != nullptr) {
       tokens.emplace_back(handle->tokens, scratch[i]);
       list.push_back(
           {.tokens = tokens.back().span(), .accepted_count = handle->accepted_count, .discard = handle->discard});
@@ -255,9 +263,9 @@ void finish_step(CacheState& state, StepHandle& step, const nb::sequence& result
 
 /// What an array of the pool's memory owns: the cache, and a count, so that the memory is not moved below it.
 struct PoolLease {
-  std::shared_ptr<Cache> cache;
+  std::shared_ptr<HeldCache> cache;
   StatePointer state;
-  PoolLease(std::shared_ptr<Cache> of, StatePointer counted) : cache(std::move(of)), state(std::move(counted)) {
+  PoolLease(std::shared_ptr<HeldCache> of, StatePointer counted) : cache(std::move(of)), state(std::move(counted)) {
     ++state->pool_arrays;
   }
   PoolLease(const PoolLease&) = delete;
@@ -266,7 +274,6 @@ struct PoolLease {
 };
 
 nb::object lease_pool(const StatePointer& state) {
-  // Not with own(): the state holds Python objects, and may go with this lease.
   return nb::capsule(new PoolLease(state->lease(), state),
                      [](void* lease) noexcept { delete static_cast<PoolLease*>(lease); });
 }
@@ -729,9 +736,11 @@ void bind_contents(nb::class_<CacheState>& cache) {
 
 void bind_tiers(nb::class_<CacheState>& cache) {
   cache.def("poll", &poll, "What has ended since the last call: apply() it. Hands on what is to be moved.")
-      .def("apply", &apply, nb::arg("completions"), nb::arg("now"),
-           "Draws the conclusions: loaded pages become usable. Runs the callbacks; the first of their exceptions is "
-           "raised when all have run.")
+      .def(
+          "apply", &apply, nb::arg("completions"), nb::arg("now") = nb::none(),
+          "Draws the conclusions: loaded pages become usable. `now` is the caller's time in nanoseconds, as for "
+          "advance(); None: time has gone on since it was last told. Runs the callbacks; the first of their exceptions "
+          "is raised when all have run.")
       .def("now", &CacheState::now,
            "The time as apply() or advance() were last told it, in nanoseconds, gone on since; from 0 when the cache "
            "was "
@@ -849,13 +858,13 @@ void bind_disk(nb::class_<CacheState>& cache) {
             const auto begin = std::chrono::steady_clock::now();
             int descriptor = -1;
             while (true) {
-              apply(*self, poll(*self), self->now());
+              apply(*self, poll(*self), std::nullopt);
               {
                 const Access access(*self);
                 descriptor = access->event_fd();
                 if (take(without_gil([&] { return access->flush(); }))) return true;
               }
-              apply(*self, poll(*self), self->now());
+              apply(*self, poll(*self), std::nullopt);
               if (timeout_s && seconds_since(begin) > *timeout_s) return false;
               without_gil([&] {
                 pollfd wanted{.fd = descriptor, .events = POLLIN, .revents = 0};

@@ -101,7 +101,7 @@ void bind_cache_values(nb::module_& module) {
   StructClass<Shortage>(module, "Shortage",
                         "Why plan_step planned nothing: evicting everything evictable would not give enough pages. Of "
                         "several groups that are short, the first.")
-      .value("group_index", &Shortage::group_index, "in ModelLayout.groups()")
+      .value("group_index", &Shortage::group_index, "in ModelLayout.groups")
       .value("pages_needed", &Shortage::pages_needed)
       .value("pages_available", &Shortage::pages_available)
       .value("pages_returning", &Shortage::pages_returning,

@@ -110,7 +110,7 @@ void bind_config(nb::module_& module) {
       .field("region", &HostConfig::region)
       .field("external_mover", &HostConfig::external_mover,
              "Transfers are moved by the engine: take_transfers() gives them, apply() takes what became of them. Off: "
-             "by a Mover of the cache's own, which needs device memory other than None.")
+             "by a Mover of the cache's own, which needs device memory other than None_.")
       .field("rank_count", &HostConfig::rank_count, "that report on each transfer, with an external mover")
       .field("transfer_count_max", &HostConfig::transfer_count_max, "at once")
       .field("transfer_pages_max", &HostConfig::transfer_pages_max, "of one transfer")
@@ -137,10 +137,11 @@ void bind_config(nb::module_& module) {
              "all open, would be more than half of those that the process may have open (`ulimit -n`).")
       .field("queue_depth", &DiskConfig::queue_depth, "reads, or writes, at once")
       .field("zstd_level", &DiskConfig::zstd_level, "0: pages are not compressed")
-      .field("group_retention", &DiskConfig::group_retention,
-             "What each group has on disk of what the host has: Dense, all of it; Every, what requests need to go on "
-             "at multiples of interval_tokens; None, nothing: it must then be rebuilt by a replay, or nothing is found "
-             "after a restart. History is always Dense. Empty: all groups are.")
+      .field(
+          "group_retention", &DiskConfig::group_retention,
+          "What each group has on disk of what the host has: Dense, all of it; Every, what requests need to go on "
+          "at multiples of interval_tokens; None_, nothing: it must then be rebuilt by a replay, or nothing is found "
+          "after a restart. History is always Dense. Empty: all groups are.")
       .field("group_capacity_bytes", &DiskConfig::group_capacity_bytes,
              "Of capacity_bytes, for each group; what full and compressed groups have is ignored, they share the rest. "
              "Empty: in proportion to what groups write.")

@@ -4,6 +4,7 @@
 #include <string>
 
 #include "bind.h"
+#include "cache_state.h"
 #include "casters.h"
 #include "errors.h"
 #include "quire/device.h"
@@ -49,7 +50,7 @@ void bind_device(nb::module_& module) {
       "open_cuda_device",
       [](std::uint32_t index) {
         Result<std::unique_ptr<Device>> device = [&] {
-          const nb::gil_scoped_release release;
+          const WithoutGil without;
           return open_device(index);
         }();
         return DeviceHandle{take(std::move(device))};

@@ -5,6 +5,7 @@
 #include <string>
 #include <vector>
 
+#include "cache_state.h"
 #include "casters.h"
 #include "errors.h"
 #include "quire/disk_store.h"
@@ -136,7 +137,7 @@ void bind_disk_store(nb::module_& module) {
         const auto now = std::chrono::system_clock::now().time_since_epoch();
         const InspectOptions options{.now_ns = std::chrono::nanoseconds(now).count()};
         Result<DiskStoreReport> report = [&] {
-          const nb::gil_scoped_release release;
+          const WithoutGil without;
           return inspect_disk_store(directories, options);
         }();
         return take(std::move(report));
@@ -156,7 +157,7 @@ void bind_disk_store(nb::module_& module) {
           return owned.is_none() || PyObject_IsTrue(answer) == 1;
         };
         Result<VerifyReport> report = [&] {
-          const nb::gil_scoped_release release;
+          const WithoutGil without;
           return verify_disk_store(directories, options);
         }();
         if (PyErr_Occurred() != nullptr) throw nb::python_error();

@@ -194,7 +194,7 @@ void bind_layout(nb::module_& module) {
       .with_constructor();
 
   StructClass<GroupBudget>(module, "GroupBudget", "One group's pages in one tier.")
-      .value("group_index", &GroupBudget::group_index, "in ModelLayout.groups()")
+      .value("group_index", &GroupBudget::group_index, "in ModelLayout.groups")
       .value("page_bytes", &GroupBudget::page_bytes, "on one rank")
       .value("request_pages", &GroupBudget::request_pages, "that one request of context_tokens_max needs here")
       .value("page_count", &GroupBudget::page_count, "without the device's null page")

@@ -222,6 +222,11 @@ const AttentionPlan& StepHandle::plan() const {
 void bind_plan(nb::module_& module) {
   module.attr("NULL_PAGE") = kNullPage.value;
   module.attr("NO_SLOT") = kNoSlot;
+  enum_class<StateCopyKind>(module, "StateCopyKind", "The first column of AttentionPlan.state_copies and state_saves.")
+      .value("Reset", StateCopyKind::Reset, "slot `target` becomes what it is before anything is computed")
+      .value("Restore", StateCopyKind::Restore, "slot `target` gets the state from the snapshot in page `source`")
+      .value("Save", StateCopyKind::Save, "page `target` gets a snapshot of slot `source`")
+      .value("Fork", StateCopyKind::Fork, "slot `target` becomes what slot `source` is, with all earlier versions");
   StructClass<PlanShape>(module, "PlanShape",
                          "The lengths that a plan's arrays are padded to: plans of one shape have their arrays at the "
                          "same offsets, so a captured graph can be replayed on them.")

@@ -81,7 +81,7 @@ void bind_types(nb::module_& module) {
       .value("reason", &Miss::reason)
       .value("tier", &Miss::tier, "of MissReason.Evicted: the last that held it")
       .value("age_ns", &Miss::age_ns, "of MissReason.Evicted: how long ago it was lost")
-      .value("group", &Miss::group, "of MissReason.NotHeld: in ModelLayout.groups()")
+      .value("group", &Miss::group, "of MissReason.NotHeld: in ModelLayout.groups")
       .without_constructor();
 
   StructClass<ExtraKey>(

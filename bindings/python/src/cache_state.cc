@@ -11,9 +11,18 @@ std::vector<std::weak_ptr<CacheState>>& open_states() {
   return states;
 }
 
+[[noreturn]] void raise_closed() {
+  raise(ErrorCode::InvalidArgument, "the cache is closed: open another one");
+}
+
 }  // namespace
 
 CacheState::Access::Access(CacheState& state) : state_(state) {
+  // Asked before anything is waited for: at the end of the interpreter, and in a forked child, that would be for ever.
+  if (state.is_closed()) raise_closed();
+  if (state.held_->process != ::getpid()) {
+    raise(ErrorCode::Unsupported, "the cache belongs to the process that opened it: open one after fork()");
+  }
   const std::thread::id self = std::this_thread::get_id();
   if (!state.mutex_.try_lock()) {
     if (state.holder_ == self) {
@@ -21,15 +30,15 @@ CacheState::Access::Access(CacheState& state) : state_(state) {
           ErrorCode::Unavailable,
           "the cache is busy with another call of this thread: do not call it from a destructor or a tensor's methods");
     }
-    const nb::gil_scoped_release release;
+    const WithoutGil without;
     state.mutex_.lock();
   }
   if (state.is_closed()) {
     state.mutex_.unlock();
-    raise(ErrorCode::InvalidArgument, "the cache is closed: open another one");
+    raise_closed();
   }
   state.holder_ = self;
-  state.cache_->set_owner_thread();
+  state.held_->cache->set_owner_thread();
 }
 
 CacheState::Access::~Access() {
@@ -47,23 +56,26 @@ void CacheState::set_now(TimeNs now) {
 }
 
 void CacheState::close() {
-  if (!mutex_.try_lock()) {
-    const nb::gil_scoped_release release;
+  if (held_ == nullptr) return;
+  if (held_->process == ::getpid() && !mutex_.try_lock()) {
+    const WithoutGil without;
     mutex_.lock();
   }
   // With the GIL, so that whoever makes an array has either the cache or an answer.
   is_closed_ = true;
-  std::shared_ptr<Cache> last = std::move(cache_);
-  mutex_.unlock();
-  {
-    const nb::gil_scoped_release release;
-    last.reset();  // may wait for transfers
-  }
+  const std::shared_ptr<HeldCache> last = std::move(held_);
+  if (last != nullptr && last->process == ::getpid()) mutex_.unlock();
   ready_callback = nb::none();
-  if (pool_arrays == 0) {
-    kept.clear();
-    adopted.clear();
+  adopted.clear();
+}
+
+HeldCache::~HeldCache() {
+  if (process != ::getpid()) {
+    static_cast<void>(cache.release());
+    return;
   }
+  const WithoutGil without;
+  cache.reset();  // may wait for transfers
 }
 
 void close_at_exit(const std::shared_ptr<CacheState>& state) {
@@ -77,6 +89,9 @@ void bind_closing_at_exit(nb::module_& module) {
     for (const std::weak_ptr<CacheState>& weak : std::exchange(open_states(), {})) {
       if (const std::shared_ptr<CacheState> state = weak.lock()) state->close();
     }
+    // Calls of other threads end before the interpreter does: from here on they are refused with the GIL in hand.
+    const nb::gil_scoped_release release;
+    while (WithoutGil::count > 0) std::this_thread::yield();
   });
   nb::module_::import_("atexit").attr("register")(close_all);
   module.attr("_close_all") = close_all;

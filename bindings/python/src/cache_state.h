@@ -12,6 +12,8 @@
 // thread-safe
 #pragma once
 
+#include <unistd.h>
+
 #include <atomic>
 #include <chrono>
 #include <cstdint>
@@ -45,9 +47,44 @@ struct DiskCall {
   DiskAnswer answer;
 };
 
+/// A cache with what Python gave it and it uses, such as tensors and devices: they go when it has stopped using them.
+/// In another process than the one that opened it, such as a forked child, it has no threads: there it is left as it
+/// is.
+struct HeldCache {
+  HeldCache(std::unique_ptr<Cache> opened, std::vector<nb::object> used)
+      : cache(std::move(opened)), kept(std::move(used)), process(::getpid()) {}
+  HeldCache(const HeldCache&) = delete;
+  HeldCache& operator=(const HeldCache&) = delete;
+  ~HeldCache();
+
+  std::unique_ptr<Cache> cache;
+  std::vector<nb::object> kept;
+  pid_t process;
+};
+
+/// Lets the GIL go until the end of the scope. The interpreter does not end meanwhile: a thread that asked for the GIL
+/// then would be ended in the middle of C++ code.
+class WithoutGil {
+ public:
+  WithoutGil() = default;
+  WithoutGil(const WithoutGil&) = delete;
+  WithoutGil& operator=(const WithoutGil&) = delete;
+
+  static inline std::atomic<int> count = 0;  ///< of threads that have let it go
+
+ private:
+  struct Counted {
+    Counted() { ++count; }
+    ~Counted() { --count; }
+  };
+  Counted counted_;  // made first and destroyed last, with the GIL
+  nb::gil_scoped_release release_;
+};
+
 class CacheState : public std::enable_shared_from_this<CacheState> {
  public:
-  explicit CacheState(std::unique_ptr<Cache> cache) : cache_(std::move(cache)) {}
+  CacheState(std::unique_ptr<Cache> cache, std::vector<nb::object> kept, std::vector<Adopted> given)
+      : adopted(std::move(given)), held_(std::make_shared<HeldCache>(std::move(cache), std::move(kept))) {}
   ~CacheState() { close(); }
   CacheState(const CacheState&) = delete;
   CacheState& operator=(const CacheState&) = delete;
@@ -61,8 +98,8 @@ class CacheState : public std::enable_shared_from_this<CacheState> {
     Access& operator=(const Access&) = delete;
     ~Access();
 
-    Cache* operator->() const { return state_.cache_.get(); }
-    Cache& operator*() const { return *state_.cache_; }
+    Cache* operator->() const { return state_.held_->cache.get(); }
+    Cache& operator*() const { return *state_.held_->cache; }
 
    private:
     CacheState& state_;
@@ -78,7 +115,7 @@ class CacheState : public std::enable_shared_from_this<CacheState> {
   void set_now(TimeNs now);
 
   /// Keeps the cache's memory where it is: what an array of it owns.
-  [[nodiscard]] std::shared_ptr<Cache> lease() const { return cache_; }
+  [[nodiscard]] std::shared_ptr<HeldCache> lease() const { return held_; }
 
   // Arrays of the pools' memory that are alive: while there are any, it may not move.
   std::atomic<std::int64_t> pool_arrays = 0;
@@ -86,8 +123,7 @@ class CacheState : public std::enable_shared_from_this<CacheState> {
   /// Where tokens of 64 bits become such of 32. Under the lock.
   std::vector<TokenId> scratch;
 
-  // What Python gave and the cache uses: tensors, devices, the callback. Under the GIL.
-  std::vector<nb::object> kept;
+  // Under the GIL.
   std::vector<Adopted> adopted;
   nb::object ready_callback = nb::none();
   // What callbacks have to be told, gathered while the cache was busy. Under the lock.
@@ -99,7 +135,7 @@ class CacheState : public std::enable_shared_from_this<CacheState> {
   std::chrono::steady_clock::time_point told_at_ = std::chrono::steady_clock::now();
   std::mutex mutex_;                     // guards the cache
   std::atomic<std::thread::id> holder_;  // who has the mutex
-  std::shared_ptr<Cache> cache_;
+  std::shared_ptr<HeldCache> held_;
   std::atomic<bool> is_closed_ = false;
 };
 

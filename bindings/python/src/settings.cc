@@ -46,7 +46,7 @@ Tensor import_tensor(nb::handle source, const std::string& what, const Device* a
 std::uint64_t dense_bytes(const Tensor& tensor, std::size_t first, const std::string& what) {
   std::int64_t expected = 1;
   for (std::size_t i = tensor.ndim(); i-- > first;) {
-    if (tensor.shape(i) != 1 && tensor.stride(i) != expected) {
+    if (tensor.size() != 0 && tensor.shape(i) != 1 && tensor.stride(i) != expected) {
       raise(ErrorCode::InvalidArgument, what + " is not contiguous in dimension " + std::to_string(i) +
                                             ": its stride is " + std::to_string(tensor.stride(i)) + " elements, not " +
                                             std::to_string(expected));

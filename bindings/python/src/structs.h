@@ -8,6 +8,7 @@
 #include "casters.h"
 
 #include <array>
+#include <concepts>
 #include <cstddef>
 #include <cstdint>
 #include <deque>
@@ -44,7 +45,7 @@ std::string& enum_name() {
 template <typename T>
 nb::enum_<T> enum_class(nb::module_& module, const char* name, const char* text) {
   enum_name<T>() = name;
-  return nb::enum_<T>(module, name, text);
+  return nb::enum_<T>(module, name, nb::is_arithmetic(), text);
 }
 
 /// How a type is written in signatures. Classes of quire's are asked for their name.
@@ -186,6 +187,13 @@ class StructClass {
   }
 
   void add_repr() {
+    if constexpr (std::equality_comparable<T>) {
+      class_.def("__eq__", [](const T& self, const T& other) { return self == other; }, nb::is_operator());
+    }
+    if constexpr (std::is_copy_constructible_v<T>) {
+      class_.def("__copy__", [](const T& self) { return T(self); });
+      class_.def("__deepcopy__", [](const T& self, nb::handle) { return T(self); });
+    }
     const char* name = name_;
     const std::vector<std::string> names = names_;
     class_.def("__repr__", [name, names](nb::handle self) {

@@ -282,7 +282,7 @@ class _Store:
 
     def poll(self) -> None:
         if self.has_host:
-            self.cache.apply(self.cache.poll(), self.cache.now())
+            self.cache.apply(self.cache.poll())
 
     # Finding.
 
