@@ -230,6 +230,12 @@ class CachedPrompt {
     QUIRE_CHECK(lookup.matched_tokens == found, "another hit than expected");
   }
 
+  /// A request for all of it that comes and goes.
+  void begin_and_end() const {
+    Sequence sequence = cache_->begin(space_, {.tokens = std::span(tokens_).first(tokens_.size() - 1)}).value();
+    QUIRE_CHECK(cache_->end(sequence).has_value(), "a live sequence");
+  }
+
  private:
   std::vector<TokenId> tokens_;
   std::unique_ptr<Cache> cache_;
@@ -296,6 +302,18 @@ void match_hybrid_cold(benchmark::State& state, std::uint32_t page_tokens) {
   match_hybrid(state, page_tokens, /*is_warm=*/false);
 }
 
+// What bench/python/begin_end.py has beside it.
+void begin_end_warm(benchmark::State& state, std::uint32_t page_tokens) {
+  const Prompt prompt(page_tokens);
+  const CachedPrompt cached(prompt, full_layout(), page_tokens);
+  Samples us;
+  for (auto _ : state) {
+    us.time_warm(kCallsPerTurn, [&] { cached.begin_and_end(); });
+    state.SetIterationTime(us.median() * 1e-6);
+  }
+  state.counters["quire_us"] = us.median();
+}
+
 // The rule alone, on a path that the tree has matched, and the worst there is for it: the only snapshot lies at its
 // very beginning, so that all of it is looked at.
 void find_hit_warm(benchmark::State& state, std::uint32_t page_tokens) {
@@ -342,6 +360,7 @@ void register_match_benchmarks(const Effort& effort) {
     add("match/cold", match_cold, 10);
     add("match/aged_cold", match_aged_cold, 10);
     add("insert/warm", insert_warm, 20);
+    add("begin_end/warm", begin_end_warm, 20);
     if (page_tokens == 1) continue;  // snapshots hang on pages
     add("match_hybrid/warm", match_hybrid_warm, 20);
     add("match_hybrid/cold", match_hybrid_cold, 10);
