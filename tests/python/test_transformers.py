@@ -129,10 +129,12 @@ def test_rows_of_a_batch_have_prefixes_and_padding_of_their_own(kind: str) -> No
                 ids[index, length - row.shape[1] :] = row[0]
                 mask[index, length - row.shape[1] :] = 1
             same(model, ids, cache, attention_mask=mask.to(model.device), do_sample=False)
-            same(model, ids, cache, attention_mask=mask.to(model.device), num_beams=2, do_sample=False)
-            assert cache.last.reused_tokens > 0, seed
-            same(model, ids, cache, do_sample=False)  # generate() sees by the padding token what is padding
-            assert cache.last.reused_tokens > 0
+            for options in (dict(attention_mask=mask.to(model.device), num_beams=2), {}):
+                # Without a mask, generate() sees by the padding token what is padding.
+                same(model, ids, cache, do_sample=False, **options)
+                columns = min(length - row.shape[1] + min(row.shape[1] // 16 * 16, row.shape[1] - 1) for row in rows)
+                expected = sum(max(0, columns - length + row.shape[1]) for row in rows)
+                assert cache.last.reused_tokens == expected, (seed, options)
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -249,7 +251,7 @@ def test_a_call_that_breaks_off_leaves_nothing_wrong() -> None:
         assert cache.quire.stats().sealed_pages == 0
         same(model, prompt, cache, do_sample=False)
         same(model, prompt, cache, do_sample=False)
-        assert cache.last.reused_tokens == 48
+        assert cache.last.reused_tokens == 63  # all but the last, whose answer is asked for
 
 
 def test_close_leaves_the_model_as_it_was() -> None:
@@ -332,7 +334,7 @@ def test_logits_in_bf16_on_a_gpu_are_close(kind: str) -> None:
     model = make_model(kind, dtype=torch.bfloat16, device="cuda")
     document = tokens(1, 300)
     with torch.no_grad(), prefix_cache(model, device_bytes=8 << 20) as cache:
-        for seed, reused in ((2, 0), (3, 288), (2, 304)):
+        for seed, reused in ((2, 0), (3, 288), (2, 319)):
             prompt = after(document, seed, 20).cuda()
             expected = model(prompt).logits[:, -20:].float()
             assert cache.start(prompt) == reused

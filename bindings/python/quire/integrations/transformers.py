@@ -179,6 +179,23 @@ class _Prefix:
     keys: list[torch.Tensor]
     values: list[torch.Tensor]
 
+    def cut(self, tokens: int) -> None:
+        """Without its last tokens. Windows must have enough in front."""
+        removed = self.tokens - tokens
+        if removed > 0:
+            self.keys = [keys[:, :-removed] for keys in self.keys]
+            self.values = [values[:, :-removed] for values in self.values]
+            self.tokens = tokens
+
+    def lengthen_windows(self, earlier: _Prefix, windows: list[int]) -> None:
+        """Puts in front of each window what that of a shorter prefix has."""
+        for index, window in enumerate(windows):
+            count = (self.tokens - self.keys[index].shape[1]) - (earlier.tokens - earlier.keys[index].shape[1])
+            if window == 0 or count <= 0:
+                continue
+            self.keys[index] = torch.cat([earlier.keys[index][:, :count], self.keys[index]], dim=1)
+            self.values[index] = torch.cat([earlier.values[index][:, :count], self.values[index]], dim=1)
+
 
 class _Store:
     """Pages of one model's prefixes, in all tiers."""
@@ -288,6 +305,21 @@ class _Store:
 
     def find(self, tokens: torch.Tensor, tokens_max: int) -> _Prefix | None:
         """The longest known prefix of a row, no longer than tokens_max, copied out of its pages."""
+        page = self.page_tokens
+        found = self._find_pages(tokens, min(-(-tokens_max // page) * page, tokens.numel()))
+        if found is None or found.tokens <= tokens_max:
+            return found
+        # It ends inside its last page. What a window needs there is what it needs at both ends of that page.
+        if self.has_windows:
+            earlier = self._find_pages(tokens, tokens_max)
+            if earlier is None or earlier.tokens != tokens_max // page * page:
+                return earlier
+            found.lengthen_windows(earlier, [shape.window for shape in self.shapes])
+        found.cut(tokens_max)
+        return found
+
+    def _find_pages(self, tokens: torch.Tensor, tokens_max: int) -> _Prefix | None:
+        """The same, in whole pages."""
         tokens_max = min(tokens_max, self.tokens_max) // self.page_tokens * self.page_tokens
         if tokens_max <= 0:
             return None
@@ -575,29 +607,30 @@ class PrefixCache(Cache):
         tokens = input_ids.detach().to("cpu", torch.int64).contiguous()
         self.last.prompt_tokens = sum(columns - padding for padding in self._paddings)
         limit = columns - 1  # the last one is always computed: somebody wants to know what follows it
-        while True:
-            found: list[_Prefix | None] = []
-            for row, padding in enumerate(self._paddings):
-                found.append(self._store.find(tokens[row, padding:], limit - padding))
-                reached = padding + (found[-1].tokens if found[-1] else 0)
-                if reached < limit:
-                    limit = reached
-                    if self._store.has_windows and row > 0:
-                        break  # the rows before must be looked for again: windows end elsewhere now
-            if len(found) == rows and (not self._store.has_windows or self._all_end_at(found, limit)):
+        while True:  # until all rows can go on at the same column
+            found = [
+                self._store.find(tokens[row, padding:], limit - padding) if padding < limit else None
+                for row, padding in enumerate(self._paddings)
+            ]
+            reached = min(
+                max(padding + (prefix.tokens if prefix else 0), min(padding, limit))
+                for prefix, padding in zip(found, self._paddings)
+            )
+            reached = min(reached, limit)
+            if reached < limit and not self._store.has_windows:
+                for prefix, padding in zip(found, self._paddings):
+                    if prefix is not None:
+                        prefix.cut(max(0, reached - padding))
+                limit = reached
+            if reached == limit:
                 break
-        if limit > 0 and any(found):
+            limit = reached
+        if limit > 0 and any(prefix is not None for prefix in found):
             self._begin(found, rows, limit)
             self._tokens = tokens[:, :limit].to(self._store.device)
             self.last.reused_tokens = sum(max(0, limit - padding) for padding in self._paddings)
             return limit
         return 0
-
-    def _all_end_at(self, found: list[_Prefix | None], limit: int) -> bool:
-        return all(
-            padding + (prefix.tokens if prefix else 0) == limit or padding >= limit
-            for prefix, padding in zip(found, self._paddings)
-        )
 
     def _begin(self, found: list[_Prefix | None], rows: int, columns: int) -> None:
         """Layers of `columns` columns: each row's padding, then its prefix."""
