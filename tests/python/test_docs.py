@@ -7,7 +7,6 @@ that need no more than it does.
 
 from __future__ import annotations
 
-import importlib.util
 import json
 import os
 import pathlib
@@ -17,6 +16,8 @@ import sys
 from typing import Any
 
 import pytest
+
+from quire.replay import read_trace, replay
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent.parent
 DOCUMENTS = ["README.md", "docs/python.md", "docs/write_an_engine_in_python.md"]
@@ -113,14 +114,6 @@ def run_example(name: str, *arguments: object) -> str:
     return done.stdout
 
 
-def load_example(name: str) -> Any:
-    spec = importlib.util.spec_from_file_location(name, ROOT / "examples" / "python" / f"{name}.py")
-    module = importlib.util.module_from_spec(spec)
-    sys.modules[name] = module  # dataclasses look for it there
-    spec.loader.exec_module(module)
-    return module
-
-
 def write_tokens_trace(path: pathlib.Path) -> None:
     """Two tenants whose chats begin alike and grow, with answers, and one that is too long for small pools."""
     lines = []
@@ -166,13 +159,12 @@ REPLAYED: dict[str, dict[str, dict[int, int]]] = {
 
 @pytest.mark.parametrize("form", ["tokens", "hashes"])
 def test_a_replay_finds_what_the_tool_finds(form, tmp_path):
-    example = load_example("replay_trace")
     path = tmp_path / "trace.jsonl"
     {"tokens": write_tokens_trace, "hashes": write_hashes_trace}[form](path)
-    requests, unit_tokens = example.read_trace(str(path), 512)
+    requests, unit_tokens = read_trace(path)
     assert unit_tokens == {"tokens": 1, "hashes": 512}[form]
     found = {
-        policy: {capacity: sum(example.replay(requests, unit_tokens, policy, capacity)) for capacity in by_capacity}
+        policy: {capacity: sum(replay(requests, unit_tokens, policy, capacity)) for capacity in by_capacity}
         for policy, by_capacity in REPLAYED[form].items()
     }
     assert found == REPLAYED[form]
@@ -196,7 +188,7 @@ def test_a_replay_of_a_bad_trace_names_the_line(tmp_path):
     example = str(ROOT / "examples" / "python" / "replay_trace.py")
     done = subprocess.run([sys.executable, example, str(path)], capture_output=True, text=True, check=False)
     assert done.returncode == 1
-    assert done.stderr.startswith(f"{path}:2: ")
+    assert done.stderr.startswith(f"InvalidArgument: {path}:2: ")
 
 
 @pytest.mark.needs_transformers
