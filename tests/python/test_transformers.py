@@ -303,6 +303,8 @@ def test_padding_behind_tokens_is_refused() -> None:
             model.generate(inputs_embeds=model.get_input_embeddings()(ids), past_key_values=cache)
         with pytest.raises(quire.InvalidArgument, match="input_ids"):
             model.generate(past_key_values=cache)
+        with pytest.raises(quire.Unsupported, match="prefill_chunk_size"):
+            generate(model, ids, cache, prefill_chunk_size=8)
 
 
 def test_too_small_pools_are_refused_with_the_arithmetic() -> None:

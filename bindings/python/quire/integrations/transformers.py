@@ -843,6 +843,13 @@ def _make_generate(generate: Any, reference: weakref.ref[PrefixCache]) -> Any:
                 raise quire.Unsupported(f"generate() was given {name}: a prefix cache finds prompts by their input_ids")
         if input_ids is None:
             raise quire.InvalidArgument("generate() was given no input_ids: a prefix cache finds prompts by them")
+        model = cache._model()
+        config = kwargs.get("generation_config") or (model.generation_config if model is not None else None)
+        if kwargs.get("prefill_chunk_size", getattr(config, "prefill_chunk_size", None)) is not None:
+            raise quire.Unsupported(
+                "prefill_chunk_size is set: transformers then computes the prompt from its first token on, whatever the "
+                "cache has of it; leave it out"
+            )
         mask = kwargs.get("attention_mask")
         if mask is None:
             mask = kwargs["attention_mask"] = _mask_of(cache, input_ids, kwargs)
