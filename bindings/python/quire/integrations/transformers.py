@@ -15,27 +15,17 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-import hashlib
-import json
 import os
-import time
 import weakref
 from typing import Any
 
 import torch
-from transformers.cache_utils import Cache, DynamicCache, DynamicLayer, DynamicSlidingWindowLayer
+from transformers.cache_utils import Cache, DynamicLayer
 
 import quire
+from quire.integrations._prefix_store import FoundPrefix, PrefixStore
 
 __all__ = ["PrefixCache", "LastCall", "prefix_cache"]
-
-_ELEMENTS = {
-    torch.float32: quire.ElementType.Fp32,
-    torch.float16: quire.ElementType.Fp16,
-    torch.bfloat16: quire.ElementType.Bf16,
-}
-# How long pages on their way to the host may hold up a call before it goes on without them.
-_PATIENCE_S = 5.0
 
 
 @dataclasses.dataclass
@@ -71,7 +61,7 @@ def prefix_cache(
     """
     return PrefixCache(
         model,
-        _Store(
+        PrefixStore(
             model,
             device_bytes=device_bytes,
             host_bytes=host_bytes,
@@ -83,375 +73,6 @@ def prefix_cache(
             salt=salt,
         ),
     )
-
-
-# ── the model ────────────────────────────────────────────────────────────────────────────────────────────────────────
-
-
-@dataclasses.dataclass(frozen=True)
-class _LayerShape:
-    window: int  # 0: attends to everything
-    heads: int
-    key_dim: int
-    value_dim: int
-
-
-def _layer_shapes(model: Any) -> tuple[list[_LayerShape], torch.dtype, torch.device]:
-    """What each layer stores, as a forward pass of one token shows it."""
-    config = model.config.get_text_config(decoder=True)
-    name = type(model).__name__
-    if getattr(model.config, "is_encoder_decoder", False):
-        raise quire.Unsupported(f"{name} has an encoder: prefix_cache() holds decoders only")
-    for part in ("vision_config", "audio_config"):
-        if getattr(model.config, part, None) is not None:
-            raise quire.Unsupported(
-                f"{name} has a {part}: what such inputs leave in the cache depends on more than tokens"
-            )
-    for index, kind in enumerate(getattr(config, "layer_types", None) or []):
-        if kind not in ("full_attention", "sliding_attention"):
-            raise quire.Unsupported(
-                f"layer {index} of {name} is {kind!r}: prefix_cache() holds full_attention and sliding_attention"
-            )
-    probe = DynamicCache(config=config)
-    device = model.get_input_embeddings().weight.device
-    was_training = model.training
-    model.eval()
-    with torch.no_grad():
-        model(input_ids=torch.zeros((1, 1), dtype=torch.long, device=device), past_key_values=probe, use_cache=True)
-    model.train(was_training)
-    shapes = []
-    for index, layer in enumerate(probe.layers):
-        if type(layer) not in (DynamicLayer, DynamicSlidingWindowLayer):
-            raise quire.Unsupported(f"layer {index} of {name} has a {type(layer).__name__}: prefix_cache() holds K and V")
-        if not layer.is_initialized or layer.keys.device != device:
-            raise quire.Unsupported(f"layer {index} of {name} lies on another device than its embeddings")
-        window = layer.sliding_window if type(layer) is DynamicSlidingWindowLayer else 0
-        shapes.append(_LayerShape(window, layer.keys.shape[1], layer.keys.shape[3], layer.values.shape[3]))
-    dtype = probe.layers[0].keys.dtype
-    if dtype not in _ELEMENTS:
-        raise quire.Unsupported(f"{name} computes K and V in {dtype}: prefix_cache() holds float32, float16 and bfloat16")
-    return shapes, dtype, device
-
-
-def _sum_of(tensor: torch.Tensor) -> tuple[int, int]:
-    """Two sums over all bits of a tensor, the same on every device."""
-    flat = tensor.detach().contiguous().view(-1).view(torch.uint8)
-    first = second = 0
-    for piece in flat.split(1 << 26):
-        whole = piece[: piece.numel() // 8 * 8].view(torch.int64)
-        places = torch.arange(1, 2 * whole.numel(), 2, dtype=torch.int64, device=whole.device)
-        first = (first * 31 + int(whole.sum())) & ((1 << 64) - 1)
-        second = (second * 37 + int((whole * places).sum())) & ((1 << 64) - 1)
-        for byte in piece[whole.numel() * 8 :].tolist():
-            first = (first * 257 + byte) & ((1 << 64) - 1)
-    return first, second
-
-
-def _identity_of(model: Any) -> str:
-    """Everything that K and V depend on besides tokens: weights, buffers and the configuration."""
-    digest = hashlib.sha256()
-    digest.update(type(model).__name__.encode())
-    config = {k: v for k, v in model.config.to_dict().items() if not k.startswith("_") and k != "transformers_version"}
-    digest.update(json.dumps(config, sort_keys=True, default=str).encode())
-    for name, tensor in sorted(model.state_dict().items()):
-        digest.update(f"{name} {tuple(tensor.shape)} {tensor.dtype} {_sum_of(tensor)}".encode())
-    return digest.hexdigest()
-
-
-# ── pages ────────────────────────────────────────────────────────────────────────────────────────────────────────────
-
-
-@dataclasses.dataclass
-class _Group:
-    """Layers that a group of the layout holds, and its pool: [page][layer][token][head][dim]."""
-
-    layers: list[int]
-    window: int
-    keys: torch.Tensor
-    values: torch.Tensor
-
-
-@dataclasses.dataclass
-class _Prefix:
-    """K and V of a row's first tokens, by layer: [head][token][dim]. Of a window, those that the next token sees."""
-
-    tokens: int
-    keys: list[torch.Tensor]
-    values: list[torch.Tensor]
-
-    def cut(self, tokens: int) -> None:
-        """Without its last tokens. Windows must have enough in front."""
-        removed = self.tokens - tokens
-        if removed > 0:
-            self.keys = [keys[:, :-removed] for keys in self.keys]
-            self.values = [values[:, :-removed] for values in self.values]
-            self.tokens = tokens
-
-    def lengthen_windows(self, earlier: _Prefix, windows: list[int]) -> None:
-        """Puts in front of each window what that of a shorter prefix has."""
-        for index, window in enumerate(windows):
-            count = (self.tokens - self.keys[index].shape[1]) - (earlier.tokens - earlier.keys[index].shape[1])
-            if window == 0 or count <= 0:
-                continue
-            self.keys[index] = torch.cat([earlier.keys[index][:, :count], self.keys[index]], dim=1)
-            self.values[index] = torch.cat([earlier.values[index][:, :count], self.values[index]], dim=1)
-
-
-class _Store:
-    """Pages of one model's prefixes, in all tiers."""
-
-    def __init__(
-        self,
-        model: Any,
-        *,
-        device_bytes: int,
-        host_bytes: int,
-        directory: str | None,
-        disk_bytes: int,
-        page_tokens: int,
-        policy: str,
-        identity: str | None,
-        salt: str,
-    ) -> None:
-        self.shapes, self.dtype, self.device = _layer_shapes(model)
-        self.page_tokens = page_tokens
-        kinds = sorted(set(self.shapes), key=lambda shape: (shape.window != 0, self.shapes.index(shape)))
-        members = [[i for i, shape in enumerate(self.shapes) if shape == kind] for kind in kinds]
-        layout = quire.ModelLayout.create(
-            type(model).__name__, [self._group(kind, layers) for kind, layers in zip(kinds, members)]
-        )
-        identity = identity if identity is not None else _identity_of(model)
-        config = quire.CacheConfig(layout=layout, policy=policy)
-        config.page.page_tokens = page_tokens
-        # As many pages of windows as of the rest, so that a prompt can be gone on with wherever another one parts from it.
-        page_bytes = page_tokens * self.dtype.itemsize * sum(
-            shape.heads * (shape.key_dim + shape.value_dim) for shape in self.shapes
-        )
-        config.device.page_count = _pages_in(device_bytes, page_bytes, "device_bytes") - 1  # one is the null page
-        config.device.group_page_counts = [config.device.page_count] * len(kinds)
-        config.plan.page_tables = quire.PageTables.Csr
-        config.partial_reuse_min_tokens = page_tokens  # pages are copied out anyway: whole ones are enough
-        # Where this build of quire cannot reach the model's device, its pages stay in the processor's memory.
-        self.pool_device = torch.device("cpu")
-        if self.device.type == "cuda" and quire.has_cuda:
-            self.pool_device = self.device
-            config.device.memory = quire.DeviceMemory.Accelerator
-            config.device.accelerator = quire.open_cuda_device(self.device.index or 0)
-        if directory is not None:
-            _check_directory(directory, identity, layout, page_tokens)
-            config.disk.directories = [os.path.join(directory, "pages")]
-            config.disk.capacity_bytes = disk_bytes
-            host_bytes = host_bytes or device_bytes
-        if host_bytes:
-            config.host.page_count = _pages_in(host_bytes, page_bytes, "host_bytes")
-            config.host.group_page_counts = [config.host.page_count] * len(kinds)
-            config.host.write_policy = quire.WritePolicy.WriteThrough if directory else quire.WritePolicy.WriteBack
-        self.has_disk = directory is not None
-        self.has_host = host_bytes > 0
-        self.cache = quire.Cache.open(config)
-        self.tokens_max = self.cache.context_tokens_max // page_tokens * page_tokens
-        self.step_tokens = min(2048, config.step_tokens_max)
-        self.space = self.cache.key_space(
-            quire.KeySpace(model=type(model).__name__, revision=identity, element=str(self.dtype), salt=salt)
-        )
-        self.groups = [
-            _Group(
-                layers,
-                kind.window,
-                torch.from_dlpack(self.cache.component_memory(index, "k")),
-                torch.from_dlpack(self.cache.component_memory(index, "v")),
-            )
-            for index, (kind, layers) in enumerate(zip(kinds, members))
-        ]
-        self.has_windows = any(group.window for group in self.groups)
-
-    def _group(self, shape: _LayerShape, layers: list[int]) -> quire.CacheGroup:
-        element = _ELEMENTS[self.dtype]
-        group = quire.CacheGroup(
-            name=f"window-{layers[0]}" if shape.window else f"full-{layers[0]}",
-            layers=layers,
-            components=[
-                quire.Component(name="k", element=element, heads=shape.heads, dim=shape.key_dim),
-                quire.Component(name="v", element=element, heads=shape.heads, dim=shape.value_dim),
-            ],
-        )
-        if shape.window:
-            group.kind = quire.GroupKind.Window
-            group.window_tokens = shape.window
-        return group
-
-    def close(self) -> None:
-        if self.cache.is_closed:
-            return
-        try:
-            if self.has_disk:
-                self.cache.wait_until_flushed(60.0)
-        finally:
-            for group in self.groups:
-                del group.keys, group.values
-            self.groups.clear()
-            self.cache.close()
-
-    def settle(self) -> None:
-        """What the device still does with pages is done."""
-        if self.pool_device.type == "cuda":
-            torch.cuda.current_stream(self.pool_device).synchronize()
-
-    def poll(self) -> None:
-        if self.has_host:
-            self.cache.apply(self.cache.poll())
-
-    # Finding.
-
-    def find(self, tokens: torch.Tensor, tokens_max: int) -> _Prefix | None:
-        """The longest known prefix of a row, no longer than tokens_max, copied out of its pages."""
-        page = self.page_tokens
-        found = self._find_pages(tokens, min(-(-tokens_max // page) * page, tokens.numel()))
-        if found is None or found.tokens <= tokens_max:
-            return found
-        # It ends inside its last page. What a window needs there is what it needs at both ends of that page.
-        if self.has_windows:
-            earlier = self._find_pages(tokens, tokens_max)
-            if earlier is None or earlier.tokens != tokens_max // page * page:
-                return earlier
-            found.lengthen_windows(earlier, [shape.window for shape in self.shapes])
-        found.cut(tokens_max)
-        return found
-
-    def _find_pages(self, tokens: torch.Tensor, tokens_max: int) -> _Prefix | None:
-        """The same, in whole pages."""
-        tokens_max = min(tokens_max, self.tokens_max) // self.page_tokens * self.page_tokens
-        if tokens_max <= 0:
-            return None
-        options = quire.SequenceOptions(match_tokens_max=tokens_max, publish=quire.Publish.None_)
-        with self.cache.begin(self.space, tokens[:tokens_max], options) as sequence:
-            try:
-                admission = self.cache.admit(sequence)
-            except quire.Unavailable:
-                return None
-            if not admission.is_ready:
-                self.cache.wait_until_ready(sequence)
-            matched = self.cache.view(sequence).computed_tokens
-            if matched == 0:
-                return None
-            step = self._plan(sequence, 1)
-            if step is None:
-                return None
-            try:
-                return self._copy_out(step.plan, matched)
-            finally:
-                self.settle()
-                self.cache.abort_step(step)
-
-    def _plan(self, sequence: quire.Sequence, token_count: int) -> quire.Step | None:
-        """A step, once there are pages for it; None when there are none for long."""
-        deadline = time.monotonic() + _PATIENCE_S
-        while True:
-            outcome = self.cache.plan_step([quire.StepEntry(sequence=sequence, token_count=token_count)])
-            if outcome.step is not None:
-                return outcome.step
-            if outcome.shortage.pages_leaving == 0 or time.monotonic() > deadline:
-                return None
-            self.poll()
-            time.sleep(0.0005)
-
-    def _copy_out(self, plan: quire.AttentionPlan, matched: int) -> _Prefix:
-        keys: list[Any] = [None] * len(self.shapes)
-        values: list[Any] = [None] * len(self.shapes)
-        for group, lists in zip(self.groups, plan.groups):
-            level = lists.levels[0]
-            begin, end = int(level.page_indptr[0]), int(level.page_indptr[1])
-            pages = torch.from_numpy(lists.page_indices[begin:end].astype("int64")).to(self.pool_device)
-            first = max(0, matched - group.window + 1) if group.window else 0
-            # Which token of the listed pages `first` is: see GroupPlan. Nothing is in front of a window without a sink.
-            skipped = first - int(level.first_keys[0]) + int(level.window_offsets[0])
-            for pool, target in ((group.keys, keys), (group.values, values)):
-                # From [page][layer][token][head][dim] to [layer][head][page][token][dim], in one copy.
-                rows = pool.permute(1, 3, 0, 2, 4)[:, :, pages].flatten(2, 3)[:, :, skipped : skipped + matched - first]
-                for layer, tensor in zip(group.layers, rows.to(self.device)):
-                    target[layer] = tensor
-        return _Prefix(matched, keys, values)
-
-    # Remembering.
-
-    def publish(self, tokens: torch.Tensor, source: _Row) -> int:
-        """Remembers the whole pages of a row; says how many tokens others could not find before."""
-        count = min(tokens.numel(), self.tokens_max) // self.page_tokens * self.page_tokens
-        if count == 0:
-            return 0
-        tokens = tokens[:count]
-        # What the device has is enough to go on from; where a window has lost its beginning, so is what is below.
-        for tier in (quire.Tier.Device, quire.Tier.Disk):
-            with self.cache.begin(self.space, tokens, quire.SequenceOptions(tier_max=tier)) as sequence:
-                try:
-                    if not self.cache.admit(sequence).is_ready:
-                        self.cache.wait_until_ready(sequence)
-                except quire.Unavailable:
-                    return 0
-                position = known = self.cache.view(sequence).computed_tokens
-                if position < source.first_token and position < count:
-                    continue
-                while position < count:
-                    step = self._plan(sequence, min(self.step_tokens, count - position))
-                    if step is None:
-                        break
-                    entry = step.plan.entries[0]
-                    self._copy_in(step.plan, source, entry.position, entry.token_count)
-                    self.settle()
-                    self.cache.finish_step(step, [None])
-                    position = entry.position + entry.token_count
-                    self.poll()
-                return position - known
-        return 0
-
-    def _copy_in(self, plan: quire.AttentionPlan, source: _Row, position: int, count: int) -> None:
-        for group, lists in zip(self.groups, plan.groups):
-            slots = torch.from_numpy(lists.append_slots[:count].copy())
-            stored = (slots >= 0).nonzero().flatten()
-            if stored.numel() == 0:
-                continue
-            first, last = int(stored[0]), int(stored[-1]) + 1
-            if last - first != stored.numel():
-                raise AssertionError("append slots with gaps")
-            slots = slots[first:last].to(self.pool_device)
-            pages, places = slots // self.page_tokens, slots % self.page_tokens
-            for number, layer in enumerate(group.layers):
-                keys, values = source.rows(layer, position + first, position + last)
-                group.keys[pages, number, places] = keys.transpose(0, 1).to(self.pool_device)
-                group.values[pages, number, places] = values.transpose(0, 1).to(self.pool_device)
-
-
-def _pages_in(size: int, page_bytes: int, what: str) -> int:
-    if size < 4 * page_bytes:
-        raise quire.InvalidArgument(
-            f"{what} is {size}: a page of this model has {page_bytes} bytes, give {4 * page_bytes} or more"
-        )
-    return min(size // page_bytes, (1 << 31) - 1)
-
-
-def _check_directory(directory: str, identity: str, layout: quire.ModelLayout, page_tokens: int) -> None:
-    """A directory belongs to the model that it was made for."""
-    path = os.path.join(directory, "model.json")
-    mine = {"identity": identity, "model": layout.name, "layout": layout.describe(), "page_tokens": page_tokens}
-    os.makedirs(directory, exist_ok=True)
-    try:
-        with open(path, encoding="utf-8") as file:
-            theirs = json.load(file)
-    except FileNotFoundError:
-        temporary = f"{path}.{os.getpid()}"
-        with open(temporary, "w", encoding="utf-8") as file:
-            json.dump(mine, file, indent=1)
-        os.replace(temporary, path)
-        return
-    except ValueError as error:
-        raise quire.Corrupt(f"{path} cannot be read ({error}): delete it with the pages beside it") from None
-    for key, what in (("model", "another model"), ("layout", "another shape"), ("page_tokens", "other pages"),
-                      ("identity", "other weights or another configuration")):
-        if theirs.get(key) != mine[key]:
-            raise quire.InvalidArgument(
-                f"{directory} has pages of {theirs.get('model')} with {what}: its {key} is {theirs.get(key)!r}, and this "
-                f"is {mine[key]!r}; give another directory, or delete that one"
-            )
 
 
 # ── tensors of a call under way ──────────────────────────────────────────────────────────────────────────────────────
@@ -551,7 +172,7 @@ class PrefixCache(Cache):
         cache.finish()
     """
 
-    def __init__(self, model: Any, store: _Store) -> None:
+    def __init__(self, model: Any, store: PrefixStore) -> None:
         super().__init__(layers=[])
         self._store = store
         self.last = LastCall()
@@ -565,7 +186,7 @@ class PrefixCache(Cache):
         self._hook = model.register_forward_pre_hook(_make_hook(weakref.ref(self)), with_kwargs=True)
         self._own_generate = model.__dict__.get("generate")
         model.generate = _make_generate(model.generate, weakref.ref(self))
-        self._finalizer = weakref.finalize(self, _Store.close, store)
+        self._finalizer = weakref.finalize(self, PrefixStore.close, store)
 
     # Life.
 
@@ -632,7 +253,7 @@ class PrefixCache(Cache):
             return limit
         return 0
 
-    def _begin(self, found: list[_Prefix | None], rows: int, columns: int) -> None:
+    def _begin(self, found: list[FoundPrefix | None], rows: int, columns: int) -> None:
         """Layers of `columns` columns: each row's padding, then its prefix."""
         store = self._store
         for index, (layer, shape) in enumerate(zip(self.layers, store.shapes)):
