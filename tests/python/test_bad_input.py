@@ -710,3 +710,12 @@ def refused(call, kinds=(quire.Error, TypeError)):
 @pytest.mark.parametrize("name", RISKY)
 def test_nothing_stops_the_process(name, tmp_path):
     run_python(RISKY_BEGIN + RISKY[name], tmp_path)
+
+
+def test_adopted_memory_that_is_empty_is_too_small():
+    given = quire.CacheConfig(layout=quire.ModelLayout.opaque(8))
+    given.device = quire.DeviceConfig(
+        page_count=4, memory=quire.DeviceMemory.Adopted, adopted_memory=np.zeros(0, dtype=np.uint8)
+    )
+    with pytest.raises(quire.InvalidArgument, match="has 0 bytes, and the pool needs 640"):
+        quire.Cache.open(given)
