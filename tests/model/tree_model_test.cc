@@ -502,19 +502,19 @@ struct ModelRun {
 };
 
 constexpr ModelRun kRuns[] = {
-    {"PagesOfOneToken", {.page_tokens = 1}, 150},
-    {"PagesOfTwoTokens", {.page_tokens = 2}, 150},
-    {"PagesOfFourTokens", {.page_tokens = 4}, 150},
-    {"PagesOfSixteenTokens", {.page_tokens = 16}, 100},
-    {"OneTokenWithExtraKeys", {.page_tokens = 1, .has_extra_keys = true}, 150},
-    {"TwoTokensWithExtraKeys", {.page_tokens = 2, .has_extra_keys = true}, 150},
-    {"FourTokensWithExtraKeys", {.page_tokens = 4, .has_extra_keys = true}, 150},
-    {"SixteenTokensWithExtraKeys", {.page_tokens = 16, .has_extra_keys = true}, 100},
+    {"PagesOfOneToken", {.page_tokens = 1}, 75},
+    {"PagesOfTwoTokens", {.page_tokens = 2}, 75},
+    {"PagesOfFourTokens", {.page_tokens = 4}, 75},
+    {"PagesOfSixteenTokens", {.page_tokens = 16}, 50},
+    {"OneTokenWithExtraKeys", {.page_tokens = 1, .has_extra_keys = true}, 75},
+    {"TwoTokensWithExtraKeys", {.page_tokens = 2, .has_extra_keys = true}, 75},
+    {"FourTokensWithExtraKeys", {.page_tokens = 4, .has_extra_keys = true}, 75},
+    {"SixteenTokensWithExtraKeys", {.page_tokens = 16, .has_extra_keys = true}, 50},
     {"RunsOfAtMostTwoPages", {.page_tokens = 1024}, 20},
     {"RunsOfOnePage", {.page_tokens = 2048, .has_extra_keys = true}, 10},
-    {"WholeRuns", {.page_tokens = 1, .whole_runs = true}, 100},
-    {"WholeRunsWithExtraKeys", {.page_tokens = 4, .whole_runs = true, .has_extra_keys = true}, 100},
-    {"ATinyTree", {.page_tokens = 2, .has_extra_keys = true}, 150, 3},
+    {"WholeRuns", {.page_tokens = 1, .whole_runs = true}, 50},
+    {"WholeRunsWithExtraKeys", {.page_tokens = 4, .whole_runs = true, .has_extra_keys = true}, 50},
+    {"ATinyTree", {.page_tokens = 2, .has_extra_keys = true}, 75, 3},
 };
 
 void PrintTo(const ModelRun& run, std::ostream* out) {
@@ -532,7 +532,7 @@ TEST_P(PrefixTreeModel, AgreesWithItsTwinAfterEveryStep) {
   const SeedPlan plan{.test = "bin/tree_model_test --gtest_filter='*AgreesWithItsTwinAfterEveryStep/" +
                               std::string(GetParam().name) + "'",
                       .first_seed = 1 + (1000 * index),
-                      .seed_count = kIsSanitized ? 1 + (GetParam().seed_count / 100) : GetParam().seed_count,
+                      .seed_count = kIsSanitized ? 1 + (GetParam().seed_count / 50) : GetParam().seed_count,
                       .step_count = 2000};
   EXPECT_EQ(run_seeds(plan,
                       [](Random& random) {
