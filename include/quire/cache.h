@@ -304,6 +304,10 @@ class Cache {
 
   // Sequences: begin, admit, then steps until end.
 
+  /// Where begin() would copy the prompt's tokens to. Whoever has them in another form, such as 64 bits each or in
+  /// several parts, writes them here and gives begin() what was written: then they are not copied again. For
+  /// context_tokens_max tokens, and valid until the next call; empty when all sequences are live.
+  [[nodiscard]] Result<std::span<TokenId>> prompt_buffer();
   /// A waiting sequence. While it waits, what is cached of its prompt is evicted last, and then from its end.
   [[nodiscard]] Result<Sequence> begin(KeySpaceId key_space, const Prompt& prompt, const SequenceOptions& options = {});
   /// Matches anew and pins: from here on the matched pages stay. Loads of what follows on the host start. Unavailable

@@ -11,6 +11,14 @@
 
 namespace quire {
 
+Result<std::span<TokenId>> Cache::prompt_buffer() {
+  Impl& impl = *impl_;
+  QUIRE_TRY(impl.enter());
+  QUIRE_TRY(impl.require(DevicePool::Owned, "prompt_buffer"));
+  const std::span<TokenId> row = impl.sequences.next_token_row();
+  return row.first(std::min<std::size_t>(row.size(), impl.context_tokens_max));
+}
+
 Result<Sequence> Cache::begin(KeySpaceId key_space, const Prompt& prompt, const SequenceOptions& options) {
   Impl& impl = *impl_;
   QUIRE_TRY(impl.enter());
@@ -52,7 +60,9 @@ Result<Sequence> Cache::begin(KeySpaceId key_space, const Prompt& prompt, const 
   slot.priority = options.priority;
   slot.ttl_ns = options.ttl_ns.value_or(INT64_MAX);
   slot.extra_key_count = static_cast<std::uint32_t>(prompt.extra_keys.size());
-  std::memcpy(impl.sequences.token_row(index).data(), prompt.tokens.data(), prompt.tokens.size_bytes());
+  // The tokens may be there already, or in another free row: dropped sequences have ended since prompt_buffer().
+  TokenId* row = impl.sequences.token_row(index).data();
+  if (prompt.tokens.data() != row) std::memmove(row, prompt.tokens.data(), prompt.tokens.size_bytes());
   std::ranges::copy(prompt.extra_keys, impl.sequences.extra_key_row(index).begin());
   slot.prefetch = options.prefetch;
   slot.load_timeout_ns = options.load_timeout_ns;

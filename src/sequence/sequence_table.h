@@ -174,6 +174,10 @@ class SequenceTable {
 
   /// A slot with empty rows, or nothing when all are taken.
   [[nodiscard]] std::optional<std::uint32_t> try_add();
+  /// The tokens' row of the slot that try_add() would give now; empty when all are taken.
+  [[nodiscard]] std::span<TokenId> next_token_row() {
+    return free_slots_.empty() ? std::span<TokenId>() : token_row(free_slots_.back());
+  }
   /// Its pins end; its pages are the caller's business.
   void remove(std::uint32_t index);
   void set_state(std::uint32_t index, SequenceSlot::State state);

@@ -3,6 +3,9 @@
 // Sequences and steps: what is matched, computed, cached and freed.
 #include <gtest/gtest.h>
 
+#include <algorithm>
+#include <ranges>
+
 #include "cache_fixture.h"
 
 namespace quire {
@@ -27,6 +30,41 @@ TEST_F(CacheSteps, ASecondEqualPromptIsFoundWholeAndItsLastTokenRunsAgainWithout
   EXPECT_EQ(stats().free_pages, 13U);  // no page was taken
   engine_->run(planned, 0, prompt);
   ASSERT_TRUE(cache_->finish_step(*outcome.step, std::vector<StepResult>(1)));
+}
+
+TEST_F(CacheSteps, APromptThatIsWrittenWhereItWouldBeCopiedToIsAsGoodAsAnother) {
+  open(4, 16);
+  const std::vector<TokenId> prompt = token_range(1, 12);
+  EXPECT_EQ(run_request(prompt), 0U);
+  const std::vector<TokenId> other = token_range(50, 6);
+  Sequence dropped = cache_->begin(space_, {.tokens = other}).value();
+  for (const std::size_t first : {0U, 3U}) {  // from the buffer's beginning, or not
+    const std::span<TokenId> buffer = cache_->prompt_buffer().value();
+    ASSERT_EQ(buffer.size(), cache_->config().context_tokens_max);
+    const std::span<TokenId> written = buffer.subspan(first, prompt.size());
+    std::ranges::copy(prompt, written.begin());
+    // Neither a refused call nor a row that became free last takes them away.
+    EXPECT_FALSE(cache_->begin(space_, {.tokens = written}, {.expected_tokens = 1}));
+    if (first != 0) dropped = Sequence();
+    Sequence sequence = cache_->begin(space_, {.tokens = written}).value();
+    EXPECT_EQ(cache_->admit(sequence)->matched_tokens, 12U);
+    const StepEntry entry{&sequence, 1};
+    const PlanOutcome outcome = cache_->plan_step({&entry, 1}).value();
+    EXPECT_TRUE(std::ranges::equal(outcome.step->plan.entries[0].tokens, prompt | std::views::drop(11)));
+    ASSERT_TRUE(cache_->finish_step(*outcome.step, std::vector<StepResult>(1)));
+    ASSERT_TRUE(cache_->end(sequence));
+  }
+  EXPECT_TRUE(cache_->check_invariants());
+}
+
+TEST_F(CacheSteps, ThereIsNoBufferForAPromptWhenAllSequencesAreLive) {
+  open(4, 16);
+  const std::vector<TokenId> prompt = token_range(1, 4);
+  std::vector<Sequence> live;
+  while (!cache_->prompt_buffer()->empty()) live.push_back(cache_->begin(space_, {.tokens = prompt}).value());
+  EXPECT_EQ(live.size(), cache_->config().sequence_count_max);
+  live.pop_back();
+  EXPECT_FALSE(cache_->prompt_buffer()->empty());
 }
 
 TEST_F(CacheSteps, AMatchInsideAPageIsCopiedWhenItSavesHalfAPage) {

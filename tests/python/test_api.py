@@ -348,12 +348,13 @@ def test_copies_move_every_layer_and_component_of_a_page(byte_layout):
     k[page], v[page] = random.random(k[page].shape), random.random(v[page].shape)
     fork = cache.fork(source, 6)
     cache.append(fork, [50])
-    engine.plan(fork)  # applies the copies
+    step = engine.plan(fork)  # applies the copies
     target = cache.view(fork).pages[1]
     assert target != page
     np.testing.assert_array_equal(k[target, :, :2], k[page, :, :2])
     np.testing.assert_array_equal(v[target, :, :2], v[page, :, :2])
     assert not np.array_equal(k[target, :, 2:], k[page, :, 2:])  # tokens that are not the fork's
+    cache.abort_step(step)
 
 
 def test_a_rewind_gives_pages_back_and_asks_anew(engine):

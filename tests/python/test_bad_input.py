@@ -484,9 +484,12 @@ def test_memory_that_cannot_be_adopted_is_refused_with_a_reason(make, text):
 
 
 def test_memory_for_too_many_groups_is_refused():
-    made = adopting(np.zeros(288, np.uint8))
+    made = adopting(None)
     made.device.adopted_group_memory = [np.zeros(288, np.uint8)] * 2
     with pytest.raises(quire.InvalidArgument, match="2 tensors for 1 groups"):
+        quire.Cache.open(made)
+    made.device.adopted_memory = np.zeros(288, np.uint8)
+    with pytest.raises(quire.InvalidArgument, match="adopted_memory and device.adopted_group_memory are both set"):
         quire.Cache.open(made)
 
 
@@ -666,13 +669,10 @@ refused(lambda: engine.cache.lookup_on_disk(engine.space, [1], None))
 disk = {"directories": [sys.argv[1]], "capacity_bytes": 64 << 20}
 cache = quire.Cache.open(config(16, 16, host={"page_count": 16}, disk=disk))
 space = cache.key_space(quire.KeySpace(model="m"))
-cache.lookup_on_disk(space, token_range(0, 32), 5)
-try:
-    for _ in range(100_000): cache.apply(cache.poll(), 0)
-    raise SystemExit("never called")
-except TypeError:
-    pass
-cache.set_ready_callback(5)
+refused(lambda: cache.lookup_on_disk(space, token_range(0, 32), 5))
+refused(lambda: cache.set_ready_callback(5))
+cache.close()
+refused(lambda: cache.set_ready_callback(print))
 """,
     "a list that changes while it is read": """
 class Shrinking:

@@ -41,10 +41,11 @@ def test_numpy_and_the_cache_see_the_same_memory():
     engine.run(source, tokens)  # writes through NumPy
     fork = engine.cache.fork(source, 6)
     engine.cache.append(fork, [50])
-    engine.plan(fork)  # copies through the cache
+    step = engine.plan(fork)  # copies through the cache
     page = engine.cache.view(fork).pages[1]
     copied = first.view(np.uint64)[page * 4 : page * 4 + 2]
     np.testing.assert_array_equal(copied, values_of(tokens)[4:])
+    engine.cache.abort_step(step)
 
 
 def test_dlpack_and_the_buffer_protocol_give_the_same_memory():

@@ -65,6 +65,7 @@ FIELD_EXCEPTIONS = {
 ENUM_EXCEPTIONS = {"ErrorCode": "exceptions, one class for each"}
 METHOD_EXCEPTIONS = {
     "set_owner_thread": "any thread may call in Python",
+    "prompt_buffer": "begin() converts tokens into it",
     "config": "layout and context_tokens_max are properties; the rest is what the caller gave",
 }
 PYTHON_ONLY_METHODS = {

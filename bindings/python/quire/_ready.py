@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import weakref
 from typing import TYPE_CHECKING
 
@@ -20,26 +21,28 @@ class _Pump:
     def __init__(self, cache: Cache, loop: asyncio.AbstractEventLoop) -> None:
         self._cache = weakref.ref(cache)
         self._loop = loop
-        self._fd = cache.event_fd()
+        # Of its own, so that the loop's entry is never that of a file that got the number of a closed cache's.
+        self._fd = os.dup(cache.event_fd()) if cache.event_fd() >= 0 else -1
         self._waiters: set[asyncio.Event] = set()
-        self._timer: asyncio.TimerHandle | None = None
+        self.error: BaseException | None = None  # what nobody but the waiters would hear of
+        if self._fd >= 0:
+            loop.add_reader(self._fd, self.run)
+        self._timer = loop.call_later(_TICK_S, self._tick)
 
     def add(self, waiter: asyncio.Event) -> None:
-        if not self._waiters:
-            if self._fd >= 0:
-                self._loop.add_reader(self._fd, self.run)
-            self._timer = self._loop.call_later(_TICK_S, self._tick)
         self._waiters.add(waiter)
 
-    def discard(self, waiter: asyncio.Event) -> None:
+    def discard(self, waiter: asyncio.Event) -> bool:
+        """True when nobody waits any more: the pump has stopped."""
         self._waiters.discard(waiter)
         if self._waiters:
-            return
+            return False
+        self._timer.cancel()
         if self._fd >= 0:
-            self._loop.remove_reader(self._fd)
-        if self._timer is not None:
-            self._timer.cancel()
-            self._timer = None
+            if not self._loop.is_closed():
+                self._loop.remove_reader(self._fd)
+            os.close(self._fd)
+        return True
 
     def _tick(self) -> None:
         self._timer = self._loop.call_later(_TICK_S, self._tick)
@@ -50,12 +53,13 @@ class _Pump:
         try:
             if cache is not None and not cache.is_closed and self._fd >= 0:
                 cache.apply(cache.poll())
-        finally:
-            for waiter in self._waiters:  # each looks at its own sequence, and sees what is wrong with the cache
-                waiter.set()
+        except Exception as error:  # noqa: BLE001 - each waiter raises it
+            self.error = error
+        for waiter in self._waiters:  # each looks at its own sequence, and sees what is wrong with the cache
+            waiter.set()
 
 
-_pumps: weakref.WeakKeyDictionary[Cache, dict[int, _Pump]] = weakref.WeakKeyDictionary()
+_pumps: weakref.WeakKeyDictionary[Cache, dict[asyncio.AbstractEventLoop, _Pump]] = weakref.WeakKeyDictionary()
 
 
 async def ready(sequence: Sequence) -> SequenceView:
@@ -67,15 +71,18 @@ async def ready(sequence: Sequence) -> SequenceView:
         cache.apply(cache.poll())
     loop = asyncio.get_running_loop()
     pumps = _pumps.setdefault(cache, {})
-    pump = pumps.get(id(loop))
-    if pump is None or pump._loop is not loop:
-        pump = pumps[id(loop)] = _Pump(cache, loop)
+    pump = pumps.get(loop)
+    if pump is None:
+        pump = pumps[loop] = _Pump(cache, loop)
     waiter = asyncio.Event()
     pump.add(waiter)
     try:
         while (view := cache.view(sequence)).is_loading:
             await waiter.wait()
             waiter.clear()
+            if pump.error is not None:
+                raise pump.error
     finally:
-        pump.discard(waiter)
+        if pump.discard(waiter) and pumps.get(loop) is pump:
+            del pumps[loop]
     return view

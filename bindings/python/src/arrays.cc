@@ -23,9 +23,21 @@ bool is_list(nb::handle source) {
   return nb::isinstance<nb::list>(source) || nb::isinstance<nb::tuple>(source);
 }
 
-std::span<const TokenId> from_list(nb::handle source, std::vector<TokenId>& scratch, const char* what) {
+// Where tokens are converted to.
+struct Target {
+  std::vector<TokenId>& scratch;
+  std::span<TokenId> place;
+
+  [[nodiscard]] TokenId* reserve(std::size_t count) const {
+    if (count <= place.size()) return place.data();
+    if (scratch.size() < count) scratch.resize(count);
+    return scratch.data();
+  }
+};
+
+std::span<const TokenId> from_list(nb::handle source, const Target& into, const char* what) {
   const std::size_t count = nb::len(source);
-  if (scratch.size() < count) scratch.resize(count);
+  TokenId* target = into.reserve(count);
   for (std::size_t i = 0; i < count; ++i) {
     const nb::object item = source[i];
     const std::optional<long long> value = integer_of(item);
@@ -33,14 +45,13 @@ std::span<const TokenId> from_list(nb::handle source, std::vector<TokenId>& scra
       refuse(std::string(what) + "[" + std::to_string(i) + "] is " + nb::cast<std::string>(nb::repr(item)) +
              ": tokens are integers from 0 to 2147483647");
     }
-    scratch[i] = static_cast<TokenId>(*value);
+    target[i] = static_cast<TokenId>(*value);
   }
-  return {scratch.data(), count};
+  return {target, count};
 }
 
-std::span<const TokenId> narrow(std::span<const std::int64_t> values, std::vector<TokenId>& scratch, const char* what) {
-  if (scratch.size() < values.size()) scratch.resize(values.size());
-  TokenId* target = scratch.data();
+std::span<const TokenId> narrow(std::span<const std::int64_t> values, const Target& into, const char* what) {
+  TokenId* target = into.reserve(values.size());
   // All bits of all tokens, looked at once behind a loop that the compiler makes vector code of.
   std::uint64_t any = 0;
   for (std::size_t i = 0; i < values.size(); ++i) {
@@ -115,16 +126,17 @@ ForeignArray import_array(nb::handle source, const char* what) {
   return array;
 }
 
-Tokens::Tokens(nb::handle source, std::vector<TokenId>& scratch, const char* what) {
+Tokens::Tokens(nb::handle source, std::vector<TokenId>& scratch, const char* what, std::span<TokenId> place) {
+  const Target into{scratch, place};
   if (is_list(source)) {
-    span_ = from_list(source, scratch, what);
+    span_ = from_list(source, into, what);
     return;
   }
   array_ = import_array(source, what);
   if (array_.dtype() == nb::dtype<std::int32_t>()) {
     span_ = {static_cast<const TokenId*>(array_.data()), array_.size()};
   } else if (array_.dtype() == nb::dtype<std::int64_t>()) {
-    span_ = narrow({static_cast<const std::int64_t*>(array_.data()), array_.size()}, scratch, what);
+    span_ = narrow({static_cast<const std::int64_t*>(array_.data()), array_.size()}, into, what);
   } else {
     refuse(std::string(what) + " is " + name_of(array_.dtype()) + ": tokens are int32 or int64");
   }

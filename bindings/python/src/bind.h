@@ -1,9 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // One function for each part of the module, in the order that module.cc calls them: what a part's signatures name is
-// there before it.
+// there before it. bind_cache() calls bind_cache_disk().
 #pragma once
 
+#include "cache_state.h"
 #include "casters.h"
 
 namespace quire::python {
@@ -16,7 +17,9 @@ void bind_device(nb::module_& module);
 void bind_config(nb::module_& module);
 void bind_stats(nb::module_& module);
 void bind_plan(nb::module_& module);
+void bind_sequence(nb::module_& module);
 void bind_cache(nb::module_& module);
+void bind_cache_disk(nb::class_<CacheState>& cache);
 void bind_disk_store(nb::module_& module);
 
 }  // namespace quire::python

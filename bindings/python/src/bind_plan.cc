@@ -6,6 +6,7 @@
 
 #include "arrays.h"
 #include "bind.h"
+#include "cache_calls.h"
 #include "casters.h"
 #include "errors.h"
 #include "quire/plan.h"
@@ -281,9 +282,19 @@ void bind_plan(nb::module_& module) {
       .rows<std::uint32_t>("copies", &AttentionPlan::copies, "[n][3] of the first full or compressed group")
       .array("append_slots", &AttentionPlan::append_slots, "the same, without padding");
 
-  nb::class_<StepHandle>(module, "Step", "One forward pass, planned and not finished.")
+  nb::class_<StepHandle>(module, "Step",
+                         "One forward pass, planned and not finished. Dropping it in flight aborts it at the cache's "
+                         "next call; as a context manager it is aborted at the end of a block that did not finish it.")
       .def_prop_ro("number", [](const StepHandle& self) { return self.step.number; })
       .def_prop_ro("plan", [](const StepPointer& self) { return PlanView{self}; })
+      .def(
+          "__enter__", [](const nb::object& self) { return self; }, nb::sig("def __enter__(self) -> Step"))
+      .def(
+          "__exit__",
+          [](StepHandle& self, const nb::args&) {
+            if (self.is_live && !self.state->is_closed()) abort_step(*self.state, self);
+          },
+          nb::sig("def __exit__(self, *exc_info: object) -> None"))
       .def("__repr__", [](const StepHandle& self) {
         return "Step(" + std::to_string(self.step.number) + (self.is_live ? ")" : ", over)");
       });

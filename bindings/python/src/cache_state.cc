@@ -2,6 +2,12 @@
 #include "cache_state.h"
 #include "casters.h"
 
+#include <pthread.h>
+
+#include <algorithm>
+#include <functional>
+#include <new>
+
 namespace quire::python {
 namespace {
 
@@ -15,6 +21,11 @@ std::vector<std::weak_ptr<CacheState>>& open_states() {
   raise(ErrorCode::InvalidArgument, "the cache is closed: open another one");
 }
 
+[[noreturn]] void raise_busy() {
+  raise(ErrorCode::Unavailable,
+        "the cache is busy with another call of this thread: do not call it from a destructor or a tensor's methods");
+}
+
 }  // namespace
 
 CacheState::Access::Access(CacheState& state) : state_(state) {
@@ -25,11 +36,7 @@ CacheState::Access::Access(CacheState& state) : state_(state) {
   }
   const std::thread::id self = std::this_thread::get_id();
   if (!state.mutex_.try_lock()) {
-    if (state.holder_ == self) {
-      raise(
-          ErrorCode::Unavailable,
-          "the cache is busy with another call of this thread: do not call it from a destructor or a tensor's methods");
-    }
+    if (state.holder_ == self) raise_busy();
     const WithoutGil without;
     state.mutex_.lock();
   }
@@ -39,6 +46,23 @@ CacheState::Access::Access(CacheState& state) : state_(state) {
   }
   state.holder_ = self;
   state.held_->cache->set_owner_thread();
+  // The newest first, as each takes later ones of its sequences with it. One that is over by now is none to abort.
+  std::vector<Step> dropped = std::exchange(state.dropped_steps, {});
+  std::ranges::sort(dropped, std::ranges::greater(), &Step::number);
+  for (const Step& step : dropped) static_cast<void>(state.held_->cache->abort_step(step));
+}
+
+// Torch lets go of a storage's memory when it is resized; then a tensor says so by another address.
+CacheState::ByteAccess::ByteAccess(CacheState& state) : Access(state) {
+  for (const Adopted& adopted : state.adopted) {
+    if (!nb::hasattr(adopted.source, "data_ptr")) continue;
+    const auto address = nb::cast<std::uintptr_t>(adopted.source.attr("data_ptr")());
+    if (address == reinterpret_cast<std::uintptr_t>(adopted.data)) continue;
+    raise(ErrorCode::InvalidArgument,
+          "a tensor that the cache has adopted was freed or moved (the data_ptr() of " + adopted.name +
+              " has changed): keep its storage as it is until the cache is closed; close this cache now, what is on "
+              "the device is lost");
+  }
 }
 
 CacheState::Access::~Access() {
@@ -57,16 +81,35 @@ void CacheState::set_now(TimeNs now) {
 
 void CacheState::close() {
   if (held_ == nullptr) return;
-  if (held_->process == ::getpid() && !mutex_.try_lock()) {
-    const WithoutGil without;
-    mutex_.lock();
+  std::shared_ptr<HeldCache> last;  // destroyed without the lock
+  std::vector<Adopted> given;
+  std::vector<std::weak_ptr<DiskRequest>> requests;
+  {
+    std::unique_lock lock(mutex_, std::defer_lock);
+    // In a forked child whoever had the mutex is not there.
+    if (held_->process == ::getpid() && !lock.try_lock()) {
+      if (holder_ == std::this_thread::get_id()) raise_busy();
+      const WithoutGil without;
+      lock.lock();
+    }
+    // With the GIL, so that whoever makes an array has either the cache or an answer. Another thread may have been here
+    // while this one waited: then there is nothing left to take.
+    is_closed_ = true;
+    last = std::move(held_);
+    given = std::exchange(adopted, {});
+    requests = std::exchange(disk_requests, {});
+    dropped_steps.clear();
   }
-  // With the GIL, so that whoever makes an array has either the cache or an answer.
-  is_closed_ = true;
-  const std::shared_ptr<HeldCache> last = std::move(held_);
-  if (last != nullptr && last->process == ::getpid()) mutex_.unlock();
   ready_callback = nb::none();
-  adopted.clear();
+  for (const std::weak_ptr<DiskRequest>& weak : requests) {
+    const std::shared_ptr<DiskRequest> request = weak.lock();
+    if (request == nullptr || std::exchange(request->is_answered, true)) continue;
+    try {
+      request->callback(DiskAnswer{.outcome = TransferOutcome::Cancelled});
+    } catch (nb::python_error& error) {
+      error.discard_as_unraisable("quire: a callback of the disk tier, at close()");
+    }
+  }
 }
 
 HeldCache::~HeldCache() {
@@ -85,13 +128,16 @@ void close_at_exit(const std::shared_ptr<CacheState>& state) {
 }
 
 void bind_closing_at_exit(nb::module_& module) {
+  // A child has none of the threads that had let the GIL go.
+  if (::pthread_atfork(nullptr, nullptr, [] { WithoutGil::count = 0; }) != 0) throw std::bad_alloc();
   nb::object close_all = nb::cpp_function([] {
     for (const std::weak_ptr<CacheState>& weak : std::exchange(open_states(), {})) {
       if (const std::shared_ptr<CacheState> state = weak.lock()) state->close();
     }
     // Calls of other threads end before the interpreter does: from here on they are refused with the GIL in hand.
+    WithoutGil::is_ending = true;
     const nb::gil_scoped_release release;
-    while (WithoutGil::count > 0) std::this_thread::yield();
+    while (WithoutGil::count > 0) std::this_thread::sleep_for(std::chrono::milliseconds(1));
   });
   nb::module_::import_("atexit").attr("register")(close_all);
   module.attr("_close_all") = close_all;

@@ -19,6 +19,8 @@
 #include <cstdint>
 #include <memory>
 #include <mutex>
+#include <optional>
+#include <string>
 #include <thread>
 #include <utility>
 #include <vector>
@@ -31,16 +33,21 @@ namespace quire::python {
 
 namespace nb = nanobind;
 
-/// Memory of the caller's that a cache uses.
+/// Memory of the caller's that a cache uses: so many bytes, or pages of so many with a stride between them.
 struct Adopted {
   nb::object source;
   const void* data = nullptr;
+  std::uint64_t bytes = 0;
+  std::uint64_t page_count = 1;
+  std::uint64_t page_stride = 0;
+  std::string name;  ///< of the setting, for errors
 };
 
 /// A direct call to the disk tier: whom to tell, and what is read or written meanwhile.
 struct DiskRequest {
   nb::object callback;
   nb::object memory;
+  bool is_answered = false;
 };
 struct DiskCall {
   std::shared_ptr<DiskRequest> request;
@@ -63,14 +70,17 @@ struct HeldCache {
 };
 
 /// Lets the GIL go until the end of the scope. The interpreter does not end meanwhile: a thread that asked for the GIL
-/// then would be ended in the middle of C++ code.
+/// then would be ended in the middle of C++ code. Once it is ending, nobody lets the GIL go any more.
 class WithoutGil {
  public:
-  WithoutGil() = default;
+  WithoutGil() {
+    if (!is_ending) release_.emplace();
+  }
   WithoutGil(const WithoutGil&) = delete;
   WithoutGil& operator=(const WithoutGil&) = delete;
 
-  static inline std::atomic<int> count = 0;  ///< of threads that have let it go
+  static inline std::atomic<int> count = 0;  ///< of threads that have let it go, or are about to
+  static inline bool is_ending = false;      ///< the interpreter; under the GIL
 
  private:
   struct Counted {
@@ -78,7 +88,7 @@ class WithoutGil {
     ~Counted() { --count; }
   };
   Counted counted_;  // made first and destroyed last, with the GIL
-  nb::gil_scoped_release release_;
+  std::optional<nb::gil_scoped_release> release_;
 };
 
 class CacheState : public std::enable_shared_from_this<CacheState> {
@@ -105,6 +115,13 @@ class CacheState : public std::enable_shared_from_this<CacheState> {
     CacheState& state_;
   };
 
+  /// The same for calls that read or write device memory, or have it read or written: they are refused once a tensor
+  /// that the cache has adopted says that its memory is no longer where it was.
+  class ByteAccess : public Access {
+   public:
+    explicit ByteAccess(CacheState& state);
+  };
+
   /// Calls are refused from here on. The cache is destroyed now, or with the last array of its memory.
   void close();
   [[nodiscard]] bool is_closed() const { return is_closed_.load(std::memory_order_relaxed); }
@@ -124,7 +141,9 @@ class CacheState : public std::enable_shared_from_this<CacheState> {
   std::vector<TokenId> scratch;
 
   // Under the GIL.
-  std::vector<Adopted> adopted;
+  std::vector<Step> dropped_steps;  ///< nobody can finish them any more: the next call aborts them
+  std::vector<std::weak_ptr<DiskRequest>> disk_requests;
+  std::vector<Adopted> adopted;  ///< changed under the lock only
   nb::object ready_callback = nb::none();
   // What callbacks have to be told, gathered while the cache was busy. Under the lock.
   std::vector<SequenceId> ready_sequences;

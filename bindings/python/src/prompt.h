@@ -4,6 +4,7 @@
 #pragma once
 
 #include <cstdint>
+#include <span>
 #include <vector>
 
 #include "arrays.h"
@@ -21,7 +22,8 @@ struct PromptHandle {
 /// A Prompt that can be passed on, from a PromptHandle or from tokens alone.
 class PromptView {
  public:
-  PromptView(nb::handle source, std::vector<TokenId>& scratch, const char* what = "tokens");
+  PromptView(nb::handle source, std::vector<TokenId>& scratch, const char* what = "tokens",
+             std::span<TokenId> place = {});
   [[nodiscard]] const Prompt& operator*() const { return prompt_; }
 
  private:

@@ -16,6 +16,7 @@ namespace quire::python {
 struct SequenceHandle {
   std::shared_ptr<CacheState> state;
   Sequence sequence;
+  nb::object cache;  ///< the Python object, so that its callbacks live as long as somebody can reach it through this
 
   /// Raises for one that has ended.
   [[nodiscard]] const Sequence& get() const;
@@ -29,7 +30,7 @@ struct StepEntryHandle {
 };
 
 struct ExternalMatchHandle {
-  std::shared_ptr<SequenceHandle> sequence;
+  nb::object sequence;
   std::uint32_t token_count = 0;
   std::vector<std::uint32_t> pages;
 };

@@ -6,6 +6,7 @@
 #include <string>
 #include <utility>
 
+#include "arrays.h"
 #include "errors.h"
 #include "quire/cache.h"
 
@@ -16,6 +17,12 @@ using Tensor = nb::ndarray<>;
 
 // A tensor that a cache may write to, where the configuration says it lies.
 Tensor import_tensor(nb::handle source, const std::string& what, const Device* accelerator) {
+  // Their makers take for granted that nobody writes to them.
+  if (nb::cast<std::string>(nb::str(source.type().attr("__module__"))).starts_with("jax")) {
+    raise(ErrorCode::InvalidArgument, what +
+                                          " is an array of jax, which is never to be written to: let jax read "
+                                          "device_memory() instead");
+  }
   Tensor tensor;
   if (!nb::try_cast(source, tensor, false) || !tensor.is_valid()) {
     raise(ErrorCode::InvalidArgument, what + " is of type " + nb::cast<std::string>(source.type().attr("__name__")) +
@@ -65,8 +72,8 @@ std::byte* adopt(OpenRequest& request, const nb::object& source, const std::stri
     raise(ErrorCode::InvalidArgument, what + " has " + std::to_string(bytes) + " bytes, and the pool needs " +
                                           std::to_string(bytes_min) + ", its null page included");
   }
-  request.adopted.push_back({source, tensor.data()});
-  request.kept.push_back(nb::cast(tensor));  // what DLPack lent, until the cache gives it back
+  request.adopted.push_back({.source = source, .data = tensor.data(), .bytes = bytes, .name = what});
+  request.kept.push_back(own(tensor));  // what was lent, until the cache gives it back
   return static_cast<std::byte*>(tensor.data());
 }
 
@@ -101,8 +108,37 @@ void adopt_tensors(OpenRequest& request, const DeviceSettings& settings, const C
                        .component_index = given.component_index,
                        .data = static_cast<std::byte*>(tensor.data()),
                        .page_stride = static_cast<std::uint64_t>(tensor.stride(0)) * tensor.itemsize()});
-      request.adopted.push_back({given.data, tensor.data()});
-      request.kept.push_back(nb::cast(tensor));
+      request.adopted.push_back({.source = given.data,
+                                 .data = tensor.data(),
+                                 .bytes = bytes,
+                                 .page_count = tensor.shape(0),
+                                 .page_stride = static_cast<std::uint64_t>(tensor.stride(0)) * tensor.itemsize(),
+                                 .name = what});
+      request.kept.push_back(own(tensor));
+    }
+  }
+}
+
+// Pages of one may lie between those of another, as K and V of a layer do in some engines.
+bool overlap(const Adopted& a, const Adopted& b) {
+  const auto begin_of = [](const Adopted& one) { return reinterpret_cast<std::uintptr_t>(one.data); };
+  const auto end_of = [&](const Adopted& one) {
+    return begin_of(one) + ((one.page_count - 1) * one.page_stride) + one.bytes;
+  };
+  if (a.bytes == 0 || b.bytes == 0 || end_of(a) <= begin_of(b) || end_of(b) <= begin_of(a)) return false;
+  if (a.page_stride == 0 || a.page_stride != b.page_stride) return true;
+  const Adopted& first = begin_of(a) <= begin_of(b) ? a : b;
+  const Adopted& second = &first == &a ? b : a;
+  const std::uint64_t distance = (begin_of(second) - begin_of(first)) % a.page_stride;
+  return distance < first.bytes || distance + second.bytes > a.page_stride;
+}
+
+void check_overlaps(const std::vector<Adopted>& adopted) {
+  for (std::size_t i = 0; i < adopted.size(); ++i) {
+    for (std::size_t j = 0; j < i; ++j) {
+      if (!overlap(adopted[j], adopted[i])) continue;
+      raise(ErrorCode::InvalidArgument,
+            adopted[j].name + " and " + adopted[i].name + " share memory: each page of each needs memory of its own");
     }
   }
 }
@@ -174,8 +210,18 @@ OpenRequest make_request(const Settings& settings) {
   bare.device.accelerator = nullptr;
   bare.host = {};
   bare.disk = {};
-  const std::unique_ptr<Cache> probe = take(Cache::open(std::move(bare)));
+  const std::unique_ptr<Cache> probe = [&] {
+    auto opened = [&] {
+      const WithoutGil without;
+      return Cache::open(std::move(bare));
+    }();
+    return take(std::move(opened));
+  }();
   const std::size_t group_count = settings.layout.groups().size();
+  if (!settings.device.adopted_memory.is_none() && has_group_memory) {
+    raise(ErrorCode::InvalidArgument,
+          "device.adopted_memory and device.adopted_group_memory are both set: give the memory of all groups in one");
+  }
   if (!settings.device.adopted_memory.is_none()) {
     device.adopted_memory =
         adopt(request, settings.device.adopted_memory, "device.adopted_memory", probe->geometry(0).pool_bytes());
@@ -203,6 +249,7 @@ OpenRequest make_request(const Settings& settings) {
                                           std::to_string(group_count) + " groups");
   }
   adopt_tensors(request, settings.device, *probe);
+  check_overlaps(request.adopted);
   return request;
 }
 

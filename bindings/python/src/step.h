@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // A Step as Python holds it. Its plan's arrays lie in the cache: they can be asked for until the step is finished or
-// aborted, and one that was taken before stays readable, with contents that later steps overwrite.
+// aborted, and one that was taken before stays readable, with contents that later steps overwrite. As a context manager
+// it is aborted at the end of the block unless it was finished there.
 #pragma once
 
 #include <cstdint>
@@ -17,6 +18,12 @@ namespace quire::python {
 
 struct StepHandle {
   StepHandle(Step given, const std::shared_ptr<CacheState>& of) : step(std::move(given)), state(of) {}
+  StepHandle(const StepHandle&) = delete;
+  StepHandle& operator=(const StepHandle&) = delete;
+  /// One that is dropped in flight did not happen: the cache's next call aborts it.
+  ~StepHandle() {
+    if (is_live && !state->is_closed()) state->dropped_steps.push_back(std::move(step));
+  }
 
   Step step;
   std::shared_ptr<CacheState> state;

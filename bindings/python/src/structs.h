@@ -81,7 +81,9 @@ inline const char* keep_text(std::string text) {
 template <typename T>
 class StructClass {
  public:
-  StructClass(nb::module_& module, const char* name, const char* text) : class_(module, name, text), name_(name) {}
+  template <typename... Extra>
+  StructClass(nb::module_& module, const char* name, const char* text, const Extra&... extra)
+      : class_(module, name, text, extra...), name_(name) {}
 
   /// A field that Python reads and writes.
   template <typename F, typename Base>

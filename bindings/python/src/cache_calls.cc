@@ -1,0 +1,250 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "cache_calls.h"
+#include "casters.h"
+
+#include <poll.h>
+
+#include <algorithm>
+#include <string>
+#include <utility>
+
+#include "arrays.h"
+#include "errors.h"
+#include "prompt.h"
+
+namespace quire::python {
+namespace {
+
+/// The C++ object of a Python one, if it is of that class.
+template <typename T>
+T* instance_of(nb::handle object) {
+  return nb::isinstance<T>(object) ? nb::inst_ptr<T>(object) : nullptr;
+}
+
+// What callbacks are to be told, once nothing of the cache is held any more.
+void run_callbacks(CacheState& state, std::vector<SequenceId> sequences, std::vector<DiskCall> answers) {
+  std::optional<nb::python_error> first;
+  const auto call = [&](const nb::object& callback, const nb::object& argument) {
+    try {
+      callback(argument);
+    } catch (nb::python_error& error) {
+      if (!first) first.emplace(std::move(error));
+    }
+  };
+  if (!state.ready_callback.is_none()) {
+    const nb::object callback = state.ready_callback;
+    for (const SequenceId sequence : sequences) call(callback, nb::cast(sequence));
+  }
+  for (const DiskCall& answer : answers) {
+    if (!std::exchange(answer.request->is_answered, true)) call(answer.request->callback, nb::cast(answer.answer));
+  }
+  if (first) throw nb::python_error(std::move(*first));
+}
+
+double seconds_since(std::chrono::steady_clock::time_point begin) {
+  return std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
+}
+
+// Until there is something to read, or for so long. Without a descriptor only time goes by.
+void wait_for(int descriptor, int milliseconds) {
+  without_gil([&] {
+    pollfd wanted{.fd = descriptor, .events = POLLIN, .revents = 0};
+    return ::poll(&wanted, descriptor < 0 ? 0 : 1, milliseconds);
+  });
+  if (PyErr_CheckSignals() != 0) throw nb::python_error();
+}
+
+}  // namespace
+
+const Sequence& SequenceHandle::get() const {
+  if (!sequence) raise(ErrorCode::InvalidArgument, "the sequence has ended: begin() another one");
+  return sequence;
+}
+
+nb::handle PromptView::tokens_of(nb::handle source) {
+  return nb::isinstance<PromptHandle>(source) ? nb::handle(nb::cast<PromptHandle&>(source).tokens) : source;
+}
+
+PromptView::PromptView(nb::handle source, std::vector<TokenId>& scratch, const char* what, std::span<TokenId> place)
+    : tokens_(tokens_of(source), scratch, what, place) {
+  if (nb::isinstance<PromptHandle>(source)) extra_keys_ = nb::cast<PromptHandle&>(source).extra_keys;
+  prompt_ = {.tokens = tokens_.span(), .extra_keys = extra_keys_};
+}
+
+std::vector<std::uint32_t> page_ids(std::span<const PageId> pages) {
+  std::vector<std::uint32_t> ids;
+  ids.reserve(pages.size());
+  for (const PageId page : pages) ids.push_back(page.value);
+  return ids;
+}
+
+SequenceHandle sequence_of(const StatePointer& state, Sequence sequence) {
+  return {state, std::move(sequence), nb::cast(state)};
+}
+
+// ── opening ──────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+StatePointer open_cache(const Settings& settings) {
+  OpenRequest request = make_request(settings);
+  auto opened = without_gil([&] { return Cache::open(std::move(request.config)); });
+  auto state =
+      std::make_shared<CacheState>(take(std::move(opened)), std::move(request.kept), std::move(request.adopted));
+  if (WithoutGil::is_ending)
+    raise(ErrorCode::Unavailable, "the interpreter is ending: no cache can be opened any more");
+  const Access access(*state);
+  take(access->set_ready_callback(
+      [raw = state.get()](SequenceId sequence) { raw->ready_sequences.push_back(sequence); }));
+  close_at_exit(state);
+  return state;
+}
+
+void apply(CacheState& state, const std::vector<Completion>& completions, std::optional<TimeNs> now) {
+  std::vector<SequenceId> sequences;
+  std::vector<DiskCall> answers;
+  {
+    const ByteAccess access(state);
+    const TimeNs told = now.value_or(state.now());
+    const Status status = access->apply(completions, told);
+    sequences = std::exchange(state.ready_sequences, {});
+    answers = std::exchange(state.disk_answers, {});
+    take(status);
+    state.set_now(told);
+  }
+  run_callbacks(state, std::move(sequences), std::move(answers));
+}
+
+std::vector<Completion> poll(CacheState& state) {
+  const ByteAccess access(state);
+  const std::span<const Completion> completions = take(access->poll());
+  return {completions.begin(), completions.end()};
+}
+
+// ── sequences ────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+SequenceHandle begin(const StatePointer& state, KeySpaceId key_space, nb::handle prompt,
+                     const std::optional<SequenceOptions>& options) {
+  const Access access(*state);
+  const PromptView view(prompt, state->scratch, "tokens", access->prompt_buffer().value_or(std::span<TokenId>()));
+  return sequence_of(state, take(access->begin(key_space, *view, options.value_or(SequenceOptions{}))));
+}
+
+ViewCopy view_of(CacheState& state, const SequenceHandle& sequence) {
+  const Access access(state);
+  const SequenceView view = take(access->view(sequence.get()));
+  ViewCopy copy{view, page_ids(view.pages)};
+  copy.pages = {};
+  return copy;
+}
+
+bool wait_until_ready(const StatePointer& state, const SequenceHandle& sequence, std::optional<double> timeout_s) {
+  const auto begin = std::chrono::steady_clock::now();
+  int descriptor = -1;
+  {
+    const Access access(*state);
+    descriptor = access->event_fd();
+  }
+  while (true) {
+    if (!view_of(*state, sequence).is_loading) return true;
+    if (descriptor >= 0)
+      apply(*state, poll(*state), std::nullopt);  // else a mover of the engine's own is looked after elsewhere
+    if (!view_of(*state, sequence).is_loading) return true;
+    // In slices, so that a signal or a limit of the load's own is noticed.
+    double left_s = 0.05;
+    if (timeout_s) {
+      left_s = std::min(left_s, *timeout_s - seconds_since(begin));
+      if (left_s <= 0) return false;
+    }
+    wait_for(descriptor, static_cast<int>(left_s * 1e3) + 1);
+  }
+}
+
+bool wait_until_flushed(const StatePointer& state, std::optional<double> timeout_s) {
+  const auto begin = std::chrono::steady_clock::now();
+  while (true) {
+    apply(*state, poll(*state), std::nullopt);
+    int descriptor = -1;
+    {
+      const ByteAccess access(*state);
+      descriptor = access->event_fd();
+      if (take(without_gil([&] { return access->flush(); }))) return true;
+    }
+    apply(*state, poll(*state), std::nullopt);
+    if (timeout_s && seconds_since(begin) > *timeout_s) return false;
+    wait_for(descriptor, 20);
+  }
+}
+
+Outcome plan_step(const StatePointer& state, const nb::sequence& entries, const std::optional<PlanShape>& shape) {
+  // Python code runs while they are gathered, not while they are looked at.
+  std::vector<nb::object> given;
+  for (const nb::handle entry : entries) given.push_back(nb::borrow(entry));
+  const ByteAccess access(*state);
+  std::vector<StepEntry> list;
+  list.reserve(given.size());
+  for (const nb::object& one : given) {
+    const std::string name = "entries[" + std::to_string(list.size()) + "]";
+    StepEntry& entry = list.emplace_back();
+    if (const SequenceHandle* sequence = instance_of<SequenceHandle>(one)) {
+      entry.sequence = &sequence->get();
+      continue;
+    }
+    const StepEntryHandle* handle = instance_of<StepEntryHandle>(one);
+    if (handle == nullptr) {
+      raise(ErrorCode::InvalidArgument,
+            name + " is of type " + nb::type_name(one.type()).c_str() + ": give a Sequence or a StepEntry");
+    }
+    const SequenceHandle* sequence = instance_of<SequenceHandle>(handle->sequence);
+    if (sequence == nullptr) {
+      raise(ErrorCode::InvalidArgument, name + ".sequence is not set: give the Sequence of begin()");
+    }
+    entry = {.sequence = &sequence->get(),
+             .token_count = handle->token_count,
+             .draft_count = handle->draft_count,
+             .tree_parents = handle->tree_parents};
+  }
+  PlanOutcome outcome = take(access->plan_step(list, shape.value_or(PlanShape{})));
+  if (!outcome.step) return {nullptr, outcome.shortage};
+  return {std::make_shared<StepHandle>(std::move(*outcome.step), state), {}};
+}
+
+const Step& step_of(const StepHandle& handle) {
+  static_cast<void>(handle.plan());
+  return handle.step;
+}
+
+void finish_step(CacheState& state, StepHandle& step, const nb::sequence& results) {
+  std::vector<StepResult> list;
+  std::vector<Tokens> tokens;  // keep what the results point to
+  const std::size_t count = nb::len(results);
+  std::vector<std::vector<TokenId>> scratch(count);
+  list.reserve(count);
+  tokens.reserve(count);
+  for (std::size_t i = 0; i < count; ++i) {
+    const nb::object given = results[i];
+    StepResultHandle* handle = instance_of<StepResultHandle>(given);
+    if (given.is_none()) {
+      list.push_back({});
+    } else if (handle != nullptr) {
+      tokens.emplace_back(handle->tokens, scratch[i]);
+      list.push_back(
+          {.tokens = tokens.back().span(), .accepted_count = handle->accepted_count, .discard = handle->discard});
+    } else if (integer_of(given)) {
+      tokens.emplace_back(nb::make_tuple(given), scratch[i], "results");
+      list.push_back({.tokens = tokens.back().span()});
+    } else {
+      tokens.emplace_back(given, scratch[i], "results");
+      list.push_back({.tokens = tokens.back().span()});
+    }
+  }
+  const ByteAccess access(state);
+  take(access->finish_step(step_of(step), list));
+  step.is_live = false;
+}
+
+void abort_step(CacheState& state, StepHandle& step) {
+  const ByteAccess access(state);
+  take(without_gil([&, &planned = step_of(step)] { return access->abort_step(planned); }));
+  step.is_live = false;
+}
+
+}  // namespace quire::python
