@@ -64,7 +64,8 @@ nb::object copy_of(std::span<const T> values) {
 /// Tokens of the caller's, as the cache reads them: int32 in place, int64 narrowed, lists of int converted.
 class Tokens {
  public:
-  /// 64-bit tokens and lists are written to `place` where it is large enough, else to `scratch`; both must outlive this.
+  /// 64-bit tokens and lists are written to `place` where it is large enough, else to `scratch`; both must outlive
+  /// this.
   Tokens(nb::handle source, std::vector<TokenId>& scratch, const char* what = "tokens", std::span<TokenId> place = {});
   [[nodiscard]] std::span<const TokenId> span() const { return span_; }
 
