@@ -185,9 +185,11 @@ void bind_cache_values(nb::module_& module) {
 
   StructClass<PageTransfer>(module, "PageTransfer", "One page's way.")
       .made(
-          "device_page", [](const PageTransfer& self) { return self.device_page.value; }, "", "int")
+          "device_page", [](const PageTransfer& self) { return self.device_page.value; },
+          [](PageTransfer& self, std::uint32_t page) { self.device_page = PageId{page}; }, "", "int")
       .made(
-          "host_page", [](const PageTransfer& self) { return self.host_page.value; }, "", "int")
+          "host_page", [](const PageTransfer& self) { return self.host_page.value; },
+          [](PageTransfer& self, std::uint32_t page) { self.host_page = PageId{page}; }, "", "int")
       .value("host_generation", &PageTransfer::host_generation, "grows each time the host page is handed out")
       .value("place", &PageTransfer::place, "the planner's own")
       .value("name_tag", &PageTransfer::name_tag, "a hash of the page's tokens and all before them")
@@ -230,6 +232,7 @@ void bind_cache_values(nb::module_& module) {
           [](const ResidencyRecord& self) {
             return self.run.is_none() ? std::optional<std::uint32_t>() : std::optional(self.run.value);
           },
+          [](ResidencyRecord& self, std::optional<std::uint32_t> run) { self.run = run ? RunId{*run} : RunId::none(); },
           "the run that held them at that moment; None for the host's copy of a device page", "int | None")
       .value("first_page", &ResidencyRecord::first_page, "position in the path from the root, in pages")
       .value("page_count", &ResidencyRecord::page_count)

@@ -1,7 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "bind.h"
 
+#include <functional>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include <nanobind/operators.h>
@@ -15,6 +17,13 @@
 #include "structs.h"
 
 namespace quire::python {
+namespace {
+
+std::vector<CacheGroup> groups_of(const ModelLayout& layout) {
+  return {layout.groups().begin(), layout.groups().end()};
+}
+
+}  // namespace
 
 void bind_layout(nb::module_& module) {
   enum_class<ElementType>(module, "ElementType",
@@ -228,9 +237,12 @@ void bind_layout(nb::module_& module) {
       .def_prop_ro("entry_bytes", &PageGeometry::entry_bytes, "One entry, all layers, without padding.")
       .def_prop_ro("token_bytes", &PageGeometry::token_bytes, "One token, all layers, with its share of the padding.")
       .def_prop_ro("alignment", &PageGeometry::alignment, "What a pool of such pages must be aligned to.")
-      .def_prop_ro("components", [](const PageGeometry& self) {
-        return std::vector<ComponentStrides>(self.components().begin(), self.components().end());
-      });
+      .def_prop_ro(
+          "components",
+          [](const PageGeometry& self) {
+            return to_python(std::vector<ComponentStrides>(self.components().begin(), self.components().end()));
+          },
+          "One per component, in the group's order.", nb::sig("def components(self) -> tuple[ComponentStrides, ...]"));
   nb::class_<PoolGeometry>(module, "PoolGeometry", "Where every row of a pool lies; page 0 is the null page.")
       .def_prop_ro("page", &PoolGeometry::page)
       .def_prop_ro("byte_layout", &PoolGeometry::byte_layout)
@@ -255,8 +267,8 @@ void bind_layout(nb::module_& module) {
           nb::arg("token_bytes"), "One layer of so many opaque bytes per token.")
       .def_prop_ro("name", &ModelLayout::name)
       .def_prop_ro(
-          "groups",
-          [](const ModelLayout& self) { return std::vector<CacheGroup>(self.groups().begin(), self.groups().end()); })
+          "groups", [](const ModelLayout& self) { return to_python(groups_of(self)); }, "Copies.",
+          nb::sig("def groups(self) -> tuple[CacheGroup, ...]"))
       .def_prop_ro("layer_count", &ModelLayout::layer_count, "Layers that some group stores something for.")
       .def_prop_ro("token_bytes", &ModelLayout::token_bytes, "What one more token of a long context takes.")
       .def_prop_ro("page_multiple_tokens", &ModelLayout::page_multiple_tokens)
@@ -264,6 +276,28 @@ void bind_layout(nb::module_& module) {
       .def(
           "describe", [](const ModelLayout& self, const PageOptions& options) { return take(self.describe(options)); },
           nb::arg("options") = PageOptions{}, "A small table of the groups, for people.")
+      .def(
+          "__eq__",
+          [](const ModelLayout& self, const ModelLayout& other) {
+            return self.name() == other.name() && groups_of(self) == groups_of(other);
+          },
+          nb::is_operator(), nb::sig(kEqual))
+      .def("__hash__", [](const ModelLayout& self) { return std::hash<std::string>{}(self.name()); })
+      .def(
+          "__copy__", [](nb::object self) { return self; }, nb::sig("def __copy__(self) -> ModelLayout"))
+      .def(
+          "__deepcopy__", [](nb::object self, nb::handle) { return self; },
+          nb::sig("def __deepcopy__(self, memo: object, /) -> ModelLayout"))
+      .def(
+          "__getstate__",
+          [](const ModelLayout& self) { return nb::make_tuple(self.name(), to_python(groups_of(self))); },
+          nb::sig("def __getstate__(self) -> tuple[str, tuple[CacheGroup, ...]]"))
+      .def(
+          "__setstate__",
+          [](ModelLayout& self, const std::pair<std::string, std::vector<CacheGroup>>& state) {
+            new (&self) ModelLayout(take(ModelLayout::create(state.first, state.second)));
+          },
+          nb::sig("def __setstate__(self, arg: tuple[str, tuple[CacheGroup, ...]], /) -> None"))
       .def("__repr__", [](const ModelLayout& self) {
         return "ModelLayout(" + self.name() + ", " + std::to_string(self.groups().size()) + " groups, " +
                std::to_string(self.token_bytes()) + " bytes per token)";

@@ -21,16 +21,10 @@ namespace {
 /// Ids that are an index and a generation.
 template <typename Id>
 void bind_id(nb::module_& module, const char* name, const char* text) {
-  nb::class_<Id>(module, name, text)
-      .def_ro("index", &Id::index)
-      .def_ro("generation", &Id::generation)
-      .def(
-          "__eq__", [](const Id& self, const Id& other) { return self == other; }, nb::is_operator())
-      .def("__hash__", [](const Id& self) { return nb::hash(nb::make_tuple(self.index, self.generation)); })
-      .def("__repr__", [name](const Id& self) {
-        return std::string(name) + "(index=" + std::to_string(self.index) +
-               ", generation=" + std::to_string(self.generation) + ")";
-      });
+  StructClass<Id>(module, name, text)
+      .value("index", &Id::index)
+      .value("generation", &Id::generation)
+      .without_constructor();
 }
 
 }  // namespace
