@@ -120,7 +120,8 @@ void bind_config(nb::module_& module) {
       .field("transfer_count_max", &HostConfig::transfer_count_max, "at once")
       .field("transfer_pages_max", &HostConfig::transfer_pages_max, "of one transfer")
       .field("staging_bytes", &HostConfig::staging_bytes)
-      .with_constructor();
+      .with_constructor()
+      .def_prop_ro("is_on", &HostConfig::is_on, "There is a host tier.");
 
   StructClass<DiskConfig>(
       module, "DiskConfig",
@@ -155,7 +156,10 @@ void bind_config(nb::module_& module) {
       .field("group_capacity_bytes", &DiskConfig::group_capacity_bytes,
              "Of capacity_bytes, for each group; what full and compressed groups have is ignored, they share the rest. "
              "Empty: in proportion to what groups write.")
-      .with_constructor();
+      .with_constructor()
+      .def_prop_ro("is_on", &DiskConfig::is_on, "There is a disk tier.")
+      .def("capacity_bytes_min", &DiskConfig::capacity_bytes_min, nb::arg("page_bytes"),
+           "The least capacity_bytes that serves pages of this size in these directories.");
 
   StructClass<PlanConfig>(module, "PlanConfig", "What plans look like.")
       .field("page_tables", &PlanConfig::page_tables)

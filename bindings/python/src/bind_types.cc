@@ -107,7 +107,14 @@ void bind_types(nb::module_& module) {
       .field("rope", &KeySpace::rope, "form and scaling of the positions, where it varies")
       .field("salt", &KeySpace::salt,
              "keeps tenants apart that must not share, or learn that others sent the same prompt")
-      .with_constructor();
+      .with_constructor()
+      .def(
+          "canonical_form",
+          [](const KeySpace& self) {
+            const std::string form = self.canonical_form();
+            return nb::bytes(form.data(), form.size());
+          },
+          "One string per identity: each field behind its length, as eight little-endian bytes.");
 }
 
 }  // namespace quire::python

@@ -101,7 +101,7 @@ std::string words_for() {
     return "sequence of " + words_for<typename T::value_type>();
   } else {
     const std::string text = type_text<T>();
-    return text.substr(text.rfind('.') + 1);  // without the module
+    return text.find("_quire.") == std::string::npos ? text : text.substr(text.rfind('.') + 1);  // without the module
   }
 }
 
@@ -132,6 +132,10 @@ F from_python(nb::handle given, const char* field, const char* words) {
                                 nb::cast<std::string>(given.type().attr("__name__")) + ": it is of type " + words;
     throw nb::type_error(message.c_str());
   }
+}
+
+inline nb::bytes to_bytes(const std::vector<std::byte>& bytes) {
+  return nb::bytes(bytes.data(), bytes.size());
 }
 
 /// Equality of fields. Memory of the caller's, such as a tensor, is equal to itself alone.
@@ -295,9 +299,11 @@ class StructClass {
   void add_property(const char* name, const char* type, Get get, Set set) {
     using Argument = typename Second<decltype(&Set::operator())>::Type;
     const char* field = keep_text(std::string(name_) + "." + name);
+    constexpr bool kIsPython = std::is_base_of_v<nb::handle, Argument>;
+    const char* words = kIsPython ? type : keep_text(words_for<Argument>());
     parts().push_back(
         {name, type, [get](const T& self) -> nb::object { return nb::cast(get(self)); },
-         [set, field, type](T& self, nb::handle value) { set(self, from_python<Argument>(value, field, type)); }});
+         [set, field, words](T& self, nb::handle value) { set(self, from_python<Argument>(value, field, words)); }});
   }
 
   // A constructor's object, from when on its fields can be set.
