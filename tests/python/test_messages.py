@@ -1,11 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
 """Errors say what was wrong, in the words of Python."""
 
+import array
 import pathlib
 
+import numpy as np
 import pytest
 
 import quire
+from byte_engine import config
 
 
 @pytest.mark.parametrize(
@@ -51,3 +54,67 @@ def test_directories_may_be_paths(tmp_path):
     for call in (quire.inspect_disk_store, quire.verify_disk_store):
         with pytest.raises(quire.Error, match="no_such_store"):
             call([tmp_path / "no_such_store"])
+
+
+class NoMemory:
+    """A tensor that has none to show, as torch's are on the device "meta"."""
+
+    dtype = "mine.int32"
+
+    def __dlpack__(self, **_):
+        raise BufferError("there are no bytes")
+
+    def __dlpack_device__(self):
+        return (1, 0)
+
+
+@pytest.mark.parametrize(
+    "tokens, words, cause",
+    [
+        (np.arange(4, dtype=">i4"), "of type ndarray with dtype >i4, .* byte order", BufferError),
+        (np.array([1, None]), "of type ndarray with dtype object, ", BufferError),
+        (NoMemory(), "of type NoMemory with dtype mine.int32, .* there are no bytes", BufferError),
+        (array.array("u", "abcd"), "of type array, whose buffer is of no type", None),
+        ({1, 2}, "of type set, which has neither a buffer nor __dlpack__: give a NumPy array", None),
+    ],
+)
+def test_arrays_that_cannot_be_read_say_why(tokens, words, cause):
+    cache = quire.Cache.open(config())
+    space = cache.key_space(quire.KeySpace(model="m"))
+    with pytest.raises(quire.InvalidArgument, match=words) as caught:
+        cache.begin(space, tokens)
+    assert type(caught.value.__cause__) is (cause or type(None))
+
+
+@pytest.mark.needs_torch
+def test_tensors_that_cannot_be_read_say_why():
+    import torch
+
+    cache = quire.Cache.open(config())
+    space = cache.key_space(quire.KeySpace(model="m"))
+    for tokens, words in [
+        (torch.arange(4, device="meta"), "of type Tensor with dtype torch.int64, .*[Mm]eta"),
+        (torch.arange(4).to_sparse(), "of type Tensor with dtype torch.int64, .*[Ss]parse"),
+        (torch.ones(4, requires_grad=True), "of type Tensor with dtype torch.float32, .*gradient"),
+    ]:
+        with pytest.raises(quire.InvalidArgument, match=words) as caught:
+            cache.begin(space, tokens)
+        assert caught.value.__cause__ is not None
+
+
+def test_names_are_written_as_in_python(tmp_path):
+    with pytest.raises(quire.InvalidArgument) as caught:
+        made = config()
+        made.plan.page_tables = quire.PageTables.Csr
+        made.device.memory = quire.DeviceMemory.Adopted
+        quire.Cache.open(made)
+    assert "::" not in str(caught.value)
+    with pytest.raises(quire.InvalidArgument, match="is for ByteLayout.PageFirst: set it to 0"):
+        quire.PoolGeometry.create(
+            quire.PageGeometry.create(quire.ModelLayout.opaque(8).groups[0]),
+            quire.PoolOptions(page_count=4, byte_layout=quire.ByteLayout.LayerFirst, page_stride_bytes=9999),
+        )
+    with pytest.raises(quire.InvalidArgument, match="'My::group'"):  # the caller's own
+        quire.PageGeometry.create(quire.CacheGroup(name="My::group"))
+    with pytest.raises(quire.Error, match="/A::b"):
+        quire.inspect_disk_store([tmp_path / "A::b"])
