@@ -194,7 +194,9 @@ def function_names(statements_of):
     names = set()
     for statement in statements_of:
         flat = " ".join(statement.split())
-        if "(" not in flat or "=" in flat.split("(")[0] or re.search(r"\boperator\b|^(friend|using|template|struct|class|enum)\b|#", flat):
+        if "(" not in flat or "=" in flat.split("(")[0]:
+            continue
+        if re.search(r"\boperator\b|^(friend|using|template|struct|class|enum)\b|#", flat):
             continue
         if name := re.search(r"([~\w]+)$", flat[: flat.index("(")].strip()):
             names.add(name[1])

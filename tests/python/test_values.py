@@ -182,6 +182,12 @@ def test_what_cannot_be_sent_says_so(engine):
         pickle.dumps(engine.cache)
 
 
+@pytest.mark.needs_cuda
+def test_a_device_stays_in_its_process():
+    with pytest.raises(TypeError, match="send its index, and call open_cuda_device"):
+        pickle.dumps(quire.CacheConfig(device=quire.DeviceConfig(accelerator=quire.open_cuda_device(0))))
+
+
 def test_a_pickle_of_something_else_is_refused():
     made = quire.PlanShape.__new__(quire.PlanShape)
     with pytest.raises(TypeError, match="PlanShape has no field pages; it has entries, tokens, columns"):
