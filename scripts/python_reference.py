@@ -37,11 +37,23 @@ SUBJECTS = {
     ],
     "Layouts": [
         "preset", "preset_names", "ModelLayout", "SimpleShape", "CacheGroup", "Component", "GroupRetention", "GroupReplay",
-        "layer_range", "PoolGeometry", "PageGeometry", "ComponentStrides", "StateSlots", "solve_budget", "BudgetRequest",
-        "ExpectedRequest", "Budget", "TierBudget", "GroupBudget", "describe_budget",
+        "layer_range", "element_bytes", "fp32_pattern", "bf16_pattern", "int32_pattern", "has_slot", "has_pages",
+        "boundary_multiple", "is_reusable", "lookback_tokens", "solve_budget", "BudgetRequest", "ExpectedRequest",
+        "Budget", "TierBudget", "GroupBudget", "describe_budget", "pages_of_request",
+    ],
+    "Where bytes lie": [
+        "PageGeometry", "HeadRange", "ComponentStrides", "PoolGeometry", "PoolOptions", "PoolStrides", "RowLocation",
+        "StateSlots", "StatePart", "StateRow", "ring_entry",
+    ],
+    "Entry formats": [
+        "EntryFormat", "use_format", "MixedRow", "fp8_arrays", "fp8_arrays_with_positions", "fp8_rows_then_scales",
+        "fp8_records", "index_keys_fp8", "index_keys_mxfp4", "index_keys_nvfp4", "CompressorRow", "compressor_fp32",
+        "compressor_bf16", "compressor_running", "plain_rows",
     ],
     "Stats and introspection": ["Stats", "GroupStats", "RunView", "ResidencyRecord", "HostRegionStatus", "DiskStatus"],
-    "Transfers": ["Completion", "TransferPlan", "PageTransfer", "TransferId", "DiskAnswer"],
+    "Transfers": [
+        "Completion", "TransferPlan", "PageTransfer", "TransferId", "encode", "decode", "encoded_bytes", "DiskAnswer",
+    ],
     "Disk store": [
         "inspect_disk_store", "DiskStoreReport", "DiskDirectoryReport", "DiskSegmentReport", "DiskKeySpaceReport",
         "DiskLayoutReport", "DiskAgeReport", "verify_disk_store", "VerifyProgress", "VerifyReport", "DiskFault",

@@ -8,6 +8,7 @@ import importlib
 import pytest
 
 _NEEDS = {
+    "needs_mypy": ("mypy",),
     "needs_torch": ("torch",),
     "needs_transformers": ("torch", "transformers"),
     "needs_cuda": ("torch",),

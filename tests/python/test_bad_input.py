@@ -111,6 +111,9 @@ def test_extra_keys_that_overlap_or_lie_outside_are_refused(engine):
             engine.cache.begin(engine.space, quire.Prompt([1, 2, 3, 4], bad))
     with pytest.raises(quire.InvalidArgument, match="33 bytes"):
         quire.ExtraKey(item=b"x" * 33)
+    with pytest.raises(quire.InvalidArgument, match="ends with a zero"):
+        quire.ExtraKey(item=b"img\0")
+    assert quire.ExtraKey(item=bytes(32)) == quire.ExtraKey()
     for item in ("text", 5, None):
         with pytest.raises(TypeError):
             quire.ExtraKey(item=item)

@@ -17,23 +17,40 @@ HEADERS = [
     "cache.h",
     "cache_group.h",
     "config.h",
+    "device.h",
     "disk_store.h",
+    "entry_formats.h",
     "introspect.h",
     "key_space.h",
     "layout.h",
     "mover.h",
     "plan.h",
+    "policy.h",
     "result.h",
     "state_slots.h",
     "stats.h",
     "transfer.h",
     "types.h",
+    "version.h",
 ]
+KERNELS = "kernels and what they are called with, for engines in C++"
+HEADER_EXCEPTIONS = {
+    "chunk_index.h": "beside a Cache, for engines in C++; nothing else uses it",
+    "device_kernels.h": KERNELS,
+    "device_plan_buffer.h": KERNELS,
+    "host_kernels.h": KERNELS,
+    "metrics.h": "a library of its own, quire::metrics; Stats has the numbers",
+    "quantised_kernels.h": KERNELS,
+    "quire.h": "includes the others",
+    "swap.h": "streams and pointers of an engine in C++; a cache with a host tier has a mover",
+    "swap_kernels.h": KERNELS,
+}
 
 ROWS = "rows of NumPy arrays in plans"
 ARGUMENTS = "its fields are arguments in Python"
 MOVER = "of Mover, which Python does not have: a cache has one of its own, or the engine moves pages"
-PLACES = "where bytes lie: component_memory() is an array with these strides"
+POLICY = "of policies of one's own, which are C++"
+BACKEND = "for backends of accelerators, which are C++"
 STRUCT_EXCEPTIONS = {
     "Error": "exceptions, one class for each ErrorCode",
     "Offer": ARGUMENTS,
@@ -48,12 +65,12 @@ STRUCT_EXCEPTIONS = {
     "MoverPool": MOVER,
     "MoverConfig": MOVER,
     "Id": "page and run ids are int in Python",
-    "HeadRange": PLACES,
-    "PoolOptions": PLACES,
-    "PoolStrides": PLACES,
-    "RowLocation": PLACES,
-    "StatePart": PLACES,
-    "StateRow": PLACES,
+    "PolicyLimits": POLICY,
+    "Retention": POLICY,
+    "PageChange": POLICY,
+    "DeviceStream": BACKEND,
+    "DeviceEvent": BACKEND,
+    "CopyList": BACKEND,
 }
 FIELD_EXCEPTIONS = {
     ("CacheConfig", "custom_policy"): "a policy of one's own is C++",
@@ -63,10 +80,23 @@ FIELD_EXCEPTIONS = {
     ("BlockTableView", "columns"): "the second dimension of block_table",
 }
 ENUM_EXCEPTIONS = {"ErrorCode": "exceptions, one class for each"}
+ENUM_EXCEPTIONS["StreamPriority"] = BACKEND
+CLASS_EXCEPTIONS = {
+    "Cache": "compared below",
+    "Mover": MOVER,
+    "Policy": POLICY,
+    "Id": "page and run ids are int in Python",
+}
 METHOD_EXCEPTIONS = {
     "set_owner_thread": "any thread may call in Python",
     "prompt_buffer": "begin() converts tokens into it",
     "config": "layout and context_tokens_max are properties; the rest is what the caller gave",
+}
+FUNCTION_EXCEPTIONS = {
+    "to_string": "enumerators have names: Tier.Host.name",
+    "fail": "makes an Error; Python raises",
+    "describe": "describe_budget",
+    "make_policy": POLICY,
 }
 PYTHON_ONLY_METHODS = {
     "close": "the destructor",
@@ -147,12 +177,82 @@ def cache_methods():
     return names
 
 
+def without_bodies(text):
+    """What stands outside of all braces but those of the namespace."""
+    body = body_at(text, re.search(r"namespace quire \{", text).end() - 1)
+    kept, depth = [], 0
+    for character in body:
+        depth += character == "{"
+        if depth == 0:
+            kept.append(character)
+        depth -= character == "}"
+        if depth == 0 and character == "}":
+            kept.append(";")
+    return "".join(kept)
+
+
+def function_names(statements_of):
+    names = set()
+    for statement in statements_of:
+        flat = " ".join(statement.split())
+        if "(" not in flat or "=" in flat.split("(")[0]:
+            continue
+        if re.search(r"\boperator\b|^(friend|using|template|struct|class|enum)\b|#", flat):
+            continue
+        if name := re.search(r"([~\w]+)$", flat[: flat.index("(")].strip()):
+            names.add(name[1])
+    return names
+
+
+def free_functions():
+    names = set()
+    for _, text in headers():
+        flat = re.sub(r"\[\[\w+\]\]", "", without_bodies(re.sub(r"^#.*$", "", text, flags=re.M)))
+        names |= function_names(flat.split(";"))
+    return {name for name in names if not name.startswith("QUIRE")}
+
+
+def methods():
+    """Of every class and struct, those that anybody may call."""
+    found = {}
+    for _, text in headers():
+        for match in re.finditer(r"\b(?:struct|class) (\w+)(?: final)?(?: : [^{;]*)?\s*\{", text):
+            body = body_at(text, match.end() - 1).split("private:")[0]
+            made = [re.sub(r"\[\[\w+\]\]|public:|virtual", "", part) for part in statements(body)]
+            names = {name for name in function_names(made) if "~" not in name and name != match[1]}
+            if names:
+                found[match[1]] = names
+    return found
+
+
 def test_the_parser_sees_what_the_headers_have():
     assert structs()["KeySpace"] == ["model", "revision", "adapter", "element", "rope", "salt"]
     assert len(structs()["Stats"]) > 70 and len(structs()["CacheConfig"]) > 20
     assert enums()["Tier"] == ["Device", "Host", "Disk", "Remote"]
     assert {"open", "plan_step", "config", "flush", "check_invariants"} <= cache_methods()
     assert len(cache_methods()) > 55
+    assert {"has_pages", "encode", "use_format", "preset", "ring_entry", "open_cuda_device"} <= free_functions()
+    assert methods()["Cache"] == cache_methods()
+    assert {"create", "offset_of", "pool_of"} <= methods()["StateSlots"]
+    assert methods()["KeySpace"] == {"canonical_form"}
+
+
+def test_every_header_is_looked_at():
+    assert {path.name for path in INCLUDE.glob("*.h")} == set(HEADERS) | set(HEADER_EXCEPTIONS)
+
+
+def test_every_function_has_its_name():
+    missing = {name for name in free_functions() if not callable(getattr(quire, name, None))}
+    assert missing == set(FUNCTION_EXCEPTIONS)
+
+
+def test_every_method_has_its_name():
+    missing = set()
+    for name, names in methods().items():
+        if name in STRUCT_EXCEPTIONS or name in CLASS_EXCEPTIONS:
+            continue
+        missing |= {(name, method) for method in names if not hasattr(getattr(quire, name), method)}
+    assert missing == {("Device", name) for name in methods()["Device"] - {"index", "name", "multiprocessor_count"}}
 
 
 def test_every_struct_has_a_class_of_its_name():
@@ -243,6 +343,8 @@ def other_value(value, made, field):
         ("CacheGroup", "layers"): lambda: [1, 4],
         ("CacheGroup", "components"): lambda: [quire.Component(name="k", dim=8)],
         ("Component", "record_offset"): lambda: 16,
+        ("EntryFormat", "components"): lambda: [quire.Component(name="k", dim=8)],
+        ("RowLocation", "page"): lambda: 3,
         ("Component", "initial"): lambda: b"\x01\x02",
         ("SequenceOptions", "match_tokens_max"): lambda: 12,
         ("SequenceOptions", "ttl_ns"): lambda: 1 << 50,

@@ -103,11 +103,28 @@ std::string name_of(nb::dlpack::dtype type) {
   }
 }
 
+void refuse_array(nb::handle source, const std::string& what, const std::string& advice) {
+  std::string is = what + " is of type " + type_of(source);
+  if (nb::hasattr(source, "dtype")) is += " with dtype " + text_of(source.attr("dtype"));
+  if (nb::hasattr(source, "__dlpack__")) {
+    try {
+      source.attr("__dlpack__")();
+    } catch (nb::python_error& error) {
+      raise_from(error, ErrorCode::InvalidArgument,
+                 is + ", whose memory cannot be had: " + text_of(error.value()) + ": " + advice);
+    }
+    refuse(is + ", whose __dlpack__ gives nothing that can be used here: " + advice);
+  }
+  if (PyObject_CheckBuffer(source.ptr()) != 0) {
+    refuse(is + ", whose buffer is of no type that can be used here: " + advice);
+  }
+  refuse(is + ", which has neither a buffer nor __dlpack__: " + advice);
+}
+
 ForeignArray import_array(nb::handle source, const char* what) {
   ForeignArray array;
   if (!nb::try_cast(source, array, false) || !array.is_valid()) {
-    refuse(std::string(what) + " is of type " + type_of(source) +
-           ", which has neither a buffer nor __dlpack__: give a NumPy array, a tensor or a list of int");
+    refuse_array(source, what, "give a NumPy array, a tensor or a list of int");
   }
   const auto is_on_host =
       array.device_type() == nb::device::cpu::value || array.device_type() == nb::device::cuda_host::value;

@@ -54,6 +54,9 @@ nb::object copy_of(std::span<const T> values) {
   return array_of(span, own(std::move(owned)));
 }
 
+/// Raises why something is no array that can be read: it has no memory to show, or says itself why not. `advice` is
+/// what to give instead.
+[[noreturn]] void refuse_array(nb::handle source, const std::string& what, const std::string& advice);
 /// A caller's array, checked to be one-dimensional, contiguous and on the processor; `what` names it in errors.
 [[nodiscard]] ForeignArray import_array(nb::handle source, const char* what);
 /// An int, or a scalar of NumPy or a tensor library that is one.

@@ -13,10 +13,13 @@ namespace nb = nanobind;
 
 void bind_types(nb::module_& module);
 void bind_layout(nb::module_& module);
+void bind_entry_formats(nb::module_& module);
+void bind_geometry(nb::module_& module);
 void bind_device(nb::module_& module);
 void bind_config(nb::module_& module);
 void bind_stats(nb::module_& module);
 void bind_plan(nb::module_& module);
+void bind_state_slots(nb::module_& module);
 void bind_sequence(nb::module_& module);
 void bind_cache(nb::module_& module);
 void bind_cache_disk(nb::class_<CacheState>& cache);

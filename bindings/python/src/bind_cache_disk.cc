@@ -70,6 +70,8 @@ void bind_cache_disk(nb::class_<CacheState>& cache) {
                     [&](auto answer) { return access->lookup_on_disk(key_space, *view, std::move(answer)); });
           },
           nb::arg("key_space"), nb::arg("prompt"), nb::arg("callback"),
+          nb::sig("def lookup_on_disk(self, key_space: KeySpaceId, prompt: object, callback: "
+                  "collections.abc.Callable[[DiskAnswer], object]) -> None"),
           "How many leading tokens of a prompt are on disk; apply() calls callback(DiskAnswer).")
       .def(
           "put_on_disk",
@@ -82,6 +84,8 @@ void bind_cache_disk(nb::class_<CacheState>& cache) {
                     [&](auto answer) { return access->put_on_disk(key_space, *view, memory, std::move(answer)); });
           },
           nb::arg("key_space"), nb::arg("prompt"), nb::arg("bytes"), nb::arg("callback"),
+          nb::sig("def put_on_disk(self, key_space: KeySpaceId, prompt: object, bytes: object, callback: "
+                  "collections.abc.Callable[[DiskAnswer], object]) -> None"),
           "Writes the whole pages of a prompt that are not on disk; `bytes` is left alone until the callback.")
       .def(
           "get_from_disk",
@@ -94,6 +98,8 @@ void bind_cache_disk(nb::class_<CacheState>& cache) {
                     [&](auto answer) { return access->get_from_disk(key_space, *view, memory, std::move(answer)); });
           },
           nb::arg("key_space"), nb::arg("prompt"), nb::arg("bytes"), nb::arg("callback"),
+          nb::sig("def get_from_disk(self, key_space: KeySpaceId, prompt: object, bytes: object, callback: "
+                  "collections.abc.Callable[[DiskAnswer], object]) -> None"),
           "Reads those that are on disk into `bytes`, as far as there is no gap.")
       .def(
           "flush",

@@ -1,8 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "bind.h"
 
+#include <cstring>
+#include <span>
+#include <vector>
+
 #include "cache_values.h"
 #include "casters.h"
+#include "errors.h"
 #include "quire/cache.h"
 #include "structs.h"
 
@@ -185,9 +190,11 @@ void bind_cache_values(nb::module_& module) {
 
   StructClass<PageTransfer>(module, "PageTransfer", "One page's way.")
       .made(
-          "device_page", [](const PageTransfer& self) { return self.device_page.value; }, "", "int")
+          "device_page", [](const PageTransfer& self) { return self.device_page.value; },
+          [](PageTransfer& self, std::uint32_t page) { self.device_page = PageId{page}; }, "", "int")
       .made(
-          "host_page", [](const PageTransfer& self) { return self.host_page.value; }, "", "int")
+          "host_page", [](const PageTransfer& self) { return self.host_page.value; },
+          [](PageTransfer& self, std::uint32_t page) { self.host_page = PageId{page}; }, "", "int")
       .value("host_generation", &PageTransfer::host_generation, "grows each time the host page is handed out")
       .value("place", &PageTransfer::place, "the planner's own")
       .value("name_tag", &PageTransfer::name_tag, "a hash of the page's tokens and all before them")
@@ -200,6 +207,32 @@ void bind_cache_values(nb::module_& module) {
       .value("pool_index", &TransferCopy::pool_index)
       .value("pages", &TransferCopy::pages, "of a load in the order of the path")
       .without_constructor();
+  module.def("encoded_bytes", &encoded_bytes, nb::arg("page_count"),
+             "How many bytes encode() writes for a plan of so many pages.");
+  module.def(
+      "encode",
+      [](const TransferCopy& plan) {
+        std::vector<std::byte> out(encoded_bytes(plan.pages.size()));
+        const std::span<std::byte> used = take(encode({.id = plan.id,
+                                                       .kind = plan.kind,
+                                                       .priority = plan.priority,
+                                                       .band_count = plan.band_count,
+                                                       .pool_index = plan.pool_index,
+                                                       .pages = plan.pages},
+                                                      out));
+        return nb::bytes(used.data(), used.size());
+      },
+      nb::arg("plan"), "A plan as bytes, which mean the same in any process of the same build, in C++ too.");
+  module.def(
+      "decode",
+      [](const nb::bytes& bytes) {
+        std::vector<std::uint64_t> aligned((bytes.size() + sizeof(std::uint64_t) - 1) / sizeof(std::uint64_t));
+        if (bytes.size() > 0) std::memcpy(aligned.data(), bytes.data(), bytes.size());
+        const TransferPlan plan = take(decode(std::as_bytes(std::span(aligned)).first(bytes.size())));
+        return TransferCopy{plan.id,         plan.kind,       plan.priority,
+                            plan.band_count, plan.pool_index, {plan.pages.begin(), plan.pages.end()}};
+      },
+      nb::arg("bytes"), "Reads what encode() wrote.");
 
   StructClass<RunCopy>(module, "RunView", "A run of the prefix tree, as of the call of visit_runs().")
       .made(
@@ -230,6 +263,7 @@ void bind_cache_values(nb::module_& module) {
           [](const ResidencyRecord& self) {
             return self.run.is_none() ? std::optional<std::uint32_t>() : std::optional(self.run.value);
           },
+          [](ResidencyRecord& self, std::optional<std::uint32_t> run) { self.run = run ? RunId{*run} : RunId::none(); },
           "the run that held them at that moment; None for the host's copy of a device page", "int | None")
       .value("first_page", &ResidencyRecord::first_page, "position in the path from the root, in pages")
       .value("page_count", &ResidencyRecord::page_count)

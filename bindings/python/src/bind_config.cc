@@ -1,6 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "bind.h"
 
+#include <filesystem>
+#include <optional>
+#include <vector>
+
 #include "casters.h"
 #include "errors.h"
 #include "quire/cache.h"
@@ -83,7 +87,8 @@ void bind_config(nb::module_& module) {
           "adopted_tensors", &DeviceSettings::adopted_tensors,
           "In place of both, on an accelerator: for each group a list of AdoptedTensor, such as K and V of each layer.")
       .field("accelerator", &DeviceSettings::accelerator,
-             "Where the memory lies, owned or adopted, if the processor does not reach it: open_cuda_device().")
+             "Where the memory lies, owned or adopted, if the processor does not reach it: open_cuda_device().",
+             "Device | None")
       .with_constructor();
 
   StructClass<HostConfig>(
@@ -115,14 +120,20 @@ void bind_config(nb::module_& module) {
       .field("transfer_count_max", &HostConfig::transfer_count_max, "at once")
       .field("transfer_pages_max", &HostConfig::transfer_pages_max, "of one transfer")
       .field("staging_bytes", &HostConfig::staging_bytes)
-      .with_constructor();
+      .with_constructor()
+      .def_prop_ro("is_on", &HostConfig::is_on, "There is a host tier.");
 
   StructClass<DiskConfig>(
       module, "DiskConfig",
       "The disk tier: pages that outlive the process, and those that the host has no room for. Off without "
       "directories; it needs a host tier, through which all pages go, and pages of 16 tokens or more.")
-      .field("directories", &DiskConfig::directories,
-             "Made if missing; one for each disk. Nobody else may use them meanwhile.")
+      .property(
+          "directories", keep_text(type_text<std::vector<std::filesystem::path>>()),
+          [](const DiskConfig& self) { return to_python(self.directories); },
+          [](DiskConfig& self, const std::vector<std::filesystem::path>& paths) {
+            self.directories.assign(paths.begin(), paths.end());
+          },
+          "Made if missing; one for each disk. Nobody else may use them meanwhile.", "tuple[str, ...]")
       .field("capacity_bytes", &DiskConfig::capacity_bytes, "of all directories together")
       .field("write_policy", &DiskConfig::write_policy,
              "When host pages are written: WriteThrough, as soon as they have their bytes; WriteBack, when the host is "
@@ -145,7 +156,10 @@ void bind_config(nb::module_& module) {
       .field("group_capacity_bytes", &DiskConfig::group_capacity_bytes,
              "Of capacity_bytes, for each group; what full and compressed groups have is ignored, they share the rest. "
              "Empty: in proportion to what groups write.")
-      .with_constructor();
+      .with_constructor()
+      .def_prop_ro("is_on", &DiskConfig::is_on, "There is a disk tier.")
+      .def("capacity_bytes_min", &DiskConfig::capacity_bytes_min, nb::arg("page_bytes"),
+           "The least capacity_bytes that serves pages of this size in these directories.");
 
   StructClass<PlanConfig>(module, "PlanConfig", "What plans look like.")
       .field("page_tables", &PlanConfig::page_tables)
@@ -161,7 +175,7 @@ void bind_config(nb::module_& module) {
   StructClass<Settings>(module, "CacheConfig",
                         "What a Cache is made of. Only the layout and the size of the device pool have no defaults.")
       .property(
-          "layout", "ModelLayout",
+          "layout", "ModelLayout | None",
           [](const Settings& self) -> std::optional<ModelLayout> {
             return self.has_layout ? std::optional(self.layout) : std::nullopt;
           },

@@ -2,6 +2,7 @@
 #include <cstdint>
 #include <memory>
 #include <string>
+#include <utility>
 
 #include "bind.h"
 #include "cache_state.h"
@@ -40,11 +41,26 @@ void bind_device(nb::module_& module) {
       .def_prop_ro("index", [](const DeviceHandle& self) { return self.device->index(); })
       .def_prop_ro("name", [](const DeviceHandle& self) { return self.device->name(); })
       .def_prop_ro("multiprocessor_count", [](const DeviceHandle& self) { return self.device->multiprocessor_count(); })
+      .def(
+          "__reduce__",
+          [](const DeviceHandle&) -> nb::object {
+            throw nb::type_error(
+                "a Device cannot be pickled, it belongs to its process: send its index, and call open_cuda_device() "
+                "there");
+          },
+          nb::sig("def __reduce__(self) -> typing.NoReturn"))
       .def("__repr__", [](const DeviceHandle& self) {
         return "Device(" + std::to_string(self.device->index()) + ", " + self.device->name() + ")";
       });
   module.def(
-      "cuda_device_count", [] { return take(count_devices()); },
+      "cuda_device_count",
+      [] {
+        Result<std::uint32_t> count = [] {
+          const WithoutGil without;  // the first call starts CUDA, which takes seconds
+          return count_devices();
+        }();
+        return take(std::move(count));
+      },
       "How many GPUs there are; an error says why none can be used.");
   module.def(
       "open_cuda_device",

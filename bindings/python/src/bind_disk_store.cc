@@ -2,6 +2,7 @@
 #include "bind.h"
 
 #include <chrono>
+#include <filesystem>
 #include <string>
 #include <vector>
 
@@ -133,7 +134,8 @@ void bind_disk_store(nb::module_& module) {
 
   module.def(
       "inspect_disk_store",
-      [](const std::vector<std::string>& directories) {
+      [](const std::vector<std::filesystem::path>& paths) {
+        const std::vector<std::string> directories(paths.begin(), paths.end());
         const auto now = std::chrono::system_clock::now().time_since_epoch();
         const InspectOptions options{.now_ns = std::chrono::nanoseconds(now).count()};
         Result<DiskStoreReport> report = [&] {
@@ -142,10 +144,13 @@ void bind_disk_store(nb::module_& module) {
         }();
         return take(std::move(report));
       },
-      nb::arg("directories"), "What the store in these directories has. Reads only; others may have it open.");
+      nb::arg("directories"), "What the store in these directories has. Reads only; others may have it open.",
+      nb::sig("def inspect_disk_store(directories: collections.abc.Sequence[str | os.PathLike[str]]) -> "
+              "DiskStoreReport"));
   module.def(
       "verify_disk_store",
-      [](const std::vector<std::string>& directories, bool repair, const nb::object& on_progress) {
+      [](const std::vector<std::filesystem::path>& paths, bool repair, const nb::object& on_progress) {
+        const std::vector<std::string> directories(paths.begin(), paths.end());
         VerifyOptions options{.repair = repair, .on_progress = nullptr};
         options.on_progress = [&](const VerifyProgress& progress) {
           const nb::gil_scoped_acquire acquire;
@@ -165,7 +170,10 @@ void bind_disk_store(nb::module_& module) {
       },
       nb::arg("directories"), nb::arg("repair") = false, nb::arg("on_progress") = nb::none(),
       "Reads every record and compares it with its checksum; repair drops what is bad. on_progress(VerifyProgress) is "
-      "called now and then, and ends it by returning False.");
+      "called now and then, and ends it by returning False.",
+      nb::sig("def verify_disk_store(directories: collections.abc.Sequence[str | os.PathLike[str]], repair: bool = "
+              "False, on_progress: collections.abc.Callable[[VerifyProgress], bool | None] | None = None) -> "
+              "VerifyReport"));
 }
 
 }  // namespace quire::python

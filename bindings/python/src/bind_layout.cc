@@ -1,7 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "bind.h"
 
+#include <functional>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include <nanobind/operators.h>
@@ -11,10 +13,16 @@
 #include "quire/budget.h"
 #include "quire/cache_group.h"
 #include "quire/layout.h"
-#include "quire/state_slots.h"
 #include "structs.h"
 
 namespace quire::python {
+namespace {
+
+std::vector<CacheGroup> groups_of(const ModelLayout& layout) {
+  return {layout.groups().begin(), layout.groups().end()};
+}
+
+}  // namespace
 
 void bind_layout(nb::module_& module) {
   enum_class<ElementType>(module, "ElementType",
@@ -150,16 +158,6 @@ void bind_layout(nb::module_& module) {
       .field("head_order", &PageOptions::head_order)
       .with_constructor();
 
-  StructClass<ComponentStrides>(
-      module, "ComponentStrides",
-      "Where a component lies in one layer of one page: token t, head h begins at offset + t * token + h * head. All "
-      "in bytes; a row is head_bytes long. In a record, `token` is the length of the record.")
-      .value("offset", &ComponentStrides::offset)
-      .value("token", &ComponentStrides::token)
-      .value("head", &ComponentStrides::head)
-      .value("head_bytes", &ComponentStrides::head_bytes)
-      .without_constructor();
-
   StructClass<SimpleShape>(module, "SimpleShape",
                            "A model with one kind of attention layer that stores K and V: MHA, GQA or MQA.")
       .field("name", &SimpleShape::name)
@@ -218,28 +216,6 @@ void bind_layout(nb::module_& module) {
       .value("tiers", &Budget::tiers, "the device, then those below it that have bytes")
       .without_constructor();
 
-  nb::class_<PageGeometry>(module, "PageGeometry", "The size and the inside of one group's pages on one rank.")
-      .def_prop_ro("group", &PageGeometry::group)
-      .def_prop_ro("options", &PageGeometry::options)
-      .def_prop_ro("layer_count", &PageGeometry::layer_count)
-      .def_prop_ro("page_bytes", &PageGeometry::page_bytes, "One page, all layers.")
-      .def_prop_ro("layer_bytes", &PageGeometry::layer_bytes, "One page, one layer.")
-      .def_prop_ro("entry_count", &PageGeometry::entry_count, "Of one page and layer.")
-      .def_prop_ro("entry_bytes", &PageGeometry::entry_bytes, "One entry, all layers, without padding.")
-      .def_prop_ro("token_bytes", &PageGeometry::token_bytes, "One token, all layers, with its share of the padding.")
-      .def_prop_ro("alignment", &PageGeometry::alignment, "What a pool of such pages must be aligned to.")
-      .def_prop_ro("components", [](const PageGeometry& self) {
-        return std::vector<ComponentStrides>(self.components().begin(), self.components().end());
-      });
-  nb::class_<PoolGeometry>(module, "PoolGeometry", "Where every row of a pool lies; page 0 is the null page.")
-      .def_prop_ro("page", &PoolGeometry::page)
-      .def_prop_ro("byte_layout", &PoolGeometry::byte_layout)
-      .def_prop_ro("page_count", &PoolGeometry::page_count)
-      .def_prop_ro("pool_bytes", &PoolGeometry::pool_bytes)
-      .def_prop_ro(
-          "page_stride", [](const PoolGeometry& self) { return self.strides().page; }, "In bytes.")
-      .def_prop_ro("layer_stride", [](const PoolGeometry& self) { return self.strides().layer; }, "In bytes.");
-
   nb::class_<ModelLayout>(module, "ModelLayout", "What a model stores: its cache groups. Immutable.")
       .def_static(
           "create",
@@ -255,8 +231,8 @@ void bind_layout(nb::module_& module) {
           nb::arg("token_bytes"), "One layer of so many opaque bytes per token.")
       .def_prop_ro("name", &ModelLayout::name)
       .def_prop_ro(
-          "groups",
-          [](const ModelLayout& self) { return std::vector<CacheGroup>(self.groups().begin(), self.groups().end()); })
+          "groups", [](const ModelLayout& self) { return to_python(groups_of(self)); }, "Copies.",
+          nb::sig("def groups(self) -> tuple[CacheGroup, ...]"))
       .def_prop_ro("layer_count", &ModelLayout::layer_count, "Layers that some group stores something for.")
       .def_prop_ro("token_bytes", &ModelLayout::token_bytes, "What one more token of a long context takes.")
       .def_prop_ro("page_multiple_tokens", &ModelLayout::page_multiple_tokens)
@@ -264,6 +240,28 @@ void bind_layout(nb::module_& module) {
       .def(
           "describe", [](const ModelLayout& self, const PageOptions& options) { return take(self.describe(options)); },
           nb::arg("options") = PageOptions{}, "A small table of the groups, for people.")
+      .def(
+          "__eq__",
+          [](const ModelLayout& self, const ModelLayout& other) {
+            return self.name() == other.name() && groups_of(self) == groups_of(other);
+          },
+          nb::is_operator(), nb::sig(kEqual))
+      .def("__hash__", [](const ModelLayout& self) { return std::hash<std::string>{}(self.name()); })
+      .def(
+          "__copy__", [](nb::object self) { return self; }, nb::sig("def __copy__(self) -> ModelLayout"))
+      .def(
+          "__deepcopy__", [](nb::object self, nb::handle) { return self; },
+          nb::sig("def __deepcopy__(self, memo: object, /) -> ModelLayout"))
+      .def(
+          "__getstate__",
+          [](const ModelLayout& self) { return nb::make_tuple(self.name(), to_python(groups_of(self))); },
+          nb::sig("def __getstate__(self) -> tuple[str, tuple[CacheGroup, ...]]"))
+      .def(
+          "__setstate__",
+          [](ModelLayout& self, const std::pair<std::string, std::vector<CacheGroup>>& state) {
+            new (&self) ModelLayout(take(ModelLayout::create(state.first, state.second)));
+          },
+          nb::sig("def __setstate__(self, arg: tuple[str, tuple[CacheGroup, ...]], /) -> None"))
       .def("__repr__", [](const ModelLayout& self) {
         return "ModelLayout(" + self.name() + ", " + std::to_string(self.groups().size()) + " groups, " +
                std::to_string(self.token_bytes()) + " bytes per token)";
@@ -276,6 +274,48 @@ void bind_layout(nb::module_& module) {
   module.def(
       "layer_range", [](std::uint32_t first, std::uint32_t count) { return layer_range(first, count); },
       nb::arg("first"), nb::arg("count"), "[first, first + 1, … first + count - 1], for CacheGroup.layers.");
+  module.def("element_bytes", &element_bytes, nb::arg("element"), "Size of one element.");
+  module.def(
+      "fp32_pattern", [](float value) { return to_bytes(fp32_pattern(value)); }, nb::arg("value"),
+      "Component.initial of rows in which every element has this value.");
+  module.def(
+      "bf16_pattern", [](float value) { return to_bytes(bf16_pattern(value)); }, nb::arg("value"),
+      "The same for bf16, rounded to nearest even.");
+  module.def(
+      "int32_pattern", [](std::int32_t value) { return to_bytes(int32_pattern(value)); }, nb::arg("value"),
+      "The same for int32.");
+  module.def("has_slot", &has_slot, nb::arg("group"), "Sequences keep something of this group in their state slots.");
+  module.def("has_pages", &has_pages, nb::arg("group"),
+             "The group has pages: all but snapshots and rings that are never kept.");
+  module.def("boundary_multiple", &boundary_multiple, nb::arg("group"),
+             "Positions at which a sequence can resume are multiples of this, as far as the group is concerned.");
+  module.def("is_reusable", &is_reusable, nb::arg("group"),
+             "A sequence can begin with what another one left behind, as far as the group is concerned.");
+  module.def(
+      "lookback_tokens",
+      [](const CacheGroup& group, std::uint64_t position) {
+        if (group.kind == GroupKind::Compressed && group.tokens_per_entry == 0) {
+          raise(ErrorCode::InvalidArgument, "lookback_tokens: group '" + group.name + "' has tokens_per_entry 0");
+        }
+        return lookback_tokens(group, position);
+      },
+      nb::arg("group"), nb::arg("position"),
+      "How many tokens before `position` it needs the rows or the state of, besides what full and compressed groups "
+      "hold of everything before.");
+  module.def(
+      "pages_of_request",
+      [](const CacheGroup& group, const BudgetRequest& request, std::uint64_t context_tokens) {
+        if (request.page.page_tokens == 0) {
+          raise(ErrorCode::InvalidArgument, "pages_of_request: page_tokens is 0: use 1 or more, 16 is usual");
+        }
+        const bool has_interval = group.retention.interval_tokens > 0 || request.snapshot_interval_tokens > 0;
+        if (has_slot(group) && group.retention.rule == RetentionRule::Every && !has_interval) {
+          raise(ErrorCode::InvalidArgument, "pages_of_request: group '" + group.name + "' has interval_tokens 0");
+        }
+        return pages_of_request(group, request, context_tokens);
+      },
+      nb::arg("group"), nb::arg("request"), nb::arg("context_tokens"),
+      "Pages of the group that one request of so many tokens needs on the device.");
   module.def(
       "solve_budget",
       [](const ModelLayout& layout, const BudgetRequest& request) { return take(solve_budget(layout, request)); },

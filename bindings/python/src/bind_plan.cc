@@ -300,10 +300,18 @@ void bind_plan(nb::module_& module) {
       });
 
   nb::class_<FlashInferArrays>(module, "FlashInferView", "The arrays by the names of FlashInfer's paged wrappers.")
-      .def_ro("qo_indptr", &FlashInferArrays::qo_indptr)
-      .def_ro("kv_indptr", &FlashInferArrays::kv_indptr)
-      .def_ro("kv_indices", &FlashInferArrays::kv_indices)
-      .def_ro("kv_last_page_len", &FlashInferArrays::kv_last_page_len);
+      .def_prop_ro(
+          "qo_indptr", [](const FlashInferArrays& self) { return self.qo_indptr; },
+          nb::sig("def qo_indptr(self) -> numpy.typing.NDArray[numpy.int32]"))
+      .def_prop_ro(
+          "kv_indptr", [](const FlashInferArrays& self) { return self.kv_indptr; },
+          nb::sig("def kv_indptr(self) -> numpy.typing.NDArray[numpy.int32]"))
+      .def_prop_ro(
+          "kv_indices", [](const FlashInferArrays& self) { return self.kv_indices; },
+          nb::sig("def kv_indices(self) -> numpy.typing.NDArray[numpy.int32]"))
+      .def_prop_ro(
+          "kv_last_page_len", [](const FlashInferArrays& self) { return self.kv_last_page_len; },
+          nb::sig("def kv_last_page_len(self) -> numpy.typing.NDArray[numpy.int32]"));
   module.def(
       "flashinfer_view",
       [](const PlanView& plan, std::uint32_t group_index, std::uint32_t level_index) {
@@ -315,10 +323,18 @@ void bind_plan(nb::module_& module) {
       nb::arg("plan"), nb::arg("group_index") = 0, nb::arg("level_index") = 0,
       "Raises unless the plan's page_tables are Csr, and for trees, windows and groups that such kernels cannot read.");
   nb::class_<BlockTableArrays>(module, "BlockTableView", "The arrays by the names of engines with block tables.")
-      .def_ro("block_table", &BlockTableArrays::block_table)
-      .def_ro("slot_mapping", &BlockTableArrays::slot_mapping)
-      .def_ro("seq_lens", &BlockTableArrays::seq_lens)
-      .def_ro("query_start_loc", &BlockTableArrays::query_start_loc);
+      .def_prop_ro(
+          "block_table", [](const BlockTableArrays& self) { return self.block_table; },
+          nb::sig("def block_table(self) -> numpy.typing.NDArray[numpy.int32]"))
+      .def_prop_ro(
+          "slot_mapping", [](const BlockTableArrays& self) { return self.slot_mapping; },
+          nb::sig("def slot_mapping(self) -> numpy.typing.NDArray[numpy.int64]"))
+      .def_prop_ro(
+          "seq_lens", [](const BlockTableArrays& self) { return self.seq_lens; },
+          nb::sig("def seq_lens(self) -> numpy.typing.NDArray[numpy.int32]"))
+      .def_prop_ro(
+          "query_start_loc", [](const BlockTableArrays& self) { return self.query_start_loc; },
+          nb::sig("def query_start_loc(self) -> numpy.typing.NDArray[numpy.int32]"));
   module.def(
       "block_table_view",
       [](const PlanView& plan, std::uint32_t group_index) {

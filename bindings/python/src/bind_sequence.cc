@@ -48,7 +48,27 @@ void bind_sequence(nb::module_& module) {
           },
           nb::arg("tokens"), nb::arg("extra_keys") = std::vector<ExtraKey>{})
       .def_ro("tokens", &PromptHandle::tokens)
-      .def_ro("extra_keys", &PromptHandle::extra_keys);
+      .def_prop_ro(
+          "extra_keys", [](const PromptHandle& self) { return to_python(self.extra_keys); },
+          nb::sig("def extra_keys(self) -> tuple[ExtraKey, ...]"))
+      .def(
+          "__eq__",
+          [](const PromptHandle& self, const PromptHandle& other) {
+            return is_same(self.tokens, other.tokens) && self.extra_keys == other.extra_keys;
+          },
+          nb::is_operator(), nb::sig(kEqual))
+      .def(
+          "__reduce__",
+          [](const nb::object& self) {
+            return nb::make_tuple(self.type(), nb::make_tuple(self.attr("tokens"), self.attr("extra_keys")));
+          },
+          nb::sig("def __reduce__(self) -> tuple[type[Prompt], tuple[object, ...]]"))
+      .def("__repr__",
+           [](const nb::object& self) {
+             return "Prompt(tokens=" + nb::cast<std::string>(nb::repr(self.attr("tokens"))) +
+                    ", extra_keys=" + nb::cast<std::string>(nb::repr(self.attr("extra_keys"))) + ")";
+           })
+      .attr("__hash__") = nb::none();
 
   nb::class_<SequenceHandle>(module, "Sequence", nb::is_weak_referenceable(),
                              nb::type_slots(collected<SequenceHandle, &SequenceHandle::cache>()),
@@ -79,7 +99,7 @@ void bind_sequence(nb::module_& module) {
 
   StructClass<StepEntryHandle>(module, "StepEntry", "One sequence's part of a step to be planned.",
                                nb::type_slots(collected<StepEntryHandle, &StepEntryHandle::sequence>()))
-      .field("sequence", &StepEntryHandle::sequence)
+      .field("sequence", &StepEntryHandle::sequence, "", "Sequence | None")
       .field("token_count", &StepEntryHandle::token_count, "At most the sequence's pending tokens; 0: all of them.")
       .field("draft_count", &StepEntryHandle::draft_count,
              "Tokens to compute behind all pending ones, to be accepted or not.")
@@ -105,8 +125,6 @@ void bind_sequence(nb::module_& module) {
           nb::sig("def sequence(self) -> Sequence"), "while it lives, the pages are not released")
       .def_ro("token_count", &ExternalMatchHandle::token_count)
       .def_ro("pages", &ExternalMatchHandle::pages);
-  nb::class_<StateSlots>(module, "StateSlots", "What a state slot is made of.")
-      .def_prop_ro("slot_bytes", &StateSlots::slot_bytes);
 }
 
 }  // namespace quire::python

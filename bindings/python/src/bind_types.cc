@@ -21,16 +21,10 @@ namespace {
 /// Ids that are an index and a generation.
 template <typename Id>
 void bind_id(nb::module_& module, const char* name, const char* text) {
-  nb::class_<Id>(module, name, text)
-      .def_ro("index", &Id::index)
-      .def_ro("generation", &Id::generation)
-      .def(
-          "__eq__", [](const Id& self, const Id& other) { return self == other; }, nb::is_operator())
-      .def("__hash__", [](const Id& self) { return nb::hash(nb::make_tuple(self.index, self.generation)); })
-      .def("__repr__", [name](const Id& self) {
-        return std::string(name) + "(index=" + std::to_string(self.index) +
-               ", generation=" + std::to_string(self.generation) + ")";
-      });
+  StructClass<Id>(module, name, text)
+      .value("index", &Id::index)
+      .value("generation", &Id::generation)
+      .without_constructor();
 }
 
 }  // namespace
@@ -97,6 +91,13 @@ void bind_types(nb::module_& module) {
               raise(ErrorCode::InvalidArgument,
                     "ExtraKey.item has " + std::to_string(item.size()) + " bytes: give a hash of at most 32");
             }
+            // Shorter ones are filled up with zeros: two that differ must not become equal by that.
+            const auto* bytes = static_cast<const char*>(item.data());
+            if (item.size() > 0 && item.size() < self.item.size() && bytes[item.size() - 1] == 0) {
+              raise(ErrorCode::InvalidArgument,
+                    "ExtraKey.item has " + std::to_string(item.size()) +
+                        " bytes and ends with a zero, as shorter ones do when they are filled up: give all 32");
+            }
             self.item = {};
             std::memcpy(self.item.data(), item.data(), item.size());
           },
@@ -113,7 +114,14 @@ void bind_types(nb::module_& module) {
       .field("rope", &KeySpace::rope, "form and scaling of the positions, where it varies")
       .field("salt", &KeySpace::salt,
              "keeps tenants apart that must not share, or learn that others sent the same prompt")
-      .with_constructor();
+      .with_constructor()
+      .def(
+          "canonical_form",
+          [](const KeySpace& self) {
+            const std::string form = self.canonical_form();
+            return nb::bytes(form.data(), form.size());
+          },
+          "One string per identity: each field behind its length, as eight little-endian bytes.");
 }
 
 }  // namespace quire::python

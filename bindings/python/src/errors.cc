@@ -3,7 +3,10 @@
 #include "casters.h"
 
 #include <array>
+#include <cctype>
 #include <cstddef>
+#include <string>
+#include <string_view>
 
 namespace nb = nanobind;
 
@@ -29,6 +32,27 @@ const std::array<ErrorClass, 7>& table() {
   return kTable;
 }
 
+bool is_word(char character) {
+  return std::isalnum(static_cast<unsigned char>(character)) != 0 || character == '_';
+}
+
+// "PlanConfig::page_tables is" as Python writes it. What is quoted, or part of a path, is the caller's own.
+std::string in_python(const std::string& message) {
+  std::string text;
+  for (std::size_t i = 0; i < message.size(); ++i) {
+    text += message[i];
+    const bool is_first = i == 0 || !is_word(message[i - 1]);
+    if (!is_first || std::isupper(static_cast<unsigned char>(message[i])) == 0) continue;
+    if (i > 0 && std::string_view("'\"/.-:").find(message[i - 1]) != std::string_view::npos) continue;
+    std::size_t end = i + 1;
+    while (end < message.size() && is_word(message[end])) ++end;
+    if (end + 2 >= message.size() || message.compare(end, 2, "::") != 0 || !is_word(message[end + 2])) continue;
+    text += message.substr(i + 1, end - i - 1) + ".";
+    i = end + 1;
+  }
+  return text;
+}
+
 // By ErrorCode. They belong to the module, which is never unloaded.
 std::array<PyObject*, 7> classes{};
 
@@ -52,12 +76,17 @@ void bind_errors(nb::module_& module) {
 }
 
 void raise(const Error& error) {
-  PyErr_SetString(classes[static_cast<std::size_t>(error.code)], error.message.c_str());
+  PyErr_SetString(classes[static_cast<std::size_t>(error.code)], in_python(error.message).c_str());
   throw nb::python_error();
 }
 
 void raise(ErrorCode code, std::string message) {
   raise(Error{code, std::move(message)});
+}
+
+void raise_from(nb::python_error& cause, ErrorCode code, const std::string& message) {
+  nb::raise_from(cause, classes[static_cast<std::size_t>(code)], "%s", message.c_str());
+  throw nb::python_error();
 }
 
 }  // namespace quire::python

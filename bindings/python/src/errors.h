@@ -18,6 +18,8 @@ void bind_errors(nanobind::module_& module);
 /// Throws the exception of the error's code.
 [[noreturn]] void raise(const Error& error);
 [[noreturn]] void raise(ErrorCode code, std::string message);
+/// The same, because of an exception of Python's.
+[[noreturn]] void raise_from(nanobind::python_error& cause, ErrorCode code, const std::string& message);
 
 /// The value of a Result, or its exception. Needs the GIL.
 template <typename T>

@@ -17,10 +17,13 @@ NB_MODULE(_quire, module) {
   quire::python::bind_errors(module);
   quire::python::bind_types(module);
   quire::python::bind_layout(module);
+  quire::python::bind_entry_formats(module);
+  quire::python::bind_geometry(module);
   quire::python::bind_device(module);
   quire::python::bind_config(module);
   quire::python::bind_stats(module);
   quire::python::bind_plan(module);
+  quire::python::bind_state_slots(module);
   quire::python::bind_sequence(module);
   quire::python::bind_cache(module);
   quire::python::bind_disk_store(module);

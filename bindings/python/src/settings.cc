@@ -25,8 +25,10 @@ Tensor import_tensor(nb::handle source, const std::string& what, const Device* a
   }
   Tensor tensor;
   if (!nb::try_cast(source, tensor, false) || !tensor.is_valid()) {
-    raise(ErrorCode::InvalidArgument, what + " is of type " + nb::cast<std::string>(source.type().attr("__name__")) +
-                                          " or cannot be written to: give a writable tensor that has __dlpack__");
+    if (ForeignArray read_only; nb::try_cast(source, read_only, false) && read_only.is_valid()) {
+      raise(ErrorCode::InvalidArgument, what + " cannot be written to: give a writable tensor");
+    }
+    refuse_array(source, what, "give a writable tensor that has __dlpack__");
   }
   const bool is_on_host =
       tensor.device_type() == nb::device::cpu::value || tensor.device_type() == nb::device::cuda_host::value;
