@@ -27,6 +27,7 @@ def main() -> None:
     parser.add_argument("--layers", type=int, default=16)
     parser.add_argument("--hidden", type=int, default=2048)
     parser.add_argument("--runs", type=int, default=7)
+    parser.add_argument("--compile", action="store_true", help="have torch compile the model's forward pass")
     parser.add_argument("--profile", action="store_true", help="say where a call with a cached prefix spends its time")
     options = parser.parse_args()
     dtype = torch.bfloat16 if options.device.startswith("cuda") else torch.float32
@@ -39,9 +40,12 @@ def main() -> None:
     torch.manual_seed(0)
     with torch.device(options.device):
         model = transformers.LlamaForCausalLM(config).to(dtype).eval()
+    if options.compile:
+        model.forward = torch.compile(model.forward, dynamic=True)
     parameters = sum(weight.numel() for weight in model.parameters())
     where = torch.cuda.get_device_name() if options.device.startswith("cuda") else "processor"
-    print(f"Llama of {parameters / 1e9:.2f} B parameters in {dtype} on {where}; torch {torch.__version__}, transformers "
+    compiled = "compiled " if options.compile else ""
+    print(f"{compiled}Llama of {parameters / 1e9:.2f} B parameters in {dtype} on {where}; torch {torch.__version__}, transformers "
           f"{transformers.__version__}, quire {quire.__version__}, CUDA in quire: {quire.has_cuda}")
     document = torch.randint(2, config.vocab_size, (1, options.tokens))
     questions = [torch.randint(2, config.vocab_size, (1, 32)) for _ in range(options.runs)]
@@ -67,7 +71,8 @@ def main() -> None:
         model.generate(prompt, max_new_tokens=2, do_sample=False, past_key_values=cache, streamer=clock)
         return (clock.times[1] - begin) * 1e3
 
-    first_token(questions[0])  # warms up the device
+    for warm_up in (document, document[:, :0], document[:, :16]):
+        first_token(questions[0], None, warm_up)
     computed = statistics.median(first_token(question) for question in questions)
     print(f"{'computed':44} {computed:9.1f} ms")
     floor = statistics.median(first_token(question, None, document[:, :0]) for question in questions)
@@ -82,6 +87,7 @@ def main() -> None:
         sizes = dict(device_bytes=4 << 30, host_bytes=4 << 30, identity="bench")
         with prefix_cache(model, **sizes) as cache:
             print(f"{'the first time, remembered':44} {first_token(questions[0], cache):9.1f} ms")
+            first_token(questions[0], cache)
             row("prefix on the device", cache)
             if options.profile:
                 with cProfile.Profile() as profile:

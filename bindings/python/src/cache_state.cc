@@ -89,6 +89,7 @@ void CacheState::close() {
     // In a forked child whoever had the mutex is not there.
     if (held_->process == ::getpid() && !lock.try_lock()) {
       if (holder_ == std::this_thread::get_id()) raise_busy();
+      is_closed_ = true;  // who comes now is refused: this would wait behind busy threads for ever
       const WithoutGil without;
       lock.lock();
     }
