@@ -27,20 +27,21 @@ _VOCABULARY = 211
 _WINDOW = 24
 
 
-def make_model(kind: str, seed: int = 0, dtype: Any = None, device: str = "cpu") -> Any:
+def make_model(kind: str, seed: int = 0, dtype: Any = None, device: str = "cpu", **changes: Any) -> Any:
     """A model of random weights: small, with fewer K and V heads than queries."""
     torch.manual_seed(seed)
     shape = dict(
         vocab_size=_VOCABULARY, hidden_size=64, intermediate_size=96, num_hidden_layers=4, num_attention_heads=4,
         num_key_value_heads=2, max_position_embeddings=2048, pad_token_id=0, bos_token_id=1, eos_token_id=None,
-    )
+    ) | changes
     if kind == "llama":
         model = transformers.LlamaForCausalLM(transformers.LlamaConfig(**shape))
     elif kind == "qwen":
         model = transformers.Qwen3ForCausalLM(transformers.Qwen3Config(**shape, head_dim=16))
     else:
         kinds = ["sliding_attention", "sliding_attention", "full_attention", "sliding_attention"]
-        config = transformers.Gemma3TextConfig(**shape, head_dim=16, sliding_window=_WINDOW, layer_types=kinds)
+        shape = dict(sliding_window=_WINDOW, layer_types=kinds, head_dim=16) | shape
+        config = transformers.Gemma3TextConfig(**shape)
         model = transformers.Gemma3ForCausalLM(config)
     # Random weights of the usual size make every token as likely as any other: these do not.
     with torch.no_grad():
@@ -135,6 +136,31 @@ def test_rows_of_a_batch_have_prefixes_and_padding_of_their_own(kind: str) -> No
                 columns = min(length - row.shape[1] + min(row.shape[1] // 16 * 16, row.shape[1] - 1) for row in rows)
                 expected = sum(max(0, columns - length + row.shape[1]) for row in rows)
                 assert cache.last.reused_tokens == expected, (seed, options)
+
+
+@pytest.mark.parametrize("window", [2, 5, 15, 16, 17, 18, 40])
+def test_windows_below_and_above_a_page_have_what_the_next_token_sees(window: int) -> None:
+    model = make_model("gemma", sliding_window=window)
+    prompt = tokens(1, 128)
+    with torch.no_grad(), prefix_cache(model, device_bytes=8 << 20) as cache:
+        same(model, prompt, cache, do_sample=False)
+        for count in (1, 3, *range(14, 50), 79, 80, 81, 127):
+            found = cache._store.find(prompt[0], count)
+            assert found.tokens == count
+            expected = transformers.DynamicCache(config=model.config)
+            model(prompt[:, :count], past_key_values=expected)
+            for index, computed in enumerate(expected.layers):
+                for kept, right in ((found.keys, computed.keys), (found.values, computed.values)):
+                    kept = kept[index][None, :, -right.shape[2] :]
+                    torch.testing.assert_close(kept, right, msg=lambda m: f"layer {index}, {count} tokens: {m}")
+        ids = torch.cat([prompt, torch.cat([torch.zeros(1, 37, dtype=torch.long), prompt[:, :91]], dim=1)])
+        same(model, ids, cache, attention_mask=(ids != 0).long(), do_sample=False)
+        assert cache.last.reused_tokens == 117 + 80  # the shorter row's whole pages end in column 117
+
+
+def test_a_window_of_one_token_is_refused() -> None:
+    with pytest.raises(quire.Unsupported, match="layer 0 of Gemma3ForCausalLM has a window of 1 token"):
+        prefix_cache(make_model("gemma", sliding_window=1))
 
 
 @pytest.mark.parametrize("kind", KINDS)

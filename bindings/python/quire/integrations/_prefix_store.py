@@ -65,6 +65,8 @@ def _layer_shapes(model: Any) -> tuple[list[LayerShape], torch.dtype, torch.devi
         if not layer.is_initialized or layer.keys.device != device:
             raise quire.Unsupported(f"layer {index} of {name} lies on another device than its embeddings")
         window = layer.sliding_window if type(layer) is DynamicSlidingWindowLayer else 0
+        if window == 1:  # transformers' own cache then keeps everything, and its mask nothing
+            raise quire.Unsupported(f"layer {index} of {name} has a window of 1 token: prefix_cache() holds 2 or more")
         shapes.append(LayerShape(window, layer.keys.shape[1], layer.keys.shape[3], layer.values.shape[3]))
     dtype = probe.layers[0].keys.dtype
     if dtype not in _ELEMENTS:
@@ -112,7 +114,8 @@ class _Group:
 
 @dataclasses.dataclass
 class FoundPrefix:
-    """K and V of a row's first tokens, by layer: [head][token][dim]. Of a window, those that the next token sees."""
+    """K and V of a row's first tokens, by layer: [head][token][dim]. Of a window, those that the next token sees, and no
+    less than a page."""
 
     tokens: int
     keys: list[torch.Tensor]
@@ -259,7 +262,7 @@ class PrefixStore:
         if found is None or found.tokens <= tokens_max:
             return found
         # It ends inside its last page. What a window needs there is what it needs at both ends of that page.
-        if self.has_windows:
+        if self.has_windows and tokens_max >= page:
             earlier = self._find_pages(tokens, tokens_max)
             if earlier is None or earlier.tokens != tokens_max // page * page:
                 return earlier
@@ -311,7 +314,8 @@ class PrefixStore:
             level = lists.levels[0]
             begin, end = int(level.page_indptr[0]), int(level.page_indptr[1])
             pages = torch.from_numpy(lists.page_indices[begin:end].astype("int64")).to(self.pool_device)
-            first = max(0, matched - group.window + 1) if group.window else 0
+            # At least a page, so that what is cut off behind and what an earlier page end has in front leave no gap.
+            first = max(0, matched - max(group.window - 1, self.page_tokens)) if group.window else 0
             # Which token of the listed pages `first` is: see GroupPlan. Nothing is in front of a window without a sink.
             skipped = first - int(level.first_keys[0]) + int(level.window_offsets[0])
             for pool, target in ((group.keys, keys), (group.values, values)):
