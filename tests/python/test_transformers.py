@@ -4,9 +4,11 @@
 from __future__ import annotations
 
 import json
+import pathlib
 import subprocess
 import sys
 import textwrap
+import warnings
 from typing import Any
 
 import pytest
@@ -23,6 +25,7 @@ except ImportError:  # conftest.py says so
 
 pytestmark = pytest.mark.needs_transformers
 
+ROOT = pathlib.Path(__file__).resolve().parent.parent.parent
 _VOCABULARY = 211
 _WINDOW = 24
 
@@ -107,6 +110,54 @@ def test_tokens_are_those_without_the_cache(kind: str, mode: str) -> None:
         # A user's next turn: everything so far and a little more.
         same(model, after(answer[:1].cpu(), 4, 5), cache, **options)
         assert cache.last.reused_tokens >= 160
+
+
+@pytest.mark.parametrize("mode", ["prompt lookup", "assisted"])
+@pytest.mark.parametrize("give_mask", [False, True])
+def test_drafts_behind_a_prefix_need_no_mask(mode: str, give_mask: bool) -> None:
+    model = make_model("llama")
+    options = dict(MODES[mode])
+    if mode == "assisted":
+        options["assistant_model"] = make_model("llama", seed=7)
+    document = tokens(1, 150)
+    with prefix_cache(model, device_bytes=8 << 20) as cache:
+        for seed, count in ((2, 9), (3, 21), (2, 9), (4, 10)):
+            prompt = after(document, seed, count)
+            if give_mask:
+                options["attention_mask"] = torch.ones_like(prompt)
+            greedy = generate(model, prompt, do_sample=False)
+            assert torch.equal(same(model, prompt, cache, **options), greedy)
+        assert cache.last.reused_tokens == 159 - 15
+
+
+@pytest.mark.parametrize(
+    ("version", "is_tested"), [("5.13.1", False), ("5.14.0", True), ("5.22.9", True), ("5.23.0.dev0", False)]
+)
+def test_versions_that_were_not_tested_are_warned_of(version: str, is_tested: bool, monkeypatch: Any) -> None:
+    monkeypatch.setattr(transformers, "__version__", version)
+    with warnings.catch_warnings(record=True) as warned:
+        warnings.simplefilter("always")
+        prefix_cache(make_model("llama"), device_bytes=8 << 20).close()
+    messages = [str(w.message) for w in warned if "prefix_cache" in str(w.message)]
+    if is_tested:
+        assert messages == []
+    else:
+        assert len(messages) == 1
+        assert f"transformers {version} is not one" in messages[0]
+        assert "transformers>=5.14,<5.23" in messages[0]
+        assert "transformers>=5.14,<5.23" in (ROOT / "pyproject.toml").read_text(encoding="utf-8")
+
+
+def test_a_forward_pass_of_the_whole_prompt_computes_what_is_new() -> None:
+    model = make_model("llama")
+    prompt = tokens(1, 100)
+    with torch.no_grad(), prefix_cache(model, device_bytes=8 << 20) as cache:
+        expected = model(prompt).logits[:, -1]
+        for _ in range(2):
+            cache.start(prompt)
+            torch.testing.assert_close(model(prompt, past_key_values=cache).logits[:, -1], expected)
+            cache.finish()
+        assert cache.last.reused_tokens == 96
 
 
 @pytest.mark.parametrize("kind", KINDS)

@@ -16,16 +16,22 @@ from __future__ import annotations
 import dataclasses
 import functools
 import os
+import re
+import warnings
 import weakref
 from typing import Any
 
 import torch
+import transformers
 from transformers.cache_utils import Cache, DynamicLayer
 
 import quire
 from quire.integrations._prefix_store import FoundPrefix, PrefixStore
 
 __all__ = ["PrefixCache", "LastCall", "prefix_cache"]
+
+# The first version that the tests passed with, and the first one that they were not run with. See also pyproject.toml.
+_TESTED = ((5, 14), (5, 23))
 
 
 @dataclasses.dataclass
@@ -59,6 +65,7 @@ def prefix_cache(
 
     Raises quire.Unsupported for models whose layers it cannot hold, naming the layer.
     """
+    _check_version(transformers.__version__)
     return PrefixCache(
         model,
         PrefixStore(
@@ -73,6 +80,17 @@ def prefix_cache(
             salt=salt,
         ),
     )
+
+
+def _check_version(version: str) -> None:
+    """What generate() does with a cache is not written down anywhere, and has changed between versions."""
+    first, end = _TESTED
+    if not first <= tuple(int(part) for part in re.findall(r"\d+", version)[:2]) < end:
+        warnings.warn(
+            f"transformers {version} is not one that prefix_cache() was tested with: compare answers with and without "
+            f"the cache, or install 'transformers>={first[0]}.{first[1]},<{end[0]}.{end[1]}'",
+            stacklevel=3,
+        )
 
 
 # ── tensors of a call under way ──────────────────────────────────────────────────────────────────────────────────────
@@ -178,6 +196,7 @@ class PrefixCache(Cache):
         self.last = LastCall()
         self._tokens: torch.Tensor | None = None  # [row][column], as far as columns are held
         self._incoming: torch.Tensor | None = None
+        self._whole_columns: int | None = None  # of the prompt, until the first forward pass behind a found prefix
         self._paddings: list[int] = []
         self._is_known = True  # every token that was computed was seen, and stood where it seemed to
         self._is_wrong: torch.Tensor | None = None  # the same, as the device found it
@@ -249,6 +268,7 @@ class PrefixCache(Cache):
         if limit > 0 and any(prefix is not None for prefix in found):
             self._begin(found, rows, limit)
             self._tokens = tokens[:, :limit].to(self._store.device)
+            self._whole_columns = columns
             self.last.reused_tokens = sum(max(0, limit - padding) for padding in self._paddings)
             return limit
         return 0
@@ -314,6 +334,7 @@ class PrefixCache(Cache):
     def _clear(self) -> None:
         self.layers = [_WindowLayer(shape.window) if shape.window else _Layer() for shape in self._store.shapes]
         self._tokens = self._incoming = None
+        self._whole_columns = None
         self._paddings = []
         self._is_known = True
         self._is_wrong = None
@@ -353,7 +374,8 @@ class PrefixCache(Cache):
         self._expand_to(tokens.shape[0])
         held = self.get_seq_length()
         mask, positions = kwargs.get("attention_mask"), kwargs.get("position_ids")
-        if held and mask is not None and mask.ndim == 2 and mask.shape[1] == tokens.shape[1]:
+        whole_columns, self._whole_columns = self._whole_columns, None
+        if held and whole_columns is not None and tokens.shape[1] >= whole_columns:
             # Assisted decoding begins with the whole prompt, whatever the cache has of it.
             if positions is not None and positions.shape[-1] == tokens.shape[1]:
                 positions = kwargs["position_ids"] = positions[..., held:]
