@@ -368,6 +368,32 @@ def test_layers_that_cannot_be_held_are_named() -> None:
         prefix_cache(model)
 
 
+@pytest.mark.parametrize(
+    "rope",
+    [
+        dict(rope_type="longrope", short_factor=[1.0] * 8, long_factor=[4.0] * 8, original_max_position_embeddings=128),
+        dict(rope_type="dynamic", factor=4.0),
+    ],
+    ids=lambda rope: rope["rope_type"],
+)
+def test_rope_that_depends_on_the_length_is_refused(rope: dict[str, Any]) -> None:
+    rope = dict(rope, rope_theta=10000.0)
+    with pytest.raises(quire.Unsupported, match=f"LlamaForCausalLM has RoPE of type '{rope['rope_type']}'.*without"):
+        prefix_cache(make_model("llama", rope_parameters=rope))
+    by_kind = dict(sliding_attention=dict(rope_type="default", rope_theta=10000.0), full_attention=rope)
+    with pytest.raises(quire.Unsupported, match=rope["rope_type"]):
+        prefix_cache(make_model("gemma", rope_parameters=by_kind))
+
+
+def test_rope_that_does_not_is_held() -> None:
+    rope = dict(rope_type="yarn", rope_theta=10000.0, factor=4.0, original_max_position_embeddings=128)
+    model = make_model("llama", rope_parameters=rope)
+    with prefix_cache(model, device_bytes=8 << 20) as cache:
+        same(model, tokens(1, 100), cache, do_sample=False)
+        same(model, after(tokens(1, 100), 2, 60), cache, do_sample=False)
+        assert cache.last.reused_tokens == 96
+
+
 def test_padding_behind_tokens_is_refused() -> None:
     model = make_model("llama")
     ids = tokens(1, 20)

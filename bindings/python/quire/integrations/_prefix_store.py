@@ -51,6 +51,12 @@ def _layer_shapes(model: Any) -> tuple[list[LayerShape], torch.dtype, torch.devi
             raise quire.Unsupported(
                 f"layer {index} of {name} is {kind!r}: prefix_cache() holds full_attention and sliding_attention"
             )
+    for rope in _rope_types(config):
+        if rope in ("longrope", "dynamic"):
+            raise quire.Unsupported(
+                f"{name} has RoPE of type {rope!r}: K of its first tokens changes with the length of the text, so that no "
+                "prefix can be used again; run it without a prefix cache"
+            )
     probe = DynamicCache(config=config)
     device = model.get_input_embeddings().weight.device
     was_training = model.training
@@ -72,6 +78,18 @@ def _layer_shapes(model: Any) -> tuple[list[LayerShape], torch.dtype, torch.devi
     if dtype not in _ELEMENTS:
         raise quire.Unsupported(f"{name} computes K and V in {dtype}: prefix_cache() holds float32, float16 and bfloat16")
     return shapes, dtype, device
+
+
+def _rope_types(config: Any) -> set[str]:
+    """Of all layers: a configuration has one dictionary, or one for each kind of layer."""
+    dictionaries = [getattr(config, name, None) for name in ("rope_parameters", "rope_scaling")]
+    types = set()
+    while dictionaries:
+        entry = dictionaries.pop()
+        if isinstance(entry, dict):
+            types |= {entry[key] for key in ("rope_type", "type") if isinstance(entry.get(key), str)}
+            dictionaries.extend(entry.values())
+    return types
 
 
 def _sum_of(tensor: torch.Tensor) -> tuple[int, int]:
