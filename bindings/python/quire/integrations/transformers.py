@@ -23,9 +23,10 @@ from typing import Any
 
 import torch
 import transformers
-from transformers.cache_utils import Cache, DynamicLayer
+from transformers.cache_utils import Cache
 
 import quire
+from quire.integrations._layers import Layer, Row, WindowLayer
 from quire.integrations._prefix_store import FoundPrefix, PrefixStore
 
 __all__ = ["PrefixCache", "LastCall", "prefix_cache"]
@@ -91,93 +92,6 @@ def _check_version(version: str) -> None:
             f"the cache, or install 'transformers>={first[0]}.{first[1]},<{end[0]}.{end[1]}'",
             stacklevel=3,
         )
-
-
-# ── tensors of a call under way ──────────────────────────────────────────────────────────────────────────────────────
-
-
-class _Layer(DynamicLayer):
-    """transformers' own, begun with a prefix."""
-
-    def begin(self, keys: torch.Tensor, values: torch.Tensor) -> None:
-        self.lazy_initialization(keys, values)
-        self.keys, self.values = keys, values
-
-    def shorten(self, tokens: int) -> None:
-        if tokens > 0:
-            self.keys = self.keys[..., :-tokens, :]
-            self.values = self.values[..., :-tokens, :]
-
-    @property
-    def first_column(self) -> int:
-        return 0
-
-
-class _WindowLayer(_Layer):
-    """Gives attention the last tokens, as transformers' own does, and keeps all that were computed until the call ends."""
-
-    is_sliding = True
-
-    def __init__(self, sliding_window: int) -> None:
-        super().__init__()
-        self.sliding_window = sliding_window
-        self.cumulative_length = 0
-
-    def begin_at(self, keys: torch.Tensor, values: torch.Tensor, length: int) -> None:
-        self.begin(keys, values)
-        self.cumulative_length = length
-
-    def update(self, key_states: torch.Tensor, value_states: torch.Tensor, *args: Any, **kwargs: Any) -> Any:
-        seen = min(self.cumulative_length, self.sliding_window - 1) + key_states.shape[-2]
-        self.cumulative_length += key_states.shape[-2]
-        keys, values = super().update(key_states, value_states, *args, **kwargs)
-        return keys[:, :, -seen:], values[:, :, -seen:]
-
-    def get_mask_sizes(self, query_length: int) -> tuple[int, int]:
-        offset = max(self.cumulative_length - self.sliding_window + 1, 0)
-        return min(self.cumulative_length, self.sliding_window - 1) + query_length, offset
-
-    def get_seq_length(self) -> int:
-        return self.cumulative_length
-
-    def get_max_length(self) -> int:
-        return self.sliding_window
-
-    def activate_past_recording(self) -> None:
-        pass  # nothing is forgotten
-
-    def shorten(self, tokens: int) -> None:
-        super().shorten(tokens)
-        self.cumulative_length -= tokens
-
-    @property
-    def first_column(self) -> int:
-        return self.cumulative_length - self.keys.shape[-2] if self.is_initialized else 0
-
-
-@dataclasses.dataclass
-class _Row:
-    """K and V of one row of the tensors, by the row's own tokens."""
-
-    layers: list[_Layer]
-    index: int
-    padding: int
-
-    @property
-    def first_token(self) -> int:
-        """The first that all layers have."""
-        return max(0, max(layer.first_column for layer in self.layers) - self.padding)
-
-    def rows(self, layer_index: int, begin: int, end: int) -> tuple[torch.Tensor, torch.Tensor]:
-        layer = self.layers[layer_index]
-        shift = self.padding - layer.first_column
-        if begin + shift < 0:
-            raise AssertionError("a window has lost what is to be remembered")
-        part = slice(begin + shift, end + shift)
-        return layer.keys[self.index, :, part], layer.values[self.index, :, part]
-
-
-# ── what transformers sees ───────────────────────────────────────────────────────────────────────────────────────────
 
 
 class PrefixCache(Cache):
@@ -298,8 +212,8 @@ class PrefixCache(Cache):
             self._begin_layer(layer, keys, values, columns)
 
     @staticmethod
-    def _begin_layer(layer: _Layer, keys: torch.Tensor, values: torch.Tensor, columns: int) -> None:
-        if isinstance(layer, _WindowLayer):
+    def _begin_layer(layer: Layer, keys: torch.Tensor, values: torch.Tensor, columns: int) -> None:
+        if isinstance(layer, WindowLayer):
             layer.begin_at(keys, values, columns)
         else:
             layer.begin(keys, values)
@@ -319,7 +233,7 @@ class PrefixCache(Cache):
         tokens = tokens.to("cpu")
         if any(layer.get_seq_length() != tokens.shape[1] for layer in self.layers):
             return  # a forward pass broke off in the middle
-        layers = [layer for layer in self.layers if isinstance(layer, _Layer)]
+        layers = [layer for layer in self.layers if isinstance(layer, Layer)]
         seen = set()
         for row in range(tokens.shape[0]):
             padding = self._paddings[row]
@@ -328,11 +242,11 @@ class PrefixCache(Cache):
             if name in seen:
                 continue
             seen.add(name)
-            self.last.published_tokens += self._store.publish(own, _Row(layers, row, padding))
+            self.last.published_tokens += self._store.publish(own, Row(layers, row, padding))
         self._store.poll()
 
     def _clear(self) -> None:
-        self.layers = [_WindowLayer(shape.window) if shape.window else _Layer() for shape in self._store.shapes]
+        self.layers = [WindowLayer(shape.window) if shape.window else Layer() for shape in self._store.shapes]
         self._tokens = self._incoming = None
         self._whole_columns = None
         self._paddings = []
