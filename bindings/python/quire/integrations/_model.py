@@ -52,24 +52,39 @@ def layer_shapes(model: Any) -> tuple[list[LayerShape], torch.dtype, torch.devic
             )
     probe = DynamicCache(config=config)
     device = model.get_input_embeddings().weight.device
-    was_training = model.training
+    in_training = [module for module in model.modules() if module.training]
     model.eval()
-    with torch.no_grad():
-        model(input_ids=torch.zeros((1, 1), dtype=torch.long, device=device), past_key_values=probe, use_cache=True)
-    model.train(was_training)
+    try:
+        with torch.no_grad(), torch.autocast(device.type, enabled=False):
+            token = torch.zeros((1, 1), dtype=torch.long, device=device)
+            model(input_ids=token, past_key_values=probe, use_cache=True)
+    finally:
+        for module in in_training:
+            module.training = True
     shapes = []
     for index, layer in enumerate(probe.layers):
         if type(layer) not in (DynamicLayer, DynamicSlidingWindowLayer):
-            raise quire.Unsupported(f"layer {index} of {name} has a {type(layer).__name__}: prefix_cache() holds K and V")
-        if not layer.is_initialized or layer.keys.device != device:
-            raise quire.Unsupported(f"layer {index} of {name} lies on another device than its embeddings")
+            raise quire.Unsupported(
+                f"layer {index} of {name} has a {type(layer).__name__}: prefix_cache() holds K and V"
+            )
+        if not layer.is_initialized:
+            raise quire.Unsupported(f"layer {index} of {name} left nothing in past_key_values: it takes no cache")
+        if layer.keys.device != device:
+            raise quire.Unsupported(
+                f"layer {index} of {name} lies on {layer.keys.device} and its embeddings on {device}: prefix_cache() holds "
+                "models on one device"
+            )
         window = layer.sliding_window if type(layer) is DynamicSlidingWindowLayer else 0
         if window == 1:  # transformers' own cache then keeps everything, and its mask nothing
             raise quire.Unsupported(f"layer {index} of {name} has a window of 1 token: prefix_cache() holds 2 or more")
         shapes.append(LayerShape(window, layer.keys.shape[1], layer.keys.shape[3], layer.values.shape[3]))
+    if not shapes:
+        raise quire.Unsupported(f"{name} left nothing in past_key_values: it takes no cache")
     dtype = probe.layers[0].keys.dtype
     if dtype not in ELEMENTS:
-        raise quire.Unsupported(f"{name} computes K and V in {dtype}: prefix_cache() holds float32, float16 and bfloat16")
+        raise quire.Unsupported(
+            f"{name} computes K and V in {dtype}: prefix_cache() holds float32, float16 and bfloat16"
+        )
     return shapes, dtype, device
 
 
@@ -88,23 +103,47 @@ def _rope_types(config: Any) -> set[str]:
 def _sum_of(tensor: torch.Tensor) -> tuple[int, int]:
     """Two sums over all bits of a tensor, the same on every device."""
     flat = tensor.detach().contiguous().view(-1).view(torch.uint8)
+    if flat.storage_offset() % 8:  # words are read where words begin
+        flat = flat.clone()
     first = second = 0
     for piece in flat.split(1 << 26):
-        whole = piece[: piece.numel() // 8 * 8].view(torch.int64)
-        places = torch.arange(1, 2 * whole.numel(), 2, dtype=torch.int64, device=whole.device)
-        first = (first * 31 + int(whole.sum())) & ((1 << 64) - 1)
-        second = (second * 37 + int((whole * places).sum())) & ((1 << 64) - 1)
-        for byte in piece[whole.numel() * 8 :].tolist():
+        word_count = piece.numel() // 8
+        if word_count:
+            words = piece[: word_count * 8].view(torch.int64)
+            places = torch.arange(1, 2 * word_count, 2, dtype=torch.int64, device=words.device)
+            first = (first * 31 + int(words.sum())) & ((1 << 64) - 1)
+            second = (second * 37 + int((words * places).sum())) & ((1 << 64) - 1)
+        for byte in piece[word_count * 8 :].tolist():
             first = (first * 257 + byte) & ((1 << 64) - 1)
     return first, second
 
 
-def identity_of(model: Any) -> str:
-    """Everything that K and V depend on besides tokens: weights, buffers and the configuration."""
+def weights_of(model: Any) -> str:
+    """Names the weights and buffers of a model."""
     digest = hashlib.sha256()
-    digest.update(type(model).__name__.encode())
-    config = {k: v for k, v in model.config.to_dict().items() if not k.startswith("_") and k != "transformers_version"}
-    digest.update(json.dumps(config, sort_keys=True, default=str).encode())
     for name, tensor in sorted(model.state_dict().items()):
         digest.update(f"{name} {tuple(tensor.shape)} {tensor.dtype} {_sum_of(tensor)}".encode())
     return digest.hexdigest()
+
+
+# What a configuration says besides that K and V do not depend on. Their element type is part of the layout.
+_BESIDES = {
+    "architectures", "dtype", "torch_dtype", "use_cache", "name_or_path", "transformers_version", "return_dict",
+    "output_attentions", "output_hidden_states", "id2label", "label2id", "problem_type", "finetuning_task",
+}
+
+
+def _relevant(config: Any) -> Any:
+    if isinstance(config, dict):
+        return {
+            str(key): _relevant(value)
+            for key, value in config.items()
+            if not str(key).startswith("_") and not str(key).endswith(("token_id", "token_ids")) and key not in _BESIDES
+        }
+    return config
+
+
+def configuration_of(model: Any) -> str:
+    """Names everything else that K and V depend on besides tokens."""
+    text = json.dumps(_relevant(model.config.to_dict()), sort_keys=True, default=str)
+    return hashlib.sha256(f"{type(model).__name__} {text}".encode()).hexdigest()

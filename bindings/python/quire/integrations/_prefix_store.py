@@ -12,10 +12,12 @@ from typing import Any, Protocol
 import torch
 
 import quire
-from quire.integrations._model import ELEMENTS, LayerShape, identity_of, layer_shapes
+from quire.integrations._model import ELEMENTS, LayerShape, configuration_of, layer_shapes, weights_of
 
 # How long pages on their way to the host may hold up a call before it goes on without them.
 _PATIENCE_S = 5.0
+# The file of a directory that says whose pages are beside it.
+_ABOUT = "model.json"
 
 
 @dataclasses.dataclass
@@ -88,10 +90,17 @@ class PrefixStore:
         layout = quire.ModelLayout.create(
             type(model).__name__, [self._group(kind, layers) for kind, layers in zip(kinds, members)]
         )
-        identity = identity if identity is not None else identity_of(model)
+        about = {
+            "model": type(model).__name__,
+            "layout": layout.describe(),
+            "page_tokens": page_tokens,
+            "configuration": configuration_of(model),
+            "identity": identity if identity is not None else weights_of(model),
+        }
         config = quire.CacheConfig(layout=layout, policy=policy)
         config.page.page_tokens = page_tokens
-        # As many pages of windows as of the rest, so that a prompt can be gone on with wherever another one parts from it.
+        # As many pages of windows as of the rest, so that a prompt can be gone on with wherever another one parts from
+        # it.
         page_bytes = page_tokens * self.dtype.itemsize * sum(
             shape.heads * (shape.key_dim + shape.value_dim) for shape in self.shapes
         )
@@ -106,7 +115,7 @@ class PrefixStore:
             config.device.memory = quire.DeviceMemory.Accelerator
             config.device.accelerator = quire.open_cuda_device(self.device.index or 0)
         if directory is not None:
-            _check_directory(directory, identity, layout, page_tokens)
+            _check_directory(directory, about)
             config.disk.directories = [os.path.join(directory, "pages")]
             config.disk.capacity_bytes = disk_bytes
             host_bytes = host_bytes or device_bytes
@@ -116,11 +125,26 @@ class PrefixStore:
             config.host.write_policy = quire.WritePolicy.WriteThrough if directory else quire.WritePolicy.WriteBack
         self.has_disk = directory is not None
         self.has_host = host_bytes > 0
-        self.cache = quire.Cache.open(config)
+        try:
+            self.cache = quire.Cache.open(config)
+        except quire.Unavailable as error:
+            if directory is None:
+                raise
+            raise quire.Unavailable(
+                f"{directory} belongs to a cache that is open ({error}): close the earlier cache first, or give another "
+                "directory"
+            ) from None
+        if directory is not None:
+            _write_about(directory, about)
         self.tokens_max = self.cache.context_tokens_max // page_tokens * page_tokens
         self.step_tokens = min(2048, config.step_tokens_max)
         self.space = self.cache.key_space(
-            quire.KeySpace(model=type(model).__name__, revision=identity, element=str(self.dtype), salt=salt)
+            quire.KeySpace(
+                model=about["model"],
+                revision=f"{about['identity']} {about['configuration']}",
+                element=str(self.dtype),
+                salt=salt,
+            )
         )
         self.groups = [
             _Group(
@@ -298,26 +322,42 @@ def _pages_in(size: int, page_bytes: int, what: str) -> int:
     return min(size // page_bytes, (1 << 31) - 1)
 
 
-def _check_directory(directory: str, identity: str, layout: quire.ModelLayout, page_tokens: int) -> None:
+def _check_directory(directory: str, about: dict[str, Any]) -> None:
     """A directory belongs to the model that it was made for."""
-    path = os.path.join(directory, "model.json")
-    mine = {"identity": identity, "model": layout.name, "layout": layout.describe(), "page_tokens": page_tokens}
-    os.makedirs(directory, exist_ok=True)
+    if not directory:
+        raise quire.InvalidArgument("directory is empty: name one, or give None")
+    path = os.path.join(directory, _ABOUT)
     try:
         with open(path, encoding="utf-8") as file:
             theirs = json.load(file)
     except FileNotFoundError:
-        temporary = f"{path}.{os.getpid()}"
-        with open(temporary, "w", encoding="utf-8") as file:
-            json.dump(mine, file, indent=1)
-        os.replace(temporary, path)
+        os.makedirs(directory, exist_ok=True)
         return
     except ValueError as error:
         raise quire.Corrupt(f"{path} cannot be read ({error}): delete it with the pages beside it") from None
-    for key, what in (("model", "another model"), ("layout", "another shape"), ("page_tokens", "other pages"),
-                      ("identity", "other weights or another configuration")):
-        if theirs.get(key) != mine[key]:
+    if not isinstance(theirs, dict) or "model" not in theirs:
+        raise quire.Corrupt(f"{path} says nothing of a model: delete it with the pages beside it")
+    differences = {
+        "model": "another model",
+        "layout": "another shape",
+        "page_tokens": "other pages",
+        "configuration": "another configuration",
+        "identity": "other weights",
+    }
+    for key, what in differences.items():
+        if theirs.get(key) != about[key]:
             raise quire.InvalidArgument(
-                f"{directory} has pages of {theirs.get('model')} with {what}: its {key} is {theirs.get(key)!r}, and this "
-                f"is {mine[key]!r}; give another directory, or delete that one"
+                f"{directory} has pages of {theirs.get('model')} with {what}: its {key} is {theirs.get(key)!r}, and "
+                f"this is {about[key]!r}; give another directory, or delete that one"
             )
+
+
+def _write_about(directory: str, about: dict[str, Any]) -> None:
+    """Once the pages beside it are this cache's: one that cannot be opened claims no directory."""
+    path = os.path.join(directory, _ABOUT)
+    if os.path.exists(path):
+        return
+    temporary = f"{path}.{os.getpid()}"
+    with open(temporary, "w", encoding="utf-8") as file:
+        json.dump(about, file, indent=1)
+    os.replace(temporary, path)
