@@ -13,7 +13,7 @@ from transformers.cache_utils import DynamicLayer
 class Layer(DynamicLayer):
     """transformers' own, begun with a prefix."""
 
-    def begin(self, keys: torch.Tensor, values: torch.Tensor) -> None:
+    def begin(self, keys: torch.Tensor, values: torch.Tensor, columns: int) -> None:
         self.lazy_initialization(keys, values)
         self.keys, self.values = keys, values
 
@@ -37,9 +37,9 @@ class WindowLayer(Layer):
         self.sliding_window = sliding_window
         self.cumulative_length = 0
 
-    def begin_at(self, keys: torch.Tensor, values: torch.Tensor, length: int) -> None:
-        self.begin(keys, values)
-        self.cumulative_length = length
+    def begin(self, keys: torch.Tensor, values: torch.Tensor, columns: int) -> None:
+        super().begin(keys, values, columns)
+        self.cumulative_length = columns
 
     def update(self, key_states: torch.Tensor, value_states: torch.Tensor, *args: Any, **kwargs: Any) -> Any:
         seen = min(self.cumulative_length, self.sliding_window - 1) + key_states.shape[-2]
@@ -88,4 +88,5 @@ class Row:
         if begin + shift < 0:
             raise AssertionError("a window has lost what is to be remembered")
         part = slice(begin + shift, end + shift)
-        return layer.keys[self.index, :, part], layer.values[self.index, :, part]
+        # Without the graphs of a caller that has gradients on: pages would hold on to them.
+        return layer.keys.detach()[self.index, :, part], layer.values.detach()[self.index, :, part]

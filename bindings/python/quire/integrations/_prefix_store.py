@@ -146,15 +146,16 @@ class PrefixStore:
                 salt=salt,
             )
         )
-        self.groups = [
-            _Group(
-                layers,
-                kind.window,
-                torch.from_dlpack(self.cache.component_memory(index, "k")),
-                torch.from_dlpack(self.cache.component_memory(index, "v")),
-            )
-            for index, (kind, layers) in enumerate(zip(kinds, members))
-        ]
+        with torch.inference_mode(False):  # else calls outside of it could not write to them
+            self.groups = [
+                _Group(
+                    layers,
+                    kind.window,
+                    torch.from_dlpack(self.cache.component_memory(index, "k")),
+                    torch.from_dlpack(self.cache.component_memory(index, "v")),
+                )
+                for index, (kind, layers) in enumerate(zip(kinds, members))
+            ]
         self.has_windows = any(group.window for group in self.groups)
 
     def _group(self, shape: LayerShape, layers: list[int]) -> quire.CacheGroup:
@@ -273,6 +274,8 @@ class PrefixStore:
         if count == 0:
             return 0
         tokens = tokens[:count]
+        lookup = self.cache.lookup(self.space, tokens)
+        findable = lookup.matched_tokens + lookup.host_tokens
         # What the device has is enough to go on from; where a window has lost its beginning, so is what is below.
         for tier in (quire.Tier.Device, quire.Tier.Disk):
             with self.cache.begin(self.space, tokens, quire.SequenceOptions(tier_max=tier)) as sequence:
@@ -281,20 +284,26 @@ class PrefixStore:
                         self.cache.wait_until_ready(sequence)
                 except quire.Unavailable:
                     return 0
-                position = known = self.cache.view(sequence).computed_tokens
+                position = self.cache.view(sequence).computed_tokens
+                findable = max(findable, position)
                 if position < source.first_token and position < count:
                     continue
                 while position < count:
                     step = self._plan(sequence, min(self.step_tokens, count - position))
                     if step is None:
                         break
-                    entry = step.plan.entries[0]
-                    self._copy_in(step.plan, source, entry.position, entry.token_count)
-                    self.settle()
+                    try:
+                        entry = step.plan.entries[0]
+                        self._copy_in(step.plan, source, entry.position, entry.token_count)
+                        self.settle()
+                    except BaseException:  # A step that is never finished would be in the way of all others.
+                        self.settle()
+                        self.cache.abort_step(step)
+                        raise
                     self.cache.finish_step(step, [None])
                     position = entry.position + entry.token_count
                     self.poll()
-                return position - known
+                return max(0, position - findable)
         return 0
 
     def _copy_in(self, plan: quire.AttentionPlan, source: PrefixSource, position: int, count: int) -> None:

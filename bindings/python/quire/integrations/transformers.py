@@ -13,12 +13,15 @@ disk when the device has no room, and are found again by the next process.
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
-import functools
+import operator
 import os
 import re
+import threading
 import warnings
 import weakref
+from collections.abc import Iterator
 from typing import Any
 
 import torch
@@ -26,8 +29,10 @@ import transformers
 from transformers.cache_utils import Cache
 
 import quire
+from quire.integrations._generate import ServedCache, attach, detach
 from quire.integrations._layers import Layer, Row, WindowLayer
 from quire.integrations._prefix_store import FoundPrefix, PrefixStore
+from quire.integrations._prompts import check_tokens, paddings_of, prompt_of
 
 __all__ = ["PrefixCache", "LastCall", "prefix_cache"]
 
@@ -42,6 +47,7 @@ class LastCall:
     prompt_tokens: int = 0  #: of all rows, without padding
     reused_tokens: int = 0  #: of them, those that were not computed
     published_tokens: int = 0  #: that others can find now and could not before
+    error: str = ""  #: why what was computed is not remembered
 
 
 def prefix_cache(
@@ -67,20 +73,45 @@ def prefix_cache(
     Raises quire.Unsupported for models whose layers it cannot hold, naming the layer.
     """
     _check_version(transformers.__version__)
-    return PrefixCache(
+    model = _check_model(model)
+    sizes = dict(device_bytes=device_bytes, host_bytes=host_bytes, disk_bytes=disk_bytes, page_tokens=page_tokens)
+    for name, size in sizes.items():
+        sizes[name] = _check_size(name, size)
+    for name, text in (("policy", policy), ("identity", identity), ("salt", salt)):
+        if not isinstance(text, str) and (name, text) != ("identity", None):
+            raise TypeError(f"{name} is {text!r}: give a string")
+    store = PrefixStore(
         model,
-        PrefixStore(
-            model,
-            device_bytes=device_bytes,
-            host_bytes=host_bytes,
-            directory=None if directory is None else os.fspath(directory),
-            disk_bytes=disk_bytes,
-            page_tokens=page_tokens,
-            policy=policy,
-            identity=identity,
-            salt=salt,
-        ),
+        **sizes,
+        directory=None if directory is None else os.fspath(directory),
+        policy=policy,
+        identity=identity,
+        salt=salt,
     )
+    return PrefixCache(model, store)
+
+
+def _check_model(model: Any) -> Any:
+    if not isinstance(model, torch.nn.Module):
+        raise TypeError(
+            f"model is {model!r:.100}: give the model itself, such as AutoModelForCausalLM.from_pretrained(…) returns"
+        )
+    model = getattr(model, "_orig_mod", model)  # of torch.compile(model), which generate() does not run
+    if not callable(getattr(model, "generate", None)):
+        raise quire.Unsupported(
+            f"{type(model).__name__} has no generate(): give the model that has it, such as a …ForCausalLM"
+        )
+    return model
+
+
+def _check_size(name: str, size: Any) -> int:
+    try:
+        number = operator.index(size)
+    except TypeError:
+        raise TypeError(f"{name} is {size!r}: give an integer") from None
+    if number < (1 if name == "page_tokens" else 0):
+        raise quire.InvalidArgument(f"{name} is {number}: give a positive number")
+    return number
 
 
 def _check_version(version: str) -> None:
@@ -94,46 +125,36 @@ def _check_version(version: str) -> None:
         )
 
 
-class PrefixCache(Cache):
+class PrefixCache(ServedCache, Cache):
     """`past_key_values` of a model, see prefix_cache(). One call of generate() at a time.
 
     Outside of generate(), start() looks for a prompt's prefix, and finish() remembers what was computed:
 
-        reused = cache.start(input_ids, attention_mask)
-        model(input_ids[:, reused:], attention_mask=attention_mask, past_key_values=cache)
-        cache.finish()
+        with torch.no_grad():
+            reused = cache.start(input_ids, attention_mask)
+            model(input_ids[:, reused:], attention_mask=attention_mask, past_key_values=cache)
+            cache.finish()
     """
 
     def __init__(self, model: Any, store: PrefixStore) -> None:
         super().__init__(layers=[])
         self._store = store
         self.last = LastCall()
-        self._tokens: torch.Tensor | None = None  # [row][column], as far as columns are held
-        self._incoming: torch.Tensor | None = None
-        self._whole_columns: int | None = None  # of the prompt, until the first forward pass behind a found prefix
-        self._paddings: list[int] = []
-        self._is_known = True  # every token that was computed was seen, and stood where it seemed to
-        self._is_wrong: torch.Tensor | None = None  # the same, as the device found it
+        self._lock = threading.RLock()  # held by the call under way
+        self._is_started = False
+        self._is_in_forward = False
         self._clear()
         self._model = weakref.ref(model)
-        self._hook = model.register_forward_pre_hook(_make_hook(weakref.ref(self)), with_kwargs=True)
-        self._own_generate = model.__dict__.get("generate")
-        model.generate = _make_generate(model.generate, weakref.ref(self))
-        self._finalizer = weakref.finalize(self, PrefixStore.close, store)
+        self._model_name = type(model).__name__
+        attach(model, self)
+        self._finalizer = weakref.finalize(self, _let_go, self._model, id(self), store)
 
     # Life.
 
     def close(self) -> None:
         """Writes what is not on disk yet, closes the files, and leaves the model as it was."""
         self._clear()
-        model = self._model()
-        if model is not None and self._hook is not None:
-            self._hook.remove()
-            if self._own_generate is None:
-                model.__dict__.pop("generate", None)
-            else:
-                model.generate = self._own_generate
-        self._hook = None
+        self._is_started = False
         self._finalizer()
 
     def __enter__(self) -> PrefixCache:
@@ -141,6 +162,9 @@ class PrefixCache(Cache):
 
     def __exit__(self, *exc_info: object) -> None:
         self.close()
+
+    def __reduce_ex__(self, protocol: Any) -> Any:
+        raise quire.Unsupported("a prefix cache cannot be copied or pickled: give the same one to every call")
 
     @property
     def quire(self) -> quire.Cache:
@@ -152,52 +176,63 @@ class PrefixCache(Cache):
 
     # A call of generate().
 
+    @torch.no_grad()
     def start(self, input_ids: torch.Tensor, attention_mask: torch.Tensor | None = None) -> int:
         """Looks for the prefixes of these rows. Gives the number of columns that need no computing."""
-        self._clear()
-        self.last = LastCall()
-        rows, columns = input_ids.shape
-        self._paddings = _paddings(input_ids, attention_mask)
-        tokens = input_ids.detach().to("cpu", torch.int64).contiguous()
-        self.last.prompt_tokens = sum(columns - padding for padding in self._paddings)
-        limit = columns - 1  # the last one is always computed: somebody wants to know what follows it
-        while True:  # until all rows can go on at the same column
+        with self._alone():
+            self._check_open()
+            self._clear()
+            self.last = LastCall()
+            tokens = check_tokens(input_ids)
+            self._paddings = paddings_of(tokens, attention_mask)
+            if torch.is_autocast_enabled(self._store.device.type):
+                raise quire.Unsupported(
+                    "autocast is on: K and V would not be those of calls without it; convert the model (model.to(dtype)) "
+                    "and make a prefix_cache() of that"
+                )
+            self._is_started = True
+            columns = tokens.shape[1]
+            self.last.prompt_tokens = sum(columns - padding for padding in self._paddings)
+            found, reached = self._find(tokens)
+            if reached == 0 or all(prefix is None for prefix in found):
+                return 0
+            self._begin(found, reached)
+            self._tokens = tokens[:, :reached].to(self._store.device)
+            self._whole_columns = columns
+            self.last.reused_tokens = sum(max(0, reached - padding) for padding in self._paddings)
+            return reached
+
+    def _find(self, tokens: torch.Tensor) -> tuple[list[FoundPrefix | None], int]:
+        """Each row's prefix, and the column where all of them end."""
+        limit = tokens.shape[1] - 1  # the last one is always computed: somebody wants to know what follows it
+        while True:
             found = [
                 self._store.find(tokens[row, padding:], limit - padding) if padding < limit else None
                 for row, padding in enumerate(self._paddings)
             ]
             reached = min(
-                max(padding + (prefix.tokens if prefix else 0), min(padding, limit))
-                for prefix, padding in zip(found, self._paddings)
+                min(padding, limit) + (prefix.tokens if prefix else 0) for prefix, padding in zip(found, self._paddings)
             )
-            reached = min(reached, limit)
             if reached < limit and not self._store.has_windows:
                 for prefix, padding in zip(found, self._paddings):
                     if prefix is not None:
                         prefix.cut(max(0, reached - padding))
-                limit = reached
+                return found, reached
             if reached == limit:
-                break
+                return found, reached
             limit = reached
-        if limit > 0 and any(prefix is not None for prefix in found):
-            self._begin(found, rows, limit)
-            self._tokens = tokens[:, :limit].to(self._store.device)
-            self._whole_columns = columns
-            self.last.reused_tokens = sum(max(0, limit - padding) for padding in self._paddings)
-            return limit
-        return 0
 
-    def _begin(self, found: list[FoundPrefix | None], rows: int, columns: int) -> None:
+    def _begin(self, found: list[FoundPrefix | None], columns: int) -> None:
         """Layers of `columns` columns: each row's padding, then its prefix."""
         store = self._store
         for index, (layer, shape) in enumerate(zip(self.layers, store.shapes)):
             first = max(0, columns - shape.window + 1) if shape.window else 0
-            if rows == 1 and self._paddings[0] == 0 and found[0] is not None:
+            if self._paddings == [0] and found[0] is not None:
                 keys = found[0].keys[index][None, :, first - columns :]
                 values = found[0].values[index][None, :, first - columns :]
-                self._begin_layer(layer, keys, values, columns)
+                layer.begin(keys, values, columns)
                 continue
-            size = (rows, shape.heads, columns - first)
+            size = (len(found), shape.heads, columns - first)
             keys = torch.zeros((*size, shape.key_dim), dtype=store.dtype, device=store.device)
             values = torch.zeros((*size, shape.value_dim), dtype=store.dtype, device=store.device)
             for row, (prefix, padding) in enumerate(zip(found, self._paddings)):
@@ -209,55 +244,96 @@ class PrefixCache(Cache):
                 part = slice(begin - padding - held, columns - padding - held)
                 keys[row, :, begin - first :] = prefix.keys[index][:, part]
                 values[row, :, begin - first :] = prefix.values[index][:, part]
-            self._begin_layer(layer, keys, values, columns)
+            layer.begin(keys, values, columns)
 
-    @staticmethod
-    def _begin_layer(layer: Layer, keys: torch.Tensor, values: torch.Tensor, columns: int) -> None:
-        if isinstance(layer, WindowLayer):
-            layer.begin_at(keys, values, columns)
-        else:
-            layer.begin(keys, values)
-
+    @torch.no_grad()
     def finish(self) -> int:
         """Remembers what was computed since start(). Gives the number of tokens that others could not find before."""
-        try:
-            self._remember()
-        finally:
-            self._clear()
-        return self.last.published_tokens
+        with self._alone():
+            self._check_open()
+            try:
+                self._remember()
+            finally:
+                self._clear()
+                self._is_started = False
+            return self.last.published_tokens
 
     def _remember(self) -> None:
-        tokens = self._tokens
-        if tokens is None or not self._is_known or (self._is_wrong is not None and bool(self._is_wrong)):
+        if self._is_wrong is not None and bool(self._is_wrong):
+            self._unknown = self._unknown or "attention_mask or position_ids are not those of texts behind their padding"
+        self.last.error = self._unknown
+        if self._tokens is None or self._unknown:
             return
-        tokens = tokens.to("cpu")
+        tokens = self._tokens.to("cpu")
         if any(layer.get_seq_length() != tokens.shape[1] for layer in self.layers):
-            return  # a forward pass broke off in the middle
-        layers = [layer for layer in self.layers if isinstance(layer, Layer)]
+            self.last.error = "a forward pass broke off"
+            return
         seen = set()
-        for row in range(tokens.shape[0]):
-            padding = self._paddings[row]
+        for row, padding in enumerate(self._paddings):
             own = tokens[row, padding:].contiguous()
             name = own.numpy().tobytes()
             if name in seen:
                 continue
             seen.add(name)
-            self.last.published_tokens += self._store.publish(own, Row(layers, row, padding))
+            self.last.published_tokens += self._store.publish(own, Row(self.layers, row, padding))
         self._store.poll()
 
     def _clear(self) -> None:
         self.layers = [WindowLayer(shape.window) if shape.window else Layer() for shape in self._store.shapes]
-        self._tokens = self._incoming = None
-        self._whole_columns = None
-        self._paddings = []
-        self._is_known = True
-        self._is_wrong = None
+        self._tokens: torch.Tensor | None = None  # [row][column], as far as columns are held
+        self._incoming: torch.Tensor | None = None
+        self._whole_columns: int | None = None  # of the prompt, until the first forward pass behind a found prefix
+        self._paddings: list[int] = []
+        self._unknown = ""  # why it is not known which tokens K and V are of, and where these stand
+        self._is_wrong: torch.Tensor | None = None  # the same, as the device found it
+
+    # What must hold.
+
+    @contextlib.contextmanager
+    def _alone(self) -> Iterator[None]:
+        if not self._lock.acquire(blocking=False):
+            raise quire.Unavailable(
+                "another thread is in a call with this prefix cache: wait for it, or make a cache for each thread"
+            )
+        try:
+            yield
+        finally:
+            self._lock.release()
+
+    def _check_open(self) -> None:
+        if self._store.cache.is_closed:
+            raise quire.InvalidArgument("this prefix cache is closed: make another one with prefix_cache(model)")
+
+    def _check_model(self, model: Any) -> None:
+        self._check_open()
+        if self._model() is not model:
+            raise quire.InvalidArgument(
+                f"this prefix cache was made for another model, a {self._model_name}: make one for this "
+                f"{type(model).__name__} with prefix_cache(model)"
+            )
+
+    def _check_update(self, states: torch.Tensor, layer_index: int) -> None:
+        if not self._is_started or not self._is_in_forward:
+            self._check_open()
+            how = "had no start() before it" if self._is_in_forward else "is of another model, or of a part of this one"
+            raise quire.InvalidArgument(
+                f"this prefix cache is for a {self._model_name}, and a forward pass that was given it {how}: call "
+                "generate() of that model, or start() and then the model; for another model, or one inside a wrapper, "
+                "make a prefix_cache() of that one"
+            )
+        store = self._store
+        if states.dtype != store.dtype or states.device != store.device:
+            raise quire.InvalidArgument(
+                f"layer {layer_index} has K in {states.dtype} on {states.device}, and the prefix cache was made when it was "
+                f"{store.dtype} on {store.device}: make a new prefix_cache(model) after the model was changed"
+            )
 
     # Tokens follow K and V.
 
     def update(
         self, key_states: torch.Tensor, value_states: torch.Tensor, layer_idx: int, *args: Any, **kwargs: Any
     ) -> tuple[torch.Tensor, torch.Tensor]:
+        self._check_update(key_states, layer_idx)
         if layer_idx == 0:
             self._take_tokens(key_states.shape[0], key_states.shape[-2])
         return super().update(key_states, value_states, layer_idx, *args, **kwargs)
@@ -265,7 +341,7 @@ class PrefixCache(Cache):
     def _take_tokens(self, rows: int, count: int) -> None:
         incoming, self._incoming = self._incoming, None
         if incoming is None or tuple(incoming.shape) != (rows, count):
-            self._is_known = False
+            self._unknown = self._unknown or "a forward pass computed other tokens than it was given"
             return
         self._tokens = incoming if self._tokens is None else torch.cat([self._tokens, incoming], dim=1)
 
@@ -275,15 +351,28 @@ class PrefixCache(Cache):
             self._paddings = [0] * rows
         repeats, rest = divmod(rows, len(self._paddings))
         if rest or not repeats:
-            self._is_known = False
+            self._unknown = f"{len(self._paddings)} rows became {rows}"
         elif repeats > 1:
             self.batch_repeat_interleave(repeats)
+
+    def run_forward(self, model: Any, forward: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        self._check_model(model)
+        kwargs = dict(kwargs)
+        if "input_ids" in kwargs or not args:
+            kwargs["input_ids"] = self._before_forward(kwargs.get("input_ids"), kwargs)
+        else:
+            args = (self._before_forward(args[0], kwargs), *args[1:])
+        self._is_in_forward = True
+        try:
+            return forward(*args, **kwargs)
+        finally:
+            self._is_in_forward = False
 
     def _before_forward(self, tokens: torch.Tensor | None, kwargs: dict[str, Any]) -> torch.Tensor | None:
         """Sees what a forward pass is given. Tokens that are there already are taken out."""
         self._incoming = None
         if tokens is None or tokens.ndim != 2:
-            self._is_known = False
+            self._unknown = "a forward pass was given no input_ids of [row][column]"
             return tokens
         self._expand_to(tokens.shape[0])
         held = self.get_seq_length()
@@ -300,12 +389,14 @@ class PrefixCache(Cache):
 
     def _check_places(self, held: int, count: int, mask: Any, positions: Any) -> None:
         """K depends on where a token stands and on what it sees: if that is not as it seems, nothing is remembered."""
-        is_padded = any(self._paddings)
-        if (mask is None or positions is None) and is_padded:
-            self._is_known = False
+        if (mask is None or positions is None) and any(self._paddings):
+            self._unknown = "a forward pass of padded rows was given no attention_mask, or no position_ids"
             return
         if mask is not None and (mask.ndim != 2 or mask.shape[1] != held + count):
-            self._is_known = False
+            self._unknown = "attention_mask is not [row][column] of all columns so far"
+            return
+        if positions is not None and (positions.ndim != 2 or positions.shape[1] != count):
+            self._unknown = "position_ids is not [row][column] of the columns that are computed"
             return
         device = self._incoming.device
         paddings = torch.tensor(self._paddings, device=device)[:, None]
@@ -314,9 +405,6 @@ class PrefixCache(Cache):
             columns = torch.arange(held + count, device=device)[None]
             wrong |= ((mask.to(device) != 0) != (columns >= paddings)).any()
         if positions is not None:
-            if positions.ndim != 2 or positions.shape[1] != count:
-                self._is_known = False
-                return
             places = torch.arange(held, held + count, device=device)[None] - paddings
             wrong |= ((positions.to(device) != places) & (places >= 0)).any()
         self._is_wrong = wrong if self._is_wrong is None else self._is_wrong | wrong  # looked at in finish()
@@ -339,6 +427,7 @@ class PrefixCache(Cache):
         self._select([row for row in range(len(self._paddings)) for _ in range(repeats)])
 
     def crop(self, tokens_to_remove: int) -> None:
+        tokens_to_remove = int(tokens_to_remove)  # prompt lookup has it in a tensor
         length = self.get_seq_length()
         # A positive number is what older versions of transformers mean by a length to keep.
         removed = -tokens_to_remove if tokens_to_remove <= 0 else max(0, length - tokens_to_remove)
@@ -351,84 +440,32 @@ class PrefixCache(Cache):
     def reset(self) -> None:
         self._clear()
 
+    # generate() itself.
 
-def _paddings(input_ids: torch.Tensor, attention_mask: torch.Tensor | None) -> list[int]:
-    """Padding columns in front of each row."""
-    if input_ids.ndim != 2:
-        raise quire.InvalidArgument(f"input_ids has {input_ids.ndim} dimensions: give [row][column]")
-    if attention_mask is None:
-        return [0] * input_ids.shape[0]
-    if tuple(attention_mask.shape) != tuple(input_ids.shape):
-        raise quire.Unsupported(
-            f"attention_mask is {tuple(attention_mask.shape)} and input_ids {tuple(input_ids.shape)}: give a mask of "
-            "[row][column] with the whole prompt"
-        )
-    mask = attention_mask.detach().to("cpu") != 0
-    paddings = (~mask).sum(dim=1).tolist()
-    for row, padding in enumerate(paddings):
-        if not bool(mask[row, padding:].all()):
-            raise quire.Unsupported(
-                f"row {row} of attention_mask has padding behind tokens: pad on the left (tokenizer.padding_side='left')"
-            )
-    return [int(padding) for padding in paddings]
-
-
-def _make_hook(reference: weakref.ref[PrefixCache]) -> Any:
-    def hook(module: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        cache = reference()
-        if cache is None or kwargs.get("past_key_values") is not cache:
-            return None
-        kwargs = dict(kwargs)
-        if "input_ids" in kwargs or not args:
-            kwargs["input_ids"] = cache._before_forward(kwargs.get("input_ids"), kwargs)
-        else:
-            args = (cache._before_forward(args[0], kwargs), *args[1:])
-        return args, kwargs
-
-    return hook
+    def run_generate(self, model: Any, generate: Any, arguments: dict[str, Any]) -> Any:
+        with self._alone():
+            self._check_model(model)
+            input_ids, arguments = prompt_of(model, arguments)
+            self.start(input_ids, arguments["attention_mask"])
+            try:
+                output = generate(input_ids, **arguments)
+            except BaseException:
+                self._clear()
+                self._is_started = False
+                raise
+            try:
+                self.finish()
+            except Exception as error:  # The answer is there, and right.
+                self.last.error = f"{type(error).__name__}: {error}"
+                warnings.warn(f"generate() was done, but its K and V were not remembered: {self.last.error}", stacklevel=3)
+            return output
 
 
-def _make_generate(generate: Any, reference: weakref.ref[PrefixCache]) -> Any:
-    @functools.wraps(generate)
-    def generate_with_prefixes(inputs: torch.Tensor | None = None, *args: Any, **kwargs: Any) -> Any:
-        cache = reference()
-        if cache is None or kwargs.get("past_key_values") is not cache:
-            return generate(inputs, *args, **kwargs) if inputs is not None else generate(*args, **kwargs)
-        input_ids = inputs if inputs is not None else kwargs.pop("input_ids", None)
-        for name in ("inputs_embeds", "position_ids", "pixel_values", "input_features"):
-            if kwargs.get(name) is not None:
-                raise quire.Unsupported(f"generate() was given {name}: a prefix cache finds prompts by their input_ids")
-        if input_ids is None:
-            raise quire.InvalidArgument("generate() was given no input_ids: a prefix cache finds prompts by them")
-        model = cache._model()
-        config = kwargs.get("generation_config") or (model.generation_config if model is not None else None)
-        if kwargs.get("prefill_chunk_size", getattr(config, "prefill_chunk_size", None)) is not None:
-            raise quire.Unsupported(
-                "prefill_chunk_size is set: transformers then computes the prompt from its first token on, whatever the "
-                "cache has of it; leave it out"
-            )
-        mask = kwargs.get("attention_mask")
-        if mask is None:
-            mask = kwargs["attention_mask"] = _mask_of(cache, input_ids, kwargs)
-        cache.start(input_ids, mask)
-        try:
-            output = generate(input_ids, *args, **kwargs)
-        except BaseException:
-            cache._clear()
-            raise
-        cache.finish()
-        return output
-
-    return generate_with_prefixes
-
-
-def _mask_of(cache: PrefixCache, input_ids: torch.Tensor, kwargs: dict[str, Any]) -> torch.Tensor:
-    """The mask that generate() would make up: padding is what says so and is no end of a text."""
-    model = cache._model()
-    config = kwargs.get("generation_config") or (model.generation_config if model is not None else None)
-    pad = kwargs.get("pad_token_id", getattr(config, "pad_token_id", None))
-    end = kwargs.get("eos_token_id", getattr(config, "eos_token_id", None))
-    ends = end if isinstance(end, (list, tuple)) else [end]
-    if pad is None or pad in ends:
-        return torch.ones_like(input_ids)
-    return (input_ids != pad).long()
+def _let_go(reference: weakref.ref[Any], cache_id: int, store: PrefixStore) -> None:
+    """Of a cache that is closed or dropped."""
+    try:
+        model = reference()
+        if model is not None:
+            detach(model, cache_id)
+    finally:
+        store.close()
