@@ -196,7 +196,7 @@ def test_windows_below_and_above_a_page_have_what_the_next_token_sees(window: in
     with torch.no_grad(), prefix_cache(model, device_bytes=8 << 20) as cache:
         same(model, prompt, cache, do_sample=False)
         for count in (1, 3, *range(14, 50), 79, 80, 81, 127):
-            found = cache._store.find(prompt[0], count)
+            found = cache._store.find(prompt[0], count, {})
             assert found.tokens == count
             expected = transformers.DynamicCache(config=model.config)
             model(prompt[:, :count], past_key_values=expected)

@@ -196,22 +196,25 @@ class PrefixStore:
 
     # Finding.
 
-    def find(self, tokens: torch.Tensor, tokens_max: int) -> FoundPrefix | None:
-        """The longest known prefix of a row, no longer than tokens_max, copied out of its pages."""
+    def find(self, tokens: torch.Tensor, tokens_max: int, copies: dict[Any, FoundPrefix]) -> FoundPrefix | None:
+        """The longest known prefix of a row, no longer than tokens_max, copied out of its pages.
+
+        copies: of the rows before it, which may have the same prefix.
+        """
         page = self.page_tokens
-        found = self._find_pages(tokens, min(-(-tokens_max // page) * page, tokens.numel()))
+        found = self._find_pages(tokens, min(-(-tokens_max // page) * page, tokens.numel()), copies)
         if found is None or found.tokens <= tokens_max:
             return found
         # It ends inside its last page. What a window needs there is what it needs at both ends of that page.
         if self.has_windows and tokens_max >= page:
-            earlier = self._find_pages(tokens, tokens_max)
+            earlier = self._find_pages(tokens, tokens_max, copies)
             if earlier is None or earlier.tokens != tokens_max // page * page:
                 return earlier
             found.lengthen_windows(earlier, [shape.window for shape in self.shapes])
         found.cut(tokens_max)
         return found
 
-    def _find_pages(self, tokens: torch.Tensor, tokens_max: int) -> FoundPrefix | None:
+    def _find_pages(self, tokens: torch.Tensor, tokens_max: int, copies: dict[Any, FoundPrefix]) -> FoundPrefix | None:
         """The same, in whole pages."""
         tokens_max = min(tokens_max, self.tokens_max) // self.page_tokens * self.page_tokens
         if tokens_max <= 0:
@@ -227,14 +230,18 @@ class PrefixStore:
             matched = self.cache.view(sequence).computed_tokens
             if matched == 0:
                 return None
-            step = self._plan(sequence, 1)
-            if step is None:
-                return None
-            try:
-                return self._copy_out(step.plan, matched)
-            finally:
-                self.settle()
-                self.cache.abort_step(step)
+            name = tokens[:matched].numpy().tobytes()
+            if name not in copies:
+                step = self._plan(sequence, 1)
+                if step is None:
+                    return None
+                try:
+                    copies[name] = self._copy_out(step.plan, matched)
+                finally:
+                    self.settle()
+                    self.cache.abort_step(step)
+            # Callers change the lists, not the tensors.
+            return FoundPrefix(matched, list(copies[name].keys), list(copies[name].values))
 
     def _plan(self, sequence: quire.Sequence, token_count: int) -> quire.Step | None:
         """A step, once there are pages for it; None when there are none for long."""
@@ -260,10 +267,11 @@ class PrefixStore:
             # Which token of the listed pages `first` is: see GroupPlan. Nothing is in front of a window without a sink.
             skipped = first - int(level.first_keys[0]) + int(level.window_offsets[0])
             for pool, target in ((group.keys, keys), (group.values, values)):
-                # From [page][layer][token][head][dim] to [layer][head][page][token][dim], in one copy.
-                rows = pool.permute(1, 3, 0, 2, 4)[:, :, pages].flatten(2, 3)[:, :, skipped : skipped + matched - first]
-                for layer, tensor in zip(group.layers, rows.to(self.device)):
-                    target[layer] = tensor
+                for number, layer in enumerate(group.layers):
+                    # From [page][token][head][dim] to [head][token][dim] in one copy: heads stay where they are, and only
+                    # the strides say that they come first.
+                    rows = pool[:, number].index_select(0, pages).flatten(0, 1)[skipped : skipped + matched - first]
+                    target[layer] = rows.transpose(0, 1).to(self.device)
         return FoundPrefix(matched, keys, values)
 
     # Remembering.

@@ -204,47 +204,52 @@ class PrefixCache(ServedCache, Cache):
 
     def _find(self, tokens: torch.Tensor) -> tuple[list[FoundPrefix | None], int]:
         """Each row's prefix, and the column where all of them end."""
+        store, paddings = self._store, self._paddings
         limit = tokens.shape[1] - 1  # the last one is always computed: somebody wants to know what follows it
+        copies: dict[Any, FoundPrefix] = {}
         while True:
             found = [
-                self._store.find(tokens[row, padding:], limit - padding) if padding < limit else None
-                for row, padding in enumerate(self._paddings)
+                store.find(tokens[row, padding:], limit - padding, copies) if padding < limit else None
+                for row, padding in enumerate(paddings)
             ]
-            reached = min(
-                min(padding, limit) + (prefix.tokens if prefix else 0) for prefix, padding in zip(found, self._paddings)
-            )
-            if reached < limit and not self._store.has_windows:
-                for prefix, padding in zip(found, self._paddings):
+            ends = [
+                min(padding, limit) + (prefix.tokens if prefix else 0) for prefix, padding in zip(found, paddings)
+            ]
+            reached = min(ends)
+            if all(end == reached or padding >= reached for end, padding in zip(ends, paddings)):
+                return found, reached
+            if not store.has_windows:
+                for prefix, padding in zip(found, paddings):
                     if prefix is not None:
                         prefix.cut(max(0, reached - padding))
                 return found, reached
-            if reached == limit:
-                return found, reached
-            limit = reached
+            limit = reached  # a window cut off behind lacks its beginning: look for shorter prefixes
 
     def _begin(self, found: list[FoundPrefix | None], columns: int) -> None:
         """Layers of `columns` columns: each row's padding, then its prefix."""
-        store = self._store
-        for index, (layer, shape) in enumerate(zip(self.layers, store.shapes)):
+        for index, (layer, shape) in enumerate(zip(self.layers, self._store.shapes)):
             first = max(0, columns - shape.window + 1) if shape.window else 0
-            if self._paddings == [0] and found[0] is not None:
-                keys = found[0].keys[index][None, :, first - columns :]
-                values = found[0].values[index][None, :, first - columns :]
-                layer.begin(keys, values, columns)
+            keys = [prefix.keys[index] if prefix else None for prefix in found]
+            values = [prefix.values[index] if prefix else None for prefix in found]
+            layer.begin(self._stack(keys, found, first, columns), self._stack(values, found, first, columns), columns)
+
+    def _stack(
+        self, parts: list[torch.Tensor | None], found: list[FoundPrefix | None], first: int, columns: int
+    ) -> torch.Tensor:
+        """[row][head][column][dim] of the columns from `first` on."""
+        some = next(part for part in parts if part is not None)
+        if not any(self._paddings) and all(part is not None and part.data_ptr() == some.data_ptr() for part in parts):
+            return some[None, :, first - columns :].expand(len(parts), -1, -1, -1)  # one row, or rows with one prefix
+        # As [row][column][head][dim], which is how prefixes lie.
+        whole = some.new_zeros((len(parts), columns - first, some.shape[0], some.shape[2])).transpose(1, 2)
+        for row, (part, prefix, padding) in enumerate(zip(parts, found, self._paddings)):
+            begin = max(first, padding)
+            if part is None or prefix is None or begin >= columns:
                 continue
-            size = (len(found), shape.heads, columns - first)
-            keys = torch.zeros((*size, shape.key_dim), dtype=store.dtype, device=store.device)
-            values = torch.zeros((*size, shape.value_dim), dtype=store.dtype, device=store.device)
-            for row, (prefix, padding) in enumerate(zip(found, self._paddings)):
-                begin = max(first, padding)
-                if prefix is None or begin >= columns:
-                    continue
-                # What a prefix has of a window begins where that of its last token does.
-                held = prefix.tokens - prefix.keys[index].shape[1]
-                part = slice(begin - padding - held, columns - padding - held)
-                keys[row, :, begin - first :] = prefix.keys[index][:, part]
-                values[row, :, begin - first :] = prefix.values[index][:, part]
-            layer.begin(keys, values, columns)
+            # What a prefix has of a window begins where that of its last token does.
+            held = prefix.tokens - part.shape[1]
+            whole[row, :, begin - first :] = part[:, begin - padding - held : columns - padding - held]
+        return whole
 
     @torch.no_grad()
     def finish(self) -> int:
