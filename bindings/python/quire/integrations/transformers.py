@@ -64,8 +64,8 @@ def prefix_cache(
 ) -> PrefixCache:
     """A cache for `model.generate(…, past_key_values=cache)`, which the model is prepared for.
 
-    device_bytes: pages where the model runs. host_bytes: pages in memory of the processor's that have no room there;
-        0: none, or as many as device_bytes when there is a directory.
+    device_bytes: pages where the model runs, among them all of any one prefix that is used again. host_bytes: pages in
+        memory of the processor's that have no room there; 0: none, or as many as device_bytes when there is a directory.
     directory: pages that outlive the process, at most disk_bytes of them. It belongs to one model.
     identity: names the weights. Without it they are summed up, which takes a second or two for each GB on a processor.
     salt: keeps tenants apart that must not share, or learn that others sent the same prompt.
