@@ -343,6 +343,15 @@ def test_bad_prompts_are_named() -> None:
         same(model, ids, cache)
 
 
+def test_a_model_that_is_set_to_use_no_cache_uses_this_one() -> None:
+    model = make_model("llama")
+    model.generation_config.use_cache = False
+    with prefix_cache(model, **SMALL) as cache:
+        same(model, tokens(1, 60), cache)
+        same(model, tokens(1, 60), cache)
+        assert (cache.last.reused_tokens, cache.last.error) == (48, "")
+
+
 def test_a_padding_token_inside_a_prompt_needs_a_mask() -> None:
     model = make_model("llama")
     ids = tokens(1, 60)

@@ -66,10 +66,11 @@ def prompt_of(model: Any, arguments: dict[str, Any]) -> tuple[torch.Tensor, dict
             "prefill_chunk_size is set: transformers then computes the prompt from its first token on, whatever the cache "
             "has of it; leave it out"
         )
-    if option("use_cache") is False:
+    if arguments.get("use_cache") is False:
         raise quire.Unsupported(
             "use_cache is False: transformers then computes the whole text for each token; leave it out, or past_key_values"
         )
+    arguments["use_cache"] = True  # some models leave it out unless they are told
     if arguments.get("attention_mask") is None:
         arguments["attention_mask"] = _mask_of(check_tokens(input_ids), option).to(input_ids.device)
     return input_ids, arguments
