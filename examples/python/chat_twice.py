@@ -19,32 +19,27 @@ parser = argparse.ArgumentParser(description="Time to the first token of two cha
 parser.add_argument("--model", help="a name or a folder; without it a small Llama with random weights")
 parser.add_argument("--tokens", type=int, default=2000, help="of the document")
 parser.add_argument("--directory", help="where pages outlive this process")
-parser.add_argument("--device", default="cpu")
-arguments = parser.parse_args()
+options = parser.parse_args()
 
 torch.manual_seed(0)
-if arguments.model:
-    model = AutoModelForCausalLM.from_pretrained(arguments.model, dtype="auto")
-else:
-    model = LlamaForCausalLM(LlamaConfig(vocab_size=8192, hidden_size=512, intermediate_size=1536, num_hidden_layers=8,
-                                         num_attention_heads=8, num_key_value_heads=2, max_position_embeddings=131072))
-model = model.to(arguments.device).eval()
-print(f"{type(model).__name__} with {model.num_parameters() / 1e6:.0f} million parameters on {arguments.device}")
-document, first, second = (torch.randint(3, 8000, (1, n), device=arguments.device) for n in (arguments.tokens, 20, 30))
+small = LlamaConfig(vocab_size=8192, hidden_size=512, intermediate_size=1536, num_hidden_layers=8,
+                    num_attention_heads=8, num_key_value_heads=2, max_position_embeddings=131072)
+make = LlamaForCausalLM if options.model is None else AutoModelForCausalLM.from_pretrained
+model = make(options.model or small).to("cuda" if torch.cuda.is_available() else "cpu").eval()
+print(f"{type(model).__name__} with {model.num_parameters() / 1e6:.0f} million parameters on {model.device}")
+document, first, second = (torch.randint(3, 8000, (1, n), device=model.device) for n in (options.tokens, 20, 30))
 
 
-def chat(question: torch.Tensor, cache=None) -> float:
-    prompt = torch.cat([document, question], dim=1)
+def first_token_ms(prompt, cache=None):
     begin = time.perf_counter()
-    model.generate(prompt, attention_mask=torch.ones_like(prompt), past_key_values=cache, max_new_tokens=1,
-                   do_sample=False, pad_token_id=0)
-    return time.perf_counter() - begin
+    model.generate(prompt, attention_mask=torch.ones_like(prompt), past_key_values=cache, max_new_tokens=1)
+    return 1e3 * (time.perf_counter() - begin)
 
 
-chat(document[:, :16])  # whatever happens once, happens now
-with prefix_cache(model, directory=arguments.directory) as cache:
+first_token_ms(document[:, :16])  # whatever happens once, happens now
+with prefix_cache(model, directory=options.directory) as cache:
     for name, question in (("first", first), ("second", second)):
-        without, with_cache = chat(question), chat(question, cache)
+        prompt = torch.cat([document, question], dim=1)
+        without, cached = first_token_ms(prompt), first_token_ms(prompt, cache)
         found = f"{cache.last.reused_tokens} of {cache.last.prompt_tokens} tokens were there"
-        print(f"{name:>6} chat: {without * 1e3:7.0f} ms without, {with_cache * 1e3:7.0f} ms with the cache; {found}",
-              flush=True)
+        print(f"{name:>6} chat: {without:7.0f} ms without, {cached:7.0f} ms with the cache; {found}")

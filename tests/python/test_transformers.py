@@ -4,9 +4,11 @@
 from __future__ import annotations
 
 import json
+import pathlib
 import subprocess
 import sys
 import textwrap
+import warnings
 from typing import Any
 
 import pytest
@@ -23,24 +25,26 @@ except ImportError:  # conftest.py says so
 
 pytestmark = pytest.mark.needs_transformers
 
+ROOT = pathlib.Path(__file__).resolve().parent.parent.parent
 _VOCABULARY = 211
 _WINDOW = 24
 
 
-def make_model(kind: str, seed: int = 0, dtype: Any = None, device: str = "cpu") -> Any:
+def make_model(kind: str, seed: int = 0, dtype: Any = None, device: str = "cpu", **changes: Any) -> Any:
     """A model of random weights: small, with fewer K and V heads than queries."""
     torch.manual_seed(seed)
     shape = dict(
         vocab_size=_VOCABULARY, hidden_size=64, intermediate_size=96, num_hidden_layers=4, num_attention_heads=4,
         num_key_value_heads=2, max_position_embeddings=2048, pad_token_id=0, bos_token_id=1, eos_token_id=None,
-    )
+    ) | changes
     if kind == "llama":
         model = transformers.LlamaForCausalLM(transformers.LlamaConfig(**shape))
     elif kind == "qwen":
         model = transformers.Qwen3ForCausalLM(transformers.Qwen3Config(**shape, head_dim=16))
     else:
         kinds = ["sliding_attention", "sliding_attention", "full_attention", "sliding_attention"]
-        config = transformers.Gemma3TextConfig(**shape, head_dim=16, sliding_window=_WINDOW, layer_types=kinds)
+        shape = dict(sliding_window=_WINDOW, layer_types=kinds, head_dim=16) | shape
+        config = transformers.Gemma3TextConfig(**shape)
         model = transformers.Gemma3ForCausalLM(config)
     # Random weights of the usual size make every token as likely as any other: these do not.
     with torch.no_grad():
@@ -108,6 +112,54 @@ def test_tokens_are_those_without_the_cache(kind: str, mode: str) -> None:
         assert cache.last.reused_tokens >= 160
 
 
+@pytest.mark.parametrize("mode", ["prompt lookup", "assisted"])
+@pytest.mark.parametrize("give_mask", [False, True])
+def test_drafts_behind_a_prefix_need_no_mask(mode: str, give_mask: bool) -> None:
+    model = make_model("llama")
+    options = dict(MODES[mode])
+    if mode == "assisted":
+        options["assistant_model"] = make_model("llama", seed=7)
+    document = tokens(1, 150)
+    with prefix_cache(model, device_bytes=8 << 20) as cache:
+        for seed, count in ((2, 9), (3, 21), (2, 9), (4, 10)):
+            prompt = after(document, seed, count)
+            if give_mask:
+                options["attention_mask"] = torch.ones_like(prompt)
+            greedy = generate(model, prompt, do_sample=False)
+            assert torch.equal(same(model, prompt, cache, **options), greedy)
+        assert cache.last.reused_tokens == 159 - 15
+
+
+@pytest.mark.parametrize(
+    ("version", "is_tested"), [("5.13.1", False), ("5.14.0", True), ("5.22.9", True), ("5.23.0.dev0", False)]
+)
+def test_versions_that_were_not_tested_are_warned_of(version: str, is_tested: bool, monkeypatch: Any) -> None:
+    monkeypatch.setattr(transformers, "__version__", version)
+    with warnings.catch_warnings(record=True) as warned:
+        warnings.simplefilter("always")
+        prefix_cache(make_model("llama"), device_bytes=8 << 20).close()
+    messages = [str(w.message) for w in warned if "prefix_cache" in str(w.message)]
+    if is_tested:
+        assert messages == []
+    else:
+        assert len(messages) == 1
+        assert f"transformers {version} is not one" in messages[0]
+        assert "transformers>=5.14,<5.23" in messages[0]
+        assert "transformers>=5.14,<5.23" in (ROOT / "pyproject.toml").read_text(encoding="utf-8")
+
+
+def test_a_forward_pass_of_the_whole_prompt_computes_what_is_new() -> None:
+    model = make_model("llama")
+    prompt = tokens(1, 100)
+    with torch.no_grad(), prefix_cache(model, device_bytes=8 << 20) as cache:
+        expected = model(prompt).logits[:, -1]
+        for _ in range(2):
+            cache.start(prompt)
+            torch.testing.assert_close(model(prompt, past_key_values=cache).logits[:, -1], expected)
+            cache.finish()
+        assert cache.last.reused_tokens == 96
+
+
 @pytest.mark.parametrize("kind", KINDS)
 def test_rows_of_a_batch_have_prefixes_and_padding_of_their_own(kind: str) -> None:
     model = make_model(kind)
@@ -137,6 +189,31 @@ def test_rows_of_a_batch_have_prefixes_and_padding_of_their_own(kind: str) -> No
                 assert cache.last.reused_tokens == expected, (seed, options)
 
 
+@pytest.mark.parametrize("window", [2, 5, 15, 16, 17, 18, 40])
+def test_windows_below_and_above_a_page_have_what_the_next_token_sees(window: int) -> None:
+    model = make_model("gemma", sliding_window=window)
+    prompt = tokens(1, 128)
+    with torch.no_grad(), prefix_cache(model, device_bytes=8 << 20) as cache:
+        same(model, prompt, cache, do_sample=False)
+        for count in (1, 3, *range(14, 50), 79, 80, 81, 127):
+            found = cache._store.find(prompt[0], count, {})
+            assert found.tokens == count
+            expected = transformers.DynamicCache(config=model.config)
+            model(prompt[:, :count], past_key_values=expected)
+            for index, computed in enumerate(expected.layers):
+                for kept, right in ((found.keys, computed.keys), (found.values, computed.values)):
+                    kept = kept[index][None, :, -right.shape[2] :]
+                    torch.testing.assert_close(kept, right, msg=lambda m: f"layer {index}, {count} tokens: {m}")
+        ids = torch.cat([prompt, torch.cat([torch.zeros(1, 37, dtype=torch.long), prompt[:, :91]], dim=1)])
+        same(model, ids, cache, attention_mask=(ids != 0).long(), do_sample=False)
+        assert cache.last.reused_tokens == 117 + 80  # the shorter row's whole pages end in column 117
+
+
+def test_a_window_of_one_token_is_refused() -> None:
+    with pytest.raises(quire.Unsupported, match="layer 0 of Gemma3ForCausalLM has a window of 1 token"):
+        prefix_cache(make_model("gemma", sliding_window=1))
+
+
 @pytest.mark.parametrize("kind", KINDS)
 def test_pages_go_through_all_tiers_and_are_found_by_the_next_cache(kind: str, tmp_path: Any) -> None:
     model = make_model(kind)
@@ -153,9 +230,10 @@ def test_pages_go_through_all_tiers_and_are_found_by_the_next_cache(kind: str, t
         assert stats.evicted_page_total > 0
         assert stats.loaded_page_total > 0
         assert stats.disk_loaded_page_total > 0
-    with prefix_cache(make_model(kind), **sizes) as cache:
+    model = make_model(kind)
+    with prefix_cache(model, **sizes) as cache:
         for seed, document in enumerate(documents):
-            same(cache._model(), after(document, 80 + seed, 7), cache, do_sample=False)
+            same(model, after(document, 80 + seed, 7), cache, do_sample=False)
             assert cache.last.reused_tokens == 128
         assert cache.quire.stats().disk_hit_tokens > 0
 
@@ -229,9 +307,6 @@ def test_what_was_not_seen_or_stood_elsewhere_is_not_remembered() -> None:
         model(prompt, past_key_values=cache, attention_mask=torch.ones(1, 64).index_fill(1, torch.tensor([5]), 0))
         assert cache.finish() == 0
         cache.start(prompt)
-        model.model(prompt, past_key_values=cache)  # past the hook
-        assert cache.finish() == 0
-        cache.start(prompt)
         model(prompt, past_key_values=cache)
         assert cache.finish() == 64
 
@@ -261,8 +336,7 @@ def test_close_leaves_the_model_as_it_was() -> None:
     same(model, prompt, cache)
     cache.close()
     cache.close()
-    assert "generate" not in model.__dict__
-    assert not model._forward_pre_hooks
+    assert type(model) is transformers.LlamaForCausalLM
     generate(model, prompt)
 
 
@@ -287,8 +361,35 @@ def test_layers_that_cannot_be_held_are_named() -> None:
     )
     model = torch.nn.Module()
     model.config = config
+    model.generate = print
     with pytest.raises(quire.Unsupported, match="layer 1 of Module is 'linear_attention'"):
         prefix_cache(model)
+
+
+@pytest.mark.parametrize(
+    "rope",
+    [
+        dict(rope_type="longrope", short_factor=[1.0] * 8, long_factor=[4.0] * 8, original_max_position_embeddings=128),
+        dict(rope_type="dynamic", factor=4.0),
+    ],
+    ids=lambda rope: rope["rope_type"],
+)
+def test_rope_that_depends_on_the_length_is_refused(rope: dict[str, Any]) -> None:
+    rope = dict(rope, rope_theta=10000.0)
+    with pytest.raises(quire.Unsupported, match=f"LlamaForCausalLM has RoPE of type '{rope['rope_type']}'.*without"):
+        prefix_cache(make_model("llama", rope_parameters=rope))
+    by_kind = dict(sliding_attention=dict(rope_type="default", rope_theta=10000.0), full_attention=rope)
+    with pytest.raises(quire.Unsupported, match=rope["rope_type"]):
+        prefix_cache(make_model("gemma", rope_parameters=by_kind))
+
+
+def test_rope_that_does_not_is_held() -> None:
+    rope = dict(rope_type="yarn", rope_theta=10000.0, factor=4.0, original_max_position_embeddings=128)
+    model = make_model("llama", rope_parameters=rope)
+    with prefix_cache(model, device_bytes=8 << 20) as cache:
+        same(model, tokens(1, 100), cache, do_sample=False)
+        same(model, after(tokens(1, 100), 2, 60), cache, do_sample=False)
+        assert cache.last.reused_tokens == 96
 
 
 def test_padding_behind_tokens_is_refused() -> None:

@@ -1,103 +1,23 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Prefixes of one transformers model in quire's pages: what its layers store, which model it is, finding, remembering."""
+"""Prefixes of one transformers model in quire's pages: finding and remembering."""
 
 from __future__ import annotations
 
 import dataclasses
-import hashlib
 import json
 import os
 import time
 from typing import Any, Protocol
 
 import torch
-from transformers.cache_utils import DynamicCache, DynamicLayer, DynamicSlidingWindowLayer
 
 import quire
+from quire.integrations._model import ELEMENTS, LayerShape, configuration_of, layer_shapes, weights_of
 
-_ELEMENTS = {
-    torch.float32: quire.ElementType.Fp32,
-    torch.float16: quire.ElementType.Fp16,
-    torch.bfloat16: quire.ElementType.Bf16,
-}
 # How long pages on their way to the host may hold up a call before it goes on without them.
 _PATIENCE_S = 5.0
-
-
-# ── the model ────────────────────────────────────────────────────────────────────────────────────────────────────────
-
-
-@dataclasses.dataclass(frozen=True)
-class LayerShape:
-    window: int  # 0: attends to everything
-    heads: int
-    key_dim: int
-    value_dim: int
-
-
-def _layer_shapes(model: Any) -> tuple[list[LayerShape], torch.dtype, torch.device]:
-    """What each layer stores, as a forward pass of one token shows it."""
-    config = model.config.get_text_config(decoder=True)
-    name = type(model).__name__
-    if getattr(model.config, "is_encoder_decoder", False):
-        raise quire.Unsupported(f"{name} has an encoder: prefix_cache() holds decoders only")
-    for part in ("vision_config", "audio_config"):
-        if getattr(model.config, part, None) is not None:
-            raise quire.Unsupported(
-                f"{name} has a {part}: what such inputs leave in the cache depends on more than tokens"
-            )
-    for index, kind in enumerate(getattr(config, "layer_types", None) or []):
-        if kind not in ("full_attention", "sliding_attention"):
-            raise quire.Unsupported(
-                f"layer {index} of {name} is {kind!r}: prefix_cache() holds full_attention and sliding_attention"
-            )
-    probe = DynamicCache(config=config)
-    device = model.get_input_embeddings().weight.device
-    was_training = model.training
-    model.eval()
-    with torch.no_grad():
-        model(input_ids=torch.zeros((1, 1), dtype=torch.long, device=device), past_key_values=probe, use_cache=True)
-    model.train(was_training)
-    shapes = []
-    for index, layer in enumerate(probe.layers):
-        if type(layer) not in (DynamicLayer, DynamicSlidingWindowLayer):
-            raise quire.Unsupported(f"layer {index} of {name} has a {type(layer).__name__}: prefix_cache() holds K and V")
-        if not layer.is_initialized or layer.keys.device != device:
-            raise quire.Unsupported(f"layer {index} of {name} lies on another device than its embeddings")
-        window = layer.sliding_window if type(layer) is DynamicSlidingWindowLayer else 0
-        shapes.append(LayerShape(window, layer.keys.shape[1], layer.keys.shape[3], layer.values.shape[3]))
-    dtype = probe.layers[0].keys.dtype
-    if dtype not in _ELEMENTS:
-        raise quire.Unsupported(f"{name} computes K and V in {dtype}: prefix_cache() holds float32, float16 and bfloat16")
-    return shapes, dtype, device
-
-
-def _sum_of(tensor: torch.Tensor) -> tuple[int, int]:
-    """Two sums over all bits of a tensor, the same on every device."""
-    flat = tensor.detach().contiguous().view(-1).view(torch.uint8)
-    first = second = 0
-    for piece in flat.split(1 << 26):
-        whole = piece[: piece.numel() // 8 * 8].view(torch.int64)
-        places = torch.arange(1, 2 * whole.numel(), 2, dtype=torch.int64, device=whole.device)
-        first = (first * 31 + int(whole.sum())) & ((1 << 64) - 1)
-        second = (second * 37 + int((whole * places).sum())) & ((1 << 64) - 1)
-        for byte in piece[whole.numel() * 8 :].tolist():
-            first = (first * 257 + byte) & ((1 << 64) - 1)
-    return first, second
-
-
-def _identity_of(model: Any) -> str:
-    """Everything that K and V depend on besides tokens: weights, buffers and the configuration."""
-    digest = hashlib.sha256()
-    digest.update(type(model).__name__.encode())
-    config = {k: v for k, v in model.config.to_dict().items() if not k.startswith("_") and k != "transformers_version"}
-    digest.update(json.dumps(config, sort_keys=True, default=str).encode())
-    for name, tensor in sorted(model.state_dict().items()):
-        digest.update(f"{name} {tuple(tensor.shape)} {tensor.dtype} {_sum_of(tensor)}".encode())
-    return digest.hexdigest()
-
-
-# ── pages ────────────────────────────────────────────────────────────────────────────────────────────────────────────
+# The file of a directory that says whose pages are beside it.
+_ABOUT = "model.json"
 
 
 @dataclasses.dataclass
@@ -112,7 +32,8 @@ class _Group:
 
 @dataclasses.dataclass
 class FoundPrefix:
-    """K and V of a row's first tokens, by layer: [head][token][dim]. Of a window, those that the next token sees."""
+    """K and V of a row's first tokens, by layer: [head][token][dim]. Of a window, those that the next token sees, and no
+    less than a page."""
 
     tokens: int
     keys: list[torch.Tensor]
@@ -162,17 +83,24 @@ class PrefixStore:
         identity: str | None,
         salt: str,
     ) -> None:
-        self.shapes, self.dtype, self.device = _layer_shapes(model)
+        self.shapes, self.dtype, self.device = layer_shapes(model)
         self.page_tokens = page_tokens
         kinds = sorted(set(self.shapes), key=lambda shape: (shape.window != 0, self.shapes.index(shape)))
         members = [[i for i, shape in enumerate(self.shapes) if shape == kind] for kind in kinds]
         layout = quire.ModelLayout.create(
             type(model).__name__, [self._group(kind, layers) for kind, layers in zip(kinds, members)]
         )
-        identity = identity if identity is not None else _identity_of(model)
+        about = {
+            "model": type(model).__name__,
+            "layout": layout.describe(),
+            "page_tokens": page_tokens,
+            "configuration": configuration_of(model),
+            "identity": identity if identity is not None else weights_of(model),
+        }
         config = quire.CacheConfig(layout=layout, policy=policy)
         config.page.page_tokens = page_tokens
-        # As many pages of windows as of the rest, so that a prompt can be gone on with wherever another one parts from it.
+        # As many pages of windows as of the rest, so that a prompt can be gone on with wherever another one parts from
+        # it.
         page_bytes = page_tokens * self.dtype.itemsize * sum(
             shape.heads * (shape.key_dim + shape.value_dim) for shape in self.shapes
         )
@@ -187,7 +115,7 @@ class PrefixStore:
             config.device.memory = quire.DeviceMemory.Accelerator
             config.device.accelerator = quire.open_cuda_device(self.device.index or 0)
         if directory is not None:
-            _check_directory(directory, identity, layout, page_tokens)
+            _check_directory(directory, about)
             config.disk.directories = [os.path.join(directory, "pages")]
             config.disk.capacity_bytes = disk_bytes
             host_bytes = host_bytes or device_bytes
@@ -197,25 +125,41 @@ class PrefixStore:
             config.host.write_policy = quire.WritePolicy.WriteThrough if directory else quire.WritePolicy.WriteBack
         self.has_disk = directory is not None
         self.has_host = host_bytes > 0
-        self.cache = quire.Cache.open(config)
+        try:
+            self.cache = quire.Cache.open(config)
+        except quire.Unavailable as error:
+            if directory is None:
+                raise
+            raise quire.Unavailable(
+                f"{directory} belongs to a cache that is open ({error}): close the earlier cache first, or give another "
+                "directory"
+            ) from None
+        if directory is not None:
+            _write_about(directory, about)
         self.tokens_max = self.cache.context_tokens_max // page_tokens * page_tokens
         self.step_tokens = min(2048, config.step_tokens_max)
         self.space = self.cache.key_space(
-            quire.KeySpace(model=type(model).__name__, revision=identity, element=str(self.dtype), salt=salt)
-        )
-        self.groups = [
-            _Group(
-                layers,
-                kind.window,
-                torch.from_dlpack(self.cache.component_memory(index, "k")),
-                torch.from_dlpack(self.cache.component_memory(index, "v")),
+            quire.KeySpace(
+                model=about["model"],
+                revision=f"{about['identity']} {about['configuration']}",
+                element=str(self.dtype),
+                salt=salt,
             )
-            for index, (kind, layers) in enumerate(zip(kinds, members))
-        ]
+        )
+        with torch.inference_mode(False):  # else calls outside of it could not write to them
+            self.groups = [
+                _Group(
+                    layers,
+                    kind.window,
+                    torch.from_dlpack(self.cache.component_memory(index, "k")),
+                    torch.from_dlpack(self.cache.component_memory(index, "v")),
+                )
+                for index, (kind, layers) in enumerate(zip(kinds, members))
+            ]
         self.has_windows = any(group.window for group in self.groups)
 
     def _group(self, shape: LayerShape, layers: list[int]) -> quire.CacheGroup:
-        element = _ELEMENTS[self.dtype]
+        element = ELEMENTS[self.dtype]
         group = quire.CacheGroup(
             name=f"window-{layers[0]}" if shape.window else f"full-{layers[0]}",
             layers=layers,
@@ -252,22 +196,25 @@ class PrefixStore:
 
     # Finding.
 
-    def find(self, tokens: torch.Tensor, tokens_max: int) -> FoundPrefix | None:
-        """The longest known prefix of a row, no longer than tokens_max, copied out of its pages."""
+    def find(self, tokens: torch.Tensor, tokens_max: int, copies: dict[Any, FoundPrefix]) -> FoundPrefix | None:
+        """The longest known prefix of a row, no longer than tokens_max, copied out of its pages.
+
+        copies: of the rows before it, which may have the same prefix.
+        """
         page = self.page_tokens
-        found = self._find_pages(tokens, min(-(-tokens_max // page) * page, tokens.numel()))
+        found = self._find_pages(tokens, min(-(-tokens_max // page) * page, tokens.numel()), copies)
         if found is None or found.tokens <= tokens_max:
             return found
         # It ends inside its last page. What a window needs there is what it needs at both ends of that page.
-        if self.has_windows:
-            earlier = self._find_pages(tokens, tokens_max)
+        if self.has_windows and tokens_max >= page:
+            earlier = self._find_pages(tokens, tokens_max, copies)
             if earlier is None or earlier.tokens != tokens_max // page * page:
                 return earlier
             found.lengthen_windows(earlier, [shape.window for shape in self.shapes])
         found.cut(tokens_max)
         return found
 
-    def _find_pages(self, tokens: torch.Tensor, tokens_max: int) -> FoundPrefix | None:
+    def _find_pages(self, tokens: torch.Tensor, tokens_max: int, copies: dict[Any, FoundPrefix]) -> FoundPrefix | None:
         """The same, in whole pages."""
         tokens_max = min(tokens_max, self.tokens_max) // self.page_tokens * self.page_tokens
         if tokens_max <= 0:
@@ -283,14 +230,18 @@ class PrefixStore:
             matched = self.cache.view(sequence).computed_tokens
             if matched == 0:
                 return None
-            step = self._plan(sequence, 1)
-            if step is None:
-                return None
-            try:
-                return self._copy_out(step.plan, matched)
-            finally:
-                self.settle()
-                self.cache.abort_step(step)
+            name = tokens[:matched].numpy().tobytes()
+            if name not in copies:
+                step = self._plan(sequence, 1)
+                if step is None:
+                    return None
+                try:
+                    copies[name] = self._copy_out(step.plan, matched)
+                finally:
+                    self.settle()
+                    self.cache.abort_step(step)
+            # Callers change the lists, not the tensors.
+            return FoundPrefix(matched, list(copies[name].keys), list(copies[name].values))
 
     def _plan(self, sequence: quire.Sequence, token_count: int) -> quire.Step | None:
         """A step, once there are pages for it; None when there are none for long."""
@@ -311,14 +262,16 @@ class PrefixStore:
             level = lists.levels[0]
             begin, end = int(level.page_indptr[0]), int(level.page_indptr[1])
             pages = torch.from_numpy(lists.page_indices[begin:end].astype("int64")).to(self.pool_device)
-            first = max(0, matched - group.window + 1) if group.window else 0
+            # At least a page, so that what is cut off behind and what an earlier page end has in front leave no gap.
+            first = max(0, matched - max(group.window - 1, self.page_tokens)) if group.window else 0
             # Which token of the listed pages `first` is: see GroupPlan. Nothing is in front of a window without a sink.
             skipped = first - int(level.first_keys[0]) + int(level.window_offsets[0])
             for pool, target in ((group.keys, keys), (group.values, values)):
-                # From [page][layer][token][head][dim] to [layer][head][page][token][dim], in one copy.
-                rows = pool.permute(1, 3, 0, 2, 4)[:, :, pages].flatten(2, 3)[:, :, skipped : skipped + matched - first]
-                for layer, tensor in zip(group.layers, rows.to(self.device)):
-                    target[layer] = tensor
+                for number, layer in enumerate(group.layers):
+                    # From [page][token][head][dim] to [head][token][dim] in one copy: heads stay where they are, and only
+                    # the strides say that they come first.
+                    rows = pool[:, number].index_select(0, pages).flatten(0, 1)[skipped : skipped + matched - first]
+                    target[layer] = rows.transpose(0, 1).to(self.device)
         return FoundPrefix(matched, keys, values)
 
     # Remembering.
@@ -329,6 +282,8 @@ class PrefixStore:
         if count == 0:
             return 0
         tokens = tokens[:count]
+        lookup = self.cache.lookup(self.space, tokens)
+        findable = lookup.matched_tokens + lookup.host_tokens
         # What the device has is enough to go on from; where a window has lost its beginning, so is what is below.
         for tier in (quire.Tier.Device, quire.Tier.Disk):
             with self.cache.begin(self.space, tokens, quire.SequenceOptions(tier_max=tier)) as sequence:
@@ -337,20 +292,26 @@ class PrefixStore:
                         self.cache.wait_until_ready(sequence)
                 except quire.Unavailable:
                     return 0
-                position = known = self.cache.view(sequence).computed_tokens
+                position = self.cache.view(sequence).computed_tokens
+                findable = max(findable, position)
                 if position < source.first_token and position < count:
                     continue
                 while position < count:
                     step = self._plan(sequence, min(self.step_tokens, count - position))
                     if step is None:
                         break
-                    entry = step.plan.entries[0]
-                    self._copy_in(step.plan, source, entry.position, entry.token_count)
-                    self.settle()
+                    try:
+                        entry = step.plan.entries[0]
+                        self._copy_in(step.plan, source, entry.position, entry.token_count)
+                        self.settle()
+                    except BaseException:  # A step that is never finished would be in the way of all others.
+                        self.settle()
+                        self.cache.abort_step(step)
+                        raise
                     self.cache.finish_step(step, [None])
                     position = entry.position + entry.token_count
                     self.poll()
-                return position - known
+                return max(0, position - findable)
         return 0
 
     def _copy_in(self, plan: quire.AttentionPlan, source: PrefixSource, position: int, count: int) -> None:
@@ -378,26 +339,42 @@ def _pages_in(size: int, page_bytes: int, what: str) -> int:
     return min(size // page_bytes, (1 << 31) - 1)
 
 
-def _check_directory(directory: str, identity: str, layout: quire.ModelLayout, page_tokens: int) -> None:
+def _check_directory(directory: str, about: dict[str, Any]) -> None:
     """A directory belongs to the model that it was made for."""
-    path = os.path.join(directory, "model.json")
-    mine = {"identity": identity, "model": layout.name, "layout": layout.describe(), "page_tokens": page_tokens}
-    os.makedirs(directory, exist_ok=True)
+    if not directory:
+        raise quire.InvalidArgument("directory is empty: name one, or give None")
+    path = os.path.join(directory, _ABOUT)
     try:
         with open(path, encoding="utf-8") as file:
             theirs = json.load(file)
     except FileNotFoundError:
-        temporary = f"{path}.{os.getpid()}"
-        with open(temporary, "w", encoding="utf-8") as file:
-            json.dump(mine, file, indent=1)
-        os.replace(temporary, path)
+        os.makedirs(directory, exist_ok=True)
         return
     except ValueError as error:
         raise quire.Corrupt(f"{path} cannot be read ({error}): delete it with the pages beside it") from None
-    for key, what in (("model", "another model"), ("layout", "another shape"), ("page_tokens", "other pages"),
-                      ("identity", "other weights or another configuration")):
-        if theirs.get(key) != mine[key]:
+    if not isinstance(theirs, dict) or "model" not in theirs:
+        raise quire.Corrupt(f"{path} says nothing of a model: delete it with the pages beside it")
+    differences = {
+        "model": "another model",
+        "layout": "another shape",
+        "page_tokens": "other pages",
+        "configuration": "another configuration",
+        "identity": "other weights",
+    }
+    for key, what in differences.items():
+        if theirs.get(key) != about[key]:
             raise quire.InvalidArgument(
-                f"{directory} has pages of {theirs.get('model')} with {what}: its {key} is {theirs.get(key)!r}, and this "
-                f"is {mine[key]!r}; give another directory, or delete that one"
+                f"{directory} has pages of {theirs.get('model')} with {what}: its {key} is {theirs.get(key)!r}, and "
+                f"this is {about[key]!r}; give another directory, or delete that one"
             )
+
+
+def _write_about(directory: str, about: dict[str, Any]) -> None:
+    """Once the pages beside it are this cache's: one that cannot be opened claims no directory."""
+    path = os.path.join(directory, _ABOUT)
+    if os.path.exists(path):
+        return
+    temporary = f"{path}.{os.getpid()}"
+    with open(temporary, "w", encoding="utf-8") as file:
+        json.dump(about, file, indent=1)
+    os.replace(temporary, path)

@@ -13,19 +13,31 @@ disk when the device has no room, and are found again by the next process.
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
-import functools
+import operator
 import os
+import re
+import threading
+import warnings
 import weakref
+from collections.abc import Iterator
 from typing import Any
 
 import torch
-from transformers.cache_utils import Cache, DynamicLayer
+import transformers
+from transformers.cache_utils import Cache
 
 import quire
+from quire.integrations._generate import ServedCache, attach, detach
+from quire.integrations._layers import Layer, Row, WindowLayer
 from quire.integrations._prefix_store import FoundPrefix, PrefixStore
+from quire.integrations._prompts import check_tokens, paddings_of, prompt_of
 
 __all__ = ["PrefixCache", "LastCall", "prefix_cache"]
+
+# The first version that the tests passed with, and the first one that they were not run with. See also pyproject.toml.
+_TESTED = ((5, 14), (5, 23))
 
 
 @dataclasses.dataclass
@@ -35,6 +47,7 @@ class LastCall:
     prompt_tokens: int = 0  #: of all rows, without padding
     reused_tokens: int = 0  #: of them, those that were not computed
     published_tokens: int = 0  #: that others can find now and could not before
+    error: str = ""  #: why what was computed is not remembered
 
 
 def prefix_cache(
@@ -51,156 +64,97 @@ def prefix_cache(
 ) -> PrefixCache:
     """A cache for `model.generate(…, past_key_values=cache)`, which the model is prepared for.
 
-    device_bytes: pages where the model runs. host_bytes: pages in memory of the processor's that have no room there;
-        0: none, or as many as device_bytes when there is a directory.
+    device_bytes: pages where the model runs, among them all of any one prefix that is used again. host_bytes: pages in
+        memory of the processor's that have no room there; 0: none, or as many as device_bytes when there is a directory.
     directory: pages that outlive the process, at most disk_bytes of them. It belongs to one model.
     identity: names the weights. Without it they are summed up, which takes a second or two for each GB on a processor.
     salt: keeps tenants apart that must not share, or learn that others sent the same prompt.
 
     Raises quire.Unsupported for models whose layers it cannot hold, naming the layer.
     """
-    return PrefixCache(
+    _check_version(transformers.__version__)
+    model = _check_model(model)
+    sizes = dict(device_bytes=device_bytes, host_bytes=host_bytes, disk_bytes=disk_bytes, page_tokens=page_tokens)
+    for name, size in sizes.items():
+        sizes[name] = _check_size(name, size)
+    for name, text in (("policy", policy), ("identity", identity), ("salt", salt)):
+        if not isinstance(text, str) and (name, text) != ("identity", None):
+            raise TypeError(f"{name} is {text!r}: give a string")
+    store = PrefixStore(
         model,
-        PrefixStore(
-            model,
-            device_bytes=device_bytes,
-            host_bytes=host_bytes,
-            directory=None if directory is None else os.fspath(directory),
-            disk_bytes=disk_bytes,
-            page_tokens=page_tokens,
-            policy=policy,
-            identity=identity,
-            salt=salt,
-        ),
+        **sizes,
+        directory=None if directory is None else os.fspath(directory),
+        policy=policy,
+        identity=identity,
+        salt=salt,
     )
+    return PrefixCache(model, store)
 
 
-# ── tensors of a call under way ──────────────────────────────────────────────────────────────────────────────────────
+def _check_model(model: Any) -> Any:
+    if not isinstance(model, torch.nn.Module):
+        raise TypeError(
+            f"model is {model!r:.100}: give the model itself, such as AutoModelForCausalLM.from_pretrained(…) returns"
+        )
+    model = getattr(model, "_orig_mod", model)  # of torch.compile(model), which generate() does not run
+    if not callable(getattr(model, "generate", None)):
+        raise quire.Unsupported(
+            f"{type(model).__name__} has no generate(): give the model that has it, such as a …ForCausalLM"
+        )
+    return model
 
 
-class _Layer(DynamicLayer):
-    """transformers' own, begun with a prefix."""
-
-    def begin(self, keys: torch.Tensor, values: torch.Tensor) -> None:
-        self.lazy_initialization(keys, values)
-        self.keys, self.values = keys, values
-
-    def shorten(self, tokens: int) -> None:
-        if tokens > 0:
-            self.keys = self.keys[..., :-tokens, :]
-            self.values = self.values[..., :-tokens, :]
-
-    @property
-    def first_column(self) -> int:
-        return 0
+def _check_size(name: str, size: Any) -> int:
+    try:
+        number = operator.index(size)
+    except TypeError:
+        raise TypeError(f"{name} is {size!r}: give an integer") from None
+    if number < (1 if name == "page_tokens" else 0):
+        raise quire.InvalidArgument(f"{name} is {number}: give a positive number")
+    return number
 
 
-class _WindowLayer(_Layer):
-    """Gives attention the last tokens, as transformers' own does, and keeps all that were computed until the call ends."""
-
-    is_sliding = True
-
-    def __init__(self, sliding_window: int) -> None:
-        super().__init__()
-        self.sliding_window = sliding_window
-        self.cumulative_length = 0
-
-    def begin_at(self, keys: torch.Tensor, values: torch.Tensor, length: int) -> None:
-        self.begin(keys, values)
-        self.cumulative_length = length
-
-    def update(self, key_states: torch.Tensor, value_states: torch.Tensor, *args: Any, **kwargs: Any) -> Any:
-        seen = min(self.cumulative_length, self.sliding_window - 1) + key_states.shape[-2]
-        self.cumulative_length += key_states.shape[-2]
-        keys, values = super().update(key_states, value_states, *args, **kwargs)
-        return keys[:, :, -seen:], values[:, :, -seen:]
-
-    def get_mask_sizes(self, query_length: int) -> tuple[int, int]:
-        offset = max(self.cumulative_length - self.sliding_window + 1, 0)
-        return min(self.cumulative_length, self.sliding_window - 1) + query_length, offset
-
-    def get_seq_length(self) -> int:
-        return self.cumulative_length
-
-    def get_max_length(self) -> int:
-        return self.sliding_window
-
-    def activate_past_recording(self) -> None:
-        pass  # nothing is forgotten
-
-    def shorten(self, tokens: int) -> None:
-        super().shorten(tokens)
-        self.cumulative_length -= tokens
-
-    @property
-    def first_column(self) -> int:
-        return self.cumulative_length - self.keys.shape[-2] if self.is_initialized else 0
+def _check_version(version: str) -> None:
+    """What generate() does with a cache is not written down anywhere, and has changed between versions."""
+    first, end = _TESTED
+    if not first <= tuple(int(part) for part in re.findall(r"\d+", version)[:2]) < end:
+        warnings.warn(
+            f"transformers {version} is not one that prefix_cache() was tested with: compare answers with and without "
+            f"the cache, or install 'transformers>={first[0]}.{first[1]},<{end[0]}.{end[1]}'",
+            stacklevel=3,
+        )
 
 
-@dataclasses.dataclass
-class _Row:
-    """K and V of one row of the tensors, by the row's own tokens."""
-
-    layers: list[_Layer]
-    index: int
-    padding: int
-
-    @property
-    def first_token(self) -> int:
-        """The first that all layers have."""
-        return max(0, max(layer.first_column for layer in self.layers) - self.padding)
-
-    def rows(self, layer_index: int, begin: int, end: int) -> tuple[torch.Tensor, torch.Tensor]:
-        layer = self.layers[layer_index]
-        shift = self.padding - layer.first_column
-        if begin + shift < 0:
-            raise AssertionError("a window has lost what is to be remembered")
-        part = slice(begin + shift, end + shift)
-        return layer.keys[self.index, :, part], layer.values[self.index, :, part]
-
-
-# ── what transformers sees ───────────────────────────────────────────────────────────────────────────────────────────
-
-
-class PrefixCache(Cache):
+class PrefixCache(ServedCache, Cache):
     """`past_key_values` of a model, see prefix_cache(). One call of generate() at a time.
 
     Outside of generate(), start() looks for a prompt's prefix, and finish() remembers what was computed:
 
-        reused = cache.start(input_ids, attention_mask)
-        model(input_ids[:, reused:], attention_mask=attention_mask, past_key_values=cache)
-        cache.finish()
+        with torch.no_grad():
+            reused = cache.start(input_ids, attention_mask)
+            model(input_ids[:, reused:], attention_mask=attention_mask, past_key_values=cache)
+            cache.finish()
     """
 
     def __init__(self, model: Any, store: PrefixStore) -> None:
         super().__init__(layers=[])
         self._store = store
         self.last = LastCall()
-        self._tokens: torch.Tensor | None = None  # [row][column], as far as columns are held
-        self._incoming: torch.Tensor | None = None
-        self._paddings: list[int] = []
-        self._is_known = True  # every token that was computed was seen, and stood where it seemed to
-        self._is_wrong: torch.Tensor | None = None  # the same, as the device found it
+        self._lock = threading.RLock()  # held by the call under way
+        self._is_started = False
+        self._is_in_forward = False
         self._clear()
         self._model = weakref.ref(model)
-        self._hook = model.register_forward_pre_hook(_make_hook(weakref.ref(self)), with_kwargs=True)
-        self._own_generate = model.__dict__.get("generate")
-        model.generate = _make_generate(model.generate, weakref.ref(self))
-        self._finalizer = weakref.finalize(self, PrefixStore.close, store)
+        self._model_name = type(model).__name__
+        attach(model, self)
+        self._finalizer = weakref.finalize(self, _let_go, self._model, id(self), store)
 
     # Life.
 
     def close(self) -> None:
         """Writes what is not on disk yet, closes the files, and leaves the model as it was."""
         self._clear()
-        model = self._model()
-        if model is not None and self._hook is not None:
-            self._hook.remove()
-            if self._own_generate is None:
-                model.__dict__.pop("generate", None)
-            else:
-                model.generate = self._own_generate
-        self._hook = None
+        self._is_started = False
         self._finalizer()
 
     def __enter__(self) -> PrefixCache:
@@ -208,6 +162,9 @@ class PrefixCache(Cache):
 
     def __exit__(self, *exc_info: object) -> None:
         self.close()
+
+    def __reduce_ex__(self, protocol: Any) -> Any:
+        raise quire.Unsupported("a prefix cache cannot be copied or pickled: give the same one to every call")
 
     @property
     def quire(self) -> quire.Cache:
@@ -219,110 +176,169 @@ class PrefixCache(Cache):
 
     # A call of generate().
 
+    @torch.no_grad()
     def start(self, input_ids: torch.Tensor, attention_mask: torch.Tensor | None = None) -> int:
         """Looks for the prefixes of these rows. Gives the number of columns that need no computing."""
-        self._clear()
-        self.last = LastCall()
-        rows, columns = input_ids.shape
-        self._paddings = _paddings(input_ids, attention_mask)
-        tokens = input_ids.detach().to("cpu", torch.int64).contiguous()
-        self.last.prompt_tokens = sum(columns - padding for padding in self._paddings)
-        limit = columns - 1  # the last one is always computed: somebody wants to know what follows it
-        while True:  # until all rows can go on at the same column
+        with self._alone():
+            self._check_open()
+            self._clear()
+            self.last = LastCall()
+            tokens = check_tokens(input_ids)
+            self._paddings = paddings_of(tokens, attention_mask)
+            if torch.is_autocast_enabled(self._store.device.type):
+                raise quire.Unsupported(
+                    "autocast is on: K and V would not be those of calls without it; convert the model (model.to(dtype)) "
+                    "and make a prefix_cache() of that"
+                )
+            self._is_started = True
+            columns = tokens.shape[1]
+            self.last.prompt_tokens = sum(columns - padding for padding in self._paddings)
+            found, reached = self._find(tokens)
+            if reached == 0 or all(prefix is None for prefix in found):
+                return 0
+            self._begin(found, reached)
+            self._tokens = tokens[:, :reached].to(self._store.device)
+            self._whole_columns = columns
+            self.last.reused_tokens = sum(max(0, reached - padding) for padding in self._paddings)
+            return reached
+
+    def _find(self, tokens: torch.Tensor) -> tuple[list[FoundPrefix | None], int]:
+        """Each row's prefix, and the column where all of them end."""
+        store, paddings = self._store, self._paddings
+        limit = tokens.shape[1] - 1  # the last one is always computed: somebody wants to know what follows it
+        copies: dict[Any, FoundPrefix] = {}
+        while True:
             found = [
-                self._store.find(tokens[row, padding:], limit - padding) if padding < limit else None
-                for row, padding in enumerate(self._paddings)
+                store.find(tokens[row, padding:], limit - padding, copies) if padding < limit else None
+                for row, padding in enumerate(paddings)
             ]
-            reached = min(
-                max(padding + (prefix.tokens if prefix else 0), min(padding, limit))
-                for prefix, padding in zip(found, self._paddings)
-            )
-            reached = min(reached, limit)
-            if reached < limit and not self._store.has_windows:
-                for prefix, padding in zip(found, self._paddings):
+            ends = [
+                min(padding, limit) + (prefix.tokens if prefix else 0) for prefix, padding in zip(found, paddings)
+            ]
+            reached = min(ends)
+            if all(end == reached or padding >= reached for end, padding in zip(ends, paddings)):
+                return found, reached
+            if not store.has_windows:
+                for prefix, padding in zip(found, paddings):
                     if prefix is not None:
                         prefix.cut(max(0, reached - padding))
-                limit = reached
-            if reached == limit:
-                break
-            limit = reached
-        if limit > 0 and any(prefix is not None for prefix in found):
-            self._begin(found, rows, limit)
-            self._tokens = tokens[:, :limit].to(self._store.device)
-            self.last.reused_tokens = sum(max(0, limit - padding) for padding in self._paddings)
-            return limit
-        return 0
+                return found, reached
+            limit = reached  # a window cut off behind lacks its beginning: look for shorter prefixes
 
-    def _begin(self, found: list[FoundPrefix | None], rows: int, columns: int) -> None:
+    def _begin(self, found: list[FoundPrefix | None], columns: int) -> None:
         """Layers of `columns` columns: each row's padding, then its prefix."""
-        store = self._store
-        for index, (layer, shape) in enumerate(zip(self.layers, store.shapes)):
+        for index, (layer, shape) in enumerate(zip(self.layers, self._store.shapes)):
             first = max(0, columns - shape.window + 1) if shape.window else 0
-            if rows == 1 and self._paddings[0] == 0 and found[0] is not None:
-                keys = found[0].keys[index][None, :, first - columns :]
-                values = found[0].values[index][None, :, first - columns :]
-                self._begin_layer(layer, keys, values, columns)
+            keys = [prefix.keys[index] if prefix else None for prefix in found]
+            values = [prefix.values[index] if prefix else None for prefix in found]
+            layer.begin(self._stack(keys, found, first, columns), self._stack(values, found, first, columns), columns)
+
+    def _stack(
+        self, parts: list[torch.Tensor | None], found: list[FoundPrefix | None], first: int, columns: int
+    ) -> torch.Tensor:
+        """[row][head][column][dim] of the columns from `first` on."""
+        some = next(part for part in parts if part is not None)
+        if not any(self._paddings) and all(part is not None and part.data_ptr() == some.data_ptr() for part in parts):
+            return some[None, :, first - columns :].expand(len(parts), -1, -1, -1)  # one row, or rows with one prefix
+        # As [row][column][head][dim], which is how prefixes lie.
+        whole = some.new_zeros((len(parts), columns - first, some.shape[0], some.shape[2])).transpose(1, 2)
+        for row, (part, prefix, padding) in enumerate(zip(parts, found, self._paddings)):
+            begin = max(first, padding)
+            if part is None or prefix is None or begin >= columns:
                 continue
-            size = (rows, shape.heads, columns - first)
-            keys = torch.zeros((*size, shape.key_dim), dtype=store.dtype, device=store.device)
-            values = torch.zeros((*size, shape.value_dim), dtype=store.dtype, device=store.device)
-            for row, (prefix, padding) in enumerate(zip(found, self._paddings)):
-                begin = max(first, padding)
-                if prefix is None or begin >= columns:
-                    continue
-                # What a prefix has of a window begins where that of its last token does.
-                held = prefix.tokens - prefix.keys[index].shape[1]
-                part = slice(begin - padding - held, columns - padding - held)
-                keys[row, :, begin - first :] = prefix.keys[index][:, part]
-                values[row, :, begin - first :] = prefix.values[index][:, part]
-            self._begin_layer(layer, keys, values, columns)
+            # What a prefix has of a window begins where that of its last token does.
+            held = prefix.tokens - part.shape[1]
+            whole[row, :, begin - first :] = part[:, begin - padding - held : columns - padding - held]
+        return whole
 
-    @staticmethod
-    def _begin_layer(layer: _Layer, keys: torch.Tensor, values: torch.Tensor, columns: int) -> None:
-        if isinstance(layer, _WindowLayer):
-            layer.begin_at(keys, values, columns)
-        else:
-            layer.begin(keys, values)
-
+    @torch.no_grad()
     def finish(self) -> int:
         """Remembers what was computed since start(). Gives the number of tokens that others could not find before."""
-        try:
-            self._remember()
-        finally:
-            self._clear()
-        return self.last.published_tokens
+        with self._alone():
+            self._check_open()
+            try:
+                self._remember()
+            finally:
+                self._clear()
+                self._is_started = False
+            return self.last.published_tokens
 
     def _remember(self) -> None:
-        tokens = self._tokens
-        if tokens is None or not self._is_known or (self._is_wrong is not None and bool(self._is_wrong)):
+        if self._is_wrong is not None and bool(self._is_wrong):
+            self._unknown = self._unknown or "attention_mask or position_ids are not those of texts behind their padding"
+        self.last.error = self._unknown
+        if self._tokens is None or self._unknown:
             return
-        tokens = tokens.to("cpu")
+        tokens = self._tokens.to("cpu")
         if any(layer.get_seq_length() != tokens.shape[1] for layer in self.layers):
-            return  # a forward pass broke off in the middle
-        layers = [layer for layer in self.layers if isinstance(layer, _Layer)]
+            self.last.error = "a forward pass broke off"
+            return
         seen = set()
-        for row in range(tokens.shape[0]):
-            padding = self._paddings[row]
+        for row, padding in enumerate(self._paddings):
             own = tokens[row, padding:].contiguous()
             name = own.numpy().tobytes()
             if name in seen:
                 continue
             seen.add(name)
-            self.last.published_tokens += self._store.publish(own, _Row(layers, row, padding))
+            self.last.published_tokens += self._store.publish(own, Row(self.layers, row, padding))
         self._store.poll()
 
     def _clear(self) -> None:
-        self.layers = [_WindowLayer(shape.window) if shape.window else _Layer() for shape in self._store.shapes]
-        self._tokens = self._incoming = None
-        self._paddings = []
-        self._is_known = True
-        self._is_wrong = None
+        self.layers = [WindowLayer(shape.window) if shape.window else Layer() for shape in self._store.shapes]
+        self._tokens: torch.Tensor | None = None  # [row][column], as far as columns are held
+        self._incoming: torch.Tensor | None = None
+        self._whole_columns: int | None = None  # of the prompt, until the first forward pass behind a found prefix
+        self._paddings: list[int] = []
+        self._unknown = ""  # why it is not known which tokens K and V are of, and where these stand
+        self._is_wrong: torch.Tensor | None = None  # the same, as the device found it
+
+    # What must hold.
+
+    @contextlib.contextmanager
+    def _alone(self) -> Iterator[None]:
+        if not self._lock.acquire(blocking=False):
+            raise quire.Unavailable(
+                "another thread is in a call with this prefix cache: wait for it, or make a cache for each thread"
+            )
+        try:
+            yield
+        finally:
+            self._lock.release()
+
+    def _check_open(self) -> None:
+        if self._store.cache.is_closed:
+            raise quire.InvalidArgument("this prefix cache is closed: make another one with prefix_cache(model)")
+
+    def _check_model(self, model: Any) -> None:
+        self._check_open()
+        if self._model() is not model:
+            raise quire.InvalidArgument(
+                f"this prefix cache was made for another model, a {self._model_name}: make one for this "
+                f"{type(model).__name__} with prefix_cache(model)"
+            )
+
+    def _check_update(self, states: torch.Tensor, layer_index: int) -> None:
+        if not self._is_started or not self._is_in_forward:
+            self._check_open()
+            how = "had no start() before it" if self._is_in_forward else "is of another model, or of a part of this one"
+            raise quire.InvalidArgument(
+                f"this prefix cache is for a {self._model_name}, and a forward pass that was given it {how}: call "
+                "generate() of that model, or start() and then the model; for another model, or one inside a wrapper, "
+                "make a prefix_cache() of that one"
+            )
+        store = self._store
+        if states.dtype != store.dtype or states.device != store.device:
+            raise quire.InvalidArgument(
+                f"layer {layer_index} has K in {states.dtype} on {states.device}, and the prefix cache was made when it was "
+                f"{store.dtype} on {store.device}: make a new prefix_cache(model) after the model was changed"
+            )
 
     # Tokens follow K and V.
 
     def update(
         self, key_states: torch.Tensor, value_states: torch.Tensor, layer_idx: int, *args: Any, **kwargs: Any
     ) -> tuple[torch.Tensor, torch.Tensor]:
+        self._check_update(key_states, layer_idx)
         if layer_idx == 0:
             self._take_tokens(key_states.shape[0], key_states.shape[-2])
         return super().update(key_states, value_states, layer_idx, *args, **kwargs)
@@ -330,7 +346,7 @@ class PrefixCache(Cache):
     def _take_tokens(self, rows: int, count: int) -> None:
         incoming, self._incoming = self._incoming, None
         if incoming is None or tuple(incoming.shape) != (rows, count):
-            self._is_known = False
+            self._unknown = self._unknown or "a forward pass computed other tokens than it was given"
             return
         self._tokens = incoming if self._tokens is None else torch.cat([self._tokens, incoming], dim=1)
 
@@ -340,20 +356,34 @@ class PrefixCache(Cache):
             self._paddings = [0] * rows
         repeats, rest = divmod(rows, len(self._paddings))
         if rest or not repeats:
-            self._is_known = False
+            self._unknown = f"{len(self._paddings)} rows became {rows}"
         elif repeats > 1:
             self.batch_repeat_interleave(repeats)
+
+    def run_forward(self, model: Any, forward: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        self._check_model(model)
+        kwargs = dict(kwargs)
+        if "input_ids" in kwargs or not args:
+            kwargs["input_ids"] = self._before_forward(kwargs.get("input_ids"), kwargs)
+        else:
+            args = (self._before_forward(args[0], kwargs), *args[1:])
+        self._is_in_forward = True
+        try:
+            return forward(*args, **kwargs)
+        finally:
+            self._is_in_forward = False
 
     def _before_forward(self, tokens: torch.Tensor | None, kwargs: dict[str, Any]) -> torch.Tensor | None:
         """Sees what a forward pass is given. Tokens that are there already are taken out."""
         self._incoming = None
         if tokens is None or tokens.ndim != 2:
-            self._is_known = False
+            self._unknown = "a forward pass was given no input_ids of [row][column]"
             return tokens
         self._expand_to(tokens.shape[0])
         held = self.get_seq_length()
         mask, positions = kwargs.get("attention_mask"), kwargs.get("position_ids")
-        if held and mask is not None and mask.ndim == 2 and mask.shape[1] == tokens.shape[1]:
+        whole_columns, self._whole_columns = self._whole_columns, None
+        if held and whole_columns is not None and tokens.shape[1] >= whole_columns:
             # Assisted decoding begins with the whole prompt, whatever the cache has of it.
             if positions is not None and positions.shape[-1] == tokens.shape[1]:
                 positions = kwargs["position_ids"] = positions[..., held:]
@@ -364,12 +394,14 @@ class PrefixCache(Cache):
 
     def _check_places(self, held: int, count: int, mask: Any, positions: Any) -> None:
         """K depends on where a token stands and on what it sees: if that is not as it seems, nothing is remembered."""
-        is_padded = any(self._paddings)
-        if (mask is None or positions is None) and is_padded:
-            self._is_known = False
+        if (mask is None or positions is None) and any(self._paddings):
+            self._unknown = "a forward pass of padded rows was given no attention_mask, or no position_ids"
             return
         if mask is not None and (mask.ndim != 2 or mask.shape[1] != held + count):
-            self._is_known = False
+            self._unknown = "attention_mask is not [row][column] of all columns so far"
+            return
+        if positions is not None and (positions.ndim != 2 or positions.shape[1] != count):
+            self._unknown = "position_ids is not [row][column] of the columns that are computed"
             return
         device = self._incoming.device
         paddings = torch.tensor(self._paddings, device=device)[:, None]
@@ -378,9 +410,6 @@ class PrefixCache(Cache):
             columns = torch.arange(held + count, device=device)[None]
             wrong |= ((mask.to(device) != 0) != (columns >= paddings)).any()
         if positions is not None:
-            if positions.ndim != 2 or positions.shape[1] != count:
-                self._is_known = False
-                return
             places = torch.arange(held, held + count, device=device)[None] - paddings
             wrong |= ((positions.to(device) != places) & (places >= 0)).any()
         self._is_wrong = wrong if self._is_wrong is None else self._is_wrong | wrong  # looked at in finish()
@@ -403,6 +432,7 @@ class PrefixCache(Cache):
         self._select([row for row in range(len(self._paddings)) for _ in range(repeats)])
 
     def crop(self, tokens_to_remove: int) -> None:
+        tokens_to_remove = int(tokens_to_remove)  # prompt lookup has it in a tensor
         length = self.get_seq_length()
         # A positive number is what older versions of transformers mean by a length to keep.
         removed = -tokens_to_remove if tokens_to_remove <= 0 else max(0, length - tokens_to_remove)
@@ -415,84 +445,32 @@ class PrefixCache(Cache):
     def reset(self) -> None:
         self._clear()
 
+    # generate() itself.
 
-def _paddings(input_ids: torch.Tensor, attention_mask: torch.Tensor | None) -> list[int]:
-    """Padding columns in front of each row."""
-    if input_ids.ndim != 2:
-        raise quire.InvalidArgument(f"input_ids has {input_ids.ndim} dimensions: give [row][column]")
-    if attention_mask is None:
-        return [0] * input_ids.shape[0]
-    if tuple(attention_mask.shape) != tuple(input_ids.shape):
-        raise quire.Unsupported(
-            f"attention_mask is {tuple(attention_mask.shape)} and input_ids {tuple(input_ids.shape)}: give a mask of "
-            "[row][column] with the whole prompt"
-        )
-    mask = attention_mask.detach().to("cpu") != 0
-    paddings = (~mask).sum(dim=1).tolist()
-    for row, padding in enumerate(paddings):
-        if not bool(mask[row, padding:].all()):
-            raise quire.Unsupported(
-                f"row {row} of attention_mask has padding behind tokens: pad on the left (tokenizer.padding_side='left')"
-            )
-    return [int(padding) for padding in paddings]
-
-
-def _make_hook(reference: weakref.ref[PrefixCache]) -> Any:
-    def hook(module: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        cache = reference()
-        if cache is None or kwargs.get("past_key_values") is not cache:
-            return None
-        kwargs = dict(kwargs)
-        if "input_ids" in kwargs or not args:
-            kwargs["input_ids"] = cache._before_forward(kwargs.get("input_ids"), kwargs)
-        else:
-            args = (cache._before_forward(args[0], kwargs), *args[1:])
-        return args, kwargs
-
-    return hook
+    def run_generate(self, model: Any, generate: Any, arguments: dict[str, Any]) -> Any:
+        with self._alone():
+            self._check_model(model)
+            input_ids, arguments = prompt_of(model, arguments)
+            self.start(input_ids, arguments["attention_mask"])
+            try:
+                output = generate(input_ids, **arguments)
+            except BaseException:
+                self._clear()
+                self._is_started = False
+                raise
+            try:
+                self.finish()
+            except Exception as error:  # The answer is there, and right.
+                self.last.error = f"{type(error).__name__}: {error}"
+                warnings.warn(f"generate() was done, but its K and V were not remembered: {self.last.error}", stacklevel=3)
+            return output
 
 
-def _make_generate(generate: Any, reference: weakref.ref[PrefixCache]) -> Any:
-    @functools.wraps(generate)
-    def generate_with_prefixes(inputs: torch.Tensor | None = None, *args: Any, **kwargs: Any) -> Any:
-        cache = reference()
-        if cache is None or kwargs.get("past_key_values") is not cache:
-            return generate(inputs, *args, **kwargs) if inputs is not None else generate(*args, **kwargs)
-        input_ids = inputs if inputs is not None else kwargs.pop("input_ids", None)
-        for name in ("inputs_embeds", "position_ids", "pixel_values", "input_features"):
-            if kwargs.get(name) is not None:
-                raise quire.Unsupported(f"generate() was given {name}: a prefix cache finds prompts by their input_ids")
-        if input_ids is None:
-            raise quire.InvalidArgument("generate() was given no input_ids: a prefix cache finds prompts by them")
-        model = cache._model()
-        config = kwargs.get("generation_config") or (model.generation_config if model is not None else None)
-        if kwargs.get("prefill_chunk_size", getattr(config, "prefill_chunk_size", None)) is not None:
-            raise quire.Unsupported(
-                "prefill_chunk_size is set: transformers then computes the prompt from its first token on, whatever the "
-                "cache has of it; leave it out"
-            )
-        mask = kwargs.get("attention_mask")
-        if mask is None:
-            mask = kwargs["attention_mask"] = _mask_of(cache, input_ids, kwargs)
-        cache.start(input_ids, mask)
-        try:
-            output = generate(input_ids, *args, **kwargs)
-        except BaseException:
-            cache._clear()
-            raise
-        cache.finish()
-        return output
-
-    return generate_with_prefixes
-
-
-def _mask_of(cache: PrefixCache, input_ids: torch.Tensor, kwargs: dict[str, Any]) -> torch.Tensor:
-    """The mask that generate() would make up: padding is what says so and is no end of a text."""
-    model = cache._model()
-    config = kwargs.get("generation_config") or (model.generation_config if model is not None else None)
-    pad = kwargs.get("pad_token_id", getattr(config, "pad_token_id", None))
-    end = kwargs.get("eos_token_id", getattr(config, "eos_token_id", None))
-    ends = end if isinstance(end, (list, tuple)) else [end]
-    if pad is None or pad in ends:
-        return torch.ones_like(input_ids)
-    return (input_ids != pad).long()
+def _let_go(reference: weakref.ref[Any], cache_id: int, store: PrefixStore) -> None:
+    """Of a cache that is closed or dropped."""
+    try:
+        model = reference()
+        if model is not None:
+            detach(model, cache_id)
+    finally:
+        store.close()

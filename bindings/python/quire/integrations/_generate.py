@@ -1,0 +1,90 @@
+# SPDX-License-Identifier: Apache-2.0
+"""How generate() and the forward passes of a model reach the cache that they are given.
+
+While caches are open, the model's class is a subclass of the one it had. Nothing is put into the model itself, so that
+copies and files of it are those of a plain model, and two caches do not get in each other's way.
+"""
+
+from __future__ import annotations
+
+import copyreg
+import functools
+import inspect
+from typing import Any
+
+
+class ServedCache:
+    """A cache that takes part in the calls it is given to."""
+
+    def run_generate(self, model: Any, generate: Any, arguments: dict[str, Any]) -> Any:
+        raise NotImplementedError
+
+    def run_forward(self, model: Any, forward: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        raise NotImplementedError
+
+
+class _Served:
+    """What the class of a model with open caches has before its own."""
+
+    def __call__(self, *args, **kwargs):  # type: ignore[no-untyped-def]  # transformers reads the hints of models
+        cache = kwargs.get("past_key_values")
+        if isinstance(cache, ServedCache):
+            return cache.run_forward(self, super().__call__, args, kwargs)
+        return super().__call__(*args, **kwargs)
+
+    def __reduce_ex__(self, protocol):  # type: ignore[no-untyped-def]
+        # Copies and files are of the plain class: this one is made for one model, and nobody can import it.
+        plain = _served_class(type(self))._quire_plain_class
+        make, args, *rest = super().__reduce_ex__(protocol)
+        if make is copyreg.__newobj__:  # which pickle refuses for any class but the object's
+            return (copyreg._reconstructor, (plain, object, None), *rest)
+        return (make, tuple(plain if arg is type(self) else arg for arg in args), *rest)
+
+
+def _served_class(kind: type) -> type:
+    """The one that attach() has made: others may have put theirs before it."""
+    return next(base for base in kind.__mro__ if "_quire_plain_class" in base.__dict__)
+
+
+def attach(model: Any, cache: ServedCache) -> None:
+    """From now on the model's calls that are given this cache run by its methods."""
+    if not isinstance(model, _Served):
+        plain = type(model)
+
+        @functools.wraps(plain.generate)
+        def generate(self, *args, **kwargs):  # type: ignore[no-untyped-def]
+            cache = kwargs.get("past_key_values")
+            if isinstance(cache, ServedCache):
+                arguments = _by_name(plain.generate, args, kwargs)
+                return cache.run_generate(self, functools.partial(plain.generate, self), arguments)
+            return plain.generate(self, *args, **kwargs)
+
+        names = {
+            "__module__": plain.__module__,
+            "__qualname__": plain.__qualname__,
+            "__doc__": plain.__doc__,
+            "generate": generate,
+            "_quire_plain_class": plain,
+            "_quire_open_caches": set(),
+        }
+        model.__class__ = type(plain)(plain.__name__, (_Served, plain), names)
+    _served_class(type(model))._quire_open_caches.add(id(cache))
+
+
+def detach(model: Any, cache_id: int) -> None:
+    """Undoes attach(); the model has its own class again when this was the last cache."""
+    if not isinstance(model, _Served):
+        return
+    served = _served_class(type(model))
+    served._quire_open_caches.discard(cache_id)
+    if not served._quire_open_caches and type(model) is served:
+        model.__class__ = served._quire_plain_class
+
+
+def _by_name(function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> dict[str, Any]:
+    """Arguments of generate(), also those given by their place, by name."""
+    kinds = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
+    names = [name for name, parameter in inspect.signature(function).parameters.items() if parameter.kind in kinds]
+    if len(args) > len(names) - 1:  # without self
+        raise TypeError(f"generate() takes {len(names) - 1} arguments by their place and was given {len(args)}")
+    return {**dict(zip(names[1:], args)), **kwargs}
