@@ -6,6 +6,10 @@
 if(QUIRE_SANITIZE)
   add_compile_options(-fsanitize=${QUIRE_SANITIZE} -fno-omit-frame-pointer -fno-sanitize-recover=all)
   add_link_options(-fsanitize=${QUIRE_SANITIZE})
+  if(QUIRE_SANITIZE MATCHES "undefined")
+    # The address sanitizer sees what these would, at the access: they cost a fifth of the time to compile.
+    add_compile_options(-fno-sanitize=null,object-size,vptr)
+  endif()
 endif()
 
 # The thread sanitizer of GCC 12 cannot place its shadow memory where the kernel randomises addresses widely, so its
@@ -44,7 +48,8 @@ endfunction()
 # and half of that time would go into optimising code that runs once. Elsewhere they are optimised less, for the same
 # reason, but not left alone: the inline functions of headers are tested as part of them.
 if(QUIRE_SANITIZE)
-  set(QUIRE_COLD_TEST_OPTIONS -O0)
+  # Tests handle no raw memory of their own; what they test is looked at for alignment too.
+  set(QUIRE_COLD_TEST_OPTIONS -O0 -fno-sanitize=alignment)
 elseif(CMAKE_BUILD_TYPE MATCHES "^Rel")
   set(QUIRE_COLD_TEST_OPTIONS -O1)
 endif()
