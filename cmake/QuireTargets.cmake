@@ -44,14 +44,12 @@ function(quire_test_target_defaults target)
   target_include_directories(${target} PRIVATE ${PROJECT_SOURCE_DIR})
 endfunction()
 
-# Under sanitizers what is tested is optimised, most tests are not: they are the larger part of what there is to compile,
-# and half of that time would go into optimising code that runs once. Elsewhere they are optimised less, for the same
-# reason, but not left alone: the inline functions of headers are tested as part of them.
-if(QUIRE_SANITIZE)
+# What is tested is optimised, most tests are not: they are the larger part of what there is to compile, and half of that
+# time would go into optimising code that runs once.
+set(QUIRE_COLD_TEST_OPTIONS -O0)
+if(QUIRE_SANITIZE MATCHES "undefined")
   # Tests handle no raw memory of their own; what they test is looked at for alignment too.
-  set(QUIRE_COLD_TEST_OPTIONS -O0 -fno-sanitize=alignment)
-elseif(CMAKE_BUILD_TYPE MATCHES "^Rel")
-  set(QUIRE_COLD_TEST_OPTIONS -O1)
+  list(APPEND QUIRE_COLD_TEST_OPTIONS -fno-sanitize=alignment)
 endif()
 
 # GoogleTest's header is half of what a compiler reads for a test, so GCC reads it once. It is the only one, so that an
@@ -89,8 +87,8 @@ endfunction()
 #
 # One GoogleTest binary and one ctest entry of the same name. THREADS marks a test that starts threads: only those are
 # built and run under the thread sanitizer, which has nothing to say about the others. HOT marks a test that is
-# optimised as the library is, under sanitizers too: it would spend seconds more in its own code than that takes, or is
-# about what the optimised code does. SECONDS says about how long a test takes, of those that take long: ctest begins
+# optimised as the library is: it would spend seconds more in its own code than that takes, or is about what the optimised
+# code does. SECONDS says about how long a test takes, of those that take long: ctest begins
 # with them, so that no core waits for another in the end.
 #
 # In a unity build, and with QUIRE_UNITY_TESTS, which leaves everything else as it is, the tests of a folder are one
