@@ -325,17 +325,21 @@ def test_a_tensor_cannot_close_the_cache_that_asks_it():
     tensor.cache = None
 
 
+def send_to_host(engine, tokens):
+    """What is cached of them is on the host alone."""
+    with engine.cache.begin(engine.space, tokens) as sequence:
+        engine.cache.admit(sequence)
+        engine.cache.finish_step(engine.cache.plan_step([sequence]).step, [None])
+    drain(engine.cache)
+    engine.cache.reclaim(100)
+
+
 def test_tasks_that_wait_hear_why_nothing_comes():
     tensor = Lent(9 * 4 * (1 << 16))
     layout = quire.ModelLayout.opaque(1 << 16)
     engine = Engine(adopting(tensor, layout=layout, host={**WRITE_THROUGH, "external_mover": False}))
     cache = engine.cache
-    sequence = cache.begin(engine.space, token_range(0, 16))
-    cache.admit(sequence)
-    cache.finish_step(cache.plan_step([sequence]).step, [None])
-    cache.end(sequence)
-    drain(cache)
-    cache.reclaim(100)
+    send_to_host(engine, token_range(0, 16))
 
     async def main():
         loads = cache.begin(engine.space, token_range(0, 16))
@@ -378,12 +382,7 @@ def test_no_reader_of_others_is_taken_from_a_loop():
     tokens = token_range(0, 16)
     engine = Engine(config(4, 32, layout=quire.ModelLayout.opaque(4 << 20), context_tokens_max=32, host=WRITE_THROUGH))
     cache = engine.cache
-    sequence = cache.begin(engine.space, tokens)
-    cache.admit(sequence)
-    cache.finish_step(cache.plan_step([sequence]).step, [None])
-    cache.end(sequence)
-    drain(cache)
-    cache.reclaim(100)
+    send_to_host(engine, tokens)
 
     async def main():
         loads = cache.begin(engine.space, tokens)
