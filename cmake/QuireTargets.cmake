@@ -36,6 +36,14 @@ function(quire_target_defaults target)
     $<$<BOOL:${QUIRE_WARNINGS_AS_ERRORS}>:-Werror>)
 endfunction()
 
+# What only the project itself uses is compiled together where the tests are. Not the library: it is to be the one that
+# its users build, and each of its sources has all the headers it needs.
+function(quire_compile_together target)
+  if(CMAKE_UNITY_BUILD OR QUIRE_UNITY_TESTS)
+    set_target_properties(${target} PROPERTIES UNITY_BUILD ON UNITY_BUILD_BATCH_SIZE 10)
+  endif()
+endfunction()
+
 # How every source of a test is compiled.
 function(quire_test_target_defaults target)
   quire_target_defaults(${target})
@@ -68,9 +76,7 @@ endif()
 
 # A target with sources of tests, of the kind cold or hot.
 function(quire_compile_as_test target kind)
-  if(CMAKE_UNITY_BUILD OR QUIRE_UNITY_TESTS)
-    set_target_properties(${target} PROPERTIES UNITY_BUILD ON UNITY_BUILD_BATCH_SIZE 10)
-  endif()
+  quire_compile_together(${target})
   quire_test_target_defaults(${target})
   if(kind STREQUAL "cold")
     target_compile_options(${target} PRIVATE ${QUIRE_COLD_TEST_OPTIONS})
