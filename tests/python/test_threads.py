@@ -571,7 +571,8 @@ engine.cache.check_invariants()
 def test_an_interrupt_ends_a_wait(tmp_path):
     run_python(
         """
-import sys, threading, _thread, quire
+import signal, sys, threading, _thread, quire
+signal.signal(signal.SIGINT, signal.default_int_handler)  # a job in the background begins without one
 from byte_engine import *
 disk = {"directories": [sys.argv[1]], "capacity_bytes": 64 << 20}
 engine = Engine(config(16, 16, host={"page_count": 16}, disk=disk))
