@@ -357,3 +357,45 @@ other = torch.from_dlpack(Engine(config()).cache.device_memory())
 sequence = engine.admitted(torch.arange(6))
 step = engine.cache.plan_step([sequence]).step
 """)
+
+
+# jax and cupy
+
+
+@pytest.mark.needs_jax
+def test_jax_sees_the_same_bytes_and_is_never_written_to():
+    import jax
+
+    cache = quire.Cache.open(simple())
+    memory = np.asarray(cache.device_memory())
+    memory[:] = 5
+    seen = jax.numpy.from_dlpack(cache.device_memory())
+    assert seen.unsafe_buffer_pointer() == memory.ctypes.data and bool((seen == 5).all())
+    space = cache.key_space(quire.KeySpace(model="m"))
+    on_host = jax.devices("cpu")[0]
+    sequence = cache.begin(space, jax.device_put(jax.numpy.arange(20), on_host))
+    cache.admit(sequence)
+    step = cache.plan_step([sequence]).step
+    assert jax.numpy.asarray(step.plan.append_slots).shape == (20,)
+    cache.abort_step(step)
+    constant = jax.device_put(jax.numpy.zeros(9 * 4 * 8, "uint8"), on_host)
+    with pytest.raises(quire.InvalidArgument, match="array of jax"):
+        quire.Cache.open(adopting(constant))
+
+
+@pytest.mark.needs_cupy
+@pytest.mark.needs_cuda
+def test_cupy_sees_the_same_memory_and_can_be_adopted():
+    import cupy
+
+    made = simple()
+    made.device.memory = quire.DeviceMemory.Accelerator
+    made.device.accelerator = quire.open_cuda_device(0)
+    cache = quire.Cache.open(made)
+    by_cupy, by_torch = cupy.from_dlpack(cache.component_memory()), torch.from_dlpack(cache.component_memory())
+    by_cupy[3] = 7
+    cupy.cuda.Device().synchronize()
+    assert by_cupy.data.ptr == by_torch.data_ptr() and bool((by_torch[3] == 7).all())
+    pool = cupy.zeros(cache.geometry().pool_bytes, cupy.uint8)
+    made.device.memory, made.device.adopted_memory = quire.DeviceMemory.Adopted, pool
+    assert cupy.from_dlpack(quire.Cache.open(made).device_memory()).data.ptr == pool.data.ptr
