@@ -94,8 +94,8 @@ endfunction()
 # One GoogleTest binary and one ctest entry of the same name. THREADS marks a test that starts threads: only those are
 # built and run under the thread sanitizer, which has nothing to say about the others. HOT marks a test that is
 # optimised as the library is: it would spend seconds more in its own code than that takes, or is about what the optimised
-# code does. SECONDS says about how long a test takes, of those that take long: ctest begins
-# with them, so that no core waits for another in the end.
+# code does. SECONDS says about how long a test takes, of those that take long: ctest begins with them, so that no core
+# waits for another in the end.
 #
 # In a unity build, and with QUIRE_UNITY_TESTS, which leaves everything else as it is, the tests of a folder are one
 # binary and one ctest entry, named after the folder: src_prefix_tests, tests_cache_tests. Only sources of one binary
