@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Time to the first token of a prompt with a long shared document: computed, and with its prefix cached.
 
-    python bench/python/first_token.py [--tokens 8192] [--device cuda] [--layers 16]
+    python bench/python/first_token.py [--tokens 8192] [--device cuda] [--layers 16] [--compile]
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ import pstats
 import statistics
 import tempfile
 import time
+from typing import Any
 
 import torch
 import transformers
@@ -27,7 +28,9 @@ def main() -> None:
     parser.add_argument("--layers", type=int, default=16)
     parser.add_argument("--hidden", type=int, default=2048)
     parser.add_argument("--runs", type=int, default=7)
-    parser.add_argument("--compile", action="store_true", help="have torch compile the model's forward pass")
+    parser.add_argument(
+        "--compile", action="store_true", help="also with the forward pass compiled by torch, which takes a minute or two"
+    )
     parser.add_argument("--profile", action="store_true", help="say where a call with a cached prefix spends its time")
     options = parser.parse_args()
     dtype = torch.bfloat16 if options.device.startswith("cuda") else torch.float32
@@ -40,15 +43,14 @@ def main() -> None:
     torch.manual_seed(0)
     with torch.device(options.device):
         model = transformers.LlamaForCausalLM(config).to(dtype).eval()
-    if options.compile:
-        model.forward = torch.compile(model.forward, dynamic=True)
     parameters = sum(weight.numel() for weight in model.parameters())
     where = torch.cuda.get_device_name() if options.device.startswith("cuda") else "processor"
-    compiled = "compiled " if options.compile else ""
-    print(f"{compiled}Llama of {parameters / 1e9:.2f} B parameters in {dtype} on {where}; torch {torch.__version__}, transformers "
+    print(f"Llama of {parameters / 1e9:.2f} B parameters in {dtype} on {where}; torch {torch.__version__}, transformers "
           f"{transformers.__version__}, quire {quire.__version__}, CUDA in quire: {quire.has_cuda}")
     document = torch.randint(2, config.vocab_size, (1, options.tokens))
-    questions = [torch.randint(2, config.vocab_size, (1, 32)) for _ in range(options.runs)]
+
+    def new_question() -> torch.Tensor:
+        return torch.randint(2, config.vocab_size, (1, 32))
 
     class Clock:
         """A streamer: the first thing it is given is the prompt, the second the first token, on the processor."""
@@ -71,35 +73,37 @@ def main() -> None:
         model.generate(prompt, max_new_tokens=2, do_sample=False, past_key_values=cache, streamer=clock)
         return (clock.times[1] - begin) * 1e3
 
-    for warm_up in (document, document[:, :0], document[:, :16]):
-        first_token(questions[0], None, warm_up)
-    computed = statistics.median(first_token(question) for question in questions)
-    print(f"{'computed':44} {computed:9.1f} ms")
-    floor = statistics.median(first_token(question, None, document[:, :0]) for question in questions)
-    print(f"{'the question alone: what generate() takes':44} {floor:9.1f} ms {100 * floor / computed:6.1f} %")
+    def median(cache: object = None, document: torch.Tensor = document) -> float:
+        for _ in range(2):
+            first_token(new_question(), cache, document)
+        return statistics.median(first_token(new_question(), cache, document) for _ in range(options.runs))
 
-    def row(name: str, cache: object) -> None:
-        cached = statistics.median(first_token(question, cache) for question in questions)
-        reused = cache.last.reused_tokens
-        print(f"{name:44} {cached:9.1f} ms {100 * cached / computed:6.1f} %   {reused} tokens reused")
+    computed = median()
+    print(f"{'computed':44} {computed:9.1f} ms")
+
+    def row(name: str, milliseconds: float, cache: Any = None) -> None:
+        reused = f"   {cache.last.reused_tokens} tokens reused" if cache is not None else ""
+        print(f"{name:44} {milliseconds:9.1f} ms {100 * milliseconds / computed:6.1f} %{reused}", flush=True)
+
+    row("the question alone: what generate() takes", median(document=document[:, :0]))
 
     with tempfile.TemporaryDirectory() as folder:
         sizes = dict(device_bytes=4 << 30, host_bytes=4 << 30, identity="bench")
         with prefix_cache(model, **sizes) as cache:
-            print(f"{'the first time, remembered':44} {first_token(questions[0], cache):9.1f} ms")
-            first_token(questions[0], cache)
-            row("prefix on the device", cache)
+            row("the first time, remembered", first_token(new_question(), cache))
+            row("prefix on the device", median(cache), cache)
             if options.profile:
                 with cProfile.Profile() as profile:
-                    for question in questions:
-                        first_token(question, cache)
+                    median(cache)
                 pstats.Stats(profile).sort_stats("cumulative").print_stats("quire|generate|forward|torch", 45)
         with prefix_cache(model, directory=folder, **sizes) as cache:
-            first_token(questions[0], cache)
+            first_token(new_question(), cache)
         with prefix_cache(model, directory=folder, **sizes) as cache:
-            cold = first_token(questions[1], cache)
-            print(f"{'prefix on disk, the first call of a process':44} {cold:9.1f} ms {100 * cold / computed:6.1f} %   "
-                  f"{cache.last.reused_tokens} tokens reused")
+            row("prefix on disk, the first call of a process", first_token(new_question(), cache), cache)
+            if options.compile:
+                model.forward = torch.compile(model.forward, dynamic=True)
+                row("prefix on the device, compiled", median(cache), cache)
+                row("the question alone, compiled", median(document=document[:, :0]))
 
 
 if __name__ == "__main__":

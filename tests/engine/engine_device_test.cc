@@ -60,7 +60,7 @@ TEST(EngineDevice, EveryLogitIsTheOraclesWhateverTheSchedule) {
 }
 
 TEST(EngineDevice, ConversationsThroughAllTiersAreTheOraclesAndThoseOfPlainMemory) {
-  constexpr std::uint64_t kSeedCount = kIsSanitized ? 4 : 8;
+  constexpr std::uint64_t kSeedCount = kIsSanitized ? 2 : 8;
   ConversationsResult sum;
   for (std::uint64_t seed = 0; seed < kSeedCount; ++seed) {
     const TempDirectory plain_directory;

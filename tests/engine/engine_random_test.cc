@@ -16,7 +16,7 @@
 namespace quire::testing {
 namespace {
 
-constexpr std::uint64_t kSeedCount = kIsSanitized ? 250 : 1'700;
+constexpr std::uint64_t kSeedCount = kIsSanitized ? 150 : 1'700;
 
 /// Most schedules are short, so that there are many shapes of caches; some are long, for what takes time to come about.
 constexpr std::uint64_t call_count_of(std::uint64_t seed) {

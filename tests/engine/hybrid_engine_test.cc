@@ -19,7 +19,7 @@
 namespace quire::testing {
 namespace {
 
-constexpr std::uint64_t kSeedCount = kIsSanitized ? 150 : 900;
+constexpr std::uint64_t kSeedCount = kIsSanitized ? 150 : 600;
 
 /// Most schedules are short, so that there are many mixes; some are long, for what takes time to come about. To go down
 /// to another tier and come back takes longer.

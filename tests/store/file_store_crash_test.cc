@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The file store keeps its promises when the power fails, and each of its syncs is needed for that.
+// The file store keeps its promises when the power fails.
 #include <cstdint>
 #include <cstdlib>
 #include <iostream>
@@ -56,37 +56,6 @@ TEST(FileStoreCrash, NoPromiseIsBrokenWhenCallsFailAsWell) {
                                       "NoPromiseIsBrokenWhenCallsFailAsWell");
     ASSERT_EQ(sum.violation, "") << per_thousand << " of a thousand calls";
   }
-}
-
-// How many seeds until a promise is broken; none within the bound is 0.
-std::uint64_t seeds_until_broken(SyncPoint ignored) {
-  constexpr std::uint64_t kSeedsMax = 20'000;
-  for (std::uint64_t seed = 1; seed <= kSeedsMax; ++seed) {
-    if (!run_crashes({.seed = seed, .ignored = ignored}).violation.empty()) return seed;
-  }
-  return 0;
-}
-
-TEST(FileStoreCrash, WithoutTheSyncOfTheManifestTheCrashTestFails) {
-  EXPECT_GT(seeds_until_broken(SyncPoint::ManifestFile), 0U);
-}
-TEST(FileStoreCrash, WithoutTheSyncOfTheManifestsNameTheCrashTestFails) {
-  EXPECT_GT(seeds_until_broken(SyncPoint::ManifestDirectory), 0U);
-}
-TEST(FileStoreCrash, WithoutTheSyncOfSegmentNamesTheCrashTestFails) {
-  EXPECT_GT(seeds_until_broken(SyncPoint::SegmentDirectory), 0U);
-}
-TEST(FileStoreCrash, WithoutTheSyncBeforeAFooterTheCrashTestFails) {
-  EXPECT_GT(seeds_until_broken(SyncPoint::SegmentSeal), 0U);
-}
-TEST(FileStoreCrash, WithoutTheSyncOfFlushTheCrashTestFails) {
-  EXPECT_GT(seeds_until_broken(SyncPoint::Flush), 0U);
-}
-TEST(FileStoreCrash, WithoutTheSyncOfCarriedRecordsTheCrashTestFails) {
-  EXPECT_GT(seeds_until_broken(SyncPoint::Carry), 0U);
-}
-TEST(FileStoreCrash, WithoutTheSyncOfRemovedNamesTheCrashTestFails) {
-  EXPECT_GT(seeds_until_broken(SyncPoint::RemoveDirectory), 0U);
 }
 
 }  // namespace

@@ -2,7 +2,8 @@
 """How generate() and the forward passes of a model reach the cache that they are given.
 
 While caches are open, the model's class is a subclass of the one it had. Nothing is put into the model itself, so that
-copies and files of it are those of a plain model, and two caches do not get in each other's way.
+copies and files of it are those of a plain model, and two caches do not get in each other's way. All models of a class
+have the same subclass, which stays: what torch.compile() has compiled is for one class.
 """
 
 from __future__ import annotations
@@ -10,7 +11,10 @@ from __future__ import annotations
 import copyreg
 import functools
 import inspect
+import weakref
 from typing import Any
+
+_open_caches: weakref.WeakKeyDictionary[Any, set[int]] = weakref.WeakKeyDictionary()  # of each model, by id()
 
 
 class ServedCache:
@@ -33,7 +37,7 @@ class _Served:
         return super().__call__(*args, **kwargs)
 
     def __reduce_ex__(self, protocol):  # type: ignore[no-untyped-def]
-        # Copies and files are of the plain class: this one is made for one model, and nobody can import it.
+        # Copies and files are of the plain class: nobody can import this one.
         plain = _served_class(type(self))._quire_plain_class
         make, args, *rest = super().__reduce_ex__(protocol)
         if make is copyreg.__newobj__:  # which pickle refuses for any class but the object's
@@ -42,43 +46,47 @@ class _Served:
 
 
 def _served_class(kind: type) -> type:
-    """The one that attach() has made: others may have put theirs before it."""
+    """The one that attach() has given: others may have put theirs before it."""
     return next(base for base in kind.__mro__ if "_quire_plain_class" in base.__dict__)
+
+
+def _make_served(plain: Any) -> type:
+    @functools.wraps(plain.generate)
+    def generate(self, *args, **kwargs):  # type: ignore[no-untyped-def]
+        cache = kwargs.get("past_key_values")
+        if isinstance(cache, ServedCache):
+            arguments = _by_name(plain.generate, args, kwargs)
+            return cache.run_generate(self, functools.partial(plain.generate, self), arguments)
+        return plain.generate(self, *args, **kwargs)
+
+    names = {
+        "__module__": plain.__module__,
+        "__qualname__": plain.__qualname__,
+        "__doc__": plain.__doc__,
+        "generate": generate,
+        "_quire_plain_class": plain,
+    }
+    return type(plain)(plain.__name__, (_Served, plain), names)
 
 
 def attach(model: Any, cache: ServedCache) -> None:
     """From now on the model's calls that are given this cache run by its methods."""
     if not isinstance(model, _Served):
         plain = type(model)
-
-        @functools.wraps(plain.generate)
-        def generate(self, *args, **kwargs):  # type: ignore[no-untyped-def]
-            cache = kwargs.get("past_key_values")
-            if isinstance(cache, ServedCache):
-                arguments = _by_name(plain.generate, args, kwargs)
-                return cache.run_generate(self, functools.partial(plain.generate, self), arguments)
-            return plain.generate(self, *args, **kwargs)
-
-        names = {
-            "__module__": plain.__module__,
-            "__qualname__": plain.__qualname__,
-            "__doc__": plain.__doc__,
-            "generate": generate,
-            "_quire_plain_class": plain,
-            "_quire_open_caches": set(),
-        }
-        model.__class__ = type(plain)(plain.__name__, (_Served, plain), names)
-    _served_class(type(model))._quire_open_caches.add(id(cache))
+        if "_quire_served_class" not in plain.__dict__:
+            plain._quire_served_class = _make_served(plain)
+        model.__class__ = plain._quire_served_class
+    _open_caches.setdefault(model, set()).add(id(cache))
 
 
 def detach(model: Any, cache_id: int) -> None:
     """Undoes attach(); the model has its own class again when this was the last cache."""
-    if not isinstance(model, _Served):
-        return
-    served = _served_class(type(model))
-    served._quire_open_caches.discard(cache_id)
-    if not served._quire_open_caches and type(model) is served:
-        model.__class__ = served._quire_plain_class
+    caches = _open_caches.get(model, set())
+    caches.discard(cache_id)
+    if not caches and isinstance(model, _Served):
+        served = _served_class(type(model))
+        if type(model) is served:
+            model.__class__ = served._quire_plain_class
 
 
 def _by_name(function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> dict[str, Any]:

@@ -14,8 +14,13 @@ class Layer(DynamicLayer):
     """transformers' own, begun with a prefix."""
 
     def begin(self, keys: torch.Tensor, values: torch.Tensor, columns: int) -> None:
-        self.lazy_initialization(keys, values)
+        # As lazy_initialization() does, without making the empty tensors that it begins with.
+        self.dtype, self.device = keys.dtype, keys.device
         self.keys, self.values = keys, values
+        self.is_initialized = True
+
+    def collect(self) -> None:
+        """Behind a forward pass, and not part of what torch.compile() makes of it."""
 
     def shorten(self, tokens: int) -> None:
         if tokens > 0 and self.is_initialized:
@@ -46,6 +51,7 @@ class WindowLayer(Layer):
         self.sliding_window = sliding_window
         self.cumulative_length = 0
         self._pieces: list[tuple[torch.Tensor, torch.Tensor]] = []
+        self._last_piece: tuple[torch.Tensor, torch.Tensor] | None = None  # until collect()
 
     def begin(self, keys: torch.Tensor, values: torch.Tensor, columns: int) -> None:
         super().begin(keys, values, columns)
@@ -53,12 +59,19 @@ class WindowLayer(Layer):
         self.cumulative_length = columns
 
     def update(self, key_states: torch.Tensor, value_states: torch.Tensor, *args: Any, **kwargs: Any) -> Any:
-        # Copies: what a model hands out may be part of something larger, or be written over by its next step.
-        self._pieces.append((key_states.detach().clone(), value_states.detach().clone()))
+        self.collect()
+        # Copies: what a model hands out may be part of something larger, or be written over by its next step. Not into
+        # the list, whose length torch.compile() would take for a part of the program.
+        self._last_piece = (key_states.detach().clone(), value_states.detach().clone())
         self.cumulative_length += key_states.shape[-2]
         keys, values = super().update(key_states, value_states, *args, **kwargs)
         self._narrow()
         return keys, values
+
+    def collect(self) -> None:
+        if self._last_piece is not None:
+            self._pieces.append(self._last_piece)
+            self._last_piece = None
 
     def _narrow(self) -> None:
         self.keys = self.keys[..., -self.sliding_window + 1 :, :]
@@ -79,9 +92,11 @@ class WindowLayer(Layer):
 
     @property
     def first_column(self) -> int:
+        self.collect()
         return self.cumulative_length - sum(keys.shape[-2] for keys, _ in self._pieces)
 
     def history(self) -> tuple[torch.Tensor, torch.Tensor]:
+        self.collect()
         if len(self._pieces) > 1:
             self._pieces = [self._last_columns(self.cumulative_length)]
         return self._pieces[0]
@@ -96,6 +111,7 @@ class WindowLayer(Layer):
         return torch.cat(keys, dim=-2), torch.cat(values, dim=-2)
 
     def shorten(self, tokens: int) -> None:
+        self.collect()
         if tokens <= 0 or not self._pieces:
             return
         self.cumulative_length -= tokens
@@ -112,6 +128,7 @@ class WindowLayer(Layer):
     # Rows come and go in beam search: of everything, at each step.
 
     def _change_rows(self, change: Any, *args: Any) -> None:
+        self.collect()
         if not self._pieces:
             return
         self.keys, self.values = self.history()

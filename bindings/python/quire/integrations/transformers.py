@@ -338,17 +338,10 @@ class PrefixCache(ServedCache, Cache):
     def update(
         self, key_states: torch.Tensor, value_states: torch.Tensor, layer_idx: int, *args: Any, **kwargs: Any
     ) -> tuple[torch.Tensor, torch.Tensor]:
+        # Part of what torch.compile() compiles: what differs between calls, but for the tensors' sizes, is left to
+        # _after_forward().
         self._check_update(key_states, layer_idx)
-        if layer_idx == 0:
-            self._take_tokens(key_states.shape[0], key_states.shape[-2])
         return super().update(key_states, value_states, layer_idx, *args, **kwargs)
-
-    def _take_tokens(self, rows: int, count: int) -> None:
-        incoming, self._incoming = self._incoming, None
-        if incoming is None or tuple(incoming.shape) != (rows, count):
-            self._unknown = self._unknown or "a forward pass computed other tokens than it was given"
-            return
-        self._tokens = incoming if self._tokens is None else torch.cat([self._tokens, incoming], dim=1)
 
     def _expand_to(self, rows: int) -> None:
         """Rows became beams, or answers of one prompt, since their prefixes were looked for."""
@@ -369,9 +362,11 @@ class PrefixCache(ServedCache, Cache):
             args = (self._before_forward(args[0], kwargs), *args[1:])
         self._is_in_forward = True
         try:
-            return forward(*args, **kwargs)
+            output = forward(*args, **kwargs)
         finally:
             self._is_in_forward = False
+        self._after_forward()
+        return output
 
     def _before_forward(self, tokens: torch.Tensor | None, kwargs: dict[str, Any]) -> torch.Tensor | None:
         """Sees what a forward pass is given. Tokens that are there already are taken out."""
@@ -391,6 +386,20 @@ class PrefixCache(ServedCache, Cache):
         self._incoming = tokens.detach().long()
         self._check_places(held, tokens.shape[1], mask, positions)
         return tokens
+
+    def _after_forward(self) -> None:
+        for layer in self.layers:
+            layer.collect()
+        incoming, self._incoming = self._incoming, None
+        known = 0 if self._tokens is None else self._tokens.shape[1]
+        if (
+            incoming is None
+            or self.get_seq_length() != known + incoming.shape[1]
+            or self.layers[0].keys.shape[0] != incoming.shape[0]
+        ):
+            self._unknown = self._unknown or "a forward pass computed other tokens than it was given"
+            return
+        self._tokens = incoming if self._tokens is None else torch.cat([self._tokens, incoming], dim=1)
 
     def _check_places(self, held: int, count: int, mask: Any, positions: Any) -> None:
         """K depends on where a token stands and on what it sees: if that is not as it seems, nothing is remembered."""
