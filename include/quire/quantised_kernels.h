@@ -138,7 +138,8 @@ struct GatherTarget {
   std::byte* data = nullptr;
   std::uint64_t row_entries = 0;
   std::uint64_t first_entry = 0;
-  std::span<std::int32_t> valid_counts = {};  ///< [rows] places that got an entry; empty: nobody asks
+  /// [rows] places that got an entry; empty: nobody asks
+  std::span<std::int32_t> valid_counts = {};  // NOLINT(readability-redundant-member-init)
 };
 
 struct GatherSelectedParams {

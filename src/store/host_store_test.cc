@@ -350,12 +350,12 @@ TEST(HostStoreInput, SizesThatMakeNoSenseAreErrors) {
         HostStoreConfig{.parts = {{.layer_bytes = UINT64_MAX, .layer_count = 1}}, .page_count = 1},
         HostStoreConfig{.parts = {{.layer_bytes = 1ULL << 40U, .layer_count = 1U << 20U}}, .page_count = 99},
         HostStoreConfig{.parts = {{.layer_bytes = 1, .layer_count = 1}, {.layer_bytes = 1, .layer_count = 0}},
-        .page_count = 1},
+                        .page_count = 1},
         HostStoreConfig{
             .parts = {{.layer_bytes = 1ULL << 63U, .layer_count = 1}, {.layer_bytes = 1ULL << 62U, .layer_count = 2}},
-           .page_count = 1},
+            .page_count = 1},
         HostStoreConfig{.parts = {{.layer_bytes = 1, .layer_count = UINT32_MAX}, {.layer_bytes = 1, .layer_count = 1}},
-        .page_count = 1}}) {
+                        .page_count = 1}}) {
     const auto bytes = HostStore::memory_bytes(config);
     ASSERT_FALSE(bytes.has_value());
     EXPECT_EQ(bytes.error().code, ErrorCode::InvalidArgument) << bytes.error().message;

@@ -24,7 +24,7 @@ constexpr std::uint64_t kSeedCount = kIsSanitized ? 150 : 600;
 /// Most schedules are short, so that there are many mixes; some are long, for what takes time to come about. To go down
 /// to another tier and come back takes longer.
 constexpr std::uint64_t call_count_of(std::uint64_t seed, HybridTier tier) {
-  return (seed % 20 == 0 ? 1'000 : 200) * (tier == HybridTier::Device ? 1 : 4);
+  return (seed % 20 == 0 ? 1'000ULL : 200ULL) * (tier == HybridTier::Device ? 1 : 4);
 }
 constexpr std::uint64_t seed_count_of(HybridTier tier) {
   return kSeedCount / (tier == HybridTier::Device ? 1 : tier == HybridTier::Host ? 4 : 15);

@@ -23,15 +23,15 @@ struct Setup {
   /// Tokens that a token of the cache stands for: a unit of the trace, or 1 where windows and states need every token.
   std::uint32_t unit_tokens = 1;
   std::uint32_t page_units = 0;
-  std::uint32_t page_count = 0;  ///< of the groups that keep everything
+  std::uint32_t page_count = 0;                       ///< of the groups that keep everything
   std::uint32_t host_page_count = 0;                  ///< the same, on the host
   std::vector<std::uint32_t> host_group_page_counts;  ///< of all groups
   std::uint64_t host_bytes = 0;                       ///< of all groups
-  std::uint64_t page_bytes = 0;          ///< of the groups that keep everything
-  std::uint64_t device_bytes = 0;        ///< of all groups, null pages and state slots included
-  std::vector<GroupOutcome> groups;      ///< empty for a model with one full group
-  std::uint32_t context_tokens_max = 0;  ///< of the trace, where groups share bytes by it
-  std::uint32_t chunk_units = 0;         ///< that one request computes in a step, at most
+  std::uint64_t page_bytes = 0;                       ///< of the groups that keep everything
+  std::uint64_t device_bytes = 0;                     ///< of all groups, null pages and state slots included
+  std::vector<GroupOutcome> groups;                   ///< empty for a model with one full group
+  std::uint32_t context_tokens_max = 0;               ///< of the trace, where groups share bytes by it
+  std::uint32_t chunk_units = 0;                      ///< that one request computes in a step, at most
 
   [[nodiscard]] bool has_groups() const { return !groups.empty(); }
   [[nodiscard]] std::uint64_t pool_units() const { return std::uint64_t{page_count} * page_units; }
