@@ -64,8 +64,8 @@ def main() -> None:
         def end(self) -> None:
             pass
 
-    def first_token(question: torch.Tensor, cache: object = None, document: torch.Tensor = document) -> float:
-        prompt = torch.cat([document, question], dim=1).to(options.device)
+    def first_token(question: torch.Tensor, cache: object = None, before: torch.Tensor = document) -> float:
+        prompt = torch.cat([before, question], dim=1).to(options.device)
         if options.device.startswith("cuda"):
             torch.cuda.synchronize()
         clock = Clock()
@@ -73,10 +73,10 @@ def main() -> None:
         model.generate(prompt, max_new_tokens=2, do_sample=False, past_key_values=cache, streamer=clock)
         return (clock.times[1] - begin) * 1e3
 
-    def median(cache: object = None, document: torch.Tensor = document) -> float:
-        for _ in range(2):
-            first_token(new_question(), cache, document)
-        return statistics.median(first_token(new_question(), cache, document) for _ in range(options.runs))
+    def median(cache: object = None, before: torch.Tensor = document) -> float:
+        for _ in range(3):
+            first_token(new_question(), cache, before)
+        return statistics.median(first_token(new_question(), cache, before) for _ in range(options.runs))
 
     computed = median()
     print(f"{'computed':44} {computed:9.1f} ms")
@@ -85,7 +85,7 @@ def main() -> None:
         reused = f"   {cache.last.reused_tokens} tokens reused" if cache is not None else ""
         print(f"{name:44} {milliseconds:9.1f} ms {100 * milliseconds / computed:6.1f} %{reused}", flush=True)
 
-    row("the question alone: what generate() takes", median(document=document[:, :0]))
+    row("the question alone: what generate() takes", median(before=document[:, :0]))
 
     with tempfile.TemporaryDirectory() as folder:
         sizes = dict(device_bytes=4 << 30, host_bytes=4 << 30, identity="bench")
@@ -99,11 +99,11 @@ def main() -> None:
         with prefix_cache(model, directory=folder, **sizes) as cache:
             first_token(new_question(), cache)
         with prefix_cache(model, directory=folder, **sizes) as cache:
-            row("prefix on disk, the first call of a process", first_token(new_question(), cache), cache)
+            row("prefix on disk, just opened", first_token(new_question(), cache), cache)
             if options.compile:
                 model.forward = torch.compile(model.forward, dynamic=True)
                 row("prefix on the device, compiled", median(cache), cache)
-                row("the question alone, compiled", median(document=document[:, :0]))
+                row("the question alone, compiled", median(before=document[:, :0]))
 
 
 if __name__ == "__main__":

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 import quire
-from byte_engine import DEADLINE_S, Engine, config, drain, run_python, slots_of, token_range, values_of
+from byte_engine import DEADLINE_S, WRITE_THROUGH, Engine, config, drain, run_python, slots_of, token_range, values_of
 
 try:
     import torch
@@ -263,6 +263,17 @@ def test_torch_and_the_cache_see_the_same_memory():
 
 
 @pytest.mark.needs_torch
+def test_torch_and_numpy_see_the_arrays_of_a_plan():
+    if np.lib.NumpyVersion(np.__version__) < "2.1.0":
+        pytest.skip("before 2.1, NumPy lends nobody what must not be written to")
+    engine = Engine(config())
+    step = engine.plan(engine.admitted(token_range(0, 9)))
+    for array in (step.plan.append_slots, step.plan.query_positions, step.plan.seq_lens):
+        assert torch.from_dlpack(array).data_ptr() == np.from_dlpack(array).ctypes.data == array.ctypes.data
+    engine.cache.abort_step(step)
+
+
+@pytest.mark.needs_torch
 def test_torch_sees_bfloat16_components():
     cache = quire.Cache.open(simple(quire.ElementType.Bf16))
     k = torch.from_dlpack(cache.component_memory(0, "k"))
@@ -399,3 +410,53 @@ def test_cupy_sees_the_same_memory_and_can_be_adopted():
     pool = cupy.zeros(cache.geometry().pool_bytes, cupy.uint8)
     made.device.memory, made.device.adopted_memory = quire.DeviceMemory.Adopted, pool
     assert cupy.from_dlpack(quire.Cache.open(made).device_memory()).data.ptr == pool.data.ptr
+
+
+@pytest.mark.needs_cuda
+def test_an_engines_tensors_on_a_gpu_are_the_device_tier():
+    k, v = (torch.zeros(2, 17, 4, 2, 8, device="cuda") for _ in range(2))  # [layer][page][place][head][dim]
+    parts = [(layer, component, tensor[layer]) for layer in range(2) for component, tensor in enumerate((k, v))]
+    shape = quire.SimpleShape(name="toy", layers=2, kv_heads=2, head_dim=8, element=quire.ElementType.Fp32)
+    engine = Engine(
+        config(
+            layout=quire.ModelLayout.simple(shape),
+            page_count=16,
+            partial_reuse_min_tokens=4,  # no copies
+            host=WRITE_THROUGH,
+            device={
+                "memory": quire.DeviceMemory.Adopted,
+                "accelerator": quire.open_cuda_device(0),
+                "adopted_tensors": [
+                    [quire.AdoptedTensor(layer_index=l, component_index=c, data=data) for l, c, data in parts]
+                ],
+            },
+        )
+    )
+
+    def rows_of(tokens, layer, component):
+        """Exact in float32, and of this layer and component alone."""
+        rows = (values_of(tokens) % 2**20 + (2 * layer + component) * 2**20).astype("float32")
+        return torch.from_numpy(rows).cuda()[:, None, None].expand(-1, 2, 8)
+
+    for first in [100 * i for i in range(5)] * 3:
+        tokens = token_range(first, 24)
+        sequence = engine.cache.begin(engine.space, tokens)
+        engine.cache.admit(sequence)
+        assert engine.cache.wait_until_ready(sequence, DEADLINE_S)
+        view = engine.cache.view(sequence)
+        found = torch.from_numpy(slots_of(view, 4)[: view.computed_tokens].astype("int64")).cuda()
+        for layer, component, data in parts:
+            right = rows_of(tokens, layer, component)[: view.computed_tokens]
+            assert torch.equal(data.reshape(-1, 2, 8)[found], right)
+        while (outcome := engine.cache.plan_step([sequence])).step is None:
+            assert outcome.shortage.pages_leaving > 0
+            drain(engine.cache)
+        entry = outcome.step.plan.entries[0]
+        slots = torch.from_numpy(entry.append_slots.astype("int64")).cuda()
+        for layer, component, data in parts:
+            data.view(-1, 2, 8)[slots] = rows_of(tokens, layer, component)[entry.position :]
+        torch.cuda.synchronize()
+        engine.cache.finish_step(outcome.step, [None])
+        engine.cache.end(sequence)
+        drain(engine.cache)
+    assert engine.cache.stats().loaded_page_total > 0

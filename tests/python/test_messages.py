@@ -101,6 +101,16 @@ def test_tensors_that_cannot_be_read_say_why():
         assert caught.value.__cause__ is not None
 
 
+@pytest.mark.needs_cuda
+def test_tokens_on_a_gpu_are_refused():
+    import torch
+
+    cache = quire.Cache.open(config())
+    space = cache.key_space(quire.KeySpace(model="m"))
+    with pytest.raises(quire.InvalidArgument, match="cpu"):
+        cache.begin(space, torch.arange(4, device="cuda"))
+
+
 def test_names_are_written_as_in_python(tmp_path):
     with pytest.raises(quire.InvalidArgument) as caught:
         made = config()

@@ -82,14 +82,18 @@ def test_a_window_layer_is_the_end_of_a_full_one(seed: int) -> None:
             for got, all_there_is in zip(narrow.update(*states), (full.keys, full.values)):
                 assert torch.equal(got, all_there_is[:, :, offset : offset + length])
                 assert offset + length == columns
+            narrow.collect()
         elif columns == 0:
             continue
         elif choice == "shorten":
-            # Never into the prefix: that is what no call does.
-            count = min(draw.randrange(4), columns - lost - window)
+            count = min(draw.randrange(4), columns)
+            # Not where the window before its last token begins ahead of what is there.
+            assert narrow.can_shorten(count) == (lost == 0 or columns - count - (window - 1) >= lost)
+            if not narrow.can_shorten(count):
+                continue
             for layer in (full, narrow):
                 layer.shorten(count)
-            columns -= max(0, count)
+            columns -= count
         elif choice == "repeat" and rows <= 2:
             rows *= 2
             for layer in (full, narrow):

@@ -3,7 +3,7 @@
 
 While caches are open, the model's class is a subclass of the one it had. Nothing is put into the model itself, so that
 copies and files of it are those of a plain model, and two caches do not get in each other's way. All models of a class
-have the same subclass, which stays: what torch.compile() has compiled is for one class.
+have the same subclass, which stays, because what torch.compile() has compiled is for one class.
 """
 
 from __future__ import annotations
@@ -11,9 +11,12 @@ from __future__ import annotations
 import copyreg
 import functools
 import inspect
+import threading
 import weakref
 from typing import Any
 
+_lock = threading.RLock()  # entered again when a cache is collected while another is attached
+_served_classes: dict[type, type] = {}  # of plain ones
 _open_caches: weakref.WeakKeyDictionary[Any, set[int]] = weakref.WeakKeyDictionary()  # of each model, by id()
 
 
@@ -23,7 +26,7 @@ class ServedCache:
     def run_generate(self, model: Any, generate: Any, arguments: dict[str, Any]) -> Any:
         raise NotImplementedError
 
-    def run_forward(self, model: Any, forward: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    def run_forward(self, model: Any, forward: Any, arguments: dict[str, Any]) -> Any:
         raise NotImplementedError
 
 
@@ -32,8 +35,10 @@ class _Served:
 
     def __call__(self, *args, **kwargs):  # type: ignore[no-untyped-def]  # transformers reads the hints of models
         cache = kwargs.get("past_key_values")
+        if cache is None:
+            cache = next((arg for arg in args if isinstance(arg, ServedCache)), None)
         if isinstance(cache, ServedCache):
-            return cache.run_forward(self, super().__call__, args, kwargs)
+            return cache.run_forward(self, super().__call__, _by_name(type(self).forward, args, kwargs))
         return super().__call__(*args, **kwargs)
 
     def __reduce_ex__(self, protocol):  # type: ignore[no-untyped-def]
@@ -71,28 +76,31 @@ def _make_served(plain: Any) -> type:
 
 def attach(model: Any, cache: ServedCache) -> None:
     """From now on the model's calls that are given this cache run by its methods."""
-    if not isinstance(model, _Served):
-        plain = type(model)
-        if "_quire_served_class" not in plain.__dict__:
-            plain._quire_served_class = _make_served(plain)
-        model.__class__ = plain._quire_served_class
-    _open_caches.setdefault(model, set()).add(id(cache))
+    with _lock:
+        _open_caches.setdefault(model, set()).add(id(cache))  # first, so that detach() leaves the class alone
+        if not isinstance(model, _Served):
+            plain = type(model)
+            if plain not in _served_classes:
+                _served_classes[plain] = _make_served(plain)
+            model.__class__ = _served_classes[plain]
 
 
 def detach(model: Any, cache_id: int) -> None:
     """Undoes attach(); the model has its own class again when this was the last cache."""
-    caches = _open_caches.get(model, set())
-    caches.discard(cache_id)
-    if not caches and isinstance(model, _Served):
-        served = _served_class(type(model))
-        if type(model) is served:
-            model.__class__ = served._quire_plain_class
+    with _lock:
+        caches = _open_caches.get(model, set())
+        caches.discard(cache_id)
+        if not caches and isinstance(model, _Served):
+            served = _served_class(type(model))
+            if type(model) is served:
+                model.__class__ = served._quire_plain_class
 
 
 def _by_name(function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> dict[str, Any]:
-    """Arguments of generate(), also those given by their place, by name."""
+    """Arguments of a method, also those given by their place, by name."""
     kinds = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
     names = [name for name, parameter in inspect.signature(function).parameters.items() if parameter.kind in kinds]
     if len(args) > len(names) - 1:  # without self
-        raise TypeError(f"generate() takes {len(names) - 1} arguments by their place and was given {len(args)}")
+        name = getattr(function, "__name__", "the method")
+        raise TypeError(f"{name}() takes {len(names) - 1} arguments by their place and was given {len(args)}")
     return {**dict(zip(names[1:], args)), **kwargs}

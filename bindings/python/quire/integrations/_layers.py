@@ -20,7 +20,10 @@ class Layer(DynamicLayer):
         self.is_initialized = True
 
     def collect(self) -> None:
-        """Behind a forward pass, and not part of what torch.compile() makes of it."""
+        """After a forward pass: what could not be done while torch.compile() was looking."""
+
+    def can_shorten(self, tokens: int) -> bool:
+        return True
 
     def shorten(self, tokens: int) -> None:
         if tokens > 0 and self.is_initialized:
@@ -60,8 +63,8 @@ class WindowLayer(Layer):
 
     def update(self, key_states: torch.Tensor, value_states: torch.Tensor, *args: Any, **kwargs: Any) -> Any:
         self.collect()
-        # Copies: what a model hands out may be part of something larger, or be written over by its next step. Not into
-        # the list, whose length torch.compile() would take for a part of the program.
+        # Copies: what a model hands out may be part of something larger, or be written over by its next step. They go to
+        # the list in collect(): torch.compile() would compile anew for each length that it has.
         self._last_piece = (key_states.detach().clone(), value_states.detach().clone())
         self.cumulative_length += key_states.shape[-2]
         keys, values = super().update(key_states, value_states, *args, **kwargs)
@@ -92,11 +95,9 @@ class WindowLayer(Layer):
 
     @property
     def first_column(self) -> int:
-        self.collect()
         return self.cumulative_length - sum(keys.shape[-2] for keys, _ in self._pieces)
 
     def history(self) -> tuple[torch.Tensor, torch.Tensor]:
-        self.collect()
         if len(self._pieces) > 1:
             self._pieces = [self._last_columns(self.cumulative_length)]
         return self._pieces[0]
@@ -110,8 +111,12 @@ class WindowLayer(Layer):
         keys, values = zip(*self._pieces[first:])
         return torch.cat(keys, dim=-2), torch.cat(values, dim=-2)
 
+    def can_shorten(self, tokens: int) -> bool:
+        # A prefix that was found begins where its last token's window does: that of an earlier token is not there.
+        columns = self.cumulative_length - tokens
+        return columns - self.first_column >= min(columns, self.sliding_window - 1)
+
     def shorten(self, tokens: int) -> None:
-        self.collect()
         if tokens <= 0 or not self._pieces:
             return
         self.cumulative_length -= tokens
@@ -128,7 +133,6 @@ class WindowLayer(Layer):
     # Rows come and go in beam search: of everything, at each step.
 
     def _change_rows(self, change: Any, *args: Any) -> None:
-        self.collect()
         if not self._pieces:
             return
         self.keys, self.values = self.history()

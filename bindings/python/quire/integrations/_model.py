@@ -55,7 +55,8 @@ def layer_shapes(model: Any) -> tuple[list[LayerShape], torch.dtype, torch.devic
     in_training = [module for module in model.modules() if module.training]
     model.eval()
     try:
-        with torch.no_grad(), torch.autocast(device.type, enabled=False):
+        # Not compiled: that would take longer than all the rest.
+        with torch.no_grad(), torch.autocast(device.type, enabled=False), torch.compiler.set_stance("force_eager"):
             token = torch.zeros((1, 1), dtype=torch.long, device=device)
             model(input_ids=token, past_key_values=probe, use_cache=True)
     finally:

@@ -39,6 +39,8 @@ __all__ = ["PrefixCache", "LastCall", "prefix_cache"]
 # The first version that the tests passed with, and the first one that they were not run with. See also pyproject.toml.
 _TESTED = ((5, 14), (5, 23))
 
+_BROKE_OFF = "a forward pass broke off"
+
 
 @dataclasses.dataclass
 class LastCall:
@@ -153,9 +155,10 @@ class PrefixCache(ServedCache, Cache):
 
     def close(self) -> None:
         """Writes what is not on disk yet, closes the files, and leaves the model as it was."""
-        self._clear()
-        self._is_started = False
-        self._finalizer()
+        with self._alone():
+            self._clear()
+            self._is_started = False
+            self._finalizer()
 
     def __enter__(self) -> PrefixCache:
         return self
@@ -256,6 +259,8 @@ class PrefixCache(ServedCache, Cache):
         """Remembers what was computed since start(). Gives the number of tokens that others could not find before."""
         with self._alone():
             self._check_open()
+            if not self._is_started:
+                raise quire.InvalidArgument("nothing was started: call start() before finish()")
             try:
                 self._remember()
             finally:
@@ -271,7 +276,7 @@ class PrefixCache(ServedCache, Cache):
             return
         tokens = self._tokens.to("cpu")
         if any(layer.get_seq_length() != tokens.shape[1] for layer in self.layers):
-            self.last.error = "a forward pass broke off"
+            self.last.error = "some layers computed fewer tokens than others"
             return
         seen = set()
         for row, padding in enumerate(self._paddings):
@@ -316,15 +321,23 @@ class PrefixCache(ServedCache, Cache):
                 f"this prefix cache was made for another model, a {self._model_name}: make one for this "
                 f"{type(model).__name__} with prefix_cache(model)"
             )
+        if model.training:
+            raise quire.Unsupported(
+                "the model is in training mode, in which K and V may depend on chance: call model.eval() first"
+            )
 
     def _check_update(self, states: torch.Tensor, layer_index: int) -> None:
         if not self._is_started or not self._is_in_forward:
             self._check_open()
-            how = "had no start() before it" if self._is_in_forward else "is of another model, or of a part of this one"
+            how = (
+                "had no start() before it"
+                if self._is_in_forward
+                else "is of another model, of a part of this one, or was called as forward()"
+            )
             raise quire.InvalidArgument(
                 f"this prefix cache is for a {self._model_name}, and a forward pass that was given it {how}: call "
-                "generate() of that model, or start() and then the model; for another model, or one inside a wrapper, "
-                "make a prefix_cache() of that one"
+                "generate() of that model, or start() and then the model itself; for another model, or one inside a "
+                "wrapper, make a prefix_cache() of that one"
             )
         store = self._store
         if states.dtype != store.dtype or states.device != store.device:
@@ -338,8 +351,8 @@ class PrefixCache(ServedCache, Cache):
     def update(
         self, key_states: torch.Tensor, value_states: torch.Tensor, layer_idx: int, *args: Any, **kwargs: Any
     ) -> tuple[torch.Tensor, torch.Tensor]:
-        # Part of what torch.compile() compiles: what differs between calls, but for the tensors' sizes, is left to
-        # _after_forward().
+        # torch.compile() compiles this, and would do so anew for each call that has another number of tokens so far: they
+        # are left to _after_forward().
         self._check_update(key_states, layer_idx)
         return super().update(key_states, value_states, layer_idx, *args, **kwargs)
 
@@ -353,20 +366,27 @@ class PrefixCache(ServedCache, Cache):
         elif repeats > 1:
             self.batch_repeat_interleave(repeats)
 
-    def run_forward(self, model: Any, forward: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        self._check_model(model)
-        kwargs = dict(kwargs)
-        if "input_ids" in kwargs or not args:
-            kwargs["input_ids"] = self._before_forward(kwargs.get("input_ids"), kwargs)
-        else:
-            args = (self._before_forward(args[0], kwargs), *args[1:])
-        self._is_in_forward = True
-        try:
-            output = forward(*args, **kwargs)
-        finally:
-            self._is_in_forward = False
-        self._after_forward()
-        return output
+    def run_forward(self, model: Any, forward: Any, arguments: dict[str, Any]) -> Any:
+        with self._alone():
+            self._check_model(model)
+            if self._unknown == _BROKE_OFF:
+                raise quire.InvalidArgument(
+                    "an earlier forward pass broke off, and left K and V in some layers: call start() again"
+                )
+            arguments["input_ids"] = self._before_forward(arguments.get("input_ids"), arguments)
+            self._is_in_forward = True
+            try:
+                output = forward(**arguments)
+            except BaseException:
+                if any(layer.get_seq_length() != self._known_columns() for layer in self.layers):
+                    self._unknown = _BROKE_OFF
+                raise
+            finally:
+                self._is_in_forward = False
+                for layer in self.layers:
+                    layer.collect()
+            self._after_forward()
+            return output
 
     def _before_forward(self, tokens: torch.Tensor | None, kwargs: dict[str, Any]) -> torch.Tensor | None:
         """Sees what a forward pass is given. Tokens that are there already are taken out."""
@@ -378,23 +398,28 @@ class PrefixCache(ServedCache, Cache):
         held = self.get_seq_length()
         mask, positions = kwargs.get("attention_mask"), kwargs.get("position_ids")
         whole_columns, self._whole_columns = self._whole_columns, None
-        if held and whole_columns is not None and tokens.shape[1] >= whole_columns:
+        if (
+            held
+            and whole_columns is not None
+            and tokens.shape[1] >= whole_columns
+            and torch.equal(tokens[:, :held].to(self._tokens), self._tokens)
+        ):
             # Assisted decoding begins with the whole prompt, whatever the cache has of it.
             if positions is not None and positions.shape[-1] == tokens.shape[1]:
                 positions = kwargs["position_ids"] = positions[..., held:]
             tokens = tokens[:, held:]
-        self._incoming = tokens.detach().long()
+        self._incoming = tokens.detach().to(self._store.device, torch.long)
         self._check_places(held, tokens.shape[1], mask, positions)
         return tokens
 
+    def _known_columns(self) -> int:
+        return 0 if self._tokens is None else self._tokens.shape[1]
+
     def _after_forward(self) -> None:
-        for layer in self.layers:
-            layer.collect()
         incoming, self._incoming = self._incoming, None
-        known = 0 if self._tokens is None else self._tokens.shape[1]
         if (
             incoming is None
-            or self.get_seq_length() != known + incoming.shape[1]
+            or self.get_seq_length() != self._known_columns() + incoming.shape[1]
             or self.layers[0].keys.shape[0] != incoming.shape[0]
         ):
             self._unknown = self._unknown or "a forward pass computed other tokens than it was given"
@@ -406,7 +431,7 @@ class PrefixCache(ServedCache, Cache):
         if (mask is None or positions is None) and any(self._paddings):
             self._unknown = "a forward pass of padded rows was given no attention_mask, or no position_ids"
             return
-        if mask is not None and (mask.ndim != 2 or mask.shape[1] != held + count):
+        if mask is not None and (not isinstance(mask, torch.Tensor) or mask.ndim != 2 or mask.shape[1] != held + count):
             self._unknown = "attention_mask is not [row][column] of all columns so far"
             return
         if positions is not None and (positions.ndim != 2 or positions.shape[1] != count):
@@ -446,10 +471,15 @@ class PrefixCache(ServedCache, Cache):
         # A positive number is what older versions of transformers mean by a length to keep.
         removed = -tokens_to_remove if tokens_to_remove <= 0 else max(0, length - tokens_to_remove)
         removed = min(removed, length)
+        if not all(layer.can_shorten(removed) for layer in self.layers):
+            raise quire.InvalidArgument(
+                f"{removed} tokens cannot be taken off: they reach into a prefix that was found, and of the windows of "
+                "earlier tokens nothing was copied; call start() with the shorter prompt"
+            )
         for layer in self.layers:
             layer.shorten(removed)
         if self._tokens is not None:
-            self._tokens = self._tokens[:, : self._tokens.shape[1] - removed]
+            self._tokens = self._tokens[:, : max(0, self._tokens.shape[1] - removed)]
 
     def reset(self) -> None:
         self._clear()
@@ -460,8 +490,8 @@ class PrefixCache(ServedCache, Cache):
         with self._alone():
             self._check_model(model)
             input_ids, arguments = prompt_of(model, arguments)
-            self.start(input_ids, arguments["attention_mask"])
             try:
+                self.start(input_ids, arguments["attention_mask"])
                 output = generate(input_ids, **arguments)
             except BaseException:
                 self._clear()
