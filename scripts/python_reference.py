@@ -93,7 +93,8 @@ CACHE_METHODS = {
 
 INTRODUCTION = """# Python reference
 
-Every public name of the package `quire`, made from the package by `scripts/python_reference.py`; a test compares.
+Every public name of `quire` itself, made from the package by `scripts/python_reference.py`; a test compares. For
+`quire.integrations.transformers` and `quire.replay` see [Python](python.md).
 [Python](python.md) is the introduction, with what differs from C++. Names and meanings are those of the C++ headers,
 which begin with [cache.h](../include/quire/cache.h); [the glossary](glossary.md) has the words.
 
