@@ -473,7 +473,7 @@ def test_tokens_in_bf16_on_a_gpu_are_those_that_one_order_of_computing_gives(kin
     with prefix_cache(model, device_bytes=8 << 20) as cache:
         first = generate(model, after(document, 2, 9), cache, do_sample=False)
         again = generate(model, after(document, 2, 9), cache, do_sample=False)
-        assert cache.last.reused_tokens == 168
+        assert cache.last.reused_tokens == 160
         for _ in range(3):  # from here on every call computes the same tokens from the same prefix
             assert torch.equal(generate(model, after(document, 2, 9), cache, do_sample=False), again)
         assert first.shape == again.shape
