@@ -38,7 +38,8 @@ class _Served:
         if cache is None:
             cache = next((arg for arg in args if isinstance(arg, ServedCache)), None)
         if isinstance(cache, ServedCache):
-            return cache.run_forward(self, super().__call__, _by_name(type(self).forward, args, kwargs))
+            arguments = _by_name(type(self).forward, args, kwargs) if args else kwargs
+            return cache.run_forward(self, super().__call__, arguments)
         return super().__call__(*args, **kwargs)
 
     def __reduce_ex__(self, protocol):  # type: ignore[no-untyped-def]
