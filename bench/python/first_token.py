@@ -29,7 +29,7 @@ def main() -> None:
     parser.add_argument("--hidden", type=int, default=2048)
     parser.add_argument("--runs", type=int, default=7)
     parser.add_argument(
-        "--compile", action="store_true", help="also with the forward pass compiled by torch, which takes a minute or two"
+        "--compile", action="store_true", help="also with the forward pass compiled by torch, which takes a minute"
     )
     parser.add_argument("--profile", action="store_true", help="say where a call with a cached prefix spends its time")
     options = parser.parse_args()

@@ -454,7 +454,7 @@ def assert_logits_are_close(model: Any) -> None:
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_logits_in_float16_are_close(kind: str) -> None:
-    # Not in bfloat16: torch 2.11 uses AMX for it wherever the processor says that it has it, and virtual machines may not.
+    # Not in bfloat16: torch 2.11 uses AMX for it wherever the processor says that it has it. Virtual machines may not.
     assert_logits_are_close(make_model(kind, dtype=torch.float16))
 
 

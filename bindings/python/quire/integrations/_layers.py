@@ -63,8 +63,8 @@ class WindowLayer(Layer):
 
     def update(self, key_states: torch.Tensor, value_states: torch.Tensor, *args: Any, **kwargs: Any) -> Any:
         self.collect()
-        # Copies: what a model hands out may be part of something larger, or be written over by its next step. They go to
-        # the list in collect(): torch.compile() would compile anew for each length that it has.
+        # Copies: what a model hands out may be part of something larger, or be written over by its next step. They go
+        # to the list in collect(): torch.compile() would compile anew for each length that it has.
         self._last_piece = (key_states.detach().clone(), value_states.detach().clone())
         self.cumulative_length += key_states.shape[-2]
         keys, values = super().update(key_states, value_states, *args, **kwargs)

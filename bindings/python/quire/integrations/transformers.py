@@ -351,8 +351,8 @@ class PrefixCache(ServedCache, Cache):
     def update(
         self, key_states: torch.Tensor, value_states: torch.Tensor, layer_idx: int, *args: Any, **kwargs: Any
     ) -> tuple[torch.Tensor, torch.Tensor]:
-        # torch.compile() compiles this, and would do so anew for each call that has another number of tokens so far: they
-        # are left to _after_forward().
+        # torch.compile() compiles this, and would do so anew for each number of tokens so far: they are left to
+        # _after_forward().
         self._check_update(key_states, layer_idx)
         return super().update(key_states, value_states, layer_idx, *args, **kwargs)
 
