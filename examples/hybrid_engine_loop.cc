@@ -150,7 +150,11 @@ void serve(quire::Cache& cache, quire::KeySpaceId space, std::span<const quire::
     const quire::SequenceView view = must(cache.view(sequence));
     if (view.pending_tokens == 0) break;
     const quire::StepEntry asked{.sequence = &sequence, .token_count = std::min(view.pending_tokens, kChunkTokens)};
-    const quire::PlanOutcome outcome = must(cache.plan_step({&asked, 1}));
+    quire::PlanOutcome outcome = must(cache.plan_step({&asked, 1}));
+    while (!outcome.step && outcome.shortage.pages_leaving > 0) {  // those are being copied to the host: room comes
+      wait_for_tiers(cache);
+      outcome = must(cache.plan_step({&asked, 1}));
+    }
     if (!outcome.step) {  // nothing was planned, in any group
       std::fprintf(stderr, "group '%s' is short of pages\n", groups[outcome.shortage.group_index].name.c_str());
       std::exit(1);

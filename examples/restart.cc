@@ -94,7 +94,7 @@ void look(const std::string& directory, std::span<const quire::TokenId> prompt) 
   const std::unique_ptr<quire::Cache> cache = open_on(directory);
   const quire::KeySpaceId space = *cache->key_space({.model = "restart", .revision = "1"});
   // [direct]
-  std::vector<std::byte> pages(prompt.size() / kPageTokens * cache->geometry().page().page_bytes());
+  std::vector<std::byte> pages(cache->direct_bytes(static_cast<std::uint32_t>(prompt.size()))->byte_count);
   bool is_done = false;
   const quire::Status asked = cache->get_from_disk(space, {prompt}, pages, [&](const quire::DiskAnswer& answer) {
     std::printf("straight from disk: the bytes of %u tokens\n", answer.token_count);

@@ -1,9 +1,9 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""Checks who includes whom, and says which include breaks which rule.
+"""Checks who includes whom, and says which include breaks which rule; and that nothing is built on an example.
 
-    check_includes.py <repository>    checks every C++ source in it; status 1 when a rule is broken
-    check_includes.py --self-test     checks that good includes pass and bad ones are found
+    check_includes.py <repository>    checks every C++ source and CMakeLists.txt in it; status 1 when a rule is broken
+    check_includes.py --self-test     checks that what is good passes and what is bad is found
 
 It needs no more of Python than Debian's python3-minimal has.
 """
@@ -28,11 +28,12 @@ MODULES = {
     "store": ["base", "layout", "wire", "kernels"],
     "sequence": ["base", "layout", "pool", "prefix"],
     "transfer": ["base", "layout", "wire", "store"],
+    "tiers": ["base", "layout", "pool", "prefix", "store", "sequence", "transfer"],
     "cache": ["base", "layout", "pool", "prefix", "policy", "attention", "wire", "kernels", "store", "sequence",
-              "transfer"],
+              "transfer", "tiers"],
     "metrics": ["base"],
     "testing": ["base", "layout", "pool", "prefix", "policy", "attention", "wire", "kernels", "store", "sequence",
-                "transfer"],
+                "transfer", "tiers"],
 }
 
 # The headers of other projects, by how their names begin, and who may include them. `test` stands for tests and
@@ -57,8 +58,8 @@ THIRD_PARTY = {
 
 TOOL = os.path.join("tools", "quire")
 
-# The engine that tests share with users, and the part of it that must know nothing of what it judges.
-ENGINE = os.path.join("examples", "tiny_engine")
+# The engine that tests share with the tool's demo, and the part of it that must know nothing of what it judges.
+ENGINE = os.path.join("tools", "tiny_engine")
 ORACLE = tuple(os.path.join(ENGINE, name) for name in
                ("model.h", "model.cc", "draws.h", "oracle.h", "oracle.cc", "oracle_arithmetic.h", "oracle_fp8.h"))
 
@@ -66,6 +67,8 @@ ORACLE = tuple(os.path.join(ENGINE, name) for name in
 USERS = ("tools", "bindings", "integrations", "examples", os.path.join("tests", "consumer"))
 
 SOURCE = re.compile(r"\.(h|cc|cu|cuh)$")
+BUILD_FILE = re.compile(r"^CMakeLists\.txt$")
+COMMENT = re.compile(r"#.*")  # of a CMakeLists.txt
 INCLUDE = re.compile(r'^[ \t]*#[ \t]*include[ \t]*([<"])([^>"]+)[>"]', re.MULTILINE)
 STANDARD_CPP = re.compile(r"^[a-z_0-9]+$")  # <vector>
 SYSTEM = re.compile(r"^((sys|linux|arpa|netinet)/)?[a-z0-9_]+\.h$")  # <sys/mman.h>, <immintrin.h>
@@ -105,6 +108,8 @@ def broken_rule(path, bracket, name, exists):
         return "only .cu and .cuh files include .cuh files"
     if ".." in name.split("/"):
         return "includes go by the path from src/ or include/, in tests also by tests/…, never through .."
+    if name.startswith("examples/"):
+        return "nothing includes an example"
     if path in ORACLE and os.path.join(ENGINE, name) not in ORACLE:
         return "the oracle shares nothing with the engine but the weights"
     if name.startswith("quire/"):
@@ -178,11 +183,22 @@ def lacks_own_header(path, first, exists):
     return exists(own) and (first is None or os.path.join("src", first) != own)
 
 
-def sources_in(root):
+def broken_rule_of_build_file(path, text):
+    """The rule that a CMakeLists.txt breaks, or None. The root's adds the examples, and tests run and show them."""
+    text = COMMENT.sub("", text)
+    folder = path.split(os.sep)[0]
+    if folder == "examples":
+        return "an example is a program, so that nothing can link it" if "add_library" in text else None
+    if folder not in ("CMakeLists.txt", "tests") and "examples" in text:
+        return "nothing is built on an example"
+    return None
+
+
+def files_in(root, pattern):
     for folder, folders, files in os.walk(root):
         folders[:] = sorted(f for f in folders if f != "build" and not f.startswith("."))
         for file in sorted(files):
-            if SOURCE.search(file):
+            if pattern.search(file):
                 yield os.path.relpath(os.path.join(folder, file), root)
 
 
@@ -191,7 +207,13 @@ def check(root):
         return os.path.exists(os.path.join(root, path))
 
     file_count = include_count = error_count = 0
-    for path in sources_in(root):
+    for path in files_in(root, BUILD_FILE):
+        with open(os.path.join(root, path), encoding="utf-8") as file:
+            rule = broken_rule_of_build_file(path, file.read())
+        if rule:
+            error_count += 1
+            print(f"{path}: {rule}")
+    for path in files_in(root, SOURCE):
         file_count += 1
         with open(os.path.join(root, path), encoding="utf-8") as file:
             text = file.read()
@@ -258,11 +280,11 @@ def self_test():
         ("tools/quire/report_test.cc", '"test_traces.h"'),
         ("tools/quire/test_traces.h", "<gtest/gtest.h>"),
         ("tests/tool/report_samples.cc", '"commands.h"'),
-        ("examples/tiny_engine/oracle.cc", '"oracle.h"'),
-        ("examples/tiny_engine/oracle.h", '"model.h"'),
-        ("examples/tiny_engine/engine.cc", '"quire/types.h"'),
-        ("tests/engine/engine_random_test.cc", '"examples/tiny_engine/oracle.h"'),
-        ("tools/quire/demo.cc", '"examples/tiny_engine/demo.h"'),
+        ("tools/tiny_engine/oracle.cc", '"oracle.h"'),
+        ("tools/tiny_engine/oracle.h", '"model.h"'),
+        ("tools/tiny_engine/engine.cc", '"quire/types.h"'),
+        ("tests/engine/engine_random_test.cc", '"tools/tiny_engine/oracle.h"'),
+        ("tools/quire/demo.cc", '"tools/tiny_engine/demo.h"'),
     ]
     bad = [
         ("include/quire/types.h", '"base/check.h"'),
@@ -317,19 +339,21 @@ def self_test():
         ("src/wire/page_file.cc", "<nlohmann/json.hpp>"),
         ("src/wire/page_file.cc", "<simdjson.h>"),
         ("tests/consumer/main.cc", '"base/check.h"'),
-        ("examples/tiny_engine/oracle.cc", '"quire/types.h"'),
-        ("examples/tiny_engine/oracle.cc", '"engine.h"'),
-        ("examples/tiny_engine/engine.cc", '"base/check.h"'),
-        ("src/cache/cache.cc", '"examples/tiny_engine/oracle.h"'),
-        ("tools/quire/demo.cc", '"examples/tiny_engine/engine.h"'),
+        ("tools/tiny_engine/oracle.cc", '"quire/types.h"'),
+        ("tools/tiny_engine/oracle.cc", '"engine.h"'),
+        ("tools/tiny_engine/engine.cc", '"base/check.h"'),
+        ("src/cache/cache.cc", '"tools/tiny_engine/oracle.h"'),
+        ("tools/quire/demo.cc", '"tools/tiny_engine/engine.h"'),
+        ("tools/quire/demo.cc", '"examples/engine_loop.h"'),
+        ("tests/engine/engine_random_test.cc", '"examples/engine_loop.h"'),
     ]
     existing = {
         "include/quire/types.h", "include/quire/cache.h", "src/base/check.h", "src/pool/page_pool.h",
         "src/prefix/prefix_tree.h", "src/policy/lru.h", "src/testing/workloads.h", "src/cache/cache_impl.h",
         "src/wire/page_file.h", "tools/quire/commands.h", "tools/quire/test_traces.h",
-        "tests/cache/cache_fixture.h", "examples/tiny_engine/model.h", "examples/tiny_engine/oracle.h",
-        "examples/tiny_engine/engine.h", "src/kernels/launch.cuh", "src/kernels/pieces.h", "src/store/host_store.h",
-        "tests/gpu/device_buffer.h",
+        "tests/cache/cache_fixture.h", "tools/tiny_engine/model.h", "tools/tiny_engine/oracle.h",
+        "tools/tiny_engine/engine.h", "src/kernels/launch.cuh", "src/kernels/pieces.h", "src/store/host_store.h",
+        "tests/gpu/device_buffer.h", "examples/engine_loop.h",
     }
     wrong = []
     for cases, want_broken in ((good, False), (bad, True)):
@@ -345,6 +369,15 @@ def self_test():
             wrong.append(f"src/kernels/launch.cu: {first} as its first include")
     if lacks_own_header("src/base/no_header.cc", "quire/types.h", existing.__contains__):
         wrong.append("src/base/no_header.cc: has no header to include")
+    for path, text, is_wrong in (
+            ("CMakeLists.txt", "add_subdirectory(examples)", False),
+            ("examples/CMakeLists.txt", "add_executable(quickstart quickstart.cc)", False),
+            ("examples/CMakeLists.txt", "add_library(parts STATIC parts.cc)", True),
+            ("tests/tool/CMakeLists.txt", "add_test(NAME restart COMMAND t ../../examples/restart.cc)", False),
+            ("tools/quire/CMakeLists.txt", "add_library(parts demo.cc) # not one of the examples", False),
+            ("tools/quire/CMakeLists.txt", "target_sources(quire_tool PRIVATE ../../examples/restart.cc)", True)):
+        if bool(broken_rule_of_build_file(path, text)) != is_wrong:
+            wrong.append(f"{path}: {text}")
     print("\n".join(wrong) if wrong else f"{len(good)} good and {len(bad)} bad includes are told apart")
     return not wrong
 

@@ -25,11 +25,13 @@ SUBJECTS = {
     "Sequences and steps": [
         "KeySpace", "Prompt", "ExtraKey", "SequenceOptions", "Lookup", "Admission", "Miss", "Sequence", "SequenceView",
         "Window", "StepEntry", "PlanOutcome", "Shortage", "Step", "StepResult", "Kept", "ExternalMatch", "OfferOutcome",
+        "GroupPages", "GroupPage",
         "KeySpaceId", "SequenceId", "KeepId",
     ],
     "Plans": [
         "AttentionPlan", "AttentionPlanEntry", "GroupPlan", "CascadeLevel", "LayerWindowPlan", "PlanShape", "SlotRun",
-        "SendRun", "flashinfer_view", "FlashInferView", "block_table_view", "BlockTableView", "NULL_PAGE", "NO_SLOT",
+        "SendRun", "WindowRun", "ReceiveTargets", "flashinfer_view", "FlashInferView", "block_table_view",
+        "BlockTableView", "NULL_PAGE", "NO_SLOT",
     ],
     "Configuration": [
         "CacheConfig", "DeviceConfig", "AdoptedTensor", "HostConfig", "HostRegionConfig", "DiskConfig", "PlanConfig",
@@ -53,6 +55,7 @@ SUBJECTS = {
     "Stats and introspection": ["Stats", "GroupStats", "RunView", "ResidencyRecord", "HostRegionStatus", "DiskStatus"],
     "Transfers": [
         "Completion", "TransferPlan", "PageTransfer", "TransferId", "encode", "decode", "encoded_bytes", "DiskAnswer",
+        "DirectBytes", "DirectPart",
     ],
     "Disk store": [
         "inspect_disk_store", "DiskStoreReport", "DiskDirectoryReport", "DiskSegmentReport", "DiskKeySpaceReport",
@@ -64,7 +67,7 @@ SUBJECTS = {
     "Enumerations": [
         "Tier", "Publish", "Prefetch", "MissReason", "Preempt", "Sleep", "DevicePool", "DeviceMemory", "WritePolicy",
         "PageTables", "ElementType", "Sharding", "Placement", "GroupKind", "WindowForm", "RetentionRule", "HeadOrder",
-        "ByteLayout", "StateCopyKind", "TransferKind", "TransferPriority", "TransferOutcome", "TransferFault", "ResidencyCause",
+        "ByteLayout", "StateCopyKind", "SendTime", "TransferKind", "TransferPriority", "TransferOutcome", "TransferFault", "ResidencyCause",
         "DiskSegmentState", "DiskRepair",
     ],
 }  # fmt: skip
@@ -75,13 +78,15 @@ CACHE_METHODS = {
     "Sequences": ["lookup", "begin", "admit", "wait_until_ready", "append", "end", "view"],
     "Steps": ["plan_step", "apply_copies", "apply_saves", "finish_step", "abort_step"],
     "Changing sequences": ["fork", "rewind", "set_window", "commit_tree", "preempt", "resume"],
-    "From cache to cache": ["prepare_receive", "finish_receive", "abort_receive", "mark_send"],
+    "From cache to cache": ["prepare_receive", "receive_targets", "finish_receive", "abort_receive", "mark_send"],
     "What is cached": ["keep", "unkeep", "advance", "now", "drop", "reset", "reclaim", "resize", "sleep", "wake"],
     "Host tier": [
         "poll", "apply", "event_fd", "set_ready_callback", "stop_loading", "pause_transfers", "resume_transfers",
         "take_transfers", "take_cancellations", "host_region",
     ],
-    "Disk tier": ["flush", "wait_until_flushed", "disk_status", "lookup_on_disk", "put_on_disk", "get_from_disk"],
+    "Disk tier": [
+        "flush", "wait_until_flushed", "disk_status", "lookup_on_disk", "direct_bytes", "put_on_disk", "get_from_disk",
+    ],
     "External pools": ["offer", "match", "take_released"],
     "Memory": [
         "geometry", "device_memory", "component_memory", "state_slots", "state_memory", "layout", "context_tokens_max",

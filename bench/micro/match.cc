@@ -15,9 +15,9 @@
 
 #include "base/check.h"
 #include "benchmarks.h"
+#include "prefix/anchored_pages.h"
 #include "prefix/hit_rule.h"
 #include "prefix/prefix_tree.h"
-#include "prefix/side_pages.h"
 #include "quire/cache.h"
 #include "quire/policy.h"
 #include "testing/chat_driver.h"
@@ -318,10 +318,10 @@ void begin_end_warm(benchmark::State& state, std::uint32_t page_tokens) {
 // very beginning, so that all of it is looked at.
 void find_hit_warm(benchmark::State& state, std::uint32_t page_tokens) {
   const std::uint32_t page_count = kPromptTokens / page_tokens;
-  const SidePagesConfig config{.tree_page_end = page_count + 1, .side_page_end = page_count + 1};
-  SidePages window = SidePages::create(config).value();
-  SidePages dense = SidePages::create(config).value();
-  SidePages sparse = SidePages::create(config).value();
+  const AnchoredPagesConfig config{.tree_page_end = page_count + 1, .page_end = page_count + 1};
+  AnchoredPages window = AnchoredPages::create(config).value();
+  AnchoredPages dense = AnchoredPages::create(config).value();
+  AnchoredPages sparse = AnchoredPages::create(config).value();
   std::vector<PageId> path(page_count);
   for (std::uint32_t i = 0; i < page_count; ++i) {
     path[i] = PageId{i + 1};

@@ -21,7 +21,7 @@
 
 #include "base/check.h"
 #include "benchmarks.h"
-#include "cache/cache_peer.h"
+#include "cache/cache_for_tests.h"
 #include "quire/cache.h"
 #include "testing/sim_disk.h"
 #include "timing.h"
@@ -50,7 +50,7 @@ class Batch {
         .step_tokens_max = kPromptTokens + kSequences};
     if (has_disk) {
       config.disk = {.directories = {"pages"}, .capacity_bytes = std::uint64_t{64} << 20U};
-      cache_ = CachePeer::open(std::move(config), disk_, host_pages_).value();
+      cache_ = CacheForTests::open(std::move(config), disk_, host_pages_).value();
     } else {
       cache_ = Cache::open(std::move(config)).value();
     }
@@ -157,7 +157,7 @@ class Batch {
       stores_.add(us / static_cast<double>(count));
     }
     if (!has_disk_) return;
-    DiskMover& mover = CachePeer::disk(*cache_);
+    DiskMover& mover = CacheForTests::disk(*cache_);
     for (const auto lane : {DiskMover::Lane::Names, DiskMover::Lane::Read, DiskMover::Lane::Write}) {
       while (mover.run(lane)) {
       }

@@ -33,6 +33,7 @@
 #include <optional>
 #include <span>
 #include <utility>
+#include <vector>
 
 #include "quire/config.h"
 #include "quire/introspect.h"
@@ -208,8 +209,8 @@ struct StepResult {
 /// What becomes of a preempted sequence's pages.
 enum class Preempt : std::uint8_t {
   Drop,  ///< they go; what is cached of them may be found again by resume(), the rest is computed again
-  /// Copies go to the host tier, and the device's when all have arrived; resume() brings them back. When one does not
-  /// arrive, the sequence runs on.
+  /// Copies of all groups' pages go to the host tier, and the device's when all have arrived; resume() brings them
+  /// back. When one does not arrive, the sequence runs on. A state stays in its state slot.
   Save,
 };
 
@@ -247,7 +248,46 @@ struct DiskStatus {
 /// What came of a direct call to the disk tier.
 struct DiskAnswer {
   TransferOutcome outcome = TransferOutcome::Ok;
-  std::uint32_t token_count = 0;  ///< leading tokens of the prompt that were found, written or read; 0: none
+  /// Leading tokens of the prompt that were found, written or read; 0: none. Where several groups have a say, up to
+  /// where all of them can go on with what was, as admit() would find it for a prompt that goes on there.
+  std::uint32_t token_count = 0;
+  /// The last of them, to be computed once more for groups that lack what they need and declare an exact replay,
+  std::uint32_t replay_tokens = 0;
+  std::vector<std::uint32_t> rebuilt_groups;  ///< and those groups, by index in the layout
+};
+
+/// Where one group's pages lie among the bytes of a direct call: those of the path's pages [0, sink_pages) and
+/// [first_page, end_page), in this order.
+struct DirectPart {
+  std::uint32_t group_index = 0;
+  std::uint32_t sink_pages = 0;
+  std::uint32_t first_page = 0;
+  std::uint32_t end_page = 0;
+  std::uint64_t page_bytes = 0;    ///< of the group's page, page-first
+  std::uint64_t offset = 0;        ///< of the first of them
+  std::uint64_t stride_bytes = 0;  ///< from one to the next: groups of the history lie side by side
+
+  [[nodiscard]] std::uint32_t page_count() const { return sink_pages + end_page - first_page; }
+  /// Where the group's part of a page of the path begins, if it has one.
+  [[nodiscard]] std::optional<std::uint64_t> offset_of(std::uint32_t page) const {
+    if (page < sink_pages) return offset + (page * stride_bytes);
+    if (page < first_page || page >= end_page) return std::nullopt;
+    return offset + ((sink_pages + page - first_page) * stride_bytes);
+  }
+};
+
+/// What put_on_disk() and get_from_disk() move of a prompt:
+///
+///     history             all pages, one behind the other, each with the full and compressed groups in the layout's
+///                         order. Where there are none, page_tokens bytes for each page, whose values do not matter
+///     each other group    of a window the pages of the sink and of what is needed to go on at the end; of snapshots
+///     the
+///                         one taken at the end. Nothing of a group that is not on disk
+struct DirectBytes {
+  /// Leading tokens of the prompt: whole pages, up to a multiple of every group's boundary.
+  std::uint32_t token_count = 0;
+  std::uint64_t byte_count = 0;
+  std::vector<DirectPart> parts;  ///< in the layout's order; groups that are not on disk have none
 };
 
 /// Names a prefix held by keep().
@@ -264,10 +304,24 @@ struct Kept {
   std::uint32_t token_count = 0;
 };
 
+/// Pages of a window or snapshot group that go with consecutive pages of a path. A window's holds the same tokens; a
+/// snapshot was taken where the path's page ends.
+struct GroupPages {
+  std::uint32_t group_index = 0;
+  std::uint32_t first_page = 0;  ///< the path's page that page_ids[0] goes with
+  std::span<const PageId> page_ids;
+};
+
 struct ExternalMatch {
   Sequence sequence;  ///< while it lives, the pages are not released
+  /// Where all groups can go on, in whole pages. A prompt that is found whole runs its last token once more, which a
+  /// state must not count twice: with a state it ends before.
   std::uint32_t token_count = 0;
-  std::span<const PageId> pages;  ///< valid as long as `sequence`
+  std::uint32_t replay_tokens = 0;  ///< the last of them, to be computed once more for groups that are not in `groups`
+  std::span<const PageId> pages;    ///< of the history; valid as long as `sequence`
+  /// What other groups need to go on, valid as long: of a window the pages of its sink, if those lie apart, and of its
+  /// last tokens; of a state the snapshot to begin with. Groups that are rebuilt by a replay are left out.
+  std::span<const GroupPages> groups;
 };
 
 struct Offer {
@@ -275,14 +329,35 @@ struct Offer {
   Prompt prompt;
   /// The path's page that page_ids[0] holds. The pages before it must be cached.
   std::uint32_t first_page = 0;
+  /// Of the history: groups that keep everything have ids in common. Where there is no such group, ids without bytes.
+  /// None, when `groups` has some and first_page is the end.
   std::span<const PageId> page_ids;
+  /// What the engine has of other groups, of any pages of the path, and of a group in as many pieces as it likes.
+  std::span<const GroupPages> groups;
+};
+
+/// A page of one group.
+struct GroupPage {
+  std::uint32_t group_index = 0;
+  PageId page;
+  friend constexpr bool operator==(GroupPage, GroupPage) = default;
 };
 
 struct OfferOutcome {
   /// How many pages of the path before first_page are cached; if fewer than first_page, nothing was adopted.
   std::uint32_t prefix_pages = 0;
-  std::uint32_t duplicate_pages = 0;  ///< the first of page_ids: cached under other ids, these stay the engine's
-  std::uint32_t adopted_pages = 0;    ///< the rest: quire may read them until it reports them as released
+  std::uint32_t duplicate_pages = 0;        ///< the first of page_ids: cached under other ids, these stay the engine's
+  std::uint32_t adopted_pages = 0;          ///< the rest: quire may read them until it reports them as released
+  std::uint32_t adopted_group_pages = 0;    ///< the same of `groups`,
+  std::vector<GroupPage> group_duplicates;  ///< but for these, which stay the engine's: the path has others there
+};
+
+/// Where a receiving sequence has room for what groups hold that do not keep everything.
+struct ReceiveTargets {
+  /// Of paged window groups, group by group and in order of position: the tokens that the sequence still needs once it
+  /// has received all, in whole pages. The others are not sent.
+  std::span<const WindowRun> windows;
+  std::int32_t state_slot = -1;  ///< where the state behind the last token goes; -1: the layout has none
 };
 
 class Cache {
@@ -349,8 +424,12 @@ class Cache {
   [[nodiscard]] Status rewind(const Sequence& sequence, std::uint32_t token_count);
   /// From the next token to be computed on, the sequence sees its first sink_tokens and its last tokens only,
   /// window_tokens in all, and pages behind the window are freed. Tokens that do not see all before them are not
-  /// cached. For groups that store K unrotated, once per sequence, waiting ones too (what they find is then cut to the
-  /// window).
+  /// cached, in any group; a last token that runs again sees the window, with K and V as they were stored. Once per
+  /// sequence, waiting ones too (what they find is then cut to the window). This is so in groups that keep everything,
+  /// all of which store K unrotated; of a compressed one a token sees the entries of whose tokens it sees all. Window
+  /// groups keep the windows that they declare, and states go through every token: both count positions as if there
+  /// were none. A state that is lost is computed again from the beginning, so that a sequence with state gets its
+  /// window before it has computed more tokens than that.
   [[nodiscard]] Status set_window(const Sequence& sequence, const Window& window);
   /// Keeps, of the sequence's undecided tree, the path down to token `leaf`, or none of it for -1.
   [[nodiscard]] Status commit_tree(const Sequence& sequence, std::int32_t leaf);
@@ -364,18 +443,26 @@ class Cache {
 
   /// The other cache computes the next `token_count` pending tokens of the sequence: reserves their pages and says at
   /// which slots they go. The slots stay valid until finish_receive or abort_receive; no step may plan the sequence
-  /// until then. Unavailable when pages are short.
+  /// until then. Unavailable when pages are short. The slots are those of the groups that keep everything, page *
+  /// page_tokens + place, whatever an entry of theirs holds; receive_targets() has the others'.
   [[nodiscard]] Result<std::span<const SlotRun>> prepare_receive(const Sequence& sequence, std::uint32_t token_count);
-  /// Everything has arrived: as finish_step for tokens computed here.
+  /// What a receiving sequence has reserved besides. Valid as long as those slots.
+  [[nodiscard]] Result<ReceiveTargets> receive_targets(const Sequence& sequence) const;
+  /// Everything has arrived, of all groups: as finish_step for tokens computed here. Where the last token is a
+  /// checkpoint, the sequence's next step takes the snapshot.
   [[nodiscard]] Status finish_receive(const Sequence& sequence);
-  /// Nothing of it counts. The other side has stopped writing. To end the sequence, or to drop it, says the same.
+  /// Nothing of it counts. The other side has stopped writing. To end the sequence, or to drop it, says the same. A
+  /// state may have been overwritten: as after abort_step, the sequence then goes back to the last snapshot, or to its
+  /// beginning.
   [[nodiscard]] Status abort_receive(const Sequence& sequence);
   /// Tokens from position `begin` on are for another cache: token begin + i goes to slot i of `slots`, as
-  /// prepare_receive() there named them. Steps of the sequence list what to send, those computed already in the next
-  /// one.
+  /// prepare_receive() there named them, and `targets` are what receive_targets() there said. Steps of the sequence
+  /// list what to send, those computed already in the next one.
   /// The mark ends when finished steps have listed all of it; another one replaces it, and no slots take it back.
+  /// Where there is a state, a step ends behind the last of the tokens. Refused when a window or a state that is to be
+  /// sent is no longer held. A marked sequence that loses its pages or its state begins anew, without what is cached.
   [[nodiscard]] Status mark_send(const Sequence& sequence, std::uint32_t begin, std::span<const SlotRun> slots,
-                                 std::int32_t receiver);
+                                 std::int32_t receiver, const ReceiveTargets& targets = {});
 
   // What stays and what goes.
 
@@ -392,11 +479,13 @@ class Cache {
   /// Gives up everything cached. Refused while sequences live.
   [[nodiscard]] Status reset();
   /// Gives up so many idle pages, or all there are. Returns how many. Those of an external pool are named by
-  /// take_released().
-  [[nodiscard]] Result<std::uint32_t> reclaim(std::uint32_t page_count);
-  /// More or fewer device pages, between steps. Allocates; host memory may move. Refused when a page in use or cached
-  /// lies above the new size (reclaim() gives up idle ones), when one sequence of context_tokens_max would no longer
-  /// fit, and for adopted memory.
+  /// take_released(). Pages of the history take along what other groups have of them; a window or snapshot group's,
+  /// which are asked for by its index, go alone.
+  [[nodiscard]] Result<std::uint32_t> reclaim(std::uint32_t page_count,
+                                              std::optional<std::uint32_t> group_index = std::nullopt);
+  /// More or fewer device pages of the groups that keep everything, between steps. Allocates; host memory may move.
+  /// Refused when a page in use or cached lies above the new size (reclaim() gives up idle ones), when one sequence of
+  /// context_tokens_max would no longer fit, and for adopted memory.
   [[nodiscard]] Status resize(std::uint32_t page_count);
 
   // The host tier. Bytes move in the background: these calls say what is to be moved, and hear what was.
@@ -427,14 +516,18 @@ class Cache {
   // The disk tier, past the others. Callbacks come from apply(), and may call the cache; memory that is given must be
   // there until then.
 
-  /// How many leading tokens of a prompt are on disk, in whole pages; whatever the other tiers have.
+  /// How many leading tokens of a prompt are on disk, in whole pages; whatever the other tiers have. With several
+  /// groups: where a request could go on from what is there.
   [[nodiscard]] Status lookup_on_disk(KeySpaceId key_space, const Prompt& prompt,
                                       std::function<void(const DiskAnswer&)> callback);
-  /// Writes the whole pages of a prompt that are not on disk: `bytes` has all of them, one behind the other,
-  /// page-first.
+  /// What the next two calls move of a prompt of so many tokens.
+  [[nodiscard]] Result<DirectBytes> direct_bytes(std::uint32_t token_count) const;
+  /// Writes the pages of a prompt that are not on disk: `bytes` has all that direct_bytes() names. When some cannot be
+  /// written the answer is what is of use nevertheless, which is mostly nothing where a window or a state is missing.
   [[nodiscard]] Status put_on_disk(KeySpaceId key_space, const Prompt& prompt, std::span<const std::byte> bytes,
                                    std::function<void(const DiskAnswer&)> callback);
-  /// Reads those that are on disk, as far as there is no gap. What lies behind them in `bytes` is undefined.
+  /// Reads those that are on disk, each to its place. What is not of the tokens that the answer says is undefined:
+  /// history behind them, and groups that have to be rebuilt.
   [[nodiscard]] Status get_from_disk(KeySpaceId key_space, const Prompt& prompt, std::span<std::byte> bytes,
                                      std::function<void(const DiskAnswer&)> callback);
   /// Has all that is cached written to disk, as far as the write policies, the host's room and the endurance budget let
@@ -461,10 +554,13 @@ class Cache {
 
   /// Lets others find pages that the engine has filled. All or nothing; a page that is held already is refused.
   [[nodiscard]] Result<OfferOutcome> offer(KeySpaceId key_space, const Offer& offer);
-  /// The longest cached prefix in whole pages, held until the sequence ends.
+  /// The longest cached prefix in whole pages that all groups can go on from, held until the sequence ends. State slots
+  /// are the engine's business.
   [[nodiscard]] Result<ExternalMatch> match(KeySpaceId key_space, const Prompt& prompt);
-  /// Pages that quire no longer reads, oldest first; the engine may reuse them. Fills `out` from the front.
-  [[nodiscard]] Result<std::span<PageId>> take_released(std::span<PageId> out);
+  /// Pages that quire no longer reads, oldest first; the engine may reuse them. Fills `out` from the front. Each window
+  /// and snapshot group has pages of its own, which are asked for by its index; otherwise they are the history's.
+  [[nodiscard]] Result<std::span<PageId>> take_released(std::span<PageId> out,
+                                                        std::optional<std::uint32_t> group_index = std::nullopt);
 
   // Observers.
 
@@ -498,7 +594,7 @@ class Cache {
   [[nodiscard]] std::byte* state_memory() const;
 
  private:
-  friend struct CachePeer;  // tests have files and host pages of their own
+  friend struct CacheForTests;  // tests have files and host pages of their own
   struct Impl;
   /// `host_pages` by pool, if the disk tier has no threads; else none.
   [[nodiscard]] static Result<std::unique_ptr<Cache>> open(CacheConfig config, FileSystem* files,

@@ -41,7 +41,7 @@ struct DeviceConfig {
   std::uint64_t capacity_bytes = 0;
   /// With page_count, pages of each group of the layout; those of full and compressed ones, and of groups without
   /// pages, are not looked at. Empty: as many as sequence_count_max sequences of context_tokens_max need at once
-  /// (pages_of_request()), and no more than page_count.
+  /// (pages_of_request()), and no more than page_count; an external pool's are given, and ids lie below them.
   std::vector<std::uint32_t> group_page_counts;
   /// Sequences that may run at once, where the layout has state; 0: sequence_count_max.
   std::uint32_t state_slot_count = 0;
@@ -145,8 +145,9 @@ struct PlanConfig {
   /// kernels that read them once. Deeper sharing counts as each sequence's own. Above 1, plans choose their own order
   /// of entries. Block tables have one level.
   std::uint32_t cascade_levels_max = 1;
-  /// Windows of layers that attend to their last tokens only, in tokens: a plan has trimmed page lists for each
-  /// of them. This saves attention work, not pages. At most 8, and none with block tables.
+  /// Windows of layers that attend to their last tokens only and keep all of them in a full group, in tokens: the plan
+  /// of every full group has trimmed page lists for each of them. This saves attention work, not pages: a window group
+  /// saves both. At most 8, none with block tables, and none where no group is full.
   std::vector<std::uint32_t> layer_windows;
 };
 

@@ -133,8 +133,10 @@ class Mover {
   /// Gives the memory of the host region back to the system, unless an accelerator knows it: every host page of every
   /// pool is forgotten. The queues must be empty.
   [[nodiscard]] Status forget_host_pages();
-  /// Where device pages lie from now on, as after a resize; of a mover with one pool of one part. The queues must be
-  /// empty.
+  /// Where the device pages of a pool lie from now on, as after a resize: as many parts as the pool has, with the same
+  /// layers. Not with an accelerator. The queues must be empty.
+  [[nodiscard]] Status set_device(std::span<const MoverPart> parts, std::uint16_t pool_index = 0);
+  /// The same for a first pool of one part.
   [[nodiscard]] Status set_device(const PoolGeometry& geometry, std::byte* memory);
 
  private:

@@ -3,7 +3,8 @@
 // What a step asks of the engine, as plain data. The engine first copies `staging` to its device in one piece and
 // applies, in this order, each group's `deltas`, `moves` and `copies`, and the `state_copies`: once for every plan,
 // even for a step that is then aborted. Then it computes each entry's tokens, writing K and V at `append_slots`, and at
-// last it applies `state_saves`.
+// last it applies `state_saves`. What is to be sent to other caches is sent in between: tokens as plan and groups say,
+// states as `state_sends` says.
 //
 // Every array lies in `staging`, 16-byte aligned. Those whose length follows from the shape come first, then deltas,
 // page_indices or block_table: all of them at offsets that depend on the shape alone, but for the deltas of window
@@ -97,6 +98,29 @@ struct SendRun {
   std::int32_t receiver = 0;
 };
 
+/// Consecutive slots of a window group in another cache, for a sequence's tokens from `position` on.
+struct WindowRun {
+  std::uint32_t group = 0;  ///< in ModelLayout::groups()
+  std::uint32_t position = 0;
+  std::int64_t first_slot = 0;
+  std::int64_t token_count = 0;
+  friend constexpr bool operator==(const WindowRun&, const WindowRun&) = default;
+};
+
+/// When a state is to be sent: behind the plan's state_copies and before its tokens are computed, or once they are.
+enum class SendTime : std::int32_t { BeforeStep, AfterStep };
+
+/// The state behind `position` tokens goes to another cache: of each group that has state slots, the entries of version
+/// `position` modulo slot_history + 1, all slot_entries of them. Other entries of the target stay as they are.
+struct StateSend {
+  std::int32_t source = 0;  ///< state slot
+  std::int32_t target = 0;  ///< the receiver's
+  std::int32_t position = 0;
+  std::int32_t receiver = 0;
+  SendTime time = SendTime::BeforeStep;
+  friend constexpr bool operator==(const StateSend&, const StateSend&) = default;
+};
+
 /// What a copy does to one group's part of a state slot (state_slots.h).
 enum class StateCopyKind : std::int32_t {
   Reset,    ///< slot `target` becomes what it is before anything is computed: the group's initial bytes
@@ -153,18 +177,21 @@ struct LayerWindowPlan {
 ///     full        everything below
 ///     compressed  the same lists, table and copies as the first full or compressed group, whose page ids it shares.
 ///                 append_slots are of entries: the token that completes one has its slot, page * (page_tokens / r) +
-///                 entry; others have kNoSlot. An entry has seq_lens / r of them, rounded down, and no more
+///                 entry; others have kNoSlot. An entry has seq_lens / r of them, rounded down, and no more. With a
+///                 window of its own a query sees those of whose tokens it sees all, each at the position of its first:
+///                 where a page begins, so does an entry
 ///     window      a table and lists of its own, in one level: the pages that the step's queries see, and those of the
 ///                 sink. With a ring: append_slots only, state_slot * slot_entries + entry; see ring_entry()
 ///     snapshot    nothing: its layers have AttentionPlan::state_slots
 ///
-/// What a window group lists. Its keys are the entry's tokens by number, [0, seq_lens[e]); query r of q is key
-/// seq_lens[e] - q + r and sees the sink's S and the last W up to its own, along its path in a token tree. With P =
-/// page_tokens, n = stored_lens[e] (where the first query stands, or the tree's first token) and d = ceil(S / P):
+/// What a window group lists. Its keys are the entry's tokens by number, [0, N) with N = context_lens[e], whatever
+/// window the entry itself has; query r of q is key N - q + r and sees the sink's S and the last W up to its own, along
+/// its path in a token tree. With P = page_tokens, n = N - seq_lens[e] + stored_lens[e] (where the first query stands,
+/// or the tree's first token) and d = ceil(S / P):
 ///
 ///     c               max(0, n - W + 1) / P, the column of the first token that some query sees behind the sink
-///     sink_tokens     min(S, seq_lens[e])
-///     nothing skipped, c <= d           the row's columns [0, end), end = ceil(seq_lens[e] / P)
+///     sink_tokens     min(S, N)
+///     nothing skipped, c <= d           the row's columns [0, end), end = ceil(N / P)
 ///                                       first_keys = window_offsets = sink_tokens
 ///     else                              first_keys = c * P; keys of the sink, and from first_keys on, are listed
 ///       Csr                             columns [0, d) and [c, end);  window_offsets = d * P
@@ -177,16 +204,17 @@ struct LayerWindowPlan {
 struct GroupPlan {
   std::span<const std::int64_t> append_slots;      ///< [tokens] page * page_tokens + place in the page, or kNoSlot
   std::span<const CascadeLevel> levels;            ///< PlanConfig::cascade_levels_max of them
-  std::span<const LayerWindowPlan> layer_windows;  ///< in the order of PlanConfig::layer_windows
+  std::span<const LayerWindowPlan> layer_windows;  ///< of full groups: PlanConfig::layer_windows, in order
   std::span<const PageDelta> deltas;           ///< Rows: changes of the table; columns behind a row's end are undefined
   std::span<const std::int32_t> page_indices;  ///< Csr: page ids; all page_indptr point into this one array
   std::span<const std::int32_t> block_table;   ///< Block: [entries][columns] page ids, kNullPage behind the end
   std::span<const TokenMove> moves;            ///< before anything else is written
   std::span<const std::int32_t> move_indptr;   ///< [committed sequences + 1] whose moves are whose
   std::span<const PageCopy> copies;            ///< after the moves
-  // Prefill for another cache: empty unless a sequence of the step is marked with mark_send().
+  // Prefill for another cache: empty unless a sequence of the step is marked with mark_send(), and for rings and
+  // states, which are in AttentionPlan::state_sends. Slots of a compressed group are of entries, as append_slots are.
   std::span<const std::int64_t> remote_slots;  ///< [tokens] where the receiver puts the token, or kNoSlot
-  std::span<const std::int32_t> receivers;     ///< [tokens] or -1
+  std::span<const std::int32_t> receivers;     ///< [tokens] whose the token is, or -1; the same for all groups
   std::span<const SendRun> sends;              ///< tokens computed earlier
   std::uint32_t tokens_per_entry = 1;          ///< r of a compressed group
   std::uint32_t window_tokens = 0;             ///< W of a window group with pages; 0 for others
@@ -219,11 +247,16 @@ struct AttentionPlan {
 
   // Padded to the shape: positions and numbers with 0, rows and state slots with -1, slots with kNoSlot, offsets with
   // the last one.
-  std::span<const std::int32_t> query_positions;  ///< [tokens] for RoPE; with a window never above window_tokens - 1
-  std::span<const std::int32_t> query_indptr;     ///< [entries + 1] entry e computes queries [indptr[e], indptr[e + 1])
-  std::span<const std::int32_t> seq_lens;         ///< [entries] keys, this step's included
+  /// [tokens] for RoPE in groups that keep everything; with a window never above window_tokens - 1
+  std::span<const std::int32_t> query_positions;
+  std::span<const std::int32_t> query_indptr;   ///< [entries + 1] entry e computes queries [indptr[e], indptr[e + 1])
+  std::span<const std::int32_t> seq_lens;       ///< [entries] keys, this step's included
   std::span<const std::int32_t> stored_lens;    ///< [entries] keys before this step, undecided tree tokens not counted
   std::span<const std::int32_t> window_tokens;  ///< [entries] 0: none
+  /// [entries] tokens that the sequence has once the step has run: seq_lens and what its own window has skipped. Query
+  /// r of q is token context_lens - q + r (or, in a tree, its first token plus depth), and that is its position in
+  /// window groups, rings and states. Empty where the layout is one full or compressed group.
+  std::span<const std::int32_t> context_lens;
   /// [entries] the sequence's state slot, where the layout has state; else the row of its page table.
   std::span<const std::int32_t> state_slots;
   /// [entries + 1] tree tokens, the last keys of the entry. Known tokens that the tree's first step computes in front
@@ -236,6 +269,7 @@ struct AttentionPlan {
   std::span<const StateCopy> state_copies;
   /// When the step's tokens are computed, before finish_step().
   std::span<const StateCopy> state_saves;
+  std::span<const StateSend> state_sends;  ///< of sequences marked with mark_send(), at most one each
   /// All of the above, to be copied to the device in one piece. An array's offset in it is its address minus data().
   std::span<const std::byte> staging;
 

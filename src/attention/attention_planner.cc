@@ -155,7 +155,8 @@ AttentionPlan AttentionPlanner::build(const PlannerStep& step) {
                                                 {.levels = {levels_.data(), levels_.size()},
                                                  .layer_windows = layer_windows_,
                                                  .groups = group_arrays_,
-                                                 .has_main = has_main()},
+                                                 .has_main = has_main(),
+                                                 .has_context = has_groups()},
                                                 staging);
   const bool is_csr = config_.page_tables == PageTables::Csr;
   const std::span<std::int32_t> page_ids = is_csr ? staging.rest<std::int32_t>() : std::span<std::int32_t>{};
@@ -165,7 +166,7 @@ AttentionPlan AttentionPlanner::build(const PlannerStep& step) {
   write_layer_windows(step, arrays, main_page_ids);
   write_shared_queries(step, arrays, shape, buffer);
   auto page_count = has_main() ? static_cast<std::size_t>(arrays.last_page_indptr()[step.entries.size()]) : 0;
-  if (config_.groups.size() > 1 || !has_main()) page_count = write_groups(step, arrays, page_ids, page_count);
+  if (has_groups()) page_count = write_groups(step, arrays, page_ids, page_count);
 
   GroupPlan& group = main_plan(buffer);
   group = {};
@@ -192,8 +193,8 @@ AttentionPlan AttentionPlanner::build(const PlannerStep& step) {
     group.moves = copy_array(step.moves, staging);
     group.move_indptr = copy_array(step.move_indptr, staging);
     group.copies = copy_array(step.copies, staging);
-    if (has_sends_) write_sent_tokens(step, arrays, staging, group);
   }
+  if (has_sends_) write_sent_tokens(step, arrays, staging, group);
   group.append_slots = arrays.append_slots;
   group.tokens_per_entry = main_entry_tokens_;
   for (std::size_t i = 0; i < arrays.levels.size(); ++i) buffer.levels[i] = arrays.levels[i].view();
@@ -201,13 +202,18 @@ AttentionPlan AttentionPlanner::build(const PlannerStep& step) {
   for (std::size_t i = 0; i < arrays.layer_windows.size(); ++i) {
     buffer.layer_windows[i] = arrays.layer_windows[i].view(config_.layer_windows[i]);
   }
-  group.layer_windows = buffer.layer_windows;
-  if (config_.groups.size() > 1 || !has_main()) fill_groups(step, staging, buffer);
+  if (main_index_ == full_index_) group.layer_windows = buffer.layer_windows;
+  if (has_groups()) {
+    fill_groups(step, staging, buffer);
+    if (has_sends_) write_sent_groups(step, arrays, staging, buffer);
+  }
   // Plans without state end with their copies.
   std::span<const StateCopy> state_copies;
   std::span<const StateCopy> state_saves;
   if (!step.state_copies.empty()) state_copies = copy_array(step.state_copies, staging);
   if (!step.state_saves.empty()) state_saves = copy_array(step.state_saves, staging);
+  std::span<const StateSend> state_sends;
+  if (!step.state_sends.empty()) state_sends = copy_array(step.state_sends, staging);
 
   return {
       .shape = shape,
@@ -219,12 +225,14 @@ AttentionPlan AttentionPlanner::build(const PlannerStep& step) {
       .seq_lens = arrays.seq_lens,
       .stored_lens = arrays.stored_lens,
       .window_tokens = arrays.window_tokens,
+      .context_lens = arrays.context_lens,
       .state_slots = arrays.state_slots,
       .tree_indptr = arrays.tree_indptr,
       .tree_nodes = tree_nodes,
       .groups = buffer.groups,
       .state_copies = state_copies,
       .state_saves = state_saves,
+      .state_sends = state_sends,
       .staging = staging.written(),
       .entries = {buffer.entries.data(), step.entries.size()},
       .copies = group.copies,
@@ -253,11 +261,13 @@ PlanShape AttentionPlanner::read_entries(const PlannerStep& step) {
     }
     token_count += entry.token_count;
     has_sends_ |= !entry.send_slots.empty();
-    if (config_.page_tables == PageTables::Block) columns = std::max(columns, keys_of(entry, config_, 0).page_count());
+    if (config_.page_tables == PageTables::Block) {
+      // Lines of window groups have all columns, whatever the entry's own window leaves out.
+      const EntryKeys keys = keys_of(entry, config_, 0);
+      columns = std::max(columns, window_count_ > 0 ? keys.page_end : keys.page_count());
+    }
   }
   QUIRE_CHECK(token_count <= config_.step_tokens_max, "more tokens than a step may have");
-  QUIRE_CHECK(!has_sends_ || (has_main() && main_index_ == full_index_),
-              "only what a full group stores is sent by token");
   PlanShape shape = step.shape;
   if (shape.entries == 0) shape.entries = static_cast<std::uint32_t>(step.entries.size());
   if (shape.tokens == 0) shape.tokens = static_cast<std::uint32_t>(token_count);
@@ -287,11 +297,11 @@ void AttentionPlanner::check_step(const PlannerStep& step) const {
       std::uint64_t{kStateCopiesMax} * state_group_count_ * config_.sequence_count_max;
   QUIRE_CHECK(step.state_copies.size() <= state_copies_max && step.state_saves.size() <= state_copies_max,
               "more copies of states than sequences can have");
+  QUIRE_CHECK(step.state_sends.size() <= step.entries.size(), "more states to send than entries");
 }
 
 void AttentionPlanner::check_sides(const PlannerEntry& entry, const PlannerEntryGroups& groups) const {
   QUIRE_CHECK(groups.sides.size() == window_count_, "an entry has not one row for each window group");
-  QUIRE_CHECK(entry.window_tokens == 0, "a window of the entry's own beside those of groups");
   for (const PlannerSide& side : groups.sides) {
     QUIRE_CHECK(side.pages.size() <= config_.row_pages &&
                     entry.context_tokens <= side.pages.size() * std::uint64_t{config_.page_tokens},

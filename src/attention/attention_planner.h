@@ -51,7 +51,7 @@ struct AttentionPlannerConfig {
   std::uint32_t tree_tokens_max = 0;  ///< undecided tree tokens of one entry, known tokens in front not counted
   PageTables page_tables = PageTables::Rows;
   std::uint32_t cascade_levels_max = 1;
-  std::vector<std::uint32_t> layer_windows;  ///< in tokens, each above 0; none with block tables
+  std::vector<std::uint32_t> layer_windows;  ///< of full groups, in tokens, each above 0; none with block tables
   std::vector<PlannerGroup> groups;          ///< in the layout's order; empty: a full one
 };
 
@@ -80,7 +80,7 @@ struct alignas(64) PlannerEntry {
   std::uint32_t shareable_pages = 0;
   std::uint32_t changed_column = 0;  ///< columns of the row that the device's table lacks: from this one on
 
-  std::uint32_t window_tokens = 0;  ///< 0: none, as always where there are window groups
+  std::uint32_t window_tokens = 0;  ///< of the groups that keep everything; 0: none
   std::uint32_t sink_tokens = 0;
 
   /// All undecided tree tokens, those of earlier rounds first, as parents (-1: the last known token). Empty: no tree.
@@ -107,6 +107,8 @@ struct PlannerEntryGroups {
   std::uint32_t write_from = 0;
   std::uint32_t ring_write_from = 0;   ///< rings are written from this position on
   std::span<const PlannerSide> sides;  ///< one for each window group, in order
+  /// Where tokens of window groups go, of an entry with send_slots; its tokens [run, send_cached_end) are in the cache.
+  std::span<const WindowRun> send_windows;
 };
 
 /// What a step does to the pages of one window group.
@@ -132,6 +134,7 @@ struct PlannerStep {
   std::span<const PlannerSideStep> sides;  ///< one for each window group, in order, or none
   std::span<const StateCopy> state_copies;
   std::span<const StateCopy> state_saves;
+  std::span<const StateSend> state_sends;  ///< at most one for each entry
   /// Where the plan is written, in [0, steps_in_flight_max]; the plan that was there is gone.
   std::uint32_t buffer_index = 0;
 };
@@ -203,13 +206,19 @@ class AttentionPlanner {
                            Buffer& buffer) const;
   [[nodiscard]] std::span<const TreeNode> write_trees(const PlannerStep& step, const FixedArrays& arrays,
                                                       StagingWriter& staging) const;
+  /// What goes to other caches of the main group, whose receivers are those of all groups, and of the others.
   void write_sent_tokens(const PlannerStep& step, const FixedArrays& arrays, StagingWriter& staging,
                          GroupPlan& group) const;
+  void write_sent_groups(const PlannerStep& step, const FixedArrays& arrays, StagingWriter& staging,
+                         Buffer& buffer) const;
+  [[nodiscard]] std::span<const SendRun> write_sends_of(const PlannerStep& step, const PlannerGroup& group,
+                                                        std::size_t group_index, StagingWriter& staging) const;
   /// What the groups besides the main one get, once that is complete: views of arrays, and copies of their own.
   void fill_groups(const PlannerStep& step, StagingWriter& staging, Buffer& buffer) const;
 
   static constexpr std::size_t kNoGroup = SIZE_MAX;
   [[nodiscard]] bool has_main() const { return main_index_ != kNoGroup; }
+  [[nodiscard]] bool has_groups() const { return config_.groups.size() > 1 || !has_main(); }  // beside the main one
   [[nodiscard]] GroupPlan& main_plan(Buffer& buffer) const {
     return has_main() ? buffer.groups[main_index_] : buffer.history;
   }

@@ -235,27 +235,28 @@ std::span<const TreeNode> AttentionPlanner::write_trees(const PlannerStep& step,
   return nodes;
 }
 
+// The slots of tokens also say whose a token is, so the main group's are written where there is none, too.
 void AttentionPlanner::write_sent_tokens(const PlannerStep& step, const FixedArrays& arrays, StagingWriter& staging,
                                          GroupPlan& group) const {
-  const auto slots = staging.take<std::int64_t>(arrays.append_slots.size());
-  const auto receivers = staging.take<std::int32_t>(arrays.append_slots.size());
+  const std::size_t token_count = arrays.query_positions.size();
+  const auto slots = staging.take<std::int64_t>(token_count);
+  const auto receivers = staging.take<std::int32_t>(token_count);
   std::fill(slots.begin(), slots.end(), kNoSlot);
   std::fill(receivers.begin(), receivers.end(), -1);
-  const std::span<SendRun> runs = staging.rest<SendRun>();
-  std::size_t run_count = 0;
   for (std::size_t i = 0; i < step.entries.size(); ++i) {
     const PlannerEntry& entry = entry_at(step, i);
     if (entry.send_slots.empty()) continue;
     const auto query = static_cast<std::size_t>(arrays.query_indptr[i]);
-    write_remote_slots(entry, slots.subspan(query, entry.token_count));
+    const std::span<std::int64_t> of_entry = slots.subspan(query, entry.token_count);
+    write_remote_slots(entry, {.slots = entry.send_slots, .begin = entry.send_begin}, of_entry);
     for (std::size_t j = query; j < query + entry.token_count; ++j) {
       if (slots[j] != kNoSlot) receivers[j] = entry.receiver;
     }
-    run_count += write_sends(entry, config_.page_tokens, runs.subspan(run_count));
+    if (main_entry_tokens_ > 1) make_entry_slots(entry, main_entry_tokens_, of_entry);
   }
   group.remote_slots = slots;
   group.receivers = receivers;
-  group.sends = staging.take<SendRun>(run_count);
+  if (has_main()) group.sends = write_sends_of(step, config_.groups[main_index_], main_index_, staging);
 }
 
 }  // namespace quire

@@ -6,12 +6,39 @@
 #include "attention/append_slots.h"
 #include "attention/attention_planner.h"
 #include "attention/entry_keys.h"
+#include "attention/sends.h"
 #include "base/check.h"
 
 namespace quire {
+namespace {
+
+/// Visits where an entry's tokens go in a group: all of them in one piece or, of a window, those that are wanted.
+template <typename Visitor>
+void for_each_target(const PlannerStep& step, const PlannerGroup& group, std::size_t group_index,
+                     std::uint32_t side_index, std::size_t entry_index, Visitor&& visit) {
+  const PlannerEntry& entry = step.entries[entry_index];
+  if (group.kind != PlannerGroup::Kind::Window) {
+    visit(SendTarget{.slots = entry.send_slots,
+                     .begin = entry.send_begin,
+                     .pages = entry.pages,
+                     .tokens_per_entry = group.tokens_per_entry});
+    return;
+  }
+  const PlannerEntryGroups& groups = step.entry_groups[entry_index];
+  for (const WindowRun& run : groups.send_windows) {
+    if (run.group != group_index) continue;
+    const SlotRun slots{.first_slot = run.first_slot, .token_count = run.token_count};
+    visit(SendTarget{.slots = {&slots, 1}, .begin = run.position, .pages = groups.sides[side_index].pages});
+  }
+}
+
+}  // namespace
 
 std::size_t AttentionPlanner::write_groups(const PlannerStep& step, const FixedArrays& arrays,
                                            std::span<std::int32_t> page_ids, std::size_t page_count) const {
+  for (std::size_t i = 0; i < step.entries.size(); ++i) {
+    arrays.context_lens[i] = to_index(entry_at(step, i).context_tokens);
+  }
   for (std::size_t i = 0; i < group_arrays_.size(); ++i) {
     if (group_arrays_[i].has_slots) write_group_slots(step, arrays, i);
     if (group_arrays_[i].has_level) page_count = write_window_level(step, i, page_ids, page_count);
@@ -141,6 +168,7 @@ void AttentionPlanner::fill_groups(const PlannerStep& step, StagingWriter& stagi
       case PlannerGroup::Kind::Full:
         if (i == main_index_) break;
         plan = main;
+        plan.layer_windows = buffer.layer_windows;
         plan.append_slots = i == full_index_ ? arrays.append_slots : buffer.groups[full_index_].append_slots;
         plan.tokens_per_entry = 1;
         break;
@@ -173,6 +201,55 @@ void AttentionPlanner::fill_groups(const PlannerStep& step, StagingWriter& stagi
         break;
     }
   }
+}
+
+void AttentionPlanner::write_sent_groups(const PlannerStep& step, const FixedArrays& arrays, StagingWriter& staging,
+                                         Buffer& buffer) const {
+  const std::size_t token_count = arrays.query_positions.size();
+  const std::span<const std::int32_t> receivers = main_plan(buffer).receivers;
+  for (std::size_t i = 0; i < config_.groups.size(); ++i) {
+    const PlannerGroup& group = config_.groups[i];
+    const bool is_window = group.kind == PlannerGroup::Kind::Window;
+    const bool is_full = group.kind == PlannerGroup::Kind::Full;
+    if (i == main_index_ || (!is_window && !is_full && group.kind != PlannerGroup::Kind::Compressed)) continue;
+    GroupPlan& plan = buffer.groups[i];
+    plan.receivers = receivers;
+    if (is_full && i != full_index_) {
+      plan.remote_slots = buffer.groups[full_index_].remote_slots;
+      plan.sends = buffer.groups[full_index_].sends;
+      continue;
+    }
+    const auto slots = staging.take<std::int64_t>(token_count);
+    std::fill(slots.begin(), slots.end(), kNoSlot);
+    for (std::size_t place = 0; place < step.entries.size(); ++place) {
+      const std::size_t index = index_at(place);
+      const PlannerEntry& entry = step.entries[index];
+      if (entry.send_slots.empty()) continue;
+      const std::span<std::int64_t> of_entry =
+          slots.subspan(static_cast<std::size_t>(arrays.query_indptr[place]), entry.token_count);
+      for_each_target(step, group, i, group_arrays_[i].side_index, index,
+                      [&](const SendTarget& target) { write_remote_slots(entry, target, of_entry); });
+      if (group.tokens_per_entry > 1) make_entry_slots(entry, group.tokens_per_entry, of_entry);
+    }
+    plan.remote_slots = slots;
+    plan.sends = write_sends_of(step, group, i, staging);
+  }
+}
+
+std::span<const SendRun> AttentionPlanner::write_sends_of(const PlannerStep& step, const PlannerGroup& group,
+                                                          std::size_t group_index, StagingWriter& staging) const {
+  const std::span<SendRun> runs = staging.rest<SendRun>();
+  std::size_t count = 0;
+  for (std::size_t place = 0; place < step.entries.size(); ++place) {
+    const std::size_t index = index_at(place);
+    const PlannerEntry& entry = step.entries[index];
+    if (entry.send_slots.empty()) continue;
+    for_each_target(step, group, group_index, group_arrays_[group_index].side_index, index,
+                    [&](const SendTarget& target) {
+                      count += write_sends(entry, target, config_.page_tokens, runs.subspan(count));
+                    });
+  }
+  return staging.take<SendRun>(count);
 }
 
 }  // namespace quire

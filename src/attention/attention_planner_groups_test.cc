@@ -400,6 +400,64 @@ TEST(PlannerGroups, PlansOfOneShapeHaveTheArraysOfAllGroupsAtTheSameOffsets) {
   }
 }
 
+// It is for full and compressed groups, and counts their keys anew; the others go by the text.
+TEST(PlannerGroups, AWindowOfTheEntrysOwnLeavesWindowGroupsAsTheyAre) {
+  for (const PageTables tables : {PageTables::Rows, PageTables::Csr, PageTables::Block}) {
+    const AttentionPlannerConfig config = config_of({kFull, window(7), kCompressed, ring(8), kState}, tables);
+    AttentionPlanner without = make_planner(config);
+    AttentionPlanner with = make_planner(config);
+    TwoSequences two;
+    const AttentionPlan plain = without.build({.entries = two.entries, .entry_groups = two.groups});
+    two.entries[0].window_tokens = 6;
+    two.entries[0].sink_tokens = 2;
+    const PlanShape shape{.entries = 3, .tokens = 6, .columns = 6};
+    const AttentionPlan plan = with.build({.entries = two.entries, .entry_groups = two.groups, .shape = shape});
+    EXPECT_EQ(list(plan.seq_lens), (Ints{6, 6, 0}));
+    EXPECT_EQ(list(plan.stored_lens), (Ints{5, 2, 0}));
+    EXPECT_EQ(list(plan.query_positions), (Ints{5, 2, 3, 4, 5, 0}));
+    EXPECT_EQ(list(plan.context_lens), (Ints{22, 6, 0}));
+    EXPECT_EQ(list(plain.context_lens), list(plain.seq_lens));
+    const GroupPlan& group = plan.groups[1];
+    EXPECT_EQ(list(group.append_slots.first(5)), list(plain.groups[1].append_slots));
+    EXPECT_EQ(list(plan.groups[3].append_slots.first(5)), list(plain.groups[3].append_slots));
+    const CascadeLevel& level = group.levels[0];
+    const CascadeLevel& wanted = plain.groups[1].levels[0];
+    EXPECT_EQ(list(level.first_keys.first(2)), list(wanted.first_keys));
+    EXPECT_EQ(list(level.window_offsets.first(2)), list(wanted.window_offsets));
+    EXPECT_EQ(level.page_indptr[2] - level.page_indptr[1], wanted.page_indptr[2] - wanted.page_indptr[1]);
+    EXPECT_EQ(level.page_indptr[1] - level.page_indptr[0], wanted.page_indptr[1] - wanted.page_indptr[0]);
+    if (tables != PageTables::Block) continue;
+    EXPECT_EQ(list(group.block_table.first(12)), list(plain.groups[1].block_table));
+    EXPECT_EQ(list(plan.groups[0].block_table.first(6)), (Ints{31, 35, 36, 0, 0, 0}));
+    // Without a shape there is room for all columns, too.
+    EXPECT_EQ(with.build({.entries = two.entries, .entry_groups = two.groups}).shape.columns, 6U);
+  }
+}
+
+// They are lists of the pages that all full groups share, whichever group comes first.
+TEST(PlannerGroups, WindowsOfLayersAreThoseOfFullGroups) {
+  for (const PageTables tables : {PageTables::Rows, PageTables::Csr}) {
+    AttentionPlannerConfig config = config_of({kCompressed, window(7), kFull, kState, kFull}, tables);
+    config.layer_windows = {5};
+    AttentionPlanner planner = make_planner(config);
+    const TwoSequences two;
+    const AttentionPlan plan = planner.build({.entries = two.entries, .entry_groups = two.groups});
+    for (const std::size_t other : {0U, 1U, 3U}) EXPECT_TRUE(plan.groups[other].layer_windows.empty()) << other;
+    for (const std::size_t full : {2U, 4U}) {
+      ASSERT_EQ(plan.groups[full].layer_windows.size(), 1U) << full;
+      const LayerWindowPlan& lists = plan.groups[full].layer_windows[0];
+      EXPECT_EQ(list(lists.first_keys), (Ints{17, 0}));
+      EXPECT_EQ(list(lists.key_offsets), (Ints{1, 0}));
+      EXPECT_EQ(list(lists.page_indptr), (Ints{8, 10, 12}));
+      if (tables == PageTables::Csr) {
+        EXPECT_EQ(list(plan.groups[full].page_indices),
+                  (Ints{31, 32, 33, 34, 35, 36, 51, 52, 35, 36, 51, 52, 304, 305, 306, 501, 502}));
+      }
+    }
+    EXPECT_EQ(list(plan.groups[1].levels[0].page_indptr), (Ints{12, 15, 17}));
+  }
+}
+
 TEST(PlannerGroups, TheLargestPlanFits) {
   for (const PageTables tables : {PageTables::Rows, PageTables::Csr, PageTables::Block}) {
     const AttentionPlannerConfig config{
@@ -506,14 +564,77 @@ TEST(PlannerGroupsDeathTest, AStepThatTheGroupsDoNotAllowStopsTheProgram) {
   const std::vector<StateCopy> copies(1);
   EXPECT_DEATH((void)one.build({.state_copies = copies}), "more copies of states");
   EXPECT_DEATH((void)one.build({.entries = two.entries}), "not one entry_groups for each entry");
-  two.entries[0].window_tokens = 9;
-  EXPECT_DEATH((void)one.build({.entries = two.entries, .entry_groups = two.groups}), "beside those of groups");
-  two.entries[0].window_tokens = 0;
   two.sides_a[0].pages = two.sides_a[0].pages.first(5);
   EXPECT_DEATH((void)one.build({.entries = two.entries, .entry_groups = two.groups}), "does not hold its tokens");
   AttentionPlanner compressed = make_planner(config_of({kCompressed}));
   const std::vector<TokenMove> moves(1);
   EXPECT_DEATH((void)compressed.build({.moves = moves}), "entry of several tokens moves");
+}
+
+// Sends.
+
+/// Token i of sequence b goes to slot 40 + i; of a window the first to slot 72, and those from token 3 on to 80 and up.
+/// Two were computed before.
+struct OneSends : TwoSequences {
+  OneSends() {
+    entries[1].send_slots = {&slots, 1};
+    entries[1].receiver = 7;
+    entries[1].send_cached_end = 2;
+    groups[1].send_windows = windows;
+  }
+  SlotRun slots{.first_slot = 40, .token_count = 6};
+  std::vector<WindowRun> windows{{.group = 1, .position = 0, .first_slot = 72, .token_count = 1},
+                                 {.group = 1, .position = 3, .first_slot = 80, .token_count = 3}};
+};
+
+std::vector<Ints> list(std::span<const SendRun> sends) {
+  std::vector<Ints> runs;
+  for (const SendRun& run : sends) runs.push_back({run.local_slot, run.remote_slot, run.token_count, run.receiver});
+  return runs;
+}
+
+TEST(PlannerGroups, EveryGroupWithPagesSaysWhereItsTokensGo) {
+  AttentionPlanner planner = make_planner(config_of({kFull, window(9), kCompressed, kFull, ring(8), kState}));
+  const OneSends one;
+  const std::vector<StateSend> states{{.source = 5, .target = 1, .position = 6, .receiver = 7}};
+  const AttentionPlan plan = planner.build({.entries = one.entries, .entry_groups = one.groups, .state_sends = states});
+  EXPECT_EQ(list(plan.groups[0].remote_slots), (Ints{-1, 42, 43, 44, 45}));
+  EXPECT_EQ(list(plan.groups[0].receivers), (Ints{-1, 7, 7, 7, 7}));
+  EXPECT_EQ(list(plan.groups[0].sends), (std::vector<Ints>{{204, 40, 2, 7}}));
+  EXPECT_EQ(list(plan.groups[1].remote_slots), (Ints{-1, -1, 80, 81, 82}));
+  EXPECT_EQ(plan.groups[1].receivers.data(), plan.groups[0].receivers.data());
+  EXPECT_EQ(list(plan.groups[1].sends), (std::vector<Ints>{{2004, 72, 1, 7}}));
+  // Entries of 2 tokens: tokens 3 and 5 complete those that tokens in slots 43 and 45 would.
+  EXPECT_EQ(list(plan.groups[2].remote_slots), (Ints{-1, -1, 21, -1, 22}));
+  EXPECT_EQ(list(plan.groups[2].sends), (std::vector<Ints>{{102, 20, 1, 7}}));
+  EXPECT_EQ(plan.groups[3].remote_slots.data(), plan.groups[0].remote_slots.data());
+  EXPECT_EQ(plan.groups[3].sends.data(), plan.groups[0].sends.data());
+  EXPECT_TRUE(plan.groups[4].remote_slots.empty() && plan.groups[5].remote_slots.empty());
+  ASSERT_EQ(plan.state_sends.size(), 1U);
+  EXPECT_EQ(plan.state_sends[0], states[0]);
+  EXPECT_NE(plan.state_sends.data(), states.data());
+}
+
+TEST(PlannerGroups, WhereTheFirstGroupHasEntriesTheOthersHaveSlotsOfTheirOwn) {
+  AttentionPlanner planner = make_planner(config_of({kCompressed, window(9), kFull, kFull}));
+  const OneSends one;
+  const AttentionPlan plan = planner.build({.entries = one.entries, .entry_groups = one.groups});
+  EXPECT_EQ(list(plan.groups[0].remote_slots), (Ints{-1, -1, 21, -1, 22}));
+  EXPECT_EQ(list(plan.groups[0].receivers), (Ints{-1, 7, 7, 7, 7}));
+  EXPECT_EQ(list(plan.groups[0].sends), (std::vector<Ints>{{102, 20, 1, 7}}));
+  EXPECT_EQ(list(plan.groups[2].remote_slots), (Ints{-1, 42, 43, 44, 45}));
+  EXPECT_EQ(list(plan.groups[2].sends), (std::vector<Ints>{{204, 40, 2, 7}}));
+  EXPECT_EQ(plan.groups[3].remote_slots.data(), plan.groups[2].remote_slots.data());
+}
+
+TEST(PlannerGroups, WindowsAloneSaySoToo) {
+  AttentionPlanner planner = make_planner(config_of({kState, window(9)}));
+  const OneSends one;
+  const AttentionPlan plan = planner.build({.entries = one.entries, .entry_groups = one.groups});
+  EXPECT_EQ(list(plan.groups[1].remote_slots), (Ints{-1, -1, 80, 81, 82}));
+  EXPECT_EQ(list(plan.groups[1].receivers), (Ints{-1, 7, 7, 7, 7}));
+  EXPECT_EQ(list(plan.groups[1].sends), (std::vector<Ints>{{2004, 72, 1, 7}}));
+  EXPECT_TRUE(plan.groups[0].receivers.empty());
 }
 
 }  // namespace

@@ -113,6 +113,7 @@ FixedArrays FixedArrays::place(const PlanShape& shape, PageTables page_tables, c
   arrays.seq_lens = staging.take<std::int32_t>(entries);
   arrays.stored_lens = staging.take<std::int32_t>(entries);
   arrays.window_tokens = staging.take<std::int32_t>(entries);
+  arrays.context_lens = staging.take<std::int32_t>(sets.has_context ? entries : 0);
   arrays.state_slots = staging.take<std::int32_t>(entries);
   arrays.tree_indptr = staging.take<std::int32_t>(entries + 1);
   arrays.append_slots = staging.take<std::int64_t>(sets.has_main ? shape.tokens : 0);
@@ -146,6 +147,7 @@ void FixedArrays::pad_from(std::size_t entry_count, std::size_t token_count) con
   fill_from(seq_lens, entry_count, 0);
   fill_from(stored_lens, entry_count, 0);
   fill_from(window_tokens, entry_count, 0);
+  fill_from(context_lens, entry_count, 0);
   fill_from(state_slots, entry_count, -1);
   pad_offsets(tree_indptr, entry_count);
   fill_from(append_slots, token_count, kNoSlot);
@@ -178,7 +180,7 @@ std::optional<std::uint64_t> staging_bytes_max(const AttentionPlannerConfig& con
   bytes.add(tokens, sizeof(std::int64_t));  // append_slots
   // Arrays with one element per entry, aligned each: at most an offset and the alignment more.
   const std::uint64_t array_bytes_max = ((entries + 1) * sizeof(std::int32_t)) + StagingWriter::kAlignBytes;
-  bytes.add(6, array_bytes_max);
+  bytes.add(7, array_bytes_max);
   bytes.add(checked_multiply(config.cascade_levels_max, 8), array_bytes_max);
   bytes.add(checked_multiply(config.layer_windows.size(), 5), array_bytes_max);
   bytes.add(checked_multiply(window_count, 7), array_bytes_max);
@@ -199,10 +201,14 @@ std::optional<std::uint64_t> staging_bytes_max(const AttentionPlannerConfig& con
   for (std::size_t i = 0; i < config.groups.size(); ++i) {
     bytes.add(tokens, sizeof(std::int64_t));  // append_slots
     bytes.add(8, StagingWriter::kAlignBytes);
+    if (config.groups.size() == 1) continue;
+    bytes.add(tokens, sizeof(std::int64_t));    // remote_slots
+    bytes.add(stored_tokens, sizeof(SendRun));  // sends
   }
   const std::optional<std::uint64_t> state_copies = checked_multiply(state_group_count * kStateCopiesMax, entries);
   bytes.add(state_copies, sizeof(StateCopy));  // state_copies
   bytes.add(state_copies, sizeof(StateCopy));  // state_saves
+  bytes.add(state_group_count > 0 ? entries : 0, sizeof(StateSend));
   return bytes.sum();
 }
 

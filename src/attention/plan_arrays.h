@@ -74,7 +74,8 @@ struct ArraySets {
   std::span<LevelArrays> levels;
   std::span<LayerWindowArrays> layer_windows;
   std::span<GroupArrays> groups;
-  bool has_main = true;  // else append_slots are nobody's
+  bool has_main = true;      // else append_slots are nobody's
+  bool has_context = false;  // context_lens
 };
 
 struct FixedArrays {
@@ -83,6 +84,7 @@ struct FixedArrays {
   std::span<std::int32_t> seq_lens;
   std::span<std::int32_t> stored_lens;
   std::span<std::int32_t> window_tokens;
+  std::span<std::int32_t> context_lens;
   std::span<std::int32_t> state_slots;
   std::span<std::int32_t> tree_indptr;
   std::span<std::int64_t> append_slots;

@@ -64,7 +64,7 @@ Status check_windows(const AttentionPlan& plan, const GroupPlan& group) {
                   "the group's window has a sink, which this view cannot say; read window_offsets and sink_tokens of "
                   "the plan itself");
     }
-    if (plan.window_tokens[i] == 0) continue;
+    if (plan.window_tokens[i] == 0 || group.window_tokens > 0) continue;  // the entry's own is not the group's
     if (own.window_offsets[i] == own.sink_tokens[i] && plan.seq_lens[i] <= plan.window_tokens[i]) continue;
     return fail(ErrorCode::Unsupported,
                 "entry " + std::to_string(i) + " has outgrown its window of " + std::to_string(plan.window_tokens[i]) +
@@ -104,7 +104,7 @@ Result<BlockTableView> block_table_view(const AttentionPlan& plan, std::uint32_t
       .block_table = group.block_table,
       .columns = plan.shape.columns,
       .slot_mapping = group.append_slots,
-      .seq_lens = plan.seq_lens,
+      .seq_lens = group.window_tokens > 0 ? plan.context_lens : plan.seq_lens,
       .query_start_loc = plan.query_indptr,
   };
 }

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Cache: key spaces, what stays and what goes, observers.
+// Cache: key spaces and prompts; keep(), drop() and reset(); time; observers.
 #include "quire/cache.h"
 
 #include <algorithm>
@@ -29,7 +29,7 @@ Status Cache::Impl::enter() {
                 "the cache was called from another thread than its owner's; call it from one thread, or hand it over "
                 "with set_owner_thread()");
   }
-  ++call_number;
+  tiers->parts.fence.begin_call();
   release_queue->drain([this](std::uint32_t index) { drop_sequence(index); });
   return {};
 }
@@ -43,10 +43,10 @@ Status Cache::Impl::require(DevicePool wanted, const char* call) const {
 }
 
 Status Cache::Impl::require_one_group(const char* call, const char* instead) const {
-  const std::span<const CacheGroup> groups = config.layout.groups();
-  if (groups.size() == 1 && groups.front().kind == GroupKind::Full) return {};
+  const std::span<const CacheGroup> all = config.layout.groups();
+  if (all.size() == 1 && all.front().kind == GroupKind::Full) return {};
   return fail(ErrorCode::Unsupported, std::string(call) + ": layout '" + config.layout.name() + "' has " +
-                                          (groups.size() > 1 ? "several groups" : "no full group") + "; " + instead);
+                                          (all.size() > 1 ? "several groups" : "no full group") + "; " + instead);
 }
 
 // Key spaces and prompts
@@ -66,11 +66,12 @@ Result<KeySpaceId> Cache::key_space(const KeySpace& key_space) {
                                               " key spaces have live sequences or kept prefixes; end some, or raise "
                                               "key_space_count_max");
     }
-    impl.counters.evicted_page_total += impl.drop_pages(impl.key_spaces[*index].root, ResidencyCause::Evicted);
-    impl.release_key_space(*index);
+    impl.counters.evicted_page_total +=
+        impl.tiers->parts.history.drop_all(impl.key_spaces[*index].root, ResidencyCause::Evicted);
+    impl.tiers->parts.release_key_space(*index);
   }
   impl.key_spaces.add(*index, key_space, impl.tree->add_root());
-  if (impl.has_disk()) impl.name_log.add_key_space(*index, key_space);
+  if (impl.has_disk()) impl.tiers->parts.name_log.add_key_space(*index, key_space);
   return impl.key_spaces.id(*index);
 }
 
@@ -121,7 +122,7 @@ Status Cache::Impl::check_extra_keys(std::span<const ExtraKey> keys, TokenRange 
 
 Status Cache::Impl::check_tokens(std::span<const TokenId> tokens, std::size_t first_position) {
   TokenId any = 0;
-  for (const TokenId token : tokens) any |= token;  // negative if one is
+  for (const TokenId token : tokens) any |= token;  // negative if any token is
   if (any >= 0) return {};
   const auto bad = std::ranges::find_if(tokens, [](TokenId token) { return token < 0; });
   return fail(ErrorCode::InvalidArgument,
@@ -133,10 +134,10 @@ Result<PrefixTree::Match> Cache::Impl::match(std::uint32_t space, const Prompt& 
                                              const SequenceOptions& options) {
   const std::size_t tokens_max = options.use_cache ? options.match_tokens_max.value_or(UINT32_MAX) : 0;
   const auto row_count = static_cast<std::uint32_t>(std::min<std::size_t>(prompt.tokens.size(), tokens_max));
-  const PrefixTree::Match match = with_whole_entries(
+  const PrefixTree::Match match = tiers->paths.with_whole_entries(
       tree->match(key_spaces[space].root, sequences.keys().make(prompt.tokens, prompt.extra_keys, row_count)));
-  // What matched is equal to tokens that were checked before.
-  QUIRE_TRY(check_tokens(prompt.tokens.subspan(tokens_in(match)), tokens_in(match)));
+  // Tokens that matched are equal to tokens of the tree, which were checked when they came in.
+  QUIRE_TRY(check_tokens(prompt.tokens.subspan(tiers->paths.tokens_in(match)), tiers->paths.tokens_in(match)));
   return match;
 }
 
@@ -146,25 +147,27 @@ Result<Lookup> Cache::lookup(KeySpaceId key_space, const Prompt& prompt, const S
   QUIRE_TRY_ASSIGN(const std::uint32_t space, impl.find_key_space(key_space));
   QUIRE_TRY(impl.check_prompt(prompt));
   QUIRE_TRY_ASSIGN(const PrefixTree::Match match, impl.match(space, prompt, options));
-  if (!impl.hit_groups.empty()) {
-    const auto token_count = static_cast<std::uint32_t>(prompt.tokens.size());
-    const Hit hit = impl.find_hit(match, token_count, options.allow_inexact_replay);
-    const bool asks_host = impl.has_host() && options.tier_max != Tier::Device;
-    const Hit anywhere =
-        asks_host ? impl.find_hit(match, token_count, options.allow_inexact_replay, /*counts_host=*/true) : hit;
+  Paths& paths = impl.tiers->paths;
+  const bool asks_host = impl.has_host() && options.tier_max != Tier::Device;
+  if (!paths.is_plain()) {
+    const Paths::HitQuery query{.token_count = static_cast<std::uint32_t>(prompt.tokens.size()),
+                                .allows_inexact = options.allow_inexact_replay,
+                                .allows_partial = impl.config.device.pool == DevicePool::Owned};
+    const Hit hit = paths.find_hit(match, query, HitScope::Device);
+    const Hit anywhere = asks_host ? paths.find_hit(match, query, HitScope::DeviceAndHost) : hit;
     return Lookup{.matched_tokens = hit.tokens,
                   .replay_tokens = hit.replay_tokens,
                   .partial_tokens = hit.tokens % impl.page_tokens,
                   .host_tokens = anywhere.start() - std::min(anywhere.start(), hit.start())};
   }
-  const std::uint32_t partial = impl.config.device.pool == DevicePool::Owned ? impl.usable_partial(match) : 0;
-  const bool asks_host = options.tier_max != Tier::Device;
-  return Lookup{.matched_tokens = impl.tokens_in(match) + partial,
+  const std::uint32_t partial =
+      impl.config.device.pool == DevicePool::Owned ? impl.tiers->paths.usable_partial(match) : 0;
+  return Lookup{.matched_tokens = impl.tiers->paths.tokens_in(match) + partial,
                 .partial_tokens = partial,
                 .host_tokens = asks_host ? match.host_page_count * impl.page_tokens : 0};
 }
 
-// What stays and what goes
+// Keeping and dropping
 
 Result<Kept> Cache::keep(KeySpaceId key_space, const Prompt& prompt, std::optional<TimeNs> ttl_ns) {
   Impl& impl = *impl_;
@@ -174,10 +177,11 @@ Result<Kept> Cache::keep(KeySpaceId key_space, const Prompt& prompt, std::option
   QUIRE_TRY(Impl::check_ttl(ttl_ns));
   QUIRE_TRY_ASSIGN(PrefixTree::Match match, impl.match(space, prompt, {}));
   Hit hit;
-  if (!impl.sides.empty()) {
-    // For those who go on behind it: so it does not matter that it ends there.
+  if (!impl.groups.empty()) {
+    // Sequences will go on behind the kept path. So the hit is that of a prompt one token longer than the path: its
+    // last token need not run again.
     match.partial_tokens = 0;
-    hit = impl.find_hit(match, impl.tokens_in(match) + 1, /*allows_inexact=*/false);
+    hit = impl.tiers->paths.find_hit(match, {.token_count = impl.tiers->paths.tokens_in(match) + 1}, HitScope::Device);
     QUIRE_TRY(impl.check_keep(hit));
   }
   if (std::uint64_t{impl.kept_pages} + match.page_count > impl.keep_pages_max()) {
@@ -193,16 +197,16 @@ Result<Kept> Cache::keep(KeySpaceId key_space, const Prompt& prompt, std::option
   slot->is_live = true;
   slot->key_space = space;
   slot->page_count = match.page_count;
-  slot->expires_at = impl.time_after(ttl_ns.value_or(INT64_MAX));
-  // Being kept is a use, but no wish: what the pages are worth afterwards is what they were worth before.
+  slot->expires_at = impl.tiers->parts.time_after(ttl_ns.value_or(INT64_MAX));
+  // Keeping pages counts as a use, but changes no wish: the lowest priority and time leave those that the pages had.
   slot->pin = impl.tree->pin(match, {.priority = INT8_MIN, .expires_at = INT64_MIN});
   slot->hit = hit;
-  impl.hold_sides(*slot, /*is_held=*/true);
+  impl.hold_anchored(*slot, /*is_held=*/true);
   impl.next_expiry = std::min(impl.next_expiry, slot->expires_at);
   impl.kept_pages += match.page_count;
-  ++impl.key_spaces[space].user_count;
+  impl.tiers->parts.use_key_space(space);
   return Kept{.id = {static_cast<std::uint32_t>(slot - impl.keeps.begin()), slot->generation},
-              .token_count = impl.sides.empty() ? impl.tokens_in(match) : hit.tokens};
+              .token_count = impl.groups.empty() ? impl.tiers->paths.tokens_in(match) : hit.tokens};
 }
 
 Status Cache::unkeep(KeepId keep) {
@@ -221,15 +225,11 @@ Status Cache::Impl::check_ttl(std::optional<TimeNs> ttl_ns) {
               "ttl_ns is " + std::to_string(*ttl_ns) + ": give a time above 0, or none for no limit");
 }
 
-TimeNs Cache::Impl::time_after(TimeNs ttl_ns) const {
-  return ttl_ns > INT64_MAX - std::max<TimeNs>(now, 0) ? INT64_MAX : now + ttl_ns;
-}
-
 void Cache::Impl::end_keep(std::uint32_t index) {
   KeepSlot& slot = keeps[index];
   const std::uint32_t space = slot.key_space;
   kept_pages -= slot.page_count;
-  hold_sides(slot, /*is_held=*/false);
+  hold_anchored(slot, /*is_held=*/false);
   slot.pin.reset();
   slot = {.generation = slot.generation + 1};
   --key_spaces[space].user_count;
@@ -241,20 +241,20 @@ Status Cache::advance(TimeNs now) {
 }
 
 Status Cache::Impl::advance(TimeNs time) {
-  if (time < now) {
-    return fail(ErrorCode::InvalidArgument, "time goes back from " + std::to_string(now) + " to " +
+  const TimeNs before = tiers->parts.now;
+  if (time < before) {
+    return fail(ErrorCode::InvalidArgument, "time goes back from " + std::to_string(before) + " to " +
                                                 std::to_string(time) + " ns; give times that do not decrease");
   }
-  if (has_disk()) refill_write_budget(time);
-  now = time;
-  lost_pages.set_time(now);
-  policy->on_advance(now);
-  if (host_policy != nullptr) host_policy->on_advance(now);
-  if (now < next_expiry) return {};
+  tiers->advance(time);
+  lost_pages.set_time(time);
+  policy->on_advance(time);
+  if (host_policy != nullptr) host_policy->on_advance(time);
+  if (time < next_expiry) return {};
   next_expiry = INT64_MAX;
   for (std::uint32_t i = 0; i < keeps.size(); ++i) {
     if (!keeps[i].is_live) continue;
-    if (keeps[i].expires_at <= now) {
+    if (keeps[i].expires_at <= time) {
       end_keep(i);
     } else {
       next_expiry = std::min(next_expiry, keeps[i].expires_at);
@@ -270,21 +270,24 @@ Result<std::uint32_t> Cache::drop(KeySpaceId key_space) {
   for (std::uint32_t i = 0; i < impl.keeps.size(); ++i) {
     if (impl.keeps[i].is_live && impl.keeps[i].key_space == space) impl.end_keep(i);
   }
-  const std::uint32_t dropped = impl.drop_pages(impl.key_spaces[space].root, ResidencyCause::Dropped);
+  const std::uint32_t dropped =
+      impl.tiers->parts.history.drop_all(impl.key_spaces[space].root, ResidencyCause::Dropped);
   impl.counters.dropped_page_total += dropped;
   if (impl.has_disk()) {
-    impl.forget_names(space);
-    impl.drop_on_disk(space);
+    impl.tiers->lower_stores.forget_names(space);
+    impl.tiers->lower_stores.drop(space);
+    impl.tiers->parts.hand_over();
   }
   impl.key_spaces.retire(space);
-  if (impl.key_spaces[space].user_count == 0) impl.release_key_space(space);
+  if (impl.key_spaces[space].user_count == 0) impl.tiers->parts.release_key_space(space);
   return dropped;
 }
 
-Result<std::uint32_t> Cache::reclaim(std::uint32_t page_count) {
+Result<std::uint32_t> Cache::reclaim(std::uint32_t page_count, std::optional<std::uint32_t> group_index) {
   Impl& impl = *impl_;
   QUIRE_TRY(impl.enter());
-  return impl.evict(page_count);
+  QUIRE_TRY_ASSIGN(const GroupRows* const group, impl.find_pool(group_index, "reclaim"));
+  return group != nullptr ? group->tier->evict(page_count) : impl.tiers->parts.history.evict(page_count);
 }
 
 Status Cache::reset() {
@@ -295,148 +298,17 @@ Status Cache::reset() {
                 "live sequences: " + with_separators(impl.sequences.live_count()) + "; end them before reset()");
   }
   impl.drop_moves();
-  impl.cancel_all_transfers();
+  impl.tiers->cancel_all();
   for (std::uint32_t i = 0; i < impl.keeps.size(); ++i) {
     if (impl.keeps[i].is_live) impl.end_keep(i);
   }
-  for (std::uint32_t i = 0; i < impl.key_spaces.capacity(); ++i) {
+  for (std::uint32_t i = 0; i < impl.key_spaces.end(); ++i) {
     if (!impl.key_spaces[i].is_live) continue;
-    impl.counters.dropped_page_total += impl.drop_pages(impl.key_spaces[i].root, ResidencyCause::Reset);
-    if (impl.has_disk()) impl.drop_on_disk(i);
+    impl.counters.dropped_page_total +=
+        impl.tiers->parts.history.drop_all(impl.key_spaces[i].root, ResidencyCause::Reset);
+    if (impl.has_disk()) impl.tiers->lower_stores.drop(i);
   }
-  return {};
-}
-
-void Cache::Impl::give_up(std::span<const PageId> pages) {
-  if (!sides.empty()) drop_sides(pages);
-  if (config.device.pool == DevicePool::External) {
-    offered.release(pages);
-  } else if (!has_host()) {
-    pool.release(pages);
-  } else {
-    for (const PageId& page : pages) {
-      if (kFencesTransfers && device_readers[page.value] > 0) {
-        pool.fence({&page, 1});  // until the store that reads it is over
-      } else {
-        pool.release({&page, 1});
-      }
-    }
-  }
-}
-
-std::uint32_t Cache::Impl::evict(std::uint32_t page_count) {
-  const std::uint32_t evicted = tree->evict(page_count, [this](std::span<const PageId> pages) { give_up(pages); });
-  counters.evicted_page_total += evicted;
-  release_freed_host();
-  return evicted;
-}
-
-std::uint32_t Cache::Impl::drop_pages(RunId root, ResidencyCause cause) {
-  const std::uint32_t dropped = tree->evict_all(root, cause, [this](std::span<const PageId> pages) { give_up(pages); });
-  release_freed_host();
-  return dropped;
-}
-
-// One that was dropped goes as its users do.
-void Cache::Impl::leave_key_space(std::uint32_t index) {
-  if (!key_spaces[index].is_retired) return;
-  counters.dropped_page_total += drop_pages(key_spaces[index].root, ResidencyCause::Dropped);
-  if (key_spaces[index].user_count == 0) release_key_space(index);
-}
-
-void Cache::Impl::release_key_space(std::uint32_t index) {
-  tree->remove_root(key_spaces[index].root);
-  key_spaces.remove(index);
-}
-
-Status Cache::resize(std::uint32_t page_count) {
-  Impl& impl = *impl_;
-  QUIRE_TRY(impl.enter());
-  QUIRE_TRY(impl.require(DevicePool::Owned, "resize"));
-  QUIRE_TRY(impl.require_one_group("resize", "only one full group's pages can be more or fewer; open a new cache"));
-  if (impl.config.device.memory == DeviceMemory::Adopted) {
-    return fail(ErrorCode::Unsupported,
-                "resize: the pool's memory is the engine's; open a new cache on the new memory");
-  }
-  if (impl.config.device.memory == DeviceMemory::Accelerator) {
-    return fail(ErrorCode::Unsupported, "resize: memory on an accelerator stays where it is; open a new cache");
-  }
-  if (impl.live_transfer_count > 0) {
-    return fail(ErrorCode::Unavailable, "resize: " + std::to_string(impl.live_transfer_count) +
-                                            " transfers are in flight; pause(), and apply what poll() gives until it "
-                                            "says that none are");
-  }
-  if (!impl.step_order.empty()) {
-    return fail(ErrorCode::Unavailable,
-                "resize: step " + std::to_string(impl.step_at(0).number) + " is in flight; finish or abort it first");
-  }
-  if (impl.move_count() > 0 && impl.config.device.memory != DeviceMemory::Host) {
-    return fail(ErrorCode::Unavailable, "resize: moves of a committed tree are pending; plan a step first");
-  }
-  if (impl.pages_for(impl.context_tokens_max) > page_count) {
-    return fail(ErrorCode::InvalidArgument, "resize: " + with_separators(page_count) +
-                                                " pages cannot hold one sequence of context_tokens_max = " +
-                                                with_separators(impl.context_tokens_max) + " tokens, which needs " +
-                                                with_separators(impl.pages_for(impl.context_tokens_max)));
-  }
-  QUIRE_TRY_ASSIGN(PoolGeometry geometry,
-                   PoolGeometry::create(impl.geometry.page(), {.page_count = std::uint64_t{page_count} + 1,
-                                                               .byte_layout = impl.geometry.byte_layout()}));
-  QUIRE_TRY(impl.pool.check_resize(page_count));
-  const std::uint32_t clean_reserve_pages = impl.clean_reserve_for(page_count);
-  if (impl.has_host() && clean_reserve_pages > page_count) {
-    return fail(ErrorCode::InvalidArgument,
-                "resize: " + with_separators(page_count) +
-                    " pages are fewer than host.clean_reserve_pages = " + with_separators(clean_reserve_pages));
-  }
-  // Nothing that a user can see changes until the last call that can refuse has not.
-  const bool has_memory = impl.config.device.memory == DeviceMemory::Host;
-  const bool keeps_place = geometry.byte_layout() == ByteLayout::PageFirst;
-  LazyMemory moved;
-  if (has_memory && !keeps_place) {
-    QUIRE_TRY_ASSIGN(moved, LazyMemory::reserve(geometry.pool_bytes()));
-  }
-  impl.flush_moves();
-  QUIRE_TRY(impl.fenced.reserve(std::max(page_count, impl.pool.page_count())));
-  QUIRE_TRY(impl.tree->grow(page_count));
-  if (impl.has_host()) {
-    QUIRE_TRY(impl.device_readers.grow(std::size_t{page_count} + 1));
-    QUIRE_TRY(impl.copy_after_step.grow(std::size_t{page_count} + 1));
-    if (impl.has_disk()) QUIRE_TRY(impl.device_hot.grow(std::size_t{page_count} + 1));
-    // It makes room for the new pages; where they lie it hears below, when nothing can go wrong any more.
-    if (impl.mover != nullptr) QUIRE_TRY(impl.mover->set_device(geometry, impl.memory));
-  }
-  const std::uint32_t old_page_count = impl.pool.page_count();
-  const auto undo = [&] {  // there is room for what was: these only tell the policy and the mover
-    (void)impl.tree->grow(old_page_count);
-    if (impl.mover != nullptr) (void)impl.mover->set_device(impl.geometry, impl.memory);
-  };
-  if (Status status = impl.pool.resize(page_count); !status) {
-    undo();
-    return status;
-  }
-  if (has_memory && keeps_place) {
-    if (Status status = impl.host_memory.grow(geometry.pool_bytes()); !status) {
-      QUIRE_CHECK(impl.pool.resize(old_page_count), "pages that were just added are in use");
-      undo();
-      return status;
-    }
-  }
-  if (has_memory && !keeps_place) {
-    const std::uint64_t layer_bytes = std::min(impl.geometry.strides().layer, geometry.strides().layer);
-    for (std::uint32_t layer = 0; layer < geometry.page().layer_count(); ++layer) {
-      std::memcpy(moved.data() + (layer * geometry.strides().layer),
-                  impl.host_memory.data() + (layer * impl.geometry.strides().layer), layer_bytes);
-    }
-    impl.host_memory = std::move(moved);
-  }
-  if (impl.has_disk()) impl.name_log.set_device_page_count(page_count + 1);
-  impl.geometry = std::move(geometry);
-  impl.memory = impl.host_memory.data();
-  impl.clean_reserve_pages = clean_reserve_pages;
-  if (impl.mover != nullptr) {
-    QUIRE_CHECK(impl.mover->set_device(impl.geometry, impl.memory), "the mover had room for the new pages");
-  }
+  impl.tiers->parts.hand_over();
   return {};
 }
 
@@ -449,12 +321,12 @@ Result<Stats> Cache::stats() const {
   const PrefixTree& tree = *impl.tree;
   stats.page_count = impl.pool_page_count();
   if (impl.config.device.pool == DevicePool::Owned) {
-    stats.free_pages = impl.pool.free_count();
-    stats.open_pages = impl.pool.count(PageState::Open);
-    stats.sealed_pages = impl.pool.count(PageState::Sealed);
-    stats.private_pages = impl.pool.count(PageState::Private);
-    stats.fenced_pages = impl.pool.count(PageState::Fenced);
-    if (impl.has_host()) stats.saved_pages = impl.host_pool.count(PageState::Private);
+    stats.free_pages = impl.history->device.free_count();
+    stats.open_pages = impl.history->device.count(PageState::Open);
+    stats.sealed_pages = impl.history->device.count(PageState::Sealed);
+    stats.private_pages = impl.history->device.count(PageState::Private);
+    stats.fenced_pages = impl.history->device.count(PageState::Fenced);
+    stats.saved_pages = impl.history->host.count(PageState::Private);
   } else {
     stats.sealed_pages = impl.offered.count(OfferedPages::State::Held);
     stats.free_pages = stats.page_count - stats.sealed_pages;
@@ -470,31 +342,38 @@ Result<Stats> Cache::stats() const {
     if (impl.sequences[i].is_waiting()) ++stats.waiting_sequence_count;
     if (impl.sequences[i].is_loading()) ++stats.loading_sequence_count;
   }
-  stats.host_page_count = impl.host_page_count;
+  const TierParts& parts = impl.tiers->parts;
+  const GroupStats& totals = impl.history->totals;
+  stats.loaded_page_total = totals.loaded_page_total;
+  stats.disk_loaded_page_total = totals.disk_loaded_page_total;
+  stats.disk_stored_page_total = totals.disk_stored_page_total;
+  stats.host_page_count = impl.history->host.page_count();
   if (impl.has_host()) {
-    stats.host_free_pages = impl.host_pool.free_count();
+    stats.host_free_pages = impl.history->host.free_count();
     stats.host_only_pages = tree.host_idle_pages() + tree.host_pinned_pages();
     stats.host_copy_pages = tree.copy_count();
-    stats.host_filling_pages = impl.host_pool.count(PageState::Open);
+    stats.host_filling_pages = impl.history->host.count(PageState::Open);
     stats.leaving_pages = tree.leaving_pages();
     stats.clean_reserve_pages = tree.left_pages();
     stats.host_has_huge_pages = impl.host_region.has_huge_pages;
     stats.host_is_on_numa_node = impl.host_region.is_on_numa_node;
     stats.host_is_locked = impl.host_region.is_locked;
-    stats.transfers_in_flight = impl.live_transfer_count + impl.side_transfer_count;
-    stats.transfers_moving = static_cast<std::uint32_t>(std::ranges::count_if(impl.transfers, [](const auto& each) {
-      return each.state == Impl::Transfer::State::Queued || each.state == Impl::Transfer::State::Moving;
-    }));
-    stats.transfers_moving += impl.side_transfer_count;
-    stats.load_bytes_per_ns = impl.load_rate;
-    stats.store_bytes_per_ns = impl.store_rate;
+    stats.transfers_in_flight = parts.book.live_count();
+    for (std::uint32_t i = 0; i < parts.book.end(); ++i) {
+      const Transfer::State state = parts.book[i].state;
+      const bool is_moving = parts.book[i].is_on_its_way() || state == Transfer::State::CalledOff;
+      stats.transfers_moving += is_moving ? 1 : 0;
+    }
+    stats.load_bytes_per_ns = parts.load_rate.bytes_per_ns;
+    stats.store_bytes_per_ns = parts.store_rate.bytes_per_ns;
   }
   if (impl.has_disk()) {
-    stats.disk_is_on = !impl.disk_has_failed;
-    stats.disk_has_failed = impl.disk_has_failed;
-    stats.disk_waiting_pages = impl.disk_lists.size();
-    for (const SideGroup& side : impl.sides) {
-      if (side.host != nullptr) stats.disk_waiting_pages += side.host->to_disk.size();
+    stats.disk_has_failed = parts.lowers.front().has_failed;
+    stats.disk_is_on = !stats.disk_has_failed;
+    for (const PageHome* const home : parts.homes) {
+      if (home == nullptr) continue;
+      for (const LowerCopies& copies : home->pages.lower)
+        stats.disk_waiting_pages += copies.is_on() ? copies.waiting.size() : 0;
     }
   }
   stats.lost_page_total = tree.lost_page_total();
@@ -509,9 +388,8 @@ Result<GroupStats> Cache::group_stats(std::uint32_t group_index) const {
     return fail(ErrorCode::InvalidArgument, "group_stats: group_index is " + std::to_string(group_index) +
                                                 "; the layout has " + std::to_string(groups.size()) + " groups");
   }
-  const auto side =
-      std::ranges::find(impl.sides, group_index, [](const SideGroup& each) { return each.memory.group_index; });
-  if (side == impl.sides.end()) {
+  const GroupRows* const group = impl.find_anchored(group_index);
+  if (group == nullptr) {
     QUIRE_TRY_ASSIGN(const Stats stats, this->stats());
     return GroupStats{.page_count = stats.page_count,
                       .free_pages = stats.free_pages,
@@ -528,36 +406,39 @@ Result<GroupStats> Cache::group_stats(std::uint32_t group_index) const {
                       .loaded_page_total = stats.loaded_page_total,
                       .disk_loaded_page_total = stats.disk_loaded_page_total,
                       .disk_stored_page_total = stats.disk_stored_page_total,
-                      .host_page_count = impl.host_page_count,
-                      .host_free_pages = impl.has_host() ? impl.host_pool.free_count() : 0,
-                      .host_sealed_pages = impl.has_host() ? impl.host_pool.count(PageState::Sealed) : 0};
+                      .host_page_count = impl.history->host.page_count(),
+                      .host_free_pages = impl.history->host.free_count(),
+                      .host_sealed_pages = impl.history->host.count(PageState::Sealed)};
   }
-  GroupStats stats = side->totals;
-  if (has_slot(*side->group)) {
+  const TierPages& pages = group->tier->pages;
+  GroupStats stats = pages.totals;
+  if (has_slot(*group->group)) {
     stats.slot_count = impl.state_slot_count;
     stats.used_slots = impl.state_slot_count - static_cast<std::uint32_t>(impl.free_state_slots.size());
   }
-  if (!side->has_pages) return stats;
-  stats.page_count = side->pool.page_count();
-  stats.free_pages = side->pool.free_count();
-  stats.open_pages = side->pool.count(PageState::Open);
-  stats.sealed_pages = side->pool.count(PageState::Sealed);
-  stats.private_pages = side->pool.count(PageState::Private);
-  stats.fenced_pages = side->pool.count(PageState::Fenced);
-  stats.evictable_pages = side->pages.idle_count();
-  stats.pinned_pages = stats.sealed_pages - stats.evictable_pages;
-  if (side->host != nullptr) {
-    stats.host_page_count = side->host->pool.page_count();
-    stats.host_free_pages = side->host->pool.free_count();
-    stats.host_sealed_pages = side->host->pool.count(PageState::Sealed);
+  if (!group->has_pages()) return stats;
+  stats.page_count = group->tier->device_page_count();
+  stats.free_pages = pages.device.free_count();
+  stats.open_pages = pages.device.count(PageState::Open);
+  stats.sealed_pages = pages.device.count(PageState::Sealed);
+  stats.private_pages = pages.device.count(PageState::Private);
+  stats.fenced_pages = pages.device.count(PageState::Fenced);
+  if (const auto& offered = group->tier->offered) {
+    stats.sealed_pages = offered->count(OfferedPages::State::Held);
+    stats.free_pages = stats.page_count - stats.sealed_pages;
   }
+  stats.evictable_pages = group->pages().idle_count();
+  stats.pinned_pages = stats.sealed_pages - stats.evictable_pages;
+  stats.host_page_count = pages.host.page_count();
+  stats.host_free_pages = pages.host.free_count();
+  stats.host_sealed_pages = pages.host.count(PageState::Sealed);
   return stats;
 }
 
 Status Cache::visit_runs(const std::function<void(const RunView&)>& visit) const {
   Impl& impl = *impl_;
   QUIRE_TRY(impl.enter());
-  for (std::uint32_t i = 0; i < impl.key_spaces.capacity(); ++i) {
+  for (std::uint32_t i = 0; i < impl.key_spaces.end(); ++i) {
     if (!impl.key_spaces[i].is_live) continue;
     impl.tree->for_each_run(impl.key_spaces[i].root, [&](RunView view) {
       view.key_space = impl.key_spaces.id(i);
@@ -570,8 +451,8 @@ Status Cache::visit_runs(const std::function<void(const RunView&)>& visit) const
 Status Cache::visit_group_pages(std::uint32_t group_index, const std::function<void(PageId, PageId)>& visit) const {
   Impl& impl = *impl_;
   QUIRE_TRY(impl.enter());
-  for (const SideGroup& side : impl.sides) {
-    if (side.memory.group_index == group_index && side.has_pages) side.pages.for_each(visit);
+  for (const GroupRows& group : impl.groups) {
+    if (group.memory.group_index == group_index && group.has_pages()) group.pages().for_each(visit);
   }
   return {};
 }

@@ -11,7 +11,7 @@ namespace quire {
 
 namespace {
 
-// Names are computed and compared page by page: smaller ones would cost more than they bring.
+// The disk tier computes and compares a name for each page: for smaller pages that would cost more than it saves.
 constexpr std::uint32_t kDiskPageTokensMin = 16;
 
 Status require_positive(std::uint64_t value, const char* name, const char* why) {
@@ -47,8 +47,9 @@ Status check_host(const CacheConfig& config) {
                                                 std::to_string(static_cast<int>(host.write_policy)) +
                                                 ": use WriteBack, WriteThrough or Selective");
   }
-  QUIRE_TRY(require_positive(host.write_hits_min, "host.write_hits_min", "use WritePolicy::WriteThrough for that"));
-  QUIRE_TRY(require_positive(host.layer_bands, "host.layer_bands", "a load moves in one piece at least"));
+  QUIRE_TRY(require_positive(host.write_hits_min, "host.write_hits_min",
+                             "use WritePolicy::WriteThrough for that"));
+  QUIRE_TRY(require_positive(host.layer_bands, "host.layer_bands", "a load has at least one band"));
   QUIRE_TRY(require_positive(host.rank_count, "host.rank_count", "nobody would report on a transfer"));
   QUIRE_TRY(require_at_most(host.rank_count, 64, "host.rank_count"));
   QUIRE_TRY(require_positive(host.transfer_count_max, "host.transfer_count_max", "nothing could be moved"));
@@ -92,10 +93,11 @@ Status check_disk(const CacheConfig& config) {
                                                 ": use WriteBack, WriteThrough or Selective");
   }
   QUIRE_TRY(require_positive(disk.capacity_bytes, "disk.capacity_bytes", "say how much of the disks may be used"));
-  return require_positive(disk.write_hits_min, "disk.write_hits_min", "use WritePolicy::WriteThrough for that");
+  return require_positive(disk.write_hits_min, "disk.write_hits_min",
+                          "use WritePolicy::WriteThrough for that");
 }
 
-// What each group has on disk.
+// What DiskConfig says about single groups.
 Status check_disk_groups(const CacheConfig& config) {
   const std::span<const CacheGroup> groups = config.layout.groups();
   const DiskConfig& disk = config.disk;
@@ -109,8 +111,8 @@ Status check_disk_groups(const CacheConfig& config) {
   QUIRE_TRY(check_count(disk.group_capacity_bytes.size(), "disk.group_capacity_bytes"));
   for (std::size_t i = 0; i < groups.size(); ++i) {
     const CacheGroup& group = groups[i];
-    const bool is_side = group.kind == GroupKind::Window || group.kind == GroupKind::Snapshot;
-    if (is_side && (group.name.find('/') != std::string::npos || group.name.size() > 200)) {
+    const bool is_anchored = group.kind == GroupKind::Window || group.kind == GroupKind::Snapshot;
+    if (is_anchored && (group.name.find('/') != std::string::npos || group.name.size() > 200)) {
       return fail(ErrorCode::InvalidArgument,
                   "group '" + group.name +
                       "' cannot have a directory of its name: leave out '/', and all beyond 200 "
@@ -119,7 +121,7 @@ Status check_disk_groups(const CacheConfig& config) {
     if (disk.group_retention.empty()) continue;
     const GroupRetention& retention = disk.group_retention[i];
     const std::string field = "disk.group_retention[" + std::to_string(i) + "]";
-    if (!is_side && retention != GroupRetention{}) {
+    if (!is_anchored && retention != GroupRetention{}) {
       return fail(ErrorCode::InvalidArgument, field + " is not Dense, but group '" + group.name +
                                                   "' is history, which every request needs from the first token on");
     }
@@ -131,7 +133,7 @@ Status check_disk_groups(const CacheConfig& config) {
       return fail(ErrorCode::InvalidArgument, field + " has interval_tokens " +
                                                   std::to_string(retention.interval_tokens) +
                                                   ": RetentionRule::Every needs a multiple of page_tokens = " +
-                                                  std::to_string(config.page.page_tokens) + ", and others none");
+                                                  std::to_string(config.page.page_tokens) + ", and other rules none");
     }
     const bool is_needed = has_pages(group) && group.replay.tokens == 0;
     if (retention.rule == RetentionRule::None && is_needed) {
@@ -142,7 +144,7 @@ Status check_disk_groups(const CacheConfig& config) {
   return {};
 }
 
-// What only models with one full group can do so far.
+// What depends on the groups of the layout; the checks after is_plain refuse what only one full group can have so far.
 Status check_groups(const CacheConfig& config) {
   const std::span<const CacheGroup> groups = config.layout.groups();
   const std::string where = "layout '" + config.layout.name() + "'";
@@ -155,10 +157,10 @@ Status check_groups(const CacheConfig& config) {
                                               ", which needs an owned device pool");
     }
   }
-  const auto is_side = [](const CacheGroup& group) {
+  const auto is_anchored = [](const CacheGroup& group) {
     return group.kind == GroupKind::Window || group.kind == GroupKind::Snapshot;
   };
-  if (std::ranges::count_if(groups, is_side) > static_cast<std::ptrdiff_t>(kHitGroupsMax)) {
+  if (std::ranges::count_if(groups, is_anchored) > static_cast<std::ptrdiff_t>(kHitGroupsMax)) {
     return fail(ErrorCode::Unsupported, where + " has more than " + std::to_string(kHitGroupsMax) +
                                             " window and snapshot groups: put layers of one kind into one group");
   }
@@ -221,10 +223,12 @@ Status check_groups(const CacheConfig& config) {
       return fail(ErrorCode::InvalidArgument, "device.adopted_state_memory is null, but " + where + " has state");
     }
   }
-  if (is_plain) return {};
-  if (config.device.pool == DevicePool::External) {
-    return fail(ErrorCode::Unsupported, where + " needs an owned device pool: an external one serves one full group");
+  const auto has_ids = [&](const CacheGroup& group) { return is_anchored(group) && has_pages(group); };
+  if (config.device.pool == DevicePool::External && counts.empty() && std::ranges::any_of(groups, has_ids)) {
+    return fail(ErrorCode::InvalidArgument, where + ": an external device pool needs device.group_page_counts: the " +
+                                                "engine's page ids of each group lie below its number");
   }
+  if (is_plain) return {};
   if (config.disk.is_on()) QUIRE_TRY(check_disk_groups(config));
   if (config.host.capacity_bytes > 0 && !config.host.group_page_counts.empty()) {
     return fail(ErrorCode::InvalidArgument,
@@ -236,9 +240,11 @@ Status check_groups(const CacheConfig& config) {
                                                 where + " has " + std::to_string(groups.size()) +
                                                 " groups: give one for each");
   }
-  if (!config.plan.layer_windows.empty()) {
-    return fail(ErrorCode::Unsupported,
-                where + " has windows as groups; plan.layer_windows is for windows over the pages of one full group");
+  const bool has_full = std::ranges::any_of(groups, [](const auto& each) { return each.kind == GroupKind::Full; });
+  if (!config.plan.layer_windows.empty() && !has_full) {
+    return fail(ErrorCode::Unsupported, where +
+                                            " has no full group, whose pages plan.layer_windows would list: declare "
+                                            "layers with windows as window groups");
   }
   return {};
 }
@@ -261,7 +267,7 @@ Status CacheConfig::validate() const {
   QUIRE_TRY(
       require_positive(plan.cascade_levels_max, "plan.cascade_levels_max", "every plan has one level; 1 is usual"));
   QUIRE_TRY(require_positive(key_space_count_max, "key_space_count_max", "every request belongs to one"));
-  // These are set aside as a whole when the cache opens, so a slip of the hand would take gigabytes.
+  // open() reserves room for all of these, so a slip of the hand would take gigabytes.
   QUIRE_TRY(require_at_most(sequence_count_max, 1U << 20U, "sequence_count_max"));
   QUIRE_TRY(require_at_most(step_tokens_max, 1U << 24U, "step_tokens_max"));
   QUIRE_TRY(require_at_most(key_space_count_max, 1U << 20U, "key_space_count_max"));

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Cache: engines that hand out device pages themselves and share them by offer and match.
+// Cache: external device pools. The engine hands out device pages itself, and shares them through offer() and match().
 #include <algorithm>
 
 #include "cache/cache_impl.h"
@@ -9,6 +9,128 @@
 
 namespace quire {
 
+namespace {
+
+void unhold_all(OfferedPages& offered, std::span<const PageId> pages) {
+  for (const PageId page : pages) offered.unhold(page);
+}
+
+// Marks pages as held, all or none: those of a group, or of the history when that is null.
+Status hold_all(OfferedPages& offered, std::span<const PageId> pages, const GroupRows* group) {
+  for (std::size_t held = 0; held < pages.size(); ++held) {
+    const PageId page = pages[held];
+    const bool is_known = page.value < offered.page_count();
+    if (is_known && offered.state(page) == OfferedPages::State::Engine) {
+      offered.hold(page);
+      continue;
+    }
+    unhold_all(offered, pages.first(held));
+    const bool is_released = is_known && offered.state(page) == OfferedPages::State::Released;
+    const std::string limit =
+        group == nullptr ? "page_count" : "group_page_counts[" + std::to_string(group->memory.group_index) + "]";
+    return fail(ErrorCode::InvalidArgument,
+                (group == nullptr ? "" : "group '" + group->group->name + "': ") + "page " +
+                    std::to_string(page.value) +
+                    (!is_known     ? " is not below device." + limit + " = " + with_separators(offered.page_count())
+                     : is_released ? " was given up, but take_released() has not named it yet"
+                                   : " is offered twice: quire holds it already, or it stands twice in this offer"));
+  }
+  return {};
+}
+
+}  // namespace
+
+const GroupRows* Cache::Impl::find_anchored(std::uint32_t group_index) const {
+  const auto group =
+      std::ranges::find(groups, group_index, [](const GroupRows& each) { return each.memory.group_index; });
+  return group != groups.end() ? &*group : nullptr;
+}
+
+Result<const GroupRows*> Cache::Impl::find_pool(std::optional<std::uint32_t> group_index, const char* call) const {
+  if (!group_index) return nullptr;
+  const std::span<const CacheGroup> all = config.layout.groups();
+  const GroupRows* const group = find_anchored(*group_index);
+  if (*group_index < all.size() && (group == nullptr || group->has_pages())) return group;
+  return fail(ErrorCode::InvalidArgument,
+              std::string(call) + ": group_index is " + std::to_string(*group_index) +
+                  (group != nullptr ? ", and group '" + group->group->name + "' has no pages"
+                                    : "; the layout has " + std::to_string(all.size()) + " groups"));
+}
+
+// Offers
+
+Status Cache::Impl::check_offered_groups(const Offer& offer) const {
+  const std::size_t page_count = offer.prompt.tokens.size() / page_tokens;
+  for (const GroupPages& piece : offer.groups) {
+    QUIRE_TRY_ASSIGN(const GroupRows* const group, find_pool(piece.group_index, "offer"));
+    if (group == nullptr) {
+      return fail(ErrorCode::InvalidArgument, "group '" + config.layout.groups()[piece.group_index].name +
+                                                  "' keeps everything: its pages are those of page_ids");
+    }
+    const auto where = [&] { return "group '" + group->group->name + "': "; };
+    const std::size_t end = piece.first_page + piece.page_ids.size();
+    if (end > page_count) {
+      return fail(ErrorCode::InvalidArgument, where() + "pages [" + std::to_string(piece.first_page) + ", " +
+                                                  std::to_string(end) + ") were offered; the path has " +
+                                                  with_separators(page_count) + " that are full");
+    }
+    const std::uint32_t boundary = group->is_window() ? 1 : boundary_multiple(*group->group);
+    for (std::size_t page = piece.first_page; page < end; ++page) {
+      if ((page + 1) * page_tokens % boundary == 0) continue;
+      return fail(ErrorCode::InvalidArgument,
+                  where() + "a snapshot behind " + with_separators((page + 1) * page_tokens) +
+                      " tokens is of no use: it goes on at multiples of " + with_separators(boundary));
+    }
+  }
+  return {};
+}
+
+Status Cache::Impl::hold_offered(const Offer& offer) {
+  QUIRE_TRY(hold_all(offered, offer.page_ids, nullptr));
+  for (std::size_t i = 0; i < offer.groups.size(); ++i) {
+    const GroupRows* const group = find_anchored(offer.groups[i].group_index);
+    const Status held = hold_all(*group->tier->offered, offer.groups[i].page_ids, group);
+    if (held) continue;
+    unhold_offered(offer, i);
+    return held;
+  }
+  return {};
+}
+
+// Takes the marks of the history and of the first pieces of groups back.
+void Cache::Impl::unhold_offered(const Offer& offer, std::size_t group_piece_count) {
+  unhold_all(offered, offer.page_ids);
+  for (const GroupPages& piece : offer.groups.first(group_piece_count)) {
+    unhold_all(*find_anchored(piece.group_index)->tier->offered, piece.page_ids);
+  }
+}
+
+// Pages of other groups hang on the path's pages from here on, as far as nothing does.
+void Cache::Impl::attach_offered(const Offer& offer, const TierPath& path, OfferOutcome& outcome) {
+  for (const GroupPages& piece : offer.groups) {
+    const auto place = static_cast<std::size_t>(find_anchored(piece.group_index) - groups.data());
+    const GroupRows& group = groups[place];
+    // What nobody needs who goes on at the path's end was only passed.
+    const WindowColumns needed =
+        tiers->paths.needed_columns(place, {.tokens = path.size() * page_tokens}, /*token_count=*/UINT32_MAX);
+    for (std::uint32_t i = 0; i < piece.page_ids.size(); ++i) {
+      const PageId page = piece.page_ids[i];
+      const std::uint32_t column = piece.first_page + i;
+      if (group.pages().has(path.pages[column])) {
+        group.tier->offered->unhold(page);
+        outcome.group_duplicates.push_back({.group_index = piece.group_index, .page = page});
+        ++group.tier->pages.totals.duplicate_page_total;
+        continue;
+      }
+      const bool is_passed = group.is_window() && column >= needed.sink_pages && column < needed.first;
+      group.pages().attach(path.pages[column], page);
+      group.pages().unpin(page, is_passed ? AnchoredPages::Worth::Passed : AnchoredPages::Worth::Kept);
+      ++group.tier->pages.totals.sealed_page_total;
+      ++outcome.adopted_group_pages;
+    }
+  }
+}
+
 Result<OfferOutcome> Cache::offer(KeySpaceId key_space, const Offer& offer) {
   Impl& impl = *impl_;
   QUIRE_TRY(impl.enter());
@@ -16,39 +138,26 @@ Result<OfferOutcome> Cache::offer(KeySpaceId key_space, const Offer& offer) {
   QUIRE_TRY_ASSIGN(const std::uint32_t space, impl.find_key_space(key_space));
   QUIRE_TRY(impl.check_prompt(offer.prompt));
   const std::size_t page_count = offer.prompt.tokens.size() / impl.page_tokens;
-  if (offer.page_ids.empty() || offer.first_page + offer.page_ids.size() != page_count) {
+  const bool is_empty = offer.page_ids.empty() && offer.groups.empty();
+  if (is_empty || offer.first_page + offer.page_ids.size() != page_count) {
     return fail(ErrorCode::InvalidArgument, "the path's " + with_separators(offer.prompt.tokens.size()) +
                                                 " tokens fill " + with_separators(page_count) + " pages; pages [" +
                                                 std::to_string(offer.first_page) + ", " +
                                                 std::to_string(offer.first_page + offer.page_ids.size()) +
                                                 ") were offered: offer at least one page, up to the last that is full");
   }
+  QUIRE_TRY(impl.check_offered_groups(offer));
   PrefixTree& tree = *impl.tree;
   const PrefixTree::Key key{offer.prompt.tokens.first(page_count * impl.page_tokens), offer.prompt.extra_keys};
   QUIRE_TRY_ASSIGN(const PrefixTree::Match match, impl.match(space, offer.prompt, {}));
-
-  // Marks each page as held, and takes the marks back where one cannot be.
-  std::size_t held = 0;
-  for (; held < offer.page_ids.size(); ++held) {
-    const PageId page = offer.page_ids[held];
-    if (page.value >= impl.offered.page_count() || impl.offered.state(page) != OfferedPages::State::Engine) break;
-    impl.offered.hold(page);
+  QUIRE_TRY(impl.hold_offered(offer));
+  if (match.page_count < offer.first_page) {
+    impl.unhold_offered(offer, offer.groups.size());
+    return OfferOutcome{.prefix_pages = match.page_count};
   }
-  const std::size_t duplicates = match.page_count > offer.first_page ? match.page_count - offer.first_page : 0;
-  const bool adopts = held == offer.page_ids.size() && match.page_count >= offer.first_page;
-  for (std::size_t i = 0; i < (adopts ? duplicates : held); ++i) impl.offered.unhold(offer.page_ids[i]);
-  if (held < offer.page_ids.size()) {
-    const PageId page = offer.page_ids[held];
-    const bool is_known = page.value < impl.offered.page_count();
-    const bool is_released = is_known && impl.offered.state(page) == OfferedPages::State::Released;
-    return fail(ErrorCode::InvalidArgument,
-                "page " + std::to_string(page.value) +
-                    (!is_known     ? " is not below device.page_count = " + with_separators(impl.offered.page_count())
-                     : is_released ? " was given up, but take_released() has not named it yet"
-                                   : " is offered twice: quire holds it already, or it stands twice in this offer"));
-  }
-  if (!adopts) return OfferOutcome{.prefix_pages = match.page_count};
 
+  const std::size_t duplicates = match.page_count - offer.first_page;
+  unhold_all(impl.offered, offer.page_ids.first(duplicates));
   const std::span<PageId> pages = std::span(impl.page_scratch).first(offer.page_ids.size() - duplicates);
   std::ranges::copy(offer.page_ids.subspan(duplicates), pages.begin());
   PrefixTree::Pin pin = tree.pin(match);
@@ -57,9 +166,55 @@ Result<OfferOutcome> Cache::offer(KeySpaceId key_space, const Offer& offer) {
   impl.key_spaces.touch(space);
   impl.counters.sealed_page_total += pages.size();
   impl.counters.duplicate_page_total += duplicates;
-  return OfferOutcome{.prefix_pages = offer.first_page,
-                      .duplicate_pages = static_cast<std::uint32_t>(duplicates),
-                      .adopted_pages = static_cast<std::uint32_t>(pages.size())};
+  OfferOutcome outcome{.prefix_pages = offer.first_page,
+                       .duplicate_pages = static_cast<std::uint32_t>(duplicates),
+                       .adopted_pages = static_cast<std::uint32_t>(pages.size())};
+  if (!offer.groups.empty()) impl.attach_offered(offer, impl.tiers->paths.path_of(pin), outcome);
+  return outcome;
+}
+
+// Matches
+
+// Pins what other groups need to go on behind a hit.
+std::span<const GroupPages> Cache::Impl::hold_matched(std::uint32_t index, const Hit& hit, const TierPath& path,
+                                                      std::uint32_t token_count) {
+  GroupPages* const row = matched_pages.data() + (index * 2 * groups.size());
+  std::size_t piece_count = 0;
+  for (std::size_t i = 0; hit.tokens > 0 && i < groups.size(); ++i) {
+    GroupRows& group = groups[i];
+    if (!group.has_pages() || hit.is_rebuilt(i)) continue;
+    const auto hold = [&](std::uint32_t first, std::uint32_t last) {
+      if (first == last) return;
+      // A window has a row for each sequence, and a state the one page that it begins with.
+      const std::span<PageId> held = group.is_window() ? group.row(index).subspan(first, last - first)
+                                                       : std::span(&group.states[index].restore_page, 1);
+      for (std::uint32_t column = first; column < last; ++column) {
+        held[column - first] = group.pages().at(path.pages[column]);
+        group.pages().pin_found(held[column - first]);
+      }
+      row[piece_count++] = {.group_index = group.memory.group_index, .first_page = first, .page_ids = held};
+    };
+    const WindowColumns needed = tiers->paths.needed_columns(i, hit, token_count);
+    if (needed.sink_pages < needed.first) {
+      hold(0, needed.sink_pages);
+      hold(needed.first, needed.last);
+    } else {
+      hold(0, needed.last);
+    }
+  }
+  return {row, piece_count};
+}
+
+// A state's page is released with the state.
+void Cache::Impl::release_matched(std::uint32_t index) {
+  GroupPages* const row = matched_pages.data() + (index * 2 * groups.size());
+  for (GroupPages& piece : std::span(row, 2 * groups.size())) {
+    const GroupRows* const group = piece.page_ids.empty() ? nullptr : find_anchored(piece.group_index);
+    if (group != nullptr && group->is_window()) {
+      for (const PageId page : piece.page_ids) group->pages().unpin(page, AnchoredPages::Worth::Kept);
+    }
+    piece = {};
+  }
 }
 
 Result<ExternalMatch> Cache::match(KeySpaceId key_space, const Prompt& prompt) {
@@ -68,34 +223,43 @@ Result<ExternalMatch> Cache::match(KeySpaceId key_space, const Prompt& prompt) {
   QUIRE_TRY(impl.require(DevicePool::External, "match"));
   QUIRE_TRY_ASSIGN(const std::uint32_t space, impl.find_key_space(key_space));
   QUIRE_TRY(impl.check_prompt(prompt));
-  QUIRE_TRY_ASSIGN(const PrefixTree::Match match, impl.match(space, prompt, {}));
+  QUIRE_TRY_ASSIGN(const PrefixTree::Match found, impl.match(space, prompt, {}));
   const std::optional<std::uint32_t> index = impl.sequences.try_add();
   if (!index) {
     return fail(ErrorCode::Unavailable, "all " + with_separators(impl.sequences.capacity()) +
                                             " matches are held; drop one, or raise sequence_count_max");
   }
+  Paths& paths = impl.tiers->paths;
+  const auto token_count = static_cast<std::uint32_t>(prompt.tokens.size());
+  const Hit hit = paths.find_hit(found, {.token_count = token_count, .allows_partial = false}, HitScope::Device);
+  const PrefixTree::Match match = paths.cut(found, hit);
   SequenceSlot& slot = impl.sequences[*index];
   impl.sequences.set_state(*index, SequenceSlot::State::Holding);
   slot.key_space = space;
   slot.page_count = match.page_count;
-  impl.tree->copy_pages(match, 0, impl.sequences.page_row(*index));
+  const std::span<PageId> row = impl.sequences.page_row(*index).first(match.page_count);
+  impl.tree->copy_pages(match, 0, row);
+  const std::span<const GroupPages> groups = impl.hold_matched(*index, hit, {.pages = row}, token_count);
   slot.pin = impl.tree->pin(match);
-  ++impl.key_spaces[space].user_count;
+  impl.tiers->parts.use_key_space(space);
   impl.key_spaces.touch(space);
   ++impl.counters.begun_sequence_count;
   ++impl.counters.admitted_sequence_count;
   impl.counters.prompt_tokens += prompt.tokens.size();
-  impl.counters.hit_tokens += impl.tokens_in(match);
+  impl.counters.hit_tokens += hit.start();
   return ExternalMatch{.sequence = Sequence(impl.release_queue, {*index, slot.generation}),
-                       .token_count = impl.tokens_in(match),
-                       .pages = impl.sequences.page_row(*index).first(match.page_count)};
+                       .token_count = hit.tokens,
+                       .replay_tokens = hit.replay_tokens,
+                       .pages = row,
+                       .groups = groups};
 }
 
-Result<std::span<PageId>> Cache::take_released(std::span<PageId> out) {
+Result<std::span<PageId>> Cache::take_released(std::span<PageId> out, std::optional<std::uint32_t> group_index) {
   Impl& impl = *impl_;
   QUIRE_TRY(impl.enter());
   QUIRE_TRY(impl.require(DevicePool::External, "take_released"));
-  return impl.offered.take_released(out);
+  QUIRE_TRY_ASSIGN(const GroupRows* const group, impl.find_pool(group_index, "take_released"));
+  return (group != nullptr ? *group->tier->offered : impl.offered).take_released(out);
 }
 
 }  // namespace quire

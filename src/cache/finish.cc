@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Cache: what becomes of planned steps. They finish in the order they were planned; what is aborted or discarded takes
-// later steps of the same sequences with it.
+// Cache: finishing and aborting planned steps. Steps finish in the order they were planned. When a sequence's part of a
+// step is aborted or discarded, its parts of later steps are discarded too.
 #include <algorithm>
 
 #include "base/check.h"
@@ -49,7 +49,7 @@ Status Cache::apply_saves(const Step& step) {
                 "apply_saves: the memory is not quire's own; apply the plan's state_saves where it is");
   }
   QUIRE_TRY_ASSIGN(const std::uint32_t place, impl.find_step(step));
-  Impl::StepInFlight& computed = impl.step_at(place);
+  StepInFlight& computed = impl.step_at(place);
   if (!impl.is_applied(computed)) {
     return fail(ErrorCode::InvalidArgument, "apply_saves: step " + std::to_string(step.number) +
                                                 " has copies that were not applied; apply_copies comes before its "
@@ -71,19 +71,20 @@ void Cache::Impl::apply_moves_and_copies(StepInFlight& step) {
   copy_states(step.plan.state_copies);
 }
 
-// Those of pages. Steps before it write other ones, so this may come before their work.
+// Makes the moves and copies of pages that a step asks for. Earlier steps in flight write other pages, so this may come
+// before their kernels have run.
 void Cache::Impl::apply_moves(StepInFlight& step) {
   if (config.device.memory != DeviceMemory::Host || std::exchange(step.is_moved, true)) return;
   const auto apply = [](const PoolGeometry& pages, std::byte* bytes, const GroupPlan& group) {
     move_tokens_on_host({.geometry = &pages, .pool = bytes, .moves = group.moves});
     copy_pages_on_host({.geometry = &pages, .pool = bytes, .copies = group.copies});
   };
-  const std::span<const GroupPlan> groups = step.plan.groups;
-  if (history_index < groups.size()) apply(geometry, memory, groups[history_index]);
-  for (const GroupMemory& group : more_history) apply(*group.geometry, group.data, groups[group.group_index]);
-  for (const std::uint32_t i : window_sides) {
-    const GroupMemory& group = sides[i].memory;
-    apply(*group.geometry, group.data, groups[group.group_index]);
+  const std::span<const GroupPlan> plans = step.plan.groups;
+  if (history_index < plans.size()) apply(geometry, memory, plans[history_index]);
+  for (const GroupMemory& group : more_history) apply(*group.geometry, group.data, plans[group.group_index]);
+  for (const std::uint32_t i : windows) {
+    const GroupMemory& group = groups[i].memory;
+    apply(*group.geometry, group.data, plans[group.group_index]);
   }
 }
 
@@ -97,10 +98,10 @@ void Cache::Impl::copy_states(std::span<const StateCopy> of_plan) {
                        .copies = of_plan});
 }
 
-// For calls that read or write pages at once: what steps in flight and the next plan will ask for must not come
-// afterwards. In memory of the engine's own only its steps do that. Slots of states are no pages, and steps that run
-// may still write them: their copies wait.
-void Cache::Impl::flush_moves() {
+// For calls that read or write pages at once: makes the moves and copies of pages that steps in flight ask for, and the
+// moves that wait for the next plan, since they must not come afterwards. In memory of the engine's own, only the
+// engine's steps make them. State slots are no pages, and running steps may still write them: copies of states wait.
+void Cache::Impl::make_moves() {
   if (config.device.memory != DeviceMemory::Host) return;
   for (std::size_t place = 0; place < step_order.size(); ++place) apply_moves(step_at(place));
   const auto move = [this](const PoolGeometry& pages, std::byte* bytes, const LazyArray<TokenMove>& of_group) {
@@ -108,13 +109,14 @@ void Cache::Impl::flush_moves() {
   };
   move(geometry, memory, moves);
   for (const GroupMemory& group : more_history) move(*group.geometry, group.data, moves);
-  for (const std::uint32_t i : window_sides) move(*sides[i].memory.geometry, sides[i].memory.data, sides[i].moves);
+  for (const std::uint32_t i : windows) move(*groups[i].memory.geometry, groups[i].memory.data, groups[i].moves);
   drop_moves();
 }
 
-// Those of the next plan have been made, or what they would move is gone.
+// Forgets the moves that wait for the next plan: they have been made, or their pages are gone.
 void Cache::Impl::drop_moves() {
   move_indptr.resize(1);
+  tiers->parts.fence.set_moves(false);
   free_fenced();
 }
 
@@ -127,7 +129,7 @@ Status Cache::finish_step(const Step& step, std::span<const StepResult> results)
                                                 std::to_string(impl.step_at(0).number) +
                                                 ", which is in flight: steps finish in the order they were planned");
   }
-  Impl::StepInFlight& finished = impl.step_at(0);
+  StepInFlight& finished = impl.step_at(0);
   if (!impl.is_applied(finished)) {
     return fail(ErrorCode::InvalidArgument, "step " + std::to_string(step.number) +
                                                 " has copies that were not applied; call apply_copies before the "
@@ -143,7 +145,7 @@ Status Cache::finish_step(const Step& step, std::span<const StepResult> results)
                                                 std::to_string(results.size()) + " results were given");
   }
   for (std::size_t i = 0; i < results.size(); ++i) {
-    const Impl::StepPart& part = finished.parts[i];
+    const StepPart& part = finished.parts[i];
     if (part.is_discarded || impl.sequences[part.index].is_dropped) continue;
     if (const Status status = impl.check_result(part, results[i]); !status) {
       return fail(status.error().code,
@@ -151,28 +153,28 @@ Status Cache::finish_step(const Step& step, std::span<const StepResult> results)
     }
   }
 
-  impl.step_order.erase(impl.step_order.begin());  // done: what it used needs no fence on its account
+  impl.step_order.erase(impl.step_order.begin());
+  impl.tiers->parts.fence.end_step(finished.number);  // over: pages that are given back below do not wait for it
   for (std::size_t i = 0; i < results.size(); ++i) {
-    Impl::StepPart& part = finished.parts[i];
+    StepPart& part = finished.parts[i];
     bool is_done = false;
     if (!part.is_discarded) {
       SequenceSlot& slot = impl.sequences[part.index];
-      // Of an ended sequence, nobody decides about its drafts any more; what it computed of known tokens is as good as
-      // ever.
+      // Nobody decides about the drafts of an ended sequence any more. What it computed of known tokens is still good.
       const bool is_known = part.computed_end(slot.computed_tokens) <= slot.token_count && part.draft_count == 0;
       is_done = !results[i].discard && (!slot.is_dropped || is_known);
       if (results[i].discard) {
-        impl.discard(finished, part);  // also of an ended sequence: what did not happen is not cached
+        impl.discard(finished, part);  // of an ended sequence too: discarded tokens are not cached
       } else if (is_done) {
         impl.finish_part(part, slot.is_dropped ? StepResult{} : results[i]);
       } else {
         --slot.steps_in_flight;
       }
     }
-    if (!finished.saves.empty()) impl.finish_saves(finished, static_cast<std::uint32_t>(i), is_done);
+    if (!finished.saves.empty()) impl.finish_snapshots(finished, static_cast<std::uint32_t>(i), is_done);
   }
   impl.end_step(finished);
-  impl.work_in_background();
+  impl.tiers->work_in_background();
   return {};
 }
 
@@ -220,13 +222,13 @@ void Cache::Impl::finish_part(const StepPart& part, const StepResult& result) {
   slot.computed_tokens = part.computed_end(slot.computed_tokens) + result.accepted_count;
   slot.has_run = true;
   slot.send_cached_end = 0;
-  if (slot.computed_tokens >= slot.send_end) slot.send_run_count = 0;  // all of it was sent
+  if (slot.computed_tokens >= slot.send_end) slot.send_run_count = 0;  // all marked tokens are sent
   --slot.steps_in_flight;
   if (part.copies_tail) {
     drop_tail(slot);
-    drop_side_tails(part.index);
+    drop_window_tails(part.index);
   } else if (part.adopts_tail) {
-    drop_side_tails(part.index);
+    drop_window_tails(part.index);
   }
   if (part.is_tree) {
     std::ranges::copy(result.tokens, sequences.tree_token_row(part.index).begin() + part.tree_before);
@@ -237,7 +239,7 @@ void Cache::Impl::finish_part(const StepPart& part, const StepResult& result) {
     slot.has_draft = false;
     slot.planned_end = slot.computed_tokens;
     give_back_row(part.index, pages_for(slot.computed_tokens));
-    give_back_side_rows(part.index, pages_for(slot.computed_tokens));
+    give_back_window_rows(part.index, pages_for(slot.computed_tokens));
   }
   counters.computed_tokens += part.query_count();
   if (slot.replay_end > 0 && slot.computed_tokens >= slot.replay_end) end_replay(part.index);
@@ -245,12 +247,12 @@ void Cache::Impl::finish_part(const StepPart& part, const StepResult& result) {
   slide(part.index);
 }
 
-// The groups that had to be rebuilt have what they need.
+// The replay is over: the rebuilt groups have what the sequence needs to go on.
 void Cache::Impl::end_replay(std::uint32_t index) {
   SequenceSlot& slot = sequences[index];
   slot.replay_end = 0;
-  settle_sides(index, {0, slot.shared_pages}, slot.shared_pages);  // where the tree had holes
-  for (const std::uint32_t i : window_sides) sides[i].slots[index].is_rebuilt = false;
+  settle_windows(index, {0, slot.shared_pages}, slot.shared_pages);  // fills the tree's holes with rebuilt pages
+  for (const std::uint32_t i : windows) groups[i].slots[index].is_rebuilt = false;
 }
 
 Status Cache::abort_step(const Step& step) {
@@ -258,19 +260,21 @@ Status Cache::abort_step(const Step& step) {
   QUIRE_TRY(impl.enter());
   QUIRE_TRY_ASSIGN(const std::uint32_t place, impl.find_step(step));
   for (std::uint32_t i = 0; i <= place; ++i) impl.apply_moves_and_copies(impl.step_at(i));
-  Impl::StepInFlight& aborted = impl.step_at(place);
+  StepInFlight& aborted = impl.step_at(place);
   impl.step_order.erase(impl.step_order.begin() + place);
+  impl.tiers->parts.fence.end_step(aborted.number);
   for (std::uint32_t i = 0; i < aborted.parts.size(); ++i) {
-    Impl::StepPart& part = aborted.parts[i];
+    StepPart& part = aborted.parts[i];
     if (!part.is_discarded) impl.discard(aborted, part, place);
-    if (!aborted.saves.empty()) impl.finish_saves(aborted, i, /*is_done=*/false);
+    if (!aborted.saves.empty()) impl.finish_snapshots(aborted, i, /*is_done=*/false);
   }
   ++impl.counters.aborted_step_count;
   impl.end_step(aborted);
   return {};
 }
 
-// A part did not happen, and with it those of later steps, from `place` on, that build on it.
+// Takes back a part that did not happen, and the same sequence's parts of later steps, from index `place` of step_order
+// on.
 void Cache::Impl::discard(StepInFlight& step, StepPart& part, std::size_t place) {
   SequenceSlot& slot = sequences[part.index];
   part.is_discarded = true;
@@ -279,7 +283,7 @@ void Cache::Impl::discard(StepInFlight& step, StepPart& part, std::size_t place)
     for (StepPart& later : step_at(place).parts) {
       if (later.index != part.index || later.is_discarded) continue;
       later.is_discarded = true;
-      if (later.copies_tail) slot.tail_is_planned = false;  // a replay may come to it later than its first step
+      if (later.copies_tail) slot.tail_is_planned = false;  // in a replay, a later step than the first may copy it
       --slot.steps_in_flight;
     }
   }
@@ -288,9 +292,12 @@ void Cache::Impl::discard(StepInFlight& step, StepPart& part, std::size_t place)
   slot.has_draft = false;
   if (part.copies_tail) slot.tail_is_planned = false;
   give_back_row(part.index, part.first_column);
-  if (sides.empty()) return;
-  if (part.adopts_tail) drop_side_tails(part.index);
-  give_back_side_rows(part.index, step.sides_of(static_cast<std::size_t>(&part - step.parts.data())));
+  if (groups.empty()) return;
+  if (part.adopts_tail) drop_window_tails(part.index);
+  const std::span<const WindowPart> of_windows = step.windows_of(static_cast<std::size_t>(&part - step.parts.data()));
+  for (std::size_t i = 0; i < of_windows.size(); ++i) {
+    give_back_window_row(groups[windows[i]], part.index, of_windows[i].first_column);
+  }
   slot.checkpoint = std::min(slot.checkpoint, slot.computed_tokens);
   slot.state_is_in_doubt = has_state();
 }
@@ -300,37 +307,18 @@ void Cache::Impl::end_step(StepInFlight& step) {
   free_fenced();
   for (const StepPart& part : step.parts) {
     const SequenceSlot& slot = sequences[part.index];
-    if (has_state()) end_restores(part.index, step.number);
+    if (has_state()) unpin_restored(part.index, step.number);
     if (slot.is_dropped && slot.steps_in_flight == 0) {
       end_sequence(part.index);
     } else if (slot.state_is_in_doubt) {
-      settle_state(part.index);
+      recover_state(part.index);
     }
   }
 }
 
 void Cache::Impl::free_fenced() {
-  // A step that was aborted, or whose moves were made without it, is nothing to wait for.
-  if (move_count() == 0 && !step_order.empty()) fenced.wait_at_most_for(step_at(step_order.size() - 1).number);
-  const std::uint64_t none_in_flight = move_count() > 0 ? step_number + 1 : UINT64_MAX;
-  const std::uint64_t oldest = step_order.empty() ? none_in_flight : step_at(0).number;
-  fenced.release_before(oldest, [this](PageId page) { pool.release({&page, 1}); });
-  if (!sides.empty()) free_fenced_sides(oldest);
-}
-
-// Pages of a sequence go back at once, unless a step in flight may still use them or moves that are still to be planned
-// do: then when that step is over.
-void Cache::Impl::give_back(std::span<const PageId> pages) {
-  const bool has_moves = move_count() > 0;
-  for (const PageId& page : pages) {
-    if (kFencesTransfers && has_host() && device_readers[page.value] > 0 && !pool.is_shared(page)) {
-      pool.fence({&page, 1});  // until the store that reads it is over
-    } else if (pool.is_shared(page) || (step_order.empty() && !has_moves)) {
-      pool.release({&page, 1});
-    } else {
-      pool.fence({&page, 1});
-      fenced.push(page, has_moves ? step_number + 1 : step_at(step_order.size() - 1).number);
-    }
+  for (PageHome* const home : tiers->parts.homes) {
+    if (home != nullptr) home->pages.free_fenced();
   }
 }
 
@@ -340,14 +328,20 @@ void Cache::Impl::give_back_row(std::uint32_t index, std::uint32_t first_page) {
   const std::span<const PageId> row = sequences.page_row(index).first(slot.page_count);
   QUIRE_CHECK(first_page >= slot.shared_pages, "giving back pages of the tree");
   for (std::uint32_t page = first_page; page < row.size(); ++page) {
-    if (row[page] != kNullPage) give_back(row.subspan(page, 1));
+    if (row[page] != kNullPage) history->give_back(row[page]);
   }
   slot.page_count = std::min(slot.page_count, first_page);
   slot.settled_pages = std::min(slot.settled_pages, slot.page_count);
   slot.changed_column = std::min(slot.changed_column, slot.page_count);
 }
 
-// Pages that have become full: into the tree as far as the sequence publishes, private beyond.
+std::uint32_t Cache::Impl::publishable_tokens(const SequenceSlot& slot) const {
+  if (slot.publish == Publish::None || slot.is_inexact) return 0;
+  return std::min({slot.publish == Publish::Prompt ? slot.prompt_tokens : UINT32_MAX, slot.publish_tokens_max,
+                   slot.window_tokens > 0 ? slot.full_tokens : UINT32_MAX});
+}
+
+// Pages that have become full go into the tree as far as the sequence publishes; the others become private.
 void Cache::Impl::settle(std::uint32_t index) {
   SequenceSlot& slot = sequences[index];
   const std::span<PageId> row = sequences.page_row(index);
@@ -357,7 +351,7 @@ void Cache::Impl::settle(std::uint32_t index) {
   const std::uint32_t known_rows = std::min(slot.computed_tokens, sequences.keys().known_rows(slot.token_count));
   std::uint32_t public_pages =
       std::max(slot.shared_pages, std::min(known_rows, publishable_tokens(slot)) / page_tokens);
-  // A path has no holes: what lies behind one, or behind a page of its own, is the sequence's own too.
+  // A path of the tree has no gaps: pages behind a private page stay private too.
   if (slot.settled_pages > slot.shared_pages) {
     public_pages = looks_ahead ? known_end(index, public_pages) : slot.shared_pages;
   }
@@ -374,59 +368,61 @@ void Cache::Impl::settle(std::uint32_t index) {
   }
   if (public_pages > slot.shared_pages) {
     for (std::uint32_t page = slot.shared_pages; page < std::min(public_pages, slot.settled_pages); ++page) {
-      pool.reopen(row[page]);
+      history->device.reopen(row[page]);
     }
     const std::span<PageId> pages = row.subspan(slot.shared_pages, public_pages - slot.shared_pages);
     const std::uint32_t known = tree->insert(slot.pin, sequences.key(index, public_pages * page_tokens), pages,
                                              page_scratch, {.retention = retention_of(slot)});
     if (known > 0) {
-      // The row now names the tree's pages; those computed in vain go back.
+      // insert() has put the tree's pages into the row; the sequence's own, computed in vain, go back.
       slot.changed_column = std::min(slot.changed_column, slot.shared_pages);
       planner.forget_row(index);
-      give_back(std::span(page_scratch).first(known));
+      for (const PageId page : std::span(page_scratch).first(known)) history->give_back(page);
     }
-    adopt_tails(index, public_pages - static_cast<std::uint32_t>(pages.size()) + known, public_pages);
-    pool.seal(pages.subspan(known));
-    if (has_disk()) log_names(index, public_pages - static_cast<std::uint32_t>(pages.size()) + known, public_pages);
-    if (has_host()) want_copies(index, public_pages - static_cast<std::uint32_t>(pages.size()) + known, public_pages);
+    pin_tails(index, public_pages - static_cast<std::uint32_t>(pages.size()) + known, public_pages);
+    history->device.seal(pages.subspan(known));
+    const std::uint32_t first_new = slot.shared_pages + known;
+    if (has_disk()) tiers->lower_stores.log_names(index, first_new, public_pages);
+    if (has_host()) tiers->stores.want_copies(index, first_new, public_pages);
     counters.duplicate_page_total += known;
     counters.sealed_page_total += pages.size() - known;
     const std::uint32_t first = std::exchange(slot.shared_pages, public_pages);
-    if (!window_sides.empty()) settle_sides(index, {first, public_pages}, known);
+    settle_windows(index, {first, public_pages}, known);
   }
   for (std::uint32_t page = std::max(slot.settled_pages, slot.shared_pages); page < full_pages; ++page) {
-    if (row[page] != kNullPage) pool.make_private({&row[page], 1});
+    if (row[page] != kNullPage) history->device.make_private({&row[page], 1});
   }
-  if (!window_sides.empty()) make_sides_private(index, std::max(slot.settled_pages, slot.shared_pages), full_pages);
+  make_windows_private(index, std::max(slot.settled_pages, slot.shared_pages), full_pages);
   slot.settled_pages = std::max(full_pages, slot.settled_pages);
 }
 
-// Where full pages end that are the sequence's own only because tokens behind them were not known, and now are.
+// With lookahead, full pages stay private until the tokens behind them are known. Returns the column up to which a
+// sequence's full pages can be published now.
 std::uint32_t Cache::Impl::known_end(std::uint32_t index, std::uint32_t public_pages) const {
   const SequenceSlot& slot = sequences[index];
   const std::span<const PageId> row = sequences.page_row(index);
   for (std::uint32_t page = slot.shared_pages; page < std::min(public_pages, slot.settled_pages); ++page) {
-    if (pool.is_shared(row[page])) return page;  // forks read it, and may go on with other tokens
+    if (history->device.is_shared(row[page])) return page;  // a fork has the page too, and may go on with other tokens
   }
   return public_pages;
 }
 
-// Pages that enter the tree may be the source of other sequences' tails: those pin them from here on, like any other
-// page of the tree.
-void Cache::Impl::adopt_tails(std::uint32_t index, std::uint32_t first_page, std::uint32_t end_page) {
+// A page that enters the tree may be the source of other sequences' tails. These sequences then pin it in the tree,
+// instead of owning a share of it.
+void Cache::Impl::pin_tails(std::uint32_t index, std::uint32_t first_page, std::uint32_t end_page) {
   const std::span<const PageId> row = sequences.page_row(index);
   for (std::uint32_t page = first_page; page < end_page; ++page) {
-    for (std::uint32_t i = 0; pool.is_shared(row[page]) && i < sequences.capacity(); ++i) {
+    for (std::uint32_t i = 0; history->device.is_shared(row[page]) && i < sequences.capacity(); ++i) {
       SequenceSlot& slot = sequences[i];
       if (slot.tail_tokens == 0 || slot.tail_pin || slot.tail_source != row[page]) continue;
       slot.tail_pin = tree->pin_page(sequences[index].pin, page);
-      pool.unshare(row[page]);
+      history->device.unshare(row[page]);
     }
   }
 }
 
-// The first token that a sequence with a window still needs, besides its sink, once so many are computed: what the last
-// of them saw, since it may run again.
+// The first token behind the sink that a sequence with a window still needs when `computed_tokens` are computed: the
+// first that the last of them saw, since that one may run again; and earlier ones as far as rewind() may go.
 std::uint32_t Cache::Impl::keep_from(const SequenceSlot& slot, std::uint32_t computed_tokens) const {
   const std::uint32_t first = first_recent(slot, computed_tokens);
   return first - std::min(first, config.window_rewind_tokens);
@@ -437,23 +433,49 @@ std::uint32_t Cache::Impl::first_recent(const SequenceSlot& slot, std::uint32_t 
   return computed_tokens - (slot.window_tokens - slot.sink_tokens);
 }
 
-// Gives up the pages that the window has left.
+// Gives up the pages that window groups, and the sequence's own window, have left.
 void Cache::Impl::slide(std::uint32_t index) {
   SequenceSlot& slot = sequences[index];
-  if (!window_sides.empty()) slide_sides(index);
+  slide_windows(index);
   if (slot.window_tokens == 0) return;
   const std::uint32_t hole_end = keep_from(slot, slot.computed_tokens) / page_tokens;
   const std::uint32_t hole_begin = pages_for(slot.sink_tokens);
   const std::uint32_t begin = std::max(slot.hole_end, hole_begin);
-  if (hole_end <= begin) return;
   const std::span<PageId> row = sequences.page_row(index);
   for (std::uint32_t page = begin; page < hole_end; ++page) {
-    if (page >= slot.shared_pages && row[page] != kNullPage) give_back(row.subspan(page, 1));
+    if (page >= slot.shared_pages && row[page] != kNullPage) history->give_back(row[page]);
     row[page] = kNullPage;
   }
-  slot.hole_begin = hole_begin;
-  slot.hole_end = hole_end;
-  if (tree->end_page(slot.pin.run()) > slot.pinned_pages()) slot.pin = tree->pin_prefix(slot.pin, slot.pinned_pages());
+  if (hole_end > begin) {
+    slot.hole_begin = hole_begin;
+    slot.hole_end = hole_end;
+  }
+  shorten_pin(index);
+}
+
+// Pages of the tree that a sequence keeps there: its own, and those on which hangs what it holds of other groups, whose
+// windows may reach further back than its own.
+std::uint32_t Cache::Impl::pinned_pages(std::uint32_t index) const {
+  const SequenceSlot& slot = sequences[index];
+  std::uint32_t pinned = slot.pinned_pages();
+  for (std::size_t i = 0; i < groups.size() && pinned < slot.shared_pages; ++i) {
+    const GroupRows& group = groups[i];
+    std::uint32_t end = group.is_window() ? group.slots[index].page_count : 0;
+    if (group.is_window() && group.slots[index].hole_end >= std::min(end, slot.shared_pages)) {
+      end = std::min(end, group.tier->sink_pages);
+    }
+    if (!group.is_window() && !group.states[index].restore_page.is_none()) {
+      end = group.states[index].restore_position / page_tokens;
+    }
+    pinned = std::max(pinned, std::min(end, slot.shared_pages));
+  }
+  return pinned;
+}
+
+void Cache::Impl::shorten_pin(std::uint32_t index) {
+  SequenceSlot& slot = sequences[index];
+  const std::uint32_t pinned = pinned_pages(index);
+  if (tree->end_page(slot.pin.run()) > pinned) slot.pin = tree->pin_prefix(slot.pin, pinned);
 }
 
 }  // namespace quire

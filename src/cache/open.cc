@@ -15,19 +15,24 @@ namespace quire {
 
 namespace {
 
-// Evicted pages that are remembered unless a configuration says otherwise.
+// How many evicted pages are remembered at most when lost_page_count_max is not set.
 constexpr std::uint64_t kLostPagesMax = 1U << 20U;
 
 bool is_history(const CacheGroup& group) {
   return group.kind == GroupKind::Full || group.kind == GroupKind::Compressed;
 }
 
+std::uint32_t window_count_of(const ModelLayout& layout) {
+  const auto is_paged = [](const CacheGroup& group) { return group.kind == GroupKind::Window && !has_slot(group); };
+  return static_cast<std::uint32_t>(std::ranges::count_if(layout.groups(), is_paged));
+}
+
 std::uint32_t lookahead_of(const ModelLayout& layout) {
   return std::ranges::max(layout.groups(), {}, &CacheGroup::lookahead_tokens).lookahead_tokens;
 }
 
-// A model without a group that keeps everything still has paths, whose pages other groups' hang on. They have as good
-// as no bytes.
+// A model in which no group keeps everything still needs paths, because pages of anchored groups hang on pages of
+// paths. This group stands for them; its pages have as good as no bytes.
 CacheGroup make_path_group() {
   return {.name = "path",
           .layers = {0},
@@ -49,7 +54,7 @@ Result<std::uint32_t> count_host_pages(const HostConfig& host, const PageGeometr
   return static_cast<std::uint32_t>(page_count);
 }
 
-// Pages of every group, null pages not counted; 0 for groups without any.
+// Device pages of the history and of each group, null pages not counted; 0: the group has no pages.
 struct PageCounts {
   std::uint64_t history = 0;
   std::vector<std::uint64_t> groups;
@@ -59,7 +64,7 @@ std::uint32_t state_slot_count_of(const CacheConfig& config) {
   return config.device.state_slot_count != 0 ? config.device.state_slot_count : config.sequence_count_max;
 }
 
-// What one sequence has in flight when all are, so that together they fill the steps.
+// `in_flight_tokens`: the share of one sequence when all sequences together fill all steps in flight.
 BudgetRequest budget_request_of(const CacheConfig& config) {
   const std::uint64_t in_flight =
       std::uint64_t{config.step_tokens_max} * config.steps_in_flight_max / config.sequence_count_max;
@@ -72,12 +77,12 @@ BudgetRequest budget_request_of(const CacheConfig& config) {
           .rewind_tokens = config.window_rewind_tokens};
 }
 
-// How several groups share host.capacity_bytes: as the budget says.
+// Turns host.capacity_bytes into page counts for each group, as solve_budget() shares the bytes.
 Status share_host_bytes(CacheConfig& config, const BudgetRequest& device) {
   HostConfig& host = config.host;
   BudgetRequest request = device;
   request.host_bytes = host.capacity_bytes;
-  // Only the host's share is asked for: the device is large enough for anything.
+  // Only the host's part of the budget is used here, so the device may be of any size.
   if (request.device_bytes == 0) request.device_bytes = std::uint64_t{1} << 62U;
   const Result<Budget> budget = solve_budget(config.layout, request);
   if (!budget) {
@@ -92,7 +97,8 @@ Status share_host_bytes(CacheConfig& config, const BudgetRequest& device) {
     host.group_page_counts[group.group_index] = static_cast<std::uint32_t>(count);
     if (is_history(groups[group.group_index])) history = std::min(history, count);
   }
-  // Paths without history have as good as no bytes: as many as the device has, twice.
+  // No group keeps everything: pages of paths have as good as no bytes, so there are enough for two contexts of full
+  // length for each sequence.
   if (history == UINT64_MAX) {
     history = 2 * std::uint64_t{config.sequence_count_max} *
               ((std::uint64_t{config.context_tokens_max} / config.page.page_tokens) + 1);
@@ -102,7 +108,7 @@ Status share_host_bytes(CacheConfig& config, const BudgetRequest& device) {
   return {};
 }
 
-// One group: as many pages as fit, or as are asked for.
+// A layout of one group: as many pages as are asked for, or as fit in capacity_bytes.
 Result<PageCounts> count_pages_of_one(const CacheConfig& config) {
   const DeviceConfig& device = config.device;
   if (device.capacity_bytes == 0) return PageCounts{.history = device.page_count, .groups = {device.page_count}};
@@ -137,7 +143,8 @@ Result<PageCounts> count_pages(const CacheConfig& config) {
       if (is_history(groups[group.group_index])) counts.history = std::min(counts.history, group.page_count);
     }
     if (counts.history == UINT64_MAX) {
-      // Nothing keeps everything: paths as long as all sequences may be, twice, so that some are left behind.
+      // No group keeps everything: pages for two contexts of full length for each sequence, so that paths of ended ones
+      // stay.
       const std::uint64_t row_pages =
           (std::uint64_t{config.context_tokens_max} + config.page.page_tokens - 1) / config.page.page_tokens;
       counts.history = std::min<std::uint64_t>(2 * row_pages * config.sequence_count_max, PageId::kNoneValue / 2);
@@ -163,7 +170,8 @@ Result<PageCounts> count_pages(const CacheConfig& config) {
     BudgetRequest least = request;
     least.in_flight_tokens = 1;
     const bool is_window = groups[i].kind == GroupKind::Window && !has_slot(groups[i]);
-    const std::uint64_t needed = is_window ? pages_of_request(groups[i], least, context) : 1;
+    const bool is_owned = config.device.pool == DevicePool::Owned;  // else the engine knows what it runs
+    const std::uint64_t needed = is_window && is_owned ? pages_of_request(groups[i], least, context) : 1;
     if (counts.groups[i] >= needed) continue;
     return fail(ErrorCode::InvalidArgument, "group '" + groups[i].name + "' has " + count_of(counts.groups[i], "page") +
                                                 "; one sequence of " + with_separators(context) + " tokens needs " +
@@ -173,7 +181,8 @@ Result<PageCounts> count_pages(const CacheConfig& config) {
   return counts;
 }
 
-// Snapshots of a group are taken where a page of the history ends, and where the group can go on.
+// Snapshots are taken at multiples of the grid: where a page of the history ends and all snapshot groups can go on.
+// Widens the grid for one group.
 Result<std::uint32_t> add_to_grid(std::uint32_t grid, std::uint32_t page_tokens, const CacheGroup& group) {
   const std::uint64_t of_group = std::lcm(std::uint64_t{page_tokens}, std::uint64_t{boundary_multiple(group)});
   const std::uint64_t of_all = of_group <= UINT32_MAX ? std::lcm(std::uint64_t{grid}, of_group) : of_group;
@@ -251,24 +260,43 @@ Result<std::unique_ptr<Cache>> Cache::open(CacheConfig config, FileSystem* files
   }
   if (settings.host.is_on()) {
     QUIRE_TRY_ASSIGN(impl->host_policy, make_policy(settings.host.policy));
-    QUIRE_TRY_ASSIGN(impl->host_page_count, count_host_pages(settings.host, impl->geometry.page()));
-    impl->config.host.page_count = impl->host_page_count;
+    QUIRE_TRY_ASSIGN(impl->config.host.page_count, count_host_pages(settings.host, impl->geometry.page()));
   }
-  const std::uint64_t all_pages = std::uint64_t{page_count} + impl->host_page_count;
+  const std::uint32_t host_page_count = settings.host.is_on() ? settings.host.page_count : 0;
+  const std::uint64_t all_pages = std::uint64_t{page_count} + host_page_count;
   const auto lost_pages = static_cast<std::uint32_t>(std::min<std::uint64_t>(all_pages, kLostPagesMax));
   QUIRE_TRY_ASSIGN(impl->lost_pages,
                    LostPages::create(settings.lost_page_count_max.value_or(settings.host.is_on() ? lost_pages : 0)));
   QUIRE_TRY_ASSIGN(impl->tree, PrefixTree::create({.page_tokens = impl->page_tokens,
                                                    .page_count_max = page_count,
-                                                   .host_page_count_max = impl->host_page_count,
+                                                   .host_page_count_max = host_page_count,
                                                    .root_count_max = settings.key_space_count_max,
                                                    .whole_runs = settings.whole_runs,
                                                    .hash_seed = settings.hash_seed},
                                                   *impl->policy, &impl->log, impl->host_policy.get(),
                                                   impl->lost_pages.is_on() ? &impl->lost_pages : nullptr));
+  QUIRE_TRY_ASSIGN(impl->sequences, SequenceTable::create({.sequence_count_max = settings.sequence_count_max,
+                                                           .context_tokens_max = impl->context_tokens_max,
+                                                           .page_tokens = impl->page_tokens,
+                                                           .extra_key_count_max = settings.extra_key_count_max,
+                                                           .tree_tokens_max = settings.tree_tokens_max,
+                                                           .lookahead_tokens = lookahead_of(settings.layout),
+                                                           .window_count = window_count_of(settings.layout)}));
+  impl->release_queue = std::make_shared<ReleaseQueue>(settings.sequence_count_max);
+  impl->tiers = std::make_unique<Tiers>(TierContext{.config = impl->config,
+                                                    .tree = *impl->tree,
+                                                    .sequences = impl->sequences,
+                                                    .key_spaces = impl->key_spaces,
+                                                    .lost_pages = impl->lost_pages,
+                                                    .counters = impl->counters,
+                                                    .client = *impl,
+                                                    .page_tokens = impl->page_tokens,
+                                                    .partial_reuse_min_tokens = impl->partial_reuse_min_tokens,
+                                                    .context_tokens_max = impl->context_tokens_max});
+  impl->history = &impl->tiers->parts.history.pages;
   if (is_owned) {
-    QUIRE_TRY_ASSIGN(impl->pool, PagePool::create({.page_count = page_count, .first_page = kNullPage.value + 1}));
-    // A path without bytes of its own has memory that nobody touches but the mover, which must reach it.
+    QUIRE_TRY(impl->history->open_device(page_count));
+    // Where no group keeps everything, only the mover touches the pages of paths, and so must reach their memory.
     const bool is_adopted = settings.device.memory == DeviceMemory::Adopted;
     const bool has_accelerator = settings.device.accelerator != nullptr;
     if (settings.device.memory == DeviceMemory::Accelerator || (!has_history && is_adopted && has_accelerator)) {
@@ -277,7 +305,7 @@ Result<std::unique_ptr<Cache>> Cache::open(CacheConfig config, FileSystem* files
       QUIRE_TRY_ASSIGN(impl->host_memory, LazyMemory::reserve(impl->geometry.pool_bytes()));
       impl->memory = impl->host_memory.data();
     } else if (!settings.device.adopted_tensors.empty()) {
-      impl->memory = nullptr;  // the mover knows where they are
+      impl->memory = nullptr;  // open_mover() gives the tensors to the mover
     } else if (!settings.device.adopted_group_memory.empty()) {
       impl->memory = settings.device.adopted_group_memory[impl->history_index];
     } else {
@@ -285,49 +313,41 @@ Result<std::unique_ptr<Cache>> Cache::open(CacheConfig config, FileSystem* files
     }
   } else {
     QUIRE_TRY_ASSIGN(impl->offered, OfferedPages::create(page_count));
+    impl->tiers->parts.history.offered = &impl->offered;
   }
-  QUIRE_TRY_ASSIGN(impl->sequences, SequenceTable::create({.sequence_count_max = settings.sequence_count_max,
-                                                           .context_tokens_max = impl->context_tokens_max,
-                                                           .page_tokens = impl->page_tokens,
-                                                           .extra_key_count_max = settings.extra_key_count_max,
-                                                           .tree_tokens_max = settings.tree_tokens_max,
-                                                           .lookahead_tokens = lookahead_of(settings.layout)}));
-  impl->release_queue = std::make_shared<ReleaseQueue>(settings.sequence_count_max);
   QUIRE_TRY(impl->open_groups(counts.groups));
-
+  QUIRE_TRY(impl->open_states());
   QUIRE_TRY(impl->reserve_steps());
-  if (impl->has_host()) QUIRE_TRY(impl->open_host());
+  if (host_page_count > 0) QUIRE_TRY(impl->open_host(host_page_count));
   if (settings.disk.is_on()) QUIRE_TRY(impl->open_disk(files, host_pages));
   return std::unique_ptr<Cache>(new Cache(std::move(impl)));
 }
 
-// The groups beside the first that keeps everything.
+// Opens all groups but the first that keeps everything, whose pages open() has opened.
 Status Cache::Impl::open_groups(std::span<const std::uint64_t> page_counts) {
-  const std::span<const CacheGroup> groups = config.layout.groups();
-  hit_limits = {.page_tokens = page_tokens,
-                .boundary_tokens = std::max(config.layout.hit_multiple_tokens(), 1U),
-                .partial_tokens_min = partial_reuse_min_tokens};
-  for (std::uint32_t i = 0; i < groups.size(); ++i) {
+  const std::span<const CacheGroup> all = config.layout.groups();
+  for (std::uint32_t i = 0; i < all.size(); ++i) {
     if (i == history_index) continue;
-    if (is_history(groups[i])) {
+    if (is_history(all[i])) {
       QUIRE_TRY(open_memory(more_history.emplace_back(), i, page_counts[i]));
     } else {
-      QUIRE_TRY(open_side(i, page_counts[i]));
+      QUIRE_TRY(open_group(i, page_counts[i]));
     }
   }
-  for (SideGroup& side : sides) {
-    const CacheGroup& group = *side.group;
-    hit_groups.push_back({.pages = side.has_pages ? &side.pages : nullptr,
-                          .window_tokens = side.is_window ? group.window_tokens : 0,
-                          .sink_tokens = side.is_window ? group.sink_tokens : 0,
-                          .starts_anew = group.kind == GroupKind::Snapshot && group.snapshot_entries == 0,
-                          .boundary_tokens = boundary_multiple(group),
-                          .replay_tokens = group.replay.tokens,
-                          .replay_is_exact = group.replay.is_exact});
+  tiers->open_paths();
+  if (config.device.pool == DevicePool::External) {
+    const std::size_t row_pieces = 2 * groups.size();  // a window's sink, and its last pages
+    QUIRE_TRY_ASSIGN(matched_pages, LazyArray<GroupPages>::create(row_pieces * config.sequence_count_max));
   }
-  group_geometries.resize(groups.size());
-  group_pools.resize(groups.size());
-  if (history_index < groups.size()) {
+  history->page_bytes = geometry.page().page_bytes();
+  history->layer_count = geometry.page().layer_count();
+  for (const GroupMemory& group : more_history) {
+    history->page_bytes += group.geometry->page().page_bytes();
+    history->layer_count += group.geometry->page().layer_count();
+  }
+  group_geometries.resize(all.size());
+  group_pools.resize(all.size());
+  if (history_index < all.size()) {
     group_geometries[history_index] = &geometry;
     group_pools[history_index] = memory;
   }
@@ -337,10 +357,14 @@ Status Cache::Impl::open_groups(std::span<const std::uint64_t> page_counts) {
     group_pools[group.group_index] = group.data;
   };
   for (const GroupMemory& group : more_history) add_memory(group);
-  for (const SideGroup& side : sides) add_memory(side.memory);
+  for (const GroupRows& group : groups) add_memory(group.memory);
+  return {};
+}
+
+Status Cache::Impl::open_states() {
   QUIRE_TRY_ASSIGN(state_slots, StateSlots::create(config.layout, config.page));
   QUIRE_TRY_ASSIGN(checkpoint_interval, interval_on_grid(checkpoint_interval, checkpoint_grid));
-  if (state_slots->slot_bytes() == 0) return {};
+  if (state_slots->slot_bytes() == 0 || config.device.pool == DevicePool::External) return {};
   const std::uint32_t slot_count = state_slot_count_of(config);
   const auto state_bytes = checked_multiply(slot_count, state_slots->slot_bytes());
   if (!state_bytes) {
@@ -351,11 +375,13 @@ Status Cache::Impl::open_groups(std::span<const std::uint64_t> page_counts) {
   }
   for (std::uint32_t i = slot_count; i > 0; --i) free_state_slots.push_back(i - 1);
   state_slot_count = slot_count;
-  // Of a plan's copies, every sequence may have its slot filled, and a checkpoint saved that its drafts have passed.
+  // For each sequence, a plan's state copies may fill its slot, save a checkpoint that its drafts have passed, and make
+  // kForksMax forks.
   static_assert(kStateCopiesMax >= 2 + kForksMax);
   pending_forks.reserve(state_group_count() * kForksMax * config.sequence_count_max);
-  state_copies.reserve(state_group_count() * kStateCopiesMax * config.sequence_count_max);
-  state_saves.reserve(state_group_count() * config.sequence_count_max);
+  scratch.state_copies.reserve(state_group_count() * kStateCopiesMax * config.sequence_count_max);
+  scratch.state_saves.reserve(state_group_count() * config.sequence_count_max);
+  scratch.state_sends.reserve(config.sequence_count_max);
   if (config.device.memory == DeviceMemory::Host) {
     QUIRE_TRY_ASSIGN(own_state_memory, LazyMemory::reserve(*state_bytes));
     state_memory = own_state_memory.data();
@@ -376,8 +402,10 @@ Result<std::byte*> Cache::Impl::allocate_on_accelerator(std::size_t bytes) {
 Status Cache::Impl::open_memory(GroupMemory& memory_of_group, std::uint32_t group_index, std::uint64_t page_count) {
   memory_of_group.group_index = group_index;
   QUIRE_TRY_ASSIGN(const PageGeometry page, PageGeometry::create(config.layout.groups()[group_index], config.page));
-  QUIRE_TRY_ASSIGN(memory_of_group.geometry, PoolGeometry::create(page, {.page_count = page_count + 1,
+  const bool is_owned = config.device.pool == DevicePool::Owned;
+  QUIRE_TRY_ASSIGN(memory_of_group.geometry, PoolGeometry::create(page, {.page_count = page_count + (is_owned ? 1 : 0),
                                                                          .byte_layout = config.device.byte_layout}));
+  if (!is_owned) return {};
   if (config.device.memory == DeviceMemory::Host) {
     QUIRE_TRY_ASSIGN(memory_of_group.own, LazyMemory::reserve(memory_of_group.geometry->pool_bytes()));
     memory_of_group.data = memory_of_group.own.data();
@@ -389,55 +417,54 @@ Status Cache::Impl::open_memory(GroupMemory& memory_of_group, std::uint32_t grou
   return {};
 }
 
-Status Cache::Impl::open_side(std::uint32_t group_index, std::uint64_t page_count) {
-  SideGroup& side = sides.emplace_back();
-  side.group = &config.layout.groups()[group_index];
-  side.is_window = !has_slot(*side.group);
-  side.has_pages = has_pages(*side.group);
-  side.memory.group_index = group_index;
-  side.slots.resize(config.sequence_count_max);
-  if (!side.has_pages) return {};
-  QUIRE_TRY(open_memory(side.memory, group_index, page_count));
-  const auto count = static_cast<std::uint32_t>(page_count);
-  QUIRE_TRY_ASSIGN(side.pool, PagePool::create({.page_count = count, .first_page = kNullPage.value + 1}));
-  QUIRE_TRY(side.fenced.reserve(count));
-  QUIRE_TRY_ASSIGN(side.pages, SidePages::create({.tree_page_end = pool_page_count() + 1, .side_page_end = count + 1}));
-  if (!side.is_window) {
+Status Cache::Impl::open_group(std::uint32_t group_index, std::uint64_t page_count) {
+  const CacheGroup& layout = config.layout.groups()[group_index];
+  GroupRows& group = groups.emplace_back();
+  group.tier = &tiers->add_group(layout, group_index);
+  group.group = &layout;
+  group.memory.group_index = group_index;
+  group.slots.resize(config.sequence_count_max);
+  group.states.resize(config.sequence_count_max);
+  if (!has_pages(layout)) return {};
+  QUIRE_TRY(open_memory(group.memory, group_index, page_count));
+  group.tier->pages.page_bytes = group.memory.geometry->page().page_bytes();
+  group.tier->pages.layer_count = group.memory.geometry->page().layer_count();
+  QUIRE_TRY(group.tier->open_device(config.device.pool, static_cast<std::uint32_t>(page_count), pool_page_count()));
+  if (!group.is_window()) {
     has_snapshots = true;
-    QUIRE_TRY_ASSIGN(checkpoint_grid, add_to_grid(checkpoint_grid, page_tokens, *side.group));
-    if (side.group->retention.rule == RetentionRule::Every) {
-      checkpoint_interval = std::max(checkpoint_interval, side.group->retention.interval_tokens);
+    QUIRE_TRY_ASSIGN(checkpoint_grid, add_to_grid(checkpoint_grid, page_tokens, layout));
+    if (layout.retention.rule == RetentionRule::Every) {
+      checkpoint_interval = std::max(checkpoint_interval, layout.retention.interval_tokens);
     }
     return {};
   }
-  side.sink_pages = pages_for(side.group->sink_tokens);
-  side.row_stride = sequences.row_pages() + 17;  // apart from a power of two, as the sequences' own rows
-  QUIRE_TRY_ASSIGN(side.rows, LazyArray<PageId>::create(side.row_stride * config.sequence_count_max));
-  side.copies.reserve(config.sequence_count_max);
-  QUIRE_TRY_ASSIGN(side.moves,
+  group.row_stride = sequences.row_pages() + 17;  // not a power of two: see SequenceTable::stride()
+  QUIRE_TRY_ASSIGN(group.rows, LazyArray<PageId>::create(group.row_stride * config.sequence_count_max));
+  group.copies.reserve(config.sequence_count_max);
+  QUIRE_TRY_ASSIGN(group.moves,
                    LazyArray<TokenMove>::create(std::size_t{config.sequence_count_max} * config.tree_tokens_max));
-  window_sides.push_back(static_cast<std::uint32_t>(sides.size() - 1));
+  windows.push_back(static_cast<std::uint32_t>(groups.size() - 1));
   return {};
 }
 
 std::vector<PlannerGroup> Cache::Impl::planner_groups() const {
-  std::vector<PlannerGroup> groups;
+  std::vector<PlannerGroup> planned;
   for (const CacheGroup& group : config.layout.groups()) {
     using Kind = PlannerGroup::Kind;
     const Kind window = has_slot(group) ? Kind::Ring : Kind::Window;
-    groups.push_back({.kind = group.kind == GroupKind::Full         ? Kind::Full
-                              : group.kind == GroupKind::Compressed ? Kind::Compressed
-                              : group.kind == GroupKind::Window     ? window
-                                                                    : Kind::State,
-                      .tokens_per_entry = group.tokens_per_entry,
-                      .window_tokens = group.window_tokens,
-                      .sink_tokens = group.sink_tokens,
-                      .slot_entries = group.slot_entries});
+    planned.push_back({.kind = group.kind == GroupKind::Full         ? Kind::Full
+                               : group.kind == GroupKind::Compressed ? Kind::Compressed
+                               : group.kind == GroupKind::Window     ? window
+                                                                     : Kind::State,
+                       .tokens_per_entry = group.tokens_per_entry,
+                       .window_tokens = group.window_tokens,
+                       .sink_tokens = group.sink_tokens,
+                       .slot_entries = group.slot_entries});
   }
-  return groups;
+  return planned;
 }
 
-// Everything that steps and sequences will ever need.
+// Reserves everything that planning and finishing steps will ever need.
 Status Cache::Impl::reserve_steps() {
   const std::size_t sequence_count = config.sequence_count_max;
   QUIRE_TRY_ASSIGN(planner, AttentionPlanner::create({.page_tokens = page_tokens,
@@ -453,27 +480,28 @@ Status Cache::Impl::reserve_steps() {
   steps.resize(std::size_t{config.steps_in_flight_max} + 1);
   for (StepInFlight& step : steps) {
     step.parts.reserve(sequence_count);
-    step.sides.reserve(sequence_count * window_sides.size());
-    step.saves.reserve(sequence_count * sides.size() * 2);  // where it ends, and where accepted drafts have passed one
+    step.windows.reserve(sequence_count * windows.size());
+    step.saves.reserve(sequence_count * groups.size() * 2);  // at the step's end, and a checkpoint that drafts passed
   }
-  planning_sides.reserve(sequence_count * window_sides.size());
+  tiers->parts.fence.reserve(config.steps_in_flight_max);
   step_order.reserve(config.steps_in_flight_max);
   planning.reserve(sequence_count);
-  revoked.reserve(sequence_count);
-  revoked_runs.reserve(sequence_count);
-  planner_entries.reserve(sequence_count);
-  planner_sides.reserve(sequence_count * window_sides.size());
-  planner_groups_of_entries.reserve(sequence_count);
-  planner_steps.reserve(window_sides.size());
-  copies.reserve(sequence_count);
-  // The largest step: every entry computes something, and begins and ends inside a page. Or a whole sequence at once.
-  path_scratch.resize(sequences.row_pages());
-  page_scratch.resize(
-      std::max<std::size_t>((config.step_tokens_max / page_tokens) + (2 * sequence_count), sequences.row_pages()));
+  planning_windows.reserve(sequence_count * windows.size());
+  scratch.revoked.reserve(sequence_count);
+  scratch.revoked_runs.reserve(sequence_count);
+  scratch.entries.reserve(sequence_count);
+  scratch.windows.reserve(sequence_count * windows.size());
+  scratch.entry_groups.reserve(sequence_count);
+  scratch.window_steps.reserve(windows.size());
+  scratch.copies.reserve(sequence_count);
+  scratch.held.reserve(1 + windows.size());
+  // New pages of the largest step, in which every entry begins and ends inside a page; or those that a restore takes at
+  // once: all rows of one sequence, the history's and the windows'.
+  page_scratch.resize(std::max<std::size_t>((config.step_tokens_max / page_tokens) + (2 * sequence_count),
+                                            (1 + windows.size()) * (std::size_t{sequences.row_pages()} + 1)));
   QUIRE_TRY_ASSIGN(moves, LazyArray<TokenMove>::create(sequence_count * config.tree_tokens_max));
   move_indptr.reserve(sequence_count + 1);
   move_indptr.assign(1, 0);
-  QUIRE_TRY(fenced.reserve(pool_page_count()));
   return {};
 }
 

@@ -60,7 +60,8 @@ Result<Sequence> Cache::begin(KeySpaceId key_space, const Prompt& prompt, const 
   slot.priority = options.priority;
   slot.ttl_ns = options.ttl_ns.value_or(INT64_MAX);
   slot.extra_key_count = static_cast<std::uint32_t>(prompt.extra_keys.size());
-  // The tokens may be there already, or in another free row: dropped sequences have ended since prompt_buffer().
+  // The caller may have written the tokens to prompt_buffer(): to this row or, if a sequence has ended since, to
+  // another free row.
   TokenId* row = impl.sequences.token_row(index).data();
   if (prompt.tokens.data() != row) std::memmove(row, prompt.tokens.data(), prompt.tokens.size_bytes());
   std::ranges::copy(prompt.extra_keys, impl.sequences.extra_key_row(index).begin());
@@ -68,8 +69,8 @@ Result<Sequence> Cache::begin(KeySpaceId key_space, const Prompt& prompt, const 
   slot.load_timeout_ns = options.load_timeout_ns;
   slot.tier_max = options.tier_max;
   slot.allows_inexact = options.allow_inexact_replay;
-  if (impl.has_host() && options.prefetch != Prefetch::Off) impl.prefetch(index, match);
-  slot.soft_pin = impl.tree->soft_pin(impl.match_of(index));
+  if (impl.has_host() && options.prefetch != Prefetch::Off) impl.tiers->arrivals.prefetch(index, match);
+  slot.soft_pin = impl.tree->soft_pin(impl.tiers->paths.match_of(index));
   impl.key_spaces.touch(space);
   ++impl.counters.begun_sequence_count;
   return Sequence(impl.release_queue, {index, slot.generation});
@@ -82,7 +83,8 @@ Result<std::uint32_t> Cache::Impl::add_sequence(std::uint32_t key_space) {
                                             " sequences are live; end one, or raise sequence_count_max");
   }
   sequences[*index].key_space = key_space;
-  ++key_spaces[key_space].user_count;
+  tiers->parts.arrivals[*index] = {};
+  tiers->parts.use_key_space(key_space);
   return *index;
 }
 
@@ -102,7 +104,7 @@ const char* Cache::Impl::not_running(const SequenceSlot& slot) {
   return slot.is_preempted ? " is preempted; resume it first" : " is waiting; admit it first";
 }
 
-// Refuses what is not admitted, or is in the middle of something.
+// Refuses a sequence that is not running, that receives, or that has steps in flight or undecided tree tokens.
 Result<std::uint32_t> Cache::Impl::find_quiet(const Sequence& sequence, const char* call) const {
   QUIRE_TRY(require(DevicePool::Owned, call));
   QUIRE_TRY_ASSIGN(const std::uint32_t index, find_sequence(sequence));
@@ -142,7 +144,7 @@ Result<Admission> Cache::admit(const Sequence& sequence) {
   return impl.start_admitted(index);
 }
 
-// Device pages that an admitted sequence has, those that are on their way to it included.
+// Device pages that an admitted sequence has, pages in loads that it waits for included.
 std::uint32_t Cache::Impl::granted_pages(std::uint32_t index) const {
   const SequenceSlot& slot = sequences[index];
   if (slot.state != SequenceSlot::State::Loading && slot.state != SequenceSlot::State::Looking) {
@@ -150,13 +152,13 @@ std::uint32_t Cache::Impl::granted_pages(std::uint32_t index) const {
   }
   std::uint32_t granted = 0;
   for (RunId run = slot.pin.run(); !tree->parent(run).is_none(); run = tree->parent(run)) {
-    const bool is_owed = tree->is_on_host(run) && tree->mark(run) == 0;
-    if (!is_owed) granted += static_cast<std::uint32_t>(tree->pages(run).size());
+    const bool is_missing = tree->is_on_host(run) && tree->load_of(run) == 0;
+    if (!is_missing) granted += static_cast<std::uint32_t>(tree->pages(run).size());
   }
   return granted;
 }
 
-// Whether what a waiting sequence expects fits beside what admitted ones do.
+// Whether the pages that a waiting sequence expects fit beside those that admitted sequences still expect.
 Status Cache::Impl::check_expected(std::uint32_t index) {
   const SequenceSlot& slot = sequences[index];
   if (slot.expected_tokens == 0) return {};
@@ -168,13 +170,16 @@ Status Cache::Impl::check_expected(std::uint32_t index) {
     const std::uint32_t granted = granted_pages(i);
     promised += std::max(expected_pages(other), granted) - granted;
   }
-  PrefixTree::Match match = match_of(index);
+  PrefixTree::Match match = tiers->paths.match_of(index);
   const auto needed = [&] { return std::max(expected_pages(slot), match.page_count) - match.page_count; };
-  if (writes_back() && needed() + promised > available_besides(match)) {
-    make_clean(static_cast<std::uint32_t>(std::min<std::uint64_t>(needed() + promised, pool_page_count())), match);
-    match = match_of(index);
+  const HistoryPages& pages = tiers->parts.history;
+  if (pages.writes_back() && needed() + promised > pages.available_besides(match)) {
+    tiers->stores.make_clean(
+        static_cast<std::uint32_t>(std::min<std::uint64_t>(needed() + promised, pool_page_count())), match);
+    tiers->parts.hand_over();
+    match = tiers->paths.match_of(index);
   }
-  const std::uint64_t available = available_besides(match);
+  const std::uint64_t available = pages.available_besides(match);
   if (needed() + promised <= available) return {};
   return fail(ErrorCode::Unavailable, name_of(index) + " expects " + with_separators(slot.expected_tokens) +
                                           " tokens, which need " + with_separators(needed()) + " pages more; " +
@@ -182,66 +187,57 @@ Status Cache::Impl::check_expected(std::uint32_t index) {
                                           "sequences expect " + with_separators(promised) + " of them");
 }
 
-// A window holds its own pages and those that it enters before it has left others.
+// A window that slides needs up to two pages more than its tokens fill: it enters a page before it has left another.
 std::uint32_t Cache::Impl::expected_pages(const SequenceSlot& slot) const {
   const std::uint64_t held = std::uint64_t{slot.window_tokens} + config.window_rewind_tokens;
   const bool slides = slot.window_tokens > 0 && slot.expected_tokens > held;
   return slides ? pages_for(held) + 2 : pages_for(slot.expected_tokens);
 }
 
-// What of a sequence's tokens is cached, as far as it may use it.
-PrefixTree::Match Cache::Impl::match_of(std::uint32_t index) {
-  const SequenceSlot& slot = sequences[index];
-  // A key space that was dropped while the sequence waited has nothing to offer it.
-  const KeySpaceTable::Entry& space = key_spaces[slot.key_space];
-  const bool may_match = slot.may_use_cache && !space.is_retired;
-  std::uint32_t tokens_max = may_match ? std::min(slot.token_count, slot.match_tokens_max) : 0;
-  // Tokens behind the window were computed by others that saw more.
-  if (slot.window_tokens > 0) tokens_max = std::min(tokens_max, slot.window_tokens);
-  return with_whole_entries(tree->match(space.root, sequences.key(index, tokens_max)));
+Result<Admission> Cache::Impl::start_admitted(std::uint32_t index) {
+  sequences[index].skips_partial = false;
+  QUIRE_TRY_ASSIGN(const std::optional<WaitingAdmission> waiting, tiers->arrivals.start(index));
+  if (!waiting) {
+    const PrefixTree::Pin found = std::move(sequences[index].pin);  // keeps the path until start_running() pins it
+    return start_running(index);
+  }
+  take_state_slot(index);  // behind start(): a call that fails changes nothing
+  const Hit& on_device = waiting->on_device;
+  return Admission{
+      .matched_tokens = on_device.tokens,
+      .replay_tokens = on_device.replay_tokens,
+      .loading_tokens = waiting->in_memory.start() - std::min(waiting->in_memory.start(), on_device.start()),
+      .is_ready = false,
+      .miss = waiting->miss};
 }
 
+// The sequence runs with what the device has of its tokens.
 Admission Cache::Impl::start_running(std::uint32_t index, bool is_again) {
   SequenceSlot& slot = sequences[index];
   sequences.set_state(index, SequenceSlot::State::Running);
-  PrefixTree::Match match = match_of(index);
-  Miss miss = find_miss(index, match);
+  PrefixTree::Match match = tiers->paths.match_of(index);
+  // Where a hit begins, windows hold what comes next, but perhaps not all that a receiver waits for.
+  if (!groups.empty() && slot.send_run_count > 0) match = tree->cut(match, 0);
+  Miss miss = tiers->arrivals.find_miss(index, match);
   Hit hit;
   slot.junction = 0;
   slot.replay_end = 0;
   slot.is_inexact = false;
-  if (!hit_groups.empty()) {
-    const std::uint32_t history_tokens = tokens_in(match) + match.partial_tokens;
-    hit = find_hit(match, slot.token_count, slot.allows_inexact, /*counts_host=*/false, !slot.skips_partial);
-    // The third request with the same beginning finds what the second leaves there.
+  if (!groups.empty()) {
+    hit = tiers->paths.find_hit(
+        match,
+        {.token_count = slot.token_count, .allows_inexact = slot.allows_inexact, .allows_partial = !slot.skips_partial},
+        HitScope::Device);
+    // The history goes on behind the hit. This sequence leaves a snapshot where it ends, for later requests that begin
+    // the same.
+    const std::uint32_t history_tokens = tiers->paths.tokens_in(match) + match.partial_tokens;
     const std::uint32_t junction = history_tokens / checkpoint_grid * checkpoint_grid;
     if (junction > hit.tokens) slot.junction = junction;
-    if (hit.limiting_group != Hit::kNoGroup && hit.tokens < tokens_in(match)) {
-      miss = {.reason = MissReason::NotHeld, .group = sides[hit.limiting_group].memory.group_index};
-    } else if (miss.reason == MissReason::LoadFailed && slot.load_miss == MissReason::None &&
-               match.host_page_count > 0) {
-      // Nothing was to be loaded: with all that is on the host, the sequence would go on no later.
-      const Hit anywhere = find_hit(match, slot.token_count, slot.allows_inexact, /*counts_host=*/true);
-      const std::uint32_t path_tokens = tokens_in(match) + (match.host_page_count * page_tokens);
-      const std::uint32_t last = std::min(path_tokens, slot.token_count - (has_state() ? 1 : 0));
-      const bool is_limited = last - (last % hit_limits.boundary_tokens) > hit.start();
-      if (is_limited && anywhere.limiting_group != Hit::kNoGroup && anywhere.start() <= hit.start()) {
-        miss = {.reason = MissReason::NotHeld, .group = sides[anywhere.limiting_group].memory.group_index};
-      } else if (anywhere.limiting_group == Hit::kNoGroup && anywhere.start() <= hit.start() &&
-                 path_tokens + page_tokens > slot.token_count) {
-        miss = {};  // a state leaves a token to compute, and no place to go on before it
-      }
-    }
-    // What lies on disk behind that was not read.
-    const bool is_limited_on_disk = slot.limiting_side != UINT32_MAX && slot.load_miss == MissReason::None &&
-                                    slot.disk_miss == MissReason::None && miss.reason != MissReason::NotHeld;
-    if (is_limited_on_disk) {
-      miss = {.reason = MissReason::NotHeld, .group = sides[slot.limiting_side].memory.group_index};
-    }
+    miss = find_group_miss(index, match, hit, miss);
     match = tree->cut(match, hit.tokens);
   }
 
-  slot.tail_tokens = usable_partial(match);
+  slot.tail_tokens = tiers->paths.usable_partial(match);
   if (slot.tail_tokens > 0) {
     slot.tail_source = tree->partial_page(match);
     slot.tail_page = match.page_count;
@@ -257,35 +253,16 @@ Admission Cache::Impl::start_running(std::uint32_t index, bool is_again) {
   slot.page_count = match.page_count;
   slot.changed_column = 0;
   slot.computed_tokens = (match.page_count * page_tokens) + slot.tail_tokens;
-  if (!sides.empty()) {
+  if (!groups.empty()) {
     slot.replay_end = hit.replay_tokens > 0 ? hit.tokens : 0;
     slot.is_inexact = !hit.is_exact;
     slot.computed_tokens -= hit.replay_tokens;
-    take_sides(index, hit, slot.tail_tokens > 0 ? slot.tail_source : kNullPage);
+    take_windows(index, hit, slot.tail_tokens > 0 ? slot.tail_source : kNullPage);
     start_state(index, hit);
   }
   slot.planned_end = slot.computed_tokens;
-  list_cached_sends(index);  // of one that was preempted: perhaps others computed what it had not
-
-  if (!is_again) {
-    ++counters.admitted_sequence_count;
-    counters.prompt_tokens += slot.token_count;
-    counters.hit_tokens += slot.computed_tokens;
-    counters.partial_hit_tokens += slot.tail_tokens;
-    slot.miss = miss;
-    const auto reason = static_cast<std::size_t>(miss.reason);
-    ++counters.miss_requests[reason];
-    counters.miss_tokens[reason] += slot.token_count - slot.computed_tokens;
-  }
-  if (has_host() && !is_again) {
-    const std::uint32_t host_end = std::min(match.page_count, slot.disk_from_page);
-    slot.host_tokens = (host_end - std::min(host_end, slot.waited_from_page)) * page_tokens;
-    slot.disk_tokens = (match.page_count - host_end) * page_tokens;
-    counters.host_hit_tokens += slot.host_tokens;
-    counters.disk_hit_tokens += slot.disk_tokens;
-    want_copies_of_path(slot.pin);
-    if (has_disk()) prefer_on_disk(slot.pin);
-  }
+  list_cached_sends(index);  // after a preemption: others may have computed tokens that this one is to send
+  if (!is_again) count_admission(index, match, hit, miss);
   return {.matched_tokens = slot.computed_tokens + hit.replay_tokens,
           .replay_tokens = hit.replay_tokens,
           .partial_tokens = slot.tail_tokens,
@@ -293,11 +270,68 @@ Admission Cache::Impl::start_running(std::uint32_t index, bool is_again) {
           .miss = miss};
 }
 
+// Why a sequence has to compute, where windows and states too decide how far a hit goes.
+Miss Cache::Impl::find_group_miss(std::uint32_t index, const PrefixTree::Match& match, const Hit& hit, Miss miss) {
+  const SequenceSlot& slot = sequences[index];
+  const Arrival& arrival = tiers->parts.arrivals[index];
+  const auto not_held = [this](std::uint32_t group) {
+    return Miss{.reason = MissReason::NotHeld, .group = groups[group].memory.group_index};
+  };
+  const bool has_waited_in_vain = arrival.load_miss != MissReason::None || arrival.lower_miss != MissReason::None;
+  const std::uint32_t device_tokens = tiers->paths.tokens_in(match);
+  if (hit.limiting_group != Hit::kNoGroup && hit.tokens < device_tokens) {
+    if (arrival.load_miss != MissReason::None) return {.reason = arrival.load_miss};
+    return not_held(hit.limiting_group);
+  }
+  if (miss.reason == MissReason::LoadFailed && arrival.load_miss == MissReason::None && match.host_page_count > 0) {
+    // Perhaps nothing was loaded because even the host's pages would not let the sequence go on from a later token.
+    const Hit anywhere = tiers->paths.hit_of(slot, match, HitScope::DeviceAndHost);
+    const std::uint32_t path_tokens = device_tokens + (match.host_page_count * page_tokens);
+    const std::uint32_t last = std::min(path_tokens, slot.token_count - (has_state() ? 1 : 0));
+    const bool is_limited = last - (last % tiers->paths.limits().boundary_tokens) > hit.start();
+    const bool is_no_better = anywhere.start() <= hit.start();
+    if (is_limited && anywhere.limiting_group != Hit::kNoGroup && is_no_better)
+      return not_held(anywhere.limiting_group);
+    if (anywhere.limiting_group == Hit::kNoGroup && is_no_better && path_tokens + page_tokens > slot.token_count) {
+      miss = {};  // nothing is missing: a state computes what follows the last boundary anyway
+    }
+  }
+  // A lower tier has more of the path, but a group that has less there limits the hit, so the rest was not read.
+  if (arrival.limiting_group != Hit::kNoGroup && !has_waited_in_vain) return not_held(arrival.limiting_group);
+  return miss;
+}
+
+void Cache::Impl::count_admission(std::uint32_t index, const PrefixTree::Match& match, const Hit& hit,
+                                  const Miss& miss) {
+  SequenceSlot& slot = sequences[index];
+  ++counters.admitted_sequence_count;
+  counters.prompt_tokens += slot.token_count;
+  counters.hit_tokens += slot.computed_tokens;
+  counters.partial_hit_tokens += slot.tail_tokens;
+  slot.miss = miss;
+  const auto reason = static_cast<std::size_t>(miss.reason);
+  ++counters.miss_requests[reason];
+  counters.miss_tokens[reason] += slot.token_count - slot.computed_tokens;
+  if (!has_host()) return;
+  Arrival& arrival = tiers->parts.arrivals[index];
+  // Only whole pages come from other tiers: a partial page was on the device.
+  const std::uint32_t reached =
+      groups.empty() ? tiers->paths.tokens_in(match) : hit.start() / page_tokens * page_tokens;
+  const std::uint32_t host_end = std::min(reached, arrival.lower_from);
+  arrival.host_tokens = host_end - std::min(host_end, arrival.host_from);
+  arrival.lower_tokens = reached - host_end;
+  counters.host_hit_tokens += arrival.host_tokens;
+  counters.disk_hit_tokens += arrival.lower_tokens;
+  tiers->stores.want_copies_of_path(slot.pin);
+  if (has_disk()) tiers->lower_stores.prefer(slot.pin);
+}
+
 Result<SequenceView> Cache::view(const Sequence& sequence) const {
   Impl& impl = *impl_;
   QUIRE_TRY(impl.enter());
   QUIRE_TRY_ASSIGN(const std::uint32_t index, impl.find_sequence(sequence));
   const SequenceSlot& slot = impl.sequences[index];
+  const Arrival& arrival = impl.tiers->parts.arrivals[index];
   const bool is_waiting = slot.is_waiting();
   const bool is_loading = slot.is_loading();
   return SequenceView{.is_waiting = is_waiting,
@@ -306,8 +340,8 @@ Result<SequenceView> Cache::view(const Sequence& sequence) const {
                       .is_receiving = slot.is_receiving,
                       .token_count = slot.token_count,
                       .computed_tokens = slot.computed_tokens,
-                      .host_tokens = slot.host_tokens,
-                      .disk_tokens = slot.disk_tokens,
+                      .host_tokens = arrival.host_tokens,
+                      .disk_tokens = arrival.lower_tokens,
                       .pending_tokens = impl.pending_tokens(slot),
                       .tree_tokens = slot.tree_count,
                       .steps_in_flight = slot.steps_in_flight,
@@ -371,11 +405,11 @@ Status Cache::end(Sequence& sequence, std::optional<Publish> publish) {
   }
   impl.drop_sequence(index);
   sequence.queue_.reset();
-  impl.work_in_background();
+  impl.tiers->work_in_background();
   return {};
 }
 
-// Steps in flight read its pages: until they are over, everything of it stays where it is.
+// Steps in flight may read the sequence's pages, so it ends when they are over.
 void Cache::Impl::drop_sequence(std::uint32_t index) {
   sequences[index].is_dropped = true;
   if (sequences[index].steps_in_flight == 0) end_sequence(index);
@@ -384,47 +418,51 @@ void Cache::Impl::drop_sequence(std::uint32_t index) {
 void Cache::Impl::end_sequence(std::uint32_t index) {
   SequenceSlot& slot = sequences[index];
   const std::uint32_t space = slot.key_space;
-  const bool was_loading = slot.state == SequenceSlot::State::Loading;
-  const bool was_looking = slot.state == SequenceSlot::State::Looking;
-  if (was_loading) leave_side_loads(index);
+  const bool was_arriving = slot.state == SequenceSlot::State::Loading || slot.state == SequenceSlot::State::Looking;
   if (slot.state == SequenceSlot::State::Running) {
     if (slot.publishes_at_end) publish_rest(index);
     release_pages(index);
   }
-  if (slot.state == SequenceSlot::State::Saving) abandon_saving(index);
-  if (slot.state == SequenceSlot::State::Restoring) abandon_restoring(index);
+  if (slot.state == SequenceSlot::State::Saving) tiers->saves.abandon_saving(index);
+  if (slot.state == SequenceSlot::State::Restoring) {
+    tiers->saves.abandon_restoring(index, [&](const PageHome& home, std::uint32_t place) {
+      (home.pool == 0 ? sequences.page_row(index) : groups[home.pool - 1U].row(index))[place] = kNullPage;
+    });
+  }
   if (slot.state == SequenceSlot::State::Saving || slot.state == SequenceSlot::State::Restoring) release_pages(index);
-  if (!sides.empty()) release_state(index);  // of one that was loading
-  if (has_host()) release_saved(index);
+  if (slot.state == SequenceSlot::State::Holding) release_matched(index);
+  if (!groups.empty()) release_state(index);  // sequences that were loading, or are saved, have a state slot too
+  if (has_host()) tiers->saves.release(index);
   sequences.remove(index);
-  --key_spaces[space].user_count;
-  leave_key_space(space);
-  if (was_loading) cancel_unneeded_loads();
-  if (was_looking) cancel_unneeded_finds();
+  tiers->parts.leave_key_space(space);
+  if (was_arriving) tiers->arrivals.cancel_unneeded();
 }
 
-// Pages that the sequence kept to itself go into the tree as if they had become full just now; all others go.
+// For end() with a Publish: private pages go into the tree as if they had become full just now, up to the first that is
+// missing or that a fork has too. Pages behind are given back.
 void Cache::Impl::publish_rest(std::uint32_t index) {
   SequenceSlot& slot = sequences[index];
   const std::span<PageId> row = sequences.page_row(index);
   std::uint32_t end = slot.shared_pages;
-  while (end < slot.settled_pages && row[end] != kNullPage && !pool.is_shared(row[end])) pool.reopen(row[end++]);
+  while (end < slot.settled_pages && row[end] != kNullPage && !history->device.is_shared(row[end]))
+    history->device.reopen(row[end++]);
   drop_tail(slot);
-  drop_side_tails(index);
+  drop_window_tails(index);
   give_back_row(index, end);
-  give_back_side_rows(index, end);
+  give_back_window_rows(index, end);
   slot.computed_tokens = std::min(slot.computed_tokens, end * page_tokens);
   slot.settled_pages = slot.shared_pages;
-  if (slot.hole_begin >= end) slot.hole_end = slot.hole_begin;  // a hole behind them does not matter
+  if (slot.hole_begin >= end) slot.hole_end = slot.hole_begin;  // a hole behind the published pages does not matter
   settle(index);
 }
 
-// The sequence holds nothing any more.
-void Cache::Impl::release_pages(std::uint32_t index) {
+// Gives back everything that a sequence holds; its state slot only without `keeps_state`.
+void Cache::Impl::release_pages(std::uint32_t index, KeepState keeps_state) {
   SequenceSlot& slot = sequences[index];
   planner.forget_row(index);
   drop_tail(slot);
-  if (!sides.empty()) release_sides(index);
+  release_windows(index, keeps_state);
+  if (keeps_state == KeepState::No) release_state(index);
   give_back_row(index, slot.shared_pages);
   slot.pin.reset();
   slot.shared_pages = 0;
@@ -438,14 +476,32 @@ void Cache::Impl::drop_tail(SequenceSlot& slot) {
   if (slot.tail_tokens == 0) return;
   if (slot.tail_pin) {
     slot.tail_pin.reset();
-  } else if (pool.is_shared(slot.tail_source)) {
-    pool.unshare(slot.tail_source);  // whoever writes the page goes on
+  } else if (history->device.is_shared(slot.tail_source)) {
+    history->device.unshare(slot.tail_source);  // the other owner keeps the page, and may write it
   } else {
-    give_back({&slot.tail_source, 1});
+    history->give_back(slot.tail_source);
   }
   slot.tail_tokens = 0;
   slot.tail_is_hit = false;
   slot.tail_is_planned = false;
+}
+
+Status Cache::stop_loading(const Sequence& sequence) {
+  Impl& impl = *impl_;
+  QUIRE_TRY(impl.enter());
+  QUIRE_TRY_ASSIGN(const std::uint32_t index, impl.find_sequence(sequence));
+  if (impl.sequences[index].state == SequenceSlot::State::Restoring) {
+    return fail(ErrorCode::Unsupported, "stop_loading: " + Impl::name_of(index) +
+                                            " was saved, and is brought back as a whole; end it to stop that");
+  }
+  const bool waits = impl.sequences[index].state == SequenceSlot::State::Loading ||
+                     impl.sequences[index].state == SequenceSlot::State::Looking;
+  if (!waits) {
+    return fail(ErrorCode::InvalidArgument, "stop_loading: " + Impl::name_of(index) + " is not loading");
+  }
+  impl.tiers->arrivals.stop(index, MissReason::LoadCancelled);
+  impl.tiers->work_in_background();
+  return {};
 }
 
 }  // namespace quire

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Cache: standing still. Transfers can be held back, and the device's memory given up for a while.
+// Cache: pause_transfers() holds transfers back; sleep() gives up the memory of the device for a while.
 #include "base/check.h"
 #include "cache/cache_impl.h"
 #include "layout/text.h"
@@ -12,21 +12,21 @@ Result<bool> Cache::pause_transfers() {
   Impl& impl = *impl_;
   QUIRE_TRY(impl.enter());
   if (!impl.has_host()) return fail(ErrorCode::Unsupported, "pause_transfers: the cache has no host tier");
-  impl.hand_over_transfers();
-  impl.is_paused = true;
-  return impl.live_transfer_count + impl.side_transfer_count == 0;
+  impl.tiers->parts.hand_over();
+  impl.tiers->parts.is_paused = true;
+  return impl.tiers->parts.book.live_count() == 0;
 }
 
 Status Cache::resume_transfers() {
   Impl& impl = *impl_;
   QUIRE_TRY(impl.enter());
-  impl.is_paused = false;
-  impl.work_in_background();
+  impl.tiers->parts.is_paused = false;
+  impl.tiers->work_in_background();
   return {};
 }
 
 Status Cache::Impl::require_awake(const char* call) const {
-  if (!is_asleep && !falls_asleep) return {};
+  if (tiers->parts.is_awake()) return {};
   return fail(ErrorCode::Unavailable, std::string(call) + ": the cache sleeps; wake() comes first");
 }
 
@@ -38,7 +38,8 @@ Result<bool> Cache::sleep(Sleep how) {
     return fail(ErrorCode::InvalidArgument,
                 "sleep: there is no way " + std::to_string(static_cast<int>(how)) + ": use KeepHost or DropAll");
   }
-  if (impl.is_asleep) return true;
+  TierParts& parts = impl.tiers->parts;
+  if (parts.sleep_state == TierParts::SleepState::Asleep) return true;
   if (!impl.step_order.empty()) {
     return fail(ErrorCode::Unavailable,
                 "sleep: step " + std::to_string(impl.step_at(0).number) + " is in flight; finish or abort it first");
@@ -46,56 +47,61 @@ Result<bool> Cache::sleep(Sleep how) {
   for (std::uint32_t i = 0; i < impl.sequences.capacity(); ++i) {
     const SequenceSlot& slot = impl.sequences[i];
     if (slot.state == SequenceSlot::State::Free || slot.state == SequenceSlot::State::Waiting) continue;
-    if (slot.state == SequenceSlot::State::Saved && how == Sleep::KeepHost) continue;
-    return fail(ErrorCode::Unavailable, "sleep: " + Impl::name_of(i) +
-                                            (slot.is_waiting() ? " has pages on the host; end or resume it first"
-                                                               : " is admitted; end or preempt every sequence first"));
+    const bool is_on_host = slot.state == SequenceSlot::State::Saved && slot.state_slot == UINT32_MAX;
+    if (is_on_host && how == Sleep::KeepHost) continue;
+    return fail(ErrorCode::Unavailable,
+                "sleep: " + Impl::name_of(i) +
+                    (slot.is_waiting() ? " has pages on the host, or a state on the device; end or resume it first"
+                                       : " is admitted; end or preempt every sequence first"));
   }
-  impl.falls_asleep = true;
-  impl.flush_moves();
+  parts.sleep_state = TierParts::SleepState::FallingAsleep;
+  impl.make_moves();
   for (std::uint32_t i = 0; i < impl.keeps.size(); ++i) {
     if (impl.keeps[i].is_live) impl.end_keep(i);
   }
   const std::uint32_t page_count = impl.pool_page_count();
   if (how == Sleep::DropAll) {
-    impl.cancel_all_transfers();
-  } else if (impl.has_host() && !impl.is_paused) {
-    impl.start_leaving(page_count);
-    impl.hand_over_transfers();
-  }
-  if (impl.live_transfer_count + impl.side_transfer_count > 0) return false;
-  if (how == Sleep::DropAll) {
-    for (std::uint32_t i = 0; i < impl.key_spaces.capacity(); ++i) {
-      if (!impl.key_spaces[i].is_live) continue;
-      impl.counters.dropped_page_total += impl.drop_pages(impl.key_spaces[i].root, ResidencyCause::Reset);
+    impl.tiers->cancel_all();
+  } else if (impl.has_host() && !parts.is_paused) {
+    for (const auto& group : parts.groups) {
+      if (group->has_host()) group->want_all_copies();
     }
-    if (impl.mover != nullptr) {
-      QUIRE_TRY(impl.mover->forget_host_pages());
-      impl.host_region = impl.mover->host_region();  // a lock may have been lost
+    impl.tiers->stores.start();
+    impl.tiers->stores.start_leaving(page_count);
+    parts.hand_over();
+  }
+  if (impl.tiers->parts.book.live_count() > 0) return false;
+  if (how == Sleep::DropAll) {
+    for (std::uint32_t i = 0; i < impl.key_spaces.end(); ++i) {
+      if (!impl.key_spaces[i].is_live) continue;
+      impl.counters.dropped_page_total +=
+          impl.tiers->parts.history.drop_all(impl.key_spaces[i].root, ResidencyCause::Reset);
+    }
+    if (parts.mover != nullptr) {
+      QUIRE_TRY(parts.mover->forget_host_pages());
+      impl.host_region = parts.mover->host_region();  // the host memory may have lost its lock
     }
   } else {
-    impl.evict(page_count);
+    impl.tiers->parts.history.evict(page_count);
   }
-  impl.drop_moves();  // what they would move is gone
-  QUIRE_CHECK(impl.pool.free_count() == page_count, "a page is in use while nobody is");
+  impl.drop_moves();  // the pages that they would move are gone
+  QUIRE_CHECK(impl.history->device.free_count() == page_count, "a page is in use while nobody is");
   impl.host_memory.discard();
   for (GroupMemory& group : impl.more_history) group.own.discard();
-  for (SideGroup& side : impl.sides) {
-    QUIRE_CHECK(!side.has_pages || side.pool.free_count() == side.pool.page_count(),
+  for (GroupRows& group : impl.groups) {
+    QUIRE_CHECK(!group.has_pages() || group.pool().free_count() == group.pool().page_count(),
                 "a page is in use while nobody is");
-    side.memory.own.discard();
+    group.memory.own.discard();
   }
   impl.own_state_memory.discard();
-  impl.falls_asleep = false;
-  impl.is_asleep = true;
+  parts.sleep_state = TierParts::SleepState::Asleep;
   return true;
 }
 
 Status Cache::wake() {
   Impl& impl = *impl_;
   QUIRE_TRY(impl.enter());
-  impl.falls_asleep = false;
-  impl.is_asleep = false;
+  impl.tiers->parts.sleep_state = TierParts::SleepState::Awake;
   return {};
 }
 

@@ -31,22 +31,22 @@ std::string Cache::Impl::too_long(std::uint64_t token_count) const {
 
 Status Cache::Impl::check_entries(std::span<const StepEntry> entries) {
   if (entries.empty()) return fail(ErrorCode::InvalidArgument, "a step has at least one entry");
-  ++plan_mark;
+  ++plan_stamp;
   std::uint64_t step_tokens = 0;
   planning.clear();
-  planning_sides.clear();
+  planning_windows.clear();
   for (std::size_t i = 0; i < entries.size(); ++i) {
     if (entries[i].sequence == nullptr) return bad_entry(i, "its sequence is null");
     const Result<std::uint32_t> index = find_sequence(*entries[i].sequence);
     if (!index) return bad_entry(i, index.error().message);
     SequenceSlot& slot = sequences[*index];
-    if (slot.plan_mark == plan_mark) return bad_entry(i, name_of(*index) + " is in the step already");
-    slot.plan_mark = plan_mark;
+    if (slot.plan_stamp == plan_stamp) return bad_entry(i, name_of(*index) + " is in the step already");
+    slot.plan_stamp = plan_stamp;
     if (const Status status = check_entry(entries[i], *index); !status) {
       return fail(status.error().code, "entry " + std::to_string(i) + ": " + status.error().message);
     }
     const StepPart& part = planning.emplace_back(make_part(entries[i], *index));
-    if (!window_sides.empty()) make_side_parts(part);
+    if (!windows.empty()) make_window_parts(part);
     if (has_state() && part.draft_count > 0) {
       if (const Status status = check_drafts(*index, slot.planned_end + part.token_count, part.draft_count); !status) {
         return fail(status.error().code, "entry " + std::to_string(i) + ": " + status.error().message);
@@ -97,7 +97,7 @@ Status Cache::Impl::check_entry(const StepEntry& entry, std::uint32_t index) con
     return bad("has " + with_separators(pending) + " pending tokens, but token_count is " +
                with_separators(entry.token_count));
   }
-  // Without known tokens, the least is one that a step in flight brings.
+  // With no known token left to plan, the entry asks for at least one that a step in flight brings.
   const std::uint32_t wanted = std::max(entry.token_count, missing > 0 ? 0U : 1U);
   if (slot.steps_in_flight > 0 &&
       std::uint64_t{slot.planned_end} + wanted > std::uint64_t{slot.token_count} + slot.steps_in_flight) {
@@ -120,13 +120,14 @@ Status Cache::Impl::check_entry(const StepEntry& entry, std::uint32_t index) con
 }
 
 Status Cache::Impl::check_tree(const StepEntry& entry, std::uint32_t index) const {
-  // Tokens of a tree take places that are not theirs in the end. Pages are put right by moving rows; a state has been
-  // through all of them, and an entry of several tokens is made of what stood there.
+  // Tokens of a tree stand at positions that are not final. In pages, moving their rows corrects that. A state has seen
+  // the tokens of all branches, and an entry of several tokens is computed from neighbours that may go: nothing
+  // corrects those.
   const auto follows_order = [](const CacheGroup& group) {
     return has_slot(group) || group.kind == GroupKind::Compressed;
   };
-  const std::span<const CacheGroup> groups = config.layout.groups();
-  if (const auto group = std::ranges::find_if(groups, follows_order); group != groups.end()) {
+  const std::span<const CacheGroup> all = config.layout.groups();
+  if (const auto group = std::ranges::find_if(all, follows_order); group != all.end()) {
     return fail(ErrorCode::Unsupported, name_of(index) + ": group '" + group->name + "' " +
                                             (has_slot(*group) ? "keeps state" : "has entries of several tokens") +
                                             ", which a tree of tokens would mix up: use draft_count, a chain");
@@ -148,9 +149,10 @@ Status Cache::Impl::check_tree(const StepEntry& entry, std::uint32_t index) cons
   return {};
 }
 
-// Pages that a list of the entry's keys has: a window leaves out those between its sink and what the first query sees.
+// Columns that a line of the entry has: a window leaves out those between its sink and what the first query sees.
 std::uint32_t Cache::Impl::listed_pages(const SequenceSlot& slot, const StepPart& part) const {
   const std::uint32_t end = pages_for(end_of(slot, part));
+  if (!windows.empty()) return end;  // lines of window groups have all columns
   const std::uint32_t first_query = part.runs_again() ? part.position : slot.planned_end;
   const std::uint32_t sink_pages = pages_for(slot.sink_tokens);
   const std::uint32_t first_page = first_recent(slot, first_query + 1) / page_tokens;
@@ -182,7 +184,7 @@ Status Cache::Impl::check_shape(const PlanShape& shape) const {
 
 // What a step adds to a sequence
 
-Cache::Impl::StepPart Cache::Impl::make_part(const StepEntry& entry, std::uint32_t index) const {
+StepPart Cache::Impl::make_part(const StepEntry& entry, std::uint32_t index) const {
   const SequenceSlot& slot = sequences[index];
   const std::uint32_t missing = slot.token_count - std::min(slot.token_count, slot.planned_end);
   StepPart part{.index = index,
@@ -193,18 +195,21 @@ Cache::Impl::StepPart Cache::Impl::make_part(const StepEntry& entry, std::uint32
                 .is_tree = !entry.tree_parents.empty()};
   const bool runs_again = missing == 0 && slot.steps_in_flight == 0 && part.draft_count == 0;
   if (!runs_again && slot.tree_count == 0) {
-    // Without known tokens, the one that the steps in flight will bring.
+    // With no known token left, the next one, which a step in flight will bring.
     const std::uint32_t all = missing > 0 ? missing : std::min(slot.steps_in_flight, 1U);
     part.token_count =
         part.draft_count > 0 || entry.token_count == 0 ? std::max(all, entry.token_count) : entry.token_count;
   }
   if (has_snapshots && part.token_count > 0) cut_at_checkpoint(slot, index, part);
+  // A state is sent where a step ends.
+  const bool sends_state = slot.send_run_count > 0 && slot.send_state_slot >= 0 && slot.planned_end < slot.send_end;
+  if (sends_state) part.token_count = std::min(part.token_count, slot.send_end - slot.planned_end);
   part.position = runs_again ? slot.computed_tokens - 1 : slot.planned_end + slot.tree_count;
-  // A replay may end before the page that the history ends in.
+  // A step of a replay may end before the tail's page, and then leaves the tail as it is.
   const bool reaches_tail = slot.replay_end == 0 || pages_for(end_of(slot, part)) > slot.tail_page;
   if (slot.tail_tokens > 0 && !slot.tail_is_planned && reaches_tail) {
-    // The last owner of a page needs no copy of it.
-    part.adopts_tail = !slot.tail_pin && !pool.is_shared(slot.tail_source);
+    // If nobody else owns the tail's source, the sequence takes that page itself, without a copy.
+    part.adopts_tail = !slot.tail_pin && !history->device.is_shared(slot.tail_source);
     part.copies_tail = !part.adopts_tail;
   }
   const std::uint32_t end_page = pages_for(end_of(slot, part));
@@ -215,7 +220,7 @@ Cache::Impl::StepPart Cache::Impl::make_part(const StepEntry& entry, std::uint32
   return part;
 }
 
-// A snapshot is taken where a step ends.
+// Ends a part at the next checkpoint, because a snapshot can be taken only where a step ends.
 void Cache::Impl::cut_at_checkpoint(const SequenceSlot& slot, std::uint32_t index, StepPart& part) const {
   const std::uint32_t next = next_checkpoint(slot, slot.planned_end);
   if (next == 0 || next >= slot.planned_end + part.token_count || !wants_snapshot(index, next)) return;
@@ -225,10 +230,10 @@ void Cache::Impl::cut_at_checkpoint(const SequenceSlot& slot, std::uint32_t inde
 }
 
 // Pages that the window will have left when the step is done are not taken at all, unless they begin with tokens
-// computed before, which the step itself reads.
+// computed before, or replayed, which the step itself reads.
 bool Cache::Impl::stores_page(const SequenceSlot& slot, const StepPart& part, std::uint32_t page) const {
   if (slot.window_tokens == 0 || page < pages_for(slot.sink_tokens)) return true;
-  if (std::uint64_t{page} * page_tokens < slot.planned_end) return true;
+  if (std::uint64_t{page} * page_tokens < std::max(slot.planned_end, slot.replay_end)) return true;
   return std::uint64_t{page + 1} * page_tokens > keep_from(slot, slot.planned_end + part.token_count);
 }
 
@@ -236,19 +241,19 @@ std::uint32_t Cache::Impl::pending_tokens(const SequenceSlot& slot) const {
   if (slot.state == SequenceSlot::State::Holding || slot.is_receiving) return 0;
   const std::uint32_t missing = slot.token_count - std::min(slot.token_count, slot.planned_end);
   if (missing > 0) return missing;
-  // Somebody has to ask the model what comes after a prompt that was found whole.
-  // A state would count the token twice: there the sequence waits for new tokens.
+  // Somebody has to ask the model what follows a prompt that was found whole: its last token runs again. A state would
+  // count that token twice, so there the sequence waits for new tokens.
   const bool runs_again =
       !slot.has_run && slot.token_count > 0 && slot.steps_in_flight == 0 && !slot.is_undecided() && !has_state();
   return runs_again ? 1 : 0;
 }
 
-// What entries that were checked ask for, as things are now.
+// Makes the parts of checked entries again, after the sequences have changed.
 void Cache::Impl::make_parts(std::span<const StepEntry> entries) {
-  planning_sides.clear();
+  planning_windows.clear();
   for (std::size_t i = 0; i < entries.size(); ++i) {
     planning[i] = make_part(entries[i], planning[i].index);
-    if (!window_sides.empty()) make_side_parts(planning[i]);
+    if (!windows.empty()) make_window_parts(planning[i]);
   }
 }
 
@@ -267,60 +272,61 @@ Result<PlanOutcome> Cache::plan_step(std::span<const StepEntry> entries, const P
   QUIRE_TRY(impl.check_entries(entries));
   QUIRE_TRY(impl.check_shape(shape));
   Shortage needs = impl.measure();
-  if (needs.pages_needed > needs.pages_available && needs.is_of_history && impl.writes_back()) {
-    impl.start_leaving(needs.pages_needed);  // some may have been copied long ago
+  if (needs.pages_needed > needs.pages_available && needs.is_of_history && impl.tiers->parts.history.writes_back()) {
+    impl.tiers->stores.start_leaving(needs.pages_needed);  // pages that have a copy on the host leave at once
     needs = impl.measure();
   }
-  if (needs.pages_needed > needs.pages_available && !impl.try_without_copies(entries, shape) &&
-      !impl.try_anew(entries, shape)) {
+  if (needs.pages_needed > needs.pages_available && !impl.try_without_tails(entries, shape) &&
+      !impl.try_without_partial(entries, shape)) {
     ++impl.counters.short_plan_count;
-    // Copies may have been given up all the same, and entries without them have other needs.
+    // try_without_tails() may have given tails up although the step does not fit: then the entries need other pages.
     impl.make_parts(entries);
     needs = impl.measure();
-    if (impl.writes_back()) impl.work_in_background();  // other copies would take pages from the entries that fit
+    if (impl.tiers->parts.history.writes_back())
+      impl.tiers->work_in_background();  // write-back only: other stores would read pages that the fitting entries need
     return PlanOutcome{.step = std::nullopt, .shortage = needs};
   }
 
   // From here on nothing fails.
-  const std::uint64_t number = ++impl.step_number;
+  const std::uint64_t number = impl.tiers->parts.fence.next_number();
   std::uint32_t page_count = 0;
-  for (const Impl::StepPart& part : impl.planning) page_count += part.new_pages;
-  impl.unfence(page_count);
-  impl.make_room(page_count);
+  for (const StepPart& part : impl.planning) page_count += part.new_pages;
+  impl.history->unfence(page_count);
+  impl.tiers->parts.history.make_room(page_count);
   const std::span<PageId> new_pages = std::span(impl.page_scratch).first(page_count);
-  QUIRE_CHECK(impl.pool.try_allocate(new_pages), "pages that were counted are not there");
-  for (std::size_t i = 0; i < impl.window_sides.size(); ++i) {
-    SideGroup& side = impl.sides[impl.window_sides[i]];
-    std::uint32_t side_pages = 0;
-    for (std::size_t part = 0; part < entries.size(); ++part) {
-      side_pages += impl.planning_sides[(part * impl.window_sides.size()) + i].new_pages;
-    }
-    impl.make_room(side, side_pages);
-    side.copies.clear();
+  QUIRE_CHECK(impl.history->device.try_allocate(new_pages), "pages that were counted are not there");
+  for (std::size_t i = 0; i < impl.windows.size(); ++i) {
+    GroupRows& group = impl.groups[impl.windows[i]];
+    group.tier->pages.unfence(impl.window_pages_needed(i));
+    group.tier->make_room(impl.window_pages_needed(i));
+    group.copies.clear();
   }
 
-  impl.copies.clear();
+  impl.scratch.copies.clear();
   std::size_t used = 0;
   for (std::size_t i = 0; i < entries.size(); ++i) {
-    Impl::StepPart& part = impl.planning[i];
-    if (!impl.window_sides.empty()) impl.plan_side_parts(part, impl.planning_sides_of(i));
+    StepPart& part = impl.planning[i];
+    if (!impl.windows.empty()) impl.plan_window_parts(part, impl.planning_windows_of(i));
     impl.plan_part(entries[i], part, new_pages.subspan(used, part.new_pages));
     used += part.new_pages;
   }
-  // The place that has been free for longest, or nearly: plans may outlive their steps a little.
+  // Takes the place in `steps` that has been free for longest, or nearly: a plan stays readable a little after its
+  // step.
   const auto step_count = static_cast<std::uint32_t>(impl.steps.size());
   std::uint32_t place = impl.next_step;
   while (impl.steps[place].is_planned) place = (place + 1) % step_count;
   impl.next_step = (place + 1) % step_count;
-  Impl::StepInFlight& step = impl.steps[place];
+  StepInFlight& step = impl.steps[place];
   step.is_planned = true;
   step.is_moved = false;
   step.is_applied = false;
   step.number = number;
   step.parts.swap(impl.planning);
-  step.sides.swap(impl.planning_sides);
+  step.windows.swap(impl.planning_windows);
   step.plan = impl.build_plan(step, shape, place);
   impl.move_indptr.resize(1);
+  impl.tiers->parts.fence.set_moves(false);
+  impl.tiers->parts.fence.plan_step();
   impl.step_order.push_back(place);
   ++impl.counters.planned_step_count;
   return PlanOutcome{.step = Step{.number = number, .cache = &impl, .plan = step.plan}, .shortage = {}};
@@ -331,48 +337,50 @@ AttentionPlan Cache::Impl::build_plan(StepInFlight& step, const PlanShape& shape
   step.saves.clear();
   step.is_saved = false;
   if (has_state()) plan_states(step);
-  planner_entries.clear();
-  planner_sides.clear();
+  scratch.entries.clear();
+  scratch.windows.clear();
   for (std::uint32_t i = 0; i < step.parts.size(); ++i) add_planner_entry(step.parts[i], i);
-  planner_groups_of_entries.clear();
-  if (!sides.empty()) {
+  scratch.entry_groups.clear();
+  if (!groups.empty()) {
     for (const StepPart& part : step.parts) add_planner_groups(part);
   }
-  planner_steps.clear();
-  for (const std::uint32_t i : window_sides) {
-    planner_steps.push_back(
-        {.copies = sides[i].copies, .moves = {sides[i].moves.data(), move_count()}, .move_indptr = move_indptr});
+  scratch.window_steps.clear();
+  for (const std::uint32_t i : windows) {
+    scratch.window_steps.push_back(
+        {.copies = groups[i].copies, .moves = {groups[i].moves.data(), move_count()}, .move_indptr = move_indptr});
   }
-  return planner.build({.entries = planner_entries,
-                        .entry_groups = planner_groups_of_entries,
+  return planner.build({.entries = scratch.entries,
+                        .entry_groups = scratch.entry_groups,
                         .shape = shape,
-                        .copies = copies,
+                        .copies = scratch.copies,
                         .moves = {moves.data(), move_count()},
                         .move_indptr = move_indptr,
-                        .sides = planner_steps,
-                        .state_copies = state_copies,
-                        .state_saves = state_saves,
+                        .sides = scratch.window_steps,
+                        .state_copies = scratch.state_copies,
+                        .state_saves = scratch.state_saves,
+                        .state_sends = scratch.state_sends,
                         .buffer_index = place});
 }
 
-// The first group that is short, or the history.
+// What the first pool that is short of pages needs: the history, then windows. If none is short, what the history
+// needs.
 Shortage Cache::Impl::measure() const {
   Shortage needs = measure_history();
-  for (std::size_t i = 0; i < window_sides.size(); ++i) {
-    const SideGroup& side = sides[window_sides[i]];
-    const std::uint32_t available = available_pages(side);
+  for (std::size_t i = 0; i < windows.size(); ++i) {
+    const AnchoredGroup& group = *groups[windows[i]].tier;
+    const std::uint32_t available = group.pages.free_for_plan() + group.evictable_pages();
     std::uint64_t needed = 0;
     std::uint32_t fits = 0;
     for (std::size_t part = 0; part < planning.size(); ++part) {
-      needed += planning_sides[(part * window_sides.size()) + i].new_pages;
+      needed += planning_windows[(part * windows.size()) + i].new_pages;
       if (needed <= available) ++fits;
     }
     if (needs.pages_needed <= needs.pages_available && needed > available) {
-      needs = {.group_index = side.memory.group_index,
+      needs = {.group_index = group.group_index,
                .pages_needed = static_cast<std::uint32_t>(needed),
                .pages_available = available,
-               .pages_returning = step_order.empty() ? 0 : side.fenced.count(),
-               .pages_leaving = side.host != nullptr ? side.host->read_page_count : 0,
+               .pages_returning = step_order.empty() ? 0 : group.pages.fenced.count(),
+               .pages_leaving = group.pages.read_page_count(),
                .entries_that_fit = needs.entries_that_fit,
                .is_of_history = false};
     }
@@ -381,22 +389,35 @@ Shortage Cache::Impl::measure() const {
   return needs;
 }
 
-bool Cache::Impl::sides_fit() const {
-  for (std::size_t i = 0; i < window_sides.size(); ++i) {
-    std::uint64_t needed = 0;
-    for (std::size_t part = 0; part < planning.size(); ++part) {
-      needed += planning_sides[(part * window_sides.size()) + i].new_pages;
-    }
-    if (needed > available_pages(sides[window_sides[i]])) return false;
+std::uint32_t Cache::Impl::window_pages_needed(std::size_t window) const {
+  std::uint32_t needed = 0;
+  for (std::size_t part = 0; part < planning.size(); ++part) {
+    needed += planning_windows[(part * windows.size()) + window].new_pages;
+  }
+  return needed;
+}
+
+bool Cache::Impl::windows_fit() const {
+  for (std::size_t i = 0; i < windows.size(); ++i) {
+    const AnchoredGroup& group = *groups[windows[i]].tier;
+    if (window_pages_needed(i) > group.pages.free_for_plan() + group.evictable_pages()) return false;
   }
   return true;
 }
 
 Shortage Cache::Impl::measure_history() const {
+  const TierParts& parts = tiers->parts;
   Shortage needs{.group_index = history_index,
-                 .pages_available = available_pages(),
-                 .pages_returning = step_order.empty() ? 0 : fenced.count(),
-                 .pages_leaving = has_host() ? pages_leaving() : 0};
+                 .pages_available = parts.history.available_pages(),
+                 .pages_returning = step_order.empty() ? 0 : history->fenced.count()};
+  if (has_host()) {
+    needs.pages_leaving = parts.history.pages_leaving(parts.book.is_full());
+    for (std::uint32_t i = 0; i < parts.book.end(); ++i) {
+      const Transfer& each = parts.book[i];
+      const bool saves = each.is_live() && each.kind == TransferKind::Store && !each.is_of_tree() && each.pool == 0;
+      needs.pages_leaving += saves ? each.page_count : 0;
+    }
+  }
   std::uint64_t needed = 0;
   for (const StepPart& part : planning) {
     needed += part.new_pages;
@@ -406,28 +427,27 @@ Shortage Cache::Impl::measure_history() const {
   return needs;
 }
 
-// A tail that waits to be copied pins its source, with the run that holds it. When pages are short, what it saves is
-// worth less than the pages: without this, a lone sequence could wait for ever for pages that only it holds. Gives up
-// the tails of all sequences that can compute them again if that makes the step fit; otherwise everything stays as it
-// was, the policy's order too.
-bool Cache::Impl::try_without_copies(std::span<const StepEntry> entries, const PlanShape& shape) {
-  revoked.clear();
-  revoked_runs.clear();
+// When pages are short, gives up tails. A tail that waits to be copied pins the run of its source; without this, a lone
+// sequence could wait for ever for pages that only its own tail holds. Gives up the tails of all sequences that can
+// compute those tokens again, if the step then fits; otherwise everything stays as it was, the policy's order too.
+bool Cache::Impl::try_without_tails(std::span<const StepEntry> entries, const PlanShape& shape) {
+  scratch.revoked.clear();
+  scratch.revoked_runs.clear();
   for (std::uint32_t i = 0; i < sequences.capacity(); ++i) {
     const SequenceSlot& slot = sequences[i];
-    if (slot.state != SequenceSlot::State::Running) continue;  // what is being saved is read
-    // Behind a window that has moved, tokens computed again would see less than they did.
+    if (slot.state != SequenceSlot::State::Running) continue;  // transfers may read the tail of one that is being saved
+    // Once a window has slid, tokens that are computed again would see less than they did.
     const bool sees_all = slot.window_tokens == 0 || slot.computed_tokens <= slot.window_tokens;
     if (!slot.tail_pin || slot.tail_is_planned || !sees_all || slot.is_undecided()) continue;
-    // Other groups must be able to go on where the tail begins.
-    const bool can_go_back = sides.empty() || (!has_state() && slot.replay_end == 0 &&
-                                               windows_hold(i, slot.computed_tokens - slot.tail_tokens));
+    // Windows must hold what the sequence needs to go on where its tail begins; states cannot go back there.
+    const bool can_go_back = groups.empty() || (!has_state() && slot.replay_end == 0 &&
+                                                windows_hold(i, slot.computed_tokens - slot.tail_tokens));
     if (!can_go_back) continue;
-    revoked.push_back({.index = i, .tail_tokens = slot.tail_tokens});
-    revoked_runs.push_back(slot.tail_pin.run());
+    scratch.revoked.push_back({.index = i, .tail_tokens = slot.tail_tokens});
+    scratch.revoked_runs.push_back(slot.tail_pin.run());
   }
-  if (revoked.empty()) return false;
-  for (const auto& [index, tail_tokens] : revoked) {
+  if (scratch.revoked.empty()) return false;
+  for (const auto& [index, tail_tokens] : scratch.revoked) {
     SequenceSlot& slot = sequences[index];
     slot.computed_tokens -= tail_tokens;
     slot.planned_end = slot.computed_tokens;
@@ -438,12 +458,13 @@ bool Cache::Impl::try_without_copies(std::span<const StepEntry> entries, const P
   for (const StepPart& part : planning) step_tokens += part.query_count();
   const Shortage needs = measure();
   const std::uint32_t tokens_max = shape.tokens > 0 ? shape.tokens : config.step_tokens_max;
-  // What is written back first comes too late for this step, but not for the next attempt.
-  const std::uint32_t later = writes_back() ? tree->evictable_pages() - tree->left_pages() + tree->leaving_pages() : 0;
-  // Only the history's pages come free with the runs that held them.
-  const std::uint32_t freed = needs.is_of_history ? later + tree->pages_idle_without(revoked_runs) : 0;
-  const bool fits = step_tokens <= tokens_max && needs.pages_needed <= needs.pages_available + freed && sides_fit();
-  for (const auto& [index, tail_tokens] : revoked) {
+  // Pages that have to be written back first come too late for this step, but not for the next call.
+  const std::uint32_t later =
+      tiers->parts.history.writes_back() ? tree->evictable_pages() - tree->left_pages() + tree->leaving_pages() : 0;
+  // Giving up tails makes pages of the history idle, but none of other groups.
+  const std::uint32_t freed = needs.is_of_history ? later + tree->pages_idle_without(scratch.revoked_runs) : 0;
+  const bool fits = step_tokens <= tokens_max && needs.pages_needed <= needs.pages_available + freed && windows_fit();
+  for (const auto& [index, tail_tokens] : scratch.revoked) {
     SequenceSlot& slot = sequences[index];
     if (!fits) {
       slot.tail_tokens = tail_tokens;
@@ -452,7 +473,7 @@ bool Cache::Impl::try_without_copies(std::span<const StepEntry> entries, const P
       continue;
     }
     slot.tail_pin.reset();
-    drop_side_tails(index);
+    drop_window_tails(index);
     slot.send_cached_end = std::min(slot.send_cached_end, slot.computed_tokens);
     if (std::exchange(slot.tail_is_hit, false)) {
       counters.hit_tokens -= tail_tokens;
@@ -460,54 +481,37 @@ bool Cache::Impl::try_without_copies(std::span<const StepEntry> entries, const P
     }
   }
   if (!fits || !has_host()) return fits;
-  if (writes_back()) start_leaving(needs.pages_needed);
-  return needs.pages_needed <= available_pages();  // some of them may still be read by a store
+  if (tiers->parts.history.writes_back()) tiers->stores.start_leaving(needs.pages_needed);
+  return needs.pages_needed <= tiers->parts.history.available_pages();  // a store may still read some
 }
 
-// Where other groups cannot go on at the beginning of the tail, a lone sequence that has computed nothing yet would
-// wait for ever for pages that only it holds: it is found anew, up to the end of a page.
-bool Cache::Impl::try_anew(std::span<const StepEntry> entries, const PlanShape& shape) {
-  if (sides.empty() || entries.size() != 1 || !step_order.empty()) return false;
-  if (planning.front().draft_count > 0) return false;  // these stand behind its end
+// Where windows or states cannot go on at the beginning of a tail, a lone sequence that has computed nothing yet would
+// wait for ever for pages that only its own tail holds. It starts again with a hit that ends at the end of a page.
+bool Cache::Impl::try_without_partial(std::span<const StepEntry> entries, const PlanShape& shape) {
+  if (groups.empty() || entries.size() != 1 || !step_order.empty()) return false;
+  if (planning.front().draft_count > 0) return false;  // drafts must stand behind all known tokens
   const std::uint32_t index = planning.front().index;
   SequenceSlot& slot = sequences[index];
+  if (!can_be_computed_again(slot)) return false;
   if (!slot.tail_pin || !slot.tail_is_hit || slot.tail_is_planned) return false;
   for (std::uint32_t i = 0; i < sequences.capacity(); ++i) {
     if (i != index && sequences[i].state != SequenceSlot::State::Free && !sequences[i].is_waiting()) return false;
   }
-  release_pages(index);
-  slot.computed_tokens = 0;
-  slot.planned_end = 0;
   slot.skips_partial = true;
-  start_running(index, /*is_again=*/true);
-  // Others may have come further meanwhile; or there is more left than a step computes.
+  begin_anew(index);
+  // The entry may ask for too much now: the tree may have more of the tokens, or a step cannot compute all that are
+  // left.
   const std::uint32_t tokens_max = shape.tokens > 0 ? shape.tokens : config.step_tokens_max;
   StepEntry entry = entries.front();
   entry.token_count =
       std::min({entry.token_count > 0 ? entry.token_count : UINT32_MAX, pending_tokens(slot), tokens_max});
   make_parts({&entry, 1});
   Shortage needs = measure();
-  if (needs.pages_needed > needs.pages_available && needs.is_of_history && writes_back()) {
-    start_leaving(needs.pages_needed);
+  if (needs.pages_needed > needs.pages_available && needs.is_of_history && tiers->parts.history.writes_back()) {
+    tiers->stores.start_leaving(needs.pages_needed);
     needs = measure();
   }
-  return needs.pages_needed <= needs.pages_available && sides_fit();
-}
-
-// Pages that wait only for moves which come with this very plan can be written by it: moves run first. The others stay,
-// for calls that hand out pages to be written at any time.
-void Cache::Impl::unfence(std::uint32_t page_count) {
-  if (!step_order.empty()) return;
-  while (pool.free_count() < page_count && fenced.count() > 0) {
-    const PageId page = fenced.pop();
-    pool.release({&page, 1});
-  }
-}
-
-void Cache::Impl::make_room(std::uint32_t page_count) {
-  // Pages that a store still reads are evicted, but not free.
-  while (page_count > pool.free_count() && evict(page_count - pool.free_count()) > 0) {
-  }
+  return needs.pages_needed <= needs.pages_available && windows_fit();
 }
 
 void Cache::Impl::plan_part(const StepEntry& entry, StepPart& part, std::span<const PageId> new_pages) {
@@ -517,7 +521,7 @@ void Cache::Impl::plan_part(const StepEntry& entry, StepPart& part, std::span<co
   std::uint32_t page = slot.page_count;
   slot.page_count = std::max(slot.page_count, pages_for(end_of(slot, part)));
   if (part.adopts_tail) {
-    pool.reopen(slot.tail_source);
+    history->device.reopen(slot.tail_source);
     row[page++] = slot.tail_source;
     part.first_column = page;  // the page is the sequence's own from here on, whatever becomes of the step
     slot.tail_tokens = 0;
@@ -528,7 +532,8 @@ void Cache::Impl::plan_part(const StepEntry& entry, StepPart& part, std::span<co
     row[page] = stores_page(slot, part, page) ? new_pages[taken++] : kNullPage;
   }
   if (part.copies_tail) {
-    copies.push_back({.source = slot.tail_source, .target = row[slot.tail_page], .token_count = slot.tail_tokens});
+    scratch.copies.push_back(
+        {.source = slot.tail_source, .target = row[slot.tail_page], .token_count = slot.tail_tokens});
     slot.tail_is_planned = true;
   }
   slot.planned_end += part.token_count;
@@ -541,22 +546,23 @@ void Cache::Impl::plan_part(const StepEntry& entry, StepPart& part, std::span<co
   ++slot.steps_in_flight;
 }
 
-// What groups beside the history need of an entry.
+// What the planner needs to know of an entry for window and state groups.
 void Cache::Impl::add_planner_groups(const StepPart& part) {
   const SequenceSlot& slot = sequences[part.index];
-  PlannerEntryGroups& groups = planner_groups_of_entries.emplace_back();
-  if (has_state()) groups.state_slot = slot.state_slot;
-  groups.checkpoint = part.checkpoint;
-  groups.write_from = slot.replay_end;
-  const std::size_t first = planner_sides.size();
-  for (const std::uint32_t i : window_sides) {
-    SideSlot& side = sides[i].slots[part.index];
-    planner_sides.push_back({.pages = sides[i].row(part.index).first(side.page_count),
-                             .changed_column = side.changed_column,
-                             .write_from = side.is_rebuilt ? 0 : slot.replay_end});
-    side.changed_column = side.page_count;
+  PlannerEntryGroups& entry = scratch.entry_groups.emplace_back();
+  if (has_state()) entry.state_slot = slot.state_slot;
+  entry.checkpoint = part.checkpoint;
+  entry.write_from = slot.replay_end;
+  const std::size_t first = scratch.windows.size();
+  for (const std::uint32_t i : windows) {
+    WindowRow& window = groups[i].slots[part.index];
+    scratch.windows.push_back({.pages = groups[i].row(part.index).first(window.page_count),
+                               .changed_column = window.changed_column,
+                               .write_from = window.is_rebuilt ? 0 : slot.replay_end});
+    window.changed_column = window.page_count;
   }
-  groups.sides = std::span(planner_sides).subspan(first);  // there is room for all of a step's
+  entry.sides = std::span(scratch.windows).subspan(first);  // stays valid: scratch.windows has room for all entries
+  if (slot.send_run_count > 0) entry.send_windows = sequences.send_window_row(part.index).first(slot.send_window_count);
 }
 
 void Cache::Impl::add_planner_entry(const StepPart& part, std::uint32_t entry_index) {
@@ -564,7 +570,7 @@ void Cache::Impl::add_planner_entry(const StepPart& part, std::uint32_t entry_in
   const std::uint32_t query_count = part.query_count();
   const std::uint32_t known_end = std::min(slot.token_count, part.position + query_count);
   const std::uint32_t known_begin = std::min(part.position, known_end);
-  PlannerEntry& entry = planner_entries.emplace_back();
+  PlannerEntry& entry = scratch.entries.emplace_back();
   entry.sequence = {part.index, slot.generation};
   entry.entry_index = entry_index;
   entry.position = part.position;
@@ -578,13 +584,13 @@ void Cache::Impl::add_planner_entry(const StepPart& part, std::uint32_t entry_in
   entry.changed_column = slot.changed_column;
   entry.window_tokens = slot.window_tokens;
   entry.sink_tokens = slot.sink_tokens;
-  slot.changed_column = slot.page_count;  // the plan tells all of it
+  slot.changed_column = slot.page_count;  // this plan tells the device all columns
   if (part.is_tree) entry.tree_parents = sequences.tree_parent_row(part.index).first(slot.tree_count);
   if (slot.send_run_count == 0) return;
   entry.send_slots = sequences.send_row(part.index).first(slot.send_run_count);
   entry.send_begin = slot.send_begin;
   entry.receiver = slot.receiver;
-  if (slot.send_cached_end > 0 && slot.steps_in_flight == 1) {  // a step in flight before this one sends them already
+  if (slot.send_cached_end > 0 && slot.steps_in_flight == 1) {  // else an earlier step in flight sends them
     entry.send_cached_begin = slot.send_begin;
     entry.send_cached_end = slot.send_cached_end;
   }

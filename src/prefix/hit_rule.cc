@@ -4,6 +4,7 @@
 #include <algorithm>
 
 #include "base/check.h"
+#include "base/mutants.h"
 
 namespace quire {
 namespace {
@@ -206,6 +207,7 @@ WindowColumns window_columns(const HitGroup& group, const HitLimits& limits, con
   columns.sink_pages = std::min(column_end(group.sink_tokens), columns.last);
   columns.first = need.start > seen ? (need.start - seen) / limits.page_tokens : 0;
   if (seen == 0 && need.start == need.end) columns.first = columns.last;
+  if (is_mutated(Mutant::ShortWindows)) ++columns.first;
   columns.first = std::clamp(columns.first, columns.sink_pages, columns.last);
   return columns;
 }

@@ -17,17 +17,17 @@
 #include <cstdint>
 #include <span>
 
-#include "prefix/side_pages.h"
+#include "prefix/anchored_pages.h"
 #include "quire/types.h"
 
 namespace quire {
 
 /// A group that does not keep everything, as far as hits are concerned.
 struct HitGroup {
-  const SidePages* pages = nullptr;  ///< null: it never keeps anything
+  const AnchoredPages* pages = nullptr;  ///< null: it never keeps anything
   // What it has on the host, by device and by host page of the tree. Null: that does not count.
-  const SidePages* host_of_device = nullptr;
-  const SidePages* host_of_host = nullptr;
+  const AnchoredPages* host_of_device = nullptr;
+  const AnchoredPages* host_of_host = nullptr;
   std::uint32_t window_tokens = 0;    ///< W of a window in pages; 0: a state, of which a snapshot at b is needed
   std::uint32_t sink_tokens = 0;      ///< of a window
   bool starts_anew = false;           ///< a state that needs nothing at multiples of boundary_tokens

@@ -18,14 +18,14 @@ constexpr std::uint32_t kPages = 24;
 
 /// A path of which every group holds some pages.
 struct Scene {
-  std::vector<SidePages> held;  // by group
+  std::vector<AnchoredPages> held;  // by group
   std::vector<HitGroup> groups;
   std::vector<PageId> pages;
   HitPath path;
   HitLimits limits;
 
   std::uint32_t add(const HitGroup& group, const std::vector<std::uint32_t>& columns) {
-    Result<SidePages> side = SidePages::create({.tree_page_end = kPages + 2, .side_page_end = kPages + 2});
+    Result<AnchoredPages> side = AnchoredPages::create({.tree_page_end = kPages + 2, .page_end = kPages + 2});
     EXPECT_TRUE(side.has_value());
     for (const std::uint32_t column : columns) side->attach(PageId{column + 1}, PageId{column + 1});
     held.push_back(std::move(*side));
@@ -296,7 +296,7 @@ TEST(HitRuleTest, IsWhatTryingEverythingGives) {
       std::vector<std::uint64_t> on_disk(pages);
       for (std::uint32_t column = below(2) == 0 ? 0 : in_memory; column < pages; ++column) {
         for (std::size_t i = 0; i < scene.groups.size(); ++i) {
-          const SidePages* const held = scene.groups[i].pages;
+          const AnchoredPages* const held = scene.groups[i].pages;
           if (held != nullptr && held->has(scene.path.pages[column])) on_disk[column] |= std::uint64_t{1} << i;
         }
       }

@@ -404,7 +404,7 @@ std::uint32_t PrefixTree::new_run(std::uint32_t parent) {
                 .is_live = true,
                 .is_on_host = false,
                 .leaving = Leaving::No};
-  if (has_host()) tiers_[run] = {.last_resident_child = kNoRun, .mark = 0, .use_count = 0};
+  if (has_host()) tiers_[run] = {.last_resident_child = kNoRun, .load = 0, .use_count = 0};
   return run;
 }
 
@@ -525,7 +525,7 @@ std::uint32_t PrefixTree::split(std::uint32_t run, std::uint32_t page_count) {
   front.leaving = back.leaving;
   if (has_host()) {
     tiers_[prefix] = {.last_resident_child = is_resident(run) ? run : kNoRun,
-                      .mark = tiers_[run].mark,
+                      .load = tiers_[run].load,
                       .use_count = tiers_[run].use_count};
     RunTier& parent = tiers_[back.parent];
     if (parent.last_resident_child == run) parent.last_resident_child = prefix;

@@ -308,9 +308,9 @@ class PrefixTree {
   [[nodiscard]] bool is_on_host(RunId run) const { return runs_[run.value].is_on_host; }
   /// The highest host run of a pinned path, or none.
   [[nodiscard]] RunId first_host_run(const Pin& pin) const;
-  /// What a caller remembers about a host run; 0 when it becomes one. A split copies it.
-  [[nodiscard]] std::uint32_t& mark(RunId run) { return tiers_[run.value].mark; }
-  [[nodiscard]] std::uint32_t mark(RunId run) const { return tiers_[run.value].mark; }
+  /// Which load brings a host run to the device, as the caller numbers loads; 0: none. A split copies the number.
+  [[nodiscard]] std::uint32_t& load_of(RunId run) { return tiers_[run.value].load; }
+  [[nodiscard]] std::uint32_t load_of(RunId run) const { return tiers_[run.value].load; }
   /// How often pin() has used the run.
   [[nodiscard]] std::uint32_t use_count(RunId run) const { return tiers_[run.value].use_count; }
   [[nodiscard]] std::span<const PageId> pages(RunId run) const {
@@ -379,7 +379,7 @@ class PrefixTree {
   // What only trees with a host tier know about a run.
   struct RunTier {
     std::uint32_t last_resident_child;  // children stand: those on the device and not leaving, then the others
-    std::uint32_t mark;
+    std::uint32_t load;
     std::uint32_t use_count;
   };
   // Lists of device pages, each in at most one.

@@ -303,7 +303,7 @@ void PrefixTree::promote(RunId id, std::span<const PageId> device_pages, const S
   page_lists_.push_back_all(device_pages, kFirstCopies);
   ready_copy_count_ += run.page_count;
   run.is_on_host = false;
-  tiers_[id.value].mark = 0;
+  tiers_[id.value].load = 0;
   become_resident(id.value);
   policy_.on_seal(id, {.page_count = run.page_count,
                        .pages_left = run.page_count,

@@ -20,6 +20,7 @@
 #include <span>
 #include <vector>
 
+#include "base/mutants.h"
 #include "base/sha256.h"
 #include "prefix/prefix_tree.h"
 #include "quire/types.h"
@@ -51,6 +52,7 @@ class LookaheadKeys {
     const std::uint32_t rows = std::min(row_count, known_rows(token_count));
     keys_.clear();
     if (rows == 0) return {};
+    if (is_mutated(Mutant::KeysWithoutLookahead)) return {tokens.first(rows), {}};
     // The first key position is spoken for: what lies there goes into the same item.
     keys_.push_back({.begin = 0, .end = 1, .item = hash_head(tokens, extra_keys)});
     for (const ExtraKey& key : extra_keys) {

@@ -22,6 +22,13 @@ Result<SequenceTable> SequenceTable::create(const SequenceTableConfig& config) {
   QUIRE_TRY_ASSIGN(table.tree_tokens_, LazyArray<TokenId>::create(count * stride<TokenId>(table.row_tree_tokens_)));
   QUIRE_TRY_ASSIGN(table.receives_, LazyArray<SlotRun>::create(count * stride<SlotRun>(table.row_pages_)));
   QUIRE_TRY_ASSIGN(table.sends_, LazyArray<SlotRun>::create(count * stride<SlotRun>(table.row_tokens_)));
+  table.window_count_ = config.window_count;
+  if (config.window_count > 0) {
+    const std::size_t receive_stride = stride<WindowRun>(table.row_pages_ * config.window_count);
+    const std::size_t send_stride = stride<WindowRun>(table.row_tokens_ * config.window_count);
+    QUIRE_TRY_ASSIGN(table.window_receives_, LazyArray<WindowRun>::create(count * receive_stride));
+    QUIRE_TRY_ASSIGN(table.window_sends_, LazyArray<WindowRun>::create(count * send_stride));
+  }
   QUIRE_TRY_ASSIGN(table.extra_keys_, LazyArray<ExtraKey>::create(count * stride<ExtraKey>(table.row_extra_keys_)));
   table.slots_ = std::vector<SequenceSlot>(count);
   table.loading_bits_.resize((count + 63) / 64);
@@ -56,7 +63,7 @@ void SequenceTable::set_state(std::uint32_t index, SequenceSlot::State state) {
   word = loads ? word | bit : word & ~bit;
 }
 
-std::uint32_t SequenceTable::next_loading(std::uint32_t index) const {
+std::uint32_t SequenceTable::next_arriving(std::uint32_t index) const {
   if (index >= capacity()) return capacity();
   std::size_t place = index / 64;
   std::uint64_t word = loading_bits_[place] >> (index % 64) << (index % 64);

@@ -15,7 +15,8 @@ using State = SequenceSlot::State;
 
 std::vector<std::uint32_t> loading(const SequenceTable& table) {
   std::vector<std::uint32_t> found;
-  for (std::uint32_t i = table.next_loading(0); i < table.capacity(); i = table.next_loading(i + 1)) found.push_back(i);
+  for (std::uint32_t i = table.next_arriving(0); i < table.capacity(); i = table.next_arriving(i + 1))
+    found.push_back(i);
   return found;
 }
 
@@ -24,7 +25,7 @@ TEST(SequenceTable, ListsThoseThatLookOrLoadAndNoOthers) {
     auto table =
         SequenceTable::create({.sequence_count_max = capacity, .context_tokens_max = 16, .page_tokens = 16}).value();
     for (std::uint32_t i = 0; i < capacity; ++i) ASSERT_TRUE(table.try_add().has_value());
-    EXPECT_EQ(table.next_loading(0), capacity);
+    EXPECT_EQ(table.next_arriving(0), capacity);
     testing::Random random(capacity);
     for (int step = 0; step < 2'000; ++step) {
       const auto state = static_cast<State>(1 + random.below(static_cast<std::uint32_t>(State::Holding)));

@@ -5,26 +5,10 @@
 #include <span>
 
 #include "base/check.h"
+#include "base/mutants.h"
 #include "store/file_store_impl.h"
 
 namespace quire {
-
-// What a read verifies of a record. Builds of single tests leave one of these out, to see that it is missed.
-#ifdef QUIRE_TEST_TRUST_CHECKSUMS
-static constexpr bool kVerifiesChecksums = false;
-#else
-static constexpr bool kVerifiesChecksums = true;
-#endif
-#ifdef QUIRE_TEST_TRUST_NAMES
-static constexpr bool kVerifiesNames = false;
-#else
-static constexpr bool kVerifiesNames = true;
-#endif
-#ifdef QUIRE_TEST_TRUST_LAYOUTS
-static constexpr bool kVerifiesLayouts = false;
-#else
-static constexpr bool kVerifiesLayouts = true;
-#endif
 
 void FileStore::Impl::read(std::span<FileRead> pages) {
   for (const FileRead& page : pages) {
@@ -109,9 +93,9 @@ FileOutcome FileStore::Impl::verify_into(const Flight& flight, std::span<const s
       decode_record_header(record, {.salt = flight.segment->header.salt,
                                     .offset = flight.header.offset,
                                     .segment_bytes = flight.header.offset + record.size()});
-  if (!header || header->kind != RecordKind::Page || (kVerifiesNames && header->name != page.name) ||
-      (kVerifiesLayouts && header->layout != config.layout.hash) || header->payload_bytes != page.bytes.size() ||
-      header->stored_bytes != flight.header.stored_bytes) {
+  if (!header || header->kind != RecordKind::Page || (!is_mutated(Mutant::TrustsNames) && header->name != page.name) ||
+      (!is_mutated(Mutant::TrustsLayouts) && header->layout != config.layout.hash) ||
+      header->payload_bytes != page.bytes.size() || header->stored_bytes != flight.header.stored_bytes) {
     return FileOutcome::Corrupt;
   }
   const std::span<const std::byte> payload = record.subspan(kRecordHeaderBytes, header->stored_bytes);
@@ -125,7 +109,7 @@ FileOutcome FileStore::Impl::verify_into(const Flight& flight, std::span<const s
         {.target = page.bytes.data(), .source = payload.data(), .bytes = payload.size(), .next_use = NextUse::Later});
   }
   const std::uint64_t checksum = sum.finish(header->payload_bytes);
-  if (kVerifiesChecksums && checksum != header->checksum) return FileOutcome::Corrupt;
+  if (!is_mutated(Mutant::TrustsChecksums) && checksum != header->checksum) return FileOutcome::Corrupt;
   page.checksum = checksum;
   return FileOutcome::Ok;
 }

@@ -10,6 +10,7 @@
 #include <utility>
 
 #include "base/hash.h"
+#include "base/mutants.h"
 #include "store/file_store_impl.h"
 #include "wire/little_endian.h"
 #include "wire/segment_fields.h"
@@ -383,7 +384,7 @@ void FileStore::Impl::apply_tombstones() {
   const MutexLock lock(index_mutex_);
   std::vector<std::uint64_t> dropped;  // by number of key space: the highest order
   for (const std::unique_ptr<Segment>& segment : segments_) {
-    if (!segment) continue;
+    if (!segment || is_mutated(Mutant::ForgetsDrops)) continue;
     for (const Tombstone& tombstone : segment->tombstones) {
       if (tombstone.kind == RecordKind::DropPage) {
         const std::uint32_t entry = index_.find(tombstone.name);

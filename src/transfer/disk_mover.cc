@@ -16,6 +16,7 @@
 #include "base/blocked_signals.h"
 #include "base/check.h"
 #include "base/lazy_array.h"
+#include "base/mutants.h"
 #include "base/mutex.h"
 #include "base/system_error.h"
 
@@ -33,13 +34,6 @@ constexpr std::size_t kLaneCount = 3;
 // Names are computed as long as they are found: a miss costs so many at most.
 constexpr std::uint32_t kFindPages = 16;
 
-// The build of one test answers plans when the whole log has been followed, to see that it is noticed.
-#ifdef QUIRE_TEST_PLANS_AFTER_THE_LOG
-constexpr bool kPlansHaveTheirTurn = false;
-#else
-constexpr bool kPlansHaveTheirTurn = true;
-#endif
-
 constexpr std::array<const char*, kLaneCount> kThreadNames = {"quire-names", "quire-disk-in", "quire-disk-out"};
 
 }  // namespace
@@ -50,14 +44,20 @@ struct DiskMover::Impl {
     State state = State::Free;
     bool is_cancelled = false;
     std::uint32_t after_entry_count = 0;  // of the log, when it was submitted
-    DiskPlan plan;
+    LowerPlan plan;
   };
 
-  Impl(Config the_config, HostPages& the_host, std::span<HostPages* const> side_hosts)
-      : config(std::move(the_config)), hosts({&the_host}) {
-    hosts.insert(hosts.end(), side_hosts.begin(), side_hosts.end());
-    hosts.resize(config.side_stores.size() + 1);
+  Impl(Config the_config, std::span<HostPages* const> the_hosts)
+      : config(std::move(the_config)), hosts(the_hosts.begin(), the_hosts.end()) {
+    hosts.resize(config.stores.size());
   }
+
+  /// A page of a direct call.
+  struct DirectPage {
+    std::uint32_t column = 0;  // of the path
+    std::uint64_t offset = 0;  // in the caller's memory
+    FileOutcome outcome = FileOutcome::Failed;
+  };
 
   [[nodiscard]] Status prepare(FileSystem& files);
   [[nodiscard]] Status start();
@@ -66,18 +66,19 @@ struct DiskMover::Impl {
   bool run(Lane lane);
 
   bool run_names();
-  void dispatch(const DiskPlan& plan);
-  [[nodiscard]] Completion find(const DiskPlan& plan);
-  [[nodiscard]] Completion load(const DiskPlan& plan);
-  [[nodiscard]] Completion store_pages(const DiskPlan& plan);
-  [[nodiscard]] Completion put(const DiskPlan& plan);
-  [[nodiscard]] Completion get(const DiskPlan& plan);
-  void end_direct(Completion& completion);
+  void dispatch(const LowerPlan& plan);
+  [[nodiscard]] Completion find(const LowerPlan& plan);
+  [[nodiscard]] Completion load(const LowerPlan& plan);
+  [[nodiscard]] Completion store_pages(const LowerPlan& plan);
+  [[nodiscard]] Completion put(const LowerPlan& plan);
+  [[nodiscard]] Completion get(const LowerPlan& plan);
+  template <typename Move>
+  void move_direct(const LowerPlan& plan, Completion& completion, Move&& move);
   [[nodiscard]] bool is_dropping(const PageName& key_space);
-  [[nodiscard]] Completion drop(const DiskPlan& plan);
-  [[nodiscard]] Completion flush(const DiskPlan& plan);
+  [[nodiscard]] Completion drop(const LowerPlan& plan);
+  [[nodiscard]] Completion flush(const LowerPlan& plan);
   [[nodiscard]] const KeySpace* text_of(const PageName& key_space);
-  void find_on_sides(const DiskPlan& plan, std::span<const PageName> path);
+  void find_anchored(const LowerPlan& plan, std::span<const PageName> path);
   void note_failure();
   void enqueue(Lane lane, std::uint32_t index) QUIRE_REQUIRES(mutex);
   void complete(const Completion& completion);
@@ -91,10 +92,9 @@ struct DiskMover::Impl {
   [[nodiscard]] TimeNs unix_time() const { return config.unix_time ? config.unix_time() : 0; }
 
   Config config;
-  std::vector<HostPages*> hosts;                   // by store; null where there is none
-  std::vector<std::unique_ptr<FileStore>> stores;  // the history's first; null: nothing on disk
-  std::atomic<std::uint64_t> failed_sides = 0;     // a bit for each
-  std::atomic<bool> is_failed = false;             // the history's
+  std::vector<HostPages*> hosts;                   // by pool; null where there is none
+  std::vector<std::unique_ptr<FileStore>> stores;  // by pool; null: nothing on disk
+  std::vector<std::atomic<bool>> failed;           // by pool
   std::vector<std::thread> threads;
 
   // The lane of names.
@@ -125,12 +125,12 @@ struct DiskMover::Impl {
 };
 
 Status DiskMover::Impl::prepare(FileSystem& files) {
-  stores.resize(hosts.size());
-  QUIRE_TRY_ASSIGN(stores[0], FileStore::open(config.store, files));
-  for (std::size_t i = 0; i < config.side_stores.size(); ++i) {
-    if (config.side_stores[i].directories.empty()) continue;
-    QUIRE_CHECK(hosts[i + 1] != nullptr, "a side store has the host pages of its group above it");
-    QUIRE_TRY_ASSIGN(stores[i + 1], FileStore::open(config.side_stores[i], files));
+  stores.resize(config.stores.size());
+  failed = std::vector<std::atomic<bool>>(config.stores.size());
+  for (std::size_t i = 0; i < config.stores.size(); ++i) {
+    if (config.stores[i].directories.empty()) continue;
+    QUIRE_CHECK(hosts[i] != nullptr, "a store has the host pages of its pool above it");
+    QUIRE_TRY_ASSIGN(stores[i], FileStore::open(config.stores[i], files));
   }
   QUIRE_TRY_ASSIGN(names, PageNames::create(config.names));
   QUIRE_TRY_ASSIGN(work_log, NameLog::create(config.log));
@@ -190,7 +190,7 @@ void DiskMover::Impl::work(Lane lane) {
 bool DiskMover::Impl::run(Lane lane) {
   if (lane == Lane::Names) return run_names();
   const auto place = static_cast<std::size_t>(lane);
-  DiskPlan plan;
+  LowerPlan plan;
   {
     const MutexLock lock(mutex);
     std::vector<std::uint32_t>& queue = queues[place];
@@ -243,14 +243,14 @@ bool DiskMover::Impl::run_names() {
     new_texts.push_back(key_space);
   };
   for (const std::uint32_t index : work_plans) {
-    DiskPlan plan;
+    LowerPlan plan;
     std::uint32_t entry_count = 0;
     {
       const MutexLock lock(mutex);
       plan = tasks[index].plan;
       entry_count = tasks[index].after_entry_count;
     }
-    names.follow(work_log, kPlansHaveTheirTurn ? entry_count : UINT32_MAX, keep_text);
+    names.follow(work_log, is_mutated(Mutant::PlansAfterTheLog) ? UINT32_MAX : entry_count, keep_text);
     dispatch(plan);
   }
   names.finish(work_log, keep_text);
@@ -258,7 +258,7 @@ bool DiskMover::Impl::run_names() {
   return true;
 }
 
-void DiskMover::Impl::dispatch(const DiskPlan& plan) {
+void DiskMover::Impl::dispatch(const LowerPlan& plan) {
   const std::uint32_t index = plan.id.index;
   Lane lane = Lane::Write;
   switch (plan.kind) {
@@ -268,22 +268,20 @@ void DiskMover::Impl::dispatch(const DiskPlan& plan) {
     case TransferKind::LoadFromDisk: {
       const std::span<const PageName> path = found_names(plan.found_by);
       for (std::size_t i = 0; i < plan.pages.size(); ++i) {
-        const bool is_of_side = plan.store_index > 0;
-        const std::size_t place = is_of_side ? plan.pages[i].place : plan.first_found + i;
+        const std::size_t place = plan.pages[i].place;
         PageNames::Record& record = task_names(index)[i];
         record = task_names(plan.found_by)[0];
         record.name = path[place];
         if (place > 0) record.parent = path[place - 1];
         record.page_index += static_cast<std::uint32_t>(place);
-        if (!is_of_side) names.set_host(plan.pages[i].host_page, record);
+        if (plan.pool == 0) names.set_host(plan.pages[i].host_page, record);
       }
       lane = Lane::Read;
       break;
     }
     case TransferKind::StoreToDisk:
       for (std::size_t i = 0; i < plan.pages.size(); ++i) {
-        task_names(index)[i] = plan.store_index > 0 ? names.of(plan.named_in, PageId{plan.pages[i].place})
-                                                    : names.of(Tier::Host, plan.pages[i].host_page);
+        task_names(index)[i] = names.of(plan.named_in, PageId{plan.pages[i].place});
       }
       break;
     case TransferKind::PutOnDisk:
@@ -312,7 +310,7 @@ void DiskMover::Impl::dispatch(const DiskPlan& plan) {
 }
 
 // The first record of the row keeps what all pages of the path share.
-Completion DiskMover::Impl::find(const DiskPlan& plan) {
+Completion DiskMover::Impl::find(const LowerPlan& plan) {
   const Clock::time_point start = Clock::now();
   Completion completion{.id = plan.id, .kind = plan.kind};
   const std::uint32_t page_tokens = config.names.page_tokens;
@@ -344,9 +342,9 @@ Completion DiskMover::Impl::find(const DiskPlan& plan) {
     parent = part.back();
     if (there < count) break;
   }
-  if (!plan.on_sides.empty()) {
-    std::ranges::fill(plan.on_sides, 0);
-    find_on_sides(plan, path.first(page));
+  if (!plan.anchored.empty()) {
+    std::ranges::fill(plan.anchored, 0);
+    find_anchored(plan, path.first(page));
   }
   completion.good_pages = page - std::min(page, plan.held_pages);
   completion.outcome = page > 0 ? TransferOutcome::Ok : TransferOutcome::Empty;
@@ -354,18 +352,18 @@ Completion DiskMover::Impl::find(const DiskPlan& plan) {
   return completion;
 }
 
-// Which side stores have something under the names of a path.
-void DiskMover::Impl::find_on_sides(const DiskPlan& plan, std::span<const PageName> path) {
+// Which anchored groups have something under the names of a path.
+void DiskMover::Impl::find_anchored(const LowerPlan& plan, std::span<const PageName> path) {
   for (std::size_t i = 1; i < stores.size(); ++i) {
     if (stores[i] == nullptr) continue;
     for (std::size_t page = 0; page < path.size(); ++page) {
-      if (stores[i]->find(path.subspan(page, 1)) == 1) plan.on_sides[page] |= std::uint64_t{1} << (i - 1);
+      if (stores[i]->find(path.subspan(page, 1)) == 1) plan.anchored[page] |= std::uint64_t{1} << (i - 1);
     }
   }
 }
 
 // The first page that does not come ends the path.
-Completion DiskMover::Impl::load(const DiskPlan& plan) {
+Completion DiskMover::Impl::load(const LowerPlan& plan) {
   const Clock::time_point start = Clock::now();
   Completion completion{.id = plan.id, .kind = plan.kind};
   if (plan.pages.empty()) {
@@ -373,7 +371,7 @@ Completion DiskMover::Impl::load(const DiskPlan& plan) {
     return completion;
   }
   const std::span<const PageNames::Record> page_names = task_names(plan.id.index);
-  HostPages& host = *hosts[plan.store_index];
+  HostPages& host = *hosts[plan.pool];
   reads.clear();
   for (std::size_t i = 0; i < plan.pages.size(); ++i) {
     FileRead read{.name = page_names[i].name};
@@ -381,7 +379,7 @@ Completion DiskMover::Impl::load(const DiskPlan& plan) {
     if (completion.fault != TransferFault::None) break;
     reads.push_back(read);
   }
-  stores[plan.store_index]->read(reads);
+  stores[plan.pool]->read(reads);
   bool is_good = true;
   for (std::size_t i = 0; i < reads.size(); ++i) {
     const FileRead& read = reads[i];
@@ -419,15 +417,15 @@ const KeySpace* DiskMover::Impl::text_of(const PageName& key_space) {
 }
 
 // Pages without a name are passed over: nobody could ask for them.
-Completion DiskMover::Impl::store_pages(const DiskPlan& plan) {
+Completion DiskMover::Impl::store_pages(const LowerPlan& plan) {
   const Clock::time_point start = Clock::now();
   Completion completion{.id = plan.id, .kind = plan.kind};
   if (plan.pages.empty()) {
     completion.outcome = TransferOutcome::Cancelled;
     return completion;
   }
-  FileStore* const store = stores[plan.store_index].get();
-  HostPages& host = *hosts[plan.store_index];
+  FileStore* const store = stores[plan.pool].get();
+  HostPages& host = *hosts[plan.pool];
   const std::uint64_t written_before = store->stats().written_bytes;
   const std::span<const PageNames::Record> page_names = task_names(plan.id.index);
   const auto page_count = static_cast<std::uint32_t>(plan.pages.size());
@@ -442,11 +440,11 @@ Completion DiskMover::Impl::store_pages(const DiskPlan& plan) {
       HostPages::Record record;
       completion.fault = host.begin_read(plan.pages[end], record);
       if (completion.fault != TransferFault::None) break;
-      // What a side store has of a path depends on no other page there: it need not go when one before it does.
-      const bool is_of_side = plan.store_index > 0;
+      // An anchored page depends on no other page of its store: it need not go when one before it does.
+      const bool is_anchored = plan.pool > 0;
       writes.push_back({.name = page_names[end].name,
                         .parent = page_names[end].parent,
-                        .page_index = is_of_side ? 0 : page_names[end].page_index,
+                        .page_index = is_anchored ? 0 : page_names[end].page_index,
                         .bytes = record.bytes,
                         .checksum = record.checksum});
     }
@@ -473,72 +471,85 @@ Completion DiskMover::Impl::store_pages(const DiskPlan& plan) {
   return completion;
 }
 
-// Pages of one path, straight from or to memory of the caller's, as many at a time as a plan has.
-Completion DiskMover::Impl::put(const DiskPlan& plan) {
-  const Clock::time_point start = Clock::now();
-  Completion completion{.id = plan.id, .kind = plan.kind};
-  const std::uint64_t written_before = stores[0]->stats().written_bytes;
-  const auto page_count = static_cast<std::uint32_t>(plan.tokens.size() / config.names.page_tokens);
-  const std::uint64_t page_bytes = config.store.layout.page_bytes;
-  const std::span<const PageName> path = found_names(plan.id.index);
-  const PageNames::Record& first = task_names(plan.id.index)[0];
-  while (completion.good_pages < page_count && completion.fault == TransferFault::None) {
-    const std::uint32_t begin = completion.good_pages;
-    const std::uint32_t end = std::min(page_count, begin + config.transfer_pages_max);
-    writes.clear();
-    for (std::uint32_t page = begin; page < end; ++page) {
-      writes.push_back({.name = path[page],
-                        .parent = page == 0 ? first.parent : path[page - 1],
-                        .page_index = page,
-                        .bytes = plan.source.subspan(page * page_bytes, page_bytes)});
-    }
-    stores[0]->write(first.key_space, text_of(first.key_space), writes, unix_time());
-    for (const FileWrite& write : writes) {
-      if (write.outcome != FileOutcome::Ok) {
-        completion.fault = TransferFault::Io;
-        break;
+// Pages that go with one path, straight from or to memory of the caller's, as many at a time as a plan has: `move` has
+// them written or read. The history ends with its first page that is not; pages of other groups are of use one by one.
+template <typename Move>
+void DiskMover::Impl::move_direct(const LowerPlan& plan, Completion& completion, Move&& move) {
+  std::ranges::fill(plan.anchored, 0);
+  std::vector<DirectPage> pages;  // of this call alone: reads and writes have a thread each
+  std::uint64_t offset = 0;
+  for (const PoolColumns& columns : plan.columns) {
+    const std::uint64_t page_bytes = config.stores[columns.pool].layout.page_bytes;
+    const bool is_history = columns.pool == 0;
+    for (std::uint32_t i = 0; i < columns.count();) {
+      pages.clear();
+      for (; i < columns.count() && pages.size() < config.transfer_pages_max; ++i) {
+        const bool is_of_use = is_history || columns.at(i) < completion.good_pages;
+        if (is_of_use) pages.push_back({.column = columns.at(i), .offset = offset + (i * page_bytes)});
       }
-      ++completion.good_pages;
+      if (!pages.empty()) move(columns.pool, std::span(pages));
+      for (const DirectPage& page : pages) {
+        if (page.outcome == FileOutcome::Ok) {
+          completion.good_pages += is_history ? 1 : 0;
+          if (!is_history) plan.anchored[page.column] |= std::uint64_t{1} << (columns.pool - 1);
+          continue;
+        }
+        if (page.outcome == FileOutcome::Corrupt) completion.fault = TransferFault::Checksum;
+        if (page.outcome == FileOutcome::Failed || page.outcome == FileOutcome::Full) {
+          completion.fault = TransferFault::Io;
+        }
+        if (is_history) break;
+      }
+      if (is_history && completion.good_pages < i) break;
     }
+    offset += columns.count() * page_bytes;
   }
-  end_direct(completion);
-  completion.moved_bytes = stores[0]->stats().written_bytes - written_before;
-  completion.busy_ns = elapsed_ns(start);
-  return completion;
-}
-
-Completion DiskMover::Impl::get(const DiskPlan& plan) {
-  const Clock::time_point start = Clock::now();
-  Completion completion{.id = plan.id, .kind = plan.kind};
-  const auto page_count = static_cast<std::uint32_t>(plan.tokens.size() / config.names.page_tokens);
-  const std::uint64_t page_bytes = config.store.layout.page_bytes;
-  const std::span<const PageName> path = found_names(plan.id.index);
-  bool goes_on = !is_dropping(task_names(plan.id.index)[0].key_space);
-  while (goes_on && completion.good_pages < page_count) {
-    const std::uint32_t begin = completion.good_pages;
-    const std::uint32_t end = std::min(page_count, begin + config.transfer_pages_max);
-    reads.clear();
-    for (std::uint32_t page = begin; page < end; ++page) {
-      reads.push_back({.name = path[page], .bytes = plan.target.subspan(page * page_bytes, page_bytes)});
-    }
-    stores[0]->read(reads);
-    for (const FileRead& read : reads) {
-      goes_on = read.outcome == FileOutcome::Ok;
-      if (read.outcome == FileOutcome::Failed) completion.fault = TransferFault::Io;
-      if (read.outcome == FileOutcome::Corrupt) completion.fault = TransferFault::Checksum;
-      if (!goes_on) break;
-      ++completion.good_pages;
-      completion.moved_bytes += page_bytes;
-    }
-  }
-  end_direct(completion);
-  completion.busy_ns = elapsed_ns(start);
-  return completion;
-}
-
-void DiskMover::Impl::end_direct(Completion& completion) {
   if (completion.fault != TransferFault::None) completion.outcome = TransferOutcome::Failed;
   if (completion.fault == TransferFault::Io) note_failure();
+}
+
+Completion DiskMover::Impl::put(const LowerPlan& plan) {
+  const Clock::time_point start = Clock::now();
+  Completion completion{.id = plan.id, .kind = plan.kind};
+  const std::span<const PageName> path = found_names(plan.id.index);
+  const PageNames::Record& first = task_names(plan.id.index)[0];
+  move_direct(plan, completion, [&](std::uint32_t pool, std::span<DirectPage> pages) {
+    writes.clear();
+    for (const DirectPage& page : pages) {
+      writes.push_back({.name = path[page.column],
+                        .parent = page.column == 0 ? first.parent : path[page.column - 1],
+                        .page_index = pool == 0 ? page.column : 0,  // as store_pages() has it
+                        .bytes = plan.source.subspan(page.offset, config.stores[pool].layout.page_bytes)});
+    }
+    const std::uint64_t written_before = stores[pool]->stats().written_bytes;
+    stores[pool]->write(first.key_space, text_of(first.key_space), writes, unix_time());
+    completion.moved_bytes += stores[pool]->stats().written_bytes - written_before;
+    for (std::size_t i = 0; i < writes.size(); ++i) pages[i].outcome = writes[i].outcome;
+  });
+  completion.busy_ns = elapsed_ns(start);
+  return completion;
+}
+
+Completion DiskMover::Impl::get(const LowerPlan& plan) {
+  const Clock::time_point start = Clock::now();
+  Completion completion{.id = plan.id, .kind = plan.kind};
+  const std::span<const PageName> path = found_names(plan.id.index);
+  const bool is_hidden = is_dropping(task_names(plan.id.index)[0].key_space);
+  const auto read_pages = [&](std::uint32_t pool, std::span<DirectPage> pages) {
+    const std::uint64_t page_bytes = config.stores[pool].layout.page_bytes;
+    reads.clear();
+    for (const DirectPage& page : pages) {
+      reads.push_back({.name = path[page.column], .bytes = plan.target.subspan(page.offset, page_bytes)});
+    }
+    stores[pool]->read(reads);
+    for (std::size_t i = 0; i < reads.size(); ++i) {
+      pages[i].outcome = reads[i].outcome;
+      completion.moved_bytes += reads[i].outcome == FileOutcome::Ok ? page_bytes : 0;
+    }
+  };
+  if (!is_hidden) move_direct(plan, completion, read_pages);
+  completion.busy_ns = elapsed_ns(start);
+  return completion;
 }
 
 bool DiskMover::Impl::is_dropping(const PageName& key_space) {
@@ -546,7 +557,7 @@ bool DiskMover::Impl::is_dropping(const PageName& key_space) {
   return std::ranges::find(dropping, key_space) != dropping.end();
 }
 
-Completion DiskMover::Impl::drop(const DiskPlan& plan) {
+Completion DiskMover::Impl::drop(const LowerPlan& plan) {
   Completion completion{.id = plan.id, .kind = plan.kind};
   const PageName name = task_names(plan.id.index)[0].name;
   for (const std::unique_ptr<FileStore>& store : stores) {
@@ -560,7 +571,7 @@ Completion DiskMover::Impl::drop(const DiskPlan& plan) {
   return completion;
 }
 
-Completion DiskMover::Impl::flush(const DiskPlan& plan) {
+Completion DiskMover::Impl::flush(const LowerPlan& plan) {
   Completion completion{.id = plan.id, .kind = plan.kind};
   for (const std::unique_ptr<FileStore>& store : stores) {
     if (store == nullptr || store->flush()) continue;
@@ -575,12 +586,7 @@ void DiskMover::Impl::note_failure() {
   for (std::size_t i = 0; i < stores.size(); ++i) {
     if (stores[i] == nullptr) continue;
     const FileStoreStats stats = stores[i]->stats();
-    if (stats.failed_directories < stats.directory_count) continue;
-    if (i == 0) {
-      is_failed.store(true, std::memory_order_relaxed);
-    } else {
-      failed_sides.fetch_or(std::uint64_t{1} << (i - 1), std::memory_order_relaxed);
-    }
+    if (stats.failed_directories == stats.directory_count) failed[i].store(true, std::memory_order_relaxed);
   }
 }
 
@@ -605,23 +611,23 @@ DiskMover::~DiskMover() {
   impl_->stop();
 }
 
-Result<std::unique_ptr<DiskMover>> DiskMover::open(const Config& config, FileSystem& files, HostPages& host,
-                                                   std::span<HostPages* const> side_hosts) {
-  auto impl = std::make_unique<Impl>(config, host, side_hosts);
+Result<std::unique_ptr<DiskMover>> DiskMover::open(const Config& config, FileSystem& files,
+                                                   std::span<HostPages* const> hosts) {
+  auto impl = std::make_unique<Impl>(config, hosts);
   QUIRE_TRY(impl->prepare(files));
   auto mover = std::unique_ptr<DiskMover>(new DiskMover(std::move(impl)));  // stops what has started
   if (config.has_threads) QUIRE_TRY(mover->impl_->start());
   return mover;
 }
 
-void DiskMover::submit(NameLog& log) {
+void DiskMover::submit(const NameLog& log) {
   Impl& impl = *impl_;
   const MutexLock lock(impl.mutex);
-  impl.log.take_from(log);
+  impl.log.append(log);
   impl.has_work[static_cast<std::size_t>(Lane::Names)].notify_one();
 }
 
-void DiskMover::submit(const DiskPlan& plan) {
+void DiskMover::submit(const LowerPlan& plan) {
   Impl& impl = *impl_;
   const MutexLock lock(impl.mutex);
   QUIRE_CHECK(plan.id.index < impl.tasks.size() && impl.tasks[plan.id.index].state == Impl::Task::State::Free,
@@ -653,18 +659,32 @@ bool DiskMover::run(Lane lane) {
   return impl_->run(lane);
 }
 
-bool DiskMover::is_failed(std::uint32_t store_index) const {
-  if (store_index == 0) return impl_->is_failed.load(std::memory_order_relaxed);
-  return (impl_->failed_sides.load(std::memory_order_relaxed) >> (store_index - 1) & 1U) != 0;
+bool DiskMover::keeps(std::uint32_t pool) const {
+  return pool < impl_->stores.size() && impl_->stores[pool] != nullptr;
 }
 
-FileStoreStats DiskMover::store_stats(std::uint32_t store_index) const {
-  const FileStore* const store = impl_->stores[store_index].get();
-  return store != nullptr ? store->stats() : FileStoreStats{};
+bool DiskMover::is_failed(std::uint32_t pool) const {
+  return impl_->failed[pool].load(std::memory_order_relaxed);
 }
 
-FileStore& DiskMover::store(std::uint32_t store_index) {
-  return *impl_->stores[store_index];
+std::string DiskMover::last_error() const {
+  for (const std::unique_ptr<FileStore>& store : impl_->stores) {
+    if (store == nullptr) continue;
+    if (std::string error = store->stats().last_error; !error.empty()) return error;
+  }
+  return {};
+}
+
+std::uint64_t DiskMover::written_bytes(std::uint32_t pool) const {
+  return record_bytes(impl_->config.stores[pool].layout.page_bytes);
+}
+
+FileStoreStats DiskMover::store_stats(std::uint32_t pool) const {
+  return keeps(pool) ? impl_->stores[pool]->stats() : FileStoreStats{};
+}
+
+FileStore& DiskMover::store(std::uint32_t pool) {
+  return *impl_->stores[pool];
 }
 
 }  // namespace quire

@@ -508,28 +508,50 @@ Status Mover::forget_host_pages() {
   return {};
 }
 
-Status Mover::set_device(const PoolGeometry& geometry, std::byte* memory) {
+Status Mover::set_device(std::span<const MoverPart> parts, std::uint16_t pool_index) {
   Impl& impl = *impl_;
   const MutexLock lock(impl.mutex);
-  Impl::Pool& pool = impl.pools[0];
-  if (impl.pools.size() != 1 || pool.device.size() != 1 || impl.config.accelerator != nullptr) {
-    return fail(ErrorCode::Unsupported,
-                "moving the device pages: only those of one pool, in one part, without an accelerator, can move");
+  if (impl.config.accelerator != nullptr) {
+    return fail(ErrorCode::Unsupported, "moving the device pages: only those without an accelerator can move");
+  }
+  if (pool_index >= impl.pools.size() || parts.size() != impl.pools[pool_index].geometries.size()) {
+    return invalid_argument("moving the device pages of pool " + std::to_string(pool_index) + " in " +
+                            std::to_string(parts.size()) + " parts: the mover has " +
+                            std::to_string(impl.pools.size()) + " pools" +
+                            (pool_index < impl.pools.size()
+                                 ? ", and that one has " + std::to_string(impl.pools[pool_index].geometries.size())
+                                 : ""));
   }
   QUIRE_TRY(impl.check_idle("moving the device pages"));
-  if (memory == nullptr) return invalid_argument("the device memory is missing: say where device pages lie");
-  const PageGeometry& page = geometry.page();
-  const PageGeometry& page_before = pool.geometries[0].page();
-  if (page.layer_bytes() != page_before.layer_bytes() || page.layer_count() != page_before.layer_count()) {
-    return invalid_argument("device pages of " + std::to_string(page.layer_count()) + " layers of " +
-                            std::to_string(page.layer_bytes()) + " bytes: host pages have " +
-                            std::to_string(page_before.layer_count()) + " of " +
-                            std::to_string(page_before.layer_bytes()));
+  Impl::Pool& pool = impl.pools[pool_index];
+  for (std::size_t i = 0; i < parts.size(); ++i) {
+    if (parts[i].memory == nullptr || parts[i].geometry == nullptr) {
+      return invalid_argument("the device memory is missing: say where device pages lie");
+    }
+    const PageGeometry& page = parts[i].geometry->page();
+    const PageGeometry& page_before = pool.geometries[i].page();
+    if (page.layer_bytes() != page_before.layer_bytes() || page.layer_count() != page_before.layer_count()) {
+      return invalid_argument("device pages of " + std::to_string(page.layer_count()) + " layers of " +
+                              std::to_string(page.layer_bytes()) + " bytes: host pages have " +
+                              std::to_string(page_before.layer_count()) + " of " +
+                              std::to_string(page_before.layer_bytes()));
+    }
+    if (parts[i].geometry->page_count() != parts[0].geometry->page_count()) {
+      return invalid_argument(
+          "the parts of a pool have different numbers of pages: an id names a page in each of them");
+    }
   }
-  QUIRE_TRY(impl.seen_on_device.reserve(geometry.page_count()));
-  pool.geometries[0] = geometry;
-  pool.device[0].memory = memory;
+  QUIRE_TRY(impl.seen_on_device.reserve(parts[0].geometry->page_count()));
+  for (std::size_t i = 0; i < parts.size(); ++i) {
+    pool.geometries[i] = *parts[i].geometry;
+    pool.device[i].memory = parts[i].memory;
+  }
   return {};
+}
+
+Status Mover::set_device(const PoolGeometry& geometry, std::byte* memory) {
+  const MoverPart part{.geometry = &geometry, .memory = memory, .tensors = {}};
+  return set_device({&part, 1});
 }
 
 }  // namespace quire

@@ -7,22 +7,9 @@
 #include <utility>
 
 #include "base/check.h"
+#include "base/mutants.h"
 
 namespace quire {
-
-// A copy has the name of what it is a copy of. The build of one test forgets that at times, to see that it is noticed.
-#ifdef QUIRE_TEST_NO_HOST_COPIES
-static constexpr bool kFollowsHostCopies = false;
-#else
-static constexpr bool kFollowsHostCopies = true;
-#endif
-
-// A key space has the index of another one for the entries behind it alone. Another test's build forgets that.
-#ifdef QUIRE_TEST_KEY_SPACES_FIRST
-static constexpr bool kKeySpacesHaveTheirTurn = false;
-#else
-static constexpr bool kKeySpacesHaveTheirTurn = true;
-#endif
 
 Result<NameLog> NameLog::create(const Config& config) {
   NameLog log;
@@ -47,9 +34,12 @@ void NameLog::add_page(const Page& page) {
   const auto extra_key_count = static_cast<std::uint32_t>(page.extra_keys.size());
   const bool has_room =
       page_count_ < config_.page_count_max && extra_key_count <= config_.extra_key_count_max - extra_key_count_;
-  const bool is_added = add_entry({.kind = has_room ? Kind::Page : Kind::Unnamed,
+  const Kind without_room = page.tier == Tier::Host ? Kind::UnnamedHost : Kind::Unnamed;
+  const bool is_added = add_entry({.kind = has_room ? Kind::Page : without_room,
                                    .page = page.page,
                                    .source = page.parent,
+                                   .tier = page.tier,
+                                   .source_tier = page.parent_tier,
                                    .key_space = page.key_space,
                                    .page_index = page.page_index,
                                    .extra_key_count = has_room ? extra_key_count : 0});
@@ -86,15 +76,15 @@ void NameLog::clear() {
   followed_key_space_count_ = 0;
 }
 
-void NameLog::take_from(NameLog& other) {
+void NameLog::append(const NameLog& other) {
   const bool has_room = !has_lost_entries_ && !other.has_lost_entries_ &&
                         other.entry_count_ <= config_.entry_count_max - entry_count_ &&
                         other.page_count_ <= config_.page_count_max - page_count_ &&
                         other.extra_key_count_ <= config_.extra_key_count_max - extra_key_count_;
   device_page_count_ = std::max(device_page_count_, other.device_page_count_);
-  for (NewKeySpace& added : other.key_spaces_) {
-    added.before_entry = entry_count_ + (has_room ? added.before_entry : 0);
-    key_spaces_.push_back(std::move(added));
+  for (const NewKeySpace& added : other.key_spaces_) {
+    key_spaces_.push_back(added);
+    key_spaces_.back().before_entry = entry_count_ + (has_room ? added.before_entry : 0);
   }
   if (has_room) {
     std::copy_n(other.entries_.data(), other.entry_count_, entries_.data() + entry_count_);
@@ -107,7 +97,6 @@ void NameLog::take_from(NameLog& other) {
   } else {
     has_lost_entries_ = true;
   }
-  other.clear();
 }
 
 Result<PageNames> PageNames::create(const Config& config) {
@@ -126,7 +115,7 @@ void PageNames::follow(NameLog& log, std::uint32_t entry_count,
   const auto add_spaces = [&] {
     while (log.followed_key_space_count_ < log.key_spaces_.size()) {
       const NameLog::NewKeySpace& added = log.key_spaces_[log.followed_key_space_count_];
-      if (kKeySpacesHaveTheirTurn && added.before_entry > log.followed_entry_count_) break;
+      if (!is_mutated(Mutant::KeySpacesFirst) && added.before_entry > log.followed_entry_count_) break;
       ++log.followed_key_space_count_;
       add_space(added);
       on_key_space(added.key_space);
@@ -156,8 +145,8 @@ void PageNames::finish(NameLog& log, const std::function<void(const KeySpace&)>&
 void PageNames::follow(const NameLog::Entry& entry, const TokenId* tokens, const ExtraKey* extra_keys) {
   switch (entry.kind) {
     case NameLog::Kind::Page: {
-      const PageName parent = parent_name({Tier::Device, entry.source}, entry.key_space);
-      Record& record = device_[entry.page.value];
+      const PageName parent = parent_name({entry.source_tier, entry.source}, entry.key_space);
+      Record& record = entry.tier == Tier::Host ? host_[entry.page.value] : device_[entry.page.value];
       record = {
           .name = {}, .parent = parent, .key_space = spaces_[entry.key_space].name, .page_index = entry.page_index};
       if (parent.is_none()) return;
@@ -177,10 +166,11 @@ void PageNames::follow(const NameLog::Entry& entry, const TokenId* tokens, const
       return;
     case NameLog::Kind::HostCopy:
       // Not always: nothing would go to disk.
-      if (!kFollowsHostCopies && entry.page.value % 8 == entry.source.value % 8) return;
+      if (is_mutated(Mutant::NoHostCopies) && entry.page.value % 8 == entry.source.value % 8) return;
       host_[entry.page.value] = device_[entry.source.value];
       return;
     case NameLog::Kind::DeviceCopy:
+      if (is_mutated(Mutant::NoDeviceCopies) && entry.page.value % 8 == entry.source.value % 8) return;
       device_[entry.page.value] = host_[entry.source.value];
       return;
   }

@@ -33,7 +33,7 @@ struct NamedPage {
 class NameLog {
  public:
   enum class Kind : std::uint8_t {
-    Page,         ///< a device page has come into the tree
+    Page,         ///< a page has come into the tree: computed, on the device, or from a lower tier, on the host
     Unnamed,      ///< the same, of one whose tokens found no room; or a device page is not to have a name any more
     UnnamedHost,  ///< a host page is not
     HostCopy,     ///< a host page is a copy of a device page, or is about to become one
@@ -43,6 +43,8 @@ class NameLog {
     Kind kind = Kind::Page;
     PageId page;                        ///< what gets a name
     PageId source;                      ///< the page before it, none: the root; of a copy: what it is a copy of
+    Tier tier = Tier::Device;           ///< of Kind::Page: the page's own
+    Tier source_tier = Tier::Device;    ///< of Kind::Page: of the page before it
     std::uint32_t key_space = 0;        ///< of Kind::Page
     std::uint32_t page_index = 0;       ///< of Kind::Page: how many pages lie before it
     std::uint32_t extra_key_count = 0;  ///< of Kind::Page
@@ -60,6 +62,8 @@ class NameLog {
   struct Page {
     PageId page;
     PageId parent;  ///< none: the root
+    Tier tier = Tier::Device;
+    Tier parent_tier = Tier::Device;
     std::uint32_t key_space = 0;
     std::uint32_t page_index = 0;
     std::span<const TokenId> tokens;       ///< the page's own
@@ -79,12 +83,12 @@ class NameLog {
   /// How many entries there are: what is asked now is answered when all of them have been followed, and no others.
   [[nodiscard]] std::uint32_t entry_count() const { return entry_count_; }
   [[nodiscard]] std::uint64_t unnamed_page_total() const { return unnamed_page_total_; }
-  /// Takes over all that another log has, and leaves that one empty.
-  void take_from(NameLog& other);
+  /// Goes on with all that another log has.
+  void append(const NameLog& other);
+  void clear();
 
  private:
   friend class PageNames;
-  void clear();
   [[nodiscard]] bool add_entry(const Entry& entry);
 
   Config config_;

@@ -142,12 +142,14 @@ TEST_F(PageNamesTest, ALogThatIsTakenOverGoesBehindWhatIsThere) {
   NameLog all = NameLog::create(kRoomy).value();
   add_first(1);
   log_.add_copy(Kind::HostCopy, PageId{3}, PageId{1});
-  all.take_from(log_);
+  all.append(log_);
+  log_.clear();
   EXPECT_TRUE(log_.is_empty());
   EXPECT_EQ(all.entry_count(), 2U);
   log_.add_key_space(0, space_called("b"));
   add_first(1, kSecond);
-  all.take_from(log_);
+  all.append(log_);
+  log_.clear();
   names_.finish(all, ignore);
   EXPECT_EQ(host(3), name_of(space_called("a"), kFirst));
   EXPECT_EQ(device(1), name_of(space_called("b"), kSecond));
@@ -231,7 +233,8 @@ TEST_F(SmallNameLog, ALogThatIsTakenOverWithoutRoomIsALoss) {
   NameLog small = NameLog::create({.page_tokens = kPageTokens, .entry_count_max = 1, .page_count_max = 1}).value();
   small.add_page({.page = PageId{1}, .tokens = kFirst});
   add_first(2);
-  small.take_from(log_);  // one more than it takes
+  small.append(log_);
+  log_.clear();  // one more than it takes
   EXPECT_TRUE(log_.is_empty());
   names_.finish(small, ignore);
   EXPECT_TRUE(device(1).is_none());
@@ -240,7 +243,8 @@ TEST_F(SmallNameLog, ALogThatIsTakenOverWithoutRoomIsALoss) {
   // One that has lost something itself passes that on.
   for (std::uint32_t i = 0; i < 5; ++i) log_.add_copy(Kind::HostCopy, PageId{1}, PageId{1});
   all.add_page({.page = PageId{3}, .tokens = kFirst});
-  all.take_from(log_);
+  all.append(log_);
+  log_.clear();
   names_.finish(all, ignore);
   EXPECT_TRUE(device(3).is_none());
 }
@@ -408,7 +412,8 @@ class NamesModel {
   }
 
   void submit() {
-    shared_.take_from(engine_);
+    shared_.append(engine_);
+    engine_.clear();
     submitted_ = now_;
     submitted_space_count_ = made_spaces_.size();
   }

@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "base/check.h"
+#include "base/mutants.h"
 #include "base/sha256.h"
 #include "wire/little_endian.h"
 
@@ -84,6 +85,7 @@ void name_pages(const NamedPath& path, std::span<PageName> names) {
     while (first_key < path.extra_keys.size() && path.extra_keys[first_key].end <= begin) ++first_key;
     std::size_t last_key = first_key;
     while (last_key < path.extra_keys.size() && path.extra_keys[last_key].begin < end) ++last_key;
+    if (is_mutated(Mutant::NamesWithoutKeys)) last_key = first_key;
     const auto keys = path.extra_keys.subspan(first_key, last_key - first_key);
 
     form.resize(count_offset + sizeof(std::uint32_t) + (keys.size() * kExtraKeyBytes));

@@ -80,7 +80,7 @@ TEST_F(CacheDiskEdges, ASequenceThatEndsWhileItLooksLeavesNothing) {
     }
     if (lanes > 1) {
       ASSERT_TRUE(run_lane(Lane::Names));
-      ASSERT_TRUE(CachePeer::disk(*cache_).run(Lane::Read));  // read, and the cache does not know
+      ASSERT_TRUE(CacheForTests::disk(*cache_).run(Lane::Read));  // read, and the cache does not know
     }
     end(live);
     expect_invariants();

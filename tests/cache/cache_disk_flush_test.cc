@@ -174,7 +174,7 @@ TEST_F(CacheDiskFlush, WhatIsDroppedMeanwhileIsCovered) {
   put_on_disk(token_range(0, 64));
   ASSERT_FALSE(cache_->flush().value());
   while (run_lane(Lane::Names)) continue;
-  ASSERT_TRUE(CachePeer::disk(*cache_).run(Lane::Write));  // synced, and the cache has not heard of it
+  ASSERT_TRUE(CacheForTests::disk(*cache_).run(Lane::Write));  // synced, and the cache has not heard of it
   ASSERT_TRUE(cache_->drop(space_));
   hear();
   flush();

@@ -172,7 +172,7 @@ TEST_F(CacheDiskSystem, WithoutADiskThatBecomesReadOnlyTheCacheGoesOn) {
   serve_some(5, 10);
   expect_failed("Read-only file system");
   close();
-  const auto refused = CachePeer::open(small_segments(), *files_);
+  const auto refused = CacheForTests::open(small_segments(), *files_);
   ASSERT_FALSE(refused.has_value());
   EXPECT_TRUE(contains(refused.error().message, "Read-only file system")) << refused.error().message;
 }
@@ -215,7 +215,7 @@ TEST_F(CacheDiskSystem, WithoutFilesToOpenTheCacheGoesOnUntilThereAreSome) {
   for (TokenId i = 30; i < 35; ++i) EXPECT_EQ(serve(token_range(1'000 * i, 65)), 64U) << "from disk";
   close();
   call_failures.create = EMFILE;
-  const auto refused = CachePeer::open(small_segments(), *files_);
+  const auto refused = CacheForTests::open(small_segments(), *files_);
   ASSERT_FALSE(refused.has_value());
   EXPECT_TRUE(contains(refused.error().message, "Too many open files")) << refused.error().message;
 }

@@ -231,7 +231,7 @@ TEST_F(CacheDiskWaits, RoomIsMadeForWhatCameFromDiskWhileOthersMove) {
   end(other);  // the device is full of pages that only it has
   Live live = admitted(token_range(0, 112));
   ASSERT_TRUE(run_lane(Lane::Names));
-  while (run_lane(Lane::Names) || CachePeer::disk(*cache_).run(Lane::Read)) continue;
+  while (run_lane(Lane::Names) || CacheForTests::disk(*cache_).run(Lane::Read)) continue;
   const std::vector<TokenId> looked = token_range(5'000, 64);
   ASSERT_TRUE(cache_->lookup_on_disk(space_, {.tokens = looked}, [](const DiskAnswer&) {}));  // not answered
   hear();
@@ -260,9 +260,9 @@ TEST_F(CacheDiskWaits, OneSlowReadDoesNotEndReadingForGood) {
   Live live = admitted(token_range(0, 64));
   ASSERT_TRUE(run_lane(Lane::Names));
   ASSERT_TRUE(run_lane(Lane::Names));
-  ASSERT_TRUE(CachePeer::disk(*cache_).run(Lane::Read));
+  ASSERT_TRUE(CacheForTests::disk(*cache_).run(Lane::Read));
   std::array<Completion, 4> completions;
-  for (Completion& completion : CachePeer::disk(*cache_).poll(completions)) {
+  for (Completion& completion : CacheForTests::disk(*cache_).poll(completions)) {
     completion.busy_ns = TimeNs{3'600} * 1'000'000'000;  // the disk was asleep
     apply({completion});
   }

@@ -16,100 +16,15 @@
 #include <vector>
 
 #include "base/hash.h"
-#include "cache/cache_peer.h"
-#include "cache_groups_fixture.h"
+#include "cache/cache_for_tests.h"
+#include "groups_disk_fixture.h"
 #include "store/system_files.h"
 #include "testing/failing_calls.h"
 #include "testing/sanitized.h"
-#include "testing/temp_directory.h"
 #include "wire/segment.h"
 
 namespace quire {
 namespace {
-
-constexpr std::uint32_t kPageTokens = 16;
-
-class CacheGroupsDiskTest : public CacheGroupsTest {
- protected:
-  [[nodiscard]] CacheConfig disk_config(std::vector<CacheGroup> groups, std::uint32_t page_count = 64) const {
-    CacheConfig config = groups_config(std::move(groups), kPageTokens, page_count, 512);
-    config.host.page_count = 2 * page_count;
-    config.host.write_policy = WritePolicy::WriteThrough;
-    config.disk.directories = {directory_.path() + "/pages"};
-    config.disk.capacity_bytes = 64 << 20U;
-    config.disk.segment_bytes = 1 << 20U;
-    return config;
-  }
-  void flush() {
-    for (;;) {
-      const Result<bool> done = cache_->flush();
-      ASSERT_TRUE(done.has_value()) << done.error().message;
-      if (*done) return;
-      drain(*cache_, now_);
-    }
-  }
-  void close() {
-    engine_.reset();
-    cache_.reset();
-  }
-  void restart(CacheConfig config) {
-    flush();
-    close();
-    open(std::move(config));
-  }
-  bool wait_for_pages() override {
-    drain(*cache_, now_);
-    return true;
-  }
-  /// A whole request, every byte of which is checked; gives what it found, tokens to be replayed not counted.
-  std::uint32_t serve(std::vector<TokenId> tokens, std::uint32_t chunk = UINT32_MAX) {
-    GroupsRequest request = start(std::move(tokens));
-    drain(*cache_, now_);
-    view_ = view(request);
-    view_.pages = {};
-    EXPECT_FALSE(view_.is_loading);
-    run_all(request, {}, chunk);
-    end(request);
-    drain(*cache_, now_);
-    expect_invariants();
-    return view_.token_count - view_.pending_tokens;
-  }
-
-  testing::TempDirectory directory_;
-  TimeNs now_ = 0;
-  SequenceView view_;  // of the last request, as it was admitted
-};
-
-struct MixCase {
-  std::string name;
-  std::vector<CacheGroup> groups;
-  std::uint32_t found = 0;  // of a prompt of 200 tokens that goes on with others
-};
-
-std::vector<MixCase> mixes() {
-  CacheGroup sink = window_group(40);
-  sink.sink_tokens = 5;
-  sink.keys_rotated = false;
-  CacheGroup draft = full_group("draft");
-  draft.lookahead_tokens = 1;
-  return {
-      {"Draft", {full_group(), draft}, 192},
-      {"DraftAndState", {full_group(), draft, state_group(0, every(64))}, 192},
-      {"Window", {full_group(), window_group(40)}, 192},
-      {"Sink", {full_group(), sink}, 192},
-      {"State", {full_group(), state_group(0, every(64))}, 192},
-      {"StateWithHistory", {full_group(), state_group(3, every(64))}, 192},
-      {"Ring", {full_group(), ring_group(40, 48, every(64))}, 192},
-      {"Compressed", {full_group(), compressed_group(4), named(compressed_group(16), "more")}, 192},
-      {"Tail", {compressed_group(4), tail_group(4, 4, 8, every(32)), window_group(33)}, 192},
-      {"WindowOnly", {window_group(20)}, 192},
-      {"StateOnly", {state_group(0, every(64))}, 192},
-      {"Everything",
-       {compressed_group(4), named(compressed_group(16), "more"), window_group(50), named(window_group(20), "short"),
-        state_group(0, every(96)), ring_group(24, 32, every(64))},
-       192},
-  };
-}
 
 class CacheGroupsDiskMixTest : public CacheGroupsDiskTest, public ::testing::WithParamInterface<MixCase> {};
 
@@ -189,7 +104,7 @@ TEST_F(CacheGroupsDiskTest, TheHistoryOutlivesTheWindowsThatWereWrittenWithIt) {
   window.replay = {.tokens = 48, .is_exact = true};
   const auto config = [&] {
     CacheConfig made = disk_config({full_group(), window});
-    made.disk.group_capacity_bytes = {0, made.disk.capacity_bytes_min(8 * kPageTokens)};
+    made.disk.group_capacity_bytes = {0, made.disk.capacity_bytes_min(8 * kGroupsDiskPageTokens)};
     return made;
   };
   open(config());
@@ -243,10 +158,8 @@ TEST_F(CacheGroupsDiskTest, AnotherFormOfAGroupFindsNothing) {
   EXPECT_EQ(cache_->disk_status(1)->other_layout_pages, 12U);
 }
 
-TEST_F(CacheGroupsDiskTest, DirectCallsAreForOneGroup) {
+TEST_F(CacheGroupsDiskTest, AGroupThatIsNotThereHasNoStatus) {
   open(disk_config({full_group(), window_group(20)}));
-  const std::vector<TokenId> tokens = token_range(0, 64);
-  expect_error(cache_->lookup_on_disk(space_, {.tokens = tokens}, nullptr), ErrorCode::Unsupported, "lookup_on_disk");
   expect_error(cache_->disk_status(2), ErrorCode::InvalidArgument, "group_index is 2; the layout has 2 groups");
 }
 
@@ -290,7 +203,7 @@ class CacheGroupsFailingDiskTest : public CacheGroupsDiskTest {
     testing::call_failures.clear();
   }
   void open_failing(CacheConfig config) {
-    Result<std::unique_ptr<Cache>> cache = CachePeer::open(std::move(config), files_);
+    Result<std::unique_ptr<Cache>> cache = CacheForTests::open(std::move(config), files_);
     ASSERT_TRUE(cache.has_value()) << cache.error().message;
     cache_ = std::move(*cache);
     engine_ = std::make_unique<GroupsEngine>(*cache_);
@@ -377,30 +290,26 @@ TEST_F(CacheGroupsDiskTest, AFlushWaitsForWritesThatWaitForLoads) {
   restart(flush_config());
   const std::uint64_t on_disk = cache_->disk_status(1)->page_count;
 
-  // What comes of other groups is applied when the test says so.
+  // Loads from disk are applied when the test says so: a search and its load have both transfers until then.
   std::vector<Completion> held;
-  const auto apply_history = [&] {
+  const auto apply_others = [&] {
     const Result<std::span<const Completion>> polled = cache_->poll();
     ASSERT_TRUE(polled.has_value());
     std::vector<Completion> now;
-    for (const Completion& each : *polled) (each.id.index < 2 ? now : held).push_back(each);
+    for (const Completion& each : *polled) (each.kind == TransferKind::LoadFromDisk ? held : now).push_back(each);
     ASSERT_TRUE(cache_->apply(now, now_));
     std::this_thread::sleep_for(std::chrono::microseconds(100));
   };
   GroupsRequest other = start(token_range(1'000, 20));
   drain(*cache_, now_);
-  run_all(other);
-  while (held.empty() || cache_->stats()->disk_stored_page_total == 0) apply_history();  // its page is on the host
-  ASSERT_EQ(held.size(), 1U);
-
   GroupsRequest request = start(token_range(0, 70));
-  while (cache_->stats()->disk_loaded_page_total < 4) apply_history();
-  ASSERT_TRUE(cache_->apply(std::exchange(held, {}), now_));
+  while (held.empty()) apply_others();
+  run_all(other);  // its pages find no transfer
   for (int i = 0; i < 100; ++i) {
     ASSERT_FALSE(cache_->flush().value());
-    apply_history();
+    apply_others();
   }
-  ASSERT_EQ(held.size(), 2U);  // of the window that the request needs
+  ASSERT_EQ(held.size(), 1U);
   ASSERT_TRUE(cache_->apply(std::exchange(held, {}), now_));
   flush();
   EXPECT_EQ(cache_->disk_status(1)->page_count, on_disk + 1);

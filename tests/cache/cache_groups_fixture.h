@@ -47,6 +47,24 @@ struct GroupsRequest {
   Sequence sequence;
   std::vector<TokenId> tokens;
   Admission admission;
+  Window window;
+  std::uint32_t full_tokens = UINT32_MAX;  // those before have seen all before them
+
+  /// What the sequence's tokens amount to; behind its window, something else than without.
+  [[nodiscard]] PrefixNumbers numbers(std::span<const TokenId> drafts = {}) const {
+    PrefixNumbers result;
+    const auto add = [&](TokenId token) {
+      const bool is_full = result.length() < full_tokens;
+      result.add(is_full ? token : token + 50'000'000 + static_cast<TokenId>(window.window_tokens));
+    };
+    for (const TokenId token : tokens) add(token);
+    for (const TokenId token : drafts) add(token);
+    return result;
+  }
+  /// So many of its tokens are computed, after a fork or a rewind.
+  void cut(std::uint32_t computed_tokens) {
+    if (window.window_tokens > 0) full_tokens = std::max(window.window_tokens, std::min(full_tokens, computed_tokens));
+  }
 };
 
 /// What a step does with one request.
@@ -98,6 +116,9 @@ class CacheGroupsTest : public ::testing::Test {
     EXPECT_TRUE(sequence.has_value()) << sequence.error().message;
     GroupsRequest child{.sequence = std::move(*sequence)};
     child.tokens.assign(request.tokens.begin(), request.tokens.begin() + at);
+    child.window = request.window;
+    child.full_tokens = request.full_tokens;
+    child.cut(view(child).computed_tokens);
     return child;
   }
   void append(GroupsRequest& request, std::vector<TokenId> tokens) {
@@ -109,6 +130,13 @@ class CacheGroupsTest : public ::testing::Test {
     const Status status = cache_->rewind(request.sequence, count);
     ASSERT_TRUE(status.has_value()) << status.error().message;
     request.tokens.resize(request.tokens.size() - count);
+    request.cut(view(request).computed_tokens);
+  }
+  void set_window(GroupsRequest& request, const Window& window) {
+    const Status status = cache_->set_window(request.sequence, window);
+    ASSERT_TRUE(status.has_value()) << status.error().message;
+    request.window = window;
+    request.full_tokens = std::max(window.window_tokens, view(request).computed_tokens);
   }
   void end(GroupsRequest& request) { ASSERT_TRUE(cache_->end(request.sequence).has_value()); }
   [[nodiscard]] SequenceView view(const GroupsRequest& request) const { return cache_->view(request.sequence).value(); }
@@ -139,10 +167,7 @@ class CacheGroupsTest : public ::testing::Test {
     for (std::size_t place = 0; place < plan.entries.size(); ++place) {
       const std::uint32_t index = plan.entries[place].entry_index;
       const GroupsWork& work = flight.works[index];
-      PrefixNumbers numbers;
-      for (const TokenId token : work.request->tokens) numbers.add(token);
-      for (const TokenId token : work.drafts) numbers.add(token);
-      EXPECT_EQ(engine_->run(plan, place, numbers, flight.views[index]), "")
+      EXPECT_EQ(engine_->run(plan, place, work.request->numbers(work.drafts), flight.views[index]), "")
           << plan.entries[place].token_count << " tokens at " << plan.entries[place].position;
     }
     const Status saved = testing::apply_saves(*cache_, flight.step);

@@ -53,32 +53,68 @@ class CacheGroupsInputTest : public CacheGroupsTest {
   }
 };
 
-TEST_F(CacheGroupsInputTest, AWindowOfASequencesOwnIsForOneFullGroup) {
-  expect_refused("set_window",
+TEST_F(CacheGroupsInputTest, AWindowOfASequencesOwnNeedsGroupsThatStoreUnrotatedKeys) {
+  expect_refused("set_window: sequence 0 cannot have one: ",
                  [&](GroupsRequest& request) { return cache_->set_window(request.sequence, {.window_tokens = 16}); });
+  // All that keep everything, and no others.
+  std::vector<CacheGroup> groups = {full_group(), compressed_group(4), window_group(20)};
+  for (const char* rotated : {"full", "entries"}) {
+    for (CacheGroup& group : groups) group.keys_rotated = group.name == rotated || group.name == "window";
+    open(groups_config(groups, 8, 64, 256));
+    GroupsRequest request = start(token_range(0, 100));
+    const std::string before = dump({&request});
+    expect_error(cache_->set_window(request.sequence, {.window_tokens = 16}), ErrorCode::Unsupported,
+                 "group '" + std::string(rotated) + "' stores K rotated for its position");
+    EXPECT_EQ(dump({&request}), before);
+  }
+  for (CacheGroup& group : groups) group.keys_rotated = group.name == "window";
+  open(groups_config(groups, 8, 64, 256));
+  GroupsRequest request = start(token_range(0, 100));
+  EXPECT_TRUE(cache_->set_window(request.sequence, {.window_tokens = 16}).has_value());
 }
 
-TEST_F(CacheGroupsInputTest, PagesOfOneFullGroupCanBeSaved) {
+TEST_F(CacheGroupsInputTest, AWindowOfASequencesOwnNeedsAGroupThatKeepsEverything) {
+  open(groups_config({window_group(20)}, 8, 64, 256));
+  GroupsRequest request = start(token_range(0, 100));
+  expect_error(cache_->set_window(request.sequence, {.window_tokens = 16}), ErrorCode::Unsupported,
+               "no group of its layout keeps everything");
+}
+
+// What a state has gone through could not be gone through again.
+TEST_F(CacheGroupsInputTest, AWindowOfASequenceWithStateIsSetBeforeItIsOutgrown) {
+  CacheGroup full = full_group();
+  full.keys_rotated = false;
+  open(groups_config({full, state_group(2, every(32))}, 8, 64, 256));
+  GroupsRequest request = start(token_range(0, 100));
+  step({{&request, 20}});
+  const std::string before = dump({&request});
+  expect_error(cache_->set_window(request.sequence, {.window_tokens = 19}), ErrorCode::Unsupported,
+               "group 'state' keeps state");
+  EXPECT_EQ(dump({&request}), before);
+  set_window(request, {.window_tokens = 20});
+  run_all(request, {}, 9);
+}
+
+TEST_F(CacheGroupsInputTest, AWindowOfASequenceIsNotSetInTheMiddleOfAReplay) {
+  CacheGroup full = full_group();
+  full.keys_rotated = false;
+  CacheGroup window = window_group(9, kNone);
+  window.replay = {.tokens = 8, .is_exact = true};
+  open(groups_config({full, window}, 4, 64, 256));
+  run_request(token_range(0, 40));
+  GroupsRequest request = start(token_range(0, 50));
+  ASSERT_GT(view(request).replay_tokens, 0U);
+  const std::string before = dump({&request});
+  expect_error(cache_->set_window(request.sequence, {.window_tokens = 16}), ErrorCode::InvalidArgument,
+               "is being rebuilt up to its token 40; compute those first");
+  EXPECT_EQ(dump({&request}), before);
+  set_window(request, {.window_tokens = 45});
+  run_all(request, {}, 6);
+}
+
+TEST_F(CacheGroupsInputTest, PagesAreSavedOnTheHost) {
   expect_refused("Preempt::Drop",
                  [&](GroupsRequest& request) { return cache_->preempt(request.sequence, Preempt::Save); });
-}
-
-TEST_F(CacheGroupsInputTest, PagesOfOneFullGroupCanBeMoreOrFewer) {
-  expect_refused("resize", [&](GroupsRequest& /*request*/) { return cache_->resize(100); });
-}
-
-TEST_F(CacheGroupsInputTest, TokensOfOneFullGroupCanBeReceived) {
-  expect_refused("prepare_receive", [&](GroupsRequest& request) -> Status {
-    QUIRE_TRY(cache_->prepare_receive(request.sequence, 10));
-    return {};
-  });
-}
-
-TEST_F(CacheGroupsInputTest, TokensOfOneFullGroupCanBeSent) {
-  expect_refused("mark_send", [&](GroupsRequest& request) {
-    const SlotRun run{.first_slot = 8, .token_count = 10};
-    return cache_->mark_send(request.sequence, 0, {&run, 1}, 0);
-  });
 }
 
 TEST_F(CacheGroupsInputTest, TreesAreForGroupsWhoseRowsCanBeMoved) {
@@ -256,10 +292,11 @@ TEST_F(CacheGroupsConfigTest, AdoptedMemoryIsThereForEveryGroup) {
   expect_refused(std::move(config), ErrorCode::InvalidArgument, "device.adopted_state_memory is null");
 }
 
-TEST_F(CacheGroupsConfigTest, AnExternalPoolServesOneFullGroup) {
+TEST_F(CacheGroupsConfigTest, AnExternalPoolSaysHowManyPagesEachGroupHas) {
   CacheConfig config = hybrid();
   config.device.pool = DevicePool::External;
-  expect_refused(std::move(config), ErrorCode::Unsupported, "needs an owned device pool");
+  config.device.group_page_counts.clear();
+  expect_refused(std::move(config), ErrorCode::InvalidArgument, "device.group_page_counts");
 }
 
 TEST_F(CacheGroupsConfigTest, WhatGroupsHaveOnDiskMustFitThem) {
@@ -319,10 +356,15 @@ TEST_F(CacheGroupsConfigTest, AHostTierOfSeveralGroupsIsGivenInPagesOrBytes) {
   EXPECT_TRUE(Cache::open(std::move(config)).has_value());
 }
 
-TEST_F(CacheGroupsConfigTest, WindowsOfLayersAreForOneFullGroup) {
+TEST_F(CacheGroupsConfigTest, WindowsOfLayersNeedAFullGroup) {
   CacheConfig config = hybrid();
   config.plan.layer_windows = {64};
-  expect_refused(std::move(config), ErrorCode::Unsupported, "plan.layer_windows is for windows over the pages of one");
+  EXPECT_TRUE(Cache::open(std::move(config)).has_value());
+  for (const CacheGroup& group : {compressed_group(4), window_group(20)}) {
+    config = groups_config({group, state_group(2, every(32))}, 8, 64, 256);
+    config.plan.layer_windows = {64};
+    expect_refused(std::move(config), ErrorCode::Unsupported, "has no full group, whose pages plan.layer_windows");
+  }
 }
 
 // Memory of the engine's own

@@ -266,5 +266,143 @@ TEST_F(CacheGroupsTiersTest, WhatIsNotLoadedHasItsReason) {
   EXPECT_EQ(miss.group, 1U);
 }
 
+// Preemption and resizing, with every byte of the context checked in each step that follows.
+
+struct NamedLayout {
+  const char* name;
+  std::vector<CacheGroup> groups;
+};
+
+std::vector<NamedLayout> layouts() {
+  return {{"window", {full_group(), window_group(10)}},
+          {"state", {full_group(), state_group(2, every(8))}},
+          {"two windows", {full_group(), window_group(6), named(window_group(18), "second")}},
+          {"windows alone", {window_group(10)}},
+          {"compressed", {full_group(), compressed_group(4)}},
+          {"all", {full_group(), compressed_group(4), window_group(10), ring_group(5, 8, every(8))}}};
+}
+
+TEST_F(CacheGroupsTiersTest, SavedSequencesComeBackInEveryGroup) {
+  for (NamedLayout& layout : layouts()) {
+    for (const bool is_external : {true, false}) {
+      SCOPED_TRACE(std::string(layout.name) + (is_external ? ", moved by the engine" : ""));
+      open_tiers(tiers_config(layout.groups), is_external);
+      GroupsRequest request = come_back(text(0, 21));
+      compute_all(request);
+      decode(request, 5);  // it ends inside a page
+      const std::uint32_t computed_tokens = view(request).computed_tokens;
+      ASSERT_TRUE(cache_->preempt(request.sequence, Preempt::Save).has_value());
+      settle();
+      expect_invariants();
+      for (TokenId i = 1; i < 4; ++i) serve(text(i * 1'000, 40));  // its pages are others' now
+      Result<Admission> admission = cache_->resume(request.sequence);
+      for (int i = 0; i < 9 && !admission; ++i) {
+        settle();
+        admission = cache_->resume(request.sequence);
+      }
+      ASSERT_TRUE(admission.has_value()) << admission.error().message;
+      settle();
+      EXPECT_EQ(view(request).computed_tokens, computed_tokens);  // none is computed again
+      expect_invariants();
+      decode(request, 20);
+      end(request);
+      settle();
+      expect_invariants();
+      host_pages_.clear();
+    }
+  }
+}
+
+TEST_F(CacheGroupsTiersTest, ASequenceWhosePagesAreNotAllSavedGoesOn) {
+  open_tiers(tiers_config({full_group(), window_group(10)}), true);
+  GroupsRequest request = come_back(text(0, 21));
+  compute_all(request);
+  settle();
+  ASSERT_TRUE(cache_->preempt(request.sequence, Preempt::Save).has_value());
+  std::vector<Completion> done;
+  for (const TransferPlan& plan : take()) {
+    const bool is_lost = plan.pool_index == 1;  // the window's
+    done.push_back({.id = plan.id,
+                    .outcome = is_lost ? TransferOutcome::Failed : TransferOutcome::Ok,
+                    .fault = is_lost ? TransferFault::Io : TransferFault::None,
+                    .good_pages = is_lost ? 0 : static_cast<std::uint32_t>(plan.pages.size())});
+  }
+  ASSERT_TRUE(cache_->apply(done, 0).has_value());
+  EXPECT_FALSE(view(request).is_waiting);
+  EXPECT_EQ(cache_->stats()->saved_pages, 0U);
+  expect_invariants();
+  decode(request, 20);
+  end(request);
+}
+
+TEST_F(CacheGroupsTiersTest, ASavedWindowThatIsLostIsComputedAgain) {
+  CacheConfig config = tiers_config({full_group(), window_group(10)});
+  config.host.write_policy = WritePolicy::WriteThrough;
+  open_tiers(std::move(config), true);
+  GroupsRequest request = come_back(text(0, 21));
+  compute_all(request);
+  ASSERT_TRUE(cache_->preempt(request.sequence, Preempt::Save).has_value());
+  settle();
+  for (TokenId i = 1; i < 4; ++i) serve(text(i * 1'000, 40));
+  ASSERT_TRUE(cache_->resume(request.sequence).has_value());
+  std::vector<Completion> done;
+  for (const TransferPlan& plan : take()) {
+    done.push_back({.id = plan.id, .outcome = TransferOutcome::Failed, .fault = TransferFault::Checksum});
+  }
+  ASSERT_TRUE(cache_->apply(done, 0).has_value());
+  settle();
+  expect_invariants();
+  EXPECT_LT(view(request).computed_tokens, 21U);
+  compute_all(request);
+  decode(request, 2);
+  end(request);
+}
+
+TEST_F(CacheGroupsTiersTest, AStateThatIsStillToBeRestoredIsNotSaved) {
+  open_tiers(tiers_config({full_group(), state_group(2, every(8))}), true);
+  serve(text(0, 33));
+  GroupsRequest request = come_back(text(0, 33));
+  settle();
+  ASSERT_GT(view(request).computed_tokens, 0U);
+  expect_error(cache_->preempt(request.sequence, Preempt::Save), ErrorCode::Unavailable, "use Preempt::Drop");
+  compute_all(request);
+  ASSERT_TRUE(cache_->preempt(request.sequence, Preempt::Save).has_value());
+  settle();
+  // The state stays on the device.
+  expect_error(cache_->sleep(Sleep::KeepHost), ErrorCode::Unavailable, "a state on the device");
+  end(request);
+}
+
+TEST_F(CacheGroupsTiersTest, TheHistoryCanHaveMorePagesOrFewer) {
+  for (const ByteLayout byte_layout : {ByteLayout::PageFirst, ByteLayout::LayerFirst}) {
+    for (NamedLayout& layout : layouts()) {
+      SCOPED_TRACE(std::string(layout.name) + (byte_layout == ByteLayout::LayerFirst ? ", layer by layer" : ""));
+      CacheConfig config = tiers_config(layout.groups);
+      config.device.byte_layout = byte_layout;
+      open_tiers(std::move(config), false);
+      GroupsRequest request = come_back(text(0, 21));
+      compute_all(request);
+      settle();
+      ASSERT_TRUE(cache_->resize(40).has_value());
+      EXPECT_EQ(cache_->stats()->page_count, 40U);
+      expect_invariants();
+      decode(request, 9);  // what it has is where it was
+      settle();
+      for (TokenId i = 1; i < 4; ++i) serve(text(i * 1'000, 40));
+      serve(text(0, 33));
+      end(request);
+      settle();
+      ASSERT_TRUE(cache_->reclaim(UINT32_MAX).has_value());
+      settle();
+      ASSERT_TRUE(cache_->resize(16).has_value());
+      expect_invariants();
+      serve(text(0, 33));
+      for (TokenId i = 1; i < 4; ++i) serve(text(i * 1'000, 40));
+      settle();
+      expect_invariants();
+    }
+  }
+}
+
 }  // namespace
 }  // namespace quire

@@ -236,7 +236,7 @@ TEST_F(CacheGroupsTest, OnlyTheSnapshotThatWasUsedIsRefreshed) {
 
 // What the history's pages take with them
 
-TEST_F(CacheGroupsTest, HistoryThatIsEvictedTakesItsSidePagesWithIt) {
+TEST_F(CacheGroupsTest, HistoryThatIsEvictedTakesItsAnchoredPagesWithIt) {
   open(groups_config({full_group(), window_group(32), state_group(0, every(32))}, 8, 40, 256));
   run_request(token_range(0, 100));
   run_request(token_range(1'000, 100));
@@ -248,7 +248,7 @@ TEST_F(CacheGroupsTest, HistoryThatIsEvictedTakesItsSidePagesWithIt) {
   expect_invariants();
 }
 
-TEST_F(CacheGroupsTest, HistoryThatStepsNeedTakesItsSidePagesWithIt) {
+TEST_F(CacheGroupsTest, HistoryThatStepsNeedTakesItsAnchoredPagesWithIt) {
   open(groups_config({full_group(), window_group(32), state_group(0, every(32))}, 8, 32, 256));
   for (TokenId i = 0; i < 10; ++i) {
     run_request(token_range(i * 1'000, 150), {}, 40);
@@ -332,7 +332,7 @@ TEST_F(CacheGroupsTest, WhatLiveSequencesUseOfAnyGroupIsNotReclaimed) {
   expect_empty_after_reset();
 }
 
-TEST_F(CacheGroupsTest, SidePagesThatAreEvictedOnlyShortenHits) {
+TEST_F(CacheGroupsTest, AnchoredPagesThatAreEvictedOnlyShortenHits) {
   CacheConfig config = groups_config({full_group(), window_group(16)}, 8, 200, 512);
   config.device.group_page_counts = {0, 12};
   open(std::move(config));

@@ -81,7 +81,9 @@ TEST_F(CacheSave, OneThatIsBeingSavedCanOnlyBeEnded) {
   apply({mover_->move(0)});
   EXPECT_EQ(stats().saved_pages, 4U);
   EXPECT_EQ(stats().free_pages, 16U);
-  ASSERT_TRUE(cache_->resume(live.sequence));
+  const Result<Admission> admission = cache_->resume(live.sequence);
+  ASSERT_TRUE(admission);
+  EXPECT_FALSE(admission->is_ready);
   expect_refused(live, [&] { return cache_->resume(live.sequence); }, ErrorCode::InvalidArgument, "is loading");
   const StepEntry entry{&live.sequence};
   expect_refused(live, [&] { return cache_->plan_step({&entry, 1}); }, ErrorCode::InvalidArgument, "is loading");
@@ -320,6 +322,19 @@ TEST_F(CacheSave, AForkGoesOnWhileTheOtherIsSaved) {
   end(live);
   end(fork);
   expect_all_free();
+}
+
+TEST_F(CacheSave, OneThatIsBroughtBackIsReadyWhenItsPagesAreThere) {
+  Live live = own(token_range(0, 15));
+  preempt(live);
+  settle();
+  const Admission admission = cache_->resume(live.sequence).value();
+  EXPECT_FALSE(admission.is_ready);
+  EXPECT_EQ(admission.loading_tokens, 15U);
+  EXPECT_TRUE(view(live).is_loading);
+  settle();
+  expect_good(live);
+  end(live);
 }
 
 TEST_F(CacheSave, TokensMayBeAddedWhileItIsAway) {

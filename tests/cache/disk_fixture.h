@@ -9,7 +9,7 @@
 #include <span>
 #include <utility>
 
-#include "cache/cache_peer.h"
+#include "cache/cache_for_tests.h"
 #include "kernels/copy_checked.h"
 #include "store/host_pages.h"
 #include "testing/sim_disk.h"
@@ -76,7 +76,7 @@ class DiskTest : public TiersTest {
   }
   void open_disk(CacheConfig config) {
     close();
-    Result<std::unique_ptr<Cache>> cache = CachePeer::open(std::move(config), *disk_, host_pages_);
+    Result<std::unique_ptr<Cache>> cache = CacheForTests::open(std::move(config), *disk_, host_pages_);
     ASSERT_TRUE(cache.has_value()) << cache.error().message;
     cache_ = std::move(*cache);
     mover_ = std::make_unique<HandMover>(*cache_);
@@ -91,13 +91,13 @@ class DiskTest : public TiersTest {
 
   /// One thing of one lane, and the cache hears what came of it.
   bool run_lane(DiskMover::Lane lane) {
-    const bool has_run = CachePeer::disk(*cache_).run(lane);
+    const bool has_run = CacheForTests::disk(*cache_).run(lane);
     hear();
     return has_run;
   }
   void hear() {
     std::array<Completion, 64> completions;
-    const std::span<Completion> heard = CachePeer::disk(*cache_).poll(completions);
+    const std::span<Completion> heard = CacheForTests::disk(*cache_).poll(completions);
     apply({heard.begin(), heard.end()});
   }
   /// Everything, in all tiers, until nothing is left to do.

@@ -78,6 +78,10 @@ class PrefixNumbers {
  public:
   /// Others for another key space.
   explicit PrefixNumbers(std::uint64_t salt = 1) : numbers_{salt} {}
+  /// Those that somebody else has computed, of one token more each.
+  PrefixNumbers(std::uint64_t salt, std::span<const std::uint64_t> numbers) : numbers_{salt} {
+    numbers_.insert(numbers_.end(), numbers.begin(), numbers.end());
+  }
 
   void add(TokenId token) { numbers_.push_back(next(numbers_.back(), token)); }
   [[nodiscard]] static std::uint64_t next(std::uint64_t before, TokenId token) {
@@ -183,7 +187,54 @@ class GroupsEngine {
     }
   }
 
+  /// The bytes of a direct call: what put_on_disk() is given.
+  void write_direct(const DirectBytes& direct, const PrefixNumbers& numbers, std::span<std::byte> bytes) const {
+    for (const DirectPart& part : direct.parts) {
+      visit_direct(direct, part, [&](std::uint64_t offset, std::uint32_t length) {
+        write(bytes.data() + offset, value(part.group_index, numbers, length));
+        return true;
+      });
+    }
+  }
+  /// Whether get_from_disk() has read what the answer says.
+  [[nodiscard]] std::string check_direct(const DirectBytes& direct, const DiskAnswer& answer,
+                                         const PrefixNumbers& numbers, std::span<const std::byte> bytes) const {
+    std::string wrong;
+    for (const DirectPart& part : direct.parts) {
+      const CacheGroup& group = layout_.groups()[part.group_index];
+      const bool is_history = group.kind == GroupKind::Full || group.kind == GroupKind::Compressed;
+      const bool is_rebuilt = std::ranges::count(answer.rebuilt_groups, part.group_index) > 0;
+      // What a shorter answer needs of other groups need not be all that was asked for.
+      if (!is_history && (is_rebuilt || answer.token_count < direct.token_count)) continue;
+      visit_direct(direct, part, [&](std::uint64_t offset, std::uint32_t length) {
+        if (length > answer.token_count) return true;
+        if (read(bytes.data() + offset) == value(part.group_index, numbers, length)) return true;
+        wrong = "group '" + group.name + "': wrong bytes of token " + std::to_string(length - 1);
+        return false;
+      });
+    }
+    return wrong;
+  }
+
  private:
+  // Calls visit(offset, length) for what a group has of a direct call: numbers of so many tokens.
+  template <typename Visitor>
+  void visit_direct(const DirectBytes& direct, const DirectPart& part, Visitor&& visit) const {
+    const CacheGroup& group = layout_.groups()[part.group_index];
+    const std::uint32_t entries = cache_.geometry(part.group_index).page().entry_count();
+    for (std::uint32_t page = 0; page < part.end_page; ++page) {
+      if (!part.offset_of(page)) continue;
+      for (std::uint32_t entry = 0; entry < entries; ++entry) {
+        std::uint32_t length = (page * page_tokens()) + ((entry + 1) * group.tokens_per_entry);
+        // In a snapshot the newest stands last, behind those of a sink.
+        if (has_slot(group)) {
+          length = entry < group.sink_tokens ? entry + 1
+                                             : direct.token_count - std::min(direct.token_count, entries - 1 - entry);
+        }
+        if (length > 0 && !visit(*part.offset_of(page) + (std::uint64_t{entry} * 8), length)) return;
+      }
+    }
+  }
   [[nodiscard]] std::uint32_t page_tokens() const { return cache_.config().page.page_tokens; }
   [[nodiscard]] static std::uint64_t read(const std::byte* at) {
     std::uint64_t value = 0;
@@ -225,6 +276,7 @@ class GroupsEngine {
     const bool runs_again = exact_from == 0 && entry.position < view.computed_tokens;
     for (std::uint32_t i = 0; i < (entry.position + (runs_again ? 1 : 0)) / r; ++i) {
       if (is_window && !sees(group, entry.position, i)) continue;
+      if (!is_window && !sees_all(view.window, entry.position, i * r, (i + 1) * r)) continue;
       if (is_rebuilt && i < first_exact(group, exact_from, view)) continue;
       if (std::size_t{i + 1} * r + group.lookahead_tokens > numbers.length()) continue;  // depends on what is to come
       const std::uint32_t column = i * r / page_tokens();
@@ -239,7 +291,10 @@ class GroupsEngine {
     for (std::uint32_t i = 0; i < entry.token_count; ++i) {
       const std::uint32_t end = entry.position + i + 1;
       if (slots[i] == kNoSlot) {
-        if (end % r == 0 && end > exact_from && !runs_again) return "token " + std::to_string(end - 1) + " has no slot";
+        const std::uint32_t next = entry.position + entry.token_count - entry.draft_count;
+        const bool is_left = !is_window && !sees_all(view.window, next - 1, end - 1, end);
+        if (end % r == 0 && end > exact_from && !runs_again && !is_left)
+          return "token " + std::to_string(end - 1) + " has no slot";
         continue;
       }
       if (end % r != 0) return "token " + std::to_string(end - 1) + " completes no entry and has a slot";
@@ -309,10 +364,18 @@ class GroupsEngine {
   [[nodiscard]] static bool sees(const CacheGroup& group, std::uint32_t query, std::uint32_t token) {
     return token < group.sink_tokens || token + group.window_tokens > query;
   }
-  // What a replay has made right of a window, when it is over: one token more where a whole prompt was found.
+  // Whether a sequence with a window of its own sees all of [begin, end).
+  [[nodiscard]] static bool sees_all(const Window& window, std::uint32_t query, std::uint32_t begin,
+                                     std::uint32_t end) {
+    if (window.window_tokens == 0 || query < window.window_tokens || end <= window.sink_tokens) return true;
+    return begin + (window.window_tokens - window.sink_tokens) > query;
+  }
+  // What a replay has made right of a window, when it is over: one token more where a whole prompt was found, which may
+  // have grown since.
   [[nodiscard]] static std::uint32_t first_exact(const CacheGroup& group, std::uint32_t exact_from,
                                                  const SequenceView& view) {
-    return exact_from - std::min(exact_from, group.window_tokens - (exact_from == view.token_count ? 0 : 1));
+    const bool was_whole = exact_from == view.token_count || view.replay_tokens > group.replay.tokens;
+    return exact_from - std::min(exact_from, group.window_tokens - (was_whole ? 0 : 1));
   }
   // What the group stores of the last of `length` tokens, or of the entry or state that they end.
   [[nodiscard]] std::uint64_t value(std::size_t g, const PrefixNumbers& numbers, std::uint32_t length) const {

@@ -5,7 +5,7 @@
 #include <map>
 
 #include "base/check.h"
-#include "cache/cache_peer.h"
+#include "cache/cache_for_tests.h"
 
 namespace quire::testing {
 
@@ -31,7 +31,7 @@ HeldGroups::HeldGroups(const Cache& cache, KeySpaceId space)
     Sides& sides = sides_[i];
     const Status seen = cache.visit_group_pages(i, [&](PageId page, PageId) { sides.on_device.push_back(page.value); });
     QUIRE_CHECK(seen.has_value(), "a group cannot be looked at");
-    CachePeer::visit_host_pages(cache, i, [&](Tier tier, PageId page) {
+    CacheForTests::visit_host_pages(cache, i, [&](Tier tier, PageId page) {
       (tier == Tier::Device ? sides.on_host_of_device : sides.on_host_of_host).push_back(page.value);
     });
     for (std::vector<std::uint32_t>* const pages :

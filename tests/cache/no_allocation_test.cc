@@ -275,8 +275,8 @@ TEST(NoAllocation, NoFormOfPlanAllocates) {
 }
 
 // Layouts of several groups: hits with snapshots to restore and windows to rebuild, checkpoints, drafts that are
-// rejected, forks of forks, rewinds, two steps in flight, aborts after which a state is found again, preemption and
-// kept prefixes, on pools all of which are always full.
+// rejected, forks of forks, rewinds, two steps in flight, aborts after which a state is found again, preemption,
+// kept prefixes and what one sequence computes for another, on pools all of which are always full.
 class HybridCycles {
  public:
   HybridCycles(ModelLayout layout, std::vector<std::uint32_t> group_page_counts, std::uint32_t host_page_count)
@@ -302,6 +302,7 @@ class HybridCycles {
  private:
   bool cycle(std::uint64_t draw) {
     const std::span<const TokenId> prompt = prompts_.next();
+    if (draw % 4 == 1 && !transfer(prompt, draw)) return false;
     Result<Sequence> first = cache_->begin(space_, {.tokens = prompt});
     Result<Sequence> twin = cache_->begin(space_, {.tokens = prompt});
     if (!first || !twin || !cache_->admit(*first) || !cache_->admit(*twin) || !move()) return false;
@@ -329,6 +330,25 @@ class HybridCycles {
       if (!kept || !cache_->unkeep(kept->id)) return false;
     }
     return cache_->end(*first) && (draw % 2 == 0 || cache_->end(*twin));
+  }
+
+  // One sequence receives what another one computes.
+  bool transfer(std::span<const TokenId> prompt, std::uint64_t draw) {
+    const auto token_count = static_cast<std::uint32_t>(prompt.size());
+    const Result<Sequence> receiver = cache_->begin(space_, {.tokens = prompt}, {.use_cache = false});
+    const Result<Sequence> sender = cache_->begin(space_, {.tokens = prompt}, {.use_cache = false});
+    if (!receiver || !sender || !cache_->admit(*receiver) || !cache_->admit(*sender) || !move()) return false;
+    const Result<std::span<const SlotRun>> slots = cache_->prepare_receive(*receiver, token_count);
+    const Result<ReceiveTargets> targets = cache_->receive_targets(*receiver);
+    if (!slots || !targets || !cache_->mark_send(*sender, 0, *slots, 1, *targets)) return false;
+    while (cache_->view(*sender)->pending_tokens > 0) {
+      const StepEntry entry{.sequence = &*sender, .token_count = std::min(cache_->view(*sender)->pending_tokens, 40U)};
+      const StepResult result;
+      if (!move()) return false;
+      const Result<PlanOutcome> outcome = cache_->plan_step({&entry, 1});
+      if (!outcome || !outcome->step || !finish(*outcome->step, {&result, 1})) return false;
+    }
+    return (draw % 8 == 1 ? cache_->abort_receive(*receiver) : cache_->finish_receive(*receiver)).has_value();
   }
 
   // What is on its way between the tiers arrives.
@@ -427,6 +447,7 @@ void expect_hybrid_without_allocations(std::vector<CacheGroup> groups, std::vect
   if (host_page_count > 0) {
     EXPECT_GT(cycles.cache().group_stats(1)->loaded_page_total, 0U) << "nothing came from the host";
   }
+  EXPECT_GT(cycles.cache().stats()->received_tokens, 0U);
   const Status status = cycles.cache().check_invariants();
   EXPECT_TRUE(status.has_value()) << status.error().message;
 }

@@ -9,7 +9,7 @@
 #include <utility>
 #include <vector>
 
-#include "cache/cache_peer.h"
+#include "cache/cache_for_tests.h"
 #include "cache_fixture.h"
 #include "engine_copies.h"
 #include "testing/temp_directory.h"
@@ -32,7 +32,7 @@ class SystemDiskTest : public CacheTest {
   using CacheTest::open;
   /// With files that the test can make fail; they must outlive the cache.
   void open(CacheConfig config, FileSystem& files) {
-    Result<std::unique_ptr<Cache>> cache = CachePeer::open(std::move(config), files);
+    Result<std::unique_ptr<Cache>> cache = CacheForTests::open(std::move(config), files);
     ASSERT_TRUE(cache.has_value()) << cache.error().message;
     cache_ = std::move(*cache);
     engine_ = std::make_unique<ByteEngine>(*cache_);

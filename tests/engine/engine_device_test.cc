@@ -10,7 +10,6 @@
 #include <iostream>
 #include <string>
 
-#include "examples/tiny_engine/portable_exp.h"
 #include "fake_step_kernels.h"
 #include "schedule_model.h"
 #include "testing/fake_device.h"
@@ -18,6 +17,7 @@
 #include "testing/seeded_run.h"
 #include "testing/temp_directory.h"
 #include "tiered_conversations.h"
+#include "tools/tiny_engine/portable_exp.h"
 
 namespace quire::testing {
 namespace {

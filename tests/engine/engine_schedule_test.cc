@@ -9,14 +9,14 @@
 #include <utility>
 #include <vector>
 
-#include "examples/tiny_engine/check.h"
-#include "examples/tiny_engine/engine.h"
-#include "examples/tiny_engine/model.h"
-#include "examples/tiny_engine/oracle.h"
-#include "examples/tiny_engine/sampling.h"
-#include "examples/tiny_engine/scheduler.h"
 #include "quire/cache.h"
 #include "seeded_text.h"
+#include "tools/tiny_engine/check.h"
+#include "tools/tiny_engine/engine.h"
+#include "tools/tiny_engine/model.h"
+#include "tools/tiny_engine/oracle.h"
+#include "tools/tiny_engine/sampling.h"
+#include "tools/tiny_engine/scheduler.h"
 
 namespace quire {
 namespace {

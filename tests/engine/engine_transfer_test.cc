@@ -10,12 +10,12 @@
 #include <utility>
 #include <vector>
 
-#include "examples/tiny_engine/engine.h"
-#include "examples/tiny_engine/model.h"
-#include "examples/tiny_engine/oracle.h"
-#include "examples/tiny_engine/sampling.h"
 #include "quire/cache.h"
 #include "seeded_text.h"
+#include "tools/tiny_engine/engine.h"
+#include "tools/tiny_engine/model.h"
+#include "tools/tiny_engine/oracle.h"
+#include "tools/tiny_engine/sampling.h"
 
 namespace quire {
 namespace {

@@ -11,10 +11,10 @@
 #include <utility>
 #include <vector>
 
-#include "examples/tiny_engine/step_kernels.h"
 #include "quire/host_kernels.h"
 #include "quire/quantised_kernels.h"
 #include "testing/fake_device.h"
+#include "tools/tiny_engine/step_kernels.h"
 
 namespace quire::testing {
 

@@ -4,8 +4,8 @@
 #include <algorithm>
 #include <cstring>
 
-#include "examples/tiny_engine/device_plan.h"
-#include "examples/tiny_engine/hybrid_oracle.h"
+#include "tools/tiny_engine/device_plan.h"
+#include "tools/tiny_engine/hybrid_oracle.h"
 
 namespace quire::testing {
 
@@ -138,6 +138,7 @@ std::string HandMadePlans::step(const std::vector<HandEntry>& entries, std::vect
   plan.query_indptr = staging.add(query_indptr);
   plan.seq_lens = staging.add(seq_lens);
   plan.stored_lens = staging.add(stored_lens);
+  plan.context_lens = plan.seq_lens;
   plan.window_tokens = staging.add(std::vector<std::int32_t>(entries.size(), 0));
   plan.state_slots = staging.add(slots);
   levels_.assign(groups_.groups.size(), {});

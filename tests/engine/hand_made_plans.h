@@ -11,9 +11,9 @@
 #include <string>
 #include <vector>
 
-#include "examples/tiny_engine/hybrid_engine.h"
-#include "examples/tiny_engine/hybrid_model.h"
 #include "quire/types.h"
+#include "tools/tiny_engine/hybrid_engine.h"
+#include "tools/tiny_engine/hybrid_model.h"
 
 namespace quire::testing {
 

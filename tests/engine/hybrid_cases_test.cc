@@ -293,9 +293,108 @@ TEST_F(HybridCases, ASequenceThatHasComeBackFromTheHostTakesBackItsDrafts) {
   }
 }
 
-// What was flushed is found by the process that comes next, of all kinds of layers.
-TEST_F(HybridCases, ARestartFindsWhatIsOnDisk) {
-  const TempDirectory directory;
+// Layers of one full group, of which some see the last tokens only, beside layers of other groups.
+TEST_F(HybridCases, LayersOfAFullGroupHaveWindowsOfTheirOwn) {
+  for (const PageTables tables : {PageTables::Rows, PageTables::Csr}) {
+    for (const bool is_first : {false, true}) {
+      std::vector<HybridLayer> layers = {kFull,
+                                         {.kind = LayerKind::Full, .window_tokens = 6},
+                                         {.kind = LayerKind::Window, .window_tokens = 5},
+                                         {.kind = LayerKind::Full, .window_tokens = 3},
+                                         {.kind = LayerKind::Recurrent}};
+      layers.insert(is_first ? layers.begin() : layers.end(), {.kind = LayerKind::Compressed, .ratio = 2});
+      HybridSetup setup = setup_of(std::move(layers));
+      setup.page_tables = tables;
+      open(setup);
+      compute(begin(text(1, 17)), text(2, 1));
+      compute(begin(join(text(1, 17), text(3, 20))), text(4, 1));
+      EXPECT_GT(counts_.by_name["list trimmed for layers"], 0U);
+      if (tables == PageTables::Rows || !is_first) TearDown();
+    }
+  }
+}
+
+// Layers that keep everything see the sink and the window; others go on as if there were none. Nothing behind the
+// window is found by a sequence without one, of any group.
+TEST_F(HybridCases, ASequenceWithAWindowOfItsOwnGoesThroughAllKindsOfLayers) {
+  const std::vector<std::vector<HybridLayer>> mixes = {
+      {kFull, {.kind = LayerKind::Window, .window_tokens = 6}},
+      {kFull, {.kind = LayerKind::Window, .window_tokens = 25}},
+      {{.kind = LayerKind::Compressed, .ratio = 4}, {.kind = LayerKind::Window, .window_tokens = 6}},
+      {{.kind = LayerKind::Overlapped, .ratio = 2}, kFull, {.kind = LayerKind::Full, .window_tokens = 5}},
+      {{.kind = LayerKind::Recurrent},
+       {.kind = LayerKind::Window, .window_tokens = 6},
+       {.kind = LayerKind::Overlapped, .ratio = 2},
+       kFull,
+       {.kind = LayerKind::Ring, .window_tokens = 5},
+       {.kind = LayerKind::Compressed, .ratio = 4}}};
+  for (const PageTables tables : {PageTables::Rows, PageTables::Csr, PageTables::Block}) {
+    for (std::vector<HybridLayer> mix : mixes) {
+      if (tables == PageTables::Block) {
+        std::erase_if(mix,
+                      [](const HybridLayer& layer) { return layer.kind == LayerKind::Full && layer.window_tokens; });
+      }
+      HybridSetup setup = setup_of(std::move(mix));
+      setup.shape.keys_rotated = false;
+      setup.shape.state_retention = {.rule = RetentionRule::Every, .interval_tokens = 8};
+      setup.page_tables = tables;
+      setup.host_page_count = 64;
+      setup.has_own_mover = true;
+      open(setup);
+      HybridLive* live = nullptr;
+      ASSERT_EQ(rig_->begin(text(1, 30), {}, live), "");
+      ASSERT_EQ(rig_->set_window(*live, {.window_tokens = 13, .sink_tokens = 3}), "");
+      ASSERT_EQ(rig_->admit(*live), "");
+      compute(live, text(2, 1));
+      for (std::uint64_t i = 0; i < 5; ++i) compute(live, text(3 + i, 1));
+      HybridLive* fork = nullptr;
+      ASSERT_EQ(rig_->fork(*live, static_cast<std::uint32_t>(live->texts.size()), fork), "");
+      ASSERT_NE(fork, nullptr);
+      ASSERT_EQ(rig_->append(*fork, text(20, 4)), "");
+      compute(fork);
+      for (const Preempt how : {Preempt::Save, Preempt::Drop}) {
+        ASSERT_EQ(rig_->collect(), "");
+        ASSERT_EQ(rig_->preempt(*live, how), "");
+        for (int i = 0; i < 9 && !live->is_admitted; ++i) {
+          ASSERT_EQ(rig_->collect(), "");
+          ASSERT_EQ(rig_->resume(*live), "");
+        }
+        ASSERT_EQ(rig_->collect(), "");
+        compute(live, text(30, 3));
+      }
+      ASSERT_EQ(rig_->end(*live), "");
+      ASSERT_EQ(rig_->end(*fork), "");
+      ASSERT_EQ(rig_->collect(), "");
+      EXPECT_LE(serve(text(1, 30)), 13U);
+      EXPECT_EQ(counts_.by_name["set_window refused"], 0U);
+      TearDown();
+    }
+  }
+}
+
+// A step that replays reads the history, also where its last tokens are so far on that the window has left that.
+TEST_F(HybridCases, ALongStepThatReplaysUnderAWindowReadsTheTailOfItsHit) {
+  for (const LayerKind kind : {LayerKind::Window, LayerKind::Ring}) {
+    HybridSetup setup = setup_of({{.kind = kind, .window_tokens = 7}, kFull});
+    setup.shape.keys_rotated = false;
+    setup.shape.declares_replay = true;
+    setup.shape.window_retention = {.rule = RetentionRule::None};
+    setup.shape.state_retention = {.rule = RetentionRule::None};
+    setup.page_tokens = 3;
+    open(setup);
+    compute(begin(text(1, 30)));
+    HybridLive* live = nullptr;
+    ASSERT_EQ(rig_->begin(join(text(1, 30), text(2, 10)), {}, live), "");
+    ASSERT_EQ(rig_->set_window(*live, {.window_tokens = 14, .sink_tokens = 2}), "");
+    ASSERT_EQ(rig_->admit(*live), "");
+    EXPECT_EQ(live->replay_end, 14U);
+    ASSERT_EQ(rig_->step({{.live = live, .token_count = 30}}, {}), "");
+    compute(live, text(3, 1));
+    if (kind == LayerKind::Window) TearDown();
+  }
+}
+
+HybridSetup disk_setup_of(const std::string& directory) {
   HybridSetup setup = setup_of({{.kind = LayerKind::Recurrent},
                                 {.kind = LayerKind::Window, .window_tokens = 6},
                                 {.kind = LayerKind::Overlapped, .ratio = 2},
@@ -307,12 +406,51 @@ TEST_F(HybridCases, ARestartFindsWhatIsOnDisk) {
   setup.context_tokens_max = 64;
   setup.host_page_count = 16;
   setup.has_own_mover = true;
-  setup.disk_directory = directory.path();
+  setup.disk_directory = directory;
   setup.disk_capacity_bytes = std::uint64_t{256} << 20U;
-  open(setup);
+  return setup;
+}
+
+// What was flushed is found by the process that comes next, of all kinds of layers.
+TEST_F(HybridCases, ARestartFindsWhatIsOnDisk) {
+  const TempDirectory directory;
+  open(disk_setup_of(directory.path()));
   EXPECT_EQ(serve(text(1, 50)), 0U);
   ASSERT_EQ(rig_->restart(/*flushes=*/true), "");
   EXPECT_EQ(serve(join(text(1, 50), text(2, 5))), 48U);
+  EXPECT_EQ(counts_.by_name["tokens found on disk"], 48U);
+}
+
+// What one cache has computed is read straight from its disk and written to another's, which goes on with it in all
+// kinds of layers as if it had computed it.
+TEST_F(HybridCases, BytesOfDirectCallsServeAnotherCache) {
+  const TempDirectory first;
+  const TempDirectory second;
+  const std::vector<TokenId> prompt = text(1, 50);
+  const auto ask = [&](auto&& call) {
+    DiskAnswer answer;
+    const KeySpaceId space = rig_->cache().key_space({.model = "hybrid"}).value();
+    const Status status = call(space, [&](const DiskAnswer& given) { answer = given; });
+    EXPECT_TRUE(status.has_value()) << status.error().message;
+    EXPECT_EQ(rig_->collect(), "");
+    return answer.token_count;
+  };
+  open(disk_setup_of(first.path()));
+  EXPECT_EQ(serve(prompt), 0U);
+  ASSERT_EQ(rig_->restart(/*flushes=*/true), "");
+  std::vector<std::byte> bytes(rig_->cache().direct_bytes(50).value().byte_count);
+  EXPECT_EQ(ask([&](KeySpaceId space, auto callback) {
+              return rig_->cache().get_from_disk(space, {.tokens = prompt}, bytes, callback);
+            }),
+            48U);
+  TearDown();
+  open(disk_setup_of(second.path()));
+  EXPECT_EQ(ask([&](KeySpaceId space, auto callback) {
+              return rig_->cache().put_on_disk(space, {.tokens = prompt}, bytes, callback);
+            }),
+            48U);
+  counts_ = {};
+  EXPECT_EQ(serve(join(prompt, text(2, 5))), 48U);
   EXPECT_EQ(counts_.by_name["tokens found on disk"], 48U);
 }
 

@@ -10,9 +10,9 @@
 #include <string>
 #include <vector>
 
-#include "examples/tiny_engine/device_plan.h"
-#include "examples/tiny_engine/hybrid_engine.h"
 #include "hybrid_rig.h"
+#include "tools/tiny_engine/device_plan.h"
+#include "tools/tiny_engine/hybrid_engine.h"
 
 namespace quire::testing {
 

@@ -18,7 +18,7 @@ namespace {
 std::string name_of(const HybridLayer& layer) {
   switch (layer.kind) {
     case LayerKind::Full:
-      return "full";
+      return layer.window_tokens > 0 ? "full " + std::to_string(layer.window_tokens) : "full";
     case LayerKind::Window:
       return "window " + std::to_string(layer.window_tokens);
     case LayerKind::Ring:
@@ -54,6 +54,7 @@ std::string to_string(const HybridSetup& setup) {
   add("interval", setup.shape.state_retention.interval_tokens);
   add("replay", setup.shape.declares_replay ? 1 : 0);
   add("fp8", setup.shape.stores_fp8 ? 1 : 0);
+  add("rotated", setup.shape.keys_rotated ? 1 : 0);
   add("own memory", setup.adopts_memory ? 1 : 0);
   add("page_tokens", setup.page_tokens);
   add("pages", setup.page_count);
@@ -108,6 +109,11 @@ void HybridRig::open() {
                      .plan = {.page_tables = setup_.page_tables, .cascade_levels_max = setup_.cascade_levels_max},
                      .partial_reuse_min_tokens = 1,
                      .policy = setup_.policy};
+  for (const HybridLayer& layer : setup_.shape.layers) {
+    std::vector<std::uint32_t>& windows = config.plan.layer_windows;
+    const bool is_listed = std::ranges::count(windows, layer.window_tokens) > 0;
+    if (layer.kind == LayerKind::Full && layer.window_tokens > 0 && !is_listed) windows.push_back(layer.window_tokens);
+  }
   if (!setup_.disk_directory.empty()) {
     config.disk = {.directories = {setup_.disk_directory}, .capacity_bytes = setup_.disk_capacity_bytes};
   }
@@ -231,10 +237,22 @@ std::string HybridRig::collect(bool all) {
 // Of what was found on the host less may have come, and of what was there more may have gone.
 void HybridRig::follow_loads() {
   for (const auto& live : lives_) {
-    if (!live->is_loading) continue;
     const SequenceView view = cache_->view(live->handle).value();
-    if (view.is_loading) continue;
+    if (live->is_saved && !view.is_waiting && !view.is_loading) {
+      counts_.add("save that failed");  // it runs on
+      live->is_admitted = true;
+      live->is_preempted = live->is_saved = false;
+      set_computed(*live, view.computed_tokens);
+    }
+    if (!live->is_loading || view.is_loading) continue;
     live->is_loading = false;
+    if (view.is_waiting) {
+      counts_.add("saved pages lost");
+      live->is_admitted = false;
+      live->is_preempted = live->is_saved = true;
+      live->texts.clear();
+      continue;
+    }
     counts_.add(view.computed_tokens > live->texts.size()   ? "load with a longer hit"
                 : view.computed_tokens < live->texts.size() ? "load with a shorter hit"
                                                             : "load in vain");
@@ -275,8 +293,13 @@ std::string HybridRig::admit(HybridLive& live) {
     counts_.add("admission refused for want of room");
     return "";
   }
+  if (!admission && admission.error().code == ErrorCode::Corrupt && live.is_saved) {
+    counts_.add("resume of what is lost");
+    return "";
+  }
   const char* const name = live.is_preempted ? "resume" : "admit";
   if (!admission) return std::string(name) + ": " + admission.error().message;
+  if (lookup && live.window.window_tokens > 0) lookup.reset();  // it knows nothing of windows
   if (lookup && admission->is_ready) {
     const bool is_as_told =
         lookup->matched_tokens == admission->matched_tokens && lookup->replay_tokens == admission->replay_tokens;
@@ -304,6 +327,7 @@ std::string HybridRig::take_admission(HybridLive& live, const Admission& admissi
   live.is_admitted = true;
   live.is_loading = !admission.is_ready;
   live.is_preempted = false;
+  live.is_saved = false;
   live.texts.clear();
   set_computed(live, admission.matched_tokens - admission.replay_tokens);
   live.is_in_doubt = false;
@@ -362,6 +386,7 @@ std::string HybridRig::fork(HybridLive& source, std::uint32_t at, HybridLive*& l
   const auto computed = static_cast<std::ptrdiff_t>(std::min<std::size_t>(at, source.texts.size()));
   added->texts.assign(source.texts.begin(), source.texts.begin() + computed);
   added->options = source.options;
+  added->window = source.window;
   added->may_lose_copy = true;
   added->replay_end = source.replay_end;
   live = added.get();
@@ -399,18 +424,45 @@ std::string HybridRig::rewind(HybridLive& live, std::uint32_t count) {
   }
   live.tokens.resize(left);
   live.texts.resize(std::min(live.texts.size(), left));
+  live.saved_texts.resize(std::min(live.saved_texts.size(), left));
   return follow(live, "rewind");
+}
+
+std::string HybridRig::set_window(HybridLive& live, const Window& window) {
+  const Status status = cache_->set_window(live.handle, window);
+  if (!status) {
+    if (cache_->view(live.handle)->window.window_tokens != live.window.window_tokens) {
+      return "a window that was refused is set";
+    }
+    const bool is_replaying = live.texts.size() < live.replay_end;
+    const bool is_set = live.window.window_tokens > 0;
+    if (!is_replaying && !is_set && !names_a_group(status.error().message, cache_->config().layout.groups())) {
+      return "set_window: " + status.error().message;
+    }
+    counts_.add(is_replaying ? "set_window refused during a replay" : "set_window refused");
+    return "";
+  }
+  counts_.add(live.is_admitted ? "set_window" : "set_window while waiting");
+  if (live.texts.size() > window.window_tokens) counts_.add("set_window of a sequence that saw more");
+  live.window = window;
+  return "";
 }
 
 std::string HybridRig::preempt(HybridLive& live, Preempt how) {
   const Status status = cache_->preempt(live.handle, how);
   if (!status) {
     counts_.add("preempt refused");
-    return how == Preempt::Drop ? "preempt: " + status.error().message : "";
+    // What saw more than its window before that was set cannot be computed again.
+    const bool may_refuse = how == Preempt::Save || live.window.window_tokens > 0;
+    return may_refuse ? "" : "preempt: " + status.error().message;
   }
-  counts_.add("preempt");
+  counts_.add(how == Preempt::Drop ? "preempt" : "save");
+  if (live.window.window_tokens > 0) counts_.add(how == Preempt::Drop ? "preempt with a window" : "save with a window");
   live.is_preempted = true;
   live.is_admitted = false;
+  live.is_saved = how == Preempt::Save;
+  live.saved_texts.clear();
+  if (live.is_saved) live.saved_texts = live.texts;
   live.texts.clear();
   return "";
 }
@@ -424,12 +476,57 @@ std::string HybridRig::end(HybridLive& live) {
   return "";
 }
 
+std::string HybridRig::prepare_receive(HybridLive& live, std::uint32_t count, std::optional<HybridReceive>& receive) {
+  const Result<std::span<const SlotRun>> slots = cache_->prepare_receive(live.handle, count);
+  if (!slots) {
+    counts_.add("receive refused");
+    return slots.error().code == ErrorCode::Unavailable ? "" : "prepare_receive: " + slots.error().message;
+  }
+  counts_.add("receive");
+  receive = {.begin = static_cast<std::uint32_t>(live.texts.size()),
+             .slots = *slots,
+             .targets = cache_->receive_targets(live.handle).value()};
+  return "";
+}
+
+std::string HybridRig::finish_receive(HybridLive& live, std::uint32_t count) {
+  const Status status = cache_->finish_receive(live.handle);
+  if (!status) return "finish_receive: " + status.error().message;
+  counts_.add("tokens received", count);
+  set_computed(live, static_cast<std::uint32_t>(live.texts.size()) + count);
+  return "";
+}
+
+std::string HybridRig::abort_receive(HybridLive& live) {
+  const Status status = cache_->abort_receive(live.handle);
+  if (!status) return "abort_receive: " + status.error().message;
+  counts_.add("receive aborted");
+  const SequenceView view = cache_->view(live.handle).value();
+  const bool has_state = std::ranges::any_of(cache_->config().layout.groups(), has_slot);
+  if (view.computed_tokens != live.texts.size() && !has_state) return "abort_receive: other tokens are computed";
+  if (view.computed_tokens < live.texts.size()) counts_.add("state lost by an aborted receive");
+  set_computed(live, view.computed_tokens);
+  live.replay_end = view.replay_tokens > 0 ? view.computed_tokens + view.replay_tokens : 0;
+  live.may_lose_copy = true;
+  return "";
+}
+
+std::string HybridRig::mark_send(HybridLive& live, const HybridReceive& receive, bool& is_marked) {
+  const Status status = cache_->mark_send(live.handle, receive.begin, receive.slots, 1, receive.targets);
+  is_marked = status.has_value();
+  if (is_marked) return "";
+  counts_.add("send refused");
+  const bool is_allowed = status.error().code == ErrorCode::Unavailable ||
+                          names_a_group(status.error().message, cache_->config().layout.groups());
+  return is_allowed ? "" : "mark_send: " + status.error().message;
+}
+
 void HybridRig::set_computed(HybridLive& live, std::uint32_t count) {
   live.texts.resize(std::min<std::size_t>(live.texts.size(), count));
-  std::int32_t previous = live.texts.empty() ? OracleTexts::kBegin : live.texts.back();
   while (live.texts.size() < std::min<std::size_t>(count, live.tokens.size())) {
-    previous = texts_.intern(previous, live.tokens[live.texts.size()], 0, 0);
-    live.texts.push_back(previous);
+    const std::size_t at = live.texts.size();
+    const std::int32_t previous = live.texts.empty() ? OracleTexts::kBegin : live.texts.back();
+    live.texts.push_back(at < live.saved_texts.size() ? live.saved_texts[at] : intern(live, previous, live.tokens[at]));
   }
 }
 

@@ -15,16 +15,16 @@
 #include <string>
 #include <vector>
 
-#include "examples/tiny_engine/device_plan.h"
-#include "examples/tiny_engine/hybrid_device.h"
-#include "examples/tiny_engine/hybrid_engine.h"
-#include "examples/tiny_engine/hybrid_model.h"
 #include "hybrid_mover.h"
 #include "oracle_texts.h"
 #include "quire/cache.h"
 #include "schedule_counts.h"
 #include "schedule_device.h"
 #include "testing/fake_device.h"
+#include "tools/tiny_engine/device_plan.h"
+#include "tools/tiny_engine/hybrid_device.h"
+#include "tools/tiny_engine/hybrid_engine.h"
+#include "tools/tiny_engine/hybrid_model.h"
 
 namespace quire::testing {
 
@@ -74,9 +74,19 @@ struct HybridLive {
   /// Something that was planned of it did not happen, but may have been written: until no step has it any more, a
   /// sequence with a state cannot be planned, and then it may begin anew.
   bool is_in_doubt = false;
+  Window window;
+  bool is_saved = false;                  ///< preempted, with its pages on the host
+  std::vector<std::int32_t> saved_texts;  ///< of those
   std::vector<TokenId> tokens;
   std::vector<std::int32_t> texts;  ///< of the tokens whose K and V, and all else, are in the cache
   std::uint32_t replay_end = 0;     ///< tokens before it are computed again, for groups that are rebuilt
+};
+
+/// Where a sequence receives what another rig computes.
+struct HybridReceive {
+  std::uint32_t begin = 0;
+  std::span<const SlotRun> slots;
+  ReceiveTargets targets;
 };
 
 /// What a step is to compute of a sequence.
@@ -131,9 +141,18 @@ class HybridRig {
   std::string append(HybridLive& live, const std::vector<TokenId>& tokens);
   std::string fork(HybridLive& source, std::uint32_t at, HybridLive*& live);
   std::string rewind(HybridLive& live, std::uint32_t count);
+  std::string set_window(HybridLive& live, const Window& window);
   std::string preempt(HybridLive& live, Preempt how);
   std::string resume(HybridLive& live);
   std::string end(HybridLive& live);
+
+  // Prefill in one rig, decode in another. Nothing is given where a call has to be refused, which is counted.
+  std::string prepare_receive(HybridLive& live, std::uint32_t count, std::optional<HybridReceive>& receive);
+  std::string finish_receive(HybridLive& live, std::uint32_t count);
+  std::string abort_receive(HybridLive& live);
+  std::string mark_send(HybridLive& live, const HybridReceive& receive, bool& is_marked);
+  /// What plans send goes there from now on.
+  void set_receiver(const Cache& receiver) { receiver_ = &receiver; }
 
   // Steps.
   /// `planned` is false when pages are short; `fitting` is then the number of leading asks that would fit.
@@ -186,6 +205,9 @@ class HybridRig {
   /// What the cache has of a sequence may have become less: the model follows where that is allowed.
   std::string follow(HybridLive& live, const char* after);
   void follow_copy(HybridLive& live);
+  [[nodiscard]] std::int32_t intern(const HybridLive& live, std::int32_t previous, TokenId token) {
+    return texts_.intern(previous, token, live.window.window_tokens, live.window.sink_tokens);
+  }
   /// What is known to be cached of a sequence's tokens.
   void set_computed(HybridLive& live, std::uint32_t count);
   [[nodiscard]] std::vector<std::int32_t> planned_texts(const HybridLive& live) const;
@@ -201,6 +223,7 @@ class HybridRig {
   std::unique_ptr<Cache> cache_;
   std::unique_ptr<tiny_engine::HybridDevice> device_;  // before the engine, behind the cache
   std::unique_ptr<tiny_engine::HybridEngine> engine_;
+  const Cache* receiver_ = nullptr;
   std::unique_ptr<HybridMover> mover_;  // null without a host tier, and where the cache has its own
   KeySpaceId space_;
   OracleTexts texts_;

@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "hybrid_rig.h"
+#include "tests/cache/peer_bytes.h"
 
 namespace quire::testing {
 
@@ -77,11 +78,21 @@ std::string HybridRig::plan(std::vector<HybridAsk>& asks, const PlanShape& shape
   const AttentionPlan& made = outcome->step->plan;
   counts_.add("step");
   counts_.add("snapshots asked for", made.state_saves.size());
+  for (std::size_t i = 0; i < made.entry_count; ++i) {
+    if (made.context_lens.empty() || made.context_lens[i] == made.seq_lens[i]) continue;
+    counts_.add(made.entries[i].token_count > 1 ? "chunk of a window that has moved"
+                                                : "token of a window that has moved");
+  }
   for (const StateCopy& copy : made.state_copies) {
     constexpr const char* kNames[] = {"state reset", "state restored", "state saved before a step", "state forked"};
     counts_.add(kNames[static_cast<std::size_t>(copy.kind)]);
   }
-  for (const GroupPlan& group : made.groups) counts_.add("copies", group.copies.size());
+  for (const GroupPlan& group : made.groups) {
+    counts_.add("copies", group.copies.size());
+    for (const LayerWindowPlan& window : group.layer_windows) {
+      if (window.first_keys.front() > 0) counts_.add("list trimmed for layers");
+    }
+  }
   flights_.push_back(std::move(flight));
   return "";
 }
@@ -134,8 +145,14 @@ std::string HybridRig::describe_entry(const AttentionPlanEntry& planned, const H
     const std::uint32_t position = entry.position + i;
     if (position >= known.size()) return "the plan computes a token that nobody knows";
     entry.queries.push_back(known[position]);
-    previous = texts_.intern(previous, known[position], 0, 0);
+    previous = intern(live, previous, known[position]);
     entry.texts.push_back(previous);
+  }
+  // What was stored of it saw more than it sees now, so that it gives what no text does.
+  const bool is_mixed = entry.position < texts.size() && entry.texts.front() != texts[entry.position];
+  if (is_mixed) {
+    counts_.add("last token run again under a new window");
+    entry.hidden_count = 1;
   }
   // While a window is rebuilt its layer gives something else; but nobody asks for what follows those tokens.
   if (replays_windows_ && entry.position < live.replay_end) {
@@ -144,7 +161,7 @@ std::string HybridRig::describe_entry(const AttentionPlanEntry& planned, const H
   }
   for (std::uint32_t i = 0; i < entry.draft_count; ++i) {
     entry.queries.push_back(ask.drafts[i]);
-    previous = texts_.intern(previous, ask.drafts[i], 0, 0);
+    previous = intern(live, previous, ask.drafts[i]);
     entry.texts.push_back(previous);
   }
   return "";
@@ -171,9 +188,15 @@ std::string HybridRig::run(Flight& flight) {
       record.texts.push_back(entry.is_void || i < entry.hidden_count ? -1 : entry.texts[i]);
     }
   }
+  if (receiver_ != nullptr) send_before(*cache_, flight.step.plan, *receiver_);
   std::vector<double> logits;
   if (std::string problem = engine_->forward(flight.plan, record.tokens, logits); !problem.empty()) {
     return "engine: " + problem;
+  }
+  if (receiver_ != nullptr) {
+    if (std::string problem = send_after(*cache_, flight.step.plan, *receiver_); !problem.empty()) return problem;
+    for (const GroupPlan& group : flight.step.plan.groups) counts_.add("runs sent", group.sends.size());
+    counts_.add("states sent", flight.step.plan.state_sends.size());
   }
   if (!setup_.adopts_memory && device_ == nullptr) {
     const Status status = cache_->apply_saves(flight.step);

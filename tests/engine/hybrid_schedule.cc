@@ -58,6 +58,16 @@ GroupRetention draw_retention(Random& random, std::uint32_t page_tokens, Retenti
   return {.rule = usual};
 }
 
+// A layer that keeps all tokens may see the last ones only; block tables have no lists for that.
+void draw_layer_windows(HybridSetup& setup, Random& random) {
+  if (setup.page_tables == PageTables::Block) return;
+  for (HybridLayer& layer : setup.shape.layers) {
+    if (layer.kind == LayerKind::Full && draw_chance(random, 40)) {
+      layer.window_tokens = pick(random, std::array{1U, 2U, 5U, 6U, 9U, 17U});
+    }
+  }
+}
+
 // Often more than the device has, sometimes less.
 void draw_host(HybridSetup& setup, Random& random) {
   const auto draw_count = [&](std::uint32_t device_pages) {
@@ -109,6 +119,7 @@ HybridSetup draw_hybrid_setup(Random& random, HybridTier tier) {
   setup.shape.window_retention = draw_retention(random, setup.page_tokens, RetentionRule::Dense);
   if (draw_chance(random, 40)) setup.shape.window_retention = {};
   setup.shape.declares_replay = draw_chance(random, 40);
+  setup.shape.keys_rotated = draw_chance(random, 40);
   setup.adopts_memory = draw_chance(random, 60);
   setup.context_tokens_max = pick(random, std::array{24U, 40U, 60U}) * (has_disk ? 2 : 1);
   setup.sequence_count_max = pick(random, std::array{3U, 6U, 9U});
@@ -116,6 +127,7 @@ HybridSetup draw_hybrid_setup(Random& random, HybridTier tier) {
   setup.step_tokens_max = pick(random, std::array{24U, 48U, 96U});
   setup.steps_in_flight_max = 1 + random.below(3);
   setup.page_tables = pick(random, std::array{PageTables::Rows, PageTables::Csr, PageTables::Block});
+  draw_layer_windows(setup, random);
   setup.cascade_levels_max = setup.page_tables == PageTables::Block ? 1 : 1 + random.below(3);
   setup.byte_layout = pick(random, std::array{ByteLayout::PageFirst, ByteLayout::LayerFirst});
   setup.head_order = pick(random, std::array{HeadOrder::Nhd, HeadOrder::Hnd});
@@ -145,7 +157,7 @@ HybridSetup draw_hybrid_setup(Random& random, HybridTier tier) {
 std::string HybridSchedule::apply(Random& random) {
   rig_.set_call(++call_);
   // Steps come most often; the rest is drawn evenly enough that all of it meets in one schedule.
-  constexpr std::array<std::pair<Operation, std::uint32_t>, 13> kOperations = {{{&HybridSchedule::plan, 10},
+  constexpr std::array<std::pair<Operation, std::uint32_t>, 14> kOperations = {{{&HybridSchedule::plan, 10},
                                                                                 {&HybridSchedule::finish, 8},
                                                                                 {&HybridSchedule::run, 2},
                                                                                 {&HybridSchedule::abort, 1},
@@ -154,6 +166,7 @@ std::string HybridSchedule::apply(Random& random) {
                                                                                 {&HybridSchedule::append, 2},
                                                                                 {&HybridSchedule::fork, 2},
                                                                                 {&HybridSchedule::rewind, 2},
+                                                                                {&HybridSchedule::set_window, 2},
                                                                                 {&HybridSchedule::preempt, 1},
                                                                                 {&HybridSchedule::end, 2},
                                                                                 {&HybridSchedule::reclaim, 1},
@@ -271,9 +284,22 @@ std::string HybridSchedule::rewind(Random& random) {
   return rig_.rewind(*live, 1 + random.below(draw_chance(random, 60) ? near : known));
 }
 
+std::string HybridSchedule::set_window(Random& random) {
+  HybridLive* live = draw_resting(random);
+  for (const auto& other : rig_.lives()) {
+    const bool may_wait = !other->is_admitted && !other->is_saved;
+    if (may_wait && (live == nullptr || draw_chance(random, 30))) live = other.get();
+  }
+  if (live == nullptr) return "";
+  Window window{.window_tokens = 1 + random.below(draw_chance(random, 50) ? 12U : 30U)};
+  if (draw_chance(random, 60)) window.sink_tokens = random.below(window.window_tokens);
+  return rig_.set_window(*live, window);
+}
+
 std::string HybridSchedule::preempt(Random& random) {
   HybridLive* live = draw_resting(random);
-  return live == nullptr ? "" : rig_.preempt(*live, Preempt::Drop);
+  const bool saves = rig_.setup().host_page_count > 0 && draw_chance(random, 40);
+  return live == nullptr ? "" : rig_.preempt(*live, saves ? Preempt::Save : Preempt::Drop);
 }
 
 std::string HybridSchedule::end(Random& random) {

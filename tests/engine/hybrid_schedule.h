@@ -44,6 +44,7 @@ class HybridSchedule {
   std::string append(Random& random);
   std::string fork(Random& random);
   std::string rewind(Random& random);
+  std::string set_window(Random& random);
   std::string preempt(Random& random);
   std::string end(Random& random);
   std::string reclaim(Random& random);

@@ -15,8 +15,8 @@
 #include <tuple>
 #include <vector>
 
-#include "examples/tiny_engine/hybrid_oracle.h"
-#include "examples/tiny_engine/oracle.h"
+#include "tools/tiny_engine/hybrid_oracle.h"
+#include "tools/tiny_engine/oracle.h"
 
 namespace quire::testing {
 

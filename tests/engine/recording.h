@@ -15,11 +15,11 @@
 #include <string>
 #include <vector>
 
-#include "examples/tiny_engine/device_plan.h"
-#include "examples/tiny_engine/engine.h"
-#include "examples/tiny_engine/model.h"
 #include "oracle_texts.h"
 #include "quire/cache.h"
+#include "tools/tiny_engine/device_plan.h"
+#include "tools/tiny_engine/engine.h"
+#include "tools/tiny_engine/model.h"
 
 namespace quire::testing {
 

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include "examples/tiny_engine/step_kernels.h"
 #include "quire/device.h"
+#include "tools/tiny_engine/step_kernels.h"
 
 namespace quire::testing {
 

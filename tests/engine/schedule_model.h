@@ -15,16 +15,16 @@
 #include <string>
 #include <vector>
 
-#include "examples/tiny_engine/device_plan.h"
-#include "examples/tiny_engine/device_step.h"
-#include "examples/tiny_engine/engine.h"
-#include "examples/tiny_engine/model.h"
-#include "examples/tiny_engine/step_kernels.h"
 #include "oracle_texts.h"
 #include "quire/cache.h"
 #include "schedule_counts.h"
 #include "schedule_device.h"
 #include "testing/seeded_run.h"
+#include "tools/tiny_engine/device_plan.h"
+#include "tools/tiny_engine/device_step.h"
+#include "tools/tiny_engine/engine.h"
+#include "tools/tiny_engine/model.h"
+#include "tools/tiny_engine/step_kernels.h"
 
 namespace quire::testing {
 

@@ -7,8 +7,8 @@
 #include <cstdint>
 #include <vector>
 
-#include "examples/tiny_engine/model.h"
 #include "quire/types.h"
+#include "tools/tiny_engine/model.h"
 
 namespace quire::testing {
 

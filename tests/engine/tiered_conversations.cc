@@ -8,12 +8,12 @@
 #include <tuple>
 #include <utility>
 
-#include "examples/tiny_engine/check.h"
-#include "examples/tiny_engine/device_step.h"
-#include "examples/tiny_engine/engine.h"
-#include "examples/tiny_engine/scheduler.h"
 #include "quire/cache.h"
 #include "seeded_text.h"
+#include "tools/tiny_engine/check.h"
+#include "tools/tiny_engine/device_step.h"
+#include "tools/tiny_engine/engine.h"
+#include "tools/tiny_engine/scheduler.h"
 
 namespace quire::testing {
 

@@ -10,8 +10,8 @@
 #include <string>
 #include <vector>
 
-#include "examples/tiny_engine/request.h"
 #include "schedule_model.h"
+#include "tools/tiny_engine/request.h"
 
 namespace quire::testing {
 

@@ -11,13 +11,13 @@
 #include <memory>
 #include <string>
 
-#include "examples/tiny_engine/cuda_step_kernels.h"
 #include "quire/device.h"
 #include "testing/seeded_run.h"
 #include "testing/temp_directory.h"
 #include "tests/engine/hybrid_device_schedule.h"
 #include "tests/engine/schedule_model.h"
 #include "tests/engine/tiered_conversations.h"
+#include "tools/tiny_engine/cuda_step_kernels.h"
 
 namespace quire::testing {
 namespace {

@@ -615,6 +615,55 @@ def test_offered_pages_are_found_under_the_engines_ids():
     assert cache.device_memory() is None
 
 
+def test_pages_of_several_groups_are_offered_and_matched():
+    number = [quire.Component(name="n", element=quire.ElementType.Fp32, dim=1)]
+    layout = quire.ModelLayout.create(
+        "groups",
+        [
+            quire.CacheGroup(name="far", layers=[0], components=number),
+            quire.CacheGroup(
+                name="near", kind=quire.GroupKind.Window, layers=[1], components=number, window_tokens=6
+            ),
+            quire.CacheGroup(
+                name="state",
+                kind=quire.GroupKind.Snapshot,
+                layers=[2],
+                components=number,
+                retention=quire.GroupRetention(rule=quire.RetentionRule.Last),
+                slot_entries=1,
+            ),
+        ],
+    )
+    cache = quire.Cache.open(
+        quire.CacheConfig(
+            layout=layout,
+            page=quire.PageOptions(page_tokens=4),
+            device=quire.DeviceConfig(
+                pool=quire.DevicePool.External, page_count=16, group_page_counts=[16, 12, 8]
+            ),
+            sequence_count_max=4,
+        )
+    )
+    space = cache.key_space(quire.KeySpace(model="m"))
+    tokens = token_range(1, 16)
+    window = quire.GroupPages(group_index=1, page_ids=[0, 1, 2, 3])
+    state = quire.GroupPages(group_index=2, first_page=3, page_ids=[7])
+    outcome = cache.offer(space, tokens, [4, 5, 6, 7], groups=[window, state])
+    assert (outcome.adopted_pages, outcome.adopted_group_pages, outcome.group_duplicates) == (4, 5, ())
+    match = cache.match(space, tokens + [99])
+    assert (match.token_count, match.replay_tokens, match.pages) == (16, 0, [4, 5, 6, 7])
+    assert match.groups == [quire.GroupPages(group_index=1, first_page=2, page_ids=[2, 3]), state]
+    assert cache.reclaim(9, group_index=1) == 2 and cache.take_released(group_index=1) == [0, 1]
+    cache.end(match.sequence)
+    other = quire.GroupPages(group_index=2, first_page=3, page_ids=[1])
+    again = cache.offer(space, tokens, [], first_page=4, groups=[other])
+    assert [(page.group_index, page.page) for page in again.group_duplicates] == [(2, 1)]
+    with pytest.raises(quire.InvalidArgument, match="group 'near': page 12 is not below"):
+        cache.offer(space, tokens, [], first_page=4, groups=[quire.GroupPages(group_index=1, page_ids=[12])])
+    assert cache.reclaim(1) == 1
+    assert [cache.take_released(group_index=group) for group in (0, 1, 2)] == [[7], [3], [7]]
+
+
 def test_what_one_cache_computes_another_decodes():
     prefill, decode = open_small(), open_small()
     tokens = token_range(0, 22)

@@ -140,6 +140,7 @@ def test_an_ended_sequence_is_refused_everywhere(engine):
         lambda: cache.set_window(sequence, quire.Window(window_tokens=4)),
         lambda: cache.commit_tree(sequence, 0),
         lambda: cache.prepare_receive(sequence, 1),
+        lambda: cache.receive_targets(sequence),
         lambda: cache.finish_receive(sequence),
         lambda: cache.abort_receive(sequence),
         lambda: cache.mark_send(sequence, 0, [], 0),

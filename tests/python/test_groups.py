@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Models of several cache groups through Python: windows, compressed entries and snapshots of states."""
 
+import time
+
 import numpy as np
 import pytest
 
@@ -131,6 +133,87 @@ def test_windows_and_states_come_back_from_disk_after_a_restart(tmp_path):
     assert second.cache.group_stats(2).disk_loaded_page_total > 0
     assert second.cache.disk_status(2).page_count > 0
     drain(second.cache)
+
+
+def test_bytes_of_all_groups_go_from_one_disk_to_another(tmp_path):
+    def on(name):
+        disk = {"directories": [str(tmp_path / name)], "capacity_bytes": 64 << 20}
+        return Engine(three_kinds(host={"page_count": 256}, disk=disk))
+
+    def ask(engine, call, *arguments):
+        answers = []
+        call(engine.space, *arguments, answers.append)
+        deadline = time.monotonic() + DEADLINE_S
+        while not answers:
+            assert time.monotonic() < deadline
+            drain(engine.cache)
+        assert answers[0].outcome == quire.TransferOutcome.Ok
+        return answers[0]
+
+    tokens = token_range(0, 520)
+    first = on("first")
+    serve(first, tokens)
+    assert first.cache.wait_until_flushed(DEADLINE_S)
+    direct = first.cache.direct_bytes(len(tokens))
+    assert direct.token_count == 512
+    assert [part.group_index for part in direct.parts] == [0, 1, 2]
+    assert [part.page_count for part in direct.parts] == [32, 4, 1]
+    assert direct.parts[2].offset_of(31) == direct.parts[2].offset and direct.parts[2].offset_of(30) is None
+    pages = np.zeros(direct.byte_count, np.uint8)
+    assert ask(first, first.cache.get_from_disk, tokens, pages).token_count == 512
+    first.cache.close()
+    second = on("second")
+    assert ask(second, second.cache.lookup_on_disk, tokens).token_count == 0
+    answer = ask(second, second.cache.put_on_disk, tokens, pages)
+    assert (answer.token_count, answer.replay_tokens, answer.rebuilt_groups) == (512, 0, ())
+    assert ask(second, second.cache.lookup_on_disk, tokens).token_count == 512
+    assert serve(second, tokens + token_range(9000, 20)) == 512  # checks every number it reads
+    with pytest.raises(quire.InvalidArgument, match="direct_bytes"):
+        second.cache.put_on_disk(second.space, tokens, pages[:-1], print)
+
+
+def test_what_one_cache_computes_of_all_groups_another_decodes():
+    prefill, decode = Engine(three_kinds()), Engine(three_kinds())
+    tokens = token_range(0, 300)
+    receiving, sending = decode.admitted(tokens), prefill.admitted(tokens)
+    slots = decode.cache.prepare_receive(receiving, 300)
+    targets = decode.cache.receive_targets(receiving)
+    assert {run.group for run in targets.windows} == {1}
+    assert sum(run.token_count for run in targets.windows) == 300 - 224  # the last window, in whole pages
+    assert targets == quire.ReceiveTargets(windows=list(targets.windows), state_slot=targets.state_slot)
+    with pytest.raises(quire.InvalidArgument, match="group 'near' has no slot for token 237"):
+        prefill.cache.mark_send(sending, 0, slots, 3)
+    prefill.cache.mark_send(sending, 0, slots, 3, targets)
+
+    here, there = Model(prefill.cache), Model(decode.cache)
+    tokens.append(999)
+    prefill.cache.append(sending, [999])
+    states = []
+    while prefill.cache.view(sending).computed_tokens < 300:
+        pending = prefill.cache.view(sending).pending_tokens
+        step = prefill.plan(quire.StepEntry(sequence=sending, token_count=min(pending, 200)))
+        here.run(step.plan, tokens)
+        for source, target, group in ((here.far, there.far, 0), (here.near, there.near, 1)):
+            plan = step.plan.groups[group]
+            is_sent = plan.remote_slots != quire.NO_SLOT
+            target[plan.remote_slots[is_sent]] = source[plan.append_slots[is_sent]]
+        states += step.plan.state_sends.tolist()
+        for source, target, _, _, time in step.plan.state_sends.tolist():
+            assert time == quire.SendTime.AfterStep
+            there.states[target] = here.states[source]
+        prefill.cache.apply_saves(step)
+        prefill.cache.finish_step(step, [None])
+    assert [state[1:4] for state in states] == [[targets.state_slot, 300, 3]]  # a step ends there
+
+    decode.cache.finish_receive(receiving)
+    decode.cache.check_invariants()
+    with pytest.raises(quire.InvalidArgument, match="is not receiving"):
+        decode.cache.receive_targets(receiving)
+    decode.cache.append(receiving, [999])
+    step = decode.plan(receiving)
+    there.run(step.plan, tokens)
+    decode.cache.apply_saves(step)
+    decode.cache.finish_step(step, [None])
 
 
 def test_the_pages_of_windows_and_snapshots_are_visited():

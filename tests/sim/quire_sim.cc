@@ -13,8 +13,8 @@
 namespace {
 
 constexpr const char* kHelp =
-    "Runs a cache with a host tier, in some seeds with a disk tier, its engine and its mover in one\n"
-    "thread on a simulated clock.\n"
+    "Runs a cache with a host tier, in some seeds with a disk tier or with several groups, its engine\n"
+    "and its mover in one thread on a simulated clock.\n"
     "Everything is drawn from the seed: sizes, policies, requests, and the faults of mover and disk.\n"
     "\n"
     "usage: quire-sim [options]\n"
@@ -26,7 +26,9 @@ constexpr const char* kHelp =
     "  --steps N    operations of each seed; 5000 when not given\n"
     "  --disk, --no-disk\n"
     "               all seeds have a disk tier, or none; otherwise a third of them\n"
-    "  --groups     all seeds have several cache groups: windows, states, compressed entries\n"
+    "  --groups, --no-groups\n"
+    "               all seeds have several cache groups (windows, states, compressed entries), or one;\n"
+    "               otherwise a third of them has several\n"
     "  --print      tell what happens, step by step\n"
     "  --check      call check_invariants() after every operation, not just after some\n"
     "  --counts     tell at the end how often everything happened\n"
@@ -67,23 +69,25 @@ int main(int argc, char** argv) {
     } else if (flag == "--counts") {
       tells_counts = true;
     } else if (flag == "--disk") {
-      run.disk_tier = quire::testing::SimDiskTier::Always;
+      run.shape.disk_tier = quire::testing::SimSeeds::Always;
     } else if (flag == "--no-disk") {
-      run.disk_tier = quire::testing::SimDiskTier::Never;
+      run.shape.disk_tier = quire::testing::SimSeeds::Never;
     } else if (flag == "--groups") {
-      run.has_groups = true;
+      run.shape.groups = quire::testing::SimSeeds::Always;
+    } else if (flag == "--no-groups") {
+      run.shape.groups = quire::testing::SimSeeds::Never;
     } else if (flag == "--no-checksums") {
-      run.mutation.checks_checksums = false;
+      run.shape.mutation.checks_checksums = false;
     } else if (flag == "--no-names") {
-      run.mutation.checks_names = false;
+      run.shape.mutation.checks_names = false;
     } else if (flag == "--shares-pages") {
-      run.mutation.shares_pages = true;
+      run.shape.mutation.shares_pages = true;
     } else if (flag == "--swaps-key-spaces") {
-      run.mutation.swaps_key_spaces = true;
+      run.shape.mutation.swaps_key_spaces = true;
     } else if (flag == "--no-fence-checks") {
-      run.mutation.checks_fences = false;
+      run.shape.mutation.checks_fences = false;
     } else if (flag == "--no-invariant-checks") {
-      run.mutation.checks_invariants = false;
+      run.shape.mutation.checks_invariants = false;
     } else if (flag == "--operations") {
       number = &run.operations_max;
     } else if (flag == "--seed") {

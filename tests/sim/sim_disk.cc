@@ -29,7 +29,7 @@ void Simulation::disk_operation() {
   }
   // A day has to pass for a budget to come back.
   if (setup_.disk_write_bytes_per_day > 0 && chance(1)) now_ += kHourNs * random_.below(4);
-  const std::uint32_t count = 1 + random_.below(5);
+  const std::uint32_t count = 1 + random_.below(setup_.has_groups() ? 8 : 5);
   for (std::uint32_t i = 0; i < count; ++i) {
     const std::size_t lane = below(kDiskLanes.size());
     if (now_ >= lane_stuck_until_[lane]) (void)run_lane(kDiskLanes[lane]);
@@ -40,8 +40,10 @@ bool Simulation::run_lane(DiskMover::Lane lane) {
   if (!disk_mover().run(lane)) return false;
   ++counts_.mover_events;
   counts_.add(SimEvent::DiskLane);
-  if (!files_->disk().is_dead()) failed_directories_ = disk_mover().store_stats().failed_directories;
-  if (lane != DiskMover::Lane::Names) files_->look_after(disk_mover().store());
+  if (!files_->disk().is_dead()) failed_directories_ = failed_directories();
+  for (const std::uint32_t store : stores_) {
+    if (lane != DiskMover::Lane::Names) files_->look_after(disk_mover().store(store), store);
+  }
   std::array<Completion, 64> room;
   for (Completion& completion : disk_mover().poll(room)) {
     // Time is the simulation's.
@@ -54,9 +56,24 @@ bool Simulation::run_lane(DiskMover::Lane lane) {
              std::string(to_string(completion.outcome)) + ", " + std::to_string(completion.good_pages) + " pages";
     });
     if (completion.kind == TransferKind::LoadFromDisk) arrived_[completion.id.index] = mover_->take_arrived();
+    if (setup_.has_groups()) check_fault(completion);
     disk_outbox_.push_back(completion);
   }
   return true;
+}
+
+void Simulation::check_fault(const Completion& completion) const {
+  const bool is_of_history = CacheForTests::pool_of(*cache_, completion.id) == 0;
+  if (!is_of_history && completion.outcome == TransferOutcome::Failed) {
+    counts_.add(completion.kind == TransferKind::LoadFromDisk ? SimEvent::AnchoredOnDiskLoadFailed
+                                                              : SimEvent::AnchoredOnDiskStoreFailed);
+  }
+  const bool is_of_page = completion.fault != TransferFault::None && completion.fault != TransferFault::Io;
+  const std::uint32_t spoilt = setup_.flip_chance + setup_.lost_write_chance + setup_.misdirected_chance;
+  if (is_of_page && spoilt == 0 && !files_->is_damaged() && !files_->may_fail()) {
+    throw SimFailure("a page that nothing has happened to is not what it should be: " +
+                     std::string(to_string(completion.fault)));
+  }
 }
 
 void Simulation::run_lanes() {
@@ -85,6 +102,7 @@ std::vector<Completion> Simulation::collect_disk(bool all) {
 
 // What has come from disk is in the tree: whoever will read it, its bytes must be those of its path.
 void Simulation::check_arrived(std::span<const PageTransfer> arrived) {
+  if (setup_.has_groups()) return;                                                         // the engine will see
   if (arrived.empty() || (setup_.extra_keys_vary && setup_.extra_key_chance > 0)) return;  // a path by its tokens alone
   const std::uint64_t layer_bytes = cache_->geometry().page().layer_bytes();
   std::unordered_map<std::uint32_t, std::uint64_t> ends;  // by run; not those of key spaces that were dropped
@@ -123,7 +141,7 @@ void Simulation::check_arrived(std::span<const PageTransfer> arrived) {
 // One find has found something, and nothing else happens on disk: then it can be told what the cache makes of it.
 std::optional<Simulation::DiskChoice> Simulation::disk_choice(std::span<const Completion> completions) const {
   if (setup_.compute_ns_per_token == 0 || !has_disk_rate_ || is_paused_ || !paths_) return std::nullopt;
-  DiskChoice choice{.waiting_bytes = CachePeer::disk_loading_bytes(*cache_)};
+  DiskChoice choice{.waiting_bytes = CacheForTests::disk_loading_bytes(*cache_)};
   for (const Completion& completion : completions) {
     if (completion.kind == TransferKind::LoadFromDisk) return std::nullopt;
     if (completion.kind != TransferKind::FindOnDisk || completion.good_pages == 0) continue;
@@ -142,7 +160,7 @@ std::optional<Simulation::DiskChoice> Simulation::disk_choice(std::span<const Co
 // What was found is read from now on, or somebody has heard that it is not worth that. Otherwise there was no room for
 // it, or nobody wants it any more.
 void Simulation::check_disk_choice(const DiskChoice& choice) {
-  const bool reads = CachePeer::disk_loading_bytes(*cache_) > choice.waiting_bytes;
+  const bool reads = CacheForTests::disk_loading_bytes(*cache_) > choice.waiting_bytes;
   const bool computes = std::ranges::any_of(choice.waiting, [this](std::uint64_t number) {
     const Live* const live = find(number);
     return live != nullptr && !live->is_loading &&
@@ -170,7 +188,10 @@ bool Simulation::may_look(const Live& live, SimPaths::Found found) const {
 }
 
 void Simulation::check_disk_accounts(const Stats& stats) {
-  if (stats.disk_hit_tokens > std::exchange(disk_hit_tokens_, stats.disk_hit_tokens)) counts_.add(SimEvent::DiskHit);
+  if (stats.disk_hit_tokens > std::exchange(disk_hit_tokens_, stats.disk_hit_tokens)) {
+    counts_.add(SimEvent::DiskHit);
+    if (life_ > 0) counts_.add(SimEvent::HitAfterRestart);
+  }
   if (stats.disk_has_failed && !std::exchange(has_disk_failed_, true)) counts_.add(SimEvent::DiskFailed);
   if (stats.disk_has_failed && !files_->may_fail()) throw SimFailure("a disk that works is said to have failed");
   if (setup_.disk_write_bytes_per_day == 0) return;
@@ -231,18 +252,19 @@ std::vector<PageName> Simulation::known_names() const {
 // Once, to go on some other time; or until it is done.
 void Simulation::flush() {
   const bool is_whole = chance(60) && !is_paused_;
-  std::vector<PageName> names;
-  const FileStoreStats before = disk_mover().store_stats();
-  if (is_whole && !is_flushing_) {  // one that began earlier may have been over before they were written
-    names = known_names();
-    std::erase_if(names, [&](const PageName& name) { return disk_mover().store().find({&name, 1}) == 0; });
+  const bool is_new = !is_flushing_;
+  std::vector<std::vector<PageName>> names(stores_.size());
+  std::vector<FileStoreStats> before;
+  for (std::size_t i = 0; i < stores_.size(); ++i) {
+    before.push_back(disk_mover().store_stats(stores_[i]));
+    if (!is_whole || !is_new) continue;  // one that began earlier may have been over before they were written
+    names[i] = known_names();
+    FileStore& store = disk_mover().store(stores_[i]);
+    std::erase_if(names[i], [&](const PageName& name) { return store.find({&name, 1}) == 0; });
   }
   counts_.add(SimEvent::FlushAsked);
   if (is_whole) mover_->get_unstuck();
   for (int round = 0;; ++round) {
-    const auto failed_stores = [this] {
-      return cache_->stats()->store_outcomes[static_cast<std::size_t>(TransferOutcome::Failed)];
-    };
     if (!std::exchange(is_flushing_, true)) {
       failed_stores_ = failed_stores();
       for (Space& space : spaces_) {
@@ -252,21 +274,15 @@ void Simulation::flush() {
     const Result<bool> flushed = cache_->flush();
     called();
     if (!flushed || *flushed) {
-      is_flushing_ = false;
-      const bool is_good = flushed.has_value();
-      counts_.add(is_good ? SimEvent::Flushed : SimEvent::FlushFailed);
-      if (!is_good && flushed.error().code != ErrorCode::Io) throw SimFailure("flush: " + flushed.error().message);
-      const bool may_fail = files_->may_fail() || failed_stores() > failed_stores_;
-      if (!is_good && !may_fail) throw SimFailure("flush, on a good disk: " + flushed.error().message);
-      for (Space& space : spaces_) {
-        if (space.drop == Space::Drop::Flushing) space.drop = is_good ? Space::Drop::Flushed : Space::Drop::Asked;
-      }
-      const FileStoreStats after = disk_mover().store_stats();
-      const bool is_steady = before.corrupt_records == after.corrupt_records &&
-                             before.evicted_records == after.evicted_records &&
-                             before.failed_segments == after.failed_segments && before.last_error == after.last_error;
-      if (is_good && is_whole && round > 0 && is_steady) {
-        files_->note_durable(names, disk_mover().store());
+      end_flush(flushed, is_whole && is_new && round > 0);
+      for (std::size_t i = 0; i < stores_.size() && flushed && is_whole && round > 0; ++i) {
+        const FileStoreStats after = disk_mover().store_stats(stores_[i]);
+        const bool is_steady =
+            before[i].corrupt_records == after.corrupt_records && before[i].evicted_records == after.evicted_records &&
+            before[i].failed_segments == after.failed_segments && before[i].last_error == after.last_error;
+        // After a sync that has failed, the next process reads what may not be there, and syncs it without complaint.
+        const bool may_lie = setup_.has_groups() && setup_.disk_sync_failures + setup_.opening_chance > 0;
+        if (is_steady && !may_lie) files_->note_durable(names[i], disk_mover().store(stores_[i]), stores_[i]);
       }
       break;
     }
@@ -285,7 +301,42 @@ void Simulation::flush() {
   if (chance(25)) files_->arm_crash(60);
 }
 
+std::uint64_t Simulation::failed_stores() const {
+  return cache_->stats()->store_outcomes[static_cast<std::size_t>(TransferOutcome::Failed)];
+}
+
+void Simulation::end_flush(const Result<bool>& flushed, bool is_of_all) {
+  is_flushing_ = false;
+  const bool is_good = flushed.has_value();
+  counts_.add(is_good ? SimEvent::Flushed : SimEvent::FlushFailed);
+  if (!is_good && flushed.error().code != ErrorCode::Io) throw SimFailure("flush: " + flushed.error().message);
+  const bool may_fail = files_->may_fail() || failed_stores() > failed_stores_;
+  if (!is_good && !may_fail) throw SimFailure("flush, on a good disk: " + flushed.error().message);
+  for (Space& space : spaces_) {
+    if (space.drop == Space::Drop::Flushing) space.drop = is_good ? Space::Drop::Flushed : Space::Drop::Asked;
+  }
+  // More than the endurance budget allows is written later, and so is what was used again meanwhile; everything else is
+  // there.
+  const bool is_all =
+      setup_.disk_write_bytes_per_day == 0 && setup_.disk_write_policy != WritePolicy::Selective && is_of_all;
+  if (is_good && is_all && !files_->may_fail() && CacheForTests::unwritten_anchored_pages(*cache_) > 0) {
+    throw SimFailure("flushed, and some pages of other groups are still to be written");
+  }
+}
+
 // Past the other tiers
+
+// Calls visit(offset, value) for the rows that a direct call moves where there is one group.
+template <typename Visitor>
+void Simulation::for_each_direct_row(const Direct& direct, std::uint32_t token_count, Visitor&& visit) {
+  const PageGeometry& page = cache_->geometry().page();
+  for (std::size_t i = 0; i < token_count; ++i) {
+    for (std::uint32_t layer = 0; layer < setup_.layer_count; ++layer) {
+      visit((i / setup_.page_tokens * page.page_bytes()) + (layer * page.layer_bytes()) + (i % setup_.page_tokens * 8),
+            direct.values[i] + layer);
+    }
+  }
+}
 
 void Simulation::call_direct() {
   const Space& space = spaces_[random_.below(setup_.key_space_name_count)];
@@ -298,11 +349,11 @@ void Simulation::call_direct() {
     value = next_value(value, direct->tokens[i], direct->extra_keys, i);
     direct->values.push_back(value);
   }
-  const std::uint64_t page_bytes = cache_->geometry().page().page_bytes();
-  const std::uint64_t layer_bytes = cache_->geometry().page().layer_bytes();
-  const std::size_t page_count = direct->tokens.size() / setup_.page_tokens;
+  const DirectBytes moved = cache_->direct_bytes(static_cast<std::uint32_t>(direct->tokens.size())).value();
   const Prompt prompt{.tokens = direct->tokens, .extra_keys = direct->extra_keys};
   const auto callback = [this, place = direct.get()](const DiskAnswer& given) { answer(*place, given); };
+  direct->salt = space.salt;
+  direct->bytes.resize(moved.byte_count);
   Status status;
   switch (random_.below(3)) {
     case 0:
@@ -311,21 +362,18 @@ void Simulation::call_direct() {
       break;
     case 1:
       direct->kind = TransferKind::GetFromDisk;
-      direct->bytes.resize(page_count * page_bytes);
       status = cache_->get_from_disk(space.id, prompt, direct->bytes, callback);
       if (status) counts_.add(SimEvent::GotFromDisk);
       break;
     default:
       direct->kind = TransferKind::PutOnDisk;
-      direct->bytes.resize(page_count * page_bytes);
-      for (std::size_t i = 0; i < page_count * setup_.page_tokens; ++i) {
-        for (std::uint32_t layer = 0; layer < setup_.layer_count; ++layer) {
-          const std::uint64_t bytes = direct->values[i] + layer;
-          std::memcpy(direct->bytes.data() + (i / setup_.page_tokens * page_bytes) +
-                          (std::size_t{layer} * layer_bytes) + (i % setup_.page_tokens * 8),
-                      &bytes, sizeof(bytes));
-        }
-        computed_.insert(direct->values[i]);
+      computed_.insert(direct->values.begin(), direct->values.begin() + moved.token_count);
+      if (setup_.has_groups()) {
+        engine_->write_direct(moved, PrefixNumbers(mix64(space.salt), direct->values), direct->bytes);
+      } else {
+        for_each_direct_row(*direct, moved.token_count, [&](std::size_t offset, std::uint64_t row) {
+          std::memcpy(direct->bytes.data() + offset, &row, sizeof(row));
+        });
       }
       status = cache_->put_on_disk(space.id, prompt, direct->bytes, callback);
       if (status) counts_.add(SimEvent::PutOnDisk);
@@ -350,21 +398,16 @@ void Simulation::answer(Direct& direct, const DiskAnswer& answer) {
   if (answer.token_count > 0 && !computed_.contains(direct.values[answer.token_count - 1])) {
     throw SimFailure("a direct call finds tokens that nobody has computed");
   }
-  if (direct.kind == TransferKind::GetFromDisk) {
-    const std::uint64_t page_bytes = cache_->geometry().page().page_bytes();
-    const std::uint64_t layer_bytes = cache_->geometry().page().layer_bytes();
-    for (std::uint32_t i = 0; i < answer.token_count; ++i) {
-      for (std::uint32_t layer = 0; layer < setup_.layer_count; ++layer) {
-        std::uint64_t bytes = 0;
-        std::memcpy(&bytes,
-                    direct.bytes.data() + (i / setup_.page_tokens * page_bytes) + (std::size_t{layer} * layer_bytes) +
-                        (std::size_t{i % setup_.page_tokens} * 8),
-                    sizeof(bytes));
-        if (bytes != direct.values[i] + layer) {
-          throw SimFailure("wrong bytes from get_from_disk: position " + std::to_string(i));
-        }
-      }
-    }
+  if (direct.kind == TransferKind::GetFromDisk && setup_.has_groups()) {
+    const DirectBytes moved = cache_->direct_bytes(static_cast<std::uint32_t>(direct.tokens.size())).value();
+    const std::string wrong =
+        engine_->check_direct(moved, answer, PrefixNumbers(mix64(direct.salt), direct.values), direct.bytes);
+    if (!wrong.empty()) throw SimFailure("get_from_disk: " + wrong);
+  } else if (direct.kind == TransferKind::GetFromDisk) {
+    for_each_direct_row(direct, answer.token_count, [&](std::size_t offset, std::uint64_t row) {
+      if (std::memcmp(direct.bytes.data() + offset, &row, sizeof(row)) == 0) return;
+      throw SimFailure("wrong bytes from get_from_disk: at " + std::to_string(offset));
+    });
   }
   std::erase_if(directs_, [&](const auto& each) { return each.get() == &direct; });
 }
@@ -372,12 +415,48 @@ void Simulation::answer(Direct& direct, const DiskAnswer& answer) {
 // The end, and what comes after it
 
 void Simulation::restart() {
-  const FileStoreStats stats = disk_mover().store_stats();
-  if (stats.reclaimed_segments > 0) counts_.add(SimEvent::DiskReclaimed);
+  for (const std::uint32_t store : stores_) {
+    if (disk_mover().store_stats(store).reclaimed_segments == 0) continue;
+    counts_.add(store == 0 ? SimEvent::DiskReclaimed : SimEvent::AnchoredDiskReclaimed);
+  }
   files_->end_life();
+  count_groups();
+  forget_life();
+  // A drop that was not flushed may be undone; so may one that a directory did not hear of, or whose record somebody
+  // has damaged. Nobody would use such a name again.
+  for (Space& space : spaces_) {
+    space.is_known = false;
+    const bool is_lost = space.drop == Space::Drop::Asked || space.drop == Space::Drop::Flushing;
+    const bool may_be_lost =
+        (failed_directories_ > 0 && space.drop != Space::Drop::None) || (files_->is_damaged() && space.was_dropped);
+    if (is_lost || may_be_lost) {
+      counts_.add(SimEvent::SpaceRenamed);
+      ++space.name_index;
+      space.salt = ++salt_count_;
+      space.was_dropped = false;
+    }
+    space.drop = Space::Drop::None;
+  }
+  files_->enter_next_life();
+  reopen();
+  ++life_;
+  born_at_ = now_;
+  told_ = now_;
+  if (const Status status = cache_->advance(now_); !status) throw SimFailure("advance: " + status.error().message);
+  called();
+  for (const std::uint32_t store : stores_) {
+    const std::uint64_t found = counts_[SimEvent::DurableFound];
+    files_->check_durable(disk_mover().store(store), store);
+    if (store > 0) counts_.add(SimEvent::AnchoredDurableFound, counts_[SimEvent::DurableFound] - found);
+  }
+}
+
+// What was in memory.
+void Simulation::forget_life() {
   flights_.clear();
   lives_.clear();
   paths_.reset();
+  engine_.reset();
   cache_.reset();
   mover_.reset();
   directs_.clear();
@@ -405,28 +484,12 @@ void Simulation::restart() {
   has_moves_ = false;
   is_flushing_ = false;
   lane_stuck_until_ = {};
-  // A drop that was not flushed may be undone; so may one that a directory did not hear of, or whose record somebody
-  // has damaged. Nobody would use such a name again.
-  for (Space& space : spaces_) {
-    space.is_known = false;
-    const bool is_lost = space.drop == Space::Drop::Asked || space.drop == Space::Drop::Flushing;
-    const bool may_be_lost =
-        (failed_directories_ > 0 && space.drop != Space::Drop::None) || (files_->is_damaged() && space.was_dropped);
-    if (is_lost || may_be_lost) {
-      counts_.add(SimEvent::SpaceRenamed);
-      ++space.name_index;
-      space.salt = ++salt_count_;
-      space.was_dropped = false;
-    }
-    space.drop = Space::Drop::None;
-  }
-  files_->enter_next_life();
-  reopen();
-  born_at_ = now_;
-  told_ = now_;
-  if (const Status status = cache_->advance(now_); !status) throw SimFailure("advance: " + status.error().message);
-  called();
-  files_->check_durable(disk_mover().store());
+}
+
+std::uint32_t Simulation::failed_directories() {
+  std::uint32_t count = 0;
+  for (const std::uint32_t store : stores_) count += disk_mover().store_stats(store).failed_directories;
+  return count;
 }
 
 // An opening that fails leaves nothing that stands in the way of the next one, and loses nothing. It may do without a
@@ -445,7 +508,7 @@ void Simulation::reopen() {
     files_->end_life();
     files_->enter_next_life();
   }
-  failed_directories_ = disk_mover().store_stats().failed_directories;
+  failed_directories_ = failed_directories();
   if (failed_directories_ > 0) counts_.add(SimEvent::OpenedInPart);
   if (failed_directories_ > 0 && !files_->may_fail()) throw SimFailure("a directory that works is given up");
 }

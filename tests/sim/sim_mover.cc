@@ -177,8 +177,8 @@ void SimMover::take(std::span<const TransferPlan> plans, TimeNs now) {
       ++(is_load ? reads : writes);
     }
     counts_.tell([&] {
-      std::string text =
-          "    transfer " + std::to_string(plan.id.index) + "." + std::to_string(plan.id.generation) + ":";
+      std::string text = "    transfer " + std::to_string(plan.id.index) + "." + std::to_string(plan.id.generation) +
+                         (plan.pool_index > 0 ? " of pool " + std::to_string(plan.pool_index) : "") + ":";
       for (const PageTransfer& page : plan.pages) {
         text += " device " + std::to_string(page.device_page.value) + (is_load ? " <- " : " -> ") + "host " +
                 std::to_string(page.host_page.value) + "." + std::to_string(page.host_generation);
@@ -338,19 +338,23 @@ void SimMover::end_store_of_page(const Transfer& transfer, Job& job, std::uint32
   const ByteRange share = share_of(pool, rank);
   const std::byte* const read = job.bytes.data() + (std::size_t{page} * pool.page_bytes) + share.begin;
   job.is_good[page] = 1;
-  if (has_chance(random_, setup_.lost_write_chance)) {
+  // What was misdirected there earlier may have the same generation and tag: nobody could tell these two faults. Of one
+  // group, seeds stay what they were.
+  const HostPage& own = host_page(transfer, rank, moved.host_page);
+  const bool shows = !setup_.has_groups() || own.generation != moved.host_generation || own.name_tag != moved.name_tag;
+  if (has_chance(random_, setup_.lost_write_chance) && shows) {
     counts_.add(SimEvent::LostWrite);
     return;  // and nobody notices before it is read
   }
   PageId target = moved.host_page;
-  if (has_chance(random_, setup_.misdirected_chance)) {
+  if (has_chance(random_, setup_.misdirected_chance) && shows) {
     counts_.add(SimEvent::Misdirected);
     target = PageId{1 + random_.below(pool.host_page_count)};
   }
   HostPage& host = host_page(transfer, rank, target);
   host.generation = moved.host_generation;
   host.name_tag = moved.name_tag;
-  std::memcpy(host.bytes.data(), read, host.bytes.size());
+  if (!host.bytes.empty()) std::memcpy(host.bytes.data(), read, host.bytes.size());
   host.checksum = checksum_of(host.bytes);
 }
 

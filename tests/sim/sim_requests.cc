@@ -49,6 +49,9 @@ std::vector<TokenId> Simulation::draw_prompt(std::size_t tokens_max) {
   for (std::uint32_t i = 0; i < more; ++i) prompt.push_back(draw_token());
   if (prompt.empty()) prompt.push_back(draw_token());
   if (prompt.size() > tokens_max) prompt.resize(tokens_max);
+  // Of a path's first tokens, as many as rows look ahead, a visitor sees nothing: all texts have the same.
+  if (lookahead_tokens_ > 0 && prompt.size() <= lookahead_tokens_) prompt.resize(lookahead_tokens_ + 1);
+  std::fill_n(prompt.begin(), lookahead_tokens_, TokenId{1});
   return prompt;
 }
 
@@ -250,6 +253,8 @@ bool Simulation::admit_one(Live& live) {
   told_ = now_;
   std::erase_if(keeps_, [&](const Keep& keep) { return keep.expires_at <= now_; });
   called();
+  std::optional<HeldGroups> held;
+  if (setup_.has_groups()) held.emplace(*cache_, live.space);
   SimPaths::Found found;
   std::vector<Miss> any;
   std::vector<Miss> any_behind;  // what is to be loaded
@@ -285,6 +290,7 @@ bool Simulation::admit_one(Live& live) {
   live.is_admitted = true;
   live.is_preempted = false;
   live.is_loading = !admission->is_ready;
+  live.has_waited = live.is_loading;
   live.may_look = looks;
   if (live.is_loading && admission->loading_tokens == 0 && !looks) {
     throw SimFailure("a sequence that has nothing to load is not ready");
@@ -307,6 +313,10 @@ bool Simulation::admit_one(Live& live) {
   }
   if (admission->matched_tokens > 0 && !computed_.contains(live.values[admission->matched_tokens - 1])) {
     throw SimFailure("a hit on tokens that nobody has computed");
+  }
+  if (held) {
+    live.matched = admission->matched_tokens - admission->replay_tokens;
+    if (live.is_loading) check_admission(live, *admission, *held);
   }
   if (live.is_loading) {
     if (is_paused_) throw SimFailure("a sequence loads while transfers are paused");
@@ -336,6 +346,7 @@ bool Simulation::admit_one(Live& live) {
   }
   check_miss(live, admission->miss, any);
   start_running(live);
+  if (held) check_start(live, *held);
   called();
   return true;
 }
@@ -408,6 +419,7 @@ void Simulation::stop_loading() {
     }
     check_miss(*live, view.miss, any);
     start_running(*live);
+    if (setup_.has_groups()) check_start(*live, HeldGroups(*cache_, live->space));
     called();
     return;
   }
@@ -423,6 +435,7 @@ void Simulation::lookup() {
   called();
   if (!found) return;
   counts_.add(SimEvent::LookedUp);
+  if (setup_.has_groups()) check_lookup(space.id, tokens, *found);
   if (!paths_) return;
   const SequenceOptions options;
   const SimPaths::Found there = paths_->find({.space = space.id, .tokens = tokens, .options = &options});
@@ -439,7 +452,8 @@ void Simulation::lookup() {
 
 void Simulation::count_miss(const Miss& miss) {
   ++miss_counts_[static_cast<std::size_t>(miss.reason)];
-  if (miss.reason == MissReason::NotHeld) throw SimFailure("another group lacks something, and there is none");
+  if (miss.reason == MissReason::NotHeld && !setup_.has_groups())
+    throw SimFailure("another group lacks something, and there is none");
   constexpr std::array kEvents = {SimEvent::MissNone,       SimEvent::MissNeverSeen,    SimEvent::MissEvictedDevice,
                                   SimEvent::MissLoadFailed, SimEvent::MissLoadTimedOut, SimEvent::MissLoadCancelled,
                                   SimEvent::MissRecompute,  SimEvent::MissKeySpace,     SimEvent::MissPartial,

@@ -6,10 +6,8 @@
 #include <csignal>
 #include <cstdio>
 #include <cstring>
-#include <memory>
 #include <sstream>
 
-#include "hybrid_simulation.h"
 #include "simulation.h"
 #include "testing/sanitized.h"
 
@@ -26,42 +24,35 @@ void print_repeat_line(int signal) {
   (void)std::raise(signal);
 }
 
-// What a seed means depends on these.
-std::string flags_of(const SimRun& run) {
+std::string flags_of(const SimShape& shape) {
   std::string flags;
-  if (run.disk_tier != SimDiskTier::Drawn) flags += run.disk_tier == SimDiskTier::Always ? " --disk" : " --no-disk";
-  if (run.mutation.shares_pages) flags += " --shares-pages";
-  if (run.mutation.swaps_key_spaces) flags += " --swaps-key-spaces";
-  if (run.has_groups) flags += " --groups";
+  if (shape.disk_tier != SimSeeds::Drawn) flags += shape.disk_tier == SimSeeds::Always ? " --disk" : " --no-disk";
+  if (shape.groups != SimSeeds::Drawn) flags += shape.groups == SimSeeds::Always ? " --groups" : " --no-groups";
+  if (shape.mutation.shares_pages) flags += " --shares-pages";
+  if (shape.mutation.swaps_key_spaces) flags += " --swaps-key-spaces";
   return flags;
 }
 
 std::string run_seeds(const SimRun& run, SimCounts& counts) {
-  const std::string flags = flags_of(run);
+  const std::string flags = flags_of(run.shape);
   for (std::uint64_t i = 0; i < run.seed_count && counts.operations() < run.operations_max; ++i) {
     const std::uint64_t seed = run.first_seed + i;
     std::uint64_t step = 0;
     std::string setup = "(not open)";
-    const auto simulate = [&](auto simulation) {
-      setup = to_string(simulation->setup());
-      if (run.checks_always) simulation->check_always();
+    try {
+      Simulation simulation(seed, counts, run.shape);
+      setup = to_string(simulation.setup());
+      if (run.checks_always) simulation.check_always();
       if (run.prints) std::printf("seed %llu: %s\n", static_cast<unsigned long long>(seed), setup.c_str());
       while (step < run.step_count) {
         ++step;
         (void)std::snprintf(repeat_line, sizeof(repeat_line), "quire-sim --seed %llu --steps %llu%s\n",
                             static_cast<unsigned long long>(seed), static_cast<unsigned long long>(step),
                             flags.c_str());
-        simulation->step();
+        simulation.step();
       }
-      simulation->wind_down();
+      simulation.wind_down();
       ++counts.seeds;
-    };
-    try {
-      if (run.has_groups) {
-        simulate(std::make_unique<HybridSimulation>(seed, counts, run.mutation, run.disk_tier));
-      } else {
-        simulate(std::make_unique<Simulation>(seed, counts, run.mutation, run.disk_tier));
-      }
     } catch (const SimFailure& failure) {
       std::ostringstream text;
       text << "quire-sim --seed " << seed << " --steps " << step << flags << "\n"

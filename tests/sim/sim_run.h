@@ -18,9 +18,7 @@ struct SimRun {
   std::uint64_t operations_max = UINT64_MAX;  ///< of all seeds together; what is begun is not broken off
   bool prints = false;
   bool checks_always = false;  ///< check_invariants() after every operation
-  SimMutation mutation;
-  SimDiskTier disk_tier = SimDiskTier::Drawn;
-  bool has_groups = false;  ///< all seeds have several
+  SimShape shape;
 };
 
 /// Empty when everything was as it must be.

@@ -20,8 +20,8 @@ void Simulation::engine_operation() {
       {{14, &Simulation::begin},
        {20, &Simulation::admit},
        {30, &Simulation::plan},
-       {20, &Simulation::run},
-       {30, &Simulation::finish},
+       {setup_.run_chance, &Simulation::run},
+       {setup_.finish_chance, &Simulation::finish},
        {14, &Simulation::end},
        {6, &Simulation::append},
        {setup_.algebra_chance / 8, &Simulation::fork},
@@ -61,6 +61,12 @@ Simulation::Live* Simulation::find(std::uint64_t number) {
   return nullptr;
 }
 
+// Steps of its that did not happen may be in flight all the same, and groups with a state wait for their end.
+bool Simulation::is_quiet(const Live& live) const {
+  if (!live.is_admitted || live.is_loading || live.steps_in_flight > 0 || !live.tree.empty()) return false;
+  return !setup_.has_groups() || cache_->view(live.handle).value().steps_in_flight == 0;
+}
+
 Simulation::Live* Simulation::draw_quiet() {
   std::array<Live*, 16> quiet{};
   std::size_t count = 0;
@@ -80,7 +86,16 @@ void Simulation::refresh(Live& live) {
   if (!live.is_admitted || live.is_loading || live.steps_in_flight > 0) return;
   const SequenceView view = cache_->view(live.handle).value();
   if (view.token_count != live.tokens.size()) throw SimFailure("a sequence has another number of tokens");
-  if (view.computed_tokens != live.computed) {
+  const std::uint32_t missing = view.token_count - std::min(view.token_count, view.computed_tokens);
+  if (missing > 0 && view.pending_tokens != missing && live.tree.empty()) {
+    throw SimFailure("a sequence has " + std::to_string(view.pending_tokens) + " pending tokens, not " +
+                     std::to_string(missing));
+  }
+  if (setup_.has_groups()) {
+    // Where a step that did not happen may have spoilt a state, a sequence is found anew.
+    live.computed = view.computed_tokens;
+    live.planned_end = view.computed_tokens;
+  } else if (view.computed_tokens != live.computed) {
     if (!live.may_lose_copy || view.computed_tokens > live.computed) {
       throw SimFailure("a sequence has computed " + std::to_string(view.computed_tokens) + " tokens, not " +
                        std::to_string(live.computed));
@@ -96,6 +111,7 @@ void Simulation::refresh(Live& live) {
 void Simulation::append() {
   Live* const live = draw_live();
   if (live == nullptr || live->steps_in_flight > 0 || !live->tree.empty()) return;
+  if (setup_.has_groups() && cache_->view(live->handle).value().steps_in_flight > 0) return;
   const std::size_t room = setup_.context_tokens_max - live->tokens.size();
   if (room == 0) return;
   const std::size_t first = live->tokens.size();
@@ -122,13 +138,19 @@ void Simulation::fork() {
   if (source == nullptr || !source->is_admitted || source->is_loading) return;
   const bool is_busy = source->steps_in_flight > 0 || !source->tree.empty();
   const std::uint32_t limit = is_busy ? source->computed : static_cast<std::uint32_t>(source->tokens.size());
-  const std::uint32_t at = random_.below(limit + 1);
+  std::uint32_t at = random_.below(limit + 1);
+  if (setup_.has_groups()) {
+    if (chance(50)) at = std::min(limit, source->computed);
+    if (at < lookahead_tokens_ || at == setup_.context_tokens_max) return;
+  }
   Result<Sequence> forked = cache_->fork(source->handle, at);
   called();
   if (!forked) {
     const bool may_be_gone = source->window.window_tokens > 0 && at < source->computed;
     if (may_be_gone && forked.error().code == ErrorCode::InvalidArgument) {
       counts_.add(SimEvent::WindowRefused);
+    } else if (setup_.has_groups() && forked.error().code == ErrorCode::InvalidArgument) {
+      counts_.add(SimEvent::RefusedByGroup);
     } else if (forked.error().code != ErrorCode::Unavailable) {
       throw SimFailure("fork: " + forked.error().message);
     }
@@ -163,14 +185,25 @@ void Simulation::fork() {
   live->may_lose_copy = true;
   source->may_lose_copy = true;
   lives_.push_back(std::move(live));
+  if (setup_.has_groups()) append_one(*lives_.back());
 }
 
 void Simulation::rewind() {
   Live* const live = draw_quiet();
   if (live == nullptr || live->tokens.empty()) return;
   const std::uint32_t count = 1 + below(std::min<std::size_t>(live->tokens.size(), chance(20) ? 1000 : 6));
-  if (count == live->tokens.size()) return;  // nothing would be left to run
+  const std::size_t left = live->tokens.size() - count;
+  if (setup_.has_groups() ? left < lookahead_tokens_ : left == 0) return;  // nothing would be left to run
+  const SequenceView before = cache_->view(live->handle).value();
   const Status status = cache_->rewind(live->handle, count);
+  if (!status && setup_.has_groups()) {
+    counts_.add(SimEvent::RefusedByGroup);
+    const SequenceView after = cache_->view(live->handle).value();
+    if (after.token_count != before.token_count || after.computed_tokens != before.computed_tokens) {
+      throw SimFailure("a rewind that was refused has changed the sequence");
+    }
+    return;
+  }
   if (!status && live->window.window_tokens > 0 && status.error().code == ErrorCode::InvalidArgument) {
     counts_.add(SimEvent::WindowRefused);
     return;
@@ -188,6 +221,7 @@ void Simulation::rewind() {
   live->computed = std::min(live->computed, end);
   live->planned_end = live->computed;
   live->may_lose_copy = true;
+  if (setup_.has_groups()) append_one(*live);
   called();
 }
 
@@ -224,6 +258,17 @@ void Simulation::set_window() {
   if (chance(70)) window.window_tokens = 1 + ((window.window_tokens - 1) / 3);
   window.sink_tokens = random_.below(std::min(window.window_tokens, 6U));
   const Status status = cache_->set_window(live->handle, window);
+  // Without a history there is none, nor one that would cut what a state has been through, or a replay.
+  if (!status && !setup_.groups.empty()) {
+    const SequenceView view = cache_->view(live->handle).value();
+    const bool has_history = !std::ranges::all_of(setup_.groups, is_anchored);
+    const bool is_late = has_state_ && view.computed_tokens > window.window_tokens;
+    if (!has_history || is_late || view.replay_tokens > 0) {
+      counts_.add(SimEvent::WindowNotSet);
+      called();
+      return;
+    }
+  }
   if (!status) throw SimFailure("set_window: " + status.error().message);
   counts_.add(is_waiting ? SimEvent::WindowSetWaiting : SimEvent::WindowSet);
   live->window = window;
@@ -241,6 +286,7 @@ void Simulation::save(Live& live) {
   const SequenceView view = cache_->view(live.handle).value();
   auto page_count =
       static_cast<std::uint32_t>(std::ranges::count_if(view.pages, [](PageId page) { return page != kNullPage; }));
+  if (setup_.has_groups() && page_count == 0 && chance(90)) return;  // there would be little to save
   const bool has_hole = page_count < view.pages.size();
   if (view.computed_tokens > view.pages.size() * setup_.page_tokens) ++page_count;  // a page to be copied
   const Status status = cache_->preempt(live.handle, Preempt::Save);
@@ -248,13 +294,25 @@ void Simulation::save(Live& live) {
   counts_.add(SimEvent::SaveAsked);
   if (!status) {
     counts_.add(SimEvent::SaveRefused);
-    const bool is_possible = page_count <= setup_.transfer_count_max * setup_.transfer_pages_max;
+    // Of several groups, each takes transfers of its own.
+    const std::uint32_t row_pages = (setup_.context_tokens_max / setup_.page_tokens) + 2;
+    const std::uint32_t transfers = (row_pages + setup_.transfer_pages_max - 1) / setup_.transfer_pages_max;
+    const bool is_possible =
+        setup_.has_groups()
+            ? setup_.host_page_count > 0 && transfers * (setup_.groups.size() + 1) <= setup_.transfer_count_max
+            : page_count <= setup_.transfer_count_max * setup_.transfer_pages_max;
     if (status.error().code != ErrorCode::Unavailable &&
         (is_possible || status.error().code != ErrorCode::Unsupported)) {
       throw SimFailure("preempt: " + status.error().message);
     }
     refresh(live);
     return;
+  }
+  if (setup_.has_groups()) {
+    const std::uint32_t all_pages = CacheForTests::own_pages_moving(*cache_, live.handle.id());
+    if (all_pages < page_count) throw SimFailure("some of a sequence's history is not saved");
+    if (all_pages > page_count) counts_.add(SimEvent::SavedWindows);
+    page_count = all_pages;
   }
   live.is_admitted = false;
   live.is_preempted = true;
@@ -305,9 +363,10 @@ bool Simulation::resume_saved(Live& live) {
   if (live.save_state != SaveState::Saved) throw SimFailure("a sequence that is being saved is resumed");
   if (falls_asleep_ || is_asleep_) throw SimFailure("a sequence is resumed asleep");
   counts_.add(SimEvent::RestoreStarted);
-  const bool is_over = admission->loading_tokens == 0 && admission->matched_tokens == live.computed;
+  const bool is_over = admission->is_ready;
   const SequenceView view = cache_->view(live.handle).value();
   if (view.is_loading == is_over) throw SimFailure("resume says something else than view");
+  if (is_over && admission->matched_tokens != live.computed) throw SimFailure("a restored sequence lacks tokens");
   if (admission->matched_tokens + admission->loading_tokens != live.computed) {
     throw SimFailure("resume brings back " + std::to_string(admission->matched_tokens + admission->loading_tokens) +
                      " tokens, not " + std::to_string(live.computed));
@@ -353,7 +412,7 @@ void Simulation::end_restoring(Live& live, const SequenceView& view) {
     const MissReason reason = view.miss.reason;
     const bool is_told =
         has_all ? reason == MissReason::None || reason == MissReason::PartialPage : reason == MissReason::LoadFailed;
-    if (!is_told)
+    if (!is_told && !setup_.has_groups())  // a group may be the reason that it cannot go on later
       throw SimFailure("a sequence that was not restored missed because: " + std::string(to_string(reason)));
     start_running(live);
     return;
@@ -425,6 +484,14 @@ void Simulation::end_one(Live& live) {
   called();
 }
 
+// Whole pages that it has computed are in the tree, for others to find.
+void Simulation::expect_cached(const Live& live) const {
+  if (!paths_ || !setup_.dedup || live.is_retired || live.window.window_tokens > 0) return;
+  for (const SimPaths::PathKey key : paths_->keys_of(live.space, std::span(live.tokens).first(live.computed))) {
+    if (!paths_->is_cached(key)) throw SimFailure("a page that was computed is not cached");
+  }
+}
+
 // What stays and what goes
 
 void Simulation::keep() {
@@ -436,14 +503,22 @@ void Simulation::keep() {
   std::optional<TimeNs> ttl;
   if (chance(50)) ttl = 1 + (random_.below(200) * setup_.op_ns_max);
   const Result<Kept> kept = cache_->keep(space.id, {.tokens = tokens, .extra_keys = extra_keys}, ttl);
+  if (paths_ && (kept || kept.error().code == ErrorCode::Unavailable)) {
+    const SequenceOptions options;
+    const std::uint32_t found = paths_->find({.space = space.id, .tokens = tokens, .options = &options}).device_pages;
+    std::uint32_t page_count = found;
+    for (const Keep& keep : keeps_) page_count += keep.page_count;
+    const CacheConfig& config = cache_->config();
+    const bool fits = page_count <= setup_.device_page_count / 2 && keeps_.size() < config.keep_count_max;
+    if (kept.has_value() != fits) throw SimFailure(fits ? "keep is refused" : "more is kept than may be");
+    if (kept && kept->token_count != found * setup_.page_tokens) throw SimFailure("keep holds another prefix");
+  }
   if (kept) {
     counts_.add(SimEvent::Kept);
-    keeps_.push_back({.id = kept->id, .space = space.id, .expires_at = ttl ? told_ + *ttl : INT64_MAX});
-    if (paths_) {
-      const SequenceOptions options;
-      const SimPaths::Found found = paths_->find({.space = space.id, .tokens = tokens, .options = &options});
-      if (kept->token_count != found.device_pages * setup_.page_tokens) throw SimFailure("keep holds another prefix");
-    }
+    keeps_.push_back({.id = kept->id,
+                      .space = space.id,
+                      .page_count = kept->token_count / setup_.page_tokens,
+                      .expires_at = ttl ? told_ + *ttl : INT64_MAX});
   }
   called();
 }
@@ -488,7 +563,7 @@ void Simulation::reclaim() {
 void Simulation::resize() {
   if (chance(80)) {
     while (!flights_.empty()) finish();
-    if (!is_asleep_ && !falls_asleep_) {
+    if (!is_asleep_ && !falls_asleep_ && setup_.host_page_count > 0) {
       pause();
       pump();
     }
@@ -557,7 +632,7 @@ void Simulation::sleep() {
         live.may_lose_copy = false;
         called();
       } else if (live.is_admitted || live.save_state == SaveState::Saving ||
-                 (sleep_ == Sleep::DropAll && live.save_state != SaveState::None && chance(80))) {
+                 ((sleep_ == Sleep::DropAll || has_state_) && live.save_state != SaveState::None && chance(80))) {
         if (chance(3)) continue;  // sleep() refuses
         end_one(live);
       }
@@ -573,7 +648,7 @@ bool Simulation::try_sleep() {
     saved += live->save_state == SaveState::Saved || live->save_state == SaveState::Lost ? 1 : 0;
     is_refused = is_refused || live->is_admitted || live->save_state == SaveState::Saving;
   }
-  is_refused = is_refused || (sleep_ == Sleep::DropAll && saved > 0);
+  is_refused = is_refused || ((sleep_ == Sleep::DropAll || has_state_) && saved > 0);  // a state stays on the device
   const Result<bool> slept = cache_->sleep(sleep_);
   if (slept.has_value() == is_refused) {
     throw SimFailure(slept ? "a cache sleeps while sequences have pages" : "sleep: " + slept.error().message);
@@ -595,13 +670,14 @@ bool Simulation::try_sleep() {
   is_asleep_ = true;
   counts_.add(SimEvent::Asleep);
   if (saved > 0) counts_.add(SimEvent::AsleepSaved);
-  const Stats stats = cache_->stats().value();
-  if (stats.free_pages != setup_.device_page_count) throw SimFailure("device pages are used asleep");
-  if (stats.transfers_in_flight > 0) throw SimFailure("a cache sleeps with transfers in flight");
-  if (sleep_ == Sleep::DropAll) {
-    counts_.add(SimEvent::AsleepDropped);
-    if (stats.host_free_pages != setup_.host_page_count)
-      throw SimFailure("host pages are used by a cache that dropped all");
+  const bool drops_all = sleep_ == Sleep::DropAll;
+  if (drops_all) counts_.add(SimEvent::AsleepDropped);
+  if (cache_->stats()->transfers_in_flight > 0) throw SimFailure("a cache sleeps with transfers in flight");
+  for (std::uint32_t i = 0; i < cache_->config().layout.groups().size(); ++i) {
+    const GroupStats stats = cache_->group_stats(i).value();
+    if (stats.free_pages != stats.page_count) throw SimFailure("device pages are used asleep");
+    const bool has_host_pages = stats.host_free_pages != stats.host_page_count;
+    if (drops_all && has_host_pages) throw SimFailure("host pages are used by a cache that dropped all");
   }
   return true;
 }
@@ -611,7 +687,7 @@ void Simulation::wake() {
   const Status status = cache_->wake();
   if (!status) throw SimFailure("wake: " + status.error().message);
   counts_.add(is_asleep_ ? SimEvent::Awake : SimEvent::WokenEarly);
-  if (is_asleep_) {
+  if (is_asleep_ && !setup_.has_groups()) {
     const std::byte* const bytes = cache_->device_memory();
     const std::uint64_t count = cache_->geometry().pool_bytes();
     if (!std::all_of(bytes, bytes + count, [](std::byte each) { return each == std::byte{0}; })) {

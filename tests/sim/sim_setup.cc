@@ -3,6 +3,10 @@
 
 #include <algorithm>
 #include <cstdio>
+#include <utility>
+
+#include "base/hash.h"
+#include "sim_groups_setup.h"
 
 namespace quire::testing {
 
@@ -78,9 +82,7 @@ void draw_swapped_key_spaces(SimSetup& setup, Random& random) {
   setup.write_policy = WritePolicy::WriteThrough;
 }
 
-}  // namespace
-
-SimSetup draw_sim_setup(Random& random) {
+SimSetup draw_plain_setup(Random& random) {
   SimSetup setup;
   setup.page_tokens = pick(random, std::array{1U, 2U, 3U, 4U, 4U, 8U});
   setup.layer_count = pick(random, std::array{1U, 1U, 2U, 3U});
@@ -263,6 +265,66 @@ std::string disk_path(std::uint32_t directory) {
   return "disk " + std::to_string(directory);
 }
 
+bool is_drawn(SimSeeds seeds, Random& random) {
+  const bool is_one = random.below(3) == 0;
+  return seeds == SimSeeds::Always || (seeds == SimSeeds::Drawn && is_one);
+}
+
+}  // namespace
+
+// Disk tier and groups are drawn apart, so that seeds without them stay what they are.
+SimSetup draw_sim_setup(std::uint64_t seed, const SimShape& shape, Random& random) {
+  SimSetup setup = draw_plain_setup(random);
+  Random disk_random(mix64(seed) + 1);
+  Random groups_random(mix64(seed) + 2);
+  if (is_drawn(shape.disk_tier, disk_random)) draw_disk_setup(setup, disk_random, shape.mutation);
+  if (is_drawn(shape.groups, groups_random)) draw_groups(setup, groups_random);
+  if (setup.has_disk && shape.mutation.damages_files) {
+    setup.disk_flip_chance = 100;
+    setup.disk_forge_chance = 200;
+  }
+  // A fault that is not noticed has to happen.
+  if (!shape.mutation.checks_checksums && shape.mutation.breaks_bytes) setup.flip_chance = 8;
+  if (!shape.mutation.checks_names && shape.mutation.breaks_bytes) {
+    setup.lost_write_chance = 60;
+    setup.misdirected_chance = 40;
+  }
+  if (!shape.mutation.breaks_bytes) {
+    setup.flip_chance = 0;
+    setup.lost_write_chance = 0;
+    setup.misdirected_chance = 0;
+  }
+  // As it was opened, whatever its size will be.
+  setup.lost_page_count_max = setup.lost_page_count_max.value_or(setup.device_page_count + setup.host_page_count);
+  return setup;
+}
+
+std::vector<std::string> disk_paths(const SimSetup& setup) {
+  std::vector<std::string> paths;
+  for (std::uint32_t i = 0; i < setup.disk_directory_count; ++i) {
+    paths.push_back(disk_path(i));
+    for (std::size_t group = 0; group < setup.groups.size(); ++group) {
+      if (has_store(setup, group)) paths.push_back(disk_path(i) + "/group-" + setup.groups[group].name);
+    }
+  }
+  return paths;
+}
+
+std::vector<std::uint32_t> disk_stores(const SimSetup& setup) {
+  std::vector<std::uint32_t> stores = {0};
+  std::uint32_t anchored_count = 0;
+  for (std::size_t group = 0; group < setup.groups.size(); ++group) {
+    if (!is_anchored(setup.groups[group])) continue;
+    ++anchored_count;
+    if (has_store(setup, group)) stores.push_back(anchored_count);
+  }
+  return stores;
+}
+
+bool is_anchored(const CacheGroup& group) {
+  return group.kind != GroupKind::Full && group.kind != GroupKind::Compressed;
+}
+
 std::string to_string(const SimSetup& setup) {
   std::string text;
   const auto add = [&](const char* name, const std::string& value) {
@@ -328,17 +390,21 @@ std::string to_string(const SimSetup& setup) {
     number("crash", setup.crash_chance);
     number("opening", setup.opening_chance);
   }
-  return text;
+  return text + to_string_of_groups(setup);
 }
 
 CacheConfig make_config(const SimSetup& setup) {
-  CacheGroup group{.name = "pages",
-                   .layers = layer_range(0, setup.layer_count),
-                   .components = {{.name = "bytes", .element = ElementType::Bytes, .dim = 8}},
-                   .keys_rotated = false};
-  CacheConfig config{.layout = ModelLayout::create("sim", {std::move(group)}).value(),
+  const CacheGroup group{.name = "pages",
+                         .layers = layer_range(0, setup.layer_count),
+                         .components = {{.name = "bytes", .element = ElementType::Bytes, .dim = 8}},
+                         .keys_rotated = false};
+  const std::vector<CacheGroup> groups = setup.has_groups() ? setup.groups : std::vector{group};
+  CacheConfig config{.layout = ModelLayout::create("sim", groups).value(),
                      .page = {.page_tokens = setup.page_tokens},
-                     .device = {.page_count = setup.device_page_count, .byte_layout = setup.byte_layout},
+                     .device = {.page_count = setup.device_page_count,
+                                .group_page_counts = setup.group_page_counts,
+                                .state_slot_count = setup.state_slot_count,
+                                .byte_layout = setup.byte_layout},
                      .sequence_count_max = setup.sequence_count_max,
                      .context_tokens_max = setup.context_tokens_max,
                      .step_tokens_max = setup.step_tokens_max,
@@ -354,6 +420,7 @@ CacheConfig make_config(const SimSetup& setup) {
                      .whole_runs = setup.whole_runs,
                      .lost_page_count_max = setup.lost_page_count_max};
   config.host = {.page_count = setup.host_page_count,
+                 .group_page_counts = setup.host_group_page_counts,
                  .policy = setup.host_policy,
                  .write_policy = setup.write_policy,
                  .write_hits_min = setup.write_hits_min,
@@ -372,220 +439,12 @@ CacheConfig make_config(const SimSetup& setup) {
                    .write_hits_min = setup.disk_write_hits_min,
                    .write_bytes_per_day = setup.disk_write_bytes_per_day,
                    .queue_depth = 4,
-                   .zstd_level = setup.zstd_level};
+                   .zstd_level = setup.zstd_level,
+                   .group_retention = setup.disk_group_retention,
+                   .group_capacity_bytes = setup.disk_group_capacity_bytes};
     for (std::uint32_t i = 0; i < setup.disk_directory_count; ++i) config.disk.directories.push_back(disk_path(i));
   }
   return config;
-}
-
-std::string_view to_string(SimEvent event) {
-  // In the order of the enumerators.
-  constexpr std::array kNames = std::to_array<std::string_view>({
-      "begin",
-      "begin refused",
-      "admit",
-      "admit that loads",
-      "admit without pages",
-      "resume",
-      "plan",
-      "plan ahead",
-      "plan without pages",
-      "plan of a loading one",
-      "copy given up",
-      "step run",
-      "finish",
-      "abort",
-      "discard",
-      "page copied",
-      "token moved",
-      "drafts",
-      "tree",
-      "commit_tree",
-      "append",
-      "append while loading",
-      "fork",
-      "rewind",
-      "preempt",
-      "save",
-      "save refused",
-      "saved whole",
-      "saved nothing",
-      "save failed",
-      "write beside a save",
-      "resume of one that is saved",
-      "restore without pages",
-      "restore",
-      "restore that matches",
-      "restored at once",
-      "restored",
-      "restore failed",
-      "append while saved",
-      "stop_loading while restored",
-      "end while being saved",
-      "end while saved",
-      "end while restored",
-      "end",
-      "end in flight",
-      "end while loading",
-      "handle dropped",
-      "end that publishes",
-      "keep",
-      "unkeep",
-      "keep expired",
-      "drop key space",
-      "drop key space in use",
-      "key space replaced",
-      "reclaim",
-      "stop_loading",
-      "lookup",
-      "extra keys",
-      "ttl",
-      "prefetch best effort",
-      "prefetch wait",
-      "prefetch timeout",
-      "partial hit",
-      "device hit",
-      "host hit",
-      "load taken",
-      "store taken",
-      "ready callback",
-      "load ok",
-      "load io",
-      "load checksum",
-      "load generation",
-      "load name tag",
-      "load cancelled",
-      "store ok",
-      "store io",
-      "store cancelled",
-      "some pages good",
-      "cancellation",
-      "cancellation honoured",
-      "cancellation late",
-      "bit flipped",
-      "write lost",
-      "write misdirected",
-      "completion twice",
-      "completion of nothing",
-      "completion of an old transfer",
-      "completion of another rank",
-      "mover stuck",
-      "completions reordered",
-      "ranks report apart",
-      "write after cancel",
-      "set_window",
-      "set_window while waiting",
-      "step of a slid one",
-      "fork or rewind behind a window",
-      "drop of a slid one refused",
-      "save of a slid one",
-      "restored slid one",
-      "slid one corrupt",
-      "resume of a corrupt one",
-      "grow",
-      "shrink",
-      "resize refused",
-      "resize in flight",
-      "pause",
-      "pause with transfers",
-      "admit while paused",
-      "resume_transfers",
-      "sleep refused",
-      "sleep",
-      "sleep that waits",
-      "asleep",
-      "asleep without anything",
-      "asleep with saved sequences",
-      "admit while asleep",
-      "wake before asleep",
-      "wake",
-      "wind down",
-      "lone request served",
-      "reset with transfers",
-      "load is cheaper",
-      "compute is cheaper",
-      "right choice",
-      "wrong choice",
-      "miss none",
-      "miss never seen",
-      "miss evicted from device",
-      "miss evicted from host",
-      "miss load failed",
-      "miss load timed out",
-      "miss load cancelled",
-      "miss recompute cheaper",
-      "miss key space differs",
-      "miss partial page",
-      "miss not asked",
-      "miss unknown",
-      "miss derived exactly",
-      "miss derived loosely",
-      "free pages filled",
-      "look on disk",
-      "disk hit",
-      "lane run",
-      "lane stuck",
-      "disk completions applied",
-      "disk completions reordered",
-      "flush",
-      "flushed",
-      "flush failed",
-      "put_on_disk",
-      "get_from_disk",
-      "lookup_on_disk",
-      "direct call refused",
-      "direct call that finds",
-      "direct call failed",
-      "disk full, or no longer",
-      "directory broken",
-      "disk tier failed",
-      "bit flipped on disk",
-      "record of another page",
-      "record of another layout",
-      "segments reclaimed",
-      "end in the middle of something",
-      "power lost",
-      "process killed",
-      "page flushed",
-      "flushed page found in the next life",
-      "drop lost with the process",
-      "endurance budget",
-      "compressed pages",
-      "miss behind the disk",
-      "request served at once",
-      "page from disk compared",
-      "reading is cheaper",
-      "compute is cheaper than reading",
-      "right choice of reading",
-      "wrong choice of reading",
-      "fault while opening",
-      "end while opening",
-      "open failed",
-      "opened without a directory",
-      "missed: not held",
-      "pages of other groups stored",
-      "pages of other groups loaded",
-      "load of another group failed",
-      "snapshot restored",
-      "page of another group evicted",
-      "hit with a replay",
-      "refused by a group",
-      "chunk cut at a checkpoint",
-      "plan without pages of another group",
-      "loaded for a shorter hit",
-      "hit compared",
-      "hit on the host compared",
-      "pages of other groups written",
-      "pages of other groups read",
-      "read of another group failed",
-      "write of another group failed",
-      "segments of another group reclaimed",
-      "flushed page of another group found in the next life",
-      "disk hit in a later life",
-      "hit behind a look on disk compared",
-  });
-  static_assert(kNames.size() == kSimEventCount);
-  return kNames[static_cast<std::size_t>(event)];
 }
 
 void SimCounts::add(SimEvent event, std::uint64_t count) {

@@ -10,8 +10,10 @@
 #include <stdexcept>
 #include <string>
 #include <string_view>
+#include <vector>
 
 #include "quire/config.h"
+#include "sim_events.h"
 #include "testing/seeded_run.h"
 
 namespace quire::testing {
@@ -50,6 +52,13 @@ struct SimSetup {
   std::uint32_t transfer_pages_max = 8;
   std::optional<std::uint32_t> lost_page_count_max;
 
+  // Several groups; of none, there is one that keeps everything.
+  std::vector<CacheGroup> groups;
+  std::vector<std::uint32_t> group_page_counts;
+  std::vector<std::uint32_t> host_group_page_counts;
+  std::uint32_t state_slot_count = 0;
+  std::uint32_t draft_tokens_max = 4;  ///< that every group can take back
+
   // The disk tier.
   bool has_disk = false;
   std::uint32_t disk_directory_count = 1;
@@ -59,6 +68,8 @@ struct SimSetup {
   std::uint64_t disk_write_bytes_per_day = 0;
   int zstd_level = 0;
   std::uint64_t hash_seed = 0;  ///< another one in every life of the process
+  std::vector<GroupRetention> disk_group_retention;
+  std::vector<std::uint64_t> disk_group_capacity_bytes;  ///< empty: in proportion
 
   // The workload.
   std::uint32_t key_space_name_count = 1;
@@ -68,7 +79,9 @@ struct SimSetup {
   std::uint32_t document_chance = 50;  ///< of a prompt that begins with one
   std::uint32_t beginning_count = 0;   ///< documents have the same pages behind so many beginnings; 0: they do not
   std::uint32_t chat_chance = 40;      ///< of a prompt that goes on from an earlier text
-  std::uint32_t algebra_chance = 30;   ///< forks and rewinds
+  std::uint32_t run_chance = 20;       ///< a weight among operations, as the next one: steps that are begun, or over
+  std::uint32_t finish_chance = 30;
+  std::uint32_t algebra_chance = 30;  ///< forks and rewinds
   std::uint32_t preempt_chance = 30;
   std::uint32_t save_chance = 0;   ///< of a preemption that saves
   std::uint32_t pause_chance = 0;  ///< transfers are held back
@@ -125,6 +138,8 @@ struct SimSetup {
   bool has_path_model = true;  ///< follows every page of the tree
   std::uint32_t wind_down_every = 1'000;
   std::uint32_t check_every = 1;  ///< operations between two calls of check_invariants()
+
+  [[nodiscard]] bool has_groups() const { return !groups.empty(); }
 };
 
 /// Checks that a test switches off to see that the simulation notices.
@@ -140,13 +155,23 @@ struct SimMutation {
   bool confuses_pools = false;    ///< of several groups: the mover stores another group's page, where it is as large
 };
 
-/// Which seeds have a disk tier.
-enum class SimDiskTier : std::uint8_t { Drawn, Always, Never };
+/// Which seeds have something: a third of them, all or none.
+enum class SimSeeds : std::uint8_t { Drawn, Always, Never };
 
-[[nodiscard]] SimSetup draw_sim_setup(Random& random);
-/// Makes it a setup with a disk tier.
-void draw_disk_setup(SimSetup& setup, Random& random, const SimMutation& mutation);
-[[nodiscard]] std::string disk_path(std::uint32_t directory);
+/// What a seed means depends on these.
+struct SimShape {
+  SimSeeds disk_tier = SimSeeds::Drawn;
+  SimSeeds groups = SimSeeds::Drawn;  ///< several
+  SimMutation mutation;
+};
+
+[[nodiscard]] SimSetup draw_sim_setup(std::uint64_t seed, const SimShape& shape, Random& random);
+/// The directories of all stores.
+[[nodiscard]] std::vector<std::string> disk_paths(const SimSetup& setup);
+/// As DiskPlan::store_index counts them; the history's first.
+[[nodiscard]] std::vector<std::uint32_t> disk_stores(const SimSetup& setup);
+/// Whether a group's pages hang at those of others, instead of making up the history.
+[[nodiscard]] bool is_anchored(const CacheGroup& group);
 [[nodiscard]] std::string to_string(const SimSetup& setup);
 [[nodiscard]] CacheConfig make_config(const SimSetup& setup);
 
@@ -158,218 +183,7 @@ template <typename Value, std::size_t kCount>
   return values[random.below(kCount)];
 }
 
-/// What happened how often, so that a test can tell that everything is drawn. to_string() has the words.
-enum class SimEvent : std::uint8_t {
-  Begun,
-  BeginRefused,
-  Admitted,
-  AdmittedLoading,
-  AdmitShort,
-  Resumed,
-  Planned,
-  PlannedAhead,
-  PlanShort,
-  PlanTooSoon,
-  CopyGivenUp,
-  Ran,
-  Finished,
-  Aborted,
-  Discarded,
-  Copied,
-  Moved,
-  Drafted,
-  Treed,
-  Committed,
-  Appended,
-  AppendedLoading,
-  Forked,
-  Rewound,
-  Preempted,
-  SaveAsked,
-  SaveRefused,
-  SavedWhole,
-  SavedNothing,
-  SaveFailed,
-  WriteBesideSave,
-  ResumedTooSoon,
-  RestoreRefused,
-  RestoreStarted,
-  RestoreMatched,
-  RestoredAtOnce,
-  Restored,
-  RestoreFailed,
-  AppendedSaved,
-  StoppedRestoring,
-  EndedSaving,
-  EndedSaved,
-  EndedRestoring,
-  Ended,
-  EndedInFlight,
-  EndedLoading,
-  HandleDropped,
-  EndedOtherPublish,
-  Kept,
-  Unkept,
-  KeepExpired,
-  SpaceDropped,
-  SpaceDroppedInUse,
-  SpaceReplaced,
-  Reclaimed,
-  StoppedLoading,
-  LookedUp,
-  ExtraKeys,
-  Ttl,
-  PrefetchBestEffort,
-  PrefetchWait,
-  PrefetchTimeout,
-  PartialHit,
-  DeviceHit,
-  HostHit,
-  LoadWanted,
-  StoreWanted,
-  Ready,
-  LoadOk,
-  LoadIo,
-  LoadChecksum,
-  LoadGeneration,
-  LoadNameTag,
-  LoadCancelled,
-  StoreOk,
-  StoreIo,
-  StoreCancelled,
-  PartialGood,
-  CancelAsked,
-  CancelHonoured,
-  CancelTooLate,
-  Flipped,
-  LostWrite,
-  Misdirected,
-  Duplicate,
-  UnknownTransfer,
-  StaleGeneration,
-  WrongRank,
-  Stuck,
-  Reordered,
-  OtherRankLater,
-  WriteAfterCancel,
-  WindowSet,
-  WindowSetWaiting,
-  Slid,
-  WindowRefused,
-  DropRefused,
-  SavedSlid,
-  RestoredSlid,
-  RestoreCorrupt,
-  ResumedCorrupt,
-  Grown,
-  Shrunk,
-  ResizeInUse,
-  ResizeTooSoon,
-  Paused,
-  PausedInFlight,
-  AdmittedPaused,
-  Unpaused,
-  SleepRefused,
-  SleepAsked,
-  SleepWaits,
-  Asleep,
-  AsleepDropped,
-  AsleepSaved,
-  AdmitAsleep,
-  WokenEarly,
-  Awake,
-  WindDown,
-  LoneServed,
-  ResetInFlight,
-  LoadCheaper,
-  ComputeCheaper,
-  RightChoice,
-  WrongChoice,
-  MissNone,
-  MissNeverSeen,
-  MissEvictedDevice,
-  MissEvictedHost,
-  MissLoadFailed,
-  MissLoadTimedOut,
-  MissLoadCancelled,
-  MissRecompute,
-  MissKeySpace,
-  MissPartial,
-  MissNotAsked,
-  MissUnknown,
-  MissExact,
-  MissLoose,
-  Poisoned,
-  DiskLooked,
-  DiskHit,
-  DiskLane,
-  DiskLaneStuck,
-  DiskApplied,
-  DiskReordered,
-  FlushAsked,
-  Flushed,
-  FlushFailed,
-  PutOnDisk,
-  GotFromDisk,
-  LookedOnDisk,
-  DirectRefused,
-  DirectFound,
-  DirectFailed,
-  DiskFull,
-  DiskBroken,
-  DiskFailed,
-  DiskFlipped,
-  DiskForgedName,
-  DiskForgedLayout,
-  DiskReclaimed,
-  CrashArmed,
-  Crashed,
-  Killed,
-  DurableNoted,
-  DurableFound,
-  SpaceRenamed,
-  Endurance,
-  Compressed,
-  MissDisk,
-  Served,
-  DiskArrived,
-  DiskLoadCheaper,
-  DiskComputeCheaper,
-  RightDiskChoice,
-  WrongDiskChoice,
-  OpeningFault,
-  OpeningCutOff,
-  OpeningFailed,
-  OpenedInPart,
-  // Of several groups.
-  MissNotHeld,
-  SidesStored,
-  SidesLoaded,
-  SidesLoadFailed,
-  SnapshotsRestored,
-  SidesEvicted,
-  Replayed,
-  RefusedByGroup,
-  ChunkCut,
-  ShortOfSide,
-  LoadedShorter,
-  HitChecked,
-  HostHitChecked,
-  SidesOnDiskStored,
-  SidesOnDiskLoaded,
-  SidesOnDiskLoadFailed,
-  SidesOnDiskStoreFailed,
-  SidesDiskReclaimed,
-  SidesDurableFound,
-  HitAfterRestart,
-  LookedHitChecked,
-  kCount,
-};
-inline constexpr std::size_t kSimEventCount = static_cast<std::size_t>(SimEvent::kCount);
-inline constexpr SimEvent kFirstGroupEvent = SimEvent::MissNotHeld;  ///< from here on there must be several groups
-inline constexpr SimEvent kFirstGroupDiskEvent = SimEvent::SidesOnDiskStored;  ///< and from here on a disk tier, too
-[[nodiscard]] std::string_view to_string(SimEvent event);
-
+/// What happened how often.
 struct SimCounts {
   std::array<std::uint64_t, kSimEventCount> events{};
   std::uint64_t api_calls = 0;

@@ -85,7 +85,7 @@ void Simulation::plan() {
     const std::size_t place = entries.size();
     if (is_end && room >= 4 && live.promised.empty() && chance(setup_.draft_chance)) {
       entry.token_count = 0;
-      entry.draft_count = 1 + random_.below(4);
+      entry.draft_count = 1 + random_.below(setup_.draft_tokens_max);
       tokens_left -= entry.draft_count;
     } else if (is_end && room >= 6 && live.promised.empty() && chance(setup_.tree_chance)) {
       entry.token_count = 0;
@@ -106,14 +106,26 @@ void Simulation::plan() {
   }
 }
 
-void Simulation::plan_entries(std::vector<StepEntry>& entries, std::vector<Live*>& lives) {
+std::optional<PlanOutcome> Simulation::ask_plan(std::span<const StepEntry> entries) {
   Result<PlanOutcome> outcome = cache_->plan_step(entries);
   called();
-  if (!outcome) throw SimFailure("plan_step: " + outcome.error().message);
+  if (outcome) return std::move(*outcome);
+  // Groups cannot compute all that is asked for; and a copy that was given up has made an entry longer.
+  const auto says = [&](const char* words) { return outcome.error().message.find(words) != std::string::npos; };
+  const bool is_of_group = setup_.has_groups() && (outcome.error().code == ErrorCode::Unavailable ||
+                                                   says("cannot compute") || says("step_tokens_max"));
+  if (!is_of_group) throw SimFailure("plan_step: " + outcome.error().message);
+  for (const auto& live : lives_) refresh(*live);
+  return std::nullopt;
+}
+
+void Simulation::plan_entries(std::vector<StepEntry>& entries, std::vector<Live*>& lives) {
+  std::optional<PlanOutcome> outcome = ask_plan(entries);
+  if (!outcome) return;
   if (!outcome->step) {
-    counts_.add(SimEvent::PlanShort);
-    for (const auto& live : lives_) refresh(*live);
     const Shortage& shortage = outcome->shortage;
+    counts_.add(shortage.is_of_history ? SimEvent::PlanShort : SimEvent::ShortOfAnchored);
+    for (const auto& live : lives_) refresh(*live);
     if (shortage.pages_needed <= shortage.pages_available) throw SimFailure("short, though there are enough pages");
     if (shortage.entries_that_fit >= entries.size()) throw SimFailure("short, though all entries fit");
     if (shortage.entries_that_fit == 0) {
@@ -122,12 +134,10 @@ void Simulation::plan_entries(std::vector<StepEntry>& entries, std::vector<Live*
     }
     entries.resize(shortage.entries_that_fit);
     lives.resize(shortage.entries_that_fit);
-    outcome = cache_->plan_step(entries);
-    called();
-    if (!outcome) {
-      // A copy that was given up may have made the entry longer.
-      throw SimFailure("plan_step of entries that fit: " + outcome.error().message);
-    }
+    outcome = ask_plan(entries);
+    if (!outcome) return;
+    // Meanwhile what is written back may have begun to read pages of other groups.
+    if (!outcome->step && !outcome->shortage.is_of_history && setup_.write_policy == WritePolicy::WriteBack) return;
     if (!outcome->step) throw SimFailure("entries that fit do not fit");
   }
   record_flight(*outcome->step, entries, lives);
@@ -176,6 +186,7 @@ void Simulation::record_flight(const Step& step, std::span<const StepEntry> entr
 void Simulation::record_entry(const AttentionPlanEntry& planned, const StepEntry& asked, Live& live,
                               FlightEntry& entry) {
   entry.number = live.number;
+  entry.salt = live.salt;
   entry.position = planned.position;
   entry.window = live.window;
   entry.draft_count = planned.draft_count;
@@ -184,8 +195,8 @@ void Simulation::record_entry(const AttentionPlanEntry& planned, const StepEntry
   const auto known = static_cast<std::uint32_t>(live.tokens.size());
   if (live.steps_in_flight == 0) {
     const std::uint32_t computed = cache_->view(live.handle).value().computed_tokens;
-    if (computed < live.computed && live.may_lose_copy) {
-      counts_.add(SimEvent::CopyGivenUp);
+    if (setup_.has_groups() || (computed < live.computed && live.may_lose_copy)) {
+      if (computed < live.computed) counts_.add(SimEvent::CopyGivenUp);
       live.computed = computed;
       live.planned_end = computed;
     }
@@ -201,7 +212,9 @@ void Simulation::record_entry(const AttentionPlanEntry& planned, const StepEntry
   const std::uint32_t end = entry.position + entry.known_count;
   while (live.tokens.size() + live.promised.size() < end) live.promised.push_back(draw_token());
   extend_values(live);
-  entry.values.assign(live.values.begin(), live.values.begin() + end);
+  // Rows that look ahead depend on what is behind them.
+  const std::size_t value_count = lookahead_tokens_ > 0 && entry.draft_count == 0 ? live.values.size() : end;
+  entry.values.assign(live.values.begin(), live.values.begin() + static_cast<std::ptrdiff_t>(value_count));
   const std::uint64_t root = end == 0 ? mix64(live.salt) : live.values[end - 1];
   std::uint64_t value = root;
   for (std::uint32_t i = 0; i < entry.draft_count; ++i) {
@@ -219,6 +232,7 @@ void Simulation::record_entry(const AttentionPlanEntry& planned, const StepEntry
     entry.values.push_back(value);
   }
   if (entry.draft_count > 0) counts_.add(entry.is_tree ? SimEvent::Treed : SimEvent::Drafted);
+  if (planned.token_count < asked.token_count + asked.draft_count) counts_.add(SimEvent::ChunkCut);
   live.has_draft = entry.draft_count > 0 && !entry.is_tree;
   if (!entry.runs_again) live.planned_end = end;
   ++live.steps_in_flight;
@@ -229,6 +243,11 @@ void Simulation::record_entry(const AttentionPlanEntry& planned, const StepEntry
     for (const PageId page : planned.pages) text += " " + std::to_string(page.value);
     return text;
   });
+  if (setup_.has_groups()) {
+    entry.view = cache_->view(live.handle).value();  // what was to be copied may have been given up
+    entry.view.pages = {};
+    return;
+  }
   entry.pages.assign(planned.pages.begin(), planned.pages.end());
   entry.slots.assign(planned.append_slots.begin(), planned.append_slots.end());
 }
@@ -238,6 +257,10 @@ void Simulation::record_entry(const AttentionPlanEntry& planned, const StepEntry
 // Copies, then what the step reads; then it begins to write.
 void Simulation::begin_flight(Flight& flight) {
   if (std::exchange(flight.has_begun, true)) return;
+  if (setup_.has_groups()) {
+    start_groups(flight);
+    return;
+  }
   for (const PageCopy& copy : flight.step.plan.copies) mover_->expect_unused(copy.target, 0, "a copy");
   const Status status = cache_->apply_copies(flight.step);
   if (!status) throw SimFailure("apply_copies: " + status.error().message);
@@ -265,6 +288,7 @@ void Simulation::begin_flight(Flight& flight) {
 void Simulation::run_flight(Flight& flight) {
   begin_flight(flight);
   if (std::exchange(flight.has_run, true)) return;
+  if (setup_.has_groups()) run_groups(flight);
   for (const FlightEntry& entry : flight.entries) {
     for (std::size_t i = 0; i < entry.slots.size(); ++i) {
       if (entry.is_void) continue;
@@ -324,6 +348,7 @@ void Simulation::finish() {
     }
     results[i].tokens = tokens[i];
   }
+  complete_rows(flight, results);
   const Status status = cache_->finish_step(flight.step, results);
   if (!status) throw SimFailure("finish_step: " + status.error().message);
   counts_.add(SimEvent::Finished);
@@ -354,6 +379,10 @@ void Simulation::finish() {
   }
   called();
   for (const auto& live : lives_) refresh(*live);
+  for (const FlightEntry& entry : finished.entries) {
+    const Live* const live = find(entry.number);
+    if (live != nullptr && live->options.publish == Publish::All) expect_cached(*live);
+  }
 }
 
 void Simulation::abort() {
@@ -363,7 +392,7 @@ void Simulation::abort() {
   // The device may have got as far as the step's own work, or not; what a plan asks for before it is always done.
   if (chance(50)) {
     run_flight(flights_[place]);
-  } else if (chance(50)) {
+  } else if (chance(50) || setup_.has_groups()) {
     begin_flight(flights_[place]);
   }
   const Status status = cache_->abort_step(flights_[place].step);

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Many seeds of the simulation, those that once failed, and those that must.
+// Many seeds of the simulation, those that once failed, and movers that must be noticed. Libraries that must be are in
+// mutants_test.cc.
 #include <gtest/gtest.h>
 
 #include <array>
@@ -17,12 +18,13 @@ namespace {
 constexpr std::uint64_t kStepCount = 10'000;
 constexpr std::uint64_t kSmallRun = 100'000;  // operations
 constexpr std::uint64_t kSmallStepCount = 2'000;
+constexpr std::array kAllOrNone = {SimSeeds::Never, SimSeeds::Always};
 
 // Calls and events of the mover; QUIRE_SIM_OPERATIONS asks for another number.
 std::uint64_t wanted_operations() {
   const char* const text = std::getenv("QUIRE_SIM_OPERATIONS");
   if (text != nullptr) return std::strtoull(text, nullptr, 10);
-  constexpr std::uint64_t kOperations = 10'000'000;
+  constexpr std::uint64_t kOperations = 12'000'000;
   return kIsSanitized ? kOperations / 20 : kOperations;
 }
 
@@ -35,7 +37,7 @@ TEST(Simulation, EveryByteIsRightAndEveryMissHasItsReason) {
   for (std::size_t i = 0; i < kSimEventCount; ++i) {
     const auto event = static_cast<SimEvent>(i);
     const bool is_wrong = event == SimEvent::WrongChoice || event == SimEvent::WrongDiskChoice;
-    if (is_wrong || kIsSanitized || event >= kFirstGroupEvent) continue;  // in a twentieth, the rarest may be missing
+    if (is_wrong || kIsSanitized) continue;  // in a twentieth, the rarest may be missing
     EXPECT_GT(counts.events[i], 0U) << to_string(event);
   }
   const std::uint64_t choices = counts[SimEvent::RightChoice] + counts[SimEvent::WrongChoice];
@@ -54,52 +56,69 @@ TEST(Simulation, SeedsThatOnceFailed) {
                                                     167, 974, 1801, 6304, 18284, 23059, 24754, 58959, 61112};
   for (const std::uint64_t seed : kSeeds) {
     SimCounts counts;
-    EXPECT_EQ(
-        run_simulation({.first_seed = seed, .seed_count = 1, .step_count = kStepCount, .disk_tier = SimDiskTier::Never},
-                       counts),
-        "");
+    EXPECT_EQ(run_simulation({.first_seed = seed,
+                              .seed_count = 1,
+                              .step_count = kStepCount,
+                              .shape = {.disk_tier = SimSeeds::Never, .groups = SimSeeds::Never}},
+                             counts),
+              "");
+  }
+  constexpr std::array<std::uint64_t, 1> kSeedsOfAnyShape = {646};
+  for (const std::uint64_t seed : kSeedsOfAnyShape) {
+    SimCounts counts;
+    EXPECT_EQ(run_simulation({.first_seed = seed, .seed_count = 1, .step_count = kStepCount}, counts), "");
   }
 }
 
-TEST(Simulation, AMoverThatTrustsBytesIsNoticed) {
-  SimCounts counts;
-  const std::string failure = run_simulation({.seed_count = UINT64_MAX,
-                                              .step_count = kSmallStepCount,
-                                              .operations_max = kSmallRun,
-                                              .mutation = {.checks_checksums = false}},
-                                             counts);
-  EXPECT_NE(failure.find("wrong bytes"), std::string::npos) << failure;
+TEST(Simulation, AMoverThatTrustsBytesOrPlacesIsNoticed) {
+  for (const SimMutation& mutation : {SimMutation{.checks_checksums = false}, SimMutation{.checks_names = false}}) {
+    for (const SimSeeds groups : kAllOrNone) {
+      SimCounts counts;
+      const std::string failure = run_simulation({.seed_count = UINT64_MAX,
+                                                  .step_count = kSmallStepCount,
+                                                  .operations_max = kSmallRun,
+                                                  .shape = {.groups = groups, .mutation = mutation}},
+                                                 counts);
+      EXPECT_NE(failure.find("wrong bytes"), std::string::npos) << failure;
+    }
+  }
 }
 
-TEST(Simulation, AMoverThatTrustsPlacesIsNoticed) {
+// Pages of one group in the places of another's.
+TEST(Simulation, AMoverThatTakesOnePoolForAnotherIsNoticed) {
   SimCounts counts;
-  const std::string failure = run_simulation({.seed_count = UINT64_MAX,
-                                              .step_count = kSmallStepCount,
-                                              .operations_max = kSmallRun,
-                                              .mutation = {.checks_names = false}},
-                                             counts);
-  EXPECT_NE(failure.find("wrong bytes"), std::string::npos) << failure;
+  const std::string failure =
+      run_simulation({.seed_count = UINT64_MAX,
+                      .step_count = kSmallStepCount,
+                      .operations_max = kSmallRun,
+                      .shape = {.groups = SimSeeds::Always, .mutation = {.confuses_pools = true}}},
+                     counts);
+  EXPECT_NE(failure.find("wrong bytes in the context of a step"), std::string::npos) << failure;
+  EXPECT_NE(failure.find("group '"), std::string::npos) << failure;
 }
 
 TEST(Simulation, WhereNoBytesBreakPlansAloneKeepThemRight) {
   SimCounts counts;
-  EXPECT_EQ(run_simulation({.seed_count = UINT64_MAX,
-                            .step_count = kSmallStepCount,
-                            .operations_max = kIsSanitized ? kSmallRun : 10 * kSmallRun,
-                            .mutation = {.checks_checksums = false, .checks_names = false, .breaks_bytes = false}},
-                           counts),
-            "");
+  EXPECT_EQ(
+      run_simulation({.seed_count = UINT64_MAX,
+                      .step_count = kSmallStepCount,
+                      .operations_max = kIsSanitized ? kSmallRun : 10 * kSmallRun,
+                      .shape = {.mutation = {.checks_checksums = false, .checks_names = false, .breaks_bytes = false}}},
+                     counts),
+      "");
 }
 
 TEST(Simulation, TheSameSeedDoesTheSame) {
-  for (const SimDiskTier disk_tier : {SimDiskTier::Never, SimDiskTier::Always}) {
-    SimRun run{.first_seed = 3, .seed_count = 3, .step_count = 2'000};
-    run.disk_tier = disk_tier;
-    SimCounts first;
-    SimCounts second;
-    EXPECT_EQ(run_simulation(run, first), "");
-    EXPECT_EQ(run_simulation(run, second), "");
-    EXPECT_EQ(to_string(first), to_string(second));
+  for (const SimSeeds disk_tier : kAllOrNone) {
+    for (const SimSeeds groups : kAllOrNone) {
+      const SimRun run{
+          .first_seed = 3, .seed_count = 3, .step_count = 2'000, .shape = {.disk_tier = disk_tier, .groups = groups}};
+      SimCounts first;
+      SimCounts second;
+      EXPECT_EQ(run_simulation(run, first), "");
+      EXPECT_EQ(run_simulation(run, second), "");
+      EXPECT_EQ(to_string(first), to_string(second));
+    }
   }
 }
 

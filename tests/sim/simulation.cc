@@ -8,48 +8,44 @@
 #include <utility>
 
 #include "base/hash.h"
+#include "tests/cache/group_pools.h"
 
 namespace quire::testing {
 
 namespace {
 
-// The tags of pages that a sequence has saved are numbers of its own.
-bool is_page_of(const PageTransfer& page, SequenceId id) {
-  return page.name_tag == mix64(mix64((std::uint64_t{id.generation} << 32U) | id.index) + page.place);
+// The tags of pages that a sequence has saved are numbers of its own, and of the pool: the history, or another group.
+bool is_page_of(const PageTransfer& page, SequenceId id, std::size_t group_count) {
+  const std::uint64_t first = mix64((std::uint64_t{id.generation} << 32U) | id.index) + page.place;
+  for (std::uint64_t pool = 0; pool <= group_count; ++pool) {
+    if (page.name_tag == mix64(first + (pool << 32U))) return true;
+  }
+  return false;
 }
 
 }  // namespace
 
-Simulation::Simulation(std::uint64_t seed, SimCounts& counts, const SimMutation& mutation, SimDiskTier disk_tier)
-    : counts_(counts), mutation_(mutation), random_(seed), setup_(draw_sim_setup(random_)) {
-  // Drawn apart, so that the other seeds stay what they are.
-  Random disk_random(mix64(seed) + 1);
-  const bool has_disk = disk_random.below(3) == 0;
-  if (disk_tier == SimDiskTier::Always || (disk_tier == SimDiskTier::Drawn && has_disk)) {
-    draw_disk_setup(setup_, disk_random, mutation_);
-    if (mutation_.damages_files) {
-      setup_.disk_flip_chance = 100;
-      setup_.disk_forge_chance = 200;
-    }
-    files_ = std::make_unique<SimFiles>(setup_, make_config(setup_).disk.directories, random_, counts_);
+Simulation::Simulation(std::uint64_t seed, SimCounts& counts, const SimShape& shape)
+    : counts_(counts), mutation_(shape.mutation), random_(seed), setup_(draw_sim_setup(seed, shape, random_)) {
+  if (setup_.has_disk) {
+    files_ = std::make_unique<SimFiles>(setup_, disk_paths(setup_), random_, counts_);
+    stores_ = disk_stores(setup_);
     if (setup_.zstd_level > 0) counts_.add(SimEvent::Compressed);
     if (setup_.disk_write_bytes_per_day > 0) counts_.add(SimEvent::Endurance);
   }
-  if (!mutation_.checks_names && mutation_.breaks_bytes) {  // a fault that is not noticed has to happen
-    setup_.lost_write_chance = 60;
-    setup_.misdirected_chance = 40;
+  const std::size_t pool_count = transfer_pools(make_config(setup_).layout).size();
+  for (std::size_t pool = 0; pool < pool_count; ++pool) host_pages_.emplace_back(static_cast<std::uint16_t>(pool));
+  if (const Status opened = open_cache(); !opened) {
+    throw SimFailure("open: " + opened.error().message + "\n" + to_string(setup_));
   }
-  if (!mutation_.breaks_bytes) {
-    setup_.flip_chance = 0;
-    setup_.lost_write_chance = 0;
-    setup_.misdirected_chance = 0;
-  }
-  // As it was opened, whatever its size will be.
-  setup_.lost_page_count_max = setup_.lost_page_count_max.value_or(setup_.device_page_count + setup_.host_page_count);
-  if (const Status opened = open_cache(); !opened) throw SimFailure("open: " + opened.error().message);
   spaces_.resize(setup_.key_space_name_count);
-  // What prompts are made of: a few beginnings that many share, pieces that follow them, and documents that are asked
-  // about again and again.
+  if (setup_.has_groups()) open_groups();
+  make_texts();
+}
+
+// What prompts are made of: a few beginnings that many share, pieces that follow them, and documents that are asked
+// about again and again.
+void Simulation::make_texts() {
   for (int i = 0; i < 6; ++i) {
     std::vector<TokenId>& segment = segments_.emplace_back();
     const std::uint32_t count = 1 + random_.below(setup_.segment_tokens_max);
@@ -84,16 +80,20 @@ void Simulation::share_pages() {
 }
 
 Simulation::~Simulation() {
+  count_groups();
   flights_.clear();
   lives_.clear();
   cache_.reset();  // before its files
 }
 
 Status Simulation::open_cache() {
-  QUIRE_TRY_ASSIGN(cache_, files_ ? CachePeer::open(make_config(setup_), files_->disk(), host_pages_)
+  std::vector<HostPages*> hosts;
+  for (SimHostPages& host : host_pages_) hosts.push_back(&host);
+  QUIRE_TRY_ASSIGN(cache_, files_ ? CacheForTests::open(make_config(setup_), files_->disk(), hosts)
                                   : Cache::open(make_config(setup_)));
+  if (setup_.has_groups()) engine_ = std::make_unique<GroupsEngine>(*cache_);
   mover_ = std::make_unique<SimMover>(*cache_, setup_, mutation_, random_, counts_);
-  host_pages_.set_mover(mover_.get());
+  for (SimHostPages& host : host_pages_) host.set_mover(mover_.get());
   if (setup_.has_path_model) paths_ = std::make_unique<SimPaths>(*cache_, setup_);
   (void)cache_->set_ready_callback([this](SequenceId id) {
     ready_.push_back(id);
@@ -113,41 +113,48 @@ void Simulation::called() {
 void Simulation::check_accounts() {
   const Stats stats = cache_->stats().value();
   const auto wrong = [](const std::string& what) { throw SimFailure(what); };
-  const std::uint32_t device =
-      stats.free_pages + stats.open_pages + stats.sealed_pages + stats.private_pages + stats.fenced_pages;
-  if (device != setup_.device_page_count) wrong("device pages: " + std::to_string(device) + " in all");
-  const std::uint32_t host = stats.host_free_pages + stats.host_filling_pages + stats.host_only_pages +
-                             stats.host_copy_pages + stats.saved_pages;
-  if (host > setup_.host_page_count) wrong("host pages: " + std::to_string(host) + " in all");
-  if (stats.transfers_in_flight == 0 && host != setup_.host_page_count) {
-    wrong("no transfer is in flight, but host pages are " + std::to_string(host) + " in all");
+  if (setup_.has_groups()) {
+    check_group_accounts(stats);
+  } else {
+    const std::uint32_t device =
+        stats.free_pages + stats.open_pages + stats.sealed_pages + stats.private_pages + stats.fenced_pages;
+    if (device != setup_.device_page_count) wrong("device pages: " + std::to_string(device) + " in all");
+    const std::uint32_t host = stats.host_free_pages + stats.host_filling_pages + stats.host_only_pages +
+                               stats.host_copy_pages + stats.saved_pages;
+    if (host > setup_.host_page_count) wrong("host pages: " + std::to_string(host) + " in all");
+    if (stats.transfers_in_flight == 0 && host != setup_.host_page_count) {
+      wrong("no transfer is in flight, but host pages are " + std::to_string(host) + " in all");
+    }
+    check_requests(stats);
   }
   if (is_paused_ && stats.transfers_in_flight > transfers_paused_) wrong("a transfer starts while they are paused");
   transfers_paused_ = stats.transfers_in_flight;
   if (stats.transfers_in_flight < mover_->transfer_count()) wrong("the cache has forgotten a transfer");
   if (stats.unknown_completion_count != odd_completion_count_) wrong("completions of nothing are not counted");
-  if (stats.miss_requests != miss_counts_) wrong("miss_requests are not those that were told");
   if (stats.store_outcomes != store_outcomes_) wrong("store_outcomes are not those that were reported");
-  if (stats.prompt_tokens != prompt_tokens_) wrong("prompt_tokens are not those of the sequences admitted");
   if (files_) check_disk_accounts(stats);
-  // Which of them came from the disk is not known here.
-  if (stats.host_hit_tokens + stats.disk_hit_tokens != host_hit_tokens_) {
-    wrong("host_hit_tokens are " + std::to_string(stats.host_hit_tokens) + ", not " + std::to_string(host_hit_tokens_));
-  }
   if (stats.sequence_count < lives_.size()) wrong("a sequence is gone");
-  std::uint32_t loading = 0;
-  std::uint32_t saved = 0;
-  for (const auto& live : lives_) {
-    loading += live->is_loading ? 1 : 0;
-    saved += live->host_pages;
-  }
-  if (stats.saved_pages != saved) {
-    wrong("saved_pages are " + std::to_string(stats.saved_pages) + ", not " + std::to_string(saved));
-  }
+  const auto loading = std::ranges::count_if(lives_, [](const auto& live) { return live->is_loading; });
   if (stats.loading_sequence_count != loading) wrong("another number of sequences is loading");
   if (paths_ && stats.lost_page_total != paths_->lost_count()) {
     wrong("lost_page_total is " + std::to_string(stats.lost_page_total) + "; " + std::to_string(paths_->lost_count()) +
           " pages were lost");
+  }
+}
+
+// What was counted of requests and their transfers.
+void Simulation::check_requests(const Stats& stats) {
+  const auto wrong = [](const std::string& what) { throw SimFailure(what); };
+  if (stats.miss_requests != miss_counts_) wrong("miss_requests are not those that were told");
+  if (stats.prompt_tokens != prompt_tokens_) wrong("prompt_tokens are not those of the sequences admitted");
+  // Which of them came from the disk is not known here.
+  if (stats.host_hit_tokens + stats.disk_hit_tokens != host_hit_tokens_) {
+    wrong("host_hit_tokens are " + std::to_string(stats.host_hit_tokens) + ", not " + std::to_string(host_hit_tokens_));
+  }
+  std::uint32_t saved = 0;
+  for (const auto& live : lives_) saved += live->host_pages;
+  if (stats.saved_pages != saved) {
+    wrong("saved_pages are " + std::to_string(stats.saved_pages) + ", not " + std::to_string(saved));
   }
 }
 
@@ -180,7 +187,7 @@ void Simulation::step() {
 
 // Pages that nobody uses are filled with nonsense. Counted before: so many must be free.
 void Simulation::poison() {
-  if (is_asleep_) return;
+  if (is_asleep_ || setup_.has_groups()) return;
   // What holds pages without a sign of it: copies and moves to come, transfers that nobody has taken.
   if (!flights_.empty() || has_moves_) return;
   const auto has_hidden_pages = [](const auto& live) {
@@ -257,8 +264,9 @@ void Simulation::take_transfers(std::uint32_t count_max) {
 
 // Whose pages they are, where a sequence saves its own or has them back.
 void Simulation::note_owners(std::span<const TransferPlan> plans) {
-  const auto is_of = [](const TransferPlan& plan, SequenceId id) {
-    return std::ranges::all_of(plan.pages, [&](const PageTransfer& page) { return is_page_of(page, id); });
+  const auto is_of = [&](const TransferPlan& plan, SequenceId id) {
+    const auto is_its = [&](const PageTransfer& page) { return is_page_of(page, id, setup_.groups.size()); };
+    return std::ranges::all_of(plan.pages, is_its);
   };
   for (const TransferPlan& plan : plans) {
     if (plan.kind == TransferKind::Load) {
@@ -281,8 +289,8 @@ void Simulation::note_saves(std::span<const SimMover::Over> over) {
   for (const SimMover::Over& each : over) {
     const auto count = static_cast<std::uint32_t>(each.pages.size());
     if (each.kind == TransferKind::Store) {
-      const auto save =
-          std::ranges::find_if(saves_, [&](const Save& one) { return is_page_of(each.pages.front(), one.id); });
+      const auto is_its = [&](const Save& one) { return is_page_of(each.pages.front(), one.id, setup_.groups.size()); };
+      const auto save = std::ranges::find_if(saves_, is_its);
       if (save == saves_.end()) continue;
       Live* const live = find(save->number);
       save->pages_left -= count;
@@ -319,11 +327,13 @@ void Simulation::add_odd_completions(std::vector<Completion>& completions) {
   if (chance(setup_.odd_completion_chance) && !past_completions_.empty()) {
     insert(past_completions_[below(past_completions_.size())], SimEvent::Duplicate);
   }
+  // Those of the history, then those of all other groups.
+  const std::uint32_t transfer_count = (setup_.has_groups() ? 2 : 1) * setup_.transfer_count_max;
   if (chance(setup_.odd_completion_chance)) {
-    insert({.id = {setup_.transfer_count_max + random_.below(3), random_.below(5)}}, SimEvent::UnknownTransfer);
+    insert({.id = {transfer_count + random_.below(3), random_.below(5)}}, SimEvent::UnknownTransfer);
   }
   if (chance(setup_.odd_completion_chance)) {
-    insert({.id = {random_.below(setup_.transfer_count_max), UINT32_MAX - random_.below(9)}, .good_pages = 1},
+    insert({.id = {random_.below(transfer_count), UINT32_MAX - random_.below(9)}, .good_pages = 1},
            SimEvent::StaleGeneration);
   }
   if (chance(setup_.odd_completion_chance) && !completions.empty()) {
@@ -361,7 +371,11 @@ void Simulation::apply(bool all) {
   const Status status = cache_->apply(completions, now_);
   if (!status) throw SimFailure("apply: " + status.error().message);
   for (const SimMover::Over& each : over) {
-    if (each.kind == TransferKind::Store) ++store_outcomes_[static_cast<std::size_t>(each.outcome)];
+    const bool is_store = each.kind == TransferKind::Store;
+    if (is_store) ++store_outcomes_[static_cast<std::size_t>(each.outcome)];
+    if (each.pool_index == 0) continue;
+    counts_.add(is_store ? SimEvent::AnchoredStored : SimEvent::AnchoredLoaded, each.good_pages);
+    if (!is_store && each.outcome != TransferOutcome::Ok) counts_.add(SimEvent::AnchoredLoadFailed);
   }
   check_arrived(arrived);
   note_saves(over);
@@ -390,13 +404,13 @@ void Simulation::apply(bool all) {
     counts_.add(SimEvent::KeepExpired);
     return true;
   });
-  note_ready(on_their_way);
+  note_ready(on_their_way, completions.size());
   if (choice) check_disk_choice(*choice);
   called();
 }
 
 // Sequences that load no longer. Called before the paths are looked at again.
-void Simulation::note_ready(std::span<const Coming> on_their_way) {
+void Simulation::note_ready(std::span<const Coming> on_their_way, std::size_t completion_count) {
   struct Woken {
     Live* live;
     SequenceView view;
@@ -497,9 +511,16 @@ void Simulation::note_ready(std::span<const Coming> on_their_way) {
     for (Woken& each : woken) add_reasons(each);
   }
   for (const Woken& each : woken) {
-    if (each.view.computed_tokens > 0) counts_.add(SimEvent::HostHit);
+    if (each.view.computed_tokens > each.live->matched) counts_.add(SimEvent::HostHit);
     check_miss(*each.live, each.view.miss, each.any);
     start_running(*each.live);
+    if (!setup_.has_groups()) continue;
+    if (each.view.computed_tokens < each.live->matched) counts_.add(SimEvent::LoadedShorter);
+    // What it found is its own, and nothing has come since: trying every position now gives the same. One that has
+    // looked on disk goes on as soon as the cache hears of that, before it hears of what follows.
+    if (each.live->may_look && completion_count > 1) continue;
+    if (each.live->may_look) counts_.add(SimEvent::LookedHitChecked);
+    check_start(*each.live, HeldGroups(*cache_, each.live->space));
   }
 }
 
@@ -510,7 +531,7 @@ void Simulation::move_on() {
   if (const auto next = mover_->next_end()) now_ = std::max(now_, *next);
   while (mover_->work(now_)) {
   }
-  for (std::size_t lane = 0; lane < lane_stuck_until_.size(); ++lane) {
+  for (std::size_t lane = 0; files_ && lane < lane_stuck_until_.size(); ++lane) {
     while (now_ >= lane_stuck_until_[lane] && run_lane(static_cast<DiskMover::Lane>(lane))) {
     }
   }
@@ -566,7 +587,9 @@ void Simulation::wind_down() {
   }
   SequenceOptions options;
   options.prefetch = pick(random_, std::array{Prefetch::Off, Prefetch::BestEffort, Prefetch::Wait});
-  if (begin_with(name, std::move(prompt), {}, options)) {
+  const bool is_begun = begin_with(name, std::move(prompt), {}, options);
+  if (!is_begun && !is_quick && !files_) throw SimFailure("a lone request is refused");
+  if (is_begun) {
     Live& lone = *lives_.back();
     std::uint32_t rounds = 0;
     const auto go_on = [&] {
@@ -581,11 +604,9 @@ void Simulation::wind_down() {
     while (cache_->view(lone.handle).value().pending_tokens > 0) {
       StepEntry entry{&lone.handle};
       entry.token_count = std::min(setup_.step_tokens_max, cache_->view(lone.handle).value().pending_tokens);
-      Result<PlanOutcome> outcome = cache_->plan_step({&entry, 1});
-      called();
-      if (!outcome) throw SimFailure("plan_step of a lone request: " + outcome.error().message);
-      refresh(lone);
-      if (!outcome->step) {
+      const std::optional<PlanOutcome> outcome = ask_plan({&entry, 1});
+      if (!outcome || !outcome->step) {
+        refresh(lone);
         go_on();
         continue;
       }
@@ -593,6 +614,7 @@ void Simulation::wind_down() {
       record_flight(*outcome->step, {&entry, 1}, lives);
       run_up_to(0);
       const StepResult result;
+      complete_rows(flights_.front(), {&result, 1});
       const Status done = cache_->finish_step(flights_.front().step, {&result, 1});
       if (!done) throw SimFailure("finish_step: " + done.error().message);
       const FlightEntry& ran = flights_.front().entries.front();
@@ -621,9 +643,13 @@ void Simulation::wind_down() {
   if (!status) throw SimFailure("reset: " + status.error().message);
   called();
   pump();
-  const Stats stats = cache_->stats().value();
-  if (stats.free_pages != setup_.device_page_count) throw SimFailure("a device page is not given back");
-  if (stats.host_free_pages != setup_.host_page_count) throw SimFailure("a host page is not given back");
+  for (std::uint32_t i = 0; i < cache_->config().layout.groups().size(); ++i) {
+    const GroupStats stats = cache_->group_stats(i).value();
+    const std::string of_group = " of group '" + cache_->config().layout.groups()[i].name + "' is not given back";
+    if (stats.free_pages != stats.page_count) throw SimFailure("a device page" + of_group);
+    if (stats.host_free_pages != stats.host_page_count) throw SimFailure("a host page" + of_group);
+    if (stats.used_slots > 0) throw SimFailure("a state slot" + of_group);
+  }
   const Status rules = mutation_.checks_invariants ? cache_->check_invariants() : Status{};
   if (!rules) throw SimFailure("check_invariants: " + rules.error().message);
 }

@@ -1,13 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Simulation: a cache with a host tier, perhaps a disk tier, an engine, and a mover, in one thread on a simulated
-// clock. A seed draws all of it. Every byte that a step reads is compared with what that token must be; what the cache
-// says about hits, misses and pages is compared with what the simulation knows itself.
+// Simulation: a cache of one group or of several, with a host tier, perhaps a disk tier, an engine, and a mover, in one
+// thread on a simulated clock. A seed draws all of it. Every byte that a step reads, in every group, is compared with
+// what that token must be; what the cache says about hits, misses and pages is compared with what the simulation knows
+// itself: of one group by following every page, of several by trying every position on everything that is held.
 //
 //   simulation.cc        the loop, the mover's operations, time, winding down
 //   sim_requests.cc      texts, requests until they run, hits and misses
 //   sim_sequences.cc     what happens to sequences, and to the cache around them
 //   sim_steps.cc         what happens to steps
+//   sim_groups.cc        what several groups must hold, find and read
 //   sim_disk.cc          the disk tier's lanes, flushes, direct calls, and the end of the process
 //
 // single-threaded
@@ -26,19 +28,20 @@
 #include <unordered_set>
 #include <vector>
 
-#include "cache/cache_peer.h"
+#include "cache/cache_for_tests.h"
 #include "quire/cache.h"
 #include "sim_files.h"
 #include "sim_mover.h"
 #include "sim_paths.h"
 #include "sim_setup.h"
+#include "tests/cache/groups_fixture.h"
+#include "tests/cache/held_groups.h"
 
 namespace quire::testing {
 
 class Simulation {
  public:
-  Simulation(std::uint64_t seed, SimCounts& counts, const SimMutation& mutation = {},
-             SimDiskTier disk_tier = SimDiskTier::Drawn);
+  Simulation(std::uint64_t seed, SimCounts& counts, const SimShape& shape = {});
   ~Simulation();
 
   /// One random operation, and what has to hold after it. Throws SimFailure.
@@ -77,7 +80,9 @@ class Simulation {
     SequenceOptions options;
     bool is_admitted = false;  // running or loading
     bool is_loading = false;
-    bool may_look = false;  // on disk, when it was admitted
+    bool has_waited = false;    // for a load, since it was admitted
+    bool may_look = false;      // on disk, when it was admitted
+    std::uint32_t matched = 0;  // on the device when it was admitted, less what is replayed
     bool is_preempted = false;
     SaveState save_state = SaveState::None;
     std::uint32_t page_count = 0;  // that were to be saved
@@ -115,6 +120,8 @@ class Simulation {
     std::vector<TokenId> drafts;
     std::vector<PageId> pages;
     std::vector<std::int64_t> slots;
+    std::uint64_t salt = 0;
+    SequenceView view;  // before the step; of several groups
   };
   struct Flight {
     Step step;
@@ -133,6 +140,7 @@ class Simulation {
   struct Keep {
     KeepId id;
     KeySpaceId space;
+    std::uint32_t page_count = 0;
     TimeNs expires_at = INT64_MAX;
   };
 
@@ -143,14 +151,40 @@ class Simulation {
     std::vector<ExtraKey> extra_keys;
     std::vector<std::uint64_t> values;
     std::vector<std::byte> bytes;
+    std::uint64_t salt = 0;
   };
 
   [[nodiscard]] Status open_cache();
+  void make_texts();
   void share_pages();
   /// After every call: counts it, and looks at what it has changed.
   void called();
   void check_accounts();
+  void check_requests(const Stats& stats);
   void poison();
+
+  // Several groups.
+  void open_groups();
+  void count_groups();
+  void check_group_accounts(const Stats& stats);
+  void check_admission(const Live& live, const Admission& admission, const HeldGroups& held);
+  void check_start(const Live& live, const HeldGroups& held);
+  void check_hit(const Live& live, const HeldGroups& held, const SequenceView& view);
+  void check_held_miss(const Live& live, const HeldGroups& held, const SequenceView& view);
+  void check_lookup(KeySpaceId space, std::span<const TokenId> tokens, const Lookup& found);
+  void expect_unused(const AttentionPlan& plan) const;
+  void start_groups(const Flight& flight);
+  void run_groups(Flight& flight);
+  void complete_rows(const Flight& flight, std::span<const StepResult> results);
+  /// Of a fork or what is left by a rewind: something to run.
+  void append_one(Live& live);
+  [[nodiscard]] std::uint32_t partial_min() const {
+    return setup_.partial_reuse_min_tokens.value_or(std::max(1U, (setup_.page_tokens + 1) / 2));
+  }
+  /// What it finds is what all groups hold, no less by its own choice.
+  [[nodiscard]] static bool asks_for_all(const Live& live) {
+    return live.options.use_cache && !live.options.match_tokens_max && !live.is_retired;
+  }
 
   // The mover's side.
   void mover_operation();
@@ -165,14 +199,14 @@ class Simulation {
     SimPaths::PathKey key = 0;
     TimeNs taken_at = 0;
   };
-  void note_ready(std::span<const Coming> on_their_way);
+  void note_ready(std::span<const Coming> on_their_way, std::size_t completion_count);
   /// As far as it goes now, stuck as some of it may be.
   void move_on();
   /// Until nothing is on its way.
   void pump();
 
   // The disk tier's side.
-  [[nodiscard]] DiskMover& disk_mover() { return CachePeer::disk(*cache_); }
+  [[nodiscard]] DiskMover& disk_mover() { return CacheForTests::disk(*cache_); }
   void disk_operation();
   bool run_lane(DiskMover::Lane lane);
   /// Until nothing is left to do.
@@ -191,13 +225,21 @@ class Simulation {
   void note_drop(Space& space);
   [[nodiscard]] bool may_look(const Live& live, SimPaths::Found found) const;
   void check_disk_accounts(const Stats& stats);
+  void check_fault(const Completion& completion) const;
   void flush();
+  /// `is_of_all`: nothing happened meanwhile but what it waited for.
+  void end_flush(const Result<bool>& flushed, bool is_of_all);
+  [[nodiscard]] std::uint64_t failed_stores() const;
   [[nodiscard]] std::vector<PageName> known_names() const;
   void call_direct();
+  template <typename Visitor>
+  void for_each_direct_row(const Direct& direct, std::uint32_t token_count, Visitor&& visit);
   void answer(Direct& direct, const DiskAnswer& answer);
   /// The process ends; another one opens what it has left.
   void restart();
+  void forget_life();
   void reopen();
+  [[nodiscard]] std::uint32_t failed_directories();
 
   // Sequences.
   void engine_operation();
@@ -211,6 +253,7 @@ class Simulation {
   void check_choice(const Live& live, const Admission& admission, SimPaths::Found found, const Stats& before);
   void check_miss(const Live& live, const Miss& miss, std::span<const Miss> any);
   void count_miss(const Miss& miss);
+  void expect_cached(const Live& live) const;
   void append();
   void fork();
   void rewind();
@@ -240,6 +283,8 @@ class Simulation {
 
   // Steps.
   void plan();
+  /// Nothing where groups cannot compute what was asked for, which they say.
+  [[nodiscard]] std::optional<PlanOutcome> ask_plan(std::span<const StepEntry> entries);
   void plan_entries(std::vector<StepEntry>& entries, std::vector<Live*>& lives);
   void record_flight(const Step& step, std::span<const StepEntry> entries, std::span<Live* const> lives);
   void record_entry(const AttentionPlanEntry& planned, const StepEntry& asked, Live& live, FlightEntry& entry);
@@ -257,9 +302,7 @@ class Simulation {
   }
 
   [[nodiscard]] Live* find(std::uint64_t number);
-  [[nodiscard]] static bool is_quiet(const Live& live) {
-    return live.is_admitted && !live.is_loading && live.steps_in_flight == 0 && live.tree.empty();
-  }
+  [[nodiscard]] bool is_quiet(const Live& live) const;
   [[nodiscard]] Live* draw_quiet();
   [[nodiscard]] Live* draw_live() { return lives_.empty() ? nullptr : lives_[below(lives_.size())].get(); }
   [[nodiscard]] std::uint32_t below(std::size_t bound) { return random_.below(static_cast<std::uint32_t>(bound)); }
@@ -286,14 +329,21 @@ class Simulation {
   SimMutation mutation_;
   Random random_;
   SimSetup setup_;
-  std::unique_ptr<SimFiles> files_;  // null without a disk tier
-  SimHostPages host_pages_;
+  std::unique_ptr<SimFiles> files_;          // null without a disk tier
+  std::deque<SimHostPages> host_pages_;      // by pool
+  std::vector<std::uint32_t> stores_ = {0};  // on disk
   std::unique_ptr<Cache> cache_;
+  std::unique_ptr<GroupsEngine> engine_;  // null of one group
   std::unique_ptr<SimMover> mover_;
   std::unique_ptr<SimPaths> paths_;  // null in seeds that do not follow paths
-  TimeNs now_ = 0;                   // the simulation's
-  TimeNs told_ = 0;                  // as the cache knows it
-  std::vector<Space> spaces_;        // by name
+  std::vector<std::uint16_t> pool_of_group_;
+  bool has_anchored_ = false;  // groups
+  bool has_state_ = false;
+  bool has_replay_ = false;
+  std::uint32_t lookahead_tokens_ = 0;  // of the group that looks furthest
+  TimeNs now_ = 0;                      // the simulation's
+  TimeNs told_ = 0;                     // as the cache knows it
+  std::vector<Space> spaces_;           // by name
   std::uint64_t salt_count_ = 0;
   std::vector<std::unique_ptr<Live>> lives_;
   std::deque<Flight> flights_;
@@ -326,6 +376,7 @@ class Simulation {
   bool is_flushing_ = false;
   std::uint64_t failed_stores_ = 0;  // to the host, when that began
   bool wants_restart_ = false;
+  std::uint32_t life_ = 0;
   std::uint32_t failed_directories_ = 0;  // while the process lived
   std::uint64_t disk_hit_tokens_ = 0;
   bool has_disk_rate_ = false;  // some load from disk has told how long it took

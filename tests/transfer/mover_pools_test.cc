@@ -395,22 +395,22 @@ TEST_P(MoverPoolsInPlaces, PoolsThatMakeNoSenseAreErrors) {
           "MoverConfig::pools has 65537: give 65536 at most");
 }
 
-TEST_F(MoverPools, OnlyOnePoolOfOnePartCanMove) {
+TEST_F(MoverPools, DevicePagesOfAPoolCanMoveInAsManyPartsAsItHas) {
   open_pools();
   TestPool elsewhere({{.layers = 2, .layer_bytes = 203, .pages = 40}});
-  const PoolGeometry& geometry = *elsewhere.device()[0].geometry;
-  expect_error(mover_->set_device(geometry, elsewhere.device()[0].memory), ErrorCode::Unsupported, "one pool");
+  const MoverPart part{
+      .geometry = elsewhere.device()[0].geometry, .memory = elsewhere.device()[0].memory, .tensors = {}};
+  expect_error(mover_->set_device({&part, 1}), ErrorCode::InvalidArgument, "parts");
+  expect_error(mover_->set_device({&part, 1}, 99), ErrorCode::InvalidArgument, "pool 99");
 
-  config_.pools = {pools_[0]->for_mover(4)};
-  mover_ = Mover::open(config_).value();
-  expect_error(mover_->set_device(geometry, elsewhere.device()[0].memory), ErrorCode::Unsupported, "one part");
-
-  config_.pools = {pools_[1]->for_mover(4)};
+  config_.pools = {pools_[0]->for_mover(4), pools_[1]->for_mover(4)};
   mover_ = Mover::open(config_).value();
   pools_[1]->fill(PageId{0}, 9);
-  ASSERT_EQ(move(0, TransferKind::Store, {page(0, 1)}).outcome, TransferOutcome::Ok);
-  ASSERT_TRUE(mover_->set_device(geometry, elsewhere.device()[0].memory).has_value());
-  ASSERT_EQ(move(0, TransferKind::Load, {page(39, 1)}).outcome, TransferOutcome::Ok);
+  PageTransfer moved = page(0, 1);
+  ASSERT_EQ(move(1, TransferKind::Store, {moved}).outcome, TransferOutcome::Ok);
+  ASSERT_TRUE(mover_->set_device({&part, 1}, 1).has_value());
+  moved.device_page = PageId{39};
+  ASSERT_EQ(move(1, TransferKind::Load, {moved}).outcome, TransferOutcome::Ok);
   EXPECT_TRUE(elsewhere.holds(PageId{39}, 9));
 }
 

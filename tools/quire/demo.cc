@@ -19,7 +19,6 @@
 #include "amounts.h"
 #include "commands.h"
 #include "disk_tier.h"
-#include "examples/tiny_engine/demo.h"
 #include "host_tier.h"
 #include "output_file.h"
 #include "progress.h"
@@ -30,6 +29,7 @@
 #include "sweep_text.h"
 #include "table.h"
 #include "terminal.h"
+#include "tools/tiny_engine/demo.h"
 #include "trace_facts.h"
 #include "workload.h"
 

@@ -186,6 +186,14 @@ void bind_changes(nb::class_<CacheState>& cache) {
           nb::arg("sequence"), nb::arg("token_count"),
           "Another cache computes the next pending tokens: reserves their pages and says at which slots they go.")
       .def(
+          "receive_targets",
+          [](CacheState& self, const SequenceHandle& sequence) {
+            const Access access(self);
+            const ReceiveTargets targets = take(access->receive_targets(sequence.get()));
+            return TargetsCopy{{targets.windows.begin(), targets.windows.end()}, targets.state_slot};
+          },
+          nb::arg("sequence"), "What a receiving sequence has reserved of windows, and its state slot.")
+      .def(
           "finish_receive",
           [](CacheState& self, const SequenceHandle& sequence) {
             const Access access(self);
@@ -202,12 +210,14 @@ void bind_changes(nb::class_<CacheState>& cache) {
       .def(
           "mark_send",
           [](CacheState& self, const SequenceHandle& sequence, std::uint32_t begin, const std::vector<SlotRun>& slots,
-             std::int32_t receiver) {
+             std::int32_t receiver, const std::optional<TargetsCopy>& targets) {
             const Access access(self);
-            take(access->mark_send(sequence.get(), begin, slots, receiver));
+            const TargetsCopy given = targets.value_or(TargetsCopy{});
+            take(access->mark_send(sequence.get(), begin, slots, receiver,
+                                   {.windows = given.windows, .state_slot = given.state_slot}));
           },
-          nb::arg("sequence"), nb::arg("begin"), nb::arg("slots"), nb::arg("receiver"),
-          "Tokens from position `begin` on are for another cache.");
+          nb::arg("sequence"), nb::arg("begin"), nb::arg("slots"), nb::arg("receiver"), nb::arg("targets") = nb::none(),
+          "Tokens from position `begin` on are for another cache, which has told its slots and its receive_targets().");
 }
 
 void bind_contents(nb::class_<CacheState>& cache) {
@@ -252,11 +262,13 @@ void bind_contents(nb::class_<CacheState>& cache) {
           "Gives up everything cached. Refused while sequences live.")
       .def(
           "reclaim",
-          [](CacheState& self, std::uint32_t page_count) {
+          [](CacheState& self, std::uint32_t page_count, std::optional<std::uint32_t> group_index) {
             const Access access(self);
-            return take(access->reclaim(page_count));
+            return take(access->reclaim(page_count, group_index));
           },
-          nb::arg("page_count"), "Gives up so many idle pages, or all there are. Returns how many.")
+          nb::arg("page_count"), nb::arg("group_index") = nb::none(),
+          "Gives up so many idle pages, or all there are, of the history or of a window or snapshot group. Returns how "
+          "many.")
       .def(
           "resize",
           [](CacheState& self, std::uint32_t page_count) {
@@ -374,16 +386,33 @@ void bind_external(nb::class_<CacheState>& cache) {
       .def(
           "offer",
           [](CacheState& self, KeySpaceId key_space, nb::handle prompt, const std::vector<std::uint32_t>& ids,
-             std::uint32_t first_page) {
+             std::uint32_t first_page, const std::vector<GroupPagesValue>& groups) {
             const Access access(self);
             const PromptView view(prompt, self.scratch);
-            std::vector<PageId> pages;
-            pages.reserve(ids.size());
-            for (const std::uint32_t id : ids) pages.push_back(PageId{id});
-            return take(access->offer(key_space, {.prompt = *view, .first_page = first_page, .page_ids = pages}));
+            const auto pages_of = [](const std::vector<std::uint32_t>& numbers) {
+              std::vector<PageId> pages;
+              pages.reserve(numbers.size());
+              for (const std::uint32_t number : numbers) pages.push_back(PageId{number});
+              return pages;
+            };
+            const std::vector<PageId> pages = pages_of(ids);
+            std::vector<std::vector<PageId>> pages_of_groups;
+            std::vector<GroupPages> pieces;
+            pages_of_groups.reserve(groups.size());
+            for (const GroupPagesValue& each : groups) {
+              pages_of_groups.push_back(pages_of(each.page_ids));
+              pieces.push_back(
+                  {.group_index = each.group_index, .first_page = each.first_page, .page_ids = pages_of_groups.back()});
+            }
+            return take(access->offer(
+                key_space, {.prompt = *view, .first_page = first_page, .page_ids = pages, .groups = pieces}));
           },
           nb::arg("key_space"), nb::arg("prompt"), nb::arg("page_ids"), nb::arg("first_page") = 0,
-          "External pools: lets others find pages that the engine has filled. All or nothing.")
+          nb::arg("groups") = std::vector<GroupPagesValue>(),
+          nb::sig("def offer(self, key_space: KeySpaceId, prompt: object, page_ids: collections.abc.Sequence[int], "
+                  "first_page: int = 0, groups: collections.abc.Sequence[GroupPages] = ...) -> OfferOutcome"),
+          "External pools: lets others find pages that the engine has filled, of the history and of other groups. All "
+          "or nothing.")
       .def(
           "match",
           [](const StatePointer& self, KeySpaceId key_space, nb::handle prompt) {
@@ -391,19 +420,24 @@ void bind_external(nb::class_<CacheState>& cache) {
             const PromptView view(prompt, self->scratch);
             ExternalMatch match = take(access->match(key_space, *view));
             std::vector<std::uint32_t> pages = page_ids(match.pages);
+            std::vector<GroupPagesValue> groups;
+            for (const GroupPages& each : match.groups) {
+              groups.push_back({each.group_index, each.first_page, page_ids(each.page_ids)});
+            }
             return ExternalMatchHandle{nb::cast(sequence_of(self, std::move(match.sequence))), match.token_count,
-                                       std::move(pages)};
+                                       match.replay_tokens, std::move(pages), std::move(groups)};
           },
           nb::arg("key_space"), nb::arg("prompt"),
-          "The longest cached prefix in whole pages, held until its sequence ends.")
+          "The longest cached prefix in whole pages that all groups can go on from, held until its sequence ends.")
       .def(
           "take_released",
-          [](CacheState& self, std::uint32_t count_max) {
+          [](CacheState& self, std::uint32_t count_max, std::optional<std::uint32_t> group_index) {
             const Access access(self);
             std::vector<PageId> pages(std::min(count_max, kTakenMax));
-            return page_ids(take(access->take_released(pages)));
+            return page_ids(take(access->take_released(pages, group_index)));
           },
-          nb::arg("count_max") = 4096, "Pages that quire no longer reads, oldest first.");
+          nb::arg("count_max") = 4096, nb::arg("group_index") = nb::none(),
+          "Pages that quire no longer reads, oldest first: the history's, or those of a window or snapshot group.");
 }
 
 void bind_observers(nb::class_<CacheState>& cache) {

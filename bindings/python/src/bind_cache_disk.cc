@@ -72,7 +72,15 @@ void bind_cache_disk(nb::class_<CacheState>& cache) {
           nb::arg("key_space"), nb::arg("prompt"), nb::arg("callback"),
           nb::sig("def lookup_on_disk(self, key_space: KeySpaceId, prompt: object, callback: "
                   "collections.abc.Callable[[DiskAnswer], object]) -> None"),
-          "How many leading tokens of a prompt are on disk; apply() calls callback(DiskAnswer).")
+          "How many leading tokens of a prompt are on disk, as far as all groups can go on; apply() calls "
+          "callback(DiskAnswer).")
+      .def(
+          "direct_bytes",
+          [](CacheState& self, std::uint32_t token_count) {
+            const Access access(self);
+            return take(access->direct_bytes(token_count));
+          },
+          nb::arg("token_count"), "What put_on_disk() and get_from_disk() move of a prompt of so many tokens.")
       .def(
           "put_on_disk",
           [](CacheState& self, KeySpaceId key_space, nb::handle prompt, nb::object bytes, nb::object callback) {
@@ -86,7 +94,8 @@ void bind_cache_disk(nb::class_<CacheState>& cache) {
           nb::arg("key_space"), nb::arg("prompt"), nb::arg("bytes"), nb::arg("callback"),
           nb::sig("def put_on_disk(self, key_space: KeySpaceId, prompt: object, bytes: object, callback: "
                   "collections.abc.Callable[[DiskAnswer], object]) -> None"),
-          "Writes the whole pages of a prompt that are not on disk; `bytes` is left alone until the callback.")
+          "Writes the pages of a prompt that are not on disk, as direct_bytes() has them; `bytes` is left alone until "
+          "the callback.")
       .def(
           "get_from_disk",
           [](CacheState& self, KeySpaceId key_space, nb::handle prompt, nb::object bytes, nb::object callback) {

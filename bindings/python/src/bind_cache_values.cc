@@ -147,7 +147,31 @@ void bind_cache_values(nb::module_& module) {
   StructClass<DiskAnswer>(module, "DiskAnswer", "What came of a direct call to the disk tier.")
       .value("outcome", &DiskAnswer::outcome)
       .value("token_count", &DiskAnswer::token_count,
-             "leading tokens of the prompt that were found, written or read; 0: none")
+             "Leading tokens of the prompt that were found, written or read; 0: none. Where several groups have a say, "
+             "up to where all of them can go on with what was.")
+      .value("replay_tokens", &DiskAnswer::replay_tokens,
+             "the last of them, to be computed once more for groups that lack what they need and declare a replay")
+      .value("rebuilt_groups", &DiskAnswer::rebuilt_groups, "those groups, by index in the layout")
+      .without_constructor();
+
+  StructClass<DirectPart>(module, "DirectPart", "Where one group's pages lie among the bytes of a direct call.")
+      .value("group_index", &DirectPart::group_index)
+      .value("sink_pages", &DirectPart::sink_pages, "of the path's pages the first so many,")
+      .value("first_page", &DirectPart::first_page, "and from this one on,")
+      .value("end_page", &DirectPart::end_page, "up to the one before this")
+      .value("page_bytes", &DirectPart::page_bytes)
+      .value("offset", &DirectPart::offset, "of the first of them")
+      .value("stride_bytes", &DirectPart::stride_bytes, "from one to the next: groups of the history lie side by side")
+      .without_constructor()
+      .def_prop_ro("page_count", &DirectPart::page_count)
+      .def("offset_of", &DirectPart::offset_of, nb::arg("page"),
+           "Where the group's part of a page of the path begins; None when it has none.");
+
+  StructClass<DirectBytes>(module, "DirectBytes", "What put_on_disk() and get_from_disk() move of a prompt.")
+      .value("token_count", &DirectBytes::token_count,
+             "leading tokens of the prompt: whole pages, up to a multiple of every group's boundary")
+      .value("byte_count", &DirectBytes::byte_count)
+      .value("parts", &DirectBytes::parts, "in the layout's order; groups that are not on disk have none")
       .without_constructor();
 
   StructClass<Kept>(module, "Kept", "A prefix that keep() holds.")
@@ -157,6 +181,19 @@ void bind_cache_values(nb::module_& module) {
              "of them can go on, replays included.")
       .without_constructor();
 
+  StructClass<GroupPagesValue>(module, "GroupPages",
+                               "Pages of a window or snapshot group that go with consecutive pages of a path.")
+      .field("group_index", &GroupPagesValue::group_index)
+      .field("first_page", &GroupPagesValue::first_page, "The path's page that the first of them goes with.")
+      .field("page_ids", &GroupPagesValue::page_ids)
+      .with_constructor();
+  StructClass<GroupPage>(module, "GroupPage", "A page of one group.")
+      .value("group_index", &GroupPage::group_index)
+      .made(
+          "page", [](const GroupPage& self) { return self.page.value; },
+          [](GroupPage& self, std::uint32_t page) { self.page = PageId{page}; }, "", "int")
+      .without_constructor();
+
   StructClass<OfferOutcome>(module, "OfferOutcome", "What became of offered pages.")
       .value("prefix_pages", &OfferOutcome::prefix_pages,
              "How many pages of the path before first_page are cached; if fewer than first_page, nothing was adopted.")
@@ -164,6 +201,9 @@ void bind_cache_values(nb::module_& module) {
              "the first of page_ids: cached under other ids, these stay the engine's")
       .value("adopted_pages", &OfferOutcome::adopted_pages,
              "the rest: quire may read them until it reports them as released")
+      .value("adopted_group_pages", &OfferOutcome::adopted_group_pages, "the same of `groups`,")
+      .value("group_duplicates", &OfferOutcome::group_duplicates,
+             "but for these, which stay the engine's: the path has others there")
       .without_constructor();
 
   StructClass<HostRegionStatus>(module, "HostRegionStatus", "What the host region lies in.")

@@ -168,8 +168,9 @@ void bind_config(nb::module_& module) {
              "once, for kernels that read them once. Deeper sharing counts as each sequence's own. Above 1, plans "
              "choose their own order of entries. Block tables have one level.")
       .field("layer_windows", &PlanConfig::layer_windows,
-             "Windows of layers that attend to their last tokens only, in tokens: a plan has trimmed page lists for "
-             "each of them. This saves attention work, not pages. At most 8, and none with block tables.")
+             "Windows of layers that attend to their last tokens only and keep all of them in a full group, in tokens: "
+             "the plan of every full group has trimmed page lists for each of them. This saves attention work, not "
+             "pages: a window group saves both. At most 8, none with block tables, and none where no group is full.")
       .with_constructor();
 
   StructClass<Settings>(module, "CacheConfig",

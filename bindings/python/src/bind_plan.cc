@@ -7,6 +7,7 @@
 #include "arrays.h"
 #include "bind.h"
 #include "cache_calls.h"
+#include "cache_values.h"
 #include "casters.h"
 #include "errors.h"
 #include "quire/plan.h"
@@ -179,7 +180,7 @@ void bind_groups(nb::module_& module) {
       .add(
           "layer_windows",
           [](const GroupView& view) { return views_of<LayerWindowView>(view, (*view).layer_windows.size()); },
-          "in the order of PlanConfig.layer_windows", "tuple[LayerWindowPlan, ...]")
+          "of full groups: PlanConfig.layer_windows, in order", "tuple[LayerWindowPlan, ...]")
       .rows<std::int32_t>("deltas", &GroupPlan::deltas, "[n][3] Rows: row, column, page: changes of the table")
       .array("page_indices", &GroupPlan::page_indices, "Csr: page ids; all page_indptr point into this one array")
       .add(
@@ -195,7 +196,7 @@ void bind_groups(nb::module_& module) {
       .rows<std::uint32_t>("copies", &GroupPlan::copies,
                            "[n][3] source page, target page, token count: after the moves")
       .array("remote_slots", &GroupPlan::remote_slots, "[tokens] where the receiver puts the token, or NO_SLOT")
-      .array("receivers", &GroupPlan::receivers, "[tokens] or -1")
+      .array("receivers", &GroupPlan::receivers, "[tokens] whose the token is, or -1; the same for all groups")
       .add(
           "sends",
           [](const GroupView& view) {
@@ -239,6 +240,21 @@ void bind_plan(nb::module_& module) {
       .field("first_slot", &SlotRun::first_slot)
       .field("token_count", &SlotRun::token_count)
       .with_constructor();
+  StructClass<WindowRun>(module, "WindowRun",
+                         "Consecutive slots of a window group in another cache, for tokens from `position` on.")
+      .field("group", &WindowRun::group, "in ModelLayout.groups")
+      .field("position", &WindowRun::position)
+      .field("first_slot", &WindowRun::first_slot)
+      .field("token_count", &WindowRun::token_count)
+      .with_constructor();
+  StructClass<TargetsCopy>(module, "ReceiveTargets",
+                           "Where a receiving sequence has room for what groups hold that do not keep everything.")
+      .field("windows", &TargetsCopy::windows, "of window groups: the tokens that are still needed, in whole pages")
+      .field("state_slot", &TargetsCopy::state_slot, "where the state behind the last token goes; -1: there is none")
+      .with_constructor();
+  enum_class<SendTime>(module, "SendTime", "The last column of AttentionPlan.state_sends.")
+      .value("BeforeStep", SendTime::BeforeStep, "behind the state_copies, before the tokens are computed")
+      .value("AfterStep", SendTime::AfterStep, "once the tokens are computed");
   StructClass<SendRun>(module, "SendRun", "Tokens in the cache to be sent to another one before the step.")
       .value("local_slot", &SendRun::local_slot)
       .value("remote_slot", &SendRun::remote_slot)
@@ -255,12 +271,14 @@ void bind_plan(nb::module_& module) {
       .number("page_tables", &AttentionPlan::page_tables)
       .number("entry_count", &AttentionPlan::entry_count)
       .number("token_count", &AttentionPlan::token_count)
-      .array("query_positions", &AttentionPlan::query_positions, "[tokens] for RoPE")
+      .array("query_positions", &AttentionPlan::query_positions, "[tokens] for RoPE, in groups that keep everything")
       .array("query_indptr", &AttentionPlan::query_indptr,
              "[entries + 1] entry e computes queries [indptr[e], indptr[e + 1])")
       .array("seq_lens", &AttentionPlan::seq_lens, "[entries] keys, this step's included")
       .array("stored_lens", &AttentionPlan::stored_lens, "[entries] keys before this step")
       .array("window_tokens", &AttentionPlan::window_tokens, "[entries] 0: none")
+      .array("context_lens", &AttentionPlan::context_lens,
+             "[entries] tokens once the step has run, whatever a window has skipped; empty with one group")
       .array("state_slots", &AttentionPlan::state_slots, "[entries] state slot, or row of the page table")
       .array("tree_indptr", &AttentionPlan::tree_indptr, "[entries + 1] tree tokens, the last keys of the entry")
       .rows<std::int32_t>("tree_nodes", &AttentionPlan::tree_nodes, "[tree tokens][3] begin, end, depth")
@@ -269,6 +287,8 @@ void bind_plan(nb::module_& module) {
           "one for each group of the layout", "tuple[GroupPlan, ...]")
       .rows<std::int32_t>("state_copies", &AttentionPlan::state_copies, "[n][5] kind, group, source, target, position")
       .rows<std::int32_t>("state_saves", &AttentionPlan::state_saves, "[n][5] the same, when the tokens are computed")
+      .rows<std::int32_t>("state_sends", &AttentionPlan::state_sends,
+                          "[n][5] source slot, the receiver's slot, position, receiver, SendTime")
       .add(
           "staging",
           [](const PlanView& view) {

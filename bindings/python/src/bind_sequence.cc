@@ -123,8 +123,11 @@ void bind_sequence(nb::module_& module) {
       .def_prop_ro(
           "sequence", [](const ExternalMatchHandle& self) { return self.sequence; },
           nb::sig("def sequence(self) -> Sequence"), "while it lives, the pages are not released")
-      .def_ro("token_count", &ExternalMatchHandle::token_count)
-      .def_ro("pages", &ExternalMatchHandle::pages);
+      .def_ro("token_count", &ExternalMatchHandle::token_count, "where all groups can go on")
+      .def_ro("replay_tokens", &ExternalMatchHandle::replay_tokens,
+              "the last of them, to be computed once more for groups that are not in `groups`")
+      .def_ro("pages", &ExternalMatchHandle::pages, "of the history")
+      .def_ro("groups", &ExternalMatchHandle::groups, "what other groups need to go on, a list of GroupPages");
 }
 
 }  // namespace quire::python

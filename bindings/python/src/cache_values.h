@@ -19,6 +19,11 @@ struct ViewCopy : SequenceView {
   std::vector<std::uint32_t> page_ids;
 };
 
+struct TargetsCopy {
+  std::vector<WindowRun> windows;
+  std::int32_t state_slot = -1;
+};
+
 struct TransferCopy {
   TransferId id;
   TransferKind kind = TransferKind::Load;
@@ -26,6 +31,12 @@ struct TransferCopy {
   std::uint16_t band_count = 1;
   std::uint16_t pool_index = 0;
   std::vector<PageTransfer> pages;
+};
+
+struct GroupPagesValue {
+  std::uint32_t group_index = 0;
+  std::uint32_t first_page = 0;
+  std::vector<std::uint32_t> page_ids;
 };
 
 struct RunCopy : RunView {

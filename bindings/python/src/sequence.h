@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "cache_state.h"
+#include "cache_values.h"
 #include "quire/cache.h"
 
 namespace quire::python {
@@ -32,7 +33,9 @@ struct StepEntryHandle {
 struct ExternalMatchHandle {
   nb::object sequence;
   std::uint32_t token_count = 0;
+  std::uint32_t replay_tokens = 0;
   std::vector<std::uint32_t> pages;
+  std::vector<GroupPagesValue> groups;
 };
 
 }  // namespace quire::python

@@ -1,0 +1,134 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// Cache: resize() gives the history more device pages, or fewer. Window and snapshot groups keep the pages they have.
+#include <algorithm>
+#include <cstring>
+
+#include "base/check.h"
+#include "cache/cache_impl.h"
+#include "layout/text.h"
+#include "quire/cache.h"
+
+namespace quire {
+
+namespace {
+
+/// One group of the history: where its pages lie now, and where they lie after the resize.
+struct HistoryPart {
+  PoolGeometry* geometry = nullptr;
+  LazyMemory* own = nullptr;
+  std::byte** data = nullptr;
+  PoolGeometry next;
+  LazyMemory moved;  // new memory, where the byte layout moves pages when their number changes
+};
+
+std::vector<MoverPart> mover_parts(const std::vector<HistoryPart>& parts, bool is_next) {
+  std::vector<MoverPart> made;
+  for (const HistoryPart& part : parts) {
+    made.push_back({.geometry = is_next ? &part.next : part.geometry, .memory = *part.data, .tensors = {}});
+  }
+  return made;
+}
+
+}  // namespace
+
+Status Cache::resize(std::uint32_t page_count) {
+  Impl& impl = *impl_;
+  QUIRE_TRY(impl.enter());
+  QUIRE_TRY(impl.require(DevicePool::Owned, "resize"));
+  if (impl.config.device.memory == DeviceMemory::Adopted) {
+    return fail(ErrorCode::Unsupported,
+                "resize: the pool's memory is the engine's; open a new cache on the new memory");
+  }
+  if (impl.config.device.memory == DeviceMemory::Accelerator) {
+    return fail(ErrorCode::Unsupported, "resize: memory on an accelerator stays where it is; open a new cache");
+  }
+  TierParts& tier_parts = impl.tiers->parts;
+  if (tier_parts.book.live_count() > 0) {
+    return fail(ErrorCode::Unavailable,
+                "resize: " + std::to_string(tier_parts.book.live_count()) +
+                    " transfers are in flight; call pause_transfers(), and apply what poll() gives until it "
+                    "returns true");
+  }
+  if (!impl.step_order.empty()) {
+    return fail(ErrorCode::Unavailable,
+                "resize: step " + std::to_string(impl.step_at(0).number) + " is in flight; finish or abort it first");
+  }
+  if (impl.move_count() > 0 && impl.config.device.memory != DeviceMemory::Host) {
+    return fail(ErrorCode::Unavailable, "resize: moves of a committed tree are pending; plan a step first");
+  }
+  if (impl.pages_for(impl.context_tokens_max) > page_count) {
+    return fail(ErrorCode::InvalidArgument, "resize: " + with_separators(page_count) +
+                                                " pages cannot hold one sequence of context_tokens_max = " +
+                                                with_separators(impl.context_tokens_max) + " tokens, which needs " +
+                                                with_separators(impl.pages_for(impl.context_tokens_max)));
+  }
+  QUIRE_TRY(impl.history->device.check_resize(page_count));
+  const std::uint32_t clean_reserve_pages = impl.clean_reserve_for(page_count);
+  if (impl.has_host() && clean_reserve_pages > page_count) {
+    return fail(ErrorCode::InvalidArgument,
+                "resize: " + with_separators(page_count) +
+                    " pages are fewer than host.clean_reserve_pages = " + with_separators(clean_reserve_pages));
+  }
+  // What a user can see changes only when no call that could still fail is left; until then, failures are undone.
+  const bool has_memory = impl.config.device.memory == DeviceMemory::Host;
+  const bool keeps_place = impl.geometry.byte_layout() == ByteLayout::PageFirst;
+  std::vector<HistoryPart> parts;
+  const auto add_part = [&](PoolGeometry& geometry, LazyMemory& own, std::byte*& data) -> Status {
+    QUIRE_TRY_ASSIGN(PoolGeometry next,
+                     PoolGeometry::create(geometry.page(), {.page_count = std::uint64_t{page_count} + 1,
+                                                            .byte_layout = geometry.byte_layout()}));
+    HistoryPart& part =
+        parts.emplace_back(HistoryPart{.geometry = &geometry, .own = &own, .data = &data, .next = std::move(next)});
+    if (!has_memory || keeps_place) return {};
+    QUIRE_TRY_ASSIGN(part.moved, LazyMemory::reserve(part.next.pool_bytes()));
+    return {};
+  };
+  QUIRE_TRY(add_part(impl.geometry, impl.host_memory, impl.memory));
+  for (GroupMemory& group : impl.more_history) QUIRE_TRY(add_part(*group.geometry, group.own, group.data));
+  impl.make_moves();
+  QUIRE_TRY(impl.tree->grow(page_count));
+  QUIRE_TRY(tier_parts.history.grow_device(page_count));
+  // The mover reserves room for the new pages here. It hears below where they lie, when nothing can fail any more.
+  if (tier_parts.mover != nullptr) QUIRE_TRY(tier_parts.mover->set_device(mover_parts(parts, /*is_next=*/true)));
+  const std::uint32_t old_page_count = impl.history->device.page_count();
+  const auto undo = [&] {  // cannot fail: there is room for the old number of pages
+    (void)impl.tree->grow(old_page_count);
+    if (tier_parts.mover != nullptr) (void)tier_parts.mover->set_device(mover_parts(parts, /*is_next=*/false));
+  };
+  if (Status status = impl.history->device.resize(page_count); !status) {
+    undo();
+    return status;
+  }
+  for (const HistoryPart& part : parts) {
+    if (!has_memory || !keeps_place) break;
+    if (Status status = part.own->grow(part.next.pool_bytes()); !status) {
+      QUIRE_CHECK(impl.history->device.resize(old_page_count), "pages that were just added are in use");
+      undo();
+      return status;
+    }
+  }
+  for (HistoryPart& part : parts) {
+    if (has_memory && !keeps_place) {
+      const std::uint64_t before = part.geometry->strides().layer;
+      const std::uint64_t after = part.next.strides().layer;
+      for (std::uint32_t layer = 0; layer < part.next.page().layer_count(); ++layer) {
+        std::memcpy(part.moved.data() + (layer * after), part.own->data() + (layer * before), std::min(before, after));
+      }
+      *part.own = std::move(part.moved);
+    }
+    *part.geometry = std::move(part.next);
+    *part.data = part.own->data();
+  }
+  if (impl.history_index < impl.group_pools.size()) impl.group_pools[impl.history_index] = impl.memory;
+  for (const GroupMemory& group : impl.more_history) impl.group_pools[group.group_index] = group.data;
+  if (impl.has_disk()) tier_parts.name_log.set_device_page_count(page_count + 1);
+  impl.tiers->stores.set_clean_reserve(clean_reserve_pages);
+  if (tier_parts.mover != nullptr) {
+    QUIRE_CHECK(tier_parts.mover->set_device(mover_parts(parts, /*is_next=*/false)),
+                "the mover had room for the new pages");
+  }
+  return {};
+}
+
+}  // namespace quire

@@ -1,0 +1,103 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// AnchoredPages: what a path of the prefix tree has in one group besides its history. The tree's own pages hold the
+// groups that keep everything. A window group's page, or a snapshot, hangs on the tree's page that holds the same
+// tokens, or whose end it was taken at. It may go at any time without it and leaves a hole; it never stays without it.
+//
+//     tree's pages      [0][1][2][3][4][5]      one path
+//     a window group     .  .  .  3  4  5       the last ones; holes behind them
+//     a snapshot group   .  .  s  .  .  s       where one was taken
+//
+// An anchored page is pinned as often as somebody uses it, and idle otherwise. Idle ones go in this order: those that
+// sequences went past and nobody has asked for (passed), then the others, least recently used first. So a long answer
+// that drags its window along never pushes out what requests come back to.
+//
+// This is bookkeeping about ids: what is given up is handed to the caller, whose pool it belongs to. Nothing allocates
+// after create() but grow().
+//
+// single-threaded
+#pragma once
+
+#include <cstdint>
+
+#include "base/index_lists.h"
+#include "base/lazy_array.h"
+#include "quire/result.h"
+#include "quire/types.h"
+
+namespace quire {
+
+struct AnchoredPagesConfig {
+  std::uint32_t tree_page_end = 0;  ///< ids of the tree's pages lie below it
+  std::uint32_t page_end = 0;       ///< ids of anchored pages lie below it; 0 is none of them
+};
+
+class AnchoredPages {
+ public:
+  /// How a page is wanted once nobody uses it.
+  enum class Worth : std::uint8_t {
+    Passed,  ///< first to go
+    Kept,    ///< last to go, and so until it is gone
+  };
+
+  [[nodiscard]] static Result<AnchoredPages> create(const AnchoredPagesConfig& config);
+  [[nodiscard]] Status grow(std::uint32_t tree_page_end);
+
+  /// The page that hangs on a page of the tree, or none.
+  [[nodiscard]] PageId at(PageId tree_page) const { return PageId{anchored_[tree_page.value] - 1}; }
+  [[nodiscard]] bool has(PageId tree_page) const { return anchored_[tree_page.value] != 0; }
+  /// The page of the tree that a page hangs on.
+  [[nodiscard]] PageId tree_page_of(PageId page) const { return PageId{entries_[page.value].tree_page - 1}; }
+  [[nodiscard]] bool is_attached(PageId page) const { return entries_[page.value].tree_page != 0; }
+  [[nodiscard]] bool is_kept(PageId page) const { return entries_[page.value].is_kept; }
+  [[nodiscard]] bool is_pinned(PageId page) const { return entries_[page.value].pins > 0; }
+  [[nodiscard]] std::uint32_t pin_count(PageId page) const { return entries_[page.value].pins; }
+
+  /// Hangs a page on one of the tree's that has none, pinned once.
+  void attach(PageId tree_page, PageId page);
+  void pin(PageId page);
+  /// Pins a page for somebody who came back to it: that is what keeps it from then on.
+  void pin_found(PageId page);
+  /// When the last pin goes, the page is idle. Worth::Kept holds from the first time it is said.
+  void unpin(PageId page, Worth worth);
+  /// Takes an idle page from the tree's: it is the caller's.
+  void detach(PageId page);
+
+  /// The idle page of this worth at most that goes first, or none.
+  [[nodiscard]] PageId first_idle(Worth worth = Worth::Kept) const;
+  /// The same, now the caller's.
+  [[nodiscard]] PageId evict(Worth worth = Worth::Kept);
+  /// A page of the tree goes: what hangs on it, idle, is the caller's. None: nothing does.
+  [[nodiscard]] PageId drop(PageId tree_page);
+
+  [[nodiscard]] std::uint32_t attached_count() const { return attached_count_; }
+  [[nodiscard]] std::uint32_t idle_count() const { return idle_.size(); }
+
+  /// Calls visit(tree_page, page) for all of them.
+  template <typename Visitor>
+  void for_each(Visitor&& visit) const {
+    for (std::uint32_t i = 0; i < entries_.size(); ++i) {
+      if (entries_[i].tree_page != 0) visit(PageId{entries_[i].tree_page - 1}, PageId{i});
+    }
+  }
+  /// Names the first rule that does not hold, if any. O(pages).
+  [[nodiscard]] Status check_invariants() const;
+
+ private:
+  friend struct AnchoredPagesPeer;  // tests corrupt what check_invariants() must notice
+  enum List : std::uint32_t { kPassed, kKept, kListCount };
+
+  // Of an anchored page. Ids are stored + 1, so that untouched memory means none.
+  struct Entry {
+    std::uint32_t tree_page = 0;
+    std::uint32_t pins = 0;
+    bool is_kept = false;
+  };
+
+  LazyArray<std::uint32_t> anchored_;  // by the tree's page
+  LazyArray<Entry> entries_;           // by anchored page
+  IndexLists idle_;
+  std::uint32_t attached_count_ = 0;
+};
+
+}  // namespace quire

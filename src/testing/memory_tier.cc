@@ -1,0 +1,206 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "testing/memory_tier.h"
+
+#include <algorithm>
+
+#include "base/check.h"
+
+namespace quire::testing {
+
+MemoryTier::MemoryTier(const Config& config) : config_(config), pools_(config.hosts.size()) {
+  Result<NameLog> log = NameLog::create(config.log);
+  Result<PageNames> names = PageNames::create(config.names);
+  QUIRE_CHECK(log.has_value() && names.has_value(), "no memory for names");
+  log_ = std::move(*log);
+  names_ = std::move(*names);
+}
+
+void MemoryTier::submit(const NameLog& log) {
+  log_.append(log);
+  names_.finish(log_, [](const KeySpace&) {});
+}
+
+// Names are those that pages have now, whenever the plan's turn comes.
+void MemoryTier::submit(const LowerPlan& plan) {
+  Task task{.plan = plan, .names = {}};
+  switch (plan.kind) {
+    case TransferKind::FindOnDisk:
+      found_[plan.id.index] = path_of(plan);
+      break;
+    case TransferKind::LoadFromDisk:
+      for (const PageTransfer& page : plan.pages) {
+        task.names.push_back(found_[plan.found_by][page.place]);
+        if (plan.pool == 0) names_.set_host(page.host_page, task.names.back());
+      }
+      break;
+    case TransferKind::StoreToDisk:
+      for (const PageTransfer& page : plan.pages) {
+        task.names.push_back(names_.of(plan.named_in, PageId{page.place}));
+      }
+      break;
+    case TransferKind::DropOnDisk:
+      task.names.push_back({.name = {}, .parent = {}, .key_space = names_.space(plan.key_space).name});
+      break;
+    case TransferKind::FlushDisk:
+      break;
+    default:
+      QUIRE_CHECK(false, "a memory tier has no direct calls");
+  }
+  const bool is_read = plan.kind == TransferKind::FindOnDisk || plan.kind == TransferKind::LoadFromDisk;
+  (is_read ? reads_ : writes_).push_back(std::move(task));
+}
+
+std::vector<PageNames::Record> MemoryTier::path_of(const LowerPlan& plan) const {
+  const PageNames::Space& space = names_.space(plan.key_space);
+  const std::size_t page_count = plan.tokens.size() / config_.names.page_tokens;
+  std::vector<PageNames::Record> path(page_count, {.name = {}, .parent = {}, .key_space = space.name});
+  const PageName& parent = names_.parent_name(plan.parent, plan.key_space);
+  if (parent.is_none()) return path;
+  std::vector<PageName> names(page_count);
+  name_pages({.parent = parent,
+              .page_tokens = config_.names.page_tokens,
+              .first_position = plan.first_page * config_.names.page_tokens,
+              .tokens = plan.tokens,
+              .extra_keys = plan.extra_keys},
+             names);
+  for (std::size_t i = 0; i < page_count; ++i) {
+    path[i].name = names[i];
+    path[i].parent = i == 0 ? parent : names[i - 1];
+    path[i].page_index = plan.first_page + static_cast<std::uint32_t>(i);
+  }
+  return path;
+}
+
+void MemoryTier::cancel(TransferId id) {
+  const auto task = std::ranges::find(reads_, id, [](const Task& each) { return each.plan.id; });
+  if (task != reads_.end()) task->is_cancelled = true;
+}
+
+std::span<Completion> MemoryTier::poll(std::span<Completion> out) {
+  const std::size_t count = std::min(out.size(), completions_.size());
+  std::copy_n(completions_.begin(), count, out.begin());
+  completions_.erase(completions_.begin(), completions_.begin() + static_cast<std::ptrdiff_t>(count));
+  return out.first(count);
+}
+
+bool MemoryTier::keeps(std::uint32_t pool) const {
+  return pool < config_.hosts.size() && config_.hosts[pool] != nullptr;
+}
+
+bool MemoryTier::run_one(Random& random) {
+  const bool reads = writes_.empty() || (!reads_.empty() && random.below(2) == 0);
+  std::vector<Task>& tasks = reads ? reads_ : writes_;
+  if (tasks.empty()) return false;
+  const std::size_t place = reads ? random.below(static_cast<std::uint32_t>(tasks.size())) : 0;
+  const Task task = std::move(tasks[place]);
+  tasks.erase(tasks.begin() + static_cast<std::ptrdiff_t>(place));
+  Completion completion{.id = task.plan.id, .kind = task.plan.kind};
+  if (task.plan.kind == TransferKind::FindOnDisk) {
+    completion = find(task, random);
+  } else if (task.plan.kind == TransferKind::LoadFromDisk) {
+    completion = load(task, random);
+  } else if (task.plan.kind == TransferKind::StoreToDisk) {
+    completion = store(task, random);
+  } else if (has_failed_) {
+    completion.outcome = TransferOutcome::Failed;
+    completion.fault = TransferFault::Io;
+  } else if (task.plan.kind == TransferKind::DropOnDisk) {
+    for (auto& pool : pools_) {
+      std::erase_if(pool, [&](const auto& page) { return page.second.key_space == task.names[0].key_space; });
+    }
+  }
+  flush_count += task.plan.kind == TransferKind::FlushDisk ? 1 : 0;
+  completion.busy_ns = 1 + static_cast<TimeNs>(completion.moved_bytes);
+  completions_.push_back(completion);
+  if (draws(random, faults.repeated_answers)) completions_.push_back(completion);
+  return true;
+}
+
+bool MemoryTier::is_dropping(const PageName& key_space) const {
+  return std::ranges::any_of(writes_, [&](const Task& task) {
+    return task.plan.kind == TransferKind::DropOnDisk && task.names[0].key_space == key_space;
+  });
+}
+
+Completion MemoryTier::find(const Task& task, Random& random) {
+  ++question_count;
+  const LowerPlan& plan = task.plan;
+  Completion completion{.id = plan.id, .kind = plan.kind};
+  std::ranges::fill(plan.anchored, 0);
+  if (has_failed_ || draws(random, faults.failed_questions)) {
+    completion.outcome = TransferOutcome::Failed;
+    completion.fault = TransferFault::Io;
+    return completion;
+  }
+  const std::vector<PageNames::Record>& path = found_[plan.id.index];
+  const bool is_hidden = task.is_cancelled || path.empty() || path[0].name.is_none() || is_dropping(path[0].key_space);
+  std::uint32_t page = is_hidden ? 0 : plan.held_pages;
+  while (!is_hidden && page < path.size() && pools_[0].contains(path[page].name)) ++page;
+  if (!is_hidden && page < path.size() && draws(random, faults.promised_pages)) ++page;
+  for (std::size_t pool = 1; pool < pools_.size(); ++pool) {
+    for (std::uint32_t i = 0; i < std::min<std::size_t>(page, plan.anchored.size()); ++i) {
+      if (pools_[pool].contains(path[i].name)) plan.anchored[i] |= 1ULL << (pool - 1);
+    }
+  }
+  completion.good_pages = page - std::min(page, plan.held_pages);
+  completion.outcome = page > 0 ? TransferOutcome::Ok : TransferOutcome::Empty;
+  return completion;
+}
+
+// The first page that does not come ends the load.
+Completion MemoryTier::load(const Task& task, Random& random) {
+  const LowerPlan& plan = task.plan;
+  Completion completion{.id = plan.id, .kind = plan.kind};
+  HostPages& host = *config_.hosts[plan.pool];
+  for (std::size_t i = 0; i < plan.pages.size() && !task.is_cancelled; ++i) {
+    const auto kept = pools_[plan.pool].find(task.names[i].name);
+    if (has_failed_ || kept == pools_[plan.pool].end() || draws(random, faults.failed_loads)) break;
+    std::span<std::byte> bytes;
+    if (host.begin_write(plan.pages[i], bytes) != TransferFault::None) break;
+    std::ranges::copy(kept->second.bytes, bytes.begin());
+    if (draws(random, faults.changed_bytes))
+      bytes[random.below(static_cast<std::uint32_t>(bytes.size()))] ^= std::byte{4};
+    host.end_write(plan.pages[i], kept->second.checksum);
+    ++completion.good_pages;
+    completion.moved_bytes += bytes.size();
+    ++loaded_page_count;
+  }
+  if (completion.good_pages == plan.pages.size()) return completion;
+  completion.outcome = task.is_cancelled ? TransferOutcome::Cancelled : TransferOutcome::Failed;
+  completion.fault = task.is_cancelled ? TransferFault::None : TransferFault::Io;
+  return completion;
+}
+
+// Pages without a name are passed over: nobody could ask for them.
+Completion MemoryTier::store(const Task& task, Random& random) {
+  const LowerPlan& plan = task.plan;
+  Completion completion{.id = plan.id, .kind = plan.kind};
+  HostPages& host = *config_.hosts[plan.pool];
+  std::map<PageName, Kept>& pool = pools_[plan.pool];
+  for (std::size_t i = 0; i < plan.pages.size(); ++i) {
+    if (has_failed_ || draws(random, faults.failed_stores)) {
+      completion.fault = TransferFault::Io;
+      break;
+    }
+    const PageNames::Record& name = task.names[i];
+    HostPages::Record record;
+    completion.fault = host.begin_read(plan.pages[i], record);
+    if (completion.fault != TransferFault::None) break;
+    if (!name.name.is_none()) {
+      pool[name.name] = {.key_space = name.key_space,
+                         .bytes = {record.bytes.begin(), record.bytes.end()},
+                         .checksum = record.checksum,
+                         .age = ++last_age_};
+      completion.moved_bytes += config_.page_bytes;
+      ++stored_page_count;
+      const auto oldest = std::ranges::min_element(pool, {}, [](const auto& page) { return page.second.age; });
+      if (pool.size() > config_.page_count_max) pool.erase(oldest);
+    }
+    host.end_read(plan.pages[i]);
+    ++completion.good_pages;
+  }
+  if (completion.good_pages < plan.pages.size()) completion.outcome = TransferOutcome::Failed;
+  return completion;
+}
+
+}  // namespace quire::testing

@@ -1,0 +1,362 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "tiers/anchored_group.h"
+
+#include "base/check.h"
+#include "base/hash.h"
+
+namespace quire {
+
+Status AnchoredGroup::open_device(DevicePool owner, std::uint32_t page_count, std::uint32_t tree_page_count) {
+  has_pages = true;
+  if (owner == DevicePool::Owned) {
+    QUIRE_TRY(pages.open_device(page_count));
+  } else {
+    QUIRE_TRY_ASSIGN(offered, OfferedPages::create(page_count));
+  }
+  QUIRE_TRY_ASSIGN(on_device,
+                   AnchoredPages::create({.tree_page_end = tree_page_count + 1, .page_end = page_count + 1}));
+  return {};
+}
+
+Status AnchoredGroup::open_host(const HostConfig& config) {
+  const std::size_t device_end = std::size_t{pages.device.page_count()} + 1;
+  const std::uint32_t host_end = config.page_count + 1;
+  QUIRE_TRY(pages.open_host({.page_count = config.page_count, .looks_ahead = config.looks_ahead, .lists_reads = true}));
+  QUIRE_TRY_ASSIGN(host_of_device_,
+                   AnchoredPages::create({.tree_page_end = config.tree_page_count + 1, .page_end = host_end}));
+  QUIRE_TRY_ASSIGN(host_of_host_,
+                   AnchoredPages::create({.tree_page_end = config.tree_host_page_count + 1, .page_end = host_end}));
+  QUIRE_TRY_ASSIGN(load_of_, LazyArray<std::uint32_t>::create(std::size_t{config.tree_page_count} + 1));
+  QUIRE_TRY_ASSIGN(device_columns_, LazyArray<std::uint32_t>::create(device_end));
+  QUIRE_TRY_ASSIGN(host_columns_, LazyArray<std::uint32_t>::create(host_end));
+  QUIRE_TRY(wanted_.reserve(static_cast<std::uint32_t>(device_end)));
+  path_.resize(config.path_pages_max);
+  return {};
+}
+
+Status AnchoredGroup::grow_tree(std::uint32_t tree_page_count) {
+  QUIRE_TRY(on_device.grow(tree_page_count + 1));
+  if (!has_host()) return {};
+  QUIRE_TRY(host_of_device_.grow(tree_page_count + 1));
+  return load_of_.grow(std::size_t{tree_page_count} + 1);
+}
+
+// Device pages
+
+void AnchoredGroup::release(PageId page, Worth worth) {
+  if (pages.device.state(page) != PageState::Sealed) {
+    pages.give_back(page);
+    return;
+  }
+  on_device.unpin(page, worth);
+  if (worth == Worth::Kept) keep_host_copy(on_device.tree_page_of(page));
+}
+
+// Marks a host copy as Kept, so that it outlives pages that a window has only passed.
+void AnchoredGroup::keep_host_copy(PageId tree_page) {
+  if (!has_host()) return;
+  const PageId host_page = host_of_device_.at(tree_page);
+  if (host_page.is_none()) return;
+  host_of_device_.pin(host_page);
+  host_of_device_.unpin(host_page, Worth::Kept);
+}
+
+void AnchoredGroup::release_device(PageId page) {
+  if (offered) {
+    offered->release({&page, 1});
+    return;
+  }
+  if (has_host() && wanted_.contains(page.value)) wanted_.remove(page.value);
+  pages.release_device(page);
+}
+
+void AnchoredGroup::drop_anchor(PageId tree_page) {
+  if (!has_pages) return;
+  if (has_host()) release_host_copy(host_of_device_.drop(tree_page));
+  const PageId page = on_device.drop(tree_page);
+  if (page.is_none()) return;
+  release_device(page);
+  ++pages.totals.dropped_page_total;
+}
+
+void AnchoredGroup::drop(PageId page) {
+  if (has_host()) release_host_copy(host_of_device_.drop(on_device.tree_page_of(page)));
+  on_device.detach(page);
+  release_device(page);
+  ++pages.totals.dropped_page_total;
+}
+
+void AnchoredGroup::want_copy(PageId page, std::uint32_t column) {
+  if (!has_host() || wanted_.contains(page.value)) return;
+  QUIRE_CHECK(on_device.is_attached(page), "a page is to be copied that hangs on no page of the tree");
+  wanted_.push_back(page.value);
+  device_columns_[page.value] = column;
+  pages.settle_later(page);
+}
+
+void AnchoredGroup::want_all_copies() {
+  on_device.for_each([&](PageId tree_page, PageId page) {
+    if (!host_of_device_.has(tree_page) && !pages.is_read(page)) want_copy(page, device_columns_[page.value]);
+  });
+}
+
+void AnchoredGroup::forget_wanted() {
+  while (wanted_.size() > 0) wanted_.remove(wanted_.front());
+}
+
+// A page that is being copied can be evicted, but is free only when the store that reads it is over.
+std::uint32_t AnchoredGroup::evictable_pages() const {
+  std::uint32_t count = on_device.idle_count();
+  pages.for_each_read([&](PageId page) { count -= on_device.is_attached(page) && !on_device.is_pinned(page) ? 1 : 0; });
+  return count;
+}
+
+std::uint32_t AnchoredGroup::pages_in_time() const {
+  std::uint32_t count = on_device.idle_count();
+  pages.for_each_read([&](PageId page) { count += on_device.is_attached(page) ? 0 : 1; });
+  return count;
+}
+
+bool AnchoredGroup::evict_device() {
+  const PageId page = on_device.first_idle();
+  if (page.is_none()) return false;
+  const PageId tree_page = on_device.tree_page_of(page);
+  const bool is_kept = on_device.is_kept(page);
+  on_device.detach(page);
+  if (is_kept) keep_host_copy(tree_page);  // the host's copy is the only one from here on
+  release_device(page);
+  ++pages.totals.evicted_page_total;
+  return true;
+}
+
+std::uint32_t AnchoredGroup::evict(std::uint32_t page_count) {
+  std::uint32_t evicted = 0;
+  while (evicted < page_count && evict_device()) ++evicted;
+  return evicted;
+}
+
+void AnchoredGroup::make_room(std::uint32_t page_count) {
+  while (pages.device.free_count() < page_count && evict_device()) {
+  }
+}
+
+// Host pages
+
+// Pages that windows have only passed go first, and of the rest those that the device may have too.
+bool AnchoredGroup::evict_host() {
+  PageId victim = host_of_device_.evict(Worth::Passed);
+  if (victim.is_none()) victim = host_of_host_.evict(Worth::Passed);
+  if (victim.is_none()) victim = host_of_device_.evict();
+  if (victim.is_none()) victim = host_of_host_.evict();
+  if (victim.is_none()) return false;
+  pages.release_host(victim);
+  return true;
+}
+
+void AnchoredGroup::on_demote(PageId device_page, PageId host_page) {
+  if (!has_host() || !host_of_device_.has(device_page)) return;
+  PageId page = host_of_device_.at(device_page);
+  const PageId of_device = on_device.at(device_page);
+  const bool is_kept = host_of_device_.is_kept(page) || (!of_device.is_none() && on_device.is_kept(of_device));
+  page = host_of_device_.drop(device_page);
+  host_of_host_.attach(host_page, page);
+  host_of_host_.unpin(page, is_kept ? Worth::Kept : Worth::Passed);
+}
+
+void AnchoredGroup::on_promote(PageId host_page, PageId device_page) {
+  if (!has_host() || !host_of_host_.has(host_page)) return;
+  PageId page = host_of_host_.at(host_page);
+  const bool is_kept = host_of_host_.is_kept(page);
+  page = host_of_host_.drop(host_page);
+  host_of_device_.attach(device_page, page);
+  host_of_device_.unpin(page, is_kept ? Worth::Kept : Worth::Passed);
+}
+
+void AnchoredGroup::drop_host_anchor(PageId host_page) {
+  if (has_host()) release_host_copy(host_of_host_.drop(host_page));
+}
+
+bool AnchoredGroup::is_in_memory(const TierPath& path, std::uint32_t column) const {
+  if (column >= path.size()) return false;
+  const NamedPage anchor = path.at(column);
+  return !host_page_at(anchor).is_none() || (anchor.tier == Tier::Device && on_device.has(anchor.page));
+}
+
+bool AnchoredGroup::attach_host(const NamedPage& tree_page, PageId host_page, std::uint32_t column) {
+  AnchoredPages& anchored = anchored_in(tree_page.tier);
+  if (anchored.has(tree_page.page)) return false;
+  pages.host.seal({&host_page, 1});
+  anchored.attach(tree_page.page, host_page);
+  anchored.unpin(host_page, Worth::Kept);
+  host_columns_[host_page.value] = column;
+  return true;
+}
+
+bool AnchoredGroup::is_kept_at(std::uint32_t column, const GroupRetention& retention, std::uint32_t page_tokens) const {
+  if (retention.rule != RetentionRule::Every) return retention.rule != RetentionRule::None;
+  const std::uint64_t interval = retention.interval_tokens;
+  const std::uint64_t begin = std::uint64_t{column} * page_tokens;
+  const std::uint64_t end = begin + page_tokens;
+  if (!is_window) return end % interval == 0;
+  if (column < sink_pages) return true;
+  // The next boundary behind the page's first token: whether the window there reaches back into the page.
+  const std::uint64_t boundary = ((begin / interval) + 1) * interval;
+  return boundary < end + group->window_tokens;
+}
+
+void AnchoredGroup::hold(const TierPath& path, const WindowColumns& columns, Tier tier, bool is_held) {
+  for_each_column(columns, [&](std::uint32_t column) {
+    if (column >= path.size()) return;
+    const NamedPage anchor = path.at(column);
+    AnchoredPages& anchored = tier == Tier::Device ? on_device : anchored_in(anchor.tier);
+    if (tier == Tier::Device && anchor.tier != Tier::Device) return;
+    const PageId page = anchored.at(anchor.page);
+    if (page.is_none()) return;
+    if (is_held) {
+      anchored.pin(page);
+    } else {
+      anchored.unpin(page, Worth::Kept);
+    }
+  });
+}
+
+// Copies
+
+PageId AnchoredGroup::next_wanted() {
+  while (wanted_.size() > 0) {
+    const PageId page{wanted_.front()};
+    if (!host_of_device_.has(on_device.tree_page_of(page))) return page;
+    wanted_.remove(page.value);
+  }
+  return PageId::none();
+}
+
+PageTransfer AnchoredGroup::start_copy(PageId device_page, PageId host_page) {
+  QUIRE_CHECK(wanted_.contains(device_page.value), "a page is copied that nobody wants a copy of");
+  const PageId tree_page = on_device.tree_page_of(device_page);
+  wanted_.remove(device_page.value);
+  return pages.transfer_of(device_page, host_page, tag_of({Tier::Device, tree_page}), tree_page.value);
+}
+
+PageHome::CopyEnd AnchoredGroup::end_copy(const PageTransfer& page, bool is_good) {
+  const PageId tree_page{page.place};
+  // A page that is read is not used for anything else: if it hangs there now, it has hung there all the time.
+  const bool is_awaited = pages.device.state(page.device_page) == PageState::Sealed &&
+                          on_device.is_attached(page.device_page) &&
+                          on_device.tree_page_of(page.device_page) == tree_page;
+  if (!is_awaited) return CopyEnd::Unwanted;
+  if (!is_good) return CopyEnd::Lost;
+  if (host_of_device_.has(tree_page)) return CopyEnd::Unwanted;
+  host_of_device_.attach(tree_page, page.host_page);
+  host_of_device_.unpin(page.host_page, on_device.is_kept(page.device_page) ? Worth::Kept : Worth::Passed);
+  host_columns_[page.host_page.value] = device_columns_[page.device_page.value];
+  return CopyEnd::Taken;
+}
+
+NamedPage AnchoredGroup::name_of(PageId host_page) const {
+  QUIRE_CHECK(pages.host.state(host_page) == PageState::Sealed, "a host page has a name, and is not cached");
+  const Tier tier = host_of_device_.is_attached(host_page) ? Tier::Device : Tier::Host;
+  return {tier, anchored_in(tier).tree_page_of(host_page)};
+}
+
+std::uint64_t AnchoredGroup::tag_of(const NamedPage& tree_page) const {
+  return mix64(tree_.fingerprint(tree_page.page, tree_page.tier) + (std::uint64_t{group_index} << 32U));
+}
+
+// Loads
+
+std::span<const PageId> AnchoredGroup::device_path(const PrefixTree::Pin& path) {
+  const RunId host_run = tree_.first_host_run(path);
+  const RunId last = host_run.is_none() ? path.run() : tree_.parent(host_run);
+  const std::span<PageId> row = std::span(path_).first(tree_.end_page(path.run()));
+  tree_.copy_path(path, 0, row);
+  return row.first(tree_.end_page(last));
+}
+
+std::uint32_t AnchoredGroup::count_loads(const TierPath& path, const WindowColumns& columns) const {
+  std::uint32_t count = 0;
+  for_each_column(columns, [&](std::uint32_t column) {
+    const NamedPage anchor = path.at(column);
+    const bool is_coming =
+        anchor.tier == Tier::Device && (on_device.has(anchor.page) || load_of_[anchor.page.value] != 0);
+    count += is_coming ? 0 : 1;
+  });
+  return count;
+}
+
+PageHome::Listed AnchoredGroup::list_loads(const PrefixTree::Pin& path, const Wanted& wanted,
+                                           std::span<PageTransfer> out) {
+  const std::span<const PageId> row = device_path(path);
+  Listed listed{.page_count = 0, .next_column = wanted.from};
+  for_each_column(wanted.columns, [&](std::uint32_t column) {
+    if (column < listed.next_column || column >= row.size() || listed.page_count == out.size()) return;
+    listed.next_column = column + 1;
+    const PageId tree_page = row[column];
+    if (on_device.has(tree_page) || load_of_[tree_page.value] != 0 || !host_of_device_.has(tree_page)) return;
+    out[listed.page_count++] = pages.transfer_of(PageId::none(), host_of_device_.at(tree_page),
+                                                 tag_of({Tier::Device, tree_page}), tree_page.value);
+  });
+  return listed;
+}
+
+void AnchoredGroup::note_load(const PrefixTree::Pin& /*path*/, std::span<const PageTransfer> load,
+                              std::uint32_t load_index) {
+  for (const PageTransfer& page : load) load_of_[page.place] = load_index + 1;
+}
+
+void AnchoredGroup::forget_load(const PrefixTree::Pin& /*path*/, std::span<const PageTransfer> load,
+                                std::uint32_t load_index) {
+  for (const PageTransfer& page : load) {
+    if (load_of_[page.place] == load_index + 1) load_of_[page.place] = 0;
+  }
+}
+
+bool AnchoredGroup::brings(std::uint32_t load_index, const PrefixTree::Pin& path, const WindowColumns& columns) {
+  const std::span<const PageId> row = device_path(path);
+  bool is_brought = false;
+  for_each_column(columns, [&](std::uint32_t column) {
+    is_brought = is_brought || (column < row.size() && load_of_[row[column].value] == load_index + 1);
+  });
+  return is_brought;
+}
+
+void AnchoredGroup::attach(const Transfer& load, std::span<PageTransfer> good) {
+  QUIRE_CHECK(load.pin && load.pool == pool, "a load without a path, or of another group, arrives");
+  for (PageTransfer& page : good) {
+    const PageId tree_page{page.place};  // the load's path has kept it
+    if (on_device.has(tree_page)) continue;
+    const PageId device_page = std::exchange(page.device_page, PageId::none());
+    pages.device.seal({&device_page, 1});
+    on_device.attach(tree_page, device_page);
+    on_device.unpin(device_page, Worth::Kept);
+    device_columns_[device_page.value] = host_columns_[page.host_page.value];
+    ++pages.totals.loaded_page_total;
+  }
+}
+
+RunId AnchoredGroup::drop_bad(const Transfer& /*load*/, const PageTransfer& bad, std::uint32_t /*place*/) {
+  if (host_of_device_.at(PageId{bad.place}) == bad.host_page) {
+    release_host_copy(host_of_device_.drop(PageId{bad.place}));
+  }
+  return RunId::none();
+}
+
+Status AnchoredGroup::check_invariants() const {
+  QUIRE_TRY(on_device.check_invariants());
+  const auto bad = [this](const char* rule) {
+    return fail(ErrorCode::Corrupt, "group '" + group->name + "': " + rule);
+  };
+  if (offered) QUIRE_TRY(offered->check_invariants());
+  const std::uint32_t cached =
+      offered ? offered->count(OfferedPages::State::Held) : pages.device.count(PageState::Sealed);
+  if (cached != on_device.attached_count()) return bad("the sealed device pages are not those of the tree");
+  if (!has_host()) return {};
+  QUIRE_TRY(host_of_device_.check_invariants());
+  QUIRE_TRY(host_of_host_.check_invariants());
+  if (pages.host.count(PageState::Sealed) != host_of_device_.attached_count() + host_of_host_.attached_count()) {
+    return bad("the sealed host pages are not those of the tree");
+  }
+  return {};
+}
+
+}  // namespace quire

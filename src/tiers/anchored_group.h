@@ -1,0 +1,163 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// AnchoredGroup: a window or snapshot group as the tiers see it. Its pages hang on pages of the history
+// (prefix/anchored_pages.h): on the device by the history's device page; on the host by that page too, as long as there
+// is one, and by the history's host page afterwards. They follow the history's pages from tier to tier, go with them,
+// and may go before them.
+//
+// Pages are copied to the host as soon as the tree has them, whatever the write policy: they are few, or small, and a
+// hole among them makes all that follows useless.
+//
+// single-threaded
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <span>
+#include <vector>
+
+#include "base/index_lists.h"
+#include "base/lazy_array.h"
+#include "pool/offered_pages.h"
+#include "prefix/anchored_pages.h"
+#include "quire/config.h"
+#include "quire/layout.h"
+#include "tiers/page_home.h"
+
+namespace quire {
+
+/// The pages of a path, in the tiers where they are.
+struct TierPath {
+  std::span<const PageId> pages;
+  std::span<const PageId> host_pages;
+  [[nodiscard]] NamedPage at(std::uint32_t column) const {
+    return column < pages.size() ? NamedPage{Tier::Device, pages[column]}
+                                 : NamedPage{Tier::Host, host_pages[column - pages.size()]};
+  }
+  [[nodiscard]] std::uint32_t size() const { return static_cast<std::uint32_t>(pages.size() + host_pages.size()); }
+};
+
+class AnchoredGroup final : public PageHome {
+ public:
+  using Worth = AnchoredPages::Worth;
+
+  AnchoredGroup(std::uint16_t the_pool, const StepFence& fence, PrefixTree& tree)
+      : PageHome(the_pool, fence), tree_(tree) {}
+  [[nodiscard]] Status open_device(DevicePool owner, std::uint32_t page_count, std::uint32_t tree_page_count);
+  struct HostConfig {
+    std::uint32_t page_count = 0;
+    std::uint32_t tree_page_count = 0;
+    std::uint32_t tree_host_page_count = 0;
+    std::uint32_t path_pages_max = 0;
+    bool looks_ahead = false;
+  };
+  [[nodiscard]] Status open_host(const HostConfig& config);
+  [[nodiscard]] Status grow_tree(std::uint32_t tree_page_count);
+  [[nodiscard]] bool has_host() const { return pages.has_host(); }
+
+  // Device pages.
+
+  [[nodiscard]] std::uint32_t device_page_count() const {
+    return offered ? offered->page_count() : pages.device.page_count();
+  }
+  /// Gives up so many idle pages, or all there are. Returns how many.
+  std::uint32_t evict(std::uint32_t page_count);
+  /// A sequence no longer uses a page of its row: the page stays in the tree, or goes back.
+  void release(PageId page, Worth worth);
+  /// The tree's page goes: what hangs on it goes too.
+  void drop_anchor(PageId tree_page);
+  /// Takes an idle page, and the host's copy of it, from the tree.
+  void drop(PageId page);
+  /// A page has just come into the tree, and is to be copied to the host.
+  void want_copy(PageId page, std::uint32_t column);
+  /// Pages that the host has no copy of, and nobody is making one: they are to be copied now.
+  void want_all_copies();
+  /// Wanted copies are not made any more.
+  void forget_wanted();
+
+  // Host pages.
+
+  void on_demote(PageId device_page, PageId host_page);
+  void on_promote(PageId host_page, PageId device_page);
+  void drop_host_anchor(PageId host_page);
+  /// What hangs on a page of a path on the host, or none.
+  [[nodiscard]] PageId host_page_at(const NamedPage& tree_page) const {
+    return anchored_in(tree_page.tier).at(tree_page.page);
+  }
+  [[nodiscard]] bool is_in_memory(const TierPath& path, std::uint32_t column) const;
+  /// A page that a lower tier has brought hangs on a page of a path from here on. False: another one does.
+  [[nodiscard]] bool attach_host(const NamedPage& tree_page, PageId host_page, std::uint32_t column);
+  /// Which page of its path a cached host page belongs to.
+  [[nodiscard]] std::uint32_t column_of(PageId host_page) const { return host_columns_[host_page.value]; }
+  /// Whether a retention rule wants what belongs to a column of a path.
+  [[nodiscard]] bool is_kept_at(std::uint32_t column, const GroupRetention& retention, std::uint32_t page_tokens) const;
+  /// Pins what the device has, or the host, of some columns of a path; or ends that.
+  void hold(const TierPath& path, const WindowColumns& columns, Tier tier, bool is_held);
+  /// How many pages of `columns` the device lacks and no load brings.
+  [[nodiscard]] std::uint32_t count_loads(const TierPath& path, const WindowColumns& columns) const;
+  /// Device pages that can be had, some of them only when the stores that read them are over.
+  [[nodiscard]] std::uint32_t pages_in_time() const;
+
+  // PageHome.
+  [[nodiscard]] std::uint32_t evictable_pages() const override;
+  void make_room(std::uint32_t page_count) override;
+  [[nodiscard]] std::uint32_t host_evictable_pages() const override {
+    return host_of_device_.idle_count() + host_of_host_.idle_count();
+  }
+  [[nodiscard]] bool evict_host() override;
+  [[nodiscard]] PageId next_wanted() override;
+  [[nodiscard]] PageTransfer start_copy(PageId device_page, PageId host_page) override;
+  CopyEnd end_copy(const PageTransfer& page, bool is_good) override;
+  [[nodiscard]] NamedPage name_of(PageId host_page) const override;
+  [[nodiscard]] std::uint64_t tag_of(const NamedPage& tree_page) const override;
+  [[nodiscard]] Listed list_loads(const PrefixTree::Pin& path, const Wanted& wanted,
+                                  std::span<PageTransfer> out) override;
+  void note_load(const PrefixTree::Pin& path, std::span<const PageTransfer> load, std::uint32_t load_index) override;
+  void forget_load(const PrefixTree::Pin& path, std::span<const PageTransfer> load, std::uint32_t load_index) override;
+  [[nodiscard]] bool brings(std::uint32_t load_index, const PrefixTree::Pin& path,
+                            const WindowColumns& columns) override;
+  [[nodiscard]] Turn turn_of(const Transfer& /*load*/) const override { return Turn::Now; }
+  void attach(const Transfer& load, std::span<PageTransfer> good) override;
+  [[nodiscard]] RunId drop_bad(const Transfer& load, const PageTransfer& bad, std::uint32_t place) override;
+
+  [[nodiscard]] Status check_invariants() const;
+  template <typename Visitor>
+  void visit_host_pages(Visitor&& visit) const {
+    host_of_device_.for_each([&](PageId page, PageId /*host_page*/) { visit(Tier::Device, page); });
+    host_of_host_.for_each([&](PageId page, PageId /*host_page*/) { visit(Tier::Host, page); });
+  }
+
+  const CacheGroup* group = nullptr;
+  std::uint32_t group_index = 0;  // in the layout
+  bool is_window = false;         // a window group in pages; else rows lie in the state slot, and pages are snapshots
+  bool has_pages = false;
+  std::uint32_t sink_pages = 0;
+  AnchoredPages on_device;              // by the history's device page
+  std::optional<OfferedPages> offered;  // with an external device pool: the engine's pages
+  [[nodiscard]] const AnchoredPages& host_of_device() const { return host_of_device_; }
+  [[nodiscard]] const AnchoredPages& host_of_host() const { return host_of_host_; }
+
+ private:
+  [[nodiscard]] AnchoredPages& anchored_in(Tier tier) { return tier == Tier::Device ? host_of_device_ : host_of_host_; }
+  [[nodiscard]] const AnchoredPages& anchored_in(Tier tier) const {
+    return tier == Tier::Device ? host_of_device_ : host_of_host_;
+  }
+  void keep_host_copy(PageId tree_page);
+  void release_device(PageId page);
+  [[nodiscard]] bool evict_device();
+  void release_host_copy(PageId host_page) {
+    if (!host_page.is_none()) pages.release_host(host_page);
+  }
+  [[nodiscard]] std::span<const PageId> device_path(const PrefixTree::Pin& path);
+
+  PrefixTree& tree_;
+  AnchoredPages host_of_device_;             // host pages, by the history's device page
+  AnchoredPages host_of_host_;               // host pages, by the history's host page, where the device has none
+  IndexLists wanted_;                        // device pages to be copied, oldest first
+  LazyArray<std::uint32_t> load_of_;         // by the history's device page: the load that brings what hangs on it, + 1
+  LazyArray<std::uint32_t> device_columns_;  // which page of its path a page belongs to, by device page
+  LazyArray<std::uint32_t> host_columns_;    // and by host page
+  std::vector<PageId> path_;                 // scratch: the device pages of a path
+};
+
+}  // namespace quire

@@ -1,0 +1,105 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// Arrivals: what admitted sequences wait for. An admission becomes a need: the pages of each pool that the hit rule
+// asks for. What memory lacks is looked for in lower tiers; what the host has is loaded, the history first, because
+// windows and states hang on its pages; and then the sequence runs with what has come. A plain model is the case of one
+// need. Nobody waits for ever: what does not come, or not in time, is computed.
+//
+// single-threaded
+#pragma once
+
+#include <cstdint>
+#include <optional>
+
+#include "quire/result.h"
+#include "tiers/host_stores.h"
+#include "tiers/loads.h"
+#include "tiers/paths.h"
+#include "tiers/searches.h"
+#include "tiers/tier_parts.h"
+
+namespace quire {
+
+/// An admitted sequence that cannot run yet.
+struct WaitingAdmission {
+  Hit on_device;  // what it would run with now
+  Hit in_memory;  // what it would run with when loads from the host have come
+  Miss miss;      // why the rest is computed, as far as that is known
+};
+
+class Arrivals {
+ public:
+  Arrivals(TierParts& parts, Paths& paths, HostStores& stores, Loads& loads, Searches& searches)
+      : parts_(parts), paths_(paths), stores_(stores), loads_(loads), searches_(searches) {}
+  void open() {
+    parts_.arrivals.resize(parts_.sequences.capacity());
+    prefetches_.reserve(parts_.sequences.capacity());
+  }
+
+  /// What an admitted sequence waits for; nothing when it can run at once. An error changes nothing.
+  [[nodiscard]] Result<std::optional<WaitingAdmission>> start(std::uint32_t sequence);
+  /// After begin(), before admit(): starts loads in the background, if that takes no page from others.
+  void prefetch(std::uint32_t sequence, const PrefixTree::Match& match);
+  /// The sequence waits no longer, and runs with what there is.
+  void stop(std::uint32_t sequence, MissReason reason);
+  /// After completions, and when time has passed: sequences that need not wait any longer run.
+  void wake_sequences();
+  /// Sequences that waited for their turn look, as far as there is room.
+  void start_waiting_searches();
+  /// Calls off loads and searches that nobody waits for.
+  void cancel_unneeded();
+  /// Why a sequence computes what follows a match. The most certain reason comes first.
+  [[nodiscard]] Miss find_miss(std::uint32_t sequence, const PrefixTree::Match& match);
+
+  // For Searches.
+
+  /// A search has ended: whoever waited for it goes on.
+  void finish_search(std::uint32_t search, const Search& ended);
+  /// Nobody waits for a search any more.
+  void abandon_search(std::uint32_t search, MissReason miss);
+  [[nodiscard]] bool is_search_awaited(std::uint32_t search) const;
+
+ private:
+  /// What of a match is to be loaded from the host.
+  struct Choice {
+    bool loads = false;
+    MissReason miss = MissReason::None;  // why not
+    std::uint32_t new_pages = 0;         // of the history, in no load so far
+    Hit hit;                             // with what comes
+    PrefixTree::Match match;             // up to there
+  };
+  enum class Progress : std::uint8_t { Waits, Arrived, Stuck };
+
+  [[nodiscard]] Choice choose(std::uint32_t sequence, const PrefixTree::Match& match);
+  [[nodiscard]] bool is_faster_to_compute(const Choice& choice, std::uint32_t gained_tokens, std::uint32_t token_count);
+  [[nodiscard]] Status check_room(std::uint32_t sequence, const Choice& choice) const;
+  void set_deadline(std::uint32_t sequence);
+  [[nodiscard]] bool may_look(std::uint32_t sequence, const PrefixTree::Match& match);
+  [[nodiscard]] bool start_looking(std::uint32_t sequence, const PrefixTree::Match& match);
+  void stop_looking(std::uint32_t sequence, MissReason miss);
+  [[nodiscard]] std::uint32_t next_waiting_for_turn(std::uint64_t turn) const;
+  void start_loading(std::uint32_t sequence, const Choice& choice);
+  [[nodiscard]] Progress advance(std::uint32_t sequence);
+  [[nodiscard]] Progress advance_history(std::uint32_t sequence);
+  [[nodiscard]] Progress advance_anchored(std::uint32_t sequence);
+  [[nodiscard]] Progress ask_anchored(std::uint32_t sequence);
+  [[nodiscard]] bool is_complete(std::uint32_t sequence);
+  void hold_on_device(std::uint32_t sequence, bool is_held);
+  void load_anchored(std::uint32_t sequence, TransferPriority priority);
+  void expire_looking();
+  void look_further();
+  void prefetch_from_host(std::uint32_t sequence, const PrefixTree::Match& match);
+  void prefetch_further();
+  [[nodiscard]] bool tree_loads(const PrefixTree::Match& match) const;
+  void run(std::uint32_t sequence, MissReason reason);
+
+  TierParts& parts_;
+  Paths& paths_;
+  HostStores& stores_;
+  Loads& loads_;
+  Searches& searches_;
+  std::uint64_t last_turn_ = 0;
+  std::vector<SequenceId> prefetches_;  // sequences that wait for history before windows and states can follow
+};
+
+}  // namespace quire

@@ -1,0 +1,226 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "tiers/history_pages.h"
+
+#include <algorithm>
+
+#include "base/check.h"
+#include "base/mutants.h"
+
+namespace quire {
+
+Status HistoryPages::open_host(const TierPages::HostConfig& config, std::uint32_t path_pages_max) {
+  QUIRE_TRY(pages.open_host(config));
+  runs_.reserve(path_pages_max);
+  targets_.resize(path_pages_max);
+  if (!parts_.groups.empty()) tree_.set_listener(this);
+  return {};
+}
+
+Status HistoryPages::open_lower(NameLog& name_log) {
+  name_log_ = &name_log;
+  QUIRE_TRY_ASSIGN(hot_, LazyArray<std::uint8_t>::create(std::size_t{pages.device.page_count()} + 1));
+  return {};
+}
+
+Status HistoryPages::grow_device(std::uint32_t page_count) {
+  QUIRE_TRY(pages.grow_device(page_count));
+  for (const auto& group : parts_.groups) {
+    if (group->has_pages) QUIRE_TRY(group->grow_tree(page_count));
+  }
+  return name_log_ != nullptr ? hot_.grow(std::size_t{page_count} + 1) : Status{};
+}
+
+// What leaves the tree
+
+void HistoryPages::give_up(std::span<const PageId> device_pages) {
+  for (const auto& group : parts_.groups) {
+    for (const PageId page : device_pages) group->drop_anchor(page);
+  }
+  if (offered != nullptr) {
+    offered->release(device_pages);
+  } else if (!pages.has_host()) {
+    pages.device.release(device_pages);
+  } else {
+    for (const PageId page : device_pages) pages.release_device(page);
+  }
+}
+
+std::uint32_t HistoryPages::evict(std::uint32_t page_count) {
+  const std::uint32_t evicted =
+      tree_.evict(page_count, [this](std::span<const PageId> given_up) { give_up(given_up); });
+  parts_.counters.evicted_page_total += evicted;
+  release_freed_host();
+  return evicted;
+}
+
+std::uint32_t HistoryPages::drop_all(RunId root, ResidencyCause cause) {
+  const std::uint32_t dropped =
+      tree_.evict_all(root, cause, [this](std::span<const PageId> given_up) { give_up(given_up); });
+  release_freed_host();
+  return dropped;
+}
+
+void HistoryPages::release_freed_host() {
+  if (!pages.has_host()) return;
+  tree_.take_freed_host([this](PageId page) {
+    for (const auto& group : parts_.groups) group->drop_host_anchor(page);
+    pages.release_host(page);
+  });
+}
+
+void HistoryPages::make_room(std::uint32_t page_count) {
+  // Pages that a store still reads are evicted, but not free.
+  while (page_count > pages.device.free_count() && evict(page_count - pages.device.free_count()) > 0) {
+  }
+}
+
+bool HistoryPages::evict_host() {
+  const std::uint32_t evicted = tree_.evict_host(1);
+  parts_.counters.host_evicted_page_total += evicted;
+  release_freed_host();
+  return evicted > 0;
+}
+
+// What can be had
+
+std::uint32_t HistoryPages::evictable_pages() const {
+  if (!pages.has_host()) return tree_.evictable_pages();
+  // A page that is being copied can be evicted, but not used before that is over.
+  const std::uint32_t evictable = writes_back() ? tree_.left_pages() : tree_.evictable_pages();
+  const std::uint32_t read = (writes_back() ? 0 : tree_.storing_count()) + abandoned_reads_;
+  return evictable - std::min(evictable, read);
+}
+
+std::uint32_t HistoryPages::available_besides(const PrefixTree::Match& match) const {
+  const std::uint32_t matched = writes_back() ? tree_.left_pages(match) : tree_.idle_pages(match);
+  const std::uint32_t evictable = evictable_pages();
+  return pages.free_for_plan() + evictable - std::min(evictable, matched);
+}
+
+std::uint32_t HistoryPages::pages_leaving(bool is_full) const {
+  std::uint32_t leaving = tree_.leaving_pages();
+  if (!writes_back()) leaving += std::min(tree_.storing_count(), tree_.evictable_pages());
+  if (writes_back() && is_full) leaving += tree_.evictable_pages() - tree_.left_pages();
+  return leaving;
+}
+
+// Copies
+
+PageTransfer HistoryPages::start_copy(PageId device_page, PageId host_page) {
+  tree_.start_copy(device_page, host_page);
+  if (name_log_ != nullptr) name_log_->add_copy(NameLog::Kind::HostCopy, host_page, device_page);
+  return pages.transfer_of(device_page, host_page, tree_.fingerprint(device_page, Tier::Device), 0);
+}
+
+PageHome::CopyEnd HistoryPages::end_copy(const PageTransfer& page, bool is_good) {
+  const PrefixTree::HostCopy copy = tree_.copy_of(page.device_page);
+  const bool is_awaited = copy.state == PrefixTree::Copy::Storing && copy.host_page == page.host_page;
+  if (!is_awaited) return CopyEnd::Unwanted;  // the page has left the tree
+  if (!is_good) {
+    tree_.forget_copy(page.device_page);
+    return CopyEnd::Lost;
+  }
+  tree_.end_copy(page.device_page, /*goes_first=*/writes_back());
+  ++parts_.counters.stored_page_total;
+  return CopyEnd::Taken;
+}
+
+void HistoryPages::on_demote(PageId device_page, PageId host_page) {
+  for (const auto& group : parts_.groups) group->on_demote(device_page, host_page);
+}
+
+void HistoryPages::on_promote(PageId host_page, PageId device_page) {
+  for (const auto& group : parts_.groups) group->on_promote(host_page, device_page);
+}
+
+// Loads. The tree remembers for each host run which load brings it, counted from 1; 0 for none.
+
+void HistoryPages::list_host_runs(const PrefixTree::Pin& path) {
+  runs_.clear();
+  for (RunId run = path.run(); tree_.is_on_host(run); run = tree_.parent(run)) runs_.push_back(run);
+}
+
+// The first stretch of the path, of one or several runs, that no load brings.
+PageHome::Listed HistoryPages::list_loads(const PrefixTree::Pin& path, const Wanted& /*wanted*/,
+                                          std::span<PageTransfer> out) {
+  list_host_runs(path);
+  while (!runs_.empty() && tree_.load_of(runs_.back()) != 0) runs_.pop_back();
+  std::uint32_t count = 0;
+  for (; !runs_.empty() && tree_.load_of(runs_.back()) == 0 && count < out.size(); runs_.pop_back()) {
+    const RunId run = runs_.back();
+    const std::span<const PageId> host_pages = tree_.pages(run);
+    const std::uint32_t first = tree_.end_page(run) - static_cast<std::uint32_t>(host_pages.size());
+    for (std::uint32_t i = 0; i < host_pages.size() && count < out.size(); ++i) {
+      out[count++] = pages.transfer_of(PageId::none(), host_pages[i], tag_of({Tier::Host, host_pages[i]}), first + i);
+    }
+  }
+  return {.page_count = count};
+}
+
+void HistoryPages::note_load(const PrefixTree::Pin& path, std::span<const PageTransfer> load,
+                             std::uint32_t load_index) {
+  for (RunId run = path.run(); tree_.is_on_host(run) && tree_.end_page(run) > load.front().place;
+       run = tree_.parent(run)) {
+    tree_.load_of(run) = load_index + 1;
+  }
+}
+
+void HistoryPages::forget_load(const PrefixTree::Pin& path, std::span<const PageTransfer> /*load*/,
+                               std::uint32_t load_index) {
+  for (RunId run = path.run(); tree_.is_on_host(run); run = tree_.parent(run)) {
+    if (tree_.load_of(run) == load_index + 1) tree_.load_of(run) = 0;
+  }
+}
+
+bool HistoryPages::brings(std::uint32_t load_index, const PrefixTree::Pin& path, const WindowColumns& /*columns*/) {
+  for (RunId run = path.run(); tree_.is_on_host(run); run = tree_.parent(run)) {
+    if (tree_.load_of(run) == load_index + 1) return true;
+  }
+  return false;
+}
+
+PageHome::Turn HistoryPages::turn_of(const Transfer& load) const {
+  const RunId first = tree_.first_host_run(load.pin);
+  if (first.is_none() || tree_.end_page(first) > load.first_page || is_mutated(Mutant::UnorderedLoads))
+    return Turn::Now;
+  return tree_.load_of(first) != 0 ? Turn::Later : Turn::Never;
+}
+
+// Run by run from the top.
+void HistoryPages::attach(const Transfer& load, std::span<PageTransfer> good) {
+  QUIRE_CHECK(load.pin && load.pool == pool, "a load without a path, or of another pool, arrives");
+  const PrefixTree::Pin arrived = tree_.pin_prefix(load.pin, load.first_page + static_cast<std::uint32_t>(good.size()));
+  list_host_runs(arrived);
+  for (; !runs_.empty(); runs_.pop_back()) {
+    const RunId run = runs_.back();
+    const auto page_count = static_cast<std::uint32_t>(tree_.pages(run).size());
+    const std::uint32_t place = tree_.end_page(run) - page_count - load.first_page;
+    const std::span<PageTransfer> of_run = good.subspan(place, page_count);
+    const std::span<PageId> targets = std::span(targets_).first(page_count);
+    for (std::uint32_t i = 0; i < page_count; ++i) {
+      targets[i] = std::exchange(of_run[i].device_page, PageId::none());
+      pages.set_settled(targets[i]);
+    }
+    pages.device.seal(targets);
+    if (name_log_ != nullptr) {
+      for (std::uint32_t i = 0; i < page_count; ++i) {
+        set_cold(targets[i]);
+        name_log_->add_copy(NameLog::Kind::DeviceCopy, targets[i], of_run[i].host_page);
+      }
+    }
+    tree_.promote(run, targets);
+    pages.totals.loaded_page_total += page_count;
+  }
+}
+
+// None when somebody has computed the page meanwhile: what is on the host is only a copy then.
+RunId HistoryPages::drop_bad(const Transfer& load, const PageTransfer& /*bad*/, std::uint32_t place) {
+  QUIRE_CHECK(place < load.page_count, "a bad page lies behind the last one of its load");
+  const std::uint32_t bad_page = load.first_page + place;
+  const PrefixTree::Pin good = tree_.pin_prefix(load.pin, bad_page);  // splits there
+  RunId bad = load.pin.run();
+  while (tree_.end_page(tree_.parent(bad)) > bad_page) bad = tree_.parent(bad);
+  return tree_.is_on_host(bad) ? bad : RunId::none();
+}
+
+}  // namespace quire

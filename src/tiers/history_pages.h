@@ -1,0 +1,128 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// HistoryPages: the pages of the groups that keep everything, which are the prefix tree's own. The tree says which
+// pages go, and in which order; what hangs on a page goes with it. A path begins with device runs and goes on with host
+// runs; the tree learns of a load when it has arrived, in the order of the path. Until then the host runs that a load
+// reads are pinned, and the tree remembers the load, so that later requests join.
+//
+// single-threaded
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <vector>
+
+#include "base/check.h"
+#include "base/lazy_array.h"
+#include "pool/offered_pages.h"
+#include "prefix/prefix_tree.h"
+#include "quire/config.h"
+#include "quire/stats.h"
+#include "tiers/anchored_group.h"
+#include "tiers/page_home.h"
+#include "transfer/page_names.h"
+
+namespace quire {
+
+class HistoryPages final : public PageHome, public TierListener {
+ public:
+  struct Parts {
+    PrefixTree& tree;
+    std::vector<std::unique_ptr<AnchoredGroup>>& groups;
+    Stats& counters;
+    WritePolicy write_policy = WritePolicy::WriteBack;
+  };
+  HistoryPages(const StepFence& fence, const Parts& parts) : PageHome(0, fence), parts_(parts), tree_(parts.tree) {}
+  [[nodiscard]] Status open_host(const TierPages::HostConfig& config, std::uint32_t path_pages_max);
+  [[nodiscard]] Status open_lower(NameLog& name_log);
+
+  // What leaves the tree.
+
+  std::uint32_t evict(std::uint32_t page_count);
+  /// Gives up everything of a key space that nobody pins. Returns how many device pages.
+  std::uint32_t drop_all(RunId root, ResidencyCause cause);
+  /// Host pages that the tree has given up go back to their pool, and what hangs on them goes.
+  void release_freed_host();
+  void drop_host_run(RunId run, ResidencyCause cause) {
+    tree_.drop_host_run(run, cause);
+    release_freed_host();
+  }
+
+  // What can be had.
+
+  [[nodiscard]] bool writes_back() const { return pages.has_host() && parts_.write_policy == WritePolicy::WriteBack; }
+  /// Device pages that a plan can take: free ones, evictable ones, and those that only wait for moves of that plan.
+  [[nodiscard]] std::uint32_t available_pages() const { return pages.free_for_plan() + evictable_pages(); }
+  /// Device pages that a plan can take besides the pages of a match.
+  [[nodiscard]] std::uint32_t available_besides(const PrefixTree::Match& match) const;
+  /// Device pages that a load can take besides the pages of a match. A load writes at any time: pages that wait for
+  /// moves of the next plan are of no use to it.
+  [[nodiscard]] std::uint32_t available_for_loads(const PrefixTree::Match& match) const {
+    return available_besides(match) - (pages.free_for_plan() - pages.device.free_count());
+  }
+  /// Device pages that are free, or can be had, once what is on its way to the host has arrived. `is_full`: more pages
+  /// will leave when a transfer is over.
+  [[nodiscard]] std::uint32_t pages_leaving(bool is_full) const;
+  /// Stores of sequences that have ended still read so many pages, which nobody holds.
+  void add_abandoned_reads(std::uint32_t page_count) { abandoned_reads_ += page_count; }
+  void end_abandoned_reads(std::uint32_t page_count) {
+    QUIRE_CHECK(page_count <= abandoned_reads_, "more reads of ended sequences end than began");
+    abandoned_reads_ -= page_count;
+  }
+
+  // Lower tiers.
+
+  /// Whether a device page was used so often that its copies are to be written first, to any lower tier or to one.
+  [[nodiscard]] bool is_hot(PageId device_page) const { return hot_[device_page.value] != 0; }
+  [[nodiscard]] bool is_hot(PageId device_page, std::uint16_t lower) const {
+    return (hot_[device_page.value] >> lower & 1U) != 0;
+  }
+  void set_hot(PageId device_page, std::uint16_t lower) {
+    hot_[device_page.value] = static_cast<std::uint8_t>(hot_[device_page.value] | (1U << lower));
+  }
+  void set_cold(PageId device_page) { hot_[device_page.value] = 0; }
+  [[nodiscard]] Status grow_device(std::uint32_t page_count);
+
+  // PageHome.
+  [[nodiscard]] std::uint32_t evictable_pages() const override;
+  void make_room(std::uint32_t page_count) override;
+  [[nodiscard]] std::uint32_t host_evictable_pages() const override { return tree_.host_evictable_pages(); }
+  [[nodiscard]] bool evict_host() override;
+  [[nodiscard]] PageId next_wanted() override { return tree_.next_wanted(); }
+  [[nodiscard]] PageTransfer start_copy(PageId device_page, PageId host_page) override;
+  CopyEnd end_copy(const PageTransfer& page, bool is_good) override;
+  [[nodiscard]] NamedPage name_of(PageId host_page) const override { return {Tier::Host, host_page}; }
+  [[nodiscard]] std::uint64_t tag_of(const NamedPage& tree_page) const override {
+    return tree_.fingerprint(tree_page.page, tree_page.tier);
+  }
+  [[nodiscard]] Listed list_loads(const PrefixTree::Pin& path, const Wanted& wanted,
+                                  std::span<PageTransfer> out) override;
+  void note_load(const PrefixTree::Pin& path, std::span<const PageTransfer> load, std::uint32_t load_index) override;
+  void forget_load(const PrefixTree::Pin& path, std::span<const PageTransfer> load, std::uint32_t load_index) override;
+  [[nodiscard]] bool brings(std::uint32_t load_index, const PrefixTree::Pin& path,
+                            const WindowColumns& columns) override;
+  [[nodiscard]] Turn turn_of(const Transfer& load) const override;
+  void attach(const Transfer& load, std::span<PageTransfer> good) override;
+  [[nodiscard]] RunId drop_bad(const Transfer& load, const PageTransfer& bad, std::uint32_t place) override;
+
+  // TierListener: what hangs on a page of the tree follows the page.
+  void on_demote(PageId device_page, PageId host_page) override;
+  void on_promote(PageId host_page, PageId device_page) override;
+
+  OfferedPages* offered = nullptr;  // with an external device pool: the engine's pages
+
+ private:
+  void give_up(std::span<const PageId> device_pages);
+  void list_host_runs(const PrefixTree::Pin& path);
+
+  Parts parts_;
+  PrefixTree& tree_;
+  NameLog* name_log_ = nullptr;  // null: there is no lower tier
+  LazyArray<std::uint8_t> hot_;  // by device page, with lower tiers: a bit for each
+  std::uint32_t abandoned_reads_ = 0;
+  std::vector<RunId> runs_;      // scratch: the host runs of a path, from its end up
+  std::vector<PageId> targets_;  // scratch: device pages of one run
+};
+
+}  // namespace quire

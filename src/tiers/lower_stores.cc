@@ -1,0 +1,374 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "tiers/lower_stores.h"
+
+#include <algorithm>
+#include <string>
+#include <utility>
+
+#include "base/check.h"
+
+namespace quire {
+
+namespace {
+
+using CopyState = LowerCopies::State;
+
+// Stores of one pool at once, so that writes in the background leave most transfers to those who wait.
+constexpr std::uint32_t kStoresMax = 2;
+constexpr std::uint32_t kTransfersForTwoStores = 16;
+
+}  // namespace
+
+// What is to be written
+
+void LowerStores::want(PageHome& home, PageId host_page, PageId anchor) {
+  for (std::uint16_t i = 0; i < parts_.lowers.size(); ++i) {
+    const Lower& lower = parts_.lowers[i];
+    LowerCopies& copies = home.pages.lower[i];
+    if (!copies.is_on() || lower.has_failed || !keeps(lower, home, host_page)) continue;
+    const bool is_hot = parts_.history.is_hot(anchor, i);
+    if (lower.settings.write_policy == WritePolicy::Selective && !is_hot) continue;
+    const CopyState state = copies.states[host_page.value];
+    if (state == CopyState::None || state == CopyState::Lost) copies.want(host_page, is_hot);
+  }
+}
+
+// Whether the tier's retention wants a page of a group, which depends on where the page lies in its path.
+bool LowerStores::keeps(const Lower& lower, const PageHome& home, PageId host_page) const {
+  if (home.pool == 0 || lower.settings.group_retention.empty()) return true;
+  const AnchoredGroup& group = *parts_.groups[home.pool - 1];
+  const GroupRetention& retention = lower.settings.group_retention[group.group_index];
+  return group.is_kept_at(group.column_of(host_page), retention, parts_.page_tokens);
+}
+
+void LowerStores::prefer(const PrefixTree::Pin& path) {
+  for (std::uint16_t i = 0; i < parts_.lowers.size(); ++i) {
+    const LowerSettings& settings = parts_.lowers[i].settings;
+    const bool is_selective = settings.write_policy == WritePolicy::Selective;
+    const std::uint32_t hits_min = is_selective ? settings.write_hits_min : 2;
+    for (RunId run = path.run(); !parts_.tree.parent(run).is_none(); run = parts_.tree.parent(run)) {
+      if (parts_.tree.use_count(run) < hits_min) continue;
+      for (const PageId page : parts_.tree.pages(run)) {
+        parts_.history.set_hot(page, i);  // for copies that are still to be made
+        const PrefixTree::HostCopy copy = parts_.tree.copy_of(page);
+        if (copy.state == PrefixTree::Copy::Ready) prefer_page(i, parts_.history, copy.host_page);
+        for (const auto& group : parts_.groups) {
+          const PageId host_page = group->has_host() ? group->host_page_at({Tier::Device, page}) : PageId::none();
+          if (!host_page.is_none()) prefer_page(i, *group, host_page);
+        }
+      }
+    }
+  }
+}
+
+void LowerStores::prefer_page(std::uint16_t lower_index, PageHome& home, PageId host_page) {
+  const Lower& lower = parts_.lowers[lower_index];
+  LowerCopies& copies = home.pages.lower[lower_index];
+  if (!copies.is_on() || !keeps(lower, home, host_page)) return;
+  const CopyState state = copies.states[host_page.value];
+  const bool is_selective = lower.settings.write_policy == WritePolicy::Selective;
+  const bool is_new =
+      state == CopyState::Cold || state == CopyState::Lost || (is_selective && state == CopyState::None);
+  if (!is_new) return;
+  copies.forget(host_page);
+  copies.want(host_page, /*is_hot=*/true);
+}
+
+bool LowerStores::may_copy(const PageHome& home) const {
+  if (!parts_.wants_flush || home.pages.host.free_count() > 0) return true;
+  return std::ranges::all_of(home.pages.lower, [](const LowerCopies& copies) {
+    return !copies.is_on() || (copies.waiting.size() == 0 && copies.store_count == 0);
+  });
+}
+
+void LowerStores::refill_budgets(TimeNs elapsed_ns) {
+  for (Lower& lower : parts_.lowers) lower.budget.refill(elapsed_ns);
+}
+
+// Stores
+
+// With WritePolicy::WriteBack, only when the host is about to need the room.
+bool LowerStores::must_write(const Lower& lower, const PageHome& home, const LowerCopies& copies) const {
+  if (lower.settings.write_policy != WritePolicy::WriteBack || parts_.wants_flush) return true;
+  if (home.pages.is_anchored) return true;
+  const PagePool& host = home.pages.host;
+  return host.free_count() + copies.there_count < std::max(1U, host.page_count() / 4);
+}
+
+bool LowerStores::start() {
+  bool has_anchored = false;
+  const auto pool_count = static_cast<std::uint32_t>(parts_.homes.size());
+  for (std::uint16_t i = 0; i < parts_.lowers.size(); ++i) {
+    for (std::uint32_t idle_pools = 0; idle_pools < pool_count;) {
+      PageHome* const home = parts_.homes[next_pool_++ % pool_count];
+      const bool has_started = home != nullptr && start_one(i, *home);
+      has_anchored = has_anchored || (has_started && home->pool > 0);
+      idle_pools = has_started ? 0 : idle_pools + 1;
+    }
+  }
+  return has_anchored;
+}
+
+// True: a store was started.
+bool LowerStores::start_one(std::uint16_t lower_index, PageHome& home) {
+  if (home.pages.lower.empty()) return false;
+  Lower& lower = parts_.lowers[lower_index];
+  LowerCopies& copies = home.pages.lower[lower_index];
+  const std::uint32_t count_max = parts_.config.host.transfer_count_max < kTransfersForTwoStores ? 1 : kStoresMax;
+  if (!copies.is_on() || copies.waiting.size() == 0 || copies.store_count >= count_max) return false;
+  if (lower.has_failed || lower.tier->is_failed(home.pool) || !must_write(lower, home, copies)) return false;
+  const std::optional<std::uint32_t> transfer =
+      parts_.add_transfer(TransferKind::StoreToDisk, TransferPriority::Background);
+  if (!transfer) return false;
+  Transfer& store = parts_.book[*transfer];
+  store.pool = home.pool;
+  store.lower = lower_index;
+  fill(*transfer, lower, home);
+  if (store.page_count == 0) {
+    parts_.book.remove(*transfer);
+    return false;
+  }
+  ++copies.store_count;
+  return true;
+}
+
+// As many pages as the budget allows, those that were used again first. All are called by pages of one tier.
+void LowerStores::fill(std::uint32_t transfer, Lower& lower, PageHome& home) {
+  Transfer& store = parts_.book[transfer];
+  LowerCopies& copies = home.pages.lower[store.lower];
+  const std::uint64_t bytes = lower.tier->written_bytes(home.pool);
+  for (const LowerCopies::List list : {LowerCopies::kHot, LowerCopies::kCold}) {
+    while (store.page_count < parts_.book.pages_max() && lower.budget.allows(bytes, list == LowerCopies::kHot)) {
+      const std::uint32_t front = copies.waiting.front(list);
+      if (front == IndexLists::kNone) break;
+      const PageId page{front};
+      const NamedPage name = home.name_of(page);
+      if (store.page_count == 0) store.named_in = name.tier;
+      if (name.tier != store.named_in) return;
+      copies.waiting.remove(front);
+      copies.states[front] = CopyState::Writing;
+      home.pages.begin_host_read(page);
+      lower.budget.take(bytes);
+      parts_.book.add_page(transfer, home.pages.transfer_of(PageId::none(), page, home.tag_of(name), name.page.value));
+    }
+  }
+}
+
+void LowerStores::finish(std::uint32_t transfer) {
+  const Transfer& store = parts_.book[transfer];
+  QUIRE_CHECK(store.kind == TransferKind::StoreToDisk, "a transfer ends as a store to a lower tier, and is none");
+  PageHome& home = *parts_.homes[store.pool];
+  LowerCopies& copies = home.pages.lower[store.lower];
+  // The tier has failed, and not just one page.
+  const bool is_of_tier = store.fault == TransferFault::Io || parts_.lowers[store.lower].has_failed;
+  if (store.outcome == TransferOutcome::Failed && is_of_tier) has_lost_writes_ = true;
+  const std::span<const PageTransfer> pages = parts_.book.pages(transfer);
+  for (std::uint32_t i = 0; i < pages.size(); ++i) {
+    const PageId page = pages[i].host_page;
+    CopyState& state = copies.states[page.value];
+    const bool is_same = home.pages.generation(page) == pages[i].host_generation && state == CopyState::Writing;
+    if (is_same && i < store.good_pages) {
+      copies.set_there(page);
+      ++home.pages.totals.disk_stored_page_total;
+    } else if (is_same && is_of_tier) {
+      state = CopyState::Lost;
+    } else if (is_same && i == store.good_pages) {
+      state = CopyState::None;  // not what it should be: who loads it will see
+    } else if (is_same) {
+      copies.want(page, /*is_hot=*/false);  // not tried: it stood behind the bad page
+    }
+    home.pages.end_host_read(page);
+  }
+  --copies.store_count;
+  parts_.book.remove(transfer);
+}
+
+// Names
+
+void LowerStores::log_names(std::uint32_t sequence, std::uint32_t first_page, std::uint32_t end_page) {
+  const SequenceSlot& slot = parts_.sequences[sequence];
+  const std::uint32_t page_tokens = parts_.page_tokens;
+  const std::span<const PageId> row = parts_.sequences.page_row(sequence);
+  const PrefixTree::Key key = parts_.sequences.key(sequence, end_page * page_tokens);
+  for (std::uint32_t page = first_page; page < end_page; ++page) {
+    parts_.history.set_cold(row[page]);
+    if (parts_.key_spaces[slot.key_space].is_retired) {
+      parts_.name_log.add_unnamed(Tier::Device, row[page]);
+      continue;
+    }
+    const TokenRange range{page * page_tokens, (page + 1) * page_tokens};
+    parts_.name_log.add_page({.page = row[page],
+                              .parent = page == 0 ? PageId::none() : row[page - 1],
+                              .key_space = slot.key_space,
+                              .page_index = page,
+                              .tokens = key.tokens.subspan(range.begin, page_tokens),
+                              .extra_keys = overlapping(key.extra_keys, range)});
+  }
+}
+
+void LowerStores::log_arrived(const Search& search, const PrefixTree::Key& key, const NamedPage& parent,
+                              std::uint32_t first_page, std::span<const PageId> host_pages) {
+  if (parts_.lowers.size() < 2) return;
+  NamedPage before = parent;
+  for (const PageId host_page : host_pages) {
+    const TokenRange range{first_page * parts_.page_tokens, (first_page + 1) * parts_.page_tokens};
+    parts_.name_log.add_page({.page = host_page,
+                              .parent = before.page,
+                              .tier = Tier::Host,
+                              .parent_tier = before.tier,
+                              .key_space = search.key_space,
+                              .page_index = first_page++,
+                              .tokens = key.tokens.subspan(range.begin, parts_.page_tokens),
+                              .extra_keys = overlapping(key.extra_keys, range)});
+    before = {Tier::Host, host_page};
+  }
+}
+
+void LowerStores::forget_names(std::uint32_t key_space) {
+  parts_.tree.for_each_run(parts_.key_spaces[key_space].root, [this](const RunView& run) {
+    for (const PageId page : run.pages) {
+      parts_.name_log.add_unnamed(run.tier, page);
+      if (run.tier == Tier::Host) continue;
+      const PrefixTree::HostCopy copy = parts_.tree.copy_of(page);
+      const bool has_page = copy.state == PrefixTree::Copy::Storing || copy.state == PrefixTree::Copy::Ready;
+      if (has_page) parts_.name_log.add_unnamed(Tier::Host, copy.host_page);
+    }
+  });
+}
+
+// Drops
+
+void LowerStores::drop(std::uint32_t key_space) {
+  QUIRE_CHECK(parts_.key_spaces[key_space].is_live, "a key space is dropped that does not live");
+  if (parts_.key_spaces[key_space].wants_disk_drop) return;
+  parts_.key_spaces[key_space].wants_disk_drop = true;
+  flushes_again_ = parts_.wants_flush;
+  parts_.use_key_space(key_space);
+  has_unstarted_drop_ = true;
+  start_drops();
+}
+
+void LowerStores::start_drops() {
+  if (!std::exchange(has_unstarted_drop_, false)) return;
+  // A tier that hangs must leave transfers to the host.
+  const std::uint32_t count_max = std::max(1U, parts_.config.host.transfer_count_max / 8);
+  std::uint32_t count = 0;
+  for (std::uint32_t i = 0; i < parts_.book.end(); ++i) {
+    count += parts_.book[i].is_live() && parts_.book[i].kind == TransferKind::DropOnDisk ? 1 : 0;
+  }
+  for (std::uint32_t i = 0; i < parts_.key_spaces.end(); ++i) {
+    KeySpaceTable::Entry& space = parts_.key_spaces[i];
+    if (!space.is_live || !space.wants_disk_drop) continue;
+    const auto needed = static_cast<std::uint32_t>(parts_.lowers.size());
+    const bool has_room = count == 0 || count + needed <= count_max;
+    if (!has_room || parts_.is_paused || parts_.book.free_count() < needed) {
+      has_unstarted_drop_ = true;
+      return;
+    }
+    for (std::uint16_t lower = 0; lower < parts_.lowers.size(); ++lower) {
+      Transfer& drop = parts_.book[*parts_.add_transfer(TransferKind::DropOnDisk, TransferPriority::Waiting)];
+      drop.lower = lower;
+      drop.key_space = i;
+      if (lower > 0) parts_.use_key_space(i);  // each drop is a user; the first was one before
+    }
+    count += needed;
+    space.wants_disk_drop = false;
+  }
+}
+
+void LowerStores::finish_drop(std::uint32_t transfer) {
+  const std::uint32_t key_space = parts_.book[transfer].key_space;
+  parts_.book.remove(transfer);
+  parts_.leave_key_space(key_space);
+}
+
+// flush()
+
+bool LowerStores::begin_flush() {
+  if (parts_.wants_flush) return false;
+  parts_.wants_flush = true;
+  flushes_again_ = false;
+  has_lost_copies_ = false;
+  has_lost_writes_ = false;
+  is_flushed_ = false;
+  has_flush_failed_ = false;
+  // What could not be written is tried once more.
+  for (PageHome* const home : parts_.homes) {
+    if (home == nullptr) continue;
+    for (LowerCopies& copies : home->pages.lower) {
+      for (std::uint32_t page = 1; copies.is_on() && page <= home->pages.host.page_count(); ++page) {
+        if (copies.states[page] == CopyState::Lost) copies.want(PageId{page}, /*is_hot=*/false);
+      }
+    }
+  }
+  return true;
+}
+
+void LowerStores::lose_all() {
+  for (PageHome* const home : parts_.homes) {
+    if (home == nullptr) continue;
+    for (LowerCopies& copies : home->pages.lower) {
+      for (std::uint32_t page = 1; copies.is_on() && page <= home->pages.host.page_count(); ++page) {
+        if (copies.states[page] == CopyState::There) copies.states[page] = CopyState::Lost;
+      }
+      copies.there_count = 0;
+    }
+  }
+}
+
+// Whether pages wait to be written because all transfers are taken.
+bool LowerStores::has_unstarted_writes() const {
+  if (!parts_.book.is_full()) return false;
+  return std::ranges::any_of(parts_.homes, [](PageHome* home) {
+    if (home == nullptr) return false;
+    const auto waits = [](const LowerCopies& copies) { return copies.is_on() && copies.waiting.size() > 0; };
+    return !home->next_wanted().is_none() || std::ranges::any_of(home->pages.lower, waits);
+  });
+}
+
+Result<bool> LowerStores::try_flush() {
+  const auto failed = [this] {
+    parts_.wants_flush = false;
+    lose_all();
+    std::string why;
+    for (const Lower& lower : parts_.lowers) {
+      if (why.empty()) why = lower.tier->last_error();
+    }
+    return fail(ErrorCode::Io, "flush: " + why);
+  };
+  // While one of several works, what it has is to last; what the others lack is told in the end.
+  if (std::ranges::all_of(parts_.lowers, &Lower::has_failed)) return failed();
+  if (std::exchange(is_flushed_, false)) {
+    const bool lacks_some = has_lost_writes_ || std::ranges::any_of(parts_.lowers, &Lower::has_failed);
+    if (std::exchange(has_flush_failed_, false) || lacks_some) return failed();
+    if (has_lost_copies_) {
+      parts_.wants_flush = false;
+      return fail(ErrorCode::Io, "flush: some pages did not reach the host, through which they go to disk");
+    }
+    parts_.wants_flush = std::exchange(flushes_again_, false);
+    if (!parts_.wants_flush) return true;
+  }
+  if (flushes_in_flight_ > 0) return false;
+  const bool is_writing = parts_.book.any([](const Transfer& each) {
+    return each.kind == TransferKind::Store || each.kind == TransferKind::StoreToDisk ||
+           each.kind == TransferKind::DropOnDisk || each.kind == TransferKind::PutOnDisk;
+  });
+  if (is_writing || has_unstarted_drop_ || has_unstarted_writes()) return false;
+  // What is left finds no room on the host, or is more than the write budget allows.
+  if (parts_.is_paused || parts_.book.free_count() < parts_.lowers.size()) return false;
+  for (std::uint16_t lower = 0; lower < parts_.lowers.size(); ++lower) {
+    if (parts_.lowers[lower].has_failed) continue;
+    parts_.book[*parts_.add_transfer(TransferKind::FlushDisk, TransferPriority::Background)].lower = lower;
+    ++flushes_in_flight_;
+  }
+  return false;
+}
+
+void LowerStores::finish_flush(std::uint32_t transfer) {
+  QUIRE_CHECK(flushes_in_flight_ > 0, "a flush ends that was not begun");
+  has_flush_failed_ = has_flush_failed_ || parts_.book[transfer].outcome != TransferOutcome::Ok;
+  is_flushed_ = --flushes_in_flight_ == 0;
+  parts_.book.remove(transfer);
+}
+
+}  // namespace quire

@@ -1,0 +1,131 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "tiers/paths.h"
+
+#include <algorithm>
+
+#include "base/check.h"
+
+namespace quire {
+
+void Paths::open(std::uint32_t boundary_tokens) {
+  limits_ = {.page_tokens = parts_.page_tokens,
+             .boundary_tokens = boundary_tokens,
+             .partial_tokens_min = parts_.partial_reuse_min_tokens};
+  path_.resize(parts_.sequences.row_pages());
+  for (const auto& each : parts_.groups) {
+    const CacheGroup& group = *each->group;
+    has_state_ = has_state_ || !each->is_window;
+    on_device_.push_back({.pages = each->has_pages ? &each->on_device : nullptr,
+                          .window_tokens = each->is_window ? group.window_tokens : 0,
+                          .sink_tokens = each->is_window ? group.sink_tokens : 0,
+                          .starts_anew = group.kind == GroupKind::Snapshot && group.snapshot_entries == 0,
+                          .boundary_tokens = boundary_multiple(group),
+                          .replay_tokens = group.replay.tokens,
+                          .replay_is_exact = group.replay.is_exact});
+  }
+  in_memory_ = on_device_;
+}
+
+void Paths::open_host() {
+  for (std::size_t i = 0; i < parts_.groups.size(); ++i) {
+    if (!parts_.groups[i]->has_host()) continue;
+    in_memory_[i].host_of_device = &parts_.groups[i]->host_of_device();
+    in_memory_[i].host_of_host = &parts_.groups[i]->host_of_host();
+  }
+}
+
+// Matches
+
+PrefixTree::Match Paths::match_of(std::uint32_t sequence) const {
+  const SequenceSlot& slot = parts_.sequences[sequence];
+  // A key space that was dropped while the sequence waited has nothing to offer it.
+  const KeySpaceTable::Entry& space = parts_.key_spaces[slot.key_space];
+  const bool may_match = slot.may_use_cache && !space.is_retired;
+  std::uint32_t tokens_max = may_match ? std::min(slot.token_count, slot.match_tokens_max) : 0;
+  // Tokens behind the window were computed by others that saw more.
+  if (slot.window_tokens > 0) tokens_max = std::min(tokens_max, slot.window_tokens);
+  return with_whole_entries(parts_.tree.match(space.root, parts_.sequences.key(sequence, tokens_max)));
+}
+
+std::uint32_t Paths::pages_asked(const SequenceSlot& slot) const {
+  if (!slot.may_use_cache || parts_.key_spaces[slot.key_space].is_retired) return 0;
+  const std::uint32_t window_tokens = slot.window_tokens > 0 ? slot.window_tokens : UINT32_MAX;
+  return std::min({parts_.sequences.keys().known_rows(slot.token_count), slot.match_tokens_max, window_tokens}) /
+         parts_.page_tokens;
+}
+
+TierPath Paths::path_of(const PrefixTree::Pin& pin) {
+  const std::uint32_t page_count = pin ? parts_.tree.end_page(pin.run()) : 0;
+  if (page_count == 0) return {};
+  QUIRE_CHECK(page_count <= path_.size(), "a path is longer than any sequence");
+  const std::span<PageId> row = std::span(path_).first(page_count);
+  parts_.tree.copy_path(pin, 0, row);
+  const RunId host_run = parts_.tree.first_host_run(pin);
+  const std::uint32_t device_pages =
+      host_run.is_none() ? page_count : parts_.tree.end_page(parts_.tree.parent(host_run));
+  return {.pages = row.first(device_pages), .host_pages = row.subspan(device_pages)};
+}
+
+TierPath Paths::path_of(const PrefixTree::Match& match) {
+  QUIRE_CHECK(match.page_count + match.host_page_count <= path_.size(), "a path is longer than any sequence");
+  const std::span<PageId> pages = std::span(path_).first(match.page_count);
+  parts_.tree.copy_pages(match, 0, pages);
+  const std::span<PageId> host_pages = std::span(path_).subspan(match.page_count, match.host_page_count);
+  if (!host_pages.empty()) parts_.tree.copy_host_pages(match, host_pages);
+  return {.pages = pages, .host_pages = host_pages};
+}
+
+// Hits
+
+Hit Paths::find_hit(const PrefixTree::Match& match, const HitQuery& query, HitScope scope) {
+  const std::uint32_t host_page_count = scope == HitScope::DeviceAndHost ? match.host_page_count : 0;
+  if (is_plain()) return {.tokens = (match.page_count + host_page_count) * parts_.page_tokens};
+  TierPath path = path_of(match);
+  path.host_pages = path.host_pages.first(host_page_count);
+  const bool has_partial = query.allows_partial && match.partial_tokens > 0 && path.host_pages.empty();
+  HitLimits limits = limits_;
+  limits.allows_inexact = query.allows_inexact;
+  if (!query.allows_partial) limits.partial_tokens_min = parts_.page_tokens;
+  return quire::find_hit(scope == HitScope::Device ? on_device_ : in_memory_,
+                         {.pages = path.pages,
+                          .host_pages = path.host_pages,
+                          .partial_page = has_partial ? parts_.tree.partial_page(match) : kNullPage,
+                          .partial_tokens = has_partial ? match.partial_tokens : 0,
+                          .prompt_tokens = query.token_count},
+                         limits);
+}
+
+Hit Paths::find_hit_below(const TierPath& path, const HitQuery& query, const LowerPages& lower) const {
+  if (is_plain()) return {.tokens = (path.size() + lower.page_count) * parts_.page_tokens};
+  HitLimits limits = limits_;
+  limits.allows_inexact = query.allows_inexact;
+  return quire::find_hit(in_memory_,
+                         {.pages = path.pages,
+                          .host_pages = path.host_pages,
+                          .disk_page_count = lower.page_count,
+                          .on_disk = lower.anchored,
+                          .prompt_tokens = query.token_count},
+                         limits);
+}
+
+bool Paths::lacks_anchored(const SequenceSlot& slot, const PrefixTree::Match& match) {
+  if (is_plain()) return false;
+  const std::uint32_t page_tokens = parts_.page_tokens;
+  const std::uint32_t found = (match.page_count + match.host_page_count) * page_tokens;
+  std::uint32_t best = std::min(found, pages_asked(slot) * page_tokens);
+  if (has_state_ && best == slot.token_count) best = (best - 1) / page_tokens * page_tokens;
+  return hit_of(slot, match, HitScope::DeviceAndHost).start() <
+         best / limits_.boundary_tokens * limits_.boundary_tokens;
+}
+
+WindowColumns Paths::needed_columns(std::size_t group, const Hit& hit, std::uint32_t token_count) const {
+  QUIRE_CHECK(group < on_device_.size(), "a group without columns");
+  if (!parts_.groups[group]->is_window) {
+    const std::uint32_t end = hit.start() / parts_.page_tokens;
+    return {.first = end - std::min(end, 1U), .last = end};
+  }
+  return window_columns(on_device_[group], limits_,
+                        {.start = hit.start(), .end = hit.tokens, .runs_again = hit.start() == token_count});
+}
+
+}  // namespace quire

@@ -1,0 +1,142 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// Search: one path that is looked for in a lower tier, and what of it is being read into host pages. A search keeps its
+// transfer, the question, until all that it found has come: loads name their pages by it. SearchPaths keeps the tokens
+// of the paths, a row for each search.
+//
+// single-threaded
+#pragma once
+
+#include <algorithm>
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <optional>
+#include <span>
+#include <vector>
+
+#include "base/lazy_array.h"
+#include "prefix/hit_rule.h"
+#include "prefix/prefix_tree.h"
+#include "quire/result.h"
+#include "quire/types.h"
+#include "tiers/transfer_book.h"
+#include "transfer/lower_tier.h"
+
+namespace quire {
+
+struct Search {
+  enum class State : std::uint8_t {
+    Free,
+    Asking,
+    Reading,    // what was found is on its way to the host, or waits for transfers
+    Abandoned,  // nobody uses what comes; it ends when nothing is on its way any more
+    Direct,     // a call of the engine's own: its answer is all there is
+  };
+  /// What an engine asked for directly.
+  struct DirectCall {
+    std::vector<PoolColumns> columns;
+    std::span<std::byte> target;
+    std::span<const std::byte> source;
+    std::function<void(TransferOutcome outcome, const Hit& hit)> callback;
+  };
+
+  State state = State::Free;
+  std::uint32_t transfer = Transfer::kNone;  // the question
+  std::uint16_t lower = 0;
+  std::uint32_t key_space = 0;
+  std::uint32_t token_count = 0;
+  std::uint32_t extra_key_count = 0;
+  std::uint32_t first_page = 0;  // memory has the pages before it
+  PrefixTree::Pin pin;           // ends with the page before the first one that is looked for
+  PageFingerprint missing = 0;   // of the first page: whoever misses the same one joins
+  PageFingerprint last_tag = 0;  // of the last page whose load was started
+  TimeNs deadline = INT64_MAX;
+  SequenceId owner;          // whose path it is
+  bool is_prefetch = false;  // nobody need wait for it
+  std::uint32_t prompt_tokens = 0;
+  bool allows_inexact = false;
+
+  // What was found.
+  Hit hit;  // what a sequence would have if all came that memory and the tier have of its path
+  std::uint32_t limiting_group = Hit::kNoGroup;  // the group that limits `hit`
+  std::uint32_t gained_tokens = 0;               // by the hit, over what memory has
+  std::uint32_t found_pages = 0;                 // of the history: as many as are to be loaded
+  std::uint32_t wanted_pages = 0;                // the same, whether there is room for them or not
+  std::uint64_t anchored_bytes = 0;              // that have to be read of anchored groups
+  std::uint32_t started_pages = 0;               // of found_pages
+  std::uint32_t arrived_pages = 0;               // of started_pages, good or bad
+  std::uint32_t loads_in_flight = 0;             // of the history
+  bool has_asked_anchored = false;               // loads of all that anchored groups need have been started
+  std::uint32_t anchored_started = 0;            // so many pages that anchored groups need were looked at
+  std::uint32_t anchored_loads_in_flight = 0;
+  MissReason miss = MissReason::None;  // why what was found did not come
+
+  std::unique_ptr<DirectCall> direct;
+
+  [[nodiscard]] bool is_live() const { return state != State::Free; }
+  [[nodiscard]] bool is_abandoned() const { return state == State::Abandoned; }
+};
+
+class SearchPaths {
+ public:
+  [[nodiscard]] Status open(std::uint32_t count, std::uint32_t tokens_max, std::uint32_t extra_keys_max,
+                            std::uint32_t pages_max, bool has_groups) {
+    searches_.resize(count);
+    tokens_max_ = tokens_max;
+    extra_keys_max_ = extra_keys_max + 1;  // where rows look ahead, the path's first tokens are one more
+    pages_max_ = pages_max;
+    QUIRE_TRY_ASSIGN(tokens_, LazyArray<TokenId>::create(std::size_t{count} * tokens_max));
+    QUIRE_TRY_ASSIGN(extra_keys_, LazyArray<ExtraKey>::create(std::size_t{count} * extra_keys_max_));
+    if (has_groups) {
+      QUIRE_TRY_ASSIGN(anchored_, LazyArray<std::uint64_t>::create(std::size_t{count} * pages_max));
+    }
+    return {};
+  }
+
+  /// A place for one more search, or nothing when all are in use.
+  [[nodiscard]] std::optional<std::uint32_t> find_free() const {
+    const auto free = std::ranges::find(searches_, Search::State::Free, &Search::state);
+    if (free == searches_.end()) return std::nullopt;
+    return static_cast<std::uint32_t>(free - searches_.begin());
+  }
+  void set_path(std::uint32_t index, const PrefixTree::Key& key) {
+    end_ = std::max(end_, index + 1);
+    searches_[index].token_count = static_cast<std::uint32_t>(key.tokens.size());
+    searches_[index].extra_key_count = static_cast<std::uint32_t>(key.extra_keys.size());
+    std::ranges::copy(key.tokens, tokens_.data() + (std::size_t{index} * tokens_max_));
+    std::ranges::copy(key.extra_keys, extra_keys_.data() + (std::size_t{index} * extra_keys_max_));
+  }
+  [[nodiscard]] PrefixTree::Key key(std::uint32_t index) const {
+    return {
+        .tokens = {tokens_.data() + (std::size_t{index} * tokens_max_), searches_[index].token_count},
+        .extra_keys = {extra_keys_.data() + (std::size_t{index} * extra_keys_max_), searches_[index].extra_key_count}};
+  }
+  /// For each page of the path, a bit for each anchored group that the tier has something of.
+  [[nodiscard]] std::span<std::uint64_t> anchored(std::uint32_t index, std::uint32_t page_tokens) {
+    if (anchored_.size() == 0) return {};
+    return {anchored_.data() + (std::size_t{index} * pages_max_), searches_[index].token_count / page_tokens};
+  }
+
+  [[nodiscard]] Search& operator[](std::uint32_t index) { return searches_[index]; }
+  [[nodiscard]] const Search& operator[](std::uint32_t index) const { return searches_[index]; }
+  [[nodiscard]] std::uint32_t capacity() const { return static_cast<std::uint32_t>(searches_.size()); }
+  /// Searches that live have indices below it.
+  [[nodiscard]] std::uint32_t end() const { return end_; }
+  void remove(std::uint32_t index) {
+    searches_[index] = {};
+    while (end_ > 0 && !searches_[end_ - 1].is_live()) --end_;
+  }
+
+ private:
+  std::vector<Search> searches_;
+  std::uint32_t end_ = 0;
+  LazyArray<TokenId> tokens_;  // a row for each search: its path from the root on
+  LazyArray<ExtraKey> extra_keys_;
+  LazyArray<std::uint64_t> anchored_;
+  std::uint32_t tokens_max_ = 0;
+  std::uint32_t extra_keys_max_ = 0;
+  std::uint32_t pages_max_ = 0;
+};
+
+}  // namespace quire

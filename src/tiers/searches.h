@@ -1,0 +1,84 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// Searches: sequences' paths that are looked for in lower tiers. A question asks for what follows memory's pages. What
+// is there is read into host pages, in the order of the path, and comes into the tree as it arrives; then follows what
+// windows and states need at the boundary that the hit rule chose. Whoever misses the same page at the same time waits
+// for the same search.
+//
+// single-threaded
+#pragma once
+
+#include <cstdint>
+#include <optional>
+
+#include "tiers/lower_stores.h"
+#include "tiers/paths.h"
+#include "tiers/tier_parts.h"
+
+namespace quire {
+
+class Arrivals;
+
+class Searches {
+ public:
+  Searches(TierParts& parts, Paths& paths, LowerStores& stores) : parts_(parts), paths_(paths), stores_(stores) {}
+  [[nodiscard]] Status open(Arrivals* arrivals);
+
+  /// The search for what follows a match of a sequence in a lower tier, started now or before; nothing when there is no
+  /// room for one.
+  [[nodiscard]] std::optional<std::uint32_t> look_for(std::uint32_t sequence, const PrefixTree::Match& match,
+                                                      std::uint16_t lower);
+  /// A transfer with a path of its own, for a call of the engine's.
+  [[nodiscard]] std::optional<std::uint32_t> add_direct(TransferKind kind, std::uint32_t key_space,
+                                                        const PrefixTree::Key& key, Search::DirectCall call);
+  void remove(std::uint32_t search);
+
+  void finish_question(std::uint32_t transfer);
+  void finish_load(std::uint32_t transfer);
+  /// Starts more loads for searches that found more than there were transfers for.
+  void read_more();
+  /// Abandons searches that take too long.
+  void expire();
+  /// Abandons searches that nobody waits for.
+  void cancel_unneeded();
+  void abandon_all(MissReason miss);
+  /// Searches whose pinned path fulfils a condition.
+  template <typename Condition>
+  void abandon_through(Condition&& condition) {
+    for (std::uint32_t i = 0; i < parts_.searches.end(); ++i) {
+      if (parts_.searches[i].is_live() && condition(parts_.searches[i].pin)) abandon(i, MissReason::LoadFailed);
+    }
+  }
+
+ private:
+  [[nodiscard]] std::optional<std::uint32_t> add(TransferKind kind, std::uint32_t key_space, std::uint16_t lower,
+                                                 const PrefixTree::Key& key);
+  void choose_pages(std::uint32_t search);
+  [[nodiscard]] bool is_worth_reading(const Search& search);
+  [[nodiscard]] bool may_read() const;
+  [[nodiscard]] bool waits_for_transfers(const Search& search) const;
+  void start_loads(std::uint32_t search);
+  [[nodiscard]] std::optional<std::uint32_t> add_load(std::uint32_t search, PageHome& home);
+  void finish_loads(std::uint32_t search);
+  void finish_history_load(std::uint32_t transfer);
+  void start_anchored_loads(std::uint32_t search);
+  [[nodiscard]] bool has_room_for_anchored(const Search& search, const TierPath& path) const;
+  [[nodiscard]] bool load_anchored(std::uint32_t search, const TierPath& path);
+  void finish_anchored_load(std::uint32_t transfer);
+  void finish_ended(std::uint32_t search);
+  void end_load(std::uint32_t transfer);
+  void try_end(std::uint32_t search);
+  void end(std::uint32_t search);
+  void abandon(std::uint32_t search, MissReason miss);
+  void hold_on_host(const Search& search, const TierPath& path, bool is_held);
+  [[nodiscard]] bool reads_below(const AnchoredGroup& group, const Search& search) const;
+  [[nodiscard]] std::uint32_t lower_loads_max() const { return std::max(1U, parts_.book.capacity() / 4); }
+
+  TierParts& parts_;
+  Paths& paths_;
+  LowerStores& stores_;
+  Arrivals* arrivals_ = nullptr;
+  std::vector<PageId> pages_;  // scratch
+};
+
+}  // namespace quire

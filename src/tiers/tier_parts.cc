@@ -1,0 +1,117 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "tiers/tier_parts.h"
+
+#include "base/check.h"
+
+namespace quire {
+
+// Transfers
+
+TransferPlan TierParts::plan_of(std::uint32_t transfer) {
+  const Transfer& each = book[transfer];
+  const TierPages& pages = homes[each.pool]->pages;
+  const std::uint32_t bands = std::min<std::uint32_t>(config.host.layer_bands, pages.layer_count);
+  return {.id = book.id(transfer),
+          .kind = each.kind,
+          .priority = each.priority,
+          .band_count = each.kind == TransferKind::Load ? static_cast<std::uint16_t>(bands) : std::uint16_t{1},
+          .pool_index = pages.mover_pool,
+          .pages = book.pages(transfer)};
+}
+
+LowerPlan TierParts::lower_plan_of(std::uint32_t transfer) {
+  const Transfer& each = book[transfer];
+  LowerPlan plan{.id = book.id(transfer),
+                 .kind = each.kind,
+                 .key_space = each.key_space,
+                 .pool = each.pool,
+                 .named_in = each.named_in,
+                 .pages = book.pages(transfer)};
+  if (each.search == Transfer::kNone) return plan;
+  const Search& search = searches[each.search];
+  plan.found_by = search.transfer;
+  if (each.kind == TransferKind::LoadFromDisk) return plan;
+  const PrefixTree::Key key = searches.key(each.search);
+  plan.tokens = key.tokens;
+  plan.extra_keys = key.extra_keys;
+  if (search.direct != nullptr) {
+    plan.columns = search.direct->columns;
+    plan.source = search.direct->source;
+    plan.target = search.direct->target;
+    plan.anchored = searches.anchored(each.search, page_tokens);
+  } else if (groups.empty()) {
+    // Memory has the path up to first_page, and the last page before it has a name.
+    plan.parent = last_page(search.pin);
+    plan.first_page = search.first_page;
+    plan.tokens = key.tokens.subspan(std::size_t{search.first_page} * page_tokens);
+  } else {
+    // Windows and states may have something of what memory has, too: the question is about all of the path.
+    plan.held_pages = search.first_page;
+    plan.anchored = searches.anchored(each.search, page_tokens);
+  }
+  return plan;
+}
+
+NamedPage TierParts::last_page(const PrefixTree::Pin& path) const {
+  const std::span<const PageId> pages = tree.pages(path.run());
+  return {.tier = tree.is_on_host(path.run()) ? Tier::Host : Tier::Device,
+          .page = pages.empty() ? PageId::none() : pages.back()};
+}
+
+void TierParts::hand_over() {
+  if (!name_log.is_empty()) {
+    for (Lower& lower : lowers) lower.tier->submit(name_log);
+    name_log.clear();
+  }
+  for (std::size_t i = 0; i < book.queue().size();) {
+    const std::uint32_t index = book.queue()[i];
+    if (is_of_lower_tier(book[index].kind)) {
+      lowers[book[index].lower].tier->submit(lower_plan_of(index));
+      book.take(index);
+      continue;
+    }
+    bool is_taken = false;
+    if (mover != nullptr) {
+      const Result<bool> taken = mover->try_submit(plan_of(index));
+      QUIRE_CHECK(taken.has_value(), taken.error().message.c_str());
+      is_taken = *taken;
+    }
+    if (is_taken) {
+      book.take(index);
+    } else {
+      ++i;  // the queue of its direction is full, the other may not be; or an external mover takes it
+    }
+  }
+}
+
+void TierParts::call_off(std::uint32_t transfer) {
+  if (!book.call_off(transfer)) return;
+  if (is_of_lower_tier(book[transfer].kind)) {
+    lowers[book[transfer].lower].tier->cancel(book.id(transfer));
+  } else if (mover != nullptr) {
+    mover->cancel(book.id(transfer));
+  } else {
+    book.tell_called_off(transfer);
+  }
+}
+
+PageId TierParts::take_host_page(PageHome& home) {
+  for (;;) {
+    const PageId page = home.pages.try_take_host();
+    if (!page.is_none() || !home.evict_host()) return page;
+  }
+}
+
+void TierParts::leave_key_space(std::uint32_t index) {
+  --key_spaces[index].user_count;
+  if (!key_spaces[index].is_retired) return;
+  counters.dropped_page_total += history.drop_all(key_spaces[index].root, ResidencyCause::Dropped);
+  if (key_spaces[index].user_count == 0) release_key_space(index);
+}
+
+void TierParts::release_key_space(std::uint32_t index) {
+  tree.remove_root(key_spaces[index].root);
+  key_spaces.remove(index);
+}
+
+}  // namespace quire

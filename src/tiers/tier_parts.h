@@ -1,0 +1,144 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// TierParts: what stores, loads, searches and arrivals work on together. The cache gives the tree, the sequences and
+// the key spaces; pools, transfers and lower tiers are the tiers' own.
+//
+// single-threaded
+#pragma once
+
+#include <algorithm>
+#include <array>
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <vector>
+
+#include "prefix/prefix_tree.h"
+#include "quire/config.h"
+#include "quire/mover.h"
+#include "quire/stats.h"
+#include "sequence/key_space_table.h"
+#include "sequence/sequence_table.h"
+#include "tiers/anchored_group.h"
+#include "tiers/arrival.h"
+#include "tiers/history_pages.h"
+#include "tiers/search.h"
+#include "tiers/step_fence.h"
+#include "tiers/transfer_book.h"
+#include "tiers/write_budget.h"
+#include "transfer/lower_tier.h"
+
+namespace quire {
+
+/// What a lower tier is asked to keep, and when: a row of the configuration.
+struct LowerSettings {
+  Tier tier = Tier::Disk;
+  WritePolicy write_policy = WritePolicy::WriteThrough;
+  std::uint32_t write_hits_min = 2;
+  std::uint64_t write_bytes_per_day = 0;        // 0: no limit
+  std::vector<GroupRetention> group_retention;  // by group of the layout; empty: everything
+};
+
+/// Each has a bit of what is known of a page.
+inline constexpr std::size_t kLowerCountMax = 8;
+
+/// A lower tier, and what the tiers keep count of for it.
+struct Lower {
+  LowerTier* tier = nullptr;
+  LowerSettings settings;
+  WriteBudget budget;
+  TransferRate load_rate;
+  std::uint64_t loading_bytes = 0;  // in loads that are not over
+  std::uint32_t load_count = 0;
+  std::uint32_t unread_searches = 0;  // since the last search whose pages were read
+  bool has_failed = false;            // its pool of the history has failed: the tier is not used any more
+};
+
+/// What the tiers ask of the cache that owns them.
+class TierClient {
+ public:
+  virtual ~TierClient() = default;
+  /// All has come that will come: an admitted sequence runs from here on.
+  virtual void run_sequence(std::uint32_t index) = 0;
+  /// All pages of a preempted sequence have been saved, or one did not arrive.
+  virtual void end_save(std::uint32_t index) = 0;
+  /// All pages of a saved sequence have come back, or one did not.
+  virtual void end_restore(std::uint32_t index) = 0;
+  /// Makes the moves of committed token trees now, if the cache can make them itself.
+  virtual void make_moves() = 0;
+};
+
+/// What the cache gives. All of it outlives the tiers.
+struct TierContext {
+  const CacheConfig& config;
+  PrefixTree& tree;
+  SequenceTable& sequences;
+  KeySpaceTable& key_spaces;
+  LostPages& lost_pages;
+  Stats& counters;
+  TierClient& client;
+  std::uint32_t page_tokens = 0;
+  std::uint32_t partial_reuse_min_tokens = 0;
+  std::uint32_t context_tokens_max = 0;
+};
+
+struct TierParts : TierContext {
+  explicit TierParts(const TierContext& context) : TierContext(context) {}
+
+  StepFence fence;
+  TimeNs now = 0;
+  std::vector<std::unique_ptr<AnchoredGroup>> groups;
+  HistoryPages history{fence, {tree, groups, counters, config.host.write_policy}};
+  std::vector<PageHome*> homes;  // by pool: the history, then the groups; null: a group without pages
+  TransferBook book;
+  std::unique_ptr<Mover> mover;  // null: an external one, or no host tier
+  TransferRate load_rate;
+  TransferRate store_rate;
+  std::uint64_t loading_bytes = 0;  // in loads from the host that are not over
+  std::vector<Lower> lowers;        // in the order in which they are asked
+  SearchPaths searches;
+  std::vector<Arrival> arrivals;  // by sequence
+  NameLog name_log;
+  bool wants_flush = false;  // everything is to go to the lower tiers
+  bool is_paused = false;    // no transfer starts
+  enum class SleepState : std::uint8_t { Awake, FallingAsleep, Asleep } sleep_state = SleepState::Awake;
+  std::vector<SequenceId> ready_sequences;  // that the engine has not heard of
+
+  [[nodiscard]] bool has_host() const { return history.pages.has_host(); }
+  [[nodiscard]] bool has_lower() const { return !lowers.empty(); }
+  [[nodiscard]] bool is_awake() const { return sleep_state == SleepState::Awake; }
+  [[nodiscard]] std::uint32_t pages_for(std::uint64_t token_count) const {
+    return static_cast<std::uint32_t>((token_count + page_tokens - 1) / page_tokens);
+  }
+  /// The end of time if that is too long.
+  [[nodiscard]] TimeNs time_after(TimeNs duration_ns) const {
+    return duration_ns > INT64_MAX - std::max<TimeNs>(now, 0) ? INT64_MAX : now + duration_ns;
+  }
+  [[nodiscard]] TimeNs load_deadline() const {
+    return config.host.load_timeout_ns > 0 ? time_after(config.host.load_timeout_ns) : INT64_MAX;
+  }
+
+  [[nodiscard]] std::optional<std::uint32_t> add_transfer(TransferKind kind, TransferPriority priority) {
+    return is_paused ? std::nullopt : book.add(kind, priority);
+  }
+  /// Nobody wants what a transfer brings: whoever moves its pages is told.
+  void call_off(std::uint32_t transfer);
+  /// A host page; evicts an idle one if none is free. None: all host pages are in use.
+  [[nodiscard]] PageId take_host_page(PageHome& home);
+  /// Gives queued transfers to the cache's own mover and to the lower tiers, as far as they take them.
+  void hand_over();
+  [[nodiscard]] TransferPlan plan_of(std::uint32_t transfer);
+  [[nodiscard]] LowerPlan lower_plan_of(std::uint32_t transfer);
+  /// The last page of a pinned path.
+  [[nodiscard]] NamedPage last_page(const PrefixTree::Pin& path) const;
+  void use_key_space(std::uint32_t index) { ++key_spaces[index].user_count; }
+  /// One user less. A key space that was dropped is removed with its last user.
+  void leave_key_space(std::uint32_t index);
+  void release_key_space(std::uint32_t index);
+};
+
+[[nodiscard]] constexpr bool is_of_lower_tier(TransferKind kind) {
+  return kind != TransferKind::Load && kind != TransferKind::Store;
+}
+
+}  // namespace quire

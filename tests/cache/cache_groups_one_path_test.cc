@@ -1,0 +1,783 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// What holds for pages of one group on their way between tiers holds for those of every other: history, windows and
+// snapshots wait, fail, take turns and are called off by the same rules. The test moves everything itself.
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <array>
+#include <cerrno>
+#include <cstdint>
+#include <cstring>
+#include <map>
+#include <memory>
+#include <ostream>
+#include <set>
+#include <span>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "cache/cache_for_tests.h"
+#include "cache_groups_fixture.h"
+#include "group_pools.h"
+#include "store/system_files.h"
+#include "testing/failing_calls.h"
+#include "testing/temp_directory.h"
+
+namespace quire {
+namespace {
+
+/// Bytes of a token, or of a state.
+[[nodiscard]] CacheGroup with_bytes(CacheGroup group, std::uint32_t bytes) {
+  group.components.front().dim = bytes;
+  return group;
+}
+[[nodiscard]] CacheGroup with_layers(CacheGroup group, std::uint32_t count) {
+  group.layers.clear();
+  for (std::uint32_t layer = 0; layer < count; ++layer) group.layers.push_back(layer);
+  return group;
+}
+
+class CacheGroupsOnePath : public CacheGroupsTest {
+ protected:
+  static constexpr std::uint32_t kSide = 1;        // the group of most tests that is not the history
+  static constexpr std::uint32_t kSidePages = 14;  // that it has on the device
+
+  struct Taken {
+    TransferPlan plan;
+    std::vector<PageTransfer> pages;
+  };
+
+  /// The history and one group besides, which has few pages on the device and many on the host.
+  [[nodiscard]] static CacheConfig two_groups(CacheGroup side) {
+    CacheConfig config = groups_config({full_group(), std::move(side)}, 4, 256, 128);
+    config.device.group_page_counts = {256, kSidePages};
+    config.host.page_count = 512;
+    config.host.group_page_counts = {512, 512};
+    config.host.write_policy = WritePolicy::WriteThrough;
+    config.host.external_mover = true;
+    return config;
+  }
+  void open_tiers(CacheConfig config) {
+    now_ = 0;
+    host_pages_.clear();
+    open(std::move(config));
+    pools_ = testing::transfer_pools(cache_->config().layout);
+  }
+
+  [[nodiscard]] std::vector<Taken> take(std::size_t count_max = 64) {
+    std::vector<TransferPlan> room(count_max);
+    std::vector<Taken> taken;
+    const std::span<const TransferPlan> given = cache_->take_transfers(room).value();
+    for (const TransferPlan& plan : given) taken.push_back({plan, {plan.pages.begin(), plan.pages.end()}});
+    return taken;
+  }
+  /// The loads among what is to be moved now; nothing else is.
+  [[nodiscard]] std::vector<Taken> take_loads() {
+    std::vector<Taken> taken = take();
+    EXPECT_TRUE(std::ranges::all_of(taken, [](const Taken& each) { return each.plan.kind == TransferKind::Load; }));
+    EXPECT_FALSE(taken.empty()) << "nothing is loaded";
+    return taken;
+  }
+  void report(const Taken& taken, Completion completion) {
+    completion.id = taken.plan.id;
+    completion.kind = taken.plan.kind;
+    const Status status = cache_->apply({&completion, 1}, now_);
+    ASSERT_TRUE(status.has_value()) << status.error().message;
+  }
+  /// One byte in a nanosecond.
+  void move(const Taken& taken) {
+    const std::vector<std::uint32_t>& groups = pools_.at(taken.plan.pool_index);
+    const std::uint64_t page_bytes = testing::pool_page_bytes(*cache_, groups);
+    for (const PageTransfer& page : taken.pages) {
+      std::vector<std::byte>& host = host_pages_[{taken.plan.pool_index, page.host_page.value}];
+      host.resize(page_bytes);
+      const auto copy = [&](std::byte* device, std::uint64_t at, std::uint64_t count) {
+        const bool is_store = taken.plan.kind == TransferKind::Store;
+        std::memcpy(is_store ? host.data() + at : device, is_store ? device : host.data() + at, count);
+      };
+      testing::visit_page_bytes(*cache_, groups, page.device_page, 0, page_bytes, copy);
+    }
+    const std::uint64_t bytes = page_bytes * taken.pages.size();
+    report(taken, {.moved_bytes = bytes, .busy_ns = static_cast<TimeNs>(bytes)});
+  }
+  void settle() {
+    for (std::vector<Taken> taken = take(); !taken.empty() && !HasFailure(); taken = take()) {
+      for (const Taken& each : taken) move(each);
+    }
+  }
+  bool wait_for_pages() override {
+    const std::vector<Taken> taken = take();
+    for (const Taken& each : taken) move(each);
+    return !taken.empty();
+  }
+
+  /// Others come until the device has nothing of a group that it had before. The host has it all.
+  void push_out(std::uint32_t group = kSide) {
+    const std::uint64_t before = group_stats(group).evicted_page_total;
+    for (TokenId i = 0; group_stats(group).evicted_page_total < before + group_stats(group).page_count; ++i) {
+      ASSERT_LT(i, 200);
+      run_request(with_tail({}, other_++, 40));
+      settle();
+    }
+  }
+  /// Prompts whose history is on the device, and what other groups have of them on the host alone.
+  void put_on_host(const std::vector<std::vector<TokenId>>& prompts) {
+    for (const std::vector<TokenId>& prompt : prompts) {
+      run_request(prompt);
+      settle();
+    }
+    push_out();
+    for (const std::vector<TokenId>& prompt : prompts) {
+      EXPECT_EQ(lookup(with_tail(prompt, 1, 4)).matched_tokens, 0U);
+      EXPECT_EQ(lookup(with_tail(prompt, 1, 4)).host_tokens, 40U);
+    }
+  }
+  void put_history_on_host() { ASSERT_TRUE(cache_->reclaim(UINT32_MAX)); }
+
+  [[nodiscard]] std::vector<TransferId> cancellations() {
+    std::array<TransferId, 64> room;
+    const std::span<const TransferId> given = cache_->take_cancellations(room).value();
+    return {given.begin(), given.end()};
+  }
+
+  const std::vector<TokenId> prompt_ = token_range(0, 40);
+  TimeNs now_ = 0;
+  TokenId other_ = 100;
+  std::vector<std::vector<std::uint32_t>> pools_;
+  std::map<std::pair<std::uint32_t, std::uint32_t>, std::vector<std::byte>> host_pages_;  // by pool and page
+};
+
+/// The same with a window and with snapshots, each of which needs something at token 40.
+struct SideCase {
+  std::string name;
+  CacheGroup group;
+  friend void PrintTo(const SideCase& side, std::ostream* out) { *out << side.name; }
+};
+[[nodiscard]] auto side_cases() {
+  return ::testing::Values(SideCase{"Window", window_group(10)}, SideCase{"Snapshots", state_group(0, every(8))});
+}
+
+class CacheGroupsOnePathOf : public CacheGroupsOnePath, public ::testing::WithParamInterface<SideCase> {
+ protected:
+  [[nodiscard]] static CacheGroup side() { return GetParam().group; }
+};
+
+INSTANTIATE_TEST_SUITE_P(Groups, CacheGroupsOnePathOf, side_cases(),
+                         [](const auto& param) { return param.param.name; });
+
+// Cancellations
+
+class CacheGroupsCancellations : public CacheGroupsOnePathOf {
+ protected:
+  /// A request waits for a load that has been taken.
+  void start_loading() {
+    CacheConfig config = two_groups(side());
+    config.host.load_timeout_ns = 1'000;
+    open_tiers(std::move(config));
+    put_on_host({prompt_});
+    request_ = start(with_tail(prompt_, 1, 4));
+    ASSERT_FALSE(request_.admission.is_ready);
+    loads_ = take_loads();
+    EXPECT_TRUE(cancellations().empty());
+  }
+  /// The mover is told once, and what it says then is still waited for.
+  void expect_called_off() {
+    std::vector<TransferId> told = cancellations();
+    std::ranges::sort(told);
+    std::vector<TransferId> expected;
+    for (const Taken& load : loads_) expected.push_back(load.plan.id);
+    std::ranges::sort(expected);
+    EXPECT_EQ(told.size(), expected.size()) << "loads that are called off are not named";
+    EXPECT_TRUE(told == expected);
+    EXPECT_TRUE(cancellations().empty());
+    for (const Taken& load : loads_) report(load, {.outcome = TransferOutcome::Cancelled});
+    EXPECT_EQ(cache_->stats()->transfers_in_flight, 0U);
+    EXPECT_EQ(cache_->stats()->unknown_completion_count, 0U);
+  }
+
+  GroupsRequest request_;
+  std::vector<Taken> loads_;
+};
+
+INSTANTIATE_TEST_SUITE_P(Groups, CacheGroupsCancellations, side_cases(),
+                         [](const auto& param) { return param.param.name; });
+
+TEST_P(CacheGroupsCancellations, TheMoverHearsOfALoadThatTakesTooLong) {
+  start_loading();
+  now_ = 1'000;
+  ASSERT_TRUE(cache_->apply({}, now_));
+  EXPECT_FALSE(view(request_).is_loading);
+  expect_called_off();
+}
+
+TEST_P(CacheGroupsCancellations, TheMoverHearsOfALoadThatIsStopped) {
+  start_loading();
+  ASSERT_TRUE(cache_->stop_loading(request_.sequence));
+  expect_called_off();
+}
+
+TEST_P(CacheGroupsCancellations, TheMoverHearsOfALoadWhoseOnlyWaiterEnds) {
+  start_loading();
+  end(request_);
+  expect_called_off();
+}
+
+TEST_P(CacheGroupsCancellations, NoLoadIsCalledOffThatSomebodyElseWaitsFor) {
+  start_loading();
+  const GroupsRequest second = start(with_tail(prompt_, 2, 4));
+  ASSERT_TRUE(cache_->stop_loading(request_.sequence));
+  EXPECT_TRUE(cancellations().empty());
+  for (const Taken& load : loads_) move(load);
+  EXPECT_EQ(view(second).computed_tokens, 40U);
+}
+
+// What is copied is about to be forgotten.
+TEST_P(CacheGroupsOnePathOf, TheMoverHearsOfStoresOfEveryGroupThatAResetCallsOff) {
+  open_tiers(two_groups(side()));
+  run_request(prompt_);
+  const std::vector<Taken> stores = take();
+  std::set<TransferId> expected;
+  std::set<std::uint16_t> pools;
+  for (const Taken& store : stores) {
+    expected.insert(store.plan.id);
+    pools.insert(store.plan.pool_index);
+  }
+  ASSERT_EQ(pools.size(), 2U);
+  ASSERT_TRUE(cache_->reset());
+  const std::vector<TransferId> told = cancellations();
+  EXPECT_EQ(told.size(), expected.size()) << "stores that are called off are not named";
+  EXPECT_TRUE(std::set(told.begin(), told.end()) == expected);
+  for (const Taken& store : stores) report(store, {.outcome = TransferOutcome::Cancelled});
+  EXPECT_EQ(cache_->stats()->transfers_in_flight, 0U);
+}
+
+// Load or compute
+
+class CacheGroupsLoadOrCompute : public CacheGroupsOnePath {
+ protected:
+  /// Loads of a window of three pages take 6,144 ns, and of the history 320; the first one measures the rate.
+  void open_measured(TimeNs compute_ns_per_token) {
+    CacheConfig config = two_groups(with_bytes(window_group(10), 512));
+    config.host.compute_ns_per_token = compute_ns_per_token;
+    open_tiers(std::move(config));
+    put_on_host({prompt_, token_range(1'000, 40), token_range(2'000, 40)});
+    GroupsRequest first = start(with_tail(prompt_, 1, 4));
+    settle();
+    ASSERT_EQ(view(first).computed_tokens, 40U);
+    ASSERT_DOUBLE_EQ(cache_->stats()->load_bytes_per_ns, 1.0);
+    run_all(first);
+    end(first);
+    settle();
+  }
+  void expect_computed(const GroupsRequest& request) {
+    EXPECT_TRUE(request.admission.is_ready) << "it waits for a load though computing is faster";
+    EXPECT_EQ(to_string(view(request).miss.reason), to_string(MissReason::RecomputeCheaper));
+    EXPECT_EQ(cache_->stats()->miss_requests[static_cast<std::size_t>(MissReason::RecomputeCheaper)], 1U);
+  }
+};
+
+TEST_F(CacheGroupsLoadOrCompute, AWindowIsLeftThatTakesLongerToLoadThanItsTokensToCompute) {
+  open_measured(/*compute_ns_per_token=*/100);  // 4,000 ns for 40 tokens
+  expect_computed(start(with_tail(token_range(1'000, 40), 1, 4)));
+  EXPECT_TRUE(take().empty());
+}
+
+TEST_F(CacheGroupsLoadOrCompute, AHistoryIsLeftWhoseWindowTakesLongerToLoadThanItsTokensToCompute) {
+  open_measured(/*compute_ns_per_token=*/100);
+  put_history_on_host();
+  expect_computed(start(with_tail(token_range(1'000, 40), 1, 4)));
+  EXPECT_TRUE(take().empty());
+}
+
+TEST_F(CacheGroupsLoadOrCompute, WhatIsFasterToLoadIsLoadedInAllGroups) {
+  open_measured(/*compute_ns_per_token=*/200);  // 8,000 ns
+  put_history_on_host();
+  const GroupsRequest request = start(with_tail(token_range(1'000, 40), 1, 4));
+  EXPECT_FALSE(request.admission.is_ready);
+  settle();
+  EXPECT_EQ(view(request).computed_tokens, 40U);
+}
+
+TEST_F(CacheGroupsLoadOrCompute, WhatIsOnItsWayCountsAgainstALoadWhicheverGroupItIsOf) {
+  open_measured(/*compute_ns_per_token=*/200);  // one load is worth it, two at once are not
+  const GroupsRequest first = start(with_tail(token_range(1'000, 40), 1, 4));
+  ASSERT_FALSE(first.admission.is_ready);
+  expect_computed(start(with_tail(token_range(2'000, 40), 1, 4)));
+}
+
+// Turns
+
+class CacheGroupsTurns : public CacheGroupsOnePath, public ::testing::WithParamInterface<std::uint32_t> {};
+
+INSTANTIATE_TEST_SUITE_P(TransfersAtOnce, CacheGroupsTurns, ::testing::Values(1, 2, 3));
+
+TEST_P(CacheGroupsTurns, StoresOfAllGroupsTakeTurns) {
+  CacheConfig config = groups_config({full_group(), named(window_group(96), "first"), named(window_group(96), "second"),
+                                      named(state_group(0, every(4)), "third")},
+                                     4, 64, 128);
+  config.device.group_page_counts = {64, 64, 64, 64};
+  config.host.page_count = 128;
+  config.host.write_policy = WritePolicy::WriteThrough;
+  config.host.external_mover = true;
+  config.host.transfer_count_max = GetParam();
+  config.host.transfer_pages_max = 1;
+  open_tiers(std::move(config));
+  GroupsRequest request = start(token_range(0, 96));
+  run_all(request);  // 24 pages of each group
+  std::map<std::uint16_t, std::uint32_t> stores;
+  for (std::uint32_t moved = 0; moved < 16;) {
+    const std::vector<Taken> taken = take(GetParam());
+    ASSERT_FALSE(taken.empty());
+    for (const Taken& each : taken) {
+      ++stores[each.plan.pool_index];
+      ++moved;
+      move(each);
+    }
+  }
+  for (std::uint16_t pool = 0; pool < 4; ++pool) {
+    EXPECT_GT(stores[pool], 0U) << "none of the first 16 pages that were copied is of pool " << pool;
+  }
+}
+
+// Bands
+
+TEST_F(CacheGroupsOnePath, LoadsOfEveryGroupHaveBandsAndStoresHaveNone) {
+  CacheConfig config = groups_config({with_layers(full_group(), 5), with_layers(window_group(10), 4),
+                                      with_layers(named(window_group(6), "short"), 2), state_group(0, every(8))},
+                                     4, 64, 128);
+  config.device.group_page_counts = {64, 32, 32, 32};
+  config.host.page_count = 128;
+  config.host.write_policy = WritePolicy::WriteThrough;
+  config.host.external_mover = true;
+  config.host.layer_bands = 3;
+  open_tiers(std::move(config));
+  std::map<std::uint16_t, std::uint32_t> bands;  // by pool
+  const auto settle_and_note = [&](TransferKind kind) {
+    bands.clear();
+    for (std::vector<Taken> taken = take(); !taken.empty(); taken = take()) {
+      for (const Taken& each : taken) {
+        if (each.plan.kind == kind) bands[each.plan.pool_index] = each.plan.band_count;
+        move(each);
+      }
+    }
+  };
+  run_request(prompt_);
+  settle_and_note(TransferKind::Store);
+  EXPECT_EQ(bands, (std::map<std::uint16_t, std::uint32_t>{{0, 1}, {1, 1}, {2, 1}, {3, 1}}));
+  put_history_on_host();
+  GroupsRequest request = start(with_tail(prompt_, 1, 4));
+  settle_and_note(TransferKind::Load);
+  EXPECT_EQ(bands, (std::map<std::uint16_t, std::uint32_t>{{0, 3}, {1, 3}, {2, 2}, {3, 1}}));
+  EXPECT_EQ(view(request).computed_tokens, 40U);
+  run_all(request);
+}
+
+// Full and compressed groups are one pool, whose layers are those of all of them.
+TEST_F(CacheGroupsOnePath, TheHistorysGroupsHaveTheirBandsTogether) {
+  CacheConfig config = groups_config({full_group(), with_layers(compressed_group(2), 3)}, 4, 64, 128);
+  config.host.page_count = 128;
+  config.host.write_policy = WritePolicy::WriteThrough;
+  config.host.external_mover = true;
+  config.host.layer_bands = 3;
+  open_tiers(std::move(config));
+  run_request(prompt_);
+  settle();
+  put_history_on_host();
+  const GroupsRequest request = start(with_tail(prompt_, 1, 4));
+  for (const Taken& load : take_loads()) EXPECT_EQ(load.plan.band_count, 3U);
+}
+
+// Transfers and room
+
+// They come one after the other.
+TEST_F(CacheGroupsOnePath, AWindowComesBackThatNeedsMoreTransfersThanThereAre) {
+  CacheConfig config = two_groups(window_group(30));
+  config.host.transfer_count_max = 2;
+  config.host.transfer_pages_max = 1;
+  open_tiers(std::move(config));
+  put_on_host({prompt_});
+  GroupsRequest request = start(with_tail(prompt_, 1, 4));
+  settle();
+  EXPECT_EQ(view(request).computed_tokens, 40U) << "miss: " << to_string(view(request).miss.reason);
+  run_all(request);
+}
+
+TEST_F(CacheGroupsOnePath, MoreGroupsComeBackThanThereAreTransfers) {
+  CacheConfig config = groups_config({full_group(), window_group(10), state_group(0, every(8))}, 4, 64, 128);
+  config.device.group_page_counts = {64, 32, 32};
+  config.host.page_count = 128;
+  config.host.write_policy = WritePolicy::WriteThrough;
+  config.host.external_mover = true;
+  config.host.transfer_count_max = 1;
+  open_tiers(std::move(config));
+  run_request(prompt_);
+  settle();
+  put_history_on_host();
+  GroupsRequest request = start(with_tail(prompt_, 1, 4));
+  settle();
+  EXPECT_EQ(view(request).computed_tokens, 40U) << "miss: " << to_string(view(request).miss.reason);
+  run_all(request);
+}
+
+// Copies in the background never end: as one is over, the next begins.
+TEST_F(CacheGroupsOnePath, WhoWaitsForALoadComesBeforeCopiesThatGoOn) {
+  CacheConfig config = two_groups(window_group(10));
+  config.device.group_page_counts = {256, 40};
+  config.host.transfer_count_max = 3;
+  config.host.transfer_pages_max = 1;
+  open_tiers(std::move(config));
+  run_request(prompt_);
+  settle();
+  for (TokenId i = 0; lookup(with_tail(prompt_, 1, 4)).matched_tokens > 0; ++i) {
+    ASSERT_LT(i, 100);
+    run_request(with_tail({}, other_++, 40));
+    settle();
+  }
+  ASSERT_EQ(lookup(with_tail(prompt_, 1, 4)).host_tokens, 40U);
+  GroupsRequest busy = start(with_tail({}, other_++, 100));
+  run_all(busy, {}, 8);
+  std::vector<Taken> copies = take();
+  ASSERT_FALSE(copies.empty());
+  GroupsRequest request = start(with_tail(prompt_, 1, 4));
+  ASSERT_FALSE(request.admission.is_ready);
+  std::uint32_t copied_pages = 0;
+  while (view(request).is_loading && copied_pages < 20) {
+    if (copies.empty()) copies = take();
+    ASSERT_FALSE(copies.empty());
+    copied_pages += copies.front().plan.kind == TransferKind::Store ? 1 : 0;
+    move(copies.front());
+    copies.erase(copies.begin());
+    for (const Taken& each : take()) copies.push_back(each);
+  }
+  EXPECT_FALSE(view(request).is_loading) << "after " << copied_pages << " copies that nobody waits for";
+  EXPECT_LT(copied_pages, 8U);
+  EXPECT_EQ(view(request).computed_tokens, 40U);
+}
+
+// As with the history's pages: admit() says so, or the request waits.
+TEST_F(CacheGroupsOnePath, ALoadWhoseRoomIsStillBeingCopiedIsNotGivenUp) {
+  open_tiers(two_groups(window_group(10)));
+  put_on_host({prompt_});
+  // All that the device has of the window is on its way to the host.
+  std::vector<Taken> copies;
+  for (std::uint32_t pages = 0; pages < kSidePages; pages += 2) {
+    GroupsRequest other = start(with_tail({}, other_++, 8));
+    run_all(other);
+    end(other);
+    for (const Taken& each : take()) copies.push_back(each);
+  }
+  GroupsRequest request{.tokens = with_tail(prompt_, 1, 4)};
+  request.sequence = cache_->begin(space_, {.tokens = request.tokens}).value();
+  Result<Admission> admission = cache_->admit(request.sequence);
+  if (admission) {
+    EXPECT_FALSE(admission->is_ready) << "given up, miss: " << to_string(admission->miss.reason);
+  } else {
+    EXPECT_EQ(admission.error().code, ErrorCode::Unavailable) << admission.error().message;
+  }
+  for (const Taken& each : copies) move(each);
+  if (!admission) admission = cache_->admit(request.sequence);
+  ASSERT_TRUE(admission.has_value()) << admission.error().message;
+  settle();
+  EXPECT_EQ(view(request).computed_tokens, 40U) << "miss: " << to_string(view(request).miss.reason);
+}
+
+// Waiting
+
+class CacheGroupsWaits : public CacheGroupsOnePath {
+ protected:
+  /// The mover hangs with the only transfer, and somebody else waits for one.
+  void start_waiting(bool has_history_on_host) {
+    CacheConfig config = two_groups(window_group(10));
+    config.host.transfer_count_max = 1;
+    config.host.load_timeout_ns = 1'000;
+    open_tiers(std::move(config));
+    put_on_host({prompt_, token_range(1'000, 40)});
+    if (has_history_on_host) put_history_on_host();
+    first_ = start(with_tail(prompt_, 1, 4));
+    ASSERT_EQ(take_loads().size(), 1U);
+    second_ = start(with_tail(token_range(1'000, 40), 1, 4));
+    ASSERT_FALSE(second_.admission.is_ready);
+    ASSERT_TRUE(take().empty());
+  }
+  /// They have waited long enough, one for its load and the other for the transfer.
+  void expect_no_wait_for_ever() {
+    for (now_ = 500; now_ <= 2'500; now_ += 500) ASSERT_TRUE(cache_->apply({}, now_));
+    EXPECT_FALSE(view(first_).is_loading);
+    EXPECT_FALSE(view(second_).is_loading) << "it waits for ever";
+    EXPECT_EQ(view(second_).computed_tokens, 0U);
+  }
+
+  GroupsRequest first_;
+  GroupsRequest second_;
+};
+
+TEST_F(CacheGroupsWaits, AWindowWaitsForATransferNoLongerThanForALoad) {
+  start_waiting(/*has_history_on_host=*/false);
+  expect_no_wait_for_ever();
+}
+
+TEST_F(CacheGroupsWaits, AHistoryWaitsForATransferNoLongerThanForALoad) {
+  start_waiting(/*has_history_on_host=*/true);
+  expect_no_wait_for_ever();
+}
+
+// Prefetch
+
+TEST_P(CacheGroupsOnePathOf, EveryGroupIsPrefetched) {
+  open_tiers(two_groups(side()));
+  put_on_host({prompt_});
+  put_history_on_host();
+  GroupsRequest request{.tokens = with_tail(prompt_, 1, 4)};
+  request.sequence = cache_->begin(space_, {.tokens = request.tokens}, {.prefetch = Prefetch::BestEffort}).value();
+  settle();
+  const Admission admission = cache_->admit(request.sequence).value();
+  EXPECT_TRUE(admission.is_ready);
+  EXPECT_EQ(admission.matched_tokens, 40U) << "miss: " << to_string(admission.miss.reason);
+  run_all(request);
+}
+
+// The history is there already.
+TEST_P(CacheGroupsOnePathOf, AGroupIsPrefetchedThatAloneIsOnTheHost) {
+  open_tiers(two_groups(side()));
+  put_on_host({prompt_});
+  GroupsRequest request{.tokens = with_tail(prompt_, 1, 4)};
+  request.sequence = cache_->begin(space_, {.tokens = request.tokens}, {.prefetch = Prefetch::Wait}).value();
+  const std::vector<Taken> loads = take();
+  ASSERT_FALSE(loads.empty()) << "nothing is on its way before admit()";
+  for (const Taken& load : loads) {
+    EXPECT_EQ(load.plan.priority, TransferPriority::Background);
+    move(load);
+  }
+  settle();
+  EXPECT_EQ(lookup(request.tokens).matched_tokens, 40U);
+}
+
+// What is told
+
+class CacheGroupsMisses : public CacheGroupsCancellations {
+ protected:
+  void expect_miss(MissReason reason) {
+    EXPECT_FALSE(view(request_).is_loading);
+    EXPECT_EQ(view(request_).computed_tokens, 0U);
+    EXPECT_EQ(to_string(view(request_).miss.reason), to_string(reason));
+    EXPECT_EQ(cache_->stats()->miss_requests[static_cast<std::size_t>(reason)], 1U);
+  }
+};
+
+INSTANTIATE_TEST_SUITE_P(Groups, CacheGroupsMisses, side_cases(), [](const auto& param) { return param.param.name; });
+
+TEST_P(CacheGroupsMisses, WhatDidNotArriveInTimeHasTimedOut) {
+  start_loading();
+  now_ = 1'000;
+  ASSERT_TRUE(cache_->apply({}, now_));
+  expect_miss(MissReason::LoadTimedOut);
+}
+
+TEST_P(CacheGroupsMisses, WhatWasStoppedIsCancelled) {
+  start_loading();
+  ASSERT_TRUE(cache_->stop_loading(request_.sequence));
+  expect_miss(MissReason::LoadCancelled);
+}
+
+TEST_P(CacheGroupsMisses, WhatCouldNotBeCopiedHasFailed) {
+  start_loading();
+  for (const Taken& load : loads_) {
+    report(load, {.outcome = TransferOutcome::Failed, .fault = TransferFault::Io});
+  }
+  expect_miss(MissReason::LoadFailed);
+  EXPECT_EQ(lookup(with_tail(prompt_, 2, 4)).host_tokens, 40U) << "another request may try";
+}
+
+// Where the history's load is under way when transfers are paused, and the other group's has not begun.
+TEST_P(CacheGroupsOnePathOf, WhatAPauseKeepsOnTheHostIsNotSaidToBeGone) {
+  open_tiers(two_groups(side()));
+  put_on_host({prompt_});
+  put_history_on_host();
+  const GroupsRequest request = start(with_tail(prompt_, 1, 4));
+  const std::vector<Taken> loads = take_loads();
+  ASSERT_TRUE(cache_->pause_transfers());
+  for (const Taken& load : loads) move(load);
+  EXPECT_FALSE(view(request).is_loading);
+  if (view(request).computed_tokens == 40) return;  // all of it was under way
+  const MissReason reason = view(request).miss.reason;
+  EXPECT_TRUE(reason == MissReason::LoadCancelled || reason == MissReason::LoadFailed) << to_string(reason);
+}
+
+TEST_P(CacheGroupsOnePathOf, AnAdmissionThatWaitsSaysWhyTheRestIsComputed) {
+  open_tiers(two_groups(side()));
+  put_on_host({prompt_});
+  put_history_on_host();
+  const GroupsRequest request = start(with_tail(prompt_, 1, 12));
+  ASSERT_FALSE(request.admission.is_ready);
+  EXPECT_EQ(request.admission.loading_tokens, 40U);
+  settle();
+  ASSERT_EQ(view(request).computed_tokens, 40U);
+  EXPECT_EQ(to_string(request.admission.miss.reason), to_string(view(request).miss.reason));
+  EXPECT_NE(view(request).miss.reason, MissReason::None);
+}
+
+TEST_P(CacheGroupsOnePathOf, TokensThatAreFoundBecauseAGroupCameFromTheHostAreFoundThere) {
+  open_tiers(two_groups(side()));
+  put_on_host({prompt_});
+  const GroupsRequest request = start(with_tail(prompt_, 1, 4));
+  ASSERT_EQ(request.admission.loading_tokens, 40U);
+  settle();
+  ASSERT_EQ(view(request).computed_tokens, 40U);
+  EXPECT_EQ(view(request).host_tokens, 40U);
+  EXPECT_EQ(cache_->stats()->host_hit_tokens, 40U);
+}
+
+// Copies that failed
+
+// The device gives everything up: what the host has room for is copied there first, once more if need be.
+TEST_P(CacheGroupsOnePathOf, WhatCouldNotBeCopiedIsCopiedBeforeTheCacheSleeps) {
+  open_tiers(two_groups(side()));
+  run_request(prompt_);
+  for (std::vector<Taken> stores = take(); !stores.empty(); stores = take()) {
+    for (const Taken& store : stores) {
+      report(store, {.outcome = TransferOutcome::Failed, .fault = TransferFault::Io});
+    }
+  }
+  while (!cache_->sleep(Sleep::KeepHost).value()) settle();
+  ASSERT_TRUE(cache_->wake());
+  EXPECT_EQ(lookup(with_tail(prompt_, 1, 4)).host_tokens, 40U);
+}
+
+// On disk
+
+class CacheGroupsOnePathOnDisk : public CacheGroupsTest {
+ protected:
+  ~CacheGroupsOnePathOnDisk() override {
+    close();  // before its files go
+    testing::call_failures.clear();
+  }
+  [[nodiscard]] CacheConfig disk_config(std::vector<CacheGroup> groups, std::uint32_t page_count = 64) const {
+    CacheConfig config = groups_config(std::move(groups), 16, page_count, 512);
+    config.host.page_count = 2 * page_count;
+    config.host.write_policy = WritePolicy::WriteThrough;
+    config.disk.directories = {directory_.path() + "/pages"};
+    config.disk.capacity_bytes = 256 << 20U;
+    config.disk.segment_bytes = 1 << 20U;
+    return config;
+  }
+  void close() {
+    engine_.reset();
+    cache_.reset();
+  }
+  /// What has been written by then is all that there is.
+  void open_disk(CacheConfig config) {
+    close();
+    Result<std::unique_ptr<Cache>> cache = CacheForTests::open(std::move(config), files_);
+    ASSERT_TRUE(cache.has_value()) << cache.error().message;
+    cache_ = std::move(*cache);
+    engine_ = std::make_unique<GroupsEngine>(*cache_);
+    space_ = cache_->key_space({.model = "test"}).value();
+  }
+  void flush() {
+    for (;;) {
+      const Result<bool> done = cache_->flush();
+      ASSERT_TRUE(done.has_value()) << done.error().message;
+      if (*done) return;
+      drain(*cache_);
+    }
+  }
+  bool wait_for_pages() override {
+    drain(*cache_);
+    return true;
+  }
+  /// A whole request; gives the tokens that it did not have to compute.
+  std::uint32_t serve(std::vector<TokenId> tokens) {
+    GroupsRequest request = start(std::move(tokens));
+    drain(*cache_);
+    view_ = view(request);
+    view_.pages = {};
+    run_all(request);
+    end(request);
+    drain(*cache_);
+    return view_.token_count - view_.pending_tokens;
+  }
+
+  const std::vector<TokenId> prompt_ = token_range(0, 200);
+  testing::TempDirectory directory_;
+  FileCalls calls_ = testing::failing_calls({});
+  SystemFiles files_{calls_};
+  SequenceView view_;  // of the last request, as it was admitted
+};
+
+// A search that finds no more leaves the question whether what the host has is worth its load.
+TEST_F(CacheGroupsOnePathOnDisk, WhoHasLookedOnDiskLoadsNothingThatIsFasterToCompute) {
+  CacheConfig config = disk_config({with_bytes(full_group(), 4'096), with_bytes(window_group(20), 4'096)});
+  config.host.compute_ns_per_token = 1;
+  open_disk(std::move(config));
+  serve(prompt_);
+  serve(token_range(1'000, 200));
+  ASSERT_TRUE(cache_->reclaim(UINT32_MAX));
+  EXPECT_EQ(serve(with_tail(prompt_, 1, 30)), 192U) << "nothing was measured before";
+  ASSERT_GT(cache_->stats()->load_bytes_per_ns, 0);
+  ASSERT_EQ(lookup(with_tail(token_range(1'000, 200), 1, 30)).host_tokens, 192U);
+  EXPECT_EQ(serve(with_tail(token_range(1'000, 200), 1, 30)), 0U);
+  EXPECT_EQ(to_string(view_.miss.reason), to_string(MissReason::RecomputeCheaper));
+}
+
+// They come one after the other.
+TEST_F(CacheGroupsOnePathOnDisk, AWindowIsReadThatNeedsMoreTransfersThanThereAre) {
+  const auto config = [&] {
+    CacheConfig made = disk_config({full_group(), window_group(60)});
+    made.host.transfer_count_max = 2;
+    made.host.transfer_pages_max = 1;
+    return made;
+  };
+  open_disk(config());
+  serve(prompt_);
+  flush();
+  open_disk(config());
+  EXPECT_EQ(serve(with_tail(prompt_, 1, 30)), 192U) << "miss: " << to_string(view_.miss.reason);
+}
+
+// The history is still on the device.
+TEST_F(CacheGroupsOnePathOnDisk, TokensThatAreFoundBecauseAGroupCameFromDiskAreFoundThere) {
+  CacheConfig config = disk_config({full_group(), window_group(20)}, 256);
+  config.device.group_page_counts = {256, 24};
+  config.host.group_page_counts = {512, 24};
+  open_disk(std::move(config));
+  serve(prompt_);
+  flush();
+  for (TokenId i = 1; i < 10; ++i) serve(with_tail({}, i, 300));
+  ASSERT_EQ(lookup(with_tail(prompt_, 1, 30)).host_tokens, 0U);
+  ASSERT_EQ(serve(with_tail(prompt_, 1, 30)), 192U);
+  ASSERT_GT(group_stats(1).disk_loaded_page_total, 0U);
+  EXPECT_EQ(view_.disk_tokens, 192U);
+}
+
+// The disk was full for a while.
+TEST_F(CacheGroupsOnePathOnDisk, WhatCouldNotBeWrittenIsWrittenWhenItIsUsedAgain) {
+  open_disk(disk_config({full_group(), window_group(20)}));
+  testing::call_failures.reserve = ENOSPC;
+  serve(prompt_);
+  testing::call_failures.clear();
+  for (TokenId i = 1; i < 4; ++i) EXPECT_EQ(serve(with_tail(prompt_, i, 4)), 192U) << "from memory";
+  EXPECT_EQ(cache_->disk_status(0)->page_count, 12U);
+  open_disk(disk_config({full_group(), window_group(20)}));
+  EXPECT_EQ(serve(with_tail(prompt_, 5, 4)), 192U) << "miss: " << to_string(view_.miss.reason);
+}
+
+// What nobody has asked for again may take half of what is to be written at once: 40 records of 80.
+TEST_F(CacheGroupsOnePathOnDisk, PagesOfEveryGroupThatWereUsedAgainAreWrittenBeforeOthers) {
+  const auto config = [&](std::uint64_t records) {
+    CacheConfig made = disk_config({full_group(), window_group(20)}, 128);
+    made.disk.write_bytes_per_day = 24 * records * 4'096;
+    return made;
+  };
+  open_disk(config(80));
+  for (TokenId i = 1; i < 4; ++i) serve(with_tail({}, i, 200));
+  serve(prompt_);
+  for (TokenId i = 1; i < 4; ++i) EXPECT_EQ(serve(with_tail(prompt_, i, 4)), 192U) << "from memory";
+  EXPECT_GT(cache_->stats()->disk_waiting_pages, 0U);
+  open_disk(config(0));
+  EXPECT_EQ(serve(with_tail(prompt_, 5, 4)), 192U) << "miss: " << to_string(view_.miss.reason);
+}
+
+}  // namespace
+}  // namespace quire
