@@ -42,13 +42,6 @@ Status Cache::Impl::require(DevicePool wanted, const char* call) const {
                                        : ": this cache owns its device pool; use begin, admit and plan_step"));
 }
 
-Status Cache::Impl::require_one_group(const char* call, const char* instead) const {
-  const std::span<const CacheGroup> all = config.layout.groups();
-  if (all.size() == 1 && all.front().kind == GroupKind::Full) return {};
-  return fail(ErrorCode::Unsupported, std::string(call) + ": layout '" + config.layout.name() + "' has " +
-                                          (all.size() > 1 ? "several groups" : "no full group") + "; " + instead);
-}
-
 // Key spaces and prompts
 
 Result<KeySpaceId> Cache::key_space(const KeySpace& key_space) {

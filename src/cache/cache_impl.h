@@ -59,8 +59,6 @@ struct Cache::Impl : TierClient {
   [[nodiscard]] Status enter();
   [[nodiscard]] Status require(DevicePool pool, const char* call) const;
   [[nodiscard]] Status require_awake(const char* call) const;
-  /// Refuses a call that needs a layout of exactly one full group; `instead` says what the caller can do.
-  [[nodiscard]] Status require_one_group(const char* call, const char* instead) const;
 
   // Opening.
   [[nodiscard]] Status open_groups(std::span<const std::uint64_t> page_counts);

@@ -47,8 +47,7 @@ Status check_host(const CacheConfig& config) {
                                                 std::to_string(static_cast<int>(host.write_policy)) +
                                                 ": use WriteBack, WriteThrough or Selective");
   }
-  QUIRE_TRY(require_positive(host.write_hits_min, "host.write_hits_min",
-                             "use WritePolicy::WriteThrough for that"));
+  QUIRE_TRY(require_positive(host.write_hits_min, "host.write_hits_min", "use WritePolicy::WriteThrough for that"));
   QUIRE_TRY(require_positive(host.layer_bands, "host.layer_bands", "a load has at least one band"));
   QUIRE_TRY(require_positive(host.rank_count, "host.rank_count", "nobody would report on a transfer"));
   QUIRE_TRY(require_at_most(host.rank_count, 64, "host.rank_count"));
@@ -93,8 +92,7 @@ Status check_disk(const CacheConfig& config) {
                                                 ": use WriteBack, WriteThrough or Selective");
   }
   QUIRE_TRY(require_positive(disk.capacity_bytes, "disk.capacity_bytes", "say how much of the disks may be used"));
-  return require_positive(disk.write_hits_min, "disk.write_hits_min",
-                          "use WritePolicy::WriteThrough for that");
+  return require_positive(disk.write_hits_min, "disk.write_hits_min", "use WritePolicy::WriteThrough for that");
 }
 
 // What DiskConfig says about single groups.

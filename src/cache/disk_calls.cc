@@ -148,6 +148,10 @@ Result<bool> Cache::flush() {
   Impl& impl = *impl_;
   QUIRE_TRY(impl.enter());
   if (!impl.has_disk()) return fail(ErrorCode::Unsupported, "flush: the cache has no disk tier");
+  const TierParts& parts = impl.tiers->parts;
+  if (!parts.wants_flush && std::ranges::all_of(parts.lowers, &Lower::has_failed)) {
+    return fail(ErrorCode::Io, "flush: " + parts.lowers.front().tier->last_error());
+  }
   if (impl.tiers->lower_stores.begin_flush()) {
     impl.make_moves();
     impl.tiers->stores.want_all_copies();

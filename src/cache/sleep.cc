@@ -54,6 +54,7 @@ Result<bool> Cache::sleep(Sleep how) {
                     (slot.is_waiting() ? " has pages on the host, or a state on the device; end or resume it first"
                                        : " is admitted; end or preempt every sequence first"));
   }
+  const bool is_first_call = parts.is_awake();
   parts.sleep_state = TierParts::SleepState::FallingAsleep;
   impl.make_moves();
   for (std::uint32_t i = 0; i < impl.keeps.size(); ++i) {
@@ -63,8 +64,9 @@ Result<bool> Cache::sleep(Sleep how) {
   if (how == Sleep::DropAll) {
     impl.tiers->cancel_all();
   } else if (impl.has_host() && !parts.is_paused) {
+    // Each page is tried once: a copy that fails, or that makes room for another one, is not made again.
     for (const auto& group : parts.groups) {
-      if (group->has_host()) group->want_all_copies();
+      if (is_first_call && group->has_host()) group->want_all_copies();
     }
     impl.tiers->stores.start();
     impl.tiers->stores.start_leaving(page_count);

@@ -265,17 +265,21 @@ std::uint64_t AnchoredGroup::tag_of(const NamedPage& tree_page) const {
 
 // Loads
 
-std::span<const PageId> AnchoredGroup::device_path(const PrefixTree::Pin& path) {
+// The device pages of a path. Only those in `columns` are filled in: without a sink, the cost is that of the window and
+// not that of the path.
+std::span<const PageId> AnchoredGroup::device_path(const PrefixTree::Pin& path, const WindowColumns& columns) {
   const RunId host_run = tree_.first_host_run(path);
   const RunId last = host_run.is_none() ? path.run() : tree_.parent(host_run);
   const std::span<PageId> row = std::span(path_).first(tree_.end_page(path.run()));
-  tree_.copy_path(path, 0, row);
+  const std::uint32_t first = columns.sink_pages > 0 ? 0 : columns.first;
+  if (first < row.size()) tree_.copy_path(path, first, row.subspan(first));
   return row.first(tree_.end_page(last));
 }
 
 std::uint32_t AnchoredGroup::count_loads(const TierPath& path, const WindowColumns& columns) const {
   std::uint32_t count = 0;
   for_each_column(columns, [&](std::uint32_t column) {
+    if (column >= path.size()) return;
     const NamedPage anchor = path.at(column);
     const bool is_coming =
         anchor.tier == Tier::Device && (on_device.has(anchor.page) || load_of_[anchor.page.value] != 0);
@@ -286,7 +290,7 @@ std::uint32_t AnchoredGroup::count_loads(const TierPath& path, const WindowColum
 
 PageHome::Listed AnchoredGroup::list_loads(const PrefixTree::Pin& path, const Wanted& wanted,
                                            std::span<PageTransfer> out) {
-  const std::span<const PageId> row = device_path(path);
+  const std::span<const PageId> row = device_path(path, wanted.columns);
   Listed listed{.page_count = 0, .next_column = wanted.from};
   for_each_column(wanted.columns, [&](std::uint32_t column) {
     if (column < listed.next_column || column >= row.size() || listed.page_count == out.size()) return;
@@ -312,7 +316,7 @@ void AnchoredGroup::forget_load(const PrefixTree::Pin& /*path*/, std::span<const
 }
 
 bool AnchoredGroup::brings(std::uint32_t load_index, const PrefixTree::Pin& path, const WindowColumns& columns) {
-  const std::span<const PageId> row = device_path(path);
+  const std::span<const PageId> row = device_path(path, columns);
   bool is_brought = false;
   for_each_column(columns, [&](std::uint32_t column) {
     is_brought = is_brought || (column < row.size() && load_of_[row[column].value] == load_index + 1);

@@ -16,6 +16,7 @@
 #include <span>
 #include <vector>
 
+#include "base/check.h"
 #include "base/index_lists.h"
 #include "base/lazy_array.h"
 #include "pool/offered_pages.h"
@@ -31,6 +32,7 @@ struct TierPath {
   std::span<const PageId> pages;
   std::span<const PageId> host_pages;
   [[nodiscard]] NamedPage at(std::uint32_t column) const {
+    QUIRE_DCHECK(column < size(), "a column behind the end of a path");
     return column < pages.size() ? NamedPage{Tier::Device, pages[column]}
                                  : NamedPage{Tier::Host, host_pages[column - pages.size()]};
   }
@@ -148,7 +150,7 @@ class AnchoredGroup final : public PageHome {
   void release_host_copy(PageId host_page) {
     if (!host_page.is_none()) pages.release_host(host_page);
   }
-  [[nodiscard]] std::span<const PageId> device_path(const PrefixTree::Pin& path);
+  [[nodiscard]] std::span<const PageId> device_path(const PrefixTree::Pin& path, const WindowColumns& columns);
 
   PrefixTree& tree_;
   AnchoredPages host_of_device_;             // host pages, by the history's device page
@@ -157,7 +159,7 @@ class AnchoredGroup final : public PageHome {
   LazyArray<std::uint32_t> load_of_;         // by the history's device page: the load that brings what hangs on it, + 1
   LazyArray<std::uint32_t> device_columns_;  // which page of its path a page belongs to, by device page
   LazyArray<std::uint32_t> host_columns_;    // and by host page
-  std::vector<PageId> path_;                 // scratch: the device pages of a path
+  std::vector<PageId> path_;                 // scratch: device pages of a path
 };
 
 }  // namespace quire

@@ -34,7 +34,8 @@ struct Arrival {
   std::uint32_t looked_pages = 0;
 
   // Loading.
-  bool has_asked_anchored = false;  // windows and states are asked for what `hit` needs
+  TimeNs room_deadline = INT64_MAX;  // of a wait for a transfer or for device pages
+  bool has_asked_anchored = false;   // windows and states are asked for what `hit` needs
   Hit hit;
   std::uint32_t next_group = 0;   // whose loads are to be started next,
   std::uint32_t next_column = 0;  // from this column on

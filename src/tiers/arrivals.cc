@@ -66,7 +66,10 @@ void Arrivals::set_deadline(std::uint32_t sequence) {
 // What the host has for a sequence, and whether loading it takes less time than computing it.
 Arrivals::Choice Arrivals::choose(std::uint32_t sequence, const PrefixTree::Match& match) {
   const SequenceSlot& slot = parts_.sequences[sequence];
-  Choice choice{.hit = paths_.hit_of(slot, match, HitScope::DeviceAndHost)};
+  // Whole pages only: no load brings a part of a page.
+  const Paths::HitQuery whole_pages{
+      .token_count = slot.token_count, .allows_inexact = slot.allows_inexact, .allows_partial = false};
+  Choice choice{.hit = paths_.find_hit(match, whole_pages, HitScope::DeviceAndHost)};
   const std::uint32_t device_tokens = paths_.hit_of(slot, match, HitScope::Device).start();
   if (choice.hit.start() <= device_tokens) return choice;
   if (parts_.is_paused || !parts_.is_awake()) return {.miss = MissReason::LoadCancelled};
@@ -297,10 +300,15 @@ Arrivals::Progress Arrivals::advance_history(std::uint32_t sequence) {
     parts_.hand_over();
     is_started = start();
   }
-  if (is_started) return Progress::Waits;
+  if (!is_started) return wait_for_room(sequence);
+  parts_.arrivals[sequence].room_deadline = INT64_MAX;
+  return Progress::Waits;
+}
+
+// A load cannot start before a transfer is over. The sequence waits for that no longer than for a load.
+Arrivals::Progress Arrivals::wait_for_room(std::uint32_t sequence) {
   Arrival& arrival = parts_.arrivals[sequence];
-  if (arrival.deadline == INT64_MAX)
-    arrival.deadline = parts_.load_deadline();  // it waits for room no longer than for a load
+  if (arrival.room_deadline == INT64_MAX) arrival.room_deadline = parts_.load_deadline();
   // What lower tiers do makes no room, and may never end.
   const bool makes_room = parts_.book.any(
       [](const Transfer& each) { return each.kind == TransferKind::Load || each.kind == TransferKind::Store; });
@@ -317,12 +325,12 @@ Arrivals::Progress Arrivals::advance_anchored(std::uint32_t sequence) {
   if (arrival.next_group < parts_.groups.size()) load_anchored(sequence, TransferPriority::Waiting);
   for (std::uint32_t i = 0; i < parts_.book.end(); ++i) {
     const Transfer& load = parts_.book[i];
-    if (load.is_tree_load() && load.pool > 0 && load.is_wanted() && loads_.is_awaited_by(i, sequence))
+    if (load.is_tree_load() && load.pool > 0 && load.is_wanted() && loads_.is_awaited_by(i, sequence)) {
+      arrival.room_deadline = INT64_MAX;
       return Progress::Waits;
+    }
   }
-  if (arrival.next_group >= parts_.groups.size()) return Progress::Arrived;
-  if (arrival.deadline == INT64_MAX) arrival.deadline = parts_.load_deadline();
-  return parts_.book.live_count() > 0 ? Progress::Waits : Progress::Stuck;
+  return arrival.next_group < parts_.groups.size() ? wait_for_room(sequence) : Progress::Arrived;
 }
 
 // What a sequence needs of windows and states. Arrived: there is nothing to wait for before load_anchored(), which
@@ -359,8 +367,7 @@ Arrivals::Progress Arrivals::ask_anchored(std::uint32_t sequence) {
   if (has_room) return Progress::Arrived;
   if (will_have_room && parts_.book.live_count() > 0) {
     arrival.has_asked_anchored = false;  // stores that read the pages end first
-    if (arrival.deadline == INT64_MAX) arrival.deadline = parts_.load_deadline();
-    return Progress::Waits;
+    return wait_for_room(sequence);
   }
   arrival.next_group = static_cast<std::uint32_t>(parts_.groups.size());
   return Progress::Arrived;
@@ -430,7 +437,7 @@ void Arrivals::wake_sequences() {
   for (const std::uint32_t i : sequences.arriving()) {
     if (sequences[i].state != SequenceSlot::State::Loading) continue;
     Arrival& arrival = parts_.arrivals[i];
-    if (arrival.load_miss == MissReason::None && parts_.now >= arrival.deadline) {
+    if (arrival.load_miss == MissReason::None && parts_.now >= std::min(arrival.deadline, arrival.room_deadline)) {
       arrival.load_miss = MissReason::LoadTimedOut;
     }
     if (is_complete(i)) {

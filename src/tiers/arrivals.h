@@ -81,6 +81,7 @@ class Arrivals {
   void start_loading(std::uint32_t sequence, const Choice& choice);
   [[nodiscard]] Progress advance(std::uint32_t sequence);
   [[nodiscard]] Progress advance_history(std::uint32_t sequence);
+  [[nodiscard]] Progress wait_for_room(std::uint32_t sequence);
   [[nodiscard]] Progress advance_anchored(std::uint32_t sequence);
   [[nodiscard]] Progress ask_anchored(std::uint32_t sequence);
   [[nodiscard]] bool is_complete(std::uint32_t sequence);

@@ -116,6 +116,7 @@ bool LowerStores::start_one(std::uint16_t lower_index, PageHome& home) {
   LowerCopies& copies = home.pages.lower[lower_index];
   const std::uint32_t count_max = parts_.config.host.transfer_count_max < kTransfersForTwoStores ? 1 : kStoresMax;
   if (!copies.is_on() || copies.waiting.size() == 0 || copies.store_count >= count_max) return false;
+  if (lower.store_count >= parts_.lower_transfers_max()) return false;
   if (lower.has_failed || lower.tier->is_failed(home.pool) || !must_write(lower, home, copies)) return false;
   const std::optional<std::uint32_t> transfer =
       parts_.add_transfer(TransferKind::StoreToDisk, TransferPriority::Background);
@@ -129,6 +130,7 @@ bool LowerStores::start_one(std::uint16_t lower_index, PageHome& home) {
     return false;
   }
   ++copies.store_count;
+  ++lower.store_count;
   return true;
 }
 
@@ -159,9 +161,10 @@ void LowerStores::finish(std::uint32_t transfer) {
   QUIRE_CHECK(store.kind == TransferKind::StoreToDisk, "a transfer ends as a store to a lower tier, and is none");
   PageHome& home = *parts_.homes[store.pool];
   LowerCopies& copies = home.pages.lower[store.lower];
+  Lower& lower = parts_.lowers[store.lower];
   // The tier has failed, and not just one page.
-  const bool is_of_tier = store.fault == TransferFault::Io || parts_.lowers[store.lower].has_failed;
-  if (store.outcome == TransferOutcome::Failed && is_of_tier) has_lost_writes_ = true;
+  const bool is_of_tier = store.fault == TransferFault::Io || lower.has_failed;
+  if (store.outcome == TransferOutcome::Failed && is_of_tier) lower.has_lost_writes = true;
   const std::span<const PageTransfer> pages = parts_.book.pages(transfer);
   for (std::uint32_t i = 0; i < pages.size(); ++i) {
     const PageId page = pages[i].host_page;
@@ -180,6 +183,7 @@ void LowerStores::finish(std::uint32_t transfer) {
     home.pages.end_host_read(page);
   }
   --copies.store_count;
+  --lower.store_count;
   parts_.book.remove(transfer);
 }
 
@@ -289,31 +293,35 @@ bool LowerStores::begin_flush() {
   parts_.wants_flush = true;
   flushes_again_ = false;
   has_lost_copies_ = false;
-  has_lost_writes_ = false;
   is_flushed_ = false;
-  has_flush_failed_ = false;
-  // What could not be written is tried once more.
-  for (PageHome* const home : parts_.homes) {
-    if (home == nullptr) continue;
-    for (LowerCopies& copies : home->pages.lower) {
-      for (std::uint32_t page = 1; copies.is_on() && page <= home->pages.host.page_count(); ++page) {
-        if (copies.states[page] == CopyState::Lost) copies.want(PageId{page}, /*is_hot=*/false);
-      }
-    }
+  for (std::uint16_t i = 0; i < parts_.lowers.size(); ++i) {
+    parts_.lowers[i].has_lost_writes = false;
+    if (parts_.lowers[i].has_failed) continue;
+    // What could not be written is tried once more.
+    for_each_host_page(i, [](LowerCopies& copies, PageId page) {
+      if (copies.states[page.value] == CopyState::Lost) copies.want(page, /*is_hot=*/false);
+    });
   }
   return true;
 }
 
-void LowerStores::lose_all() {
+template <typename Visitor>
+void LowerStores::for_each_host_page(std::uint16_t lower_index, Visitor&& visit) {
   for (PageHome* const home : parts_.homes) {
-    if (home == nullptr) continue;
-    for (LowerCopies& copies : home->pages.lower) {
-      for (std::uint32_t page = 1; copies.is_on() && page <= home->pages.host.page_count(); ++page) {
-        if (copies.states[page] == CopyState::There) copies.states[page] = CopyState::Lost;
-      }
-      copies.there_count = 0;
+    if (home == nullptr || home->pages.lower.empty()) continue;
+    LowerCopies& copies = home->pages.lower[lower_index];
+    for (std::uint32_t page = 1; copies.is_on() && page <= home->pages.host.page_count(); ++page) {
+      visit(copies, PageId{page});
     }
   }
+}
+
+void LowerStores::lose_all_of(std::uint16_t lower_index) {
+  for_each_host_page(lower_index, [](LowerCopies& copies, PageId page) {
+    if (copies.states[page.value] != CopyState::There) return;
+    copies.states[page.value] = CopyState::Lost;
+    --copies.there_count;
+  });
 }
 
 // Whether pages wait to be written because all transfers are taken.
@@ -329,9 +337,10 @@ bool LowerStores::has_unstarted_writes() const {
 Result<bool> LowerStores::try_flush() {
   const auto failed = [this] {
     parts_.wants_flush = false;
-    lose_all();
     std::string why;
-    for (const Lower& lower : parts_.lowers) {
+    for (std::uint16_t i = 0; i < parts_.lowers.size(); ++i) {
+      const Lower& lower = parts_.lowers[i];
+      if (lower.has_failed || lower.has_lost_writes) lose_all_of(i);
       if (why.empty()) why = lower.tier->last_error();
     }
     return fail(ErrorCode::Io, "flush: " + why);
@@ -339,8 +348,8 @@ Result<bool> LowerStores::try_flush() {
   // While one of several works, what it has is to last; what the others lack is told in the end.
   if (std::ranges::all_of(parts_.lowers, &Lower::has_failed)) return failed();
   if (std::exchange(is_flushed_, false)) {
-    const bool lacks_some = has_lost_writes_ || std::ranges::any_of(parts_.lowers, &Lower::has_failed);
-    if (std::exchange(has_flush_failed_, false) || lacks_some) return failed();
+    const auto lacks_some = [](const Lower& lower) { return lower.has_lost_writes || lower.has_failed; };
+    if (std::ranges::any_of(parts_.lowers, lacks_some)) return failed();
     if (has_lost_copies_) {
       parts_.wants_flush = false;
       return fail(ErrorCode::Io, "flush: some pages did not reach the host, through which they go to disk");
@@ -366,7 +375,8 @@ Result<bool> LowerStores::try_flush() {
 
 void LowerStores::finish_flush(std::uint32_t transfer) {
   QUIRE_CHECK(flushes_in_flight_ > 0, "a flush ends that was not begun");
-  has_flush_failed_ = has_flush_failed_ || parts_.book[transfer].outcome != TransferOutcome::Ok;
+  const Transfer& flush = parts_.book[transfer];
+  if (flush.outcome != TransferOutcome::Ok) parts_.lowers[flush.lower].has_lost_writes = true;
   is_flushed_ = --flushes_in_flight_ == 0;
   parts_.book.remove(transfer);
 }

@@ -54,8 +54,6 @@ class LowerStores {
   [[nodiscard]] bool has_unstarted_drop() const { return has_unstarted_drop_; }
   /// A copy that flush() waits for did not reach the host.
   void note_lost_copy() { has_lost_copies_ = true; }
-  /// What was written may be gone: a sync has failed, or a whole segment.
-  void lose_all();
   /// Begins a flush. False: one is under way.
   [[nodiscard]] bool begin_flush();
   /// True: everything that was asked for is below. False: call again.
@@ -69,17 +67,19 @@ class LowerStores {
   void fill(std::uint32_t transfer, Lower& lower, PageHome& home);
   void prefer_page(std::uint16_t lower_index, PageHome& home, PageId host_page);
   [[nodiscard]] bool has_unstarted_writes() const;
+  template <typename Visitor>
+  void for_each_host_page(std::uint16_t lower_index, Visitor&& visit);
+  /// What was written to a tier may be gone: a sync has failed, or a whole segment.
+  void lose_all_of(std::uint16_t lower_index);
 
   TierParts& parts_;
   std::uint32_t next_pool_ = 0;  // whose turn it is
   bool has_unstarted_drop_ = false;
   // flush(), while it is wanted.
   std::uint32_t flushes_in_flight_ = 0;
-  bool is_flushed_ = false;        // all tiers have answered
-  bool has_flush_failed_ = false;  // one of them badly
-  bool has_lost_copies_ = false;   // to the host, since flush() was called first
-  bool has_lost_writes_ = false;   // since flush() was called first
-  bool flushes_again_ = false;     // something was dropped meanwhile
+  bool is_flushed_ = false;       // all tiers have answered
+  bool has_lost_copies_ = false;  // to the host, since flush() was called first
+  bool flushes_again_ = false;    // something was dropped meanwhile
 };
 
 }  // namespace quire

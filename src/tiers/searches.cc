@@ -25,8 +25,7 @@ using Stage = Search::State;
 Status Searches::open(Arrivals* arrivals) {
   arrivals_ = arrivals;
   pages_.resize(parts_.book.pages_max());
-  // A tier that hangs keeps the transfers it has: a quarter for searches, a quarter for what they find, and the rest is
-  // the host's.
+  // A quarter of the transfers, as TierParts::lower_transfers_max() says.
   const std::uint32_t count = std::clamp(parts_.config.host.transfer_count_max / 4, 1U, kSearchCountMax);
   return parts_.searches.open(count, parts_.context_tokens_max, parts_.config.extra_key_count_max,
                               parts_.sequences.row_pages(), !parts_.groups.empty());
@@ -205,7 +204,7 @@ void Searches::start_loads(std::uint32_t index) {
   // The tier numbers the pages of a question from its first one on.
   const std::uint32_t first_named = parts_.groups.empty() ? search.first_page : 0;
   while (search.started_pages < search.found_pages && search.loads_in_flight < kLoadsPerSearch &&
-         lower.load_count < lower_loads_max()) {
+         lower.load_count < parts_.lower_transfers_max()) {
     const std::uint32_t wanted = std::min(search.found_pages - search.started_pages, parts_.book.pages_max());
     const std::optional<std::uint32_t> transfer = add_load(index, history);
     if (!transfer) return;
@@ -373,7 +372,7 @@ bool Searches::load_anchored(std::uint32_t index, const TierPath& path) {
           const bool is_needed = reads_below(group, search) && column < path.size() &&
                                  !group.is_in_memory(path, column) && (is_there[column] >> (group.pool - 1U) & 1U) != 0;
           if (is_needed && (!load || parts_.book.is_full_transfer(*load))) {
-            load = lower.load_count < lower_loads_max() ? add_load(index, group) : std::nullopt;
+            load = lower.load_count < parts_.lower_transfers_max() ? add_load(index, group) : std::nullopt;
             has_room = load.has_value();
             if (!has_room) return;
             parts_.book[*load].pin = parts_.tree.clone(search.pin);

@@ -72,7 +72,6 @@ class Searches {
   void abandon(std::uint32_t search, MissReason miss);
   void hold_on_host(const Search& search, const TierPath& path, bool is_held);
   [[nodiscard]] bool reads_below(const AnchoredGroup& group, const Search& search) const;
-  [[nodiscard]] std::uint32_t lower_loads_max() const { return std::max(1U, parts_.book.capacity() / 4); }
 
   TierParts& parts_;
   Paths& paths_;

@@ -50,8 +50,10 @@ struct Lower {
   TransferRate load_rate;
   std::uint64_t loading_bytes = 0;  // in loads that are not over
   std::uint32_t load_count = 0;
+  std::uint32_t store_count = 0;      // of all pools, under way
   std::uint32_t unread_searches = 0;  // since the last search whose pages were read
   bool has_failed = false;            // its pool of the history has failed: the tier is not used any more
+  bool has_lost_writes = false;       // a store or a flush has failed since flush() was called first
 };
 
 /// What the tiers ask of the cache that owns them.
@@ -118,6 +120,11 @@ struct TierParts : TierContext {
     return config.host.load_timeout_ns > 0 ? time_after(config.host.load_timeout_ns) : INT64_MAX;
   }
 
+  /// So many loads, and so many stores, each lower tier may have at once. A tier that hangs keeps what it has, so all
+  /// tiers together get a quarter of the transfers for loads, a quarter for stores, and a quarter for searches.
+  [[nodiscard]] std::uint32_t lower_transfers_max() const {
+    return std::max(1U, book.capacity() / 4 / static_cast<std::uint32_t>(lowers.size()));
+  }
   [[nodiscard]] std::optional<std::uint32_t> add_transfer(TransferKind kind, TransferPriority priority) {
     return is_paused ? std::nullopt : book.add(kind, priority);
   }
@@ -136,9 +143,5 @@ struct TierParts : TierContext {
   void leave_key_space(std::uint32_t index);
   void release_key_space(std::uint32_t index);
 };
-
-[[nodiscard]] constexpr bool is_of_lower_tier(TransferKind kind) {
-  return kind != TransferKind::Load && kind != TransferKind::Store;
-}
 
 }  // namespace quire

@@ -42,11 +42,12 @@ Status Tiers::open_host(std::uint32_t page_count, std::uint32_t clean_reserve_pa
 }
 
 Status Tiers::add_lower(LowerTier& tier, const LowerSettings& settings) {
-  const std::size_t count_max = std::min<std::size_t>(kLowerCountMax, parts.config.host.transfer_count_max);
-  if (parts.lowers.size() >= count_max) {  // each has a transfer of what is asked of all, as a drop
+  // Each has a store, a load and a drop of its own at once, and the host needs transfers besides.
+  const std::size_t count_max = std::clamp<std::size_t>(parts.config.host.transfer_count_max / 4, 1, kLowerCountMax);
+  if (parts.lowers.size() >= count_max) {
     return fail(ErrorCode::InvalidArgument,
                 "a cache with host.transfer_count_max = " + std::to_string(parts.config.host.transfer_count_max) +
-                    " has at most " + std::to_string(count_max) + " lower tiers");
+                    " has at most " + std::to_string(count_max) + (count_max == 1 ? " lower tier" : " lower tiers"));
   }
   parts.lowers.push_back({.tier = &tier, .settings = settings, .budget = WriteBudget(settings.write_bytes_per_day)});
   for (PageHome* const home : parts.homes) {
@@ -231,12 +232,14 @@ Status Tiers::check_invariants() const {
   std::uint64_t loading_bytes = 0;
   std::vector<std::uint64_t> lower_bytes(parts.lowers.size());
   std::vector<std::uint32_t> lower_loads(parts.lowers.size());
+  std::vector<std::uint32_t> lower_stores_begun(parts.lowers.size());
   QUIRE_TRY(parts.book.check_invariants());
   for (std::uint32_t i = 0; i < parts.book.end(); ++i) {
     const Transfer& transfer = parts.book[i];
     if (!transfer.is_live()) continue;
     const std::uint64_t bytes = transfer.page_count * parts.homes[transfer.pool]->pages.page_bytes;
     if (transfer.is_tree_load()) loading_bytes += bytes;
+    if (transfer.kind == TransferKind::StoreToDisk) ++lower_stores_begun[transfer.lower];
     if (transfer.kind != TransferKind::LoadFromDisk) continue;
     lower_bytes[transfer.lower] += bytes;
     ++lower_loads[transfer.lower];
@@ -244,6 +247,10 @@ Status Tiers::check_invariants() const {
   if (loading_bytes != parts.loading_bytes) return broken("the count of bytes being loaded is wrong");
   for (std::size_t i = 0; i < parts.lowers.size(); ++i) {
     if (lower_loads[i] != parts.lowers[i].load_count) return broken("the count of loads from below is wrong");
+    if (lower_stores_begun[i] != parts.lowers[i].store_count) return broken("the count of stores below is wrong");
+    if (std::max(lower_loads[i], lower_stores_begun[i]) > parts.lower_transfers_max()) {
+      return broken("a lower tier has more transfers than leave room for others");
+    }
     if (lower_bytes[i] != parts.lowers[i].loading_bytes) return broken("the count of bytes from below is wrong");
   }
   for (const PageHome* const home : parts.homes) {

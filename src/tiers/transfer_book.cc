@@ -125,7 +125,9 @@ bool TransferBook::report(const Completion& completion, std::uint32_t pages_max,
   }
   transfer.good_pages = is_first ? good : std::min(transfer.good_pages, good);
   transfer.reported_ranks |= 1ULL << completion.rank;
-  if (std::popcount(transfer.reported_ranks) < static_cast<int>(rank_count_)) return false;
+  // A lower tier answers once, for all ranks.
+  const std::uint32_t answer_count = is_of_lower_tier(transfer.kind) ? 1 : rank_count_;
+  if (std::popcount(transfer.reported_ranks) < static_cast<int>(answer_count)) return false;
   set_state(index, transfer.state == Life::Moving ? Life::Arrived : Life::Over);
   return true;
 }

@@ -28,6 +28,10 @@
 
 namespace quire {
 
+[[nodiscard]] constexpr bool is_of_lower_tier(TransferKind kind) {
+  return kind != TransferKind::Load && kind != TransferKind::Store;
+}
+
 struct Transfer {
   enum class State : std::uint8_t { Free, Queued, Moving, CalledOff, Arrived, Over };
   static constexpr std::uint32_t kNone = UINT32_MAX;

@@ -307,6 +307,13 @@ TEST_F(CacheGroupsLoadOrCompute, WhatIsOnItsWayCountsAgainstALoadWhicheverGroupI
   expect_computed(start(with_tail(token_range(2'000, 40), 1, 4)));
 }
 
+// The prompt leaves the history inside a page. No window is loaded for the tokens in that page, so they save nothing.
+TEST_F(CacheGroupsLoadOrCompute, TokensInAPartOfAPageDoNotCount) {
+  open_measured(/*compute_ns_per_token=*/160);  // 5,760 ns for 36 tokens, 6,240 for 39
+  expect_computed(start(with_tail(token_range(1'000, 39), 1, 4)));
+  EXPECT_TRUE(take().empty());
+}
+
 // Turns
 
 class CacheGroupsTurns : public CacheGroupsOnePath, public ::testing::WithParamInterface<std::uint32_t> {};
@@ -496,7 +503,9 @@ class CacheGroupsWaits : public CacheGroupsOnePath {
     put_on_host({prompt_, token_range(1'000, 40)});
     if (has_history_on_host) put_history_on_host();
     first_ = start(with_tail(prompt_, 1, 4));
-    ASSERT_EQ(take_loads().size(), 1U);
+    const std::vector<Taken> loads = take_loads();
+    ASSERT_EQ(loads.size(), 1U);
+    first_load_ = loads.front();
     second_ = start(with_tail(token_range(1'000, 40), 1, 4));
     ASSERT_FALSE(second_.admission.is_ready);
     ASSERT_TRUE(take().empty());
@@ -511,6 +520,7 @@ class CacheGroupsWaits : public CacheGroupsOnePath {
 
   GroupsRequest first_;
   GroupsRequest second_;
+  Taken first_load_;
 };
 
 TEST_F(CacheGroupsWaits, AWindowWaitsForATransferNoLongerThanForALoad) {
@@ -521,6 +531,24 @@ TEST_F(CacheGroupsWaits, AWindowWaitsForATransferNoLongerThanForALoad) {
 TEST_F(CacheGroupsWaits, AHistoryWaitsForATransferNoLongerThanForALoad) {
   start_waiting(/*has_history_on_host=*/true);
   expect_no_wait_for_ever();
+}
+
+// The wait for a transfer is over when the load begins. From then on the load has its own time.
+class CacheGroupsLateLoads : public CacheGroupsWaits, public ::testing::WithParamInterface<bool> {};
+
+INSTANTIATE_TEST_SUITE_P(HistoryOnHost, CacheGroupsLateLoads, ::testing::Bool());
+
+TEST_P(CacheGroupsLateLoads, ALoadThatBeganLateHasAllOfItsTime) {
+  start_waiting(/*has_history_on_host=*/GetParam());
+  now_ = 900;
+  report(first_load_, {.outcome = TransferOutcome::Failed, .fault = TransferFault::Io});
+  const std::vector<Taken> loads = take_loads();
+  now_ = 1'800;  // longer than anybody waits for a transfer, and not so long as for a load
+  ASSERT_TRUE(cache_->apply({}, now_));
+  EXPECT_TRUE(view(second_).is_loading) << "miss: " << to_string(view(second_).miss.reason);
+  for (const Taken& load : loads) move(load);
+  settle();
+  EXPECT_EQ(view(second_).computed_tokens, 40U) << "miss: " << to_string(view(second_).miss.reason);
 }
 
 // Prefetch
@@ -643,6 +671,32 @@ TEST_P(CacheGroupsOnePathOf, WhatCouldNotBeCopiedIsCopiedBeforeTheCacheSleeps) {
   while (!cache_->sleep(Sleep::KeepHost).value()) settle();
   ASSERT_TRUE(cache_->wake());
   EXPECT_EQ(lookup(with_tail(prompt_, 1, 4)).host_tokens, 40U);
+}
+
+// The copies that the host has no room for are given up: nobody waits for them.
+TEST_P(CacheGroupsOnePathOf, TheCacheSleepsThoughTheHostHasNoRoomForAllPagesOfAGroup) {
+  CacheConfig config = two_groups(side());
+  config.host.group_page_counts = {512, 3};
+  open_tiers(std::move(config));
+  for (TokenId i = 0; i < 3; ++i) run_request(token_range(1'000 * i, 40));
+  settle();
+  bool is_asleep = false;
+  for (std::uint32_t calls = 0; calls < 20 && !is_asleep; ++calls) {
+    is_asleep = cache_->sleep(Sleep::KeepHost).value();
+    settle();
+  }
+  EXPECT_TRUE(is_asleep) << "it makes copies for ever, each in the place of another";
+}
+
+TEST_P(CacheGroupsOnePathOf, TheCacheSleepsThoughNoCopyArrives) {
+  open_tiers(two_groups(side()));
+  run_request(prompt_);
+  bool is_asleep = false;
+  for (std::uint32_t calls = 0; calls < 20 && !is_asleep; ++calls) {
+    is_asleep = cache_->sleep(Sleep::KeepHost).value();
+    for (const Taken& store : take()) report(store, {.outcome = TransferOutcome::Failed, .fault = TransferFault::Io});
+  }
+  EXPECT_TRUE(is_asleep) << "it tries for ever";
 }
 
 // On disk

@@ -227,6 +227,28 @@ TEST_F(LowerTiersTest, AFlushReachesTheTiersThatWorkAndTellsOfTheOthers) {
   }
 }
 
+// What the near tier has is still there: only what the far tier lost is written again.
+TEST_F(LowerTiersTest, AFailedTierDoesNotCostTheOthersTheirPages) {
+  open_two();
+  Live live = admitted(token_range(0, (5 * kPageTokens) + 1));
+  settle_lowers();
+  finish(live);
+  settle_lowers();
+  ASSERT_EQ(near().stored_page_count, 5U);
+  ASSERT_EQ(far().stored_page_count, 5U);
+  far().fail();
+  Result<bool> flushed = false;
+  while (flushed && !*flushed) {
+    flushed = cache_->flush();
+    settle_lowers();
+  }
+  EXPECT_FALSE(flushed.has_value());
+  EXPECT_EQ(near().stored_page_count, 5U);
+  (void)cache_->flush();
+  settle_lowers();
+  EXPECT_EQ(near().stored_page_count, 5U) << "pages were written twice";
+}
+
 TEST_F(LowerTiersTest, ADiskAndATierBehindItServeTheSamePages) {
   open_disk(disk_config());
   add_tiers({{}}, 1'000);

@@ -136,10 +136,7 @@ void SimMover::take(std::span<const TransferPlan> plans, TimeNs now) {
     if (plan.pages.empty()) throw SimFailure("a transfer without pages");
     if (plan.pages.size() > setup_.transfer_pages_max) throw SimFailure("a transfer of too many pages");
     if (plan.pool_index >= pools_.size()) throw SimFailure("a transfer of a pool that is not there");
-    // Those of the history and those of all other groups.
-    const auto in_flight = std::ranges::count_if(
-        transfers_, [&](const auto& each) { return (each->pool_index == 0) == (plan.pool_index == 0); });
-    if (in_flight == setup_.transfer_count_max) throw SimFailure("more transfers than may be in flight");
+    if (transfers_.size() == setup_.transfer_count_max) throw SimFailure("more transfers than may be in flight");
     Pool& pool = pools_[plan.pool_index];
     std::unique_ptr<Transfer> transfer;
     if (spare_.empty()) {

@@ -327,8 +327,7 @@ void Simulation::add_odd_completions(std::vector<Completion>& completions) {
   if (chance(setup_.odd_completion_chance) && !past_completions_.empty()) {
     insert(past_completions_[below(past_completions_.size())], SimEvent::Duplicate);
   }
-  // Those of the history, then those of all other groups.
-  const std::uint32_t transfer_count = (setup_.has_groups() ? 2 : 1) * setup_.transfer_count_max;
+  const std::uint32_t transfer_count = setup_.transfer_count_max;
   if (chance(setup_.odd_completion_chance)) {
     insert({.id = {transfer_count + random_.below(3), random_.below(5)}}, SimEvent::UnknownTransfer);
   }
