@@ -131,7 +131,7 @@ void AttentionPlanner::describe_groups() {
         break;
       case PlannerGroup::Kind::Window:
         arrays.has_slots = arrays.has_level = true;
-        arrays.side_index = window_count_++;
+        arrays.window_index = window_count_++;
         break;
       case PlannerGroup::Kind::Ring:
         arrays.has_slots = true;
@@ -251,7 +251,7 @@ PlanShape AttentionPlanner::read_entries(const PlannerStep& step) {
   for (std::size_t i = 0; i < step.entries.size(); ++i) {
     const PlannerEntry& entry = step.entries[i];
     check_entry(entry);
-    if (window_count_ > 0) check_sides(entry, step.entry_groups[i]);
+    if (window_count_ > 0) check_windows(entry, step.entry_groups[i]);
     if (is_sharing) {
       // Field by field: a whole one would be put together elsewhere, and read back before it is all there.
       CascadeEntry& target = cascade_entries_[i];
@@ -290,8 +290,8 @@ void AttentionPlanner::check_step(const PlannerStep& step) const {
   check_copies(step);
   QUIRE_CHECK(step.entry_groups.size() == step.entries.size() || (step.entry_groups.empty() && window_count_ == 0),
               "not one entry_groups for each entry");
-  QUIRE_CHECK(step.sides.empty() || step.sides.size() == window_count_, "copies of other groups than the windows");
-  for (const PlannerSideStep& side : step.sides) check_copies(side);
+  QUIRE_CHECK(step.windows.empty() || step.windows.size() == window_count_, "copies of other groups than the windows");
+  for (const PlannerWindowStep& window : step.windows) check_copies(window);
   QUIRE_CHECK(step.moves.empty() || main_entry_tokens_ == 1, "an entry of several tokens moves");
   const std::uint64_t state_copies_max =
       std::uint64_t{kStateCopiesMax} * state_group_count_ * config_.sequence_count_max;
@@ -300,11 +300,11 @@ void AttentionPlanner::check_step(const PlannerStep& step) const {
   QUIRE_CHECK(step.state_sends.size() <= step.entries.size(), "more states to send than entries");
 }
 
-void AttentionPlanner::check_sides(const PlannerEntry& entry, const PlannerEntryGroups& groups) const {
-  QUIRE_CHECK(groups.sides.size() == window_count_, "an entry has not one row for each window group");
-  for (const PlannerSide& side : groups.sides) {
-    QUIRE_CHECK(side.pages.size() <= config_.row_pages &&
-                    entry.context_tokens <= side.pages.size() * std::uint64_t{config_.page_tokens},
+void AttentionPlanner::check_windows(const PlannerEntry& entry, const PlannerEntryGroups& groups) const {
+  QUIRE_CHECK(groups.windows.size() == window_count_, "an entry has not one row for each window group");
+  for (const PlannerWindow& window : groups.windows) {
+    QUIRE_CHECK(window.pages.size() <= config_.row_pages &&
+                    entry.context_tokens <= window.pages.size() * std::uint64_t{config_.page_tokens},
                 "an entry's row of a window group does not hold its tokens");
   }
 }

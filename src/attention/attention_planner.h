@@ -6,7 +6,7 @@
 // memory only where they are written. Nothing allocates after create().
 //
 // The first full or compressed group is the main one: its lists and table are of PlannerEntry::pages, and the others
-// of these kinds have the same. Window groups have pages of their own, PlannerEntry::sides. Where nothing keeps
+// of these kinds have the same. Window groups have pages of their own, PlannerEntry::windows. Where nothing keeps
 // everything, the pages are the history's bookkeeping: they order the entries, and no list of them is in the plan.
 //
 // single-threaded
@@ -56,7 +56,7 @@ struct AttentionPlannerConfig {
 };
 
 /// An entry's part of one window group.
-struct PlannerSide {
+struct PlannerWindow {
   /// The columns of PlannerEntry::pages, with this group's page ids; kNullPage where nothing is stored.
   std::span<const PageId> pages;
   std::uint32_t changed_column = 0;  ///< as PlannerEntry::changed_column, of this group's table
@@ -105,14 +105,14 @@ struct PlannerEntryGroups {
   std::uint32_t checkpoint = 0;               ///< for AttentionPlanEntry
   /// Full and compressed groups hold what is before this position: it is computed for others, and written there only.
   std::uint32_t write_from = 0;
-  std::uint32_t ring_write_from = 0;   ///< rings are written from this position on
-  std::span<const PlannerSide> sides;  ///< one for each window group, in order
+  std::uint32_t ring_write_from = 0;       ///< rings are written from this position on
+  std::span<const PlannerWindow> windows;  ///< one for each window group, in order
   /// Where tokens of window groups go, of an entry with send_slots; its tokens [run, send_cached_end) are in the cache.
   std::span<const WindowRun> send_windows;
 };
 
 /// What a step does to the pages of one window group.
-struct PlannerSideStep {
+struct PlannerWindowStep {
   std::span<const PageCopy> copies;
   std::span<const TokenMove> moves;
   std::span<const std::int32_t> move_indptr;
@@ -131,7 +131,7 @@ struct PlannerStep {
   std::span<const PageCopy> copies;
   std::span<const TokenMove> moves;
   std::span<const std::int32_t> move_indptr;
-  std::span<const PlannerSideStep> sides;  ///< one for each window group, in order, or none
+  std::span<const PlannerWindowStep> windows;  ///< one for each window group, in order, or none
   std::span<const StateCopy> state_copies;
   std::span<const StateCopy> state_saves;
   std::span<const StateSend> state_sends;  ///< at most one for each entry
@@ -170,7 +170,7 @@ class AttentionPlanner {
   [[nodiscard]] PlanShape read_entries(const PlannerStep& step);
   void check_step(const PlannerStep& step) const;
   void check_entry(const PlannerEntry& entry) const;
-  void check_sides(const PlannerEntry& entry, const PlannerEntryGroups& groups) const;
+  void check_windows(const PlannerEntry& entry, const PlannerEntryGroups& groups) const;
   [[nodiscard]] std::uint32_t shareable_pages(const PlannerEntry& entry) const;
   /// Which entry stands at a place of the arrays.
   [[nodiscard]] std::size_t index_at(std::size_t place) const;
@@ -196,10 +196,10 @@ class AttentionPlanner {
   [[nodiscard]] std::size_t write_window_level(const PlannerStep& step, std::size_t group_index,
                                                std::span<std::int32_t> page_ids, std::size_t page_count) const;
   [[nodiscard]] std::size_t write_deltas(const PlannerStep& step, std::span<PageDelta> deltas) const;
-  [[nodiscard]] std::size_t write_window_deltas(const PlannerStep& step, std::uint32_t side_index,
+  [[nodiscard]] std::size_t write_window_deltas(const PlannerStep& step, std::uint32_t window_index,
                                                 std::span<PageDelta> deltas) const;
   void write_block_table(const PlannerStep& step, std::uint32_t columns, std::span<std::int32_t> table) const;
-  void write_window_table(const PlannerStep& step, std::uint32_t side_index, std::uint32_t columns,
+  void write_window_table(const PlannerStep& step, std::uint32_t window_index, std::uint32_t columns,
                           std::span<std::int32_t> table) const;
   /// The tables of window groups, as deltas or block tables.
   void write_window_tables(const PlannerStep& step, const PlanShape& shape, StagingWriter& staging,

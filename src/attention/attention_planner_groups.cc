@@ -15,7 +15,7 @@ namespace {
 /// Visits where an entry's tokens go in a group: all of them in one piece or, of a window, those that are wanted.
 template <typename Visitor>
 void for_each_target(const PlannerStep& step, const PlannerGroup& group, std::size_t group_index,
-                     std::uint32_t side_index, std::size_t entry_index, Visitor&& visit) {
+                     std::uint32_t window_index, std::size_t entry_index, Visitor&& visit) {
   const PlannerEntry& entry = step.entries[entry_index];
   if (group.kind != PlannerGroup::Kind::Window) {
     visit(SendTarget{.slots = entry.send_slots,
@@ -28,7 +28,7 @@ void for_each_target(const PlannerStep& step, const PlannerGroup& group, std::si
   for (const WindowRun& run : groups.send_windows) {
     if (run.group != group_index) continue;
     const SlotRun slots{.first_slot = run.first_slot, .token_count = run.token_count};
-    visit(SendTarget{.slots = {&slots, 1}, .begin = run.position, .pages = groups.sides[side_index].pages});
+    visit(SendTarget{.slots = {&slots, 1}, .begin = run.position, .pages = groups.windows[window_index].pages});
   }
 }
 
@@ -64,9 +64,9 @@ void AttentionPlanner::write_group_slots(const PlannerStep& step, const FixedArr
         write_entry_slots(entry, row, group.tokens_per_entry, slots);
         break;
       case PlannerGroup::Kind::Window: {
-        const PlannerSide& side = groups.sides[target.side_index];
+        const PlannerWindow& window = groups.windows[target.window_index];
         write_token_slots(
-            entry, {.pages = side.pages, .page_tokens = config_.page_tokens, .write_from = side.write_from}, slots);
+            entry, {.pages = window.pages, .page_tokens = config_.page_tokens, .write_from = window.write_from}, slots);
         break;
       }
       case PlannerGroup::Kind::Ring:
@@ -102,7 +102,7 @@ std::size_t AttentionPlanner::write_window_level(const PlannerStep& step, std::s
     level.sink_tokens[i] = to_index(keys.sink_tokens);
     level.first_keys[i] = to_index(keys.first_key);
     if (!page_ids.empty()) {
-      const std::span<const PageId> pages = step.entry_groups[index].sides[arrays.side_index].pages;
+      const std::span<const PageId> pages = step.entry_groups[index].windows[arrays.window_index].pages;
       std::int32_t* const target = copy_pages(pages.first(keys.sink_pages), &page_ids[page_count]);
       copy_pages(pages.subspan(keys.page_begin, keys.page_end - keys.page_begin), target);
     }
@@ -113,28 +113,28 @@ std::size_t AttentionPlanner::write_window_level(const PlannerStep& step, std::s
   return page_count;
 }
 
-std::size_t AttentionPlanner::write_window_deltas(const PlannerStep& step, std::uint32_t side_index,
+std::size_t AttentionPlanner::write_window_deltas(const PlannerStep& step, std::uint32_t window_index,
                                                   std::span<PageDelta> deltas) const {
   std::size_t count = 0;
   for (std::size_t i = 0; i < step.entries.size(); ++i) {
-    const PlannerSide& side = step.entry_groups[i].sides[side_index];
-    for (std::size_t column = side.changed_column; column < side.pages.size(); ++column) {
+    const PlannerWindow& window = step.entry_groups[i].windows[window_index];
+    for (std::size_t column = window.changed_column; column < window.pages.size(); ++column) {
       QUIRE_CHECK(count < deltas.size(), "a plan is larger than its staging buffer");
       deltas[count++] = {.row = to_index(step.entries[i].sequence.index),
                          .column = to_index(column),
-                         .page = to_index(side.pages[column].value)};
+                         .page = to_index(window.pages[column].value)};
     }
   }
   return count;
 }
 
-void AttentionPlanner::write_window_table(const PlannerStep& step, std::uint32_t side_index, std::uint32_t columns,
+void AttentionPlanner::write_window_table(const PlannerStep& step, std::uint32_t window_index, std::uint32_t columns,
                                           std::span<std::int32_t> table) const {
   std::int32_t* target = table.data();
   for (std::size_t i = 0; i < step.entries.size(); ++i) {
     const std::size_t index = index_at(i);
     const std::uint32_t page_end = ((step.entries[index].context_tokens - 1) / config_.page_tokens) + 1;
-    std::int32_t* const end = copy_pages(step.entry_groups[index].sides[side_index].pages.first(page_end), target);
+    std::int32_t* const end = copy_pages(step.entry_groups[index].windows[window_index].pages.first(page_end), target);
     target += columns;
     std::fill(end, target, to_index(kNullPage.value));
   }
@@ -147,12 +147,12 @@ void AttentionPlanner::write_window_tables(const PlannerStep& step, const PlanSh
     if (!group_arrays_[i].has_level) continue;
     GroupPlan& plan = buffer.groups[i];
     plan = {};
-    const std::uint32_t side_index = group_arrays_[i].side_index;
+    const std::uint32_t window_index = group_arrays_[i].window_index;
     if (config_.page_tables == PageTables::Rows) {
-      plan.deltas = staging.take<PageDelta>(write_window_deltas(step, side_index, staging.rest<PageDelta>()));
+      plan.deltas = staging.take<PageDelta>(write_window_deltas(step, window_index, staging.rest<PageDelta>()));
     } else if (config_.page_tables == PageTables::Block) {
       const auto table = staging.take<std::int32_t>(std::size_t{shape.entries} * shape.columns);
-      write_window_table(step, side_index, shape.columns, table);
+      write_window_table(step, window_index, shape.columns, table);
       plan.block_table = table;
     }
   }
@@ -188,10 +188,10 @@ void AttentionPlanner::fill_groups(const PlannerStep& step, StagingWriter& stagi
         plan.levels = {&buffer.window_levels[i], 1};
         plan.page_indices = main.page_indices;  // all groups' lists are in it
         plan.window_tokens = group.window_tokens;
-        if (step.sides.empty()) break;
-        plan.moves = copy_array(step.sides[arrays.side_index].moves, staging);
-        plan.move_indptr = copy_array(step.sides[arrays.side_index].move_indptr, staging);
-        plan.copies = copy_array(step.sides[arrays.side_index].copies, staging);
+        if (step.windows.empty()) break;
+        plan.moves = copy_array(step.windows[arrays.window_index].moves, staging);
+        plan.move_indptr = copy_array(step.windows[arrays.window_index].move_indptr, staging);
+        plan.copies = copy_array(step.windows[arrays.window_index].copies, staging);
         break;
       case PlannerGroup::Kind::Ring:
         plan = {.append_slots = arrays.append_slots};
@@ -227,7 +227,7 @@ void AttentionPlanner::write_sent_groups(const PlannerStep& step, const FixedArr
       if (entry.send_slots.empty()) continue;
       const std::span<std::int64_t> of_entry =
           slots.subspan(static_cast<std::size_t>(arrays.query_indptr[place]), entry.token_count);
-      for_each_target(step, group, i, group_arrays_[i].side_index, index,
+      for_each_target(step, group, i, group_arrays_[i].window_index, index,
                       [&](const SendTarget& target) { write_remote_slots(entry, target, of_entry); });
       if (group.tokens_per_entry > 1) make_entry_slots(entry, group.tokens_per_entry, of_entry);
     }
@@ -244,7 +244,7 @@ std::span<const SendRun> AttentionPlanner::write_sends_of(const PlannerStep& ste
     const std::size_t index = index_at(place);
     const PlannerEntry& entry = step.entries[index];
     if (entry.send_slots.empty()) continue;
-    for_each_target(step, group, group_index, group_arrays_[group_index].side_index, index,
+    for_each_target(step, group, group_index, group_arrays_[group_index].window_index, index,
                     [&](const SendTarget& target) {
                       count += write_sends(entry, target, config_.page_tokens, runs.subspan(count));
                     });

@@ -91,8 +91,8 @@ struct TestSequence {
   std::vector<std::int32_t> parents;  // of an undecided tree
   std::vector<PageId> row;
   std::uint32_t device_columns = 0;
-  std::vector<std::vector<PageId>> sides;
-  std::vector<std::uint32_t> side_columns;  // that the device's tables have
+  std::vector<std::vector<PageId>> windows;
+  std::vector<std::uint32_t> window_columns;  // that the device's tables have
 };
 
 class GroupsModel {
@@ -117,7 +117,7 @@ class GroupsModel {
     if (random.below(5) == 0) restart(random.below(kSequences));
     draw_step(random);
     const AttentionPlan plan =
-        planner_.build({.entries = entries_, .entry_groups = entry_groups_, .shape = shape_, .sides = side_steps_});
+        planner_.build({.entries = entries_, .entry_groups = entry_groups_, .shape = shape_, .windows = window_steps_});
     for (std::size_t g = 0; g < plan.groups.size(); ++g) {
       for (const PageDelta& delta : plan.groups[g].deltas) {
         tables_[g][static_cast<std::size_t>(delta.row)][static_cast<std::size_t>(delta.column)] = delta.page;
@@ -166,8 +166,8 @@ class GroupsModel {
     const std::uint32_t generation = sequences_[index].generation + 1;
     sequences_[index] = {.generation = generation};
     sequences_[index].row.reserve(kContextMax);  // rows stay where they are
-    sequences_[index].sides.resize(window_count_);
-    sequences_[index].side_columns.assign(window_count_, 0);
+    sequences_[index].windows.resize(window_count_);
+    sequences_[index].window_columns.assign(window_count_, 0);
     planner_.forget_row(index);
   }
 
@@ -177,15 +177,15 @@ class GroupsModel {
     sequence.row.resize(columns);
     sequence.device_columns = std::min(sequence.device_columns, static_cast<std::uint32_t>(columns));
     for (std::size_t i = 0; i < window_count_; ++i) {
-      sequence.sides[i].resize(columns);
-      sequence.side_columns[i] = std::min(sequence.side_columns[i], static_cast<std::uint32_t>(columns));
+      sequence.windows[i].resize(columns);
+      sequence.window_columns[i] = std::min(sequence.window_columns[i], static_cast<std::uint32_t>(columns));
     }
   }
 
   void draw_step(testing::Random& random) {
     entries_.clear();
     entry_groups_.clear();
-    sides_.clear();
+    windows_.clear();
     std::uint32_t tokens = 0;
     for (std::uint32_t i = 0; i < kSequences; ++i) {
       if (random.below(3) == 0) continue;
@@ -198,11 +198,11 @@ class GroupsModel {
       shape_ = {.entries = kSequences, .tokens = tokens + random.below(5), .columns = kContextMax};
     }
     copies_.assign(window_count_, {});
-    side_steps_.clear();
+    window_steps_.clear();
     if (random.below(2) == 0) return;
     for (std::vector<PageCopy>& copies : copies_) {
       copies.resize(random.below(3), {.source = PageId{next_page_}, .target = PageId{next_page_ + 1}});
-      side_steps_.push_back({.copies = copies});
+      window_steps_.push_back({.copies = copies});
     }
   }
 
@@ -241,24 +241,24 @@ class GroupsModel {
     if (random.below(3) == 0) groups.checkpoint = entry.context_tokens;
     if (random.below(3) == 0) groups.write_from = random.below(entry.context_tokens + 2);
     if (random.below(3) == 0) groups.ring_write_from = random.below(entry.context_tokens + 2);
-    std::vector<PlannerSide>& sides = sides_.emplace_back(window_count_);
-    for (std::size_t i = 0; i < window_count_; ++i) draw_side(sequence, i, random, sides[i]);
-    groups.sides = sides;
+    std::vector<PlannerWindow>& windows = windows_.emplace_back(window_count_);
+    for (std::size_t i = 0; i < window_count_; ++i) draw_window(sequence, i, random, windows[i]);
+    groups.windows = windows;
     entries_.push_back(entry);
     entry_groups_.push_back(groups);
   }
 
   /// New columns have pages or not, and old ones are given up now and then.
-  void draw_side(TestSequence& sequence, std::size_t i, testing::Random& random, PlannerSide& side) {
-    std::vector<PageId>& row = sequence.sides[i];
+  void draw_window(TestSequence& sequence, std::size_t i, testing::Random& random, PlannerWindow& window) {
+    std::vector<PageId>& row = sequence.windows[i];
     while (row.size() < sequence.row.size()) row.push_back(random.below(4) == 0 ? kNullPage : PageId{next_page_++});
-    side.changed_column = std::exchange(sequence.side_columns[i], static_cast<std::uint32_t>(row.size()));
-    if (side.changed_column > 0 && random.below(4) == 0) {
-      side.changed_column = random.below(side.changed_column);
-      row[side.changed_column] = kNullPage;
+    window.changed_column = std::exchange(sequence.window_columns[i], static_cast<std::uint32_t>(row.size()));
+    if (window.changed_column > 0 && random.below(4) == 0) {
+      window.changed_column = random.below(window.changed_column);
+      row[window.changed_column] = kNullPage;
     }
-    side.pages = row;
-    if (random.below(4) == 0) side.write_from = random.below(sequence.token_count + 2);
+    window.pages = row;
+    if (random.below(4) == 0) window.write_from = random.below(sequence.token_count + 2);
   }
 
   // What the definitions say.
@@ -291,9 +291,9 @@ class GroupsModel {
         return (page * (page_tokens / r)) + (token % page_tokens / r);
       }
       case Kind::Window: {
-        const PlannerSide& side = groups.sides[side_index(g)];
-        const std::int64_t page = side.pages[token / config_.page_tokens].value;
-        return page == 0 || token < side.write_from ? kNoSlot : (page * page_tokens) + (token % page_tokens);
+        const PlannerWindow& window = groups.windows[window_index(g)];
+        const std::int64_t page = window.pages[token / config_.page_tokens].value;
+        return page == 0 || token < window.write_from ? kNoSlot : (page * page_tokens) + (token % page_tokens);
       }
       case Kind::Ring: {
         const std::uint32_t room = group.slot_entries - group.sink_tokens;
@@ -314,7 +314,7 @@ class GroupsModel {
     return groups.state_slot == PlannerEntryGroups::kSequenceIndex ? entry.sequence.index : groups.state_slot;
   }
 
-  [[nodiscard]] std::size_t side_index(std::size_t group_index) const {
+  [[nodiscard]] std::size_t window_index(std::size_t group_index) const {
     return static_cast<std::size_t>(
         std::count_if(config_.groups.begin(), config_.groups.begin() + static_cast<std::ptrdiff_t>(group_index),
                       [](const PlannerGroup& group) { return group.kind == Kind::Window; }));
@@ -375,15 +375,15 @@ class GroupsModel {
   [[nodiscard]] std::string compare_window(const AttentionPlan& plan, std::size_t g) const {
     const GroupPlan& group = plan.groups[g];
     const PlannerGroup& of = config_.groups[g];
-    const std::size_t side = side_index(g);
+    const std::size_t window = window_index(g);
     if (group.levels.size() != 1 || group.levels[0].query_indptr.data() != plan.query_indptr.data()) return "levels";
-    if (group.copies.size() != (side_steps_.empty() ? 0 : side_steps_[side].copies.size())) return "copies";
+    if (group.copies.size() != (window_steps_.empty() ? 0 : window_steps_[window].copies.size())) return "copies";
     const CascadeLevel& level = group.levels[0];
     const WindowReader reader(plan, group, config_.page_tokens, tables_[g]);
     for (std::size_t e = 0; e < entries_.size(); ++e) {
       const std::uint32_t index = plan.entries[e].entry_index;
       const PlannerEntry& entry = entries_[index];
-      const std::span<const PageId> pages = entry_groups_[index].sides[side].pages;
+      const std::span<const PageId> pages = entry_groups_[index].windows[window].pages;
       for (std::uint32_t r = 0; r < entry.token_count; ++r) {
         const std::vector<std::uint32_t> path = path_to(entry, entry.position + r);
         std::vector<Place> expected;
@@ -421,9 +421,9 @@ class GroupsModel {
   std::uint32_t next_page_ = 1;
   std::vector<PlannerEntry> entries_;
   std::vector<PlannerEntryGroups> entry_groups_;
-  std::deque<std::vector<PlannerSide>> sides_;
+  std::deque<std::vector<PlannerWindow>> windows_;
   std::vector<std::vector<PageCopy>> copies_;
-  std::vector<PlannerSideStep> side_steps_;
+  std::vector<PlannerWindowStep> window_steps_;
   PlanShape shape_;
 };
 

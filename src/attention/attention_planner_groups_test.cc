@@ -80,19 +80,19 @@ struct TwoSequences {
   Row b = row_of({51, 52});
   Row window_a = row_of({0, 0, 0, 304, 305, 306});
   Row window_b = row_of({501, 502});
-  std::vector<PlannerSide> sides_a{{.pages = window_a, .changed_column = 5}};
-  std::vector<PlannerSide> sides_b{{.pages = window_b, .changed_column = 2}};
+  std::vector<PlannerWindow> windows_a{{.pages = window_a, .changed_column = 5}};
+  std::vector<PlannerWindow> windows_b{{.pages = window_b, .changed_column = 2}};
   std::vector<PlannerEntry> entries{entry_of(3, a, 22), entry_of(5, b, 6, 4)};
-  std::vector<PlannerEntryGroups> groups{{.sides = sides_a}, {.sides = sides_b}};
+  std::vector<PlannerEntryGroups> groups{{.windows = windows_a}, {.windows = windows_b}};
 };
 
 /// The same for two window groups.
 struct TwoSequencesTwice : TwoSequences {
   TwoSequencesTwice() {
-    sides_a.push_back(sides_a[0]);
-    sides_b.push_back(sides_b[0]);
-    groups[0].sides = sides_a;
-    groups[1].sides = sides_b;
+    windows_a.push_back(windows_a[0]);
+    windows_b.push_back(windows_b[0]);
+    groups[0].windows = windows_a;
+    groups[1].windows = windows_b;
   }
 };
 
@@ -161,7 +161,7 @@ TEST(PlannerGroups, WhatTheHistoryHoldsIsNotWrittenAgain) {
   // Tokens 2 to 5 are computed; the history holds those before 4, the window's pages those before 3.
   AttentionPlanner planner = make_planner(config_of({kFull, kCompressed, window(9), ring(8)}));
   TwoSequences two;
-  two.sides_b[0].write_from = 3;
+  two.windows_b[0].write_from = 3;
   two.groups[1].write_from = 4;
   const AttentionPlan plan =
       planner.build({.entries = std::span(two.entries).last(1), .entry_groups = std::span(two.groups).last(1)});
@@ -240,9 +240,9 @@ TEST(PlannerGroups, ASinkIsListedBeforeTheWindow) {
 TEST(PlannerGroups, ASinkLongerThanTheContextIsAsLongAsThat) {
   const Row row = row_of({11});
   const Row window_row = row_of({101});
-  const std::vector<PlannerSide> sides{{.pages = window_row}};
+  const std::vector<PlannerWindow> windows{{.pages = window_row}};
   const PlannerEntry entry = entry_of(1, row, 3);
-  const PlannerEntryGroups groups{.sides = sides};
+  const PlannerEntryGroups groups{.windows = windows};
   for (const PageTables tables : {PageTables::Rows, PageTables::Csr, PageTables::Block}) {
     AttentionPlanner planner = make_planner(config_of({kFull, window(9, 6)}, tables));
     const AttentionPlan plan = planner.build({.entries = {&entry, 1}, .entry_groups = {&groups, 1}});
@@ -258,18 +258,19 @@ TEST(PlannerGroups, ATreesWindowBeginsWithWhatItsFirstTokenSees) {
   // 9 stored tokens, then a tree of four in two rounds; the first token, at place 9, sees 6 to 9.
   const Row row = row_of({11, 12, 13, 14});
   const Row window_row = row_of({0, 102, 103, 104});
-  const std::vector<PlannerSide> sides{{.pages = window_row}};
+  const std::vector<PlannerWindow> windows{{.pages = window_row}};
   const std::vector<std::int32_t> parents{-1, 0, 1, 1};
   PlannerEntry entry = entry_of(1, row, 13, 2);
   entry.draft_count = 2;
   entry.tree_parents = parents;
-  const PlannerEntryGroups groups{.sides = sides};
+  const PlannerEntryGroups groups{.windows = windows};
   const std::vector<TokenMove> moves{{.source_slot = 411, .target_slot = 410}};
   const std::vector<std::int32_t> move_indptr{0, 1};
   const std::vector<PageCopy> copies{{.source = PageId{107}, .target = PageId{108}, .token_count = 3}};
-  const std::vector<PlannerSideStep> side_steps{{.copies = copies, .moves = moves, .move_indptr = move_indptr}};
+  const std::vector<PlannerWindowStep> window_steps{{.copies = copies, .moves = moves, .move_indptr = move_indptr}};
   AttentionPlanner planner = make_planner(config_of({kFull, window(4)}, PageTables::Csr));
-  const AttentionPlan plan = planner.build({.entries = {&entry, 1}, .entry_groups = {&groups, 1}, .sides = side_steps});
+  const AttentionPlan plan =
+      planner.build({.entries = {&entry, 1}, .entry_groups = {&groups, 1}, .windows = window_steps});
   const GroupPlan& group = plan.groups[1];
   EXPECT_EQ(list(group.levels[0].first_keys), (Ints{4}));
   EXPECT_EQ(list(group.page_indices.subspan(4)), (Ints{102, 103, 104}));
@@ -390,7 +391,7 @@ TEST(PlannerGroups, PlansOfOneShapeHaveTheArraysOfAllGroupsAtTheSameOffsets) {
       two.entries[0].context_tokens = 15;
       two.entries[0].position = 10;
       two.entries[0].token_count = 5;
-      two.sides_b[0].changed_column = 0;
+      two.windows_b[0].changed_column = 0;
       const std::vector<StateCopy> copies{{.kind = StateCopyKind::Reset, .group = 5, .target = 3}};
       const AttentionPlan plan =
           planner.build({.entries = two.entries, .entry_groups = two.groups, .shape = shape, .state_copies = copies});
@@ -475,8 +476,8 @@ TEST(PlannerGroups, TheLargestPlanFits) {
     const Row row = row_of({2, 4, 6, 8, 10});
     const std::vector<std::int32_t> parents{-1, -1, -1, -1};
     const std::vector<SlotRun> slots{{9, 1}, {7, 1}, {5, 1}, {3, 1}, {1, 1}};
-    const std::vector<PlannerSide> sides(2, {.pages = row});
-    const std::vector<PlannerEntryGroups> groups(3, {.sides = sides});
+    const std::vector<PlannerWindow> windows(2, {.pages = row});
+    const std::vector<PlannerEntryGroups> groups(3, {.windows = windows});
     std::vector<PlannerEntry> entries;
     for (std::uint32_t i = 0; i < 3; ++i) {
       PlannerEntry& entry = entries.emplace_back(entry_of(i, row, 5, 2));
@@ -489,7 +490,8 @@ TEST(PlannerGroups, TheLargestPlanFits) {
     const std::vector<PageCopy> copies(15);
     const std::vector<TokenMove> moves(12);
     const std::vector<std::int32_t> move_indptr{0, 4, 8, 12};
-    const std::vector<PlannerSideStep> side_steps(2, {.copies = copies, .moves = moves, .move_indptr = move_indptr});
+    const std::vector<PlannerWindowStep> window_steps(2,
+                                                      {.copies = copies, .moves = moves, .move_indptr = move_indptr});
     const std::vector<StateCopy> state_copies(std::size_t{2} * 3 * kStateCopiesMax);
     const AttentionPlan plan = planner.build({.entries = entries,
                                               .entry_groups = groups,
@@ -497,7 +499,7 @@ TEST(PlannerGroups, TheLargestPlanFits) {
                                               .copies = copies,
                                               .moves = moves,
                                               .move_indptr = move_indptr,
-                                              .sides = side_steps,
+                                              .windows = window_steps,
                                               .state_copies = state_copies,
                                               .state_saves = state_copies});
     EXPECT_EQ(plan.groups[2].sends.size(), 15U);
@@ -564,7 +566,7 @@ TEST(PlannerGroupsDeathTest, AStepThatTheGroupsDoNotAllowStopsTheProgram) {
   const std::vector<StateCopy> copies(1);
   EXPECT_DEATH((void)one.build({.state_copies = copies}), "more copies of states");
   EXPECT_DEATH((void)one.build({.entries = two.entries}), "not one entry_groups for each entry");
-  two.sides_a[0].pages = two.sides_a[0].pages.first(5);
+  two.windows_a[0].pages = two.windows_a[0].pages.first(5);
   EXPECT_DEATH((void)one.build({.entries = two.entries, .entry_groups = two.groups}), "does not hold its tokens");
   AttentionPlanner compressed = make_planner(config_of({kCompressed}));
   const std::vector<TokenMove> moves(1);

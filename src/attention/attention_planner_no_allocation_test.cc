@@ -29,8 +29,8 @@ TEST(AttentionPlanner, PlansOfSeveralGroupsAllocateNothing) {
                                              {.kind = Kind::State}}})
             .value();
     const std::vector<PageId> row{PageId{1}, PageId{2}, PageId{3}, PageId{4}};
-    const PlannerSide side{.pages = row};
-    const PlannerEntryGroups groups{.sides = {&side, 1}};
+    const PlannerWindow window{.pages = row};
+    const PlannerEntryGroups groups{.windows = {&window, 1}};
     const std::vector<StateCopy> copies(2);
     const std::uint64_t before = allocation_count;
     std::uint64_t bytes = 0;

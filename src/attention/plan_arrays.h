@@ -63,8 +63,8 @@ struct LayerWindowArrays {
 /// What a group has of its own, besides what it may have in common with the main one.
 struct GroupArrays {
   bool has_slots = false;
-  bool has_level = false;        // its query_indptr is the plan's
-  std::uint32_t side_index = 0;  // of a window group: its number among those
+  bool has_level = false;          // its query_indptr is the plan's
+  std::uint32_t window_index = 0;  // of a window group: its number among those
   std::span<std::int64_t> append_slots;
   LevelArrays level;
 };

@@ -355,7 +355,7 @@ AttentionPlan Cache::Impl::build_plan(StepInFlight& step, const PlanShape& shape
                         .copies = scratch.copies,
                         .moves = {moves.data(), move_count()},
                         .move_indptr = move_indptr,
-                        .sides = scratch.window_steps,
+                        .windows = scratch.window_steps,
                         .state_copies = scratch.state_copies,
                         .state_saves = scratch.state_saves,
                         .state_sends = scratch.state_sends,
@@ -561,7 +561,7 @@ void Cache::Impl::add_planner_groups(const StepPart& part) {
                                .write_from = window.is_rebuilt ? 0 : slot.replay_end});
     window.changed_column = window.page_count;
   }
-  entry.sides = std::span(scratch.windows).subspan(first);  // stays valid: scratch.windows has room for all entries
+  entry.windows = std::span(scratch.windows).subspan(first);  // stays valid: scratch.windows has room for all entries
   if (slot.send_run_count > 0) entry.send_windows = sequences.send_window_row(part.index).first(slot.send_window_count);
 }
 

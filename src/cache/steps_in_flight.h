@@ -64,8 +64,8 @@ struct StepInFlight {
 struct PlanScratch {
   std::vector<PlannerEntry> entries;
   std::vector<PlannerEntryGroups> entry_groups;
-  std::vector<PlannerSideStep> window_steps;
-  std::vector<PlannerSide> windows;  // for each entry, one for each window group
+  std::vector<PlannerWindowStep> window_steps;
+  std::vector<PlannerWindow> windows;  // for each entry, one for each window group
   std::vector<PageCopy> copies;
   std::vector<StateCopy> state_copies;
   std::vector<StateCopy> state_saves;

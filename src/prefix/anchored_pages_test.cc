@@ -11,7 +11,7 @@
 namespace quire {
 
 struct AnchoredPagesPeer {
-  static void forget_side(AnchoredPages& pages, PageId tree_page) { pages.anchored_[tree_page.value] = 0; }
+  static void forget_anchored(AnchoredPages& pages, PageId tree_page) { pages.anchored_[tree_page.value] = 0; }
   static void add_pin(AnchoredPages& pages, PageId page) { ++pages.entries_[page.value].pins; }
   static void turn_worth(AnchoredPages& pages, PageId page) { pages.entries_[page.value].is_kept ^= true; }
   static void count_one_more(AnchoredPages& pages) { ++pages.attached_count_; }
@@ -21,8 +21,8 @@ namespace {
 
 using Worth = AnchoredPages::Worth;
 
-AnchoredPages make(std::uint32_t tree_pages, std::uint32_t side_pages) {
-  Result<AnchoredPages> pages = AnchoredPages::create({.tree_page_end = tree_pages, .page_end = side_pages});
+AnchoredPages make(std::uint32_t tree_pages, std::uint32_t anchored_pages) {
+  Result<AnchoredPages> pages = AnchoredPages::create({.tree_page_end = tree_pages, .page_end = anchored_pages});
   EXPECT_TRUE(pages.has_value());
   return std::move(*pages);
 }
@@ -106,7 +106,7 @@ TEST(AnchoredPagesTest, EveryBrokenRuleIsNamed) {
     breaks(pages);
     return !pages.check_invariants();
   };
-  EXPECT_TRUE(broken([](AnchoredPages& pages) { AnchoredPagesPeer::forget_side(pages, PageId{1}); }));
+  EXPECT_TRUE(broken([](AnchoredPages& pages) { AnchoredPagesPeer::forget_anchored(pages, PageId{1}); }));
   EXPECT_TRUE(broken([](AnchoredPages& pages) { AnchoredPagesPeer::add_pin(pages, PageId{5}); }));
   EXPECT_TRUE(broken([](AnchoredPages& pages) { AnchoredPagesPeer::add_pin(pages, PageId{9}); }));
   EXPECT_TRUE(broken([](AnchoredPages& pages) { AnchoredPagesPeer::turn_worth(pages, PageId{5}); }));
@@ -145,28 +145,28 @@ TEST(AnchoredPagesTest, DoesWhatListsDo) {
     AnchoredPages pages = make(kTreePages, kAnchoredPages);
     NaiveAnchoredPages naive;
     for (int step = 0; step < 400; ++step) {
-      const auto side = static_cast<std::uint32_t>(random() % kAnchoredPages);
+      const auto page = static_cast<std::uint32_t>(random() % kAnchoredPages);
       const auto tree = static_cast<std::uint32_t>(random() % kTreePages);
-      const auto known = naive.pages.find(side);
+      const auto known = naive.pages.find(page);
       const bool is_known = known != naive.pages.end();
       switch (random() % 6) {
         case 0:
         case 1:
           if (is_known || !pages.at(PageId{tree}).is_none()) break;
-          pages.attach(PageId{tree}, PageId{side});
-          naive.pages[side] = {.tree_page = tree};
+          pages.attach(PageId{tree}, PageId{page});
+          naive.pages[page] = {.tree_page = tree};
           break;
         case 2:
           if (!is_known) break;
-          pages.pin(PageId{side});
-          if (known->second.pins++ == 0) std::erase(naive.idle, side);
+          pages.pin(PageId{page});
+          if (known->second.pins++ == 0) std::erase(naive.idle, page);
           break;
         case 3: {
           if (!is_known || known->second.pins == 0) break;
           const bool keeps = random() % 2 == 0;
-          pages.unpin(PageId{side}, keeps ? Worth::Kept : Worth::Passed);
+          pages.unpin(PageId{page}, keeps ? Worth::Kept : Worth::Passed);
           known->second.is_kept |= keeps;
-          if (--known->second.pins == 0) naive.idle.push_back(side);
+          if (--known->second.pins == 0) naive.idle.push_back(page);
           break;
         }
         case 4: {

@@ -25,10 +25,10 @@ struct Scene {
   HitLimits limits;
 
   std::uint32_t add(const HitGroup& group, const std::vector<std::uint32_t>& columns) {
-    Result<AnchoredPages> side = AnchoredPages::create({.tree_page_end = kPages + 2, .page_end = kPages + 2});
-    EXPECT_TRUE(side.has_value());
-    for (const std::uint32_t column : columns) side->attach(PageId{column + 1}, PageId{column + 1});
-    held.push_back(std::move(*side));
+    Result<AnchoredPages> anchored = AnchoredPages::create({.tree_page_end = kPages + 2, .page_end = kPages + 2});
+    EXPECT_TRUE(anchored.has_value());
+    for (const std::uint32_t column : columns) anchored->attach(PageId{column + 1}, PageId{column + 1});
+    held.push_back(std::move(*anchored));
     groups.push_back(group);
     return static_cast<std::uint32_t>(groups.size() - 1);
   }
