@@ -280,9 +280,8 @@ struct DirectPart {
 ///
 ///     history             all pages, one behind the other, each with the full and compressed groups in the layout's
 ///                         order. Where there are none, page_tokens bytes for each page, whose values do not matter
-///     each other group    of a window the pages of the sink and of what is needed to go on at the end; of snapshots
-///     the
-///                         one taken at the end. Nothing of a group that is not on disk
+///     each other group    of a window group, the pages of the sink and those that are needed to go on at the end; of
+///                         a snapshot group, the snapshot at the end. Nothing of a group that is not on disk
 struct DirectBytes {
   /// Leading tokens of the prompt: whole pages, up to a multiple of every group's boundary.
   std::uint32_t token_count = 0;

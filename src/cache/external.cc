@@ -15,7 +15,7 @@ void unhold_all(OfferedPages& offered, std::span<const PageId> pages) {
   for (const PageId page : pages) offered.unhold(page);
 }
 
-// Marks pages as held, all or none: those of a group, or of the history when that is null.
+// Holds pages, all or none: those of a group, or of the history if `group` is null.
 Status hold_all(OfferedPages& offered, std::span<const PageId> pages, const GroupRows* group) {
   for (std::size_t held = 0; held < pages.size(); ++held) {
     const PageId page = pages[held];
@@ -97,7 +97,7 @@ Status Cache::Impl::hold_offered(const Offer& offer) {
   return {};
 }
 
-// Takes the marks of the history and of the first pieces of groups back.
+// Gives the pages of the history, and of the first pieces of groups, back to the engine.
 void Cache::Impl::unhold_offered(const Offer& offer, std::size_t group_piece_count) {
   unhold_all(offered, offer.page_ids);
   for (const GroupPages& piece : offer.groups.first(group_piece_count)) {
@@ -105,12 +105,12 @@ void Cache::Impl::unhold_offered(const Offer& offer, std::size_t group_piece_cou
   }
 }
 
-// Pages of other groups hang on the path's pages from here on, as far as nothing does.
+// Hangs offered pages of anchored groups on the path's pages. Where one hangs already, the offered page is a duplicate.
 void Cache::Impl::attach_offered(const Offer& offer, const TierPath& path, OfferOutcome& outcome) {
   for (const GroupPages& piece : offer.groups) {
     const auto place = static_cast<std::size_t>(find_anchored(piece.group_index) - groups.data());
     const GroupRows& group = groups[place];
-    // What nobody needs who goes on at the path's end was only passed.
+    // Pages that a sequence does not need to go on at the path's end are Worth::Passed.
     const WindowColumns needed =
         tiers->paths.needed_columns(place, {.tokens = path.size() * page_tokens}, /*token_count=*/UINT32_MAX);
     for (std::uint32_t i = 0; i < piece.page_ids.size(); ++i) {
@@ -175,7 +175,7 @@ Result<OfferOutcome> Cache::offer(KeySpaceId key_space, const Offer& offer) {
 
 // Matches
 
-// Pins what other groups need to go on behind a hit.
+// Pins the pages of anchored groups that a sequence needs to go on behind a hit, and lists them.
 std::span<const GroupPages> Cache::Impl::hold_matched(std::uint32_t index, const Hit& hit, const TierPath& path,
                                                       std::uint32_t token_count) {
   GroupPages* const row = matched_pages.data() + (index * 2 * groups.size());

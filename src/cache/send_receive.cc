@@ -115,7 +115,8 @@ Result<std::span<const SlotRun>> Cache::prepare_receive(const Sequence& sequence
   return std::span<const SlotRun>(runs.first(slot.receive_run_count));
 }
 
-// What windows and states must be like for a sequence to receive.
+// Whether windows and states let a sequence receive: it is not being rebuilt, it is not marked for sending, and no copy
+// of its state slot is still to be made.
 Status Cache::Impl::check_receive(std::uint32_t index) const {
   const SequenceSlot& slot = sequences[index];
   if (groups.empty()) return {};
@@ -167,7 +168,8 @@ void Cache::Impl::reserve_windows(std::uint32_t index, std::uint32_t end) {
     const WindowColumns columns = received_columns(i, index, end);
     const std::uint32_t first_new = slot.page_count;
     slot.changed_column = std::min(slot.changed_column, first_new);
-    // The page that it would have gone on in may be one that nothing arrives in.
+    // Where the received columns begin behind the sequence's current page, nothing arrives in that page or before it,
+    // and end_receive() gives these pages up.
     slot.received_from = columns.first > sequence.computed_tokens / page_tokens ? columns.first : 0;
     slot.page_count = columns.last;
     std::fill(row.begin() + first_new, row.begin() + columns.last, kNullPage);
@@ -225,7 +227,8 @@ Status Cache::finish_receive(const Sequence& sequence) {
   return {};
 }
 
-// What lies before the part of a window that has arrived goes first: its last page may be full in part only.
+// Called before settle(). Gives up the window pages before those that were received: the last of them may be full only
+// in part, and settle() would take it for a full page.
 void Cache::Impl::end_receive(std::uint32_t index) {
   slide_windows(index);
   for (const std::uint32_t i : windows) groups[i].slots[index].received_from = 0;
@@ -293,7 +296,8 @@ Status Cache::mark_send(const Sequence& sequence, std::uint32_t begin, std::span
   return {};
 }
 
-// Whether what is to be sent of windows and states has a place there, and is here or will be.
+// Whether the receiver has slots for the windows and states that are to be sent, and this sequence has or will have
+// them.
 Status Cache::Impl::check_send(std::uint32_t index, TokenRange range, const ReceiveTargets& targets) const {
   const SequenceSlot& slot = sequences[index];
   const auto bad = [](const std::string& what) { return fail(ErrorCode::InvalidArgument, what); };
@@ -339,12 +343,13 @@ Status Cache::Impl::check_send_window(std::uint32_t window, std::uint32_t index,
   const auto name_of_tokens = [](std::uint64_t begin, std::uint64_t end) {
     return "[" + with_separators(begin) + ", " + with_separators(end) + ")";
   };
-  // What the token behind the last one sees of those that the receiver does not have: of the sink, and of the others.
+  // The tokens that the token at range.end sees and the receiver does not have: from `sink_at` in the sink, from `at`
+  // on behind it.
   const std::uint32_t seen = group.group->window_tokens - 1;
   std::uint32_t sink_at = range.begin;
   std::uint32_t at = std::max(range.begin, range.end - std::min(range.end, seen));
   const std::uint32_t sink_end = std::min(group.group->sink_tokens, range.end);
-  // Pages of the sink never go; of the others those before the hole's end have.
+  // Pages of the sink are never given up; behind the sink, the pages before hole_end have been.
   const std::uint64_t sink_held = std::uint64_t{group.tier->sink_pages} * page_tokens;
   const std::uint64_t held = std::max(std::uint64_t{slot.hole_end} * page_tokens, std::uint64_t{slot.valid_from});
   std::uint64_t last = range.begin;
@@ -376,7 +381,8 @@ Status Cache::Impl::check_send_window(std::uint32_t window, std::uint32_t index,
   return {};
 }
 
-// A state is listed by the step that ends with it or, where that is over, by the next one before it goes on.
+// The step that ends at send_end lists the state, to be sent after it. If that step has ended already, the sequence's
+// next step lists the state, to be sent before it.
 void Cache::Impl::list_state_send(const StepPart& part) {
   const SequenceSlot& slot = sequences[part.index];
   const bool ends_there = part.token_count > 0 && part.position + part.token_count == slot.send_end;

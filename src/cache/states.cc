@@ -325,7 +325,7 @@ void Cache::Impl::recover_state(std::uint32_t index) {
   if (!slot.state_is_in_doubt || slot.steps_in_flight > 0 || slot.is_dropped) return;
   slot.state_is_in_doubt = false;
   if (slot.needs_state) return;
-  // Where one behind fewer tokens is still to be sent, that must be there too.
+  // If the state behind fewer tokens is still to be sent, the slot must have that state too.
   const bool sends_state = slot.send_run_count > 0 && slot.send_state_slot >= 0;
   const std::uint32_t sent = sends_state ? std::min(slot.send_end, slot.computed_tokens) : slot.computed_tokens;
   const auto is_held = [&](const GroupRows& group) {
@@ -343,7 +343,7 @@ void Cache::Impl::recover_state(std::uint32_t index) {
   begin_anew(index);
 }
 
-// The sequence is found again, as far as it is cached.
+// The sequence gives up its pages and its state, and starts again with what is cached of it.
 void Cache::Impl::begin_anew(std::uint32_t index) {
   release_pages(index);
   sequences[index].computed_tokens = 0;
@@ -378,7 +378,7 @@ void Cache::Impl::take_received_state(std::uint32_t index) {
   }
   slot.needs_state = false;
   slot.state_high = end;
-  slot.checkpoint = end - 1;  // one that is taken there is the next step's to save
+  slot.checkpoint = end - 1;  // a checkpoint at `end` was not planned here: the next step may save it
 }
 
 // The sequence goes back to `end` tokens: notes which rows before `end` its slot still has.

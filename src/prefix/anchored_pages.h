@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// AnchoredPages: what a path of the prefix tree has in one group besides its history. The tree's own pages hold the
-// groups that keep everything. A window group's page, or a snapshot, hangs on the tree's page that holds the same
-// tokens, or whose end it was taken at. It may go at any time without it and leaves a hole; it never stays without it.
+// AnchoredPages: which pages of one window or snapshot group hang on the pages of the prefix tree. The tree's own pages
+// hold the groups that keep every token. A window group's page hangs on the tree's page with the same tokens, a
+// snapshot on the tree's page at whose end it was taken. An anchored page may be given up before the tree's page, and
+// leaves a hole; it never outlives the tree's page.
 //
 //     tree's pages      [0][1][2][3][4][5]      one path
 //     a window group     .  .  .  3  4  5       the last ones; holes behind them
@@ -12,8 +13,8 @@
 // sequences went past and nobody has asked for (passed), then the others, least recently used first. So a long answer
 // that drags its window along never pushes out what requests come back to.
 //
-// This is bookkeeping about ids: what is given up is handed to the caller, whose pool it belongs to. Nothing allocates
-// after create() but grow().
+// This is bookkeeping about ids: pages that are given up are returned to the caller, who has the pool. Nothing
+// allocates after create() but grow().
 //
 // single-threaded
 #pragma once
@@ -60,14 +61,14 @@ class AnchoredPages {
   void pin_found(PageId page);
   /// When the last pin goes, the page is idle. Worth::Kept holds from the first time it is said.
   void unpin(PageId page, Worth worth);
-  /// Takes an idle page from the tree's: it is the caller's.
+  /// Takes an idle page off the tree's page; the caller owns it.
   void detach(PageId page);
 
-  /// The idle page of this worth at most that goes first, or none.
+  /// The idle page that is to be evicted first, of those with at most this worth; or none.
   [[nodiscard]] PageId first_idle(Worth worth = Worth::Kept) const;
-  /// The same, now the caller's.
+  /// Takes that page off the tree's page; the caller owns it.
   [[nodiscard]] PageId evict(Worth worth = Worth::Kept);
-  /// A page of the tree goes: what hangs on it, idle, is the caller's. None: nothing does.
+  /// The tree gives up a page: takes the idle page off that hangs on it, which the caller owns; or none.
   [[nodiscard]] PageId drop(PageId tree_page);
 
   [[nodiscard]] std::uint32_t attached_count() const { return attached_count_; }

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Where a sequence can go on. The tree says which pages of the history a path has. A position b of it is of use only
-// if every other group holds what it needs there, or can be rebuilt by computing a few tokens before b again:
+// Where a sequence can go on. The tree says which pages of the history a path has. A sequence can go on at position b
+// of the path only if every other group has the pages that it needs at b, or can be rebuilt by computing a few tokens
+// before b again:
 //
 //     history    [0][1][2][3][4][5]      all whole pages, and perhaps a part of one more
 //     window      .  1  2  3  4  5       of 2 pages: it could go on behind any page from the third on
@@ -25,7 +26,7 @@ namespace quire {
 /// A group that does not keep everything, as far as hits are concerned.
 struct HitGroup {
   const AnchoredPages* pages = nullptr;  ///< null: it never keeps anything
-  // What it has on the host, by device and by host page of the tree. Null: that does not count.
+  // Its host pages, by the tree's device page or host page that they hang on. Null: host pages do not count.
   const AnchoredPages* host_of_device = nullptr;
   const AnchoredPages* host_of_host = nullptr;
   std::uint32_t window_tokens = 0;    ///< W of a window in pages; 0: a state, of which a snapshot at b is needed
@@ -46,7 +47,7 @@ struct HitPath {
   std::uint32_t disk_page_count = 0;
   /// For each page, from the root on, a bit for each group that has something of it on disk.
   std::span<const std::uint64_t> on_disk;
-  std::uint32_t prompt_tokens = 0;  ///< what was looked for: where it ends there is nothing left to compute
+  std::uint32_t prompt_tokens = 0;  ///< of the prompt: a hit at its end leaves nothing to compute
 };
 
 struct HitLimits {
@@ -63,7 +64,7 @@ struct Hit {
   std::uint32_t replay_tokens = 0;   ///< the last of them, to be computed again for groups that lack them
   bool is_exact = true;              ///< no group is rebuilt inexactly
   std::uint64_t rebuilt_groups = 0;  ///< a bit for each
-  /// The group because of which it is not the whole path, or none.
+  /// The group that keeps the hit from being the whole path, or none.
   std::uint32_t limiting_group = kNoGroup;
 
   [[nodiscard]] std::uint32_t start() const { return tokens - replay_tokens; }

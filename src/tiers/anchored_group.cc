@@ -52,7 +52,7 @@ void AnchoredGroup::release(PageId page, Worth worth) {
   if (worth == Worth::Kept) keep_host_copy(on_device.tree_page_of(page));
 }
 
-// Marks a host copy as Kept, so that it outlives pages that a window has only passed.
+// Marks a host copy as Worth::Kept, so that it is evicted after pages that a window has only passed.
 void AnchoredGroup::keep_host_copy(PageId tree_page) {
   if (!has_host()) return;
   const PageId host_page = host_of_device_.at(tree_page);
@@ -104,7 +104,7 @@ void AnchoredGroup::forget_wanted() {
   while (wanted_.size() > 0) wanted_.remove(wanted_.front());
 }
 
-// A page that is being copied can be evicted, but is free only when the store that reads it is over.
+// A page that a store reads can be evicted, but is free only when the store has ended.
 std::uint32_t AnchoredGroup::evictable_pages() const {
   std::uint32_t count = on_device.idle_count();
   pages.for_each_read([&](PageId page) { count -= on_device.is_attached(page) && !on_device.is_pinned(page) ? 1 : 0; });
@@ -142,7 +142,8 @@ void AnchoredGroup::make_room(std::uint32_t page_count) {
 
 // Host pages
 
-// Pages that windows have only passed go first, and of the rest those that the device may have too.
+// Evicts pages of Worth::Passed first, then others; of either, first those whose history is on the device, because the
+// device may have them too.
 bool AnchoredGroup::evict_host() {
   PageId victim = host_of_device_.evict(Worth::Passed);
   if (victim.is_none()) victim = host_of_host_.evict(Worth::Passed);
@@ -199,7 +200,8 @@ bool AnchoredGroup::is_kept_at(std::uint32_t column, const GroupRetention& reten
   const std::uint64_t end = begin + page_tokens;
   if (!is_window) return end % interval == 0;
   if (column < sink_pages) return true;
-  // The next boundary behind the page's first token: whether the window there reaches back into the page.
+  // Kept if a window covers part of the page: the window of a sequence that goes on at the next boundary behind the
+  // page's first token.
   const std::uint64_t boundary = ((begin / interval) + 1) * interval;
   return boundary < end + group->window_tokens;
 }
@@ -240,7 +242,7 @@ PageTransfer AnchoredGroup::start_copy(PageId device_page, PageId host_page) {
 
 PageHome::CopyEnd AnchoredGroup::end_copy(const PageTransfer& page, bool is_good) {
   const PageId tree_page{page.place};
-  // A page that is read is not used for anything else: if it hangs there now, it has hung there all the time.
+  // A page that a store reads is not used for anything else. So if it hangs on this tree page now, it did all the time.
   const bool is_awaited = pages.device.state(page.device_page) == PageState::Sealed &&
                           on_device.is_attached(page.device_page) &&
                           on_device.tree_page_of(page.device_page) == tree_page;
@@ -327,7 +329,7 @@ bool AnchoredGroup::brings(std::uint32_t load_index, const PrefixTree::Pin& path
 void AnchoredGroup::attach(const Transfer& load, std::span<PageTransfer> good) {
   QUIRE_CHECK(load.pin && load.pool == pool, "a load without a path, or of another group, arrives");
   for (PageTransfer& page : good) {
-    const PageId tree_page{page.place};  // the load's path has kept it
+    const PageId tree_page{page.place};  // still in the tree: the load pins its path
     if (on_device.has(tree_page)) continue;
     const PageId device_page = std::exchange(page.device_page, PageId::none());
     pages.device.seal({&device_page, 1});

@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // AnchoredGroup: a window or snapshot group as the tiers see it. Its pages hang on pages of the history
-// (prefix/anchored_pages.h): on the device by the history's device page; on the host by that page too, as long as there
-// is one, and by the history's host page afterwards. They follow the history's pages from tier to tier, go with them,
-// and may go before them.
+// (prefix/anchored_pages.h). A device page hangs on the history's device page. A host page hangs on the history's
+// device page as long as the history has one there, and on its host page afterwards. When the history's page is given
+// up, the group's page is given up too; it may be given up earlier.
 //
-// Pages are copied to the host as soon as the tree has them, whatever the write policy: they are few, or small, and a
-// hole among them makes all that follows useless.
+// Pages are copied to the host as soon as the tree has them, with any write policy: they are few, or small, and without
+// them a sequence cannot go on where they belong, even if all of the history is there.
 //
 // single-threaded
 #pragma once
@@ -64,40 +64,46 @@ class AnchoredGroup final : public PageHome {
   }
   /// Gives up so many idle pages, or all there are. Returns how many.
   std::uint32_t evict(std::uint32_t page_count);
-  /// A sequence no longer uses a page of its row: the page stays in the tree, or goes back.
+  /// A sequence no longer uses a page of its row. A page of the tree stays there; one of the sequence's own is given
+  /// back.
   void release(PageId page, Worth worth);
-  /// The tree's page goes: what hangs on it goes too.
+  /// The tree gives up a device page: the device page and the host page that hang on it are given up too.
   void drop_anchor(PageId tree_page);
-  /// Takes an idle page, and the host's copy of it, from the tree.
+  /// Gives up an idle device page, and its copy on the host.
   void drop(PageId page);
-  /// A page has just come into the tree, and is to be copied to the host.
+  /// Has a page copied to the host that has just come into the tree, at this column of its path.
   void want_copy(PageId page, std::uint32_t column);
-  /// Pages that the host has no copy of, and nobody is making one: they are to be copied now.
+  /// Has all device pages copied that the host has no copy of, and that no store reads.
   void want_all_copies();
-  /// Wanted copies are not made any more.
+  /// Wanted copies that were not started are not made any more.
   void forget_wanted();
 
   // Host pages.
 
+  /// The history's page is on the host only from here on: the host page that hung on its device page hangs on its host
+  /// page.
   void on_demote(PageId device_page, PageId host_page);
+  /// The history's page has come back to the device: the other way round.
   void on_promote(PageId host_page, PageId device_page);
+  /// The tree gives up a host page: the host page that hangs on it is given up too.
   void drop_host_anchor(PageId host_page);
-  /// What hangs on a page of a path on the host, or none.
+  /// The group's host page that hangs on a page of the history, or none.
   [[nodiscard]] PageId host_page_at(const NamedPage& tree_page) const {
     return anchored_in(tree_page.tier).at(tree_page.page);
   }
   [[nodiscard]] bool is_in_memory(const TierPath& path, std::uint32_t column) const;
-  /// A page that a lower tier has brought hangs on a page of a path from here on. False: another one does.
+  /// Hangs a host page, which a lower tier has brought, on a page of the history. False: another one hangs there.
   [[nodiscard]] bool attach_host(const NamedPage& tree_page, PageId host_page, std::uint32_t column);
-  /// Which page of its path a cached host page belongs to.
+  /// The column in its path that a cached host page belongs to.
   [[nodiscard]] std::uint32_t column_of(PageId host_page) const { return host_columns_[host_page.value]; }
-  /// Whether a retention rule wants what belongs to a column of a path.
+  /// Whether a retention rule wants the group's page at a column of a path.
   [[nodiscard]] bool is_kept_at(std::uint32_t column, const GroupRetention& retention, std::uint32_t page_tokens) const;
-  /// Pins what the device has, or the host, of some columns of a path; or ends that.
+  /// Pins the group's pages in these columns of a path that are in `tier`, or, without `is_held`, unpins them. They
+  /// count as Worth::Kept afterwards, because somebody asked for them.
   void hold(const TierPath& path, const WindowColumns& columns, Tier tier, bool is_held);
   /// How many pages of `columns` the device lacks and no load brings.
   [[nodiscard]] std::uint32_t count_loads(const TierPath& path, const WindowColumns& columns) const;
-  /// Device pages that can be had, some of them only when the stores that read them are over.
+  /// Device pages that can be had besides the free ones, some of them only when the stores that read them have ended.
   [[nodiscard]] std::uint32_t pages_in_time() const;
 
   // PageHome.
@@ -131,7 +137,7 @@ class AnchoredGroup final : public PageHome {
 
   const CacheGroup* group = nullptr;
   std::uint32_t group_index = 0;  // in the layout
-  bool is_window = false;         // a window group in pages; else rows lie in the state slot, and pages are snapshots
+  bool is_window = false;         // false: the group keeps its data in state slots, and its pages are snapshots of them
   bool has_pages = false;
   std::uint32_t sink_pages = 0;
   AnchoredPages on_device;              // by the history's device page
@@ -140,6 +146,7 @@ class AnchoredGroup final : public PageHome {
   [[nodiscard]] const AnchoredPages& host_of_host() const { return host_of_host_; }
 
  private:
+  /// The host pages that hang on pages of the history in `tier`.
   [[nodiscard]] AnchoredPages& anchored_in(Tier tier) { return tier == Tier::Device ? host_of_device_ : host_of_host_; }
   [[nodiscard]] const AnchoredPages& anchored_in(Tier tier) const {
     return tier == Tier::Device ? host_of_device_ : host_of_host_;
@@ -153,12 +160,12 @@ class AnchoredGroup final : public PageHome {
   [[nodiscard]] std::span<const PageId> device_path(const PrefixTree::Pin& path, const WindowColumns& columns);
 
   PrefixTree& tree_;
-  AnchoredPages host_of_device_;             // host pages, by the history's device page
-  AnchoredPages host_of_host_;               // host pages, by the history's host page, where the device has none
+  AnchoredPages host_of_device_;             // host pages, by the history's device page that they hang on
+  AnchoredPages host_of_host_;               // host pages, by the history's host page: its device page is gone
   IndexLists wanted_;                        // device pages to be copied, oldest first
-  LazyArray<std::uint32_t> load_of_;         // by the history's device page: the load that brings what hangs on it, + 1
-  LazyArray<std::uint32_t> device_columns_;  // which page of its path a page belongs to, by device page
-  LazyArray<std::uint32_t> host_columns_;    // and by host page
+  LazyArray<std::uint32_t> load_of_;         // by the history's device page: the load of what hangs on it, + 1; 0: none
+  LazyArray<std::uint32_t> device_columns_;  // by device page: its column in its path
+  LazyArray<std::uint32_t> host_columns_;    // by host page: the same
   std::vector<PageId> path_;                 // scratch: device pages of a path
 };
 

@@ -31,6 +31,7 @@ Result<std::optional<WaitingAdmission>> Arrivals::start(std::uint32_t sequence) 
   }
   Choice choice = choose(sequence, match);
   if (!choice.loads || slot.prefetch == Prefetch::BestEffort) {
+    // Prefetch::BestEffort does not wait: pages that are still to be loaded come too late.
     arrival.load_miss = choice.loads ? MissReason::LoadTimedOut : choice.miss;
     return std::nullopt;
   }
@@ -38,7 +39,7 @@ Result<std::optional<WaitingAdmission>> Arrivals::start(std::uint32_t sequence) 
     stores_.make_clean(choice.new_pages, choice.match);
     parts_.hand_over();
     choice = choose(sequence, paths_.match_of(sequence));
-    if (!choice.loads) {  // the host had to give up those pages for the copies
+    if (!choice.loads) {  // make_clean() has evicted from the host what was to be loaded
       arrival.load_miss = choice.miss;
       return std::nullopt;
     }
@@ -52,7 +53,8 @@ Result<std::optional<WaitingAdmission>> Arrivals::start(std::uint32_t sequence) 
   if (progress == Progress::Waits || (progress == Progress::Stuck && parts_.book.live_count() > 0)) {
     return waiting(choice.hit, miss);
   }
-  // Moves are still to be made in the pages that a load would take, and nothing is on its way; or nothing was missing.
+  // Stuck without any transfer: moves are still to write the pages that a load would take. Otherwise nothing is
+  // missing.
   if (progress == Progress::Stuck) arrival.load_miss = MissReason::LoadFailed;
   return std::nullopt;
 }
@@ -75,6 +77,7 @@ Arrivals::Choice Arrivals::choose(std::uint32_t sequence, const PrefixTree::Matc
   if (parts_.is_paused || !parts_.is_awake()) return {.miss = MissReason::LoadCancelled};
   if (slot.tier_max == Tier::Device) return {.miss = MissReason::NotAsked};
   choice.match = paths_.cut(match, choice.hit);
+  // Host runs from the end of the match upwards: pages of runs that no load brings are new.
   std::uint32_t pages_in_run = choice.match.host_pages_in_run;
   const PrefixTree& tree = parts_.tree;
   for (RunId run = choice.match.host_run; choice.match.host_page_count > 0 && tree.is_on_host(run);
@@ -131,7 +134,8 @@ bool Arrivals::may_look(std::uint32_t sequence, const PrefixTree::Match& match) 
   return found < paths_.pages_asked(slot) || paths_.lacks_anchored(slot, match);
 }
 
-// Makes an admitted sequence wait for what a lower tier may have, or for its turn to look. False: it does not.
+// Makes an admitted sequence wait for what a lower tier may have, or for its turn to look. False: it can do neither,
+// and goes on without lower tiers.
 bool Arrivals::start_looking(std::uint32_t sequence, const PrefixTree::Match& match) {
   SequenceSlot& slot = parts_.sequences[sequence];
   Arrival& arrival = parts_.arrivals[sequence];
@@ -156,7 +160,7 @@ bool Arrivals::start_looking(std::uint32_t sequence, const PrefixTree::Match& ma
   return true;
 }
 
-// The search that a sequence waited for is over: it asks the next lower tier, loads from the host, or runs.
+// A sequence no longer waits for its search or its turn: it asks the next lower tier, loads from the host, or runs.
 void Arrivals::stop_looking(std::uint32_t sequence, MissReason miss) {
   SequenceSlot& slot = parts_.sequences[sequence];
   Arrival& arrival = parts_.arrivals[sequence];
@@ -203,11 +207,11 @@ void Arrivals::finish_search(std::uint32_t search, const Search& ended) {
     Arrival& arrival = parts_.arrivals[i];
     if (sequences[i].state != SequenceSlot::State::Looking || arrival.search != search) continue;
     arrival.next_lower = ended.lower + 1U;
-    // One that joined may want other pages behind the first.
+    // A sequence that joined somebody else's search shares the first missing page with it, but perhaps no more.
     const bool is_owner = ended.owner == SequenceId{i, sequences[i].generation};
     arrival.looked_pages = ended.first_page + (is_owner ? ended.found_pages : 0);
     arrival.limiting_group = ended.limiting_group;
-    // What one tier could not bring, the next may have.
+    // The next tier may have the pages that this one could not bring.
     const bool asks_next = ended.miss == MissReason::LoadFailed && arrival.next_lower < parts_.lowers.size();
     if (asks_next) {
       arrival.lower_miss = ended.miss;
@@ -235,7 +239,7 @@ bool Arrivals::is_search_awaited(std::uint32_t search) const {
   return false;
 }
 
-// Sequences that have waited long enough take what there is.
+// Sequences that have waited long enough stop looking.
 void Arrivals::expire_looking() {
   searches_.expire();
   SequenceTable& sequences = parts_.sequences;
@@ -250,8 +254,8 @@ void Arrivals::expire_looking() {
   searches_.cancel_unneeded();
 }
 
-// After something has ended: searches that found more than there were transfers for, and sequences that wait for their
-// turn.
+// After transfers have ended: starts more loads of searches that lacked transfers, and lets sequences look whose turn
+// has come. Sequences that wait for a turn in vain stop looking.
 void Arrivals::look_further() {
   searches_.read_more();
   start_waiting_searches();
@@ -259,7 +263,7 @@ void Arrivals::look_further() {
   for (const std::uint32_t i : sequences.arriving()) {
     const Arrival& arrival = parts_.arrivals[i];
     if (sequences[i].state != SequenceSlot::State::Looking || arrival.search != Transfer::kNone) continue;
-    // A sequence goes on waiting if it may look at all, and if something is left to wait for.
+    // A sequence goes on waiting if it may look at all, and if a transfer lives whose end could give it its turn.
     if (parts_.book.live_count() == 0) {
       stop_looking(i, MissReason::LoadFailed);
     } else if (!may_look(i, paths_.match_of(i))) {
@@ -294,7 +298,7 @@ Arrivals::Progress Arrivals::advance_history(std::uint32_t sequence) {
     return tree.load_of(tree.first_host_run(slot.pin)) != 0;
   };
   bool is_started = start();
-  // Nobody made room for pages that came from below: admit() did not know of them.
+  // admit() did not know of pages that came from lower tiers, so nobody has made room for them.
   if (!is_started && parts_.arrivals[sequence].lower_from != Arrival::kNone && parts_.history.writes_back()) {
     stores_.make_clean(paths_.pages_asked(slot), paths_.match_of(sequence));
     parts_.hand_over();
@@ -309,13 +313,14 @@ Arrivals::Progress Arrivals::advance_history(std::uint32_t sequence) {
 Arrivals::Progress Arrivals::wait_for_room(std::uint32_t sequence) {
   Arrival& arrival = parts_.arrivals[sequence];
   if (arrival.room_deadline == INT64_MAX) arrival.room_deadline = parts_.load_deadline();
-  // What lower tiers do makes no room, and may never end.
+  // Transfers of lower tiers free no device page, and may never end: they count only when they fill the book.
   const bool makes_room = parts_.book.any(
       [](const Transfer& each) { return each.kind == TransferKind::Load || each.kind == TransferKind::Store; });
   return makes_room || parts_.book.is_full() ? Progress::Waits : Progress::Stuck;
 }
 
-// The history has arrived: what windows and states have on the host comes next, in pieces if need be.
+// The history is on the device: starts loads of windows and states from the host, in several calls if transfers or
+// pages run out.
 Arrivals::Progress Arrivals::advance_anchored(std::uint32_t sequence) {
   Arrival& arrival = parts_.arrivals[sequence];
   if (!arrival.has_asked_anchored) {
@@ -333,12 +338,12 @@ Arrivals::Progress Arrivals::advance_anchored(std::uint32_t sequence) {
   return arrival.next_group < parts_.groups.size() ? wait_for_room(sequence) : Progress::Arrived;
 }
 
-// What a sequence needs of windows and states. Arrived: there is nothing to wait for before load_anchored(), which
-// finds nothing to start if transfers are paused or the device has no room for all of it.
+// Finds out what a sequence needs of windows and states. Arrived: load_anchored() may begin at next_group. That is the
+// end, so that nothing is loaded, if transfers are paused or the device will never have room for all of it.
 Arrivals::Progress Arrivals::ask_anchored(std::uint32_t sequence) {
   SequenceSlot& slot = parts_.sequences[sequence];
   Arrival& arrival = parts_.arrivals[sequence];
-  // Whole device pages only: start_running() looks for a partial page itself.
+  // Whole device pages only: Cache::Impl::start_running() looks for a partial page itself.
   PrefixTree::Match match = paths_.match_of(sequence);
   match = parts_.tree.cut_pages(match, match.page_count);
   arrival.hit = paths_.hit_of(slot, match, HitScope::DeviceAndHost);
@@ -351,7 +356,7 @@ Arrivals::Progress Arrivals::ask_anchored(std::uint32_t sequence) {
     arrival.next_group = static_cast<std::uint32_t>(parts_.groups.size());
     return Progress::Arrived;
   }
-  // There must be room for all of it, or what is evicted for it goes for nothing.
+  // Room for all pages or none: a part would evict other pages, and be of no use.
   const TierPath path = paths_.path_of(slot.pin);
   bool has_room = true;
   bool will_have_room = true;
@@ -366,7 +371,7 @@ Arrivals::Progress Arrivals::ask_anchored(std::uint32_t sequence) {
   hold_on_device(sequence, /*is_held=*/false);
   if (has_room) return Progress::Arrived;
   if (will_have_room && parts_.book.live_count() > 0) {
-    arrival.has_asked_anchored = false;  // stores that read the pages end first
+    arrival.has_asked_anchored = false;  // asked again when the stores that read idle pages have ended
     return wait_for_room(sequence);
   }
   arrival.next_group = static_cast<std::uint32_t>(parts_.groups.size());
@@ -386,8 +391,8 @@ void Arrivals::hold_on_device(std::uint32_t sequence, bool is_held) {
   }
 }
 
-// Starts loads of what a sequence needs of windows and states, from where it stopped before. Each page is asked for
-// once: pages that others evict meanwhile are computed.
+// Starts loads of the windows and states that a sequence needs, from where the call before stopped. Each page is asked
+// for once: where others evict a page meanwhile, its tokens are computed.
 void Arrivals::load_anchored(std::uint32_t sequence, TransferPriority priority) {
   const SequenceSlot& slot = parts_.sequences[sequence];
   Arrival& arrival = parts_.arrivals[sequence];
@@ -441,7 +446,7 @@ void Arrivals::wake_sequences() {
       arrival.load_miss = MissReason::LoadTimedOut;
     }
     if (is_complete(i)) {
-      run(i, MissReason::None);  // late or not
+      run(i, MissReason::None);  // everything is here, even if it came after the deadline
     } else if (arrival.load_miss != MissReason::None) {
       run(i, arrival.load_miss);
     } else if (const Progress progress = advance(i); progress != Progress::Waits) {
@@ -463,7 +468,7 @@ void Arrivals::run(std::uint32_t sequence, MissReason reason) {
 
 void Arrivals::stop(std::uint32_t sequence, MissReason reason) {
   run(sequence, reason);
-  parts_.ready_sequences.pop_back();  // the caller knows
+  parts_.ready_sequences.pop_back();  // the caller knows that the sequence runs
   cancel_unneeded();
 }
 
@@ -502,21 +507,21 @@ void Arrivals::prefetch_from_host(std::uint32_t sequence, const PrefixTree::Matc
   if (!parts_.groups.empty() && has_history) {
     if (ask_anchored(sequence) == Progress::Arrived) load_anchored(sequence, TransferPriority::Background);
   } else if (!parts_.groups.empty() && prefetches_.size() < prefetches_.capacity()) {
-    prefetches_.push_back({sequence, slot.generation});  // windows and states follow
+    prefetches_.push_back({sequence, slot.generation});  // prefetch_further() loads windows and states
   }
   slot.pin.reset();
   parts_.arrivals[sequence] = {};
   parts_.hand_over();
 }
 
-// History that was prefetched has arrived: windows and states follow.
+// Loads windows and states of prefetched sequences whose history has arrived.
 void Arrivals::prefetch_further() {
   for (std::size_t i = 0; i < prefetches_.size();) {
     const std::optional<std::uint32_t> sequence = parts_.sequences.find(prefetches_[i]);
     const bool waits = sequence && parts_.sequences[*sequence].state == SequenceSlot::State::Waiting;
     const PrefixTree::Match match = waits ? paths_.match_of(*sequence) : PrefixTree::Match{};
     if (waits && match.host_page_count > 0 && tree_loads(match)) {
-      ++i;  // still on its way
+      ++i;  // the history is still on its way
       continue;
     }
     prefetches_.erase(prefetches_.begin() + static_cast<std::ptrdiff_t>(i));
@@ -529,6 +534,48 @@ bool Arrivals::tree_loads(const PrefixTree::Match& match) const {
   RunId run = match.host_run;
   while (parts_.tree.is_on_host(parts_.tree.parent(run))) run = parts_.tree.parent(run);
   return parts_.tree.load_of(run) != 0;
+}
+
+// Misses
+
+// The most certain reason comes first: why loads brought less, what the request itself ruled out, what is known to be
+// lost, what another key space has. "Never seen" is the answer only as long as the record of lost pages has forgotten
+// nothing.
+Miss Arrivals::find_miss(std::uint32_t sequence, const PrefixTree::Match& match) {
+  const SequenceSlot& slot = parts_.sequences[sequence];
+  const Arrival& arrival = parts_.arrivals[sequence];
+  const std::uint32_t page_tokens = parts_.page_tokens;
+  const bool waits = slot.state == SequenceSlot::State::Loading;
+  const std::uint32_t found = match.page_count + (waits ? match.host_page_count : 0);
+  // A partial match directly behind the device pages. While host pages are loading, no partial match is known.
+  const bool is_partial = !waits && match.partial_tokens > 0 && paths_.usable_partial(match) == 0;
+  if (found >= parts_.sequences.keys().known_rows(slot.token_count) / page_tokens) {
+    return {.reason = is_partial ? MissReason::PartialPage : MissReason::None};
+  }
+  if (arrival.load_miss != MissReason::None) return {.reason = arrival.load_miss};
+  if (arrival.lower_miss != MissReason::None) return {.reason = arrival.lower_miss};
+  const std::uint32_t window_tokens = slot.window_tokens > 0 ? slot.window_tokens : UINT32_MAX;
+  const std::uint32_t tokens_max = slot.may_use_cache ? std::min(slot.match_tokens_max, window_tokens) : 0;
+  if (found >= tokens_max / page_tokens) return {.reason = MissReason::NotAsked};
+  if (!waits && match.host_page_count > 0) return {.reason = MissReason::LoadFailed};
+  const PrefixTree::Key key = parts_.sequences.key(sequence, slot.token_count);
+  if (parts_.lost_pages.is_on()) {
+    const PageFingerprint missing = parts_.tree.next_fingerprint(parts_.tree.fingerprint_before(match), key, found);
+    if (const auto loss = parts_.lost_pages.find(missing)) {
+      if (loss->was_bad) return {.reason = MissReason::LoadFailed};
+      return {.reason = MissReason::Evicted, .tier = loss->tier, .age_ns = parts_.now - loss->time};
+    }
+  }
+  if (is_partial) return {.reason = MissReason::PartialPage};
+  if (found == 0) {
+    for (std::uint32_t i = 0; i < parts_.key_spaces.end(); ++i) {
+      const KeySpaceTable::Entry& space = parts_.key_spaces[i];
+      if (i == slot.key_space || !space.is_live || space.is_retired) continue;
+      if (parts_.tree.has_first_page(space.root, key)) return {.reason = MissReason::KeySpaceDiffers};
+    }
+  }
+  const bool knows_all = parts_.lost_pages.is_on() && !parts_.lost_pages.has_forgotten();
+  return {.reason = knows_all ? MissReason::NeverSeen : MissReason::Unknown};
 }
 
 }  // namespace quire

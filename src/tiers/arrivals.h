@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Arrivals: what admitted sequences wait for. An admission becomes a need: the pages of each pool that the hit rule
-// asks for. What memory lacks is looked for in lower tiers; what the host has is loaded, the history first, because
-// windows and states hang on its pages; and then the sequence runs with what has come. A plain model is the case of one
-// need. Nobody waits for ever: what does not come, or not in time, is computed.
+// Arrivals: what admitted sequences wait for. Arrivals has pages that memory lacks looked for in lower tiers, and has
+// pages on the host loaded: the history first, because windows and states hang on its pages, then what the hit rule
+// asks for of each anchored group. A plain model has the history only. Then the sequence runs with what has come. Pages
+// that do not come, or not in time, are computed.
 //
 // single-threaded
 #pragma once
@@ -22,8 +22,8 @@ namespace quire {
 
 /// An admitted sequence that cannot run yet.
 struct WaitingAdmission {
-  Hit on_device;  // what it would run with now
-  Hit in_memory;  // what it would run with when loads from the host have come
+  Hit on_device;  // what the sequence would run with now
+  Hit in_memory;  // what it would run with once all loads from the host have come
   Miss miss;      // why the rest is computed, as far as that is known
 };
 
@@ -36,9 +36,10 @@ class Arrivals {
     prefetches_.reserve(parts_.sequences.capacity());
   }
 
-  /// What an admitted sequence waits for; nothing when it can run at once. An error changes nothing.
+  /// Starts what an admitted sequence waits for. Nothing: the caller runs the sequence at once; slot.pin may hold its
+  /// path. An error leaves the sequence waiting for admit(), though idle pages may have been copied or evicted.
   [[nodiscard]] Result<std::optional<WaitingAdmission>> start(std::uint32_t sequence);
-  /// After begin(), before admit(): starts loads in the background, if that takes no page from others.
+  /// After begin(), before admit(): starts a search and loads in the background, with pages that are free or idle.
   void prefetch(std::uint32_t sequence, const PrefixTree::Match& match);
   /// The sequence waits no longer, and runs with what there is.
   void stop(std::uint32_t sequence, MissReason reason);
@@ -48,14 +49,14 @@ class Arrivals {
   void start_waiting_searches();
   /// Calls off loads and searches that nobody waits for.
   void cancel_unneeded();
-  /// Why a sequence computes what follows a match. The most certain reason comes first.
+  /// Why a sequence computes what follows a match.
   [[nodiscard]] Miss find_miss(std::uint32_t sequence, const PrefixTree::Match& match);
 
   // For Searches.
 
-  /// A search has ended: whoever waited for it goes on.
+  /// A search has ended: sequences that waited for it ask the next lower tier, load, or run.
   void finish_search(std::uint32_t search, const Search& ended);
-  /// Nobody waits for a search any more.
+  /// Makes sequences that wait for a search stop looking, with this reason, and ask no other lower tier.
   void abandon_search(std::uint32_t search, MissReason miss);
   [[nodiscard]] bool is_search_awaited(std::uint32_t search) const;
 
@@ -65,15 +66,20 @@ class Arrivals {
     bool loads = false;
     MissReason miss = MissReason::None;  // why not
     std::uint32_t new_pages = 0;         // of the history, in no load so far
-    Hit hit;                             // with what comes
-    PrefixTree::Match match;             // up to there
+    Hit hit;                             // once the pages have come
+    PrefixTree::Match match;             // of a hybrid model: cut at the hit
   };
-  enum class Progress : std::uint8_t { Waits, Arrived, Stuck };
+  enum class Progress : std::uint8_t {
+    Waits,    // something is under way that the sequence waits for
+    Arrived,  // there is nothing to wait for: go on
+    Stuck     // no load can be started, and nothing under way will change that
+  };
 
   [[nodiscard]] Choice choose(std::uint32_t sequence, const PrefixTree::Match& match);
   [[nodiscard]] bool is_faster_to_compute(const Choice& choice, std::uint32_t gained_tokens, std::uint32_t token_count);
   [[nodiscard]] Status check_room(std::uint32_t sequence, const Choice& choice) const;
   void set_deadline(std::uint32_t sequence);
+  /// Whether a lower tier is to be asked. Sets next_lower to the first tier that may be.
   [[nodiscard]] bool may_look(std::uint32_t sequence, const PrefixTree::Match& match);
   [[nodiscard]] bool start_looking(std::uint32_t sequence, const PrefixTree::Match& match);
   void stop_looking(std::uint32_t sequence, MissReason miss);

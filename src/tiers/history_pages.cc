@@ -85,7 +85,7 @@ bool HistoryPages::evict_host() {
 
 std::uint32_t HistoryPages::evictable_pages() const {
   if (!pages.has_host()) return tree_.evictable_pages();
-  // A page that is being copied can be evicted, but not used before that is over.
+  // A page that a store reads can be evicted, but is free only when the store has ended.
   const std::uint32_t evictable = writes_back() ? tree_.left_pages() : tree_.evictable_pages();
   const std::uint32_t read = (writes_back() ? 0 : tree_.storing_count()) + abandoned_reads_;
   return evictable - std::min(evictable, read);
@@ -133,14 +133,14 @@ void HistoryPages::on_promote(PageId host_page, PageId device_page) {
   for (const auto& group : parts_.groups) group->on_promote(host_page, device_page);
 }
 
-// Loads. The tree remembers for each host run which load brings it, counted from 1; 0 for none.
+// Loads. PrefixTree::load_of() is the index of the load that brings a host run, + 1; 0: none does.
 
 void HistoryPages::list_host_runs(const PrefixTree::Pin& path) {
   runs_.clear();
   for (RunId run = path.run(); tree_.is_on_host(run); run = tree_.parent(run)) runs_.push_back(run);
 }
 
-// The first stretch of the path, of one or several runs, that no load brings.
+// Lists the first consecutive host pages of the path, of one or several runs, that no load brings.
 PageHome::Listed HistoryPages::list_loads(const PrefixTree::Pin& path, const Wanted& /*wanted*/,
                                           std::span<PageTransfer> out) {
   list_host_runs(path);
@@ -186,7 +186,7 @@ PageHome::Turn HistoryPages::turn_of(const Transfer& load) const {
   return tree_.load_of(first) != 0 ? Turn::Later : Turn::Never;
 }
 
-// Run by run from the top.
+// Promotes run by run, from the first host run of the path on.
 void HistoryPages::attach(const Transfer& load, std::span<PageTransfer> good) {
   QUIRE_CHECK(load.pin && load.pool == pool, "a load without a path, or of another pool, arrives");
   const PrefixTree::Pin arrived = tree_.pin_prefix(load.pin, load.first_page + static_cast<std::uint32_t>(good.size()));
@@ -213,7 +213,7 @@ void HistoryPages::attach(const Transfer& load, std::span<PageTransfer> good) {
   }
 }
 
-// None when somebody has computed the page meanwhile: what is on the host is only a copy then.
+// None: the page was computed meanwhile, so that the host page is only a copy of a device page.
 RunId HistoryPages::drop_bad(const Transfer& load, const PageTransfer& /*bad*/, std::uint32_t place) {
   QUIRE_CHECK(place < load.page_count, "a bad page lies behind the last one of its load");
   const std::uint32_t bad_page = load.first_page + place;

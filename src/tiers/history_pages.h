@@ -1,9 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// HistoryPages: the pages of the groups that keep everything, which are the prefix tree's own. The tree says which
-// pages go, and in which order; what hangs on a page goes with it. A path begins with device runs and goes on with host
-// runs; the tree learns of a load when it has arrived, in the order of the path. Until then the host runs that a load
-// reads are pinned, and the tree remembers the load, so that later requests join.
+// HistoryPages: the pages of the groups that keep every token, which are the prefix tree's own. The tree says which
+// pages are given up, and in which order; pages of anchored groups that hang on a page are given up with it. A path
+// begins with device runs and goes on with host runs. Loaded pages become device pages of the tree when their load has
+// arrived, in the order of the path. Until then the load pins the host runs, and the tree notes for each of them which
+// load brings it, so that later requests wait for the same load.
 //
 // single-threaded
 #pragma once
@@ -39,10 +40,11 @@ class HistoryPages final : public PageHome, public TierListener {
 
   // What leaves the tree.
 
+  /// Gives up so many idle device pages, or all there are. Returns how many.
   std::uint32_t evict(std::uint32_t page_count);
   /// Gives up everything of a key space that nobody pins. Returns how many device pages.
   std::uint32_t drop_all(RunId root, ResidencyCause cause);
-  /// Host pages that the tree has given up go back to their pool, and what hangs on them goes.
+  /// Releases host pages that the tree has given up, with the pages of anchored groups that hang on them.
   void release_freed_host();
   void drop_host_run(RunId run, ResidencyCause cause) {
     tree_.drop_host_run(run, cause);
@@ -61,10 +63,10 @@ class HistoryPages final : public PageHome, public TierListener {
   [[nodiscard]] std::uint32_t available_for_loads(const PrefixTree::Match& match) const {
     return available_besides(match) - (pages.free_for_plan() - pages.device.free_count());
   }
-  /// Device pages that are free, or can be had, once what is on its way to the host has arrived. `is_full`: more pages
-  /// will leave when a transfer is over.
+  /// Device pages that can be had besides, once stores under way have ended. `is_full`: the book of transfers is full,
+  /// and with write-back the other idle pages can be copied when a transfer has ended.
   [[nodiscard]] std::uint32_t pages_leaving(bool is_full) const;
-  /// Stores of sequences that have ended still read so many pages, which nobody holds.
+  /// Saves of sequences that have ended still read so many pages: these can be evicted, but are not free at once.
   void add_abandoned_reads(std::uint32_t page_count) { abandoned_reads_ += page_count; }
   void end_abandoned_reads(std::uint32_t page_count) {
     QUIRE_CHECK(page_count <= abandoned_reads_, "more reads of ended sequences end than began");
@@ -73,7 +75,7 @@ class HistoryPages final : public PageHome, public TierListener {
 
   // Lower tiers.
 
-  /// Whether a device page was used so often that its copies are to be written first, to any lower tier or to one.
+  /// Whether a device page was used so often that its copy is to be written first: to some lower tier, or to this one.
   [[nodiscard]] bool is_hot(PageId device_page) const { return hot_[device_page.value] != 0; }
   [[nodiscard]] bool is_hot(PageId device_page, std::uint16_t lower) const {
     return (hot_[device_page.value] >> lower & 1U) != 0;
@@ -106,7 +108,7 @@ class HistoryPages final : public PageHome, public TierListener {
   void attach(const Transfer& load, std::span<PageTransfer> good) override;
   [[nodiscard]] RunId drop_bad(const Transfer& load, const PageTransfer& bad, std::uint32_t place) override;
 
-  // TierListener: what hangs on a page of the tree follows the page.
+  // TierListener: pages of anchored groups that hang on a page of the tree follow it to its new id.
   void on_demote(PageId device_page, PageId host_page) override;
   void on_promote(PageId host_page, PageId device_page) override;
 
@@ -119,7 +121,7 @@ class HistoryPages final : public PageHome, public TierListener {
   Parts parts_;
   PrefixTree& tree_;
   NameLog* name_log_ = nullptr;  // null: there is no lower tier
-  LazyArray<std::uint8_t> hot_;  // by device page, with lower tiers: a bit for each
+  LazyArray<std::uint8_t> hot_;  // by device page: a bit for each lower tier, for which the page is hot
   std::uint32_t abandoned_reads_ = 0;
   std::vector<RunId> runs_;      // scratch: the host runs of a path, from its end up
   std::vector<PageId> targets_;  // scratch: device pages of one run

@@ -52,7 +52,7 @@ void HostStores::want_all_copies() {
 
 // Stores
 
-// False when the host has no room.
+// False: the host has no room.
 bool HostStores::add_page(std::uint32_t transfer, PageHome& home, PageId device_page) {
   const PageId host_page = parts_.take_host_page(home);
   if (host_page.is_none()) return false;
@@ -97,7 +97,7 @@ void HostStores::start_leaving(std::uint32_t page_count) {
       parts_.book.remove(*transfer);
       break;
     }
-    // Making room for the pages on the host moves the tree's storage about.
+    // Copied first: add_page() may evict host runs, and that moves the storage which tree.pages() points to.
     const std::span<const PageId> leaving = tree.pages(run);
     const std::span<PageId> pages = std::span(pages_).first(leaving.size());
     std::ranges::copy(leaving, pages.begin());
@@ -127,6 +127,7 @@ void HostStores::finish(std::uint32_t transfer) {
     const PageHome::CopyEnd end = home.end_copy(page, i < store.good_pages);
     if (end == PageHome::CopyEnd::Taken) {
       pages_[taken++] = page.host_page;
+      // Of an anchored group, `place` is the history's page that the copy hangs on.
       if (parts_.has_lower()) lower_.want(home, page.host_page, home.pool == 0 ? page.device_page : PageId{page.place});
     } else {
       if (end == PageHome::CopyEnd::Lost && store.outcome == TransferOutcome::Failed) lower_.note_lost_copy();

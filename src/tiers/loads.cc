@@ -9,7 +9,8 @@
 namespace quire {
 
 std::optional<std::uint32_t> Loads::start(const Order& order) {
-  // Loads that others started go first from here on, if somebody waits.
+  // Somebody waits for pages that a prefetch brings: its loads become Waiting. Those that are still queued are
+  // submitted as such; all of them may be called off when nobody waits any more.
   if (order.priority == TransferPriority::Waiting) {
     for (std::uint32_t i = 0; i < parts_.book.end(); ++i) {
       Transfer& load = parts_.book[i];
@@ -85,7 +86,8 @@ bool Loads::try_finish(std::uint32_t index) {
   return true;
 }
 
-// A host page is not what it should be: it goes, and what depends on it. Nobody waits for that any longer.
+// The first page that is not good has wrong bytes on the host: drops the host page and, of the history, the runs behind
+// it, and calls off what depends on them.
 void Loads::drop_bad_page(std::uint32_t index) {
   const Transfer& load = parts_.book[index];
   const RunId bad = parts_.homes[load.pool]->drop_bad(load, parts_.book.pages(index)[load.good_pages], load.good_pages);
@@ -111,7 +113,8 @@ void Loads::drop_run(RunId bad) {
   SequenceTable& sequences = parts_.sequences;
   for (const std::uint32_t i : sequences.arriving()) {
     SequenceSlot& slot = sequences[i];
-    if (!leads_through_it(slot.pin)) continue;  // a sequence that waits for its turn keeps the good prefix
+    if (!leads_through_it(slot.pin)) continue;
+    // A sequence that is Looking goes on, with a pin on the good pages before the bad one.
     if (slot.state == SequenceSlot::State::Loading) parts_.arrivals[i].load_miss = MissReason::LoadFailed;
     slot.pin = tree.pin_prefix(slot.pin, bad_page);
   }
@@ -130,7 +133,8 @@ bool Loads::is_awaited_by(std::uint32_t index, std::uint32_t sequence) const {
   return home.brings(index, slot.pin, paths_.needed_columns(load.pool - 1U, arrival.hit, slot.token_count));
 }
 
-// What a load brings is not to be used any more: whoever waits for it waits in vain, and others may load the same.
+// Nobody uses what a load brings from here on: sequences that wait for it get the reason, and other loads may bring the
+// same pages.
 void Loads::forget(std::uint32_t index, MissReason reason) {
   Transfer& load = parts_.book[index];
   if (!load.pin) return;
@@ -159,12 +163,13 @@ void Loads::call_off(std::uint32_t index, MissReason reason) {
   if (is_queued) end(index);
 }
 
-// Every rank has reported, or nobody has taken the load: its pages are nobody's.
+// Every rank has reported, or nobody has taken the load. Releases the device pages that did not attach, and removes the
+// load.
 void Loads::end(std::uint32_t index) {
   Transfer& load = parts_.book[index];
   QUIRE_CHECK(load.kind == TransferKind::Load && load.is_of_tree(), "a transfer ends as a load, and is none");
   PageHome& home = *parts_.homes[load.pool];
-  if (load.pin) {  // all of it arrived, or the tree had it already
+  if (load.pin) {  // not forgotten: all pages were good
     home.forget_load(load.pin, parts_.book.pages(index), index);
     load.pin.reset();
   }
@@ -192,7 +197,7 @@ void Loads::cancel_unneeded() {
   for (std::uint32_t load = 0; load < parts_.book.end(); ++load) {
     const Transfer& each = parts_.book[load];
     if (!each.is_tree_load() || !each.is_on_its_way()) continue;
-    if (each.priority == TransferPriority::Background) continue;  // prefetched for a sequence that is not admitted yet
+    if (each.priority == TransferPriority::Background) continue;  // a prefetch for a sequence that is not admitted yet
     bool is_needed = false;
     for (const std::uint32_t i : parts_.sequences.arriving()) is_needed = is_needed || is_awaited_by(load, i);
     if (!is_needed) call_off(load, MissReason::LoadCancelled);

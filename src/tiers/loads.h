@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Loads: pages on their way from the host to the device. The pages that a load fills belong to the transfer alone until
-// it has arrived; then they attach to the tree, in the order of the path where the home asks for that. A load that
-// nobody waits for any more, or that takes too long, is called off: whoever waited goes on with what there is.
+// Loads: pages on their way from the host to the device. The device pages that a load fills belong to the transfer
+// alone until it has arrived; then they attach to the tree when PageHome::turn_of() says so: pages of the history in
+// the order of the path, those of anchored groups at once. A load that nobody waits for any more, or that takes too
+// long, is called off: sequences that waited for it run with what there is.
 //
 // single-threaded
 #pragma once
@@ -27,6 +28,7 @@ class Loads {
     targets_.resize(parts_.book.pages_max());
   }
 
+  /// What is to be loaded: the wanted pages of a pinned path that belong to one home.
   struct Order {
     PageHome& home;
     const PrefixTree::Pin& path;
@@ -35,18 +37,19 @@ class Loads {
     TransferPriority priority = TransferPriority::Waiting;
   };
   /// Starts loads of all wanted pages of a pinned path that are on the host and in no load, as far as there are
-  /// transfers and device pages. The column where the rest begins, which is started when others are over, or none.
+  /// transfers and device pages. Returns none when all were started; else the column where the rest begins (of the
+  /// history: wanted.from), which the caller starts by another call when transfers have ended.
   std::optional<std::uint32_t> start(const Order& order);
-  /// Loads that have arrived, in any order, until none can go on.
+  /// Attaches the pages of loads that have arrived, and ends these loads, until the others have to wait for their turn.
   void finish_arrived();
-  /// Loads that take too long.
+  /// Calls off loads that take too long.
   void expire();
-  /// Loads that were started for sequences which wait no longer.
+  /// Calls off loads that no sequence waits for any more. Prefetches go on.
   void cancel_unneeded();
   void call_off(std::uint32_t load, MissReason reason);
-  /// Everything that is cached is about to go.
+  /// Calls off all loads of the tree, because the whole cache is about to be dropped.
   void call_off_all();
-  /// Whether a loading sequence waits for some load.
+  /// Whether a sequence is Loading and waits for this load.
   [[nodiscard]] bool is_awaited_by(std::uint32_t load, std::uint32_t sequence) const;
 
  private:

@@ -13,7 +13,8 @@ namespace {
 
 using CopyState = LowerCopies::State;
 
-// Stores of one pool at once, so that writes in the background leave most transfers to those who wait.
+// Stores of one pool to one tier at once, so that writes in the background leave transfers to loads that are waited
+// for.
 constexpr std::uint32_t kStoresMax = 2;
 constexpr std::uint32_t kTransfersForTwoStores = 16;
 
@@ -33,7 +34,7 @@ void LowerStores::want(PageHome& home, PageId host_page, PageId anchor) {
   }
 }
 
-// Whether the tier's retention wants a page of a group, which depends on where the page lies in its path.
+// Whether the tier's retention rule wants a page of an anchored group, by the page's column in its path.
 bool LowerStores::keeps(const Lower& lower, const PageHome& home, PageId host_page) const {
   if (home.pool == 0 || lower.settings.group_retention.empty()) return true;
   const AnchoredGroup& group = *parts_.groups[home.pool - 1];
@@ -87,7 +88,8 @@ void LowerStores::refill_budgets(TimeNs elapsed_ns) {
 
 // Stores
 
-// With WritePolicy::WriteBack, only when the host is about to need the room.
+// Whether waiting pages of a pool are to be written now. With WritePolicy::WriteBack, pages of the history wait until
+// the host is about to need their room.
 bool LowerStores::must_write(const Lower& lower, const PageHome& home, const LowerCopies& copies) const {
   if (lower.settings.write_policy != WritePolicy::WriteBack || parts_.wants_flush) return true;
   if (home.pages.is_anchored) return true;
@@ -134,7 +136,8 @@ bool LowerStores::start_one(std::uint16_t lower_index, PageHome& home) {
   return true;
 }
 
-// As many pages as the budget allows, those that were used again first. All are called by pages of one tier.
+// Adds as many pages as the budget allows, those that were used again first. All of them are named by pages of the
+// history in one tier (Transfer::named_in).
 void LowerStores::fill(std::uint32_t transfer, Lower& lower, PageHome& home) {
   Transfer& store = parts_.book[transfer];
   LowerCopies& copies = home.pages.lower[store.lower];
@@ -176,9 +179,9 @@ void LowerStores::finish(std::uint32_t transfer) {
     } else if (is_same && is_of_tier) {
       state = CopyState::Lost;
     } else if (is_same && i == store.good_pages) {
-      state = CopyState::None;  // not what it should be: who loads it will see
+      state = CopyState::None;  // the host page has bad bytes: a load of it will fail, and drop it
     } else if (is_same) {
-      copies.want(page, /*is_hot=*/false);  // not tried: it stood behind the bad page
+      copies.want(page, /*is_hot=*/false);  // the tier did not try it, because it stood behind the bad page
     }
     home.pages.end_host_read(page);
   }
@@ -254,7 +257,7 @@ void LowerStores::drop(std::uint32_t key_space) {
 
 void LowerStores::start_drops() {
   if (!std::exchange(has_unstarted_drop_, false)) return;
-  // A tier that hangs must leave transfers to the host.
+  // A tier that hangs keeps its transfers: drops take an eighth at most, or one for each tier.
   const std::uint32_t count_max = std::max(1U, parts_.config.host.transfer_count_max / 8);
   std::uint32_t count = 0;
   for (std::uint32_t i = 0; i < parts_.book.end(); ++i) {
@@ -297,7 +300,7 @@ bool LowerStores::begin_flush() {
   for (std::uint16_t i = 0; i < parts_.lowers.size(); ++i) {
     parts_.lowers[i].has_lost_writes = false;
     if (parts_.lowers[i].has_failed) continue;
-    // What could not be written is tried once more.
+    // Pages that could not be written are tried once more.
     for_each_host_page(i, [](LowerCopies& copies, PageId page) {
       if (copies.states[page.value] == CopyState::Lost) copies.want(page, /*is_hot=*/false);
     });
@@ -324,7 +327,7 @@ void LowerStores::lose_all_of(std::uint16_t lower_index) {
   });
 }
 
-// Whether pages wait to be written because all transfers are taken.
+// Whether pages wait to be copied or written, and all transfers are in use.
 bool LowerStores::has_unstarted_writes() const {
   if (!parts_.book.is_full()) return false;
   return std::ranges::any_of(parts_.homes, [](PageHome* home) {
@@ -345,7 +348,7 @@ Result<bool> LowerStores::try_flush() {
     }
     return fail(ErrorCode::Io, "flush: " + why);
   };
-  // While one of several works, what it has is to last; what the others lack is told in the end.
+  // The flush goes on as long as one tier works; that others have failed is reported when it has ended.
   if (std::ranges::all_of(parts_.lowers, &Lower::has_failed)) return failed();
   if (std::exchange(is_flushed_, false)) {
     const auto lacks_some = [](const Lower& lower) { return lower.has_lost_writes || lower.has_failed; };
@@ -363,7 +366,7 @@ Result<bool> LowerStores::try_flush() {
            each.kind == TransferKind::DropOnDisk || each.kind == TransferKind::PutOnDisk;
   });
   if (is_writing || has_unstarted_drop_ || has_unstarted_writes()) return false;
-  // What is left finds no room on the host, or is more than the write budget allows.
+  // Pages that still wait find no room on the host, or are more than the write budget allows: they are not flushed.
   if (parts_.is_paused || parts_.book.free_count() < parts_.lowers.size()) return false;
   for (std::uint16_t lower = 0; lower < parts_.lowers.size(); ++lower) {
     if (parts_.lowers[lower].has_failed) continue;

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// LowerStores: what of the host goes to lower tiers, and when. The write policy of a tier says which pages, its write
-// budget how much: pages that were used again have a head start. Pools take turns. Dropping a key space and flush() are
-// stores, too: they end when the tier says so.
+// LowerStores: which host pages are written to lower tiers, and when. The write policy of a tier says which pages, its
+// write budget how many; pages that were used again go first. Pools take turns. It also sends lower tiers the names of
+// pages, drops of key spaces, and flushes; drops and flushes are transfers without pages.
 //
 // single-threaded
 #pragma once
@@ -18,45 +18,49 @@ class LowerStores {
  public:
   explicit LowerStores(TierParts& parts) : parts_(parts) {}
 
-  /// A host page has just got its bytes from the device; `anchor` is the history's device page that it belongs to.
+  /// A host page has just got its bytes from the device. `anchor` is the history's device page that it belongs to.
   void want(PageHome& home, PageId host_page, PageId anchor);
-  /// Pages of a path that somebody uses again: they are written first and, with WritePolicy::Selective, at all.
+  /// Somebody uses a path again: its pages are written before others. With WritePolicy::Selective, only such pages are
+  /// written, once they were used write_hits_min times.
   void prefer(const PrefixTree::Pin& path);
-  /// Whether one more page of a pool may be copied to the host now: while flush() wants everything below, no page
-  /// that has still to be written makes room for others.
+  /// Whether one more page of a pool may be copied to the host now. While flush() runs, a full host takes no page as
+  /// long as host pages of the pool wait to be written: they would be evicted for it.
   [[nodiscard]] bool may_copy(const PageHome& home) const;
 
-  /// Starts stores as far as there are transfers, and the budgets allow. True: some are of anchored groups, whose pages
-  /// are called by pages of the tree that may go from here on. They are to be handed over at once.
+  /// Starts stores as far as there are transfers, and the budgets allow. True: stores of anchored groups are among
+  /// them. These name pages by ids of the history's pages, so they are to be handed over before such an id gets another
+  /// page.
   [[nodiscard]] bool start();
   void finish(std::uint32_t transfer);
   void refill_budgets(TimeNs elapsed_ns);
 
   // Names.
 
-  /// Pages of a sequence have just come into the tree: their names are computed elsewhere, from their tokens and the
-  /// name of the page before them.
+  /// Pages of a sequence have just come into the tree: logs their tokens, from which the lower tiers compute their
+  /// names.
   void log_names(std::uint32_t sequence, std::uint32_t first_page, std::uint32_t end_page);
-  /// The same of pages that a search has brought to the host, which its own tier knows: the others do not.
+  /// A search has brought pages to the host: logs their tokens for the other lower tiers, which do not know their
+  /// names.
   void log_arrived(const Search& search, const PrefixTree::Key& key, const NamedPage& parent, std::uint32_t first_page,
                    std::span<const PageId> host_pages);
-  /// What is left of a key space that was dropped belongs to its sequences. It must not go below any more: by its name,
-  /// whoever makes the key space anew would find it there.
+  /// A key space was dropped, and its sequences still hold pages. Takes the names of these pages away, so that they are
+  /// not written any more: a key space that is made anew would find them there under the same names.
   void forget_names(std::uint32_t key_space);
 
   // Drops and flush().
 
-  /// Everything of a key space goes from the lower tiers, too. The key space is in use until that is done, so that its
-  /// index means nothing else meanwhile.
+  /// Has the pages of a key space dropped from all lower tiers. The key space counts as used until that is done, so
+  /// that no other key space gets its index meanwhile.
   void drop(std::uint32_t key_space);
   void start_drops();
   void finish_drop(std::uint32_t transfer);
   [[nodiscard]] bool has_unstarted_drop() const { return has_unstarted_drop_; }
-  /// A copy that flush() waits for did not reach the host.
+  /// A page that flush() wanted on the host was not copied there.
   void note_lost_copy() { has_lost_copies_ = true; }
   /// Begins a flush. False: one is under way.
   [[nodiscard]] bool begin_flush();
-  /// True: everything that was asked for is below. False: call again.
+  /// True: all tiers are synced, with every page that the host's room and the write budgets allowed. False: call again
+  /// after more completions.
   [[nodiscard]] Result<bool> try_flush();
   void finish_flush(std::uint32_t transfer);
 
@@ -73,13 +77,13 @@ class LowerStores {
   void lose_all_of(std::uint16_t lower_index);
 
   TierParts& parts_;
-  std::uint32_t next_pool_ = 0;  // whose turn it is
+  std::uint32_t next_pool_ = 0;  // the pool whose turn it is
   bool has_unstarted_drop_ = false;
   // flush(), while it is wanted.
   std::uint32_t flushes_in_flight_ = 0;
-  bool is_flushed_ = false;       // all tiers have answered
-  bool has_lost_copies_ = false;  // to the host, since flush() was called first
-  bool flushes_again_ = false;    // something was dropped meanwhile
+  bool is_flushed_ = false;       // all tiers have answered the last flush
+  bool has_lost_copies_ = false;  // pages did not reach the host since the flush began
+  bool flushes_again_ = false;    // a key space was dropped meanwhile, and the drop has to be flushed too
 };
 
 }  // namespace quire

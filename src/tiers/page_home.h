@@ -1,9 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// PageHome: where the pages of one pool belong. This is the only seam between the history and other groups. The
-// history's pages are the prefix tree's own (history_pages.h); pages of windows and snapshots hang on them
-// (anchored_group.h). A home names the victim when room is needed, knows where an arrived page attaches, and gives a
-// page its tag. Everything else that moves pages between tiers is the same for all pools.
+// PageHome: where the pages of one pool belong, and the seam between the history and other groups. The history's pages
+// are the prefix tree's own (history_pages.h); pages of windows and snapshots hang on them (anchored_group.h). A home
+// names the victim when room is needed, says which device pages are to be copied to the host, gives a page its name and
+// its tag, and attaches pages that were loaded to the device. So the same code makes the copies, stores and loads of
+// all pools. Pages that come from lower tiers do not go through the home. docs/architecture.md lists where other code
+// still asks for the pool, and why.
 //
 // single-threaded
 #pragma once
@@ -43,20 +45,22 @@ class PageHome {
 
   /// The device page that has waited longest for a copy, or none.
   [[nodiscard]] virtual PageId next_wanted() = 0;
-  /// The host page is to become the copy of a device page: what the store is to say about it.
+  /// Notes that the host page is being filled as the copy of a device page. Returns the page's entry for the store.
   [[nodiscard]] virtual PageTransfer start_copy(PageId device_page, PageId host_page) = 0;
   enum class CopyEnd : std::uint8_t {
-    Taken,     ///< the tree has the copy
-    Lost,      ///< the copy was awaited, and has not come
-    Unwanted,  ///< the device page has gone, or has another copy
+    Taken,     ///< the home has the copy
+    Lost,      ///< the copy is wanted, but was not made
+    Unwanted,  ///< the device page has left the tree, or has another copy: the caller releases the host page
   };
+  /// The store of a page has ended. `is_good`: the host page has the bytes.
   virtual CopyEnd end_copy(const PageTransfer& page, bool is_good) = 0;
 
   // Lower tiers.
 
-  /// The page of the tree by whose name a cached host page is stored.
+  /// The history's page whose name a cached host page is stored under.
   [[nodiscard]] virtual NamedPage name_of(PageId host_page) const = 0;
-  /// A hash of what the pool's page at `tree_page` holds: a load that finds another tag fails.
+  /// A hash of the tokens up to the end of `tree_page` and, of an anchored group, of the group's index. A load fails
+  /// when the host page has another tag.
   [[nodiscard]] virtual std::uint64_t tag_of(const NamedPage& tree_page) const = 0;
 
   // Loads from the host to the device.
@@ -68,31 +72,34 @@ class PageHome {
   };
   struct Listed {
     std::uint32_t page_count = 0;
-    std::uint32_t next_column = 0;  // behind the last one
+    std::uint32_t next_column = 0;  // behind the last column that was looked at; the history does not set it
   };
-  /// The next wanted pages of a pinned path that are on the host and in no load, in the order of the path, without
-  /// their device pages: as many as `out` has room for. Of the history, all pages are wanted.
+  /// Lists the next wanted pages of a pinned path that are on the host and in no load, in the order of the path, as
+  /// many as `out` has room for. Their device pages are none. The history does not look at `wanted`: it wants all
+  /// pages.
   [[nodiscard]] virtual Listed list_loads(const PrefixTree::Pin& path, const Wanted& wanted,
                                           std::span<PageTransfer> out) = 0;
-  /// Remembers which load brings the pages of `load`, which lie on a path that the load pins: no second load brings
-  /// them, and whoever wants them waits for this one.
+  /// Remembers that load `load_index` brings the pages `load`, which belong to the path that it pins: no second load
+  /// brings them, and whoever wants them waits for this one.
   virtual void note_load(const PrefixTree::Pin& path, std::span<const PageTransfer> load, std::uint32_t load_index) = 0;
   virtual void forget_load(const PrefixTree::Pin& path, std::span<const PageTransfer> load,
                            std::uint32_t load_index) = 0;
-  /// Whether a load brings something of a pinned path that lies in `columns`.
+  /// Whether a load brings a page of a pinned path that lies in `columns`; of the history, any page of the path.
   [[nodiscard]] virtual bool brings(std::uint32_t load_index, const PrefixTree::Pin& path,
                                     const WindowColumns& columns) = 0;
   enum class Turn : std::uint8_t {
     Now,
-    Later,  ///< another load brings what comes before
-    Never,  ///< what comes before is missing
+    Later,  ///< another load brings the pages before those of this load
+    Never,  ///< the pages before those of this load are missing, and no load brings them
   };
+  /// Whether the pages of a load that has arrived may attach.
   [[nodiscard]] virtual Turn turn_of(const Transfer& load) const = 0;
-  /// The good pages of a load become the tree's on the device. Device pages that the tree takes are none afterwards;
-  /// where the tree has got a page meanwhile, the load's came in vain.
+  /// Attaches the good pages of a load on the device, and sets `device_page` of those taken to none. A page that the
+  /// home has got from elsewhere meanwhile is not taken: it stays with the load, which releases it.
   virtual void attach(const Transfer& load, std::span<PageTransfer> good) = 0;
-  /// A host page does not have the bytes that its load expected. An anchored page is released here, and none returned.
-  /// Of the history, the run that begins with the page is returned: the caller drops it with all runs behind it.
+  /// `bad`, number `place` in the load, does not have the bytes that the load expected. An anchored group releases the
+  /// host page and returns none. The history returns the run that begins with the page, which the caller drops with all
+  /// runs behind it; none if the page was computed meanwhile.
   [[nodiscard]] virtual RunId drop_bad(const Transfer& load, const PageTransfer& bad, std::uint32_t place) = 0;
 
   const std::uint16_t pool;  // 0: the history

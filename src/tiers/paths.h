@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Paths: what memory has of a sequence's tokens, and where the sequence can go on from there. Where
-// all groups keep everything, a sequence goes on behind whatever the tree has. Windows and states have a say besides
-// (prefix/hit_rule.h).
+// Paths: what memory has of a sequence's tokens, and where the sequence can go on from there. In a plain model (all
+// groups keep every token), a sequence goes on behind the last whole page that the tree has. In a hybrid model, windows
+// and states decide too (prefix/hit_rule.h).
 //
 // single-threaded
 #pragma once
@@ -24,20 +24,22 @@ enum class HitScope : std::uint8_t { Device, DeviceAndHost };
 class Paths {
  public:
   explicit Paths(TierParts& parts) : parts_(parts) {}
-  /// Once all groups are open.
+  /// To be called once all groups are open.
   void open(std::uint32_t boundary_tokens);
-  /// The host's pages count from here on.
+  /// The host tier is open: host pages of anchored groups count from here on.
   void open_host();
 
   // Matches.
 
-  /// What of a sequence's tokens is cached, as far as the sequence may use it.
+  /// What memory has of a sequence's tokens, as far as the sequence may use it.
   [[nodiscard]] PrefixTree::Match match_of(std::uint32_t sequence) const;
-  /// Entries of several tokens are shared as a whole.
+  /// A compressed group stores one entry for several tokens, and shares it as a whole: cuts a partial page to a
+  /// multiple of boundary_tokens. In a hybrid model the hit rule does that.
   [[nodiscard]] PrefixTree::Match with_whole_entries(PrefixTree::Match match) const {
     if (is_plain()) match.partial_tokens -= match.partial_tokens % limits_.boundary_tokens;
     return match;
   }
+  /// Tokens in the whole device pages of a match.
   [[nodiscard]] std::uint32_t tokens_in(const PrefixTree::Match& match) const {
     return match.page_count * parts_.page_tokens;
   }
@@ -46,20 +48,21 @@ class Paths {
   }
   /// How many whole pages of its tokens a sequence may find in the cache.
   [[nodiscard]] std::uint32_t pages_asked(const SequenceSlot& slot) const;
-  /// The pages of a pinned path, in the tiers where they are. Good until the next call.
+  /// The pages of a pinned path, in the tiers where they are. Good until the next call of path_of(), find_hit(),
+  /// hit_of() or lacks_anchored(), which use the same row.
   [[nodiscard]] TierPath path_of(const PrefixTree::Pin& pin);
   [[nodiscard]] TierPath path_of(const PrefixTree::Match& match);
 
   // Hits.
 
-  /// All groups keep everything.
+  /// There are no anchored groups: all groups keep every token.
   [[nodiscard]] bool is_plain() const { return on_device_.empty(); }
   struct HitQuery {
     std::uint32_t token_count = 0;
     bool allows_inexact = false;
     bool allows_partial = true;
   };
-  /// Where a sequence can go on, of what the tree has: whole pages where all groups keep everything.
+  /// The longest prefix that a sequence can go on behind with the pages of a match. In a plain model: all whole pages.
   [[nodiscard]] Hit find_hit(const PrefixTree::Match& match, const HitQuery& query, HitScope scope);
   [[nodiscard]] Hit hit_of(const SequenceSlot& slot, const PrefixTree::Match& match, HitScope scope) {
     return find_hit(match, {.token_count = slot.token_count, .allows_inexact = slot.allows_inexact}, scope);
@@ -68,13 +71,13 @@ class Paths {
     std::uint32_t page_count = 0;             // of the history, behind what memory has
     std::span<const std::uint64_t> anchored;  // for each page of the path, a bit for each group
   };
-  /// The same with what a lower tier has of a path.
+  /// The same with the pages of a path in memory, and what a lower tier has of the path besides.
   [[nodiscard]] Hit find_hit_below(const TierPath& path, const HitQuery& query, const LowerPages& lower) const;
-  /// The part of a match up to a hit.
+  /// Cuts a match at the end of a hit. In a plain model they end together.
   [[nodiscard]] PrefixTree::Match cut(const PrefixTree::Match& match, const Hit& hit) const {
     return is_plain() ? match : parts_.tree.cut_pages(match, parts_.pages_for(hit.tokens));
   }
-  /// Whether windows or states keep a sequence from all of the history that memory has of it.
+  /// Whether a sequence cannot use all of the history that memory has of it because memory lacks windows or states.
   [[nodiscard]] bool lacks_anchored(const SequenceSlot& slot, const PrefixTree::Match& match);
   /// The columns of a path that a sequence needs of a group to go on behind a hit.
   [[nodiscard]] WindowColumns needed_columns(std::size_t group, const Hit& hit, std::uint32_t token_count) const;

@@ -12,7 +12,8 @@ namespace quire {
 
 namespace {
 
-/// Nobody but the sequence looks for a saved page, so its tag is a number of its own.
+/// Only its sequence loads a saved page, so the tag need not depend on tokens: it is a hash of sequence, pool and
+/// place.
 std::uint64_t tag_of(SequenceId sequence, const PageHome& home, std::uint32_t place) {
   const std::uint64_t of_sequence = mix64((std::uint64_t{sequence.generation} << 32U) | sequence.index);
   return mix64(of_sequence + place + (std::uint64_t{home.pool} << 32U));
@@ -43,7 +44,7 @@ Status Saves::open() {
 Status Saves::check_save(std::uint32_t sequence, std::span<const HeldPages> held) const {
   TransferNeed need;
   for (const HeldPages& pages : held) {
-    // Pages that transfers read are not free when they are given up.
+    // Pages that transfers read are not free at once when they are evicted.
     std::uint32_t read_pages = 0;
     for (std::uint32_t i = 0; i < parts_.book.end(); ++i) {
       const Transfer& each = parts_.book[i];
@@ -81,7 +82,7 @@ Status Saves::check_transfers(const TransferNeed& need, const char* call, std::u
   return {};
 }
 
-// Adds a page to a transfer of a sequence's own, or to the next one when that is full.
+// Adds a page to a transfer of the sequence, or to a new one when there is none or it is full.
 void Saves::add_page(std::uint32_t sequence, TransferKind kind, PageHome& home, PageId device_page, std::uint32_t place,
                      std::uint32_t& transfer) {
   const SequenceId id{sequence, parts_.sequences[sequence].generation};
@@ -207,7 +208,7 @@ void Saves::finish_restore(std::uint32_t transfer) {
     } else {
       home.pages.device.release({&page.device_page, 1});
     }
-    home.pages.end_host_read(page.host_page);  // and so the page is free
+    home.pages.end_host_read(page.host_page);  // frees the page: it was fenced above, or by abandon_restoring()
   }
   if (is_awaited && restore.good_pages < pages.size()) saved_[sequence].has_lost_pages = true;
   parts_.book.remove(transfer);

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Saves: the pages of preempted sequences on the host, where they are the sequence's own, so that bringing them back
-// depends on nobody. A sequence's pages of all pools are saved together or not at all: the sequence keeps its device
-// pages until every page has arrived, and goes on as if nothing had happened when one does not.
+// Saves: copies on the host of the pages of preempted sequences. The copies belong to the sequence alone, so that
+// nobody can evict them. A sequence's pages of all pools are saved together or not at all: the sequence keeps its
+// device pages until every copy is made, and goes on as if nothing had happened when one cannot be made.
 //
 // single-threaded
 #pragma once
@@ -16,11 +16,11 @@
 
 namespace quire {
 
-/// What a sequence holds of one pool: a row of pages, null pages among them, and perhaps the source of its tail.
+/// What a sequence holds of one pool: a row of pages, null pages among them, and the source page of its tail.
 struct HeldPages {
   PageHome* home = nullptr;
   std::span<const PageId> row;
-  PageId tail;  // none: it has no tail
+  PageId tail;  // none: the sequence has no tail
   [[nodiscard]] std::uint32_t place_count() const {
     return static_cast<std::uint32_t>(row.size()) + (tail.is_none() ? 0 : 1);
   }
@@ -45,35 +45,38 @@ class Saves {
 
   // Saving.
 
-  /// Whether the host has room, and there are transfers.
+  /// Whether the host has room for the pages, and transfers are free.
   [[nodiscard]] Status check_save(std::uint32_t sequence, std::span<const HeldPages> held) const;
   void start_saving(std::uint32_t sequence, std::span<const HeldPages> held);
   void finish_save(std::uint32_t transfer);
-  /// The sequence ends before its pages are saved: cached pages among them can be evicted from now on, but not used.
+  /// The sequence ends before its pages are saved. Pages of the tree among them may be evicted from now on, but are not
+  /// used for anything else until the stores that read them have ended.
   void abandon_saving(std::uint32_t sequence);
 
   // Restoring.
 
-  /// Pages of a pool that are to be brought back, from a place on.
+  /// How many pages of a pool are saved of a sequence, from place `first` on.
   [[nodiscard]] std::uint32_t page_count(std::uint32_t sequence, const PageHome& home, std::uint32_t first = 0) const;
   [[nodiscard]] Status check_transfers(const TransferNeed& need, const char* call, std::uint32_t sequence) const;
-  /// Saved pages of the history that the tree has too are not needed.
+  /// Releases the saved pages at the first places of the history: the tree has these pages too.
   void release_first(std::uint32_t sequence, std::uint32_t page_count);
-  /// Brings the rest back into these device pages, whose row they fill: null where nothing was saved.
+  /// Starts loads of the saved pages from place `first` on into `targets`, and writes the ids of the targets to their
+  /// places in `row`; the null page where nothing was saved.
   void start_restoring(std::uint32_t sequence, PageHome& home, std::uint32_t first, std::span<PageId> row,
                        std::span<const PageId> targets);
   void finish_restore(std::uint32_t transfer);
-  /// The sequence ends before its pages are back: they belong to the transfers until those are over.
+  /// The sequence ends before its pages are back: they belong to the transfers until these have ended. Calls
+  /// forget_page(home, place) for each of them.
   template <typename ForgetPage>
   void abandon_restoring(std::uint32_t sequence, ForgetPage&& forget_page);
 
-  /// What is saved of a sequence goes. What is on its way is dropped when it arrives.
+  /// Releases the saved pages of a sequence. Copies that are being made are released when their transfers end.
   void release(std::uint32_t sequence);
   [[nodiscard]] std::uint32_t place_count(std::uint32_t sequence, const PageHome& home) const {
     return rows_[home.pool].counts[sequence];
   }
   [[nodiscard]] bool is_moving(std::uint32_t sequence) const { return saved_[sequence].transfers_in_flight > 0; }
-  /// A page that was saved did not arrive.
+  /// A page could not be copied, or did not come back.
   [[nodiscard]] bool has_lost_pages(std::uint32_t sequence) const { return saved_[sequence].has_lost_pages; }
 
   [[nodiscard]] Status check_invariants() const;

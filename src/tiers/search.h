@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Search: one path that is looked for in a lower tier, and what of it is being read into host pages. A search keeps its
-// transfer, the question, until all that it found has come: loads name their pages by it. SearchPaths keeps the tokens
-// of the paths, a row for each search.
+// Search: one path that is looked for in a lower tier, and the loads of what was found into host pages. The question is
+// a transfer. It stays in the book until the search ends, because loads name their pages by its index
+// (LowerPlan::found_by). SearchPaths is the table of searches, with a copy of the tokens of each path.
 //
 // single-threaded
 #pragma once
@@ -29,11 +29,11 @@ struct Search {
   enum class State : std::uint8_t {
     Free,
     Asking,
-    Reading,    // what was found is on its way to the host, or waits for transfers
-    Abandoned,  // nobody uses what comes; it ends when nothing is on its way any more
-    Direct,     // a call of the engine's own: its answer is all there is
+    Reading,    // pages that were found are on their way to the host, or wait for transfers
+    Abandoned,  // nobody uses what comes; the search ends when none of its transfers is being moved
+    Direct,     // a direct call of the engine: it ends with its answer, and no loads follow
   };
-  /// What an engine asked for directly.
+  /// What an engine asked for by lookup_on_disk(), put_on_disk() or get_from_disk().
   struct DirectCall {
     std::vector<PoolColumns> columns;
     std::span<std::byte> target;
@@ -48,12 +48,12 @@ struct Search {
   std::uint32_t token_count = 0;
   std::uint32_t extra_key_count = 0;
   std::uint32_t first_page = 0;  // memory has the pages before it
-  PrefixTree::Pin pin;           // ends with the page before the first one that is looked for
-  PageFingerprint missing = 0;   // of the first page: whoever misses the same one joins
-  PageFingerprint last_tag = 0;  // of the last page whose load was started
+  PrefixTree::Pin pin;           // of the pages in memory: those before first_page, later also those that have come
+  PageFingerprint missing = 0;   // of page first_page, or made from the last page if memory has all (look_for())
+  PageFingerprint last_tag = 0;  // of the last page in a load that was started
   TimeNs deadline = INT64_MAX;
-  SequenceId owner;          // whose path it is
-  bool is_prefetch = false;  // nobody need wait for it
+  SequenceId owner;          // the sequence that the search was started for
+  bool is_prefetch = false;  // goes on though nobody waits for it
   std::uint32_t prompt_tokens = 0;
   bool allows_inexact = false;
 
@@ -61,14 +61,14 @@ struct Search {
   Hit hit;  // what a sequence would have if all came that memory and the tier have of its path
   std::uint32_t limiting_group = Hit::kNoGroup;  // the group that limits `hit`
   std::uint32_t gained_tokens = 0;               // by the hit, over what memory has
-  std::uint32_t found_pages = 0;                 // of the history: as many as are to be loaded
-  std::uint32_t wanted_pages = 0;                // the same, whether there is room for them or not
-  std::uint64_t anchored_bytes = 0;              // that have to be read of anchored groups
-  std::uint32_t started_pages = 0;               // of found_pages
-  std::uint32_t arrived_pages = 0;               // of started_pages, good or bad
-  std::uint32_t loads_in_flight = 0;             // of the history
-  bool has_asked_anchored = false;               // loads of all that anchored groups need have been started
-  std::uint32_t anchored_started = 0;            // so many pages that anchored groups need were looked at
+  std::uint32_t found_pages = 0;       // of the history: the tier's answer, then as many of them as are loaded
+  std::uint32_t wanted_pages = 0;      // of the history: as many as are to be loaded, if the host has room or not
+  std::uint64_t anchored_bytes = 0;    // to be read of anchored groups
+  std::uint32_t started_pages = 0;     // of found_pages, those in loads that were started
+  std::uint32_t arrived_pages = 0;     // of started_pages, good or bad
+  std::uint32_t loads_in_flight = 0;   // of the history
+  bool has_asked_anchored = false;     // no more loads of anchored groups are to be started
+  std::uint32_t anchored_started = 0;  // how many pages that anchored groups need were visited
   std::uint32_t anchored_loads_in_flight = 0;
   MissReason miss = MissReason::None;  // why what was found did not come
 
@@ -84,7 +84,7 @@ class SearchPaths {
                             std::uint32_t pages_max, bool has_groups) {
     searches_.resize(count);
     tokens_max_ = tokens_max;
-    extra_keys_max_ = extra_keys_max + 1;  // where rows look ahead, the path's first tokens are one more
+    extra_keys_max_ = extra_keys_max + 1;  // with lookahead, one more holds the path's first tokens (lookahead_keys.h)
     pages_max_ = pages_max;
     QUIRE_TRY_ASSIGN(tokens_, LazyArray<TokenId>::create(std::size_t{count} * tokens_max));
     QUIRE_TRY_ASSIGN(extra_keys_, LazyArray<ExtraKey>::create(std::size_t{count} * extra_keys_max_));
@@ -112,7 +112,7 @@ class SearchPaths {
         .tokens = {tokens_.data() + (std::size_t{index} * tokens_max_), searches_[index].token_count},
         .extra_keys = {extra_keys_.data() + (std::size_t{index} * extra_keys_max_), searches_[index].extra_key_count}};
   }
-  /// For each page of the path, a bit for each anchored group that the tier has something of.
+  /// For each page of the path, a bit for each anchored group whose page there the tier has.
   [[nodiscard]] std::span<std::uint64_t> anchored(std::uint32_t index, std::uint32_t page_tokens) {
     if (anchored_.size() == 0) return {};
     return {anchored_.data() + (std::size_t{index} * pages_max_), searches_[index].token_count / page_tokens};
@@ -121,7 +121,7 @@ class SearchPaths {
   [[nodiscard]] Search& operator[](std::uint32_t index) { return searches_[index]; }
   [[nodiscard]] const Search& operator[](std::uint32_t index) const { return searches_[index]; }
   [[nodiscard]] std::uint32_t capacity() const { return static_cast<std::uint32_t>(searches_.size()); }
-  /// Searches that live have indices below it.
+  /// All searches that live have indices below this value.
   [[nodiscard]] std::uint32_t end() const { return end_; }
   void remove(std::uint32_t index) {
     searches_[index] = {};

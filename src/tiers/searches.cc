@@ -71,7 +71,7 @@ std::optional<std::uint32_t> Searches::look_for(std::uint32_t sequence, const Pr
   const std::uint32_t pages_asked = paths_.pages_asked(slot);
   const PrefixTree::Key key = parts_.sequences.key(sequence, pages_asked * parts_.page_tokens);
   const PageFingerprint before = parts_.tree.fingerprint_before(match);
-  // When memory has all of the history, windows and states are what is looked for.
+  // When memory has all pages that the sequence may find, the search is for windows and states.
   const PageFingerprint missing =
       first_page < pages_asked ? parts_.tree.next_fingerprint(before, key, first_page) : ~before;
   for (std::uint32_t i = 0; i < parts_.searches.end(); ++i) {
@@ -90,7 +90,7 @@ std::optional<std::uint32_t> Searches::look_for(std::uint32_t sequence, const Pr
   search.prompt_tokens = slot.token_count;
   search.allows_inexact = slot.allows_inexact;
   search.deadline = parts_.load_deadline();
-  search.pin = parts_.tree.pin_all(match);  // splits where the path goes on, and keeps the page before it
+  search.pin = parts_.tree.pin_all(match);  // up to the page before first_page
   ++parts_.counters.disk_find_count;
   return index;
 }
@@ -124,11 +124,12 @@ void Searches::finish_question(std::uint32_t transfer) {
   try_end(index);
 }
 
+// Not while the cache falls asleep: sleep() waits until no transfer lives. When it is asleep, no search is left.
 bool Searches::may_read() const {
   return !parts_.is_paused && parts_.sleep_state != TierParts::SleepState::FallingAsleep;
 }
 
-// What of the answer is to be loaded: up to the best boundary, if that is more than what memory serves.
+// Chooses what to load of the answer: up to the hit, if that is behind the hit that memory alone gives.
 void Searches::choose_pages(std::uint32_t index) {
   Search& search = parts_.searches[index];
   const TierPath path = paths_.path_of(search.pin);
@@ -155,7 +156,8 @@ void Searches::choose_pages(std::uint32_t index) {
                                 });
 }
 
-// Whether reading the pages, and bringing them on to the device, takes less time than computing them.
+// Whether reading the pages, and loading them to the device, takes less time than computing them. Also true when
+// nothing was measured yet, and for every kUnreadMax-th search that is not worth it.
 bool Searches::is_worth_reading(const Search& search) {
   Lower& lower = parts_.lowers[search.lower];
   const TimeNs compute_ns_per_token = parts_.config.host.compute_ns_per_token;
@@ -170,7 +172,8 @@ bool Searches::is_worth_reading(const Search& search) {
   return true;
 }
 
-// Whether a search has found more than there were transfers for, and others will end.
+// Whether a search has pages to load that no transfer was free for, and a transfer lives that will end. A question that
+// was answered does not count: it stays until its search has ended.
 bool Searches::waits_for_transfers(const Search& search) const {
   if (search.is_abandoned() || search.miss != MissReason::None || search.started_pages == search.found_pages) {
     return false;
@@ -196,12 +199,12 @@ std::optional<std::uint32_t> Searches::add_load(std::uint32_t index, PageHome& h
   return transfer;
 }
 
-// As far as there are transfers and host pages; the rest when others are over.
+// Starts loads of the history, as far as there are transfers and host pages. The rest is started when transfers end.
 void Searches::start_loads(std::uint32_t index) {
   Search& search = parts_.searches[index];
   Lower& lower = parts_.lowers[search.lower];
   HistoryPages& history = parts_.history;
-  // The tier numbers the pages of a question from its first one on.
+  // The tier counts pages from where the question begins: at first_page, or at the root in a hybrid model.
   const std::uint32_t first_named = parts_.groups.empty() ? search.first_page : 0;
   while (search.started_pages < search.found_pages && search.loads_in_flight < kLoadsPerSearch &&
          lower.load_count < parts_.lower_transfers_max()) {
@@ -241,7 +244,7 @@ void Searches::finish_load(std::uint32_t transfer) {
   }
 }
 
-// Loads of the history that have arrived, in the order of the path.
+// Ends loads of the history that have arrived, in the order of the path, and starts the next ones.
 void Searches::finish_loads(std::uint32_t index) {
   Search& search = parts_.searches[index];
   for (bool goes_on = true; goes_on;) {
@@ -259,7 +262,7 @@ void Searches::finish_loads(std::uint32_t index) {
   try_end(index);
 }
 
-// Good pages come into the tree, as far as nobody has brought or computed them meanwhile.
+// Good pages come into the tree, unless they have been loaded or computed meanwhile; those and bad ones are released.
 void Searches::finish_history_load(std::uint32_t transfer) {
   const Transfer& load = parts_.book[transfer];
   Search& search = parts_.searches[load.search];
@@ -316,15 +319,15 @@ bool Searches::reads_below(const AnchoredGroup& group, const Search& search) con
   return group.pages.lower[search.lower].is_on();
 }
 
-// Pins what the host has of what the search's sequence needs, or ends that.
+// Pins the host pages of anchored groups that the search's hit needs, or unpins them.
 void Searches::hold_on_host(const Search& search, const TierPath& path, bool is_held) {
   paths_.for_each_anchored_need(
       search.hit, search.prompt_tokens,
       [&](AnchoredGroup& group, const WindowColumns& columns) { group.hold(path, columns, Tier::Host, is_held); });
 }
 
-// Whether the host has room for all that a search wants of windows and states: all of it, or what is evicted for it
-// goes for nothing.
+// Whether the host has room for all windows and states that a search wants. A part of them would evict other pages, and
+// be of no use.
 bool Searches::has_room_for_anchored(const Search& search, const TierPath& path) const {
   bool has_room = true;
   paths_.for_each_anchored_need(
@@ -339,25 +342,26 @@ bool Searches::has_room_for_anchored(const Search& search, const TierPath& path)
   return has_room;
 }
 
-// The history of a search is there: what windows and states need at its boundary, and memory lacks, comes next, as far
-// as there are transfers; the rest when others are over.
+// The history of a search is in memory. Starts loads of the windows and states that its hit needs and memory lacks, as
+// far as there are transfers; try_end() calls again for the rest.
 void Searches::start_anchored_loads(std::uint32_t index) {
   Search& search = parts_.searches[index];
   search.has_asked_anchored = true;
   if (!may_read() || !search.pin) return;
   const TierPath path = paths_.path_of(search.pin);
   if (path.size() < parts_.pages_for(search.hit.tokens)) return;  // some of the history did not come
-  // Pages that are here already stay, so that loads of the others do not evict them.
+  // Pins the pages that are on the host already, so that loads of the others do not evict them.
   hold_on_host(search, path, /*is_held=*/true);
   const bool may_start = search.anchored_started > 0 || has_room_for_anchored(search, path);
   if (may_start && !load_anchored(index, path)) {
+    // Questions do not count: one that was answered stays until its search has ended.
     const auto will_end = [](const Transfer& each) { return each.kind != TransferKind::FindOnDisk; };
     search.has_asked_anchored = !parts_.book.any(will_end);
   }
   hold_on_host(search, path, /*is_held=*/false);
 }
 
-// False: transfers ran out.
+// False: transfers ran out. A page that the host has no room for is left out.
 bool Searches::load_anchored(std::uint32_t index, const TierPath& path) {
   Search& search = parts_.searches[index];
   Lower& lower = parts_.lowers[search.lower];
@@ -401,7 +405,7 @@ void Searches::finish_anchored_load(std::uint32_t transfer) {
   Search& search = parts_.searches[index];
   AnchoredGroup& group = *parts_.groups[load.pool - 1U];
   const bool is_wanted = load.is_wanted() && !search.is_abandoned() && !parts_.key_spaces[search.key_space].is_retired;
-  const TierPath path = paths_.path_of(load.pin);  // pages of it may have come to the device meanwhile
+  const TierPath path = paths_.path_of(load.pin);  // pages of the path may have come to the device meanwhile
   const std::span<const PageTransfer> pages = parts_.book.pages(transfer);
   for (std::uint32_t i = 0; i < pages.size(); ++i) {
     const bool is_good = is_wanted && i < load.good_pages;
@@ -420,7 +424,7 @@ void Searches::finish_anchored_load(std::uint32_t transfer) {
 
 // Ends
 
-// A search ends when nothing that it wants is on its way, or could still be started.
+// Ends a search when none of its loads is under way, and none can still be started.
 void Searches::try_end(std::uint32_t index) {
   const Search& search = parts_.searches[index];
   if (search.loads_in_flight > 0 || waits_for_transfers(search)) return;
@@ -438,9 +442,9 @@ void Searches::end(std::uint32_t index) {
   QUIRE_CHECK(parts_.searches[index].loads_in_flight == 0 && parts_.searches[index].anchored_loads_in_flight == 0,
               "a search ends while its loads are under way");
   Search ended = std::move(parts_.searches[index]);
-  // There was no transfer, or no host page, for some of what it found.
+  // For some pages to be loaded there was no transfer, or no host page.
   if (ended.miss == MissReason::None && ended.started_pages < ended.wanted_pages) ended.miss = MissReason::LoadFailed;
-  parts_.use_key_space(ended.key_space);  // until those who wait have gone on
+  parts_.use_key_space(ended.key_space);  // until sequences that waited have gone on
   remove(index);
   arrivals_->finish_search(index, ended);
   ended.pin.reset();
@@ -477,7 +481,7 @@ void Searches::abandon_all(MissReason miss) {
   }
 }
 
-// What a search finds, or its loads bring, is not to be used any more.
+// Nobody uses what a search finds from here on, or what its loads bring. Sequences that wait for it stop looking.
 void Searches::abandon(std::uint32_t index, MissReason miss) {
   Search& search = parts_.searches[index];
   if (search.state != Stage::Asking && search.state != Stage::Reading) return;
@@ -491,6 +495,7 @@ void Searches::abandon(std::uint32_t index, MissReason miss) {
     if (!load.is_live() || load.kind != TransferKind::LoadFromDisk || load.search != index) continue;
     if (load.state == Transfer::State::Arrived) continue;
     if (load.state == Transfer::State::Queued) {
+      // No rank will report, and the fields say that all went well.
       load.good_pages = 0;
       load.outcome = TransferOutcome::Cancelled;
     }
@@ -506,13 +511,13 @@ void Searches::abandon(std::uint32_t index, MissReason miss) {
   }
 }
 
-// Loads of an abandoned search that nobody is moving end now.
+// Ends the loads of an abandoned search that nobody is moving.
 void Searches::finish_ended(std::uint32_t index) {
   for (std::uint32_t i = 0; i < parts_.book.end(); ++i) {
     const Transfer& load = parts_.book[i];
     const bool is_its = load.state == Transfer::State::Over && load.search == index && load.pool > 0;
     if (!is_its) continue;
-    ++parts_.searches[index].loads_in_flight;  // keeps the search until all have ended
+    ++parts_.searches[index].loads_in_flight;  // not a load: keeps finish_anchored_load() from ending the search here
     finish_anchored_load(i);
     --parts_.searches[index].loads_in_flight;
   }

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Searches: sequences' paths that are looked for in lower tiers. A question asks for what follows memory's pages. What
-// is there is read into host pages, in the order of the path, and comes into the tree as it arrives; then follows what
-// windows and states need at the boundary that the hit rule chose. Whoever misses the same page at the same time waits
-// for the same search.
+// Searches: looks for paths of sequences in lower tiers. A question asks a tier for the pages that follow those in
+// memory and, in a hybrid model, for windows and states. Pages of the history that the tier has are read into host
+// pages and come into the tree in the order of the path; then windows and states are read that the hit needs. Sequences
+// that miss the same page at the same time wait for the same search.
 //
 // single-threaded
 #pragma once
@@ -24,16 +24,18 @@ class Searches {
   Searches(TierParts& parts, Paths& paths, LowerStores& stores) : parts_(parts), paths_(paths), stores_(stores) {}
   [[nodiscard]] Status open(Arrivals* arrivals);
 
-  /// The search for what follows a match of a sequence in a lower tier, started now or before; nothing when there is no
-  /// room for one.
+  /// The search for what follows a sequence's match in a lower tier, started now or joined. Nothing: no search or no
+  /// transfer is free, transfers are paused, or a drop waits to be started.
   [[nodiscard]] std::optional<std::uint32_t> look_for(std::uint32_t sequence, const PrefixTree::Match& match,
                                                       std::uint16_t lower);
-  /// A transfer with a path of its own, for a call of the engine's.
+  /// Starts a direct call of the engine, which only lower tier 0 is asked for. Returns the search, or nothing as above.
   [[nodiscard]] std::optional<std::uint32_t> add_direct(TransferKind kind, std::uint32_t key_space,
                                                         const PrefixTree::Key& key, Search::DirectCall call);
   void remove(std::uint32_t search);
 
+  /// The tier has answered: chooses what to read, and starts loads of it.
   void finish_question(std::uint32_t transfer);
+  /// A load has ended, of the history or of an anchored group.
   void finish_load(std::uint32_t transfer);
   /// Starts more loads for searches that found more than there were transfers for.
   void read_more();
@@ -42,7 +44,7 @@ class Searches {
   /// Abandons searches that nobody waits for.
   void cancel_unneeded();
   void abandon_all(MissReason miss);
-  /// Searches whose pinned path fulfils a condition.
+  /// Abandons searches whose pinned path fulfils a condition.
   template <typename Condition>
   void abandon_through(Condition&& condition) {
     for (std::uint32_t i = 0; i < parts_.searches.end(); ++i) {

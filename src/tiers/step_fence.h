@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// StepFence: which steps may still read or write a page. Kernels of a planned step run until the step is finished, and
-// the moves of a committed token tree come with the next plan. So a page that a sequence gives back is used again when
-// the last step that was planned by then is over, and a page that moves will write is copied to no other tier before.
+// StepFence: which steps are in flight, and whether moves wait for the next plan. Kernels of a planned step run until
+// the step has ended, and the moves of a committed token tree come with the next plan. So a page that a sequence gives
+// back is used again only after the last step planned by then has ended, or after the next step if moves wait; and a
+// page that moves will write is not copied to another tier before they are made.
 //
 // single-threaded
 #pragma once
@@ -27,26 +28,28 @@ class StepFence {
     QUIRE_CHECK(step != in_flight_.end(), "a step ends that is not in flight");
     in_flight_.erase(step);
   }
-  /// Whether moves wait for the next plan.
+  /// Says whether moves wait for the next plan.
   void set_moves(bool has_moves) { has_moves_ = has_moves; }
+  /// A public call of the cache begins. Calls are counted for rows that look ahead (TierPages::settle_later()).
   void begin_call() { ++call_number_; }
 
   [[nodiscard]] bool has_steps() const { return !in_flight_.empty(); }
   [[nodiscard]] bool has_moves() const { return has_moves_; }
-  /// No kernel runs, and none is about to write pages that are in nobody's plan yet.
+  /// No step is in flight, and no moves wait for the next plan.
   [[nodiscard]] bool is_quiet() const { return in_flight_.empty() && !has_moves_; }
-  /// The step after which a page that is given back now is nobody's. Not when is_quiet().
+  /// The last step that may use a page which is given back now: the next plan's if moves wait, else the newest in
+  /// flight. Not to be called when is_quiet().
   [[nodiscard]] std::uint64_t last_user() const {
     QUIRE_CHECK(!is_quiet(), "a page waits for steps, and there are none");
     return has_moves_ ? next_number() : in_flight_.back();
   }
-  /// Pages that wait for steps before this one are nobody's.
+  /// The oldest step that may still use a page: pages that wait for an earlier one are free.
   [[nodiscard]] std::uint64_t first_user() const {
     const std::uint64_t of_moves = has_moves_ ? next_number() : UINT64_MAX;
     return in_flight_.empty() ? of_moves : in_flight_.front();
   }
-  /// Whether moves that come with a step have been made: no move that is still to come writes the page, though the page
-  /// may have left the tree meanwhile. Step 0 stands for none.
+  /// Whether the moves that come with a step have been made, so that none is still to write the pages they write. Step
+  /// 0 stands for no moves.
   [[nodiscard]] bool is_over(std::uint64_t step) const {
     if (is_quiet() || step == 0) return true;  // moves may have been made without a step
     return step <= last_planned_ && (in_flight_.empty() || in_flight_.front() > step);

@@ -64,7 +64,7 @@ bool TierPages::fences_reads() const {
 
 void TierPages::give_back(PageId page) {
   if (fences_reads() && is_read(page) && !device.is_shared(page)) {
-    device.fence({&page, 1});  // until the store that reads it is over
+    device.fence({&page, 1});  // end_device_read() frees it, or adds it to `fenced`
   } else if (device.is_shared(page) || fence_->is_quiet()) {
     device.release({&page, 1});
   } else {
@@ -75,14 +75,14 @@ void TierPages::give_back(PageId page) {
 
 void TierPages::release_device(PageId page) {
   if (fences_reads() && is_read(page)) {
-    device.fence({&page, 1});  // until the store that reads it is over
+    device.fence({&page, 1});  // end_device_read() frees it, or adds it to `fenced`
   } else {
     device.release({&page, 1});
   }
 }
 
 void TierPages::free_fenced() {
-  // A step that was aborted, or whose moves were made without it, is nothing to wait for.
+  // Nobody waits for a step that was aborted, or for one that never came because its moves were made without it.
   if (!fence_->has_moves() && fence_->has_steps()) fenced.wait_at_most_for(fence_->last_user());
   fenced.release_before(fence_->first_user(), [this](PageId page) { device.release({&page, 1}); });
 }
@@ -110,7 +110,7 @@ bool TierPages::try_take_targets(std::span<PageId> out) {
     if (is_settled(out[taken])) {
       ++taken;
     } else {
-      device.release(out.subspan(taken, 1));  // its turn comes after all others'
+      device.release(out.subspan(taken, 1));  // it goes to the end of the free pages, which are tried once each
     }
   }
   return true;

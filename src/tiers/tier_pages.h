@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // TierPages: the pages of one pool on the device and, where there is a host tier, on the host, and who may still read
-// or write them. Pool 0 is the history, whose pages hold every group that keeps everything; each window or snapshot
-// group has a pool of its own. All pools follow the same rules:
+// or write them. Pool 0 is the history: the pages of all groups that keep every token. Each window or snapshot group
+// has a pool of its own. All pools follow the same rules:
 //
-//   - A page that a transfer reads is not used for anything else before the transfer is over. A page that leaves the
-//     tree meanwhile is fenced until then.
-//   - A device page that a sequence gives back is fenced until the last step that may use it is over.
+//   - A page that a transfer reads is not used for anything else before the transfer has ended. If the page is given up
+//     meanwhile, it is fenced until then.
+//   - A device page that a sequence gives back is fenced until the last step that may use it has ended.
 //   - A device page is neither copied nor loaded into while moves are still to write it.
 //   - A host page has a generation, which grows each time the page is handed out: a transfer that was planned for an
 //     earlier generation fails.
@@ -35,7 +35,7 @@ namespace quire {
 /// The copies that a lower tier has, or is to get, of the host pages of one pool.
 struct LowerCopies {
   enum class State : std::uint8_t {
-    None,  // nothing is known, or the page is not to go there
+    None,  // nothing is known of a copy there, the page is not to go there, or its bytes were bad
     Cold,  // waits to be written
     Hot,   // waits to be written before the cold pages: it was used again
     Writing,
@@ -55,7 +55,7 @@ struct LowerCopies {
     states[host_page.value] = is_hot ? State::Hot : State::Cold;
     waiting.push_back(host_page.value, is_hot ? kHot : kCold);
   }
-  /// The host gives the page up, or the page takes another state.
+  /// Takes the page out of its list and out of the counts; its state is None.
   void forget(PageId host_page) {
     if (!is_on()) return;
     State& state = states[host_page.value];
@@ -77,28 +77,32 @@ class TierPages {
   [[nodiscard]] Status open_device(std::uint32_t page_count);
   struct HostConfig {
     std::uint32_t page_count = 0;
-    bool looks_ahead = false;  // a page is complete only after the call that adds the tokens behind it
-    bool lists_reads = false;  // for_each_read() is asked for
+    bool looks_ahead = false;  // rows depend on tokens behind them: a page that enters the tree has all its rows when
+                               // that call is over
+    bool lists_reads = false;  // for_each_read() will be called
   };
   [[nodiscard]] Status open_host(const HostConfig& config);
-  /// One more lower tier may have copies of host pages, unless it keeps nothing of the pool.
+  /// Adds the states of the host pages in one more lower tier; none, if the tier keeps nothing of this pool.
   [[nodiscard]] Status add_lower(bool keeps_pages);
   /// Room for so many device pages, before the pool itself grows.
   [[nodiscard]] Status grow_device(std::uint32_t page_count);
 
   // Device pages.
 
-  /// A page that belongs to a sequence goes back as soon as no step and no store uses it.
+  /// A sequence gives up a page of its own, which becomes free as soon as no step and no store uses it.
   void give_back(PageId page);
-  /// A page that the tree has given up.
+  /// The tree gives up a page, which becomes free at once, or when the store that reads it has ended. No step needs to
+  /// be waited for: steps only read the tree's pages, and a sequence pins those that its steps in flight read.
   void release_device(PageId page);
   void begin_device_read(PageId page);
   void end_device_read(PageId page);
-  /// Pages whose steps are over are free.
+  /// Frees the fenced pages that waited for steps which have ended.
   void free_fenced();
-  /// Pages that wait only for moves which come with the very next plan can be written by that plan: moves run first.
+  /// For a plan that is being made: frees pages that wait only for the moves of this plan, until so many are free. The
+  /// plan may write them, because its moves run first.
   void unfence(std::uint32_t page_count);
-  /// A page has just come into the tree: until moves and rows that look ahead are written, its bytes are not all there.
+  /// A page has just come into the tree. It is settled, and may be copied, when no move is still to write it and rows
+  /// that look ahead are written.
   void settle_later(PageId page);
   [[nodiscard]] bool is_settled(PageId page) const {
     return fence_->is_over(settled_by_step_[page.value]) && has_rows_written(page);
@@ -110,11 +114,12 @@ class TierPages {
   [[nodiscard]] std::uint32_t free_for_plan() const {
     return device.free_count() + (fence_->has_steps() ? 0 : fenced.count());
   }
-  /// Pages that stores read, whatever they are otherwise.
+  /// Device pages that stores read, in whatever state the pages are.
   [[nodiscard]] std::uint32_t read_page_count() const { return read_page_count_; }
   [[nodiscard]] bool is_read(PageId page) const {
     return device_readers_.size() > 0 && device_readers_[page.value] > 0;
   }
+  /// Calls visit(page) for the device pages that stores read. Needs HostConfig::lists_reads.
   template <typename Visitor>
   void for_each_read(Visitor&& visit) const {
     if (read_page_count_ == 0) return;
@@ -144,8 +149,8 @@ class TierPages {
             .name_tag = name_tag};
   }
 
-  /// Compares the readers, and who is fenced, with what transfers say. `device_reads` and `host_reads` have a count for
-  /// each page id.
+  /// Compares the counts of readers, and which pages are fenced, with the transfers: `device_reads` and `host_reads`
+  /// say how many transfers read the page with each id.
   [[nodiscard]] Status check(std::span<const std::uint32_t> device_reads,
                              std::span<const std::uint32_t> host_reads) const;
 
@@ -153,14 +158,14 @@ class TierPages {
   PagePool host;
   FencedPages fenced;
   std::vector<LowerCopies> lower;  // by lower tier
-  GroupStats totals;               // the counting half
+  GroupStats totals;               // counters only: levels such as page counts are read elsewhere
   std::uint64_t page_bytes = 0;
   std::uint32_t layer_count = 1;
-  std::uint16_t mover_pool = 0;  // as TransferPlan::pool_index counts
-  bool is_anchored = false;      // of a window or snapshot group: written to lower tiers at once, unless Selective
+  std::uint16_t mover_pool = 0;  // TransferPlan::pool_index, which does not count groups without pages
+  bool is_anchored = false;      // of a window or snapshot group: WritePolicy::WriteBack does not hold its pages back
 
  private:
-  /// Pages that leave the tree while a transfer reads them are not used again before the transfer is over.
+  /// Always true, but in tests of mutants.
   [[nodiscard]] bool fences_reads() const;
   [[nodiscard]] bool has_rows_written(PageId page) const {
     return settled_in_call_.size() == 0 || settled_in_call_[page.value] != fence_->call_number();
@@ -171,9 +176,9 @@ class TierPages {
   // By device page.
   LazyArray<std::uint32_t> device_readers_;  // stores that read the page
   bool lists_reads_ = false;
-  IndexLists reads_;  // pages that stores read, if they are listed
-  LazyArray<std::uint64_t> settled_by_step_;
-  LazyArray<std::uint64_t> settled_in_call_;  // empty where no group looks ahead
+  IndexLists reads_;                          // pages that stores read, if they are listed
+  LazyArray<std::uint64_t> settled_by_step_;  // the step that carries moves into the page; 0: none
+  LazyArray<std::uint64_t> settled_in_call_;  // StepFence::call_number() when it entered the tree; empty: no lookahead
   // By host page.
   LazyArray<std::uint32_t> generations_;
   LazyArray<std::uint32_t> host_readers_;  // loads, and stores to lower tiers
@@ -188,8 +193,8 @@ inline void TierPages::begin_device_read(PageId page) {
   if (lists_reads_) reads_.push_back(page.value);
 }
 
-// A store no longer reads the page. If the page was given up meanwhile and no other store reads it, it is free when the
-// steps in flight are over: one of them may have been planned before the page was given up.
+// A store no longer reads the page. If the tree or a sequence has given the page up meanwhile, and no other store reads
+// it, the page waits for the steps in flight: one of them may have been planned before the page was given up.
 inline void TierPages::end_device_read(PageId page) {
   QUIRE_CHECK(device_readers_[page.value] > 0, "a store ends that does not read the page");
   if (--device_readers_[page.value] > 0) return;

@@ -40,12 +40,12 @@ LowerPlan TierParts::lower_plan_of(std::uint32_t transfer) {
     plan.target = search.direct->target;
     plan.anchored = searches.anchored(each.search, page_tokens);
   } else if (groups.empty()) {
-    // Memory has the path up to first_page, and the last page before it has a name.
+    // Memory has the pages before first_page. The question begins there, behind a page whose name the tier knows.
     plan.parent = last_page(search.pin);
     plan.first_page = search.first_page;
     plan.tokens = key.tokens.subspan(std::size_t{search.first_page} * page_tokens);
   } else {
-    // Windows and states may have something of what memory has, too: the question is about all of the path.
+    // The question is about the whole path: memory may lack windows and states of history that it has.
     plan.held_pages = search.first_page;
     plan.anchored = searches.anchored(each.search, page_tokens);
   }
@@ -79,7 +79,7 @@ void TierParts::hand_over() {
     if (is_taken) {
       book.take(index);
     } else {
-      ++i;  // the queue of its direction is full, the other may not be; or an external mover takes it
+      ++i;  // stays queued: the mover's queue for this direction is full, or an external mover takes it
     }
   }
 }

@@ -30,7 +30,7 @@
 
 namespace quire {
 
-/// What a lower tier is asked to keep, and when: a row of the configuration.
+/// The settings of one lower tier: what it is asked to keep, and when.
 struct LowerSettings {
   Tier tier = Tier::Disk;
   WritePolicy write_policy = WritePolicy::WriteThrough;
@@ -39,7 +39,7 @@ struct LowerSettings {
   std::vector<GroupRetention> group_retention;  // by group of the layout; empty: everything
 };
 
-/// Each has a bit of what is known of a page.
+/// How many lower tiers there can be: HistoryPages::hot_ has one bit of a byte for each.
 inline constexpr std::size_t kLowerCountMax = 8;
 
 /// A lower tier, and what the tiers keep count of for it.
@@ -48,25 +48,26 @@ struct Lower {
   LowerSettings settings;
   WriteBudget budget;
   TransferRate load_rate;
-  std::uint64_t loading_bytes = 0;  // in loads that are not over
-  std::uint32_t load_count = 0;
-  std::uint32_t store_count = 0;      // of all pools, under way
+  std::uint64_t loading_bytes = 0;    // in loads from this tier that are in the book
+  std::uint32_t load_count = 0;       // such loads
+  std::uint32_t store_count = 0;      // stores to this tier, of all pools, that are in the book
   std::uint32_t unread_searches = 0;  // since the last search whose pages were read
-  bool has_failed = false;            // its pool of the history has failed: the tier is not used any more
-  bool has_lost_writes = false;       // a store or a flush has failed since flush() was called first
+  bool has_failed = false;            // the tier's pool 0 has failed, the history's: the tier is not used any more
+  bool has_lost_writes = false;       // a store or a flush of this tier has failed since flush() was first called
 };
 
 /// What the tiers ask of the cache that owns them.
 class TierClient {
  public:
   virtual ~TierClient() = default;
-  /// All has come that will come: an admitted sequence runs from here on.
+  /// An admitted sequence stops waiting, and runs with what has come.
   virtual void run_sequence(std::uint32_t index) = 0;
-  /// All pages of a preempted sequence have been saved, or one did not arrive.
+  /// All transfers that save a preempted sequence have ended. Saves::has_lost_pages() tells whether a page is missing.
   virtual void end_save(std::uint32_t index) = 0;
-  /// All pages of a saved sequence have come back, or one did not.
+  /// All transfers that bring a saved sequence back have ended. Saves::has_lost_pages() tells whether a page is
+  /// missing.
   virtual void end_restore(std::uint32_t index) = 0;
-  /// Makes the moves of committed token trees now, if the cache can make them itself.
+  /// Makes the moves of committed token trees now, if the pages lie in memory that the cache itself can write.
   virtual void make_moves() = 0;
 };
 
@@ -96,7 +97,7 @@ struct TierParts : TierContext {
   std::unique_ptr<Mover> mover;  // null: an external one, or no host tier
   TransferRate load_rate;
   TransferRate store_rate;
-  std::uint64_t loading_bytes = 0;  // in loads from the host that are not over
+  std::uint64_t loading_bytes = 0;  // in the tree's loads from the host that are in the book
   std::vector<Lower> lowers;        // in the order in which they are asked
   SearchPaths searches;
   std::vector<Arrival> arrivals;  // by sequence
@@ -104,7 +105,7 @@ struct TierParts : TierContext {
   bool wants_flush = false;  // everything is to go to the lower tiers
   bool is_paused = false;    // no transfer starts
   enum class SleepState : std::uint8_t { Awake, FallingAsleep, Asleep } sleep_state = SleepState::Awake;
-  std::vector<SequenceId> ready_sequences;  // that the engine has not heard of
+  std::vector<SequenceId> ready_sequences;  // they run, and Cache::Impl::follow_up() has not told the engine yet
 
   [[nodiscard]] bool has_host() const { return history.pages.has_host(); }
   [[nodiscard]] bool has_lower() const { return !lowers.empty(); }
@@ -112,7 +113,7 @@ struct TierParts : TierContext {
   [[nodiscard]] std::uint32_t pages_for(std::uint64_t token_count) const {
     return static_cast<std::uint32_t>((token_count + page_tokens - 1) / page_tokens);
   }
-  /// The end of time if that is too long.
+  /// now + duration_ns, or INT64_MAX where that would overflow.
   [[nodiscard]] TimeNs time_after(TimeNs duration_ns) const {
     return duration_ns > INT64_MAX - std::max<TimeNs>(now, 0) ? INT64_MAX : now + duration_ns;
   }
@@ -128,7 +129,7 @@ struct TierParts : TierContext {
   [[nodiscard]] std::optional<std::uint32_t> add_transfer(TransferKind kind, TransferPriority priority) {
     return is_paused ? std::nullopt : book.add(kind, priority);
   }
-  /// Nobody wants what a transfer brings: whoever moves its pages is told.
+  /// Calls off a transfer, because nobody wants what it brings: whoever moves its pages is told.
   void call_off(std::uint32_t transfer);
   /// A host page; evicts an idle one if none is free. None: all host pages are in use.
   [[nodiscard]] PageId take_host_page(PageHome& home);

@@ -133,7 +133,7 @@ void Tiers::finish(std::uint32_t index) {
       if (transfer.is_wanted()) ++counters.load_outcomes[outcome];
       if (has_failed) ++counters.load_faults[static_cast<std::size_t>(transfer.fault)];
       if (!transfer.is_of_tree()) saves.finish_restore(index);
-      return;  // pages of the tree attach when their turn comes
+      return;  // Arrivals::wake_sequences() attaches pages of the tree when their turn has come
     case TransferKind::Store:
       ++counters.store_outcomes[outcome];
       if (transfer.is_of_tree()) {
@@ -168,7 +168,7 @@ void Tiers::finish(std::uint32_t index) {
   }
 }
 
-// What was found, written or read is worth as much as a sequence could go on with it.
+// Answers a direct call with the hit that a sequence would have with the pages that were found, written or read.
 void Tiers::finish_direct(std::uint32_t index) {
   const Transfer& transfer = parts.book[index];
   Search& search = parts.searches[transfer.search];
@@ -178,7 +178,7 @@ void Tiers::finish_direct(std::uint32_t index) {
                 .outcome = transfer.outcome == TransferOutcome::Empty ? TransferOutcome::Ok : transfer.outcome,
                 .hit = paths.find_hit_below({}, {.token_count = UINT32_MAX},
                                             {.page_count = transfer.good_pages, .anchored = anchored})};
-  // Dropped meanwhile: what was found may be that of a key space of the same name.
+  // The key space was dropped meanwhile: the pages may belong to a new key space with the same name.
   if (parts.key_spaces[search.key_space].is_retired) {
     answer.outcome = TransferOutcome::Cancelled;
     answer.hit = {};
@@ -194,7 +194,8 @@ void Tiers::work_in_background() {
   parts.history.release_freed_host();
   if (parts.has_lower()) {
     lower_stores.start_drops();
-    // Before others take the places of what is still to be written.
+    // Stores of anchored groups name pages by ids of the history's pages. They are handed over before stores.start()
+    // can give these ids to other pages.
     if (lower_stores.start() && !is_mutated(Mutant::LateAnchoredNames)) parts.hand_over();
     arrivals.start_waiting_searches();
   }
@@ -280,7 +281,7 @@ Status Tiers::check_invariants() const {
   return is_right ? Status{} : broken("a run waits for a load that is over");
 }
 
-// The pages of one pool, as its transfers use them.
+// Compares the pages of one pool with what its transfers do with them.
 Status Tiers::check_pool(const PageHome& home) const {
   const TierPages& pages = home.pages;
   const auto bad = [&](const std::string& rule) { return broken("pool " + std::to_string(home.pool) + ": " + rule); };

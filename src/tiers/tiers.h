@@ -3,13 +3,16 @@
 // Tiers: everything between device, host and lower tiers, for any pool of any group, put together. It decides which
 // pages move and draws the conclusions from completions; bytes are moved by a Mover and by LowerTiers.
 //
-//     parts        pools, transfers, lower tiers: what the others work on
-//     paths        what memory has of a sequence, and where it can go on
-//     stores       device to host            lower_stores  host to lower tiers
-//     loads        host to device            searches      lower tiers to host
-//     arrivals     what admitted sequences wait for        saves  pages of preempted sequences
+//     parts         the pools, transfers and lower tiers that all the others work on
+//     paths         what memory has of a sequence's tokens, and where the sequence can go on
+//     stores        HostStores: from the device to the host
+//     lower_stores  from the host to the lower tiers
+//     loads         from the host to the device
+//     searches      from the lower tiers to the host
+//     arrivals      what admitted sequences wait for
+//     saves         host pages that preempted sequences own
 //
-// Tiers knows nothing of steps but StepFence, and nothing of the cache but TierClient.
+// Of steps, Tiers knows StepFence only. The cache gives it a TierContext and is called back through TierClient.
 //
 // single-threaded
 #pragma once
@@ -40,19 +43,21 @@ struct Tiers {
   Tiers(const Tiers&) = delete;
   Tiers& operator=(const Tiers&) = delete;
 
-  /// One more group that does not keep everything. Its device pages are the caller's to open.
+  /// Adds a window or snapshot group. If the group has pages, the caller opens them: AnchoredGroup::open_device().
   AnchoredGroup& add_group(const CacheGroup& group, std::uint32_t group_index);
-  /// When all groups are open.
+  /// To be called once all groups are open.
   void open_paths();
-  /// A host tier of so many pages of the history. Those of the groups are the caller's to open, before this.
+  /// Opens a host tier of so many pages of the history. The caller has opened the host pages of the groups before this:
+  /// AnchoredGroup::open_host().
   [[nodiscard]] Status open_host(std::uint32_t page_count, std::uint32_t clean_reserve_pages);
-  /// One more lower tier, which must outlive this. There may be as many as a drop has transfers for, and not more than
-  /// kLowerCountMax.
+  /// Adds a lower tier, which is asked after those added before it and must outlive this. The host tier is open by
+  /// then. There are at most min(kLowerCountMax, transfer_count_max) of them: a drop takes a transfer for each at once.
   [[nodiscard]] Status add_lower(LowerTier& tier, const LowerSettings& settings);
-  /// When all lower tiers are added.
+  /// To be called once all lower tiers are added.
   [[nodiscard]] Status open_searches(const NameLog::Config& names);
 
-  /// What a mover or a lower tier reports. False: nobody waits for it.
+  /// Takes a report of a mover or of a lower tier. False: nobody is moving a transfer with this id, or the rank has
+  /// reported before.
   [[nodiscard]] bool apply(const Completion& completion);
   /// After completions were applied, and when time has passed: sequences that have all they wait for run, and transfers
   /// that have become possible start.
@@ -60,12 +65,12 @@ struct Tiers {
     arrivals.wake_sequences();
     work_in_background();
   }
-  /// What goes on by itself: after every call that may have given it something to do.
+  /// Starts drops, stores and waiting searches, as far as there are transfers and pages for them, and hands queued
+  /// transfers over. To be called after every call that may have made something of this possible.
   void work_in_background();
-  /// Everything that is cached is about to go; what sequences save is not. Transfers that somebody is moving end by
-  /// their completions.
+  /// The whole cache is about to be dropped: calls off the tree's loads, its stores to the host and all searches. Saves
+  /// and restores of sequences go on. Transfers that somebody is moving end with their completions.
   void cancel_all();
-  /// Time passes.
   void advance(TimeNs now) {
     lower_stores.refill_budgets(now - parts.now);
     parts.now = now;
@@ -74,6 +79,7 @@ struct Tiers {
   /// Names the first rule that does not hold, if any.
   [[nodiscard]] Status check_invariants() const;
 
+  /// The answer to a direct call: lookup_on_disk(), put_on_disk() or get_from_disk().
   struct Answer {
     std::function<void(TransferOutcome outcome, const Hit& hit)> callback;
     TransferOutcome outcome = TransferOutcome::Ok;
@@ -88,7 +94,7 @@ struct Tiers {
   Searches searches{parts, paths, lower_stores};
   Arrivals arrivals{parts, paths, stores, loads, searches};
   Saves saves{parts};
-  std::vector<Answer> answers;  // to direct calls, to be given at the end of apply()
+  std::vector<Answer> answers;  // Cache::Impl::follow_up() gives them, at the end of Cache::apply()
 
  private:
   void count(const Transfer& transfer, const Completion& completion);

@@ -12,7 +12,7 @@ namespace quire {
 
 namespace {
 
-// The weight of a new measurement of a rate, for a transfer that moved as much as this.
+// How much a new measurement of a rate counts, for a transfer of kRateBytes or more; smaller ones count less.
 constexpr double kRateWeight = 0.25;
 constexpr double kRateBytes = 1 << 20;
 
@@ -110,7 +110,6 @@ bool TransferBook::knows(const Completion& completion) const {
   return is_moving && is_current && (transfer.reported_ranks & (1ULL << completion.rank)) == 0;
 }
 
-// True: all ranks have reported.
 bool TransferBook::report(const Completion& completion, std::uint32_t pages_max, bool counts_pages) {
   QUIRE_CHECK(knows(completion), "a completion is of no transfer that somebody moves");
   const std::uint32_t index = completion.id.index;

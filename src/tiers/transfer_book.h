@@ -1,15 +1,29 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// TransferBook: the one table of transfers, of all pools and between all tiers. It keeps the pages of a transfer until
-// every rank has reported, whatever has become of the transfer meanwhile. The life of a transfer:
+// TransferBook: the one table of transfers, of all pools and between all tiers. A transfer that somebody has taken
+// keeps its pages until every rank has reported, even if it was called off. The life of a transfer:
 //
-//     Free ─ add() ─► Queued ─ take() ─► Moving ─ all ranks reported ─► Arrived ───── remove() ─► Free
-//                       │                  │                              │ call_off()              ▲
-//                       │                  └─ call_off() ─► CalledOff     ▼                         │
-//                       └──────── call_off() ─────────────────── └─────► Over ─────── remove() ─────┘
+//     Free ── add() ──► Queued ── take() ──► Moving ── last rank reports ──► Arrived ── remove() ──► Free
+//                        │  │                  │                                │
+//                        │  │                  │ call_off()                     │ call_off()
+//                        │  │                  ▼                                ▼
+//                        │  │              CalledOff ── last rank reports ──► Over ──── remove() ──► Free
+//                        │  └────────────────── call_off() ─────────────────────▲
+//                        └── remove(): the transfer got no pages ──► Free
 //
-// Nobody uses what a transfer that is CalledOff or Over brings. Nobody moves the pages of a transfer that is Arrived or
-// Over: whoever added it releases them, and removes it.
+// Somebody touches the pages while a transfer is Moving or CalledOff. Once it is Arrived or Over nobody does: whoever
+// added the transfer releases its pages and removes it. What a transfer brings is not used when it is CalledOff or
+// Over.
+//
+// PageTransfer::place means, by transfer:
+//
+//     Load of the history                  the page's column: page number `place` of the path
+//     Store of the history                 nothing
+//     Load, Store of an anchored group     the id of the history's device page that the page hangs on
+//     Load, Store of a sequence (Saves)    the place in the sequence's saved row
+//     LoadFromDisk                         the number of the page among those of the question, which begins at the root
+//                                          or, in a plain model, at Search::first_page
+//     StoreToDisk                          the id, in tier `named_in`, of the history's page that names the page
 //
 // single-threaded
 #pragma once
@@ -41,25 +55,27 @@ struct Transfer {
   TransferPriority priority = TransferPriority::Waiting;
   TransferOutcome outcome = TransferOutcome::Ok;  // of the ranks that have reported
   TransferFault fault = TransferFault::None;
-  Tier named_in = Tier::Host;  // of a store to a lower tier: where the pages lie by whose names it stores its own
+  Tier named_in = Tier::Host;  // of StoreToDisk: the tier of the history's pages that name the stored pages
   std::uint16_t pool = 0;
   std::uint16_t lower = 0;  // which lower tier it goes to or comes from
   std::uint32_t generation = 0;
   std::uint32_t page_count = 0;
   std::uint32_t good_pages = 0;
-  std::uint32_t first_page = 0;  // of a load of the history: the column of its first page
-  std::uint32_t key_space = 0;   // of a load, a search, a drop
-  std::uint32_t search = kNone;  // that a load from a lower tier, or the question itself, belongs to
+  std::uint32_t first_page = 0;  // of a load of the history, from host or below: the column of its first page
+  std::uint32_t key_space = 0;   // of a load of the tree, a load from below, a question, a drop
+  std::uint32_t search = kNone;  // of a question, and of a load from below: the search that it belongs to
   std::uint64_t reported_ranks = 0;
   TimeNs deadline = INT64_MAX;
-  SequenceId sequence;  // whose pages it saves or brings back; none for pages of the tree
-  PrefixTree::Pin pin;  // of a load: keeps the path that its pages belong to
+  SequenceId sequence;  // of a save or a restore: whose pages it moves; none otherwise
+  PrefixTree::Pin pin;  // of a load of the tree, and of a group's load from below: the path of its pages
 
   [[nodiscard]] bool is_live() const { return state != State::Free; }
+  /// It may still bring something, and has not arrived.
   [[nodiscard]] bool is_on_its_way() const { return state == State::Queued || state == State::Moving; }
   [[nodiscard]] bool is_wanted() const { return state != State::CalledOff && state != State::Over; }
   /// Nobody moves its pages any more.
   [[nodiscard]] bool has_ended() const { return state == State::Arrived || state == State::Over; }
+  /// It is no save or restore of a sequence.
   [[nodiscard]] bool is_of_tree() const { return sequence == SequenceId{}; }
   /// It brings pages of the tree from the host to the device.
   [[nodiscard]] bool is_tree_load() const { return is_live() && kind == TransferKind::Load && is_of_tree(); }
@@ -93,8 +109,8 @@ class TransferBook {
 
   /// Whether a completion is of a transfer that somebody moves, and of a rank that has not reported yet.
   [[nodiscard]] bool knows(const Completion& completion) const;
-  /// A rank has ended its part; true when it was the last one. `pages_max`: so many pages could have been good.
-  /// `counts_pages`: the completion says how many are, even when all went well.
+  /// A rank has ended its part; true when it was the last one. `pages_max`: how many pages the transfer could bring at
+  /// most. `counts_pages`: Completion::good_pages counts even when the outcome is Ok, which otherwise means all pages.
   [[nodiscard]] bool report(const Completion& completion, std::uint32_t pages_max, bool counts_pages);
 
   [[nodiscard]] Transfer& operator[](std::uint32_t index) { return transfers_[index]; }
@@ -111,11 +127,11 @@ class TransferBook {
   [[nodiscard]] bool is_full() const { return live_count_ == transfers_.size(); }
   [[nodiscard]] std::uint32_t free_count() const { return capacity() - live_count_; }
   [[nodiscard]] std::uint32_t pages_max() const { return pages_max_; }
-  /// Transfers that live have indices below it.
+  /// All transfers that live have indices below this value.
   [[nodiscard]] std::uint32_t end() const { return end_; }
-  /// Transfers that nobody has taken, oldest first. take() and remove() change it.
+  /// Transfers that nobody has taken, oldest first. add(), take(), call_off() and remove() change it.
   [[nodiscard]] std::span<const std::uint32_t> queue() const { return queue_; }
-  /// Whether transfers that live fulfil a condition.
+  /// Whether any transfer that lives fulfils a condition.
   template <typename Condition>
   [[nodiscard]] bool any(Condition&& condition) const {
     for (std::uint32_t i = 0; i < end_; ++i) {

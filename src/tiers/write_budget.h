@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// WriteBudget: how much may be written to a tier that wears by writing. Bytes come in evenly over the day, and a quiet
-// time saves up no more than an hour's share, so that no day has more than its own. Pages that were used again may take
-// the budget down to nothing, other pages only to the half of what a quiet time saves.
+// WriteBudget: how much may be written to a tier that wears by writing. The budget grows evenly with time, up to the
+// share of one hour. In a day it grows by bytes_per_day less that share, so that no 24 hours see more than
+// bytes_per_day. Pages that were used again may take it down to nothing, other pages only down to half of the hour's
+// share.
 //
 // single-threaded
 #pragma once
@@ -30,7 +31,8 @@ class WriteBudget {
     return per_day_ == 0 || left_ - static_cast<double>(bytes) >= (is_hot ? 0 : burst_ / 2);
   }
   void take(std::uint64_t bytes) { left_ -= static_cast<double>(bytes); }
-  /// What was taken was a guess: some pages were there already, and others needed room made for them.
+  /// Replaces the guess that take() was given by what was written: less where the tier had pages already, more where it
+  /// had to make room.
   void correct(std::uint64_t guessed_bytes, std::uint64_t written_bytes) {
     left_ += static_cast<double>(guessed_bytes) - static_cast<double>(written_bytes);
   }

@@ -238,7 +238,7 @@ bool DiskMover::Impl::run_names() {
   }
   const auto keep_text = [this](const KeySpace& key_space) {
     const MutexLock lock(mutex);
-    // Nobody needs those before the last ones, and nobody may ever ask.
+    // text_of() empties the list, but may never be called: the oldest are dropped.
     if (new_texts.size() == config.names.key_space_count_max) new_texts.erase(new_texts.begin());
     new_texts.push_back(key_space);
   };

@@ -1,15 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// LowerTier: a tier below the host, where pages are found by name. The file store's mover implements it; a store that
-// machines share is another implementation. The deciding half submits LowerPlans and hears Completions; it asks for
-// nothing else, so that loads, stores and searches know of no particular tier.
+// LowerTier: a tier below the host, where pages are found by name. DiskMover implements it, for files; tests implement
+// it in memory. src/tiers submits LowerPlans, Cache::poll() collects Completions, and neither knows more of a tier than
+// this interface.
 //
 // Each pool of pages has a place of its own there, with its own capacity: pool 0 is the history, pool i + 1 the
 // anchored group i (windows and snapshots). Pages of an anchored group lie under the name of the history's page that
 // they hang on.
 //
-// What a plan points to (tokens, pages) is the caller's and stays as it is until the plan's completion has been polled.
-// In between, the pages it names must not get another name, nor its key space another index.
+// Tokens and pages that a plan points to belong to the caller, and stay as they are until the plan's completion has
+// been polled. Until then the key space of the plan keeps its index.
 //
 // An implementation is thread-safe, and no call waits for the tier.
 #pragma once
@@ -43,13 +43,13 @@ struct LowerPlan {
   std::uint32_t key_space = 0;  ///< of FindOnDisk and DropOnDisk: index in the log
   std::uint32_t pool = 0;       ///< of LoadFromDisk and StoreToDisk
 
-  // FindOnDisk: so many leading pages are there, says Completion::good_pages. PutOnDisk, GetFromDisk: the same of those
-  // that were written or read; they begin at the root.
-  NamedPage parent;                      ///< the page before the first one
-  std::uint32_t first_page = 0;          ///< its place in the path
+  // FindOnDisk: Completion::good_pages says how many leading pages the tier has. PutOnDisk, GetFromDisk: how many were
+  // written or read; their pages begin at the root.
+  NamedPage parent;                      ///< the page in memory before the first one that is asked for
+  std::uint32_t first_page = 0;          ///< how many pages of the path lie before `tokens`
   std::span<const TokenId> tokens;       ///< whole pages, from the first one on
   std::span<const ExtraKey> extra_keys;  ///< those that overlap them
-  std::uint32_t held_pages = 0;          ///< FindOnDisk: so many of them need not be there, and do not count
+  std::uint32_t held_pages = 0;          ///< FindOnDisk: memory has so many of them, and they are not counted
   /// FindOnDisk: for each page of `tokens` that is held or found a bit for each anchored group that has it there too.
   /// PutOnDisk, GetFromDisk: a bit where a page of the group was written or read. Empty: nobody asks.
   std::span<std::uint64_t> anchored;
@@ -58,12 +58,13 @@ struct LowerPlan {
   std::span<const std::byte> source;     ///< of PutOnDisk: their bytes, in this order
   std::span<std::byte> target;           ///< of GetFromDisk
 
-  /// LoadFromDisk: the index of the FindOnDisk whose path the pages belong to. Its id is still in use.
+  /// LoadFromDisk: the index of the FindOnDisk that has found the pages. Its transfer still lives.
   std::uint32_t found_by = 0;
   /// StoreToDisk: the tier of the pages that PageTransfer::place names.
   Tier named_in = Tier::Host;
-  /// LoadFromDisk, StoreToDisk: host pages. PageTransfer::place says what a page is called: in a load, its place among
-  /// the pages of `found_by`; in a store, the id of a page of the history in `named_in`.
+  /// LoadFromDisk, StoreToDisk: host pages. PageTransfer::place tells the name of a page: in a load, it is the number
+  /// of the page among those of `found_by`; in a store, the id of a page of the history in `named_in`, which has that
+  /// name.
   std::span<const PageTransfer> pages;
 };
 
@@ -71,19 +72,22 @@ class LowerTier {
  public:
   virtual ~LowerTier() = default;
 
-  /// Follows the log, which others follow too, before any plan that is submitted later.
+  /// Takes entries that say which page in memory has which name. They hold for plans that are submitted later, not for
+  /// earlier ones. All lower tiers get the same entries.
   virtual void submit(const NameLog& log) = 0;
+  /// Takes a plan. Each plan gets one Completion.
   virtual void submit(const LowerPlan& plan) = 0;
-  /// Ends a search or a load early, if nobody has begun with it. Its completion comes all the same.
+  /// Ends a FindOnDisk or LoadFromDisk early, if work on it has not begun. Its completion comes all the same.
   virtual void cancel(TransferId id) = 0;
+  /// Plans that have ended since the last call, as many as `out` has room for.
   [[nodiscard]] virtual std::span<Completion> poll(std::span<Completion> out) = 0;
 
   /// Whether the tier keeps anything of a pool.
   [[nodiscard]] virtual bool keeps(std::uint32_t pool) const = 0;
-  /// Nothing of a pool can be had or written any more.
+  /// Whether the tier can no longer read or write pages of a pool. If it is pool 0, the tier is not used any more.
   [[nodiscard]] virtual bool is_failed(std::uint32_t pool) const = 0;
   [[nodiscard]] virtual std::string last_error() const = 0;
-  /// What writing one page of a pool costs of the write budget.
+  /// How many bytes of the write budget a page of a pool takes.
   [[nodiscard]] virtual std::uint64_t written_bytes(std::uint32_t pool) const = 0;
 };
 
