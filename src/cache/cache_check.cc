@@ -54,7 +54,7 @@ Status Cache::Impl::check_users() const {
     const bool loads = slot.state == SequenceSlot::State::Looking || slot.state == SequenceSlot::State::Loading;
     if ((sequences.next_arriving(i) == i) != loads) return broken("the sequences that load are not those listed");
     if (slot.state != SequenceSlot::State::Free) ++users[slot.key_space];
-    handles += (slot.pin ? 1 : 0) + (slot.tail_pin ? 1 : 0);
+    handles += (slot.pin ? 1 : 0) + (slot.tail && slot.tail->pin ? 1 : 0);
   }
   for (const KeepSlot& keep : keeps) {
     if (!keep.is_live) continue;
@@ -97,15 +97,15 @@ Status Cache::Impl::check_sequence(std::uint32_t index) const {
   if (slot.steps_in_flight == 0 && slot.planned_end != slot.computed_tokens) return bad("planned tokens in no step");
   if (slot.shared_pages > slot.settled_pages || slot.settled_pages > slot.page_count)
     return bad("page counts disagree");
-  const bool waits_for_tail = slot.tail_tokens > 0 && !slot.tail_is_planned;
+  const bool waits_for_tail = slot.tail && !slot.tail->is_planned;
   // During a replay planned_end lies before replay_end, up to where the row and its tail have tokens.
   const std::uint32_t stored_end = std::max(slot.planned_end, slot.replay_end);
-  std::uint32_t end = stored_end + slot.tree_count - (waits_for_tail ? slot.tail_tokens : 0);
-  if (slot.is_receiving) end += slot.receive_tokens;
+  std::uint32_t end = stored_end + slot.tree_count - (waits_for_tail ? slot.tail->tokens : 0);
+  if (slot.receive) end += slot.receive->tokens;
   if (!slot.has_draft && pages_for(end) != slot.page_count) return bad("its row is longer or shorter than its tokens");
   for (std::uint32_t page = 0; page < slot.page_count; ++page) {
     if (row[page] == kNullPage) {
-      if (slot.window_tokens == 0) return bad("page " + std::to_string(page) + " is missing");
+      if (!slot.window) return bad("page " + std::to_string(page) + " is missing");
       continue;
     }
     if (slot.is_in_hole(page)) return bad("page " + std::to_string(page) + " is held behind its window");
@@ -118,10 +118,10 @@ Status Cache::Impl::check_sequence(std::uint32_t index) const {
                  std::string(to_string(wanted)));
     }
   }
-  if (slot.tail_tokens > 0) {
-    const PageState state = history->device.state(slot.tail_source);
+  if (slot.tail) {
+    const PageState state = history->device.state(slot.tail->source);
     const bool is_held =
-        slot.tail_pin ? state == PageState::Sealed : state == PageState::Open || state == PageState::Private;
+        slot.tail->pin ? state == PageState::Sealed : state == PageState::Open || state == PageState::Private;
     if (!is_held) return bad("the source of its tail is " + std::string(to_string(state)));
   }
   std::uint32_t path_end = tree->end_page(slot.pin.run());
@@ -199,7 +199,7 @@ Status Cache::Impl::check_groups() const {
   std::vector<std::uint32_t> slots(state_slot_count);
   for (const std::uint32_t slot : free_state_slots) ++slots[slot];
   for (std::uint32_t i = 0; i < sequences.capacity(); ++i) {
-    if (sequences[i].state_slot != UINT32_MAX) ++slots[sequences[i].state_slot];
+    if (sequences[i].state_slot) ++slots[sequences[i].state_slot->index];
   }
   if (std::ranges::any_of(slots, [](std::uint32_t users) { return users != 1; })) {
     return broken("a state slot is nobody's, or has two sequences");
@@ -247,7 +247,7 @@ Status Cache::Impl::check_owners() const {
   const auto add = [&](PageId page) { ++owners[page.value - history->device.first_page()]; };
   for (std::uint32_t i = 0; i < sequences.capacity(); ++i) {
     const SequenceSlot& slot = sequences[i];
-    if (slot.tail_tokens > 0 && !slot.tail_pin) add(slot.tail_source);
+    if (slot.tail && !slot.tail->pin) add(slot.tail->source);
     if (!slot.has_row()) continue;
     for (std::uint32_t page = slot.shared_pages; page < slot.page_count; ++page) {
       if (sequences.page_row(i)[page] != kNullPage) add(sequences.page_row(i)[page]);

@@ -100,7 +100,7 @@ struct Cache::Impl : TierClient {
                                                 const SequenceOptions& options);
   [[nodiscard]] std::uint32_t pending_tokens(const SequenceSlot& slot) const;
   [[nodiscard]] Retention retention_of(const SequenceSlot& slot) const {
-    return {.priority = slot.priority, .expires_at = tiers->parts.time_after(slot.ttl_ns)};
+    return {.priority = slot.options.priority, .expires_at = tiers->parts.time_after(slot.options.ttl_ns)};
   }
   [[nodiscard]] std::uint32_t pages_for(std::uint64_t token_count) const {
     return static_cast<std::uint32_t>((token_count + page_tokens - 1) / page_tokens);

@@ -221,8 +221,8 @@ void Cache::Impl::finish_part(const StepPart& part, const StepResult& result) {
   SequenceSlot& slot = sequences[part.index];
   slot.computed_tokens = part.computed_end(slot.computed_tokens) + result.accepted_count;
   slot.has_run = true;
-  slot.send_cached_end = 0;
-  if (slot.computed_tokens >= slot.send_end) slot.send_run_count = 0;  // all marked tokens are sent
+  if (slot.send) slot.send->cached_end = slot.send->begin;
+  if (slot.send && slot.computed_tokens >= slot.send->end) slot.send.reset();  // all marked tokens are sent
   --slot.steps_in_flight;
   if (part.copies_tail) {
     drop_tail(slot);
@@ -242,7 +242,7 @@ void Cache::Impl::finish_part(const StepPart& part, const StepResult& result) {
     give_back_window_rows(part.index, pages_for(slot.computed_tokens));
   }
   counters.computed_tokens += part.query_count();
-  if (slot.replay_end > 0 && slot.computed_tokens >= slot.replay_end) end_replay(part.index);
+  if (!groups.empty() && slot.replay_end > 0 && slot.computed_tokens >= slot.replay_end) end_replay(part.index);
   settle(part.index);
   slide(part.index);
 }
@@ -283,14 +283,14 @@ void Cache::Impl::discard(StepInFlight& step, StepPart& part, std::size_t place)
     for (StepPart& later : step_at(place).parts) {
       if (later.index != part.index || later.is_discarded) continue;
       later.is_discarded = true;
-      if (later.copies_tail) slot.tail_is_planned = false;  // in a replay, a later step than the first may copy it
+      if (later.copies_tail) slot.tail->is_planned = false;  // in a replay, a later step than the first may copy it
       --slot.steps_in_flight;
     }
   }
   if (part.tree_before == 0) slot.planned_end = part.runs_again() ? slot.computed_tokens : part.position;
   slot.tree_count = part.tree_before;
   slot.has_draft = false;
-  if (part.copies_tail) slot.tail_is_planned = false;
+  if (part.copies_tail) slot.tail->is_planned = false;
   give_back_row(part.index, part.first_column);
   if (groups.empty()) return;
   if (part.adopts_tail) drop_window_tails(part.index);
@@ -298,8 +298,9 @@ void Cache::Impl::discard(StepInFlight& step, StepPart& part, std::size_t place)
   for (std::size_t i = 0; i < of_windows.size(); ++i) {
     give_back_window_row(groups[windows[i]], part.index, of_windows[i].first_column);
   }
-  slot.checkpoint = std::min(slot.checkpoint, slot.computed_tokens);
-  slot.state_is_in_doubt = has_state();
+  if (!slot.state_slot) return;
+  slot.state_slot->checkpoint = std::min(slot.state_slot->checkpoint, slot.computed_tokens);
+  slot.state_slot->is_in_doubt = true;
 }
 
 void Cache::Impl::end_step(StepInFlight& step) {
@@ -310,7 +311,7 @@ void Cache::Impl::end_step(StepInFlight& step) {
     if (has_state()) unpin_restored(part.index, step.number);
     if (slot.is_dropped && slot.steps_in_flight == 0) {
       end_sequence(part.index);
-    } else if (slot.state_is_in_doubt) {
+    } else if (has_state()) {
       recover_state(part.index);
     }
   }
@@ -336,9 +337,9 @@ void Cache::Impl::give_back_row(std::uint32_t index, std::uint32_t first_page) {
 }
 
 std::uint32_t Cache::Impl::publishable_tokens(const SequenceSlot& slot) const {
-  if (slot.publish == Publish::None || slot.is_inexact) return 0;
-  return std::min({slot.publish == Publish::Prompt ? slot.prompt_tokens : UINT32_MAX, slot.publish_tokens_max,
-                   slot.window_tokens > 0 ? slot.full_tokens : UINT32_MAX});
+  if (slot.options.publish == Publish::None || slot.is_inexact) return 0;
+  const std::uint32_t asked = slot.options.publish == Publish::Prompt ? slot.prompt_tokens : UINT32_MAX;
+  return std::min({asked, slot.publish_tokens_max, slot.full_tokens()});
 }
 
 // Pages that have become full go into the tree as far as the sequence publishes; the others become private.
@@ -356,8 +357,8 @@ void Cache::Impl::settle(std::uint32_t index) {
     public_pages = looks_ahead ? known_end(index, public_pages) : slot.shared_pages;
   }
   if (full_pages <= slot.settled_pages && public_pages == slot.shared_pages) return;
-  if (slot.window_tokens > 0) {
-    if (slot.has_hole() && slot.hole_end >= slot.shared_pages) public_pages = slot.shared_pages;
+  if (slot.window) {
+    if (slot.has_hole() && slot.window->hole_end >= slot.shared_pages) public_pages = slot.shared_pages;
     const auto hole = std::find(row.begin() + slot.shared_pages, row.begin() + public_pages, kNullPage);
     public_pages = static_cast<std::uint32_t>(hole - row.begin());
   }
@@ -414,8 +415,8 @@ void Cache::Impl::pin_tails(std::uint32_t index, std::uint32_t first_page, std::
   for (std::uint32_t page = first_page; page < end_page; ++page) {
     for (std::uint32_t i = 0; history->device.is_shared(row[page]) && i < sequences.capacity(); ++i) {
       SequenceSlot& slot = sequences[i];
-      if (slot.tail_tokens == 0 || slot.tail_pin || slot.tail_source != row[page]) continue;
-      slot.tail_pin = tree->pin_page(sequences[index].pin, page);
+      if (!slot.tail || slot.tail->pin || slot.tail->source != row[page]) continue;
+      slot.tail->pin = tree->pin_page(sequences[index].pin, page);
       history->device.unshare(row[page]);
     }
   }
@@ -429,26 +430,27 @@ std::uint32_t Cache::Impl::keep_from(const SequenceSlot& slot, std::uint32_t com
 }
 
 std::uint32_t Cache::Impl::first_recent(const SequenceSlot& slot, std::uint32_t computed_tokens) {
-  if (slot.window_tokens == 0 || computed_tokens <= slot.window_tokens) return 0;
-  return computed_tokens - (slot.window_tokens - slot.sink_tokens);
+  if (computed_tokens <= slot.window_tokens()) return 0;
+  return computed_tokens - (slot.window->tokens - slot.window->sink_tokens);
 }
 
 // Gives up the pages that window groups, and the sequence's own window, have left.
 void Cache::Impl::slide(std::uint32_t index) {
   SequenceSlot& slot = sequences[index];
   slide_windows(index);
-  if (slot.window_tokens == 0) return;
+  if (!slot.window) return;
+  SequenceSlot::OwnWindow& window = *slot.window;
   const std::uint32_t hole_end = keep_from(slot, slot.computed_tokens) / page_tokens;
-  const std::uint32_t hole_begin = pages_for(slot.sink_tokens);
-  const std::uint32_t begin = std::max(slot.hole_end, hole_begin);
+  const std::uint32_t hole_begin = pages_for(window.sink_tokens);
+  const std::uint32_t begin = std::max(window.hole_end, hole_begin);
   const std::span<PageId> row = sequences.page_row(index);
   for (std::uint32_t page = begin; page < hole_end; ++page) {
     if (page >= slot.shared_pages && row[page] != kNullPage) history->give_back(row[page]);
     row[page] = kNullPage;
   }
   if (hole_end > begin) {
-    slot.hole_begin = hole_begin;
-    slot.hole_end = hole_end;
+    window.hole_begin = hole_begin;
+    window.hole_end = hole_end;
   }
   shorten_pin(index);
 }

@@ -16,14 +16,14 @@ namespace quire {
 // more than that.
 Status Cache::Impl::check_held(const SequenceSlot& slot, std::uint32_t end) const {
   if (!slot.has_hole()) return {};
-  const std::uint64_t hole_begin = std::uint64_t{slot.hole_begin} * page_tokens;
-  const std::uint64_t hole_end = std::uint64_t{slot.hole_end} * page_tokens;
+  const std::uint64_t hole_begin = std::uint64_t{slot.window->hole_begin} * page_tokens;
+  const std::uint64_t hole_end = std::uint64_t{slot.window->hole_end} * page_tokens;
   const std::uint64_t missing_begin = std::max<std::uint64_t>(first_recent(slot, end), hole_begin);
   const std::uint64_t missing_end = std::min<std::uint64_t>(end, hole_end);
   if (missing_begin >= missing_end) return {};
   return fail(ErrorCode::InvalidArgument, "group '" + geometry.page().group().name + "' no longer holds its tokens [" +
                                               with_separators(missing_begin) + ", " + with_separators(missing_end) +
-                                              "), which the window of " + with_separators(slot.window_tokens) +
+                                              "), which the window of " + with_separators(slot.window->tokens) +
                                               " tokens has left; window_rewind_tokens keeps more");
 }
 
@@ -38,7 +38,7 @@ Result<Sequence> Cache::fork(const Sequence& sequence, std::uint32_t at) {
   {
     const SequenceSlot& source = impl.sequences[source_index];
     if (source.state != SequenceSlot::State::Running) return bad(Impl::not_running(source) + 1);
-    const bool is_busy = source.steps_in_flight > 0 || source.is_undecided() || source.is_receiving;
+    const bool is_busy = source.steps_in_flight > 0 || source.is_undecided() || source.receive;
     const std::uint32_t limit = is_busy ? source.computed_tokens : source.token_count;
     if (at > limit) {
       return bad("has " + with_separators(limit) + (is_busy ? " computed tokens, and more in flight" : " tokens") +
@@ -53,7 +53,7 @@ Result<Sequence> Cache::fork(const Sequence& sequence, std::uint32_t at) {
     // twice.
     if (held) held = impl.check_anchored_held(source_index, end, end == at && !impl.has_state());
     if (!held) return bad("cannot be forked at " + with_separators(at) + ": " + held.error().message);
-    if (source.is_receiving && impl.has_state() && !source.needs_state && end > 0) {
+    if (source.receive && source.state_slot && !source.state_slot->needs_fill && end > 0) {
       return fail(ErrorCode::Unavailable, "fork: " + Impl::name_of(source_index) +
                                               " is receiving, and its state may be overwritten by now; "
                                               "finish_receive or abort_receive comes first");
@@ -79,15 +79,10 @@ void Cache::Impl::copy_sequence(std::uint32_t source_index, std::uint32_t index,
   const SequenceSlot& source = sequences[source_index];
   SequenceSlot& slot = sequences[index];
   sequences.set_state(index, SequenceSlot::State::Running);
-  slot.may_use_cache = source.may_use_cache;
-  slot.match_tokens_max = source.match_tokens_max;
-  slot.publish = source.publish;
+  slot.options = source.options;
   slot.prompt_tokens = std::min(source.prompt_tokens, at);
   slot.publish_tokens_max = source.publish_tokens_max;
-  slot.priority = source.priority;
-  slot.ttl_ns = source.ttl_ns;
-  slot.window_tokens = source.window_tokens;
-  slot.sink_tokens = source.sink_tokens;
+  slot.is_inexact = source.is_inexact;
 
   std::ranges::copy(sequences.token_row(source_index).first(at), sequences.token_row(index).begin());
   std::ranges::copy(sequences.extra_key_row(source_index).first(source.extra_key_count),
@@ -98,12 +93,9 @@ void Cache::Impl::copy_sequence(std::uint32_t source_index, std::uint32_t index,
 
   slot.computed_tokens = std::min(sequences.keys().known_rows(at), source.computed_tokens);
   slot.planned_end = slot.computed_tokens;
-  slot.full_tokens = std::max(slot.window_tokens, std::min(source.full_tokens, slot.computed_tokens));
   const std::uint32_t whole_pages = slot.computed_tokens / page_tokens;
-  if (source.hole_begin < whole_pages) {
-    slot.hole_begin = source.hole_begin;
-    slot.hole_end = source.hole_end;
-  }
+  slot.window = source.window;
+  if (slot.window) slot.window->cut(slot.computed_tokens, whole_pages);
   slot.shared_pages = std::min(source.shared_pages, whole_pages);
   slot.settled_pages = whole_pages;
   slot.page_count = whole_pages;
@@ -113,24 +105,24 @@ void Cache::Impl::copy_sequence(std::uint32_t source_index, std::uint32_t index,
     if (row[page] != kNullPage) history->device.share(row[page]);
   }
 
-  slot.tail_tokens = slot.computed_tokens % page_tokens;
-  slot.tail_page = whole_pages;
-  slot.allows_inexact = source.allows_inexact;
-  slot.is_inexact = source.is_inexact;
+  const std::uint32_t rest = slot.computed_tokens % page_tokens;
+  const bool shares_tail = source.tail && source.tail->column == whole_pages;
+  if (rest > 0) {
+    const PageId page = shares_tail ? source.tail->source : row[whole_pages];
+    slot.tail = {.tokens = rest, .column = whole_pages, .source = page};
+  }
   if (!groups.empty()) {
     copy_windows(source_index, index);
     fork_state(source_index, index);
   }
   slot.pin = tree->pin_prefix(source.pin, pinned_pages(index));
-  if (slot.tail_tokens == 0) return;
-  const bool shares_tail = source.tail_tokens > 0 && source.tail_page == whole_pages;
-  slot.tail_source = shares_tail ? source.tail_source : row[whole_pages];
-  if (shares_tail && source.tail_pin) {
-    slot.tail_pin = tree->clone(source.tail_pin);
+  if (rest == 0) return;
+  if (shares_tail && source.tail->pin) {
+    slot.tail->pin = tree->clone(source.tail->pin);
   } else if (!shares_tail && whole_pages < source.shared_pages) {
-    slot.tail_pin = tree->pin_page(source.pin, whole_pages);
+    slot.tail->pin = tree->pin_page(source.pin, whole_pages);
   } else {
-    history->device.share(slot.tail_source);
+    history->device.share(slot.tail->source);
   }
 }
 
@@ -189,14 +181,13 @@ void Cache::Impl::truncate(std::uint32_t index, std::uint32_t end) {
   const std::uint32_t rest = end % page_tokens;
   slot.computed_tokens = end;
   slot.planned_end = end;
-  slot.full_tokens = std::max(slot.window_tokens, std::min(slot.full_tokens, end));
-  slot.send_cached_end = std::min(slot.send_cached_end, end);
-  slot.checkpoint = std::min(slot.checkpoint, end);
+  if (slot.window) slot.window->cut(end, whole_pages);
+  if (slot.send) slot.send->cached_end = std::min(slot.send->cached_end, end);
   cut_state(index, end);
   if (end == 0 && has_state()) restart_state(index);
-  if (slot.tail_tokens > 0) {
-    if (whole_pages == slot.tail_page && rest > 0) {
-      slot.tail_tokens = rest;
+  if (slot.tail) {
+    if (whole_pages == slot.tail->column && rest > 0) {
+      slot.tail->tokens = rest;
       return;  // the row ended before the tail, and stays as it is
     }
     drop_tail(slot);
@@ -209,11 +200,9 @@ void Cache::Impl::truncate(std::uint32_t index, std::uint32_t end) {
       ++row_end;
       if (history->device.state(page) == PageState::Private) history->device.reopen(page);
     } else {
-      slot.tail_source = page;
-      slot.tail_tokens = rest;
-      slot.tail_page = whole_pages;
+      slot.tail = {.tokens = rest, .column = whole_pages, .source = page};
       if (is_in_tree) {
-        slot.tail_pin = tree->pin_page(slot.pin, whole_pages);
+        slot.tail->pin = tree->pin_page(slot.pin, whole_pages);
       } else {
         history->device.share(page);  // before give_back_row() gives the row's share back
       }
@@ -225,7 +214,6 @@ void Cache::Impl::truncate(std::uint32_t index, std::uint32_t end) {
   slot.settled_pages = std::min(slot.settled_pages, whole_pages);
   slot.changed_column = std::min(slot.changed_column, slot.page_count);
   slot.shared_pages = std::min(slot.shared_pages, whole_pages);
-  if (slot.hole_begin >= whole_pages) slot.hole_begin = slot.hole_end = 0;
   truncate_windows(index, end);
   shorten_pin(index);
 }
@@ -244,8 +232,8 @@ Status Cache::set_window(const Sequence& sequence, const Window& window) {
     return bad("needs a sink smaller than its window: sink_tokens is " + with_separators(window.sink_tokens) +
                ", window_tokens " + with_separators(window.window_tokens));
   }
-  if (slot.window_tokens > 0) {
-    return bad("has a window of " + with_separators(slot.window_tokens) + " tokens already; it is set once");
+  if (slot.window) {
+    return bad("has a window of " + with_separators(slot.window->tokens) + " tokens already; it is set once");
   }
   const auto cannot = [&](const std::string& why) {
     return fail(ErrorCode::Unsupported, "set_window: " + Impl::name_of(index) + " cannot have one: " + why);
@@ -262,7 +250,7 @@ Status Cache::set_window(const Sequence& sequence, const Window& window) {
                   "and rotate in the attention kernel");
   }
   if (slot.state != SequenceSlot::State::Waiting) QUIRE_TRY(impl.find_quiet(sequence, "set_window"));
-  if (slot.send_run_count > 0) return bad("is marked for sending; windows do not go along");
+  if (slot.send) return bad("is marked for sending; windows do not go along");
   if (slot.replay_end > window.window_tokens) {
     return bad("is being rebuilt up to its token " + with_separators(slot.replay_end) + "; compute those first");
   }
@@ -273,9 +261,9 @@ Status Cache::set_window(const Sequence& sequence, const Window& window) {
                   " tokens without it: set it before there are more than the window's " +
                   with_separators(window.window_tokens));
   }
-  slot.window_tokens = window.window_tokens;
-  slot.sink_tokens = window.sink_tokens;
-  slot.full_tokens = std::max(window.window_tokens, slot.computed_tokens);
+  slot.window = {.tokens = window.window_tokens,
+                 .sink_tokens = window.sink_tokens,
+                 .full_tokens = std::max(window.window_tokens, slot.computed_tokens)};
   impl.planner.forget_row(index);
   if (slot.state == SequenceSlot::State::Running) impl.slide(index);
   return {};

@@ -25,8 +25,8 @@ Status Cache::preempt(const Sequence& sequence, Preempt how) {
   if (how == Preempt::Drop) {
     if (!impl.can_be_computed_again(slot)) {
       return fail(ErrorCode::Unsupported, "preempt: " + Impl::name_of(index) + " saw " +
-                                              with_separators(slot.full_tokens) + " tokens before its window of " +
-                                              with_separators(slot.window_tokens) +
+                                              with_separators(slot.window->full_tokens) +
+                                              " tokens before its window of " + with_separators(slot.window->tokens) +
                                               " was set, so it cannot be computed again as it was; use Preempt::Save");
     }
     impl.become_waiting(index);
@@ -45,7 +45,7 @@ Status Cache::preempt(const Sequence& sequence, Preempt how) {
 }
 
 bool Cache::Impl::can_be_computed_again(const SequenceSlot& slot) {
-  return slot.window_tokens == 0 || slot.full_tokens <= slot.window_tokens;
+  return slot.full_tokens() <= slot.window_tokens();
 }
 
 // Makes a sequence wait as after begin(): it keeps its tokens and holds no pages.
@@ -75,7 +75,7 @@ std::span<const HeldPages> Cache::Impl::held_pages(std::uint32_t index) {
   held.clear();
   held.push_back({.home = &tiers->parts.history,
                   .row = sequences.page_row(index).first(slot.page_count),
-                  .tail = slot.tail_tokens > 0 ? slot.tail_source : PageId::none()});
+                  .tail = slot.tail ? slot.tail->source : PageId::none()});
   for (const std::uint32_t i : windows) {
     const WindowRow& window = groups[i].slots[index];
     held.push_back(
@@ -92,7 +92,7 @@ Status Cache::Impl::check_save(std::uint32_t index, std::span<const HeldPages> h
                                             "host.page_count or host.capacity_bytes");
   }
   const SequenceSlot& slot = sequences[index];
-  if (slot.replay_end > 0 || (has_state() && slot.needs_state && slot.computed_tokens > 0)) {
+  if (slot.replay_end > 0 || (slot.state_slot && slot.state_slot->needs_fill && slot.computed_tokens > 0)) {
     return fail(ErrorCode::Unavailable, name() +
                                             " has not been rebuilt from what it was admitted with; compute its next "
                                             "step first, or use Preempt::Drop, which loses nothing");
@@ -121,11 +121,7 @@ void Cache::Impl::end_save(std::uint32_t index) {
     tiers->parts.ready_sequences.push_back({index, slot.generation});
     return;
   }
-  const std::uint32_t hole_begin = slot.hole_begin;
-  const std::uint32_t hole_end = slot.hole_end;
   release_pages(index, KeepState::Yes);
-  slot.hole_begin = hole_begin;
-  slot.hole_end = hole_end;
   sequences.set_state(index, SequenceSlot::State::Saved);
 }
 
@@ -191,9 +187,8 @@ Status Cache::Impl::check_restore(std::uint32_t index, const PrefixTree::Match& 
 Result<Admission> Cache::Impl::start_restoring(std::uint32_t index) {
   SequenceSlot& slot = sequences[index];
   const KeySpaceTable::Entry& space = key_spaces[slot.key_space];
-  const bool may_match = slot.may_use_cache && !space.is_retired && !slot.has_hole();
-  const std::uint32_t same_tokens = slot.window_tokens > 0 ? slot.full_tokens : UINT32_MAX;
-  const std::uint32_t tokens_max = may_match ? std::min(slot.computed_tokens, same_tokens) : 0;
+  const bool may_match = slot.options.may_use_cache && !space.is_retired && !slot.has_hole();
+  const std::uint32_t tokens_max = may_match ? std::min(slot.computed_tokens, slot.full_tokens()) : 0;
   const auto match_saved = [&] {
     return tree->match(space.root, sequences.key(index, tokens_max / page_tokens * page_tokens));
   };

@@ -31,12 +31,12 @@ Result<std::span<const SlotRun>> Cache::prepare_receive(const Sequence& sequence
                                                 with_separators(token_count));
   }
   const std::uint32_t end = slot.computed_tokens + token_count;
-  if (slot.window_tokens > 0 && end > slot.window_tokens) {
-    return fail(ErrorCode::Unsupported, name() + " has a window of " + with_separators(slot.window_tokens) +
+  if (end > slot.window_tokens()) {
+    return fail(ErrorCode::Unsupported, name() + " has a window of " + with_separators(slot.window_tokens()) +
                                             " tokens and cannot receive beyond it; token " + with_separators(end - 1) +
                                             " was asked for");
   }
-  if (slot.tail_tokens > 0) {
+  if (slot.tail) {
     return fail(ErrorCode::Unavailable, name() +
                                             " begins inside a page that a step has to copy first; begin it with "
                                             "match_tokens_max at a multiple of page_tokens, or receive what a step "
@@ -92,27 +92,26 @@ Result<std::span<const SlotRun>> Cache::prepare_receive(const Sequence& sequence
               "pages that were counted are not there");
   slot.changed_column = std::min(slot.changed_column, slot.page_count);
   slot.page_count += page_count;
-  slot.is_receiving = true;
-  slot.receive_tokens = token_count;
+  slot.receive = {.tokens = token_count};
   const std::span<SlotRun> runs = impl.sequences.receive_row(index);
-  slot.receive_run_count = 0;
+  std::size_t run_count = 0;
   for (std::uint32_t position = slot.computed_tokens; position < end;) {
     const std::uint32_t place = position % impl.page_tokens;
     const std::uint32_t count = std::min(impl.page_tokens - place, end - position);
     const std::int64_t first = (std::int64_t{row[position / impl.page_tokens].value} * impl.page_tokens) + place;
-    if (slot.receive_run_count > 0) {
-      SlotRun& last = runs[slot.receive_run_count - 1];
+    if (run_count > 0) {
+      SlotRun& last = runs[run_count - 1];
       if (last.first_slot + last.token_count == first) {
         last.token_count += count;
         position += count;
         continue;
       }
     }
-    runs[slot.receive_run_count++] = {.first_slot = first, .token_count = count};
+    runs[run_count++] = {.first_slot = first, .token_count = count};
     position += count;
   }
   impl.reserve_windows(index, end);
-  return std::span<const SlotRun>(runs.first(slot.receive_run_count));
+  return std::span<const SlotRun>(runs.first(run_count));
 }
 
 // Whether windows and states let a sequence receive: it is not being rebuilt, it is not marked for sending, and no copy
@@ -126,13 +125,13 @@ Status Cache::Impl::check_receive(std::uint32_t index) const {
   if (slot.replay_end > 0) {
     return refused("is being rebuilt up to its token " + with_separators(slot.replay_end) + "; compute those first");
   }
-  if (slot.send_run_count > 0) {
+  if (slot.send) {
     return refused("is marked for sending, and windows may not keep for others what it receives; mark it again " +
                    std::string("when it has received, and take the mark back until then"));
   }
   // Copies between slots that are still to be made would read what arrives, or overwrite it.
   const auto is_copied = [&](const StateCopy& copy) {
-    const auto own = static_cast<std::int32_t>(slot.state_slot);
+    const auto own = slot.state_slot ? static_cast<std::int32_t>(slot.state_slot->index) : -1;
     return copy.kind == StateCopyKind::Fork && (copy.source == own || copy.target == own);
   };
   const auto copies_slot = [&](std::uint32_t place) {
@@ -160,7 +159,7 @@ WindowColumns Cache::Impl::received_columns(std::uint32_t window, std::uint32_t 
 void Cache::Impl::reserve_windows(std::uint32_t index, std::uint32_t end) {
   SequenceSlot& sequence = sequences[index];
   const std::span<WindowRun> runs = sequences.receive_window_row(index);
-  sequence.receive_window_count = 0;
+  std::uint32_t& run_count = sequence.receive->window_count;
   for (const std::uint32_t i : windows) {
     GroupRows& group = groups[i];
     WindowRow& slot = group.slots[index];
@@ -182,13 +181,13 @@ void Cache::Impl::reserve_windows(std::uint32_t index, std::uint32_t end) {
       const std::uint32_t last = std::min((column + 1) * page_tokens, end);
       if (begin >= last) return;
       const std::int64_t first_slot = (std::int64_t{row[column].value} * page_tokens) + (begin % page_tokens);
-      WindowRun* const before = sequence.receive_window_count > 0 ? &runs[sequence.receive_window_count - 1] : nullptr;
+      WindowRun* const before = run_count > 0 ? &runs[run_count - 1] : nullptr;
       if (before != nullptr && before->group == group.memory.group_index &&
           before->position + before->token_count == begin && before->first_slot + before->token_count == first_slot) {
         before->token_count += last - begin;
         return;
       }
-      runs[sequence.receive_window_count++] = {
+      runs[run_count++] = {
           .group = group.memory.group_index, .position = begin, .first_slot = first_slot, .token_count = last - begin};
     });
   }
@@ -199,13 +198,13 @@ Result<ReceiveTargets> Cache::receive_targets(const Sequence& sequence) const {
   QUIRE_TRY(impl.enter());
   QUIRE_TRY_ASSIGN(const std::uint32_t index, impl.find_receiving(sequence, "receive_targets"));
   const SequenceSlot& slot = impl.sequences[index];
-  return ReceiveTargets{.windows = impl.sequences.receive_window_row(index).first(slot.receive_window_count),
-                        .state_slot = impl.has_state() ? static_cast<std::int32_t>(slot.state_slot) : -1};
+  return ReceiveTargets{.windows = impl.sequences.receive_window_row(index).first(slot.receive->window_count),
+                        .state_slot = slot.state_slot ? static_cast<std::int32_t>(slot.state_slot->index) : -1};
 }
 
 Result<std::uint32_t> Cache::Impl::find_receiving(const Sequence& sequence, const char* call) const {
   QUIRE_TRY_ASSIGN(const std::uint32_t index, find_sequence(sequence));
-  if (sequences[index].is_receiving) return index;
+  if (sequences[index].receive) return index;
   return fail(ErrorCode::InvalidArgument,
               std::string(call) + ": " + name_of(index) + " is not receiving; prepare_receive comes first");
 }
@@ -215,11 +214,12 @@ Status Cache::finish_receive(const Sequence& sequence) {
   QUIRE_TRY(impl.enter());
   QUIRE_TRY_ASSIGN(const std::uint32_t index, impl.find_receiving(sequence, "finish_receive"));
   SequenceSlot& slot = impl.sequences[index];
-  slot.is_receiving = false;
-  slot.computed_tokens += slot.receive_tokens;
+  const std::uint32_t token_count = slot.receive->tokens;
+  slot.receive.reset();
+  slot.computed_tokens += token_count;
   slot.planned_end = slot.computed_tokens;
   slot.has_run = false;
-  impl.counters.received_tokens += slot.receive_tokens;
+  impl.counters.received_tokens += token_count;
   impl.end_receive(index);
   impl.list_cached_sends(index);  // a marked sequence sends on what it has received
   impl.settle(index);
@@ -240,12 +240,12 @@ Status Cache::abort_receive(const Sequence& sequence) {
   QUIRE_TRY(impl.enter());
   QUIRE_TRY_ASSIGN(const std::uint32_t index, impl.find_receiving(sequence, "abort_receive"));
   SequenceSlot& slot = impl.sequences[index];
-  slot.is_receiving = false;
+  slot.receive.reset();
   const std::uint32_t page_count = impl.pages_for(slot.computed_tokens);
   impl.give_back_row(index, page_count);
   impl.give_back_window_rows(index, page_count);
   for (const std::uint32_t i : impl.windows) impl.groups[i].slots[index].received_from = 0;
-  if (!impl.has_state() || slot.needs_state) return {};
+  if (!slot.state_slot || slot.state_slot->needs_fill) return {};
   // Some of the other state may have arrived.
   if (slot.computed_tokens == 0) {
     impl.restart_state(index);
@@ -264,7 +264,7 @@ Status Cache::mark_send(const Sequence& sequence, std::uint32_t begin, std::span
   const auto bad = [&](const std::string& what) {
     return fail(ErrorCode::InvalidArgument, "mark_send: " + Impl::name_of(index) + " " + what);
   };
-  if (slot.window_tokens > 0) return bad("has a window; its tokens cannot be sent");
+  if (slot.window) return bad("has a window; its tokens cannot be sent");
   if (receiver < 0) return bad("needs a receiver from 0 on; receiver is " + std::to_string(receiver));
   const std::span<SlotRun> row = impl.sequences.send_row(index);
   std::uint64_t token_count = 0;
@@ -281,17 +281,22 @@ Status Cache::mark_send(const Sequence& sequence, std::uint32_t begin, std::span
                with_separators(token_count) + " from " + with_separators(begin) + " on were given");
   }
   const TokenRange range{begin, begin + static_cast<std::uint32_t>(token_count)};
-  if (const Status status = slots.empty() ? Status{} : impl.check_send(index, range, targets); !status) {
+  if (slots.empty()) {
+    slot.send.reset();
+    return {};
+  }
+  if (const Status status = impl.check_send(index, range, targets); !status) {
     return fail(status.error().code, "mark_send: " + Impl::name_of(index) + " " + status.error().message);
   }
   std::ranges::copy(slots, row.begin());
   std::ranges::copy(targets.windows, impl.sequences.send_window_row(index).begin());
-  slot.send_window_count = static_cast<std::uint32_t>(targets.windows.size());
-  slot.send_state_slot = targets.state_slot;
-  slot.send_run_count = static_cast<std::uint32_t>(slots.size());
-  slot.send_begin = begin;
-  slot.send_end = range.end;
-  slot.receiver = receiver;
+  slot.send = {.run_count = static_cast<std::uint32_t>(slots.size()),
+               .window_count = static_cast<std::uint32_t>(targets.windows.size()),
+               .begin = begin,
+               .end = range.end,
+               .cached_end = begin,
+               .receiver = receiver,
+               .state_slot = targets.state_slot};
   impl.list_cached_sends(index);
   return {};
 }
@@ -385,22 +390,24 @@ Status Cache::Impl::check_send_window(std::uint32_t window, std::uint32_t index,
 // next step lists the state, to be sent before it.
 void Cache::Impl::list_state_send(const StepPart& part) {
   const SequenceSlot& slot = sequences[part.index];
-  const bool ends_there = part.token_count > 0 && part.position + part.token_count == slot.send_end;
-  const bool is_there = slot.computed_tokens >= slot.send_end && slot.steps_in_flight == 1;
-  if (slot.send_state_slot < 0 || (!ends_there && !is_there)) return;
-  scratch.state_sends.push_back({.source = static_cast<std::int32_t>(slot.state_slot),
-                                 .target = slot.send_state_slot,
-                                 .position = static_cast<std::int32_t>(slot.send_end),
-                                 .receiver = slot.receiver,
+  const SequenceSlot::Send& send = *slot.send;
+  const bool ends_there = part.token_count > 0 && part.position + part.token_count == send.end;
+  const bool is_there = slot.computed_tokens >= send.end && slot.steps_in_flight == 1;
+  if (!ends_there && !is_there) return;
+  scratch.state_sends.push_back({.source = static_cast<std::int32_t>(slot.state_slot->index),
+                                 .target = send.state_slot,
+                                 .position = static_cast<std::int32_t>(send.end),
+                                 .receiver = send.receiver,
                                  .time = ends_there ? SendTime::AfterStep : SendTime::BeforeStep});
 }
 
 // Marked tokens that are computed already are sent by the sequence's next step.
 void Cache::Impl::list_cached_sends(std::uint32_t index) {
   SequenceSlot& slot = sequences[index];
-  const std::uint32_t end = slot.send_run_count > 0 ? std::min(slot.send_end, slot.computed_tokens) : 0;
-  slot.send_cached_end = end > slot.send_begin ? end : 0;
-  if (slot.send_cached_end > 0) slot.has_run = false;  // a step must list them, if only by running the last token again
+  if (!slot.send) return;
+  slot.send->cached_end = std::max(slot.send->begin, std::min(slot.send->end, slot.computed_tokens));
+  if (slot.send->cached_end > slot.send->begin)
+    slot.has_run = false;  // a step must list them, if only by running the last token again
 }
 
 }  // namespace quire

@@ -52,23 +52,23 @@ Result<Sequence> Cache::begin(KeySpaceId key_space, const Prompt& prompt, const 
   SequenceSlot& slot = impl.sequences[index];
   impl.sequences.set_state(index, SequenceSlot::State::Waiting);
   slot.token_count = token_count;
-  slot.match_tokens_max = options.match_tokens_max.value_or(UINT32_MAX);
-  slot.may_use_cache = options.use_cache;
-  slot.publish = options.publish;
   slot.prompt_tokens = token_count;
-  slot.expected_tokens = options.expected_tokens;
-  slot.priority = options.priority;
-  slot.ttl_ns = options.ttl_ns.value_or(INT64_MAX);
+  slot.options = {.match_tokens_max = options.match_tokens_max.value_or(UINT32_MAX),
+                  .may_use_cache = options.use_cache,
+                  .allows_inexact = options.allow_inexact_replay,
+                  .publish = options.publish,
+                  .priority = options.priority,
+                  .ttl_ns = options.ttl_ns.value_or(INT64_MAX)};
+  slot.admit_options = {.expected_tokens = options.expected_tokens,
+                        .prefetch = options.prefetch,
+                        .tier_max = options.tier_max,
+                        .load_timeout_ns = options.load_timeout_ns};
   slot.extra_key_count = static_cast<std::uint32_t>(prompt.extra_keys.size());
   // The caller may have written the tokens to prompt_buffer(): to this row or, if a sequence has ended since, to
   // another free row.
   TokenId* row = impl.sequences.token_row(index).data();
   if (prompt.tokens.data() != row) std::memmove(row, prompt.tokens.data(), prompt.tokens.size_bytes());
   std::ranges::copy(prompt.extra_keys, impl.sequences.extra_key_row(index).begin());
-  slot.prefetch = options.prefetch;
-  slot.load_timeout_ns = options.load_timeout_ns;
-  slot.tier_max = options.tier_max;
-  slot.allows_inexact = options.allow_inexact_replay;
   if (impl.has_host() && options.prefetch != Prefetch::Off) impl.tiers->arrivals.prefetch(index, match);
   slot.soft_pin = impl.tree->soft_pin(impl.tiers->paths.match_of(index));
   impl.key_spaces.touch(space);
@@ -113,7 +113,7 @@ Result<std::uint32_t> Cache::Impl::find_quiet(const Sequence& sequence, const ch
   if (slot.state != SequenceSlot::State::Running) {
     return fail(ErrorCode::InvalidArgument, name() + not_running(slot));
   }
-  if (slot.is_receiving) {
+  if (slot.receive) {
     return fail(ErrorCode::Unavailable, name() + " is receiving tokens; finish_receive or abort_receive comes first");
   }
   if (slot.steps_in_flight > 0) {
@@ -161,12 +161,12 @@ std::uint32_t Cache::Impl::granted_pages(std::uint32_t index) const {
 // Whether the pages that a waiting sequence expects fit beside those that admitted sequences still expect.
 Status Cache::Impl::check_expected(std::uint32_t index) {
   const SequenceSlot& slot = sequences[index];
-  if (slot.expected_tokens == 0) return {};
+  if (slot.admit_options.expected_tokens == 0) return {};
   std::uint64_t promised = 0;
   for (std::uint32_t i = 0; i < sequences.capacity(); ++i) {
     const SequenceSlot& other = sequences[i];
     const bool is_admitted = other.state == SequenceSlot::State::Running || other.is_loading();
-    if (!is_admitted || other.is_dropped || other.expected_tokens == 0) continue;
+    if (!is_admitted || other.is_dropped || other.admit_options.expected_tokens == 0) continue;
     const std::uint32_t granted = granted_pages(i);
     promised += std::max(expected_pages(other), granted) - granted;
   }
@@ -181,17 +181,18 @@ Status Cache::Impl::check_expected(std::uint32_t index) {
   }
   const std::uint64_t available = pages.available_besides(match);
   if (needed() + promised <= available) return {};
-  return fail(ErrorCode::Unavailable, name_of(index) + " expects " + with_separators(slot.expected_tokens) +
-                                          " tokens, which need " + with_separators(needed()) + " pages more; " +
-                                          with_separators(available) + " are free or can be evicted, and admitted " +
-                                          "sequences expect " + with_separators(promised) + " of them");
+  return fail(ErrorCode::Unavailable, name_of(index) + " expects " +
+                                          with_separators(slot.admit_options.expected_tokens) + " tokens, which need " +
+                                          with_separators(needed()) + " pages more; " + with_separators(available) +
+                                          " are free or can be evicted, and admitted " + "sequences expect " +
+                                          with_separators(promised) + " of them");
 }
 
 // A window that slides needs up to two pages more than its tokens fill: it enters a page before it has left another.
 std::uint32_t Cache::Impl::expected_pages(const SequenceSlot& slot) const {
-  const std::uint64_t held = std::uint64_t{slot.window_tokens} + config.window_rewind_tokens;
-  const bool slides = slot.window_tokens > 0 && slot.expected_tokens > held;
-  return slides ? pages_for(held) + 2 : pages_for(slot.expected_tokens);
+  const std::uint64_t held = std::uint64_t{slot.window_tokens()} + config.window_rewind_tokens;
+  const std::uint32_t expected = slot.admit_options.expected_tokens;
+  return expected > held ? pages_for(held) + 2 : pages_for(expected);
 }
 
 Result<Admission> Cache::Impl::start_admitted(std::uint32_t index) {
@@ -217,17 +218,18 @@ Admission Cache::Impl::start_running(std::uint32_t index, bool is_again) {
   sequences.set_state(index, SequenceSlot::State::Running);
   PrefixTree::Match match = tiers->paths.match_of(index);
   // Where a hit begins, windows hold what comes next, but perhaps not all that a receiver waits for.
-  if (!groups.empty() && slot.send_run_count > 0) match = tree->cut(match, 0);
+  if (!groups.empty() && slot.send) match = tree->cut(match, 0);
   Miss miss = tiers->arrivals.find_miss(index, match);
   Hit hit;
-  slot.junction = 0;
+  slot.junction.reset();
   slot.replay_end = 0;
   slot.is_inexact = false;
   if (!groups.empty()) {
-    hit = tiers->paths.find_hit(
-        match,
-        {.token_count = slot.token_count, .allows_inexact = slot.allows_inexact, .allows_partial = !slot.skips_partial},
-        HitScope::Device);
+    hit = tiers->paths.find_hit(match,
+                                {.token_count = slot.token_count,
+                                 .allows_inexact = slot.options.allows_inexact,
+                                 .allows_partial = !slot.skips_partial},
+                                HitScope::Device);
     // The history goes on behind the hit. This sequence leaves a snapshot where it ends, for later requests that begin
     // the same.
     const std::uint32_t history_tokens = tiers->paths.tokens_in(match) + match.partial_tokens;
@@ -237,12 +239,13 @@ Admission Cache::Impl::start_running(std::uint32_t index, bool is_again) {
     match = tree->cut(match, hit.tokens);
   }
 
-  slot.tail_tokens = tiers->paths.usable_partial(match);
-  if (slot.tail_tokens > 0) {
-    slot.tail_source = tree->partial_page(match);
-    slot.tail_page = match.page_count;
-    slot.tail_is_hit = true;
-    slot.tail_pin = tree->pin_partial(match);
+  const std::uint32_t tail_tokens = tiers->paths.usable_partial(match);
+  if (tail_tokens > 0) {
+    slot.tail = {.tokens = tail_tokens,
+                 .column = match.page_count,
+                 .source = tree->partial_page(match),
+                 .is_hit = true,
+                 .pin = tree->pin_partial(match)};
   }
   tree->copy_pages(match, 0, sequences.page_row(index));
   slot.pin = tree->pin(match, retention_of(slot));
@@ -252,12 +255,12 @@ Admission Cache::Impl::start_running(std::uint32_t index, bool is_again) {
   slot.settled_pages = match.page_count;
   slot.page_count = match.page_count;
   slot.changed_column = 0;
-  slot.computed_tokens = (match.page_count * page_tokens) + slot.tail_tokens;
+  slot.computed_tokens = (match.page_count * page_tokens) + tail_tokens;
   if (!groups.empty()) {
     slot.replay_end = hit.replay_tokens > 0 ? hit.tokens : 0;
     slot.is_inexact = !hit.is_exact;
     slot.computed_tokens -= hit.replay_tokens;
-    take_windows(index, hit, slot.tail_tokens > 0 ? slot.tail_source : kNullPage);
+    take_windows(index, hit, slot.tail ? slot.tail->source : kNullPage);
     start_state(index, hit);
   }
   slot.planned_end = slot.computed_tokens;
@@ -265,7 +268,7 @@ Admission Cache::Impl::start_running(std::uint32_t index, bool is_again) {
   if (!is_again) count_admission(index, match, hit, miss);
   return {.matched_tokens = slot.computed_tokens + hit.replay_tokens,
           .replay_tokens = hit.replay_tokens,
-          .partial_tokens = slot.tail_tokens,
+          .partial_tokens = tail_tokens,
           .loading_tokens = 0,
           .miss = miss};
 }
@@ -307,7 +310,7 @@ void Cache::Impl::count_admission(std::uint32_t index, const PrefixTree::Match& 
   ++counters.admitted_sequence_count;
   counters.prompt_tokens += slot.token_count;
   counters.hit_tokens += slot.computed_tokens;
-  counters.partial_hit_tokens += slot.tail_tokens;
+  counters.partial_hit_tokens += slot.tail ? slot.tail->tokens : 0;
   slot.miss = miss;
   const auto reason = static_cast<std::size_t>(miss.reason);
   ++counters.miss_requests[reason];
@@ -317,8 +320,8 @@ void Cache::Impl::count_admission(std::uint32_t index, const PrefixTree::Match& 
   // Only whole pages come from other tiers: a partial page was on the device.
   const std::uint32_t reached =
       groups.empty() ? tiers->paths.tokens_in(match) : hit.start() / page_tokens * page_tokens;
-  const std::uint32_t host_end = std::min(reached, arrival.lower_from);
-  arrival.host_tokens = host_end - std::min(host_end, arrival.host_from);
+  const std::uint32_t host_end = std::min(reached, arrival.lower_from.value_or(UINT32_MAX));
+  arrival.host_tokens = host_end - std::min(host_end, arrival.host_from.value_or(UINT32_MAX));
   arrival.lower_tokens = reached - host_end;
   counters.host_hit_tokens += arrival.host_tokens;
   counters.disk_hit_tokens += arrival.lower_tokens;
@@ -337,7 +340,7 @@ Result<SequenceView> Cache::view(const Sequence& sequence) const {
   return SequenceView{.is_waiting = is_waiting,
                       .is_planned = slot.steps_in_flight > 0,
                       .is_loading = is_loading,
-                      .is_receiving = slot.is_receiving,
+                      .is_receiving = slot.receive.has_value(),
                       .token_count = slot.token_count,
                       .computed_tokens = slot.computed_tokens,
                       .host_tokens = arrival.host_tokens,
@@ -345,8 +348,8 @@ Result<SequenceView> Cache::view(const Sequence& sequence) const {
                       .pending_tokens = impl.pending_tokens(slot),
                       .tree_tokens = slot.tree_count,
                       .steps_in_flight = slot.steps_in_flight,
-                      .window = {slot.window_tokens, slot.sink_tokens},
-                      .state_slot = impl.has_state() && slot.state_slot != UINT32_MAX ? slot.state_slot : index,
+                      .window = {slot.window ? slot.window->tokens : 0, slot.sink_tokens()},
+                      .state_slot = slot.state_slot ? slot.state_slot->index : index,
                       .next_checkpoint = impl.next_checkpoint(slot, slot.planned_end),
                       .replay_tokens = slot.replay_end - std::min(slot.replay_end, slot.computed_tokens),
                       .miss = slot.miss,
@@ -400,7 +403,7 @@ Status Cache::end(Sequence& sequence, std::optional<Publish> publish) {
   QUIRE_TRY(impl.enter());
   QUIRE_TRY_ASSIGN(const std::uint32_t index, impl.find_sequence(sequence));
   if (publish) {
-    impl.sequences[index].publish = *publish;
+    impl.sequences[index].options.publish = *publish;
     impl.sequences[index].publishes_at_end = true;
   }
   impl.drop_sequence(index);
@@ -452,11 +455,12 @@ void Cache::Impl::publish_rest(std::uint32_t index) {
   give_back_window_rows(index, end);
   slot.computed_tokens = std::min(slot.computed_tokens, end * page_tokens);
   slot.settled_pages = slot.shared_pages;
-  if (slot.hole_begin >= end) slot.hole_end = slot.hole_begin;  // a hole behind the published pages does not matter
+  // A hole behind the published pages does not matter.
+  if (slot.window && slot.window->hole_begin >= end) slot.window->hole_end = slot.window->hole_begin;
   settle(index);
 }
 
-// Gives back everything that a sequence holds; its state slot only without `keeps_state`.
+// Gives back everything that a sequence holds; its state slot, and what resume() needs, only without `keeps_state`.
 void Cache::Impl::release_pages(std::uint32_t index, KeepState keeps_state) {
   SequenceSlot& slot = sequences[index];
   planner.forget_row(index);
@@ -468,22 +472,17 @@ void Cache::Impl::release_pages(std::uint32_t index, KeepState keeps_state) {
   slot.shared_pages = 0;
   slot.settled_pages = 0;
   slot.page_count = 0;
-  slot.hole_begin = 0;
-  slot.hole_end = 0;
+  if (slot.window && keeps_state == KeepState::No) slot.window->hole_begin = slot.window->hole_end = 0;
 }
 
 void Cache::Impl::drop_tail(SequenceSlot& slot) {
-  if (slot.tail_tokens == 0) return;
-  if (slot.tail_pin) {
-    slot.tail_pin.reset();
-  } else if (history->device.is_shared(slot.tail_source)) {
-    history->device.unshare(slot.tail_source);  // the other owner keeps the page, and may write it
-  } else {
-    history->give_back(slot.tail_source);
+  if (!slot.tail) return;
+  if (!slot.tail->pin && history->device.is_shared(slot.tail->source)) {
+    history->device.unshare(slot.tail->source);  // the other owner keeps the page, and may write it
+  } else if (!slot.tail->pin) {
+    history->give_back(slot.tail->source);
   }
-  slot.tail_tokens = 0;
-  slot.tail_is_hit = false;
-  slot.tail_is_planned = false;
+  slot.tail.reset();
 }
 
 Status Cache::stop_loading(const Sequence& sequence) {

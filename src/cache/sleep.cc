@@ -47,7 +47,7 @@ Result<bool> Cache::sleep(Sleep how) {
   for (std::uint32_t i = 0; i < impl.sequences.capacity(); ++i) {
     const SequenceSlot& slot = impl.sequences[i];
     if (slot.state == SequenceSlot::State::Free || slot.state == SequenceSlot::State::Waiting) continue;
-    const bool is_on_host = slot.state == SequenceSlot::State::Saved && slot.state_slot == UINT32_MAX;
+    const bool is_on_host = slot.state == SequenceSlot::State::Saved && !slot.state_slot;
     if (is_on_host && how == Sleep::KeepHost) continue;
     return fail(ErrorCode::Unavailable,
                 "sleep: " + Impl::name_of(i) +

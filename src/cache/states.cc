@@ -37,15 +37,15 @@ std::uint32_t snapshot_rows(const CacheGroup& group) {
 }  // namespace
 
 Status Cache::Impl::check_state_slot(std::uint32_t index, const char* call) const {
-  if (!has_state() || sequences[index].state_slot != UINT32_MAX || !free_state_slots.empty()) return {};
+  if (!has_state() || sequences[index].state_slot || !free_state_slots.empty()) return {};
   return fail(ErrorCode::Unavailable, std::string(call) + name_of(index) + " needs a state slot, and all " +
                                           with_separators(state_slot_count) +
                                           " are taken: end or preempt a sequence, or raise device.state_slot_count");
 }
 
 void Cache::Impl::take_state_slot(std::uint32_t index) {
-  if (!has_state() || sequences[index].state_slot != UINT32_MAX) return;
-  sequences[index].state_slot = free_state_slots.back();
+  if (!has_state() || sequences[index].state_slot) return;
+  sequences[index].state_slot = {.index = free_state_slots.back()};
   free_state_slots.pop_back();
 }
 
@@ -57,18 +57,19 @@ void Cache::Impl::release_state(std::uint32_t index) {
     group.pages().unpin(state.restore_page, AnchoredPages::Worth::Kept);
     state.restore_page = PageId::none();
   }
-  if (slot.state_slot != UINT32_MAX) free_state_slots.push_back(std::exchange(slot.state_slot, UINT32_MAX));
-  slot.needs_state = false;
+  if (slot.state_slot) free_state_slots.push_back(slot.state_slot->index);
+  slot.state_slot.reset();
 }
 
 // The first step is to fill the sequence's slot with the state behind hit.start() tokens.
 void Cache::Impl::start_state(std::uint32_t index, const Hit& hit) {
   SequenceSlot& slot = sequences[index];
   take_state_slot(index);
-  slot.needs_state = has_state();
-  slot.state_high = hit.start();
-  slot.state_is_in_doubt = false;
-  slot.checkpoint = hit.tokens;  // a replay takes no snapshots
+  if (!slot.state_slot) return;
+  *slot.state_slot = {.index = slot.state_slot->index,
+                      .high = hit.start(),
+                      .checkpoint = hit.tokens,  // a replay takes no snapshots
+                      .needs_fill = true};
   for (std::size_t i = 0; i < groups.size(); ++i) {
     GroupRows& group = groups[i];
     if (group.is_window()) continue;
@@ -109,14 +110,14 @@ bool Cache::Impl::is_state_held(const GroupRows& group, std::uint32_t index, std
 }
 
 Status Cache::Impl::check_state_held(const GroupRows& group, std::uint32_t index, std::uint32_t end) const {
-  const SequenceSlot& slot = sequences[index];
-  if (is_state_held(group, index, end, std::max(slot.state_high, end))) return {};
+  const std::uint32_t high = sequences[index].state_slot->high;
+  if (is_state_held(group, index, end, std::max(high, end))) return {};
   const CacheGroup& layout = *group.group;
   return fail(ErrorCode::InvalidArgument,
               "group '" + layout.name + "' no longer has the state behind " + count_of(end, "token") + ": " +
                   (has_rows(layout) ? "its slots hold the rows of " + count_of(layout.slot_entries, "token")
                                     : "it keeps " + count_of(layout.slot_history, "earlier version")) +
-                  ", and tokens up to " + with_separators(slot.state_high) + " were computed; raise " +
+                  ", and tokens up to " + with_separators(high) + " were computed; raise " +
                   (has_rows(layout) ? "slot_entries" : "slot_history"));
 }
 
@@ -125,7 +126,7 @@ Status Cache::Impl::check_drafts(std::uint32_t index, std::uint32_t known_end, s
   for (const GroupRows& group : groups) {
     if (group.is_window()) continue;
     const CacheGroup& layout = *group.group;
-    const std::uint32_t high = std::max(sequences[index].state_high, known_end + draft_count);
+    const std::uint32_t high = std::max(sequences[index].state_slot->high, known_end + draft_count);
     for (std::uint32_t end = known_end; end < known_end + draft_count; ++end) {
       // This step itself writes all versions of a state from known_end on; but rows of earlier tokens must be there.
       const bool is_held =
@@ -151,7 +152,7 @@ std::uint32_t Cache::Impl::next_checkpoint(const SequenceSlot& slot, std::uint32
   const auto add = [&](std::uint64_t candidate) {
     if (candidate > position) next = std::min(next, candidate);
   };
-  add(slot.junction);
+  add(slot.junction.value_or(0));
   if (slot.prompt_tokens > 0) add((slot.prompt_tokens - 1) / checkpoint_grid * checkpoint_grid);
   // Without an interval, there is a checkpoint at every multiple of the grid behind the prompt, and each snapshot
   // replaces the one before.
@@ -206,15 +207,16 @@ void Cache::Impl::plan_states(StepInFlight& step) {
   for (std::uint32_t i = 0; i < step.parts.size(); ++i) {
     StepPart& part = step.parts[i];
     SequenceSlot& slot = sequences[part.index];
-    if (slot.needs_state) fill_state(part.index, step.number);
+    SequenceSlot::StateSlot& state = *slot.state_slot;
+    if (state.needs_fill) fill_state(part.index, step.number);
     plan_snapshots(i, part, step);
-    if (slot.send_run_count > 0) list_state_send(part);
-    slot.state_high = std::max(slot.state_high, part.position + part.token_count + part.draft_count);
+    if (slot.send) list_state_send(part);
+    state.high = std::max(state.high, part.position + part.token_count + part.draft_count);
   }
 }
 
 void Cache::Impl::fill_state(std::uint32_t index, std::uint64_t step_number_of_fill) {
-  SequenceSlot& slot = sequences[index];
+  SequenceSlot::StateSlot& slot = *sequences[index].state_slot;
   for (GroupRows& group : groups) {
     if (group.is_window()) continue;
     GroupState& state = group.states[index];
@@ -223,17 +225,18 @@ void Cache::Impl::fill_state(std::uint32_t index, std::uint64_t step_number_of_f
     scratch.state_copies.push_back({.kind = restores ? StateCopyKind::Restore : StateCopyKind::Reset,
                                     .group = static_cast<std::int32_t>(group.memory.group_index),
                                     .source = restores ? static_cast<std::int32_t>(state.restore_page.value) : 0,
-                                    .target = static_cast<std::int32_t>(slot.state_slot),
+                                    .target = static_cast<std::int32_t>(slot.index),
                                     .position = static_cast<std::int32_t>(state.restore_position)});
   }
-  slot.needs_state = false;
+  slot.needs_fill = false;
 }
 
 void Cache::Impl::plan_snapshots(std::uint32_t place, StepPart& part, StepInFlight& step) {
   if (!has_snapshots) return;
-  SequenceSlot& slot = sequences[part.index];
+  const SequenceSlot& slot = sequences[part.index];
+  SequenceSlot::StateSlot& state = *sequences[part.index].state_slot;
   const auto add = [&](std::uint32_t position, std::vector<StateCopy>& target) {
-    slot.checkpoint = position;
+    state.checkpoint = position;
     if (!wants_snapshot(part.index, position)) return false;
     const std::size_t first = step.saves.size();
     if (!take_snapshot_pages(place, position, step.saves)) return false;
@@ -241,19 +244,19 @@ void Cache::Impl::plan_snapshots(std::uint32_t place, StepPart& part, StepInFlig
       const PlannedSnapshot& save = step.saves[i];
       target.push_back({.kind = StateCopyKind::Save,
                         .group = static_cast<std::int32_t>(groups[save.group].memory.group_index),
-                        .source = static_cast<std::int32_t>(slot.state_slot),
+                        .source = static_cast<std::int32_t>(state.index),
                         .target = static_cast<std::int32_t>(save.page.value),
                         .position = static_cast<std::int32_t>(position)});
     }
     return true;
   };
   // Accepted drafts may have passed a checkpoint. A slot that keeps earlier versions still has the state there.
-  const std::uint32_t passed = next_checkpoint(slot, slot.checkpoint);
+  const std::uint32_t passed = next_checkpoint(slot, state.checkpoint);
   const auto still_has = [&](const GroupRows& group) {
-    return group.is_window() || is_state_held(group, part.index, passed, std::max(slot.state_high, passed));
+    return group.is_window() || is_state_held(group, part.index, passed, std::max(state.high, passed));
   };
   if (passed > 0 && passed <= slot.computed_tokens && slot.steps_in_flight == 1) {
-    slot.checkpoint = passed;
+    state.checkpoint = passed;
     if (std::ranges::all_of(groups, still_has)) (void)add(passed, scratch.state_copies);
   }
   const std::uint32_t known_end = part.position + part.token_count;
@@ -322,15 +325,14 @@ void Cache::Impl::unpin_restored(std::uint32_t index, std::uint64_t step) {
 // has the state that the sequence goes on from, the sequence starts again with what is cached.
 void Cache::Impl::recover_state(std::uint32_t index) {
   SequenceSlot& slot = sequences[index];
-  if (!slot.state_is_in_doubt || slot.steps_in_flight > 0 || slot.is_dropped) return;
-  slot.state_is_in_doubt = false;
-  if (slot.needs_state) return;
+  if (!slot.state_slot || !slot.state_slot->is_in_doubt || slot.steps_in_flight > 0 || slot.is_dropped) return;
+  slot.state_slot->is_in_doubt = false;
+  if (slot.state_slot->needs_fill) return;
   // If the state behind fewer tokens is still to be sent, the slot must have that state too.
-  const bool sends_state = slot.send_run_count > 0 && slot.send_state_slot >= 0;
-  const std::uint32_t sent = sends_state ? std::min(slot.send_end, slot.computed_tokens) : slot.computed_tokens;
+  const std::uint32_t sent = slot.send ? std::min(slot.send->end, slot.computed_tokens) : slot.computed_tokens;
   const auto is_held = [&](const GroupRows& group) {
-    return group.is_window() || (is_state_held(group, index, slot.computed_tokens, slot.state_high) &&
-                                 is_state_held(group, index, sent, slot.state_high));
+    return group.is_window() || (is_state_held(group, index, slot.computed_tokens, slot.state_slot->high) &&
+                                 is_state_held(group, index, sent, slot.state_slot->high));
   };
   if (slot.computed_tokens == 0) {
     restart_state(index);
@@ -359,15 +361,15 @@ void Cache::Impl::restart_state(std::uint32_t index) {
     if (!slot.restore_page.is_none()) group.pages().unpin(slot.restore_page, AnchoredPages::Worth::Kept);
     slot = {};
   }
-  sequences[index].needs_state = true;
-  sequences[index].state_high = 0;
+  sequences[index].state_slot->needs_fill = true;
+  sequences[index].state_slot->high = 0;
 }
 
 // The slot has the state behind all computed tokens, as it was sent: all rows that the sequence goes on from, and no
 // earlier version.
 void Cache::Impl::take_received_state(std::uint32_t index) {
-  SequenceSlot& slot = sequences[index];
-  const std::uint32_t end = slot.computed_tokens;
+  SequenceSlot::StateSlot& slot = *sequences[index].state_slot;
+  const std::uint32_t end = sequences[index].computed_tokens;
   for (GroupRows& group : groups) {
     if (group.is_window()) continue;
     GroupState& state = group.states[index];
@@ -376,24 +378,26 @@ void Cache::Impl::take_received_state(std::uint32_t index) {
     state.valid_from = end - std::min(end, needed_rows(*group.group, end));
     state.lacks_first_rows = true;
   }
-  slot.needs_state = false;
-  slot.state_high = end;
+  slot.needs_fill = false;
+  slot.high = end;
   slot.checkpoint = end - 1;  // a checkpoint at `end` was not planned here: the next step may save it
 }
 
 // The sequence goes back to `end` tokens: notes which rows before `end` its slot still has.
 void Cache::Impl::cut_state(std::uint32_t index, std::uint32_t end) {
-  SequenceSlot& slot = sequences[index];
+  if (!has_state()) return;
+  SequenceSlot::StateSlot& slot = *sequences[index].state_slot;
   for (GroupRows& group : groups) {
     if (group.is_window()) continue;
     const CacheGroup& layout = *group.group;
     GroupState& state = group.states[index];
     const std::uint32_t room = has_rows(layout) ? layout.slot_entries - layout.sink_tokens : layout.slot_history;
-    const std::uint32_t oldest = slot.state_high - std::min(slot.state_high, room);
+    const std::uint32_t oldest = slot.high - std::min(slot.high, room);
     state.valid_from = std::min(end, std::max(state.valid_from, oldest));
-    state.lacks_first_rows |= std::uint64_t{slot.state_high} + layout.snapshot_entries > room;
+    state.lacks_first_rows |= std::uint64_t{slot.high} + layout.snapshot_entries > room;
   }
-  slot.state_high = std::min(slot.state_high, end);
+  slot.high = std::min(slot.high, end);
+  slot.checkpoint = std::min(slot.checkpoint, end);
 }
 
 // Adds a copy of a state slot to those that the next plan makes, in this order. Copies into slots of sequences that
@@ -424,21 +428,22 @@ void Cache::Impl::add_fork(StateCopy copy) {
 // The next plan fills a fork's state slot: with a copy of its source's slot, or from the same snapshot.
 void Cache::Impl::fork_state(std::uint32_t source_index, std::uint32_t index) {
   if (!has_state()) return;
-  const SequenceSlot& source = sequences[source_index];
-  SequenceSlot& slot = sequences[index];
+  const SequenceSlot::StateSlot& source = *sequences[source_index].state_slot;
+  const std::uint32_t end = sequences[index].computed_tokens;
   take_state_slot(index);
-  slot.state_high = source.state_high;
-  slot.needs_state = source.needs_state || slot.computed_tokens == 0;
-  slot.checkpoint = slot.computed_tokens;
+  SequenceSlot::StateSlot& slot = *sequences[index].state_slot;
+  slot.high = source.high;
+  slot.needs_fill = source.needs_fill || end == 0;
+  slot.checkpoint = end;
   for (GroupRows& group : groups) {
     if (group.is_window()) continue;
     const GroupState& from = group.states[source_index];
     GroupState& state = group.states[index];
     state = {};
     state.valid_from = from.valid_from;
-    state.lacks_first_rows = from.lacks_first_rows && slot.computed_tokens > 0;
-    if (slot.needs_state) {
-      if (slot.computed_tokens == 0 || from.restore_page.is_none()) continue;
+    state.lacks_first_rows = from.lacks_first_rows && end > 0;
+    if (slot.needs_fill) {
+      if (end == 0 || from.restore_page.is_none()) continue;
       state.restore_page = from.restore_page;
       state.restore_position = from.restore_position;
       group.pages().pin(state.restore_page);
@@ -446,14 +451,14 @@ void Cache::Impl::fork_state(std::uint32_t source_index, std::uint32_t index) {
     }
     StateCopy copy{.kind = StateCopyKind::Fork,
                    .group = static_cast<std::int32_t>(group.memory.group_index),
-                   .source = static_cast<std::int32_t>(source.state_slot),
-                   .target = static_cast<std::int32_t>(slot.state_slot)};
+                   .source = static_cast<std::int32_t>(source.index),
+                   .target = static_cast<std::int32_t>(slot.index)};
     add_fork(copy);
   }
-  if (slot.computed_tokens == 0) {
+  if (end == 0) {
     restart_state(index);
   } else {
-    cut_state(index, slot.computed_tokens);
+    cut_state(index, end);
   }
 }
 

@@ -73,7 +73,7 @@ Status Cache::Impl::check_entry(const StepEntry& entry, std::uint32_t index) con
   if (slot.state != SequenceSlot::State::Running) {
     return bad(not_running(slot) + 1);
   }
-  if (slot.is_receiving) return bad("is receiving tokens; finish_receive or abort_receive comes first");
+  if (slot.receive) return bad("is receiving tokens; finish_receive or abort_receive comes first");
   if (slot.has_draft || (slot.tree_count > 0 && slot.steps_in_flight > 0)) {
     return fail(ErrorCode::Unavailable,
                 name_of(index) + " has undecided tokens in a step in flight; finish that step first");
@@ -83,7 +83,7 @@ Status Cache::Impl::check_entry(const StepEntry& entry, std::uint32_t index) con
     return bad("has " + std::to_string(slot.tree_count) +
                " undecided tree tokens: commit_tree decides, or give it more of the tree");
   }
-  if (slot.state_is_in_doubt) {
+  if (has_state() && slot.state_slot->is_in_doubt) {
     return fail(ErrorCode::Unavailable,
                 name_of(index) + " has steps in flight and one that did not happen; finish the others first");
   }
@@ -107,7 +107,7 @@ Status Cache::Impl::check_entry(const StepEntry& entry, std::uint32_t index) con
   }
   if (draft_count > 0) {
     if (is_tree && entry.draft_count > 0) return bad("has both draft_count and tree_parents: give one of them");
-    if (slot.send_run_count > 0) return bad("is marked for sending: tokens that may be rejected cannot be sent");
+    if (slot.send) return bad("is marked for sending: tokens that may be rejected cannot be sent");
     if (missing == 0 && pending == 1) return bad("runs its last token again: plan that without drafts first");
     if (entry.token_count != 0 && (entry.token_count < missing || slot.tree_count > 0)) {
       return bad("has drafts, which stand behind all pending tokens: leave token_count at 0");
@@ -154,7 +154,7 @@ std::uint32_t Cache::Impl::listed_pages(const SequenceSlot& slot, const StepPart
   const std::uint32_t end = pages_for(end_of(slot, part));
   if (!windows.empty()) return end;  // lines of window groups have all columns
   const std::uint32_t first_query = part.runs_again() ? part.position : slot.planned_end;
-  const std::uint32_t sink_pages = pages_for(slot.sink_tokens);
+  const std::uint32_t sink_pages = pages_for(slot.sink_tokens());
   const std::uint32_t first_page = first_recent(slot, first_query + 1) / page_tokens;
   return first_page > sink_pages ? sink_pages + (end - first_page) : end;
 }
@@ -196,23 +196,22 @@ StepPart Cache::Impl::make_part(const StepEntry& entry, std::uint32_t index) con
   const bool runs_again = missing == 0 && slot.steps_in_flight == 0 && part.draft_count == 0;
   if (!runs_again && slot.tree_count == 0) {
     // With no known token left, the next one, which a step in flight will bring.
-    const std::uint32_t all = missing > 0 ? missing : std::min(slot.steps_in_flight, 1U);
+    const std::uint32_t all = missing > 0 ? missing : std::min<std::uint32_t>(slot.steps_in_flight, 1);
     part.token_count =
         part.draft_count > 0 || entry.token_count == 0 ? std::max(all, entry.token_count) : entry.token_count;
   }
   if (has_snapshots && part.token_count > 0) cut_at_checkpoint(slot, index, part);
   // A state is sent where a step ends.
-  const bool sends_state = slot.send_run_count > 0 && slot.send_state_slot >= 0 && slot.planned_end < slot.send_end;
-  if (sends_state) part.token_count = std::min(part.token_count, slot.send_end - slot.planned_end);
+  const bool sends_state = slot.send && has_state() && slot.planned_end < slot.send->end;
+  if (sends_state) part.token_count = std::min(part.token_count, slot.send->end - slot.planned_end);
   part.position = runs_again ? slot.computed_tokens - 1 : slot.planned_end + slot.tree_count;
+  const std::uint32_t end_page = pages_for(end_of(slot, part));
   // A step of a replay may end before the tail's page, and then leaves the tail as it is.
-  const bool reaches_tail = slot.replay_end == 0 || pages_for(end_of(slot, part)) > slot.tail_page;
-  if (slot.tail_tokens > 0 && !slot.tail_is_planned && reaches_tail) {
+  if (slot.tail && !slot.tail->is_planned && (slot.replay_end == 0 || end_page > slot.tail->column)) {
     // If nobody else owns the tail's source, the sequence takes that page itself, without a copy.
-    part.adopts_tail = !slot.tail_pin && !history->device.is_shared(slot.tail_source);
+    part.adopts_tail = !slot.tail->pin && !history->device.is_shared(slot.tail->source);
     part.copies_tail = !part.adopts_tail;
   }
-  const std::uint32_t end_page = pages_for(end_of(slot, part));
   for (std::uint32_t page = slot.page_count; page < end_page; ++page) {
     if (stores_page(slot, part, page)) ++part.new_pages;
   }
@@ -232,13 +231,13 @@ void Cache::Impl::cut_at_checkpoint(const SequenceSlot& slot, std::uint32_t inde
 // Pages that the window will have left when the step is done are not taken at all, unless they begin with tokens
 // computed before, or replayed, which the step itself reads.
 bool Cache::Impl::stores_page(const SequenceSlot& slot, const StepPart& part, std::uint32_t page) const {
-  if (slot.window_tokens == 0 || page < pages_for(slot.sink_tokens)) return true;
+  if (!slot.window || page < pages_for(slot.window->sink_tokens)) return true;
   if (std::uint64_t{page} * page_tokens < std::max(slot.planned_end, slot.replay_end)) return true;
   return std::uint64_t{page + 1} * page_tokens > keep_from(slot, slot.planned_end + part.token_count);
 }
 
 std::uint32_t Cache::Impl::pending_tokens(const SequenceSlot& slot) const {
-  if (slot.state == SequenceSlot::State::Holding || slot.is_receiving) return 0;
+  if (slot.state == SequenceSlot::State::Holding || slot.receive) return 0;
   const std::uint32_t missing = slot.token_count - std::min(slot.token_count, slot.planned_end);
   if (missing > 0) return missing;
   // Somebody has to ask the model what follows a prompt that was found whole: its last token runs again. A state would
@@ -434,25 +433,22 @@ bool Cache::Impl::try_without_tails(std::span<const StepEntry> entries, const Pl
   scratch.revoked.clear();
   scratch.revoked_runs.clear();
   for (std::uint32_t i = 0; i < sequences.capacity(); ++i) {
-    const SequenceSlot& slot = sequences[i];
+    SequenceSlot& slot = sequences[i];
     if (slot.state != SequenceSlot::State::Running) continue;  // transfers may read the tail of one that is being saved
     // Once a window has slid, tokens that are computed again would see less than they did.
-    const bool sees_all = slot.window_tokens == 0 || slot.computed_tokens <= slot.window_tokens;
-    if (!slot.tail_pin || slot.tail_is_planned || !sees_all || slot.is_undecided()) continue;
+    const bool sees_all = slot.computed_tokens <= slot.window_tokens();
+    if (!slot.tail || !slot.tail->pin || slot.tail->is_planned || !sees_all || slot.is_undecided()) continue;
     // Windows must hold what the sequence needs to go on where its tail begins; states cannot go back there.
     const bool can_go_back = groups.empty() || (!has_state() && slot.replay_end == 0 &&
-                                                windows_hold(i, slot.computed_tokens - slot.tail_tokens));
+                                                windows_hold(i, slot.computed_tokens - slot.tail->tokens));
     if (!can_go_back) continue;
-    scratch.revoked.push_back({.index = i, .tail_tokens = slot.tail_tokens});
-    scratch.revoked_runs.push_back(slot.tail_pin.run());
+    slot.computed_tokens -= slot.tail->tokens;
+    slot.planned_end = slot.computed_tokens;
+    scratch.revoked_runs.push_back(slot.tail->pin.run());
+    scratch.revoked.push_back({.index = i, .tail = *std::move(slot.tail)});
+    slot.tail.reset();
   }
   if (scratch.revoked.empty()) return false;
-  for (const auto& [index, tail_tokens] : scratch.revoked) {
-    SequenceSlot& slot = sequences[index];
-    slot.computed_tokens -= tail_tokens;
-    slot.planned_end = slot.computed_tokens;
-    slot.tail_tokens = 0;
-  }
   std::uint64_t step_tokens = 0;
   make_parts(entries);
   for (const StepPart& part : planning) step_tokens += part.query_count();
@@ -464,21 +460,20 @@ bool Cache::Impl::try_without_tails(std::span<const StepEntry> entries, const Pl
   // Giving up tails makes pages of the history idle, but none of other groups.
   const std::uint32_t freed = needs.is_of_history ? later + tree->pages_idle_without(scratch.revoked_runs) : 0;
   const bool fits = step_tokens <= tokens_max && needs.pages_needed <= needs.pages_available + freed && windows_fit();
-  for (const auto& [index, tail_tokens] : scratch.revoked) {
+  for (auto& [index, tail] : scratch.revoked) {
     SequenceSlot& slot = sequences[index];
     if (!fits) {
-      slot.tail_tokens = tail_tokens;
-      slot.computed_tokens += tail_tokens;
+      slot.computed_tokens += tail.tokens;
       slot.planned_end = slot.computed_tokens;
+      slot.tail = std::move(tail);
       continue;
     }
-    slot.tail_pin.reset();
+    tail.pin.reset();
     drop_window_tails(index);
-    slot.send_cached_end = std::min(slot.send_cached_end, slot.computed_tokens);
-    if (std::exchange(slot.tail_is_hit, false)) {
-      counters.hit_tokens -= tail_tokens;
-      counters.partial_hit_tokens -= tail_tokens;
-    }
+    if (slot.send) slot.send->cached_end = std::min(slot.send->cached_end, slot.computed_tokens);
+    if (!tail.is_hit) continue;
+    counters.hit_tokens -= tail.tokens;
+    counters.partial_hit_tokens -= tail.tokens;
   }
   if (!fits || !has_host()) return fits;
   if (tiers->parts.history.writes_back()) tiers->stores.start_leaving(needs.pages_needed);
@@ -493,7 +488,7 @@ bool Cache::Impl::try_without_partial(std::span<const StepEntry> entries, const 
   const std::uint32_t index = planning.front().index;
   SequenceSlot& slot = sequences[index];
   if (!can_be_computed_again(slot)) return false;
-  if (!slot.tail_pin || !slot.tail_is_hit || slot.tail_is_planned) return false;
+  if (!slot.tail || !slot.tail->pin || !slot.tail->is_hit || slot.tail->is_planned) return false;
   for (std::uint32_t i = 0; i < sequences.capacity(); ++i) {
     if (i != index && sequences[i].state != SequenceSlot::State::Free && !sequences[i].is_waiting()) return false;
   }
@@ -521,20 +516,19 @@ void Cache::Impl::plan_part(const StepEntry& entry, StepPart& part, std::span<co
   std::uint32_t page = slot.page_count;
   slot.page_count = std::max(slot.page_count, pages_for(end_of(slot, part)));
   if (part.adopts_tail) {
-    history->device.reopen(slot.tail_source);
-    row[page++] = slot.tail_source;
+    history->device.reopen(slot.tail->source);
+    row[page++] = slot.tail->source;
     part.first_column = page;  // the page is the sequence's own from here on, whatever becomes of the step
-    slot.tail_tokens = 0;
-    slot.tail_is_hit = false;
+    slot.tail.reset();
   }
   std::size_t taken = 0;
   for (; page < slot.page_count; ++page) {
     row[page] = stores_page(slot, part, page) ? new_pages[taken++] : kNullPage;
   }
   if (part.copies_tail) {
-    scratch.copies.push_back(
-        {.source = slot.tail_source, .target = row[slot.tail_page], .token_count = slot.tail_tokens});
-    slot.tail_is_planned = true;
+    SequenceSlot::Tail& tail = *slot.tail;
+    scratch.copies.push_back({.source = tail.source, .target = row[tail.column], .token_count = tail.tokens});
+    tail.is_planned = true;
   }
   slot.planned_end += part.token_count;
   if (part.is_tree) {
@@ -550,7 +544,7 @@ void Cache::Impl::plan_part(const StepEntry& entry, StepPart& part, std::span<co
 void Cache::Impl::add_planner_groups(const StepPart& part) {
   const SequenceSlot& slot = sequences[part.index];
   PlannerEntryGroups& entry = scratch.entry_groups.emplace_back();
-  if (has_state()) entry.state_slot = slot.state_slot;
+  if (slot.state_slot) entry.state_slot = slot.state_slot->index;
   entry.checkpoint = part.checkpoint;
   entry.write_from = slot.replay_end;
   const std::size_t first = scratch.windows.size();
@@ -562,7 +556,7 @@ void Cache::Impl::add_planner_groups(const StepPart& part) {
     window.changed_column = window.page_count;
   }
   entry.windows = std::span(scratch.windows).subspan(first);  // stays valid: scratch.windows has room for all entries
-  if (slot.send_run_count > 0) entry.send_windows = sequences.send_window_row(part.index).first(slot.send_window_count);
+  if (slot.send) entry.send_windows = sequences.send_window_row(part.index).first(slot.send->window_count);
 }
 
 void Cache::Impl::add_planner_entry(const StepPart& part, std::uint32_t entry_index) {
@@ -582,17 +576,20 @@ void Cache::Impl::add_planner_entry(const StepPart& part, std::uint32_t entry_in
   entry.tokens = sequences.token_row(part.index).subspan(known_begin, known_end - known_begin);
   entry.shareable_pages = slot.settled_pages;
   entry.changed_column = slot.changed_column;
-  entry.window_tokens = slot.window_tokens;
-  entry.sink_tokens = slot.sink_tokens;
+  if (slot.window) {
+    entry.window_tokens = slot.window->tokens;
+    entry.sink_tokens = slot.window->sink_tokens;
+  }
   slot.changed_column = slot.page_count;  // this plan tells the device all columns
   if (part.is_tree) entry.tree_parents = sequences.tree_parent_row(part.index).first(slot.tree_count);
-  if (slot.send_run_count == 0) return;
-  entry.send_slots = sequences.send_row(part.index).first(slot.send_run_count);
-  entry.send_begin = slot.send_begin;
-  entry.receiver = slot.receiver;
-  if (slot.send_cached_end > 0 && slot.steps_in_flight == 1) {  // else an earlier step in flight sends them
-    entry.send_cached_begin = slot.send_begin;
-    entry.send_cached_end = slot.send_cached_end;
+  if (!slot.send) return;
+  const SequenceSlot::Send& send = *slot.send;
+  entry.send_slots = sequences.send_row(part.index).first(send.run_count);
+  entry.send_begin = send.begin;
+  entry.receiver = send.receiver;
+  if (send.cached_end > send.begin && slot.steps_in_flight == 1) {  // else an earlier step in flight sends them
+    entry.send_cached_begin = send.begin;
+    entry.send_cached_end = send.cached_end;
   }
 }
 

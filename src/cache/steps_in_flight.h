@@ -14,6 +14,7 @@
 #include "cache/group_rows.h"
 #include "prefix/prefix_tree.h"
 #include "quire/plan.h"
+#include "sequence/sequence_table.h"
 #include "tiers/saves.h"
 
 namespace quire {
@@ -73,7 +74,7 @@ struct PlanScratch {
   // Tails that try_without_tails() gives up, or restores if the step does not fit without them.
   struct RevokedTail {
     std::uint32_t index = 0;
-    std::uint32_t tail_tokens = 0;
+    SequenceSlot::Tail tail;
   };
   std::vector<RevokedTail> revoked;
   std::vector<RunId> revoked_runs;

@@ -194,7 +194,7 @@ bool Cache::Impl::is_kept_column(const GroupRows& group, const SequenceSlot& slo
   const std::uint64_t last = end + group.group->window_tokens - 2;
   const auto is_needed_at = [&](std::uint64_t position) { return position > begin && position <= last; };
   // Other requests may go on where a prompt ends, or where prompts part; if not there, at the end of the page before.
-  for (const std::uint32_t place : {slot.prompt_tokens, slot.junction}) {
+  for (const std::uint32_t place : {slot.prompt_tokens, slot.junction.value_or(0)}) {
     if (is_needed_at(place) || is_needed_at(place - (place % page_tokens))) return true;
   }
   // The last snapshot of a prompt is taken before its last token, and is of no use without the window's pages there.
@@ -270,7 +270,8 @@ Status Cache::Impl::check_anchored_held(std::uint32_t index, std::uint32_t end, 
 void Cache::Impl::copy_windows(std::uint32_t source_index, std::uint32_t index) {
   const SequenceSlot& sequence = sequences[index];
   const std::uint32_t whole_pages = sequence.computed_tokens / page_tokens;
-  const bool shares_tail = sequences[source_index].tail_tokens > 0 && sequences[source_index].tail_page == whole_pages;
+  const std::optional<SequenceSlot::Tail>& source_tail = sequences[source_index].tail;
+  const bool shares_tail = source_tail && source_tail->column == whole_pages;
   for (const std::uint32_t i : windows) {
     GroupRows& group = groups[i];
     const WindowRow& source = group.slots[source_index];
@@ -289,7 +290,7 @@ void Cache::Impl::copy_windows(std::uint32_t source_index, std::uint32_t index) 
         group.pool().share(page);
       }
     }
-    if (sequence.tail_tokens == 0) continue;
+    if (!sequence.tail) continue;
     // As for the history: while a step in flight copies the source's tail, the fork copies from the same page, not from
     // the copy.
     const bool is_in_row = !shares_tail && whole_pages < source.page_count;
@@ -324,7 +325,7 @@ void Cache::Impl::truncate_windows(std::uint32_t index, std::uint32_t end) {
   const SequenceSlot& sequence = sequences[index];
   const std::uint32_t whole_pages = end / page_tokens;
   const std::uint32_t rest = end % page_tokens;
-  const bool has_tail = sequence.tail_tokens > 0;  // truncate() has cut the history before
+  const bool has_tail = sequence.tail.has_value();  // truncate() has cut the history before
   for (const std::uint32_t i : windows) {
     GroupRows& group = groups[i];
     WindowRow& slot = group.slots[index];
@@ -437,7 +438,7 @@ void Cache::Impl::plan_window_parts(const StepPart& part, std::span<WindowPart> 
       if (part.adopts_tail) ++asked.first_column;
       group.copies.push_back({.source = slot.tail_source,
                               .target = row[slot.page_count],
-                              .token_count = sequences[part.index].tail_tokens});
+                              .token_count = sequences[part.index].tail->tokens});
     }
     slot.page_count += asked.new_pages;
   }

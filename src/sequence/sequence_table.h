@@ -61,18 +61,84 @@ struct alignas(64) SequenceSlot {
     Holding,  // match() in an external pool: holds pages, and never runs
   };
 
-  // Fields that every step reads come first, in two cache lines: a large batch touches no more of each slot.
+  /// The beginning of a page that somebody else has. A pin keeps that page or, where it is empty, a share that the
+  /// sequence owns of it.
+  struct Tail {
+    std::uint32_t tokens = 0;  // from the beginning of `column` on; at least 1
+    std::uint32_t column = 0;
+    PageId source;
+    bool is_hit = false;      // admit() has found it, and counted it as a hit
+    bool is_planned = false;  // a step in flight copies it
+    PrefixTree::Pin pin;
+  };
+  /// A window that set_window() gave the sequence. Groups with windows have rows of their own.
+  struct OwnWindow {
+    std::uint32_t tokens = 0;
+    std::uint32_t sink_tokens = 0;
+    std::uint32_t full_tokens = 0;  // tokens before this one have seen every token before them
+    std::uint32_t hole_begin = 0;   // what the window has left; empty before it has slid
+    std::uint32_t hole_end = 0;
+
+    /// The sequence goes back to `end` tokens, the first `whole_pages` pages of which are full.
+    void cut(std::uint32_t end, std::uint32_t whole_pages) {
+      full_tokens = std::max(tokens, std::min(full_tokens, end));
+      if (hole_begin >= whole_pages) hole_begin = hole_end = 0;
+    }
+  };
+  /// Tokens [begin, end) go to another cache, into the slots of the sequence's send rows.
+  struct Send {
+    std::uint32_t run_count = 0;
+    std::uint32_t window_count = 0;  // runs of window groups
+    std::uint32_t begin = 0;
+    std::uint32_t end = 0;
+    std::uint32_t cached_end = 0;  // the next step sends tokens [begin, this), computed before
+    std::int32_t receiver = 0;
+    std::int32_t state_slot = 0;  // of the receiver, where the layout has state
+  };
+  /// Tokens behind the computed ones are on their way from another cache.
+  struct Receive {
+    std::uint32_t tokens = 0;
+    std::uint32_t window_count = 0;  // runs of window groups
+  };
+  struct StateSlot {
+    std::uint32_t index = 0;
+    std::uint32_t high = 0;        // it was written up to this position, drafts included
+    std::uint32_t checkpoint = 0;  // the last one that was planned
+    bool needs_fill = false;       // the next plan fills it
+    bool is_in_doubt = false;      // a step that did not happen may have written it
+  };
+  /// What begin() was asked for, and what forks take over.
+  struct Options {
+    std::uint32_t match_tokens_max = 0;
+    bool may_use_cache = true;
+    bool allows_inexact = false;
+    Publish publish = Publish::All;
+    std::int8_t priority = 0;
+    TimeNs ttl_ns = 0;  // the highest value: for ever
+  };
+  /// What begin() was asked for, and what only an admission heeds.
+  struct AdmitOptions {
+    std::uint32_t expected_tokens = 0;
+    Prefetch prefetch = Prefetch::Off;
+    Tier tier_max = Tier::Disk;
+    TimeNs load_timeout_ns = 0;
+  };
+
+  PrefixTree::Pin pin;
+  PrefixTree::SoftPin soft_pin;
+
+  // What every step reads fills two cache lines: a large batch touches no more of each slot. Of a tail that is only
+  // whether there is one. std::optional has that behind the value, so the value lies in the line before.
+  std::optional<Tail> tail;
+  std::uint64_t plan_stamp = 0;  // of the last plan_step() that named the sequence
+  std::uint32_t generation = 0;
   State state = State::Free;
   bool is_dropped = false;    // the handle is gone; the sequence ends when its steps do
   bool is_preempted = false;  // waits for resume(), not admit()
   bool has_run = false;       // the model was asked what follows the last computed token
   bool has_draft = false;     // a step in flight has drafts of it
-  bool is_receiving = false;
-  bool tail_is_hit = false;      // admit() has found the tail, and counted it as a hit
-  bool tail_is_planned = false;  // a step in flight copies the tail
-  std::uint32_t generation = 0;
-  std::uint32_t steps_in_flight = 0;
-  std::uint64_t plan_stamp = 0;  // of the last plan_step() that named the sequence
+  bool is_inexact = false;    // a group was rebuilt inexactly: nothing behind replay_end is published
+  std::uint16_t steps_in_flight = 0;
   std::uint32_t token_count = 0;
   std::uint32_t computed_tokens = 0;
   std::uint32_t planned_end = 0;
@@ -81,64 +147,24 @@ struct alignas(64) SequenceSlot {
   std::uint32_t page_count = 0;
   std::uint32_t changed_column = 0;  // plans have not told the device of the columns from this one on
   std::uint32_t tree_count = 0;      // undecided tokens of a token tree, those in flight included
+  std::optional<OwnWindow> window;
+  std::optional<Receive> receive;
+  std::optional<Send> send;
 
-  // A window; window_tokens 0: none.
-  std::uint32_t window_tokens = 0;
-  std::uint32_t sink_tokens = 0;
-  std::uint32_t full_tokens = 0;  // tokens before this one have seen every token before them
-  std::uint32_t hole_begin = 0;
-  std::uint32_t hole_end = 0;
-
-  // The tail: `tail_tokens` tokens from the beginning of column `tail_page` on. Its source page is kept by tail_pin or,
-  // when that is empty, by a share that the sequence owns of the page.
-  std::uint32_t tail_tokens = 0;  // 0: none
-  std::uint32_t tail_page = 0;
-  PageId tail_source;
-  PrefixTree::Pin tail_pin;
-
-  std::uint32_t send_run_count = 0;  // 0: not marked for sending
-  std::uint32_t send_end = 0;
-  std::uint32_t send_cached_end = 0;  // the next step sends tokens [send_begin, this), computed before; 0: none
-
-  // Used where the layout has anchored groups.
-  std::uint32_t replay_end = 0;           // tokens before it are replayed for groups that lack them; 0: no replay
-  std::uint32_t state_slot = UINT32_MAX;  // of an admitted sequence, where the layout has state
-  bool is_inexact = false;                // a group was rebuilt inexactly: nothing behind replay_end is published
-  bool allows_inexact = false;
-  bool needs_state = false;        // the state slot is not filled yet: the next plan fills it
-  bool state_is_in_doubt = false;  // a step that did not happen may have written the state slot
-
-  // The third cache line, used where there are anchored groups.
-  std::uint32_t state_high = 0;  // the state slot was written up to this position, drafts included
-  std::uint32_t junction = 0;    // a checkpoint where history was cached, but no state; 0: none
-  std::uint32_t checkpoint = 0;  // the last checkpoint that was planned
+  // Steps read these where the layout has anchored groups.
+  std::optional<StateSlot> state_slot;    // of an admitted sequence, where the layout has state
+  std::uint32_t replay_end = 0;           // tokens before it are replayed for groups that lack them
+  std::optional<std::uint32_t> junction;  // a checkpoint where history was cached, but no state
 
   bool skips_partial = false;  // no room for the copy of the page that its hit ended in: the hit ends before that page
-  std::uint32_t send_begin = 0;
-  std::int32_t receiver = -1;
-  std::uint32_t receive_tokens = 0;
-  std::uint32_t receive_run_count = 0;
-  std::uint32_t receive_window_count = 0;  // runs of window groups
-  std::uint32_t send_window_count = 0;
-  std::int32_t send_state_slot = -1;  // of the receiver; -1: no state is sent
-
-  PrefixTree::Pin pin;
-  PrefixTree::SoftPin soft_pin;
-  std::uint32_t key_space = 0;  // index in the table of key spaces
-  std::uint32_t match_tokens_max = 0;
+  bool publishes_at_end = false;                  // end() has said what is published: private pages are, too
+  std::uint32_t key_space = 0;                    // index in the table of key spaces
   std::uint32_t prompt_tokens = 0;                // tokens of the prompt that rewind() has left
   std::uint32_t publish_tokens_max = UINT32_MAX;  // without dedup: others have published what follows
-  std::uint32_t expected_tokens = 0;
   std::uint32_t extra_key_count = 0;
-  bool may_use_cache = true;
-  Publish publish = Publish::All;
-  bool publishes_at_end = false;
-  Tier tier_max = Tier::Disk;
-  Prefetch prefetch = Prefetch::Off;
-  TimeNs load_timeout_ns = 0;
+  Options options;
+  AdmitOptions admit_options;
   Miss miss;
-  std::int8_t priority = 0;
-  TimeNs ttl_ns = 0;  // the highest value: for ever
 
   [[nodiscard]] bool is_waiting() const {
     return state == State::Waiting || state == State::Saving || state == State::Saved;
@@ -150,15 +176,25 @@ struct alignas(64) SequenceSlot {
   [[nodiscard]] bool has_row() const {
     return state == State::Running || state == State::Saving || state == State::Restoring;
   }
-  [[nodiscard]] bool has_hole() const { return hole_end > hole_begin; }
-  [[nodiscard]] bool is_in_hole(std::uint32_t page) const { return page >= hole_begin && page < hole_end; }
+  /// How many tokens before it a token sees, itself included.
+  [[nodiscard]] std::uint32_t window_tokens() const { return window ? window->tokens : UINT32_MAX; }
+  [[nodiscard]] std::uint32_t sink_tokens() const { return window ? window->sink_tokens : 0; }
+  /// Tokens before this one have seen every token before them.
+  [[nodiscard]] std::uint32_t full_tokens() const { return window ? window->full_tokens : UINT32_MAX; }
+  [[nodiscard]] bool has_hole() const { return window && window->hole_end > window->hole_begin; }
+  [[nodiscard]] bool is_in_hole(std::uint32_t page) const {
+    return window && page >= window->hole_begin && page < window->hole_end;
+  }
   /// Pages that `pin` covers: all shared pages or, when the window has left the others, those of the sink.
   [[nodiscard]] std::uint32_t pinned_pages() const {
-    return has_hole() && hole_end >= shared_pages ? std::min(shared_pages, hole_begin) : shared_pages;
+    const bool has_left = has_hole() && window->hole_end >= shared_pages;
+    return has_left ? std::min(shared_pages, window->hole_begin) : shared_pages;
   }
   [[nodiscard]] bool is_undecided() const { return has_draft || tree_count > 0; }
 };
-static_assert(offsetof(SequenceSlot, state_high) == 128, "what every step looks at fills two lines");
+static_assert(offsetof(SequenceSlot, tail) + sizeof(SequenceSlot::Tail) == 64 &&
+                  offsetof(SequenceSlot, send) + sizeof(SequenceSlot::send) == 192,
+              "what every step looks at fills two lines");
 
 class SequenceTable {
  public:

@@ -15,41 +15,51 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 
 #include "prefix/hit_rule.h"
 #include "quire/types.h"
-#include "tiers/transfer_book.h"
 
 namespace quire {
 
 struct Arrival {
-  static constexpr std::uint32_t kNone = UINT32_MAX;
+  /// A place in the row of those that wait until they may look.
+  struct Turn {
+    std::uint64_t number = 0;  // drawn from a counter: the lowest one looks first
+    TimeNs deadline = INT64_MAX;
+  };
+  /// What the sequence asks of windows and states, and how far it has.
+  struct AnchoredNeed {
+    Hit hit;
+    std::uint32_t next_group = 0;   // whose loads are to be started next,
+    std::uint32_t next_column = 0;  // from this column on
+  };
 
   TimeNs deadline = INT64_MAX;                   // when the sequence takes what there is
   MissReason load_miss = MissReason::None;       // why loads from the host brought less than they should
   MissReason lower_miss = MissReason::None;      // why lower tiers brought less than they have
   std::uint32_t limiting_group = Hit::kNoGroup;  // the group that limits what lower tiers can give
-  std::uint32_t host_from = kNone;               // tokens, in whole pages, that the device could serve at admission
-  std::uint32_t lower_from = kNone;              // the same of device and host, when a lower tier was first asked
+  std::optional<std::uint32_t> host_from;        // tokens, in whole pages, that the device could serve at admission
+  std::optional<std::uint32_t> lower_from;       // the same of device and host, when a lower tier was first asked
+  std::uint32_t next_lower = 0;                  // the lower tier to be asked next
+  std::uint32_t looked_pages = 0;                // once memory has more pages than this, all tiers are asked again
 
-  // Looking.
-  std::uint32_t search = Transfer::kNone;  // in TierParts::searches; none: the sequence waits for its turn
-  std::uint64_t turn = 0;                  // a number drawn from a counter: the lowest one looks first
-  TimeNs turn_deadline = INT64_MAX;
-  std::uint32_t next_lower = 0;    // the lower tier to be asked next
-  std::uint32_t looked_pages = 0;  // once memory has more pages than this, all tiers are asked again
+  // One of these while Looking, and none later.
+  std::optional<std::uint32_t> search;  // in TierParts::searches
+  std::optional<Turn> turn;
 
-  // Loading.
-  TimeNs room_deadline = INT64_MAX;  // of a wait for a transfer or for device pages
-  bool has_asked_anchored = false;   // `hit`, next_group and next_column are set: loads of anchored groups may start
-  Hit hit;
-  std::uint32_t next_group = 0;   // the group whose loads are to be started next
-  std::uint32_t next_column = 0;  // the column of that group from which they start
+  // While Loading.
+  TimeNs room_deadline = INT64_MAX;      // of a wait for a transfer or for device pages
+  std::optional<AnchoredNeed> anchored;  // once the history is there
 
   // What came from the host and from lower tiers: set by Cache::Impl::count_admission(), shown by Cache::view().
   std::uint32_t host_tokens = 0;
   std::uint32_t lower_tokens = 0;
 
+  void stop_looking() {
+    search.reset();
+    turn.reset();
+  }
   /// Lower tiers are not asked any more.
   void stop_asking() {
     next_lower = UINT32_MAX;

@@ -23,14 +23,14 @@ Result<std::optional<WaitingAdmission>> Arrivals::start(std::uint32_t sequence) 
     return WaitingAdmission{.on_device = on_device, .in_memory = in_memory, .miss = miss};
   };
   arrival.host_from = on_device.start() / parts_.page_tokens * parts_.page_tokens;
-  if (slot.prefetch != Prefetch::BestEffort && may_look(sequence, match)) {
+  if (slot.admit_options.prefetch != Prefetch::BestEffort && may_look(sequence, match)) {
     const Hit in_memory = paths_.hit_of(slot, match, HitScope::DeviceAndHost);
     set_deadline(sequence);
     if (start_looking(sequence, match)) return waiting(in_memory, {});
     match = paths_.match_of(sequence);
   }
   Choice choice = choose(sequence, match);
-  if (!choice.loads || slot.prefetch == Prefetch::BestEffort) {
+  if (!choice.loads || slot.admit_options.prefetch == Prefetch::BestEffort) {
     // Prefetch::BestEffort does not wait: pages that are still to be loaded come too late.
     arrival.load_miss = choice.loads ? MissReason::LoadTimedOut : choice.miss;
     return std::nullopt;
@@ -61,8 +61,9 @@ Result<std::optional<WaitingAdmission>> Arrivals::start(std::uint32_t sequence) 
 
 void Arrivals::set_deadline(std::uint32_t sequence) {
   const SequenceSlot& slot = parts_.sequences[sequence];
-  parts_.arrivals[sequence].deadline =
-      slot.prefetch == Prefetch::Timeout ? parts_.time_after(slot.load_timeout_ns) : INT64_MAX;
+  parts_.arrivals[sequence].deadline = slot.admit_options.prefetch == Prefetch::Timeout
+                                           ? parts_.time_after(slot.admit_options.load_timeout_ns)
+                                           : INT64_MAX;
 }
 
 // What the host has for a sequence, and whether loading it takes less time than computing it.
@@ -70,12 +71,12 @@ Arrivals::Choice Arrivals::choose(std::uint32_t sequence, const PrefixTree::Matc
   const SequenceSlot& slot = parts_.sequences[sequence];
   // Whole pages only: no load brings a part of a page.
   const Paths::HitQuery whole_pages{
-      .token_count = slot.token_count, .allows_inexact = slot.allows_inexact, .allows_partial = false};
+      .token_count = slot.token_count, .allows_inexact = slot.options.allows_inexact, .allows_partial = false};
   Choice choice{.hit = paths_.find_hit(match, whole_pages, HitScope::DeviceAndHost)};
   const std::uint32_t device_tokens = paths_.hit_of(slot, match, HitScope::Device).start();
   if (choice.hit.start() <= device_tokens) return choice;
   if (parts_.is_paused || !parts_.is_awake()) return {.miss = MissReason::LoadCancelled};
-  if (slot.tier_max == Tier::Device) return {.miss = MissReason::NotAsked};
+  if (slot.admit_options.tier_max == Tier::Device) return {.miss = MissReason::NotAsked};
   choice.match = paths_.cut(match, choice.hit);
   // Host runs from the end of the match upwards: pages of runs that no load brings are new.
   std::uint32_t pages_in_run = choice.match.host_pages_in_run;
@@ -127,7 +128,7 @@ bool Arrivals::may_look(std::uint32_t sequence, const PrefixTree::Match& match) 
     arrival.next_lower = 0;  // memory has more than was searched for: ask all tiers again
   while (arrival.next_lower < parts_.lowers.size()) {
     const Lower& lower = parts_.lowers[arrival.next_lower];
-    if (!lower.has_failed && slot.tier_max >= lower.settings.tier) break;
+    if (!lower.has_failed && slot.admit_options.tier_max >= lower.settings.tier) break;
     ++arrival.next_lower;
   }
   if (arrival.next_lower >= parts_.lowers.size()) return false;
@@ -147,14 +148,15 @@ bool Arrivals::start_looking(std::uint32_t sequence, const PrefixTree::Match& ma
     arrival.lower_miss = MissReason::LoadFailed;
     return false;
   }
-  const bool waited = slot.state == SequenceSlot::State::Looking && arrival.search == Transfer::kNone;
-  if (!search && !waited) {
-    arrival.turn = ++last_turn_;
-    arrival.turn_deadline = parts_.load_deadline();
+  if (search) {
+    const std::uint32_t from = in_memory / parts_.page_tokens * parts_.page_tokens;
+    arrival.lower_from = std::min(arrival.lower_from.value_or(from), from);
+    arrival.turn.reset();
+  } else if (!arrival.turn) {
+    arrival.turn = {.number = ++last_turn_, .deadline = parts_.load_deadline()};
   }
-  if (search) arrival.lower_from = std::min(arrival.lower_from, in_memory / parts_.page_tokens * parts_.page_tokens);
   parts_.sequences.set_state(sequence, SequenceSlot::State::Looking);
-  arrival.search = search.value_or(Transfer::kNone);
+  arrival.search = search;
   slot.pin = search ? parts_.tree.clone(parts_.searches[*search].pin) : parts_.tree.pin_all(match);
   slot.soft_pin.reset();
   return true;
@@ -164,6 +166,7 @@ bool Arrivals::start_looking(std::uint32_t sequence, const PrefixTree::Match& ma
 void Arrivals::stop_looking(std::uint32_t sequence, MissReason miss) {
   SequenceSlot& slot = parts_.sequences[sequence];
   Arrival& arrival = parts_.arrivals[sequence];
+  arrival.stop_looking();
   if (miss != MissReason::None) arrival.lower_miss = miss;
   PrefixTree::Pin waited = std::move(slot.pin);
   const PrefixTree::Match match = paths_.match_of(sequence);
@@ -183,10 +186,9 @@ std::uint32_t Arrivals::next_waiting_for_turn(std::uint64_t turn) const {
   const SequenceTable& sequences = parts_.sequences;
   std::uint32_t next = sequences.capacity();
   for (const std::uint32_t i : sequences.arriving()) {
-    const Arrival& arrival = parts_.arrivals[i];
-    const bool waits =
-        sequences[i].state == SequenceSlot::State::Looking && arrival.search == Transfer::kNone && arrival.turn > turn;
-    if (waits && (next == sequences.capacity() || arrival.turn < parts_.arrivals[next].turn)) next = i;
+    const std::optional<Arrival::Turn>& waited = parts_.arrivals[i].turn;
+    if (!waited || waited->number <= turn) continue;
+    if (next == sequences.capacity() || waited->number < parts_.arrivals[next].turn->number) next = i;
   }
   return next;
 }
@@ -194,7 +196,7 @@ std::uint32_t Arrivals::next_waiting_for_turn(std::uint64_t turn) const {
 void Arrivals::start_waiting_searches() {
   std::uint32_t next = next_waiting_for_turn(0);
   while (next < parts_.sequences.capacity() && parts_.searches.find_free()) {
-    const std::uint64_t turn = parts_.arrivals[next].turn;
+    const std::uint64_t turn = parts_.arrivals[next].turn->number;
     const PrefixTree::Match match = paths_.match_of(next);
     if (may_look(next, match)) (void)start_looking(next, match);
     next = next_waiting_for_turn(turn);
@@ -205,7 +207,7 @@ void Arrivals::finish_search(std::uint32_t search, const Search& ended) {
   SequenceTable& sequences = parts_.sequences;
   for (const std::uint32_t i : sequences.arriving()) {
     Arrival& arrival = parts_.arrivals[i];
-    if (sequences[i].state != SequenceSlot::State::Looking || arrival.search != search) continue;
+    if (arrival.search != search) continue;
     arrival.next_lower = ended.lower + 1U;
     // A sequence that joined somebody else's search shares the first missing page with it, but perhaps no more.
     const bool is_owner = ended.owner == SequenceId{i, sequences[i].generation};
@@ -222,19 +224,17 @@ void Arrivals::finish_search(std::uint32_t search, const Search& ended) {
 }
 
 void Arrivals::abandon_search(std::uint32_t search, MissReason miss) {
-  SequenceTable& sequences = parts_.sequences;
-  for (const std::uint32_t i : sequences.arriving()) {
+  for (const std::uint32_t i : parts_.sequences.arriving()) {
     Arrival& arrival = parts_.arrivals[i];
-    if (sequences[i].state != SequenceSlot::State::Looking || arrival.search != search) continue;
+    if (arrival.search != search) continue;
     arrival.stop_asking();
     stop_looking(i, miss);
   }
 }
 
 bool Arrivals::is_search_awaited(std::uint32_t search) const {
-  const SequenceTable& sequences = parts_.sequences;
-  for (const std::uint32_t i : sequences.arriving()) {
-    if (sequences[i].state == SequenceSlot::State::Looking && parts_.arrivals[i].search == search) return true;
+  for (const std::uint32_t i : parts_.sequences.arriving()) {
+    if (parts_.arrivals[i].search == search) return true;
   }
   return false;
 }
@@ -245,8 +245,7 @@ void Arrivals::expire_looking() {
   SequenceTable& sequences = parts_.sequences;
   for (const std::uint32_t i : sequences.arriving()) {
     Arrival& arrival = parts_.arrivals[i];
-    const bool waits_for_turn = arrival.search == Transfer::kNone;
-    const TimeNs deadline = waits_for_turn ? std::min(arrival.deadline, arrival.turn_deadline) : arrival.deadline;
+    const TimeNs deadline = std::min(arrival.deadline, arrival.turn ? arrival.turn->deadline : INT64_MAX);
     if (sequences[i].state != SequenceSlot::State::Looking || parts_.now < deadline) continue;
     arrival.stop_asking();
     stop_looking(i, MissReason::LoadTimedOut);
@@ -259,10 +258,8 @@ void Arrivals::expire_looking() {
 void Arrivals::look_further() {
   searches_.read_more();
   start_waiting_searches();
-  SequenceTable& sequences = parts_.sequences;
-  for (const std::uint32_t i : sequences.arriving()) {
-    const Arrival& arrival = parts_.arrivals[i];
-    if (sequences[i].state != SequenceSlot::State::Looking || arrival.search != Transfer::kNone) continue;
+  for (const std::uint32_t i : parts_.sequences.arriving()) {
+    if (!parts_.arrivals[i].turn) continue;
     // A sequence goes on waiting if it may look at all, and if a transfer lives whose end could give it its turn.
     if (parts_.book.live_count() == 0) {
       stop_looking(i, MissReason::LoadFailed);
@@ -278,10 +275,9 @@ void Arrivals::look_further() {
 void Arrivals::start_loading(std::uint32_t sequence, const Choice& choice) {
   SequenceSlot& slot = parts_.sequences[sequence];
   QUIRE_CHECK(choice.loads && slot.state == SequenceSlot::State::Loading, "nothing is to be loaded");
-  Arrival& arrival = parts_.arrivals[sequence];
   slot.pin = parts_.tree.pin_all(choice.match);
   slot.soft_pin.reset();
-  arrival.has_asked_anchored = false;
+  parts_.arrivals[sequence].anchored.reset();
 }
 
 Arrivals::Progress Arrivals::advance(std::uint32_t sequence) {
@@ -299,7 +295,7 @@ Arrivals::Progress Arrivals::advance_history(std::uint32_t sequence) {
   };
   bool is_started = start();
   // admit() did not know of pages that came from lower tiers, so nobody has made room for them.
-  if (!is_started && parts_.arrivals[sequence].lower_from != Arrival::kNone && parts_.history.writes_back()) {
+  if (!is_started && parts_.arrivals[sequence].lower_from && parts_.history.writes_back()) {
     stores_.make_clean(paths_.pages_asked(slot), paths_.match_of(sequence));
     parts_.hand_over();
     is_started = start();
@@ -323,11 +319,11 @@ Arrivals::Progress Arrivals::wait_for_room(std::uint32_t sequence) {
 // pages run out.
 Arrivals::Progress Arrivals::advance_anchored(std::uint32_t sequence) {
   Arrival& arrival = parts_.arrivals[sequence];
-  if (!arrival.has_asked_anchored) {
+  if (!arrival.anchored) {
     const Progress progress = ask_anchored(sequence);
     if (progress != Progress::Arrived) return progress;
   }
-  if (arrival.next_group < parts_.groups.size()) load_anchored(sequence, TransferPriority::Waiting);
+  if (arrival.anchored->next_group < parts_.groups.size()) load_anchored(sequence, TransferPriority::Waiting);
   for (std::uint32_t i = 0; i < parts_.book.end(); ++i) {
     const Transfer& load = parts_.book[i];
     if (load.is_tree_load() && load.pool > 0 && load.is_wanted() && loads_.is_awaited_by(i, sequence)) {
@@ -335,7 +331,7 @@ Arrivals::Progress Arrivals::advance_anchored(std::uint32_t sequence) {
       return Progress::Waits;
     }
   }
-  return arrival.next_group < parts_.groups.size() ? wait_for_room(sequence) : Progress::Arrived;
+  return arrival.anchored->next_group < parts_.groups.size() ? wait_for_room(sequence) : Progress::Arrived;
 }
 
 // Finds out what a sequence needs of windows and states. Arrived: load_anchored() may begin at next_group. That is the
@@ -346,14 +342,12 @@ Arrivals::Progress Arrivals::ask_anchored(std::uint32_t sequence) {
   // Whole device pages only: Cache::Impl::start_running() looks for a partial page itself.
   PrefixTree::Match match = paths_.match_of(sequence);
   match = parts_.tree.cut_pages(match, match.page_count);
-  arrival.hit = paths_.hit_of(slot, match, HitScope::DeviceAndHost);
-  arrival.has_asked_anchored = true;
-  arrival.next_group = 0;
-  arrival.next_column = 0;
+  Arrival::AnchoredNeed& need = arrival.anchored.emplace();
+  need.hit = paths_.hit_of(slot, match, HitScope::DeviceAndHost);
   slot.pin = parts_.tree.pin_all(match);
-  if (arrival.hit.tokens == 0 || parts_.is_paused) {
+  if (need.hit.tokens == 0 || parts_.is_paused) {
     if (parts_.is_paused && !is_complete(sequence)) arrival.load_miss = MissReason::LoadCancelled;
-    arrival.next_group = static_cast<std::uint32_t>(parts_.groups.size());
+    need.next_group = static_cast<std::uint32_t>(parts_.groups.size());
     return Progress::Arrived;
   }
   // Room for all pages or none: a part would evict other pages, and be of no use.
@@ -361,7 +355,7 @@ Arrivals::Progress Arrivals::ask_anchored(std::uint32_t sequence) {
   bool has_room = true;
   bool will_have_room = true;
   hold_on_device(sequence, /*is_held=*/true);
-  paths_.for_each_anchored_need(arrival.hit, slot.token_count,
+  paths_.for_each_anchored_need(need.hit, slot.token_count,
                                 [&](const AnchoredGroup& group, const WindowColumns& columns) {
                                   const std::uint32_t needed = group.count_loads(path, columns);
                                   const std::uint32_t free = group.pages.device.free_count();
@@ -371,23 +365,22 @@ Arrivals::Progress Arrivals::ask_anchored(std::uint32_t sequence) {
   hold_on_device(sequence, /*is_held=*/false);
   if (has_room) return Progress::Arrived;
   if (will_have_room && parts_.book.live_count() > 0) {
-    arrival.has_asked_anchored = false;  // asked again when the stores that read idle pages have ended
+    arrival.anchored.reset();  // asked again when the stores that read idle pages have ended
     return wait_for_room(sequence);
   }
-  arrival.next_group = static_cast<std::uint32_t>(parts_.groups.size());
+  need.next_group = static_cast<std::uint32_t>(parts_.groups.size());
   return Progress::Arrived;
 }
 
 // Pins those pages of anchored groups that a sequence needs and the device has, so that loads of the other pages do not
 // evict them.
 void Arrivals::hold_on_device(std::uint32_t sequence, bool is_held) {
-  const Arrival& arrival = parts_.arrivals[sequence];
+  const Hit& hit = parts_.arrivals[sequence].anchored->hit;
   const TierPath path = paths_.path_of(parts_.sequences[sequence].pin);
   for (std::size_t i = 0; i < parts_.groups.size(); ++i) {
     AnchoredGroup& group = *parts_.groups[i];
-    if (!group.has_pages || arrival.hit.is_rebuilt(i)) continue;
-    group.hold(path, paths_.needed_columns(i, arrival.hit, parts_.sequences[sequence].token_count), Tier::Device,
-               is_held);
+    if (!group.has_pages || hit.is_rebuilt(i)) continue;
+    group.hold(path, paths_.needed_columns(i, hit, parts_.sequences[sequence].token_count), Tier::Device, is_held);
   }
 }
 
@@ -395,20 +388,20 @@ void Arrivals::hold_on_device(std::uint32_t sequence, bool is_held) {
 // for once: where others evict a page meanwhile, its tokens are computed.
 void Arrivals::load_anchored(std::uint32_t sequence, TransferPriority priority) {
   const SequenceSlot& slot = parts_.sequences[sequence];
-  Arrival& arrival = parts_.arrivals[sequence];
+  Arrival::AnchoredNeed& need = *parts_.arrivals[sequence].anchored;
   hold_on_device(sequence, /*is_held=*/true);
-  for (; arrival.next_group < parts_.groups.size(); ++arrival.next_group, arrival.next_column = 0) {
-    AnchoredGroup& group = *parts_.groups[arrival.next_group];
-    if (!group.has_host() || arrival.hit.is_rebuilt(arrival.next_group)) continue;
+  for (; need.next_group < parts_.groups.size(); ++need.next_group, need.next_column = 0) {
+    AnchoredGroup& group = *parts_.groups[need.next_group];
+    if (!group.has_host() || need.hit.is_rebuilt(need.next_group)) continue;
     const std::optional<std::uint32_t> rest =
         loads_.start({.home = group,
                       .path = slot.pin,
-                      .wanted = {.columns = paths_.needed_columns(arrival.next_group, arrival.hit, slot.token_count),
-                                 .from = arrival.next_column},
+                      .wanted = {.columns = paths_.needed_columns(need.next_group, need.hit, slot.token_count),
+                                 .from = need.next_column},
                       .key_space = slot.key_space,
                       .priority = priority});
     if (!rest) continue;
-    arrival.next_column = *rest;
+    need.next_column = *rest;
     break;
   }
   hold_on_device(sequence, /*is_held=*/false);
@@ -417,14 +410,14 @@ void Arrivals::load_anchored(std::uint32_t sequence, TransferPriority priority) 
 // Whether the device has all that a loading sequence asked for.
 bool Arrivals::is_complete(std::uint32_t sequence) {
   const SequenceSlot& slot = parts_.sequences[sequence];
-  const Arrival& arrival = parts_.arrivals[sequence];
+  const std::optional<Arrival::AnchoredNeed>& need = parts_.arrivals[sequence].anchored;
   if (!parts_.tree.first_host_run(slot.pin).is_none()) return false;
   if (parts_.groups.empty()) return true;
-  if (!arrival.has_asked_anchored) return false;
+  if (!need) return false;
   const TierPath path = paths_.path_of(slot.pin);
   bool has_all = true;
   paths_.for_each_anchored_need(
-      arrival.hit, slot.token_count, [&](const AnchoredGroup& group, const WindowColumns& columns) {
+      need->hit, slot.token_count, [&](const AnchoredGroup& group, const WindowColumns& columns) {
         for_each_column(columns,
                         [&](std::uint32_t column) { has_all = has_all && group.on_device.has(path.at(column).page); });
       });
@@ -460,6 +453,7 @@ void Arrivals::wake_sequences() {
 void Arrivals::run(std::uint32_t sequence, MissReason reason) {
   SequenceSlot& slot = parts_.sequences[sequence];
   QUIRE_CHECK(slot.is_loading(), "a sequence stops waiting that does not wait");
+  parts_.arrivals[sequence].stop_looking();
   parts_.arrivals[sequence].load_miss = reason;
   const PrefixTree::Pin waited = std::move(slot.pin);  // keeps the path until run_sequence() has pinned it anew
   parts_.client.run_sequence(sequence);
@@ -554,8 +548,8 @@ Miss Arrivals::find_miss(std::uint32_t sequence, const PrefixTree::Match& match)
   }
   if (arrival.load_miss != MissReason::None) return {.reason = arrival.load_miss};
   if (arrival.lower_miss != MissReason::None) return {.reason = arrival.lower_miss};
-  const std::uint32_t window_tokens = slot.window_tokens > 0 ? slot.window_tokens : UINT32_MAX;
-  const std::uint32_t tokens_max = slot.may_use_cache ? std::min(slot.match_tokens_max, window_tokens) : 0;
+  const std::uint32_t tokens_max =
+      slot.options.may_use_cache ? std::min(slot.options.match_tokens_max, slot.window_tokens()) : 0;
   if (found >= tokens_max / page_tokens) return {.reason = MissReason::NotAsked};
   if (!waits && match.host_page_count > 0) return {.reason = MissReason::LoadFailed};
   const PrefixTree::Key key = parts_.sequences.key(sequence, slot.token_count);

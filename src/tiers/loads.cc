@@ -128,9 +128,9 @@ bool Loads::is_awaited_by(std::uint32_t index, std::uint32_t sequence) const {
   const Transfer& load = parts_.book[index];
   PageHome& home = *parts_.homes[load.pool];
   if (load.pool == 0) return home.brings(index, slot.pin, {});
-  const Arrival& arrival = parts_.arrivals[sequence];
-  if (!arrival.has_asked_anchored || arrival.hit.is_rebuilt(load.pool - 1U)) return false;
-  return home.brings(index, slot.pin, paths_.needed_columns(load.pool - 1U, arrival.hit, slot.token_count));
+  const std::optional<Arrival::AnchoredNeed>& need = parts_.arrivals[sequence].anchored;
+  if (!need || need->hit.is_rebuilt(load.pool - 1U)) return false;
+  return home.brings(index, slot.pin, paths_.needed_columns(load.pool - 1U, need->hit, slot.token_count));
 }
 
 // Nobody uses what a load brings from here on: sequences that wait for it get the reason, and other loads may bring the

@@ -40,18 +40,17 @@ PrefixTree::Match Paths::match_of(std::uint32_t sequence) const {
   const SequenceSlot& slot = parts_.sequences[sequence];
   // A key space that was dropped while the sequence waited has nothing to offer it.
   const KeySpaceTable::Entry& space = parts_.key_spaces[slot.key_space];
-  const bool may_match = slot.may_use_cache && !space.is_retired;
-  std::uint32_t tokens_max = may_match ? std::min(slot.token_count, slot.match_tokens_max) : 0;
+  const bool may_match = slot.options.may_use_cache && !space.is_retired;
   // Tokens behind the window were computed by others that saw more.
-  if (slot.window_tokens > 0) tokens_max = std::min(tokens_max, slot.window_tokens);
+  const std::uint32_t tokens_max =
+      may_match ? std::min({slot.token_count, slot.options.match_tokens_max, slot.window_tokens()}) : 0;
   return with_whole_entries(parts_.tree.match(space.root, parts_.sequences.key(sequence, tokens_max)));
 }
 
 std::uint32_t Paths::pages_asked(const SequenceSlot& slot) const {
-  if (!slot.may_use_cache || parts_.key_spaces[slot.key_space].is_retired) return 0;
-  const std::uint32_t window_tokens = slot.window_tokens > 0 ? slot.window_tokens : UINT32_MAX;
-  return std::min({parts_.sequences.keys().known_rows(slot.token_count), slot.match_tokens_max, window_tokens}) /
-         parts_.page_tokens;
+  if (!slot.options.may_use_cache || parts_.key_spaces[slot.key_space].is_retired) return 0;
+  const std::uint32_t known_rows = parts_.sequences.keys().known_rows(slot.token_count);
+  return std::min({known_rows, slot.options.match_tokens_max, slot.window_tokens()}) / parts_.page_tokens;
 }
 
 TierPath Paths::path_of(const PrefixTree::Pin& pin) {

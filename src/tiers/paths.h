@@ -65,7 +65,7 @@ class Paths {
   /// The longest prefix that a sequence can go on behind with the pages of a match. In a plain model: all whole pages.
   [[nodiscard]] Hit find_hit(const PrefixTree::Match& match, const HitQuery& query, HitScope scope);
   [[nodiscard]] Hit hit_of(const SequenceSlot& slot, const PrefixTree::Match& match, HitScope scope) {
-    return find_hit(match, {.token_count = slot.token_count, .allows_inexact = slot.allows_inexact}, scope);
+    return find_hit(match, {.token_count = slot.token_count, .allows_inexact = slot.options.allows_inexact}, scope);
   }
   struct LowerPages {
     std::uint32_t page_count = 0;             // of the history, behind what memory has

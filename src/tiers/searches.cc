@@ -88,7 +88,7 @@ std::optional<std::uint32_t> Searches::look_for(std::uint32_t sequence, const Pr
   search.missing = missing;
   search.owner = {sequence, slot.generation};
   search.prompt_tokens = slot.token_count;
-  search.allows_inexact = slot.allows_inexact;
+  search.allows_inexact = slot.options.allows_inexact;
   search.deadline = parts_.load_deadline();
   search.pin = parts_.tree.pin_all(match);  // up to the page before first_page
   ++parts_.counters.disk_find_count;
