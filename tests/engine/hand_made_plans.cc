@@ -17,6 +17,23 @@ std::span<const Element> StagingBuffer::add(const std::vector<Element>& values) 
   return {at, values.size()};
 }
 
+namespace {
+
+// Where a sequence's pages lie at first: not in order, and never the null page.
+std::vector<HandPage> scattered_pages() {
+  constexpr std::uint32_t kPages = HandMadePlans::kPageCount - 1;  // 73, a prime
+  std::vector<HandPage> pages;
+  for (std::uint32_t sequence = 0; sequence < HandMadePlans::kSequenceCount; ++sequence) {
+    for (std::uint32_t column = 0; column < HandMadePlans::kColumns; ++column) {
+      const std::uint32_t number = (column * HandMadePlans::kSequenceCount) + sequence;
+      pages.push_back({.page = static_cast<std::int32_t>(1 + ((number * 7) + 3) % kPages)});
+    }
+  }
+  return pages;
+}
+
+}  // namespace
+
 std::span<const std::byte> StagingBuffer::bytes() const {
   return std::as_bytes(std::span(blocks_));
 }
@@ -33,11 +50,12 @@ HandMadePlans::HandMadePlans(const tiny_engine::HybridShape& shape, std::uint32_
   }
   tiny_engine::HybridMemory memory{.pools = {}, .states = {slots, state_.data(), kSequenceCount}};
   for (const CacheGroup& group : layout.groups()) {
+    tables_.push_back(scattered_pages());
     pools_.emplace_back();
     memory.pools.emplace_back();
     if (!has_pages(group)) continue;
     const PageGeometry page = PageGeometry::create(group, {.page_tokens = page_tokens}).value();
-    const PoolGeometry pool = PoolGeometry::create(page, {.page_count = 2 + (kSequenceCount * kColumns)}).value();
+    const PoolGeometry pool = PoolGeometry::create(page, {.page_count = kPageCount}).value();
     pools_.back().assign(pool.pool_bytes(), std::byte{0x41});
     memory.pools.back() = tiny_engine::PoolMemory{.geometry = pool, .bytes = pools_.back().data()};
   }
@@ -47,15 +65,13 @@ HandMadePlans::HandMadePlans(const tiny_engine::HybridShape& shape, std::uint32_
           .sequence_count_max = kSequenceCount, .row_columns = kColumns, .page_tokens = page_tokens});
 }
 
-std::int32_t HandMadePlans::page_of(std::uint32_t sequence, std::uint32_t column) {
-  constexpr std::uint32_t kPages = (kSequenceCount * kColumns) + 1;  // 73, a prime
-  return static_cast<std::int32_t>(1 + ((((column * kSequenceCount) + sequence) * 7) + 3) % kPages);
-}
-
-std::int64_t HandMadePlans::append_slot(const CacheGroup& group, const HandEntry& entry, std::uint32_t index) const {
+std::int64_t HandMadePlans::append_slot(std::uint32_t group_index, const HandEntry& entry, std::uint32_t index) {
+  const CacheGroup& group = groups_.groups[group_index];
   const std::uint32_t position = entry.position + index;
-  const std::int64_t page = page_of(entry.sequence, position / page_tokens_);
+  const auto [page_id, is_shared] = page_at(group_index, entry.sequence, position / page_tokens_);
+  const std::int64_t page = page_id;
   const std::uint32_t place = position % page_tokens_;
+  if (is_shared) return kNoSlot;
   switch (group.kind) {
     case GroupKind::Full:
       return (page * page_tokens_) + place;
@@ -85,13 +101,13 @@ GroupPlan HandMadePlans::plan_group(StagingBuffer& staging, std::uint32_t group_
   std::vector<std::int32_t> first_keys;
   for (const HandEntry& entry : entries) {
     const auto count = static_cast<std::uint32_t>(entry.tokens.size());
-    for (std::uint32_t i = 0; i < count; ++i) append_slots.push_back(append_slot(group, entry, i));
+    for (std::uint32_t i = 0; i < count; ++i) append_slots.push_back(append_slot(group_index, entry, i));
     const std::uint32_t end = entry.position + count;
     // A window's list begins with the page of the first key that the first query sees.
     const std::uint32_t seen = group.window_tokens > 0 ? group.window_tokens - 1 : entry.position;
     const std::uint32_t first_column = (entry.position - std::min(entry.position, seen)) / page_tokens_;
     for (std::uint32_t column = first_column; column * page_tokens_ < end; ++column) {
-      pages.push_back(page_of(entry.sequence, column));
+      pages.push_back(page_at(group_index, entry.sequence, column).page);
     }
     query_indptr.push_back(query_indptr.back() + static_cast<std::int32_t>(count));
     page_indptr.push_back(static_cast<std::int32_t>(pages.size()));
@@ -113,7 +129,8 @@ GroupPlan HandMadePlans::plan_group(StagingBuffer& staging, std::uint32_t group_
   return plan;
 }
 
-std::string HandMadePlans::step(const std::vector<HandEntry>& entries, std::vector<double>& logits) {
+std::string HandMadePlans::step(const std::vector<HandEntry>& entries, std::vector<double>& logits,
+                                const HandStates& states) {
   StagingBuffer staging;
   std::vector<std::int32_t> positions;
   std::vector<std::int32_t> query_indptr = {0};
@@ -145,10 +162,14 @@ std::string HandMadePlans::step(const std::vector<HandEntry>& entries, std::vect
   std::vector<GroupPlan> groups;
   for (std::uint32_t i = 0; i < groups_.groups.size(); ++i) groups.push_back(plan_group(staging, i, entries));
   plan.groups = groups;
+  plan.state_copies = staging.add(states.before);
+  plan.state_saves = staging.add(states.after);
   plan.staging = staging.bytes();
   const Result<tiny_engine::DevicePlan> uploaded = tiny_engine::DevicePlan::upload(plan);
   if (!uploaded) return uploaded.error().message;
-  return engine_->forward(*uploaded, tokens, logits);
+  std::string problem = engine_->prepare(*uploaded);
+  if (problem.empty()) problem = engine_->forward(*uploaded, tokens, logits);
+  return problem.empty() ? engine_->save(*uploaded) : problem;
 }
 
 std::vector<double> HandMadePlans::expected(std::span<const TokenId> text) const {
@@ -172,7 +193,7 @@ std::vector<double*> HandMadePlans::live_numbers(std::uint32_t group_index, std:
     for (std::uint32_t i = 0; i < group.components.size(); ++i) {
       for (std::uint32_t head = 0; head < group.components[i].heads; ++head) {
         const auto add_page_row = [&](std::uint32_t entry, std::uint32_t page_entries) {
-          const auto page = static_cast<std::uint32_t>(page_of(sequence, entry / page_entries));
+          const auto page = static_cast<std::uint32_t>(page_at(group_index, sequence, entry / page_entries).page);
           const std::uint64_t offset = pool->geometry.offset_of({.page = {page},
                                                                  .layer_index = layer,
                                                                  .component_index = i,

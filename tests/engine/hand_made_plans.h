@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// HandMadePlans: the hybrid engine on plans that a test makes itself, without a cache: a few sequences that each have
-// their pages and their state slot from the beginning. It says in the plainest way what a plan has to say.
+// HandMadePlans: the hybrid engine on plans that a test makes itself: a few sequences that each have their state slot
+// and, unless a test hands out others, their pages from the beginning. It says in the plainest way what a plan has to
+// say.
 #pragma once
 
 #include <cstddef>
@@ -11,6 +12,7 @@
 #include <string>
 #include <vector>
 
+#include "quire/plan.h"
 #include "quire/types.h"
 #include "tools/tiny_engine/hybrid_engine.h"
 #include "tools/tiny_engine/hybrid_model.h"
@@ -40,15 +42,32 @@ struct HandEntry {
   std::vector<TokenId> tokens;
 };
 
+/// A page of one group in a sequence's table; 0 is the null page.
+struct HandPage {
+  std::int32_t page = 0;
+  bool is_shared = false;  ///< read, and not written
+};
+
+/// What is done to state slots before a step, and behind it.
+struct HandStates {
+  std::vector<StateCopy> before;
+  std::vector<StateCopy> after;
+};
+
 class HandMadePlans {
  public:
   static constexpr std::uint32_t kSequenceCount = 3;
   static constexpr std::uint32_t kColumns = 24;
+  static constexpr std::uint32_t kPageCount = 2 + (kSequenceCount * kColumns);  ///< of each pool
 
   HandMadePlans(const tiny_engine::HybridShape& shape, std::uint32_t page_tokens);
 
   /// The logits of all queries, or what the engine says is wrong.
-  [[nodiscard]] std::string step(const std::vector<HandEntry>& entries, std::vector<double>& logits);
+  [[nodiscard]] std::string step(const std::vector<HandEntry>& entries, std::vector<double>& logits,
+                                 const HandStates& states = {});
+  [[nodiscard]] HandPage& page_at(std::uint32_t group_index, std::uint32_t sequence, std::uint32_t column) {
+    return tables_[group_index][(sequence * kColumns) + column];
+  }
   /// The oracle's logits of the last token of a text.
   [[nodiscard]] std::vector<double> expected(std::span<const TokenId> text) const;
 
@@ -60,13 +79,12 @@ class HandMadePlans {
  private:
   [[nodiscard]] GroupPlan plan_group(StagingBuffer& staging, std::uint32_t group_index,
                                      const std::vector<HandEntry>& entries);
-  [[nodiscard]] std::int64_t append_slot(const CacheGroup& group, const HandEntry& entry, std::uint32_t index) const;
-  /// Where a sequence's pages lie: not in order, and never the null page.
-  [[nodiscard]] static std::int32_t page_of(std::uint32_t sequence, std::uint32_t column);
+  [[nodiscard]] std::int64_t append_slot(std::uint32_t group_index, const HandEntry& entry, std::uint32_t index);
 
   tiny_engine::HybridWeights weights_;
   tiny_engine::HybridGroups groups_;
   std::uint32_t page_tokens_;
+  std::vector<std::vector<HandPage>> tables_;  // [groups][kSequenceCount * kColumns]
   std::vector<std::vector<std::byte>> pools_;
   std::vector<std::byte> state_;
   std::unique_ptr<tiny_engine::HybridEngine> engine_;

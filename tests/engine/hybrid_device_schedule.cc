@@ -14,6 +14,7 @@ HybridSetup draw_device_setup(Random& random, HybridTier tier, std::uint64_t see
   setup.shape.stores_fp8 = true;
   setup.shape.keys_rotated = true;  // so that no sequence has a window: kernels gather the last rows of a text
   setup.adopts_memory = false;
+  setup.resizes = false;
   setup.page_tables = PageTables::Rows;
   setup.cascade_levels_max = 1;
   setup.has_own_mover = tier != HybridTier::Device;

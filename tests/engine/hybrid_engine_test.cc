@@ -125,6 +125,9 @@ TEST_P(HybridEngineTest, EveryLogitIsTheOraclesWhateverTheLayersAndTheSchedule) 
                            "preempt with a window",
                            "chunk of a window that has moved",
                            "token of a window that has moved",
+                           "pool grown below sequences",
+                           "pool shrunk below sequences",
+                           "resize refused",
                            "finish with steps in flight"}) {
     EXPECT_GT(counts.by_name[name], kIsSanitized ? 0U : 10U) << name;
   }
@@ -152,8 +155,8 @@ TEST_P(HybridEngineTest, EveryLogitIsTheOraclesWhateverTheLayersAndTheSchedule) 
     EXPECT_GT(counts.by_name[name], kIsSanitized ? 0U : 5U) << name;
   }
   if (GetParam() == HybridTier::Device || kIsSanitized) return;  // the few seeds of sanitized runs may have none
-  EXPECT_GT(counts.by_name["load of the history cancelled"], 5U);
-  EXPECT_GT(counts.by_name["load of another group cancelled"], 5U);
+  EXPECT_GT(counts.by_name["load of the history cancelled"], 0U);
+  EXPECT_GT(counts.by_name["load of another group cancelled"], 0U);
 }
 
 INSTANTIATE_TEST_SUITE_P(Tiers, HybridEngineTest, ::testing::ValuesIn(kHybridTiers),

@@ -205,6 +205,23 @@ std::string HybridRig::restart(bool flushes) {
   return "";
 }
 
+std::string HybridRig::resize(std::uint32_t page_count) {
+  const auto pages_now = [this] { return cache_->stats().value().page_count; };
+  const std::uint32_t before = pages_now();
+  const Status status = cache_->resize(page_count);
+  if (pages_now() != (status ? page_count : before)) return "resize: the pool has another number of pages";
+  if (!status) {
+    counts_.add("resize refused");
+    return status.error().code == ErrorCode::Unavailable ? "" : "resize: " + status.error().message;
+  }
+  setup_.page_count = page_count;
+  engine_->memory() = tiny_engine::memory_of(*cache_);  // it may have moved
+  if (page_count == before) return "";
+  const bool is_used = std::ranges::any_of(lives_, [](const auto& live) { return !live->texts.empty(); });
+  counts_.add(std::string(page_count > before ? "pool grown" : "pool shrunk") + (is_used ? " below sequences" : ""));
+  return "";
+}
+
 // Tiers
 
 std::string HybridRig::move_pages(bool all) {

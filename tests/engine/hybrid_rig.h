@@ -45,6 +45,7 @@ struct HybridSetup {
   HeadOrder head_order = HeadOrder::Nhd;
   std::string policy = "lru";
   bool dedup = true;
+  bool resizes = false;  ///< the pool of the history, now and then
   // Tiers below the device.
   std::uint32_t host_page_count = 0;
   std::vector<std::uint32_t> host_group_page_counts;  ///< empty: in the proportion that the device has
@@ -167,6 +168,8 @@ class HybridRig {
   std::string collect(bool all = true);
   /// The cache is closed and opened again: what is left is what is on disk. With `flushes`, that is all of it.
   std::string restart(bool flushes);
+  /// More or fewer pages of the history. Refused, which is counted, while a step, a transfer or a page is in the way.
+  std::string resize(std::uint32_t page_count);
 
   /// Invariants of the cache, and what it says of every sequence.
   [[nodiscard]] std::string check();

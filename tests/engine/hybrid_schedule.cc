@@ -121,6 +121,7 @@ HybridSetup draw_hybrid_setup(Random& random, HybridTier tier) {
   setup.shape.declares_replay = draw_chance(random, 40);
   setup.shape.keys_rotated = draw_chance(random, 40);
   setup.adopts_memory = draw_chance(random, 60);
+  setup.resizes = !setup.adopts_memory;
   setup.context_tokens_max = pick(random, std::array{24U, 40U, 60U}) * (has_disk ? 2 : 1);
   setup.sequence_count_max = pick(random, std::array{3U, 6U, 9U});
   setup.state_slot_count = draw_chance(random, 30) ? 1 + random.below(setup.sequence_count_max) : 0;
@@ -157,7 +158,7 @@ HybridSetup draw_hybrid_setup(Random& random, HybridTier tier) {
 std::string HybridSchedule::apply(Random& random) {
   rig_.set_call(++call_);
   // Steps come most often; the rest is drawn evenly enough that all of it meets in one schedule.
-  constexpr std::array<std::pair<Operation, std::uint32_t>, 14> kOperations = {{{&HybridSchedule::plan, 10},
+  constexpr std::array<std::pair<Operation, std::uint32_t>, 15> kOperations = {{{&HybridSchedule::plan, 10},
                                                                                 {&HybridSchedule::finish, 8},
                                                                                 {&HybridSchedule::run, 2},
                                                                                 {&HybridSchedule::abort, 1},
@@ -170,6 +171,7 @@ std::string HybridSchedule::apply(Random& random) {
                                                                                 {&HybridSchedule::preempt, 1},
                                                                                 {&HybridSchedule::end, 2},
                                                                                 {&HybridSchedule::reclaim, 1},
+                                                                                {&HybridSchedule::resize, 1},
                                                                                 {&HybridSchedule::restart, 1}}};
   std::uint32_t total = 0;
   for (const auto& [operation, weight] : kOperations) total += weight;
@@ -314,6 +316,24 @@ std::string HybridSchedule::reclaim(Random& random) {
   if (!count) return "reclaim: " + count.error().message;
   counts_.add("pages reclaimed", *count);
   return "";
+}
+
+std::string HybridSchedule::resize(Random& random) {
+  if (!rig_.setup().resizes) return "";
+  // Steps and transfers would be in the way, and so would idle pages.
+  while (draw_chance(random, 80) && !rig_.flights().empty()) {
+    if (std::string problem = finish(random); !problem.empty()) return problem;
+  }
+  if (draw_chance(random, 50)) {
+    const Result<std::uint32_t> count = rig_.cache().reclaim(rig_.setup().page_count);
+    if (!count) return "reclaim: " + count.error().message;
+  }
+  if (draw_chance(random, 80)) {
+    if (std::string problem = rig_.collect(); !problem.empty()) return problem;
+  }
+  const HybridSetup& setup = rig_.setup();
+  const std::uint32_t least = (setup.context_tokens_max + setup.page_tokens - 1) / setup.page_tokens;
+  return rig_.resize(draw_chance(random, 50) ? least + random.below(3) : least + random.below(3 * least));
 }
 
 // Steps

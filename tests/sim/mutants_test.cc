@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// A library that leaves out one rule, of those in base/mutants.h: the simulation must notice each within so many
+// A library that leaves out one rule, of those in base/mutant.h: the simulation must notice each within so many
 // operations, of seeds that have what it takes to show it, and find nothing wrong in them where no rule is left out.
 #include <gtest/gtest.h>
 #include <sys/wait.h>
@@ -61,7 +61,7 @@ constexpr std::array kCases = {
     MutantCase{"NoAnchoredFence", Mutant::NoAnchoredFence, kTransfers, with(kGroups, kUnchecked)},
     MutantCase{"ShortFence", Mutant::ShortFence, kAnything, kOneGroup},
     MutantCase{"ShortFenceOfGroups", Mutant::ShortFence, kAnything, kGroups},
-    MutantCase{"LateAnchoredNames", Mutant::LateAnchoredNames, kBytes, with(kGroupsOnDisk, kSwapped), 1,
+    MutantCase{"LateAnchoredNames", Mutant::LateAnchoredNames, kBytes, with(kGroupsOnDisk, kSwapped), 1'401,
                kRareOperationsMax},
     MutantCase{"NoHostCopies", Mutant::NoHostCopies, kBytes, with(kDisk, kShared)},
     MutantCase{"NoDeviceCopies", Mutant::NoDeviceCopies, kBytes, with(kDisk, kShared)},
