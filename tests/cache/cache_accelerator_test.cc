@@ -16,7 +16,7 @@
 #include <utility>
 #include <vector>
 
-#include "cache_groups_fixture.h"
+#include "groups_disk_fixture.h"
 #include "system_disk_fixture.h"
 #include "testing/fake_device.h"
 #include "testing/temp_directory.h"
@@ -257,90 +257,40 @@ TEST_P(CacheAcceleratorTest, ADeviceThatFailsOnceCostsTimeAlone) {
 
 // Several groups.
 
-struct AcceleratorMix {
-  std::string name;
-  std::vector<CacheGroup> groups;
-
-  friend void PrintTo(const AcceleratorMix& mix, std::ostream* out) { *out << mix.name; }
-};
-
-std::vector<AcceleratorMix> accelerator_mixes() {
-  return {{"Window", {full_group(), window_group(40)}},
-          {"State", {full_group(), state_group(3, every(64))}},
-          {"Compressed", {full_group(), compressed_group(4), named(compressed_group(16), "more")}},
-          {"Tail", {compressed_group(4), tail_group(4, 4, 8, every(32)), window_group(33)}},
-          {"WindowOnly", {window_group(20)}},
-          {"StateOnly", {state_group(0, every(64))}},
-          {"Everything",
-           {compressed_group(4), named(compressed_group(16), "more"), window_group(50),
-            named(window_group(20), "short"), state_group(0, every(96)), ring_group(24, 32, every(64))}}};
-}
-
-class CacheAcceleratorGroupsTest : public CacheGroupsTest,
-                                   public ::testing::WithParamInterface<std::tuple<AcceleratorMix, AcceleratorCase>> {
+class CacheAcceleratorGroupsTest : public CacheGroupsDiskTest,
+                                   public ::testing::WithParamInterface<std::tuple<GroupMix, AcceleratorCase>> {
  protected:
   ~CacheAcceleratorGroupsTest() override {
     close();
     accelerator_.expect_no_leaks();
   }
-  void close() {
-    engine_.reset();
-    cache_.reset();
-  }
-  [[nodiscard]] CacheConfig config(std::uint32_t page_count, bool has_disk) {
-    CacheConfig made = groups_config(std::get<0>(GetParam()).groups, 16, page_count, 256);
+  [[nodiscard]] CacheConfig config() {
+    CacheConfig made = disk_config(std::get<0>(GetParam()).groups, 20);
+    made.context_tokens_max = 256;
     made.host.page_count = 128;
-    made.host.write_policy = WritePolicy::WriteThrough;
-    if (has_disk) {
-      made.disk.directories = {directory_.path() + "/pages"};
-      made.disk.capacity_bytes = 64 << 20U;
-      made.disk.segment_bytes = 1 << 20U;
-    }
     accelerator_.add_to(made, std::get<1>(GetParam()));
     return made;
   }
-  bool wait_for_pages() override {
-    drain(*cache_);
-    return true;
-  }
-  /// A whole request; gives what it found.
-  std::uint32_t serve(std::vector<TokenId> tokens) {
-    GroupsRequest request = start(std::move(tokens));
-    drain(*cache_);
-    view_ = view(request);
-    view_.pages = {};
-    run_all(request);
-    end(request);
-    drain(*cache_);
-    expect_invariants();
-    return view_.token_count - view_.pending_tokens;
-  }
 
-  testing::TempDirectory directory_;
   Accelerator accelerator_;
-  SequenceView view_;
 };
 
 INSTANTIATE_TEST_SUITE_P(Cache, CacheAcceleratorGroupsTest,
-                         ::testing::Combine(::testing::ValuesIn(accelerator_mixes()),
-                                            ::testing::ValuesIn(accelerator_cases())),
+                         ::testing::Combine(::testing::ValuesIn(mixes()), ::testing::ValuesIn(accelerator_cases())),
                          [](const auto& param) {
                            return std::get<0>(param.param).name + std::get<1>(param.param).name;
                          });
 
 TEST_P(CacheAcceleratorGroupsTest, EveryGroupComesBackFromTheHostAndFromDisk) {
-  open(config(20, true));
+  open(config());
   const auto prompt = [](TokenId number) { return token_range(1'000 * number, 200); };
   for (TokenId i = 0; i < 4; ++i) EXPECT_EQ(serve(prompt(i)), 0U);
   for (TokenId i = 0; i < 4; ++i) EXPECT_GE(serve(with_tail(prompt(i), 1, 20)), 128U) << "from the host";
   EXPECT_GT(cache_->stats()->loaded_page_total, 0U);
-  for (bool is_done = false; !is_done;) {
-    is_done = cache_->flush().value();
-    drain(*cache_);
-  }
+  flush();
   close();
   accelerator_.expect_no_leaks();
-  open(config(20, true));
+  open(config());
   for (TokenId i = 0; i < 4; ++i) {
     EXPECT_GE(serve(with_tail(prompt(i), 2, 20)), 128U) << "from disk";
     EXPECT_GT(view_.disk_tokens, 0U);

@@ -151,37 +151,6 @@ TEST_F(CacheDisk, ASecondCacheOnTheDirectoryIsRefused) {
   EXPECT_EQ(second.error().code, ErrorCode::Unavailable);
 }
 
-TEST_F(CacheDisk, PagesCanBePutAndGotPastTheOtherTiers) {
-  open(disk_config());
-  const std::vector<TokenId> tokens = token_range(0, 100);  // six pages, and some
-  std::vector<std::byte> pages(std::size_t{6} * kPageTokens * kTestTokenBytes);
-  for (std::size_t i = 0; i < 96; ++i) {
-    const std::uint64_t value = ByteEngine::value_at(0, tokens, {}, i);
-    std::memcpy(pages.data() + (i * kTestTokenBytes), &value, sizeof(value));
-  }
-  std::vector<DiskAnswer> answers;
-  const auto note = [&](const DiskAnswer& answer) { answers.push_back(answer); };
-  ASSERT_TRUE(cache_->lookup_on_disk(space_, {.tokens = tokens}, note));
-  drain(*cache_);
-  ASSERT_TRUE(cache_->put_on_disk(space_, {.tokens = tokens}, pages, note));
-  drain(*cache_);
-  ASSERT_TRUE(cache_->lookup_on_disk(space_, {.tokens = token_range(0, 60)}, note));
-  drain(*cache_);
-  std::vector<std::byte> got(pages.size());
-  ASSERT_TRUE(cache_->get_from_disk(space_, {.tokens = tokens}, got, note));
-  drain(*cache_);
-  ASSERT_EQ(answers.size(), 4U);
-  for (const DiskAnswer& answer : answers) EXPECT_EQ(answer.outcome, TransferOutcome::Ok);
-  EXPECT_EQ(answers[0].token_count, 0U);
-  EXPECT_EQ(answers[1].token_count, 96U);
-  EXPECT_EQ(answers[2].token_count, 48U);
-  EXPECT_EQ(answers[3].token_count, 96U);
-  EXPECT_EQ(got, pages);
-  EXPECT_EQ(serve(tokens), 96U) << "a request finds them as if it had computed them";
-  restart(disk_config());
-  EXPECT_EQ(serve(tokens), 96U);
-}
-
 TEST_F(CacheDisk, APutThatIsRepeatedWritesNothing) {
   open(disk_config());
   const std::vector<TokenId> tokens = token_range(0, 32);

@@ -8,12 +8,12 @@
 #include <utility>
 #include <vector>
 
-#include "algebra_fixture.h"
+#include "sequence_changes_fixture.h"
 
 namespace quire {
 namespace {
 
-using CacheFlight = AlgebraTest;
+using CacheFlight = SequenceChangesTest;
 
 TEST_F(CacheFlight, ATokenIsPlannedBeforeItIsKnown) {
   Live live = computed(token_range(0, 6));
@@ -270,7 +270,7 @@ TEST_F(CacheFlight, APageComputedInVainComesBackWhenLaterStepsAreOver) {
 }
 
 TEST_F(CacheFlight, AShortageSaysWhatIsOnItsWayBack) {
-  open(algebra_config(6));
+  open(changes_config(6));
   Live a = computed(token_range(0, 8), {.publish = Publish::None});
   Live b = admitted(token_range(40, 20));
   const Step step = plan({{&b.sequence, 8}});
@@ -289,7 +289,7 @@ TEST_F(CacheFlight, AShortageSaysWhatIsOnItsWayBack) {
 }
 
 TEST_F(CacheFlight, AShortageSaysHowManyEntriesFit) {
-  open(algebra_config(5));
+  open(changes_config(5));
   Live a = admitted(token_range(0, 8));
   Live b = admitted(token_range(40, 8));
   Live c = admitted(token_range(60, 4));
@@ -304,7 +304,7 @@ TEST_F(CacheFlight, AShortageSaysHowManyEntriesFit) {
 }
 
 TEST_F(CacheFlight, AShapeHoldsWhenAPendingCopyIsGivenUp) {
-  open(algebra_config(4));
+  open(changes_config(4));
   Live source = computed(token_range(0, 12));
   Live fork = forked(source, 11);
   end(source);
@@ -350,7 +350,7 @@ TEST_F(CacheFlight, AbortsInAnyOrderGiveEveryPageBack) {
 }
 
 TEST_F(CacheFlight, WithoutDedupTheLaterTwinKeepsItsOwnPages) {
-  CacheConfig config = algebra_config();
+  CacheConfig config = changes_config();
   config.dedup = false;
   open(std::move(config));
   Live first = admitted(token_range(0, 8));

@@ -5,25 +5,20 @@
 #include <gtest/gtest.h>
 #include <unistd.h>
 
-#include <algorithm>
 #include <array>
 #include <atomic>
 #include <cerrno>
 #include <cstdint>
 #include <cstring>
-#include <filesystem>
-#include <fstream>
 #include <optional>
 #include <span>
 #include <string>
 #include <vector>
 
 #include "base/hash.h"
-#include "cache/cache_for_tests.h"
 #include "groups_disk_fixture.h"
 #include "store/system_files.h"
 #include "testing/refused_calls.h"
-#include "wire/segment.h"
 
 namespace quire {
 namespace {
@@ -60,21 +55,6 @@ class CacheGroupsDirectTest : public CacheGroupsDiskTest {
     expect_invariants();
     return answer.value_or(DiskAnswer{});
   }
-  /// Changes a byte of every record in a group's store, which is closed.
-  void spoil(const std::string& directory) const {
-    for (const auto& file : std::filesystem::directory_iterator(directory)) {
-      if (!file.path().filename().string().starts_with("segment-")) continue;
-      std::fstream bytes(file.path(), std::ios::in | std::ios::out | std::ios::binary);
-      for (std::uint64_t block = kSegmentBlockBytes; block < std::min<std::uint64_t>(file.file_size(), 13 * 4'096);
-           block += kSegmentBlockBytes) {
-        const auto at = static_cast<std::streamoff>(block + kRecordHeaderBytes + 5);
-        bytes.seekg(at);
-        const auto byte = static_cast<char>(bytes.get());
-        bytes.seekp(at);
-        bytes.put(static_cast<char>(byte ^ 1));
-      }
-    }
-  }
 
   std::vector<std::byte> bytes_;
 };
@@ -82,9 +62,7 @@ class CacheGroupsDirectTest : public CacheGroupsDiskTest {
 // Where bytes lie
 
 TEST_F(CacheGroupsDirectTest, BytesLieGroupByGroupBehindTheHistory) {
-  CacheGroup sink = window_group(40);
-  sink.sink_tokens = 5;
-  sink.keys_rotated = false;
+  const CacheGroup sink = with_sink(window_group(40), 5);
   open(disk_config({state_group(0, every(64)), full_group(), sink, compressed_group(4)}));
   const DirectBytes bytes = cache_->direct_bytes(200).value();
   const std::uint64_t record = cache_->geometry(1).page().page_bytes() + cache_->geometry(3).page().page_bytes();
@@ -140,7 +118,7 @@ TEST_F(CacheGroupsDirectTest, WrongSizesAreRefusedWithTheRightOne) {
 
 // Round trips
 
-class CacheGroupsDirectMixTest : public CacheGroupsDirectTest, public ::testing::WithParamInterface<MixCase> {};
+class CacheGroupsDirectMixTest : public CacheGroupsDirectTest, public ::testing::WithParamInterface<GroupMix> {};
 
 // What one cache has computed and flushed is read, written to the files of another, and found by its requests, which
 // read every byte of it.
@@ -201,8 +179,7 @@ INSTANTIATE_TEST_SUITE_P(Groups, CacheGroupsDirectMixTest, ::testing::ValuesIn(m
 
 // Prompts of one page to many, and extra keys, as many as there may be.
 TEST_F(CacheGroupsDirectTest, ShortPromptsAndExtraKeysGoThroughToo) {
-  CacheGroup draft = full_group("draft");
-  draft.lookahead_tokens = 2;
+  const CacheGroup draft = draft_group(2);
   for (const bool has_draft : {false, true}) {
     std::vector<CacheGroup> groups = {full_group(), window_group(40), state_group(0, every(16))};
     if (has_draft) groups.push_back(draft);
@@ -247,7 +224,7 @@ TEST_F(CacheGroupsDirectTest, AWindowThatDoesNotReadWellServesNothing) {
   serve(prompt);
   flush();
   close();
-  spoil(directory_.path() + "/pages/group-window");
+  ASSERT_GT(spoil("window"), 0U);
   open(config());
   const DiskAnswer answer = get(prompt);
   EXPECT_EQ(answer.outcome, TransferOutcome::Failed);
@@ -257,8 +234,7 @@ TEST_F(CacheGroupsDirectTest, AWindowThatDoesNotReadWellServesNothing) {
 }
 
 TEST_F(CacheGroupsDirectTest, AWindowThatCanBeRebuiltIsSaidToBeMissing) {
-  CacheGroup window = window_group(20);
-  window.replay = {.tokens = 24, .is_exact = true};
+  const CacheGroup window = rebuilt(window_group(20), 24);
   const auto config = [&] { return disk_config({full_group(), window}); };
   const std::vector<TokenId> prompt = token_range(0, 200);
   open(config());
@@ -266,7 +242,7 @@ TEST_F(CacheGroupsDirectTest, AWindowThatCanBeRebuiltIsSaidToBeMissing) {
   flush();
   EXPECT_TRUE(get(prompt).rebuilt_groups.empty());
   close();
-  spoil(directory_.path() + "/pages/group-window");
+  ASSERT_GT(spoil("window"), 0U);
   open(config());
   const DiskAnswer answer = get(prompt);
   EXPECT_EQ(answer.outcome, TransferOutcome::Failed);
@@ -276,8 +252,7 @@ TEST_F(CacheGroupsDirectTest, AWindowThatCanBeRebuiltIsSaidToBeMissing) {
 }
 
 TEST_F(CacheGroupsDirectTest, AGroupThatIsNotOnDiskHasNoBytes) {
-  CacheGroup window = window_group(20);
-  window.replay = {.tokens = 24, .is_exact = true};
+  const CacheGroup window = rebuilt(window_group(20), 24);
   CacheConfig config = disk_config({full_group(), window});
   config.disk.group_retention = {{}, kNone};
   open(std::move(config));
@@ -347,13 +322,6 @@ FileCalls calls_failing_in_a_group() {
 class CacheGroupsFailingDirectTest : public CacheGroupsDirectTest {
  protected:
   ~CacheGroupsFailingDirectTest() override { close(); }  // before its files go
-  void open_failing(CacheConfig config) {
-    Result<std::unique_ptr<Cache>> cache = CacheForTests::open(std::move(config), files_);
-    ASSERT_TRUE(cache.has_value()) << cache.error().message;
-    cache_ = std::move(*cache);
-    engine_ = std::make_unique<GroupsEngine>(*cache_);
-    space_ = cache_->key_space({.model = "test"}).value();
-  }
 
   FileCalls calls_ = calls_failing_in_a_group();
   SystemFiles files_{calls_};
@@ -368,7 +336,7 @@ TEST_F(CacheGroupsFailingDirectTest, AWriteThatFailsInOneGroupLeavesNothingToGoO
   ASSERT_EQ(get(prompt).token_count, 192U);
   const std::vector<std::byte> bytes = bytes_;
   close();
-  open_failing(config());
+  open(config(), files_);
   for (const bool is_full : {true, false}) {
     // A full disk takes pages again when it has room, a broken one when the cache is opened again.
     SCOPED_TRACE(is_full);
@@ -384,7 +352,7 @@ TEST_F(CacheGroupsFailingDirectTest, AWriteThatFailsInOneGroupLeavesNothingToGoO
     failing_writes = 0;
     if (!is_full) {
       close();
-      open_failing(config());
+      open(config(), files_);
     }
     const DiskAnswer written = put(other, bytes);
     EXPECT_EQ(written.outcome, TransferOutcome::Ok);
@@ -399,7 +367,7 @@ TEST_F(CacheGroupsFailingDirectTest, AWriteThatFailsInOneGroupLeavesNothingToGoO
 TEST_F(CacheGroupsFailingDirectTest, AReadThatFailsInOneGroupServesNothing) {
   const auto config = [&] { return disk_config({full_group(), window_group(20), state_group(0, every(64))}); };
   const std::vector<TokenId> prompt = token_range(0, 200);
-  open_failing(config());
+  open(config(), files_);
   serve(prompt);
   flush();
   ASSERT_EQ(get(prompt).token_count, 192U);

@@ -28,13 +28,6 @@ std::vector<PageId> ids(std::initializer_list<std::uint32_t> values) {
   return pages;
 }
 
-CacheGroup sink_group(std::uint32_t window_tokens, std::uint32_t sink_tokens) {
-  CacheGroup group = window_group(window_tokens);
-  group.sink_tokens = sink_tokens;
-  group.keys_rotated = false;
-  return group;
-}
-
 CacheConfig external_config(std::vector<CacheGroup> groups, std::vector<std::uint32_t> page_counts) {
   const std::uint32_t page_count = page_counts.front();
   CacheConfig config = groups_config(std::move(groups), 4, page_count, 64);
@@ -50,7 +43,9 @@ class CacheGroupsExternalTest : public ::testing::Test {
   static constexpr std::uint32_t kWindow = 1;
   static constexpr std::uint32_t kState = 2;
 
-  void SetUp() override { open(external_config({full_group(), sink_group(6, 3), state_group(0, kLast)}, {16, 12, 8})); }
+  void SetUp() override {
+    open(external_config({full_group(), with_sink(window_group(6), 3), state_group(0, kLast)}, {16, 12, 8}));
+  }
   void open(CacheConfig config) {
     cache_ = open_cache(std::move(config));
     space_ = cache_->key_space({.model = "test"}).value();
@@ -62,7 +57,10 @@ class CacheGroupsExternalTest : public ::testing::Test {
   }
   Result<OfferOutcome> offer(std::uint32_t token_count, std::uint32_t first_page, const std::vector<PageId>& pages,
                              const std::vector<GroupPages>& groups) {
-    const std::vector<TokenId> tokens = token_range(1, token_count);
+    return offer(token_range(1, token_count), first_page, pages, groups);
+  }
+  Result<OfferOutcome> offer(const std::vector<TokenId>& tokens, std::uint32_t first_page,
+                             const std::vector<PageId>& pages, const std::vector<GroupPages>& groups = {}) {
     Result<OfferOutcome> outcome = cache_->offer(
         space_, {.prompt = {.tokens = tokens}, .first_page = first_page, .page_ids = pages, .groups = groups});
     expect_invariants();
@@ -133,8 +131,7 @@ TEST_F(CacheGroupsExternalTest, TheHitRuleDecidesHowLongItIs) {
 }
 
 TEST_F(CacheGroupsExternalTest, AGroupThatCanBeRebuiltIsLeftOut) {
-  CacheGroup window = window_group(6);
-  window.replay = {.tokens = 8, .is_exact = true};
+  const CacheGroup window = rebuilt(window_group(6), 8);
   open(external_config({full_group(), window}, {16, 12}));
   ASSERT_TRUE(offer(16, 0, ids({0, 1, 2, 3}), {}).has_value());
   const ExternalMatch found = match(18);
@@ -277,8 +274,7 @@ TEST_F(CacheGroupsExternalTest, LayoutsThatDoNotGoWithExternalPoolsAreRefused) {
   CacheConfig config = external_config({full_group(), window_group(6)}, {16, 8});
   config.device.group_page_counts.clear();
   expect_error(Cache::open(std::move(config)), ErrorCode::InvalidArgument, "needs device.group_page_counts");
-  CacheGroup draft = full_group("draft");
-  draft.lookahead_tokens = 1;
+  const CacheGroup draft = draft_group(1);
   expect_error(Cache::open(external_config({full_group(), draft}, {16, 16})), ErrorCode::Unsupported,
                "which needs an owned device pool");
   config = external_config({full_group(), window_group(6)}, {16, 0});
@@ -299,11 +295,14 @@ TEST_F(CacheGroupsExternalTest, TheEngineHasTheMemory) {
 TEST_F(CacheGroupsExternalTest, HistoryTakesAlongWhatHangsOnIt) {
   offer_four_pages();
   EXPECT_EQ(cache_->reclaim(1).value(), 1U);
+  expect_error(offer(16, 3, ids({7}), {}), ErrorCode::InvalidArgument,
+               "page 7 was given up, but take_released() has not named it");
   EXPECT_EQ(released(), ids({7}));
+  EXPECT_TRUE(released().empty());
   EXPECT_EQ(released(kWindow), ids({3}));
   EXPECT_EQ(released(kState), ids({0}));
   EXPECT_TRUE(released(kFull).empty()) << "the history's, and those were named";
-  expect_invariants();
+  EXPECT_TRUE(offer(16, 3, ids({7}), {}).has_value());
 }
 
 TEST_F(CacheGroupsExternalTest, AGroupsPagesGoAloneThoseThatWerePassedFirst) {
@@ -360,6 +359,48 @@ TEST_F(CacheGroupsExternalTest, KeptDroppedAndResetPathsCoverAllGroups) {
   EXPECT_EQ(released(kState).size(), 2U);
 }
 
+// One group
+
+class CacheExternalTest : public CacheGroupsExternalTest {
+ protected:
+  void SetUp() override { open(external_config({full_group()}, {16})); }
+};
+
+TEST_F(CacheExternalTest, OfferingAPageTwiceIsRefusedAndNothingChanges) {
+  ASSERT_TRUE(offer(token_range(1, 8), 0, ids({0, 1})));
+  const std::string text = "is offered twice";
+  expect_error(offer(token_range(1, 8), 0, ids({0, 1})), ErrorCode::InvalidArgument, "page 0 " + text);
+  expect_error(offer(token_range(50, 8), 0, ids({4, 1})), ErrorCode::InvalidArgument, "page 1 " + text);
+  expect_error(offer(token_range(50, 8), 0, ids({4, 4})), ErrorCode::InvalidArgument, "page 4 " + text);
+  EXPECT_EQ(cache_->stats()->sealed_pages, 2U);
+  EXPECT_TRUE(offer(token_range(50, 4), 0, ids({4})));  // it was not left marked
+}
+
+TEST_F(CacheExternalTest, OffersMustFitTheirTokensAndThePool) {
+  expect_error(offer(token_range(1, 8), 0, ids({0})), ErrorCode::InvalidArgument, "fill 2 pages");
+  expect_error(offer(token_range(1, 8), 0, {}), ErrorCode::InvalidArgument, "at least one page");
+  expect_error(offer(token_range(1, 3), 0, ids({0})), ErrorCode::InvalidArgument, "fill 0 pages");
+  expect_error(offer(token_range(1, 4), 0, ids({16})), ErrorCode::InvalidArgument,
+               "page 16 is not below device.page_count = 16");
+  std::vector<TokenId> negative = token_range(1, 4);
+  negative[2] = -1;
+  expect_error(offer(negative, 0, ids({0})), ErrorCode::InvalidArgument, "token 2 is -1");
+  EXPECT_EQ(cache_->stats()->sealed_pages, 0U);
+}
+
+TEST_F(CacheExternalTest, ReleasedPagesAreTakenInPiecesOldestFirst) {
+  for (std::uint32_t round = 0; round < 10; ++round) {  // the ring wraps around
+    const std::uint32_t first = round * 3 % 16;
+    const std::vector<PageId> pages = ids({first, (first + 1) % 16, (first + 2) % 16});
+    ASSERT_TRUE(offer(token_range(1, 12), 0, pages));
+    EXPECT_EQ(cache_->reclaim(3).value(), 3U);
+    std::vector<PageId> buffer(2);
+    EXPECT_TRUE(std::ranges::equal(cache_->take_released(buffer).value(), std::span(pages).first(2)));
+    EXPECT_EQ(released(), std::vector<PageId>{pages[2]});
+    expect_invariants();
+  }
+}
+
 // Random requests
 
 // An engine that owns the pages of all groups. What a token stores depends on all before it: it is computed from the
@@ -376,7 +417,8 @@ class ExternalEngine {
       is_history_.push_back(groups_[g].kind == GroupKind::Full || groups_[g].kind == GroupKind::Compressed);
       const std::uint32_t page_count = cache.group_stats(g)->page_count;
       pool.rows.assign(std::size_t{page_count} * kPageTokens, 0);
-      if (is_history_[g] && g > 0) continue;
+      if (pool_of(g) != g) continue;
+      own_pools_.push_back(g);
       for (std::uint32_t i = page_count; i > 0; --i) pool.free.push_back(PageId{i - 1});
       pool.owners.assign(page_count, Owner::Engine);
     }
@@ -414,10 +456,9 @@ class ExternalEngine {
     return twin_.empty() && by_page_.empty() ? "" : "something is left behind a reset";
   }
 
-  /// Every page is in exactly one's hands, and both sides say the same.
+  /// Every page is in exactly one's hands, and both say the same.
   [[nodiscard]] std::string check() const {
-    for (std::uint32_t g = 0; g < groups_.size(); ++g) {
-      if (is_history_[g] && g > 0) continue;
+    for (const std::uint32_t g : own_pools_) {
       const std::size_t held = static_cast<std::size_t>(std::ranges::count(pools_[g].owners, Owner::Cache));
       const GroupStats stats = cache_.group_stats(g).value();
       if (stats.sealed_pages != held) return "group " + std::to_string(g) + ": the cache holds other pages";
@@ -461,16 +502,26 @@ class ExternalEngine {
     return twin_.contains({group, prefix(tokens, page)});
   }
 
+  // Groups of the history have their pages in common: the first's.
+  [[nodiscard]] std::uint32_t pool_of(std::uint32_t group) const { return is_history_[group] ? 0 : group; }
+  // Pages of a path that a group needs besides the history to go on behind b tokens, by looking at all tokens.
+  [[nodiscard]] std::set<std::uint32_t> needed_pages(std::uint32_t g, std::uint32_t b, bool runs_again) const {
+    const CacheGroup& group = groups_[g];
+    std::set<std::uint32_t> pages;
+    for (std::uint32_t t = 0; t < b && !is_history_[g]; ++t) {
+      const bool is_in_window = t + group.window_tokens - (runs_again ? 0 : 1) >= b;
+      const bool is_seen = has_slot(group) ? t + 1 == b : t < group.sink_tokens || is_in_window;
+      if (is_seen) pages.insert(t / kPageTokens);
+    }
+    return pages;
+  }
   // Whether a group can go on behind b tokens: what the cache must come to, by trying.
   [[nodiscard]] bool can_go_on(std::uint32_t g, const std::vector<TokenId>& tokens, std::uint32_t b) const {
     const CacheGroup& group = groups_[g];
     if (is_history_[g]) return b % group.tokens_per_entry == 0;
-    if (has_slot(group)) return b % boundary_multiple(group) == 0 && has(g, tokens, (b / kPageTokens) - 1);
-    for (std::uint32_t t = 0; t < b; ++t) {
-      const bool is_seen = t < group.sink_tokens || t + group.window_tokens - (b == tokens.size() ? 0 : 1) >= b;
-      if (is_seen && !has(g, tokens, t / kPageTokens)) return false;
-    }
-    return true;
+    if (has_slot(group) && b % boundary_multiple(group) != 0) return false;
+    const std::set<std::uint32_t> needed = needed_pages(g, b, b == tokens.size());
+    return std::ranges::all_of(needed, [&](std::uint32_t page) { return has(g, tokens, page); });
   }
   [[nodiscard]] std::uint32_t expected(const std::vector<TokenId>& tokens) const {
     const bool has_state = std::ranges::any_of(groups_, [](const CacheGroup& group) { return has_slot(group); });
@@ -493,9 +544,9 @@ class ExternalEngine {
     if (found.pages.size() * kPageTokens != wanted) return "other pages of the history than tokens";
     // What is given is what was offered for these very tokens, and holds their numbers.
     const auto check_page = [&](std::uint32_t g, std::uint32_t page, PageId id) -> std::string {
-      const auto at = twin_.find({is_history_[g] ? 0 : g, prefix(tokens, page)});
+      const auto at = twin_.find({pool_of(g), prefix(tokens, page)});
       if (at == twin_.end() || at->second != id) return "a page that was not offered there";
-      if (pools_[is_history_[g] ? 0 : g].owners[id.value] != Owner::Cache) return "a page that is not the cache's";
+      if (pools_[pool_of(g)].owners[id.value] != Owner::Cache) return "a page that is not the cache's";
       const bool is_state = has_slot(groups_[g]);
       for (std::uint32_t i = 0; i < (is_state ? 1 : kPageTokens); ++i) {
         const std::uint32_t length = (page * kPageTokens) + (is_state ? kPageTokens : i + 1);
@@ -522,16 +573,9 @@ class ExternalEngine {
       if (!wrong.empty()) return wrong;
     }
     // And it is all that the group needs.
-    for (std::uint32_t g = 0; g < groups_.size() && wanted > 0; ++g) {
-      if (is_history_[g]) continue;
-      for (std::uint32_t t = 0; t < wanted; ++t) {
-        const CacheGroup& group = groups_[g];
-        const bool runs_again = wanted == tokens.size();
-        const bool is_seen = has_slot(group)
-                                 ? t + 1 == wanted
-                                 : t < group.sink_tokens || t + group.window_tokens - (runs_again ? 0 : 1) >= wanted;
-        if (is_seen && !given[g].contains(t / kPageTokens)) return "a page that is needed is not given";
-      }
+    for (std::uint32_t g = 0; g < groups_.size(); ++g) {
+      const std::set<std::uint32_t> needed = needed_pages(g, wanted, wanted == tokens.size());
+      if (!std::ranges::includes(given[g], needed)) return "a page that is needed is not given";
     }
     return "";
   }
@@ -549,12 +593,13 @@ class ExternalEngine {
   std::string compute_and_offer(const std::vector<TokenId>& tokens, const std::vector<std::uint64_t>& numbers,
                                 const ExternalMatch& found, std::uint64_t draw) {
     const auto page_count = static_cast<std::uint32_t>(tokens.size()) / kPageTokens;
-    const std::uint32_t first = std::min(found.token_count / kPageTokens, page_count);
+    // Now and then what was found is computed once more, and stays the engine's.
+    const std::uint32_t first = draw % 8 == 0 ? 0 : std::min(found.token_count / kPageTokens, page_count);
     // The state goes on from the snapshot, or from nothing.
     std::vector<std::uint64_t> computed(numbers.size());
     computed[first * kPageTokens] = numbers[first * kPageTokens];
     for (const GroupPages& piece : found.groups) {
-      if (!has_slot(groups_[piece.group_index])) continue;
+      if (!has_slot(groups_[piece.group_index]) || first == 0) continue;
       computed[first * kPageTokens] = pools_[piece.group_index].rows[piece.page_ids[0].value * kPageTokens];
     }
     for (std::size_t i = std::size_t{first} * kPageTokens; i < tokens.size(); ++i) {
@@ -563,12 +608,12 @@ class ExternalEngine {
     if (computed.back() != numbers.back()) return "the numbers are not those of all tokens";
     std::string wrong;
     const auto fill = [&](std::uint32_t g, std::uint32_t page) -> PageId {
-      const std::optional<PageId> taken = take(is_history_[g] ? 0 : g, wrong);
+      const std::optional<PageId> taken = take(pool_of(g), wrong);
       if (!taken) return PageId::none();
       for (std::uint32_t i = 0; i < kPageTokens; ++i) {
         const std::uint32_t length = (page * kPageTokens) + (has_slot(groups_[g]) ? kPageTokens : i + 1);
         for (std::uint32_t h = 0; h < groups_.size(); ++h) {
-          if (h != g && !(is_history_[g] && is_history_[h])) continue;
+          if (pool_of(h) != pool_of(g)) continue;
           pools_[h].rows[(taken->value * kPageTokens) + i] = row_of(h, computed[length]);
         }
       }
@@ -646,8 +691,7 @@ class ExternalEngine {
 
   // All that the cache has given up, of all groups: with a page of the history goes what hangs on it.
   std::string take_released(std::uint32_t group, std::uint32_t& count) {
-    for (std::uint32_t g = 0; g < groups_.size(); ++g) {
-      if (is_history_[g] && g > 0) continue;
+    for (const std::uint32_t g : own_pools_) {
       std::vector<PageId> buffer(5);
       for (;;) {
         const std::span<PageId> taken = cache_.take_released(buffer, g).value();
@@ -683,8 +727,9 @@ class ExternalEngine {
   KeySpaceId space_;
   std::span<const CacheGroup> groups_;
   std::vector<bool> is_history_;
-  std::vector<Pool> pools_;       // by group; the history's pages are the first group's
-  std::map<Place, PageId> twin_;  // what the cache has been given and has not given up
+  std::vector<Pool> pools_;               // by group; the history's pages are the first group's
+  std::vector<std::uint32_t> own_pools_;  // groups that have pages of their own
+  std::map<Place, PageId> twin_;          // what the cache has been given and has not given up
   std::map<std::pair<std::uint32_t, std::uint32_t>, Prefix> by_page_;
   std::vector<ExternalMatch> held_;
   std::uint64_t found_tokens_ = 0;
@@ -699,13 +744,14 @@ struct ExternalCase {
 
 std::vector<ExternalCase> external_cases() {
   return {
+      {"Plain", {full_group()}, {40}},
       {"Window", {full_group(), window_group(6)}, {40, 24}},
-      {"Sink", {full_group(), sink_group(7, 5)}, {40, 30}},
+      {"Sink", {full_group(), with_sink(window_group(7), 5)}, {40, 30}},
       {"State", {full_group(), state_group(0, kLast)}, {40, 12}},
       {"Compressed", {full_group(), compressed_group(4), window_group(5)}, {40, 40, 30}},
       {"Everything",
-       {full_group(), compressed_group(4), sink_group(9, 2), named(window_group(4), "short"), state_group(0, kLast),
-        tail_group(8, 2, 16, kLast)},
+       {full_group(), compressed_group(4), with_sink(window_group(9), 2), named(window_group(4), "short"),
+        state_group(0, kLast), tail_group(8, 2, 16, kLast)},
        {48, 48, 40, 30, 20, 20}},
   };
 }

@@ -8,6 +8,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <ostream>
 #include <string>
 #include <utility>
 #include <vector>
@@ -36,11 +37,39 @@ namespace quire {
   return group;
 }
 
+[[nodiscard]] inline CacheGroup unrotated(CacheGroup group) {
+  group.keys_rotated = false;
+  return group;
+}
+/// Its first tokens stay in sight.
+[[nodiscard]] inline CacheGroup with_sink(CacheGroup group, std::uint32_t sink_tokens) {
+  group.sink_tokens = sink_tokens;
+  return unrotated(std::move(group));
+}
+/// What it lacks is computed again from so many tokens.
+[[nodiscard]] inline CacheGroup rebuilt(CacheGroup group, std::uint32_t replay_tokens, bool is_exact = true) {
+  group.replay = {.tokens = replay_tokens, .is_exact = is_exact};
+  return group;
+}
+[[nodiscard]] inline CacheGroup draft_group(std::uint32_t lookahead_tokens) {
+  CacheGroup group = full_group("draft");
+  group.lookahead_tokens = lookahead_tokens;
+  return group;
+}
+
 inline constexpr GroupRetention kLast{.rule = RetentionRule::Last};
 inline constexpr GroupRetention kNone{.rule = RetentionRule::None};
 [[nodiscard]] constexpr GroupRetention every(std::uint32_t interval_tokens) {
   return {.rule = RetentionRule::Every, .interval_tokens = interval_tokens};
 }
+
+/// Groups that tests go through one mix after the other.
+struct GroupMix {
+  std::string name;
+  std::vector<CacheGroup> groups;
+
+  friend void PrintTo(const GroupMix& mix, std::ostream* out) { *out << mix.name; }
+};
 
 /// One request and all its tokens so far.
 struct GroupsRequest {
@@ -84,9 +113,10 @@ struct GroupsFlight {
 };
 
 class CacheGroupsTest : public ::testing::Test {
- protected:
-  void open(CacheConfig config) {
-    cache_ = open_cache(std::move(config));
+ public:
+  void open(CacheConfig config) { use(open_cache(std::move(config))); }
+  void use(std::unique_ptr<Cache> cache) {
+    cache_ = std::move(cache);
     engine_ = std::make_unique<GroupsEngine>(*cache_);
     space_ = cache_->key_space({.model = "test"}).value();
   }
@@ -266,7 +296,7 @@ class CacheGroupsTest : public ::testing::Test {
           stats.fenced_pages, stats.pinned_pages, stats.evictable_pages, stats.sealed_page_total,
           stats.duplicate_page_total, stats.evicted_page_total, stats.dropped_page_total, stats.skipped_snapshot_total,
           stats.restored_snapshot_total, stats.slot_count, stats.used_slots);
-      EXPECT_TRUE(cache_->visit_group_pages(g, [&](PageId page, PageId side) { add(page.value, side.value); }));
+      EXPECT_TRUE(cache_->visit_group_pages(g, [&](PageId page, PageId own) { add(page.value, own.value); }));
       text += "\n";
     }
     for (const GroupsRequest* request : requests) {

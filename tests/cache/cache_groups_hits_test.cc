@@ -197,8 +197,7 @@ TEST_F(CacheGroupsRetentionTest, WindowsOfTheLastPlaceStayAtTheEnds) {
 }
 
 TEST_F(CacheGroupsRetentionTest, WindowsThatAreNotRetainedAreNobodysLater) {
-  CacheGroup window = window_group(20, kNone);
-  window.replay = {.tokens = 19, .is_exact = true};
+  const CacheGroup window = rebuilt(window_group(20, kNone), 19);
   open(groups_config({full_group(), window}, 8, 64, 256));
   const std::vector<TokenId> tokens = run_chat();
   EXPECT_TRUE(held_columns(1, tokens).empty());
@@ -289,11 +288,7 @@ TEST_F(CacheGroupsTest, AHitInsideAPageStaysAsLongAsOthersMayMakeRoom) {
 
 class CacheGroupsReplayTest : public CacheGroupsTest {
  protected:
-  static CacheGroup rebuilt_window(bool is_exact) {
-    CacheGroup window = window_group(20, kNone);
-    window.replay = {.tokens = 40, .is_exact = is_exact};
-    return window;
-  }
+  static CacheGroup rebuilt_window(bool is_exact) { return rebuilt(window_group(20, kNone), 40, is_exact); }
 };
 
 TEST_F(CacheGroupsReplayTest, AGroupThatIsNotHeldIsRebuiltWithoutWritingTheHistoryAgain) {
@@ -319,8 +314,7 @@ TEST_F(CacheGroupsReplayTest, AGroupThatIsNotHeldIsRebuiltWithoutWritingTheHisto
 
 // All pages behind the place that it went on at, and whole ones of what was rebuilt before it: [77, 96) of 8 each.
 TEST_F(CacheGroupsReplayTest, WhatAReplayRebuiltIsFoundByOthers) {
-  CacheGroup window = window_group(20);
-  window.replay = {.tokens = 40, .is_exact = true};
+  const CacheGroup window = rebuilt(window_group(20), 40);
   CacheConfig config = groups_config({full_group(), window}, 8, 64, 256);
   config.device.group_page_counts = {0, 14};
   open(std::move(config));
@@ -374,8 +368,7 @@ TEST_F(CacheGroupsReplayTest, WhatIsToBeReplayedCannotBeForkedOrRewoundYet) {
 
 // The window of 20 has [13, 32) of what was rebuilt, in pages of 8.
 TEST_F(CacheGroupsReplayTest, WhatWasRebuiltCanBeForkedAndRewoundWhereItHasEverything) {
-  CacheGroup window = window_group(20, kNone);
-  window.replay = {.tokens = 24, .is_exact = true};
+  const CacheGroup window = rebuilt(window_group(20, kNone), 24);
   open(groups_config({full_group(), window}, 8, 64, 256));
   run_request(token_range(0, 32));
   GroupsRequest request = start(with_tail(token_range(0, 32), 1, 2));
@@ -392,8 +385,7 @@ TEST_F(CacheGroupsReplayTest, WhatWasRebuiltCanBeForkedAndRewoundWhereItHasEvery
 }
 
 TEST_F(CacheGroupsReplayTest, SamplesOfAPromptThatWasRebuiltWholeAreForksOfIt) {
-  CacheGroup window = window_group(20, kNone);
-  window.replay = {.tokens = 24, .is_exact = true};
+  const CacheGroup window = rebuilt(window_group(20, kNone), 24);
   open(groups_config({full_group(), window}, 8, 64, 256));
   run_request(token_range(0, 64));
   GroupsRequest request = start(token_range(0, 64));
@@ -504,8 +496,7 @@ TEST_F(CacheGroupsTest, MoreThanHalfOfAGroupsPagesCannotBeKept) {
 }
 
 TEST_F(CacheGroupsTest, AKeptPrefixOfGroupsThatAreRebuiltHoldsTheHistoryAlone) {
-  CacheGroup window = window_group(20, kNone);
-  window.replay = {.tokens = 24, .is_exact = true};
+  const CacheGroup window = rebuilt(window_group(20, kNone), 24);
   open(groups_config({full_group(), window}, 8, 64, 256));
   run_request(token_range(0, 65));
   const Kept kept = cache_->keep(space_, {.tokens = token_range(0, 65)}).value();

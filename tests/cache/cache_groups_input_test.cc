@@ -82,8 +82,7 @@ TEST_F(CacheGroupsInputTest, AWindowOfASequencesOwnNeedsAGroupThatKeepsEverythin
 
 // What a state has gone through could not be gone through again.
 TEST_F(CacheGroupsInputTest, AWindowOfASequenceWithStateIsSetBeforeItIsOutgrown) {
-  CacheGroup full = full_group();
-  full.keys_rotated = false;
+  const CacheGroup full = unrotated(full_group());
   open(groups_config({full, state_group(2, every(32))}, 8, 64, 256));
   GroupsRequest request = start(token_range(0, 100));
   step({{&request, 20}});
@@ -96,10 +95,8 @@ TEST_F(CacheGroupsInputTest, AWindowOfASequenceWithStateIsSetBeforeItIsOutgrown)
 }
 
 TEST_F(CacheGroupsInputTest, AWindowOfASequenceIsNotSetInTheMiddleOfAReplay) {
-  CacheGroup full = full_group();
-  full.keys_rotated = false;
-  CacheGroup window = window_group(9, kNone);
-  window.replay = {.tokens = 8, .is_exact = true};
+  const CacheGroup full = unrotated(full_group());
+  const CacheGroup window = rebuilt(window_group(9, kNone), 8);
   open(groups_config({full, window}, 4, 64, 256));
   run_request(token_range(0, 40));
   GroupsRequest request = start(token_range(0, 50));
@@ -290,13 +287,6 @@ TEST_F(CacheGroupsConfigTest, AdoptedMemoryIsThereForEveryGroup) {
   config.device.memory = DeviceMemory::Adopted;
   config.device.adopted_group_memory = {memory.data(), memory.data(), memory.data()};
   expect_refused(std::move(config), ErrorCode::InvalidArgument, "device.adopted_state_memory is null");
-}
-
-TEST_F(CacheGroupsConfigTest, AnExternalPoolSaysHowManyPagesEachGroupHas) {
-  CacheConfig config = hybrid();
-  config.device.pool = DevicePool::External;
-  config.device.group_page_counts.clear();
-  expect_refused(std::move(config), ErrorCode::InvalidArgument, "device.group_page_counts");
 }
 
 TEST_F(CacheGroupsConfigTest, WhatGroupsHaveOnDiskMustFitThem) {

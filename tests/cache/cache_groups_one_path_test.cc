@@ -8,9 +8,7 @@
 #include <array>
 #include <cerrno>
 #include <cstdint>
-#include <cstring>
 #include <map>
-#include <memory>
 #include <ostream>
 #include <set>
 #include <span>
@@ -18,12 +16,9 @@
 #include <utility>
 #include <vector>
 
-#include "cache/cache_for_tests.h"
-#include "cache_groups_fixture.h"
-#include "group_pools.h"
-#include "store/system_files.h"
+#include "groups_disk_fixture.h"
+#include "groups_tiers_fixture.h"
 #include "testing/failing_calls.h"
-#include "testing/temp_directory.h"
 
 namespace quire {
 namespace {
@@ -39,141 +34,41 @@ namespace {
   return group;
 }
 
-class CacheGroupsOnePath : public CacheGroupsTest {
+class CacheGroupsOnePath : public CacheGroupsTiersTest {
  protected:
-  static constexpr std::uint32_t kSide = 1;        // the group of most tests that is not the history
-  static constexpr std::uint32_t kSidePages = 14;  // that it has on the device
-
-  struct Taken {
-    TransferPlan plan;
-    std::vector<PageTransfer> pages;
-  };
-
-  /// The history and one group besides, which has few pages on the device and many on the host.
-  [[nodiscard]] static CacheConfig two_groups(CacheGroup side) {
-    CacheConfig config = groups_config({full_group(), std::move(side)}, 4, 256, 128);
-    config.device.group_page_counts = {256, kSidePages};
-    config.host.page_count = 512;
-    config.host.group_page_counts = {512, 512};
-    config.host.write_policy = WritePolicy::WriteThrough;
-    config.host.external_mover = true;
-    return config;
-  }
-  void open_tiers(CacheConfig config) {
-    now_ = 0;
-    host_pages_.clear();
-    open(std::move(config));
-    pools_ = testing::transfer_pools(cache_->config().layout);
-  }
-
-  [[nodiscard]] std::vector<Taken> take(std::size_t count_max = 64) {
-    std::vector<TransferPlan> room(count_max);
-    std::vector<Taken> taken;
-    const std::span<const TransferPlan> given = cache_->take_transfers(room).value();
-    for (const TransferPlan& plan : given) taken.push_back({plan, {plan.pages.begin(), plan.pages.end()}});
-    return taken;
-  }
-  /// The loads among what is to be moved now; nothing else is.
-  [[nodiscard]] std::vector<Taken> take_loads() {
-    std::vector<Taken> taken = take();
-    EXPECT_TRUE(std::ranges::all_of(taken, [](const Taken& each) { return each.plan.kind == TransferKind::Load; }));
-    EXPECT_FALSE(taken.empty()) << "nothing is loaded";
-    return taken;
-  }
-  void report(const Taken& taken, Completion completion) {
-    completion.id = taken.plan.id;
-    completion.kind = taken.plan.kind;
-    const Status status = cache_->apply({&completion, 1}, now_);
-    ASSERT_TRUE(status.has_value()) << status.error().message;
-  }
-  /// One byte in a nanosecond.
-  void move(const Taken& taken) {
-    const std::vector<std::uint32_t>& groups = pools_.at(taken.plan.pool_index);
-    const std::uint64_t page_bytes = testing::pool_page_bytes(*cache_, groups);
-    for (const PageTransfer& page : taken.pages) {
-      std::vector<std::byte>& host = host_pages_[{taken.plan.pool_index, page.host_page.value}];
-      host.resize(page_bytes);
-      const auto copy = [&](std::byte* device, std::uint64_t at, std::uint64_t count) {
-        const bool is_store = taken.plan.kind == TransferKind::Store;
-        std::memcpy(is_store ? host.data() + at : device, is_store ? device : host.data() + at, count);
-      };
-      testing::visit_page_bytes(*cache_, groups, page.device_page, 0, page_bytes, copy);
-    }
-    const std::uint64_t bytes = page_bytes * taken.pages.size();
-    report(taken, {.moved_bytes = bytes, .busy_ns = static_cast<TimeNs>(bytes)});
-  }
-  void settle() {
-    for (std::vector<Taken> taken = take(); !taken.empty() && !HasFailure(); taken = take()) {
-      for (const Taken& each : taken) move(each);
-    }
-  }
-  bool wait_for_pages() override {
-    const std::vector<Taken> taken = take();
-    for (const Taken& each : taken) move(each);
-    return !taken.empty();
-  }
-
-  /// Others come until the device has nothing of a group that it had before. The host has it all.
-  void push_out(std::uint32_t group = kSide) {
-    const std::uint64_t before = group_stats(group).evicted_page_total;
-    for (TokenId i = 0; group_stats(group).evicted_page_total < before + group_stats(group).page_count; ++i) {
-      ASSERT_LT(i, 200);
-      run_request(with_tail({}, other_++, 40));
-      settle();
-    }
-  }
-  /// Prompts whose history is on the device, and what other groups have of them on the host alone.
-  void put_on_host(const std::vector<std::vector<TokenId>>& prompts) {
-    for (const std::vector<TokenId>& prompt : prompts) {
-      run_request(prompt);
-      settle();
-    }
-    push_out();
-    for (const std::vector<TokenId>& prompt : prompts) {
-      EXPECT_EQ(lookup(with_tail(prompt, 1, 4)).matched_tokens, 0U);
-      EXPECT_EQ(lookup(with_tail(prompt, 1, 4)).host_tokens, 40U);
-    }
-  }
-  void put_history_on_host() { ASSERT_TRUE(cache_->reclaim(UINT32_MAX)); }
-
   [[nodiscard]] std::vector<TransferId> cancellations() {
     std::array<TransferId, 64> room;
     const std::span<const TransferId> given = cache_->take_cancellations(room).value();
     return {given.begin(), given.end()};
   }
-
-  const std::vector<TokenId> prompt_ = token_range(0, 40);
-  TimeNs now_ = 0;
-  TokenId other_ = 100;
-  std::vector<std::vector<std::uint32_t>> pools_;
-  std::map<std::pair<std::uint32_t, std::uint32_t>, std::vector<std::byte>> host_pages_;  // by pool and page
 };
 
 /// The same with a window and with snapshots, each of which needs something at token 40.
-struct SideCase {
+struct AnchoredCase {
   std::string name;
   CacheGroup group;
-  friend void PrintTo(const SideCase& side, std::ostream* out) { *out << side.name; }
+  friend void PrintTo(const AnchoredCase& anchored, std::ostream* out) { *out << anchored.name; }
 };
-[[nodiscard]] auto side_cases() {
-  return ::testing::Values(SideCase{"Window", window_group(10)}, SideCase{"Snapshots", state_group(0, every(8))});
+[[nodiscard]] auto anchored_cases() {
+  return ::testing::Values(AnchoredCase{"Window", window_group(10)},
+                           AnchoredCase{"Snapshots", state_group(0, every(8))});
 }
 
-class CacheGroupsOnePathOf : public CacheGroupsOnePath, public ::testing::WithParamInterface<SideCase> {
+class CacheGroupsOnePathOf : public CacheGroupsOnePath, public ::testing::WithParamInterface<AnchoredCase> {
  protected:
-  [[nodiscard]] static CacheGroup side() { return GetParam().group; }
+  [[nodiscard]] static CacheGroup anchored() { return GetParam().group; }
 };
 
-INSTANTIATE_TEST_SUITE_P(Groups, CacheGroupsOnePathOf, side_cases(),
+INSTANTIATE_TEST_SUITE_P(Groups, CacheGroupsOnePathOf, anchored_cases(),
                          [](const auto& param) { return param.param.name; });
 
-// Cancellations
+// Loads that do not end well
 
-class CacheGroupsCancellations : public CacheGroupsOnePathOf {
+class CacheGroupsLoading : public CacheGroupsOnePathOf {
  protected:
   /// A request waits for a load that has been taken.
   void start_loading() {
-    CacheConfig config = two_groups(side());
+    CacheConfig config = two_groups(anchored());
     config.host.load_timeout_ns = 1'000;
     open_tiers(std::move(config));
     put_on_host({prompt_});
@@ -182,7 +77,7 @@ class CacheGroupsCancellations : public CacheGroupsOnePathOf {
     loads_ = take_loads();
     EXPECT_TRUE(cancellations().empty());
   }
-  /// The mover is told once, and what it says then is still waited for.
+  /// The mover is told once.
   void expect_called_off() {
     std::vector<TransferId> told = cancellations();
     std::ranges::sort(told);
@@ -192,50 +87,99 @@ class CacheGroupsCancellations : public CacheGroupsOnePathOf {
     EXPECT_EQ(told.size(), expected.size()) << "loads that are called off are not named";
     EXPECT_TRUE(told == expected);
     EXPECT_TRUE(cancellations().empty());
+  }
+  /// What it says then is still waited for.
+  void expect_answers_are_heard() {
     for (const Taken& load : loads_) report(load, {.outcome = TransferOutcome::Cancelled});
     EXPECT_EQ(cache_->stats()->transfers_in_flight, 0U);
     EXPECT_EQ(cache_->stats()->unknown_completion_count, 0U);
+  }
+  void expect_miss(MissReason reason) {
+    EXPECT_FALSE(view(request_).is_loading);
+    EXPECT_EQ(view(request_).computed_tokens, 0U);
+    EXPECT_EQ(to_string(view(request_).miss.reason), to_string(reason));
+    EXPECT_EQ(cache_->stats()->miss_requests[static_cast<std::size_t>(reason)], 1U);
+  }
+  [[nodiscard]] std::uint64_t loads_that(TransferOutcome outcome) const {
+    return cache_->stats()->load_outcomes[static_cast<std::size_t>(outcome)];
   }
 
   GroupsRequest request_;
   std::vector<Taken> loads_;
 };
 
-INSTANTIATE_TEST_SUITE_P(Groups, CacheGroupsCancellations, side_cases(),
+INSTANTIATE_TEST_SUITE_P(Groups, CacheGroupsLoading, anchored_cases(),
                          [](const auto& param) { return param.param.name; });
 
-TEST_P(CacheGroupsCancellations, TheMoverHearsOfALoadThatTakesTooLong) {
+TEST_P(CacheGroupsLoading, OneThatTakesTooLongIsCalledOff) {
   start_loading();
+  now_ = 999;
+  ASSERT_TRUE(cache_->apply({}, now_));
+  EXPECT_TRUE(view(request_).is_loading);
   now_ = 1'000;
   ASSERT_TRUE(cache_->apply({}, now_));
-  EXPECT_FALSE(view(request_).is_loading);
+  expect_miss(MissReason::LoadTimedOut);
+  EXPECT_EQ(loads_that(TransferOutcome::TimedOut), loads_.size());
   expect_called_off();
+  run_all(request_);  // while the mover still writes: into pages that nobody has
+  move(loads_);
+  EXPECT_EQ(cache_->stats()->unknown_completion_count, 0U);
+  expect_invariants();
+  end(request_);
+  EXPECT_EQ(run_request(with_tail(prompt_, 2, 4)), 40U);
 }
 
-TEST_P(CacheGroupsCancellations, TheMoverHearsOfALoadThatIsStopped) {
+TEST_P(CacheGroupsLoading, OneThatIsStoppedIsCalledOff) {
   start_loading();
   ASSERT_TRUE(cache_->stop_loading(request_.sequence));
+  expect_miss(MissReason::LoadCancelled);
   expect_called_off();
+  expect_answers_are_heard();
 }
 
-TEST_P(CacheGroupsCancellations, TheMoverHearsOfALoadWhoseOnlyWaiterEnds) {
+TEST_P(CacheGroupsLoading, OneWhoseOnlyWaiterEndsIsCalledOff) {
   start_loading();
   end(request_);
   expect_called_off();
+  expect_answers_are_heard();
 }
 
-TEST_P(CacheGroupsCancellations, NoLoadIsCalledOffThatSomebodyElseWaitsFor) {
+TEST_P(CacheGroupsLoading, OneThatOthersWaitForServesThemAll) {
   start_loading();
-  const GroupsRequest second = start(with_tail(prompt_, 2, 4));
+  std::vector<GroupsRequest> others;
+  for (const TokenId tail : {2, 3}) others.push_back(start(with_tail(prompt_, tail, 4)));
+  EXPECT_TRUE(take().empty()) << "it is loaded once";
   ASSERT_TRUE(cache_->stop_loading(request_.sequence));
   EXPECT_TRUE(cancellations().empty());
-  for (const Taken& load : loads_) move(load);
-  EXPECT_EQ(view(second).computed_tokens, 40U);
+  for (const GroupsRequest& other : others) EXPECT_TRUE(view(other).is_loading);
+  move(loads_);
+  for (GroupsRequest& other : others) {
+    EXPECT_EQ(view(other).computed_tokens, 40U);
+    run_all(other);
+  }
+}
+
+TEST_P(CacheGroupsLoading, WhatCouldNotBeCopiedHasFailedAndIsStillThere) {
+  start_loading();
+  report_failed(loads_, TransferFault::Io);
+  expect_miss(MissReason::LoadFailed);
+  EXPECT_EQ(lookup(with_tail(prompt_, 2, 4)).host_tokens, 40U) << "another request may try";
+}
+
+TEST_P(CacheGroupsLoading, APageThatIsNotWhatItShouldBeIsForgottenAndCounted) {
+  start_loading();
+  report_failed(loads_, TransferFault::Checksum);
+  expect_miss(MissReason::LoadFailed);
+  EXPECT_EQ(loads_that(TransferOutcome::Failed), loads_.size());
+  EXPECT_EQ(cache_->stats()->load_faults[static_cast<std::size_t>(TransferFault::Checksum)], loads_.size());
+  EXPECT_LT(lookup(with_tail(prompt_, 2, 4)).host_tokens, 40U);
+  expect_invariants();
+  run_all(request_);
 }
 
 // What is copied is about to be forgotten.
 TEST_P(CacheGroupsOnePathOf, TheMoverHearsOfStoresOfEveryGroupThatAResetCallsOff) {
-  open_tiers(two_groups(side()));
+  open_tiers(two_groups(anchored()));
   run_request(prompt_);
   const std::vector<Taken> stores = take();
   std::set<TransferId> expected;
@@ -321,13 +265,9 @@ class CacheGroupsTurns : public CacheGroupsOnePath, public ::testing::WithParamI
 INSTANTIATE_TEST_SUITE_P(TransfersAtOnce, CacheGroupsTurns, ::testing::Values(1, 2, 3));
 
 TEST_P(CacheGroupsTurns, StoresOfAllGroupsTakeTurns) {
-  CacheConfig config = groups_config({full_group(), named(window_group(96), "first"), named(window_group(96), "second"),
-                                      named(state_group(0, every(4)), "third")},
-                                     4, 64, 128);
+  CacheConfig config = host_config({full_group(), named(window_group(96), "first"), named(window_group(96), "second"),
+                                    named(state_group(0, every(4)), "third")});
   config.device.group_page_counts = {64, 64, 64, 64};
-  config.host.page_count = 128;
-  config.host.write_policy = WritePolicy::WriteThrough;
-  config.host.external_mover = true;
   config.host.transfer_count_max = GetParam();
   config.host.transfer_pages_max = 1;
   open_tiers(std::move(config));
@@ -351,13 +291,9 @@ TEST_P(CacheGroupsTurns, StoresOfAllGroupsTakeTurns) {
 // Bands
 
 TEST_F(CacheGroupsOnePath, LoadsOfEveryGroupHaveBandsAndStoresHaveNone) {
-  CacheConfig config = groups_config({with_layers(full_group(), 5), with_layers(window_group(10), 4),
-                                      with_layers(named(window_group(6), "short"), 2), state_group(0, every(8))},
-                                     4, 64, 128);
+  CacheConfig config = host_config({with_layers(full_group(), 5), with_layers(window_group(10), 4),
+                                    with_layers(named(window_group(6), "short"), 2), state_group(0, every(8))});
   config.device.group_page_counts = {64, 32, 32, 32};
-  config.host.page_count = 128;
-  config.host.write_policy = WritePolicy::WriteThrough;
-  config.host.external_mover = true;
   config.host.layer_bands = 3;
   open_tiers(std::move(config));
   std::map<std::uint16_t, std::uint32_t> bands;  // by pool
@@ -383,10 +319,7 @@ TEST_F(CacheGroupsOnePath, LoadsOfEveryGroupHaveBandsAndStoresHaveNone) {
 
 // Full and compressed groups are one pool, whose layers are those of all of them.
 TEST_F(CacheGroupsOnePath, TheHistorysGroupsHaveTheirBandsTogether) {
-  CacheConfig config = groups_config({full_group(), with_layers(compressed_group(2), 3)}, 4, 64, 128);
-  config.host.page_count = 128;
-  config.host.write_policy = WritePolicy::WriteThrough;
-  config.host.external_mover = true;
+  CacheConfig config = host_config({full_group(), with_layers(compressed_group(2), 3)});
   config.host.layer_bands = 3;
   open_tiers(std::move(config));
   run_request(prompt_);
@@ -412,11 +345,8 @@ TEST_F(CacheGroupsOnePath, AWindowComesBackThatNeedsMoreTransfersThanThereAre) {
 }
 
 TEST_F(CacheGroupsOnePath, MoreGroupsComeBackThanThereAreTransfers) {
-  CacheConfig config = groups_config({full_group(), window_group(10), state_group(0, every(8))}, 4, 64, 128);
+  CacheConfig config = host_config({full_group(), window_group(10), state_group(0, every(8))});
   config.device.group_page_counts = {64, 32, 32};
-  config.host.page_count = 128;
-  config.host.write_policy = WritePolicy::WriteThrough;
-  config.host.external_mover = true;
   config.host.transfer_count_max = 1;
   open_tiers(std::move(config));
   run_request(prompt_);
@@ -469,7 +399,7 @@ TEST_F(CacheGroupsOnePath, ALoadWhoseRoomIsStillBeingCopiedIsNotGivenUp) {
   put_on_host({prompt_});
   // All that the device has of the window is on its way to the host.
   std::vector<Taken> copies;
-  for (std::uint32_t pages = 0; pages < kSidePages; pages += 2) {
+  for (std::uint32_t pages = 0; pages < kAnchoredPages; pages += 2) {
     GroupsRequest other = start(with_tail({}, other_++, 8));
     run_all(other);
     end(other);
@@ -483,7 +413,7 @@ TEST_F(CacheGroupsOnePath, ALoadWhoseRoomIsStillBeingCopiedIsNotGivenUp) {
   } else {
     EXPECT_EQ(admission.error().code, ErrorCode::Unavailable) << admission.error().message;
   }
-  for (const Taken& each : copies) move(each);
+  move(copies);
   if (!admission) admission = cache_->admit(request.sequence);
   ASSERT_TRUE(admission.has_value()) << admission.error().message;
   settle();
@@ -554,7 +484,7 @@ TEST_P(CacheGroupsLateLoads, ALoadThatBeganLateHasAllOfItsTime) {
 // Prefetch
 
 TEST_P(CacheGroupsOnePathOf, EveryGroupIsPrefetched) {
-  open_tiers(two_groups(side()));
+  open_tiers(two_groups(anchored()));
   put_on_host({prompt_});
   put_history_on_host();
   GroupsRequest request{.tokens = with_tail(prompt_, 1, 4)};
@@ -568,7 +498,7 @@ TEST_P(CacheGroupsOnePathOf, EveryGroupIsPrefetched) {
 
 // The history is there already.
 TEST_P(CacheGroupsOnePathOf, AGroupIsPrefetchedThatAloneIsOnTheHost) {
-  open_tiers(two_groups(side()));
+  open_tiers(two_groups(anchored()));
   put_on_host({prompt_});
   GroupsRequest request{.tokens = with_tail(prompt_, 1, 4)};
   request.sequence = cache_->begin(space_, {.tokens = request.tokens}, {.prefetch = Prefetch::Wait}).value();
@@ -584,49 +514,15 @@ TEST_P(CacheGroupsOnePathOf, AGroupIsPrefetchedThatAloneIsOnTheHost) {
 
 // What is told
 
-class CacheGroupsMisses : public CacheGroupsCancellations {
- protected:
-  void expect_miss(MissReason reason) {
-    EXPECT_FALSE(view(request_).is_loading);
-    EXPECT_EQ(view(request_).computed_tokens, 0U);
-    EXPECT_EQ(to_string(view(request_).miss.reason), to_string(reason));
-    EXPECT_EQ(cache_->stats()->miss_requests[static_cast<std::size_t>(reason)], 1U);
-  }
-};
-
-INSTANTIATE_TEST_SUITE_P(Groups, CacheGroupsMisses, side_cases(), [](const auto& param) { return param.param.name; });
-
-TEST_P(CacheGroupsMisses, WhatDidNotArriveInTimeHasTimedOut) {
-  start_loading();
-  now_ = 1'000;
-  ASSERT_TRUE(cache_->apply({}, now_));
-  expect_miss(MissReason::LoadTimedOut);
-}
-
-TEST_P(CacheGroupsMisses, WhatWasStoppedIsCancelled) {
-  start_loading();
-  ASSERT_TRUE(cache_->stop_loading(request_.sequence));
-  expect_miss(MissReason::LoadCancelled);
-}
-
-TEST_P(CacheGroupsMisses, WhatCouldNotBeCopiedHasFailed) {
-  start_loading();
-  for (const Taken& load : loads_) {
-    report(load, {.outcome = TransferOutcome::Failed, .fault = TransferFault::Io});
-  }
-  expect_miss(MissReason::LoadFailed);
-  EXPECT_EQ(lookup(with_tail(prompt_, 2, 4)).host_tokens, 40U) << "another request may try";
-}
-
 // Where the history's load is under way when transfers are paused, and the other group's has not begun.
 TEST_P(CacheGroupsOnePathOf, WhatAPauseKeepsOnTheHostIsNotSaidToBeGone) {
-  open_tiers(two_groups(side()));
+  open_tiers(two_groups(anchored()));
   put_on_host({prompt_});
   put_history_on_host();
   const GroupsRequest request = start(with_tail(prompt_, 1, 4));
   const std::vector<Taken> loads = take_loads();
   ASSERT_TRUE(cache_->pause_transfers());
-  for (const Taken& load : loads) move(load);
+  move(loads);
   EXPECT_FALSE(view(request).is_loading);
   if (view(request).computed_tokens == 40) return;  // all of it was under way
   const MissReason reason = view(request).miss.reason;
@@ -634,7 +530,7 @@ TEST_P(CacheGroupsOnePathOf, WhatAPauseKeepsOnTheHostIsNotSaidToBeGone) {
 }
 
 TEST_P(CacheGroupsOnePathOf, AnAdmissionThatWaitsSaysWhyTheRestIsComputed) {
-  open_tiers(two_groups(side()));
+  open_tiers(two_groups(anchored()));
   put_on_host({prompt_});
   put_history_on_host();
   const GroupsRequest request = start(with_tail(prompt_, 1, 12));
@@ -647,27 +543,25 @@ TEST_P(CacheGroupsOnePathOf, AnAdmissionThatWaitsSaysWhyTheRestIsComputed) {
 }
 
 TEST_P(CacheGroupsOnePathOf, TokensThatAreFoundBecauseAGroupCameFromTheHostAreFoundThere) {
-  open_tiers(two_groups(side()));
+  open_tiers(two_groups(anchored()));
   put_on_host({prompt_});
-  const GroupsRequest request = start(with_tail(prompt_, 1, 4));
+  GroupsRequest request = start(with_tail(prompt_, 1, 4));
   ASSERT_EQ(request.admission.loading_tokens, 40U);
   settle();
   ASSERT_EQ(view(request).computed_tokens, 40U);
   EXPECT_EQ(view(request).host_tokens, 40U);
   EXPECT_EQ(cache_->stats()->host_hit_tokens, 40U);
+  EXPECT_GT(group_stats(kAnchored).loaded_page_total, 0U);
+  run_all(request);
 }
 
 // Copies that failed
 
 // The device gives everything up: what the host has room for is copied there first, once more if need be.
 TEST_P(CacheGroupsOnePathOf, WhatCouldNotBeCopiedIsCopiedBeforeTheCacheSleeps) {
-  open_tiers(two_groups(side()));
+  open_tiers(two_groups(anchored()));
   run_request(prompt_);
-  for (std::vector<Taken> stores = take(); !stores.empty(); stores = take()) {
-    for (const Taken& store : stores) {
-      report(store, {.outcome = TransferOutcome::Failed, .fault = TransferFault::Io});
-    }
-  }
+  for (std::vector<Taken> stores = take(); !stores.empty(); stores = take()) report_failed(stores, TransferFault::Io);
   while (!cache_->sleep(Sleep::KeepHost).value()) settle();
   ASSERT_TRUE(cache_->wake());
   EXPECT_EQ(lookup(with_tail(prompt_, 1, 4)).host_tokens, 40U);
@@ -675,7 +569,7 @@ TEST_P(CacheGroupsOnePathOf, WhatCouldNotBeCopiedIsCopiedBeforeTheCacheSleeps) {
 
 // The copies that the host has no room for are given up: nobody waits for them.
 TEST_P(CacheGroupsOnePathOf, TheCacheSleepsThoughTheHostHasNoRoomForAllPagesOfAGroup) {
-  CacheConfig config = two_groups(side());
+  CacheConfig config = two_groups(anchored());
   config.host.group_page_counts = {512, 3};
   open_tiers(std::move(config));
   for (TokenId i = 0; i < 3; ++i) run_request(token_range(1'000 * i, 40));
@@ -689,7 +583,7 @@ TEST_P(CacheGroupsOnePathOf, TheCacheSleepsThoughTheHostHasNoRoomForAllPagesOfAG
 }
 
 TEST_P(CacheGroupsOnePathOf, TheCacheSleepsThoughNoCopyArrives) {
-  open_tiers(two_groups(side()));
+  open_tiers(two_groups(anchored()));
   run_request(prompt_);
   bool is_asleep = false;
   for (std::uint32_t calls = 0; calls < 20 && !is_asleep; ++calls) {
@@ -701,70 +595,16 @@ TEST_P(CacheGroupsOnePathOf, TheCacheSleepsThoughNoCopyArrives) {
 
 // On disk
 
-class CacheGroupsOnePathOnDisk : public CacheGroupsTest {
+class CacheGroupsOnePathOnDisk : public CacheGroupsFailingDiskTest {
  protected:
-  ~CacheGroupsOnePathOnDisk() override {
-    close();  // before its files go
-    testing::call_failures.clear();
-  }
-  [[nodiscard]] CacheConfig disk_config(std::vector<CacheGroup> groups, std::uint32_t page_count = 64) const {
-    CacheConfig config = groups_config(std::move(groups), 16, page_count, 512);
-    config.host.page_count = 2 * page_count;
-    config.host.write_policy = WritePolicy::WriteThrough;
-    config.disk.directories = {directory_.path() + "/pages"};
-    config.disk.capacity_bytes = 256 << 20U;
-    config.disk.segment_bytes = 1 << 20U;
-    return config;
-  }
-  void close() {
-    engine_.reset();
-    cache_.reset();
-  }
-  /// What has been written by then is all that there is.
-  void open_disk(CacheConfig config) {
-    close();
-    Result<std::unique_ptr<Cache>> cache = CacheForTests::open(std::move(config), files_);
-    ASSERT_TRUE(cache.has_value()) << cache.error().message;
-    cache_ = std::move(*cache);
-    engine_ = std::make_unique<GroupsEngine>(*cache_);
-    space_ = cache_->key_space({.model = "test"}).value();
-  }
-  void flush() {
-    for (;;) {
-      const Result<bool> done = cache_->flush();
-      ASSERT_TRUE(done.has_value()) << done.error().message;
-      if (*done) return;
-      drain(*cache_);
-    }
-  }
-  bool wait_for_pages() override {
-    drain(*cache_);
-    return true;
-  }
-  /// A whole request; gives the tokens that it did not have to compute.
-  std::uint32_t serve(std::vector<TokenId> tokens) {
-    GroupsRequest request = start(std::move(tokens));
-    drain(*cache_);
-    view_ = view(request);
-    view_.pages = {};
-    run_all(request);
-    end(request);
-    drain(*cache_);
-    return view_.token_count - view_.pending_tokens;
-  }
-
   const std::vector<TokenId> prompt_ = token_range(0, 200);
-  testing::TempDirectory directory_;
-  FileCalls calls_ = testing::failing_calls({});
-  SystemFiles files_{calls_};
-  SequenceView view_;  // of the last request, as it was admitted
 };
 
 // A search that finds no more leaves the question whether what the host has is worth its load.
 TEST_F(CacheGroupsOnePathOnDisk, WhoHasLookedOnDiskLoadsNothingThatIsFasterToCompute) {
   CacheConfig config = disk_config({with_bytes(full_group(), 4'096), with_bytes(window_group(20), 4'096)});
   config.host.compute_ns_per_token = 1;
-  open_disk(std::move(config));
+  open_failing(std::move(config));
   serve(prompt_);
   serve(token_range(1'000, 200));
   ASSERT_TRUE(cache_->reclaim(UINT32_MAX));
@@ -783,10 +623,10 @@ TEST_F(CacheGroupsOnePathOnDisk, AWindowIsReadThatNeedsMoreTransfersThanThereAre
     made.host.transfer_pages_max = 1;
     return made;
   };
-  open_disk(config());
+  open_failing(config());
   serve(prompt_);
   flush();
-  open_disk(config());
+  open_failing(config());
   EXPECT_EQ(serve(with_tail(prompt_, 1, 30)), 192U) << "miss: " << to_string(view_.miss.reason);
 }
 
@@ -795,7 +635,7 @@ TEST_F(CacheGroupsOnePathOnDisk, TokensThatAreFoundBecauseAGroupCameFromDiskAreF
   CacheConfig config = disk_config({full_group(), window_group(20)}, 256);
   config.device.group_page_counts = {256, 24};
   config.host.group_page_counts = {512, 24};
-  open_disk(std::move(config));
+  open_failing(std::move(config));
   serve(prompt_);
   flush();
   for (TokenId i = 1; i < 10; ++i) serve(with_tail({}, i, 300));
@@ -807,13 +647,13 @@ TEST_F(CacheGroupsOnePathOnDisk, TokensThatAreFoundBecauseAGroupCameFromDiskAreF
 
 // The disk was full for a while.
 TEST_F(CacheGroupsOnePathOnDisk, WhatCouldNotBeWrittenIsWrittenWhenItIsUsedAgain) {
-  open_disk(disk_config({full_group(), window_group(20)}));
+  open_failing(disk_config({full_group(), window_group(20)}));
   testing::call_failures.reserve = ENOSPC;
   serve(prompt_);
   testing::call_failures.clear();
   for (TokenId i = 1; i < 4; ++i) EXPECT_EQ(serve(with_tail(prompt_, i, 4)), 192U) << "from memory";
   EXPECT_EQ(cache_->disk_status(0)->page_count, 12U);
-  open_disk(disk_config({full_group(), window_group(20)}));
+  open_failing(disk_config({full_group(), window_group(20)}));
   EXPECT_EQ(serve(with_tail(prompt_, 5, 4)), 192U) << "miss: " << to_string(view_.miss.reason);
 }
 
@@ -824,12 +664,12 @@ TEST_F(CacheGroupsOnePathOnDisk, PagesOfEveryGroupThatWereUsedAgainAreWrittenBef
     made.disk.write_bytes_per_day = 24 * records * 4'096;
     return made;
   };
-  open_disk(config(80));
+  open_failing(config(80));
   for (TokenId i = 1; i < 4; ++i) serve(with_tail({}, i, 200));
   serve(prompt_);
   for (TokenId i = 1; i < 4; ++i) EXPECT_EQ(serve(with_tail(prompt_, i, 4)), 192U) << "from memory";
   EXPECT_GT(cache_->stats()->disk_waiting_pages, 0U);
-  open_disk(config(0));
+  open_failing(config(0));
   EXPECT_EQ(serve(with_tail(prompt_, 5, 4)), 192U) << "miss: " << to_string(view_.miss.reason);
 }
 

@@ -14,24 +14,13 @@
 namespace quire {
 namespace {
 
-CacheGroup unrotated(CacheGroup group) {
-  group.keys_rotated = false;
-  return group;
-}
-
-struct OwnWindowLayout {
-  const char* name;
-  std::vector<CacheGroup> groups;
-};
-
-std::vector<OwnWindowLayout> own_window_layouts() {
+std::vector<GroupMix> own_window_mixes() {
   const CacheGroup full = unrotated(full_group());
   const CacheGroup entries = unrotated(compressed_group(4));
-  CacheGroup sink = unrotated(window_group(12));
-  sink.sink_tokens = 11;
-  return {{"a small window", {full, window_group(5)}},
+  return {{"nothing else", {full}},
+          {"a small window", {full, window_group(5)}},
           {"a large window", {full, window_group(30)}},
-          {"a window with a sink", {full, sink}},
+          {"a window with a sink", {full, with_sink(window_group(12), 11)}},
           {"entries", {full, entries}},
           {"entries alone", {entries}},
           {"a state", {full, state_group(2, every(8))}},
@@ -43,8 +32,8 @@ std::vector<OwnWindowLayout> own_window_layouts() {
 
 class CacheGroupsOwnWindows : public CacheGroupsTest {
  protected:
-  void open_layout(OwnWindowLayout& layout, std::uint32_t rewind_tokens = 3) {
-    CacheConfig config = groups_config(std::move(layout.groups), 4, 96, 128);
+  void open_mix(GroupMix& mix, std::uint32_t rewind_tokens = 3) {
+    CacheConfig config = groups_config(std::move(mix.groups), 4, 96, 128);
     config.window_rewind_tokens = rewind_tokens;
     config.partial_reuse_min_tokens = 1;
     open(std::move(config));
@@ -67,9 +56,9 @@ class CacheGroupsOwnWindows : public CacheGroupsTest {
 
 TEST_F(CacheGroupsOwnWindows, TheHistoryHoldsTheSinkAndTheWindowAndOtherGroupsWhatTheyDeclare) {
   for (const std::uint32_t chunk : {1U, 7U, UINT32_MAX}) {
-    for (OwnWindowLayout& layout : own_window_layouts()) {
-      SCOPED_TRACE(layout.name);
-      open_layout(layout, 0);
+    for (GroupMix& mix : own_window_mixes()) {
+      SCOPED_TRACE(mix.name);
+      open_mix(mix, 0);
       GroupsRequest request = windowed(token_range(0, 70), {.window_tokens = 14, .sink_tokens = 4});
       run_all(request, {500}, chunk);
       decode(request, 9);
@@ -84,9 +73,9 @@ TEST_F(CacheGroupsOwnWindows, TheHistoryHoldsTheSinkAndTheWindowAndOtherGroupsWh
 
 TEST_F(CacheGroupsOwnWindows, WhatDoesNotSeeEverythingIsCachedInNoGroup) {
   for (const std::uint32_t chunk : {1U, 5U, 16U}) {
-    for (OwnWindowLayout& layout : own_window_layouts()) {
-      SCOPED_TRACE(layout.name);
-      open_layout(layout);
+    for (GroupMix& mix : own_window_mixes()) {
+      SCOPED_TRACE(mix.name);
+      open_mix(mix);
       GroupsRequest request = windowed(token_range(0, 60), {.window_tokens = 18, .sink_tokens = 4});
       run_all(request, {}, chunk);
       end(request);
@@ -102,9 +91,9 @@ TEST_F(CacheGroupsOwnWindows, WhatDoesNotSeeEverythingIsCachedInNoGroup) {
 }
 
 TEST_F(CacheGroupsOwnWindows, WhatAWaitingSequenceFindsIsCutToTheWindowInAllGroups) {
-  for (OwnWindowLayout& layout : own_window_layouts()) {
-    SCOPED_TRACE(layout.name);
-    open_layout(layout);
+  for (GroupMix& mix : own_window_mixes()) {
+    SCOPED_TRACE(mix.name);
+    open_mix(mix);
     EXPECT_EQ(run_request(token_range(0, 60), {}, 4), 0U);
     GroupsRequest request = windowed(token_range(0, 60), {.window_tokens = 22, .sink_tokens = 3});
     EXPECT_LE(request.admission.matched_tokens, 22U);
@@ -136,9 +125,9 @@ TEST_F(CacheGroupsOwnWindows, PagesOfTheTreeStayAsLongAsAWindowGroupHoldsWhatHan
 }
 
 TEST_F(CacheGroupsOwnWindows, ForksHaveTheWindowAndGoOnInAllGroups) {
-  for (OwnWindowLayout& layout : own_window_layouts()) {
-    SCOPED_TRACE(layout.name);
-    open_layout(layout);
+  for (GroupMix& mix : own_window_mixes()) {
+    SCOPED_TRACE(mix.name);
+    open_mix(mix);
     GroupsRequest request = windowed(token_range(0, 45), {.window_tokens = 20, .sink_tokens = 6});
     run_all(request, {500}, 6);
     GroupsRequest same = fork(request, 46);
@@ -184,9 +173,9 @@ TEST_F(CacheGroupsOwnWindows, AForkIsRewoundIntoAPageOfWhichItsSourceHasLeftTheH
 }
 
 TEST_F(CacheGroupsOwnWindows, ARewoundSequenceGoesOnInAllGroups) {
-  for (OwnWindowLayout& layout : own_window_layouts()) {
-    SCOPED_TRACE(layout.name);
-    open_layout(layout);
+  for (GroupMix& mix : own_window_mixes()) {
+    SCOPED_TRACE(mix.name);
+    open_mix(mix);
     GroupsRequest request = windowed(token_range(0, 50), {.window_tokens = 17, .sink_tokens = 5});
     run_all(request, {500}, 8);
     for (int i = 0; i < 9; ++i) {
@@ -209,9 +198,9 @@ TEST_F(CacheGroupsOwnWindows, ARewoundSequenceGoesOnInAllGroups) {
 
 // A state that a step may have spoilt is computed again, under the window.
 TEST_F(CacheGroupsOwnWindows, AnAbortedStepLeavesASequenceThatGoesOn) {
-  for (OwnWindowLayout& layout : own_window_layouts()) {
-    SCOPED_TRACE(layout.name);
-    open_layout(layout);
+  for (GroupMix& mix : own_window_mixes()) {
+    SCOPED_TRACE(mix.name);
+    open_mix(mix);
     GroupsRequest request = windowed(token_range(0, 50), {.window_tokens = 17, .sink_tokens = 5});
     run_all(request, {500}, 8);
     append(request, token_range(800, 12));
@@ -227,9 +216,9 @@ TEST_F(CacheGroupsOwnWindows, AnAbortedStepLeavesASequenceThatGoesOn) {
 }
 
 TEST_F(CacheGroupsOwnWindows, ADroppedSequenceIsComputedAgainUnderItsWindow) {
-  for (OwnWindowLayout& layout : own_window_layouts()) {
-    SCOPED_TRACE(layout.name);
-    open_layout(layout);
+  for (GroupMix& mix : own_window_mixes()) {
+    SCOPED_TRACE(mix.name);
+    open_mix(mix);
     GroupsRequest request = windowed(token_range(0, 50), {.window_tokens = 17, .sink_tokens = 5});
     run_all(request, {500}, 8);
     ASSERT_TRUE(cache_->preempt(request.sequence, Preempt::Drop).has_value());
@@ -245,9 +234,9 @@ TEST_F(CacheGroupsOwnWindows, ADroppedSequenceIsComputedAgainUnderItsWindow) {
 }
 
 TEST_F(CacheGroupsOwnWindows, ASavedSequenceComesBackWithItsWindow) {
-  for (OwnWindowLayout& layout : own_window_layouts()) {
-    SCOPED_TRACE(layout.name);
-    CacheConfig config = groups_config(std::move(layout.groups), 4, 96, 128);
+  for (GroupMix& mix : own_window_mixes()) {
+    SCOPED_TRACE(mix.name);
+    CacheConfig config = groups_config(std::move(mix.groups), 4, 96, 128);
     config.host.page_count = 64;
     config.host.write_policy = WritePolicy::WriteThrough;
     open(std::move(config));

@@ -12,23 +12,11 @@
 
 #include "cache_groups_fixture.h"
 #include "peer_bytes.h"
-#include "testing/seeded_run.h"
 
 namespace quire {
 namespace {
 
-struct PeerLayout {
-  const char* name;
-  std::vector<CacheGroup> groups;
-};
-
-CacheGroup with_sink(CacheGroup group, std::uint32_t sink_tokens) {
-  group.sink_tokens = sink_tokens;
-  group.keys_rotated = false;
-  return group;
-}
-
-std::vector<PeerLayout> peer_layouts() {
+std::vector<GroupMix> peer_mixes() {
   return {{"one group", {full_group()}},
           {"window", {full_group(), window_group(20)}},
           {"short window", {full_group(), window_group(3, every(16))}},
@@ -51,31 +39,7 @@ std::vector<PeerLayout> peer_layouts() {
 }
 
 /// One of the two caches, with all that CacheGroupsTest can do.
-class Side final : public CacheGroupsTest {
- public:
-  using CacheGroupsTest::abort;
-  using CacheGroupsTest::append;
-  using CacheGroupsTest::cache_;
-  using CacheGroupsTest::compute;
-  using CacheGroupsTest::decode;
-  using CacheGroupsTest::dump;
-  using CacheGroupsTest::end;
-  using CacheGroupsTest::engine_;
-  using CacheGroupsTest::expect_empty_after_reset;
-  using CacheGroupsTest::expect_invariants;
-  using CacheGroupsTest::finish;
-  using CacheGroupsTest::fork;
-  using CacheGroupsTest::group_stats;
-  using CacheGroupsTest::lookup;
-  using CacheGroupsTest::open;
-  using CacheGroupsTest::plan;
-  using CacheGroupsTest::run;
-  using CacheGroupsTest::run_all;
-  using CacheGroupsTest::run_request;
-  using CacheGroupsTest::spoil;
-  using CacheGroupsTest::start;
-  using CacheGroupsTest::step;
-  using CacheGroupsTest::view;
+class Peer final : public CacheGroupsTest {
   void TestBody() override {}
 };
 
@@ -105,7 +69,10 @@ class CacheGroupsPeers : public ::testing::Test {
   }
   /// One step of the sender, whose bytes go over.
   void send_step(GroupsRequest& sending, std::uint32_t token_count = 0) {
-    const GroupsFlight flight = sender_.plan({{.request = &sending, .token_count = token_count}});
+    send_step({{.request = &sending, .token_count = token_count}});
+  }
+  void send_step(std::vector<GroupsWork> works) {
+    const GroupsFlight flight = sender_.plan(std::move(works));
     EXPECT_EQ(sender_.engine_->start(flight.step), "");
     testing::send_before(*sender_.cache_, flight.step.plan, *receiver_.cache_);
     sender_.run(flight);
@@ -124,15 +91,15 @@ class CacheGroupsPeers : public ::testing::Test {
     receiver_.expect_invariants();
   }
 
-  Side sender_;
-  Side receiver_;
+  Peer sender_;
+  Peer receiver_;
 };
 
 TEST_F(CacheGroupsPeers, WhatOneComputesTheOtherDecodes) {
-  for (const PeerLayout& layout : peer_layouts()) {
+  for (const GroupMix& mix : peer_mixes()) {
     for (const std::uint32_t token_count : {3U, 40U, 90U, 93U}) {
-      SCOPED_TRACE(std::string(layout.name) + ", " + std::to_string(token_count) + " tokens");
-      open(layout.groups);
+      SCOPED_TRACE(mix.name + ", " + std::to_string(token_count) + " tokens");
+      open(mix.groups);
       GroupsRequest decoding = receiver_.start(token_range(0, token_count));
       GroupsRequest prefill = sender_.start(token_range(0, token_count));
       mark(prefill, decoding, token_count);
@@ -151,10 +118,10 @@ TEST_F(CacheGroupsPeers, WhatOneComputesTheOtherDecodes) {
 }
 
 TEST_F(CacheGroupsPeers, WhatBothHaveOfAPromptIsNotSent) {
-  for (const PeerLayout& layout : peer_layouts()) {
+  for (const GroupMix& mix : peer_mixes()) {
     for (const std::uint32_t page_tokens : {8U, 4U}) {
-      SCOPED_TRACE(std::string(layout.name) + ", pages of " + std::to_string(page_tokens));
-      open(layout.groups, 8, page_tokens);
+      SCOPED_TRACE(mix.name + ", pages of " + std::to_string(page_tokens));
+      open(mix.groups, 8, page_tokens);
       const std::vector<TokenId> prompt = with_tail(token_range(0, 50), 3, 31);
       (void)sender_.run_request(token_range(0, 64));
       (void)receiver_.run_request(token_range(0, 48));
@@ -170,10 +137,10 @@ TEST_F(CacheGroupsPeers, WhatBothHaveOfAPromptIsNotSent) {
 }
 
 TEST_F(CacheGroupsPeers, WhatWasComputedBeforeTheMarkIsListedByTheNextStep) {
-  for (const PeerLayout& layout : peer_layouts()) {
+  for (const GroupMix& mix : peer_mixes()) {
     for (const std::uint32_t before : {1U, 30U, 60U, 69U, 70U}) {
-      SCOPED_TRACE(std::string(layout.name) + ", " + std::to_string(before) + " before the mark");
-      open(layout.groups);
+      SCOPED_TRACE(mix.name + ", " + std::to_string(before) + " before the mark");
+      open(mix.groups);
       GroupsRequest decoding = receiver_.start(token_range(0, 70));
       GroupsRequest prefill = sender_.start(token_range(0, 70));
       sender_.step({{.request = &prefill, .token_count = before, .sampled = {500}}});
@@ -246,9 +213,9 @@ TEST_F(CacheGroupsPeers, OnlyTheLastWindowIsReserved) {
 }
 
 TEST_F(CacheGroupsPeers, AnAbortedReceiveLeavesNothing) {
-  for (const PeerLayout& layout : peer_layouts()) {
-    SCOPED_TRACE(layout.name);
-    open(layout.groups);
+  for (const GroupMix& mix : peer_mixes()) {
+    SCOPED_TRACE(mix.name);
+    open(mix.groups);
     GroupsRequest decoding = receiver_.start(token_range(0, 90));
     const std::string before = receiver_.dump({&decoding});
     ASSERT_TRUE(receiver_.cache_->prepare_receive(decoding.sequence, 90));
@@ -260,9 +227,9 @@ TEST_F(CacheGroupsPeers, AnAbortedReceiveLeavesNothing) {
 }
 
 TEST_F(CacheGroupsPeers, AReceiveThatIsAbortedHalfwayLosesAState) {
-  for (const PeerLayout& layout : peer_layouts()) {
-    SCOPED_TRACE(layout.name);
-    open(layout.groups);
+  for (const GroupMix& mix : peer_mixes()) {
+    SCOPED_TRACE(mix.name);
+    open(mix.groups);
     GroupsRequest decoding = receiver_.start(token_range(0, 90));
     receiver_.step({{.request = &decoding, .token_count = 21}});
     const std::uint32_t computed = receiver_.view(decoding).computed_tokens;
@@ -279,9 +246,9 @@ TEST_F(CacheGroupsPeers, AReceiveThatIsAbortedHalfwayLosesAState) {
 }
 
 TEST_F(CacheGroupsPeers, AReceiverThatIsEndedGivesEverythingBack) {
-  for (const PeerLayout& layout : peer_layouts()) {
-    SCOPED_TRACE(layout.name);
-    open(layout.groups);
+  for (const GroupMix& mix : peer_mixes()) {
+    SCOPED_TRACE(mix.name);
+    open(mix.groups);
     {
       GroupsRequest dropped = receiver_.start(token_range(0, 90));
       GroupsRequest ended = receiver_.start(token_range(200, 90));
@@ -382,9 +349,9 @@ TEST_F(CacheGroupsPeers, ASnapshotIsTakenWhereAReceiveEndsAtACheckpoint) {
 }
 
 TEST_F(CacheGroupsPeers, AMarkedSequenceThatLosesItsPagesBeginsAnew) {
-  for (const PeerLayout& layout : peer_layouts()) {
-    SCOPED_TRACE(layout.name);
-    open(layout.groups);
+  for (const GroupMix& mix : peer_mixes()) {
+    SCOPED_TRACE(mix.name);
+    open(mix.groups);
     GroupsRequest decoding = receiver_.start(token_range(0, 70));
     GroupsRequest prefill = sender_.start(token_range(0, 70));
     mark(prefill, decoding, 70);
@@ -398,6 +365,35 @@ TEST_F(CacheGroupsPeers, AMarkedSequenceThatLosesItsPagesBeginsAnew) {
     send_all(prefill);
     finish_receive(decoding);
     receiver_.decode(decoding, 20);
+    if (HasFailure()) return;
+  }
+}
+
+TEST_F(CacheGroupsPeers, OfSeveralAtOnceEachGetsItsOwn) {
+  for (const GroupMix& mix : peer_mixes()) {
+    SCOPED_TRACE(mix.name);
+    open(mix.groups);
+    std::vector<GroupsRequest> decoding;
+    std::vector<GroupsRequest> prefill;
+    for (TokenId i = 0; i < 3; ++i) {
+      const std::vector<TokenId> prompt = with_tail(token_range(0, 30), i, 40 + (7 * i));
+      decoding.push_back(receiver_.start(prompt));
+      prefill.push_back(sender_.start(prompt));
+    }
+    for (std::size_t i = 0; i < 3; ++i) {
+      mark(prefill[i], decoding[i], static_cast<std::uint32_t>(decoding[i].tokens.size()));
+    }
+    send_step(prefill[1], 9);
+    send_step({{&prefill[0], 20}, {&prefill[1], 30}, {&prefill[2], 50}});
+    receiver_.end(decoding[1]);  // what is sent to it from here on would be others'
+    ASSERT_TRUE(sender_.cache_->mark_send(prefill[1].sequence, 0, {}, 5));
+    for (int i = 0; i < 20; ++i) send_step({{&prefill[0], 1}, {&prefill[1], 1}});
+    send_all(prefill[0], 13);
+    send_all(prefill[2], 4);
+    for (const std::size_t i : {2, 0}) {
+      finish_receive(decoding[i]);
+      receiver_.decode(decoding[i], 12);
+    }
     if (HasFailure()) return;
   }
 }
@@ -513,8 +509,7 @@ TEST_F(CacheGroupsPeers, OneThatIsMarkedReceivesNothing) {
 }
 
 TEST_F(CacheGroupsPeers, OneThatIsBeingRebuiltNeitherSendsNorReceives) {
-  CacheGroup window = window_group(6, kNone);
-  window.replay = {.tokens = 12, .is_exact = true};
+  const CacheGroup window = rebuilt(window_group(6, kNone), 12);
   open({full_group(), window});
   (void)sender_.run_request(token_range(0, 40));
   GroupsRequest request = sender_.start(with_tail(token_range(0, 40), 1, 20));
@@ -532,8 +527,7 @@ TEST_F(CacheGroupsPeers, OneThatIsBeingRebuiltNeitherSendsNorReceives) {
 }
 
 TEST_F(CacheGroupsPeers, WhatWasRebuiltInexactlyIsNotSent) {
-  CacheGroup window = window_group(6, kNone);
-  window.replay = {.tokens = 12};
+  const CacheGroup window = rebuilt(window_group(6, kNone), 12, /*is_exact=*/false);
   open({full_group(), window});
   (void)sender_.run_request(token_range(0, 40));
   GroupsRequest request = sender_.start(with_tail(token_range(0, 40), 1, 20), {.allow_inexact_replay = true});
@@ -564,119 +558,6 @@ TEST_F(CacheGroupsPeers, TargetsAreThoseOfAReceiver) {
   GroupsRequest request = receiver_.start(token_range(0, 60));
   expect_error(receiver_.cache_->receive_targets(request.sequence), ErrorCode::InvalidArgument,
                "receive_targets: sequence 0 is not receiving");
-}
-
-// Many requests
-
-struct Pair {
-  GroupsRequest decoding;
-  GroupsRequest prefill;
-  bool is_receiving = false;
-  bool is_done = false;
-};
-
-class CacheGroupsPeersRandom : public CacheGroupsPeers {
- protected:
-  // A prompt that begins as others do, and two requests with it.
-  void begin(testing::Random& random) {
-    std::vector<TokenId> prompt = token_range(static_cast<TokenId>(random.below(2)) * 500, 8 + random.below(60));
-    prompt = with_tail(std::move(prompt), static_cast<TokenId>(random.below(4)), 1 + random.below(30));
-    Pair& pair = pairs_.emplace_back();
-    // Behind whole pages: where a hit ends inside one, a step has to copy it first.
-    const Lookup found = receiver_.lookup(prompt);
-    pair.decoding = receiver_.start(prompt, {.match_tokens_max = found.matched_tokens / 8 * 8});
-    pair.prefill = sender_.start(std::move(prompt));
-  }
-  void work(Pair& pair, testing::Random& random) {
-    if (!pair.is_receiving) {
-      prepare(pair, random);
-      return;
-    }
-    const std::uint32_t pending = sender_.view(pair.prefill).pending_tokens;
-    if (random.below(12) == 0 && sender_.view(pair.prefill).replay_tokens == 0) {
-      ASSERT_TRUE(sender_.cache_->preempt(pair.prefill.sequence, Preempt::Drop));
-      ASSERT_TRUE(sender_.cache_->resume(pair.prefill.sequence));
-    } else if (pending > 0 && random.below(8) == 0) {
-      const GroupsFlight flight = sender_.plan({{&pair.prefill, 1 + random.below(pending)}});
-      sender_.spoil(flight);
-      sender_.abort(flight);
-    } else if (pending > 0) {
-      send_step(pair.prefill, 1 + random.below(pending));
-    } else if (random.below(6) == 0) {
-      ASSERT_TRUE(receiver_.cache_->abort_receive(pair.decoding.sequence));
-      pair.is_receiving = false;
-      pair.is_done = true;
-      ++aborted_;
-      receiver_.run_all(pair.decoding, {}, 19);
-    } else {
-      finish_receive(pair.decoding);
-      pair.is_receiving = false;
-      pair.is_done = true;
-      ++received_;
-      receiver_.decode(pair.decoding, random.below(30));
-    }
-  }
-  void prepare(Pair& pair, testing::Random& random) {
-    const SequenceView view = receiver_.view(pair.decoding);
-    const std::uint32_t pending = view.token_count - view.computed_tokens;
-    if (pending == 0 || view.replay_tokens > 0) return;
-    if (random.below(3) == 0) receiver_.step({{&pair.decoding, 1 + random.below(pending)}});
-    const SequenceView now = receiver_.view(pair.decoding);
-    if (now.computed_tokens == now.token_count) return;
-    const std::uint32_t missing = now.token_count - now.computed_tokens;
-    const Status status =
-        try_mark(pair.prefill, pair.decoding, random.below(2) == 0 ? missing : 1 + random.below(missing));
-    if (!status) {  // its window has passed, or its state
-      ++refused_;
-      ASSERT_TRUE(receiver_.cache_->abort_receive(pair.decoding.sequence));
-      receiver_.run_all(pair.decoding);
-      pair.is_done = true;
-      return;
-    }
-    // A state is listed by a step that computes something.
-    if (sender_.view(pair.prefill).pending_tokens == 0) sender_.append(pair.prefill, {800});
-    pair.is_receiving = true;
-  }
-  void end(std::size_t index) {
-    pairs_.erase(pairs_.begin() + static_cast<std::ptrdiff_t>(index));  // the handles say it
-    sender_.expect_invariants();
-    receiver_.expect_invariants();
-  }
-
-  std::vector<Pair> pairs_;
-  std::uint32_t received_ = 0;
-  std::uint32_t aborted_ = 0;
-  std::uint32_t refused_ = 0;
-};
-
-TEST_F(CacheGroupsPeersRandom, WhateverHappensWhatIsReceivedIsRight) {
-  for (const PeerLayout& layout : peer_layouts()) {
-    for (std::uint64_t seed = 1; seed <= 6; ++seed) {
-      SCOPED_TRACE(std::string(layout.name) + ", seed " + std::to_string(seed));
-      testing::Random random(seed);
-      pairs_.clear();
-      open(layout.groups, 8, 8, 48);
-      for (std::uint32_t call = 0; call < 120 && !HasFailure(); ++call) {
-        if (pairs_.size() < 3 && random.below(3) == 0) {
-          begin(random);
-        } else if (!pairs_.empty()) {
-          const std::size_t index = random.below(static_cast<std::uint32_t>(pairs_.size()));
-          if (pairs_[index].is_done || random.below(14) == 0) {
-            end(index);
-          } else {
-            work(pairs_[index], random);
-          }
-        }
-      }
-      if (HasFailure()) return;
-      pairs_.clear();
-      sender_.expect_empty_after_reset();
-      receiver_.expect_empty_after_reset();
-    }
-  }
-  EXPECT_GT(received_, 300U);
-  EXPECT_GT(aborted_, 30U);
-  EXPECT_GT(refused_, 0U);
 }
 
 }  // namespace

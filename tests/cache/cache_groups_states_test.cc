@@ -129,9 +129,7 @@ TEST_F(CacheGroupsStateTest, ARingIsFoundThroughASnapshotInOrderOfPosition) {
 
 TEST_F(CacheGroupsStateTest, ARingKeepsItsSinkHoweverLongTheChunk) {
   for (const std::uint32_t sink : {1U, 3U, 9U}) {
-    CacheGroup ring = ring_group(10, 13 + sink, every(32));
-    ring.sink_tokens = sink;
-    ring.keys_rotated = false;
+    const CacheGroup ring = with_sink(ring_group(10, 13 + sink, every(32)), sink);
     open(groups_config({full_group(), ring}, 8, 64, 256));
     for (const std::uint32_t chunk : {1U, 2U, 5U, 13U, 29U, 60U}) {
       GroupsRequest request = start(token_range(static_cast<TokenId>(chunk) * 1'000, 60));
@@ -143,9 +141,7 @@ TEST_F(CacheGroupsStateTest, ARingKeepsItsSinkHoweverLongTheChunk) {
 }
 
 TEST_F(CacheGroupsStateTest, ARingsSinkComesWithItsSnapshot) {
-  CacheGroup ring = ring_group(10, 17, every(32));
-  ring.sink_tokens = 4;
-  ring.keys_rotated = false;
+  const CacheGroup ring = with_sink(ring_group(10, 17, every(32)), 4);
   open(groups_config({full_group(), ring}, 8, 64, 256));
   run_request(token_range(0, 100));
   GroupsRequest request = start(with_tail(token_range(0, 70), 1, 40));
@@ -163,9 +159,7 @@ TEST_F(CacheGroupsStateTest, ARingsSinkComesWithItsSnapshot) {
 }
 
 TEST_F(CacheGroupsStateTest, ASequenceShorterThanTheSinkIsForkedAndRewound) {
-  CacheGroup ring = ring_group(10, 17, every(32));
-  ring.sink_tokens = 4;
-  ring.keys_rotated = false;
+  const CacheGroup ring = with_sink(ring_group(10, 17, every(32)), 4);
   open(groups_config({full_group(), ring}, 8, 64, 256));
   GroupsRequest request = start(token_range(0, 3));
   run_all(request);

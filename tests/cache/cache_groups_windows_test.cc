@@ -46,9 +46,7 @@ TEST_F(CacheGroupsTest, AWindowHoldsThePagesOfItsLastTokensAfterEveryStep) {
 }
 
 TEST_F(CacheGroupsTest, PagesOfTheSinkStay) {
-  CacheGroup window = window_group(20);
-  window.sink_tokens = 11;
-  window.keys_rotated = false;
+  const CacheGroup window = with_sink(window_group(20), 11);
   open(groups_config({full_group(), window}, 8, 64, 256));
   GroupsRequest request = start(token_range(0, 30), {.publish = Publish::None});
   run_all(request, {30});
@@ -272,12 +270,10 @@ TEST_F(CacheGroupsTest, ADroppedKeySpaceLeavesNoPageInAnyGroup) {
   for (std::uint32_t g = 0; g < 3; ++g) EXPECT_EQ(group_stats(g).free_pages, group_stats(g).page_count) << g;
 }
 
-// What sequences hold of side groups, shared or not, stays theirs when the tree has given it up: windows, sources of
-// tails, snapshots that are still to be restored.
+// What sequences hold of anchored groups, shared or not, stays theirs when the tree has given it up: windows, sources
+// of tails, snapshots that are still to be restored.
 TEST_F(CacheGroupsTest, ADroppedKeySpaceTakesNothingFromLiveSequences) {
-  CacheGroup sink = named(window_group(12), "sink");
-  sink.sink_tokens = 3;
-  sink.keys_rotated = false;
+  const CacheGroup sink = with_sink(named(window_group(12), "sink"), 3);
   CacheConfig config = groups_config(
       {full_group(), window_group(20), sink, ring_group(10, 12, every(16)), state_group(2, every(16))}, 8, 100, 256);
   config.steps_in_flight_max = 2;

@@ -207,24 +207,6 @@ TEST_F(CacheInput, AnUnknownKeySpaceIsRefused) {
   expect_error(cache_->drop({.index = 77}), ErrorCode::InvalidArgument, "key space id is unknown");
 }
 
-TEST_F(CacheInput, AnEndedSequenceIsRefusedEverywhere) {
-  Sequence sequence = begin_admitted(token_range(1, 4));
-  ASSERT_TRUE(cache_->end(sequence));
-  EXPECT_FALSE(sequence);
-  const std::string text = "sequence 0 has ended";
-  expect_error(cache_->end(sequence), ErrorCode::InvalidArgument, text);
-  expect_error(cache_->admit(sequence), ErrorCode::InvalidArgument, text);
-  expect_error(cache_->view(sequence), ErrorCode::InvalidArgument, text);
-  const StepEntry entry{&sequence, 1};
-  expect_error(cache_->plan_step({&entry, 1}), ErrorCode::InvalidArgument, "entry 0: " + text);
-}
-
-TEST_F(CacheInput, ASequenceOfAnotherCacheIsRefused) {
-  const std::unique_ptr<Cache> other = open_cache(test_config(4, 8));
-  const Sequence sequence = begin_admitted(token_range(1, 4));
-  expect_error(other->admit(sequence), ErrorCode::InvalidArgument, "belongs to another cache");
-}
-
 TEST_F(CacheInput, MoreSequencesThanTheMaximumAreRefused) {
   std::vector<Sequence> sequences(16);
   for (Sequence& each : sequences) each = cache_->begin(space_, {.tokens = token_range(1, 4)}).value();
@@ -232,70 +214,6 @@ TEST_F(CacheInput, MoreSequencesThanTheMaximumAreRefused) {
                "all 16 sequences are live");
   sequences.clear();
   EXPECT_TRUE(cache_->begin(space_, {.tokens = token_range(1, 4)}).has_value());
-}
-
-TEST_F(CacheInput, ASequenceIsAdmittedOnce) {
-  const Sequence sequence = begin_admitted(token_range(1, 4));
-  expect_error(cache_->admit(sequence), ErrorCode::InvalidArgument, "admitted before");
-}
-
-TEST_F(CacheInput, BadEntriesAreRefusedAndNothingIsPlanned) {
-  CacheConfig config = test_config(4, 8);
-  config.step_tokens_max = 6;
-  open(std::move(config));
-  const Sequence waiting = cache_->begin(space_, {.tokens = token_range(1, 4)}).value();
-  const Sequence running = begin_admitted(token_range(1, 8));
-  const Sequence other = begin_admitted(token_range(50, 4));
-  const auto refused = [&](std::vector<StepEntry> entries, const std::string& text) {
-    expect_error(cache_->plan_step(entries), ErrorCode::InvalidArgument, text);
-    EXPECT_FALSE(cache_->view(running)->is_planned);
-    EXPECT_EQ(stats().free_pages, 8U);
-  };
-  refused({}, "a step has at least one entry");
-  refused({{nullptr, 1}}, "entry 0: its sequence is null");
-  refused({{&running, 1}, {&waiting, 1}}, "entry 1: sequence 0 is waiting");
-  refused({{&running, 9}}, "entry 0: sequence 1 has 8 pending tokens, but token_count is 9");
-  refused({{&running, 1}, {&other, 1}, {&running, 1}}, "entry 2: sequence 1 is in the step already");
-  refused({{&running, 4}, {&other, 3}}, "the step computes 7 tokens; step_tokens_max is 6");
-}
-
-TEST_F(CacheInput, StepsAreFinishedOnceAndInTurn) {
-  const Sequence sequence = begin_admitted(token_range(1, 8));
-  const StepEntry entry{&sequence, 4};
-  const Step step = *cache_->plan_step({&entry, 1})->step;
-  expect_error(cache_->resize(9), ErrorCode::Unavailable, "step 1 is in flight");
-  Step wrong = step;
-  wrong.number = 7;
-  const std::vector<StepResult> results(1);
-  expect_error(cache_->finish_step(wrong, results), ErrorCode::InvalidArgument, "step 7 is not in flight");
-  expect_error(cache_->abort_step(wrong), ErrorCode::InvalidArgument, "step 7 is not in flight");
-  expect_error(cache_->apply_copies(wrong), ErrorCode::InvalidArgument, "step 7 is not in flight");
-  expect_error(cache_->finish_step(step, {}), ErrorCode::InvalidArgument, "has 1 entries, but 0 results");
-  ASSERT_TRUE(cache_->finish_step(step, results));
-  expect_error(cache_->finish_step(step, results), ErrorCode::InvalidArgument, "step 1 is not in flight");
-}
-
-TEST_F(CacheInput, BadResultsAreRefusedAndTheStepStaysInFlight) {
-  CacheConfig config = test_config(4, 8);
-  config.context_tokens_max = 9;
-  open(std::move(config));
-  const Sequence sequence = begin_admitted(token_range(1, 8));
-  StepEntry entry{&sequence, 4};
-  const std::vector<TokenId> one{1};
-  const std::vector<TokenId> two{1, 2};
-  const std::vector<TokenId> negative{-1};
-  StepResult result{.tokens = one};
-  Step step = *cache_->plan_step({&entry, 1})->step;
-  expect_error(cache_->finish_step(step, {&result, 1}), ErrorCode::InvalidArgument, "are not all computed");
-  ASSERT_TRUE(cache_->finish_step(step, std::vector<StepResult>(1)));
-  step = *cache_->plan_step({&entry, 1})->step;
-  result.tokens = two;
-  expect_error(cache_->finish_step(step, {&result, 1}), ErrorCode::InvalidArgument, "context_tokens_max is 9");
-  result.tokens = negative;
-  expect_error(cache_->finish_step(step, {&result, 1}), ErrorCode::InvalidArgument,
-               "result 0: sequence 0: token 8 is -1");
-  result.tokens = one;
-  ASSERT_TRUE(cache_->finish_step(step, {&result, 1}));
 }
 
 TEST_F(CacheInput, CallsForTheOtherKindOfPoolAreRefused) {
@@ -308,14 +226,6 @@ TEST_F(CacheInput, CallsForTheOtherKindOfPoolAreRefused) {
   expect_error(cache_->begin(space_, {.tokens = token_range(1, 4)}), ErrorCode::Unsupported, "external");
   expect_error(cache_->plan_step({}), ErrorCode::Unsupported, "external");
   expect_error(cache_->resize(9), ErrorCode::Unsupported, "external");
-}
-
-TEST_F(CacheInput, CopiesAreAppliedOnlyInQuiresOwnMemory) {
-  CacheConfig config = test_config(4, 8);
-  config.device.memory = DeviceMemory::None;
-  open(std::move(config));
-  EXPECT_EQ(cache_->device_memory(), nullptr);
-  expect_error(cache_->apply_copies({}), ErrorCode::Unsupported, "not quire's own");
 }
 
 }  // namespace

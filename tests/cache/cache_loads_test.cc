@@ -192,7 +192,7 @@ TEST_F(CacheTiers, AFailedLoadIsComputedAndNotCounted) {
     Live live = admitted(token_range(0, 17));
     Live other = admitted(token_range(0, 13));  // waits for the same
     mover_->take();
-    HandMover::HostPage& third = mover_->host_pages[mover_->waiting[0].pages[2].host_page.value];
+    HandMover::HostPage& third = mover_->host_pages[{0, mover_->waiting[0].pages[2].host_page.value}];
     if (fault == TransferFault::Checksum) third.is_bad = true;
     if (fault == TransferFault::Generation) ++third.generation;
     if (fault == TransferFault::NameTag) ++third.name_tag;
@@ -288,6 +288,7 @@ TEST_F(CacheTiers, TheMissOfALoadingSequenceIsRight) {
   const Admission second = cache_->admit(again.sequence).value();
   EXPECT_EQ(second.loading_tokens, 16U);
   EXPECT_EQ(second.miss.reason, MissReason::Evicted);
+  EXPECT_EQ(second.miss.tier, Tier::Device);
   settle();
   EXPECT_EQ(view(again).miss.reason, MissReason::Evicted);
   EXPECT_EQ(view(again).miss.tier, Tier::Device);

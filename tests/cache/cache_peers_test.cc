@@ -12,15 +12,15 @@
 #include <utility>
 #include <vector>
 
-#include "algebra_fixture.h"
+#include "sequence_changes_fixture.h"
 
 namespace quire {
 namespace {
 
-class CachePeers : public AlgebraTest {
+class CachePeers : public SequenceChangesTest {
  protected:
   void SetUp() override {
-    AlgebraTest::SetUp();
+    SequenceChangesTest::SetUp();
     receiver_ = open_cache(test_config(4, 32));
     receiver_space_ = receiver_->key_space({.model = "test"}).value();
   }
@@ -51,35 +51,6 @@ class CachePeers : public AlgebraTest {
   std::uint32_t sent_ = 0;
 };
 
-TEST_F(CachePeers, WhatOneComputesTheOtherDecodes) {
-  std::vector<TokenId> tokens = token_range(0, 22);
-  Sequence decoding = receiving(tokens);
-  const std::span<const SlotRun> slots = receiver_->prepare_receive(decoding, 22).value();
-  EXPECT_TRUE(receiver_->view(decoding)->is_receiving);
-  EXPECT_EQ(receiver_->view(decoding)->pending_tokens, 0U);
-
-  Live prefill = admitted(tokens);
-  run(prefill, {}, 7);
-  ASSERT_TRUE(cache_->mark_send(prefill.sequence, 0, slots, 5));
-  while (view(prefill).pending_tokens > 0) {
-    const Step step = plan({{&prefill.sequence, std::min(view(prefill).pending_tokens, 6U)}});
-    compute(step, 0, prefill.tokens);
-    send(step);
-    finish(step, {{}});
-  }
-  EXPECT_EQ(sent_, 22U);
-
-  ASSERT_TRUE(receiver_->finish_receive(decoding));
-  ASSERT_TRUE(receiver_->check_invariants());
-  EXPECT_EQ(receiver_->stats()->received_tokens, 22U);
-  EXPECT_EQ(receiver_->stats()->sealed_pages, 5U);
-  EXPECT_EQ(receiver_->view(decoding)->pending_tokens, 1U);
-  const StepEntry entry{&decoding};
-  const Step again = *receiver_->plan_step({&entry, 1})->step;
-  ByteEngine(*receiver_).run(again.plan.entries[0], 0, tokens);
-  ASSERT_TRUE(receiver_->finish_step(again, std::vector<StepResult>(1)));
-}
-
 TEST_F(CachePeers, WhatIsCachedIsSentByTheNextStepAlone) {
   Live live = admitted(token_range(0, 20));
   run(live, {}, 6);
@@ -97,32 +68,6 @@ TEST_F(CachePeers, WhatIsCachedIsSentByTheNextStepAlone) {
   EXPECT_EQ(sent_, 20U);
   finish(first, {{}});
   finish(second, {{}});
-}
-
-TEST_F(CachePeers, AnAbortedReceiveLeavesNothing) {
-  const std::vector<TokenId> tokens = token_range(0, 22);
-  Sequence decoding = receiving(tokens);
-  ASSERT_TRUE(receiver_->prepare_receive(decoding, 22));
-  EXPECT_EQ(receiver_->stats()->open_pages, 6U);
-  ASSERT_TRUE(receiver_->abort_receive(decoding));
-  EXPECT_EQ(receiver_->stats()->free_pages, 32U);
-  EXPECT_EQ(receiver_->view(decoding)->pending_tokens, 22U);
-  ASSERT_TRUE(receiver_->check_invariants());
-  EXPECT_TRUE(receiver_->prepare_receive(decoding, 4));
-}
-
-TEST_F(CachePeers, AReceiverComputesAndReceivesInTurn) {
-  Live live = admitted(token_range(0, 16));
-  run(live, {}, 5);
-  const std::span<const SlotRun> slots = cache_->prepare_receive(live.sequence, 6).value();
-  std::uint32_t position = 5;
-  for (const SlotRun& run : slots) {
-    for (std::int64_t i = 0; i < run.token_count; ++i) write(run.first_slot + i, value(live.tokens, position++));
-  }
-  EXPECT_EQ(position, 11U);
-  ASSERT_TRUE(cache_->finish_receive(live.sequence));
-  run(live);
-  EXPECT_EQ(stats().sealed_pages, 4U);
 }
 
 TEST_F(CachePeers, WhatAMarkedSequenceReceivesIsSentOn) {
@@ -149,21 +94,6 @@ TEST_F(CachePeers, WhatAMarkedSequenceReceivesIsSentOn) {
   ASSERT_TRUE(receiver_->finish_step(again, std::vector<StepResult>(1)));
 }
 
-TEST_F(CachePeers, OneThatLostItsPagesSendsWhatItHasAgain) {
-  Live live = computed(token_range(0, 8));
-  append(live, token_range(50, 4));
-  const SlotRun slots{.first_slot = 40, .token_count = 12};
-  ASSERT_TRUE(cache_->mark_send(live.sequence, 0, {&slots, 1}, 5));
-  ASSERT_TRUE(cache_->preempt(live.sequence, Preempt::Drop));
-  EXPECT_EQ(cache_->reclaim(1).value(), 1U);
-  EXPECT_EQ(resume(live.sequence)->matched_tokens, 4U);
-  const Step step = plan({{&live.sequence, 1}});
-  compute(step, 0, live.tokens);
-  send(step);
-  EXPECT_EQ(sent_, 5U);  // four that were found, one that was computed
-  finish(step, {{}});
-}
-
 TEST_F(CachePeers, WhatOneFindsWhenItComesBackIsSentToo) {
   Live live = admitted(token_range(0, 10));
   const SlotRun slots{.first_slot = 40, .token_count = 10};
@@ -179,7 +109,7 @@ TEST_F(CachePeers, WhatOneFindsWhenItComesBackIsSentToo) {
 }
 
 TEST_F(CachePeers, ATailThatIsGivenUpIsSentWhenItIsComputed) {
-  open(algebra_config(4));
+  open(changes_config(4));
   EXPECT_EQ(run_request(token_range(0, 12)), 0U);
   std::vector<TokenId> tokens = token_range(0, 11);
   tokens.insert(tokens.end(), {70, 71, 72, 73, 74});
@@ -221,7 +151,7 @@ TEST_F(CachePeers, NothingIsReceivedWhereADiscardedStepMayStillWrite) {
 
 TEST_F(CachePeers, NothingIsReceivedWhereAStepInFlightMovesTokens) {
   std::vector<std::byte> memory(std::size_t{1} << 16U);
-  CacheConfig config = algebra_config(8);
+  CacheConfig config = changes_config(8);
   config.device.memory = DeviceMemory::Adopted;
   config.device.adopted_memory = memory.data();
   config.host = {};

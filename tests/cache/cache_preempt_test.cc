@@ -6,12 +6,12 @@
 #include <cstdint>
 #include <vector>
 
-#include "algebra_fixture.h"
+#include "sequence_changes_fixture.h"
 
 namespace quire {
 namespace {
 
-using CachePreempt = AlgebraTest;
+using CachePreempt = SequenceChangesTest;
 
 TEST_F(CachePreempt, SavedPagesComeBackAsTheyWere) {
   Live live = computed(token_range(0, 11), {.publish = Publish::None});
@@ -122,18 +122,6 @@ TEST_F(CachePreempt, EndedWhileSavedASequenceLeavesNothing) {
   end(fork);
   EXPECT_EQ(stats().saved_pages, 0U);
   expect_all_free();
-}
-
-TEST_F(CachePreempt, ResumingWaitsForPages) {
-  open(algebra_config(6));
-  Live live = computed(token_range(0, 12), {.publish = Publish::None});
-  ASSERT_TRUE(save(live.sequence));
-  Live other = computed(token_range(40, 16), {.publish = Publish::None});
-  expect_error(resume(live.sequence), ErrorCode::Unavailable,
-               "has 3 saved pages to bring back; 2 device pages are free");
-  end(other);
-  ASSERT_TRUE(resume(live.sequence));
-  expect_good(live);
 }
 
 TEST_F(CachePreempt, OneThatWasSavedHasNothingMoreToAsk) {

@@ -3,12 +3,12 @@
 // What a sequence says about itself: which of its pages others may find, decided at its end, and how long it will get.
 #include <gtest/gtest.h>
 
-#include "algebra_fixture.h"
+#include "sequence_changes_fixture.h"
 
 namespace quire {
 namespace {
 
-class CachePublish : public AlgebraTest {
+class CachePublish : public SequenceChangesTest {
  protected:
   [[nodiscard]] std::uint32_t cached_tokens(const std::vector<TokenId>& tokens) const {
     return cache_->lookup(space_, {.tokens = tokens})->matched_tokens;
@@ -105,10 +105,10 @@ TEST_F(CachePublish, BehindAHoleInTheCachedPartNothingIsPublished) {
   expect_all_free();
 }
 
-using CacheExpected = AlgebraTest;
+using CacheExpected = SequenceChangesTest;
 
 TEST_F(CacheExpected, AdmitWaitsUntilThePagesForItAreThere) {
-  open(algebra_config(8));
+  open(changes_config(8));
   Live first =
       computed(token_range(0, 4), {.publish = Publish::None, .expected_tokens = 20});  // 5 pages, 1 of them held
   const std::vector<TokenId> prompt = token_range(100, 4);
@@ -130,7 +130,7 @@ TEST_F(CacheExpected, AdmitWaitsUntilThePagesForItAreThere) {
 }
 
 TEST_F(CacheExpected, WhatIsCachedNeedsNoPages) {
-  open(algebra_config(8));
+  open(changes_config(8));
   Live cached = computed(token_range(0, 24));
   end(cached);
   Live other = computed(token_range(100, 4), {.publish = Publish::None});
@@ -142,7 +142,7 @@ TEST_F(CacheExpected, WhatIsCachedNeedsNoPages) {
 }
 
 TEST_F(CacheExpected, AWindowExpectsNoMoreThanItHolds) {
-  open(algebra_config(8));
+  open(changes_config(8));
   const std::vector<TokenId> prompt = token_range(0, 8);
   Sequence sequence = *cache_->begin(space_, {.tokens = prompt}, {.expected_tokens = 32});
   ASSERT_TRUE(cache_->set_window(sequence, {.window_tokens = 12, .sink_tokens = 4}));
@@ -151,7 +151,7 @@ TEST_F(CacheExpected, AWindowExpectsNoMoreThanItHolds) {
 }
 
 TEST_F(CacheExpected, APreemptedSequenceWaitsLikeABegunOne) {
-  open(algebra_config(8));
+  open(changes_config(8));
   Live live = computed(token_range(0, 4), {.publish = Publish::None, .expected_tokens = 24});
   ASSERT_TRUE(cache_->preempt(live.sequence, Preempt::Drop));
   Live other = computed(token_range(100, 12), {.publish = Publish::None});

@@ -264,16 +264,5 @@ TEST_F(CacheSleep, OneThatWakesBeforeItSleptGoesOn) {
   expect_all_free();
 }
 
-TEST_F(CacheSleep, AStepInFlightKeepsItAwake) {
-  Live live = admitted(token_range(0, 16));
-  const StepEntry entry{&live.sequence};
-  const PlanOutcome outcome = cache_->plan_step({&entry, 1}).value();
-  end(live);  // its pages are read until the step is over
-  EXPECT_FALSE(cache_->sleep(Sleep::DropAll).has_value());
-  const StepResult result;
-  ASSERT_TRUE(cache_->finish_step(*outcome.step, {&result, 1}));
-  sleep(Sleep::DropAll);
-}
-
 }  // namespace
 }  // namespace quire

@@ -25,7 +25,7 @@ namespace {
 constexpr std::uint32_t kTokensMax = 56;
 constexpr std::uint32_t kSequencesMax = 10;
 
-class CacheTiersThread : public AlgebraTest {
+class CacheTiersThread : public SequenceChangesTest {
  protected:
   struct Actor {
     Live live;
@@ -47,7 +47,7 @@ class CacheTiersThread : public AlgebraTest {
   void SetUp() override {}
 
   void open_random() {
-    CacheConfig config = algebra_config(18 + draw(10));
+    CacheConfig config = changes_config(18 + draw(10));
     config.sequence_count_max = kSequencesMax;
     config.context_tokens_max = 72;
     config.tree_tokens_max = 8;

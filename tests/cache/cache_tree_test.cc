@@ -9,12 +9,12 @@
 #include <utility>
 #include <vector>
 
-#include "algebra_fixture.h"
+#include "sequence_changes_fixture.h"
 
 namespace quire {
 namespace {
 
-class CacheTree : public AlgebraTest {
+class CacheTree : public SequenceChangesTest {
  protected:
   /// Known tokens {0 … 5}, then one step with this tree; node i has the token 100 + i.
   void grow(Live& live, std::vector<std::int32_t> parents) {
@@ -178,7 +178,7 @@ TEST_F(CacheTree, SequencesAreCommittedInAnyOrderAndEachForItself) {
 }
 
 TEST_F(CacheTree, PagesThatMovesReadComeBackWithThePlanThatMoves) {
-  open(algebra_config(5));
+  open(changes_config(5));
   Live live = computed(token_range(0, 4));
   grow(live, {-1, -1, -1, -1, -1, -1, -1, -1});
   EXPECT_EQ(stats().free_pages, 2U);

@@ -7,12 +7,12 @@
 #include <utility>
 #include <vector>
 
-#include "algebra_fixture.h"
+#include "sequence_changes_fixture.h"
 
 namespace quire {
 namespace {
 
-class CacheWindow : public AlgebraTest {
+class CacheWindow : public SequenceChangesTest {
  protected:
   [[nodiscard]] Live windowed(std::vector<TokenId> tokens, const Window& window) {
     Live live{.sequence = cache_->begin(space_, {.tokens = tokens}).value()};
@@ -72,7 +72,7 @@ TEST_F(CacheWindow, SeveralChunksInFlightStoreWhatTheNextOneSees) {
 
 TEST_F(CacheWindow, AForkInsideTheSinkOfASlidSequenceLeavesItsWindow) {
   for (const std::uint32_t page_tokens : {1U, 4U, 16U}) {
-    CacheConfig config = algebra_config(160);
+    CacheConfig config = changes_config(160);
     config.page.page_tokens = page_tokens;
     open(std::move(config));
     Live live = windowed(token_range(0, 60), {.window_tokens = 40, .sink_tokens = 25});
@@ -91,7 +91,7 @@ TEST_F(CacheWindow, AForkInsideTheSinkOfASlidSequenceLeavesItsWindow) {
 }
 
 TEST_F(CacheWindow, AForkOfWhatTheWindowHoldsGoesOnSliding) {
-  CacheConfig config = algebra_config();
+  CacheConfig config = changes_config();
   config.window_rewind_tokens = 3;
   open(std::move(config));
   Live live = windowed(token_range(0, 45), {.window_tokens = 20, .sink_tokens = 6});
@@ -110,7 +110,7 @@ TEST_F(CacheWindow, AForkOfWhatTheWindowHoldsGoesOnSliding) {
 
 TEST_F(CacheWindow, ARewoundSlidSequenceHoldsThePagesItNeeds) {
   for (const std::uint32_t page_tokens : {1U, 4U, 16U}) {
-    CacheConfig config = algebra_config(80);
+    CacheConfig config = changes_config(80);
     config.page.page_tokens = page_tokens;
     config.window_rewind_tokens = 1;
     open(std::move(config));
@@ -154,15 +154,6 @@ TEST_F(CacheWindow, OneThatSawAllPublishesWhatItHadBefore) {
   run(live);
   end(live);
   EXPECT_EQ(run_request(token_range(0, 24)), 16U);
-}
-
-TEST_F(CacheWindow, WhatAWaitingSequenceFindsIsCutToTheWindow) {
-  EXPECT_EQ(run_request(token_range(0, 40)), 0U);
-  Live live{.sequence = cache_->begin(space_, {.tokens = token_range(0, 40)}).value(), .tokens = token_range(0, 40)};
-  ASSERT_TRUE(cache_->set_window(live.sequence, {.window_tokens = 13, .sink_tokens = 2}));
-  EXPECT_EQ(cache_->admit(live.sequence)->matched_tokens, 12U);
-  run(live);
-  expect_good(live);
 }
 
 }  // namespace

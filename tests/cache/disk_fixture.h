@@ -24,7 +24,7 @@ class HandHostPages : public HostPages {
   void set_mover(HandMover* mover) { mover_ = mover; }
 
   [[nodiscard]] TransferFault begin_read(const PageTransfer& page, Record& record) override {
-    HandMover::HostPage& host = mover_->host_pages[page.host_page.value];
+    HandMover::HostPage& host = mover_->host_pages[{0, page.host_page.value}];
     if (host.generation != page.host_generation) return TransferFault::Generation;
     if (host.name_tag != page.name_tag) return TransferFault::NameTag;
     record.bytes = host.bytes;
@@ -34,13 +34,13 @@ class HandHostPages : public HostPages {
   }
   void end_read(const PageTransfer& /*page*/) override {}
   [[nodiscard]] TransferFault begin_write(const PageTransfer& page, std::span<std::byte>& bytes) override {
-    HandMover::HostPage& host = mover_->host_pages[page.host_page.value];
+    HandMover::HostPage& host = mover_->host_pages[{0, page.host_page.value}];
     host = {.generation = 0, .name_tag = 0, .bytes = std::vector<std::byte>(page_bytes_)};
     bytes = host.bytes;
     return TransferFault::None;
   }
   void end_write(const PageTransfer& page, std::optional<std::uint64_t> checksum) override {
-    HandMover::HostPage& host = mover_->host_pages[page.host_page.value];
+    HandMover::HostPage& host = mover_->host_pages[{0, page.host_page.value}];
     if (!checksum) return;
     host.generation = page.host_generation;
     host.name_tag = page.name_tag;

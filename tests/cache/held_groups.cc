@@ -26,16 +26,17 @@ HeldGroups::HeldGroups(const Cache& cache, KeySpaceId space)
     if (!path.empty()) paths_.push_back(std::move(path));
   });
   QUIRE_CHECK(visited.has_value(), "the tree cannot be looked at");
-  sides_.resize(groups.size());
+  anchors_.resize(groups.size());
   for (std::uint32_t i = 0; i < groups.size(); ++i) {
-    Sides& sides = sides_[i];
-    const Status seen = cache.visit_group_pages(i, [&](PageId page, PageId) { sides.on_device.push_back(page.value); });
+    Anchors& anchors = anchors_[i];
+    const Status seen =
+        cache.visit_group_pages(i, [&](PageId page, PageId) { anchors.on_device.push_back(page.value); });
     QUIRE_CHECK(seen.has_value(), "a group cannot be looked at");
     CacheForTests::visit_host_pages(cache, i, [&](Tier tier, PageId page) {
-      (tier == Tier::Device ? sides.on_host_of_device : sides.on_host_of_host).push_back(page.value);
+      (tier == Tier::Device ? anchors.on_host_of_device : anchors.on_host_of_host).push_back(page.value);
     });
     for (std::vector<std::uint32_t>* const pages :
-         {&sides.on_device, &sides.on_host_of_device, &sides.on_host_of_host}) {
+         {&anchors.on_device, &anchors.on_host_of_device, &anchors.on_host_of_host}) {
       std::ranges::sort(*pages);
     }
   }
@@ -93,12 +94,12 @@ bool HeldGroups::holds(std::uint32_t group, std::span<const TokenId> tokens, std
 }
 
 bool HeldGroups::has(std::uint32_t group, const Page& page, Tier tier) const {
-  const Sides& sides = sides_[group];
+  const Anchors& anchors = anchors_[group];
   const auto is_in = [&](const std::vector<std::uint32_t>& pages) {
     return std::ranges::binary_search(pages, page.page.value);
   };
-  if (page.tier == Tier::Host) return tier >= Tier::Host && is_in(sides.on_host_of_host);
-  return is_in(sides.on_device) || (tier >= Tier::Host && is_in(sides.on_host_of_device));
+  if (page.tier == Tier::Host) return tier >= Tier::Host && is_in(anchors.on_host_of_host);
+  return is_in(anchors.on_device) || (tier >= Tier::Host && is_in(anchors.on_host_of_device));
 }
 
 bool HeldGroups::holds(std::uint32_t g, const Path& path, std::uint32_t start, std::uint32_t until,

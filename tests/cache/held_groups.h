@@ -54,12 +54,12 @@ class HeldGroups {
   std::deque<std::vector<TokenId>> texts_;  // of the runs
   std::vector<Path> paths_;                 // down to every run
   /// Pages of the history that a group has something of, sorted.
-  struct Sides {
+  struct Anchors {
     std::vector<std::uint32_t> on_device;
     std::vector<std::uint32_t> on_host_of_device;  // on the host, by the history's device page
     std::vector<std::uint32_t> on_host_of_host;    // and by its host page
   };
-  std::vector<Sides> sides_;  // by group
+  std::vector<Anchors> anchors_;  // by group
 };
 
 }  // namespace quire::testing

@@ -134,9 +134,9 @@ TEST(NoAllocation, AMillionRequestCyclesOnAFullPoolAllocateNothing) {
 
 // Twins that compute the same prompt (one of them in vain), forks inside pages, drafts, trees over two rounds, windows,
 // two steps in flight, aborts, rewinds and preemption, on a pool that is always full.
-class AlgebraCycles {
+class ChangeCycles {
  public:
-  explicit AlgebraCycles(PageTables page_tables, std::uint32_t cascade_levels_max)
+  explicit ChangeCycles(PageTables page_tables, std::uint32_t cascade_levels_max)
       : cache_(std::move(Cache::open(
                              {.layout = ModelLayout::opaque(4).value(),
                               .page = {.page_tokens = 8},
@@ -249,9 +249,9 @@ class AlgebraCycles {
   std::uint64_t cycle_total_ = 0;
 };
 
-void expect_algebra_without_allocations(PageTables page_tables, std::uint32_t cascade_levels_max,
+void expect_changes_without_allocations(PageTables page_tables, std::uint32_t cascade_levels_max,
                                         std::uint32_t cycle_count) {
-  AlgebraCycles cycles(page_tables, cascade_levels_max);
+  ChangeCycles cycles(page_tables, cascade_levels_max);
   ASSERT_TRUE(cycles.run(10'000));
   ASSERT_GT(cycles.cache().stats()->evicted_page_total, 0U) << "the pool is not full";
   ASSERT_GT(cycles.cache().stats()->duplicate_page_total, 0U) << "nothing was computed twice";
@@ -265,13 +265,13 @@ void expect_algebra_without_allocations(PageTables page_tables, std::uint32_t ca
 }
 
 TEST(NoAllocation, AMillionCyclesOfForksDraftsTreesAndWindowsAllocateNothing) {
-  expect_algebra_without_allocations(PageTables::Rows, 1, 1'000'000);
+  expect_changes_without_allocations(PageTables::Rows, 1, 1'000'000);
 }
 
 TEST(NoAllocation, NoFormOfPlanAllocates) {
-  expect_algebra_without_allocations(PageTables::Rows, 4, 50'000);
-  expect_algebra_without_allocations(PageTables::Csr, 4, 50'000);
-  expect_algebra_without_allocations(PageTables::Block, 1, 50'000);
+  expect_changes_without_allocations(PageTables::Rows, 4, 50'000);
+  expect_changes_without_allocations(PageTables::Csr, 4, 50'000);
+  expect_changes_without_allocations(PageTables::Block, 1, 50'000);
 }
 
 // Layouts of several groups: hits with snapshots to restore and windows to rebuild, checkpoints, drafts that are

@@ -1,19 +1,22 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// For tests of the host tier: a mover that the test drives by hand. It copies real bytes when it is told to, so that
-// what is planned, what has moved and what the cache knows of it can be held apart.
+// For tests of the host tier of a layout of one group, with a mover that the test drives by hand.
 #pragma once
 
 #include <gtest/gtest.h>
 
 #include <algorithm>
 #include <array>
-#include <cstring>
-#include <map>
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <sstream>
+#include <string>
 #include <utility>
 #include <vector>
 
-#include "algebra_fixture.h"
+#include "hand_mover.h"
+#include "sequence_changes_fixture.h"
 
 namespace quire {
 
@@ -38,81 +41,6 @@ namespace quire {
   }
   return out.str();
 }
-
-/// Host pages as a mover keeps them, and transfers that have been taken.
-class HandMover {
- public:
-  struct Taken {
-    TransferPlan plan;
-    std::vector<PageTransfer> pages;
-  };
-
-  explicit HandMover(Cache& cache) : cache_(cache) {}
-
-  /// Takes what the cache wants moved.
-  void take() {
-    std::array<TransferPlan, 4> plans;
-    for (;;) {
-      const auto taken = cache_.take_transfers(plans).value();
-      for (const TransferPlan& plan : taken) {
-        waiting.push_back({plan, {plan.pages.begin(), plan.pages.end()}});
-        order.push_back(plan.kind);
-      }
-      if (taken.size() < plans.size()) return;
-    }
-  }
-  /// Moves the bytes of a transfer that was taken, and says what became of it.
-  [[nodiscard]] Completion move(std::size_t index) {
-    Taken taken = std::move(waiting[index]);
-    waiting.erase(waiting.begin() + static_cast<std::ptrdiff_t>(index));
-    Completion completion{.id = taken.plan.id};
-    const std::uint64_t page_bytes = cache_.geometry().page().page_bytes();
-    for (const PageTransfer& page : taken.pages) {
-      std::byte* const device = cache_.device_memory() + (page.device_page.value * page_bytes);
-      HostPage& host = host_pages[page.host_page.value];
-      if (taken.plan.kind == TransferKind::Store) {
-        host = {page.host_generation, page.name_tag, {device, device + page_bytes}};
-      } else {
-        if (host.generation != page.host_generation) completion.fault = TransferFault::Generation;
-        if (host.name_tag != page.name_tag) completion.fault = TransferFault::NameTag;
-        if (host.is_bad) completion.fault = TransferFault::Checksum;
-        if (completion.fault != TransferFault::None) {
-          completion.outcome = TransferOutcome::Failed;
-          return completion;
-        }
-        std::memcpy(device, host.bytes.data(), page_bytes);
-      }
-      ++completion.good_pages;
-      completion.moved_bytes += page_bytes;
-    }
-    completion.busy_ns = static_cast<TimeNs>(completion.moved_bytes);  // one byte per nanosecond
-    return completion;
-  }
-  /// Drops a transfer that was taken without moving anything.
-  [[nodiscard]] Completion fail_it(std::size_t index, TransferOutcome outcome, std::uint32_t good_pages = 0) {
-    const Completion completion{.id = waiting[index].plan.id,
-                                .outcome = outcome,
-                                .fault = outcome == TransferOutcome::Failed ? TransferFault::Io : TransferFault::None,
-                                .good_pages = good_pages};
-    waiting.erase(waiting.begin() + static_cast<std::ptrdiff_t>(index));
-    return completion;
-  }
-
-  struct HostPage {
-    std::uint32_t generation = 0;
-    std::uint64_t name_tag = 0;
-    std::vector<std::byte> bytes;
-    bool is_bad = false;
-
-    bool operator==(const HostPage&) const = default;
-  };
-  std::vector<Taken> waiting;
-  std::vector<TransferKind> order;  ///< of all that were ever taken
-  std::map<std::uint32_t, HostPage> host_pages;
-
- private:
-  Cache& cache_;
-};
 
 class TiersTest : public CacheTest {
  protected:

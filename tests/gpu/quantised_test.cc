@@ -203,37 +203,45 @@ QuantisedEntries entries_of(std::uint32_t dim, std::uint32_t block_values, Scale
                                    {.page_count = page_count});
 }
 
+// Rows for all slots, in their order, become the host's bytes.
+void expect_appended_as_on_host(const QuantisedEntries& entries, const std::vector<std::uint16_t>& source,
+                                std::uint32_t row_count) {
+  std::vector<std::int64_t> slots(row_count);
+  for (std::uint32_t i = 0; i < row_count; ++i) slots[i] = i;
+  std::vector<std::byte> expected(entries.geometry().pool_bytes());
+  AppendQuantisedParams params{.entries = &entries,
+                               .pool = expected.data(),
+                               .layer_index = kLayer,
+                               .source = reinterpret_cast<const std::byte*>(source.data()),
+                               .slots = slots};
+  append_quantised_on_host(params);
+  DeviceBytes pool(std::vector<std::byte>(entries.geometry().pool_bytes()));
+  DeviceArray<std::uint16_t> device_source(source);
+  DeviceArray<std::int64_t> device_slots(slots);
+  params.pool = pool.data();
+  params.source = reinterpret_cast<const std::byte*>(device_source.data());
+  params.slots = device_slots.span();
+  ASSERT_TRUE(run_on_gpu(Launching::Directly, [&](DeviceStream stream) {
+                return launch_append_quantised(params, stream);
+              }).has_value());
+  ASSERT_TRUE(pool.read() == expected);
+}
+
 // Every bf16 with every other one of its kind as the greatest of its block.
 TEST(GpuAppendQuantised, EveryValueBecomesTheHostsCodeWithManyScales) {
   for (const ScaleForm form : {ScaleForm::Fp32, ScaleForm::Ue8m0}) {
     for (const auto& [dim, block_values] : {std::pair{64U, 0U}, std::pair{63U, 0U}, std::pair{72U, 24U}}) {
       constexpr std::uint32_t kRows = 65'536 / 32;
       const QuantisedEntries entries = entries_of(dim, block_values, form, kRows / 16);
-      std::vector<std::int64_t> slots(kRows);
-      for (std::uint32_t i = 0; i < kRows; ++i) slots[i] = i;
       for (const std::uint32_t greatest : {0x0001U, 0x0080U, 0x2f00U, 0x3f80U, 0x43e0U, 0x43e1U, 0x7f7fU, 0x7f80U}) {
         std::vector<std::uint16_t> source(std::size_t{kRows} * dim, static_cast<std::uint16_t>(greatest));
         for (std::uint32_t bits = 0; bits < 65'536; ++bits) {
           // In the place of the greatest value of its row, which is not always one of those below it.
           source[(std::size_t{bits / 32} * dim) + (bits % 32)] = static_cast<std::uint16_t>(bits);
         }
-        std::vector<std::byte> expected(entries.geometry().pool_bytes());
-        AppendQuantisedParams params{.entries = &entries,
-                                     .pool = expected.data(),
-                                     .layer_index = kLayer,
-                                     .source = reinterpret_cast<const std::byte*>(source.data()),
-                                     .slots = slots};
-        append_quantised_on_host(params);
-        DeviceBytes pool(std::vector<std::byte>(entries.geometry().pool_bytes()));
-        DeviceArray<std::uint16_t> device_source(source);
-        DeviceArray<std::int64_t> device_slots(slots);
-        params.pool = pool.data();
-        params.source = reinterpret_cast<const std::byte*>(device_source.data());
-        params.slots = device_slots.span();
-        ASSERT_TRUE(run_on_gpu(Launching::Directly, [&](DeviceStream stream) {
-                      return launch_append_quantised(params, stream);
-                    }).has_value());
-        ASSERT_TRUE(pool.read() == expected) << "greatest " << greatest << ", " << dim << " values";
+        SCOPED_TRACE("greatest " + std::to_string(greatest) + ", " + std::to_string(dim) + " values");
+        expect_appended_as_on_host(entries, source, kRows);
+        if (HasFatalFailure()) return;
       }
     }
   }
@@ -244,31 +252,14 @@ TEST(GpuAppendQuantised, EveryGreatestValueGivesTheHostsScale) {
   constexpr std::uint32_t kDim = 8;
   for (const ScaleForm form : {ScaleForm::Fp32, ScaleForm::Ue8m0}) {
     const QuantisedEntries entries = entries_of(kDim, 0, form, kRows / 16);
-    std::vector<std::int64_t> slots(kRows);
     std::vector<std::uint16_t> source(std::size_t{kRows} * kDim);
     for (std::uint32_t row = 0; row < kRows; ++row) {
-      slots[row] = row;
       for (std::uint32_t i = 0; i < kDim; ++i) {
         source[(row * kDim) + i] = static_cast<std::uint16_t>((i % 2 << 15U) | (row - std::min(row, i * 11)));
       }
     }
-    std::vector<std::byte> expected(entries.geometry().pool_bytes());
-    AppendQuantisedParams params{.entries = &entries,
-                                 .pool = expected.data(),
-                                 .layer_index = kLayer,
-                                 .source = reinterpret_cast<const std::byte*>(source.data()),
-                                 .slots = slots};
-    append_quantised_on_host(params);
-    DeviceBytes pool(std::vector<std::byte>(entries.geometry().pool_bytes()));
-    DeviceArray<std::uint16_t> device_source(source);
-    DeviceArray<std::int64_t> device_slots(slots);
-    params.pool = pool.data();
-    params.source = reinterpret_cast<const std::byte*>(device_source.data());
-    params.slots = device_slots.span();
-    ASSERT_TRUE(run_on_gpu(Launching::Directly, [&](DeviceStream stream) {
-                  return launch_append_quantised(params, stream);
-                }).has_value());
-    ASSERT_TRUE(pool.read() == expected);
+    expect_appended_as_on_host(entries, source, kRows);
+    if (HasFatalFailure()) return;
   }
 }
 
@@ -470,7 +461,7 @@ void expect_last(Random& random, const QuantisedEntries& entries, const Table& t
 TEST(GpuGatherLast, GivesWhatTheHostGives) {
   Random random(3);
   testing::for_each_quantised_case([&](const QuantisedCase& tested) {
-    if (::testing::Test::HasFatalFailure()) return;
+    if (HasFatalFailure()) return;
     const Table table(random, tested.entries, 1 + random.below(4), 1 + random.below(4));
     expect_last(random, tested.entries, table, random.below((table.row_columns * table.page_entries) + 4), tested.name);
   });

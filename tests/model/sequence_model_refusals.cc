@@ -9,7 +9,7 @@
 
 #include "base/hash.h"
 #include "sequence_model.h"
-#include "tests/cache/algebra_fixture.h"
+#include "tests/cache/sequence_changes_fixture.h"
 
 namespace quire::testing {
 

@@ -10,12 +10,12 @@
 #include <string>
 #include <vector>
 
-#include "algebra_fixture.h"
+#include "sequence_changes_fixture.h"
 
 namespace quire {
 namespace {
 
-class AlgebraInput : public AlgebraTest {
+class ChangesInput : public SequenceChangesTest {
  protected:
   /// Calls, expects the error, and compares all that the cache shows before and after.
   template <typename Call>
@@ -43,11 +43,12 @@ class AlgebraInput : public AlgebraTest {
   std::vector<const Sequence*> watched_;
 };
 
-TEST_F(AlgebraInput, UnknownAndEndedSequencesAreRefusedEverywhere) {
-  Live live = computed(token_range(0, 10));
+TEST_F(ChangesInput, UnknownAndEndedSequencesAreRefusedEverywhere) {
+  Live live = admitted(token_range(0, 10));
   watch(live);
   Live ended = computed(token_range(20, 6));
   end(ended);
+  EXPECT_FALSE(ended.sequence);
   const std::unique_ptr<Cache> other = open_cache(test_config(4, 8));
   const KeySpaceId space = other->key_space({.model = "test"}).value();
   const Sequence foreign = other->begin(space, {.tokens = token_range(0, 4)}).value();
@@ -67,14 +68,15 @@ TEST_F(AlgebraInput, UnknownAndEndedSequencesAreRefusedEverywhere) {
     bad([&] { return cache_->mark_send(sequence, 0, {&slots, 1}, 0); }, text);
     bad([&] { return cache_->append(sequence, {.tokens = token_range(0, 1)}); }, text);
     bad([&] { return cache_->view(sequence); }, text);
-    refused_plan({{&live.sequence, 1}, {&sequence, 1}}, "entry ");
+    refused_plan({{&live.sequence, 1}, {&sequence, 1}}, "entry 1: " + text);
   };
+  bad([&] { return cache_->end(ended.sequence); }, "sequence 1 has ended");
   everywhere(ended.sequence, "sequence 1 has ended");
   everywhere(never, "the handle is empty");
-  everywhere(foreign, "belongs to another cache");
+  everywhere(foreign, "sequence 0 belongs to another cache");
 }
 
-TEST_F(AlgebraInput, CallsOnAnExternalPoolAreRefused) {
+TEST_F(ChangesInput, CallsOnAnExternalPoolAreRefused) {
   const std::unique_ptr<Cache> cache =
       open_cache({.layout = ModelLayout::opaque(8).value(),
                   .page = {.page_tokens = 4},
@@ -89,7 +91,7 @@ TEST_F(AlgebraInput, CallsOnAnExternalPoolAreRefused) {
   expect_error(cache->mark_send(none, 0, {}, 0), ErrorCode::Unsupported, "mark_send: this cache's");
 }
 
-TEST_F(AlgebraInput, AForkBeyondTheTokensIsRefused) {
+TEST_F(ChangesInput, AForkBeyondTheTokensIsRefused) {
   Live live = computed(token_range(0, 10));
   watch(live);
   append(live, {50, 51});
@@ -100,8 +102,8 @@ TEST_F(AlgebraInput, AForkBeyondTheTokensIsRefused) {
       "fork: sequence 0 has 10 computed tokens, and more in flight; at is 11");
 }
 
-TEST_F(AlgebraInput, AForkBeyondTheSequencesThereCanBeIsRefused) {
-  CacheConfig config = algebra_config();
+TEST_F(ChangesInput, AForkBeyondTheSequencesThereCanBeIsRefused) {
+  CacheConfig config = changes_config();
   config.sequence_count_max = 2;
   open(std::move(config));
   Live live = computed(token_range(0, 10));
@@ -111,7 +113,7 @@ TEST_F(AlgebraInput, AForkBeyondTheSequencesThereCanBeIsRefused) {
   not_now([&] { return cache_->fork(live.sequence, 6); }, "all 2 sequences are live; end one, or raise sequence_count");
 }
 
-TEST_F(AlgebraInput, WhatIsNotAdmittedCannotBeChanged) {
+TEST_F(ChangesInput, WhatIsNotAdmittedCannotBeChanged) {
   const Sequence waiting = cache_->begin(space_, {.tokens = token_range(0, 10)}).value();
   watched_.push_back(&waiting);
   const SlotRun slots{.first_slot = 0, .token_count = 4};
@@ -125,10 +127,11 @@ TEST_F(AlgebraInput, WhatIsNotAdmittedCannotBeChanged) {
   refused_plan({{&waiting}}, "entry 0: sequence 0 is waiting; admit it first");
 }
 
-TEST_F(AlgebraInput, WhatIsPreemptedIsResumedBeforeItIsChanged) {
+TEST_F(ChangesInput, WhatIsPreemptedIsResumedBeforeItIsChanged) {
   for (const Preempt how : {Preempt::Drop, Preempt::Save}) {
     Live live = computed(token_range(0, 10));
     watched_ = {&live.sequence};
+    bad([&] { return cache_->admit(live.sequence); }, "sequence 0 was admitted before");
     ASSERT_TRUE(cache_->preempt(live.sequence, how));
     drain(*cache_);
     bad([&] { return cache_->admit(live.sequence); }, "sequence 0 is preempted: resume() continues it");
@@ -144,14 +147,14 @@ TEST_F(AlgebraInput, WhatIsPreemptedIsResumedBeforeItIsChanged) {
   }
 }
 
-TEST_F(AlgebraInput, ASavedSequenceGetsItsWindowWhenItIsBack) {
+TEST_F(ChangesInput, ASavedSequenceGetsItsWindowWhenItIsBack) {
   Live live = computed(token_range(0, 10));
   watch(live);
   ASSERT_TRUE(save(live.sequence));
   bad([&] { return cache_->set_window(live.sequence, {.window_tokens = 4}); }, "set_window: sequence 0 is preempted");
 }
 
-TEST_F(AlgebraInput, WhatIsInAStepCannotBeChanged) {
+TEST_F(ChangesInput, WhatIsInAStepCannotBeChanged) {
   Live live = computed(token_range(0, 10));
   watch(live);
   append(live, {50, 51});
@@ -169,7 +172,7 @@ TEST_F(AlgebraInput, WhatIsInAStepCannotBeChanged) {
   finish(step, {{}});
 }
 
-TEST_F(AlgebraInput, ARewindPastTheStartIsRefused) {
+TEST_F(ChangesInput, ARewindPastTheStartIsRefused) {
   Live live = computed(token_range(0, 10));
   watch(live);
   bad([&] { return cache_->rewind(live.sequence, 11); },
@@ -177,7 +180,7 @@ TEST_F(AlgebraInput, ARewindPastTheStartIsRefused) {
   bad([&] { return cache_->rewind(live.sequence, UINT32_MAX); }, "rewound by 4,294,967,295");
 }
 
-TEST_F(AlgebraInput, WindowsThatCannotWorkAreRefused) {
+TEST_F(ChangesInput, WindowsThatCannotWorkAreRefused) {
   Live live = computed(token_range(0, 10));
   watch(live);
   const auto set = [&](std::uint32_t window, std::uint32_t sink) {
@@ -192,8 +195,8 @@ TEST_F(AlgebraInput, WindowsThatCannotWorkAreRefused) {
   bad(set(9, 2), "set_window: sequence 0 has a window of 8 tokens already; it is set once");
 }
 
-TEST_F(AlgebraInput, AWindowOverRotatedKeysIsRefusedNamingTheGroup) {
-  CacheConfig config = algebra_config();
+TEST_F(ChangesInput, AWindowOverRotatedKeysIsRefusedNamingTheGroup) {
+  CacheConfig config = changes_config();
   config.layout =
       ModelLayout::simple({.name = "small", .layers = 2, .kv_heads = 1, .head_dim = 4, .keys_rotated = true}).value();
   open(std::move(config));
@@ -204,7 +207,7 @@ TEST_F(AlgebraInput, AWindowOverRotatedKeysIsRefusedNamingTheGroup) {
           "group '" + group + "' stores K rotated");
 }
 
-TEST_F(AlgebraInput, WhatTheWindowHasLeftIsRefusedNamingTheGroup) {
+TEST_F(ChangesInput, WhatTheWindowHasLeftIsRefusedNamingTheGroup) {
   Live live = computed(token_range(0, 40));
   watch(live);
   ASSERT_TRUE(cache_->set_window(live.sequence, {.window_tokens = 12, .sink_tokens = 2}));
@@ -218,8 +221,8 @@ TEST_F(AlgebraInput, WhatTheWindowHasLeftIsRefusedNamingTheGroup) {
   ASSERT_TRUE(cache_->rewind(live.sequence, 2));
 }
 
-TEST_F(AlgebraInput, EntriesThatCannotBeComputedAreRefused) {
-  CacheConfig config = algebra_config();
+TEST_F(ChangesInput, EntriesThatCannotBeComputedAreRefused) {
+  CacheConfig config = changes_config();
   config.step_tokens_max = 12;
   config.context_tokens_max = 16;
   config.tree_tokens_max = 4;
@@ -241,7 +244,7 @@ TEST_F(AlgebraInput, EntriesThatCannotBeComputedAreRefused) {
   refused_plan({}, "a step has at least one entry");
   refused_plan({{nullptr}}, "entry 0: its sequence is null");
   refused_plan({{s}}, "entry 0: sequence 0 has no pending tokens");
-  refused_plan({{o, 1}, {o, 1}}, "entry 1: sequence 1 is in the step already");
+  refused_plan({{o, 1}, {&again.sequence, 1}, {o, 1}}, "entry 2: sequence 1 is in the step already");
   refused_plan({{o, 5}}, "entry 0: sequence 1 has 4 pending tokens, but token_count is 5");
   refused_plan({{o, UINT32_MAX}}, "token_count is 4,294,967,295");
   refused_plan({{&again.sequence, 2}}, "sequence 2 has 1 pending tokens, but token_count is 2");
@@ -264,8 +267,8 @@ TEST_F(AlgebraInput, EntriesThatCannotBeComputedAreRefused) {
   EXPECT_TRUE(cache_->plan_step(std::vector<StepEntry>{{o}}, {.entries = 3, .tokens = 12})->step.has_value());
 }
 
-TEST_F(AlgebraInput, ABlockTableWithTooFewColumnsIsRefused) {
-  CacheConfig config = algebra_config();
+TEST_F(ChangesInput, ABlockTableWithTooFewColumnsIsRefused) {
+  CacheConfig config = changes_config();
   config.plan.page_tables = PageTables::Block;
   config.context_tokens_max = 40;
   open(std::move(config));
@@ -276,7 +279,7 @@ TEST_F(AlgebraInput, ABlockTableWithTooFewColumnsIsRefused) {
   refused_plan({{&live.sequence}}, "shape.columns is 11", {.entries = 1, .tokens = 10, .columns = 11});
 }
 
-TEST_F(AlgebraInput, UndecidedSequencesAreDecidedFirst) {
+TEST_F(ChangesInput, UndecidedSequencesAreDecidedFirst) {
   Live live = computed(token_range(0, 6));
   watch(live);
   const std::vector<std::int32_t> parents = {-1, -1};
@@ -310,8 +313,8 @@ TEST_F(AlgebraInput, UndecidedSequencesAreDecidedFirst) {
           "entry 0: sequence 0 has undecided tokens in a step in flight");
 }
 
-TEST_F(AlgebraInput, StepsFinishInTheirOrderAndNotTooManyAreInFlight) {
-  CacheConfig config = algebra_config();
+TEST_F(ChangesInput, StepsFinishInTheirOrderAndNotTooManyAreInFlight) {
+  CacheConfig config = changes_config();
   config.steps_in_flight_max = 2;
   open(std::move(config));
   Live live = admitted(token_range(0, 20));
@@ -333,9 +336,11 @@ TEST_F(AlgebraInput, StepsFinishInTheirOrderAndNotTooManyAreInFlight) {
   not_now([&] { return cache_->resize(70); }, "step 1 is in flight");
   ASSERT_TRUE(cache_->abort_step(first));
   bad([&] { return cache_->abort_step(first); }, "step 1 is not in flight");
+  finish(second, {{}});
+  bad([&] { return cache_->finish_step(second, {&none, 1}); }, "step 2 is not in flight");
 }
 
-TEST_F(AlgebraInput, CopiesAreAppliedBeforeAStepFinishesAndInOrder) {
+TEST_F(ChangesInput, CopiesAreAppliedBeforeAStepFinishesAndInOrder) {
   Live source = computed(token_range(0, 10));
   Live fork = forked(source, 10);
   Live other = forked(source, 9);
@@ -358,11 +363,12 @@ TEST_F(AlgebraInput, CopiesAreAppliedBeforeAStepFinishesAndInOrder) {
   finish(second, {{}});
 }
 
-TEST_F(AlgebraInput, CopiesInMemoryThatIsNotQuiresOwnAreTheEngines) {
-  CacheConfig config = algebra_config();
+TEST_F(ChangesInput, CopiesInMemoryThatIsNotQuiresOwnAreTheEngines) {
+  CacheConfig config = changes_config();
   config.device.memory = DeviceMemory::None;
   config.host = {};
   open(std::move(config));
+  EXPECT_EQ(cache_->device_memory(), nullptr);
   const Sequence sequence = begin_admitted(token_range(0, 10));
   watched_ = {&sequence};
   const StepEntry entry{&sequence};
@@ -371,8 +377,8 @@ TEST_F(AlgebraInput, CopiesInMemoryThatIsNotQuiresOwnAreTheEngines) {
   finish(step, {{}});
 }
 
-TEST_F(AlgebraInput, ResultsThatDoNotFitTheirEntriesAreRefused) {
-  CacheConfig config = algebra_config();
+TEST_F(ChangesInput, ResultsThatDoNotFitTheirEntriesAreRefused) {
+  CacheConfig config = changes_config();
   config.context_tokens_max = 12;
   open(std::move(config));
   Live live = computed(token_range(0, 6));
@@ -403,7 +409,7 @@ TEST_F(AlgebraInput, ResultsThatDoNotFitTheirEntriesAreRefused) {
   finish(tree, {{.tokens = three}});
 }
 
-TEST_F(AlgebraInput, TokensOfChunksComeWithTheLastOne) {
+TEST_F(ChangesInput, TokensOfChunksComeWithTheLastOne) {
   Live live = admitted(token_range(0, 8));
   watch(live);
   const Step first = plan({{&live.sequence, 4}});
@@ -418,29 +424,19 @@ TEST_F(AlgebraInput, TokensOfChunksComeWithTheLastOne) {
   finish(ahead, {{.discard = true}});
 }
 
-TEST_F(AlgebraInput, SavingNeedsRoomOnTheHost) {
-  CacheConfig config = algebra_config();
-  config.host = host_for_saving(2);
+TEST_F(ChangesInput, SavingNeedsAHost) {
+  CacheConfig config = changes_config();
+  config.host = {};
   open(std::move(config));
   Live live = computed(token_range(0, 10));
   watch(live);
-  not_now([&] { return cache_->preempt(live.sequence, Preempt::Save); },
-          "preempt: sequence 0 has 3 pages to save; the host has room for 2");
-  config = algebra_config();
-  config.host = {};
-  Live none;
-  watched_.clear();
-  end(live);
-  open(std::move(config));
-  none = computed(token_range(0, 10));
-  watch(none);
-  refused([&] { return cache_->preempt(none.sequence, Preempt::Save); }, ErrorCode::Unsupported,
+  refused([&] { return cache_->preempt(live.sequence, Preempt::Save); }, ErrorCode::Unsupported,
           "preempt: sequence 0 can be saved on the host only; use Preempt::Drop, or set host.page_count");
 }
 
-TEST_F(AlgebraInput, WhatMovesInAdoptedMemoryIsNotSavedBefore) {
+TEST_F(ChangesInput, WhatMovesInAdoptedMemoryIsNotSavedBefore) {
   std::vector<std::byte> memory(std::size_t{65} * 4 * kTestTokenBytes);
-  CacheConfig config = algebra_config();
+  CacheConfig config = changes_config();
   config.device.memory = DeviceMemory::Adopted;
   config.device.adopted_memory = memory.data();
   open(std::move(config));
@@ -465,7 +461,7 @@ TEST_F(AlgebraInput, WhatMovesInAdoptedMemoryIsNotSavedBefore) {
   cache_.reset();  // before its memory goes
 }
 
-TEST_F(AlgebraInput, WhatCannotBeComputedAgainIsNotDropped) {
+TEST_F(ChangesInput, WhatCannotBeComputedAgainIsNotDropped) {
   Live live = computed(token_range(0, 20));
   watch(live);
   ASSERT_TRUE(cache_->set_window(live.sequence, {.window_tokens = 8}));
@@ -473,18 +469,8 @@ TEST_F(AlgebraInput, WhatCannotBeComputedAgainIsNotDropped) {
           "preempt: sequence 0 saw 20 tokens before its window of 8 was set");
 }
 
-TEST_F(AlgebraInput, ResumingWithoutRoomChangesNothing) {
-  open(algebra_config(4));
-  Live live = computed(token_range(0, 10), {.publish = Publish::None});
-  watch(live);
-  ASSERT_TRUE(save(live.sequence));
-  Live other = computed(token_range(20, 8), {.publish = Publish::None});
-  watch(other);
-  not_now([&] { return cache_->resume(live.sequence); }, "resume: sequence 0 has 3 saved pages");
-}
-
-TEST_F(AlgebraInput, ReceivingWhatCannotArriveIsRefused) {
-  open(algebra_config(4));
+TEST_F(ChangesInput, ReceivingWhatCannotArriveIsRefused) {
+  open(changes_config(4));
   Live live = admitted(token_range(0, 12));
   watch(live);
   bad([&] { return cache_->prepare_receive(live.sequence, 0); },
@@ -509,7 +495,7 @@ TEST_F(AlgebraInput, ReceivingWhatCannotArriveIsRefused) {
   ASSERT_TRUE(cache_->abort_receive(live.sequence));
 }
 
-TEST_F(AlgebraInput, AReceiverBeginsBetweenPagesAndWithinItsWindow) {
+TEST_F(ChangesInput, AReceiverBeginsBetweenPagesAndWithinItsWindow) {
   Live source = computed(token_range(0, 10));
   Live fork = forked(source, 10);
   watch(source);
@@ -524,8 +510,8 @@ TEST_F(AlgebraInput, AReceiverBeginsBetweenPagesAndWithinItsWindow) {
           "prepare_receive: sequence 2 has a window of 8 tokens and cannot receive beyond it; token 8 was asked for");
 }
 
-TEST_F(AlgebraInput, SlotsThatCannotBeSentToAreRefused) {
-  CacheConfig config = algebra_config();
+TEST_F(ChangesInput, SlotsThatCannotBeSentToAreRefused) {
+  CacheConfig config = changes_config();
   config.context_tokens_max = 20;
   open(std::move(config));
   Live live = computed(token_range(0, 10));
@@ -553,8 +539,8 @@ TEST_F(AlgebraInput, SlotsThatCannotBeSentToAreRefused) {
       "mark_send: sequence 1 has a window; its tokens cannot be sent");
 }
 
-TEST_F(AlgebraInput, ARefusedResizeLeavesPendingMovesAlone) {
-  CacheConfig config = algebra_config(8);
+TEST_F(ChangesInput, ARefusedResizeLeavesPendingMovesAlone) {
+  CacheConfig config = changes_config(8);
   config.context_tokens_max = 16;
   open(std::move(config));
   Live live = computed(token_range(0, 4));
@@ -573,10 +559,10 @@ TEST_F(AlgebraInput, ARefusedResizeLeavesPendingMovesAlone) {
   expect_good(live);
 }
 
-TEST_F(AlgebraInput, AStepOfAnotherCacheIsRefused) {
+TEST_F(ChangesInput, AStepOfAnotherCacheIsRefused) {
   const Live live = admitted(token_range(0, 8));
   const Step mine = plan({{&live.sequence}});
-  const std::unique_ptr<Cache> other = open_cache(algebra_config());
+  const std::unique_ptr<Cache> other = open_cache(changes_config());
   const Sequence theirs = other->begin(other->key_space({.model = "test"}).value(), {.tokens = live.tokens}).value();
   ASSERT_TRUE(other->admit(theirs));
   const StepEntry entry{&theirs};
@@ -590,15 +576,15 @@ TEST_F(AlgebraInput, AStepOfAnotherCacheIsRefused) {
   finish(mine, {{}});
 }
 
-TEST_F(AlgebraInput, DraftsWithoutEndAreRefusedAtOnce) {
+TEST_F(ChangesInput, DraftsWithoutEndAreRefusedAtOnce) {
   const Live live = admitted(token_range(0, 8));
   const StepEntry entry{.sequence = &live.sequence, .draft_count = UINT32_MAX};
   expect_error(cache_->plan_step({&entry, 1}), ErrorCode::InvalidArgument,
                "entry 0: sequence 0 would have 4,294,967,303 tokens; context_tokens_max is 256");
 }
 
-TEST_F(AlgebraInput, AShapeForAWindowHoldsForEver) {
-  CacheConfig config = algebra_config();
+TEST_F(ChangesInput, AShapeForAWindowHoldsForEver) {
+  CacheConfig config = changes_config();
   config.plan.page_tables = PageTables::Block;
   open(std::move(config));
   Live live = admitted(token_range(0, 8));

@@ -63,10 +63,10 @@ struct Live {
   return out.str();
 }
 
-class AlgebraTest : public CacheTest {
+class SequenceChangesTest : public CacheTest {
  protected:
   /// Pages of 4 tokens, CSR page tables, four steps in flight, room for saved pages.
-  [[nodiscard]] static CacheConfig algebra_config(std::uint32_t page_count = 64) {
+  [[nodiscard]] static CacheConfig changes_config(std::uint32_t page_count = 64) {
     CacheConfig config = test_config(4, page_count);
     config.steps_in_flight_max = 4;
     config.host = host_for_saving(16);
@@ -74,7 +74,7 @@ class AlgebraTest : public CacheTest {
     config.plan.page_tables = PageTables::Csr;
     return config;
   }
-  void SetUp() override { open(algebra_config()); }
+  void SetUp() override { open(changes_config()); }
 
   [[nodiscard]] SequenceView view(const Live& live) const { return cache_->view(live.sequence).value(); }
   [[nodiscard]] std::uint32_t in_use() const { return stats().page_count - stats().free_pages; }
