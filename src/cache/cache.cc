@@ -221,6 +221,7 @@ Status Cache::Impl::check_ttl(std::optional<TimeNs> ttl_ns) {
 void Cache::Impl::end_keep(std::uint32_t index) {
   KeepSlot& slot = keeps[index];
   const std::uint32_t space = slot.key_space;
+  QUIRE_CHECK(slot.is_live && kept_pages >= slot.page_count, "a prefix is given up that is not kept");
   kept_pages -= slot.page_count;
   hold_anchored(slot, /*is_held=*/false);
   slot.pin.reset();

@@ -51,8 +51,8 @@ Status Cache::Impl::check_users() const {
   std::uint64_t kept = 0;
   for (std::uint32_t i = 0; i < sequences.capacity(); ++i) {
     const SequenceSlot& slot = sequences[i];
-    const bool loads = slot.state == SequenceSlot::State::Looking || slot.state == SequenceSlot::State::Loading;
-    if ((sequences.next_arriving(i) == i) != loads) return broken("the sequences that load are not those listed");
+    if ((sequences.next_arriving(i) == i) != slot.is_arriving())
+      return broken("the sequences that load are not those listed");
     if (slot.state != SequenceSlot::State::Free) ++users[slot.key_space];
     handles += (slot.pin ? 1 : 0) + (slot.tail && slot.tail->pin ? 1 : 0);
   }

@@ -93,6 +93,7 @@ struct Cache::Impl : TierClient {
   /// "fork: sequence 3 …".
   [[nodiscard]] Result<std::uint32_t> find_quiet(const Sequence& sequence, const char* call) const;
   [[nodiscard]] static const char* not_running(const SequenceSlot& slot);
+  [[nodiscard]] static std::string rebuilding(const SequenceSlot& slot);
 
   // The life of a sequence.
   /// Matches a prompt with the tree, and checks the values of the tokens that did not match.

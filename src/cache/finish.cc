@@ -219,6 +219,7 @@ Status Cache::Impl::check_result(const StepPart& part, const StepResult& result)
 
 void Cache::Impl::finish_part(const StepPart& part, const StepResult& result) {
   SequenceSlot& slot = sequences[part.index];
+  QUIRE_CHECK(slot.steps_in_flight > 0 && slot.generation == part.generation, "a part of another sequence's step");
   slot.computed_tokens = part.computed_end(slot.computed_tokens) + result.accepted_count;
   slot.has_run = true;
   if (slot.send) slot.send->cached_end = slot.send->begin;
@@ -235,6 +236,7 @@ void Cache::Impl::finish_part(const StepPart& part, const StepResult& result) {
   } else {
     add_tokens(part.index, result.tokens);
   }
+  QUIRE_CHECK(slot.computed_tokens <= slot.token_count, "tokens are computed that nobody knows");
   if (part.draft_count > 0 && !part.is_tree) {
     slot.has_draft = false;
     slot.planned_end = slot.computed_tokens;
@@ -250,6 +252,7 @@ void Cache::Impl::finish_part(const StepPart& part, const StepResult& result) {
 // The replay is over: the rebuilt groups have what the sequence needs to go on.
 void Cache::Impl::end_replay(std::uint32_t index) {
   SequenceSlot& slot = sequences[index];
+  QUIRE_CHECK(slot.replay_end > 0, "a replay ends that was none");
   slot.replay_end = 0;
   settle_windows(index, {0, slot.shared_pages}, slot.shared_pages);  // fills the tree's holes with rebuilt pages
   for (const std::uint32_t i : windows) groups[i].slots[index].is_rebuilt = false;
@@ -277,6 +280,8 @@ Status Cache::abort_step(const Step& step) {
 // on.
 void Cache::Impl::discard(StepInFlight& step, StepPart& part, std::size_t place) {
   SequenceSlot& slot = sequences[part.index];
+  QUIRE_CHECK(!part.is_discarded && slot.steps_in_flight > 0, "a part is taken back twice");
+  QUIRE_CHECK(!part.copies_tail || slot.tail, "a tail went before the step that copies it");
   part.is_discarded = true;
   --slot.steps_in_flight;
   for (; place < step_order.size(); ++place) {
@@ -304,6 +309,7 @@ void Cache::Impl::discard(StepInFlight& step, StepPart& part, std::size_t place)
 }
 
 void Cache::Impl::end_step(StepInFlight& step) {
+  QUIRE_CHECK(step.is_planned, "a step ends twice");
   step.is_planned = false;
   free_fenced();
   for (const StepPart& part : step.parts) {
@@ -368,6 +374,7 @@ void Cache::Impl::settle(std::uint32_t index) {
     public_pages = slot.shared_pages;
   }
   if (public_pages > slot.shared_pages) {
+    QUIRE_CHECK(public_pages <= full_pages, "a page is published that is not full");
     for (std::uint32_t page = slot.shared_pages; page < std::min(public_pages, slot.settled_pages); ++page) {
       history->device.reopen(row[page]);
     }
@@ -395,6 +402,8 @@ void Cache::Impl::settle(std::uint32_t index) {
   }
   make_windows_private(index, std::max(slot.settled_pages, slot.shared_pages), full_pages);
   slot.settled_pages = std::max(full_pages, slot.settled_pages);
+  QUIRE_CHECK(slot.shared_pages <= slot.settled_pages && slot.settled_pages <= slot.page_count,
+              "the row is out of order");
 }
 
 // With lookahead, full pages stay private until the tokens behind them are known. Returns the column up to which a
@@ -443,6 +452,7 @@ void Cache::Impl::slide(std::uint32_t index) {
   const std::uint32_t hole_end = keep_from(slot, slot.computed_tokens) / page_tokens;
   const std::uint32_t hole_begin = pages_for(window.sink_tokens);
   const std::uint32_t begin = std::max(window.hole_end, hole_begin);
+  QUIRE_CHECK(hole_end <= slot.page_count, "a window has left pages that were never there");
   const std::span<PageId> row = sequences.page_row(index);
   for (std::uint32_t page = begin; page < hole_end; ++page) {
     if (page >= slot.shared_pages && row[page] != kNullPage) history->give_back(row[page]);

@@ -44,9 +44,7 @@ Result<Sequence> Cache::fork(const Sequence& sequence, std::uint32_t at) {
       return bad("has " + with_separators(limit) + (is_busy ? " computed tokens, and more in flight" : " tokens") +
                  "; at is " + with_separators(at));
     }
-    if (source.replay_end > 0) {
-      return bad("is being rebuilt up to its token " + with_separators(source.replay_end) + "; compute those first");
-    }
+    if (source.replay_end > 0) return bad(Impl::rebuilding(source));
     const std::uint32_t end = std::min(impl.sequences.keys().known_rows(at), source.computed_tokens);
     Status held = impl.check_held(source, end);
     // A fork whose tokens are all computed runs the last one again; but not with a state, which would count the token
@@ -150,9 +148,7 @@ Status Cache::rewind(const Sequence& sequence, std::uint32_t token_count) {
                with_separators(token_count));
   }
   const std::uint32_t end = slot.token_count - token_count;
-  if (slot.replay_end > 0) {
-    return bad("is being rebuilt up to its token " + with_separators(slot.replay_end) + "; compute those first");
-  }
+  if (slot.replay_end > 0) return bad(Impl::rebuilding(slot));
   // Computed rows that depend on tokens which are taken back go too. When all tokens left are computed, the last one
   // runs again, and the window must hold one token more than the next one would see.
   const std::uint32_t rows = token_count == 0 ? slot.computed_tokens : impl.sequences.keys().known_rows(end);
@@ -179,12 +175,12 @@ void Cache::Impl::truncate(std::uint32_t index, std::uint32_t end) {
   const std::span<PageId> row = sequences.page_row(index);
   const std::uint32_t whole_pages = end / page_tokens;
   const std::uint32_t rest = end % page_tokens;
+  QUIRE_CHECK(end < slot.computed_tokens && slot.steps_in_flight == 0, "nothing is cut, or a step may write it");
   slot.computed_tokens = end;
   slot.planned_end = end;
   if (slot.window) slot.window->cut(end, whole_pages);
   if (slot.send) slot.send->cached_end = std::min(slot.send->cached_end, end);
   cut_state(index, end);
-  if (end == 0 && has_state()) restart_state(index);
   if (slot.tail) {
     if (whole_pages == slot.tail->column && rest > 0) {
       slot.tail->tokens = rest;
@@ -195,6 +191,7 @@ void Cache::Impl::truncate(std::uint32_t index, std::uint32_t end) {
   std::uint32_t row_end = whole_pages;
   if (rest > 0) {
     const PageId page = row[whole_pages];
+    QUIRE_CHECK(page != kNullPage, "a sequence goes on in a page that it gave up");
     const bool is_in_tree = whole_pages < slot.shared_pages;
     if (!is_in_tree && !history->device.is_shared(page) && windows_own(index, whole_pages)) {
       ++row_end;
@@ -251,9 +248,7 @@ Status Cache::set_window(const Sequence& sequence, const Window& window) {
   }
   if (slot.state != SequenceSlot::State::Waiting) QUIRE_TRY(impl.find_quiet(sequence, "set_window"));
   if (slot.send) return bad("is marked for sending; windows do not go along");
-  if (slot.replay_end > window.window_tokens) {
-    return bad("is being rebuilt up to its token " + with_separators(slot.replay_end) + "; compute those first");
-  }
+  if (slot.replay_end > window.window_tokens) return bad(Impl::rebuilding(slot));
   if (impl.has_state() && slot.computed_tokens > window.window_tokens) {
     const auto group = std::ranges::find_if(groups, has_slot);
     return cannot("group '" + group->name + "' keeps state, which is computed again from the beginning when a step " +
@@ -314,6 +309,7 @@ Status Cache::commit_tree(const Sequence& sequence, std::int32_t leaf) {
   };
   std::uint32_t depth = length;
   for (std::int32_t node = leaf; node >= 0; node = parents[node]) tokens[base + --depth] = values[node];
+  QUIRE_CHECK(depth == 0 && base + length <= impl.context_tokens_max, "a path of the tree has another length");
   const std::uint32_t moved = list_moves(row, impl.moves.data() + impl.move_count());
   for (const std::uint32_t i : impl.windows) {
     list_moves(impl.groups[i].row(index), impl.groups[i].moves.data() + impl.move_count());

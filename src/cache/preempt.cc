@@ -114,6 +114,7 @@ Status Cache::Impl::check_save(std::uint32_t index, std::span<const HeldPages> h
 // it runs on with them.
 void Cache::Impl::end_save(std::uint32_t index) {
   SequenceSlot& slot = sequences[index];
+  QUIRE_CHECK(slot.state == SequenceSlot::State::Saving, "a save ends that was not begun");
   if (tiers->saves.has_lost_pages(index)) {
     tiers->saves.release(index);
     sequences.set_state(index, SequenceSlot::State::Running);
@@ -186,6 +187,7 @@ Status Cache::Impl::check_restore(std::uint32_t index, const PrefixTree::Match& 
 // Takes the pages that the tree still has from there, and loads the others from the host.
 Result<Admission> Cache::Impl::start_restoring(std::uint32_t index) {
   SequenceSlot& slot = sequences[index];
+  QUIRE_CHECK(slot.state == SequenceSlot::State::Saved && slot.page_count == 0, "the sequence has pages already");
   const KeySpaceTable::Entry& space = key_spaces[slot.key_space];
   const bool may_match = slot.options.may_use_cache && !space.is_retired && !slot.has_hole();
   const std::uint32_t tokens_max = may_match ? std::min(slot.computed_tokens, slot.full_tokens()) : 0;
@@ -266,6 +268,7 @@ void Cache::Impl::end_restore(std::uint32_t index) {
 // ended.
 void Cache::Impl::run_restored(std::uint32_t index) {
   SequenceSlot& slot = sequences[index];
+  QUIRE_CHECK(slot.state == SequenceSlot::State::Restoring, "a restore ends that was not begun");
   const bool has_lost_pages = tiers->saves.has_lost_pages(index);
   if (!has_lost_pages) {
     tiers->saves.release(index);

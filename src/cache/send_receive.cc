@@ -72,6 +72,7 @@ Result<std::span<const SlotRun>> Cache::prepare_receive(const Sequence& sequence
                     with_separators(available) + " are free or can be evicted, and " +
                     with_separators(group.pages.fenced.count()) + " return when steps in flight finish");
   }
+  QUIRE_CHECK(slot.page_count <= impl.pages_for(end), "the row is longer than its tokens");
   const std::uint32_t page_count = impl.pages_for(end) - slot.page_count;
   if (impl.tiers->parts.history.writes_back() && page_count > impl.tiers->parts.history.available_pages()) {
     impl.tiers->stores.start_leaving(page_count);  // pages that have a copy on the host leave at once
@@ -99,15 +100,12 @@ Result<std::span<const SlotRun>> Cache::prepare_receive(const Sequence& sequence
     const std::uint32_t place = position % impl.page_tokens;
     const std::uint32_t count = std::min(impl.page_tokens - place, end - position);
     const std::int64_t first = (std::int64_t{row[position / impl.page_tokens].value} * impl.page_tokens) + place;
-    if (run_count > 0) {
-      SlotRun& last = runs[run_count - 1];
-      if (last.first_slot + last.token_count == first) {
-        last.token_count += count;
-        position += count;
-        continue;
-      }
+    SlotRun* const before = run_count > 0 ? &runs[run_count - 1] : nullptr;
+    if (before != nullptr && before->first_slot + before->token_count == first) {
+      before->token_count += count;
+    } else {
+      runs[run_count++] = {.first_slot = first, .token_count = count};
     }
-    runs[run_count++] = {.first_slot = first, .token_count = count};
     position += count;
   }
   impl.reserve_windows(index, end);
@@ -122,9 +120,7 @@ Status Cache::Impl::check_receive(std::uint32_t index) const {
   const auto refused = [&](const std::string& why) {
     return fail(ErrorCode::Unavailable, "prepare_receive: " + name_of(index) + " " + why);
   };
-  if (slot.replay_end > 0) {
-    return refused("is being rebuilt up to its token " + with_separators(slot.replay_end) + "; compute those first");
-  }
+  if (slot.replay_end > 0) return refused(rebuilding(slot));
   if (slot.send) {
     return refused("is marked for sending, and windows may not keep for others what it receives; mark it again " +
                    std::string("when it has received, and take the mark back until then"));
@@ -215,6 +211,7 @@ Status Cache::finish_receive(const Sequence& sequence) {
   QUIRE_TRY_ASSIGN(const std::uint32_t index, impl.find_receiving(sequence, "finish_receive"));
   SequenceSlot& slot = impl.sequences[index];
   const std::uint32_t token_count = slot.receive->tokens;
+  QUIRE_CHECK(slot.computed_tokens + token_count <= slot.token_count, "tokens were received that nobody knows");
   slot.receive.reset();
   slot.computed_tokens += token_count;
   slot.planned_end = slot.computed_tokens;
@@ -288,6 +285,8 @@ Status Cache::mark_send(const Sequence& sequence, std::uint32_t begin, std::span
   if (const Status status = impl.check_send(index, range, targets); !status) {
     return fail(status.error().code, "mark_send: " + Impl::name_of(index) + " " + status.error().message);
   }
+  QUIRE_CHECK(targets.windows.size() <= impl.sequences.send_window_row(index).size(),
+              "there are more runs than tokens");
   std::ranges::copy(slots, row.begin());
   std::ranges::copy(targets.windows, impl.sequences.send_window_row(index).begin());
   slot.send = {.run_count = static_cast<std::uint32_t>(slots.size()),
@@ -310,10 +309,7 @@ Status Cache::Impl::check_send(std::uint32_t index, TokenRange range, const Rece
     return fail(ErrorCode::Unsupported, "was rebuilt inexactly, and the receiver would cache what follows; send it " +
                                             std::string("without allow_inexact_replay"));
   }
-  if (slot.replay_end > 0) {
-    return fail(ErrorCode::Unavailable,
-                "is being rebuilt up to its token " + with_separators(slot.replay_end) + "; compute those first");
-  }
+  if (slot.replay_end > 0) return fail(ErrorCode::Unavailable, rebuilding(slot));
   std::size_t checked = 0;
   for (const std::uint32_t i : windows) {
     const auto is_other = [&](const WindowRun& run) { return run.group != groups[i].memory.group_index; };
@@ -390,6 +386,7 @@ Status Cache::Impl::check_send_window(std::uint32_t window, std::uint32_t index,
 // next step lists the state, to be sent before it.
 void Cache::Impl::list_state_send(const StepPart& part) {
   const SequenceSlot& slot = sequences[part.index];
+  QUIRE_CHECK(slot.send && slot.state_slot, "there is no state to send");
   const SequenceSlot::Send& send = *slot.send;
   const bool ends_there = part.token_count > 0 && part.position + part.token_count == send.end;
   const bool is_there = slot.computed_tokens >= send.end && slot.steps_in_flight == 1;

@@ -82,6 +82,7 @@ Result<std::uint32_t> Cache::Impl::add_sequence(std::uint32_t key_space) {
     return fail(ErrorCode::Unavailable, "all " + with_separators(sequences.capacity()) +
                                             " sequences are live; end one, or raise sequence_count_max");
   }
+  QUIRE_CHECK(!sequences[*index].pin && !sequences[*index].tail, "a free slot holds pages");
   sequences[*index].key_space = key_space;
   tiers->parts.arrivals[*index] = {};
   tiers->parts.use_key_space(key_space);
@@ -102,6 +103,10 @@ Result<std::uint32_t> Cache::Impl::find_sequence(const Sequence& sequence) const
 const char* Cache::Impl::not_running(const SequenceSlot& slot) {
   if (slot.is_loading()) return " is loading; apply() tells when it is ready";
   return slot.is_preempted ? " is preempted; resume it first" : " is waiting; admit it first";
+}
+
+std::string Cache::Impl::rebuilding(const SequenceSlot& slot) {
+  return "is being rebuilt up to its token " + with_separators(slot.replay_end) + "; compute those first";
 }
 
 // Refuses a sequence that is not running, that receives, or that has steps in flight or undecided tree tokens.
@@ -147,9 +152,7 @@ Result<Admission> Cache::admit(const Sequence& sequence) {
 // Device pages that an admitted sequence has, pages in loads that it waits for included.
 std::uint32_t Cache::Impl::granted_pages(std::uint32_t index) const {
   const SequenceSlot& slot = sequences[index];
-  if (slot.state != SequenceSlot::State::Loading && slot.state != SequenceSlot::State::Looking) {
-    return held_page_count(index);
-  }
+  if (!slot.is_arriving()) return held_page_count(index);
   std::uint32_t granted = 0;
   for (RunId run = slot.pin.run(); !tree->parent(run).is_none(); run = tree->parent(run)) {
     const bool is_missing = tree->is_on_host(run) && tree->load_of(run) == 0;
@@ -196,6 +199,7 @@ std::uint32_t Cache::Impl::expected_pages(const SequenceSlot& slot) const {
 }
 
 Result<Admission> Cache::Impl::start_admitted(std::uint32_t index) {
+  QUIRE_CHECK(sequences[index].state == SequenceSlot::State::Waiting, "a sequence is admitted twice");
   sequences[index].skips_partial = false;
   QUIRE_TRY_ASSIGN(const std::optional<WaitingAdmission> waiting, tiers->arrivals.start(index));
   if (!waiting) {
@@ -215,6 +219,7 @@ Result<Admission> Cache::Impl::start_admitted(std::uint32_t index) {
 // The sequence runs with what the device has of its tokens.
 Admission Cache::Impl::start_running(std::uint32_t index, bool is_again) {
   SequenceSlot& slot = sequences[index];
+  QUIRE_CHECK(!slot.tail && slot.page_count == 0 && slot.steps_in_flight == 0, "a sequence starts with old pages");
   sequences.set_state(index, SequenceSlot::State::Running);
   PrefixTree::Match match = tiers->paths.match_of(index);
   // Where a hit begins, windows hold what comes next, but perhaps not all that a receiver waits for.
@@ -259,10 +264,12 @@ Admission Cache::Impl::start_running(std::uint32_t index, bool is_again) {
   if (!groups.empty()) {
     slot.replay_end = hit.replay_tokens > 0 ? hit.tokens : 0;
     slot.is_inexact = !hit.is_exact;
+    QUIRE_CHECK(slot.computed_tokens == hit.tokens, "the pages of a hit are not those that it was cut to");
     slot.computed_tokens -= hit.replay_tokens;
     take_windows(index, hit, slot.tail ? slot.tail->source : kNullPage);
     start_state(index, hit);
   }
+  QUIRE_CHECK(slot.computed_tokens <= slot.token_count, "a hit is longer than its prompt");
   slot.planned_end = slot.computed_tokens;
   list_cached_sends(index);  // after a preemption: others may have computed tokens that this one is to send
   if (!is_again) count_admission(index, match, hit, miss);
@@ -394,6 +401,7 @@ Status Cache::Impl::check_new_tokens(const SequenceSlot& slot, std::span<const T
 }
 
 void Cache::Impl::add_tokens(std::uint32_t index, std::span<const TokenId> tokens) {
+  QUIRE_CHECK(sequences[index].token_count + tokens.size() <= context_tokens_max, "tokens go beyond their row");
   std::ranges::copy(tokens, sequences.token_row(index).begin() + sequences[index].token_count);
   sequences[index].token_count += static_cast<std::uint32_t>(tokens.size());
 }
@@ -414,14 +422,16 @@ Status Cache::end(Sequence& sequence, std::optional<Publish> publish) {
 
 // Steps in flight may read the sequence's pages, so it ends when they are over.
 void Cache::Impl::drop_sequence(std::uint32_t index) {
+  QUIRE_CHECK(!sequences[index].is_dropped, "a sequence is dropped twice");
   sequences[index].is_dropped = true;
   if (sequences[index].steps_in_flight == 0) end_sequence(index);
 }
 
 void Cache::Impl::end_sequence(std::uint32_t index) {
   SequenceSlot& slot = sequences[index];
+  QUIRE_CHECK(slot.steps_in_flight == 0, "a step may read the pages of a sequence that ends");
   const std::uint32_t space = slot.key_space;
-  const bool was_arriving = slot.state == SequenceSlot::State::Loading || slot.state == SequenceSlot::State::Looking;
+  const bool was_arriving = slot.is_arriving();
   if (slot.state == SequenceSlot::State::Running) {
     if (slot.publishes_at_end) publish_rest(index);
     release_pages(index);
@@ -463,6 +473,7 @@ void Cache::Impl::publish_rest(std::uint32_t index) {
 // Gives back everything that a sequence holds; its state slot, and what resume() needs, only without `keeps_state`.
 void Cache::Impl::release_pages(std::uint32_t index, KeepState keeps_state) {
   SequenceSlot& slot = sequences[index];
+  QUIRE_CHECK(slot.steps_in_flight == 0, "a step may read pages that are given back");
   planner.forget_row(index);
   drop_tail(slot);
   release_windows(index, keeps_state);
@@ -477,6 +488,7 @@ void Cache::Impl::release_pages(std::uint32_t index, KeepState keeps_state) {
 
 void Cache::Impl::drop_tail(SequenceSlot& slot) {
   if (!slot.tail) return;
+  QUIRE_CHECK(slot.tail->tokens > 0 && slot.tail->tokens < page_tokens, "a tail is empty, or a whole page");
   if (!slot.tail->pin && history->device.is_shared(slot.tail->source)) {
     history->device.unshare(slot.tail->source);  // the other owner keeps the page, and may write it
   } else if (!slot.tail->pin) {
@@ -493,9 +505,7 @@ Status Cache::stop_loading(const Sequence& sequence) {
     return fail(ErrorCode::Unsupported, "stop_loading: " + Impl::name_of(index) +
                                             " was saved, and is brought back as a whole; end it to stop that");
   }
-  const bool waits = impl.sequences[index].state == SequenceSlot::State::Loading ||
-                     impl.sequences[index].state == SequenceSlot::State::Looking;
-  if (!waits) {
+  if (!impl.sequences[index].is_arriving()) {
     return fail(ErrorCode::InvalidArgument, "stop_loading: " + Impl::name_of(index) + " is not loading");
   }
   impl.tiers->arrivals.stop(index, MissReason::LoadCancelled);

@@ -45,6 +45,7 @@ Status Cache::Impl::check_state_slot(std::uint32_t index, const char* call) cons
 
 void Cache::Impl::take_state_slot(std::uint32_t index) {
   if (!has_state() || sequences[index].state_slot) return;
+  QUIRE_CHECK(!free_state_slots.empty(), "a sequence came to run without a state slot");
   sequences[index].state_slot = {.index = free_state_slots.back()};
   free_state_slots.pop_back();
 }
@@ -57,6 +58,7 @@ void Cache::Impl::release_state(std::uint32_t index) {
     group.pages().unpin(state.restore_page, AnchoredPages::Worth::Kept);
     state.restore_page = PageId::none();
   }
+  QUIRE_CHECK(!slot.state_slot || free_state_slots.size() < state_slot_count, "a state slot goes back twice");
   if (slot.state_slot) free_state_slots.push_back(slot.state_slot->index);
   slot.state_slot.reset();
 }
@@ -79,6 +81,7 @@ void Cache::Impl::start_state(std::uint32_t index, const Hit& hit) {
         hit.is_rebuilt(i) ? hit.tokens - std::min(hit.tokens, needed_rows(*group.group, hit.tokens)) : hit.start();
     if (hit.start() == 0 || hit.is_rebuilt(i) || tiers->paths.hit_group(i).starts_anew) continue;
     state.restore_page = group.pages().at(sequences.page_row(index)[(hit.start() / page_tokens) - 1]);
+    QUIRE_CHECK(!state.restore_page.is_none(), "a hit needs a snapshot that is not there");
     group.pages().pin(state.restore_page);
     state.restore_position = hit.start();
     state.valid_from = hit.start() - std::min(hit.start(), snapshot_rows(*group.group));
@@ -91,6 +94,7 @@ void Cache::Impl::start_state(std::uint32_t index, const Hit& hit) {
 bool Cache::Impl::is_state_held(const GroupRows& group, std::uint32_t index, std::uint32_t end,
                                 std::uint32_t high) const {
   if (end == 0) return true;  // the slot is reset
+  QUIRE_DCHECK(end <= high, "a state is asked for that was never written");
   const CacheGroup& layout = *group.group;
   const GroupState& slot = group.states[index];
   // Before its snapshot is restored, a sequence cannot go back to fewer tokens: it would give up the page that the
@@ -188,6 +192,7 @@ bool Cache::Impl::take_snapshot_pages(std::uint32_t part, std::uint32_t position
 
 // Whether a snapshot there would be of use to anybody: the tree has none, and the sequence the page it would hang on.
 bool Cache::Impl::wants_snapshot(std::uint32_t index, std::uint32_t position) const {
+  QUIRE_CHECK(position > 0 && position % page_tokens == 0, "no page ends where a snapshot is wanted");
   const std::uint32_t column = (position / page_tokens) - 1;
   const SequenceSlot& slot = sequences[index];
   if (slot.is_in_hole(column)) return false;
@@ -334,15 +339,11 @@ void Cache::Impl::recover_state(std::uint32_t index) {
     return group.is_window() || (is_state_held(group, index, slot.computed_tokens, slot.state_slot->high) &&
                                  is_state_held(group, index, sent, slot.state_slot->high));
   };
-  if (slot.computed_tokens == 0) {
-    restart_state(index);
-    return;
-  }
   if (std::ranges::all_of(groups, is_held)) {
     cut_state(index, slot.computed_tokens);
-    return;
+  } else {
+    begin_anew(index);
   }
-  begin_anew(index);
 }
 
 // The sequence gives up its pages and its state, and starts again with what is cached of it.
@@ -361,8 +362,8 @@ void Cache::Impl::restart_state(std::uint32_t index) {
     if (!slot.restore_page.is_none()) group.pages().unpin(slot.restore_page, AnchoredPages::Worth::Kept);
     slot = {};
   }
-  sequences[index].state_slot->needs_fill = true;
-  sequences[index].state_slot->high = 0;
+  SequenceSlot::StateSlot& slot = *sequences[index].state_slot;
+  slot = {.index = slot.index, .needs_fill = true};
 }
 
 // The slot has the state behind all computed tokens, as it was sent: all rows that the sequence goes on from, and no
@@ -370,6 +371,7 @@ void Cache::Impl::restart_state(std::uint32_t index) {
 void Cache::Impl::take_received_state(std::uint32_t index) {
   SequenceSlot::StateSlot& slot = *sequences[index].state_slot;
   const std::uint32_t end = sequences[index].computed_tokens;
+  QUIRE_CHECK(end > 0, "a state was received, and no tokens");
   for (GroupRows& group : groups) {
     if (group.is_window()) continue;
     GroupState& state = group.states[index];
@@ -386,6 +388,7 @@ void Cache::Impl::take_received_state(std::uint32_t index) {
 // The sequence goes back to `end` tokens: notes which rows before `end` its slot still has.
 void Cache::Impl::cut_state(std::uint32_t index, std::uint32_t end) {
   if (!has_state()) return;
+  if (end == 0) return restart_state(index);
   SequenceSlot::StateSlot& slot = *sequences[index].state_slot;
   for (GroupRows& group : groups) {
     if (group.is_window()) continue;
@@ -422,6 +425,7 @@ void Cache::Impl::add_fork(StateCopy copy) {
       pending_forks.erase(older);
     }
   }
+  QUIRE_CHECK(pending_forks.size() < pending_forks.capacity(), "more copies wait than fork() lets");
   if (copy.source != copy.target) pending_forks.push_back(copy);
 }
 
@@ -455,11 +459,7 @@ void Cache::Impl::fork_state(std::uint32_t source_index, std::uint32_t index) {
                    .target = static_cast<std::int32_t>(slot.index)};
     add_fork(copy);
   }
-  if (end == 0) {
-    restart_state(index);
-  } else {
-    cut_state(index, end);
-  }
+  cut_state(index, end);
 }
 
 }  // namespace quire

@@ -12,8 +12,8 @@ namespace quire {
 
 namespace {
 
-tl::unexpected<Error> bad_entry(std::size_t i, const std::string& what) {
-  return fail(ErrorCode::InvalidArgument, "entry " + std::to_string(i) + ": " + what);
+tl::unexpected<Error> bad_entry(std::size_t i, const std::string& what, ErrorCode code = ErrorCode::InvalidArgument) {
+  return fail(code, "entry " + std::to_string(i) + ": " + what);
 }
 
 std::uint32_t draft_count_of(const StepEntry& entry) {
@@ -42,15 +42,13 @@ Status Cache::Impl::check_entries(std::span<const StepEntry> entries) {
     SequenceSlot& slot = sequences[*index];
     if (slot.plan_stamp == plan_stamp) return bad_entry(i, name_of(*index) + " is in the step already");
     slot.plan_stamp = plan_stamp;
-    if (const Status status = check_entry(entries[i], *index); !status) {
-      return fail(status.error().code, "entry " + std::to_string(i) + ": " + status.error().message);
-    }
+    Status status = check_entry(entries[i], *index);
+    if (!status) return bad_entry(i, status.error().message, status.error().code);
     const StepPart& part = planning.emplace_back(make_part(entries[i], *index));
     if (!windows.empty()) make_window_parts(part);
     if (has_state() && part.draft_count > 0) {
-      if (const Status status = check_drafts(*index, slot.planned_end + part.token_count, part.draft_count); !status) {
-        return fail(status.error().code, "entry " + std::to_string(i) + ": " + status.error().message);
-      }
+      status = check_drafts(*index, slot.planned_end + part.token_count, part.draft_count);
+      if (!status) return bad_entry(i, status.error().message, status.error().code);
     }
     if (end_of(slot, part) > context_tokens_max) {
       return bad_entry(i, name_of(*index) + " " + too_long(end_of(slot, part)));
@@ -204,6 +202,7 @@ StepPart Cache::Impl::make_part(const StepEntry& entry, std::uint32_t index) con
   // A state is sent where a step ends.
   const bool sends_state = slot.send && has_state() && slot.planned_end < slot.send->end;
   if (sends_state) part.token_count = std::min(part.token_count, slot.send->end - slot.planned_end);
+  QUIRE_DCHECK(!runs_again || slot.computed_tokens > 0, "there is no last token to run again");
   part.position = runs_again ? slot.computed_tokens - 1 : slot.planned_end + slot.tree_count;
   const std::uint32_t end_page = pages_for(end_of(slot, part));
   // A step of a replay may end before the tail's page, and then leaves the tail as it is.
@@ -215,6 +214,7 @@ StepPart Cache::Impl::make_part(const StepEntry& entry, std::uint32_t index) con
   for (std::uint32_t page = slot.page_count; page < end_page; ++page) {
     if (stores_page(slot, part, page)) ++part.new_pages;
   }
+  QUIRE_DCHECK(!part.adopts_tail || part.new_pages > 0, "the row has no place for the tail");
   if (part.adopts_tail) --part.new_pages;
   return part;
 }
@@ -309,6 +309,7 @@ Result<PlanOutcome> Cache::plan_step(std::span<const StepEntry> entries, const P
     impl.plan_part(entries[i], part, new_pages.subspan(used, part.new_pages));
     used += part.new_pages;
   }
+  QUIRE_CHECK(used == page_count, "pages were taken that are in no row");
   // Takes the place in `steps` that has been free for longest, or nearly: a plan stays readable a little after its
   // step.
   const auto step_count = static_cast<std::uint32_t>(impl.steps.size());
@@ -525,8 +526,10 @@ void Cache::Impl::plan_part(const StepEntry& entry, StepPart& part, std::span<co
   for (; page < slot.page_count; ++page) {
     row[page] = stores_page(slot, part, page) ? new_pages[taken++] : kNullPage;
   }
+  QUIRE_CHECK(taken == new_pages.size(), "a part has more pages than its row has places");
   if (part.copies_tail) {
     SequenceSlot::Tail& tail = *slot.tail;
+    QUIRE_CHECK(row[tail.column] != kNullPage, "there is no page to copy the tail to");
     scratch.copies.push_back({.source = tail.source, .target = row[tail.column], .token_count = tail.tokens});
     tail.is_planned = true;
   }
@@ -538,6 +541,7 @@ void Cache::Impl::plan_part(const StepEntry& entry, StepPart& part, std::span<co
     slot.has_draft = part.draft_count > 0;
   }
   ++slot.steps_in_flight;
+  QUIRE_DCHECK(slot.steps_in_flight <= config.steps_in_flight_max, "a sequence is in a step twice");
 }
 
 // What the planner needs to know of an entry for window and state groups.
@@ -562,6 +566,7 @@ void Cache::Impl::add_planner_groups(const StepPart& part) {
 void Cache::Impl::add_planner_entry(const StepPart& part, std::uint32_t entry_index) {
   SequenceSlot& slot = sequences[part.index];
   const std::uint32_t query_count = part.query_count();
+  QUIRE_DCHECK(pages_for(part.position + query_count) <= slot.page_count, "a token is computed that has no page");
   const std::uint32_t known_end = std::min(slot.token_count, part.position + query_count);
   const std::uint32_t known_begin = std::min(part.position, known_end);
   PlannerEntry& entry = scratch.entries.emplace_back();

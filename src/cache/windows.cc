@@ -51,6 +51,7 @@ void Cache::Impl::take_windows(std::uint32_t index, const Hit& hit, PageId tail_
       if (hit.tokens % page_tokens > 0) taken.valid_from = hit.tokens;
       continue;
     }
+    QUIRE_CHECK(tail_page != kNullPage, "a hit ends inside a page that the history lacks");
     taken.tail_source = group.pages().at(tail_page);
     taken.tail_is_pinned = true;
     group.pages().pin_found(taken.tail_source);
@@ -83,6 +84,7 @@ void Cache::Impl::hold_anchored(const KeepSlot& keep, bool is_held) {
       group.pages().pin(page);
       ++group.kept_pages;
     } else {
+      QUIRE_CHECK(group.kept_pages > 0, "a page is kept no longer that was not kept");
       group.pages().unpin(page, AnchoredPages::Worth::Kept);
       --group.kept_pages;
     }
@@ -122,6 +124,7 @@ void Cache::Impl::release_windows(std::uint32_t index, KeepState keeps_state) {
 // window pages in these columns hang on them from now on, or become private.
 void Cache::Impl::settle_windows(std::uint32_t index, TokenRange columns, std::uint32_t known) {
   const auto [first, end] = columns;
+  QUIRE_CHECK(first <= end && known <= end - first, "the tree had more pages than there are");
   const std::span<const PageId> row = sequences.page_row(index);
   for (const std::uint32_t i : windows) {
     GroupRows& group = groups[i];
@@ -414,6 +417,7 @@ void Cache::Impl::make_window_parts(const StepPart& part) {
     // makes a copy, the group does too, so that a fork finds both sources until the step is finished.
     asked.adopts_tail = part.adopts_tail && !slot.tail_is_pinned && !group.pool().is_shared(slot.tail_source);
     asked.copies_tail = !asked.adopts_tail;
+    QUIRE_DCHECK(!asked.adopts_tail || asked.new_pages > 0, "the row has no place for the tail");
     if (asked.adopts_tail) --asked.new_pages;
   }
 }
@@ -433,6 +437,8 @@ void Cache::Impl::plan_window_parts(const StepPart& part, std::span<WindowPart> 
     }
     QUIRE_CHECK(group.pool().try_allocate(row.subspan(slot.page_count, asked.new_pages)),
                 "pages that were counted are not there");
+    QUIRE_CHECK(!asked.copies_tail || (asked.new_pages > 0 && sequences[part.index].tail),
+                "a tail is missing, or its page");
     if (asked.copies_tail) {
       // The history has taken its tail for good. So an aborted step must leave the copy of the tail in this row, too.
       if (part.adopts_tail) ++asked.first_column;

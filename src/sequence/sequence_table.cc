@@ -57,10 +57,9 @@ void SequenceTable::remove(std::uint32_t index) {
 
 void SequenceTable::set_state(std::uint32_t index, SequenceSlot::State state) {
   slots_[index].state = state;
-  const bool loads = state == SequenceSlot::State::Looking || state == SequenceSlot::State::Loading;
   const std::uint64_t bit = std::uint64_t{1} << (index % 64);
   std::uint64_t& word = loading_bits_[index / 64];
-  word = loads ? word | bit : word & ~bit;
+  word = slots_[index].is_arriving() ? word | bit : word & ~bit;
 }
 
 std::uint32_t SequenceTable::next_arriving(std::uint32_t index) const {

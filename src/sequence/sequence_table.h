@@ -169,9 +169,8 @@ struct alignas(64) SequenceSlot {
   [[nodiscard]] bool is_waiting() const {
     return state == State::Waiting || state == State::Saving || state == State::Saved;
   }
-  [[nodiscard]] bool is_loading() const {
-    return state == State::Looking || state == State::Loading || state == State::Restoring;
-  }
+  [[nodiscard]] bool is_arriving() const { return state == State::Looking || state == State::Loading; }
+  [[nodiscard]] bool is_loading() const { return is_arriving() || state == State::Restoring; }
   /// The sequence holds device pages in its rows.
   [[nodiscard]] bool has_row() const {
     return state == State::Running || state == State::Saving || state == State::Restoring;
