@@ -446,7 +446,7 @@ std::uint32_t Cache::Impl::first_recent(const SequenceSlot& slot, std::uint32_t 
 // Gives up the pages that window groups, and the sequence's own window, have left.
 void Cache::Impl::slide(std::uint32_t index) {
   SequenceSlot& slot = sequences[index];
-  slide_windows(index);
+  if (!windows.empty()) slide_windows(index);
   if (!slot.window) return;
   SequenceSlot::OwnWindow& window = *slot.window;
   const std::uint32_t hole_end = keep_from(slot, slot.computed_tokens) / page_tokens;

@@ -173,12 +173,6 @@ std::uint32_t PagePool::ring_wrap(std::uint64_t position) const {
   return static_cast<std::uint32_t>(position < page_count_ ? position : position - page_count_);
 }
 
-std::uint32_t PagePool::index_of(PageId page) const {
-  const std::uint32_t index = page.value - first_page_;
-  QUIRE_CHECK(index < page_count_, "a page id that is not of this pool");
-  return index;
-}
-
 Status PagePool::check_invariants() const {
   const auto broken = [](const std::string& rule) { return fail(ErrorCode::Corrupt, "page pool: " + rule); };
   std::array<std::uint32_t, kPageStateCount> counts{};

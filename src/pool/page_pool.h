@@ -87,7 +87,11 @@ class PagePool {
   void pop_free(std::span<PageId> out);
   void push_free(std::span<const PageId> pages);
   [[nodiscard]] std::uint32_t ring_wrap(std::uint64_t position) const;
-  [[nodiscard]] std::uint32_t index_of(PageId page) const;
+  [[nodiscard]] std::uint32_t index_of(PageId page) const {
+    const std::uint32_t index = page.value - first_page_;
+    QUIRE_CHECK(index < page_count_, "a page id that is not of this pool");
+    return index;
+  }
 
   std::uint32_t page_count_ = 0;
   std::uint32_t first_page_ = 0;

@@ -425,8 +425,10 @@ bool Arrivals::is_complete(std::uint32_t sequence) {
 }
 
 void Arrivals::wake_sequences() {
-  loads_.expire();
-  loads_.finish_arrived();
+  if (parts_.loading_count > 0) {
+    loads_.expire();
+    loads_.finish_arrived();
+  }
   if (parts_.has_lower()) {
     expire_looking();
     look_further();
@@ -446,7 +448,7 @@ void Arrivals::wake_sequences() {
       run(i, progress == Progress::Stuck ? MissReason::LoadFailed : arrival.load_miss);
     }
   }
-  loads_.cancel_unneeded();
+  if (parts_.loading_count > 0) loads_.cancel_unneeded();
   prefetch_further();
 }
 

@@ -38,7 +38,7 @@ void HistoryPages::give_up(std::span<const PageId> device_pages) {
   }
   if (offered != nullptr) {
     offered->release(device_pages);
-  } else if (!pages.has_host()) {
+  } else if (pages.read_page_count() == 0) {
     pages.device.release(device_pages);
   } else {
     for (const PageId page : device_pages) pages.release_device(page);

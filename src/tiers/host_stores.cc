@@ -126,9 +126,9 @@ void HostStores::finish(std::uint32_t transfer) {
     const PageTransfer& page = pages[i];
     const PageHome::CopyEnd end = home.end_copy(page, i < store.good_pages);
     if (end == PageHome::CopyEnd::Taken) {
-      pages_[taken++] = page.host_page;
       // Of an anchored group, `place` is the history's page that the copy hangs on.
-      if (parts_.has_lower()) lower_.want(home, page.host_page, home.pool == 0 ? page.device_page : PageId{page.place});
+      copied_[taken] = {page.host_page, home.pool == 0 ? page.device_page : PageId{page.place}};
+      pages_[taken++] = page.host_page;
     } else {
       if (end == PageHome::CopyEnd::Lost && store.outcome == TransferOutcome::Failed) lower_.note_lost_copy();
       home.pages.host.release({&page.host_page, 1});
@@ -136,6 +136,7 @@ void HostStores::finish(std::uint32_t transfer) {
     home.pages.end_device_read(page.device_page);
   }
   home.pages.host.seal(std::span(pages_).first(taken));  // all at once: the pool's bookkeeping is most of the work
+  if (parts_.has_lower()) lower_.want(home, std::span(copied_).first(taken));
   parts_.book.remove(transfer);
   parts_.tree.end_leaving();
 }

@@ -24,6 +24,7 @@ class HostStores {
   void open(std::uint32_t clean_reserve_pages) {
     clean_reserve_pages_ = clean_reserve_pages;
     pages_.resize(parts_.book.pages_max());
+    copied_.resize(parts_.book.pages_max());
   }
 
   /// Columns [first_page, end_page) of a sequence's row have just come into the tree. With any policy, notes when their
@@ -57,8 +58,9 @@ class HostStores {
   TierParts& parts_;
   LowerStores& lower_;
   std::uint32_t clean_reserve_pages_ = 0;
-  std::uint32_t next_pool_ = 0;  // the pool whose turn it is
-  std::vector<PageId> pages_;    // scratch
+  std::uint32_t next_pool_ = 0;              // the pool whose turn it is
+  std::vector<PageId> pages_;                // scratch
+  std::vector<LowerStores::Copied> copied_;  // scratch
 };
 
 }  // namespace quire

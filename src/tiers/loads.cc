@@ -49,6 +49,7 @@ bool Loads::start_one(const Order& order, std::uint32_t page_count) {
     parts_.book.add_page(index, pages_[i]);
   }
   home.note_load(load.pin, parts_.book.pages(index), index);
+  ++parts_.loading_count;
   parts_.loading_bytes += page_count * home.pages.page_bytes;
   parts_.use_key_space(order.key_space);
   return true;
@@ -180,6 +181,7 @@ void Loads::end(std::uint32_t index) {
   const std::uint64_t bytes = load.page_count * home.pages.page_bytes;
   QUIRE_CHECK(bytes <= parts_.loading_bytes, "more bytes are loaded than were begun");
   parts_.loading_bytes -= bytes;
+  --parts_.loading_count;
   const std::uint32_t key_space = load.key_space;
   parts_.book.remove(index);
   parts_.leave_key_space(key_space);

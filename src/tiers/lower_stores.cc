@@ -22,15 +22,18 @@ constexpr std::uint32_t kTransfersForTwoStores = 16;
 
 // What is to be written
 
-void LowerStores::want(PageHome& home, PageId host_page, PageId anchor) {
+void LowerStores::want(PageHome& home, std::span<const Copied> copied) {
   for (std::uint16_t i = 0; i < parts_.lowers.size(); ++i) {
     const Lower& lower = parts_.lowers[i];
     LowerCopies& copies = home.pages.lower[i];
-    if (!copies.is_on() || lower.has_failed || !keeps(lower, home, host_page)) continue;
-    const bool is_hot = parts_.history.is_hot(anchor, i);
-    if (lower.settings.write_policy == WritePolicy::Selective && !is_hot) continue;
-    const CopyState state = copies.states[host_page.value];
-    if (state == CopyState::None || state == CopyState::Lost) copies.want(host_page, is_hot);
+    if (!copies.is_on() || lower.has_failed) continue;
+    const bool is_selective = lower.settings.write_policy == WritePolicy::Selective;
+    for (const auto& [host_page, anchor] : copied) {
+      const bool is_hot = parts_.history.is_hot(anchor, i);
+      if ((is_selective && !is_hot) || !keeps(lower, home, host_page)) continue;
+      const CopyState state = copies.states[host_page.value];
+      if (state == CopyState::None || state == CopyState::Lost) copies.want(host_page, is_hot);
+    }
   }
 }
 
@@ -126,7 +129,12 @@ bool LowerStores::start_one(std::uint16_t lower_index, PageHome& home) {
   Transfer& store = parts_.book[*transfer];
   store.pool = home.pool;
   store.lower = lower_index;
-  fill(*transfer, lower, home);
+  // By the home's own type: two virtual calls for each page would be a tenth of the work.
+  if (home.pool == 0) {
+    fill(*transfer, lower, parts_.history);
+  } else {
+    fill(*transfer, lower, *parts_.groups[home.pool - 1U]);
+  }
   if (store.page_count == 0) {
     parts_.book.remove(*transfer);
     return false;
@@ -138,7 +146,8 @@ bool LowerStores::start_one(std::uint16_t lower_index, PageHome& home) {
 
 // Adds as many pages as the budget allows, those that were used again first. All of them are named by pages of the
 // history in one tier (Transfer::named_in).
-void LowerStores::fill(std::uint32_t transfer, Lower& lower, PageHome& home) {
+template <typename Home>
+void LowerStores::fill(std::uint32_t transfer, Lower& lower, Home& home) {
   Transfer& store = parts_.book[transfer];
   LowerCopies& copies = home.pages.lower[store.lower];
   const std::uint64_t bytes = lower.tier->written_bytes(home.pool);

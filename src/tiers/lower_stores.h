@@ -18,8 +18,12 @@ class LowerStores {
  public:
   explicit LowerStores(TierParts& parts) : parts_(parts) {}
 
-  /// A host page has just got its bytes from the device. `anchor` is the history's device page that it belongs to.
-  void want(PageHome& home, PageId host_page, PageId anchor);
+  struct Copied {
+    PageId host_page;
+    PageId anchor;  // the history's device page that it belongs to
+  };
+  /// Host pages have just got their bytes from the device.
+  void want(PageHome& home, std::span<const Copied> copied);
   /// Somebody uses a path again: its pages are written before others. With WritePolicy::Selective, only such pages are
   /// written, once they were used write_hits_min times.
   void prefer(const PrefixTree::Pin& path);
@@ -68,7 +72,8 @@ class LowerStores {
   [[nodiscard]] bool must_write(const Lower& lower, const PageHome& home, const LowerCopies& copies) const;
   [[nodiscard]] bool keeps(const Lower& lower, const PageHome& home, PageId host_page) const;
   [[nodiscard]] bool start_one(std::uint16_t lower_index, PageHome& home);
-  void fill(std::uint32_t transfer, Lower& lower, PageHome& home);
+  template <typename Home>
+  void fill(std::uint32_t transfer, Lower& lower, Home& home);
   void prefer_page(std::uint16_t lower_index, PageHome& home, PageId host_page);
   [[nodiscard]] bool has_unstarted_writes() const;
   template <typename Visitor>

@@ -56,10 +56,6 @@ Status TierPages::grow_device(std::uint32_t page_count) {
   return settled_in_call_.size() > 0 ? settled_in_call_.grow(device_end) : Status{};
 }
 
-bool TierPages::fences_reads() const {
-  return !is_mutated(is_anchored ? Mutant::NoAnchoredFence : Mutant::NoFence);
-}
-
 // Device pages
 
 void TierPages::give_back(PageId page) {

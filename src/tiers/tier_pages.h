@@ -22,6 +22,7 @@
 #include "base/check.h"
 #include "base/index_lists.h"
 #include "base/lazy_array.h"
+#include "base/mutants.h"
 #include "pool/fenced_pages.h"
 #include "pool/page_pool.h"
 #include "quire/result.h"
@@ -166,7 +167,9 @@ class TierPages {
 
  private:
   /// Always true, but in tests of mutants.
-  [[nodiscard]] bool fences_reads() const;
+  [[nodiscard]] bool fences_reads() const {
+    return !is_mutated(is_anchored ? Mutant::NoAnchoredFence : Mutant::NoFence);
+  }
   [[nodiscard]] bool has_rows_written(PageId page) const {
     return settled_in_call_.size() == 0 || settled_in_call_[page.value] != fence_->call_number();
   }

@@ -97,7 +97,8 @@ struct TierParts : TierContext {
   std::unique_ptr<Mover> mover;  // null: an external one, or no host tier
   TransferRate load_rate;
   TransferRate store_rate;
-  std::uint64_t loading_bytes = 0;  // in the tree's loads from the host that are in the book
+  std::uint32_t loading_count = 0;  // the tree's loads from the host that are in the book
+  std::uint64_t loading_bytes = 0;  // in these loads
   std::vector<Lower> lowers;        // in the order in which they are asked
   SearchPaths searches;
   std::vector<Arrival> arrivals;  // by sequence

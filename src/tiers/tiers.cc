@@ -230,6 +230,7 @@ tl::unexpected<Error> broken(const std::string& rule) {
 }  // namespace
 
 Status Tiers::check_invariants() const {
+  std::uint32_t loading_count = 0;
   std::uint64_t loading_bytes = 0;
   std::vector<std::uint64_t> lower_bytes(parts.lowers.size());
   std::vector<std::uint32_t> lower_loads(parts.lowers.size());
@@ -239,12 +240,14 @@ Status Tiers::check_invariants() const {
     const Transfer& transfer = parts.book[i];
     if (!transfer.is_live()) continue;
     const std::uint64_t bytes = transfer.page_count * parts.homes[transfer.pool]->pages.page_bytes;
+    loading_count += transfer.is_tree_load() ? 1 : 0;
     if (transfer.is_tree_load()) loading_bytes += bytes;
     if (transfer.kind == TransferKind::StoreToDisk) ++lower_stores_begun[transfer.lower];
     if (transfer.kind != TransferKind::LoadFromDisk) continue;
     lower_bytes[transfer.lower] += bytes;
     ++lower_loads[transfer.lower];
   }
+  if (loading_count != parts.loading_count) return broken("the count of loads from the host is wrong");
   if (loading_bytes != parts.loading_bytes) return broken("the count of bytes being loaded is wrong");
   for (std::size_t i = 0; i < parts.lowers.size(); ++i) {
     if (lower_loads[i] != parts.lowers[i].load_count) return broken("the count of loads from below is wrong");

@@ -85,12 +85,6 @@ void TransferBook::remove(std::uint32_t index) {
   --live_count_;
 }
 
-void TransferBook::add_page(std::uint32_t index, const PageTransfer& page) {
-  QUIRE_CHECK(transfers_[index].state == Life::Queued, "a transfer gets pages after somebody took it");
-  QUIRE_CHECK(transfers_[index].page_count < pages_max_, "a transfer has more pages than its row");
-  row(index)[transfers_[index].page_count++] = page;
-}
-
 void TransferBook::take(std::uint32_t index) {
   set_state(index, Life::Moving);
 }

@@ -100,7 +100,12 @@ class TransferBook {
   [[nodiscard]] std::optional<std::uint32_t> add(TransferKind kind, TransferPriority priority);
   /// Ends a transfer whose pages nobody moves.
   void remove(std::uint32_t index);
-  void add_page(std::uint32_t index, const PageTransfer& page);
+  void add_page(std::uint32_t index, const PageTransfer& page) {
+    Transfer& transfer = transfers_[index];
+    QUIRE_CHECK(transfer.state == Transfer::State::Queued, "a transfer gets pages after somebody took it");
+    QUIRE_CHECK(transfer.page_count < pages_max_, "a transfer has more pages than its row");
+    rows_[(std::size_t{index} * pages_max_) + transfer.page_count++] = page;
+  }
 
   /// Somebody moves its pages from here on.
   void take(std::uint32_t index);
