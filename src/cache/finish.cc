@@ -245,6 +245,7 @@ void Cache::Impl::finish_part(const StepPart& part, const StepResult& result) {
   }
   counters.computed_tokens += part.query_count();
   if (!groups.empty() && slot.replay_end > 0 && slot.computed_tokens >= slot.replay_end) end_replay(part.index);
+  slot.seen_tokens = slot.token_count;
   settle(part.index);
   slide(part.index);
 }
@@ -355,7 +356,8 @@ void Cache::Impl::settle(std::uint32_t index) {
   const std::uint32_t full_pages = slot.computed_tokens / page_tokens;
   const bool looks_ahead = sequences.keys().lookahead_tokens() > 0;
   if (full_pages <= slot.settled_pages && !looks_ahead) return;
-  const std::uint32_t known_rows = std::min(slot.computed_tokens, sequences.keys().known_rows(slot.token_count));
+  const std::uint32_t seen_tokens = looks_ahead ? std::min(slot.seen_tokens, slot.token_count) : slot.token_count;
+  const std::uint32_t known_rows = std::min(slot.computed_tokens, sequences.keys().known_rows(seen_tokens));
   std::uint32_t public_pages =
       std::max(slot.shared_pages, std::min(known_rows, publishable_tokens(slot)) / page_tokens);
   // A path of the tree has no gaps: pages behind a private page stay private too.

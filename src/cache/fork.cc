@@ -87,6 +87,7 @@ void Cache::Impl::copy_sequence(std::uint32_t source_index, std::uint32_t index,
                     sequences.extra_key_row(index).begin());
   slot.extra_key_count = source.extra_key_count;
   slot.token_count = at;
+  slot.seen_tokens = std::min(source.seen_tokens, at);
   cut_extra_keys(index);
 
   slot.computed_tokens = std::min(sequences.keys().known_rows(at), source.computed_tokens);
@@ -160,6 +161,7 @@ Status Cache::rewind(const Sequence& sequence, std::uint32_t token_count) {
   }
   if (token_count == 0) return {};
   slot.token_count = end;
+  slot.seen_tokens = std::min(slot.seen_tokens, end);
   slot.prompt_tokens = std::min(slot.prompt_tokens, end);  // tokens that are appended later are not the prompt
   impl.cut_extra_keys(index);
   // The model must be asked again what follows the last token that is left.
@@ -320,6 +322,7 @@ Status Cache::commit_tree(const Sequence& sequence, std::int32_t leaf) {
   }
 
   slot.token_count = base + length;
+  slot.seen_tokens = slot.token_count;
   slot.computed_tokens = slot.token_count;
   slot.planned_end = slot.token_count;
   slot.tree_count = 0;

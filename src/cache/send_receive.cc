@@ -215,6 +215,7 @@ Status Cache::finish_receive(const Sequence& sequence) {
   slot.receive.reset();
   slot.computed_tokens += token_count;
   slot.planned_end = slot.computed_tokens;
+  slot.seen_tokens = slot.token_count;
   slot.has_run = false;
   impl.counters.received_tokens += token_count;
   impl.end_receive(index);

@@ -155,6 +155,7 @@ struct alignas(64) SequenceSlot {
   std::optional<StateSlot> state_slot;    // of an admitted sequence, where the layout has state
   std::uint32_t replay_end = 0;           // tokens before it are replayed for groups that lack them
   std::optional<std::uint32_t> junction;  // a checkpoint where history was cached, but no state
+  std::uint32_t seen_tokens = 0;  // tokens that steps have seen: rows that look ahead at later ones are not written
 
   bool skips_partial = false;  // no room for the copy of the page that its hit ended in: the hit ends before that page
   bool publishes_at_end = false;                  // end() has said what is published: private pages are, too

@@ -101,6 +101,32 @@ TEST_F(CacheLookaheadTest, APageWaitsForTheTokenBehindIt) {
   EXPECT_EQ(cache_->stats().value().sealed_pages, 1U);
 }
 
+// A step writes the rows that look at appended tokens. A sequence that ends before that step publishes no page with
+// them.
+TEST_F(CacheLookaheadTest, APageWhoseLastRowNoStepHasWrittenIsNotPublished) {
+  std::vector<TokenId> tokens = {1, 2, 3, 4};
+  Sequence sequence = cache_->begin(space_, {.tokens = tokens}).value();
+  ASSERT_TRUE(cache_->admit(sequence));
+  step(sequence, tokens, {});
+  const std::vector<TokenId> appended = {5, 6};
+  ASSERT_TRUE(cache_->append(sequence, {.tokens = appended}));
+  ASSERT_TRUE(cache_->end(sequence, Publish::All));
+  EXPECT_EQ(cache_->stats().value().sealed_pages, 0U);
+  EXPECT_EQ(run({1, 2, 3, 4, 5, 6}), 0U);
+}
+
+TEST_F(CacheLookaheadTest, TokensThatComeBehindARewindAreNotWrittenYet) {
+  std::vector<TokenId> tokens = {1, 2, 3, 4, 5, 6};
+  Sequence sequence = cache_->begin(space_, {.tokens = tokens}, {.publish = Publish::None}).value();
+  ASSERT_TRUE(cache_->admit(sequence));
+  step(sequence, tokens, {7});
+  ASSERT_TRUE(cache_->rewind(sequence, 2));
+  const std::vector<TokenId> appended = {8, 9};
+  ASSERT_TRUE(cache_->append(sequence, {.tokens = appended}));
+  ASSERT_TRUE(cache_->end(sequence, Publish::All));
+  EXPECT_EQ(run({1, 2, 3, 4, 5, 8, 9}), 4U);
+}
+
 TEST_F(CacheLookaheadTest, ARewindLeavesWhatDependedOnTheTokensThatWent) {
   std::vector<TokenId> tokens = {1, 2, 3, 4, 5, 6, 7, 8, 9};
   Sequence sequence = cache_->begin(space_, {.tokens = tokens}).value();
