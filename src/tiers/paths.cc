@@ -15,7 +15,9 @@ void Paths::open(std::uint32_t boundary_tokens) {
   for (const auto& each : parts_.groups) {
     const CacheGroup& group = *each->group;
     has_state_ = has_state_ || !each->is_window;
-    on_device_.push_back({.pages = each->has_pages ? &each->on_device : nullptr,
+    // A group that keeps nothing has no hits, whatever direct calls have put into a lower tier.
+    const bool keeps_pages = each->has_pages && group.retention.rule != RetentionRule::None;
+    on_device_.push_back({.pages = keeps_pages ? &each->on_device : nullptr,
                           .window_tokens = each->is_window ? group.window_tokens : 0,
                           .sink_tokens = each->is_window ? group.sink_tokens : 0,
                           .starts_anew = group.kind == GroupKind::Snapshot && group.snapshot_entries == 0,

@@ -63,10 +63,18 @@ TEST(Simulation, SeedsThatOnceFailed) {
                              counts),
               "");
   }
-  constexpr std::array<std::uint64_t, 1> kSeedsOfAnyShape = {646};
-  for (const std::uint64_t seed : kSeedsOfAnyShape) {
+  struct ShapedSeed {
+    std::uint64_t seed;
+    SimShape shape;
+  };
+  constexpr SimShape kGroupsInMemory = {.disk_tier = SimSeeds::Never, .groups = SimSeeds::Always};
+  constexpr SimShape kGroupsOnDisk = {.disk_tier = SimSeeds::Always, .groups = SimSeeds::Always};
+  constexpr std::array kShapedSeeds = {ShapedSeed{646, {}}, ShapedSeed{830'000'598, kGroupsInMemory},
+                                       ShapedSeed{810'000'471, kGroupsOnDisk}};
+  for (const auto& [seed, shape] : kShapedSeeds) {
     SimCounts counts;
-    EXPECT_EQ(run_simulation({.first_seed = seed, .seed_count = 1, .step_count = kStepCount}, counts), "");
+    EXPECT_EQ(run_simulation({.first_seed = seed, .seed_count = 1, .step_count = kStepCount, .shape = shape}, counts),
+              "");
   }
 }
 
