@@ -189,7 +189,7 @@ TEST(AnchoredPagesTest, DoesWhatListsDo) {
       ASSERT_EQ(pages.idle_count(), naive.idle.size());
       for (std::uint32_t i = 0; i < kTreePages; ++i) {
         const auto found =
-            std::ranges::find_if(naive.pages, [&](const auto& page) { return page.second.tree_page == i; });
+            std::ranges::find_if(naive.pages, [&](const auto& known_page) { return known_page.second.tree_page == i; });
         ASSERT_EQ(pages.at(PageId{i}).value, found == naive.pages.end() ? UINT32_MAX : found->first);
       }
     }
