@@ -69,10 +69,7 @@ void Arrivals::set_deadline(std::uint32_t sequence) {
 // What the host has for a sequence, and whether loading it takes less time than computing it.
 Arrivals::Choice Arrivals::choose(std::uint32_t sequence, const PrefixTree::Match& match) {
   const SequenceSlot& slot = parts_.sequences[sequence];
-  // Whole pages only: no load brings a part of a page.
-  const Paths::HitQuery whole_pages{
-      .token_count = slot.token_count, .allows_inexact = slot.options.allows_inexact, .allows_partial = false};
-  Choice choice{.hit = paths_.find_hit(match, whole_pages, HitScope::DeviceAndHost)};
+  Choice choice{.hit = paths_.hit_of(slot, match, HitScope::DeviceAndHost)};
   const std::uint32_t device_tokens = paths_.hit_of(slot, match, HitScope::Device).start();
   if (choice.hit.start() <= device_tokens) return choice;
   if (parts_.is_paused || !parts_.is_awake()) return {.miss = MissReason::LoadCancelled};
@@ -86,23 +83,28 @@ Arrivals::Choice Arrivals::choose(std::uint32_t sequence, const PrefixTree::Matc
     if (tree.load_of(run) == 0) choice.new_pages += pages_in_run;
     pages_in_run = static_cast<std::uint32_t>(tree.pages(tree.parent(run)).size());
   }
-  if (is_faster_to_compute(choice, choice.hit.start() - device_tokens, slot.token_count)) {
+  if (is_faster_to_compute(slot, match, choice, device_tokens)) {
     return {.miss = MissReason::RecomputeCheaper};
   }
   choice.loads = true;
   return choice;
 }
 
-bool Arrivals::is_faster_to_compute(const Choice& choice, std::uint32_t gained_tokens, std::uint32_t token_count) {
+bool Arrivals::is_faster_to_compute(const SequenceSlot& slot, const PrefixTree::Match& match, const Choice& choice,
+                                    std::uint32_t device_tokens) {
   const TimeNs compute_ns_per_token = parts_.config.host.compute_ns_per_token;
   if (compute_ns_per_token == 0 || parts_.load_rate.bytes_per_ns == 0) return false;
+  // Whole pages only: no load brings a part of a page.
+  const Paths::HitQuery whole_pages{
+      .token_count = slot.token_count, .allows_inexact = slot.options.allows_inexact, .allows_partial = false};
+  const Hit hit = paths_.find_hit(match, whole_pages, HitScope::DeviceAndHost);
+  const std::uint32_t gained_tokens = hit.start() - std::min(hit.start(), device_tokens);
   std::uint64_t bytes = parts_.loading_bytes + (choice.new_pages * parts_.history.pages.page_bytes);
   if (!paths_.is_plain()) {
     const TierPath path = paths_.path_of(choice.match);
-    paths_.for_each_anchored_need(choice.hit, token_count,
-                                  [&](const AnchoredGroup& group, const WindowColumns& columns) {
-                                    bytes += group.count_loads(path, columns) * group.pages.page_bytes;
-                                  });
+    paths_.for_each_anchored_need(hit, slot.token_count, [&](const AnchoredGroup& group, const WindowColumns& columns) {
+      bytes += group.count_loads(path, columns) * group.pages.page_bytes;
+    });
   }
   const double load_ns = static_cast<double>(bytes) / parts_.load_rate.bytes_per_ns;
   return load_ns > static_cast<double>(gained_tokens) * static_cast<double>(compute_ns_per_token);

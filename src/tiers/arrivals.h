@@ -76,7 +76,8 @@ class Arrivals {
   };
 
   [[nodiscard]] Choice choose(std::uint32_t sequence, const PrefixTree::Match& match);
-  [[nodiscard]] bool is_faster_to_compute(const Choice& choice, std::uint32_t gained_tokens, std::uint32_t token_count);
+  [[nodiscard]] bool is_faster_to_compute(const SequenceSlot& slot, const PrefixTree::Match& match,
+                                          const Choice& choice, std::uint32_t device_tokens);
   [[nodiscard]] Status check_room(std::uint32_t sequence, const Choice& choice) const;
   void set_deadline(std::uint32_t sequence);
   /// Whether a lower tier is to be asked. Sets next_lower to the first tier that may be.
