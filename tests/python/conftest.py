@@ -11,6 +11,7 @@ _NEEDS = {
     "needs_mypy": ("mypy",),
     "needs_torch": ("torch",),
     "needs_transformers": ("torch", "transformers"),
+    "needs_peft": ("torch", "transformers", "peft"),
     "needs_jax": ("jax",),
     "needs_cupy": ("cupy",),
     "needs_cuda": ("torch",),

@@ -319,7 +319,7 @@ def test_what_was_not_seen_or_stood_elsewhere_is_not_remembered() -> None:
 def test_a_call_that_breaks_off_leaves_nothing_wrong() -> None:
     model = make_model("llama")
     prompt = tokens(1, 64)
-    with prefix_cache(model, device_bytes=8 << 20) as cache:
+    with prefix_cache(model, device_bytes=8 << 20, allow_hooks=True) as cache:
 
         def fail(*args: Any) -> None:
             raise KeyboardInterrupt

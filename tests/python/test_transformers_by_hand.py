@@ -203,7 +203,7 @@ def test_a_second_threads_forward_pass_and_close_are_told_to_wait() -> None:
             disturbing[0].start()
             disturbing[0].join()
 
-    with prefix_cache(model, **SMALL) as cache:
+    with prefix_cache(model, allow_hooks=True, **SMALL) as cache:
         hook = model.model.layers[1].register_forward_pre_hook(during)
         generate(model, prompt, cache)
         hook.remove()

@@ -157,7 +157,7 @@ def test_looking_at_a_model_keeps_what_is_in_training() -> None:
     prefix_cache(model, **SMALL).close()
     assert [module.training for module in model.modules()] == before
     model.model.layers[2].register_forward_pre_hook(lambda *args: 1 / 0)
-    with pytest.raises(ZeroDivisionError):
+    with pytest.raises(quire.Unsupported, match="cannot go on behind a prefix.*ZeroDivisionError: division by zero"):
         prefix_cache(model, **SMALL)
     assert [module.training for module in model.modules()] == before
 
@@ -172,11 +172,8 @@ def test_a_model_that_was_converted_needs_a_new_cache() -> None:
         same(model, prompt, cache)
         model.to(torch.float64)
         for seed in (1, 2):
-            with pytest.raises(quire.InvalidArgument, match="float64.*was made when it was torch.float32.*make a new"):
+            with pytest.raises(quire.InvalidArgument, match="was torch.float32.* and is torch.float64.*make a new"):
                 generate(model, tokens(seed, 60), cache)
-        model.to(torch.float32)
-        same(model, prompt, cache)
-        assert cache.last.reused_tokens == 48
 
 
 def test_autocast_is_refused() -> None:
@@ -275,7 +272,7 @@ def test_a_second_thread_is_told_to_wait() -> None:
         is_inside.set()
         assert may_go_on.wait(60)
 
-    with prefix_cache(model, **SMALL) as cache:
+    with prefix_cache(model, allow_hooks=True, **SMALL) as cache:
         handle = model.model.layers[2].register_forward_pre_hook(wait)
         thread = threading.Thread(target=generate, args=(model, prompt, cache))
         thread.start()

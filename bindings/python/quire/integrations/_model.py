@@ -1,11 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a transformers model is to a prefix cache: what its layers store, and which model it is."""
+"""What the layers of a transformers model store, and whether a prefix cache can hold it."""
 
 from __future__ import annotations
 
 import dataclasses
-import hashlib
-import json
+import inspect
 from typing import Any
 
 import torch
@@ -19,6 +18,8 @@ ELEMENTS = {
     torch.bfloat16: quire.ElementType.Bf16,
 }
 
+_PROBE_TOKENS = 8
+
 
 @dataclasses.dataclass(frozen=True)
 class LayerShape:
@@ -29,7 +30,7 @@ class LayerShape:
 
 
 def layer_shapes(model: Any) -> tuple[list[LayerShape], torch.dtype, torch.device]:
-    """What each layer stores, as a forward pass of one token shows it."""
+    """What each layer stores, as forward passes of a few tokens show it."""
     config = model.config.get_text_config(decoder=True)
     name = type(model).__name__
     if getattr(model.config, "is_encoder_decoder", False):
@@ -50,18 +51,17 @@ def layer_shapes(model: Any) -> tuple[list[LayerShape], torch.dtype, torch.devic
                 f"{name} has RoPE of type {rope!r}: K of its first tokens changes with the length of the text, so that no "
                 "prefix can be used again; run it without a prefix cache"
             )
-    probe = DynamicCache(config=config)
     device = model.get_input_embeddings().weight.device
-    in_training = [module for module in model.modules() if module.training]
-    model.eval()
-    try:
-        # Not compiled: that would take longer than all the rest.
-        with torch.no_grad(), torch.autocast(device.type, enabled=False), torch.compiler.set_stance("force_eager"):
-            token = torch.zeros((1, 1), dtype=torch.long, device=device)
-            model(input_ids=token, past_key_values=probe, use_cache=True)
-    finally:
-        for module in in_training:
-            module.training = True
+    if device.type == "meta":
+        raise quire.Unsupported(
+            f"the embeddings of {name} have no data (they are on torch's meta device, as offloaded weights are): load the "
+            "model without offloading"
+        )
+    for index, layer in enumerate(DynamicCache(config=config).layers):
+        if getattr(layer, "sliding_window", 0) == 1:  # transformers' own cache then keeps everything, and its mask nothing
+            raise quire.Unsupported(f"layer {index} of {name} has a window of 1 token: prefix_cache() holds 2 or more")
+    probes = _run_probes(model, config, device)
+    probe = probes[0]
     shapes = []
     for index, layer in enumerate(probe.layers):
         if type(layer) not in (DynamicLayer, DynamicSlidingWindowLayer):
@@ -76,8 +76,6 @@ def layer_shapes(model: Any) -> tuple[list[LayerShape], torch.dtype, torch.devic
                 "models on one device"
             )
         window = layer.sliding_window if type(layer) is DynamicSlidingWindowLayer else 0
-        if window == 1:  # transformers' own cache then keeps everything, and its mask nothing
-            raise quire.Unsupported(f"layer {index} of {name} has a window of 1 token: prefix_cache() holds 2 or more")
         shapes.append(LayerShape(window, layer.keys.shape[1], layer.keys.shape[3], layer.values.shape[3]))
     if not shapes:
         raise quire.Unsupported(f"{name} left nothing in past_key_values: it takes no cache")
@@ -86,7 +84,71 @@ def layer_shapes(model: Any) -> tuple[list[LayerShape], torch.dtype, torch.devic
         raise quire.Unsupported(
             f"{name} computes K and V in {dtype}: prefix_cache() holds float32, float16 and bfloat16"
         )
+    _check_prefixes(name, probes)
     return shapes, dtype, device
+
+
+def _run_probes(model: Any, config: Any, device: torch.device) -> list[DynamicCache]:
+    """What three forward passes leave behind: of a text, of another one with the same first token, and of the first text
+    in two pieces."""
+    text = torch.arange(_PROBE_TOKENS, device=device)[None] % config.vocab_size
+    other = torch.cat([text[:, :1], text[:, 1:].flip(1)], dim=1)
+    probes = []
+    in_training = [module for module in model.modules() if module.training]
+    model.eval()
+    try:
+        # Not compiled: that would take longer than all the rest.
+        with torch.no_grad(), torch.autocast(device.type, enabled=False), torch.compiler.set_stance("force_eager"):
+            for pieces in ([text], [other], text.chunk(2, dim=1)):
+                probes.append(DynamicCache(config=config))
+                for piece in pieces:
+                    model(input_ids=piece, past_key_values=probes[-1], use_cache=True)
+    except quire.Error:
+        raise
+    except Exception as error:
+        raise quire.Unsupported(
+            f"{type(model).__name__} cannot go on behind a prefix in transformers' own DynamicCache, which a prefix cache "
+            f"takes the place of: {type(error).__name__}: {error}"
+        ) from error
+    finally:
+        for module in in_training:
+            module.training = True
+    return probes
+
+
+def _find_difference(one: DynamicCache, another: DynamicCache, tokens: int, tolerance: float) -> int | None:
+    """The first layer in which K or V of the first tokens differ by more than a part of the largest one."""
+    for index, (mine, theirs) in enumerate(zip(one.layers, another.layers)):
+        for first, second in ((mine.keys, theirs.keys), (mine.values, theirs.values)):
+            if first.shape[-2] < _PROBE_TOKENS:
+                continue  # a window that is shorter than the text
+            first, second = first[..., :tokens, :].float(), second[..., :tokens, :].float()
+            if not torch.allclose(first, second, rtol=0.0, atol=tolerance * float(first.abs().max())):
+                return index
+    return None
+
+
+def _check_prefixes(name: str, probes: list[DynamicCache]) -> None:
+    """K and V of a prefix must be the same whatever follows it, and those behind it the same as in one piece."""
+    whole, other, in_pieces = probes
+    dtype = whole.layers[0].keys.dtype
+    layer = _find_difference(whole, other, 1, torch.finfo(dtype).eps * (64 if dtype == torch.float32 else 4))
+    if layer is not None:
+        raise quire.Unsupported(
+            f"K and V of a token in layer {layer} of {name} change with the tokens behind it (attention in both directions, or "
+            "activations quantised together): no prefix can be used again; run it without a prefix cache"
+        )
+    layer = _find_difference(whole, in_pieces, _PROBE_TOKENS, 1e-3 if dtype == torch.float32 else 0.1)
+    if layer is not None:
+        raise quire.Unsupported(
+            f"K and V in layer {layer} of {name} are not the same in one forward pass and in two, with transformers' own "
+            "DynamicCache too: no prefix can be used again; run it without a prefix cache"
+        )
+
+
+def takes_positions(model: Any) -> bool:
+    """Else its forward pass counts columns, and K of a padded row depends on the padding."""
+    return "position_ids" in inspect.signature(type(model).forward).parameters
 
 
 def _rope_types(config: Any) -> set[str]:
@@ -99,52 +161,3 @@ def _rope_types(config: Any) -> set[str]:
             types |= {entry[key] for key in ("rope_type", "type") if isinstance(entry.get(key), str)}
             dictionaries.extend(entry.values())
     return types
-
-
-def _sum_of(tensor: torch.Tensor) -> tuple[int, int]:
-    """Two sums over all bits of a tensor, the same on every device."""
-    flat = tensor.detach().contiguous().view(-1).view(torch.uint8)
-    if flat.storage_offset() % 8:  # words are read where words begin
-        flat = flat.clone()
-    first = second = 0
-    for piece in flat.split(1 << 26):
-        word_count = piece.numel() // 8
-        if word_count:
-            words = piece[: word_count * 8].view(torch.int64)
-            places = torch.arange(1, 2 * word_count, 2, dtype=torch.int64, device=words.device)
-            first = (first * 31 + int(words.sum())) & ((1 << 64) - 1)
-            second = (second * 37 + int((words * places).sum())) & ((1 << 64) - 1)
-        for byte in piece[word_count * 8 :].tolist():
-            first = (first * 257 + byte) & ((1 << 64) - 1)
-    return first, second
-
-
-def weights_of(model: Any) -> str:
-    """Names the weights and buffers of a model."""
-    digest = hashlib.sha256()
-    for name, tensor in sorted(model.state_dict().items()):
-        digest.update(f"{name} {tuple(tensor.shape)} {tensor.dtype} {_sum_of(tensor)}".encode())
-    return digest.hexdigest()
-
-
-# What a configuration says besides that K and V do not depend on. Their element type is part of the layout.
-_BESIDES = {
-    "architectures", "dtype", "torch_dtype", "use_cache", "name_or_path", "transformers_version", "return_dict",
-    "output_attentions", "output_hidden_states", "id2label", "label2id", "problem_type", "finetuning_task",
-}
-
-
-def _relevant(config: Any) -> Any:
-    if isinstance(config, dict):
-        return {
-            str(key): _relevant(value)
-            for key, value in config.items()
-            if not str(key).startswith("_") and not str(key).endswith(("token_id", "token_ids")) and key not in _BESIDES
-        }
-    return config
-
-
-def configuration_of(model: Any) -> str:
-    """Names everything else that K and V depend on besides tokens."""
-    text = json.dumps(_relevant(model.config.to_dict()), sort_keys=True, default=str)
-    return hashlib.sha256(f"{type(model).__name__} {text}".encode()).hexdigest()

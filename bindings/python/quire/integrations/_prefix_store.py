@@ -12,7 +12,8 @@ from typing import Any, Protocol
 import torch
 
 import quire
-from quire.integrations._model import ELEMENTS, LayerShape, configuration_of, layer_shapes, weights_of
+from quire.integrations._identity import ModelState
+from quire.integrations._model import ELEMENTS, LayerShape, layer_shapes, takes_positions
 
 # How long pages on their way to the host may hold up a call before it goes on without them.
 _PATIENCE_S = 5.0
@@ -82,20 +83,25 @@ class PrefixStore:
         policy: str,
         identity: str | None,
         salt: str,
+        allow_hooks: bool,
+        check_all_weights: bool,
     ) -> None:
         self.shapes, self.dtype, self.device = layer_shapes(model)
+        self.takes_positions = takes_positions(model)
+        self.state = ModelState(model, identity, allow_hooks=allow_hooks, check_all_weights=check_all_weights)
         self.page_tokens = page_tokens
+        self._model_name = type(model).__name__
         kinds = sorted(set(self.shapes), key=lambda shape: (shape.window != 0, self.shapes.index(shape)))
         members = [[i for i, shape in enumerate(self.shapes) if shape == kind] for kind in kinds]
         layout = quire.ModelLayout.create(
-            type(model).__name__, [self._group(kind, layers) for kind, layers in zip(kinds, members)]
+            self._model_name, [self._group(kind, layers) for kind, layers in zip(kinds, members)]
         )
         about = {
-            "model": type(model).__name__,
+            "model": self._model_name,
             "layout": layout.describe(),
             "page_tokens": page_tokens,
-            "configuration": configuration_of(model),
-            "identity": identity if identity is not None else weights_of(model),
+            "configuration": self.state.configuration,
+            "identity": self.state.identity,
         }
         config = quire.CacheConfig(layout=layout, policy=policy)
         config.page.page_tokens = page_tokens
@@ -138,14 +144,9 @@ class PrefixStore:
             _write_about(directory, about)
         self.tokens_max = self.cache.context_tokens_max // page_tokens * page_tokens
         self.step_tokens = min(2048, config.step_tokens_max)
-        self.space = self.cache.key_space(
-            quire.KeySpace(
-                model=about["model"],
-                revision=f"{about['identity']} {about['configuration']}",
-                element=str(self.dtype),
-                salt=salt,
-            )
-        )
+        self._salt = salt
+        self._spaces: dict[str, quire.KeySpaceId] = {}  # by adapters
+        self.use_adapters("")
         with torch.inference_mode(False):  # else calls outside of it could not write to them
             self.groups = [
                 _Group(
@@ -157,6 +158,21 @@ class PrefixStore:
                 for index, (kind, layers) in enumerate(zip(kinds, members))
             ]
         self.has_windows = any(group.window for group in self.groups)
+
+    def use_adapters(self, adapters: str) -> None:
+        """From now on, pages of the model with these adapters are found and remembered; "": without."""
+        if adapters not in self._spaces:
+            state = self.state
+            self._spaces[adapters] = self.cache.key_space(
+                quire.KeySpace(
+                    model=self._model_name,
+                    revision=f"{state.identity} {state.configuration} {state.details}",
+                    adapter=adapters,
+                    element=str(self.dtype),
+                    salt=self._salt,
+                )
+            )
+        self.space = self._spaces[adapters]
 
     def _group(self, shape: LayerShape, layers: list[int]) -> quire.CacheGroup:
         element = ELEMENTS[self.dtype]

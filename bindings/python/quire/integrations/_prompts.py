@@ -3,9 +3,11 @@
 
 from __future__ import annotations
 
+import inspect
 from typing import Any
 
 import torch
+import transformers
 
 import quire
 
@@ -45,14 +47,39 @@ def paddings_of(tokens: torch.Tensor, attention_mask: Any) -> list[int]:
     return paddings
 
 
+# Arguments of a forward pass that K and V do not depend on, or that the cache looks at.
+OF_FORWARD = {
+    "input_ids", "attention_mask", "position_ids", "past_key_values", "use_cache", "labels", "logits_to_keep",
+    "output_attentions", "output_hidden_states", "output_router_logits", "return_dict",
+}
+_OF_GENERATE = (
+    set(inspect.signature(transformers.GenerationMixin.generate).parameters) | OF_FORWARD
+) - {"position_ids", "labels", "kwargs"}
+
+
+def refuse_others(model: Any, call: str, arguments: dict[str, Any], known: set[str]) -> None:
+    """Refuses arguments that reach the forward pass and are not known to leave K and V as they are."""
+    parameters: Any = None
+    for name, value in arguments.items():
+        if value is None or name in known:
+            continue
+        if parameters is None:
+            parameters = inspect.signature(type(model).forward).parameters
+        default = parameters[name].default if name in parameters else None
+        if isinstance(value, (bool, int, float, str)) and type(value) is type(default) and value == default:
+            continue
+        raise quire.Unsupported(
+            f"{call} was given {name}: K and V may depend on it, and a prefix cache finds prompts by their input_ids alone; "
+            f"leave out {name}, or past_key_values"
+        )
+
+
 def prompt_of(model: Any, arguments: dict[str, Any]) -> tuple[torch.Tensor, dict[str, Any]]:
     """The prompts of a call of generate(), and its other arguments, a mask among them."""
     arguments = dict(arguments)
     inputs, input_ids = arguments.pop("inputs", None), arguments.pop("input_ids", None)
     input_ids = inputs if inputs is not None else input_ids
-    for name in ("inputs_embeds", "position_ids", "pixel_values", "input_features"):
-        if arguments.get(name) is not None:
-            raise quire.Unsupported(f"generate() was given {name}: a prefix cache finds prompts by their input_ids")
+    refuse_others(model, "generate()", arguments, _OF_GENERATE | vars(transformers.GenerationConfig()).keys())
     if input_ids is None:
         raise quire.InvalidArgument("generate() was given no input_ids: a prefix cache finds prompts by them")
 

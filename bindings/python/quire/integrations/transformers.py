@@ -30,9 +30,10 @@ from transformers.cache_utils import Cache
 
 import quire
 from quire.integrations._generate import ServedCache, attach, detach
+from quire.integrations._identity import CannotShare
 from quire.integrations._layers import Layer, Row, WindowLayer
 from quire.integrations._prefix_store import FoundPrefix, PrefixStore
-from quire.integrations._prompts import check_tokens, paddings_of, prompt_of
+from quire.integrations._prompts import OF_FORWARD, check_tokens, paddings_of, prompt_of, refuse_others
 
 __all__ = ["PrefixCache", "LastCall", "prefix_cache"]
 
@@ -63,6 +64,8 @@ def prefix_cache(
     policy: str = "lru",
     identity: str | None = None,
     salt: str = "",
+    allow_hooks: bool = False,
+    check_all_weights: bool = False,
 ) -> PrefixCache:
     """A cache for `model.generate(…, past_key_values=cache)`, which the model is prepared for.
 
@@ -71,6 +74,11 @@ def prefix_cache(
     directory: pages that outlive the process, at most disk_bytes of them. It belongs to one model.
     identity: names the weights. Without it they are summed up, which takes a second or two for each GB on a processor.
     salt: keeps tenants apart that must not share, or learn that others sent the same prompt.
+    allow_hooks: forward hooks of the model's modules are known to leave K and V as they are; else hooks are refused.
+    check_all_weights: each call sums up all weights, so that it notices any write to them; else each call looks at what
+        torch counts of writes, and at a few elements of each tensor.
+
+    The model may be a PeftModel. Each set of active adapters has pages of its own.
 
     Raises quire.Unsupported for models whose layers it cannot hold, naming the layer.
     """
@@ -89,6 +97,8 @@ def prefix_cache(
         policy=policy,
         identity=identity,
         salt=salt,
+        allow_hooks=bool(allow_hooks),
+        check_all_weights=bool(check_all_weights),
     )
     return PrefixCache(model, store)
 
@@ -99,11 +109,23 @@ def _check_model(model: Any) -> Any:
             f"model is {model!r:.100}: give the model itself, such as AutoModelForCausalLM.from_pretrained(…) returns"
         )
     model = getattr(model, "_orig_mod", model)  # of torch.compile(model), which generate() does not run
+    if callable(getattr(model, "get_base_model", None)):  # PEFT's: its generate() runs that of the model inside
+        _refuse_prompt_learning(model)
+        model = model.get_base_model()
     if not callable(getattr(model, "generate", None)):
         raise quire.Unsupported(
             f"{type(model).__name__} has no generate(): give the model that has it, such as a …ForCausalLM"
         )
     return model
+
+
+def _refuse_prompt_learning(model: Any) -> None:
+    config = getattr(model, "active_peft_config", None)
+    if getattr(config, "is_prompt_learning", False):
+        raise quire.Unsupported(
+            f"the adapter in use is {getattr(config, 'peft_type', 'prompt learning')}: PEFT puts {config.num_virtual_tokens} "
+            "tokens before each prompt that are none of its input_ids; choose another adapter, or leave out past_key_values"
+        )
 
 
 def _check_size(name: str, size: Any) -> int:
@@ -193,9 +215,18 @@ class PrefixCache(ServedCache, Cache):
                     "autocast is on: K and V would not be those of calls without it; convert the model (model.to(dtype)) "
                     "and make a prefix_cache() of that"
                 )
+            try:
+                self._adapters = self._look_at_model()
+                self._store.use_adapters(self._adapters)
+            except CannotShare as reason:
+                self._unknown = str(reason)
+            if any(self._paddings) and not self._store.takes_positions:
+                self._unknown = f"{self._model_name} takes no position_ids: K of a padded row depends on its padding"
             self._is_started = True
             columns = tokens.shape[1]
             self.last.prompt_tokens = sum(columns - padding for padding in self._paddings)
+            if self._unknown:
+                return 0
             found, reached = self._find(tokens)
             if reached == 0 or all(prefix is None for prefix in found):
                 return 0
@@ -204,6 +235,13 @@ class PrefixCache(ServedCache, Cache):
             self._whole_columns = columns
             self.last.reused_tokens = sum(max(0, reached - padding) for padding in self._paddings)
             return reached
+
+    def _look_at_model(self) -> str:
+        """Raises when the model is not as it was when the cache was made. Names its active adapters."""
+        model = self._model()
+        if model is None:
+            raise quire.InvalidArgument(f"the {self._model_name} that this prefix cache was made for is gone")
+        return self._store.state.check(model)
 
     def _find(self, tokens: torch.Tensor) -> tuple[list[FoundPrefix | None], int]:
         """Each row's prefix, and the column where all of them end."""
@@ -271,6 +309,12 @@ class PrefixCache(ServedCache, Cache):
     def _remember(self) -> None:
         if self._is_wrong is not None and bool(self._is_wrong):
             self._unknown = self._unknown or "attention_mask or position_ids are not those of texts behind their padding"
+        if not self._unknown:
+            try:
+                if self._look_at_model() != self._adapters:
+                    self._unknown = "other adapters were chosen while the call ran"
+            except (quire.Error, CannotShare) as error:
+                self._unknown = str(error)
         self.last.error = self._unknown
         if self._tokens is None or self._unknown:
             return
@@ -294,6 +338,7 @@ class PrefixCache(ServedCache, Cache):
         self._incoming: torch.Tensor | None = None
         self._whole_columns: int | None = None  # of the prompt, until the first forward pass behind a found prefix
         self._paddings: list[int] = []
+        self._adapters = ""
         self._unknown = ""  # why it is not known which tokens K and V are of, and where these stand
         self._is_wrong: torch.Tensor | None = None  # the same, as the device found it
 
@@ -320,10 +365,6 @@ class PrefixCache(ServedCache, Cache):
             raise quire.InvalidArgument(
                 f"this prefix cache was made for another model, a {self._model_name}: make one for this "
                 f"{type(model).__name__} with prefix_cache(model)"
-            )
-        if model.training:
-            raise quire.Unsupported(
-                "the model is in training mode, in which K and V may depend on chance: call model.eval() first"
             )
 
     def _check_update(self, states: torch.Tensor, layer_index: int) -> None:
@@ -373,6 +414,12 @@ class PrefixCache(ServedCache, Cache):
                 raise quire.InvalidArgument(
                     "an earlier forward pass broke off, and left K and V in some layers: call start() again"
                 )
+            try:
+                refuse_others(model, "a forward pass", arguments, OF_FORWARD)
+            except quire.Unsupported as error:
+                if self.last.reused_tokens:
+                    raise  # what was found is of passes without this argument
+                self._unknown = self._unknown or str(error)
             arguments["input_ids"] = self._before_forward(arguments.get("input_ids"), arguments)
             self._is_in_forward = True
             try:
@@ -429,13 +476,13 @@ class PrefixCache(ServedCache, Cache):
     def _check_places(self, held: int, count: int, mask: Any, positions: Any) -> None:
         """K depends on where a token stands and on what it sees: if that is not as it seems, nothing is remembered."""
         if (mask is None or positions is None) and any(self._paddings):
-            self._unknown = "a forward pass of padded rows was given no attention_mask, or no position_ids"
+            self._unknown = self._unknown or "a forward pass of padded rows was given no attention_mask, or no position_ids"
             return
         if mask is not None and (not isinstance(mask, torch.Tensor) or mask.ndim != 2 or mask.shape[1] != held + count):
-            self._unknown = "attention_mask is not [row][column] of all columns so far"
+            self._unknown = self._unknown or "attention_mask is not [row][column] of all columns so far"
             return
         if positions is not None and (positions.ndim != 2 or positions.shape[1] != count):
-            self._unknown = "position_ids is not [row][column] of the columns that are computed"
+            self._unknown = self._unknown or "position_ids is not [row][column] of the columns that are computed"
             return
         device = self._incoming.device
         paddings = torch.tensor(self._paddings, device=device)[:, None]
@@ -489,6 +536,8 @@ class PrefixCache(ServedCache, Cache):
     def run_generate(self, model: Any, generate: Any, arguments: dict[str, Any]) -> Any:
         with self._alone():
             self._check_model(model)
+            owner = getattr(model.__dict__.get("prepare_inputs_for_generation"), "__self__", None)
+            _refuse_prompt_learning(owner)  # which takes the place of the model's own for the time of its generate()
             input_ids, arguments = prompt_of(model, arguments)
             try:
                 self.start(input_ids, arguments["attention_mask"])
