@@ -14,6 +14,7 @@ import torch
 import quire
 from quire.integrations._identity import ModelState
 from quire.integrations._model import ELEMENTS, LayerShape, layer_shapes, takes_positions
+from quire.integrations._writer import DiskWriter, Report, describe
 
 # How long pages on their way to the host may hold up a call before it goes on without them.
 _PATIENCE_S = 5.0
@@ -158,6 +159,7 @@ class PrefixStore:
                 for index, (kind, layers) in enumerate(zip(kinds, members))
             ]
         self.has_windows = any(group.window for group in self.groups)
+        self._writer = DiskWriter(self.cache) if self.has_disk else None
 
     def use_adapters(self, adapters: str) -> None:
         """From now on, pages of the model with these adapters are found and remembered; "": without."""
@@ -193,7 +195,8 @@ class PrefixStore:
         if self.cache.is_closed:
             return
         try:
-            if self.has_disk:
+            if self._writer is not None:
+                self._writer.stop()
                 self.cache.wait_until_flushed(60.0)
         finally:
             for group in self.groups:
@@ -209,6 +212,15 @@ class PrefixStore:
     def poll(self) -> None:
         if self.has_host:
             self.cache.apply(self.cache.poll())
+
+    def write(self, report: Report) -> None:
+        """Has what is new written to disk behind the caller's back. What goes wrong is said in `report`, now or later."""
+        if self._writer is None:
+            return
+        if self.cache.stats().disk_has_failed:
+            report.error = report.error or describe(self.cache.disk_status().last_error)
+            return
+        self._writer.wake(report)
 
     # Finding.
 

@@ -13,6 +13,7 @@ disk when the device has no room, and are found again by the next process.
 
 from __future__ import annotations
 
+import atexit
 import contextlib
 import dataclasses
 import operator
@@ -172,6 +173,7 @@ class PrefixCache(ServedCache, Cache):
         self._model_name = type(model).__name__
         attach(model, self)
         self._finalizer = weakref.finalize(self, _let_go, self._model, id(self), store)
+        _open_caches.add(self)
 
     # Life.
 
@@ -304,6 +306,7 @@ class PrefixCache(ServedCache, Cache):
             finally:
                 self._clear()
                 self._is_started = False
+            self._store.write(self.last)
             return self.last.published_tokens
 
     def _remember(self) -> None:
@@ -552,6 +555,20 @@ class PrefixCache(ServedCache, Cache):
                 self.last.error = f"{type(error).__name__}: {error}"
                 warnings.warn(f"generate() was done, but its K and V were not remembered: {self.last.error}", stacklevel=3)
             return output
+
+
+# Whoever ends without close(): their pages are written before the process is gone. This comes after the import of quire,
+# so that it runs before quire's own handler, which closes all caches as they are.
+_open_caches: weakref.WeakSet[PrefixCache] = weakref.WeakSet()
+
+
+@atexit.register
+def _close_at_exit() -> None:
+    for cache in list(_open_caches):
+        try:
+            cache.close()
+        except Exception as error:  # noqa: BLE001 - the others are to be closed as well
+            warnings.warn(f"a prefix cache was not closed at the end of the process: {type(error).__name__}: {error}")
 
 
 def _let_go(reference: weakref.ref[Any], cache_id: int, store: PrefixStore) -> None:
