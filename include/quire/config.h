@@ -53,7 +53,7 @@ struct DeviceConfig {
   /// And for their state: state_slot_count times state_slots().slot_bytes().
   std::byte* adopted_state_memory = nullptr;
   /// In place of both, on an accelerator: tensors that lie anywhere, such as K and V of each layer, for each group of
-  /// the layout; empty where a group has no pages. Page 0 of each is the null page.
+  /// the layout; empty where a group has no pages. Each has page_count + 1 blocks: block 0 is the null page.
   std::vector<std::vector<AdoptedTensor>> adopted_tensors;
   ByteLayout byte_layout = ByteLayout::PageFirst;
   /// Where the memory lies, owned or adopted, if the processor does not reach it: open_cuda_device(). It outlives the

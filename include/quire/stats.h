@@ -44,7 +44,7 @@ struct Stats {
   std::uint32_t open_pages = 0;
   std::uint32_t sealed_pages = 0;
   std::uint32_t private_pages = 0;
-  std::uint32_t fenced_pages = 0;  ///< given back while steps were in flight; free when those are finished
+  std::uint32_t fenced_pages = 0;  ///< given back while steps or transfers may read them; free when these have ended
   std::uint32_t saved_pages = 0;   ///< on the host, of preempted sequences
   // Sealed pages now. sealed = pinned + evictable; softly pinned ones are evictable.
   std::uint32_t pinned_pages = 0;

@@ -84,7 +84,7 @@ void bind_stats(nb::module_& module) {
       .value("sealed_pages", &Stats::sealed_pages)
       .value("private_pages", &Stats::private_pages)
       .value("fenced_pages", &Stats::fenced_pages,
-             "given back while steps were in flight; free when those are finished")
+             "given back while steps or transfers may read them; free when these have ended")
       .value("saved_pages", &Stats::saved_pages, "on the host, of preempted sequences")
       .value("pinned_pages", &Stats::pinned_pages)
       .value("evictable_pages", &Stats::evictable_pages)
