@@ -187,16 +187,18 @@ struct LayerWindowPlan {
 /// What a window group lists. Its keys are the entry's tokens by number, [0, N) with N = context_lens[e], whatever
 /// window the entry itself has; query r of q is key N - q + r and sees the sink's S and the last W up to its own, along
 /// its path in a token tree. With P = page_tokens, n = N - seq_lens[e] + stored_lens[e] (where the first query stands,
-/// or the tree's first token) and d = ceil(S / P):
+/// or the tree's first token), d = ceil(S / P) and B the token at which a replay began that rebuilds the group (else 0;
+/// nobody wrote keys of tokens before B, and S is 0):
 ///
-///     c               max(0, n - W + 1) / P, the column of the first token that some query sees behind the sink
+///     c               max(0, n - W + 1, B) / P, the column of the first token that some query sees behind the sink
 ///     sink_tokens     min(S, N)
 ///     nothing skipped, c <= d           the row's columns [0, end), end = ceil(N / P)
-///                                       first_keys = window_offsets = sink_tokens
+///                                       first_keys = window_offsets = max(sink_tokens, B)
 ///     else                              first_keys = c * P; keys of the sink, and from first_keys on, are listed
 ///       Csr                             columns [0, d) and [c, end);  window_offsets = d * P
 ///       Rows, S = 0                     columns [c, end);             window_offsets = 0
 ///       Rows, S > 0, and Block          columns [0, end);             window_offsets = c * P
+///       where B lies behind c * P       first_keys = B, and window_offsets are B - c * P more
 ///
 /// So key j is token j of the listed pages (j < sink_tokens) or token j - first_keys + window_offsets (j >=
 /// first_keys), and the last listed page has last_page_tokens of them. Columns that are listed and hold no key may be

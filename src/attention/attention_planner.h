@@ -61,6 +61,7 @@ struct PlannerWindow {
   std::span<const PageId> pages;
   std::uint32_t changed_column = 0;  ///< as PlannerEntry::changed_column, of this group's table
   std::uint32_t write_from = 0;      ///< as PlannerEntryGroups::write_from
+  std::uint32_t written_from = 0;    ///< pages have no rows of earlier tokens: these are not listed. 0 with a sink.
 };
 
 /// One sequence's part of a step, as the cache knows it. Two lines of the processor's cache: where an array of them

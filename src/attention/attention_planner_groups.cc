@@ -91,7 +91,8 @@ std::size_t AttentionPlanner::write_window_level(const PlannerStep& step, std::s
   for (std::size_t i = 0; i < step.entries.size(); ++i) {
     const std::size_t index = index_at(i);
     const PlannerEntry& entry = step.entries[index];
-    const WindowKeys keys = window_keys_of(entry, config_, config_.groups[group_index]);
+    const PlannerWindow& window = step.entry_groups[index].windows[arrays.window_index];
+    const WindowKeys keys = window_keys_of(entry, config_, config_.groups[group_index], window.written_from);
     level.page_indptr[i] = to_index(page_count);
     if (!level.rows.empty()) {
       level.rows[i] = to_index(entry.sequence.index);
@@ -102,7 +103,7 @@ std::size_t AttentionPlanner::write_window_level(const PlannerStep& step, std::s
     level.sink_tokens[i] = to_index(keys.sink_tokens);
     level.first_keys[i] = to_index(keys.first_key);
     if (!page_ids.empty()) {
-      const std::span<const PageId> pages = step.entry_groups[index].windows[arrays.window_index].pages;
+      const std::span<const PageId> pages = window.pages;
       std::int32_t* const target = copy_pages(pages.first(keys.sink_pages), &page_ids[page_count]);
       copy_pages(pages.subspan(keys.page_begin, keys.page_end - keys.page_begin), target);
     }

@@ -215,6 +215,41 @@ TEST(PlannerGroups, AWindowListsThePagesThatTheFirstQuerySees) {
   EXPECT_EQ(list(lines.groups[1].levels[0].window_offsets), (Ints{12, 0}));
 }
 
+TEST(PlannerGroups, KeysBeforeTheBeginningOfAReplayAreNotListed) {
+  // Pages of 4. Token 21 sees 15 to 21, and nobody wrote those before 18: column 4, whose first two rows hold nothing.
+  TwoSequences two;
+  for (const PageTables tables : {PageTables::Rows, PageTables::Csr, PageTables::Block}) {
+    AttentionPlanner planner = make_planner(config_of({kFull, window(7)}, tables));
+    const auto level_of = [&](std::uint32_t written_from) {
+      two.windows_a[0].written_from = written_from;
+      return planner.build({.entries = two.entries, .entry_groups = two.groups}).groups[1].levels[0];
+    };
+    const bool is_block = tables == PageTables::Block;
+    const CascadeLevel level = level_of(18);
+    EXPECT_EQ(list(level.first_keys), (Ints{18, 0}));
+    EXPECT_EQ(list(level.window_offsets), (Ints{is_block ? 18 : 2, 0}));
+    EXPECT_EQ(level.page_indptr[1] - level.page_indptr[0], is_block ? 6 : 2);
+    if (tables == PageTables::Rows) {
+      EXPECT_EQ(level.first_columns[0], 4);
+    }
+    EXPECT_EQ(level_of(16).first_keys[0], 16);
+    EXPECT_EQ(level_of(12).first_keys[0], 12);  // as without: the window begins behind it
+    EXPECT_EQ(level_of(3).first_keys[0], 12);
+  }
+  // In the first column.
+  const Row row = row_of({11, 12});
+  const Row window_row = row_of({101, 102});
+  const std::vector<PlannerWindow> begun{{.pages = window_row, .written_from = 3}};
+  const PlannerEntry entry = entry_of(1, row, 7);
+  const PlannerEntryGroups groups{.windows = begun};
+  for (const PageTables tables : {PageTables::Rows, PageTables::Csr, PageTables::Block}) {
+    AttentionPlanner planner = make_planner(config_of({kFull, window(7)}, tables));
+    const AttentionPlan plan = planner.build({.entries = {&entry, 1}, .entry_groups = {&groups, 1}});
+    EXPECT_EQ(list(plan.groups[1].levels[0].first_keys), (Ints{3}));
+    EXPECT_EQ(list(plan.groups[1].levels[0].window_offsets), (Ints{3}));
+  }
+}
+
 TEST(PlannerGroups, ASinkIsListedBeforeTheWindow) {
   // A sink of 2 and a window of 5: token 21 sees 0, 1 and 17 to 21, which is from column 4 on.
   TwoSequences two;

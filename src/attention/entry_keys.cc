@@ -50,7 +50,8 @@ TrimmedKeys trimmed_keys_of(const PlannerEntry& entry, const AttentionPlannerCon
   return trimmed;
 }
 
-WindowKeys window_keys_of(const PlannerEntry& entry, const AttentionPlannerConfig& config, const PlannerGroup& group) {
+WindowKeys window_keys_of(const PlannerEntry& entry, const AttentionPlannerConfig& config, const PlannerGroup& group,
+                          std::uint32_t written_from) {
   const std::uint32_t page_tokens = config.page_tokens;
   const std::uint32_t sink = group.sink_tokens;
   WindowKeys keys{
@@ -59,11 +60,12 @@ WindowKeys window_keys_of(const PlannerEntry& entry, const AttentionPlannerConfi
   };
   // The first token that the first query sees as one of its last, as in trimmed_keys_of().
   const std::uint32_t first_place = stored_tokens_of(entry);
-  const std::uint32_t seen_begin = first_place >= group.window_tokens ? first_place - group.window_tokens + 1 : 0;
+  const std::uint32_t window_begin = first_place >= group.window_tokens ? first_place - group.window_tokens + 1 : 0;
+  const std::uint32_t seen_begin = std::max(window_begin, written_from);
   const std::uint32_t seen_column = seen_begin / page_tokens;
   const auto sink_pages = static_cast<std::uint32_t>((std::uint64_t{sink} + page_tokens - 1) / page_tokens);
   if (seen_column <= sink_pages) {  // no column between the sink and what is seen
-    keys.first_key = keys.window_offset = keys.sink_tokens;
+    keys.first_key = keys.window_offset = std::max(keys.sink_tokens, written_from);
     return keys;
   }
   keys.first_key = seen_column * page_tokens;
@@ -74,6 +76,10 @@ WindowKeys window_keys_of(const PlannerEntry& entry, const AttentionPlannerConfi
     keys.window_offset = sink_pages * page_tokens;
   } else {
     keys.window_offset = keys.first_key;
+  }
+  if (written_from > keys.first_key) {  // the first listed page has rows of nobody in front
+    keys.window_offset += written_from - keys.first_key;
+    keys.first_key = written_from;
   }
   return keys;
 }

@@ -64,6 +64,6 @@ struct WindowKeys {
   [[nodiscard]] std::uint32_t page_count() const { return sink_pages + page_end - page_begin; }
 };
 [[nodiscard]] WindowKeys window_keys_of(const PlannerEntry& entry, const AttentionPlannerConfig& config,
-                                        const PlannerGroup& group);
+                                        const PlannerGroup& group, std::uint32_t written_from);
 
 }  // namespace quire

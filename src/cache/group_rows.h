@@ -38,6 +38,7 @@ struct WindowRow {
   std::uint32_t hole_end = 0;
   std::uint32_t changed_column = 0;  // plans have not told the device of the columns from this one on
   std::uint32_t valid_from = 0;      // the row's bytes of tokens before this one are not valid
+  std::uint32_t written_from = 0;    // nobody wrote rows of tokens before this one: a replay began here
   std::uint32_t received_from = 0;   // while the sequence receives: columns before it get nothing and go; 0: all stay
   bool is_rebuilt = false;           // the group lacks the replayed tokens: the replay writes them
   bool tail_is_pinned = false;       // tail_source is pinned in the tree; false: the sequence owns a share

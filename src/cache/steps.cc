@@ -556,7 +556,8 @@ void Cache::Impl::add_planner_groups(const StepPart& part) {
     WindowRow& window = groups[i].slots[part.index];
     scratch.windows.push_back({.pages = groups[i].row(part.index).first(window.page_count),
                                .changed_column = window.changed_column,
-                               .write_from = window.is_rebuilt ? 0 : slot.replay_end});
+                               .write_from = window.is_rebuilt ? 0 : slot.replay_end,
+                               .written_from = window.written_from});
     window.changed_column = window.page_count;
   }
   entry.windows = std::span(scratch.windows).subspan(first);  // stays valid: scratch.windows has room for all entries

@@ -29,6 +29,7 @@ void Cache::Impl::take_windows(std::uint32_t index, const Hit& hit, PageId tail_
       // If the prompt was found whole, its last token may run again and sees one token more, which is replayed too.
       const std::uint32_t seen = group.group->window_tokens - (hit.tokens == slot.token_count ? 0 : 1);
       taken.valid_from = hit.tokens - std::min(hit.tokens, seen);
+      taken.written_from = hit.start();
       taken.page_count = hit.start() / page_tokens;
       taken.hole_end = taken.page_count;
       std::ranges::fill(group.row(index).first(taken.page_count), kNullPage);
@@ -115,7 +116,8 @@ void Cache::Impl::release_windows(std::uint32_t index, KeepState keeps_state) {
       // Kept, because another sequence may go on where this one ends.
       if (page != kNullPage) group.tier->release(page, AnchoredPages::Worth::Kept);
     }
-    const WindowRow saved{.hole_end = slot.hole_end, .valid_from = slot.valid_from};  // resume() needs these
+    // resume() needs these.
+    const WindowRow saved{.hole_end = slot.hole_end, .valid_from = slot.valid_from, .written_from = slot.written_from};
     slot = keeps_state == KeepState::Yes ? saved : WindowRow{};
   }
 }
@@ -283,6 +285,7 @@ void Cache::Impl::copy_windows(std::uint32_t source_index, std::uint32_t index) 
     slot.page_count = std::min(whole_pages, source.page_count);
     slot.hole_end = std::min(source.hole_end, slot.page_count);
     slot.valid_from = source.valid_from;
+    slot.written_from = source.written_from;
     for (std::uint32_t column = 0; column < slot.page_count; ++column) {
       const PageId page = group.row(source_index)[column];
       group.row(index)[column] = page;
@@ -361,6 +364,7 @@ void Cache::Impl::truncate_windows(std::uint32_t index, std::uint32_t end) {
     slot.hole_end = std::min(slot.hole_end, slot.page_count);
     slot.changed_column = std::min(slot.changed_column, slot.page_count);
     slot.valid_from = std::min(slot.valid_from, end);
+    slot.written_from = std::min(slot.written_from, end);
     if (starts_inside || (has_tail && slot.tail_source.is_none())) slot.valid_from = end;
   }
 }

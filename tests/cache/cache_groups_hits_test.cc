@@ -312,6 +312,27 @@ TEST_F(CacheGroupsReplayTest, AGroupThatIsNotHeldIsRebuiltWithoutWritingTheHisto
   end(request);
 }
 
+// Layers read every key that is listed: those before the replay hold what other requests left in the pages.
+TEST_F(CacheGroupsReplayTest, KeysThatNobodyWroteAreNotListed) {
+  open(groups_config({full_group(), rebuilt(window_group(13, kNone), 12)}, 8, 64, 256));
+  run_request(token_range(0, 40));
+  GroupsRequest request = start(with_tail(token_range(0, 40), 1, 30));
+  EXPECT_EQ(request.admission.matched_tokens, 40U);
+  EXPECT_EQ(request.admission.replay_tokens, 12U);
+  const auto first_key = [&](std::uint32_t token_count) {
+    const GroupsFlight flight = compute({{&request, token_count}});
+    const std::int32_t key = flight.step.plan.groups[1].levels[0].first_keys[0];
+    finish(flight);
+    return key;
+  };
+  EXPECT_EQ(first_key(4), 28);  // queries 28 to 31, whose windows begin with 16
+  EXPECT_EQ(first_key(9), 28);  // 32 to 40
+  EXPECT_EQ(first_key(10),
+            28);                // 41 to 50: token 29 is the first that is seen, and 28 lies in the same row of nobody's
+  EXPECT_EQ(first_key(2), 32);  // 51, 52: from 39 on, whose page begins with 32
+  end(request);
+}
+
 // All pages behind the place that it went on at, and whole ones of what was rebuilt before it: [77, 96) of 8 each.
 TEST_F(CacheGroupsReplayTest, WhatAReplayRebuiltIsFoundByOthers) {
   const CacheGroup window = rebuilt(window_group(20), 40);

@@ -277,7 +277,16 @@ class GroupsEngine {
     for (std::uint32_t i = 0; i < (entry.position + (runs_again ? 1 : 0)) / r; ++i) {
       if (is_window && !sees(group, entry.position, i)) continue;
       if (!is_window && !sees_all(view.window, entry.position, i * r, (i + 1) * r)) continue;
-      if (is_rebuilt && i < first_exact(group, exact_from, view)) continue;
+      if (is_rebuilt && i < first_exact(group, exact_from, view)) {
+        // Of no use to anybody, but layers read what is listed: it is what this replay has written, or not listed.
+        const std::int64_t slot = (std::int64_t{row[i / page_tokens()]} * page_tokens()) + (i % page_tokens());
+        const bool is_listed = i >= static_cast<std::uint32_t>(level.first_keys[place]);
+        const std::uint64_t held = is_listed ? read(page_row(g, slot)) : 0;
+        if (is_listed && held != inexact_value(g, numbers, i + 1) && held != value(g, numbers, i + 1)) {
+          return "token " + std::to_string(i) + " is listed for a replay of tokens behind it, which nobody wrote";
+        }
+        continue;
+      }
       if (std::size_t{i + 1} * r + group.lookahead_tokens > numbers.length()) continue;  // depends on what is to come
       const std::uint32_t column = i * r / page_tokens();
       if (is_window && column < static_cast<std::uint32_t>(level.first_columns[place]) && i >= group.sink_tokens) {
@@ -299,7 +308,7 @@ class GroupsEngine {
       }
       if (end % r != 0) return "token " + std::to_string(end - 1) + " completes no entry and has a slot";
       const bool is_wrong = is_rebuilt && end <= first_exact(group, exact_from, view);
-      write(page_row(g, slots[i]), is_wrong ? 0xBAD : value(g, numbers, end));
+      write(page_row(g, slots[i]), is_wrong ? inexact_value(g, numbers, end) : value(g, numbers, end));
     }
     return "";
   }
@@ -381,6 +390,10 @@ class GroupsEngine {
   [[nodiscard]] std::uint64_t value(std::size_t g, const PrefixNumbers& numbers, std::uint32_t length) const {
     const std::size_t known = std::size_t{length} + layout_.groups()[g].lookahead_tokens;
     return known <= numbers.length() ? mix64(numbers.at(known) + g) : 0xBAD;
+  }
+  // What a replay leaves of a token whose own window it did not have: of this text, and not what a model wants.
+  [[nodiscard]] static std::uint64_t inexact_value(std::size_t g, const PrefixNumbers& numbers, std::uint32_t length) {
+    return ~mix64(numbers.at(length) + g);
   }
 
   Cache& cache_;
