@@ -3,6 +3,7 @@
 // Cache: the life of a sequence, from begin to end.
 #include <algorithm>
 #include <cstring>
+#include <utility>
 
 #include "base/check.h"
 #include "cache/cache_impl.h"
@@ -245,15 +246,19 @@ Admission Cache::Impl::start_running(std::uint32_t index, bool is_again) {
   }
 
   const std::uint32_t tail_tokens = tiers->paths.usable_partial(match);
+  tree->copy_pages(match, 0, sequences.page_row(index));
   if (tail_tokens > 0) {
+    const PageId source = tree->partial_page(match);
+    PrefixTree::PinnedMatch pinned = tree->pin_with_partial(match, retention_of(slot));
+    slot.pin = std::move(pinned.path);
     slot.tail = {.tokens = tail_tokens,
                  .column = match.page_count,
-                 .source = tree->partial_page(match),
+                 .source = source,
                  .is_hit = true,
-                 .pin = tree->pin_partial(match)};
+                 .pin = std::move(pinned.partial)};
+  } else {
+    slot.pin = tree->pin(match, retention_of(slot));
   }
-  tree->copy_pages(match, 0, sequences.page_row(index));
-  slot.pin = tree->pin(match, retention_of(slot));
   slot.soft_pin.reset();
   slot.is_preempted = false;
   slot.shared_pages = match.page_count;

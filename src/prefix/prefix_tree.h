@@ -187,8 +187,13 @@ class PrefixTree {
 
   /// Pins the matched whole pages and counts as a use of their runs.
   [[nodiscard]] Pin pin(const Match& match, const Retention& retention = {});
-  /// Pins the run that holds match.partial_page, without splitting it.
-  [[nodiscard]] Pin pin_partial(const Match& match);
+  /// As pin(), and a pin of its own on the page in which the match ends, match.partial_page: on what lies before that
+  /// page too, but on nothing behind it.
+  struct PinnedMatch {
+    Pin path;
+    Pin partial;
+  };
+  [[nodiscard]] PinnedMatch pin_with_partial(const Match& match, const Retention& retention = {});
   /// Pins all of a run that is in the tree, without splitting it and without counting as a use.
   [[nodiscard]] Pin pin_run(RunId run);
   /// Pins the matched pages of both tiers; no use.

@@ -111,7 +111,7 @@ TEST(PrefixTreePartialDeathTest, ThePageOfAnOutdatedMatchStopsTheProgram) {
   const PrefixTree::Match match = tree.match({1, 2});
   tree.add({5, 6, 7, 8});
   EXPECT_DEATH(static_cast<void>(tree->partial_page(match)), "the tree has changed since this match");
-  EXPECT_DEATH(static_cast<void>(tree->pin_partial(match)), "the tree has changed since this match");
+  EXPECT_DEATH(static_cast<void>(tree->pin_with_partial(match)), "the tree has changed since this match");
 }
 
 }  // namespace

@@ -28,9 +28,17 @@ PrefixTree::Pin PrefixTree::pin_all(const Match& match) {
   return pin_run(RunId{run});
 }
 
-PrefixTree::Pin PrefixTree::pin_partial(const Match& match) {
-  QUIRE_CHECK(match.version == version_, "the tree has changed since this match");
-  return pin_run(match.partial_run);
+PrefixTree::PinnedMatch PrefixTree::pin_with_partial(const Match& match, const Retention& retention) {
+  QUIRE_CHECK(match.partial_tokens > 0, "the match ends with a page");
+  PinnedMatch pinned{.path = pin(match, retention), .partial = {}};
+  // Where the match ends inside the run, pin() has split it there, and the run keeps what is behind.
+  std::uint32_t run = match.partial_run.value;
+  const std::uint32_t page =
+      match.partial_run == match.run ? match.partial_page - match.pages_in_run : match.partial_page;
+  QUIRE_CHECK(page < runs_[run].page_count, "a match ends in a page that its run lacks");
+  if (page + 1 < runs_[run].page_count) run = split(run, page + 1);
+  pinned.partial = pin_run(RunId{run});
+  return pinned;
 }
 
 PrefixTree::Pin PrefixTree::pin_run(RunId run) {

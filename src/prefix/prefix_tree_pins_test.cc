@@ -181,17 +181,20 @@ TEST(PrefixTreePins, SplittingAnIdleEdgeToPinItsPrefixLeavesTheSuffixIdle) {
   EXPECT_FALSE(tree->is_pinned(tree.match({1, 2, 3, 4}).run));
 }
 
-TEST(PrefixTreePins, PinningAPartialPageKeepsItsRunWithoutSplittingIt) {
+TEST(PrefixTreePins, PinningAPartialPageKeepsThatPageAndNothingBehindIt) {
   TestTree tree({.page_tokens = 4, .page_count_max = 10});
-  tree.add({1, 2, 3, 4, 5, 6, 7, 8});
-  const PrefixTree::Match match = tree.match({1, 2, 9});
-  ASSERT_EQ(match.partial_tokens, 2U);
-  PrefixTree::Pin pin = tree->pin_partial(match);
-  EXPECT_EQ(tree->run_count(), 1U);
-  EXPECT_EQ(tree->pinned_pages(), 2U);
-  EXPECT_EQ(tree.evict(10), Pages{});
-  pin.reset();
-  EXPECT_EQ(tree->evictable_pages(), 2U);
+  tree.add({1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12});
+  for (const bool is_first : {false, true}) {
+    const PrefixTree::Match match = is_first ? tree.match({1, 2, 9}) : tree.match({1, 2, 3, 4, 5, 6, 9});
+    ASSERT_EQ(match.partial_tokens, 2U);
+    PrefixTree::PinnedMatch pinned = tree->pin_with_partial(match);
+    EXPECT_EQ(tree->pinned_pages(), is_first ? 1U : 2U);
+    EXPECT_EQ(tree->evictable_pages(), is_first ? 2U : 1U);
+    pinned.path.reset();
+    EXPECT_EQ(tree->pinned_pages(), is_first ? 1U : 2U);  // the page hangs on those before it
+    pinned.partial.reset();
+    EXPECT_EQ(tree->evictable_pages(), 3U);
+  }
 }
 
 TEST(PrefixTreePinsDeathTest, CloningAnEmptyPinStopsTheProgram) {

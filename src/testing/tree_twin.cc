@@ -91,6 +91,18 @@ TreeTwin::PinNumber TreeTwin::pin(const Match& match) {
   return pin;
 }
 
+std::pair<TreeTwin::PinNumber, TreeTwin::PinNumber> TreeTwin::pin_with_partial(const Match& match) {
+  Label end = match.partial_run.value();
+  const PageId page = run(end).pages[match.partial_page].id;
+  const PinNumber path = pin(match);
+  // By its id: pin() may have split the run in front of it.
+  const auto& pages = run(end).pages;
+  const auto found = std::ranges::find(pages, page, [](const auto& held) { return held.id; });
+  const auto page_count = static_cast<std::uint32_t>(found - pages.begin()) + 1;
+  if (page_count < pages.size()) end = split(end, page_count);
+  return {path, pin_run(end)};
+}
+
 TreeTwin::PinNumber TreeTwin::pin_run(Label run) {
   pins_.emplace(next_pin_, run);
   update_uses();

@@ -15,6 +15,7 @@
 #include <cstdint>
 #include <map>
 #include <optional>
+#include <utility>
 #include <vector>
 
 #include "quire/types.h"
@@ -71,6 +72,8 @@ class TreeTwin {
 
   [[nodiscard]] Match match(Label root, const Prompt& prompt) const;
   [[nodiscard]] PinNumber pin(const Match& match);
+  /// The pins of the path and of the page in which the match ends.
+  [[nodiscard]] std::pair<PinNumber, PinNumber> pin_with_partial(const Match& match);
   [[nodiscard]] PinNumber pin_run(Label run);
   [[nodiscard]] PinNumber pin_prefix(PinNumber pin, std::uint32_t page_count);
   [[nodiscard]] PinNumber pin_page(PinNumber pin, std::uint32_t page) { return pin_run(run_on_path(pin, page)); }

@@ -141,6 +141,22 @@ TEST_F(CacheExpected, WhatIsCachedNeedsNoPages) {
   EXPECT_FALSE(cache_->admit(more));
 }
 
+// A prompt that begins like a cached document pins what it has in common with it, and not the rest.
+TEST_F(CacheExpected, APartOfAPageHoldsThatPageOnly) {
+  open(changes_config(8));
+  Live document = computed(token_range(0, 24));
+  end(document);
+  std::vector<TokenId> prompt = token_range(0, 6);  // a page and half of the next one
+  prompt.push_back(999);
+  Sequence first = *cache_->begin(space_, {.tokens = prompt}, {.expected_tokens = 8});
+  EXPECT_EQ(cache_->admit(first)->partial_tokens, 2U);
+  EXPECT_EQ(stats().pinned_pages, 2U);
+  EXPECT_EQ(stats().evictable_pages, 4U);
+  const std::vector<TokenId> other = token_range(100, 20);  // 5 pages: one is expected by the first, 6 are to be had
+  Sequence second = *cache_->begin(space_, {.tokens = other}, {.expected_tokens = 20});
+  EXPECT_TRUE(cache_->admit(second));
+}
+
 TEST_F(CacheExpected, AWindowExpectsNoMoreThanItHolds) {
   open(changes_config(8));
   const std::vector<TokenId> prompt = token_range(0, 8);

@@ -98,7 +98,7 @@ class TreeModel {
         pin();
         break;
       case Kind::PinPartial:
-        pin_partial();
+        pin_with_partial();
         break;
       case Kind::Unpin:
         unpin();
@@ -259,11 +259,14 @@ class TreeModel {
     if (difference_.empty()) hold({.real = tree_->pin(found.real), .twin = twin_.pin(found.twin)});
   }
 
-  void pin_partial() {
+  void pin_with_partial() {
     const TreeTwin::Label root = draw_root();
     const Found found = match(root, draw_prompt(root));
     if (!difference_.empty() || !found.twin.partial_run) return;
-    hold({.real = tree_->pin_partial(found.real), .twin = twin_.pin_run(*found.twin.partial_run)});
+    PrefixTree::PinnedMatch real = tree_->pin_with_partial(found.real);
+    const auto [path, partial] = twin_.pin_with_partial(found.twin);
+    hold({.real = std::move(real.path), .twin = path});
+    hold({.real = std::move(real.partial), .twin = partial});
   }
 
   void hold(HeldPin pin) {
