@@ -205,7 +205,7 @@ Result<Admission> Cache::Impl::start_restoring(std::uint32_t index) {
   }
   QUIRE_TRY(check_restore(index, match));
   make_moves();
-  const PrefixTree::Pin kept = tree->pin_all(match);  // make_room() must not evict the matched pages
+  const PrefixTree::Pin kept = tree->pin_all(match);  // try_take_targets() must not evict the matched pages
 
   // Takes device pages for all groups, or for none. The sequence's rows are empty now: held_pages() only names the
   // pools.
@@ -217,8 +217,7 @@ Result<Admission> Cache::Impl::start_restoring(std::uint32_t index) {
   for (std::size_t i = 0; i < rows.size(); ++i) {
     PageHome& home = *rows[i].home;
     const std::uint32_t needed = pages_of(rows[i]);
-    home.make_room(needed);
-    if (home.pages.try_take_targets(std::span(page_scratch).subspan(taken, needed))) {
+    if (home.try_take_targets(std::span(page_scratch).subspan(taken, needed))) {
       taken += needed;
       continue;
     }

@@ -135,11 +135,6 @@ std::uint32_t AnchoredGroup::evict(std::uint32_t page_count) {
   return evicted;
 }
 
-void AnchoredGroup::make_room(std::uint32_t page_count) {
-  while (pages.device.free_count() < page_count && evict_device()) {
-  }
-}
-
 // Host pages
 
 // Evicts pages of Worth::Passed first, then others; of either, first those whose history is on the device, because the

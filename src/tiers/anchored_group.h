@@ -62,8 +62,6 @@ class AnchoredGroup final : public PageHome {
   [[nodiscard]] std::uint32_t device_page_count() const {
     return offered ? offered->page_count() : pages.device.page_count();
   }
-  /// Gives up so many idle pages, or all there are. Returns how many.
-  std::uint32_t evict(std::uint32_t page_count);
   /// A sequence no longer uses a page of its row. A page of the tree stays there; one of the sequence's own is given
   /// back.
   void release(PageId page, Worth worth);
@@ -108,7 +106,7 @@ class AnchoredGroup final : public PageHome {
 
   // PageHome.
   [[nodiscard]] std::uint32_t evictable_pages() const override;
-  void make_room(std::uint32_t page_count) override;
+  std::uint32_t evict(std::uint32_t page_count) override;
   [[nodiscard]] std::uint32_t host_evictable_pages() const override {
     return host_of_device_.idle_count() + host_of_host_.idle_count();
   }

@@ -68,12 +68,6 @@ void HistoryPages::release_freed_host() {
   });
 }
 
-void HistoryPages::make_room(std::uint32_t page_count) {
-  // Pages that a store still reads are evicted, but not free.
-  while (page_count > pages.device.free_count() && evict(page_count - pages.device.free_count()) > 0) {
-  }
-}
-
 bool HistoryPages::evict_host() {
   const std::uint32_t evicted = tree_.evict_host(1);
   parts_.counters.host_evicted_page_total += evicted;

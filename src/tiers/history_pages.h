@@ -40,8 +40,6 @@ class HistoryPages final : public PageHome, public TierListener {
 
   // What leaves the tree.
 
-  /// Gives up so many idle device pages, or all there are. Returns how many.
-  std::uint32_t evict(std::uint32_t page_count);
   /// Gives up everything of a key space that nobody pins. Returns how many device pages.
   std::uint32_t drop_all(RunId root, ResidencyCause cause);
   /// Releases host pages that the tree has given up, with the pages of anchored groups that hang on them.
@@ -88,7 +86,7 @@ class HistoryPages final : public PageHome, public TierListener {
 
   // PageHome.
   [[nodiscard]] std::uint32_t evictable_pages() const override;
-  void make_room(std::uint32_t page_count) override;
+  std::uint32_t evict(std::uint32_t page_count) override;
   [[nodiscard]] std::uint32_t host_evictable_pages() const override { return tree_.host_evictable_pages(); }
   [[nodiscard]] bool evict_host() override;
   [[nodiscard]] PageId next_wanted() override { return tree_.next_wanted(); }

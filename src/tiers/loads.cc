@@ -31,10 +31,8 @@ bool Loads::start_one(const Order& order, std::uint32_t page_count) {
   QUIRE_CHECK(page_count > 0 && page_count <= parts_.book.pages_max(), "a load of no page, or of too many");
   PageHome& home = order.home;
   if (parts_.book.is_full() || parts_.is_paused) return false;
-  if (page_count > home.pages.device.free_count() + home.evictable_pages()) return false;
-  home.make_room(page_count);
   const std::span<PageId> targets = std::span(targets_).first(page_count);
-  if (!home.pages.try_take_targets(targets)) return false;
+  if (!home.try_take_targets(targets)) return false;
   const std::uint32_t index = *parts_.add_transfer(TransferKind::Load, order.priority);
   Transfer& load = parts_.book[index];
   load.pool = home.pool;

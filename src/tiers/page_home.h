@@ -34,8 +34,21 @@ class PageHome {
 
   /// Device pages that make_room() could free at once.
   [[nodiscard]] virtual std::uint32_t evictable_pages() const = 0;
+  /// Gives up so many idle device pages, or all there are. Returns how many. Pages that a store still reads are not
+  /// free at once.
+  virtual std::uint32_t evict(std::uint32_t page_count) = 0;
   /// Gives up idle device pages until so many are free, or no more can be had.
-  virtual void make_room(std::uint32_t page_count) = 0;
+  void make_room(std::uint32_t page_count) {
+    while (page_count > pages.device.free_count() && evict(page_count - pages.device.free_count()) > 0) {
+    }
+  }
+  /// Takes device pages that may be written at any time from now on, all of `out` or none. Gives up idle pages only if
+  /// there are enough of them.
+  [[nodiscard]] bool try_take_targets(std::span<PageId> out) {
+    if (out.size() > pages.device.free_count() + evictable_pages()) return false;
+    make_room(static_cast<std::uint32_t>(out.size()));
+    return pages.try_take_targets(out);
+  }
   /// Host pages that evict_host() could give up.
   [[nodiscard]] virtual std::uint32_t host_evictable_pages() const = 0;
   /// Gives up host pages, one at least. False: nobody could spare one.
