@@ -225,7 +225,7 @@ Admission Cache::Impl::start_running(std::uint32_t index, bool is_again) {
   PrefixTree::Match match = tiers->paths.match_of(index);
   // Where a hit begins, windows hold what comes next, but perhaps not all that a receiver waits for.
   if (!groups.empty() && slot.send) match = tree->cut(match, 0);
-  Miss miss = tiers->arrivals.find_miss(index, match);
+  Miss miss = tiers->paths.find_miss(index, match);
   Hit hit;
   slot.junction.reset();
   slot.replay_end = 0;

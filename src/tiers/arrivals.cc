@@ -16,20 +16,17 @@ Result<std::optional<WaitingAdmission>> Arrivals::start(std::uint32_t sequence) 
   parts_.arrivals[sequence] = {};
   if (!parts_.has_host()) return std::nullopt;
   Arrival& arrival = parts_.arrivals[sequence];
-  PrefixTree::Match match = paths_.match_of(sequence);
-  const Hit on_device = paths_.hit_of(slot, match, HitScope::Device);
+  const Found found = paths_.find(sequence);
   const auto waiting = [&](const Hit& in_memory, const Miss& miss) {
     parts_.hand_over();
-    return WaitingAdmission{.on_device = on_device, .in_memory = in_memory, .miss = miss};
+    return WaitingAdmission{.on_device = found.on_device, .in_memory = in_memory, .miss = miss};
   };
-  arrival.host_from = on_device.start() / parts_.page_tokens * parts_.page_tokens;
-  if (slot.admit_options.prefetch != Prefetch::BestEffort && may_look(sequence, match)) {
-    const Hit in_memory = paths_.hit_of(slot, match, HitScope::DeviceAndHost);
+  arrival.host_from = found.on_device.start() / parts_.page_tokens * parts_.page_tokens;
+  if (slot.admit_options.prefetch != Prefetch::BestEffort && may_look(sequence, found)) {
     set_deadline(sequence);
-    if (start_looking(sequence, match)) return waiting(in_memory, {});
-    match = paths_.match_of(sequence);
+    if (start_looking(sequence, found)) return waiting(found.in_memory, {});
   }
-  Choice choice = choose(sequence, match);
+  Choice choice = choose(sequence, found);
   if (!choice.loads || slot.admit_options.prefetch == Prefetch::BestEffort) {
     // Prefetch::BestEffort does not wait: pages that are still to be loaded come too late.
     arrival.load_miss = choice.loads ? MissReason::LoadTimedOut : choice.miss;
@@ -38,7 +35,7 @@ Result<std::optional<WaitingAdmission>> Arrivals::start(std::uint32_t sequence) 
   if (choice.new_pages > parts_.history.available_for_loads(choice.match)) {
     stores_.make_clean(choice.new_pages, choice.match);
     parts_.hand_over();
-    choice = choose(sequence, paths_.match_of(sequence));
+    choice = choose(sequence, paths_.find(sequence));
     if (!choice.loads) {  // make_clean() has evicted from the host what was to be loaded
       arrival.load_miss = choice.miss;
       return std::nullopt;
@@ -47,7 +44,7 @@ Result<std::optional<WaitingAdmission>> Arrivals::start(std::uint32_t sequence) 
   QUIRE_TRY(check_room(sequence, choice));
   set_deadline(sequence);
   parts_.sequences.set_state(sequence, SequenceSlot::State::Loading);
-  const Miss miss = find_miss(sequence, choice.match);  // before the tree changes
+  const Miss miss = paths_.find_miss(sequence, choice.match);  // before the tree changes
   start_loading(sequence, choice);
   const Progress progress = advance(sequence);
   if (progress == Progress::Waits || (progress == Progress::Stuck && parts_.book.live_count() > 0)) {
@@ -67,14 +64,13 @@ void Arrivals::set_deadline(std::uint32_t sequence) {
 }
 
 // What the host has for a sequence, and whether loading it takes less time than computing it.
-Arrivals::Choice Arrivals::choose(std::uint32_t sequence, const PrefixTree::Match& match) {
+Arrivals::Choice Arrivals::choose(std::uint32_t sequence, const Found& found) {
   const SequenceSlot& slot = parts_.sequences[sequence];
-  Choice choice{.hit = paths_.hit_of(slot, match, HitScope::DeviceAndHost)};
-  const std::uint32_t device_tokens = paths_.hit_of(slot, match, HitScope::Device).start();
-  if (choice.hit.start() <= device_tokens) return choice;
+  Choice choice{.hit = found.in_memory};
+  if (choice.hit.start() <= found.on_device.start()) return choice;
   if (parts_.is_paused || !parts_.is_awake()) return {.miss = MissReason::LoadCancelled};
   if (slot.admit_options.tier_max == Tier::Device) return {.miss = MissReason::NotAsked};
-  choice.match = paths_.cut(match, choice.hit);
+  choice.match = paths_.cut(found.match, choice.hit);
   // Host runs from the end of the match upwards: pages of runs that no load brings are new.
   std::uint32_t pages_in_run = choice.match.host_pages_in_run;
   const PrefixTree& tree = parts_.tree;
@@ -83,22 +79,19 @@ Arrivals::Choice Arrivals::choose(std::uint32_t sequence, const PrefixTree::Matc
     if (tree.load_of(run) == 0) choice.new_pages += pages_in_run;
     pages_in_run = static_cast<std::uint32_t>(tree.pages(tree.parent(run)).size());
   }
-  if (is_faster_to_compute(slot, match, choice, device_tokens)) {
-    return {.miss = MissReason::RecomputeCheaper};
-  }
+  if (is_faster_to_compute(slot, found, choice)) return {.miss = MissReason::RecomputeCheaper};
   choice.loads = true;
   return choice;
 }
 
-bool Arrivals::is_faster_to_compute(const SequenceSlot& slot, const PrefixTree::Match& match, const Choice& choice,
-                                    std::uint32_t device_tokens) {
+bool Arrivals::is_faster_to_compute(const SequenceSlot& slot, const Found& found, const Choice& choice) {
   const TimeNs compute_ns_per_token = parts_.config.host.compute_ns_per_token;
   if (compute_ns_per_token == 0 || parts_.load_rate.bytes_per_ns == 0) return false;
   // Whole pages only: no load brings a part of a page.
   const Paths::HitQuery whole_pages{
       .token_count = slot.token_count, .allows_inexact = slot.options.allows_inexact, .allows_partial = false};
-  const Hit hit = paths_.find_hit(match, whole_pages, HitScope::DeviceAndHost);
-  const std::uint32_t gained_tokens = hit.start() - std::min(hit.start(), device_tokens);
+  const Hit hit = paths_.find_hit(found.match, whole_pages, HitScope::DeviceAndHost);
+  const std::uint32_t gained_tokens = hit.start() - std::min(hit.start(), found.on_device.start());
   std::uint64_t bytes = parts_.loading_bytes + (choice.new_pages * parts_.history.pages.page_bytes);
   if (!paths_.is_plain()) {
     const TierPath path = paths_.path_of(choice.match);
@@ -121,37 +114,36 @@ Status Arrivals::check_room(std::uint32_t sequence, const Choice& choice) const 
 
 // Looking
 
-bool Arrivals::may_look(std::uint32_t sequence, const PrefixTree::Match& match) {
+bool Arrivals::may_look(std::uint32_t sequence, const Found& found) {
   const SequenceSlot& slot = parts_.sequences[sequence];
   Arrival& arrival = parts_.arrivals[sequence];
   if (!parts_.has_lower() || parts_.is_paused || !parts_.is_awake()) return false;
-  const std::uint32_t found = match.page_count + match.host_page_count;
-  if (found > arrival.looked_pages)
+  if (found.page_count() > arrival.looked_pages) {
     arrival.next_lower = 0;  // memory has more than was searched for: ask all tiers again
+  }
   while (arrival.next_lower < parts_.lowers.size()) {
     const Lower& lower = parts_.lowers[arrival.next_lower];
     if (!lower.has_failed && slot.admit_options.tier_max >= lower.settings.tier) break;
     ++arrival.next_lower;
   }
   if (arrival.next_lower >= parts_.lowers.size()) return false;
-  return found < paths_.pages_asked(slot) || paths_.lacks_anchored(slot, match);
+  return found.page_count() < paths_.pages_asked(slot) || paths_.lacks_anchored(slot, found);
 }
 
 // Makes an admitted sequence wait for what a lower tier may have, or for its turn to look. False: it can do neither,
 // and goes on without lower tiers.
-bool Arrivals::start_looking(std::uint32_t sequence, const PrefixTree::Match& match) {
+bool Arrivals::start_looking(std::uint32_t sequence, const Found& found) {
   SequenceSlot& slot = parts_.sequences[sequence];
   Arrival& arrival = parts_.arrivals[sequence];
-  const std::uint32_t in_memory = paths_.hit_of(slot, match, HitScope::DeviceAndHost).start();
   const std::optional<std::uint32_t> search =
-      searches_.look_for(sequence, match, static_cast<std::uint16_t>(arrival.next_lower));
+      searches_.look_for(sequence, found.match, static_cast<std::uint16_t>(arrival.next_lower));
   if (!search && parts_.book.live_count() == 0) {  // no transfer lives whose end could give the sequence its turn
     arrival.stop_asking();
     arrival.lower_miss = MissReason::LoadFailed;
     return false;
   }
   if (search) {
-    const std::uint32_t from = in_memory / parts_.page_tokens * parts_.page_tokens;
+    const std::uint32_t from = found.in_memory.start() / parts_.page_tokens * parts_.page_tokens;
     arrival.lower_from = std::min(arrival.lower_from.value_or(from), from);
     arrival.turn.reset();
   } else if (!arrival.turn) {
@@ -159,7 +151,7 @@ bool Arrivals::start_looking(std::uint32_t sequence, const PrefixTree::Match& ma
   }
   parts_.sequences.set_state(sequence, SequenceSlot::State::Looking);
   arrival.search = search;
-  slot.pin = search ? parts_.tree.clone(parts_.searches[*search].pin) : parts_.tree.pin_all(match);
+  slot.pin = search ? parts_.tree.clone(parts_.searches[*search].pin) : parts_.tree.pin_all(found.match);
   slot.soft_pin.reset();
   return true;
 }
@@ -171,9 +163,9 @@ void Arrivals::stop_looking(std::uint32_t sequence, MissReason miss) {
   arrival.stop_looking();
   if (miss != MissReason::None) arrival.lower_miss = miss;
   PrefixTree::Pin waited = std::move(slot.pin);
-  const PrefixTree::Match match = paths_.match_of(sequence);
-  if (miss == MissReason::None && may_look(sequence, match) && start_looking(sequence, match)) return;
-  const Choice choice = choose(sequence, match);
+  const Found found = paths_.find(sequence);
+  if (miss == MissReason::None && may_look(sequence, found) && start_looking(sequence, found)) return;
+  const Choice choice = choose(sequence, found);
   if (!choice.loads) {
     slot.pin = std::move(waited);
     run(sequence, choice.miss);
@@ -199,8 +191,8 @@ void Arrivals::start_waiting_searches() {
   std::uint32_t next = next_waiting_for_turn(0);
   while (next < parts_.sequences.capacity() && parts_.searches.find_free()) {
     const std::uint64_t turn = parts_.arrivals[next].turn->number;
-    const PrefixTree::Match match = paths_.match_of(next);
-    if (may_look(next, match)) (void)start_looking(next, match);
+    const Found found = paths_.find(next);
+    if (may_look(next, found)) (void)start_looking(next, found);
     next = next_waiting_for_turn(turn);
   }
 }
@@ -265,7 +257,7 @@ void Arrivals::look_further() {
     // A sequence goes on waiting if it may look at all, and if a transfer lives whose end could give it its turn.
     if (parts_.book.live_count() == 0) {
       stop_looking(i, MissReason::LoadFailed);
-    } else if (!may_look(i, paths_.match_of(i))) {
+    } else if (!may_look(i, paths_.find(i))) {
       const bool is_off = parts_.is_paused || std::ranges::all_of(parts_.lowers, &Lower::has_failed);
       stop_looking(i, is_off ? MissReason::LoadCancelled : MissReason::None);
     }
@@ -427,10 +419,6 @@ bool Arrivals::is_complete(std::uint32_t sequence) {
 }
 
 void Arrivals::wake_sequences() {
-  if (parts_.loading_count > 0) {
-    loads_.expire();
-    loads_.finish_arrived();
-  }
   if (parts_.has_lower()) {
     expire_looking();
     look_further();
@@ -479,8 +467,9 @@ void Arrivals::cancel_unneeded() {
 
 void Arrivals::prefetch(std::uint32_t sequence, const PrefixTree::Match& match) {
   parts_.arrivals[sequence] = {};
-  if (!may_look(sequence, match)) {
-    prefetch_from_host(sequence, match);
+  const Found found = paths_.find(parts_.sequences[sequence], match);
+  if (!may_look(sequence, found)) {
+    prefetch_from_host(sequence, found);
     return;
   }
   const auto lower = static_cast<std::uint16_t>(parts_.arrivals[sequence].next_lower);
@@ -488,12 +477,12 @@ void Arrivals::prefetch(std::uint32_t sequence, const PrefixTree::Match& match) 
     parts_.searches[*search].is_prefetch = true;
   }
   parts_.hand_over();
-  prefetch_from_host(sequence, paths_.match_of(sequence));
+  prefetch_from_host(sequence, paths_.find(sequence));
 }
 
-void Arrivals::prefetch_from_host(std::uint32_t sequence, const PrefixTree::Match& match) {
+void Arrivals::prefetch_from_host(std::uint32_t sequence, const Found& found) {
   SequenceSlot& slot = parts_.sequences[sequence];
-  const Choice choice = choose(sequence, match);
+  const Choice choice = choose(sequence, found);
   if (!choice.loads || choice.new_pages > parts_.history.available_for_loads(choice.match)) return;
   slot.pin = parts_.tree.pin_all(choice.match);
   (void)loads_.start({.home = parts_.history,
@@ -523,7 +512,9 @@ void Arrivals::prefetch_further() {
       continue;
     }
     prefetches_.erase(prefetches_.begin() + static_cast<std::ptrdiff_t>(i));
-    if (waits && match.host_page_count == 0) prefetch_from_host(*sequence, match);
+    if (waits && match.host_page_count == 0) {
+      prefetch_from_host(*sequence, paths_.find(parts_.sequences[*sequence], match));
+    }
   }
 }
 
@@ -532,48 +523,6 @@ bool Arrivals::tree_loads(const PrefixTree::Match& match) const {
   RunId run = match.host_run;
   while (parts_.tree.is_on_host(parts_.tree.parent(run))) run = parts_.tree.parent(run);
   return parts_.tree.load_of(run) != 0;
-}
-
-// Misses
-
-// The most certain reason comes first: why loads brought less, what the request itself ruled out, what is known to be
-// lost, what another key space has. "Never seen" is the answer only as long as the record of lost pages has forgotten
-// nothing.
-Miss Arrivals::find_miss(std::uint32_t sequence, const PrefixTree::Match& match) {
-  const SequenceSlot& slot = parts_.sequences[sequence];
-  const Arrival& arrival = parts_.arrivals[sequence];
-  const std::uint32_t page_tokens = parts_.page_tokens;
-  const bool waits = slot.state == SequenceSlot::State::Loading;
-  const std::uint32_t found = match.page_count + (waits ? match.host_page_count : 0);
-  // A partial match directly behind the device pages. While host pages are loading, no partial match is known.
-  const bool is_partial = !waits && match.partial_tokens > 0 && paths_.usable_partial(match) == 0;
-  if (found >= parts_.sequences.keys().known_rows(slot.token_count) / page_tokens) {
-    return {.reason = is_partial ? MissReason::PartialPage : MissReason::None};
-  }
-  if (arrival.load_miss != MissReason::None) return {.reason = arrival.load_miss};
-  if (arrival.lower_miss != MissReason::None) return {.reason = arrival.lower_miss};
-  const std::uint32_t tokens_max =
-      slot.options.may_use_cache ? std::min(slot.options.match_tokens_max, slot.window_tokens()) : 0;
-  if (found >= tokens_max / page_tokens) return {.reason = MissReason::NotAsked};
-  if (!waits && match.host_page_count > 0) return {.reason = MissReason::LoadFailed};
-  const PrefixTree::Key key = parts_.sequences.key(sequence, slot.token_count);
-  if (parts_.lost_pages.is_on()) {
-    const PageFingerprint missing = parts_.tree.next_fingerprint(parts_.tree.fingerprint_before(match), key, found);
-    if (const auto loss = parts_.lost_pages.find(missing)) {
-      if (loss->was_bad) return {.reason = MissReason::LoadFailed};
-      return {.reason = MissReason::Evicted, .tier = loss->tier, .age_ns = parts_.now - loss->time};
-    }
-  }
-  if (is_partial) return {.reason = MissReason::PartialPage};
-  if (found == 0) {
-    for (std::uint32_t i = 0; i < parts_.key_spaces.end(); ++i) {
-      const KeySpaceTable::Entry& space = parts_.key_spaces[i];
-      if (i == slot.key_space || !space.is_live || space.is_retired) continue;
-      if (parts_.tree.has_first_page(space.root, key)) return {.reason = MissReason::KeySpaceDiffers};
-    }
-  }
-  const bool knows_all = parts_.lost_pages.is_on() && !parts_.lost_pages.has_forgotten();
-  return {.reason = knows_all ? MissReason::NeverSeen : MissReason::Unknown};
 }
 
 }  // namespace quire

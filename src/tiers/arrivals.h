@@ -49,8 +49,6 @@ class Arrivals {
   void start_waiting_searches();
   /// Calls off loads and searches that nobody waits for.
   void cancel_unneeded();
-  /// Why a sequence computes what follows a match.
-  [[nodiscard]] Miss find_miss(std::uint32_t sequence, const PrefixTree::Match& match);
 
   // For Searches.
 
@@ -75,14 +73,13 @@ class Arrivals {
     Stuck     // no load can be started, and nothing under way will change that
   };
 
-  [[nodiscard]] Choice choose(std::uint32_t sequence, const PrefixTree::Match& match);
-  [[nodiscard]] bool is_faster_to_compute(const SequenceSlot& slot, const PrefixTree::Match& match,
-                                          const Choice& choice, std::uint32_t device_tokens);
+  [[nodiscard]] Choice choose(std::uint32_t sequence, const Found& found);
+  [[nodiscard]] bool is_faster_to_compute(const SequenceSlot& slot, const Found& found, const Choice& choice);
   [[nodiscard]] Status check_room(std::uint32_t sequence, const Choice& choice) const;
   void set_deadline(std::uint32_t sequence);
   /// Whether a lower tier is to be asked. Sets next_lower to the first tier that may be.
-  [[nodiscard]] bool may_look(std::uint32_t sequence, const PrefixTree::Match& match);
-  [[nodiscard]] bool start_looking(std::uint32_t sequence, const PrefixTree::Match& match);
+  [[nodiscard]] bool may_look(std::uint32_t sequence, const Found& found);
+  [[nodiscard]] bool start_looking(std::uint32_t sequence, const Found& found);
   void stop_looking(std::uint32_t sequence, MissReason miss);
   [[nodiscard]] std::uint32_t next_waiting_for_turn(std::uint64_t turn) const;
   void start_loading(std::uint32_t sequence, const Choice& choice);
@@ -96,7 +93,7 @@ class Arrivals {
   void load_anchored(std::uint32_t sequence, TransferPriority priority);
   void expire_looking();
   void look_further();
-  void prefetch_from_host(std::uint32_t sequence, const PrefixTree::Match& match);
+  void prefetch_from_host(std::uint32_t sequence, const Found& found);
   void prefetch_further();
   [[nodiscard]] bool tree_loads(const PrefixTree::Match& match) const;
   void run(std::uint32_t sequence, MissReason reason);

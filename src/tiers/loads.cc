@@ -54,6 +54,8 @@ bool Loads::start_one(const Order& order, std::uint32_t page_count) {
 }
 
 void Loads::finish_arrived() {
+  if (parts_.loading_count == 0) return;
+  expire();
   for (bool goes_on = true; goes_on;) {
     goes_on = false;
     for (std::uint32_t i = 0; i < parts_.book.end(); ++i) {

@@ -40,10 +40,9 @@ class Loads {
   /// transfers and device pages. Returns none when all were started; else the column where the rest begins (of the
   /// history: wanted.from), which the caller starts by another call when transfers have ended.
   std::optional<std::uint32_t> start(const Order& order);
-  /// Attaches the pages of loads that have arrived, and ends these loads, until the others have to wait for their turn.
+  /// Calls off loads that take too long. Attaches the pages of loads that have arrived, and ends these loads, until the
+  /// others have to wait for their turn.
   void finish_arrived();
-  /// Calls off loads that take too long.
-  void expire();
   /// Calls off loads that no sequence waits for any more. Prefetches go on.
   void cancel_unneeded();
   void call_off(std::uint32_t load, MissReason reason);
@@ -53,6 +52,7 @@ class Loads {
   [[nodiscard]] bool is_awaited_by(std::uint32_t load, std::uint32_t sequence) const;
 
  private:
+  void expire();
   [[nodiscard]] bool start_one(const Order& order, std::uint32_t page_count);
   [[nodiscard]] bool try_finish(std::uint32_t load);
   void drop_bad_page(std::uint32_t load);

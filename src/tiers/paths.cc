@@ -109,14 +109,12 @@ Hit Paths::find_hit_below(const TierPath& path, const HitQuery& query, const Low
                          limits);
 }
 
-bool Paths::lacks_anchored(const SequenceSlot& slot, const PrefixTree::Match& match) {
+bool Paths::lacks_anchored(const SequenceSlot& slot, const Found& found) const {
   if (is_plain()) return false;
   const std::uint32_t page_tokens = parts_.page_tokens;
-  const std::uint32_t found = (match.page_count + match.host_page_count) * page_tokens;
-  std::uint32_t best = std::min(found, pages_asked(slot) * page_tokens);
+  std::uint32_t best = std::min(found.page_count(), pages_asked(slot)) * page_tokens;
   if (has_state_ && best == slot.token_count) best = (best - 1) / page_tokens * page_tokens;
-  return hit_of(slot, match, HitScope::DeviceAndHost).start() <
-         best / limits_.boundary_tokens * limits_.boundary_tokens;
+  return found.in_memory.start() < best / limits_.boundary_tokens * limits_.boundary_tokens;
 }
 
 WindowColumns Paths::needed_columns(std::size_t group, const Hit& hit, std::uint32_t token_count) const {
@@ -127,6 +125,48 @@ WindowColumns Paths::needed_columns(std::size_t group, const Hit& hit, std::uint
   }
   return window_columns(on_device_[group], limits_,
                         {.start = hit.start(), .end = hit.tokens, .runs_again = hit.start() == token_count});
+}
+
+// Misses
+
+// The most certain reason comes first: why loads brought less, what the request itself ruled out, what is known to be
+// lost, what another key space has. "Never seen" is the answer only as long as the record of lost pages has forgotten
+// nothing.
+Miss Paths::find_miss(std::uint32_t sequence, const PrefixTree::Match& match) const {
+  const SequenceSlot& slot = parts_.sequences[sequence];
+  const Arrival& arrival = parts_.arrivals[sequence];
+  const std::uint32_t page_tokens = parts_.page_tokens;
+  const bool waits = slot.state == SequenceSlot::State::Loading;
+  const std::uint32_t found = match.page_count + (waits ? match.host_page_count : 0);
+  // A partial match directly behind the device pages. While host pages are loading, no partial match is known.
+  const bool is_partial = !waits && match.partial_tokens > 0 && usable_partial(match) == 0;
+  if (found >= parts_.sequences.keys().known_rows(slot.token_count) / page_tokens) {
+    return {.reason = is_partial ? MissReason::PartialPage : MissReason::None};
+  }
+  if (arrival.load_miss != MissReason::None) return {.reason = arrival.load_miss};
+  if (arrival.lower_miss != MissReason::None) return {.reason = arrival.lower_miss};
+  const std::uint32_t tokens_max =
+      slot.options.may_use_cache ? std::min(slot.options.match_tokens_max, slot.window_tokens()) : 0;
+  if (found >= tokens_max / page_tokens) return {.reason = MissReason::NotAsked};
+  if (!waits && match.host_page_count > 0) return {.reason = MissReason::LoadFailed};
+  const PrefixTree::Key key = parts_.sequences.key(sequence, slot.token_count);
+  if (parts_.lost_pages.is_on()) {
+    const PageFingerprint missing = parts_.tree.next_fingerprint(parts_.tree.fingerprint_before(match), key, found);
+    if (const auto loss = parts_.lost_pages.find(missing)) {
+      if (loss->was_bad) return {.reason = MissReason::LoadFailed};
+      return {.reason = MissReason::Evicted, .tier = loss->tier, .age_ns = parts_.now - loss->time};
+    }
+  }
+  if (is_partial) return {.reason = MissReason::PartialPage};
+  if (found == 0) {
+    for (std::uint32_t i = 0; i < parts_.key_spaces.end(); ++i) {
+      const KeySpaceTable::Entry& space = parts_.key_spaces[i];
+      if (i == slot.key_space || !space.is_live || space.is_retired) continue;
+      if (parts_.tree.has_first_page(space.root, key)) return {.reason = MissReason::KeySpaceDiffers};
+    }
+  }
+  const bool knows_all = parts_.lost_pages.is_on() && !parts_.lost_pages.has_forgotten();
+  return {.reason = knows_all ? MissReason::NeverSeen : MissReason::Unknown};
 }
 
 }  // namespace quire

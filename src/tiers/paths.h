@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Paths: what memory has of a sequence's tokens, and where the sequence can go on from there. In a plain model (all
-// groups keep every token), a sequence goes on behind the last whole page that the tree has. In a hybrid model, windows
-// and states decide too (prefix/hit_rule.h).
+// Paths: what memory has of a sequence's tokens, where the sequence can go on from there, and why not further. In a
+// plain model (all groups keep every token), a sequence goes on behind the last whole page that the tree has. In a
+// hybrid model, windows and states decide too (prefix/hit_rule.h).
 //
 // single-threaded
 #pragma once
@@ -21,6 +21,15 @@ namespace quire {
 /// Which tiers count when a hit is looked for.
 enum class HitScope : std::uint8_t { Device, DeviceAndHost };
 
+/// What memory has of a sequence's tokens.
+struct Found {
+  PrefixTree::Match match;
+  Hit on_device;  // what the sequence would run with now
+  Hit in_memory;  // what it would run with once all pages on the host have come to the device
+  /// Whole pages of the history, of device and host.
+  [[nodiscard]] std::uint32_t page_count() const { return match.page_count + match.host_page_count; }
+};
+
 class Paths {
  public:
   explicit Paths(TierParts& parts) : parts_(parts) {}
@@ -28,6 +37,16 @@ class Paths {
   void open(std::uint32_t boundary_tokens);
   /// The host tier is open: host pages of anchored groups count from here on.
   void open_host();
+
+  /// What memory has of a sequence's tokens, or of a match of them.
+  [[nodiscard]] Found find(std::uint32_t sequence) { return find(parts_.sequences[sequence], match_of(sequence)); }
+  [[nodiscard]] Found find(const SequenceSlot& slot, const PrefixTree::Match& match) {
+    return {.match = match,
+            .on_device = hit_of(slot, match, HitScope::Device),
+            .in_memory = hit_of(slot, match, HitScope::DeviceAndHost)};
+  }
+  /// Why a sequence computes what follows a match.
+  [[nodiscard]] Miss find_miss(std::uint32_t sequence, const PrefixTree::Match& match) const;
 
   // Matches.
 
@@ -48,8 +67,8 @@ class Paths {
   }
   /// How many whole pages of its tokens a sequence may find in the cache.
   [[nodiscard]] std::uint32_t pages_asked(const SequenceSlot& slot) const;
-  /// The pages of a pinned path, in the tiers where they are. Good until the next call of path_of(), find_hit(),
-  /// hit_of() or lacks_anchored(), which use the same row.
+  /// The pages of a pinned path, in the tiers where they are. Good until the next call of path_of(), find(),
+  /// find_hit() or hit_of(), which use the same row.
   [[nodiscard]] TierPath path_of(const PrefixTree::Pin& pin);
   [[nodiscard]] TierPath path_of(const PrefixTree::Match& match);
 
@@ -78,7 +97,7 @@ class Paths {
     return is_plain() ? match : parts_.tree.cut_pages(match, parts_.pages_for(hit.tokens));
   }
   /// Whether a sequence cannot use all of the history that memory has of it because memory lacks windows or states.
-  [[nodiscard]] bool lacks_anchored(const SequenceSlot& slot, const PrefixTree::Match& match);
+  [[nodiscard]] bool lacks_anchored(const SequenceSlot& slot, const Found& found) const;
   /// The columns of a path that a sequence needs of a group to go on behind a hit.
   [[nodiscard]] WindowColumns needed_columns(std::size_t group, const Hit& hit, std::uint32_t token_count) const;
   /// Calls visit(AnchoredGroup&, const WindowColumns&) for each anchored group that has a host tier and that a hit

@@ -133,7 +133,7 @@ void Tiers::finish(std::uint32_t index) {
       if (transfer.is_wanted()) ++counters.load_outcomes[outcome];
       if (has_failed) ++counters.load_faults[static_cast<std::size_t>(transfer.fault)];
       if (!transfer.is_of_tree()) saves.finish_restore(index);
-      return;  // Arrivals::wake_sequences() attaches pages of the tree when their turn has come
+      return;  // Loads::finish_arrived() attaches pages of the tree when their turn has come
     case TransferKind::Store:
       ++counters.store_outcomes[outcome];
       if (transfer.is_of_tree()) {

@@ -62,6 +62,7 @@ struct Tiers {
   /// After completions were applied, and when time has passed: sequences that have all they wait for run, and transfers
   /// that have become possible start.
   void follow_up() {
+    loads.finish_arrived();
     arrivals.wake_sequences();
     work_in_background();
   }
