@@ -25,9 +25,9 @@ void Cache::set_owner_thread() {
 
 Status Cache::Impl::enter() {
   if (owner.load(std::memory_order_relaxed) != std::this_thread::get_id()) {
-    return fail(ErrorCode::InvalidArgument,
-                "the cache was called from another thread than its owner's; call it from one thread, or hand it over "
-                "with set_owner_thread()");
+    return invalid(
+        "the cache was called from another thread than its owner's; call it from one thread, or hand it over with "
+        "set_owner_thread()");
   }
   tiers->parts.fence.begin_call();
   release_queue->drain([this](std::uint32_t index) { drop_sequence(index); });
@@ -36,10 +36,9 @@ Status Cache::Impl::enter() {
 
 Status Cache::Impl::require(DevicePool wanted, const char* call) const {
   if (config.device.pool == wanted) return {};
-  return fail(ErrorCode::Unsupported,
-              std::string(call) + (wanted == DevicePool::Owned
-                                       ? ": this cache's device pool is external; use offer and match"
-                                       : ": this cache owns its device pool; use begin, admit and plan_step"));
+  return unsupported(call, wanted == DevicePool::Owned
+                               ? ": this cache's device pool is external; use offer and match"
+                               : ": this cache owns its device pool; use begin, admit and plan_step");
 }
 
 // Key spaces and prompts
@@ -55,9 +54,8 @@ Result<KeySpaceId> Cache::key_space(const KeySpace& key_space) {
   if (!index) {
     index = impl.key_spaces.find_unused();
     if (!index) {
-      return fail(ErrorCode::Unavailable, "all " + with_separators(impl.key_spaces.capacity()) +
-                                              " key spaces have live sequences or kept prefixes; end some, or raise "
-                                              "key_space_count_max");
+      return unavailable("all ", impl.key_spaces.capacity(),
+                         " key spaces have live sequences or kept prefixes; end some, or raise key_space_count_max");
     }
     impl.counters.evicted_page_total +=
         impl.tiers->parts.history.drop_all(impl.key_spaces[*index].root, ResidencyCause::Evicted);
@@ -70,30 +68,22 @@ Result<KeySpaceId> Cache::key_space(const KeySpace& key_space) {
 
 Result<std::uint32_t> Cache::Impl::find_key_space(KeySpaceId id) const {
   if (const auto index = key_spaces.find(id)) return *index;
-  return fail(ErrorCode::InvalidArgument,
-              "this key space id is unknown here or was dropped; ask key_space() for a new one");
+  return invalid("this key space id is unknown here or was dropped; ask key_space() for a new one");
 }
 
 Status Cache::Impl::check_prompt(const Prompt& prompt) const {
-  if (prompt.tokens.empty()) {
-    return fail(ErrorCode::InvalidArgument, "the prompt is empty: give at least one token");
-  }
+  if (prompt.tokens.empty()) return invalid("the prompt is empty: give at least one token");
   const std::uint64_t pages_needed = (std::uint64_t{prompt.tokens.size()} + page_tokens - 1) / page_tokens;
   if (pages_needed > pool_page_count()) {
-    return fail(ErrorCode::InvalidArgument, "the prompt of " + with_separators(prompt.tokens.size()) +
-                                                " tokens needs " + with_separators(pages_needed) + " pages of " +
-                                                std::to_string(page_tokens) + " tokens; the device pool has " +
-                                                with_separators(pool_page_count()));
+    return invalid("the prompt of ", prompt.tokens.size(), " tokens needs ", pages_needed, " pages of ",
+                   plain(page_tokens), " tokens; the device pool has ", pool_page_count());
   }
   if (prompt.tokens.size() > context_tokens_max) {
-    return fail(ErrorCode::InvalidArgument, "the prompt has " + with_separators(prompt.tokens.size()) +
-                                                " tokens; context_tokens_max is " +
-                                                with_separators(context_tokens_max));
+    return invalid("the prompt has ", prompt.tokens.size(), " tokens; context_tokens_max is ", context_tokens_max);
   }
   if (prompt.extra_keys.size() > config.extra_key_count_max) {
-    return fail(ErrorCode::InvalidArgument, "the prompt has " + with_separators(prompt.extra_keys.size()) +
-                                                " extra keys; extra_key_count_max is " +
-                                                with_separators(config.extra_key_count_max));
+    return invalid("the prompt has ", prompt.extra_keys.size(), " extra keys; extra_key_count_max is ",
+                   config.extra_key_count_max);
   }
   return check_extra_keys(prompt.extra_keys, {0, static_cast<std::uint32_t>(prompt.tokens.size())});
 }
@@ -102,11 +92,9 @@ Status Cache::Impl::check_extra_keys(std::span<const ExtraKey> keys, TokenRange 
   std::uint32_t last_end = range.begin;
   for (std::size_t i = 0; i < keys.size(); ++i) {
     if (keys[i].begin >= keys[i].end || keys[i].begin < last_end || keys[i].end > range.end) {
-      return fail(ErrorCode::InvalidArgument, "extra key " + std::to_string(i) + " covers [" +
-                                                  std::to_string(keys[i].begin) + ", " + std::to_string(keys[i].end) +
-                                                  "): extra keys lie within the tokens [" +
-                                                  std::to_string(range.begin) + ", " + std::to_string(range.end) +
-                                                  "), are not empty, do not overlap, and are sorted by position");
+      return invalid("extra key ", plain(i), " covers [", plain(keys[i].begin), ", ", plain(keys[i].end),
+                     "): extra keys lie within the tokens [", plain(range.begin), ", ", plain(range.end),
+                     "), are not empty, do not overlap, and are sorted by position");
     }
     last_end = keys[i].end;
   }
@@ -118,9 +106,8 @@ Status Cache::Impl::check_tokens(std::span<const TokenId> tokens, std::size_t fi
   for (const TokenId token : tokens) any |= token;  // negative if any token is
   if (any >= 0) return {};
   const auto bad = std::ranges::find_if(tokens, [](TokenId token) { return token < 0; });
-  return fail(ErrorCode::InvalidArgument,
-              "token " + std::to_string(first_position + static_cast<std::size_t>(bad - tokens.begin())) + " is " +
-                  std::to_string(*bad) + ": token ids are not negative");
+  return invalid("token ", plain(first_position + static_cast<std::size_t>(bad - tokens.begin())), " is ", plain(*bad),
+                 ": token ids are not negative");
 }
 
 Result<PrefixTree::Match> Cache::Impl::match(std::uint32_t space, const Prompt& prompt,
@@ -178,14 +165,12 @@ Result<Kept> Cache::keep(KeySpaceId key_space, const Prompt& prompt, std::option
     QUIRE_TRY(impl.check_keep(hit));
   }
   if (std::uint64_t{impl.kept_pages} + match.page_count > impl.keep_pages_max()) {
-    return fail(ErrorCode::Unavailable, "keeping " + with_separators(match.page_count) + " pages more than the " +
-                                            with_separators(impl.kept_pages) + " kept now exceeds keep_pages_max = " +
-                                            with_separators(impl.keep_pages_max()));
+    return unavailable("keeping ", match.page_count, " pages more than the ", impl.kept_pages,
+                       " kept now exceeds keep_pages_max = ", impl.keep_pages_max());
   }
   const auto slot = std::ranges::find_if(impl.keeps, [](const Impl::KeepSlot& each) { return !each.is_live; });
   if (slot == impl.keeps.end()) {
-    return fail(ErrorCode::Unavailable, "all " + with_separators(impl.keeps.size()) +
-                                            " kept prefixes are in use; unkeep one, or raise keep_count_max");
+    return unavailable("all ", impl.keeps.size(), " kept prefixes are in use; unkeep one, or raise keep_count_max");
   }
   slot->is_live = true;
   slot->key_space = space;
@@ -207,15 +192,14 @@ Status Cache::unkeep(KeepId keep) {
   QUIRE_TRY(impl.enter());
   const bool is_live = keep.index < impl.keeps.size() && impl.keeps[keep.index].is_live &&
                        impl.keeps[keep.index].generation == keep.generation;
-  if (!is_live) return fail(ErrorCode::InvalidArgument, "this prefix is not kept, or no longer");
+  if (!is_live) return invalid("this prefix is not kept, or no longer");
   impl.end_keep(keep.index);
   return {};
 }
 
 Status Cache::Impl::check_ttl(std::optional<TimeNs> ttl_ns) {
   if (!ttl_ns || *ttl_ns > 0) return {};
-  return fail(ErrorCode::InvalidArgument,
-              "ttl_ns is " + std::to_string(*ttl_ns) + ": give a time above 0, or none for no limit");
+  return invalid("ttl_ns is ", plain(*ttl_ns), ": give a time above 0, or none for no limit");
 }
 
 void Cache::Impl::end_keep(std::uint32_t index) {
@@ -237,8 +221,7 @@ Status Cache::advance(TimeNs now) {
 Status Cache::Impl::advance(TimeNs time) {
   const TimeNs before = tiers->parts.now;
   if (time < before) {
-    return fail(ErrorCode::InvalidArgument, "time goes back from " + std::to_string(before) + " to " +
-                                                std::to_string(time) + " ns; give times that do not decrease");
+    return invalid("time goes back from ", plain(before), " to ", plain(time), " ns; give times that do not decrease");
   }
   tiers->advance(time);
   lost_pages.set_time(time);
@@ -288,8 +271,7 @@ Status Cache::reset() {
   Impl& impl = *impl_;
   QUIRE_TRY(impl.enter());
   if (impl.sequences.live_count() > 0) {
-    return fail(ErrorCode::Unavailable,
-                "live sequences: " + with_separators(impl.sequences.live_count()) + "; end them before reset()");
+    return unavailable("live sequences: ", impl.sequences.live_count(), "; end them before reset()");
   }
   impl.drop_moves();
   impl.tiers->cancel_all();
@@ -379,8 +361,8 @@ Result<GroupStats> Cache::group_stats(std::uint32_t group_index) const {
   QUIRE_TRY(impl.enter());
   const std::span<const CacheGroup> groups = impl.config.layout.groups();
   if (group_index >= groups.size()) {
-    return fail(ErrorCode::InvalidArgument, "group_stats: group_index is " + std::to_string(group_index) +
-                                                "; the layout has " + std::to_string(groups.size()) + " groups");
+    return invalid("group_stats: group_index is ", plain(group_index), "; the layout has ", plain(groups.size()),
+                   " groups");
   }
   const GroupRows* const group = impl.find_anchored(group_index);
   if (group == nullptr) {

@@ -5,14 +5,16 @@
 #include <vector>
 
 #include "cache/cache_impl.h"
+#include "layout/text.h"
 #include "quire/cache.h"
 
 namespace quire {
 
 namespace {
 
-tl::unexpected<Error> broken(const std::string& rule) {
-  return fail(ErrorCode::Corrupt, "cache: " + rule);
+template <typename... Pieces>
+tl::unexpected<Error> broken(const Pieces&... rule) {
+  return fail(ErrorCode::Corrupt, message_of("cache: ", rule...));
 }
 
 }  // namespace
@@ -91,7 +93,7 @@ Status Cache::Impl::check_users() const {
 Status Cache::Impl::check_sequence(std::uint32_t index) const {
   const SequenceSlot& slot = sequences[index];
   const std::span<const PageId> row = sequences.page_row(index);
-  const auto bad = [&](const std::string& rule) { return broken(name_of(index) + ": " + rule); };
+  const auto bad = [&](const auto&... rule) { return broken(name_of(index), ": ", rule...); };
   if (slot.computed_tokens > slot.token_count) return bad("more tokens are computed than it has");
   if (slot.planned_end < slot.computed_tokens) return bad("less is planned than computed");
   if (slot.steps_in_flight == 0 && slot.planned_end != slot.computed_tokens) return bad("planned tokens in no step");
@@ -105,24 +107,21 @@ Status Cache::Impl::check_sequence(std::uint32_t index) const {
   if (!slot.has_draft && pages_for(end) != slot.page_count) return bad("its row is longer or shorter than its tokens");
   for (std::uint32_t page = 0; page < slot.page_count; ++page) {
     if (row[page] == kNullPage) {
-      if (!slot.window) return bad("page " + std::to_string(page) + " is missing");
+      if (!slot.window) return bad("page ", plain(page), " is missing");
       continue;
     }
-    if (slot.is_in_hole(page)) return bad("page " + std::to_string(page) + " is held behind its window");
+    if (slot.is_in_hole(page)) return bad("page ", plain(page), " is held behind its window");
     const PageState state = history->device.state(row[page]);
     const PageState wanted = page < slot.shared_pages    ? PageState::Sealed
                              : page < slot.settled_pages ? PageState::Private
                                                          : PageState::Open;
-    if (state != wanted) {
-      return bad("page " + std::to_string(page) + " is " + std::string(to_string(state)) + ", not " +
-                 std::string(to_string(wanted)));
-    }
+    if (state != wanted) return bad("page ", plain(page), " is ", to_string(state), ", not ", to_string(wanted));
   }
   if (slot.tail) {
     const PageState state = history->device.state(slot.tail->source);
     const bool is_held =
         slot.tail->pin ? state == PageState::Sealed : state == PageState::Open || state == PageState::Private;
-    if (!is_held) return bad("the source of its tail is " + std::string(to_string(state)));
+    if (!is_held) return bad("the source of its tail is ", to_string(state));
   }
   std::uint32_t path_end = tree->end_page(slot.pin.run());
   const bool is_wrong =
@@ -133,7 +132,7 @@ Status Cache::Impl::check_sequence(std::uint32_t index) const {
     path_end -= static_cast<std::uint32_t>(pages.size());
     for (std::uint32_t i = 0; i < pages.size(); ++i) {
       if (row[path_end + i] != pages[i] && !slot.is_in_hole(path_end + i)) {
-        return bad("page " + std::to_string(path_end + i) + " is not that of its path");
+        return bad("page ", plain(path_end + i), " is not that of its path");
       }
     }
   }
@@ -148,7 +147,7 @@ Status Cache::Impl::check_steps() const {
     for (const StepPart& part : steps[place].parts) parts[part.index] += part.is_discarded ? 0 : 1;
   }
   for (std::uint32_t i = 0; i < sequences.capacity(); ++i) {
-    if (parts[i] != sequences[i].steps_in_flight) return broken(name_of(i) + ": its count of steps in flight is wrong");
+    if (parts[i] != sequences[i].steps_in_flight) return broken(name_of(i), ": its count of steps in flight is wrong");
   }
   return {};
 }
@@ -207,8 +206,8 @@ Status Cache::Impl::check_groups() const {
   for (std::size_t place = 0; place < groups.size(); ++place) {
     const GroupRows& group = groups[place];
     if (!group.has_pages()) continue;
-    const auto bad = [&](PageId page, const std::string& rule) {
-      return broken("group '" + group.group->name + "': page " + std::to_string(page.value) + " " + rule);
+    const auto bad = [&](PageId page, const auto&... rule) {
+      return broken("group '", group.group->name, "': page ", plain(page.value), " ", rule...);
     };
     for (std::uint32_t i = 0; i < sequences.capacity() && group.is_window(); ++i) {
       const WindowRow& slot = group.slots[i];
@@ -219,8 +218,8 @@ Status Cache::Impl::check_groups() const {
         if (column < slot.received_from) continue;  // a receiver has its old window, and then a gap
         const bool is_in_hole = column >= group.tier->sink_pages && column < slot.hole_end;
         if (is_in_hole != (page == kNullPage) && column >= group.tier->sink_pages) {
-          return broken(name_of(i) + ": column " + std::to_string(column) + " of group '" + group.group->name +
-                        "' is " + (is_in_hole ? "held behind its window" : "missing"));
+          return broken(name_of(i), ": column ", plain(column), " of group '", group.group->name, "' is ",
+                        is_in_hole ? "held behind its window" : "missing");
         }
         if (page == kNullPage || group.pool().state(page) != PageState::Sealed) continue;
         const bool hangs_here = column < path.size() && group.pages().at(path[column]) == page;
@@ -233,9 +232,7 @@ Status Cache::Impl::check_groups() const {
       const PageId page{i};
       const std::uint32_t owners = is_external ? 0 : group.pool().owner_count(page);
       const std::uint32_t counted = group.pages().is_attached(page) ? group.pages().pin_count(page) : owners;
-      if (counted != uses[i]) {
-        return bad(page, "is used by " + std::to_string(uses[i]) + ", not " + std::to_string(counted));
-      }
+      if (counted != uses[i]) return bad(page, "is used by ", plain(uses[i]), ", not ", plain(counted));
     }
   }
   return {};
@@ -265,8 +262,8 @@ Status Cache::Impl::check_owners() const {
   for (std::uint32_t i = 0; i < history->device.page_count(); ++i) {
     const PageId page{history->device.first_page() + i};
     if (owners[i] != history->device.owner_count(page)) {
-      return broken("page " + std::to_string(page.value) + " has " + std::to_string(owners[i]) + " owners, not " +
-                    std::to_string(history->device.owner_count(page)));
+      return broken("page ", plain(page.value), " has ", plain(owners[i]), " owners, not ",
+                    plain(history->device.owner_count(page)));
     }
   }
   return {};

@@ -26,6 +26,7 @@
 #include "prefix/prefix_tree.h"
 #include "quire/cache.h"
 #include "sequence/key_space_table.h"
+#include "sequence/refusal.h"
 #include "sequence/release_queue.h"
 #include "sequence/sequence_table.h"
 #include "store/device_memory.h"
@@ -215,7 +216,7 @@ struct Cache::Impl : TierClient {
   // State slots.
   [[nodiscard]] bool has_state() const { return state_slot_count > 0; }
   [[nodiscard]] std::size_t state_group_count() const { return groups.size() - windows.size(); }
-  [[nodiscard]] Status check_state_slot(std::uint32_t index, const char* call) const;
+  [[nodiscard]] Status check_state_slot(const Refusal& refused) const;
   void take_state_slot(std::uint32_t index);
   void release_state(std::uint32_t index);
   void start_state(std::uint32_t index, const Hit& hit);

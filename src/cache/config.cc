@@ -16,36 +16,31 @@ constexpr std::uint32_t kDiskPageTokensMin = 16;
 
 Status require_positive(std::uint64_t value, const char* name, const char* why) {
   if (value > 0) return {};
-  return fail(ErrorCode::InvalidArgument, std::string(name) + " is 0: " + why);
+  return invalid(name, " is 0: ", why);
 }
 
 Status require_at_most(std::uint64_t value, std::uint64_t limit, const char* name) {
   if (value <= limit) return {};
-  return fail(ErrorCode::InvalidArgument,
-              std::string(name) + " is " + with_separators(value) + "; the most is " + with_separators(limit));
+  return invalid(name, " is ", value, "; the most is ", limit);
 }
 
 Status check_host(const CacheConfig& config) {
   const HostConfig& host = config.host;
   if (host.page_count > 0 && host.capacity_bytes > 0) {
-    return fail(ErrorCode::InvalidArgument, "host.page_count and host.capacity_bytes are both set: give one of them");
+    return invalid("host.page_count and host.capacity_bytes are both set: give one of them");
   }
   if (config.device.pool == DevicePool::External) {
-    return fail(ErrorCode::Unsupported,
-                "a host tier needs an owned device pool: pages of an external one are the engine's to move");
+    return unsupported("a host tier needs an owned device pool: pages of an external one are the engine's to move");
   }
   if (!host.external_mover && config.device.memory == DeviceMemory::None) {
-    return fail(ErrorCode::InvalidArgument,
-                "host.external_mover is off, but device.memory is None: there are no bytes to move; set it, or use "
-                "DeviceMemory::Host, Adopted or Accelerator");
+    return invalid(
+        "host.external_mover is off, but device.memory is None: there are no bytes to move; set it, or use "
+        "DeviceMemory::Host, Adopted or Accelerator");
   }
-  if (const auto policy = make_policy(host.policy); !policy) {
-    return fail(ErrorCode::InvalidArgument, "host.policy: " + policy.error().message);
-  }
+  if (const auto policy = make_policy(host.policy); !policy) return invalid("host.policy: ", policy.error().message);
   if (host.write_policy > WritePolicy::Selective) {
-    return fail(ErrorCode::InvalidArgument, "host.write_policy is " +
-                                                std::to_string(static_cast<int>(host.write_policy)) +
-                                                ": use WriteBack, WriteThrough or Selective");
+    return invalid("host.write_policy is ", plain(static_cast<int>(host.write_policy)),
+                   ": use WriteBack, WriteThrough or Selective");
   }
   QUIRE_TRY(require_positive(host.write_hits_min, "host.write_hits_min", "use WritePolicy::WriteThrough for that"));
   QUIRE_TRY(require_positive(host.layer_bands, "host.layer_bands", "a load has at least one band"));
@@ -56,16 +51,15 @@ Status check_host(const CacheConfig& config) {
   QUIRE_TRY(require_positive(host.transfer_pages_max, "host.transfer_pages_max", "nothing could be moved"));
   QUIRE_TRY(require_at_most(host.transfer_pages_max, 1U << 16U, "host.transfer_pages_max"));
   if (host.rank_count > 1 && !host.external_mover) {
-    return fail(ErrorCode::InvalidArgument, "host.rank_count is " + std::to_string(host.rank_count) +
-                                                ", but the cache's own mover moves one rank: set external_mover");
+    return invalid("host.rank_count is ", plain(host.rank_count),
+                   ", but the cache's own mover moves one rank: set external_mover");
   }
   if (host.layer_bands > config.layout.layer_count()) {
-    return fail(ErrorCode::InvalidArgument, "host.layer_bands is " + std::to_string(host.layer_bands) +
-                                                "; the model has " + std::to_string(config.layout.layer_count()) +
-                                                " layers, and a band has one at least");
+    return invalid("host.layer_bands is ", plain(host.layer_bands), "; the model has ",
+                   plain(config.layout.layer_count()), " layers, and a band has one at least");
   }
   if (host.compute_ns_per_token < 0 || host.load_timeout_ns < 0) {
-    return fail(ErrorCode::InvalidArgument, "host.compute_ns_per_token and host.load_timeout_ns are times from 0 on");
+    return invalid("host.compute_ns_per_token and host.load_timeout_ns are times from 0 on");
   }
   return {};
 }
@@ -73,23 +67,20 @@ Status check_host(const CacheConfig& config) {
 Status check_disk(const CacheConfig& config) {
   const DiskConfig& disk = config.disk;
   if (!config.host.is_on()) {
-    return fail(ErrorCode::InvalidArgument,
-                "disk.directories is set, but there is no host tier, through which all pages go: set host.page_count "
-                "or host.capacity_bytes");
+    return invalid(
+        "disk.directories is set, but there is no host tier, through which all pages go: set host.page_count or "
+        "host.capacity_bytes");
   }
   if (config.page.page_tokens < kDiskPageTokensMin) {
-    return fail(ErrorCode::InvalidArgument, "page_tokens is " + std::to_string(config.page.page_tokens) +
-                                                ": a disk tier needs pages of " + std::to_string(kDiskPageTokensMin) +
-                                                " tokens or more");
+    return invalid("page_tokens is ", plain(config.page.page_tokens), ": a disk tier needs pages of ",
+                   plain(kDiskPageTokensMin), " tokens or more");
   }
   if (config.host.rank_count > 1) {
-    return fail(ErrorCode::Unsupported, "host.rank_count is " + std::to_string(config.host.rank_count) +
-                                            ": a disk tier serves one rank so far");
+    return unsupported("host.rank_count is ", plain(config.host.rank_count), ": a disk tier serves one rank so far");
   }
   if (disk.write_policy > WritePolicy::Selective) {
-    return fail(ErrorCode::InvalidArgument, "disk.write_policy is " +
-                                                std::to_string(static_cast<int>(disk.write_policy)) +
-                                                ": use WriteBack, WriteThrough or Selective");
+    return invalid("disk.write_policy is ", plain(static_cast<int>(disk.write_policy)),
+                   ": use WriteBack, WriteThrough or Selective");
   }
   QUIRE_TRY(require_positive(disk.capacity_bytes, "disk.capacity_bytes", "say how much of the disks may be used"));
   return require_positive(disk.write_hits_min, "disk.write_hits_min", "use WritePolicy::WriteThrough for that");
@@ -101,9 +92,8 @@ Status check_disk_groups(const CacheConfig& config) {
   const DiskConfig& disk = config.disk;
   const auto check_count = [&](std::size_t count, const std::string& field) -> Status {
     if (count == 0 || count == groups.size()) return {};
-    return fail(ErrorCode::InvalidArgument, field + " has " + std::to_string(count) + " entries; layout '" +
-                                                config.layout.name() + "' has " + std::to_string(groups.size()) +
-                                                " groups: give one for each");
+    return invalid(field, " has ", plain(count), " entries; layout '", config.layout.name(), "' has ",
+                   plain(groups.size()), " groups: give one for each");
   };
   QUIRE_TRY(check_count(disk.group_retention.size(), "disk.group_retention"));
   QUIRE_TRY(check_count(disk.group_capacity_bytes.size(), "disk.group_capacity_bytes"));
@@ -111,32 +101,29 @@ Status check_disk_groups(const CacheConfig& config) {
     const CacheGroup& group = groups[i];
     const bool is_anchored = group.kind == GroupKind::Window || group.kind == GroupKind::Snapshot;
     if (is_anchored && (group.name.find('/') != std::string::npos || group.name.size() > 200)) {
-      return fail(ErrorCode::InvalidArgument,
-                  "group '" + group.name +
-                      "' cannot have a directory of its name: leave out '/', and all beyond 200 "
-                      "characters");
+      return invalid("group '", group.name,
+                     "' cannot have a directory of its name: leave out '/', and all beyond 200 characters");
     }
     if (disk.group_retention.empty()) continue;
     const GroupRetention& retention = disk.group_retention[i];
     const std::string field = "disk.group_retention[" + std::to_string(i) + "]";
     if (!is_anchored && retention != GroupRetention{}) {
-      return fail(ErrorCode::InvalidArgument, field + " is not Dense, but group '" + group.name +
-                                                  "' is history, which every request needs from the first token on");
+      return invalid(field, " is not Dense, but group '", group.name,
+                     "' is history, which every request needs from the first token on");
     }
     if (retention.rule == RetentionRule::Last || retention.rule > RetentionRule::None) {
-      return fail(ErrorCode::InvalidArgument, field + ": use Dense, Every or None");
+      return invalid(field, ": use Dense, Every or None");
     }
     if ((retention.rule == RetentionRule::Every) != (retention.interval_tokens > 0) ||
         retention.interval_tokens % config.page.page_tokens != 0) {
-      return fail(ErrorCode::InvalidArgument, field + " has interval_tokens " +
-                                                  std::to_string(retention.interval_tokens) +
-                                                  ": RetentionRule::Every needs a multiple of page_tokens = " +
-                                                  std::to_string(config.page.page_tokens) + ", and other rules none");
+      return invalid(field, " has interval_tokens ", plain(retention.interval_tokens),
+                     ": RetentionRule::Every needs a multiple of page_tokens = ", plain(config.page.page_tokens),
+                     ", and other rules none");
     }
     const bool is_needed = has_pages(group) && group.replay.tokens == 0;
     if (retention.rule == RetentionRule::None && is_needed) {
-      return fail(ErrorCode::InvalidArgument, field + " is None, but group '" + group.name +
-                                                  "' declares no replay: after a restart nothing would ever be found");
+      return invalid(field, " is None, but group '", group.name,
+                     "' declares no replay: after a restart nothing would ever be found");
     }
   }
   return {};
@@ -150,99 +137,91 @@ Status check_groups(const CacheConfig& config) {
   for (const CacheGroup& group : groups) {
     if (group.lookahead_tokens == 0) continue;
     if (config.device.pool == DevicePool::External) {
-      return fail(ErrorCode::Unsupported, where + ": group '" + group.name + "' has lookahead_tokens " +
-                                              std::to_string(group.lookahead_tokens) +
-                                              ", which needs an owned device pool");
+      return unsupported(where, ": group '", group.name, "' has lookahead_tokens ", plain(group.lookahead_tokens),
+                         ", which needs an owned device pool");
     }
   }
   const auto is_anchored = [](const CacheGroup& group) {
     return group.kind == GroupKind::Window || group.kind == GroupKind::Snapshot;
   };
   if (std::ranges::count_if(groups, is_anchored) > static_cast<std::ptrdiff_t>(kHitGroupsMax)) {
-    return fail(ErrorCode::Unsupported, where + " has more than " + std::to_string(kHitGroupsMax) +
-                                            " window and snapshot groups: put layers of one kind into one group");
+    return unsupported(where, " has more than ", plain(kHitGroupsMax),
+                       " window and snapshot groups: put layers of one kind into one group");
   }
   for (const CacheGroup& group : groups) {
     if (group.sink_tokens == 0 || group.replay.tokens == 0) continue;
-    return fail(ErrorCode::Unsupported, where + ": group '" + group.name +
-                                            "' has a sink, which a replay of later tokens does not compute again: "
-                                            "leave the sink or the replay out");
+    return unsupported(
+        where, ": group '", group.name,
+        "' has a sink, which a replay of later tokens does not compute again: leave the sink or the replay out");
   }
   for (const CacheGroup& group : groups) {
     if (group.kind != GroupKind::Compressed || group.replay.tokens == 0) continue;
-    return fail(ErrorCode::Unsupported, where + ": group '" + group.name +
-                                            "' keeps its entries for ever and is never rebuilt: declare the replay for "
-                                            "the group that keeps the rows which are not part of an entry yet");
+    return unsupported(where, ": group '", group.name,
+                       "' keeps its entries for ever and is never rebuilt: declare the replay for the group that keeps "
+                       "the rows which are not part of an entry yet");
   }
   const std::vector<std::uint32_t>& counts = config.device.group_page_counts;
   if (!counts.empty() && counts.size() != groups.size()) {
-    return fail(ErrorCode::InvalidArgument, "device.group_page_counts has " + std::to_string(counts.size()) +
-                                                " numbers; " + where + " has " + std::to_string(groups.size()) +
-                                                " groups: give one for each");
+    return invalid("device.group_page_counts has ", plain(counts.size()), " numbers; ", where, " has ",
+                   plain(groups.size()), " groups: give one for each");
   }
   if (!counts.empty() && config.device.capacity_bytes != 0) {
-    return fail(ErrorCode::InvalidArgument,
-                "device.group_page_counts and device.capacity_bytes are both set: give page_count with the first");
+    return invalid("device.group_page_counts and device.capacity_bytes are both set: give page_count with the first");
   }
   const std::vector<std::byte*>& adopted = config.device.adopted_group_memory;
   const auto& tensors = config.device.adopted_tensors;
   if (!tensors.empty()) {
     if (tensors.size() != groups.size()) {
-      return fail(ErrorCode::InvalidArgument, "device.adopted_tensors has " + std::to_string(tensors.size()) +
-                                                  " lists; " + where + " has " + std::to_string(groups.size()) +
-                                                  " groups: give one for each, empty where a group has no pages");
+      return invalid("device.adopted_tensors has ", plain(tensors.size()), " lists; ", where, " has ",
+                     plain(groups.size()), " groups: give one for each, empty where a group has no pages");
     }
     bool has_state = false;
     for (std::size_t i = 0; i < groups.size(); ++i) {
       has_state |= has_slot(groups[i]);
       if (has_pages(groups[i]) != tensors[i].empty()) continue;
-      return fail(ErrorCode::InvalidArgument,
-                  "device.adopted_tensors[" + std::to_string(i) + "] " +
-                      (tensors[i].empty() ? "is empty, but group '" : "has tensors, but group '") + groups[i].name +
-                      (tensors[i].empty() ? "' has pages" : "' has no pages"));
+      return invalid("device.adopted_tensors[", plain(i), "] ",
+                     tensors[i].empty() ? "is empty, but group '" : "has tensors, but group '", groups[i].name,
+                     tensors[i].empty() ? "' has pages" : "' has no pages");
     }
     if (has_state && config.device.adopted_state_memory == nullptr) {
-      return fail(ErrorCode::InvalidArgument, "device.adopted_state_memory is null, but " + where + " has state");
+      return invalid("device.adopted_state_memory is null, but ", where, " has state");
     }
   } else if (config.device.memory == DeviceMemory::Adopted && (!is_plain || !adopted.empty())) {
     if (adopted.size() != groups.size()) {
-      return fail(ErrorCode::InvalidArgument, "device.adopted_group_memory has " + std::to_string(adopted.size()) +
-                                                  " pointers; " + where + " has " + std::to_string(groups.size()) +
-                                                  " groups: give one for each, null where a group has no pages");
+      return invalid("device.adopted_group_memory has ", plain(adopted.size()), " pointers; ", where, " has ",
+                     plain(groups.size()), " groups: give one for each, null where a group has no pages");
     }
     bool has_state = false;
     for (std::size_t i = 0; i < groups.size(); ++i) {
       has_state |= has_slot(groups[i]);
       if (!has_pages(groups[i]) || adopted[i] != nullptr) continue;
-      return fail(ErrorCode::InvalidArgument, "device.adopted_group_memory[" + std::to_string(i) +
-                                                  "] is null, but group '" + groups[i].name + "' has pages");
+      return invalid("device.adopted_group_memory[", plain(i), "] is null, but group '", groups[i].name, "' has pages");
     }
     if (has_state && config.device.adopted_state_memory == nullptr) {
-      return fail(ErrorCode::InvalidArgument, "device.adopted_state_memory is null, but " + where + " has state");
+      return invalid("device.adopted_state_memory is null, but ", where, " has state");
     }
   }
   const auto has_ids = [&](const CacheGroup& group) { return is_anchored(group) && has_pages(group); };
   if (config.device.pool == DevicePool::External && counts.empty() && std::ranges::any_of(groups, has_ids)) {
-    return fail(ErrorCode::InvalidArgument, where + ": an external device pool needs device.group_page_counts: the " +
-                                                "engine's page ids of each group lie below its number");
+    return invalid(where,
+                   ": an external device pool needs device.group_page_counts: the engine's page ids of each group lie "
+                   "below its number");
   }
   if (is_plain) return {};
   if (config.disk.is_on()) QUIRE_TRY(check_disk_groups(config));
   if (config.host.capacity_bytes > 0 && !config.host.group_page_counts.empty()) {
-    return fail(ErrorCode::InvalidArgument,
-                "host.group_page_counts and host.capacity_bytes are both set: give page_count with the first");
+    return invalid("host.group_page_counts and host.capacity_bytes are both set: give page_count with the first");
   }
   const std::size_t host_counts = config.host.group_page_counts.size();
   if (host_counts != 0 && host_counts != groups.size()) {
-    return fail(ErrorCode::InvalidArgument, "host.group_page_counts has " + std::to_string(host_counts) + " numbers; " +
-                                                where + " has " + std::to_string(groups.size()) +
-                                                " groups: give one for each");
+    return invalid("host.group_page_counts has ", plain(host_counts), " numbers; ", where, " has ",
+                   plain(groups.size()), " groups: give one for each");
   }
   const bool has_full = std::ranges::any_of(groups, [](const auto& each) { return each.kind == GroupKind::Full; });
   if (!config.plan.layer_windows.empty() && !has_full) {
-    return fail(ErrorCode::Unsupported, where +
-                                            " has no full group, whose pages plan.layer_windows would list: declare "
-                                            "layers with windows as window groups");
+    return unsupported(
+        where,
+        " has no full group, whose pages plan.layer_windows would list: declare layers with windows as window groups");
   }
   return {};
 }
@@ -252,12 +231,10 @@ Status check_groups(const CacheConfig& config) {
 Status CacheConfig::validate() const {
   QUIRE_TRY(require_positive(page.page_tokens, "page_tokens", "a page holds at least one token; 16 is usual"));
   if (device.page_count == 0 && device.capacity_bytes == 0) {
-    return fail(ErrorCode::InvalidArgument,
-                "the device pool has no size: set device.page_count or device.capacity_bytes");
+    return invalid("the device pool has no size: set device.page_count or device.capacity_bytes");
   }
   if (device.page_count != 0 && device.capacity_bytes != 0) {
-    return fail(ErrorCode::InvalidArgument,
-                "device.page_count and device.capacity_bytes are both set: give one of them");
+    return invalid("device.page_count and device.capacity_bytes are both set: give one of them");
   }
   QUIRE_TRY(require_positive(sequence_count_max, "sequence_count_max", "no request could begin"));
   QUIRE_TRY(require_positive(step_tokens_max, "step_tokens_max", "no step could compute anything"));
@@ -276,58 +253,50 @@ Status CacheConfig::validate() const {
   QUIRE_TRY(require_at_most(residency_record_count_max, 1U << 20U, "residency_record_count_max"));
   QUIRE_TRY(check_groups(*this));
   if (plan.page_tables == PageTables::Block && plan.cascade_levels_max > 1) {
-    return fail(ErrorCode::InvalidArgument, "plan.cascade_levels_max is " + std::to_string(plan.cascade_levels_max) +
-                                                ", but block tables have one level: use Rows or Csr, or 1");
+    return invalid("plan.cascade_levels_max is ", plain(plan.cascade_levels_max),
+                   ", but block tables have one level: use Rows or Csr, or 1");
   }
   QUIRE_TRY(require_at_most(plan.layer_windows.size(), 8, "the number of plan.layer_windows"));
   for (const std::uint32_t window_tokens : plan.layer_windows) {
     QUIRE_TRY(require_positive(window_tokens, "a window of plan.layer_windows", "its layers would see nothing"));
   }
   if (plan.page_tables == PageTables::Block && !plan.layer_windows.empty()) {
-    return fail(ErrorCode::Unsupported,
-                "plan.layer_windows needs page_tables Rows or Csr: block tables have no trimmed lists");
+    return unsupported("plan.layer_windows needs page_tables Rows or Csr: block tables have no trimmed lists");
   }
   if (partial_reuse_min_tokens == 0U) {
-    return fail(ErrorCode::InvalidArgument,
-                "partial_reuse_min_tokens is 0: copying nothing saves nothing; use 1 to copy whatever matches, or "
-                "page_tokens to never copy");
+    return invalid(
+        "partial_reuse_min_tokens is 0: copying nothing saves nothing; use 1 to copy whatever matches, or page_tokens "
+        "to never copy");
   }
   const bool is_adopted = device.memory == DeviceMemory::Adopted;
   if (device.memory == DeviceMemory::Accelerator && device.accelerator == nullptr) {
-    return fail(ErrorCode::InvalidArgument,
-                "device.memory is Accelerator, but device.accelerator is null: open_cuda_device() makes one");
+    return invalid("device.memory is Accelerator, but device.accelerator is null: open_cuda_device() makes one");
   }
   if (device.memory == DeviceMemory::Host && device.accelerator != nullptr) {
-    return fail(
-        ErrorCode::InvalidArgument,
-        "device.accelerator is set, but device.memory is Host: use Accelerator, or Adopted for tensors that lie "
-        "on it");
+    return invalid(
+        "device.accelerator is set, but device.memory is Host: use Accelerator, or Adopted for tensors that lie on it");
   }
   if (!device.adopted_tensors.empty()) {
     if (!is_adopted || device.accelerator == nullptr) {
-      return fail(
-          ErrorCode::InvalidArgument,
+      return invalid(
           "device.adopted_tensors needs device.memory Adopted, and device.accelerator, which moves their pages");
     }
     if (device.adopted_memory != nullptr || !device.adopted_group_memory.empty()) {
-      return fail(ErrorCode::InvalidArgument,
-                  "device.adopted_tensors is set, and adopted_memory or adopted_group_memory too: give either");
+      return invalid("device.adopted_tensors is set, and adopted_memory or adopted_group_memory too: give either");
     }
   }
   if (is_adopted && device.adopted_memory == nullptr && device.adopted_group_memory.empty() &&
       device.adopted_tensors.empty()) {
-    return fail(ErrorCode::InvalidArgument, "device.memory is Adopted, but device.adopted_memory is null");
+    return invalid("device.memory is Adopted, but device.adopted_memory is null");
   }
   if (!is_adopted && device.adopted_memory != nullptr) {
-    return fail(ErrorCode::InvalidArgument, "device.adopted_memory is set, but device.memory is not Adopted");
+    return invalid("device.adopted_memory is set, but device.memory is not Adopted");
   }
   if (device.pool == DevicePool::External && is_adopted) {
-    return fail(ErrorCode::InvalidArgument,
-                "an external device pool's memory is the engine's own; adopted_memory is for an owned pool");
+    return invalid("an external device pool's memory is the engine's own; adopted_memory is for an owned pool");
   }
   if (device.pool == DevicePool::External && device.page_count == 0) {
-    return fail(ErrorCode::InvalidArgument,
-                "an external device pool needs device.page_count: the engine's page ids lie below it");
+    return invalid("an external device pool needs device.page_count: the engine's page ids lie below it");
   }
   if (!custom_policy) QUIRE_TRY(make_policy(policy));
   if (host.is_on()) QUIRE_TRY(check_host(*this));

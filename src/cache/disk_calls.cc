@@ -64,13 +64,13 @@ DirectBytes Cache::Impl::direct_bytes(std::uint32_t token_count) const {
 
 Result<DirectBytes> Cache::direct_bytes(std::uint32_t token_count) const {
   QUIRE_TRY(impl_->enter());
-  if (!impl_->has_disk()) return fail(ErrorCode::Unsupported, "direct_bytes: the cache has no disk tier");
+  if (!impl_->has_disk()) return unsupported("direct_bytes: the cache has no disk tier");
   return impl_->direct_bytes(token_count);
 }
 
 Status Cache::Impl::add_direct(TransferKind kind, KeySpaceId key_space, const Prompt& prompt, const char* call,
                                Search::DirectCall direct) {
-  if (!has_disk()) return fail(ErrorCode::Unsupported, std::string(call) + ": the cache has no disk tier");
+  if (!has_disk()) return unsupported(call, ": the cache has no disk tier");
   QUIRE_TRY_ASSIGN(const std::uint32_t space, find_key_space(key_space));
   QUIRE_TRY(check_prompt(prompt));
   QUIRE_TRY(check_tokens(prompt.tokens, 0));
@@ -88,9 +88,8 @@ Status Cache::Impl::add_direct(TransferKind kind, KeySpaceId key_space, const Pr
       kind, space, sequences.keys().make(prompt.tokens, prompt.extra_keys, row_count), std::move(direct));
   if (!search) {
     const bool is_paused = tiers->parts.is_paused;
-    return fail(ErrorCode::Unavailable,
-                std::string(call) +
-                    (is_paused ? ": transfers are paused" : ": too many are under way; apply what poll() gives first"));
+    return unavailable(
+        call, is_paused ? ": transfers are paused" : ": too many are under way; apply what poll() gives first");
   }
   tiers->parts.hand_over();
   return {};
@@ -112,11 +111,9 @@ Status Cache::Impl::check_bytes(const Prompt& prompt, std::size_t bytes, const c
   if (!has_disk()) return {};  // add_direct() refuses the call
   const DirectBytes wanted = direct_bytes(static_cast<std::uint32_t>(prompt.tokens.size()));
   if (bytes == wanted.byte_count) return {};
-  return fail(ErrorCode::InvalidArgument,
-              std::string(call) + ": " + with_separators(bytes) + " bytes were given for the " +
-                  with_separators(wanted.token_count / page_tokens) + " whole pages of the prompt, which have " +
-                  with_separators(wanted.byte_count) +
-                  (wanted.parts.size() > 1 ? ", those of other groups included: direct_bytes() tells" : ""));
+  return invalid(call, ": ", bytes, " bytes were given for the ", wanted.token_count / page_tokens,
+                 " whole pages of the prompt, which have ", wanted.byte_count,
+                 wanted.parts.size() > 1 ? ", those of other groups included: direct_bytes() tells" : "");
 }
 
 Status Cache::lookup_on_disk(KeySpaceId key_space, const Prompt& prompt,
@@ -147,7 +144,7 @@ Status Cache::get_from_disk(KeySpaceId key_space, const Prompt& prompt, std::spa
 Result<bool> Cache::flush() {
   Impl& impl = *impl_;
   QUIRE_TRY(impl.enter());
-  if (!impl.has_disk()) return fail(ErrorCode::Unsupported, "flush: the cache has no disk tier");
+  if (!impl.has_disk()) return unsupported("flush: the cache has no disk tier");
   const TierParts& parts = impl.tiers->parts;
   if (!parts.wants_flush && std::ranges::all_of(parts.lowers, &Lower::has_failed)) {
     return fail(ErrorCode::Io, "flush: " + parts.lowers.front().tier->last_error());
@@ -199,11 +196,11 @@ void add_store(DiskStatus& status, const FileStoreStats& stats) {
 Result<DiskStatus> Cache::disk_status(std::optional<std::uint32_t> group_index) const {
   const Impl& impl = *impl_;
   QUIRE_TRY(impl_->enter());
-  if (!impl.has_disk()) return fail(ErrorCode::Unsupported, "disk_status: the cache has no disk tier");
+  if (!impl.has_disk()) return unsupported("disk_status: the cache has no disk tier");
   const std::size_t group_count = impl.config.layout.groups().size();
   if (group_index.value_or(0) >= group_count) {
-    return fail(ErrorCode::InvalidArgument, "disk_status: group_index is " + std::to_string(*group_index) +
-                                                "; the layout has " + std::to_string(group_count) + " groups");
+    return invalid("disk_status: group_index is ", plain(*group_index), "; the layout has ", plain(group_count),
+                   " groups");
   }
   DiskStatus status;
   const auto is_asked = [&](const GroupRows& group) { return group.memory.group_index == group_index; };

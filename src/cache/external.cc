@@ -28,12 +28,10 @@ Status hold_all(OfferedPages& offered, std::span<const PageId> pages, const Grou
     const bool is_released = is_known && offered.state(page) == OfferedPages::State::Released;
     const std::string limit =
         group == nullptr ? "page_count" : "group_page_counts[" + std::to_string(group->memory.group_index) + "]";
-    return fail(ErrorCode::InvalidArgument,
-                (group == nullptr ? "" : "group '" + group->group->name + "': ") + "page " +
-                    std::to_string(page.value) +
-                    (!is_known     ? " is not below device." + limit + " = " + with_separators(offered.page_count())
-                     : is_released ? " was given up, but take_released() has not named it yet"
-                                   : " is offered twice: quire holds it already, or it stands twice in this offer"));
+    return invalid(group == nullptr ? "" : "group '" + group->group->name + "': ", "page ", plain(page.value),
+                   !is_known     ? " is not below device." + limit + " = " + with_separators(offered.page_count())
+                   : is_released ? " was given up, but take_released() has not named it yet"
+                                 : " is offered twice: quire holds it already, or it stands twice in this offer");
   }
   return {};
 }
@@ -51,10 +49,9 @@ Result<const GroupRows*> Cache::Impl::find_pool(std::optional<std::uint32_t> gro
   const std::span<const CacheGroup> all = config.layout.groups();
   const GroupRows* const group = find_anchored(*group_index);
   if (*group_index < all.size() && (group == nullptr || group->has_pages())) return group;
-  return fail(ErrorCode::InvalidArgument,
-              std::string(call) + ": group_index is " + std::to_string(*group_index) +
-                  (group != nullptr ? ", and group '" + group->group->name + "' has no pages"
-                                    : "; the layout has " + std::to_string(all.size()) + " groups"));
+  return invalid(call, ": group_index is ", plain(*group_index),
+                 group != nullptr ? ", and group '" + group->group->name + "' has no pages"
+                                  : "; the layout has " + std::to_string(all.size()) + " groups");
 }
 
 // Offers
@@ -64,22 +61,20 @@ Status Cache::Impl::check_offered_groups(const Offer& offer) const {
   for (const GroupPages& piece : offer.groups) {
     QUIRE_TRY_ASSIGN(const GroupRows* const group, find_pool(piece.group_index, "offer"));
     if (group == nullptr) {
-      return fail(ErrorCode::InvalidArgument, "group '" + config.layout.groups()[piece.group_index].name +
-                                                  "' keeps everything: its pages are those of page_ids");
+      return invalid("group '", config.layout.groups()[piece.group_index].name,
+                     "' keeps everything: its pages are those of page_ids");
     }
     const auto where = [&] { return "group '" + group->group->name + "': "; };
     const std::size_t end = piece.first_page + piece.page_ids.size();
     if (end > page_count) {
-      return fail(ErrorCode::InvalidArgument, where() + "pages [" + std::to_string(piece.first_page) + ", " +
-                                                  std::to_string(end) + ") were offered; the path has " +
-                                                  with_separators(page_count) + " that are full");
+      return invalid(where(), "pages [", plain(piece.first_page), ", ", plain(end), ") were offered; the path has ",
+                     page_count, " that are full");
     }
     const std::uint32_t boundary = group->is_window() ? 1 : boundary_multiple(*group->group);
     for (std::size_t page = piece.first_page; page < end; ++page) {
       if ((page + 1) * page_tokens % boundary == 0) continue;
-      return fail(ErrorCode::InvalidArgument,
-                  where() + "a snapshot behind " + with_separators((page + 1) * page_tokens) +
-                      " tokens is of no use: it goes on at multiples of " + with_separators(boundary));
+      return invalid(where(), "a snapshot behind ", (page + 1) * page_tokens,
+                     " tokens is of no use: it goes on at multiples of ", boundary);
     }
   }
   return {};
@@ -140,11 +135,9 @@ Result<OfferOutcome> Cache::offer(KeySpaceId key_space, const Offer& offer) {
   const std::size_t page_count = offer.prompt.tokens.size() / impl.page_tokens;
   const bool is_empty = offer.page_ids.empty() && offer.groups.empty();
   if (is_empty || offer.first_page + offer.page_ids.size() != page_count) {
-    return fail(ErrorCode::InvalidArgument, "the path's " + with_separators(offer.prompt.tokens.size()) +
-                                                " tokens fill " + with_separators(page_count) + " pages; pages [" +
-                                                std::to_string(offer.first_page) + ", " +
-                                                std::to_string(offer.first_page + offer.page_ids.size()) +
-                                                ") were offered: offer at least one page, up to the last that is full");
+    return invalid("the path's ", offer.prompt.tokens.size(), " tokens fill ", page_count, " pages; pages [",
+                   plain(offer.first_page), ", ", plain(offer.first_page + offer.page_ids.size()),
+                   ") were offered: offer at least one page, up to the last that is full");
   }
   QUIRE_TRY(impl.check_offered_groups(offer));
   PrefixTree& tree = *impl.tree;
@@ -226,8 +219,7 @@ Result<ExternalMatch> Cache::match(KeySpaceId key_space, const Prompt& prompt) {
   QUIRE_TRY_ASSIGN(const PrefixTree::Match found, impl.match(space, prompt, {}));
   const std::optional<std::uint32_t> index = impl.sequences.try_add();
   if (!index) {
-    return fail(ErrorCode::Unavailable, "all " + with_separators(impl.sequences.capacity()) +
-                                            " matches are held; drop one, or raise sequence_count_max");
+    return unavailable("all ", impl.sequences.capacity(), " matches are held; drop one, or raise sequence_count_max");
   }
   Paths& paths = impl.tiers->paths;
   const auto token_count = static_cast<std::uint32_t>(prompt.tokens.size());

@@ -14,28 +14,26 @@ namespace quire {
 
 Result<std::uint32_t> Cache::Impl::find_step(const Step& asked) const {
   if (asked.cache != this) {
-    return fail(ErrorCode::InvalidArgument,
-                "step " + std::to_string(asked.number) +
-                    (asked.cache == nullptr ? " was never planned" : " was planned by another cache"));
+    return invalid("step ", plain(asked.number),
+                   asked.cache == nullptr ? " was never planned" : " was planned by another cache");
   }
   for (std::uint32_t place = 0; place < step_order.size(); ++place) {
     if (steps[step_order[place]].number == asked.number) return place;
   }
-  return fail(ErrorCode::InvalidArgument, "step " + std::to_string(asked.number) + " is not in flight");
+  return invalid("step ", plain(asked.number), " is not in flight");
 }
 
 Status Cache::apply_copies(const Step& step) {
   Impl& impl = *impl_;
   QUIRE_TRY(impl.enter());
   if (impl.config.device.memory != DeviceMemory::Host) {
-    return fail(ErrorCode::Unsupported,
-                "apply_copies: the pool's memory is not quire's own; apply the plan's moves and copies where it is");
+    return unsupported(
+        "apply_copies: the pool's memory is not quire's own; apply the plan's moves and copies where it is");
   }
   QUIRE_TRY_ASSIGN(const std::uint32_t place, impl.find_step(step));
   if (place > 0 && !impl.is_applied(impl.step_at(place - 1))) {
-    return fail(ErrorCode::InvalidArgument, "apply_copies: those of step " +
-                                                std::to_string(impl.step_at(place - 1).number) +
-                                                ", which was planned before, come first");
+    return invalid("apply_copies: those of step ", plain(impl.step_at(place - 1).number),
+                   ", which was planned before, come first");
   }
   impl.apply_moves_and_copies(impl.step_at(place));
   return {};
@@ -45,15 +43,13 @@ Status Cache::apply_saves(const Step& step) {
   Impl& impl = *impl_;
   QUIRE_TRY(impl.enter());
   if (impl.config.device.memory != DeviceMemory::Host) {
-    return fail(ErrorCode::Unsupported,
-                "apply_saves: the memory is not quire's own; apply the plan's state_saves where it is");
+    return unsupported("apply_saves: the memory is not quire's own; apply the plan's state_saves where it is");
   }
   QUIRE_TRY_ASSIGN(const std::uint32_t place, impl.find_step(step));
   StepInFlight& computed = impl.step_at(place);
   if (!impl.is_applied(computed)) {
-    return fail(ErrorCode::InvalidArgument, "apply_saves: step " + std::to_string(step.number) +
-                                                " has copies that were not applied; apply_copies comes before its "
-                                                "work, apply_saves behind it");
+    return invalid("apply_saves: step ", plain(step.number),
+                   " has copies that were not applied; apply_copies comes before its work, apply_saves behind it");
   }
   if (!std::exchange(computed.is_saved, true)) impl.copy_states(computed.plan.state_saves);
   return {};
@@ -125,24 +121,21 @@ Status Cache::finish_step(const Step& step, std::span<const StepResult> results)
   QUIRE_TRY(impl.enter());
   QUIRE_TRY_ASSIGN(const std::uint32_t place, impl.find_step(step));
   if (place > 0) {
-    return fail(ErrorCode::InvalidArgument, "step " + std::to_string(step.number) + " was planned after step " +
-                                                std::to_string(impl.step_at(0).number) +
-                                                ", which is in flight: steps finish in the order they were planned");
+    return invalid("step ", plain(step.number), " was planned after step ", plain(impl.step_at(0).number),
+                   ", which is in flight: steps finish in the order they were planned");
   }
   StepInFlight& finished = impl.step_at(0);
   if (!impl.is_applied(finished)) {
-    return fail(ErrorCode::InvalidArgument, "step " + std::to_string(step.number) +
-                                                " has copies that were not applied; call apply_copies before the "
-                                                "step's own work");
+    return invalid("step ", plain(step.number),
+                   " has copies that were not applied; call apply_copies before the step's own work");
   }
   if (impl.config.device.memory == DeviceMemory::Host && !finished.is_saved && !finished.plan.state_saves.empty()) {
-    return fail(ErrorCode::InvalidArgument, "step " + std::to_string(step.number) +
-                                                " has states to save that were not; call apply_saves when its tokens "
-                                                "are computed");
+    return invalid("step ", plain(step.number),
+                   " has states to save that were not; call apply_saves when its tokens are computed");
   }
   if (results.size() != finished.parts.size()) {
-    return fail(ErrorCode::InvalidArgument, "the step has " + std::to_string(finished.parts.size()) + " entries, but " +
-                                                std::to_string(results.size()) + " results were given");
+    return invalid("the step has ", plain(finished.parts.size()), " entries, but ", plain(results.size()),
+                   " results were given");
   }
   for (std::size_t i = 0; i < results.size(); ++i) {
     const StepPart& part = finished.parts[i];
@@ -180,39 +173,38 @@ Status Cache::finish_step(const Step& step, std::span<const StepResult> results)
 
 Status Cache::Impl::check_result(const StepPart& part, const StepResult& result) const {
   const SequenceSlot& slot = sequences[part.index];
-  const auto bad = [](const std::string& what) { return fail(ErrorCode::InvalidArgument, what); };
   if (result.discard) {
     if (result.tokens.empty() && result.accepted_count == 0) return {};
-    return bad("discard is set, but so are tokens or accepted_count");
+    return invalid("discard is set, but so are tokens or accepted_count");
   }
   const std::uint32_t end = part.computed_end(slot.computed_tokens);
   if (end > slot.token_count) {
-    return bad("the token at position " + with_separators(end - 1) +
-               " was computed but is not known: the result of the step before brings it, or this one discards it");
+    return invalid("the token at position ", end - 1,
+                   " was computed but is not known: the result of the step before brings it, or this one discards it");
   }
   if (part.is_tree) {
     if (end < slot.token_count) {
-      return bad("the token at position " + with_separators(end) +
-                 " is known by now, and its tree was planned in that place: discard this one");
+      return invalid("the token at position ", end,
+                     " is known by now, and its tree was planned in that place: discard this one");
     }
-    if (result.accepted_count > 0) return bad("commit_tree decides about its tree: leave accepted_count at 0");
+    if (result.accepted_count > 0) return invalid("commit_tree decides about its tree: leave accepted_count at 0");
     if (result.tokens.size() != part.draft_count) {
-      return bad("it has " + std::to_string(part.draft_count) + " tree tokens in this step, but " +
-                 std::to_string(result.tokens.size()) + " token values were given");
+      return invalid("it has ", plain(part.draft_count), " tree tokens in this step, but ", plain(result.tokens.size()),
+                     " token values were given");
     }
     return check_tokens(result.tokens, slot.computed_tokens);
   }
   if (result.accepted_count > part.draft_count) {
-    return bad("it has " + std::to_string(part.draft_count) + " drafts in this step; accepted_count is " +
-               std::to_string(result.accepted_count));
+    return invalid("it has ", plain(part.draft_count), " drafts in this step; accepted_count is ",
+                   plain(result.accepted_count));
   }
   if (result.accepted_count > result.tokens.size()) {
-    return bad("accepted_count is " + std::to_string(result.accepted_count) + ", but only " +
-               std::to_string(result.tokens.size()) + " tokens were given");
+    return invalid("accepted_count is ", plain(result.accepted_count), ", but only ", plain(result.tokens.size()),
+                   " tokens were given");
   }
   if (result.tokens.empty()) return {};
   if (end < slot.token_count) {
-    return bad("new tokens, but the known ones are not all computed; they come with its last step");
+    return invalid("new tokens, but the known ones are not all computed; they come with its last step");
   }
   return check_new_tokens(slot, result.tokens);
 }

@@ -21,10 +21,9 @@ Status Cache::Impl::check_held(const SequenceSlot& slot, std::uint32_t end) cons
   const std::uint64_t missing_begin = std::max<std::uint64_t>(first_recent(slot, end), hole_begin);
   const std::uint64_t missing_end = std::min<std::uint64_t>(end, hole_end);
   if (missing_begin >= missing_end) return {};
-  return fail(ErrorCode::InvalidArgument, "group '" + geometry.page().group().name + "' no longer holds its tokens [" +
-                                              with_separators(missing_begin) + ", " + with_separators(missing_end) +
-                                              "), which the window of " + with_separators(slot.window->tokens) +
-                                              " tokens has left; window_rewind_tokens keeps more");
+  return invalid("group '", geometry.page().group().name, "' no longer holds its tokens [", missing_begin, ", ",
+                 missing_end, "), which the window of ", slot.window->tokens,
+                 " tokens has left; window_rewind_tokens keeps more");
 }
 
 Result<Sequence> Cache::fork(const Sequence& sequence, std::uint32_t at) {
@@ -32,39 +31,35 @@ Result<Sequence> Cache::fork(const Sequence& sequence, std::uint32_t at) {
   QUIRE_TRY(impl.enter());
   QUIRE_TRY(impl.require(DevicePool::Owned, "fork"));
   QUIRE_TRY_ASSIGN(const std::uint32_t source_index, impl.find_sequence(sequence));
-  const auto bad = [&](const std::string& what) {
-    return fail(ErrorCode::InvalidArgument, "fork: " + Impl::name_of(source_index) + " " + what);
-  };
+  const Refusal refused{"fork", source_index};
   {
     const SequenceSlot& source = impl.sequences[source_index];
-    if (source.state != SequenceSlot::State::Running) return bad(Impl::not_running(source) + 1);
+    if (source.state != SequenceSlot::State::Running) return refused.invalid(Impl::not_running(source));
     const bool is_busy = source.steps_in_flight > 0 || source.is_undecided() || source.receive;
     const std::uint32_t limit = is_busy ? source.computed_tokens : source.token_count;
     if (at > limit) {
-      return bad("has " + with_separators(limit) + (is_busy ? " computed tokens, and more in flight" : " tokens") +
-                 "; at is " + with_separators(at));
+      return refused.invalid(" has ", limit, is_busy ? " computed tokens, and more in flight" : " tokens", "; at is ",
+                             at);
     }
-    if (source.replay_end > 0) return bad(Impl::rebuilding(source));
+    if (source.replay_end > 0) return refused.invalid(" ", Impl::rebuilding(source));
     const std::uint32_t end = std::min(impl.sequences.keys().known_rows(at), source.computed_tokens);
     Status held = impl.check_held(source, end);
     // A fork whose tokens are all computed runs the last one again; but not with a state, which would count the token
     // twice.
     if (held) held = impl.check_anchored_held(source_index, end, end == at && !impl.has_state());
-    if (!held) return bad("cannot be forked at " + with_separators(at) + ": " + held.error().message);
+    if (!held) return refused.invalid(" cannot be forked at ", at, ": ", held.error().message);
     if (source.receive && source.state_slot && !source.state_slot->needs_fill && end > 0) {
-      return fail(ErrorCode::Unavailable, "fork: " + Impl::name_of(source_index) +
-                                              " is receiving, and its state may be overwritten by now; "
-                                              "finish_receive or abort_receive comes first");
+      return refused.unavailable(
+          " is receiving, and its state may be overwritten by now; finish_receive or abort_receive comes first");
     }
     if (impl.has_state() && impl.free_state_slots.empty()) {
-      return fail(ErrorCode::Unavailable, "fork: all " + with_separators(impl.state_slot_count) +
-                                              " state slots are taken: end or preempt a sequence, or raise "
-                                              "device.state_slot_count");
+      return unavailable("fork: all ", impl.state_slot_count,
+                         " state slots are taken: end or preempt a sequence, or raise device.state_slot_count");
     }
     const std::size_t waiting_max = impl.state_group_count() * Impl::kForksMax * impl.config.sequence_count_max;
     if (impl.pending_forks.size() + impl.state_group_count() > waiting_max) {
-      return fail(ErrorCode::Unavailable, "fork: " + with_separators(impl.pending_forks.size()) +
-                                              " copies of states wait for the next step; plan one first");
+      return unavailable("fork: ", impl.pending_forks.size(),
+                         " copies of states wait for the next step; plan one first");
     }
   }
   QUIRE_TRY_ASSIGN(const std::uint32_t index, impl.add_sequence(impl.sequences[source_index].key_space));
@@ -141,15 +136,12 @@ Status Cache::rewind(const Sequence& sequence, std::uint32_t token_count) {
   QUIRE_TRY(impl.enter());
   QUIRE_TRY_ASSIGN(const std::uint32_t index, impl.find_quiet(sequence, "rewind"));
   SequenceSlot& slot = impl.sequences[index];
-  const auto bad = [&](const std::string& what) {
-    return fail(ErrorCode::InvalidArgument, "rewind: " + Impl::name_of(index) + " " + what);
-  };
+  const Refusal refused{"rewind", index};
   if (token_count > slot.token_count) {
-    return bad("has " + with_separators(slot.token_count) + " tokens; it cannot be rewound by " +
-               with_separators(token_count));
+    return refused.invalid(" has ", slot.token_count, " tokens; it cannot be rewound by ", token_count);
   }
   const std::uint32_t end = slot.token_count - token_count;
-  if (slot.replay_end > 0) return bad(Impl::rebuilding(slot));
+  if (slot.replay_end > 0) return refused.invalid(" ", Impl::rebuilding(slot));
   // Computed rows that depend on tokens which are taken back go too. When all tokens left are computed, the last one
   // runs again, and the window must hold one token more than the next one would see.
   const std::uint32_t rows = token_count == 0 ? slot.computed_tokens : impl.sequences.keys().known_rows(end);
@@ -157,7 +149,7 @@ Status Cache::rewind(const Sequence& sequence, std::uint32_t token_count) {
   if (rows < slot.computed_tokens || runs_again) {
     Status held = runs_again ? Status{} : impl.check_held(slot, rows);
     if (held) held = impl.check_anchored_held(index, rows, rows == end && !impl.has_state());
-    if (!held) return bad("cannot be rewound to " + with_separators(end) + ": " + held.error().message);
+    if (!held) return refused.invalid(" cannot be rewound to ", end, ": ", held.error().message);
   }
   if (token_count == 0) return {};
   slot.token_count = end;
@@ -223,20 +215,14 @@ Status Cache::set_window(const Sequence& sequence, const Window& window) {
   QUIRE_TRY(impl.require(DevicePool::Owned, "set_window"));
   QUIRE_TRY_ASSIGN(const std::uint32_t index, impl.find_sequence(sequence));
   SequenceSlot& slot = impl.sequences[index];
-  const auto bad = [&](const std::string& what) {
-    return fail(ErrorCode::InvalidArgument, "set_window: " + Impl::name_of(index) + " " + what);
-  };
-  if (window.window_tokens == 0) return bad("needs a window of at least 1 token; window_tokens is 0");
+  const Refusal refused{"set_window", index};
+  if (window.window_tokens == 0) return refused.invalid(" needs a window of at least 1 token; window_tokens is 0");
   if (window.sink_tokens >= window.window_tokens) {
-    return bad("needs a sink smaller than its window: sink_tokens is " + with_separators(window.sink_tokens) +
-               ", window_tokens " + with_separators(window.window_tokens));
+    return refused.invalid(" needs a sink smaller than its window: sink_tokens is ", window.sink_tokens,
+                           ", window_tokens ", window.window_tokens);
   }
-  if (slot.window) {
-    return bad("has a window of " + with_separators(slot.window->tokens) + " tokens already; it is set once");
-  }
-  const auto cannot = [&](const std::string& why) {
-    return fail(ErrorCode::Unsupported, "set_window: " + Impl::name_of(index) + " cannot have one: " + why);
-  };
+  if (slot.window) return refused.invalid(" has a window of ", slot.window->tokens, " tokens already; it is set once");
+  const auto cannot = [&](const auto&... why) { return refused.unsupported(" cannot have one: ", why...); };
   const std::span<const CacheGroup> groups = impl.config.layout.groups();
   if (impl.history_index == groups.size()) {
     return cannot("no group of its layout keeps everything, and the windows of groups are those that they declare");
@@ -244,19 +230,20 @@ Status Cache::set_window(const Sequence& sequence, const Window& window) {
   for (const CacheGroup& group : groups) {
     const bool keeps_all = group.kind == GroupKind::Full || group.kind == GroupKind::Compressed;
     if (!keeps_all || !group.keys_rotated) continue;
-    return cannot("group '" + group.name +
+    return cannot("group '", group.name,
                   "' stores K rotated for its position, and a window renumbers positions: declare keys_rotated = false "
                   "and rotate in the attention kernel");
   }
   if (slot.state != SequenceSlot::State::Waiting) QUIRE_TRY(impl.find_quiet(sequence, "set_window"));
-  if (slot.send) return bad("is marked for sending; windows do not go along");
-  if (slot.replay_end > window.window_tokens) return bad(Impl::rebuilding(slot));
+  if (slot.send) return refused.invalid(" is marked for sending; windows do not go along");
+  if (slot.replay_end > window.window_tokens) return refused.invalid(" ", Impl::rebuilding(slot));
   if (impl.has_state() && slot.computed_tokens > window.window_tokens) {
     const auto group = std::ranges::find_if(groups, has_slot);
-    return cannot("group '" + group->name + "' keeps state, which is computed again from the beginning when a step " +
-                  "is aborted, and the sequence has computed " + with_separators(slot.computed_tokens) +
-                  " tokens without it: set it before there are more than the window's " +
-                  with_separators(window.window_tokens));
+    return cannot("group '", group->name,
+                  "' keeps state, which is computed again from the beginning when a step is aborted, and the sequence "
+                  "has computed ",
+                  slot.computed_tokens, " tokens without it: set it before there are more than the window's ",
+                  window.window_tokens);
   }
   slot.window = {.tokens = window.window_tokens,
                  .sink_tokens = window.sink_tokens,
@@ -272,16 +259,14 @@ Status Cache::commit_tree(const Sequence& sequence, std::int32_t leaf) {
   QUIRE_TRY(impl.require(DevicePool::Owned, "commit_tree"));
   QUIRE_TRY_ASSIGN(const std::uint32_t index, impl.find_sequence(sequence));
   SequenceSlot& slot = impl.sequences[index];
-  const auto name = [&] { return "commit_tree: " + Impl::name_of(index); };
-  if (slot.tree_count == 0) {
-    return fail(ErrorCode::InvalidArgument, name() + " has no undecided tree: none was planned, or it was committed");
-  }
+  const Refusal refused{"commit_tree", index};
+  if (slot.tree_count == 0) return refused.invalid(" has no undecided tree: none was planned, or it was committed");
   if (slot.steps_in_flight > 0) {
-    return fail(ErrorCode::Unavailable, name() + " has tree tokens in a step in flight; finish that step first");
+    return refused.unavailable(" has tree tokens in a step in flight; finish that step first");
   }
   if (leaf < -1 || leaf >= static_cast<std::int64_t>(slot.tree_count)) {
-    return fail(ErrorCode::InvalidArgument, name() + " has tree tokens 0 to " + std::to_string(slot.tree_count - 1) +
-                                                "; leaf is " + std::to_string(leaf) + " (-1 keeps none)");
+    return refused.invalid(" has tree tokens 0 to ", plain(slot.tree_count - 1), "; leaf is ", plain(leaf),
+                           " (-1 keeps none)");
   }
 
   // The path, leaf first.

@@ -42,14 +42,11 @@ CacheGroup make_path_group() {
 Result<std::uint32_t> count_host_pages(const HostConfig& host, const PageGeometry& page) {
   const std::uint64_t page_count = host.page_count > 0 ? host.page_count : page.page_count_within(host.capacity_bytes);
   if (page_count == 0) {
-    return fail(ErrorCode::InvalidArgument, "host.capacity_bytes is " + with_separators(host.capacity_bytes) +
-                                                ": too small for one page of " + with_separators(page.page_bytes()) +
-                                                " bytes (" + std::to_string(page.options().page_tokens) +
-                                                " tokens of " + with_separators(page.token_bytes()) + " bytes)");
+    return invalid("host.capacity_bytes is ", host.capacity_bytes, ": too small for one page of ", page.page_bytes(),
+                   " bytes (", plain(page.options().page_tokens), " tokens of ", page.token_bytes(), " bytes)");
   }
   if (page_count >= PageId::kNoneValue) {
-    return fail(ErrorCode::InvalidArgument, "the host tier would have " + with_separators(page_count) +
-                                                " pages; the most is " + with_separators(PageId::kNoneValue - 1));
+    return invalid("the host tier would have ", page_count, " pages; the most is ", PageId::kNoneValue - 1);
   }
   return static_cast<std::uint32_t>(page_count);
 }
@@ -116,11 +113,9 @@ Result<PageCounts> count_pages_of_one(const CacheConfig& config) {
   const std::uint64_t null_pages = device.pool == DevicePool::Owned ? 1 : 0;
   const std::uint64_t page_count = page.page_count_within(device.capacity_bytes);
   if (page_count < 2) {
-    return fail(ErrorCode::InvalidArgument, "device.capacity_bytes is " + with_separators(device.capacity_bytes) +
-                                                ": too small for the null page and one page of " +
-                                                with_separators(page.page_bytes()) + " bytes (" +
-                                                std::to_string(config.page.page_tokens) + " tokens of " +
-                                                with_separators(page.token_bytes()) + " bytes)");
+    return invalid("device.capacity_bytes is ", device.capacity_bytes, ": too small for the null page and one page of ",
+                   page.page_bytes(), " bytes (", plain(config.page.page_tokens), " tokens of ", page.token_bytes(),
+                   " bytes)");
   }
   return PageCounts{.history = page_count - null_pages, .groups = {page_count - null_pages}};
 }
@@ -132,9 +127,8 @@ Result<PageCounts> count_pages(const CacheConfig& config) {
   const BudgetRequest request = budget_request_of(config);
   if (config.device.capacity_bytes != 0) {
     if (config.context_tokens_max == 0) {
-      return fail(ErrorCode::InvalidArgument,
-                  "device.capacity_bytes is shared by " + std::to_string(groups.size()) +
-                      " groups, which depends on the longest context: set context_tokens_max, or device.page_count");
+      return invalid("device.capacity_bytes is shared by ", plain(groups.size()),
+                     " groups, which depends on the longest context: set context_tokens_max, or device.page_count");
     }
     QUIRE_TRY_ASSIGN(const Budget budget, solve_budget(config.layout, request));
     counts.history = UINT64_MAX;
@@ -173,10 +167,8 @@ Result<PageCounts> count_pages(const CacheConfig& config) {
     const bool is_owned = config.device.pool == DevicePool::Owned;  // else the engine knows what it runs
     const std::uint64_t needed = is_window && is_owned ? pages_of_request(groups[i], least, context) : 1;
     if (counts.groups[i] >= needed) continue;
-    return fail(ErrorCode::InvalidArgument, "group '" + groups[i].name + "' has " + count_of(counts.groups[i], "page") +
-                                                "; one sequence of " + with_separators(context) + " tokens needs " +
-                                                with_separators(needed) + " of them: raise device.group_page_counts[" +
-                                                std::to_string(i) + "]");
+    return invalid("group '", groups[i].name, "' has ", count_of(counts.groups[i], "page"), "; one sequence of ",
+                   context, " tokens needs ", needed, " of them: raise device.group_page_counts[", plain(i), "]");
   }
   return counts;
 }
@@ -187,20 +179,18 @@ Result<std::uint32_t> add_to_grid(std::uint32_t grid, std::uint32_t page_tokens,
   const std::uint64_t of_group = std::lcm(std::uint64_t{page_tokens}, std::uint64_t{boundary_multiple(group)});
   const std::uint64_t of_all = of_group <= UINT32_MAX ? std::lcm(std::uint64_t{grid}, of_group) : of_group;
   if (of_all <= UINT32_MAX) return static_cast<std::uint32_t>(of_all);
-  return fail(ErrorCode::InvalidArgument,
-              "group '" + group.name + "': its snapshots are taken at multiples of page_tokens = " +
-                  with_separators(page_tokens) + " and of its boundary, " + with_separators(boundary_multiple(group)) +
-                  " tokens" + (grid > 1 ? ", and other groups' at multiples of " + with_separators(grid) : "") +
-                  ": the first place for both is " + with_separators(of_all) + ", and positions have 32 bits");
+  return invalid("group '", group.name, "': its snapshots are taken at multiples of page_tokens = ", page_tokens,
+                 " and of its boundary, ", boundary_multiple(group), " tokens",
+                 grid > 1 ? ", and other groups' at multiples of " + with_separators(grid) : "",
+                 ": the first place for both is ", of_all, ", and positions have 32 bits");
 }
 
 Result<std::uint32_t> interval_on_grid(std::uint32_t interval_tokens, std::uint32_t grid) {
   const std::uint64_t rounded = (std::uint64_t{interval_tokens} + grid - 1) / grid * grid;
   if (rounded <= UINT32_MAX) return static_cast<std::uint32_t>(rounded);
-  return fail(ErrorCode::InvalidArgument, "retention.interval_tokens is " + with_separators(interval_tokens) +
-                                              ": snapshots are taken at multiples of " + with_separators(grid) +
-                                              " tokens, and the next one, " + with_separators(rounded) +
-                                              ", does not fit in 32 bits: use a smaller one, or RetentionRule::Last");
+  return invalid("retention.interval_tokens is ", interval_tokens, ": snapshots are taken at multiples of ", grid,
+                 " tokens, and the next one, ", rounded,
+                 ", does not fit in 32 bits: use a smaller one, or RetentionRule::Last");
 }
 
 }  // namespace
@@ -216,9 +206,9 @@ Result<std::unique_ptr<Cache>> Cache::open(CacheConfig config, FileSystem* files
   const bool is_plain = config.layout.groups().size() == 1 && is_history(config.layout.groups().front());
   if (!is_plain && config.host.capacity_bytes > 0) {
     if (config.context_tokens_max == 0) {
-      return fail(ErrorCode::InvalidArgument,
-                  "host.capacity_bytes is shared by several groups, which depends on the longest context: set "
-                  "context_tokens_max, or host.page_count");
+      return invalid(
+          "host.capacity_bytes is shared by several groups, which depends on the longest context: set "
+          "context_tokens_max, or host.page_count");
     }
     QUIRE_TRY(share_host_bytes(config, budget_request_of(config)));
   }
@@ -243,12 +233,10 @@ Result<std::unique_ptr<Cache>> Cache::open(CacheConfig config, FileSystem* files
   impl->context_tokens_max =
       settings.context_tokens_max != 0 ? settings.context_tokens_max : static_cast<std::uint32_t>(pool_tokens);
   if (is_owned && impl->context_tokens_max > pool_tokens) {
-    return fail(ErrorCode::InvalidArgument,
-                "one sequence of context_tokens_max = " + with_separators(impl->context_tokens_max) + " tokens needs " +
-                    with_separators(impl->pages_for(impl->context_tokens_max)) + " pages of " +
-                    std::to_string(impl->page_tokens) + " tokens (" +
-                    readable_bytes(impl->geometry.page().page_bytes()) + " each); the device pool has " +
-                    with_separators(page_count) + " pages: " + with_separators(pool_tokens) + " tokens");
+    return invalid("one sequence of context_tokens_max = ", impl->context_tokens_max, " tokens needs ",
+                   impl->pages_for(impl->context_tokens_max), " pages of ", plain(impl->page_tokens), " tokens (",
+                   readable_bytes(impl->geometry.page().page_bytes()), " each); the device pool has ", page_count,
+                   " pages: ", pool_tokens, " tokens");
   }
 
   impl->config.context_tokens_max = impl->context_tokens_max;
@@ -368,10 +356,8 @@ Status Cache::Impl::open_states() {
   const std::uint32_t slot_count = state_slot_count_of(config);
   const auto state_bytes = checked_multiply(slot_count, state_slots->slot_bytes());
   if (!state_bytes) {
-    return fail(ErrorCode::InvalidArgument, with_separators(slot_count) + " state slots of " +
-                                                with_separators(state_slots->slot_bytes()) +
-                                                " bytes each do not fit in 64 bits: lower device.state_slot_count, or "
-                                                "sequence_count_max");
+    return invalid(slot_count, " state slots of ", state_slots->slot_bytes(),
+                   " bytes each do not fit in 64 bits: lower device.state_slot_count, or sequence_count_max");
   }
   for (std::uint32_t i = slot_count; i > 0; --i) free_state_slots.push_back(i - 1);
   state_slot_count = slot_count;

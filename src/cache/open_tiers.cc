@@ -34,9 +34,8 @@ TimeNs unix_time() {
 Status Cache::Impl::open_host(std::uint32_t page_count) {
   const std::uint32_t clean_reserve_pages = clean_reserve_for(pool_page_count());
   if (clean_reserve_pages > pool_page_count()) {
-    return fail(ErrorCode::InvalidArgument, "host.clean_reserve_pages is " + with_separators(clean_reserve_pages) +
-                                                "; the device pool has " + with_separators(pool_page_count()) +
-                                                " pages");
+    return invalid("host.clean_reserve_pages is ", clean_reserve_pages, "; the device pool has ", pool_page_count(),
+                   " pages");
   }
   std::uint16_t pool_index = 0;  // as TransferPlan::pool_index counts; the history's is 0
   for (const auto& group : tiers->parts.groups) {
@@ -55,9 +54,8 @@ Status Cache::Impl::open_group_host(AnchoredGroup& group, std::uint32_t host_pag
   const std::uint64_t wanted = config.host.group_page_counts.empty() ? std::max<std::uint64_t>(proportional, page_count)
                                                                      : config.host.group_page_counts[group.group_index];
   if (wanted == 0 || wanted >= PageId::kNoneValue) {
-    return fail(ErrorCode::InvalidArgument, "group '" + group.group->name + "' would have " + with_separators(wanted) +
-                                                " host pages: set host.group_page_counts[" +
-                                                std::to_string(group.group_index) + "]");
+    return invalid("group '", group.group->name, "' would have ", wanted, " host pages: set host.group_page_counts[",
+                   plain(group.group_index), "]");
   }
   return group.open_host({.page_count = static_cast<std::uint32_t>(wanted),
                           .tree_page_count = pool_page_count(),
@@ -144,8 +142,7 @@ Status Cache::Impl::open_disk(FileSystem* given_files, std::span<HostPages* cons
   // random seed.
   const bool has_threads = given_hosts.empty();
   if (has_threads && parts.mover == nullptr) {
-    return fail(ErrorCode::Unsupported,
-                "disk.directories is set with host.external_mover: a disk tier needs the cache's own mover");
+    return unsupported("disk.directories is set with host.external_mover: a disk tier needs the cache's own mover");
   }
   if (given_files == nullptr) files = std::make_unique<SystemFiles>();
   const std::uint32_t host_page_count = history->host.page_count();

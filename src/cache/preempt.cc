@@ -19,15 +19,13 @@ Status Cache::preempt(const Sequence& sequence, Preempt how) {
   QUIRE_TRY_ASSIGN(const std::uint32_t index, impl.find_quiet(sequence, "preempt"));
   SequenceSlot& slot = impl.sequences[index];
   if (how > Preempt::Save) {
-    return fail(ErrorCode::InvalidArgument,
-                "preempt: there is no way " + std::to_string(static_cast<int>(how)) + ": use Drop or Save");
+    return invalid("preempt: there is no way ", plain(static_cast<int>(how)), ": use Drop or Save");
   }
   if (how == Preempt::Drop) {
     if (!impl.can_be_computed_again(slot)) {
-      return fail(ErrorCode::Unsupported, "preempt: " + Impl::name_of(index) + " saw " +
-                                              with_separators(slot.window->full_tokens) +
-                                              " tokens before its window of " + with_separators(slot.window->tokens) +
-                                              " was set, so it cannot be computed again as it was; use Preempt::Save");
+      return Refusal{"preempt", index}.unsupported(
+          " saw ", slot.window->full_tokens, " tokens before its window of ", slot.window->tokens,
+          " was set, so it cannot be computed again as it was; use Preempt::Save");
     }
     impl.become_waiting(index);
   } else {
@@ -85,17 +83,16 @@ std::span<const HeldPages> Cache::Impl::held_pages(std::uint32_t index) {
 }
 
 Status Cache::Impl::check_save(std::uint32_t index, std::span<const HeldPages> held) const {
-  const auto name = [&] { return "preempt: " + name_of(index); };
+  const Refusal refused{"preempt", index};
   if (!has_host()) {
-    return fail(ErrorCode::Unsupported, name() +
-                                            " can be saved on the host only; use Preempt::Drop, or set "
-                                            "host.page_count or host.capacity_bytes");
+    return refused.unsupported(
+        " can be saved on the host only; use Preempt::Drop, or set host.page_count or host.capacity_bytes");
   }
   const SequenceSlot& slot = sequences[index];
   if (slot.replay_end > 0 || (slot.state_slot && slot.state_slot->needs_fill && slot.computed_tokens > 0)) {
-    return fail(ErrorCode::Unavailable, name() +
-                                            " has not been rebuilt from what it was admitted with; compute its next "
-                                            "step first, or use Preempt::Drop, which loses nothing");
+    return refused.unavailable(
+        " has not been rebuilt from what it was admitted with; compute its next step first, or use "
+        "Preempt::Drop, which loses nothing");
   }
   const auto has_moves = [this](std::uint32_t place) {
     const auto is_moved = [](const GroupPlan& group) { return !group.moves.empty(); };
@@ -103,9 +100,7 @@ Status Cache::Impl::check_save(std::uint32_t index, std::span<const HeldPages> h
   };
   const bool is_moving = move_count() > 0 || std::ranges::any_of(step_order, has_moves);
   if (config.device.memory != DeviceMemory::Host && is_moving) {
-    return fail(ErrorCode::Unavailable, name() +
-                                            ": moves of a committed tree are not made yet; finish the step that "
-                                            "makes them first");
+    return refused.unavailable(": moves of a committed tree are not made yet; finish the step that makes them first");
   }
   return tiers->saves.check_save(index, held);
 }
@@ -133,17 +128,13 @@ Result<Admission> Cache::resume(const Sequence& sequence) {
   QUIRE_TRY(impl.enter());
   QUIRE_TRY_ASSIGN(const std::uint32_t index, impl.find_sequence(sequence));
   const SequenceSlot& slot = impl.sequences[index];
-  if (!slot.is_preempted) {
-    return fail(ErrorCode::InvalidArgument, "resume: " + Impl::name_of(index) + " is not preempted");
-  }
-  if (slot.is_loading()) {
-    return fail(ErrorCode::InvalidArgument, "resume: " + Impl::name_of(index) + Impl::not_running(slot));
-  }
+  const Refusal refused{"resume", index};
+  if (!slot.is_preempted) return refused.invalid(" is not preempted");
+  if (slot.is_loading()) return refused.invalid(Impl::not_running(slot));
   QUIRE_TRY(impl.require_awake("resume"));
-  QUIRE_TRY(impl.check_state_slot(index, "resume: "));
+  QUIRE_TRY(impl.check_state_slot(refused));
   if (slot.state == SequenceSlot::State::Saving) {
-    return fail(ErrorCode::Unavailable,
-                "resume: " + Impl::name_of(index) + " is being saved; apply what poll() gives first");
+    return refused.unavailable(" is being saved; apply what poll() gives first");
   }
   if (slot.state == SequenceSlot::State::Waiting) {
     QUIRE_TRY(impl.check_expected(index));
@@ -161,15 +152,14 @@ Result<Admission> Cache::resume(const Sequence& sequence) {
 Status Cache::Impl::check_restore(std::uint32_t index, const PrefixTree::Match& match) const {
   const std::uint32_t page_count = tiers->saves.page_count(index, tiers->parts.history, match.page_count);
   const std::uint32_t available = tiers->parts.history.available_for_loads(match);
+  const Refusal refused{"resume", index};
   TransferNeed need;
   need.add(page_count, tiers->parts.book.pages_max());
   if (page_count > available) {
-    return fail(ErrorCode::Unavailable, "resume: " + name_of(index) + " has " + with_separators(page_count) +
-                                            " saved pages to bring back; " + with_separators(available) +
-                                            " device pages are free or can be evicted, " +
-                                            with_separators(step_order.empty() ? 0 : history->fenced.count()) +
-                                            " return when steps in flight finish, and " +
-                                            with_separators(tree->leaving_pages()) + " when they are on the host");
+    return refused.unavailable(
+        " has ", page_count, " saved pages to bring back; ", available, " device pages are free or can be evicted, ",
+        step_order.empty() ? 0 : history->fenced.count(), " return when steps in flight finish, and ",
+        tree->leaving_pages(), " when they are on the host");
   }
   for (const std::uint32_t i : windows) {
     const AnchoredGroup& group = *groups[i].tier;
@@ -177,11 +167,10 @@ Status Cache::Impl::check_restore(std::uint32_t index, const PrefixTree::Match& 
     need.add(of_group, tiers->parts.book.pages_max());
     const std::uint32_t room = group.pages.device.free_count() + group.evictable_pages();
     if (of_group <= room) continue;
-    return fail(ErrorCode::Unavailable, "resume: " + name_of(index) + " has " + with_separators(of_group) +
-                                            " saved pages of group '" + group.group->name + "' to bring back; " +
-                                            with_separators(room) + " device pages are free or can be evicted");
+    return refused.unavailable(" has ", of_group, " saved pages of group '", group.group->name, "' to bring back; ",
+                               room, " device pages are free or can be evicted");
   }
-  return tiers->saves.check_transfers(need, "resume: ", index);
+  return tiers->saves.check_transfers(need, refused);
 }
 
 // Takes the pages that the tree still has from there, and loads the others from the host.
@@ -226,9 +215,9 @@ Result<Admission> Cache::Impl::start_restoring(std::uint32_t index) {
       earlier.home->pages.device.release(std::span(page_scratch).subspan(taken, pages_of(earlier)));
       taken += pages_of(earlier);
     }
-    return fail(ErrorCode::Unavailable, "resume: " + name_of(index) +
-                                            ": moves of a committed tree are still to be made in the pages it would "
-                                            "use; finish the step that makes them first");
+    return Refusal{"resume", index}.unavailable(
+        ": moves of a committed tree are still to be made in the pages it would use; finish the step "
+        "that makes them first");
   }
 
   match = match_saved();

@@ -37,38 +37,32 @@ Status Cache::resize(std::uint32_t page_count) {
   QUIRE_TRY(impl.enter());
   QUIRE_TRY(impl.require(DevicePool::Owned, "resize"));
   if (impl.config.device.memory == DeviceMemory::Adopted) {
-    return fail(ErrorCode::Unsupported,
-                "resize: the pool's memory is the engine's; open a new cache on the new memory");
+    return unsupported("resize: the pool's memory is the engine's; open a new cache on the new memory");
   }
   if (impl.config.device.memory == DeviceMemory::Accelerator) {
-    return fail(ErrorCode::Unsupported, "resize: memory on an accelerator stays where it is; open a new cache");
+    return unsupported("resize: memory on an accelerator stays where it is; open a new cache");
   }
   TierParts& tier_parts = impl.tiers->parts;
   if (tier_parts.book.live_count() > 0) {
-    return fail(ErrorCode::Unavailable,
-                "resize: " + std::to_string(tier_parts.book.live_count()) +
-                    " transfers are in flight; call pause_transfers(), and apply what poll() gives until it "
-                    "returns true");
+    return unavailable(
+        "resize: ", plain(tier_parts.book.live_count()),
+        " transfers are in flight; call pause_transfers(), and apply what poll() gives until it returns true");
   }
   if (!impl.step_order.empty()) {
-    return fail(ErrorCode::Unavailable,
-                "resize: step " + std::to_string(impl.step_at(0).number) + " is in flight; finish or abort it first");
+    return unavailable("resize: step ", plain(impl.step_at(0).number), " is in flight; finish or abort it first");
   }
   if (impl.move_count() > 0 && impl.config.device.memory != DeviceMemory::Host) {
-    return fail(ErrorCode::Unavailable, "resize: moves of a committed tree are pending; plan a step first");
+    return unavailable("resize: moves of a committed tree are pending; plan a step first");
   }
   if (impl.pages_for(impl.context_tokens_max) > page_count) {
-    return fail(ErrorCode::InvalidArgument, "resize: " + with_separators(page_count) +
-                                                " pages cannot hold one sequence of context_tokens_max = " +
-                                                with_separators(impl.context_tokens_max) + " tokens, which needs " +
-                                                with_separators(impl.pages_for(impl.context_tokens_max)));
+    return invalid("resize: ", page_count,
+                   " pages cannot hold one sequence of context_tokens_max = ", impl.context_tokens_max,
+                   " tokens, which needs ", impl.pages_for(impl.context_tokens_max));
   }
   QUIRE_TRY(impl.history->device.check_resize(page_count));
   const std::uint32_t clean_reserve_pages = impl.clean_reserve_for(page_count);
   if (impl.has_host() && clean_reserve_pages > page_count) {
-    return fail(ErrorCode::InvalidArgument,
-                "resize: " + with_separators(page_count) +
-                    " pages are fewer than host.clean_reserve_pages = " + with_separators(clean_reserve_pages));
+    return invalid("resize: ", page_count, " pages are fewer than host.clean_reserve_pages = ", clean_reserve_pages);
   }
   // What a user can see changes only when no call that could still fail is left; until then, failures are undone.
   const bool has_memory = impl.config.device.memory == DeviceMemory::Host;

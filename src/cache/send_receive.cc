@@ -23,24 +23,20 @@ Result<std::span<const SlotRun>> Cache::prepare_receive(const Sequence& sequence
   QUIRE_TRY(impl.enter());
   QUIRE_TRY_ASSIGN(const std::uint32_t index, impl.find_quiet(sequence, "prepare_receive"));
   SequenceSlot& slot = impl.sequences[index];
-  const auto name = [&] { return "prepare_receive: " + Impl::name_of(index); };
+  const Refusal refused{"prepare_receive", index};
   const std::uint32_t missing = slot.token_count - slot.computed_tokens;
   if (token_count == 0 || token_count > missing) {
-    return fail(ErrorCode::InvalidArgument, name() + " has " + with_separators(missing) +
-                                                " tokens without K and V; token_count is " +
-                                                with_separators(token_count));
+    return refused.invalid(" has ", missing, " tokens without K and V; token_count is ", token_count);
   }
   const std::uint32_t end = slot.computed_tokens + token_count;
   if (end > slot.window_tokens()) {
-    return fail(ErrorCode::Unsupported, name() + " has a window of " + with_separators(slot.window_tokens()) +
-                                            " tokens and cannot receive beyond it; token " + with_separators(end - 1) +
-                                            " was asked for");
+    return refused.unsupported(" has a window of ", slot.window_tokens(),
+                               " tokens and cannot receive beyond it; token ", end - 1, " was asked for");
   }
   if (slot.tail) {
-    return fail(ErrorCode::Unavailable, name() +
-                                            " begins inside a page that a step has to copy first; begin it with "
-                                            "match_tokens_max at a multiple of page_tokens, or receive what a step "
-                                            "has left");
+    return refused.unavailable(
+        " begins inside a page that a step has to copy first; begin it with match_tokens_max at a "
+        "multiple of page_tokens, or receive what a step has left");
   }
   // Kernels of a discarded part may still run, and write a page that its sequence still has open.
   const auto may_write = [](const StepPart& part) { return part.is_discarded; };
@@ -50,13 +46,12 @@ Result<std::span<const SlotRun>> Cache::prepare_receive(const Sequence& sequence
     const bool has_moves =
         impl.config.device.memory != DeviceMemory::Host && std::ranges::any_of(step.plan.groups, is_moving);
     if (!has_moves && std::ranges::none_of(step.parts, may_write)) continue;
-    return fail(ErrorCode::Unavailable,
-                name() + ": step " + std::to_string(step.number) + " is in flight and " +
-                    (has_moves ? "moves tokens that may lie" : "has discarded entries, which may still write") +
-                    " where others would be received; finish it first");
+    return refused.unavailable(": step ", plain(step.number), " is in flight and ",
+                               has_moves ? "moves tokens that may lie" : "has discarded entries, which may still write",
+                               " where others would be received; finish it first");
   }
   if (impl.move_count() > 0 && impl.config.device.memory != DeviceMemory::Host) {
-    return fail(ErrorCode::Unavailable, name() + ": moves of a committed tree are pending; plan a step first");
+    return refused.unavailable(": moves of a committed tree are pending; plan a step first");
   }
   QUIRE_TRY(impl.check_receive(index));
   for (const std::uint32_t i : impl.windows) {
@@ -67,10 +62,9 @@ Result<std::span<const SlotRun>> Cache::prepare_receive(const Sequence& sequence
                     [&](std::uint32_t column) { needed += column >= impl.groups[i].slots[index].page_count ? 1 : 0; });
     const std::uint32_t available = group.pages.free_for_plan() + group.evictable_pages();
     if (needed <= available) continue;
-    return fail(ErrorCode::Unavailable,
-                name() + " needs " + with_separators(needed) + " pages of group '" + group.group->name + "'; " +
-                    with_separators(available) + " are free or can be evicted, and " +
-                    with_separators(group.pages.fenced.count()) + " return when steps in flight finish");
+    return refused.unavailable(" needs ", needed, " pages of group '", group.group->name, "'; ", available,
+                               " are free or can be evicted, and ", group.pages.fenced.count(),
+                               " return when steps in flight finish");
   }
   QUIRE_CHECK(slot.page_count <= impl.pages_for(end), "the row is longer than its tokens");
   const std::uint32_t page_count = impl.pages_for(end) - slot.page_count;
@@ -80,10 +74,8 @@ Result<std::span<const SlotRun>> Cache::prepare_receive(const Sequence& sequence
   }
   const std::uint32_t available = impl.tiers->parts.history.available_pages();
   if (page_count > available) {
-    return fail(ErrorCode::Unavailable, name() + " needs " + with_separators(page_count) + " pages; " +
-                                            with_separators(available) + " are free or can be evicted, and " +
-                                            with_separators(impl.history->fenced.count()) +
-                                            " return when steps in flight finish");
+    return refused.unavailable(" needs ", page_count, " pages; ", available, " are free or can be evicted, and ",
+                               impl.history->fenced.count(), " return when steps in flight finish");
   }
 
   impl.make_moves();
@@ -117,13 +109,12 @@ Result<std::span<const SlotRun>> Cache::prepare_receive(const Sequence& sequence
 Status Cache::Impl::check_receive(std::uint32_t index) const {
   const SequenceSlot& slot = sequences[index];
   if (groups.empty()) return {};
-  const auto refused = [&](const std::string& why) {
-    return fail(ErrorCode::Unavailable, "prepare_receive: " + name_of(index) + " " + why);
-  };
-  if (slot.replay_end > 0) return refused(rebuilding(slot));
+  const Refusal refused{"prepare_receive", index};
+  if (slot.replay_end > 0) return refused.unavailable(" ", rebuilding(slot));
   if (slot.send) {
-    return refused("is marked for sending, and windows may not keep for others what it receives; mark it again " +
-                   std::string("when it has received, and take the mark back until then"));
+    return refused.unavailable(
+        " is marked for sending, and windows may not keep for others what it receives; mark it again when it has "
+        "received, and take the mark back until then");
   }
   // Copies between slots that are still to be made would read what arrives, or overwrite it.
   const auto is_copied = [&](const StateCopy& copy) {
@@ -134,10 +125,12 @@ Status Cache::Impl::check_receive(std::uint32_t index) const {
     return std::ranges::any_of(steps[place].plan.state_copies, is_copied);
   };
   if (std::ranges::any_of(pending_forks, is_copied)) {
-    return refused("was forked, or is a fork, and the copy of the state comes with the next step; plan one first");
+    return refused.unavailable(
+        " was forked, or is a fork, and the copy of the state comes with the next step; plan one first");
   }
   if (std::ranges::any_of(step_order, copies_slot)) {
-    return refused("was forked, or is a fork, and the step that copies the state is in flight; finish it first");
+    return refused.unavailable(
+        " was forked, or is a fork, and the step that copies the state is in flight; finish it first");
   }
   return {};
 }
@@ -201,8 +194,7 @@ Result<ReceiveTargets> Cache::receive_targets(const Sequence& sequence) const {
 Result<std::uint32_t> Cache::Impl::find_receiving(const Sequence& sequence, const char* call) const {
   QUIRE_TRY_ASSIGN(const std::uint32_t index, find_sequence(sequence));
   if (sequences[index].receive) return index;
-  return fail(ErrorCode::InvalidArgument,
-              std::string(call) + ": " + name_of(index) + " is not receiving; prepare_receive comes first");
+  return Refusal{call, index}.invalid(" is not receiving; prepare_receive comes first");
 }
 
 Status Cache::finish_receive(const Sequence& sequence) {
@@ -259,24 +251,22 @@ Status Cache::mark_send(const Sequence& sequence, std::uint32_t begin, std::span
   QUIRE_TRY(impl.enter());
   QUIRE_TRY_ASSIGN(const std::uint32_t index, impl.find_quiet(sequence, "mark_send"));
   SequenceSlot& slot = impl.sequences[index];
-  const auto bad = [&](const std::string& what) {
-    return fail(ErrorCode::InvalidArgument, "mark_send: " + Impl::name_of(index) + " " + what);
-  };
-  if (slot.window) return bad("has a window; its tokens cannot be sent");
-  if (receiver < 0) return bad("needs a receiver from 0 on; receiver is " + std::to_string(receiver));
+  const Refusal refused{"mark_send", index};
+  if (slot.window) return refused.invalid(" has a window; its tokens cannot be sent");
+  if (receiver < 0) return refused.invalid(" needs a receiver from 0 on; receiver is ", plain(receiver));
   const std::span<SlotRun> row = impl.sequences.send_row(index);
   std::uint64_t token_count = 0;
   for (std::size_t i = 0; i < slots.size(); ++i) {
     if (slots[i].first_slot < 0 || slots[i].token_count <= 0) {
-      return bad("has a run of slots without slots: run " + std::to_string(i) + " begins at " +
-                 std::to_string(slots[i].first_slot) + " and has " + std::to_string(slots[i].token_count) + " tokens");
+      return refused.invalid(" has a run of slots without slots: run ", plain(i), " begins at ",
+                             plain(slots[i].first_slot), " and has ", plain(slots[i].token_count), " tokens");
     }
     const auto tokens = static_cast<std::uint64_t>(slots[i].token_count);
     token_count += std::min(tokens, UINT32_MAX - std::min<std::uint64_t>(token_count, UINT32_MAX));
   }
   if (begin + token_count > impl.context_tokens_max || slots.size() > row.size()) {
-    return bad("needs slots for tokens below context_tokens_max = " + with_separators(impl.context_tokens_max) + "; " +
-               with_separators(token_count) + " from " + with_separators(begin) + " on were given");
+    return refused.invalid(" needs slots for tokens below context_tokens_max = ", impl.context_tokens_max, "; ",
+                           token_count, " from ", begin, " on were given");
   }
   const TokenRange range{begin, begin + static_cast<std::uint32_t>(token_count)};
   if (slots.empty()) {
@@ -305,12 +295,11 @@ Status Cache::mark_send(const Sequence& sequence, std::uint32_t begin, std::span
 // them.
 Status Cache::Impl::check_send(std::uint32_t index, TokenRange range, const ReceiveTargets& targets) const {
   const SequenceSlot& slot = sequences[index];
-  const auto bad = [](const std::string& what) { return fail(ErrorCode::InvalidArgument, what); };
   if (slot.is_inexact) {
-    return fail(ErrorCode::Unsupported, "was rebuilt inexactly, and the receiver would cache what follows; send it " +
-                                            std::string("without allow_inexact_replay"));
+    return unsupported(
+        "was rebuilt inexactly, and the receiver would cache what follows; send it without allow_inexact_replay");
   }
-  if (slot.replay_end > 0) return fail(ErrorCode::Unavailable, rebuilding(slot));
+  if (slot.replay_end > 0) return unavailable(rebuilding(slot));
   std::size_t checked = 0;
   for (const std::uint32_t i : windows) {
     const auto is_other = [&](const WindowRun& run) { return run.group != groups[i].memory.group_index; };
@@ -321,12 +310,14 @@ Status Cache::Impl::check_send(std::uint32_t index, TokenRange range, const Rece
     checked += runs.size();
   }
   if (checked < targets.windows.size()) {
-    return bad("has a run of slots of group " + std::to_string(targets.windows[checked].group) +
-               ", which is no window group with pages here, or not where its group comes: give the runs as "
-               "receive_targets() has them");
+    return invalid("has a run of slots of group ", plain(targets.windows[checked].group),
+                   ", which is no window group with pages here, or not where its group comes: give the runs as "
+                   "receive_targets() has them");
   }
-  if (!has_state()) return targets.state_slot < 0 ? Status{} : bad("has no state, and a state slot was given");
-  if (targets.state_slot < 0) return bad("has a state: give the receiver's state slot, as receive_targets() has it");
+  if (!has_state()) return targets.state_slot < 0 ? Status{} : invalid("has no state, and a state slot was given");
+  if (targets.state_slot < 0) {
+    return invalid("has a state: give the receiver's state slot, as receive_targets() has it");
+  }
   for (const GroupRows& group : groups) {
     if (!group.is_window() && slot.computed_tokens >= range.end) {
       QUIRE_TRY(check_state_held(group, index, range.end));
@@ -339,9 +330,7 @@ Status Cache::Impl::check_send_window(std::uint32_t window, std::uint32_t index,
                                       std::span<const WindowRun> runs) const {
   const GroupRows& group = groups[window];
   const WindowRow& slot = group.slots[index];
-  const auto bad = [&](const std::string& what) {
-    return fail(ErrorCode::InvalidArgument, "group '" + group.group->name + "' " + what);
-  };
+  const auto bad = [&](const auto&... what) { return invalid("group '", group.group->name, "' ", what...); };
   const auto name_of_tokens = [](std::uint64_t begin, std::uint64_t end) {
     return "[" + with_separators(begin) + ", " + with_separators(end) + ")";
   };
@@ -359,9 +348,8 @@ Status Cache::Impl::check_send_window(std::uint32_t window, std::uint32_t index,
     const bool has_tokens = run.token_count > 0 && run.token_count <= range.end && run.first_slot >= 0;
     const std::uint64_t end = run.position + (has_tokens ? static_cast<std::uint64_t>(run.token_count) : 0);
     if (!has_tokens || run.position < last || end > range.end) {
-      return bad("has slots from " + std::to_string(run.first_slot) + " on for " + std::to_string(run.token_count) +
-                 " tokens at " + with_separators(run.position) +
-                 ": runs follow each other, and their tokens are among those that are sent, " +
+      return bad("has slots from ", plain(run.first_slot), " on for ", plain(run.token_count), " tokens at ",
+                 run.position, ": runs follow each other, and their tokens are among those that are sent, ",
                  name_of_tokens(range.begin, range.end));
     }
     last = end;
@@ -370,15 +358,15 @@ Status Cache::Impl::check_send_window(std::uint32_t window, std::uint32_t index,
     const std::uint64_t lost_from = std::max<std::uint64_t>(run.position, sink_held);
     const std::uint64_t lost_end = std::min({end, held, std::uint64_t{sequences[index].computed_tokens}});
     if (lost_from < lost_end) {
-      return bad("no longer holds its tokens " + name_of_tokens(lost_from, lost_end) + ", which its window of " +
-                 count_of(group.group->window_tokens, "token") +
+      return bad("no longer holds its tokens ", name_of_tokens(lost_from, lost_end), ", which its window of ",
+                 count_of(group.group->window_tokens, "token"),
                  " has left: mark a sequence before it has computed more than is sent, or begin it with use_cache off");
     }
   }
   if (sink_at < sink_end || at < range.end) {
     const std::uint32_t missing = sink_at < sink_end ? sink_at : at;
-    return bad("has no slot for token " + with_separators(missing) + ", which a sequence of " +
-               count_of(range.end, "token") + " still sees: give the runs as receive_targets() has them");
+    return bad("has no slot for token ", missing, ", which a sequence of ", count_of(range.end, "token"),
+               " still sees: give the runs as receive_targets() has them");
   }
   return {};
 }

@@ -28,23 +28,19 @@ Result<Sequence> Cache::begin(KeySpaceId key_space, const Prompt& prompt, const 
   QUIRE_TRY(impl.check_prompt(prompt));
   QUIRE_TRY(Impl::check_ttl(options.ttl_ns));
   if (options.publish > Publish::None || options.prefetch > Prefetch::Timeout || options.tier_max > Tier::Remote) {
-    return fail(ErrorCode::InvalidArgument, "publish, prefetch or tier_max has a value that is none of its own: " +
-                                                std::to_string(static_cast<int>(options.publish)) + ", " +
-                                                std::to_string(static_cast<int>(options.prefetch)) + ", " +
-                                                std::to_string(static_cast<int>(options.tier_max)));
+    return invalid(
+        "publish, prefetch or tier_max has a value that is none of its own: ", plain(static_cast<int>(options.publish)),
+        ", ", plain(static_cast<int>(options.prefetch)), ", ", plain(static_cast<int>(options.tier_max)));
   }
   if (options.load_timeout_ns < 0) {
-    return fail(ErrorCode::InvalidArgument,
-                "load_timeout_ns is " + std::to_string(options.load_timeout_ns) + ": give a time from 0 on");
+    return invalid("load_timeout_ns is ", plain(options.load_timeout_ns), ": give a time from 0 on");
   }
   if (options.expected_tokens != 0 && options.expected_tokens < prompt.tokens.size()) {
-    return fail(ErrorCode::InvalidArgument, "expected_tokens is " + with_separators(options.expected_tokens) +
-                                                ", less than the prompt of " + with_separators(prompt.tokens.size()) +
-                                                " tokens; count prompt and output together");
+    return invalid("expected_tokens is ", options.expected_tokens, ", less than the prompt of ", prompt.tokens.size(),
+                   " tokens; count prompt and output together");
   }
   if (options.expected_tokens > impl.context_tokens_max) {
-    return fail(ErrorCode::InvalidArgument, "expected_tokens is " + with_separators(options.expected_tokens) +
-                                                "; context_tokens_max is " + with_separators(impl.context_tokens_max));
+    return invalid("expected_tokens is ", options.expected_tokens, "; context_tokens_max is ", impl.context_tokens_max);
   }
   QUIRE_TRY_ASSIGN(const PrefixTree::Match match, impl.match(space, prompt, options));
   QUIRE_TRY_ASSIGN(const std::uint32_t index, impl.add_sequence(space));
@@ -80,8 +76,7 @@ Result<Sequence> Cache::begin(KeySpaceId key_space, const Prompt& prompt, const 
 Result<std::uint32_t> Cache::Impl::add_sequence(std::uint32_t key_space) {
   const std::optional<std::uint32_t> index = sequences.try_add();
   if (!index) {
-    return fail(ErrorCode::Unavailable, "all " + with_separators(sequences.capacity()) +
-                                            " sequences are live; end one, or raise sequence_count_max");
+    return unavailable("all ", sequences.capacity(), " sequences are live; end one, or raise sequence_count_max");
   }
   QUIRE_CHECK(!sequences[*index].pin && !sequences[*index].tail, "a free slot holds pages");
   sequences[*index].key_space = key_space;
@@ -94,11 +89,9 @@ Result<std::uint32_t> Cache::Impl::find_sequence(const Sequence& sequence) const
   if (sequence.queue_ == release_queue) {
     if (const auto index = sequences.find(sequence.id())) return *index;
   }
-  if (sequence) {
-    return fail(ErrorCode::InvalidArgument, name_of(sequence.id().index) + " belongs to another cache");
-  }
-  if (sequence.id() == SequenceId{}) return fail(ErrorCode::InvalidArgument, "the handle is empty: begin() gives one");
-  return fail(ErrorCode::InvalidArgument, name_of(sequence.id().index) + " has ended");
+  if (sequence) return invalid(name_of(sequence.id().index), " belongs to another cache");
+  if (sequence.id() == SequenceId{}) return invalid("the handle is empty: begin() gives one");
+  return invalid(name_of(sequence.id().index), " has ended");
 }
 
 const char* Cache::Impl::not_running(const SequenceSlot& slot) {
@@ -115,20 +108,15 @@ Result<std::uint32_t> Cache::Impl::find_quiet(const Sequence& sequence, const ch
   QUIRE_TRY(require(DevicePool::Owned, call));
   QUIRE_TRY_ASSIGN(const std::uint32_t index, find_sequence(sequence));
   const SequenceSlot& slot = sequences[index];
-  const auto name = [&] { return std::string(call) + ": " + name_of(index); };
-  if (slot.state != SequenceSlot::State::Running) {
-    return fail(ErrorCode::InvalidArgument, name() + not_running(slot));
-  }
-  if (slot.receive) {
-    return fail(ErrorCode::Unavailable, name() + " is receiving tokens; finish_receive or abort_receive comes first");
-  }
+  const Refusal refused{call, index};
+  if (slot.state != SequenceSlot::State::Running) return refused.invalid(not_running(slot));
+  if (slot.receive) return refused.unavailable(" is receiving tokens; finish_receive or abort_receive comes first");
   if (slot.steps_in_flight > 0) {
-    return fail(ErrorCode::Unavailable, name() + " is part of " + std::to_string(slot.steps_in_flight) +
-                                            " steps in flight; finish or abort them first");
+    return refused.unavailable(" is part of ", plain(slot.steps_in_flight),
+                               " steps in flight; finish or abort them first");
   }
   if (slot.tree_count > 0) {
-    return fail(ErrorCode::Unavailable,
-                name() + " has " + std::to_string(slot.tree_count) + " undecided tree tokens; commit_tree decides");
+    return refused.unavailable(" has ", plain(slot.tree_count), " undecided tree tokens; commit_tree decides");
   }
   return index;
 }
@@ -138,14 +126,10 @@ Result<Admission> Cache::admit(const Sequence& sequence) {
   QUIRE_TRY(impl.enter());
   QUIRE_TRY_ASSIGN(const std::uint32_t index, impl.find_sequence(sequence));
   const SequenceSlot& slot = impl.sequences[index];
-  if (slot.is_preempted) {
-    return fail(ErrorCode::InvalidArgument, Impl::name_of(index) + " is preempted: resume() continues it");
-  }
-  if (slot.state != SequenceSlot::State::Waiting) {
-    return fail(ErrorCode::InvalidArgument, Impl::name_of(index) + " was admitted before");
-  }
+  if (slot.is_preempted) return invalid(Impl::name_of(index), " is preempted: resume() continues it");
+  if (slot.state != SequenceSlot::State::Waiting) return invalid(Impl::name_of(index), " was admitted before");
   QUIRE_TRY(impl.require_awake("admit"));
-  QUIRE_TRY(impl.check_state_slot(index, "admit: "));
+  QUIRE_TRY(impl.check_state_slot({"admit", index}));
   QUIRE_TRY(impl.check_expected(index));
   return impl.start_admitted(index);
 }
@@ -185,11 +169,9 @@ Status Cache::Impl::check_expected(std::uint32_t index) {
   }
   const std::uint64_t available = pages.available_besides(match);
   if (needed() + promised <= available) return {};
-  return fail(ErrorCode::Unavailable, name_of(index) + " expects " +
-                                          with_separators(slot.admit_options.expected_tokens) + " tokens, which need " +
-                                          with_separators(needed()) + " pages more; " + with_separators(available) +
-                                          " are free or can be evicted, and admitted " + "sequences expect " +
-                                          with_separators(promised) + " of them");
+  return unavailable(name_of(index), " expects ", slot.admit_options.expected_tokens, " tokens, which need ", needed(),
+                     " pages more; ", available, " are free or can be evicted, and admitted sequences expect ",
+                     promised, " of them");
 }
 
 // A window that slides needs up to two pages more than its tokens fill: it enters a page before it has left another.
@@ -374,21 +356,17 @@ Status Cache::append(const Sequence& sequence, const Prompt& added) {
   QUIRE_TRY(impl.require(DevicePool::Owned, "append"));
   QUIRE_TRY_ASSIGN(const std::uint32_t index, impl.find_sequence(sequence));
   SequenceSlot& slot = impl.sequences[index];
+  const Refusal refused{"append", index};
   if (slot.steps_in_flight > 0) {
-    return fail(ErrorCode::Unavailable,
-                "append: " + Impl::name_of(index) + " is part of a step in flight: give its new tokens to finish_step");
+    return refused.unavailable(" is part of a step in flight: give its new tokens to finish_step");
   }
-  if (slot.tree_count > 0) {
-    return fail(ErrorCode::Unavailable,
-                "append: " + Impl::name_of(index) + " has undecided tree tokens; commit_tree decides");
-  }
+  if (slot.tree_count > 0) return refused.unavailable(" has undecided tree tokens; commit_tree decides");
   QUIRE_TRY(impl.check_new_tokens(slot, added.tokens));
   const std::size_t token_count = slot.token_count + added.tokens.size();
   QUIRE_TRY(impl.check_extra_keys(added.extra_keys, {slot.token_count, static_cast<std::uint32_t>(token_count)}));
   if (slot.extra_key_count + added.extra_keys.size() > impl.config.extra_key_count_max) {
-    return fail(ErrorCode::InvalidArgument,
-                "the sequence would have " + with_separators(slot.extra_key_count + added.extra_keys.size()) +
-                    " extra keys; extra_key_count_max is " + with_separators(impl.config.extra_key_count_max));
+    return invalid("the sequence would have ", slot.extra_key_count + added.extra_keys.size(),
+                   " extra keys; extra_key_count_max is ", impl.config.extra_key_count_max);
   }
   impl.add_tokens(index, added.tokens);
   std::ranges::copy(added.extra_keys, impl.sequences.extra_key_row(index).begin() + slot.extra_key_count);
@@ -398,9 +376,8 @@ Status Cache::append(const Sequence& sequence, const Prompt& added) {
 
 Status Cache::Impl::check_new_tokens(const SequenceSlot& slot, std::span<const TokenId> tokens) const {
   if (slot.token_count + tokens.size() > context_tokens_max) {
-    return fail(ErrorCode::InvalidArgument, "with " + with_separators(tokens.size()) + " new tokens the sequence has " +
-                                                with_separators(slot.token_count + tokens.size()) +
-                                                "; context_tokens_max is " + with_separators(context_tokens_max));
+    return invalid("with ", tokens.size(), " new tokens the sequence has ", slot.token_count + tokens.size(),
+                   "; context_tokens_max is ", context_tokens_max);
   }
   return check_tokens(tokens, slot.token_count);
 }
@@ -506,13 +483,11 @@ Status Cache::stop_loading(const Sequence& sequence) {
   Impl& impl = *impl_;
   QUIRE_TRY(impl.enter());
   QUIRE_TRY_ASSIGN(const std::uint32_t index, impl.find_sequence(sequence));
+  const Refusal refused{"stop_loading", index};
   if (impl.sequences[index].state == SequenceSlot::State::Restoring) {
-    return fail(ErrorCode::Unsupported, "stop_loading: " + Impl::name_of(index) +
-                                            " was saved, and is brought back as a whole; end it to stop that");
+    return refused.unsupported(" was saved, and is brought back as a whole; end it to stop that");
   }
-  if (!impl.sequences[index].is_arriving()) {
-    return fail(ErrorCode::InvalidArgument, "stop_loading: " + Impl::name_of(index) + " is not loading");
-  }
+  if (!impl.sequences[index].is_arriving()) return refused.invalid(" is not loading");
   impl.tiers->arrivals.stop(index, MissReason::LoadCancelled);
   impl.tiers->work_in_background();
   return {};

@@ -11,7 +11,7 @@ namespace quire {
 Result<bool> Cache::pause_transfers() {
   Impl& impl = *impl_;
   QUIRE_TRY(impl.enter());
-  if (!impl.has_host()) return fail(ErrorCode::Unsupported, "pause_transfers: the cache has no host tier");
+  if (!impl.has_host()) return unsupported("pause_transfers: the cache has no host tier");
   impl.tiers->parts.hand_over();
   impl.tiers->parts.is_paused = true;
   return impl.tiers->parts.book.live_count() == 0;
@@ -27,7 +27,7 @@ Status Cache::resume_transfers() {
 
 Status Cache::Impl::require_awake(const char* call) const {
   if (tiers->parts.is_awake()) return {};
-  return fail(ErrorCode::Unavailable, std::string(call) + ": the cache sleeps; wake() comes first");
+  return unavailable(call, ": the cache sleeps; wake() comes first");
 }
 
 Result<bool> Cache::sleep(Sleep how) {
@@ -35,24 +35,21 @@ Result<bool> Cache::sleep(Sleep how) {
   QUIRE_TRY(impl.enter());
   QUIRE_TRY(impl.require(DevicePool::Owned, "sleep"));
   if (how > Sleep::DropAll) {
-    return fail(ErrorCode::InvalidArgument,
-                "sleep: there is no way " + std::to_string(static_cast<int>(how)) + ": use KeepHost or DropAll");
+    return invalid("sleep: there is no way ", plain(static_cast<int>(how)), ": use KeepHost or DropAll");
   }
   TierParts& parts = impl.tiers->parts;
   if (parts.sleep_state == TierParts::SleepState::Asleep) return true;
   if (!impl.step_order.empty()) {
-    return fail(ErrorCode::Unavailable,
-                "sleep: step " + std::to_string(impl.step_at(0).number) + " is in flight; finish or abort it first");
+    return unavailable("sleep: step ", plain(impl.step_at(0).number), " is in flight; finish or abort it first");
   }
   for (std::uint32_t i = 0; i < impl.sequences.capacity(); ++i) {
     const SequenceSlot& slot = impl.sequences[i];
     if (slot.state == SequenceSlot::State::Free || slot.state == SequenceSlot::State::Waiting) continue;
     const bool is_on_host = slot.state == SequenceSlot::State::Saved && !slot.state_slot;
     if (is_on_host && how == Sleep::KeepHost) continue;
-    return fail(ErrorCode::Unavailable,
-                "sleep: " + Impl::name_of(i) +
-                    (slot.is_waiting() ? " has pages on the host, or a state on the device; end or resume it first"
-                                       : " is admitted; end or preempt every sequence first"));
+    return Refusal{"sleep", i}.unavailable(
+        slot.is_waiting() ? " has pages on the host, or a state on the device; end or resume it first"
+                          : " is admitted; end or preempt every sequence first");
   }
   const bool is_first_call = parts.is_awake();
   parts.sleep_state = TierParts::SleepState::FallingAsleep;

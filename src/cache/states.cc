@@ -36,11 +36,10 @@ std::uint32_t snapshot_rows(const CacheGroup& group) {
 
 }  // namespace
 
-Status Cache::Impl::check_state_slot(std::uint32_t index, const char* call) const {
-  if (!has_state() || sequences[index].state_slot || !free_state_slots.empty()) return {};
-  return fail(ErrorCode::Unavailable, std::string(call) + name_of(index) + " needs a state slot, and all " +
-                                          with_separators(state_slot_count) +
-                                          " are taken: end or preempt a sequence, or raise device.state_slot_count");
+Status Cache::Impl::check_state_slot(const Refusal& refused) const {
+  if (!has_state() || sequences[refused.sequence].state_slot || !free_state_slots.empty()) return {};
+  return refused.unavailable(" needs a state slot, and all ", state_slot_count,
+                             " are taken: end or preempt a sequence, or raise device.state_slot_count");
 }
 
 void Cache::Impl::take_state_slot(std::uint32_t index) {
@@ -117,12 +116,11 @@ Status Cache::Impl::check_state_held(const GroupRows& group, std::uint32_t index
   const std::uint32_t high = sequences[index].state_slot->high;
   if (is_state_held(group, index, end, std::max(high, end))) return {};
   const CacheGroup& layout = *group.group;
-  return fail(ErrorCode::InvalidArgument,
-              "group '" + layout.name + "' no longer has the state behind " + count_of(end, "token") + ": " +
-                  (has_rows(layout) ? "its slots hold the rows of " + count_of(layout.slot_entries, "token")
-                                    : "it keeps " + count_of(layout.slot_history, "earlier version")) +
-                  ", and tokens up to " + with_separators(high) + " were computed; raise " +
-                  (has_rows(layout) ? "slot_entries" : "slot_history"));
+  return invalid("group '", layout.name, "' no longer has the state behind ", count_of(end, "token"), ": ",
+                 has_rows(layout) ? "its slots hold the rows of " + count_of(layout.slot_entries, "token")
+                                  : "it keeps " + count_of(layout.slot_history, "earlier version"),
+                 ", and tokens up to ", high, " were computed; raise ",
+                 has_rows(layout) ? "slot_entries" : "slot_history");
 }
 
 // Drafts that are not accepted are taken back, so the slot must still have the state before each of them.
@@ -136,12 +134,11 @@ Status Cache::Impl::check_drafts(std::uint32_t index, std::uint32_t known_end, s
       const bool is_held =
           has_rows(layout) ? is_state_held(group, index, end, high) : high - end <= layout.slot_history;
       if (is_held) continue;
-      return fail(ErrorCode::InvalidArgument,
-                  name_of(index) + " cannot compute " + count_of(draft_count, "draft") + " behind " +
-                      count_of(known_end, "token") + ": group '" + layout.name + "' could not go back to " +
-                      with_separators(end) + " if they are not accepted; raise its " +
-                      (has_rows(layout) ? "slot_entries, now " + with_separators(layout.slot_entries)
-                                        : "slot_history, now " + with_separators(layout.slot_history)));
+      return invalid(name_of(index), " cannot compute ", count_of(draft_count, "draft"), " behind ",
+                     count_of(known_end, "token"), ": group '", layout.name, "' could not go back to ", end,
+                     " if they are not accepted; raise its ",
+                     has_rows(layout) ? "slot_entries, now " + with_separators(layout.slot_entries)
+                                      : "slot_history, now " + with_separators(layout.slot_history));
     }
   }
   return {};

@@ -30,7 +30,7 @@ std::string Cache::Impl::too_long(std::uint64_t token_count) const {
 }
 
 Status Cache::Impl::check_entries(std::span<const StepEntry> entries) {
-  if (entries.empty()) return fail(ErrorCode::InvalidArgument, "a step has at least one entry");
+  if (entries.empty()) return invalid("a step has at least one entry");
   ++plan_stamp;
   std::uint64_t step_tokens = 0;
   planning.clear();
@@ -56,34 +56,26 @@ Status Cache::Impl::check_entries(std::span<const StepEntry> entries) {
     step_tokens += part.query_count();
   }
   if (step_tokens > config.step_tokens_max) {
-    return fail(ErrorCode::InvalidArgument, "the step computes " + with_separators(step_tokens) +
-                                                " tokens; step_tokens_max is " +
-                                                with_separators(config.step_tokens_max));
+    return invalid("the step computes ", step_tokens, " tokens; step_tokens_max is ", config.step_tokens_max);
   }
   return {};
 }
 
 Status Cache::Impl::check_entry(const StepEntry& entry, std::uint32_t index) const {
   const SequenceSlot& slot = sequences[index];
-  const auto bad = [&](const std::string& what) {
-    return fail(ErrorCode::InvalidArgument, name_of(index) + " " + what);
-  };
-  if (slot.state != SequenceSlot::State::Running) {
-    return bad(not_running(slot) + 1);
-  }
+  const auto bad = [&](const auto&... what) { return invalid(name_of(index), " ", what...); };
+  if (slot.state != SequenceSlot::State::Running) return invalid(name_of(index), not_running(slot));
   if (slot.receive) return bad("is receiving tokens; finish_receive or abort_receive comes first");
   if (slot.has_draft || (slot.tree_count > 0 && slot.steps_in_flight > 0)) {
-    return fail(ErrorCode::Unavailable,
-                name_of(index) + " has undecided tokens in a step in flight; finish that step first");
+    return unavailable(name_of(index), " has undecided tokens in a step in flight; finish that step first");
   }
   const bool is_tree = !entry.tree_parents.empty();
   if (slot.tree_count > 0 && !is_tree) {
-    return bad("has " + std::to_string(slot.tree_count) +
+    return bad("has ", plain(slot.tree_count),
                " undecided tree tokens: commit_tree decides, or give it more of the tree");
   }
   if (has_state() && slot.state_slot->is_in_doubt) {
-    return fail(ErrorCode::Unavailable,
-                name_of(index) + " has steps in flight and one that did not happen; finish the others first");
+    return unavailable(name_of(index), " has steps in flight and one that did not happen; finish the others first");
   }
   const std::uint32_t draft_count = draft_count_of(entry);
   const std::uint32_t missing = slot.token_count - std::min(slot.token_count, slot.planned_end);
@@ -92,16 +84,14 @@ Status Cache::Impl::check_entry(const StepEntry& entry, std::uint32_t index) con
     return bad("has no pending tokens; finish_step or append brings new ones");
   }
   if (slot.steps_in_flight == 0 && entry.token_count > pending) {
-    return bad("has " + with_separators(pending) + " pending tokens, but token_count is " +
-               with_separators(entry.token_count));
+    return bad("has ", pending, " pending tokens, but token_count is ", entry.token_count);
   }
   // With no known token left to plan, the entry asks for at least one that a step in flight brings.
   const std::uint32_t wanted = std::max(entry.token_count, missing > 0 ? 0U : 1U);
   if (slot.steps_in_flight > 0 &&
       std::uint64_t{slot.planned_end} + wanted > std::uint64_t{slot.token_count} + slot.steps_in_flight) {
-    return bad("has " + with_separators(pending) + " pending tokens, and its " + std::to_string(slot.steps_in_flight) +
-               " steps in flight bring one each, less what is planned already; token_count is " +
-               with_separators(entry.token_count));
+    return bad("has ", pending, " pending tokens, and its ", plain(slot.steps_in_flight),
+               " steps in flight bring one each, less what is planned already; token_count is ", entry.token_count);
   }
   if (draft_count > 0) {
     if (is_tree && entry.draft_count > 0) return bad("has both draft_count and tree_parents: give one of them");
@@ -126,23 +116,21 @@ Status Cache::Impl::check_tree(const StepEntry& entry, std::uint32_t index) cons
   };
   const std::span<const CacheGroup> all = config.layout.groups();
   if (const auto group = std::ranges::find_if(all, follows_order); group != all.end()) {
-    return fail(ErrorCode::Unsupported, name_of(index) + ": group '" + group->name + "' " +
-                                            (has_slot(*group) ? "keeps state" : "has entries of several tokens") +
-                                            ", which a tree of tokens would mix up: use draft_count, a chain");
+    return unsupported(name_of(index), ": group '", group->name, "' ",
+                       has_slot(*group) ? "keeps state" : "has entries of several tokens",
+                       ", which a tree of tokens would mix up: use draft_count, a chain");
   }
   const std::uint32_t before = sequences[index].tree_count;
   const std::size_t count = before + entry.tree_parents.size();
   if (count > config.tree_tokens_max) {
-    return fail(ErrorCode::InvalidArgument, name_of(index) + " would have " + with_separators(count) +
-                                                " undecided tree tokens; tree_tokens_max is " +
-                                                with_separators(config.tree_tokens_max));
+    return invalid(name_of(index), " would have ", count, " undecided tree tokens; tree_tokens_max is ",
+                   config.tree_tokens_max);
   }
   for (std::size_t i = 0; i < entry.tree_parents.size(); ++i) {
     const std::int32_t parent = entry.tree_parents[i];
     if (parent >= -1 && parent < static_cast<std::int64_t>(before + i)) continue;
-    return fail(ErrorCode::InvalidArgument,
-                name_of(index) + ": the parent of tree token " + std::to_string(before + i) + " is " +
-                    std::to_string(parent) + ": parents stand before their children, and -1 is the last known token");
+    return invalid(name_of(index), ": the parent of tree token ", plain(before + i), " is ", plain(parent),
+                   ": parents stand before their children, and -1 is the last known token");
   }
   return {};
 }
@@ -168,9 +156,7 @@ Status Cache::Impl::check_shape(const PlanShape& shape) const {
   }
   const auto check = [](const char* name, std::uint64_t asked, std::uint64_t needed, std::uint64_t most) -> Status {
     if (asked >= needed && asked <= most) return {};
-    return fail(ErrorCode::InvalidArgument, "shape." + std::string(name) + " is " + with_separators(asked) +
-                                                ": this step needs " + with_separators(needed) + ", and the most is " +
-                                                with_separators(most));
+    return invalid("shape.", name, " is ", asked, ": this step needs ", needed, ", and the most is ", most);
   };
   QUIRE_TRY(check("entries", shape.entries, planning.size(), config.sequence_count_max));
   QUIRE_TRY(check("tokens", shape.tokens, tokens, config.step_tokens_max));
@@ -263,10 +249,9 @@ Result<PlanOutcome> Cache::plan_step(std::span<const StepEntry> entries, const P
   QUIRE_TRY(impl.enter());
   QUIRE_TRY(impl.require(DevicePool::Owned, "plan_step"));
   if (impl.step_order.size() == impl.config.steps_in_flight_max) {
-    return fail(ErrorCode::Unavailable,
-                "step " + std::to_string(impl.step_at(0).number) + " is in flight, and " +
-                    std::to_string(impl.step_order.size()) + " in all; steps_in_flight_max is " +
-                    std::to_string(impl.config.steps_in_flight_max) + ": finish or abort one first");
+    return unavailable("step ", plain(impl.step_at(0).number), " is in flight, and ", plain(impl.step_order.size()),
+                       " in all; steps_in_flight_max is ", plain(impl.config.steps_in_flight_max),
+                       ": finish or abort one first");
   }
   QUIRE_TRY(impl.check_entries(entries));
   QUIRE_TRY(impl.check_shape(shape));

@@ -6,6 +6,7 @@
 #include <algorithm>
 
 #include "cache/cache_impl.h"
+#include "layout/text.h"
 #include "quire/cache.h"
 
 namespace quire {
@@ -14,7 +15,7 @@ Result<std::span<TransferPlan>> Cache::take_transfers(std::span<TransferPlan> ou
   Impl& impl = *impl_;
   QUIRE_TRY(impl.enter());
   if (!impl.config.host.external_mover) {
-    return fail(ErrorCode::Unsupported, "take_transfers: the cache moves pages itself; see host.external_mover");
+    return unsupported("take_transfers: the cache moves pages itself; see host.external_mover");
   }
   impl.tiers->work_in_background();
   TransferBook& book = impl.tiers->parts.book;
@@ -37,7 +38,7 @@ Result<std::span<TransferId>> Cache::take_cancellations(std::span<TransferId> ou
   Impl& impl = *impl_;
   QUIRE_TRY(impl.enter());
   if (!impl.config.host.external_mover) {
-    return fail(ErrorCode::Unsupported, "take_cancellations: the cache moves pages itself; see host.external_mover");
+    return unsupported("take_cancellations: the cache moves pages itself; see host.external_mover");
   }
   return impl.tiers->parts.book.take_called_off(out);
 }
@@ -47,8 +48,8 @@ Result<std::span<const Completion>> Cache::poll() {
   QUIRE_TRY(impl.enter());
   TierParts& parts = impl.tiers->parts;
   if (parts.mover == nullptr) {
-    return fail(ErrorCode::Unsupported, impl.has_host() ? "poll: the engine moves pages itself; see take_transfers()"
-                                                        : "poll: the cache has no host tier");
+    return unsupported(impl.has_host() ? "poll: the engine moves pages itself; see take_transfers()"
+                                       : "poll: the cache has no host tier");
   }
   impl.tiers->work_in_background();
   // Mover and lower tiers signal the same event. It is read before they are polled, so that no completion is missed.
@@ -68,8 +69,8 @@ int Cache::event_fd() const {
 Result<HostRegionStatus> Cache::host_region() const {
   QUIRE_TRY(impl_->enter());
   if (impl_->tiers->parts.mover == nullptr) {
-    return fail(ErrorCode::Unsupported, impl_->has_host() ? "host_region: the engine moves pages itself"
-                                                          : "host_region: the cache has no host tier");
+    return unsupported(impl_->has_host() ? "host_region: the engine moves pages itself"
+                                         : "host_region: the cache has no host tier");
   }
   return impl_->host_region;
 }
@@ -88,9 +89,8 @@ Status Cache::apply(std::span<const Completion> completions, TimeNs now) {
     const auto outcome = static_cast<std::size_t>(completions[i].outcome);
     const auto fault = static_cast<std::size_t>(completions[i].fault);
     if (outcome < kTransferOutcomeCount && fault < kTransferFaultCount) continue;
-    return fail(ErrorCode::InvalidArgument, "apply: completion " + std::to_string(i) + " has outcome " +
-                                                std::to_string(outcome) + " and fault " + std::to_string(fault) +
-                                                "; there is no such outcome or fault");
+    return invalid("apply: completion ", plain(i), " has outcome ", plain(outcome), " and fault ", plain(fault),
+                   "; there is no such outcome or fault");
   }
   QUIRE_TRY(impl.advance(now));
   for (const Completion& completion : completions) {

@@ -67,10 +67,8 @@ Status Cache::Impl::check_keep(const Hit& hit) const {
     const WindowColumns columns = tiers->paths.needed_columns(i, hit, UINT32_MAX);
     const std::uint32_t needed = columns.sink_pages + columns.last - columns.first;
     if (std::uint64_t{group.kept_pages} + needed <= group.tier->device_page_count() / 2) continue;
-    return fail(ErrorCode::Unavailable, "keeping " + count_of(needed, "page") + " of group '" + group.group->name +
-                                            "' more than the " + with_separators(group.kept_pages) +
-                                            " kept now exceeds half of its " +
-                                            with_separators(group.tier->device_page_count()));
+    return unavailable("keeping ", count_of(needed, "page"), " of group '", group.group->name, "' more than the ",
+                       group.kept_pages, " kept now exceeds half of its ", group.tier->device_page_count());
   }
   return {};
 }
@@ -261,13 +259,12 @@ Status Cache::Impl::check_anchored_held(std::uint32_t index, std::uint32_t end, 
     if (missing.begin == missing.end) continue;
     const std::string which = "[" + with_separators(missing.begin) + ", " + with_separators(missing.end) + ")";
     if (group.slots[index].valid_from > group.slots[index].hole_end * page_tokens) {
-      return fail(ErrorCode::InvalidArgument, "group '" + group.group->name + "' never had its tokens " + which +
-                                                  ": the sequence began behind them, where its window of " +
-                                                  count_of(group.group->window_tokens, "token") + " needed no more");
+      return invalid("group '", group.group->name, "' never had its tokens ", which,
+                     ": the sequence began behind them, where its window of ",
+                     count_of(group.group->window_tokens, "token"), " needed no more");
     }
-    return fail(ErrorCode::InvalidArgument,
-                "group '" + group.group->name + "' no longer holds its tokens " + which + ", which its window of " +
-                    count_of(group.group->window_tokens, "token") + " has left; window_rewind_tokens keeps more");
+    return invalid("group '", group.group->name, "' no longer holds its tokens ", which, ", which its window of ",
+                   count_of(group.group->window_tokens, "token"), " has left; window_rewind_tokens keeps more");
   }
   return {};
 }

@@ -3,6 +3,7 @@
 
 #include <cstdint>
 #include <limits>
+#include <string>
 
 #include <gtest/gtest.h>
 
@@ -36,6 +37,19 @@ TEST(Text, OneThingIsNotPlural) {
   EXPECT_EQ(count_of(0, "page"), "0 pages");
   EXPECT_EQ(count_of(1, "page"), "1 page");
   EXPECT_EQ(count_of(7'813, "page"), "7,813 pages");
+}
+
+TEST(Text, AMessageHasItsCountsWithSeparators) {
+  EXPECT_EQ(message_of("sequence ", plain(1'234), " has ", 5'678U, " tokens", std::string(" more")),
+            "sequence 1234 has 5,678 tokens more");
+  EXPECT_EQ(plain(-1), "-1");
+}
+
+TEST(Text, AFailedCallHasItsCodeAndItsMessage) {
+  EXPECT_EQ(invalid("at is ", 2'000U).value().code, ErrorCode::InvalidArgument);
+  EXPECT_EQ(unsupported("at is ", 2'000U).value().code, ErrorCode::Unsupported);
+  EXPECT_EQ(unavailable("at is ", 2'000U).value().code, ErrorCode::Unavailable);
+  EXPECT_EQ(invalid("at is ", 2'000U).value().message, "at is 2,000");
 }
 
 TEST(Text, AProductThatDoesNotFitShowsItsFactors) {

@@ -106,10 +106,9 @@ bool Arrivals::is_faster_to_compute(const SequenceSlot& slot, const Found& found
 Status Arrivals::check_room(std::uint32_t sequence, const Choice& choice) const {
   const std::uint32_t available = parts_.history.available_for_loads(choice.match);
   if (choice.new_pages <= available) return {};
-  return fail(ErrorCode::Unavailable,
-              "sequence " + std::to_string(sequence) + " has " + with_separators(choice.new_pages) +
-                  " pages to load from the host; " + with_separators(available) + " device pages are available, and " +
-                  with_separators(parts_.tree.leaving_pages()) + " will be when apply() hears that they are copied");
+  return unavailable("sequence ", plain(sequence), " has ", choice.new_pages, " pages to load from the host; ",
+                     available, " device pages are available, and ", parts_.tree.leaving_pages(),
+                     " will be when apply() hears that they are copied");
 }
 
 // Looking

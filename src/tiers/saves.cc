@@ -42,6 +42,7 @@ Status Saves::open() {
 // Saving
 
 Status Saves::check_save(std::uint32_t sequence, std::span<const HeldPages> held) const {
+  const Refusal refused{"preempt", sequence};
   TransferNeed need;
   for (const HeldPages& pages : held) {
     // Pages that transfers read are not free at once when they are evicted.
@@ -54,30 +55,24 @@ Status Saves::check_save(std::uint32_t sequence, std::span<const HeldPages> held
     const std::uint32_t evictable = pages.home->host_evictable_pages();
     const std::uint32_t room = pages.home->pages.host.free_count() + evictable - std::min(evictable, read_pages);
     const std::uint32_t needed = pages.page_count();
-    if (needed > room) {
-      return fail(ErrorCode::Unavailable, "preempt: sequence " + std::to_string(sequence) + " has " +
-                                              with_separators(needed) + " pages to save; the host has room for " +
-                                              with_separators(room));
-    }
+    if (needed > room) return refused.unavailable(" has ", needed, " pages to save; the host has room for ", room);
     need.add(needed, parts_.book.pages_max());
   }
-  return check_transfers(need, "preempt: ", sequence);
+  return check_transfers(need, refused);
 }
 
-Status Saves::check_transfers(const TransferNeed& need, const char* call, std::uint32_t sequence) const {
+Status Saves::check_transfers(const TransferNeed& need, const Refusal& refused) const {
   const auto [page_count, needed] = need;
   if (needed == 0) return {};
-  const auto name = [&] { return call + ("sequence " + std::to_string(sequence)); };
   if (needed > parts_.book.capacity()) {
-    return fail(ErrorCode::Unsupported, name() + " has " + with_separators(page_count) + " pages, which takes " +
-                                            with_separators(needed) + " transfers; host.transfer_count_max is " +
-                                            with_separators(parts_.config.host.transfer_count_max));
+    return refused.unsupported(" has ", page_count, " pages, which takes ", needed,
+                               " transfers; host.transfer_count_max is ", parts_.config.host.transfer_count_max);
   }
   if (parts_.is_paused || needed > parts_.book.free_count()) {
-    return fail(ErrorCode::Unavailable, name() + " needs " + std::to_string(needed) + " transfers; " +
-                                            (parts_.is_paused ? "they are paused: resume_transfers() first"
-                                                              : std::to_string(parts_.book.free_count()) +
-                                                                    " are free: apply what poll() gives first"));
+    return refused.unavailable(
+        " needs ", plain(needed), " transfers; ",
+        parts_.is_paused ? "they are paused: resume_transfers() first"
+                         : std::to_string(parts_.book.free_count()) + " are free: apply what poll() gives first");
   }
   return {};
 }

@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "base/lazy_array.h"
+#include "sequence/refusal.h"
 #include "tiers/tier_parts.h"
 
 namespace quire {
@@ -57,7 +58,7 @@ class Saves {
 
   /// How many pages of a pool are saved of a sequence, from place `first` on.
   [[nodiscard]] std::uint32_t page_count(std::uint32_t sequence, const PageHome& home, std::uint32_t first = 0) const;
-  [[nodiscard]] Status check_transfers(const TransferNeed& need, const char* call, std::uint32_t sequence) const;
+  [[nodiscard]] Status check_transfers(const TransferNeed& need, const Refusal& refused) const;
   /// Releases the saved pages at the first places of the history: the tree has these pages too.
   void release_first(std::uint32_t sequence, std::uint32_t page_count);
   /// Starts loads of the saved pages from place `first` on into `targets`, and writes the ids of the targets to their

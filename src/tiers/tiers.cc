@@ -5,6 +5,7 @@
 
 #include "base/check.h"
 #include "base/mutants.h"
+#include "layout/text.h"
 
 namespace quire {
 
@@ -45,9 +46,8 @@ Status Tiers::add_lower(LowerTier& tier, const LowerSettings& settings) {
   // Each has a store, a load and a drop of its own at once, and the host needs transfers besides.
   const std::size_t count_max = std::clamp<std::size_t>(parts.config.host.transfer_count_max / 4, 1, kLowerCountMax);
   if (parts.lowers.size() >= count_max) {
-    return fail(ErrorCode::InvalidArgument,
-                "a cache with host.transfer_count_max = " + std::to_string(parts.config.host.transfer_count_max) +
-                    " has at most " + std::to_string(count_max) + (count_max == 1 ? " lower tier" : " lower tiers"));
+    return invalid("a cache with host.transfer_count_max = ", plain(parts.config.host.transfer_count_max),
+                   " has at most ", plain(count_max), count_max == 1 ? " lower tier" : " lower tiers");
   }
   parts.lowers.push_back({.tier = &tier, .settings = settings, .budget = WriteBudget(settings.write_bytes_per_day)});
   for (PageHome* const home : parts.homes) {
@@ -223,8 +223,9 @@ void Tiers::cancel_all() {
 
 namespace {
 
-tl::unexpected<Error> broken(const std::string& rule) {
-  return fail(ErrorCode::Corrupt, "tiers: " + rule);
+template <typename... Pieces>
+tl::unexpected<Error> broken(const Pieces&... rule) {
+  return fail(ErrorCode::Corrupt, message_of("tiers: ", rule...));
 }
 
 }  // namespace
@@ -287,7 +288,7 @@ Status Tiers::check_invariants() const {
 // Compares the pages of one pool with what its transfers do with them.
 Status Tiers::check_pool(const PageHome& home) const {
   const TierPages& pages = home.pages;
-  const auto bad = [&](const std::string& rule) { return broken("pool " + std::to_string(home.pool) + ": " + rule); };
+  const auto bad = [&](const auto&... rule) { return broken("pool ", plain(home.pool), ": ", rule...); };
   std::vector<std::uint32_t> device_reads(std::size_t{pages.device.page_count()} + 1);
   std::vector<std::uint32_t> host_reads(std::size_t{pages.host.page_count()} + 1);
   std::vector<std::uint32_t> store_counts(parts.lowers.size());
@@ -301,7 +302,7 @@ Status Tiers::check_pool(const PageHome& home) const {
       const PageState state = pages.host.state(page.host_page);
       const PageState cached = transfer.is_of_tree() ? PageState::Sealed : PageState::Private;
       const bool is_held = fills_host ? state == PageState::Open : state == cached || state == PageState::Fenced;
-      if (!is_held) return bad("a transfer's host page is " + std::string(to_string(state)));
+      if (!is_held) return bad("a transfer's host page is ", to_string(state));
       filling += fills_host ? 1 : 0;
       if (!fills_host) ++host_reads[page.host_page.value];
       if (transfer.kind == TransferKind::Store) ++device_reads[page.device_page.value];
