@@ -177,10 +177,12 @@ struct Cache::Impl : TierClient {
   void shorten_pin(std::uint32_t index);
   void pin_tails(std::uint32_t index, std::uint32_t first_page, std::uint32_t end_page);
   void drop_tail(SequenceSlot& slot);
+  void drop_tails(std::uint32_t index);
   void truncate(std::uint32_t index, std::uint32_t computed_tokens);
   void copy_sequence(std::uint32_t source_index, std::uint32_t index, std::uint32_t at);
   void cut_extra_keys(std::uint32_t index);
   void give_back_row(std::uint32_t index, std::uint32_t first_page);
+  void give_back_rows(std::uint32_t index, std::uint32_t first_page);
   enum class KeepState : std::uint8_t { No, Yes };
   void release_pages(std::uint32_t index, KeepState keeps_state = KeepState::No);
   [[nodiscard]] std::uint32_t keep_from(const SequenceSlot& slot, std::uint32_t computed_tokens) const;
@@ -207,8 +209,8 @@ struct Cache::Impl : TierClient {
   void truncate_windows(std::uint32_t index, std::uint32_t end);
   void drop_window_tail(GroupRows& group, std::uint32_t index);
   void drop_window_tails(std::uint32_t index);
-  void give_back_window_row(GroupRows& group, std::uint32_t index, std::uint32_t first_column);
-  void give_back_window_rows(std::uint32_t index, std::uint32_t first_page);
+  void give_back_window_row(GroupRows& group, std::uint32_t index, std::uint32_t first_column,
+                            AnchoredPages::Worth worth);
   void make_window_parts(const StepPart& part);
   void plan_window_parts(const StepPart& part, std::span<WindowPart> parts);
   [[nodiscard]] bool windows_hold(std::uint32_t index, std::uint32_t end) const;
@@ -234,6 +236,7 @@ struct Cache::Impl : TierClient {
   void finish_snapshots(const StepInFlight& step, std::uint32_t place, bool is_done);
   void replace_last(GroupRows& group, std::uint32_t index, std::uint32_t position);
   void unpin_restored(std::uint32_t index, std::uint64_t step);
+  static void unpin_restored(GroupRows& group, std::uint32_t index);
   void recover_state(std::uint32_t index);
   void restart_state(std::uint32_t index);
   void begin_anew(std::uint32_t index);

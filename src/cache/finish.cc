@@ -217,12 +217,7 @@ void Cache::Impl::finish_part(const StepPart& part, const StepResult& result) {
   if (slot.send) slot.send->cached_end = slot.send->begin;
   if (slot.send && slot.computed_tokens >= slot.send->end) slot.send.reset();  // all marked tokens are sent
   --slot.steps_in_flight;
-  if (part.copies_tail) {
-    drop_tail(slot);
-    drop_window_tails(part.index);
-  } else if (part.adopts_tail) {
-    drop_window_tails(part.index);
-  }
+  if (part.copies_tail || part.adopts_tail) drop_tails(part.index);
   if (part.is_tree) {
     std::ranges::copy(result.tokens, sequences.tree_token_row(part.index).begin() + part.tree_before);
   } else {
@@ -232,8 +227,7 @@ void Cache::Impl::finish_part(const StepPart& part, const StepResult& result) {
   if (part.draft_count > 0 && !part.is_tree) {
     slot.has_draft = false;
     slot.planned_end = slot.computed_tokens;
-    give_back_row(part.index, pages_for(slot.computed_tokens));
-    give_back_window_rows(part.index, pages_for(slot.computed_tokens));
+    give_back_rows(part.index, pages_for(slot.computed_tokens));
   }
   counters.computed_tokens += part.query_count();
   if (!groups.empty() && slot.replay_end > 0 && slot.computed_tokens >= slot.replay_end) end_replay(part.index);
@@ -294,7 +288,7 @@ void Cache::Impl::discard(StepInFlight& step, StepPart& part, std::size_t place)
   if (part.adopts_tail) drop_window_tails(part.index);
   const std::span<const WindowPart> of_windows = step.windows_of(static_cast<std::size_t>(&part - step.parts.data()));
   for (std::size_t i = 0; i < of_windows.size(); ++i) {
-    give_back_window_row(groups[windows[i]], part.index, of_windows[i].first_column);
+    give_back_window_row(groups[windows[i]], part.index, of_windows[i].first_column, AnchoredPages::Worth::Passed);
   }
   if (!slot.state_slot) return;
   slot.state_slot->checkpoint = std::min(slot.state_slot->checkpoint, slot.computed_tokens);
@@ -333,6 +327,14 @@ void Cache::Impl::give_back_row(std::uint32_t index, std::uint32_t first_page) {
   slot.page_count = std::min(slot.page_count, first_page);
   slot.settled_pages = std::min(slot.settled_pages, slot.page_count);
   slot.changed_column = std::min(slot.changed_column, slot.page_count);
+}
+
+// The same of the history and of all window groups.
+void Cache::Impl::give_back_rows(std::uint32_t index, std::uint32_t first_page) {
+  give_back_row(index, first_page);
+  for (const std::uint32_t i : windows) {
+    give_back_window_row(groups[i], index, first_page, AnchoredPages::Worth::Passed);
+  }
 }
 
 std::uint32_t Cache::Impl::publishable_tokens(const SequenceSlot& slot) const {

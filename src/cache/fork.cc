@@ -311,8 +311,7 @@ Status Cache::commit_tree(const Sequence& sequence, std::int32_t leaf) {
   slot.computed_tokens = slot.token_count;
   slot.planned_end = slot.token_count;
   slot.tree_count = 0;
-  impl.give_back_row(index, impl.pages_for(slot.computed_tokens));
-  impl.give_back_window_rows(index, impl.pages_for(slot.computed_tokens));
+  impl.give_back_rows(index, impl.pages_for(slot.computed_tokens));
   impl.settle(index);
   impl.slide(index);
   return {};

@@ -231,9 +231,7 @@ Status Cache::abort_receive(const Sequence& sequence) {
   QUIRE_TRY_ASSIGN(const std::uint32_t index, impl.find_receiving(sequence, "abort_receive"));
   SequenceSlot& slot = impl.sequences[index];
   slot.receive.reset();
-  const std::uint32_t page_count = impl.pages_for(slot.computed_tokens);
-  impl.give_back_row(index, page_count);
-  impl.give_back_window_rows(index, page_count);
+  impl.give_back_rows(index, impl.pages_for(slot.computed_tokens));
   for (const std::uint32_t i : impl.windows) impl.groups[i].slots[index].received_from = 0;
   if (!slot.state_slot || slot.state_slot->needs_fill) return {};
   // Some of the other state may have arrived.

@@ -441,10 +441,8 @@ void Cache::Impl::publish_rest(std::uint32_t index) {
   std::uint32_t end = slot.shared_pages;
   while (end < slot.settled_pages && row[end] != kNullPage && !history->device.is_shared(row[end]))
     history->device.reopen(row[end++]);
-  drop_tail(slot);
-  drop_window_tails(index);
-  give_back_row(index, end);
-  give_back_window_rows(index, end);
+  drop_tails(index);
+  give_back_rows(index, end);
   slot.computed_tokens = std::min(slot.computed_tokens, end * page_tokens);
   slot.settled_pages = slot.shared_pages;
   // A hole behind the published pages does not matter.
@@ -457,7 +455,7 @@ void Cache::Impl::release_pages(std::uint32_t index, KeepState keeps_state) {
   SequenceSlot& slot = sequences[index];
   QUIRE_CHECK(slot.steps_in_flight == 0, "a step may read pages that are given back");
   planner.forget_row(index);
-  drop_tail(slot);
+  drop_tails(index);
   release_windows(index, keeps_state);
   if (keeps_state == KeepState::No) release_state(index);
   give_back_row(index, slot.shared_pages);
@@ -477,6 +475,12 @@ void Cache::Impl::drop_tail(SequenceSlot& slot) {
     history->give_back(slot.tail->source);
   }
   slot.tail.reset();
+}
+
+// The tails of the history and of all window groups.
+void Cache::Impl::drop_tails(std::uint32_t index) {
+  drop_tail(sequences[index]);
+  drop_window_tails(index);
 }
 
 Status Cache::stop_loading(const Sequence& sequence) {

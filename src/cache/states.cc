@@ -51,12 +51,7 @@ void Cache::Impl::take_state_slot(std::uint32_t index) {
 
 void Cache::Impl::release_state(std::uint32_t index) {
   SequenceSlot& slot = sequences[index];
-  for (GroupRows& group : groups) {
-    GroupState& state = group.states[index];
-    if (group.is_window() || state.restore_page.is_none()) continue;
-    group.pages().unpin(state.restore_page, AnchoredPages::Worth::Kept);
-    state.restore_page = PageId::none();
-  }
+  for (GroupRows& group : groups) unpin_restored(group, index);
   QUIRE_CHECK(!slot.state_slot || free_state_slots.size() < state_slot_count, "a state slot goes back twice");
   if (slot.state_slot) free_state_slots.push_back(slot.state_slot->index);
   slot.state_slot.reset();
@@ -316,11 +311,14 @@ void Cache::Impl::replace_last(GroupRows& group, std::uint32_t index, std::uint3
 // The step that filled a slot is over: the snapshot that it was filled from is no longer pinned.
 void Cache::Impl::unpin_restored(std::uint32_t index, std::uint64_t step) {
   for (GroupRows& group : groups) {
-    GroupState& slot = group.states[index];
-    if (group.is_window() || slot.restore_page.is_none() || slot.restore_step != step) continue;
-    group.pages().unpin(slot.restore_page, AnchoredPages::Worth::Kept);
-    slot.restore_page = PageId::none();
+    if (group.states[index].restore_step == step) unpin_restored(group, index);
   }
+}
+
+void Cache::Impl::unpin_restored(GroupRows& group, std::uint32_t index) {
+  PageId& page = group.states[index].restore_page;
+  if (!page.is_none()) group.pages().unpin(page, AnchoredPages::Worth::Kept);
+  page = PageId::none();
 }
 
 // After a step that was aborted or discarded, which may have written the state slot all the same. If the slot no longer
@@ -355,9 +353,8 @@ void Cache::Impl::begin_anew(std::uint32_t index) {
 void Cache::Impl::restart_state(std::uint32_t index) {
   for (GroupRows& group : groups) {
     if (group.is_window()) continue;
-    GroupState& slot = group.states[index];
-    if (!slot.restore_page.is_none()) group.pages().unpin(slot.restore_page, AnchoredPages::Worth::Kept);
-    slot = {};
+    unpin_restored(group, index);
+    group.states[index] = {};
   }
   SequenceSlot::StateSlot& slot = *sequences[index].state_slot;
   slot = {.index = slot.index, .needs_fill = true};
@@ -371,9 +368,8 @@ void Cache::Impl::take_received_state(std::uint32_t index) {
   QUIRE_CHECK(end > 0, "a state was received, and no tokens");
   for (GroupRows& group : groups) {
     if (group.is_window()) continue;
+    unpin_restored(group, index);
     GroupState& state = group.states[index];
-    if (!state.restore_page.is_none()) group.pages().unpin(state.restore_page, AnchoredPages::Worth::Kept);
-    state.restore_page = PageId::none();
     state.valid_from = end - std::min(end, needed_rows(*group.group, end));
     state.lacks_first_rows = true;
   }

@@ -103,17 +103,12 @@ void Cache::Impl::hold_anchored(const KeepSlot& keep, bool is_held) {
   }
 }
 
-// Gives back everything that a sequence holds of window groups.
+// Gives back everything that a sequence holds of window groups, but for their tails.
 void Cache::Impl::release_windows(std::uint32_t index, KeepState keeps_state) {
-  drop_window_tails(index);
   for (const std::uint32_t i : windows) {
     GroupRows& group = groups[i];
     WindowRow& slot = group.slots[index];
-    for (std::uint32_t column = 0; column < slot.page_count; ++column) {
-      const PageId page = group.row(index)[column];
-      // Kept, because another sequence may go on where this one ends.
-      if (page != kNullPage) group.tier->release(page, AnchoredPages::Worth::Kept);
-    }
+    give_back_window_row(group, index, 0, AnchoredPages::Worth::Kept);  // others may go on where this one ends
     // resume() needs these.
     const WindowRow saved{.hole_end = slot.hole_end, .valid_from = slot.valid_from, .written_from = slot.written_from};
     slot = keeps_state == KeepState::Yes ? saved : WindowRow{};
@@ -286,12 +281,7 @@ void Cache::Impl::copy_windows(std::uint32_t source_index, std::uint32_t index) 
     for (std::uint32_t column = 0; column < slot.page_count; ++column) {
       const PageId page = group.row(source_index)[column];
       group.row(index)[column] = page;
-      if (page == kNullPage) continue;
-      if (group.pool().state(page) == PageState::Sealed) {
-        group.pages().pin(page);
-      } else {
-        group.pool().share(page);
-      }
+      if (page != kNullPage) group.tier->take(page);
     }
     if (!sequence.tail) continue;
     // As for the history: while a step in flight copies the source's tail, the fork copies from the same page, not from
@@ -304,11 +294,7 @@ void Cache::Impl::copy_windows(std::uint32_t source_index, std::uint32_t index) 
     }
     slot.tail_source = page;
     slot.tail_is_pinned = group.pool().state(page) == PageState::Sealed;
-    if (slot.tail_is_pinned) {
-      group.pages().pin(page);
-    } else {
-      group.pool().share(page);
-    }
+    group.tier->take(page);
   }
 }
 
@@ -354,12 +340,8 @@ void Cache::Impl::truncate_windows(std::uint32_t index, std::uint32_t end) {
         row[whole_pages] = kNullPage;  // the row's pin or share is the tail's now
       }
     }
-    for (std::uint32_t column = row_end; column < slot.page_count; ++column) {
-      if (row[column] != kNullPage) group.tier->release(row[column], AnchoredPages::Worth::Kept);
-    }
-    slot.page_count = std::min(slot.page_count, row_end);
+    give_back_window_row(group, index, row_end, AnchoredPages::Worth::Kept);
     slot.hole_end = std::min(slot.hole_end, slot.page_count);
-    slot.changed_column = std::min(slot.changed_column, slot.page_count);
     slot.valid_from = std::min(slot.valid_from, end);
     slot.written_from = std::min(slot.written_from, end);
     if (starts_inside || (has_tail && slot.tail_source.is_none())) slot.valid_from = end;
@@ -385,19 +367,15 @@ void Cache::Impl::drop_window_tails(std::uint32_t index) {
 }
 
 // Gives back a sequence's pages of a window group from a column on: its own go to the pool, the tree's are unpinned.
-void Cache::Impl::give_back_window_row(GroupRows& group, std::uint32_t index, std::uint32_t first_column) {
+void Cache::Impl::give_back_window_row(GroupRows& group, std::uint32_t index, std::uint32_t first_column,
+                                       AnchoredPages::Worth worth) {
   WindowRow& slot = group.slots[index];
   for (std::uint32_t column = first_column; column < slot.page_count; ++column) {
     const PageId page = group.row(index)[column];
-    if (page != kNullPage) group.tier->release(page, AnchoredPages::Worth::Passed);
+    if (page != kNullPage) group.tier->release(page, worth);
   }
   slot.page_count = std::min(slot.page_count, first_column);
   slot.changed_column = std::min(slot.changed_column, slot.page_count);
-}
-
-// The same for all window groups.
-void Cache::Impl::give_back_window_rows(std::uint32_t index, std::uint32_t first_page) {
-  for (const std::uint32_t i : windows) give_back_window_row(groups[i], index, first_page);
 }
 
 // Steps

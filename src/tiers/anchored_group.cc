@@ -43,6 +43,14 @@ Status AnchoredGroup::grow_tree(std::uint32_t tree_page_count) {
 
 // Device pages
 
+void AnchoredGroup::take(PageId page) {
+  if (pages.device.state(page) == PageState::Sealed) {
+    on_device.pin(page);
+  } else {
+    pages.device.share(page);
+  }
+}
+
 void AnchoredGroup::release(PageId page, Worth worth) {
   if (pages.device.state(page) != PageState::Sealed) {
     pages.give_back(page);

@@ -62,6 +62,8 @@ class AnchoredGroup final : public PageHome {
   [[nodiscard]] std::uint32_t device_page_count() const {
     return offered ? offered->page_count() : pages.device.page_count();
   }
+  /// One more sequence uses a page: pins a page of the tree, and shares any other.
+  void take(PageId page);
   /// A sequence no longer uses a page of its row. A page of the tree stays there; one of the sequence's own is given
   /// back.
   void release(PageId page, Worth worth);
