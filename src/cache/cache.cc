@@ -263,8 +263,8 @@ Result<std::uint32_t> Cache::drop(KeySpaceId key_space) {
 Result<std::uint32_t> Cache::reclaim(std::uint32_t page_count, std::optional<std::uint32_t> group_index) {
   Impl& impl = *impl_;
   QUIRE_TRY(impl.enter());
-  QUIRE_TRY_ASSIGN(const GroupRows* const group, impl.find_pool(group_index, "reclaim"));
-  return group != nullptr ? group->tier->evict(page_count) : impl.tiers->parts.history.evict(page_count);
+  QUIRE_TRY_ASSIGN(PageHome* const home, impl.find_pool(group_index, "reclaim"));
+  return home->evict(page_count);
 }
 
 Status Cache::reset() {
@@ -295,18 +295,14 @@ Result<Stats> Cache::stats() const {
   QUIRE_TRY(impl.enter());
   Stats stats = impl.counters;
   const PrefixTree& tree = *impl.tree;
-  stats.page_count = impl.pool_page_count();
-  if (impl.config.device.pool == DevicePool::Owned) {
-    stats.free_pages = impl.history->device.free_count();
-    stats.open_pages = impl.history->device.count(PageState::Open);
-    stats.sealed_pages = impl.history->device.count(PageState::Sealed);
-    stats.private_pages = impl.history->device.count(PageState::Private);
-    stats.fenced_pages = impl.history->device.count(PageState::Fenced);
-    stats.saved_pages = impl.history->host.count(PageState::Private);
-  } else {
-    stats.sealed_pages = impl.offered.count(OfferedPages::State::Held);
-    stats.free_pages = stats.page_count - stats.sealed_pages;
-  }
+  const GroupStats pages = impl.history->stats();
+  stats.page_count = pages.page_count;
+  stats.free_pages = pages.free_pages;
+  stats.open_pages = pages.open_pages;
+  stats.sealed_pages = pages.sealed_pages;
+  stats.private_pages = pages.private_pages;
+  stats.fenced_pages = pages.fenced_pages;
+  stats.saved_pages = impl.history->host.count(PageState::Private);
   stats.pinned_pages = tree.pinned_pages();
   stats.evictable_pages = tree.evictable_pages();
   stats.soft_pinned_pages = tree.soft_pinned_pages();
@@ -319,13 +315,12 @@ Result<Stats> Cache::stats() const {
     if (impl.sequences[i].is_loading()) ++stats.loading_sequence_count;
   }
   const TierParts& parts = impl.tiers->parts;
-  const GroupStats& totals = impl.history->totals;
-  stats.loaded_page_total = totals.loaded_page_total;
-  stats.disk_loaded_page_total = totals.disk_loaded_page_total;
-  stats.disk_stored_page_total = totals.disk_stored_page_total;
-  stats.host_page_count = impl.history->host.page_count();
+  stats.loaded_page_total = pages.loaded_page_total;
+  stats.disk_loaded_page_total = pages.disk_loaded_page_total;
+  stats.disk_stored_page_total = pages.disk_stored_page_total;
+  stats.host_page_count = pages.host_page_count;
+  stats.host_free_pages = pages.host_free_pages;
   if (impl.has_host()) {
-    stats.host_free_pages = impl.history->host.free_count();
     stats.host_only_pages = tree.host_idle_pages() + tree.host_pinned_pages();
     stats.host_copy_pages = tree.copy_count();
     stats.host_filling_pages = impl.history->host.count(PageState::Open);
@@ -366,48 +361,22 @@ Result<GroupStats> Cache::group_stats(std::uint32_t group_index) const {
   }
   const GroupRows* const group = impl.find_anchored(group_index);
   if (group == nullptr) {
-    QUIRE_TRY_ASSIGN(const Stats stats, this->stats());
-    return GroupStats{.page_count = stats.page_count,
-                      .free_pages = stats.free_pages,
-                      .open_pages = stats.open_pages,
-                      .sealed_pages = stats.sealed_pages,
-                      .private_pages = stats.private_pages,
-                      .fenced_pages = stats.fenced_pages,
-                      .pinned_pages = stats.pinned_pages,
-                      .evictable_pages = stats.evictable_pages,
-                      .sealed_page_total = stats.sealed_page_total,
-                      .duplicate_page_total = stats.duplicate_page_total,
-                      .evicted_page_total = stats.evicted_page_total,
-                      .dropped_page_total = stats.dropped_page_total,
-                      .loaded_page_total = stats.loaded_page_total,
-                      .disk_loaded_page_total = stats.disk_loaded_page_total,
-                      .disk_stored_page_total = stats.disk_stored_page_total,
-                      .host_page_count = impl.history->host.page_count(),
-                      .host_free_pages = impl.history->host.free_count(),
-                      .host_sealed_pages = impl.history->host.count(PageState::Sealed)};
+    GroupStats stats = impl.history->stats();
+    stats.pinned_pages = impl.tree->pinned_pages();
+    stats.evictable_pages = impl.tree->evictable_pages();
+    stats.sealed_page_total = impl.counters.sealed_page_total;
+    stats.duplicate_page_total = impl.counters.duplicate_page_total;
+    stats.evicted_page_total = impl.counters.evicted_page_total;
+    stats.dropped_page_total = impl.counters.dropped_page_total;
+    return stats;
   }
-  const TierPages& pages = group->tier->pages;
-  GroupStats stats = pages.totals;
+  GroupStats stats = group->tier->pages.stats();
   if (has_slot(*group->group)) {
     stats.slot_count = impl.state_slot_count;
     stats.used_slots = impl.state_slot_count - static_cast<std::uint32_t>(impl.free_state_slots.size());
   }
-  if (!group->has_pages()) return stats;
-  stats.page_count = group->tier->device_page_count();
-  stats.free_pages = pages.device.free_count();
-  stats.open_pages = pages.device.count(PageState::Open);
-  stats.sealed_pages = pages.device.count(PageState::Sealed);
-  stats.private_pages = pages.device.count(PageState::Private);
-  stats.fenced_pages = pages.device.count(PageState::Fenced);
-  if (const auto& offered = group->tier->offered) {
-    stats.sealed_pages = offered->count(OfferedPages::State::Held);
-    stats.free_pages = stats.page_count - stats.sealed_pages;
-  }
   stats.evictable_pages = group->pages().idle_count();
   stats.pinned_pages = stats.sealed_pages - stats.evictable_pages;
-  stats.host_page_count = pages.host.page_count();
-  stats.host_free_pages = pages.host.free_count();
-  stats.host_sealed_pages = pages.host.count(PageState::Sealed);
   return stats;
 }
 

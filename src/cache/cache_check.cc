@@ -25,8 +25,8 @@ Status Cache::check_invariants() const {
   QUIRE_TRY(impl.tree->check_invariants());
   QUIRE_TRY(impl.check_users());
   if (impl.config.device.pool == DevicePool::External) {
-    QUIRE_TRY(impl.offered.check_invariants());
-    if (impl.offered.count(OfferedPages::State::Held) != impl.tree->page_count()) {
+    QUIRE_TRY(impl.history->offered->check_invariants());
+    if (impl.history->cached_page_count() != impl.tree->page_count()) {
       return broken("the held pages are not those of the tree");
     }
     for (const GroupRows& group : impl.groups) {
@@ -155,7 +155,7 @@ Status Cache::Impl::check_steps() const {
 // How many sequences, kept paths, planned snapshots and loads use each page of an anchored group.
 std::vector<std::uint32_t> Cache::Impl::count_users(std::size_t group_place) const {
   const GroupRows& group = groups[group_place];
-  std::vector<std::uint32_t> uses(std::size_t{group.tier->device_page_count()} + 1);
+  std::vector<std::uint32_t> uses(std::size_t{group.tier->pages.device_page_count()} + 1);
   for (std::uint32_t i = 0; i < sequences.capacity(); ++i) {
     if (group.is_window() && sequences[i].state == SequenceSlot::State::Holding) {
       for (const GroupPages& piece : matched_row(i)) {
@@ -227,7 +227,7 @@ Status Cache::Impl::check_groups() const {
       }
     }
     const std::vector<std::uint32_t> uses = count_users(place);
-    const bool is_external = group.tier->offered.has_value();  // ids begin with 0 then
+    const bool is_external = group.tier->pages.offered.has_value();  // ids begin with 0 then
     for (std::uint32_t i = is_external ? 0 : 1; i < uses.size() - (is_external ? 1 : 0); ++i) {
       const PageId page{i};
       const std::uint32_t owners = is_external ? 0 : group.pool().owner_count(page);

@@ -21,7 +21,6 @@
 #include "base/residency_log.h"
 #include "cache/group_rows.h"
 #include "cache/steps_in_flight.h"
-#include "pool/offered_pages.h"
 #include "pool/page_pool.h"
 #include "prefix/prefix_tree.h"
 #include "quire/cache.h"
@@ -260,8 +259,8 @@ struct Cache::Impl : TierClient {
   void release_matched(std::uint32_t index);
   /// A window or snapshot group by its index in the layout; null: the history, or not there.
   [[nodiscard]] const GroupRows* find_anchored(std::uint32_t group_index) const;
-  /// The same for calls about the pages of a group; null: the history.
-  [[nodiscard]] Result<const GroupRows*> find_pool(std::optional<std::uint32_t> group_index, const char* call) const;
+  /// The pages of a group, by its index in the layout; without one, those of the history.
+  [[nodiscard]] Result<PageHome*> find_pool(std::optional<std::uint32_t> group_index, const char* call) const;
 
   // Preemption, sending and receiving.
   [[nodiscard]] std::span<const HeldPages> held_pages(std::uint32_t index);
@@ -301,9 +300,7 @@ struct Cache::Impl : TierClient {
   [[nodiscard]] Status advance(TimeNs time);
   void end_keep(std::uint32_t index);
   [[nodiscard]] std::uint32_t keep_pages_max() const { return config.keep_pages_max.value_or(pool_page_count() / 2); }
-  [[nodiscard]] std::uint32_t pool_page_count() const {
-    return config.device.pool == DevicePool::Owned ? history->device.page_count() : offered.page_count();
-  }
+  [[nodiscard]] std::uint32_t pool_page_count() const { return history->device_page_count(); }
 
   // Rules, for check_invariants().
   [[nodiscard]] Status check_users() const;
@@ -350,7 +347,6 @@ struct Cache::Impl : TierClient {
   ResidencyLog log;
   LostPages lost_pages;
   std::unique_ptr<PrefixTree> tree;
-  OfferedPages offered;                 // DevicePool::External
   LazyArray<GroupPages> matched_pages;  // what matches hold of groups: a row for each, two pieces for each group
   KeySpaceTable key_spaces;
   SequenceTable sequences;

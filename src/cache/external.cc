@@ -44,14 +44,14 @@ const GroupRows* Cache::Impl::find_anchored(std::uint32_t group_index) const {
   return group != groups.end() ? &*group : nullptr;
 }
 
-Result<const GroupRows*> Cache::Impl::find_pool(std::optional<std::uint32_t> group_index, const char* call) const {
-  if (!group_index) return nullptr;
-  const std::span<const CacheGroup> all = config.layout.groups();
-  const GroupRows* const group = find_anchored(*group_index);
-  if (*group_index < all.size() && (group == nullptr || group->has_pages())) return group;
+Result<PageHome*> Cache::Impl::find_pool(std::optional<std::uint32_t> group_index, const char* call) const {
+  const std::size_t group_count = config.layout.groups().size();
+  const GroupRows* const group = group_index ? find_anchored(*group_index) : nullptr;
+  if (group != nullptr && group->has_pages()) return group->tier;
+  if (group == nullptr && group_index.value_or(0) < group_count) return &tiers->parts.history;
   return invalid(call, ": group_index is ", plain(*group_index),
                  group != nullptr ? ", and group '" + group->group->name + "' has no pages"
-                                  : "; the layout has " + std::to_string(all.size()) + " groups");
+                                  : "; the layout has " + plain(group_count) + " groups");
 }
 
 // Offers
@@ -59,18 +59,19 @@ Result<const GroupRows*> Cache::Impl::find_pool(std::optional<std::uint32_t> gro
 Status Cache::Impl::check_offered_groups(const Offer& offer) const {
   const std::size_t page_count = offer.prompt.tokens.size() / page_tokens;
   for (const GroupPages& piece : offer.groups) {
-    QUIRE_TRY_ASSIGN(const GroupRows* const group, find_pool(piece.group_index, "offer"));
-    if (group == nullptr) {
+    QUIRE_TRY_ASSIGN(const PageHome* const home, find_pool(piece.group_index, "offer"));
+    if (home->pool == 0) {
       return invalid("group '", config.layout.groups()[piece.group_index].name,
                      "' keeps everything: its pages are those of page_ids");
     }
-    const auto where = [&] { return "group '" + group->group->name + "': "; };
+    const GroupRows& group = groups[home->pool - 1U];
+    const auto where = [&] { return "group '" + group.group->name + "': "; };
     const std::size_t end = piece.first_page + piece.page_ids.size();
     if (end > page_count) {
       return invalid(where(), "pages [", plain(piece.first_page), ", ", plain(end), ") were offered; the path has ",
                      page_count, " that are full");
     }
-    const std::uint32_t boundary = group->is_window() ? 1 : boundary_multiple(*group->group);
+    const std::uint32_t boundary = group.is_window() ? 1 : boundary_multiple(*group.group);
     for (std::size_t page = piece.first_page; page < end; ++page) {
       if ((page + 1) * page_tokens % boundary == 0) continue;
       return invalid(where(), "a snapshot behind ", (page + 1) * page_tokens,
@@ -81,10 +82,10 @@ Status Cache::Impl::check_offered_groups(const Offer& offer) const {
 }
 
 Status Cache::Impl::hold_offered(const Offer& offer) {
-  QUIRE_TRY(hold_all(offered, offer.page_ids, nullptr));
+  QUIRE_TRY(hold_all(*history->offered, offer.page_ids, nullptr));
   for (std::size_t i = 0; i < offer.groups.size(); ++i) {
     const GroupRows* const group = find_anchored(offer.groups[i].group_index);
-    const Status held = hold_all(*group->tier->offered, offer.groups[i].page_ids, group);
+    const Status held = hold_all(*group->tier->pages.offered, offer.groups[i].page_ids, group);
     if (held) continue;
     unhold_offered(offer, i);
     return held;
@@ -94,9 +95,9 @@ Status Cache::Impl::hold_offered(const Offer& offer) {
 
 // Gives the pages of the history, and of the first pieces of groups, back to the engine.
 void Cache::Impl::unhold_offered(const Offer& offer, std::size_t group_piece_count) {
-  unhold_all(offered, offer.page_ids);
+  unhold_all(*history->offered, offer.page_ids);
   for (const GroupPages& piece : offer.groups.first(group_piece_count)) {
-    unhold_all(*find_anchored(piece.group_index)->tier->offered, piece.page_ids);
+    unhold_all(*find_anchored(piece.group_index)->tier->pages.offered, piece.page_ids);
   }
 }
 
@@ -112,7 +113,7 @@ void Cache::Impl::attach_offered(const Offer& offer, const TierPath& path, Offer
       const PageId page = piece.page_ids[i];
       const std::uint32_t column = piece.first_page + i;
       if (group.pages().has(path.pages[column])) {
-        group.tier->offered->unhold(page);
+        group.tier->pages.offered->unhold(page);
         outcome.group_duplicates.push_back({.group_index = piece.group_index, .page = page});
         ++group.tier->pages.totals.duplicate_page_total;
         continue;
@@ -150,7 +151,7 @@ Result<OfferOutcome> Cache::offer(KeySpaceId key_space, const Offer& offer) {
   }
 
   const std::size_t duplicates = match.page_count - offer.first_page;
-  unhold_all(impl.offered, offer.page_ids.first(duplicates));
+  unhold_all(*impl.history->offered, offer.page_ids.first(duplicates));
   const std::span<PageId> pages = std::span(impl.page_scratch).first(offer.page_ids.size() - duplicates);
   std::ranges::copy(offer.page_ids.subspan(duplicates), pages.begin());
   PrefixTree::Pin pin = tree.pin(match);
@@ -250,8 +251,8 @@ Result<std::span<PageId>> Cache::take_released(std::span<PageId> out, std::optio
   Impl& impl = *impl_;
   QUIRE_TRY(impl.enter());
   QUIRE_TRY(impl.require(DevicePool::External, "take_released"));
-  QUIRE_TRY_ASSIGN(const GroupRows* const group, impl.find_pool(group_index, "take_released"));
-  return (group != nullptr ? *group->tier->offered : impl.offered).take_released(out);
+  QUIRE_TRY_ASSIGN(PageHome* const home, impl.find_pool(group_index, "take_released"));
+  return home->pages.offered->take_released(out);
 }
 
 }  // namespace quire

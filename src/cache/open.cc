@@ -300,8 +300,7 @@ Result<std::unique_ptr<Cache>> Cache::open(CacheConfig config, FileSystem* files
       impl->memory = settings.device.adopted_memory;
     }
   } else {
-    QUIRE_TRY_ASSIGN(impl->offered, OfferedPages::create(page_count));
-    impl->tiers->parts.history.offered = &impl->offered;
+    QUIRE_TRY(impl->history->open_offered(page_count));
   }
   QUIRE_TRY(impl->open_groups(counts.groups));
   QUIRE_TRY(impl->open_states());

@@ -66,9 +66,9 @@ Status Cache::Impl::check_keep(const Hit& hit) const {
     if (!group.has_pages() || hit.is_rebuilt(i)) continue;
     const WindowColumns columns = tiers->paths.needed_columns(i, hit, UINT32_MAX);
     const std::uint32_t needed = columns.sink_pages + columns.last - columns.first;
-    if (std::uint64_t{group.kept_pages} + needed <= group.tier->device_page_count() / 2) continue;
+    if (std::uint64_t{group.kept_pages} + needed <= group.tier->pages.device_page_count() / 2) continue;
     return unavailable("keeping ", count_of(needed, "page"), " of group '", group.group->name, "' more than the ",
-                       group.kept_pages, " kept now exceeds half of its ", group.tier->device_page_count());
+                       group.kept_pages, " kept now exceeds half of its ", group.tier->pages.device_page_count());
   }
   return {};
 }

@@ -8,11 +8,7 @@ namespace quire {
 
 Status AnchoredGroup::open_device(DevicePool owner, std::uint32_t page_count, std::uint32_t tree_page_count) {
   has_pages = true;
-  if (owner == DevicePool::Owned) {
-    QUIRE_TRY(pages.open_device(page_count));
-  } else {
-    QUIRE_TRY_ASSIGN(offered, OfferedPages::create(page_count));
-  }
+  QUIRE_TRY(owner == DevicePool::Owned ? pages.open_device(page_count) : pages.open_offered(page_count));
   QUIRE_TRY_ASSIGN(on_device,
                    AnchoredPages::create({.tree_page_end = tree_page_count + 1, .page_end = page_count + 1}));
   return {};
@@ -70,10 +66,6 @@ void AnchoredGroup::keep_host_copy(PageId tree_page) {
 }
 
 void AnchoredGroup::release_device(PageId page) {
-  if (offered) {
-    offered->release({&page, 1});
-    return;
-  }
   if (has_host() && wanted_.contains(page.value)) wanted_.remove(page.value);
   pages.release_device(page);
 }
@@ -355,10 +347,9 @@ Status AnchoredGroup::check_invariants() const {
   const auto bad = [this](const char* rule) {
     return fail(ErrorCode::Corrupt, "group '" + group->name + "': " + rule);
   };
-  if (offered) QUIRE_TRY(offered->check_invariants());
-  const std::uint32_t cached =
-      offered ? offered->count(OfferedPages::State::Held) : pages.device.count(PageState::Sealed);
-  if (cached != on_device.attached_count()) return bad("the sealed device pages are not those of the tree");
+  if (pages.offered) QUIRE_TRY(pages.offered->check_invariants());
+  if (pages.cached_page_count() != on_device.attached_count())
+    return bad("the sealed device pages are not those of the tree");
   if (!has_host()) return {};
   QUIRE_TRY(host_of_device_.check_invariants());
   QUIRE_TRY(host_of_host_.check_invariants());

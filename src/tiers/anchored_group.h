@@ -12,14 +12,12 @@
 #pragma once
 
 #include <cstdint>
-#include <optional>
 #include <span>
 #include <vector>
 
 #include "base/check.h"
 #include "base/index_lists.h"
 #include "base/lazy_array.h"
-#include "pool/offered_pages.h"
 #include "prefix/anchored_pages.h"
 #include "quire/config.h"
 #include "quire/layout.h"
@@ -59,9 +57,6 @@ class AnchoredGroup final : public PageHome {
 
   // Device pages.
 
-  [[nodiscard]] std::uint32_t device_page_count() const {
-    return offered ? offered->page_count() : pages.device.page_count();
-  }
   /// One more sequence uses a page: pins a page of the tree, and shares any other.
   void take(PageId page);
   /// A sequence no longer uses a page of its row. A page of the tree stays there; one of the sequence's own is given
@@ -140,8 +135,7 @@ class AnchoredGroup final : public PageHome {
   bool is_window = false;         // false: the group keeps its data in state slots, and its pages are snapshots of them
   bool has_pages = false;
   std::uint32_t sink_pages = 0;
-  AnchoredPages on_device;              // by the history's device page
-  std::optional<OfferedPages> offered;  // with an external device pool: the engine's pages
+  AnchoredPages on_device;  // by the history's device page
   [[nodiscard]] const AnchoredPages& host_of_device() const { return host_of_device_; }
   [[nodiscard]] const AnchoredPages& host_of_host() const { return host_of_host_; }
 

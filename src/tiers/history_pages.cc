@@ -36,8 +36,8 @@ void HistoryPages::give_up(std::span<const PageId> device_pages) {
   for (const auto& group : parts_.groups) {
     for (const PageId page : device_pages) group->drop_anchor(page);
   }
-  if (offered != nullptr) {
-    offered->release(device_pages);
+  if (pages.offered) {
+    pages.offered->release(device_pages);
   } else if (pages.read_page_count() == 0) {
     pages.device.release(device_pages);
   } else {

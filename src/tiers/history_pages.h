@@ -16,7 +16,6 @@
 
 #include "base/check.h"
 #include "base/lazy_array.h"
-#include "pool/offered_pages.h"
 #include "prefix/prefix_tree.h"
 #include "quire/config.h"
 #include "quire/stats.h"
@@ -109,8 +108,6 @@ class HistoryPages final : public PageHome, public TierListener {
   // TierListener: pages of anchored groups that hang on a page of the tree follow it to its new id.
   void on_demote(PageId device_page, PageId host_page) override;
   void on_promote(PageId host_page, PageId device_page) override;
-
-  OfferedPages* offered = nullptr;  // with an external device pool: the engine's pages
 
  private:
   void give_up(std::span<const PageId> device_pages);

@@ -22,6 +22,11 @@ Status TierPages::open_device(std::uint32_t page_count) {
   return fenced.reserve(page_count);
 }
 
+Status TierPages::open_offered(std::uint32_t page_count) {
+  QUIRE_TRY_ASSIGN(offered, OfferedPages::create(page_count));
+  return {};
+}
+
 Status TierPages::open_host(const HostConfig& config) {
   QUIRE_CHECK(config.page_count > 0 && !has_host(), "a host tier without pages, or a second one");
   const std::size_t device_end = std::size_t{device.page_count()} + 1;
@@ -70,7 +75,9 @@ void TierPages::give_back(PageId page) {
 }
 
 void TierPages::release_device(PageId page) {
-  if (fences_reads() && is_read(page)) {
+  if (offered) {
+    offered->release({&page, 1});
+  } else if (fences_reads() && is_read(page)) {
     device.fence({&page, 1});  // end_device_read() frees it, or adds it to `fenced`
   } else {
     device.release({&page, 1});
@@ -121,6 +128,22 @@ void TierPages::release_host(PageId page) {
   } else {
     host.release({&page, 1});
   }
+}
+
+// Observers
+
+GroupStats TierPages::stats() const {
+  GroupStats stats = totals;
+  stats.page_count = device_page_count();
+  stats.sealed_pages = cached_page_count();
+  stats.free_pages = offered ? stats.page_count - stats.sealed_pages : device.free_count();
+  stats.open_pages = device.count(PageState::Open);
+  stats.private_pages = device.count(PageState::Private);
+  stats.fenced_pages = device.count(PageState::Fenced);
+  stats.host_page_count = host.page_count();
+  stats.host_free_pages = host.free_count();
+  stats.host_sealed_pages = host.count(PageState::Sealed);
+  return stats;
 }
 
 // Rules

@@ -16,6 +16,7 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <span>
 #include <vector>
 
@@ -24,6 +25,7 @@
 #include "base/lazy_array.h"
 #include "base/mutants.h"
 #include "pool/fenced_pages.h"
+#include "pool/offered_pages.h"
 #include "pool/page_pool.h"
 #include "quire/result.h"
 #include "quire/stats.h"
@@ -76,6 +78,8 @@ class TierPages {
  public:
   explicit TierPages(const StepFence& fence) : fence_(&fence) {}
   [[nodiscard]] Status open_device(std::uint32_t page_count);
+  /// The same for pages that the engine hands out (DevicePool::External). They have no host tier.
+  [[nodiscard]] Status open_offered(std::uint32_t page_count);
   struct HostConfig {
     std::uint32_t page_count = 0;
     bool looks_ahead = false;  // rows depend on tokens behind them: a page that enters the tree has all its rows when
@@ -90,6 +94,13 @@ class TierPages {
 
   // Device pages.
 
+  [[nodiscard]] std::uint32_t device_page_count() const {
+    return offered ? offered->page_count() : device.page_count();
+  }
+  /// Device pages that the tree has.
+  [[nodiscard]] std::uint32_t cached_page_count() const {
+    return offered ? offered->count(OfferedPages::State::Held) : device.count(PageState::Sealed);
+  }
   /// A sequence gives up a page of its own, which becomes free as soon as no step and no store uses it.
   void give_back(PageId page);
   /// The tree gives up a page, which becomes free at once, or when the store that reads it has ended. No step needs to
@@ -150,12 +161,16 @@ class TierPages {
             .name_tag = name_tag};
   }
 
+  /// The totals, and how many pages there are in which state. Who pins pages, and which may be evicted, is not known
+  /// here.
+  [[nodiscard]] GroupStats stats() const;
   /// Compares the counts of readers, and which pages are fenced, with the transfers: `device_reads` and `host_reads`
   /// say how many transfers read the page with each id.
   [[nodiscard]] Status check(std::span<const std::uint32_t> device_reads,
                              std::span<const std::uint32_t> host_reads) const;
 
   PagePool device;
+  std::optional<OfferedPages> offered;  // the engine's pages, instead of `device`
   PagePool host;
   FencedPages fenced;
   std::vector<LowerCopies> lower;  // by lower tier
