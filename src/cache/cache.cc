@@ -213,6 +213,12 @@ void Cache::Impl::end_keep(std::uint32_t index) {
   --key_spaces[space].user_count;
 }
 
+void Cache::Impl::end_keeps(std::optional<std::uint32_t> key_space) {
+  for (std::uint32_t i = 0; i < keeps.size(); ++i) {
+    if (keeps[i].is_live && keeps[i].key_space == key_space.value_or(keeps[i].key_space)) end_keep(i);
+  }
+}
+
 Status Cache::advance(TimeNs now) {
   QUIRE_TRY(impl_->enter());
   return impl_->advance(now);
@@ -244,9 +250,7 @@ Result<std::uint32_t> Cache::drop(KeySpaceId key_space) {
   Impl& impl = *impl_;
   QUIRE_TRY(impl.enter());
   QUIRE_TRY_ASSIGN(const std::uint32_t space, impl.find_key_space(key_space));
-  for (std::uint32_t i = 0; i < impl.keeps.size(); ++i) {
-    if (impl.keeps[i].is_live && impl.keeps[i].key_space == space) impl.end_keep(i);
-  }
+  impl.end_keeps(space);
   const std::uint32_t dropped =
       impl.tiers->parts.history.drop_all(impl.key_spaces[space].root, ResidencyCause::Dropped);
   impl.counters.dropped_page_total += dropped;
@@ -275,9 +279,7 @@ Status Cache::reset() {
   }
   impl.drop_moves();
   impl.tiers->cancel_all();
-  for (std::uint32_t i = 0; i < impl.keeps.size(); ++i) {
-    if (impl.keeps[i].is_live) impl.end_keep(i);
-  }
+  impl.end_keeps();
   for (std::uint32_t i = 0; i < impl.key_spaces.end(); ++i) {
     if (!impl.key_spaces[i].is_live) continue;
     impl.counters.dropped_page_total +=
@@ -342,7 +344,6 @@ Result<Stats> Cache::stats() const {
     stats.disk_has_failed = parts.lowers.front().has_failed;
     stats.disk_is_on = !stats.disk_has_failed;
     for (const PageHome* const home : parts.homes) {
-      if (home == nullptr) continue;
       for (const LowerCopies& copies : home->pages.lower)
         stats.disk_waiting_pages += copies.is_on() ? copies.waiting.size() : 0;
     }

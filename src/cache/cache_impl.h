@@ -299,6 +299,8 @@ struct Cache::Impl : TierClient {
   void follow_up();
   [[nodiscard]] Status advance(TimeNs time);
   void end_keep(std::uint32_t index);
+  /// Gives up all kept prefixes, or those of one key space.
+  void end_keeps(std::optional<std::uint32_t> key_space = std::nullopt);
   [[nodiscard]] std::uint32_t keep_pages_max() const { return config.keep_pages_max.value_or(pool_page_count() / 2); }
   [[nodiscard]] std::uint32_t pool_page_count() const { return history->device_page_count(); }
 

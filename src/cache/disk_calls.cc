@@ -242,22 +242,14 @@ std::uint32_t CacheForTests::pool_of(const Cache& cache, TransferId id) {
 }
 
 std::uint32_t CacheForTests::own_pages_moving(const Cache& cache, SequenceId id) {
-  const TransferBook& book = cache.impl_->tiers->parts.book;
-  std::uint32_t count = 0;
-  for (std::uint32_t i = 0; i < book.end(); ++i)
-    count += book[i].is_live() && book[i].sequence == id ? book[i].page_count : 0;
-  return count;
+  return cache.impl_->tiers->parts.book.count_pages([&](const Transfer& each) { return each.sequence == id; });
 }
 
 std::uint32_t CacheForTests::unwritten_anchored_pages(const Cache& cache) {
-  std::uint32_t count = 0;
+  std::uint32_t count = cache.impl_->tiers->parts.book.count_pages(
+      [](const Transfer& each) { return each.kind == TransferKind::StoreToDisk && each.pool > 0; });
   for (const GroupRows& group : cache.impl_->groups) {
     for (const LowerCopies& copies : group.tier->pages.lower) count += copies.is_on() ? copies.waiting.size() : 0;
-  }
-  const TransferBook& book = cache.impl_->tiers->parts.book;
-  for (std::uint32_t i = 0; i < book.end(); ++i) {
-    const bool writes = book[i].is_live() && book[i].kind == TransferKind::StoreToDisk && book[i].pool > 0;
-    count += writes ? book[i].page_count : 0;
   }
   return count;
 }

@@ -311,9 +311,7 @@ void Cache::Impl::end_step(StepInFlight& step) {
 }
 
 void Cache::Impl::free_fenced() {
-  for (PageHome* const home : tiers->parts.homes) {
-    if (home != nullptr) home->pages.free_fenced();
-  }
+  for (PageHome* const home : tiers->parts.homes) home->pages.free_fenced();
 }
 
 // Gives back the sequence's own pages from column `first_page` on.

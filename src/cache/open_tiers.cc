@@ -161,7 +161,7 @@ Status Cache::Impl::open_disk(FileSystem* given_files, std::span<HostPages* cons
   QUIRE_TRY_ASSIGN(std::vector<FileStoreConfig> stores, share_disk(settings, common, disk_pools()));
   std::vector<HostPages*> hosts(parts.homes.size());
   for (std::size_t i = 0; i < parts.homes.size(); ++i) {
-    if (parts.homes[i] == nullptr) continue;
+    if (!parts.homes[i]->pages.has_host()) continue;
     const std::uint16_t pool = parts.homes[i]->pages.mover_pool;
     QUIRE_CHECK(has_threads || pool < given_hosts.size(), "a disk tier without threads has host pages of every pool");
     hosts[i] = has_threads ? &parts.mover->host_pages(pool) : given_hosts[pool];

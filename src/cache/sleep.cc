@@ -54,9 +54,7 @@ Result<bool> Cache::sleep(Sleep how) {
   const bool is_first_call = parts.is_awake();
   parts.sleep_state = TierParts::SleepState::FallingAsleep;
   impl.make_moves();
-  for (std::uint32_t i = 0; i < impl.keeps.size(); ++i) {
-    if (impl.keeps[i].is_live) impl.end_keep(i);
-  }
+  impl.end_keeps();
   const std::uint32_t page_count = impl.pool_page_count();
   if (how == Sleep::DropAll) {
     impl.tiers->cancel_all();

@@ -397,11 +397,9 @@ Shortage Cache::Impl::measure_history() const {
                  .pages_returning = step_order.empty() ? 0 : history->fenced.count()};
   if (has_host()) {
     needs.pages_leaving = parts.history.pages_leaving(parts.book.is_full());
-    for (std::uint32_t i = 0; i < parts.book.end(); ++i) {
-      const Transfer& each = parts.book[i];
-      const bool saves = each.is_live() && each.kind == TransferKind::Store && !each.is_of_tree() && each.pool == 0;
-      needs.pages_leaving += saves ? each.page_count : 0;
-    }
+    needs.pages_leaving += parts.book.count_pages([](const Transfer& each) {
+      return each.kind == TransferKind::Store && !each.is_of_tree() && each.pool == 0;  // a save
+    });
   }
   std::uint64_t needed = 0;
   for (const StepPart& part : planning) {
@@ -492,7 +490,7 @@ bool Cache::Impl::try_without_partial(std::span<const StepEntry> entries, const 
     tiers->stores.start_leaving(needs.pages_needed);
     needs = measure();
   }
-  return needs.pages_needed <= needs.pages_available && windows_fit();
+  return needs.pages_needed <= needs.pages_available;
 }
 
 void Cache::Impl::plan_part(const StepEntry& entry, StepPart& part, std::span<const PageId> new_pages) {

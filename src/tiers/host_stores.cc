@@ -64,8 +64,7 @@ bool HostStores::add_page(std::uint32_t transfer, PageHome& home, PageId device_
 void HostStores::start() {
   const auto pool_count = static_cast<std::uint32_t>(parts_.homes.size());
   for (std::uint32_t idle_pools = 0; idle_pools < pool_count;) {
-    PageHome* const home = parts_.homes[next_pool_++ % pool_count];
-    idle_pools = home != nullptr && start_one(*home) ? 0 : idle_pools + 1;
+    idle_pools = start_one(*parts_.homes[next_pool_++ % pool_count]) ? 0 : idle_pools + 1;
   }
 }
 

@@ -105,9 +105,9 @@ bool LowerStores::start() {
   const auto pool_count = static_cast<std::uint32_t>(parts_.homes.size());
   for (std::uint16_t i = 0; i < parts_.lowers.size(); ++i) {
     for (std::uint32_t idle_pools = 0; idle_pools < pool_count;) {
-      PageHome* const home = parts_.homes[next_pool_++ % pool_count];
-      const bool has_started = home != nullptr && start_one(i, *home);
-      has_anchored = has_anchored || (has_started && home->pool > 0);
+      PageHome& home = *parts_.homes[next_pool_++ % pool_count];
+      const bool has_started = start_one(i, home);
+      has_anchored = has_anchored || (has_started && home.pool > 0);
       idle_pools = has_started ? 0 : idle_pools + 1;
     }
   }
@@ -116,7 +116,6 @@ bool LowerStores::start() {
 
 // True: a store was started.
 bool LowerStores::start_one(std::uint16_t lower_index, PageHome& home) {
-  if (home.pages.lower.empty()) return false;
   Lower& lower = parts_.lowers[lower_index];
   LowerCopies& copies = home.pages.lower[lower_index];
   const std::uint32_t count_max = parts_.config.host.transfer_count_max < kTransfersForTwoStores ? 1 : kStoresMax;
@@ -203,23 +202,31 @@ void LowerStores::finish(std::uint32_t transfer) {
 
 void LowerStores::log_names(std::uint32_t sequence, std::uint32_t first_page, std::uint32_t end_page) {
   const SequenceSlot& slot = parts_.sequences[sequence];
-  const std::uint32_t page_tokens = parts_.page_tokens;
   const std::span<const PageId> row = parts_.sequences.page_row(sequence);
-  const PrefixTree::Key key = parts_.sequences.key(sequence, end_page * page_tokens);
+  const PrefixTree::Key key = parts_.sequences.key(sequence, end_page * parts_.page_tokens);
   for (std::uint32_t page = first_page; page < end_page; ++page) {
     parts_.history.set_cold(row[page]);
     if (parts_.key_spaces[slot.key_space].is_retired) {
       parts_.name_log.add_unnamed(Tier::Device, row[page]);
       continue;
     }
-    const TokenRange range{page * page_tokens, (page + 1) * page_tokens};
-    parts_.name_log.add_page({.page = row[page],
-                              .parent = page == 0 ? PageId::none() : row[page - 1],
-                              .key_space = slot.key_space,
-                              .page_index = page,
-                              .tokens = key.tokens.subspan(range.begin, page_tokens),
-                              .extra_keys = overlapping(key.extra_keys, range)});
+    const PageId parent = page == 0 ? PageId::none() : row[page - 1];
+    log_page({Tier::Device, row[page]}, {Tier::Device, parent}, slot.key_space, key, page);
   }
+}
+
+// Page `page_index` of the path `key`.
+void LowerStores::log_page(const NamedPage& page, const NamedPage& parent, std::uint32_t key_space,
+                           const PrefixTree::Key& key, std::uint32_t page_index) {
+  const TokenRange range{page_index * parts_.page_tokens, (page_index + 1) * parts_.page_tokens};
+  parts_.name_log.add_page({.page = page.page,
+                            .parent = parent.page,
+                            .tier = page.tier,
+                            .parent_tier = parent.tier,
+                            .key_space = key_space,
+                            .page_index = page_index,
+                            .tokens = key.tokens.subspan(range.begin, parts_.page_tokens),
+                            .extra_keys = overlapping(key.extra_keys, range)});
 }
 
 void LowerStores::log_arrived(const Search& search, const PrefixTree::Key& key, const NamedPage& parent,
@@ -227,16 +234,9 @@ void LowerStores::log_arrived(const Search& search, const PrefixTree::Key& key, 
   if (parts_.lowers.size() < 2) return;
   NamedPage before = parent;
   for (const PageId host_page : host_pages) {
-    const TokenRange range{first_page * parts_.page_tokens, (first_page + 1) * parts_.page_tokens};
-    parts_.name_log.add_page({.page = host_page,
-                              .parent = before.page,
-                              .tier = Tier::Host,
-                              .parent_tier = before.tier,
-                              .key_space = search.key_space,
-                              .page_index = first_page++,
-                              .tokens = key.tokens.subspan(range.begin, parts_.page_tokens),
-                              .extra_keys = overlapping(key.extra_keys, range)});
-    before = {Tier::Host, host_page};
+    const NamedPage page{Tier::Host, host_page};
+    log_page(page, before, search.key_space, key, first_page++);
+    before = page;
   }
 }
 
@@ -320,7 +320,6 @@ bool LowerStores::begin_flush() {
 template <typename Visitor>
 void LowerStores::for_each_host_page(std::uint16_t lower_index, Visitor&& visit) {
   for (PageHome* const home : parts_.homes) {
-    if (home == nullptr || home->pages.lower.empty()) continue;
     LowerCopies& copies = home->pages.lower[lower_index];
     for (std::uint32_t page = 1; copies.is_on() && page <= home->pages.host.page_count(); ++page) {
       visit(copies, PageId{page});
@@ -340,7 +339,6 @@ void LowerStores::lose_all_of(std::uint16_t lower_index) {
 bool LowerStores::has_unstarted_writes() const {
   if (!parts_.book.is_full()) return false;
   return std::ranges::any_of(parts_.homes, [](PageHome* home) {
-    if (home == nullptr) return false;
     const auto waits = [](const LowerCopies& copies) { return copies.is_on() && copies.waiting.size() > 0; };
     return !home->next_wanted().is_none() || std::ranges::any_of(home->pages.lower, waits);
   });

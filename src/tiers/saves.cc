@@ -32,7 +32,7 @@ Status Saves::open() {
   rows_.resize(parts_.homes.size());
   for (std::size_t pool = 0; pool < parts_.homes.size(); ++pool) {
     rows_[pool].counts.resize(sequence_count);
-    if (parts_.homes[pool] == nullptr) continue;
+    if (!parts_.homes[pool]->pages.has_host()) continue;
     const std::size_t stride = std::size_t{parts_.sequences.row_pages()} + 1;
     QUIRE_TRY_ASSIGN(rows_[pool].pages, LazyArray<PageId>::create(sequence_count * stride));
   }
@@ -46,12 +46,10 @@ Status Saves::check_save(std::uint32_t sequence, std::span<const HeldPages> held
   TransferNeed need;
   for (const HeldPages& pages : held) {
     // Pages that transfers read are not free at once when they are evicted.
-    std::uint32_t read_pages = 0;
-    for (std::uint32_t i = 0; i < parts_.book.end(); ++i) {
-      const Transfer& each = parts_.book[i];
+    const std::uint32_t read_pages = parts_.book.count_pages([&](const Transfer& each) {
       const bool reads = each.kind == TransferKind::Load || each.kind == TransferKind::StoreToDisk;
-      if (each.is_live() && reads && each.pool == pages.home->pool) read_pages += each.page_count;
-    }
+      return reads && each.pool == pages.home->pool;
+    });
     const std::uint32_t evictable = pages.home->host_evictable_pages();
     const std::uint32_t room = pages.home->pages.host.free_count() + evictable - std::min(evictable, read_pages);
     const std::uint32_t needed = pages.page_count();
@@ -138,17 +136,14 @@ void Saves::finish_save(std::uint32_t transfer) {
 
 void Saves::abandon_saving(std::uint32_t sequence) {
   const SequenceId id{sequence, parts_.sequences[sequence].generation};
-  for (std::uint32_t i = 0; i < parts_.book.end(); ++i) {
-    const Transfer& transfer = parts_.book[i];
-    if (!transfer.is_live() || transfer.sequence != id || transfer.pool > 0) continue;
-    parts_.history.add_abandoned_reads(transfer.page_count);
-  }
+  parts_.history.add_abandoned_reads(
+      parts_.book.count_pages([&](const Transfer& save) { return save.sequence == id && save.pool == 0; }));
   saved_[sequence].transfers_in_flight = 0;
 }
 
 void Saves::release(std::uint32_t sequence) {
   for (PageHome* const home : parts_.homes) {
-    if (home == nullptr || !home->pages.has_host()) continue;
+    if (!home->pages.has_host()) continue;
     for (PageId& page : row(sequence, *home)) {
       if (page != kNullPage && home->pages.host.state(page) == PageState::Private) home->pages.release_host(page);
       page = kNullPage;
@@ -212,7 +207,7 @@ void Saves::finish_restore(std::uint32_t transfer) {
 
 Status Saves::check_invariants() const {
   for (const PageHome* const home : parts_.homes) {
-    if (home == nullptr || !home->pages.has_host()) continue;
+    if (!home->pages.has_host()) continue;
     std::uint32_t saved = 0;
     for (std::uint32_t i = 0; i < parts_.sequences.capacity(); ++i) {
       for (const PageId page : row(i, *home)) {

@@ -92,7 +92,7 @@ struct TierParts : TierContext {
   TimeNs now = 0;
   std::vector<std::unique_ptr<AnchoredGroup>> groups;
   HistoryPages history{fence, {tree, groups, counters, config.host.write_policy}};
-  std::vector<PageHome*> homes;  // by pool: the history, then the groups; null: a group without pages
+  std::vector<PageHome*> homes;  // by pool: the history, then the groups
   TransferBook book;
   std::unique_ptr<Mover> mover;  // null: an external one, or no host tier
   TransferRate load_rate;

@@ -19,11 +19,11 @@ AnchoredGroup& Tiers::add_group(const CacheGroup& group, std::uint32_t group_ind
   added.is_window = !has_slot(group);
   added.sink_pages = added.is_window ? parts.pages_for(group.sink_tokens) : 0;
   added.pages.is_anchored = true;
+  parts.homes.push_back(&added);
   return added;
 }
 
 void Tiers::open_paths() {
-  for (const auto& group : parts.groups) parts.homes.push_back(group->has_pages ? group.get() : nullptr);
   paths.open(std::max(parts.config.layout.hit_multiple_tokens(), 1U));
 }
 
@@ -51,7 +51,7 @@ Status Tiers::add_lower(LowerTier& tier, const LowerSettings& settings) {
   }
   parts.lowers.push_back({.tier = &tier, .settings = settings, .budget = WriteBudget(settings.write_bytes_per_day)});
   for (PageHome* const home : parts.homes) {
-    if (home != nullptr) QUIRE_TRY(home->pages.add_lower(tier.keeps(home->pool)));
+    QUIRE_TRY(home->pages.add_lower(home->pages.has_host() && tier.keeps(home->pool)));
   }
   return {};
 }
@@ -258,9 +258,7 @@ Status Tiers::check_invariants() const {
     }
     if (lower_bytes[i] != parts.lowers[i].loading_bytes) return broken("the count of bytes from below is wrong");
   }
-  for (const PageHome* const home : parts.homes) {
-    if (home != nullptr) QUIRE_TRY(check_pool(*home));
-  }
+  for (const PageHome* const home : parts.homes) QUIRE_TRY(check_pool(*home));
   for (const auto& group : parts.groups) {
     if (group->has_pages) QUIRE_TRY(group->check_invariants());
   }

@@ -144,6 +144,15 @@ class TransferBook {
     }
     return false;
   }
+  /// The pages of all transfers that live and fulfil a condition.
+  template <typename Condition>
+  [[nodiscard]] std::uint32_t count_pages(Condition&& condition) const {
+    std::uint32_t count = 0;
+    for (std::uint32_t i = 0; i < end_; ++i) {
+      if (transfers_[i].is_live() && condition(transfers_[i])) count += transfers_[i].page_count;
+    }
+    return count;
+  }
   /// Transfers that were called off while an external mover had them: each is named once.
   [[nodiscard]] std::span<TransferId> take_called_off(std::span<TransferId> out);
   void tell_called_off(std::uint32_t index) {
