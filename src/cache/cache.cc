@@ -418,7 +418,7 @@ const PoolGeometry& Cache::geometry(std::uint32_t group_index) const {
   return *impl_->group_geometries[group_index];
 }
 std::byte* Cache::device_memory(std::uint32_t group_index) const {
-  if (group_index == impl_->history_index) return impl_->memory;
+  if (group_index == impl_->history_index) return impl_->history_memory.front().data;
   return group_index < impl_->group_pools.size() ? impl_->group_pools[group_index] : nullptr;
 }
 const StateSlots& Cache::state_slots() const {

@@ -47,9 +47,8 @@ struct Cache::Impl : TierClient {
     PrefixTree::Pin pin;
   };
 
-  Impl(CacheConfig config_, PoolGeometry geometry_)
+  explicit Impl(CacheConfig config_)
       : config(std::move(config_)),
-        geometry(std::move(geometry_)),
         log(config.residency_record_count_max),
         key_spaces(config.key_space_count_max),
         keeps(config.keep_count_max) {}
@@ -65,7 +64,8 @@ struct Cache::Impl : TierClient {
   [[nodiscard]] Status open_group(std::uint32_t group_index, std::uint64_t page_count);
   [[nodiscard]] Status open_states();
   [[nodiscard]] Result<std::byte*> allocate_on_accelerator(std::size_t bytes);
-  [[nodiscard]] Status open_memory(GroupMemory& memory_of_group, std::uint32_t group_index, std::uint64_t page_count);
+  [[nodiscard]] Status open_memory(GroupMemory& memory, std::uint32_t group_index, std::uint64_t page_count);
+  [[nodiscard]] Status reserve_memory(GroupMemory& memory);
   [[nodiscard]] std::vector<PlannerGroup> planner_groups() const;
   [[nodiscard]] Status reserve_steps();
   [[nodiscard]] Status open_host(std::uint32_t page_count);
@@ -76,6 +76,9 @@ struct Cache::Impl : TierClient {
   [[nodiscard]] std::uint32_t clean_reserve_for(std::uint32_t page_count) const {
     return config.host.clean_reserve_pages.value_or(std::max(1U, page_count / 16));
   }
+
+  /// Of the first group of the history.
+  [[nodiscard]] const PoolGeometry& history_geometry() const { return *history_memory.front().geometry; }
 
   // Input.
   [[nodiscard]] Result<std::uint32_t> find_key_space(KeySpaceId id) const;
@@ -314,19 +317,16 @@ struct Cache::Impl : TierClient {
 
   CacheConfig config;
   std::atomic<std::thread::id> owner = std::this_thread::get_id();
-  PoolGeometry geometry;
   std::uint32_t page_tokens = 0;
   std::uint32_t partial_reuse_min_tokens = 0;
   std::uint32_t context_tokens_max = 0;
 
-  LazyMemory host_memory;
   std::vector<DeviceMemoryBlock> accelerator_memory;  // declared before `tiers`, so that it outlives the mover
-  std::byte* memory = nullptr;
 
-  // The layout's groups. `geometry` and `memory` belong to the first group that keeps everything. The other groups that
-  // keep everything (`more_history`) use the same page ids.
-  std::uint32_t history_index = 0;  // in the layout; one past the last group when none keeps everything
-  std::vector<GroupMemory> more_history;
+  // The layout's groups. Those that keep everything are the history and use the same page ids. If there is none, a
+  // group behind the layout's last one stands for them.
+  std::uint32_t history_index = 0;  // of the first of them, in the layout
+  std::vector<GroupMemory> history_memory;
   std::vector<GroupRows> groups;                      // anchored groups: those that do not keep everything
   std::vector<std::uint32_t> windows;                 // indices in `groups` of the window groups
   std::vector<const PoolGeometry*> group_geometries;  // by group of the layout; null: the group has no pages

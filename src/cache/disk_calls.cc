@@ -53,8 +53,7 @@ DirectBytes Cache::Impl::direct_bytes(std::uint32_t token_count) const {
     if (columns.pool > 0) {
       add_part(groups[columns.pool - 1].memory.group_index);
     } else if (history_index < group_geometries.size()) {
-      add_part(history_index);
-      for (const GroupMemory& group : more_history) add_part(group.group_index);
+      for (const GroupMemory& group : history_memory) add_part(group.group_index);
     }
     bytes.byte_count += columns.count() * stride;
   }

@@ -71,17 +71,14 @@ void Cache::Impl::apply_moves_and_copies(StepInFlight& step) {
 // before their kernels have run.
 void Cache::Impl::apply_moves(StepInFlight& step) {
   if (config.device.memory != DeviceMemory::Host || std::exchange(step.is_moved, true)) return;
-  const auto apply = [](const PoolGeometry& pages, std::byte* bytes, const GroupPlan& group) {
-    move_tokens_on_host({.geometry = &pages, .pool = bytes, .moves = group.moves});
-    copy_pages_on_host({.geometry = &pages, .pool = bytes, .copies = group.copies});
+  const auto apply = [&plans = step.plan.groups](const GroupMemory& memory) {
+    if (memory.group_index >= plans.size()) return;
+    const GroupPlan& group = plans[memory.group_index];
+    move_tokens_on_host({.geometry = &*memory.geometry, .pool = memory.data, .moves = group.moves});
+    copy_pages_on_host({.geometry = &*memory.geometry, .pool = memory.data, .copies = group.copies});
   };
-  const std::span<const GroupPlan> plans = step.plan.groups;
-  if (history_index < plans.size()) apply(geometry, memory, plans[history_index]);
-  for (const GroupMemory& group : more_history) apply(*group.geometry, group.data, plans[group.group_index]);
-  for (const std::uint32_t i : windows) {
-    const GroupMemory& group = groups[i].memory;
-    apply(*group.geometry, group.data, plans[group.group_index]);
-  }
+  for (const GroupMemory& memory : history_memory) apply(memory);
+  for (const std::uint32_t i : windows) apply(groups[i].memory);
 }
 
 void Cache::Impl::copy_states(std::span<const StateCopy> of_plan) {
@@ -100,12 +97,11 @@ void Cache::Impl::copy_states(std::span<const StateCopy> of_plan) {
 void Cache::Impl::make_moves() {
   if (config.device.memory != DeviceMemory::Host) return;
   for (std::size_t place = 0; place < step_order.size(); ++place) apply_moves(step_at(place));
-  const auto move = [this](const PoolGeometry& pages, std::byte* bytes, const LazyArray<TokenMove>& of_group) {
-    move_tokens_on_host({.geometry = &pages, .pool = bytes, .moves = {of_group.data(), move_count()}});
+  const auto move = [this](const GroupMemory& memory, const LazyArray<TokenMove>& of_group) {
+    move_tokens_on_host({.geometry = &*memory.geometry, .pool = memory.data, .moves = {of_group.data(), move_count()}});
   };
-  move(geometry, memory, moves);
-  for (const GroupMemory& group : more_history) move(*group.geometry, group.data, moves);
-  for (const std::uint32_t i : windows) move(*groups[i].memory.geometry, groups[i].memory.data, groups[i].moves);
+  for (const GroupMemory& memory : history_memory) move(memory, moves);
+  for (const std::uint32_t i : windows) move(groups[i].memory, groups[i].moves);
   drop_moves();
 }
 

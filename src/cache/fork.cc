@@ -21,8 +21,8 @@ Status Cache::Impl::check_held(const SequenceSlot& slot, std::uint32_t end) cons
   const std::uint64_t missing_begin = std::max<std::uint64_t>(first_recent(slot, end), hole_begin);
   const std::uint64_t missing_end = std::min<std::uint64_t>(end, hole_end);
   if (missing_begin >= missing_end) return {};
-  return invalid("group '", geometry.page().group().name, "' no longer holds its tokens [", missing_begin, ", ",
-                 missing_end, "), which the window of ", slot.window->tokens,
+  return invalid("group '", history_geometry().page().group().name, "' no longer holds its tokens [", missing_begin,
+                 ", ", missing_end, "), which the window of ", slot.window->tokens,
                  " tokens has left; window_rewind_tokens keeps more");
 }
 

@@ -219,11 +219,14 @@ Result<std::unique_ptr<Cache>> Cache::open(CacheConfig config, FileSystem* files
   const bool is_owned = config.device.pool == DevicePool::Owned;
   QUIRE_TRY_ASSIGN(PoolGeometry geometry, PoolGeometry::create(page, {.page_count = counts.history + (is_owned ? 1 : 0),
                                                                       .byte_layout = config.device.byte_layout}));
-  auto impl = std::make_unique<Impl>(std::move(config), std::move(geometry));
+  auto impl = std::make_unique<Impl>(std::move(config));
   const CacheConfig& settings = impl->config;
   impl->history_index = static_cast<std::uint32_t>(std::ranges::find_if(settings.layout.groups(), is_history) -
                                                    settings.layout.groups().begin());
-  const std::uint32_t page_count = impl->geometry.page_count() - (is_owned ? 1 : 0);
+  GroupMemory& memory = impl->history_memory.emplace_back();
+  memory.group_index = impl->history_index;
+  memory.geometry = std::move(geometry);
+  const std::uint32_t page_count = memory.geometry->page_count() - (is_owned ? 1 : 0);
   impl->page_tokens = settings.page.page_tokens;
   impl->partial_reuse_min_tokens =
       settings.partial_reuse_min_tokens.value_or(std::max(1U, (impl->page_tokens + 1) / 2));
@@ -235,7 +238,7 @@ Result<std::unique_ptr<Cache>> Cache::open(CacheConfig config, FileSystem* files
   if (is_owned && impl->context_tokens_max > pool_tokens) {
     return invalid("one sequence of context_tokens_max = ", impl->context_tokens_max, " tokens needs ",
                    impl->pages_for(impl->context_tokens_max), " pages of ", plain(impl->page_tokens), " tokens (",
-                   readable_bytes(impl->geometry.page().page_bytes()), " each); the device pool has ", page_count,
+                   readable_bytes(memory.geometry->page().page_bytes()), " each); the device pool has ", page_count,
                    " pages: ", pool_tokens, " tokens");
   }
 
@@ -248,7 +251,7 @@ Result<std::unique_ptr<Cache>> Cache::open(CacheConfig config, FileSystem* files
   }
   if (settings.host.is_on()) {
     QUIRE_TRY_ASSIGN(impl->host_policy, make_policy(settings.host.policy));
-    QUIRE_TRY_ASSIGN(impl->config.host.page_count, count_host_pages(settings.host, impl->geometry.page()));
+    QUIRE_TRY_ASSIGN(impl->config.host.page_count, count_host_pages(settings.host, memory.geometry->page()));
   }
   const std::uint32_t host_page_count = settings.host.is_on() ? settings.host.page_count : 0;
   const std::uint64_t all_pages = std::uint64_t{page_count} + host_page_count;
@@ -284,21 +287,7 @@ Result<std::unique_ptr<Cache>> Cache::open(CacheConfig config, FileSystem* files
   impl->history = &impl->tiers->parts.history.pages;
   if (is_owned) {
     QUIRE_TRY(impl->history->open_device(page_count));
-    // Where no group keeps everything, only the mover touches the pages of paths, and so must reach their memory.
-    const bool is_adopted = settings.device.memory == DeviceMemory::Adopted;
-    const bool has_accelerator = settings.device.accelerator != nullptr;
-    if (settings.device.memory == DeviceMemory::Accelerator || (!has_history && is_adopted && has_accelerator)) {
-      QUIRE_TRY_ASSIGN(impl->memory, impl->allocate_on_accelerator(impl->geometry.pool_bytes()));
-    } else if (settings.device.memory == DeviceMemory::Host || !has_history) {
-      QUIRE_TRY_ASSIGN(impl->host_memory, LazyMemory::reserve(impl->geometry.pool_bytes()));
-      impl->memory = impl->host_memory.data();
-    } else if (!settings.device.adopted_tensors.empty()) {
-      impl->memory = nullptr;  // open_mover() gives the tensors to the mover
-    } else if (!settings.device.adopted_group_memory.empty()) {
-      impl->memory = settings.device.adopted_group_memory[impl->history_index];
-    } else {
-      impl->memory = settings.device.adopted_memory;
-    }
+    QUIRE_TRY(impl->reserve_memory(memory));
   } else {
     QUIRE_TRY(impl->history->open_offered(page_count));
   }
@@ -316,7 +305,7 @@ Status Cache::Impl::open_groups(std::span<const std::uint64_t> page_counts) {
   for (std::uint32_t i = 0; i < all.size(); ++i) {
     if (i == history_index) continue;
     if (is_history(all[i])) {
-      QUIRE_TRY(open_memory(more_history.emplace_back(), i, page_counts[i]));
+      QUIRE_TRY(open_memory(history_memory.emplace_back(), i, page_counts[i]));
     } else {
       QUIRE_TRY(open_group(i, page_counts[i]));
     }
@@ -326,24 +315,19 @@ Status Cache::Impl::open_groups(std::span<const std::uint64_t> page_counts) {
     const std::size_t row_pieces = 2 * groups.size();  // a window's sink, and its last pages
     QUIRE_TRY_ASSIGN(matched_pages, LazyArray<GroupPages>::create(row_pieces * config.sequence_count_max));
   }
-  history->page_bytes = geometry.page().page_bytes();
-  history->layer_count = geometry.page().layer_count();
-  for (const GroupMemory& group : more_history) {
-    history->page_bytes += group.geometry->page().page_bytes();
-    history->layer_count += group.geometry->page().layer_count();
+  history->layer_count = 0;
+  for (const GroupMemory& memory : history_memory) {
+    history->page_bytes += memory.geometry->page().page_bytes();
+    history->layer_count += memory.geometry->page().layer_count();
   }
   group_geometries.resize(all.size());
   group_pools.resize(all.size());
-  if (history_index < all.size()) {
-    group_geometries[history_index] = &geometry;
-    group_pools[history_index] = memory;
-  }
-  const auto add_memory = [this](const GroupMemory& group) {
-    if (!group.geometry) return;
-    group_geometries[group.group_index] = &*group.geometry;
-    group_pools[group.group_index] = group.data;
+  const auto add_memory = [this](const GroupMemory& memory) {
+    if (!memory.geometry || memory.group_index == group_pools.size()) return;
+    group_geometries[memory.group_index] = &*memory.geometry;
+    group_pools[memory.group_index] = memory.data;
   };
-  for (const GroupMemory& group : more_history) add_memory(group);
+  for (const GroupMemory& memory : history_memory) add_memory(memory);
   for (const GroupRows& group : groups) add_memory(group.memory);
   return {};
 }
@@ -384,20 +368,29 @@ Result<std::byte*> Cache::Impl::allocate_on_accelerator(std::size_t bytes) {
   return accelerator_memory.back().data();
 }
 
-Status Cache::Impl::open_memory(GroupMemory& memory_of_group, std::uint32_t group_index, std::uint64_t page_count) {
-  memory_of_group.group_index = group_index;
+Status Cache::Impl::open_memory(GroupMemory& memory, std::uint32_t group_index, std::uint64_t page_count) {
+  memory.group_index = group_index;
   QUIRE_TRY_ASSIGN(const PageGeometry page, PageGeometry::create(config.layout.groups()[group_index], config.page));
   const bool is_owned = config.device.pool == DevicePool::Owned;
-  QUIRE_TRY_ASSIGN(memory_of_group.geometry, PoolGeometry::create(page, {.page_count = page_count + (is_owned ? 1 : 0),
-                                                                         .byte_layout = config.device.byte_layout}));
-  if (!is_owned) return {};
-  if (config.device.memory == DeviceMemory::Host) {
-    QUIRE_TRY_ASSIGN(memory_of_group.own, LazyMemory::reserve(memory_of_group.geometry->pool_bytes()));
-    memory_of_group.data = memory_of_group.own.data();
-  } else if (config.device.memory == DeviceMemory::Accelerator) {
-    QUIRE_TRY_ASSIGN(memory_of_group.data, allocate_on_accelerator(memory_of_group.geometry->pool_bytes()));
-  } else if (config.device.memory == DeviceMemory::Adopted && config.device.adopted_tensors.empty()) {
-    memory_of_group.data = config.device.adopted_group_memory[group_index];
+  QUIRE_TRY_ASSIGN(memory.geometry, PoolGeometry::create(page, {.page_count = page_count + (is_owned ? 1 : 0),
+                                                                .byte_layout = config.device.byte_layout}));
+  return is_owned ? reserve_memory(memory) : Status{};
+}
+
+Status Cache::Impl::reserve_memory(GroupMemory& memory) {
+  const DeviceConfig& device = config.device;
+  // Where no group keeps everything, only the mover touches the pages of paths, and so must reach their memory.
+  const bool is_path = memory.group_index == config.layout.groups().size();
+  const bool is_adopted = device.memory == DeviceMemory::Adopted;
+  if (device.memory == DeviceMemory::Accelerator || (is_path && is_adopted && device.accelerator != nullptr)) {
+    QUIRE_TRY_ASSIGN(memory.data, allocate_on_accelerator(memory.geometry->pool_bytes()));
+  } else if (device.memory == DeviceMemory::Host || is_path) {
+    QUIRE_TRY_ASSIGN(memory.own, LazyMemory::reserve(memory.geometry->pool_bytes()));
+    memory.data = memory.own.data();
+  } else if (is_adopted && !device.adopted_group_memory.empty()) {
+    memory.data = device.adopted_group_memory[memory.group_index];
+  } else if (is_adopted) {
+    memory.data = device.adopted_memory;  // null where tensors are adopted: open_mover() gives them to the mover
   }
   return {};
 }

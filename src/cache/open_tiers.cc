@@ -75,22 +75,19 @@ Status Cache::Impl::open_mover() {
                            .staging_bytes = host.staging_bytes,
                            .load_paths = host.load_paths,
                            .store_paths = host.store_paths};
-  const auto part_of = [&](const PoolGeometry& of, std::byte* data, std::uint32_t group_index) {
-    MoverPart part{.geometry = &of, .memory = data};
-    if (data == nullptr) part.tensors = config.device.adopted_tensors[group_index];
+  const auto part_of = [&](const GroupMemory& memory) {
+    MoverPart part{.geometry = &*memory.geometry, .memory = memory.data};
+    if (memory.data == nullptr) part.tensors = config.device.adopted_tensors[memory.group_index];
     return part;
   };
   MoverPool& of_history = mover_config.pools.emplace_back();
   of_history.host_page_count = history->host.page_count();
-  of_history.parts.push_back(part_of(geometry, memory, history_index));
-  for (const GroupMemory& group : more_history) {
-    of_history.parts.push_back(part_of(*group.geometry, group.data, group.group_index));
-  }
+  for (const GroupMemory& memory : history_memory) of_history.parts.push_back(part_of(memory));
   for (const GroupRows& group : groups) {
     if (!group.tier->has_host()) continue;
     MoverPool& of_group = mover_config.pools.emplace_back();
     of_group.host_page_count = group.tier->pages.host.page_count();
-    of_group.parts.push_back(part_of(*group.memory.geometry, group.memory.data, group.memory.group_index));
+    of_group.parts.push_back(part_of(group.memory));
   }
   QUIRE_TRY_ASSIGN(tiers->parts.mover, Mover::open(mover_config));
   host_region = tiers->parts.mover->host_region();
@@ -104,8 +101,10 @@ std::vector<DiskPool> Cache::Impl::disk_pools() const {
   const std::uint32_t lookahead = sequences.keys().lookahead_tokens();
   // One record has a page of all groups of the history. With lookahead, pages are named by other tokens, so the hash
   // must differ.
-  std::uint64_t hash = disk_layout_hash(geometry.page());
-  for (const GroupMemory& group : more_history) hash = mix64(hash) ^ disk_layout_hash(group.geometry->page());
+  std::uint64_t hash = disk_layout_hash(history_geometry().page());
+  for (const GroupMemory& memory : std::span(history_memory).subspan(1)) {
+    hash = mix64(hash) ^ disk_layout_hash(memory.geometry->page());
+  }
   if (lookahead > 0) hash = mix64(hash ^ lookahead);
   std::vector<DiskPool> pools = {{.layout = {.page_bytes = history->page_bytes, .hash = hash}}};
   for (const GroupRows& group : groups) {

@@ -15,9 +15,7 @@ namespace {
 
 /// One group of the history: where its pages lie now, and where they lie after the resize.
 struct HistoryPart {
-  PoolGeometry* geometry = nullptr;
-  LazyMemory* own = nullptr;
-  std::byte** data = nullptr;
+  GroupMemory& memory;
   PoolGeometry next;
   LazyMemory moved;  // new memory, where the byte layout moves pages when their number changes
 };
@@ -25,7 +23,8 @@ struct HistoryPart {
 std::vector<MoverPart> mover_parts(const std::vector<HistoryPart>& parts, bool is_next) {
   std::vector<MoverPart> made;
   for (const HistoryPart& part : parts) {
-    made.push_back({.geometry = is_next ? &part.next : part.geometry, .memory = *part.data, .tensors = {}});
+    const PoolGeometry& geometry = is_next ? part.next : *part.memory.geometry;
+    made.push_back({.geometry = &geometry, .memory = part.memory.data, .tensors = {}});
   }
   return made;
 }
@@ -66,20 +65,17 @@ Status Cache::resize(std::uint32_t page_count) {
   }
   // What a user can see changes only when no call that could still fail is left; until then, failures are undone.
   const bool has_memory = impl.config.device.memory == DeviceMemory::Host;
-  const bool keeps_place = impl.geometry.byte_layout() == ByteLayout::PageFirst;
+  const bool keeps_place = impl.history_geometry().byte_layout() == ByteLayout::PageFirst;
   std::vector<HistoryPart> parts;
-  const auto add_part = [&](PoolGeometry& geometry, LazyMemory& own, std::byte*& data) -> Status {
+  for (GroupMemory& memory : impl.history_memory) {
+    const PoolGeometry& before = *memory.geometry;
     QUIRE_TRY_ASSIGN(PoolGeometry next,
-                     PoolGeometry::create(geometry.page(), {.page_count = std::uint64_t{page_count} + 1,
-                                                            .byte_layout = geometry.byte_layout()}));
-    HistoryPart& part =
-        parts.emplace_back(HistoryPart{.geometry = &geometry, .own = &own, .data = &data, .next = std::move(next)});
-    if (!has_memory || keeps_place) return {};
+                     PoolGeometry::create(before.page(), {.page_count = std::uint64_t{page_count} + 1,
+                                                          .byte_layout = before.byte_layout()}));
+    HistoryPart& part = parts.emplace_back(HistoryPart{.memory = memory, .next = std::move(next), .moved = {}});
+    if (!has_memory || keeps_place) continue;
     QUIRE_TRY_ASSIGN(part.moved, LazyMemory::reserve(part.next.pool_bytes()));
-    return {};
-  };
-  QUIRE_TRY(add_part(impl.geometry, impl.host_memory, impl.memory));
-  for (GroupMemory& group : impl.more_history) QUIRE_TRY(add_part(*group.geometry, group.own, group.data));
+  }
   impl.make_moves();
   QUIRE_TRY(impl.tree->grow(page_count));
   QUIRE_TRY(tier_parts.history.grow_device(page_count));
@@ -96,7 +92,7 @@ Status Cache::resize(std::uint32_t page_count) {
   }
   for (const HistoryPart& part : parts) {
     if (!has_memory || !keeps_place) break;
-    if (Status status = part.own->grow(part.next.pool_bytes()); !status) {
+    if (Status status = part.memory.own.grow(part.next.pool_bytes()); !status) {
       QUIRE_CHECK(impl.history->device.resize(old_page_count), "pages that were just added are in use");
       undo();
       return status;
@@ -104,18 +100,18 @@ Status Cache::resize(std::uint32_t page_count) {
   }
   for (HistoryPart& part : parts) {
     if (has_memory && !keeps_place) {
-      const std::uint64_t before = part.geometry->strides().layer;
+      const std::uint64_t before = part.memory.geometry->strides().layer;
       const std::uint64_t after = part.next.strides().layer;
       for (std::uint32_t layer = 0; layer < part.next.page().layer_count(); ++layer) {
-        std::memcpy(part.moved.data() + (layer * after), part.own->data() + (layer * before), std::min(before, after));
+        std::memcpy(part.moved.data() + (layer * after), part.memory.own.data() + (layer * before),
+                    std::min(before, after));
       }
-      *part.own = std::move(part.moved);
+      part.memory.own = std::move(part.moved);
     }
-    *part.geometry = std::move(part.next);
-    *part.data = part.own->data();
+    *part.memory.geometry = std::move(part.next);
+    part.memory.data = part.memory.own.data();
+    if (impl.history_index < impl.group_pools.size()) impl.group_pools[part.memory.group_index] = part.memory.data;
   }
-  if (impl.history_index < impl.group_pools.size()) impl.group_pools[impl.history_index] = impl.memory;
-  for (const GroupMemory& group : impl.more_history) impl.group_pools[group.group_index] = group.data;
   if (impl.has_disk()) tier_parts.name_log.set_device_page_count(page_count + 1);
   impl.tiers->stores.set_clean_reserve(clean_reserve_pages);
   if (tier_parts.mover != nullptr) {

@@ -83,8 +83,7 @@ Result<bool> Cache::sleep(Sleep how) {
   }
   impl.drop_moves();  // the pages that they would move are gone
   QUIRE_CHECK(impl.history->device.free_count() == page_count, "a page is in use while nobody is");
-  impl.host_memory.discard();
-  for (GroupMemory& group : impl.more_history) group.own.discard();
+  for (GroupMemory& memory : impl.history_memory) memory.own.discard();
   for (GroupRows& group : impl.groups) {
     QUIRE_CHECK(!group.has_pages() || group.pool().free_count() == group.pool().page_count(),
                 "a page is in use while nobody is");
