@@ -35,9 +35,7 @@ void Cache::Impl::take_windows(std::uint32_t index, const Hit& hit, PageId tail_
       std::ranges::fill(group.row(index).first(taken.page_count), kNullPage);
       continue;
     }
-    const WindowColumns columns = window_columns(
-        tiers->paths.hit_group(i), tiers->paths.limits(),
-        {.start = hit.start(), .end = hit.tokens, .runs_again = hit.tokens > 0 && hit.start() == slot.token_count});
+    const WindowColumns columns = tiers->paths.needed_columns(i, hit, slot.token_count);
     taken.page_count = whole_pages;
     taken.hole_end = std::min(columns.first, whole_pages);
     for (std::uint32_t column = 0; column < whole_pages; ++column) {
@@ -77,29 +75,20 @@ Status Cache::Impl::check_keep(const Hit& hit) const {
 void Cache::Impl::hold_anchored(const KeepSlot& keep, bool is_held) {
   if (keep.hit.tokens == 0) return;
   const TierPath path = tiers->paths.path_of(keep.pin);
-  const auto hold = [&](GroupRows& group, std::uint32_t column) {
-    const PageId page = group.pages().at(path.at(column).page);
-    if (is_held) {
-      group.pages().pin(page);
-      ++group.kept_pages;
-    } else {
-      QUIRE_CHECK(group.kept_pages > 0, "a page is kept no longer that was not kept");
-      group.pages().unpin(page, AnchoredPages::Worth::Kept);
-      --group.kept_pages;
-    }
-  };
   for (std::size_t i = 0; i < groups.size(); ++i) {
     GroupRows& group = groups[i];
     if (!group.has_pages() || keep.hit.is_rebuilt(i)) continue;
-    if (!group.is_window()) {
-      hold(group, (keep.hit.start() / page_tokens) - 1);
-      continue;
-    }
-    const WindowColumns columns = window_columns(tiers->paths.hit_group(i), tiers->paths.limits(),
-                                                 {.start = keep.hit.start(), .end = keep.hit.tokens});
-    for (std::uint32_t column = 0; column < columns.last; ++column) {
-      if (column < columns.sink_pages || column >= columns.first) hold(group, column);
-    }
+    for_each_column(tiers->paths.needed_columns(i, keep.hit, UINT32_MAX), [&](std::uint32_t column) {
+      const PageId page = group.pages().at(path.at(column).page);
+      if (is_held) {
+        group.pages().pin(page);
+        ++group.kept_pages;
+      } else {
+        QUIRE_CHECK(group.kept_pages > 0, "a page is kept no longer that was not kept");
+        group.pages().unpin(page, AnchoredPages::Worth::Kept);
+        --group.kept_pages;
+      }
+    });
   }
 }
 

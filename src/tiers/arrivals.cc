@@ -365,16 +365,10 @@ Arrivals::Progress Arrivals::ask_anchored(std::uint32_t sequence) {
   return Progress::Arrived;
 }
 
-// Pins those pages of anchored groups that a sequence needs and the device has, so that loads of the other pages do not
-// evict them.
 void Arrivals::hold_on_device(std::uint32_t sequence, bool is_held) {
-  const Hit& hit = parts_.arrivals[sequence].anchored->hit;
-  const TierPath path = paths_.path_of(parts_.sequences[sequence].pin);
-  for (std::size_t i = 0; i < parts_.groups.size(); ++i) {
-    AnchoredGroup& group = *parts_.groups[i];
-    if (!group.has_pages || hit.is_rebuilt(i)) continue;
-    group.hold(path, paths_.needed_columns(i, hit, parts_.sequences[sequence].token_count), Tier::Device, is_held);
-  }
+  const SequenceSlot& slot = parts_.sequences[sequence];
+  paths_.hold(paths_.path_of(slot.pin), parts_.arrivals[sequence].anchored->hit, slot.token_count, Tier::Device,
+              is_held);
 }
 
 // Starts loads of the windows and states that a sequence needs, from where the call before stopped. Each page is asked

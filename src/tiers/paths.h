@@ -109,6 +109,13 @@ class Paths {
       if (group.has_host() && !hit.is_rebuilt(i)) visit(group, needed_columns(i, hit, token_count));
     }
   }
+  /// Pins those pages in `tier` of anchored groups that a hit needs, so that loads of the other pages do not evict
+  /// them; or, without `is_held`, unpins them.
+  void hold(const TierPath& path, const Hit& hit, std::uint32_t token_count, Tier tier, bool is_held) const {
+    for_each_anchored_need(hit, token_count, [&](AnchoredGroup& group, const WindowColumns& columns) {
+      group.hold(path, columns, tier, is_held);
+    });
+  }
   [[nodiscard]] const HitLimits& limits() const { return limits_; }
   [[nodiscard]] const HitGroup& hit_group(std::size_t group) const { return on_device_[group]; }
 

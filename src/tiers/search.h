@@ -75,6 +75,8 @@ struct Search {
   std::unique_ptr<DirectCall> direct;
 
   [[nodiscard]] bool is_live() const { return state != State::Free; }
+  /// It looks for a path, and somebody may use what it finds.
+  [[nodiscard]] bool is_open() const { return state == State::Asking || state == State::Reading; }
   [[nodiscard]] bool is_abandoned() const { return state == State::Abandoned; }
 };
 

@@ -76,9 +76,8 @@ std::optional<std::uint32_t> Searches::look_for(std::uint32_t sequence, const Pr
       first_page < pages_asked ? parts_.tree.next_fingerprint(before, key, first_page) : ~before;
   for (std::uint32_t i = 0; i < parts_.searches.end(); ++i) {
     const Search& other = parts_.searches[i];
-    const bool is_same = (other.state == Stage::Asking || other.state == Stage::Reading) && other.lower == lower &&
-                         other.key_space == slot.key_space && other.first_page == first_page &&
-                         other.missing == missing;
+    const bool is_same = other.is_open() && other.lower == lower && other.key_space == slot.key_space &&
+                         other.first_page == first_page && other.missing == missing;
     if (is_same) return i;
   }
   const std::optional<std::uint32_t> index = add(TransferKind::FindOnDisk, slot.key_space, lower, key);
@@ -319,13 +318,6 @@ bool Searches::reads_below(const AnchoredGroup& group, const Search& search) con
   return group.pages.lower[search.lower].is_on();
 }
 
-// Pins the host pages of anchored groups that the search's hit needs, or unpins them.
-void Searches::hold_on_host(const Search& search, const TierPath& path, bool is_held) {
-  paths_.for_each_anchored_need(
-      search.hit, search.prompt_tokens,
-      [&](AnchoredGroup& group, const WindowColumns& columns) { group.hold(path, columns, Tier::Host, is_held); });
-}
-
 // Whether the host has room for all windows and states that a search wants. A part of them would evict other pages, and
 // be of no use.
 bool Searches::has_room_for_anchored(const Search& search, const TierPath& path) const {
@@ -350,15 +342,14 @@ void Searches::start_anchored_loads(std::uint32_t index) {
   if (!may_read() || !search.pin) return;
   const TierPath path = paths_.path_of(search.pin);
   if (path.size() < parts_.pages_for(search.hit.tokens)) return;  // some of the history did not come
-  // Pins the pages that are on the host already, so that loads of the others do not evict them.
-  hold_on_host(search, path, /*is_held=*/true);
+  paths_.hold(path, search.hit, search.prompt_tokens, Tier::Host, /*is_held=*/true);
   const bool may_start = search.anchored_started > 0 || has_room_for_anchored(search, path);
   if (may_start && !load_anchored(index, path)) {
     // Questions do not count: one that was answered stays until its search has ended.
     const auto will_end = [](const Transfer& each) { return each.kind != TransferKind::FindOnDisk; };
     search.has_asked_anchored = !parts_.book.any(will_end);
   }
-  hold_on_host(search, path, /*is_held=*/false);
+  paths_.hold(path, search.hit, search.prompt_tokens, Tier::Host, /*is_held=*/false);
 }
 
 // False: transfers ran out. A page that the host has no room for is left out.
@@ -470,8 +461,8 @@ void Searches::expire() {
 void Searches::cancel_unneeded() {
   for (std::uint32_t i = 0; i < parts_.searches.end(); ++i) {
     const Search& search = parts_.searches[i];
-    const bool is_known = search.state == Stage::Asking || search.state == Stage::Reading;
-    if (is_known && !search.is_prefetch && !arrivals_->is_search_awaited(i)) abandon(i, MissReason::LoadCancelled);
+    if (!search.is_open() || search.is_prefetch || arrivals_->is_search_awaited(i)) continue;
+    abandon(i, MissReason::LoadCancelled);
   }
 }
 
@@ -484,7 +475,7 @@ void Searches::abandon_all(MissReason miss) {
 // Nobody uses what a search finds from here on, or what its loads bring. Sequences that wait for it stop looking.
 void Searches::abandon(std::uint32_t index, MissReason miss) {
   Search& search = parts_.searches[index];
-  if (search.state != Stage::Asking && search.state != Stage::Reading) return;
+  if (!search.is_open()) return;
   const bool is_asking = search.state == Stage::Asking;
   search.state = Stage::Abandoned;
   if (search.miss == MissReason::None) search.miss = miss;

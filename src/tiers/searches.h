@@ -72,7 +72,6 @@ class Searches {
   void try_end(std::uint32_t search);
   void end(std::uint32_t search);
   void abandon(std::uint32_t search, MissReason miss);
-  void hold_on_host(const Search& search, const TierPath& path, bool is_held);
   [[nodiscard]] bool reads_below(const AnchoredGroup& group, const Search& search) const;
 
   TierParts& parts_;
