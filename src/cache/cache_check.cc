@@ -152,6 +152,20 @@ Status Cache::Impl::check_steps() const {
   return {};
 }
 
+// Calls visit(page) for each device page of a pool that a load fills, and no row of a sequence has.
+template <typename Visitor>
+void Cache::Impl::for_each_loaded(std::uint32_t pool, Visitor&& visit) const {
+  const TransferBook& book = tiers->parts.book;
+  for (std::uint32_t i = 0; i < book.end(); ++i) {
+    const Transfer& load = book[i];
+    if (!load.is_live() || load.kind != TransferKind::Load || load.pool != pool) continue;
+    if (!load.is_of_tree() && load.is_wanted()) continue;  // a restore: the sequence's row has its pages
+    for (const PageTransfer& page : book.pages(i)) {
+      if (!page.device_page.is_none()) visit(page.device_page);
+    }
+  }
+}
+
 // How many sequences, kept paths, planned snapshots and loads use each page of an anchored group.
 std::vector<std::uint32_t> Cache::Impl::count_users(std::size_t group_place) const {
   const GroupRows& group = groups[group_place];
@@ -183,13 +197,7 @@ std::vector<std::uint32_t> Cache::Impl::count_users(std::size_t group_place) con
       if (save.group == group_place) ++uses[save.page.value];
     }
   }
-  const TransferBook& book = tiers->parts.book;
-  for (std::uint32_t i = 0; i < book.end(); ++i) {
-    const Transfer& load = book[i];
-    if (!load.is_live() || load.kind != TransferKind::Load || load.pool != group.tier->pool) continue;
-    if (!load.is_of_tree() && load.is_wanted()) continue;  // a restore: the sequence's row has its pages
-    for (const PageTransfer& page : book.pages(i)) ++uses[page.device_page.value];
-  }
+  for_each_loaded(group.tier->pool, [&](PageId page) { ++uses[page.value]; });
   return uses;
 }
 
@@ -250,15 +258,7 @@ Status Cache::Impl::check_owners() const {
       if (sequences.page_row(i)[page] != kNullPage) add(sequences.page_row(i)[page]);
     }
   }
-  const TransferBook& book = tiers->parts.book;
-  for (std::uint32_t i = 0; i < book.end(); ++i) {
-    const Transfer& load = book[i];
-    if (!load.is_live() || load.kind != TransferKind::Load || load.pool > 0) continue;
-    if (!load.is_of_tree() && load.is_wanted()) continue;  // a restore: the sequence's row has its pages
-    for (const PageTransfer& page : book.pages(i)) {
-      if (!page.device_page.is_none()) add(page.device_page);
-    }
-  }
+  for_each_loaded(0, add);
   for (std::uint32_t i = 0; i < history->device.page_count(); ++i) {
     const PageId page{history->device.first_page() + i};
     if (owners[i] != history->device.owner_count(page)) {

@@ -191,6 +191,10 @@ struct Cache::Impl : TierClient {
   [[nodiscard]] static std::uint32_t first_recent(const SequenceSlot& slot, std::uint32_t computed_tokens);
   [[nodiscard]] Status check_held(const SequenceSlot& slot, std::uint32_t end) const;
   [[nodiscard]] std::uint32_t publishable_tokens(const SequenceSlot& slot) const;
+  /// The pages of a sequence in the pool of a home.
+  [[nodiscard]] std::span<PageId> row_in(const PageHome& home, std::uint32_t index) {
+    return home.pool == 0 ? sequences.page_row(index) : groups[home.pool - 1U].row(index);
+  }
   [[nodiscard]] std::uint32_t held_page_count(std::uint32_t index, std::uint32_t first_page = 0) const;
 
   // Sequences' pages of windows.
@@ -228,6 +232,10 @@ struct Cache::Impl : TierClient {
                                    std::uint32_t high) const;
   [[nodiscard]] Status check_state_held(const GroupRows& group, std::uint32_t index, std::uint32_t end) const;
   [[nodiscard]] Status check_drafts(std::uint32_t index, std::uint32_t known_end, std::uint32_t draft_count) const;
+  /// Where the last snapshot of a prompt is taken: before its last token.
+  [[nodiscard]] std::uint32_t prompt_checkpoint(const SequenceSlot& slot) const {
+    return (slot.prompt_tokens - std::min(slot.prompt_tokens, 1U)) / checkpoint_grid * checkpoint_grid;
+  }
   [[nodiscard]] std::uint32_t next_checkpoint(const SequenceSlot& slot, std::uint32_t position) const;
   [[nodiscard]] bool take_snapshot_pages(std::uint32_t part, std::uint32_t position,
                                          std::vector<PlannedSnapshot>& saves);
@@ -314,6 +322,8 @@ struct Cache::Impl : TierClient {
   [[nodiscard]] Status check_owners() const;
   [[nodiscard]] Status check_groups() const;
   [[nodiscard]] std::vector<std::uint32_t> count_users(std::size_t group_place) const;
+  template <typename Visitor>
+  void for_each_loaded(std::uint32_t pool, Visitor&& visit) const;
 
   CacheConfig config;
   std::atomic<std::thread::id> owner = std::this_thread::get_id();

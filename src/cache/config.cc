@@ -24,6 +24,11 @@ Status require_at_most(std::uint64_t value, std::uint64_t limit, const char* nam
   return invalid(name, " is ", value, "; the most is ", limit);
 }
 
+Status check_write_policy(WritePolicy policy, const char* name) {
+  if (policy <= WritePolicy::Selective) return {};
+  return invalid(name, " is ", plain(static_cast<int>(policy)), ": use WriteBack, WriteThrough or Selective");
+}
+
 Status check_host(const CacheConfig& config) {
   const HostConfig& host = config.host;
   if (host.page_count > 0 && host.capacity_bytes > 0) {
@@ -38,10 +43,7 @@ Status check_host(const CacheConfig& config) {
         "DeviceMemory::Host, Adopted or Accelerator");
   }
   if (const auto policy = make_policy(host.policy); !policy) return invalid("host.policy: ", policy.error().message);
-  if (host.write_policy > WritePolicy::Selective) {
-    return invalid("host.write_policy is ", plain(static_cast<int>(host.write_policy)),
-                   ": use WriteBack, WriteThrough or Selective");
-  }
+  QUIRE_TRY(check_write_policy(host.write_policy, "host.write_policy"));
   QUIRE_TRY(require_positive(host.write_hits_min, "host.write_hits_min", "use WritePolicy::WriteThrough for that"));
   QUIRE_TRY(require_positive(host.layer_bands, "host.layer_bands", "a load has at least one band"));
   QUIRE_TRY(require_positive(host.rank_count, "host.rank_count", "nobody would report on a transfer"));
@@ -78,10 +80,7 @@ Status check_disk(const CacheConfig& config) {
   if (config.host.rank_count > 1) {
     return unsupported("host.rank_count is ", plain(config.host.rank_count), ": a disk tier serves one rank so far");
   }
-  if (disk.write_policy > WritePolicy::Selective) {
-    return invalid("disk.write_policy is ", plain(static_cast<int>(disk.write_policy)),
-                   ": use WriteBack, WriteThrough or Selective");
-  }
+  QUIRE_TRY(check_write_policy(disk.write_policy, "disk.write_policy"));
   QUIRE_TRY(require_positive(disk.capacity_bytes, "disk.capacity_bytes", "say how much of the disks may be used"));
   return require_positive(disk.write_hits_min, "disk.write_hits_min", "use WritePolicy::WriteThrough for that");
 }
@@ -170,36 +169,31 @@ Status check_groups(const CacheConfig& config) {
   }
   const std::vector<std::byte*>& adopted = config.device.adopted_group_memory;
   const auto& tensors = config.device.adopted_tensors;
+  const bool is_adopted = config.device.memory == DeviceMemory::Adopted && (!is_plain || !adopted.empty());
   if (!tensors.empty()) {
     if (tensors.size() != groups.size()) {
       return invalid("device.adopted_tensors has ", plain(tensors.size()), " lists; ", where, " has ",
                      plain(groups.size()), " groups: give one for each, empty where a group has no pages");
     }
-    bool has_state = false;
     for (std::size_t i = 0; i < groups.size(); ++i) {
-      has_state |= has_slot(groups[i]);
       if (has_pages(groups[i]) != tensors[i].empty()) continue;
       return invalid("device.adopted_tensors[", plain(i), "] ",
                      tensors[i].empty() ? "is empty, but group '" : "has tensors, but group '", groups[i].name,
                      tensors[i].empty() ? "' has pages" : "' has no pages");
     }
-    if (has_state && config.device.adopted_state_memory == nullptr) {
-      return invalid("device.adopted_state_memory is null, but ", where, " has state");
-    }
-  } else if (config.device.memory == DeviceMemory::Adopted && (!is_plain || !adopted.empty())) {
+  } else if (is_adopted) {
     if (adopted.size() != groups.size()) {
       return invalid("device.adopted_group_memory has ", plain(adopted.size()), " pointers; ", where, " has ",
                      plain(groups.size()), " groups: give one for each, null where a group has no pages");
     }
-    bool has_state = false;
     for (std::size_t i = 0; i < groups.size(); ++i) {
-      has_state |= has_slot(groups[i]);
       if (!has_pages(groups[i]) || adopted[i] != nullptr) continue;
       return invalid("device.adopted_group_memory[", plain(i), "] is null, but group '", groups[i].name, "' has pages");
     }
-    if (has_state && config.device.adopted_state_memory == nullptr) {
-      return invalid("device.adopted_state_memory is null, but ", where, " has state");
-    }
+  }
+  const bool needs_state_memory = (!tensors.empty() || is_adopted) && std::ranges::any_of(groups, has_slot);
+  if (needs_state_memory && config.device.adopted_state_memory == nullptr) {
+    return invalid("device.adopted_state_memory is null, but ", where, " has state");
   }
   const auto has_ids = [&](const CacheGroup& group) { return is_anchored(group) && has_pages(group); };
   if (config.device.pool == DevicePool::External && counts.empty() && std::ranges::any_of(groups, has_ids)) {

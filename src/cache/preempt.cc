@@ -94,10 +94,7 @@ Status Cache::Impl::check_save(std::uint32_t index, std::span<const HeldPages> h
         " has not been rebuilt from what it was admitted with; compute its next step first, or use "
         "Preempt::Drop, which loses nothing");
   }
-  const auto has_moves = [this](std::uint32_t place) {
-    const auto is_moved = [](const GroupPlan& group) { return !group.moves.empty(); };
-    return std::ranges::any_of(steps[place].plan.groups, is_moved);
-  };
+  const auto has_moves = [this](std::uint32_t place) { return steps[place].has_moves(); };
   const bool is_moving = move_count() > 0 || std::ranges::any_of(step_order, has_moves);
   if (config.device.memory != DeviceMemory::Host && is_moving) {
     return refused.unavailable(": moves of a committed tree are not made yet; finish the step that makes them first");
@@ -234,8 +231,7 @@ Result<Admission> Cache::Impl::start_restoring(std::uint32_t index) {
     const std::span<const PageId> targets = std::span(page_scratch).subspan(taken, pages_of(row));
     taken += targets.size();
     if (!is_history) groups[row.home->pool - 1U].slots[index].page_count = tiers->saves.place_count(index, *row.home);
-    tiers->saves.start_restoring(index, *row.home, is_history ? match.page_count : 0,
-                                 is_history ? sequences.page_row(index) : groups[row.home->pool - 1U].row(index),
+    tiers->saves.start_restoring(index, *row.home, is_history ? match.page_count : 0, row_in(*row.home, index),
                                  targets);
   }
   const std::uint32_t matched = tiers->paths.tokens_in(match);

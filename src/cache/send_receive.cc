@@ -42,9 +42,7 @@ Result<std::span<const SlotRun>> Cache::prepare_receive(const Sequence& sequence
   const auto may_write = [](const StepPart& part) { return part.is_discarded; };
   for (const std::uint32_t place : impl.step_order) {
     const StepInFlight& step = impl.steps[place];
-    const auto is_moving = [](const GroupPlan& group) { return !group.moves.empty(); };
-    const bool has_moves =
-        impl.config.device.memory != DeviceMemory::Host && std::ranges::any_of(step.plan.groups, is_moving);
+    const bool has_moves = impl.config.device.memory != DeviceMemory::Host && step.has_moves();
     if (!has_moves && std::ranges::none_of(step.parts, may_write)) continue;
     return refused.unavailable(": step ", plain(step.number), " is in flight and ",
                                has_moves ? "moves tokens that may lie" : "has discarded entries, which may still write",
@@ -60,7 +58,7 @@ Result<std::span<const SlotRun>> Cache::prepare_receive(const Sequence& sequence
     std::uint32_t needed = 0;
     for_each_column(columns,
                     [&](std::uint32_t column) { needed += column >= impl.groups[i].slots[index].page_count ? 1 : 0; });
-    const std::uint32_t available = group.pages.free_for_plan() + group.evictable_pages();
+    const std::uint32_t available = group.available_pages();
     if (needed <= available) continue;
     return refused.unavailable(" needs ", needed, " pages of group '", group.group->name, "'; ", available,
                                " are free or can be evicted, and ", group.pages.fenced.count(),

@@ -420,9 +420,8 @@ void Cache::Impl::end_sequence(std::uint32_t index) {
   }
   if (slot.state == SequenceSlot::State::Saving) tiers->saves.abandon_saving(index);
   if (slot.state == SequenceSlot::State::Restoring) {
-    tiers->saves.abandon_restoring(index, [&](const PageHome& home, std::uint32_t place) {
-      (home.pool == 0 ? sequences.page_row(index) : groups[home.pool - 1U].row(index))[place] = kNullPage;
-    });
+    tiers->saves.abandon_restoring(
+        index, [&](const PageHome& home, std::uint32_t place) { row_in(home, index)[place] = kNullPage; });
   }
   if (slot.state == SequenceSlot::State::Saving || slot.state == SequenceSlot::State::Restoring) release_pages(index);
   if (slot.state == SequenceSlot::State::Holding) release_matched(index);

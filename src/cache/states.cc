@@ -149,7 +149,7 @@ std::uint32_t Cache::Impl::next_checkpoint(const SequenceSlot& slot, std::uint32
     if (candidate > position) next = std::min(next, candidate);
   };
   add(slot.junction.value_or(0));
-  if (slot.prompt_tokens > 0) add((slot.prompt_tokens - 1) / checkpoint_grid * checkpoint_grid);
+  add(prompt_checkpoint(slot));
   // Without an interval, there is a checkpoint at every multiple of the grid behind the prompt, and each snapshot
   // replaces the one before.
   const std::uint32_t interval = checkpoint_interval > 0 ? checkpoint_interval : checkpoint_grid;
@@ -295,9 +295,7 @@ void Cache::Impl::finish_snapshots(const StepInFlight& step, std::uint32_t place
 // Snapshots at the junction and at the end of the prompt stay: other requests may go on from there.
 void Cache::Impl::replace_last(GroupRows& group, std::uint32_t index, std::uint32_t position) {
   const SequenceSlot& sequence = sequences[index];
-  const std::uint32_t prompt_end =
-      (sequence.prompt_tokens - std::min(sequence.prompt_tokens, 1U)) / checkpoint_grid * checkpoint_grid;
-  if (position == sequence.junction || position == prompt_end) return;
+  if (position == sequence.junction || position == prompt_checkpoint(sequence)) return;
   const PageId tree_page = sequences.page_row(index)[(position / page_tokens) - 1];
   const PageId page = std::exchange(group.states[index].last_snapshot, group.pages().at(tree_page));
   const std::uint32_t column = std::exchange(group.states[index].last_snapshot_column, (position / page_tokens) - 1);

@@ -353,7 +353,7 @@ Shortage Cache::Impl::measure() const {
   Shortage needs = measure_history();
   for (std::size_t i = 0; i < windows.size(); ++i) {
     const AnchoredGroup& group = *groups[windows[i]].tier;
-    const std::uint32_t available = group.pages.free_for_plan() + group.evictable_pages();
+    const std::uint32_t available = group.available_pages();
     std::uint64_t needed = 0;
     std::uint32_t fits = 0;
     for (std::size_t part = 0; part < planning.size(); ++part) {
@@ -384,8 +384,7 @@ std::uint32_t Cache::Impl::window_pages_needed(std::size_t window) const {
 
 bool Cache::Impl::windows_fit() const {
   for (std::size_t i = 0; i < windows.size(); ++i) {
-    const AnchoredGroup& group = *groups[windows[i]].tier;
-    if (window_pages_needed(i) > group.pages.free_for_plan() + group.evictable_pages()) return false;
+    if (window_pages_needed(i) > groups[windows[i]].tier->available_pages()) return false;
   }
   return true;
 }

@@ -5,6 +5,7 @@
 // single-threaded
 #pragma once
 
+#include <algorithm>
 #include <cstddef>
 #include <cstdint>
 #include <span>
@@ -54,6 +55,10 @@ struct StepInFlight {
   std::vector<PlannedSnapshot> saves;  // snapshots
   AttentionPlan plan;
 
+  /// Its plan moves tokens of committed trees.
+  [[nodiscard]] bool has_moves() const {
+    return std::ranges::any_of(plan.groups, [](const GroupPlan& group) { return !group.moves.empty(); });
+  }
   [[nodiscard]] std::span<const WindowPart> windows_of(std::size_t part) const {
     const std::size_t count = parts.empty() ? 0 : windows.size() / parts.size();
     return std::span(windows).subspan(part * count, count);

@@ -185,8 +185,7 @@ bool Cache::Impl::is_kept_column(const GroupRows& group, const SequenceSlot& slo
     if (is_needed_at(place) || is_needed_at(place - (place % page_tokens))) return true;
   }
   // The last snapshot of a prompt is taken before its last token, and is of no use without the window's pages there.
-  const std::uint32_t before_end = slot.prompt_tokens - std::min(slot.prompt_tokens, 1U);
-  if (is_needed_at(before_end / checkpoint_grid * checkpoint_grid)) return true;
+  if (is_needed_at(prompt_checkpoint(slot))) return true;
   const GroupRetention& retention = group.group->retention;
   if (retention.rule != RetentionRule::Every) return false;
   const std::uint64_t multiple = last / retention.interval_tokens * retention.interval_tokens;

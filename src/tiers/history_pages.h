@@ -51,8 +51,6 @@ class HistoryPages final : public PageHome, public TierListener {
   // What can be had.
 
   [[nodiscard]] bool writes_back() const { return pages.has_host() && parts_.write_policy == WritePolicy::WriteBack; }
-  /// Device pages that a plan can take: free ones, evictable ones, and those that only wait for moves of that plan.
-  [[nodiscard]] std::uint32_t available_pages() const { return pages.free_for_plan() + evictable_pages(); }
   /// Device pages that a plan can take besides the pages of a match.
   [[nodiscard]] std::uint32_t available_besides(const PrefixTree::Match& match) const;
   /// Device pages that a load can take besides the pages of a match. A load writes at any time: pages that wait for

@@ -34,6 +34,8 @@ class PageHome {
 
   /// Device pages that make_room() could free at once.
   [[nodiscard]] virtual std::uint32_t evictable_pages() const = 0;
+  /// Device pages that a plan can take: free ones, evictable ones, and those that only wait for moves of that plan.
+  [[nodiscard]] std::uint32_t available_pages() const { return pages.free_for_plan() + evictable_pages(); }
   /// Gives up so many idle device pages, or all there are. Returns how many. Pages that a store still reads are not
   /// free at once.
   virtual std::uint32_t evict(std::uint32_t page_count) = 0;

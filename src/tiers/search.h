@@ -48,6 +48,7 @@ struct Search {
   std::uint32_t token_count = 0;
   std::uint32_t extra_key_count = 0;
   std::uint32_t first_page = 0;  // memory has the pages before it
+  std::uint32_t asked_from = 0;  // the question is about the pages of the path from this one on
   PrefixTree::Pin pin;           // of the pages in memory: those before first_page, later also those that have come
   PageFingerprint missing = 0;   // of page first_page, or made from the last page if memory has all (look_for())
   PageFingerprint last_tag = 0;  // of the last page in a load that was started

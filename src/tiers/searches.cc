@@ -84,6 +84,8 @@ std::optional<std::uint32_t> Searches::look_for(std::uint32_t sequence, const Pr
   if (!index) return std::nullopt;
   Search& search = parts_.searches[*index];
   search.first_page = first_page;
+  // Memory may lack windows and states of history that it has: then the whole path is asked for.
+  search.asked_from = paths_.is_plain() ? first_page : 0;
   search.missing = missing;
   search.owner = {sequence, slot.generation};
   search.prompt_tokens = slot.token_count;
@@ -203,8 +205,6 @@ void Searches::start_loads(std::uint32_t index) {
   Search& search = parts_.searches[index];
   Lower& lower = parts_.lowers[search.lower];
   HistoryPages& history = parts_.history;
-  // The tier counts pages from where the question begins: at first_page, or at the root in a hybrid model.
-  const std::uint32_t first_named = parts_.groups.empty() ? search.first_page : 0;
   while (search.started_pages < search.found_pages && search.loads_in_flight < kLoadsPerSearch &&
          lower.load_count < parts_.lower_transfers_max()) {
     const std::uint32_t wanted = std::min(search.found_pages - search.started_pages, parts_.book.pages_max());
@@ -218,8 +218,8 @@ void Searches::start_loads(std::uint32_t index) {
       const PageId host_page = parts_.take_host_page(history);
       if (host_page.is_none()) break;  // the host is full: the rest is not read
       tag = parts_.tree.next_fingerprint(tag, key, load.first_page + i);
-      parts_.book.add_page(
-          *transfer, history.pages.transfer_of(PageId::none(), host_page, tag, load.first_page + i - first_named));
+      parts_.book.add_page(*transfer, history.pages.transfer_of(PageId::none(), host_page, tag,
+                                                                load.first_page + i - search.asked_from));
     }
     if (load.page_count == 0) {
       parts_.book.remove(*transfer);

@@ -32,7 +32,8 @@ LowerPlan TierParts::lower_plan_of(std::uint32_t transfer) {
   plan.found_by = search.transfer;
   if (each.kind == TransferKind::LoadFromDisk) return plan;
   const PrefixTree::Key key = searches.key(each.search);
-  plan.tokens = key.tokens;
+  plan.first_page = search.asked_from;
+  plan.tokens = key.tokens.subspan(std::size_t{search.asked_from} * page_tokens);
   plan.extra_keys = key.extra_keys;
   if (search.direct != nullptr) {
     plan.columns = search.direct->columns;
@@ -40,12 +41,8 @@ LowerPlan TierParts::lower_plan_of(std::uint32_t transfer) {
     plan.target = search.direct->target;
     plan.anchored = searches.anchored(each.search, page_tokens);
   } else if (groups.empty()) {
-    // Memory has the pages before first_page. The question begins there, behind a page whose name the tier knows.
-    plan.parent = last_page(search.pin);
-    plan.first_page = search.first_page;
-    plan.tokens = key.tokens.subspan(std::size_t{search.first_page} * page_tokens);
+    plan.parent = last_page(search.pin);  // the page before those that are asked for: the tier knows its name
   } else {
-    // The question is about the whole path: memory may lack windows and states of history that it has.
     plan.held_pages = search.first_page;
     plan.anchored = searches.anchored(each.search, page_tokens);
   }

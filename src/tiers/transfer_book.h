@@ -21,8 +21,8 @@
 //     Store of the history                 nothing
 //     Load, Store of an anchored group     the id of the history's device page that the page hangs on
 //     Load, Store of a sequence (Saves)    the place in the sequence's saved row
-//     LoadFromDisk                         the number of the page among those of the question, which begins at the root
-//                                          or, in a plain model, at Search::first_page
+//     LoadFromDisk                         the number of the page among those of the question, which begins at
+//                                          Search::asked_from
 //     StoreToDisk                          the id, in tier `named_in`, of the history's page that names the page
 //
 // single-threaded
