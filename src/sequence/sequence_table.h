@@ -234,6 +234,9 @@ class SequenceTable {
   /// The first sequence from `index` on that is Looking or Loading, or capacity().
   [[nodiscard]] std::uint32_t next_arriving(std::uint32_t index) const;
 
+  /// Whether some sequence runs: when it ends or is preempted, others have its pages.
+  [[nodiscard]] bool has_running() const { return running_count_ > 0; }
+
   [[nodiscard]] SequenceSlot& operator[](std::uint32_t index) { return slots_[index]; }
   [[nodiscard]] const SequenceSlot& operator[](std::uint32_t index) const { return slots_[index]; }
   /// The slot of a live sequence, or nothing when the id is of an ended one.
@@ -296,6 +299,7 @@ class SequenceTable {
   std::vector<std::uint64_t> loading_bits_;  // a bit for each slot: Looking or Loading
   std::vector<std::uint32_t> free_slots_;    // the last one given back goes first: its rows are warm
   std::uint32_t live_count_ = 0;
+  std::uint32_t running_count_ = 0;
   std::size_t row_tokens_ = 0;
   std::size_t row_pages_ = 0;
   std::size_t row_extra_keys_ = 0;

@@ -293,5 +293,50 @@ TEST_F(CacheDiskWaits, PutsAreChargedToTheBudget) {
   EXPECT_EQ(cache_->disk_status()->page_count, 8U) << "the hour's budget is spent";
 }
 
+// As a request for pages of the host waits, which admit() puts off until there is room.
+TEST_F(CacheDiskWaits, ADeviceThatOthersFillIsWaitedFor) {
+  for (const WritePolicy policy : {WritePolicy::WriteThrough, WritePolicy::WriteBack}) {
+    CacheConfig config = disk_config(8);
+    config.context_tokens_max = 128;
+    config.host.write_policy = policy;
+    open_disk(std::move(config));
+    put_on_disk(token_range(0, 64));
+    Live other = computed_all(token_range(1'000, 90), {.publish = Publish::None});  // 6 pages of 8
+    Live live = admitted(token_range(0, 80));
+    settle_all();
+    EXPECT_TRUE(view(live).is_loading);
+    apply({});
+    EXPECT_TRUE(view(live).is_loading) << "the other one runs on";
+    end(other);
+    apply({});
+    settle_all();
+    EXPECT_FALSE(view(live).is_loading);
+    EXPECT_EQ(view(live).computed_tokens, 64U);
+    end(live);
+    settle_all();
+    expect_no_page_lost();
+  }
+}
+
+TEST_F(CacheDiskWaits, ADeviceThatOthersFillIsNotWaitedForBeyondTheTimeout) {
+  CacheConfig config = disk_config(8);
+  config.context_tokens_max = 128;
+  config.host.load_timeout_ns = 100;
+  open_disk(std::move(config));
+  put_on_disk(token_range(0, 64));
+  now_ = 1'000;
+  apply({});
+  Live other = computed_all(token_range(1'000, 90), {.publish = Publish::None});
+  Live live = admitted(token_range(0, 80));
+  settle_all();
+  EXPECT_TRUE(view(live).is_loading);
+  now_ = 1'200;
+  apply({});
+  EXPECT_FALSE(view(live).is_loading);
+  EXPECT_EQ(view(live).miss.reason, MissReason::LoadTimedOut);
+  end(other);
+  end(live);
+}
+
 }  // namespace
 }  // namespace quire

@@ -555,8 +555,11 @@ void Simulation::pump() {
     }
     apply(true);  // nothing to say but the time
     if (mover_->is_idle() && cache_->stats().value().transfers_in_flight == 0) {
+      // Where the device has no room, a sequence waits for those that run.
+      const bool has_running =
+          std::ranges::any_of(lives_, [](const auto& live) { return live->is_admitted && !live->is_loading; });
       for (const auto& live : lives_) {
-        if (live->is_loading) throw SimFailure("a sequence loads, and nothing is on its way");
+        if (live->is_loading && !has_running) throw SimFailure("a sequence loads, and nothing is on its way");
         if (live->save_state == SaveState::Saving) throw SimFailure("a sequence is being saved for ever");
       }
       if (!directs_.empty()) throw SimFailure("a direct call is never answered");
