@@ -399,6 +399,8 @@ Shortage Cache::Impl::measure_history() const {
     needs.pages_leaving += parts.book.count_pages([](const Transfer& each) {
       return each.kind == TransferKind::Store && !each.is_of_tree() && each.pool == 0;  // a save
     });
+    // A page that a save reads may be leaving as well.
+    needs.pages_leaving = std::min(needs.pages_leaving, history->device.page_count() - needs.pages_available);
   }
   std::uint64_t needed = 0;
   for (const StepPart& part : planning) {

@@ -87,11 +87,14 @@ bool HostStores::start_one(PageHome& home) {
 
 void HostStores::start_leaving(std::uint32_t page_count) {
   PrefixTree& tree = parts_.tree;
-  while (parts_.history.pages.device.free_count() + tree.left_pages() + tree.leaving_pages() < page_count) {
+  const auto on_their_way = [&] {
+    return parts_.history.pages.device.free_count() + tree.left_pages() + tree.leaving_pages();
+  };
+  while (on_their_way() < page_count) {
     const std::optional<std::uint32_t> transfer =
         parts_.add_transfer(TransferKind::Store, TransferPriority::Background);
     if (!transfer) break;
-    const RunId run = tree.start_leaving(parts_.book.pages_max());
+    const RunId run = tree.start_leaving(std::min(parts_.book.pages_max(), page_count - on_their_way()));
     if (run.is_none()) {
       parts_.book.remove(*transfer);
       break;

@@ -135,6 +135,20 @@ TEST_F(CacheTiers, WriteBackWritesOnlyWhatLeaves) {
   EXPECT_EQ(lookup(token_range(0, 17)).matched_tokens, 16U);
 }
 
+TEST_F(CacheTiers, WriteBackWritesNoMoreThanIsNeeded) {
+  CacheConfig config = tiers_config(24, 24);
+  config.host.clean_reserve_pages = 0;
+  open_tiers(std::move(config));
+  serve(token_range(0, 96));                  // 24 pages of one text: the device is full
+  Live live = admitted(token_range(500, 4));  // wants one
+  const StepEntry entry{&live.sequence};
+  EXPECT_EQ(cache_->plan_step({&entry, 1})->shortage.pages_leaving, 1U);
+  settle();
+  EXPECT_EQ(stats().stored_page_total, 1U);
+  finish(live);
+  EXPECT_EQ(stats().evicted_page_total, 1U);
+}
+
 TEST_F(CacheTiers, WriteThroughWritesWhatIsFullAtOnce) {
   open_tiers(tiers_config(12, 32, WritePolicy::WriteThrough));
   Live live = admitted(token_range(0, 11));
