@@ -298,8 +298,8 @@ Arrivals::Progress Arrivals::advance_history(std::uint32_t sequence) {
   return Progress::Waits;
 }
 
-// A load cannot start before a transfer is over, or before others give pages back. The sequence waits for that no longer
-// than for a load.
+// A load cannot start before a transfer is over, or before others give pages back. The sequence waits for that no
+// longer than for a load.
 Arrivals::Progress Arrivals::wait_for_room(std::uint32_t sequence) {
   Arrival& arrival = parts_.arrivals[sequence];
   if (arrival.room_deadline == INT64_MAX) arrival.room_deadline = parts_.load_deadline();
@@ -463,22 +463,37 @@ void Arrivals::cancel_unneeded() {
 void Arrivals::prefetch(std::uint32_t sequence, const PrefixTree::Match& match) {
   parts_.arrivals[sequence] = {};
   const Found found = paths_.find(parts_.sequences[sequence], match);
-  if (!may_look(sequence, found)) {
-    prefetch_from_host(sequence, found);
-    return;
+  if (may_look(sequence, found)) {
+    const auto lower = static_cast<std::uint16_t>(parts_.arrivals[sequence].next_lower);
+    if (const std::optional<std::uint32_t> search = searches_.look_for(sequence, match, lower)) {
+      parts_.searches[*search].is_prefetch = true;
+      prefetch_later({.sequence = {sequence, parts_.sequences[sequence].generation},
+                      .after = Prefetched::After::Search,
+                      .search = *search,
+                      .missing = parts_.searches[*search].missing});
+    }
+    parts_.hand_over();
   }
-  const auto lower = static_cast<std::uint16_t>(parts_.arrivals[sequence].next_lower);
-  if (const std::optional<std::uint32_t> search = searches_.look_for(sequence, match, lower)) {
-    parts_.searches[*search].is_prefetch = true;
-  }
-  parts_.hand_over();
-  prefetch_from_host(sequence, paths_.find(sequence));
+  prefetch_from_host(sequence, paths_.find(sequence), MakeRoom::Yes);
 }
 
-void Arrivals::prefetch_from_host(std::uint32_t sequence, const Found& found) {
+// What there is no room for in the list is not prefetched: admit() loads it.
+void Arrivals::prefetch_later(const Prefetched& prefetched) {
+  if (prefetches_.size() < prefetches_.capacity()) prefetches_.push_back(prefetched);
+}
+
+void Arrivals::prefetch_from_host(std::uint32_t sequence, const Found& found, MakeRoom makes_room) {
   SequenceSlot& slot = parts_.sequences[sequence];
+  const SequenceId id{sequence, slot.generation};
   const Choice choice = choose(sequence, found);
-  if (!choice.loads || choice.new_pages > parts_.history.available_for_loads(choice.match)) return;
+  if (!choice.loads) return;
+  if (choice.new_pages > parts_.history.available_for_loads(choice.match)) {
+    if (makes_room == MakeRoom::No || !parts_.history.writes_back()) return;
+    stores_.make_clean(choice.new_pages, choice.match);
+    parts_.hand_over();
+    prefetch_later({.sequence = id, .after = Prefetched::After::Room});
+    return;
+  }
   slot.pin = parts_.tree.pin_all(choice.match);
   (void)loads_.start({.home = parts_.history,
                       .path = slot.pin,
@@ -488,28 +503,43 @@ void Arrivals::prefetch_from_host(std::uint32_t sequence, const Found& found) {
   const bool has_history = parts_.tree.first_host_run(slot.pin).is_none();
   if (!parts_.groups.empty() && has_history) {
     if (ask_anchored(sequence) == Progress::Arrived) load_anchored(sequence, TransferPriority::Background);
-  } else if (!parts_.groups.empty() && prefetches_.size() < prefetches_.capacity()) {
-    prefetches_.push_back({sequence, slot.generation});  // prefetch_further() loads windows and states
+  } else if (!parts_.groups.empty()) {
+    prefetch_later({.sequence = id, .after = Prefetched::After::History});
   }
   slot.pin.reset();
   parts_.arrivals[sequence] = {};
   parts_.hand_over();
 }
 
-// Loads windows and states of prefetched sequences whose history has arrived.
+bool Arrivals::is_awaited(const Prefetched& prefetched, const PrefixTree::Match& match) const {
+  switch (prefetched.after) {
+    case Prefetched::After::Search:
+      return parts_.searches[prefetched.search].is_open() &&
+             parts_.searches[prefetched.search].missing == prefetched.missing;
+    case Prefetched::After::Room:
+      return parts_.tree.leaving_pages() > 0;
+    case Prefetched::After::History:
+      return match.host_page_count > 0 && tree_loads(match);
+  }
+  return false;
+}
+
+// Loads what waited for a search, for room or for history.
 void Arrivals::prefetch_further() {
   for (std::size_t i = 0; i < prefetches_.size();) {
-    const std::optional<std::uint32_t> sequence = parts_.sequences.find(prefetches_[i]);
+    const Prefetched prefetched = prefetches_[i];
+    const std::optional<std::uint32_t> sequence = parts_.sequences.find(prefetched.sequence);
     const bool waits = sequence && parts_.sequences[*sequence].state == SequenceSlot::State::Waiting;
     const PrefixTree::Match match = waits ? paths_.match_of(*sequence) : PrefixTree::Match{};
-    if (waits && match.host_page_count > 0 && tree_loads(match)) {
-      ++i;  // the history is still on its way
+    if (waits && is_awaited(prefetched, match)) {
+      ++i;
       continue;
     }
     prefetches_.erase(prefetches_.begin() + static_cast<std::ptrdiff_t>(i));
-    if (waits && match.host_page_count == 0) {
-      prefetch_from_host(*sequence, paths_.find(parts_.sequences[*sequence], match));
-    }
+    // History that did not arrive is not tried again.
+    if (!waits || (prefetched.after == Prefetched::After::History && match.host_page_count > 0)) continue;
+    const MakeRoom makes_room = prefetched.after == Prefetched::After::Search ? MakeRoom::Yes : MakeRoom::No;
+    prefetch_from_host(*sequence, paths_.find(parts_.sequences[*sequence], match), makes_room);
   }
 }
 

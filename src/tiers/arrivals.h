@@ -91,9 +91,24 @@ class Arrivals {
   [[nodiscard]] bool is_complete(std::uint32_t sequence);
   void hold_on_device(std::uint32_t sequence, bool is_held);
   void load_anchored(std::uint32_t sequence, TransferPriority priority);
+  /// A sequence that has begun, for which more is to be loaded.
+  struct Prefetched {
+    enum class After : std::uint8_t {
+      Search,   // of lower tiers: the host has what it finds
+      Room,     // pages that leave have been copied
+      History,  // has arrived, so that windows and states can follow
+    };
+    SequenceId sequence;
+    After after = After::History;
+    std::uint32_t search = 0;
+    PageFingerprint missing = 0;  // of the search: another one may have its place by now
+  };
+  [[nodiscard]] bool is_awaited(const Prefetched& prefetched, const PrefixTree::Match& match) const;
   void expire_looking();
   void look_further();
-  void prefetch_from_host(std::uint32_t sequence, const Found& found);
+  enum class MakeRoom : std::uint8_t { No, Yes };
+  void prefetch_from_host(std::uint32_t sequence, const Found& found, MakeRoom makes_room);
+  void prefetch_later(const Prefetched& prefetched);
   void prefetch_further();
   [[nodiscard]] bool tree_loads(const PrefixTree::Match& match) const;
   void run(std::uint32_t sequence, MissReason reason);
@@ -104,7 +119,7 @@ class Arrivals {
   Loads& loads_;
   Searches& searches_;
   std::uint64_t last_turn_ = 0;
-  std::vector<SequenceId> prefetches_;  // sequences that wait for history before windows and states can follow
+  std::vector<Prefetched> prefetches_;
 };
 
 }  // namespace quire

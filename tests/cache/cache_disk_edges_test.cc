@@ -135,8 +135,25 @@ TEST_F(CacheDiskEdges, PagesAreBroughtEarlyForOneThatHasBegun) {
   Live live = begun(token_range(0, 64), {.prefetch = Prefetch::BestEffort});
   settle_all();
   EXPECT_EQ(stats().disk_loaded_page_total, 4U);
+  EXPECT_EQ(lookup(token_range(0, 64)).matched_tokens, 64U);
+  const Admission admission = cache_->admit(live.sequence).value();
+  EXPECT_TRUE(admission.is_ready);
+  EXPECT_EQ(admission.matched_tokens, 64U);
+  EXPECT_EQ(admission.miss.reason, MissReason::None);
+  end(live);
+  settle_all();
+}
+
+TEST_F(CacheDiskEdges, WhatOthersHoldIsNotPushedOutByPagesThatAreBroughtEarly) {
+  CacheConfig config = disk_config(8);
+  config.context_tokens_max = 128;
+  open_disk(std::move(config));
+  put_on_disk(token_range(0, 64));
+  Live other = computed_all(token_range(1'000, 90), {.publish = Publish::None});  // 6 pages of 8
+  Live live = begun(token_range(0, 64), {.prefetch = Prefetch::BestEffort});
+  settle_all();
   EXPECT_EQ(lookup(token_range(0, 64)).host_tokens, 64U);
-  ASSERT_TRUE(cache_->admit(live.sequence));
+  end(other);
   end(live);
   settle_all();
 }
@@ -345,6 +362,7 @@ TEST_F(CacheDiskEdges, AFindGoesOnBehindThePageThatItWasAskedFor) {
   open_disk(std::move(config));
   Live early = begun(first, {.prefetch = Prefetch::BestEffort});
   settle_all();
+  ASSERT_TRUE(cache_->reclaim(99));
   ASSERT_EQ(lookup(first).host_tokens, 16U);
 
   Live live = admitted(wanted);  // looks for what follows the host page

@@ -261,6 +261,23 @@ TEST_F(CacheTiers, PrefetchContinuesTheMatchedPathAndMakesRoom) {
   expect_all_free();
 }
 
+TEST_F(CacheTiers, PrefetchMakesRoomUnderWriteBack) {
+  CacheConfig config = tiers_config(8, 48);
+  config.host.clean_reserve_pages = 0;
+  open_tiers(std::move(config));
+  serve(token_range(0, 16));
+  serve(token_range(100, 32));  // takes all pages of the device, and the host has none of these
+  EXPECT_EQ(lookup(token_range(0, 16)).host_tokens, 16U);
+  EXPECT_EQ(stats().free_pages, 0U);
+  Live live = begun(token_range(0, 16), {.prefetch = Prefetch::BestEffort});
+  settle();
+  const Admission admission = cache_->admit(live.sequence).value();
+  EXPECT_EQ(admission.matched_tokens, 16U);
+  EXPECT_EQ(lookup(token_range(100, 32)).host_tokens, 16U) << "nothing is lost";
+  end(live);
+  expect_all_free();
+}
+
 TEST_F(CacheTiers, TheMissOfALoadingSequenceIsRight) {
   put_on_host(token_range(0, 32));
   std::vector<TokenId> tokens = token_range(0, 32);
