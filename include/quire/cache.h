@@ -477,20 +477,21 @@ class Cache {
   [[nodiscard]] Result<std::uint32_t> drop(KeySpaceId key_space);
   /// Gives up everything cached. Refused while sequences live.
   [[nodiscard]] Status reset();
-  /// Gives up so many idle pages, or all there are. Returns how many. Those of an external pool are named by
-  /// take_released(). Pages of the history take along what other groups have of them; a window or snapshot group's,
-  /// which are asked for by its index, go alone.
+  /// Gives up so many idle pages, or all there are, at once: those that the host has no copy of are lost, also under
+  /// write-back. Returns how many. Those of an external pool are named by take_released(). Pages of the history take
+  /// along what other groups have of them; a window or snapshot group's, which are asked for by its index, go alone.
   [[nodiscard]] Result<std::uint32_t> reclaim(std::uint32_t page_count,
                                               std::optional<std::uint32_t> group_index = std::nullopt);
   /// More or fewer device pages of the groups that keep everything, between steps. Allocates; host memory may move.
-  /// Refused when a page in use or cached lies above the new size (reclaim() gives up idle ones), when one sequence of
-  /// context_tokens_max would no longer fit, and for adopted memory.
+  /// Refused when a page in use or cached lies above the new size: which ids reclaim() frees follows from their use, so
+  /// reclaim() all idle ones to be sure. Refused also when one sequence of context_tokens_max would no longer fit, and
+  /// for adopted memory.
   [[nodiscard]] Status resize(std::uint32_t page_count);
 
   // The host tier. Bytes move in the background: these calls say what is to be moved, and hear what was.
 
   /// What has ended since the last call, each told once: apply() it. Hands the cache's own mover what is to be moved.
-  /// Valid until the next poll().
+  /// Valid until the next poll(). Nothing where there is no host tier; refused with an external mover.
   [[nodiscard]] Result<std::span<const Completion>> poll();
   /// Draws the conclusions: loaded pages become usable, copied ones can be given up. Completions of transfers that are
   /// unknown or over are counted and change nothing; outcomes and faults that do not exist are refused. `now` as for

@@ -131,7 +131,6 @@ class PrefixStore:
             config.host.group_page_counts = [config.host.page_count] * len(kinds)
             config.host.write_policy = quire.WritePolicy.WriteThrough if directory else quire.WritePolicy.WriteBack
         self.has_disk = directory is not None
-        self.has_host = host_bytes > 0
         try:
             self.cache = quire.Cache.open(config)
         except quire.Unavailable as error:
@@ -210,8 +209,7 @@ class PrefixStore:
             torch.cuda.current_stream(self.pool_device).synchronize()
 
     def poll(self) -> None:
-        if self.has_host:
-            self.cache.apply(self.cache.poll())
+        self.cache.apply(self.cache.poll())
 
     def write(self, report: Report) -> None:
         """Has what is new written to disk behind the caller's back. What goes wrong is said in `report`, now or later."""
