@@ -247,7 +247,10 @@ std::string HybridRig::collect(bool all) {
     is_over = (mover_ != nullptr && !all) || cache_->stats().value().transfers_in_flight == 0;
   }
   follow_loads();
-  const bool waits = std::ranges::any_of(lives_, [](const auto& live) { return live->is_loading; });
+  // Where the device has no room, a sequence waits for those that run.
+  const bool runs =
+      std::ranges::any_of(lives_, [](const auto& live) { return live->is_admitted && !live->is_loading; });
+  const bool waits = !runs && std::ranges::any_of(lives_, [](const auto& live) { return live->is_loading; });
   return waits && cache_->stats().value().transfers_in_flight == 0 ? "a sequence waits for nothing" : "";
 }
 
