@@ -4,8 +4,8 @@
 // others' lie idle. solve_budget() takes the bytes of every tier, the longest context and the requests that are
 // expected, and gives each group its pages, so that all run out at the same time.
 //
-// Every group gets what one request of the longest context needs; if that does not fit, the error shows the sum.
-// Whatever is left goes, page by page, to the group that would run out first.
+// Every group gets what one request of the longest context needs, computed in steps of step_tokens; if that does not
+// fit, the error shows the sum. Whatever is left goes, page by page, to the group that would run out first.
 #pragma once
 
 #include <cstdint>
@@ -32,7 +32,10 @@ struct BudgetRequest {
   std::uint32_t context_tokens_max = 0;
   std::uint32_t sequence_count_max = 1;  ///< sequences that run at once: each has a state slot
   std::uint32_t in_flight_tokens = 0;    ///< of one sequence, in steps that are planned and not finished
-  std::uint32_t rewind_tokens = 0;       ///< that one sequence may take back
+  /// Tokens of the largest step, which one sequence may have alone or many share: windows have pages for them once,
+  /// beside those of the mix. 0: no step has more than the in_flight_tokens of its sequences.
+  std::uint32_t step_tokens = 0;
+  std::uint32_t rewind_tokens = 0;  ///< that one sequence may take back
   /// Instead of the intervals of groups with RetentionRule::Every; 0 leaves them.
   std::uint32_t snapshot_interval_tokens = 0;
   std::vector<ExpectedRequest> mix;  ///< empty: every request has context_tokens_max
@@ -41,7 +44,7 @@ struct BudgetRequest {
 struct GroupBudget {
   std::uint32_t group_index = 0;      ///< in ModelLayout::groups()
   std::uint64_t page_bytes = 0;       ///< on one rank
-  std::uint64_t request_pages = 0;    ///< that one request of context_tokens_max needs here
+  std::uint64_t request_pages = 0;    ///< that one request of context_tokens_max needs here, in steps of step_tokens
   std::uint64_t page_count = 0;       ///< without the device's null page
   std::uint64_t capacity_tokens = 0;  ///< of the mix that these pages hold
 };
@@ -73,8 +76,8 @@ struct Budget {
                                              std::uint64_t context_tokens);
 
 /// Fails on what PageGeometry refuses, on contexts and mixes that make no sense, and on tiers that are too small: the
-/// device must hold one request of context_tokens_max and all state slots, a tier below it a page of each group. More
-/// bytes never give any group fewer pages.
+/// device must hold one request of context_tokens_max, computed in steps of step_tokens, and all state slots, a tier
+/// below it a page of each group. More bytes never give any group fewer pages.
 [[nodiscard]] Result<Budget> solve_budget(const ModelLayout& layout, const BudgetRequest& request);
 
 /// A small table for each tier. Lines end with '\n'.

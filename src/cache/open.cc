@@ -18,6 +18,10 @@ namespace {
 // How many evicted pages are remembered at most when lost_page_count_max is not set.
 constexpr std::uint64_t kLostPagesMax = 1U << 20U;
 
+// Bytes are not shared out for shorter requests than these, unless expected_request_tokens says so: windows of very
+// many sequences would leave the history no more than one context.
+constexpr std::uint32_t kExpectedTokensMin = 2'048;
+
 bool is_history(const CacheGroup& group) {
   return group.kind == GroupKind::Full || group.kind == GroupKind::Compressed;
 }
@@ -61,17 +65,36 @@ std::uint32_t state_slot_count_of(const CacheConfig& config) {
   return config.device.state_slot_count != 0 ? config.device.state_slot_count : config.sequence_count_max;
 }
 
-// `in_flight_tokens`: the share of one sequence when all sequences together fill all steps in flight.
+// A sequence that runs has a token in each step in flight. What else a step has is there once, whoever computes it.
 BudgetRequest budget_request_of(const CacheConfig& config) {
-  const std::uint64_t in_flight =
-      std::uint64_t{config.step_tokens_max} * config.steps_in_flight_max / config.sequence_count_max;
-  return {.page = config.page,
-          .device_bytes = config.device.capacity_bytes,
-          .context_tokens_max = config.context_tokens_max,
-          .sequence_count_max = state_slot_count_of(config),
-          .in_flight_tokens = static_cast<std::uint32_t>(std::clamp<std::uint64_t>(
-              in_flight, config.steps_in_flight_max, std::max(config.context_tokens_max, 1U))),
-          .rewind_tokens = config.window_rewind_tokens};
+  BudgetRequest request{.page = config.page,
+                        .device_bytes = config.device.capacity_bytes,
+                        .context_tokens_max = config.context_tokens_max,
+                        .sequence_count_max = state_slot_count_of(config),
+                        .in_flight_tokens = config.steps_in_flight_max,
+                        .step_tokens = config.step_tokens_max,
+                        .rewind_tokens = config.window_rewind_tokens};
+  if (config.expected_request_tokens != 0) request.mix = {{.context_tokens = config.expected_request_tokens}};
+  return request;
+}
+
+// How long requests are if as many run at once as may: the more, the shorter. The mix of a request that has none.
+Result<std::uint32_t> expect_request_tokens(const CacheConfig& config, BudgetRequest request) {
+  const bool has_state = std::ranges::any_of(config.layout.groups(), has_slot);
+  const std::uint32_t running = has_state ? state_slot_count_of(config) : config.sequence_count_max;
+  std::uint32_t low = std::min(kExpectedTokensMin, config.context_tokens_max);
+  std::uint32_t high = config.context_tokens_max;
+  while (low < high) {
+    const std::uint32_t middle = high - ((high - low) / 2);
+    request.mix = {{.context_tokens = middle}};
+    QUIRE_TRY_ASSIGN(const Budget budget, solve_budget(config.layout, request));
+    if (budget.tiers.front().request_count >= running) {
+      low = middle;
+    } else {
+      high = middle - 1;
+    }
+  }
+  return low;
 }
 
 // Turns host.capacity_bytes into page counts for each group, as solve_budget() shares the bytes.
@@ -154,7 +177,12 @@ Result<PageCounts> count_pages(const CacheConfig& config) {
     if (is_history(groups[i])) {
       counts.groups[i] = counts.history;
     } else if (config.device.capacity_bytes == 0) {
-      const std::uint64_t wanted = (pages_of_request(groups[i], request, context) * config.sequence_count_max) +
+      // Nothing is shared out here, so windows have room for all steps in flight, evenly spread, and one beside them.
+      BudgetRequest spread = request;
+      spread.in_flight_tokens = static_cast<std::uint32_t>(std::clamp<std::uint64_t>(
+          std::uint64_t{config.step_tokens_max} * config.steps_in_flight_max / config.sequence_count_max,
+          config.steps_in_flight_max, std::max(config.context_tokens_max, 1U)));
+      const std::uint64_t wanted = (pages_of_request(groups[i], spread, context) * config.sequence_count_max) +
                                    (groups[i].kind == GroupKind::Window ? step_pages : 0);
       counts.groups[i] = config.device.group_page_counts.empty()
                              ? std::min(std::max<std::uint64_t>(wanted, 1), counts.history)
@@ -202,8 +230,12 @@ Result<std::unique_ptr<Cache>> Cache::open(CacheConfig config) {
 Result<std::unique_ptr<Cache>> Cache::open(CacheConfig config, FileSystem* files,
                                            std::span<HostPages* const> host_pages) {
   QUIRE_TRY(config.validate());
-  QUIRE_TRY_ASSIGN(const PageCounts counts, count_pages(config));
   const bool is_plain = config.layout.groups().size() == 1 && is_history(config.layout.groups().front());
+  const bool shares_bytes = !is_plain && config.device.capacity_bytes != 0 && config.context_tokens_max != 0;
+  if (shares_bytes && config.expected_request_tokens == 0) {
+    QUIRE_TRY_ASSIGN(config.expected_request_tokens, expect_request_tokens(config, budget_request_of(config)));
+  }
+  QUIRE_TRY_ASSIGN(const PageCounts counts, count_pages(config));
   if (!is_plain && config.host.capacity_bytes > 0) {
     if (config.context_tokens_max == 0) {
       return invalid(

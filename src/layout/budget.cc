@@ -56,7 +56,11 @@ std::string arithmetic(const CacheGroup& group, const BudgetRequest& request) {
 struct Demand {
   std::uint64_t page_bytes = 0;
   std::uint64_t page_count_min = 0;
-  std::uint64_t mix_pages = 0;  // of the whole mix, each kind as often as its weight
+  std::uint64_t step_pages = 0;  // that are there once, for the tokens of a step, whatever the mix; at most the minimum
+  std::uint64_t mix_pages = 0;   // of the whole mix, each kind as often as its weight
+
+  // Of so many pages, those that the mix has.
+  [[nodiscard]] std::uint64_t of_mix(std::uint64_t count) const { return count - std::min(count, step_pages); }
 };
 
 // Bytes of so many pages of each group, or nothing when that does not fit in 64 bits.
@@ -73,21 +77,24 @@ std::optional<std::uint64_t> bytes_of(const std::vector<Demand>& demands, const 
 std::size_t scarcest(const std::vector<Demand>& demands, const std::vector<std::uint64_t>& counts) {
   std::size_t least = 0;
   for (std::size_t i = 1; i < demands.size(); ++i) {
-    if (Wide{counts[i]} * demands[least].mix_pages < Wide{counts[least]} * demands[i].mix_pages) least = i;
+    const Wide here = Wide{demands[i].of_mix(counts[i])} * demands[least].mix_pages;
+    if (here < Wide{demands[least].of_mix(counts[least])} * demands[i].mix_pages) least = i;
   }
   return least;
 }
 
 // Pages go one by one to the scarcest group, from the minimum on, until the next does not fit. Whenever all groups have
-// at least the share k / top of the mix, each has the greater of its minimum and that share, rounded up: so the last
-// such moment that fits is looked for by halving, and only the few pages after it are given one by one.
+// at least the share k / top of the mix, each has the greater of its minimum and that share, rounded up, beside the
+// pages of a step: so the last such moment that fits is looked for by halving, and only the few pages after it are
+// given one by one.
 std::vector<std::uint64_t> share_out(const std::vector<Demand>& demands, std::uint64_t bytes) {
   const std::uint64_t top = std::ranges::max(demands, {}, &Demand::mix_pages).mix_pages;
   const auto counts_at = [&](std::uint64_t k) {
     std::vector<std::uint64_t> counts;
     for (const Demand& demand : demands) {
       const Wide share = ((Wide{k} * demand.mix_pages) + (top - 1)) / top;
-      counts.push_back(std::max(demand.page_count_min, static_cast<std::uint64_t>(share)));
+      const std::uint64_t wanted = std::min(demand.step_pages + static_cast<std::uint64_t>(share), kPageCountMax);
+      counts.push_back(std::max(demand.page_count_min, wanted));
     }
     return counts;
   };
@@ -116,7 +123,11 @@ std::vector<std::uint64_t> share_out(const std::vector<Demand>& demands, std::ui
 class Solver {
  public:
   Solver(const ModelLayout& layout, const BudgetRequest& request)
-      : layout_(layout), request_(request), where_("budget of layout '" + layout.name() + "'") {}
+      : layout_(layout), request_(request), where_("budget of layout '" + layout.name() + "'") {
+    // No sequence has more than its context in a step.
+    lone_.in_flight_tokens =
+        std::max(request.in_flight_tokens, std::min(request.step_tokens, request.context_tokens_max));
+  }
 
   Result<Budget> solve() {
     QUIRE_TRY(check_request());
@@ -129,7 +140,7 @@ class Solver {
       QUIRE_TRY_ASSIGN(const PageGeometry page, PageGeometry::create(group, request_.page));
       groups_.push_back({.group_index = index,
                          .page_bytes = page.page_bytes(),
-                         .request_pages = pages_of_request(group, request_, request_.context_tokens_max)});
+                         .request_pages = pages_of_request(group, lone_, request_.context_tokens_max)});
     }
     if (groups_.empty()) return fail(ErrorCode::InvalidArgument, where_ + ": no group has pages");
     QUIRE_TRY(add_device());
@@ -202,10 +213,14 @@ class Solver {
       const GroupBudget& group = groups_[i];
       const CacheGroup& declared = layout_.groups()[group.group_index];
       demands[i].page_count_min = group.request_pages;
+      if (declared.kind == GroupKind::Window && !has_slot(declared)) {
+        const std::uint64_t step_tokens = std::min(request_.step_tokens, request_.context_tokens_max);
+        demands[i].step_pages = divided_up(step_tokens, request_.page.page_tokens);
+      }
       fixed = fixed ? checked_add(*fixed, group.page_bytes) : std::nullopt;  // the null page
       const Bytes bytes = checked_multiply(group.page_bytes, group.request_pages + 1);
       needed = bytes && needed ? checked_add(*needed, *bytes) : std::nullopt;
-      sum += "\n  group '" + declared.name + "': " + arithmetic(declared, request_) + "; with the null page " +
+      sum += "\n  group '" + declared.name + "': " + arithmetic(declared, lone_) + "; with the null page " +
              with_separators(group.request_pages + 1) + " x " + with_separators(group.page_bytes) +
              " bytes = " + bytes_text(bytes);
     }
@@ -218,7 +233,8 @@ class Solver {
     if (!needed || !fixed || *needed > request_.device_bytes || !has_ids) {
       return bad("one request of " + count_of(request_.context_tokens_max, "token") + " does not fit in the device's " +
                  with_separators(request_.device_bytes) + " bytes: it needs " + bytes_text(needed) + sum +
-                 "\ngive more bytes, a shorter context, fewer sequences or rarer snapshots");
+                 "\ngive more bytes, a shorter context, " + (request_.step_tokens > 0 ? "smaller steps, " : "") +
+                 "fewer sequences or rarer snapshots");
     }
     add_tier({.tier = Tier::Device, .bytes = request_.device_bytes, .groups = groups_}, demands, *fixed);
     return {};
@@ -257,11 +273,13 @@ class Solver {
     tier.limiting_index = static_cast<std::uint32_t>(scarcest(demands, counts));
     for (std::size_t i = 0; i < counts.size(); ++i) {
       tier.groups[i].page_count = counts[i];
-      tier.groups[i].capacity_tokens = static_cast<std::uint64_t>(Wide{counts[i]} * mix_tokens_ / demands[i].mix_pages);
+      tier.groups[i].capacity_tokens =
+          static_cast<std::uint64_t>(Wide{demands[i].of_mix(counts[i])} * mix_tokens_ / demands[i].mix_pages);
     }
     const std::size_t least = tier.limiting_index;
     tier.capacity_tokens = tier.groups[least].capacity_tokens;
-    tier.request_count = static_cast<std::uint64_t>(Wide{counts[least]} * weight_ / demands[least].mix_pages);
+    tier.request_count =
+        static_cast<std::uint64_t>(Wide{demands[least].of_mix(counts[least])} * weight_ / demands[least].mix_pages);
     budget_.tiers.push_back(std::move(tier));
   }
 
@@ -271,6 +289,7 @@ class Solver {
 
   const ModelLayout& layout_;
   const BudgetRequest& request_;
+  BudgetRequest lone_ = request_;  // as one sequence alone needs it, whose step is the largest
   std::string where_;
   std::vector<ExpectedRequest> mix_ = request_.mix;
   std::uint64_t weight_ = 0;

@@ -184,6 +184,31 @@ TEST(Budget, ShortRequestsInTheMixAskForMoreWindows) {
   EXPECT_GT(mixed.tiers[0].request_count, long_only.tiers[0].request_count);
 }
 
+TEST(Budget, AStepsPagesOfWindowsAreThereOnceBesideThoseOfTheMix) {
+  const ModelLayout layout = layout_of({full_group(10), window_group(10, 33)});
+  BudgetRequest request{.page = {.page_tokens = 16},
+                        .device_bytes = (100 + 23 + 2 + 2) * 160,  // one request, two pages more, and null pages
+                        .context_tokens_max = 1'600,
+                        .in_flight_tokens = 1,
+                        .step_tokens = 320};
+  const TierBudget alone = solved(layout, request).tiers[0];
+  EXPECT_EQ(alone.groups[1].request_pages, 23U);  // (32 + 320) / 16 rounded up + 1
+  EXPECT_EQ(page_counts(alone), (std::vector<std::uint64_t>{101, 24}));
+  request.device_bytes -= 3 * 160;
+  EXPECT_EQ(error_of(layout, request),
+            "budget of layout 'm': one request of 1,600 tokens does not fit in the device's 19,840 bytes: it needs "
+            "20,000\n"
+            "  group 'full': 1,600 tokens / 16 rounded up = 100 pages; with the null page 101 x 160 bytes = 16,160\n"
+            "  group 'window': (32 + 320 in flight + 0 to rewind) / 16 rounded up + 1 = 23 pages; with the null page "
+            "24 x 160 bytes = 3,840\n"
+            "give more bytes, a shorter context, smaller steps, fewer sequences or rarer snapshots");
+  request.device_bytes = (10 * 104 + 20 + 2) * 160;  // ten requests of 100 and 4, a step's 20, and null pages
+  const TierBudget ten = solved(layout, request).tiers[0];
+  EXPECT_EQ(page_counts(ten), (std::vector<std::uint64_t>{1'000, 60}));
+  EXPECT_EQ(ten.request_count, 10U);
+  EXPECT_EQ(ten.capacity_tokens, 16'000U);
+}
+
 TEST(Budget, TheScarcestGroupIsNamedAndGivesTheCapacity) {
   const ModelLayout layout = layout_of({full_group(1), state_group(1'000, {.rule = RetentionRule::Last})});
   const TierBudget device =
@@ -341,13 +366,20 @@ std::optional<std::vector<std::uint64_t>> share_out_naively(const ModelLayout& l
   std::vector<std::uint64_t> counts;
   std::vector<std::uint64_t> page_bytes;
   std::vector<std::uint64_t> demand;
+  std::vector<std::uint64_t> of_step;
+  const std::uint32_t step_tokens = std::min(request.step_tokens, request.context_tokens_max);
+  BudgetRequest alone = request;
+  alone.in_flight_tokens = std::max(request.in_flight_tokens, step_tokens);
   for (const CacheGroup& group : layout.groups()) {
     if (has_slot(group)) {
       used += request.sequence_count_max * PageGeometry::create_slot(group, request.page)->page_bytes();
     }
     if (!has_pages(group)) continue;
     page_bytes.push_back(PageGeometry::create(group, request.page)->page_bytes());
-    counts.push_back(pages_of_request(group, request, request.context_tokens_max));
+    counts.push_back(pages_of_request(group, alone, request.context_tokens_max));
+    const bool is_paged_window = group.kind == GroupKind::Window && !has_slot(group);
+    const std::uint32_t page_tokens = request.page.page_tokens;
+    of_step.push_back(is_paged_window ? (step_tokens + page_tokens - 1) / page_tokens : 0);
     used += (counts.back() + 1) * page_bytes.back();
     demand.push_back(0);
     for (const ExpectedRequest& expected : request.mix) {
@@ -358,7 +390,7 @@ std::optional<std::vector<std::uint64_t>> share_out_naively(const ModelLayout& l
   for (;;) {
     std::size_t next = 0;
     for (std::size_t i = 1; i < counts.size(); ++i) {
-      if (counts[i] * demand[next] < counts[next] * demand[i]) next = i;
+      if ((counts[i] - of_step[i]) * demand[next] < (counts[next] - of_step[next]) * demand[i]) next = i;
     }
     if (used + page_bytes[next] > request.device_bytes) return counts;
     ++counts[next];
@@ -396,6 +428,7 @@ BudgetRequest draw_request(Draw& draw) {
                         .context_tokens_max = draw(1, 300),
                         .sequence_count_max = draw(1, 4),
                         .in_flight_tokens = draw(0, 20),
+                        .step_tokens = draw(0, 1) == 0 ? 0 : draw(1, 200),
                         .rewind_tokens = draw(0, 8),
                         .snapshot_interval_tokens = draw(0, 1) == 0 ? 0 : 8 * draw(1, 9)};
   for (std::uint32_t i = 0, count = draw(1, 3); i < count; ++i) {

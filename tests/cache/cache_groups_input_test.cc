@@ -387,9 +387,12 @@ TEST_P(CacheGroupsPresetTest, OpensWithTheBudgetsPagesAndServesRequests) {
                               .device_bytes = config.device.capacity_bytes,
                               .context_tokens_max = 32'768,
                               .sequence_count_max = 8,
-                              .in_flight_tokens = 4'096 * 2 / 8};
+                              .in_flight_tokens = 2,
+                              .step_tokens = 4'096,
+                              .mix = {{.context_tokens = 32'768}}};  // eight of them fit
   const Budget budget = solve_budget(layout, request).value();
   cache_ = open_cache(std::move(config));
+  EXPECT_EQ(cache_->config().expected_request_tokens, 32'768U);
   space_ = cache_->key_space({.model = GetParam()}).value();
   std::uint64_t history = UINT64_MAX;
   for (const GroupBudget& group : budget.tiers[0].groups) {

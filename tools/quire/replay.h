@@ -30,7 +30,7 @@ enum class BytesMode : std::uint8_t {
 /// Which requests the groups of a model share memory out for.
 enum class RequestMix : std::uint8_t {
   Trace,    ///< such as the trace has
-  Longest,  ///< all as long as its longest: what Cache::open() does with DeviceConfig::capacity_bytes
+  Longest,  ///< all as long as its longest
 };
 
 /// What distinguishes one replay of a trace from the others.

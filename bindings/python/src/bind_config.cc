@@ -65,9 +65,10 @@ void bind_config(nb::module_& module) {
              "Pages that sequences can use, the null page not counted, of the groups that keep everything: full and "
              "compressed ones, which share page ids. Give this or capacity_bytes. An external pool's page ids lie in "
              "[0, page_count).")
-      .field(
-          "capacity_bytes", &DeviceSettings::capacity_bytes,
-          "As many pages as fit, null pages and state slots included; several groups share it as solve_budget() says.")
+      .field("capacity_bytes", &DeviceSettings::capacity_bytes,
+             "As many pages as fit, null pages and state slots included. Several groups share it as solve_budget() "
+             "says, for requests of CacheConfig.expected_request_tokens; one sequence alone always fits, in steps of "
+             "step_tokens_max.")
       .field("group_page_counts", &DeviceSettings::group_page_counts,
              "With page_count, pages of each group of the layout; those of full and compressed ones, and of groups "
              "without pages, are not looked at. Empty: as many as sequence_count_max sequences of context_tokens_max "
@@ -193,6 +194,11 @@ void bind_config(nb::module_& module) {
       .field("context_tokens_max", &Settings::context_tokens_max,
              "Tokens of one sequence, prompt and output together; 0: as many as the pool holds.")
       .field("step_tokens_max", &Settings::step_tokens_max, "tokens computed in one step")
+      .field("expected_request_tokens", &Settings::expected_request_tokens,
+             "Tokens of a usual request, prompt and output together: capacity_bytes is shared out so that all groups "
+             "run out at the same time if requests are that long. Shorter ones need more of windows, longer ones more "
+             "of the history. 0: as many as leave room for all sequences that may run at once, and 2,048 at least; "
+             "Cache.config then has the number.")
       .field("dedup", &Settings::dedup,
              "Two sequences that compute the same pages share one copy from the moment both are full. Off: the later "
              "one keeps its own, and what it computes from there on is not cached.")

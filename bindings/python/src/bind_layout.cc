@@ -185,6 +185,9 @@ void bind_layout(nb::module_& module) {
              "sequences that run at once: each has a state slot")
       .field("in_flight_tokens", &BudgetRequest::in_flight_tokens,
              "of one sequence, in steps that are planned and not finished")
+      .field("step_tokens", &BudgetRequest::step_tokens,
+             "Tokens of the largest step, which one sequence may have alone or many share: windows have pages for them "
+             "once, beside those of the mix. 0: no step has more than the in_flight_tokens of its sequences.")
       .field("rewind_tokens", &BudgetRequest::rewind_tokens, "that one sequence may take back")
       .field("snapshot_interval_tokens", &BudgetRequest::snapshot_interval_tokens,
              "Instead of the intervals of groups with RetentionRule.Every; 0 leaves them.")
