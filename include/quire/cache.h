@@ -188,7 +188,10 @@ struct Shortage {
   std::uint32_t pages_returning = 0;   ///< given back, and free once the steps in flight are finished
   std::uint32_t pages_leaving = 0;     ///< on their way to the host: so many at most are available once that is done
   std::uint32_t entries_that_fit = 0;  ///< so many leading entries could be planned without the rest
-  bool is_of_history = true;           ///< the group keeps everything: others that do are short of the same pages
+  /// Behind these, the next entry could be planned with so many tokens, as its token_count and without drafts or a
+  /// tree. 0: with none.
+  std::uint32_t fitting_tokens = 0;
+  bool is_of_history = true;  ///< the group keeps everything: others that do are short of the same pages
 };
 
 struct PlanOutcome {

@@ -134,6 +134,7 @@ struct Cache::Impl : TierClient {
   [[nodiscard]] Status check_tree(const StepEntry& entry, std::uint32_t index) const;
   [[nodiscard]] Shortage measure() const;
   [[nodiscard]] Shortage measure_history() const;
+  [[nodiscard]] std::uint32_t fitting_tokens(std::span<const StepEntry> entries, std::uint32_t index) const;
   [[nodiscard]] std::uint32_t window_pages_needed(std::size_t window) const;
   [[nodiscard]] bool windows_fit() const;
   [[nodiscard]] bool try_without_tails(std::span<const StepEntry> entries, const PlanShape& shape);
@@ -218,6 +219,7 @@ struct Cache::Impl : TierClient {
   void give_back_window_row(GroupRows& group, std::uint32_t index, std::uint32_t first_column,
                             AnchoredPages::Worth worth);
   void make_window_parts(const StepPart& part);
+  [[nodiscard]] WindowPart make_window_part(const GroupRows& group, const StepPart& part) const;
   void plan_window_parts(const StepPart& part, std::span<WindowPart> parts);
   [[nodiscard]] bool windows_hold(std::uint32_t index, std::uint32_t end) const;
 

@@ -268,6 +268,7 @@ Result<PlanOutcome> Cache::plan_step(std::span<const StepEntry> entries, const P
     needs = impl.measure();
     if (impl.tiers->parts.history.writes_back())
       impl.tiers->work_in_background();  // write-back only: other stores would read pages that the fitting entries need
+    needs.fitting_tokens = impl.fitting_tokens(entries, needs.entries_that_fit);
     return PlanOutcome{.step = std::nullopt, .shortage = needs};
   }
 
@@ -409,6 +410,39 @@ Shortage Cache::Impl::measure_history() const {
   }
   needs.pages_needed = static_cast<std::uint32_t>(needed);
   return needs;
+}
+
+// How many tokens of entry `index` the pages suffice for that the entries before it leave, which fit. Drafts are left
+// out: they stand behind all known tokens.
+std::uint32_t Cache::Impl::fitting_tokens(std::span<const StepEntry> entries, std::uint32_t index) const {
+  if (index >= planning.size() || planning[index].tree_before > 0) return 0;
+  StepEntry entry = entries[index];
+  entry.draft_count = 0;
+  entry.tree_parents = {};
+  const auto before = std::span(planning).first(index);
+  const auto fits = [&](std::uint32_t token_count) {
+    entry.token_count = token_count;
+    const StepPart part = make_part(entry, planning[index].index);
+    std::uint64_t needed = part.new_pages;
+    for (const StepPart& other : before) needed += other.new_pages;
+    if (needed > tiers->parts.history.available_pages()) return false;
+    for (std::size_t i = 0; i < windows.size(); ++i) {
+      const GroupRows& group = groups[windows[i]];
+      needed = make_window_part(group, part).new_pages;
+      for (std::size_t other = 0; other < index; ++other) {
+        needed += planning_windows[(other * windows.size()) + i].new_pages;
+      }
+      if (needed > group.tier->available_pages()) return false;
+    }
+    return true;
+  };
+  std::uint32_t fitting = 0;
+  std::uint32_t too_many = planning[index].token_count + 1;
+  while (too_many - fitting > 1) {
+    const std::uint32_t middle = fitting + ((too_many - fitting) / 2);
+    (fits(middle) ? fitting : too_many) = middle;
+  }
+  return fitting;
 }
 
 // When pages are short, gives up tails. A tail that waits to be copied pins the run of its source; without this, a lone

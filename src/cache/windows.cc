@@ -370,23 +370,22 @@ void Cache::Impl::give_back_window_row(GroupRows& group, std::uint32_t index, st
 
 // How many pages a part takes from each window group, and what it does with the tail there.
 void Cache::Impl::make_window_parts(const StepPart& part) {
-  const SequenceSlot& sequence = sequences[part.index];
-  const std::uint32_t end_page = pages_for(end_of(sequence, part));
-  for (const std::uint32_t i : windows) {
-    const GroupRows& group = groups[i];
-    const WindowRow& slot = group.slots[part.index];
-    WindowPart& asked = planning_windows.emplace_back();
-    asked.first_column = slot.page_count;
-    asked.new_pages = end_page - std::min(end_page, slot.page_count);
-    const bool takes_tail = part.copies_tail || part.adopts_tail;
-    if (!takes_tail || slot.tail_source.is_none()) continue;
-    // If nobody else owns the tail's source, the sequence takes that page itself, without a copy. But where the history
-    // makes a copy, the group does too, so that a fork finds both sources until the step is finished.
-    asked.adopts_tail = part.adopts_tail && !slot.tail_is_pinned && !group.pool().is_shared(slot.tail_source);
-    asked.copies_tail = !asked.adopts_tail;
-    QUIRE_DCHECK(!asked.adopts_tail || asked.new_pages > 0, "the row has no place for the tail");
-    if (asked.adopts_tail) --asked.new_pages;
-  }
+  for (const std::uint32_t i : windows) planning_windows.push_back(make_window_part(groups[i], part));
+}
+
+WindowPart Cache::Impl::make_window_part(const GroupRows& group, const StepPart& part) const {
+  const std::uint32_t end_page = pages_for(end_of(sequences[part.index], part));
+  const WindowRow& slot = group.slots[part.index];
+  WindowPart asked{.new_pages = end_page - std::min(end_page, slot.page_count), .first_column = slot.page_count};
+  const bool takes_tail = part.copies_tail || part.adopts_tail;
+  if (!takes_tail || slot.tail_source.is_none()) return asked;
+  // If nobody else owns the tail's source, the sequence takes that page itself, without a copy. But where the history
+  // makes a copy, the group does too, so that a fork finds both sources until the step is finished.
+  asked.adopts_tail = part.adopts_tail && !slot.tail_is_pinned && !group.pool().is_shared(slot.tail_source);
+  asked.copies_tail = !asked.adopts_tail;
+  QUIRE_DCHECK(!asked.adopts_tail || asked.new_pages > 0, "the row has no place for the tail");
+  if (asked.adopts_tail) --asked.new_pages;
+  return asked;
 }
 
 void Cache::Impl::plan_window_parts(const StepPart& part, std::span<WindowPart> parts) {

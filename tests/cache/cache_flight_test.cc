@@ -301,6 +301,21 @@ TEST_F(CacheFlight, AShortageSaysHowManyEntriesFit) {
   EXPECT_EQ(outcome.shortage.pages_needed, 1U);
   EXPECT_EQ(outcome.shortage.pages_available, 0U);
   EXPECT_EQ(outcome.shortage.entries_that_fit, 1U);
+  EXPECT_EQ(outcome.shortage.fitting_tokens, 0U);
+}
+
+TEST_F(CacheFlight, AShortageSaysHowManyTokensOfTheNextEntryFit) {
+  open(changes_config(5));
+  Live a = admitted(token_range(0, 8));
+  Live b = admitted(token_range(40, 15));
+  const std::vector<StepEntry> entries = {{&a.sequence}, {&b.sequence}};
+  const Shortage shortage = cache_->plan_step(entries)->shortage;
+  EXPECT_EQ(shortage.entries_that_fit, 1U);
+  EXPECT_EQ(shortage.fitting_tokens, 12U);
+  const std::vector<StepEntry> more = {{&a.sequence}, {&b.sequence, 13}};
+  EXPECT_FALSE(cache_->plan_step(more)->step.has_value());
+  const std::vector<StepEntry> fitting = {{&a.sequence}, {&b.sequence, 12}};
+  EXPECT_TRUE(cache_->plan_step(fitting)->step.has_value());
 }
 
 TEST_F(CacheFlight, AShapeHoldsWhenAPendingCopyIsGivenUp) {

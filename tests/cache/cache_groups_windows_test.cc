@@ -138,6 +138,42 @@ TEST_F(CacheGroupsShortageTest, AStepThatIsShortInTheSecondWindowGroupChangesNot
   decode(c, 40);
 }
 
+TEST_F(CacheGroupsShortageTest, TheTokensOfTheNextEntryThatFitAreTold) {
+  open_short();
+  GroupsRequest a = start(token_range(0, 60));
+  GroupsRequest b = start(token_range(1'000, 120));
+  std::vector<StepEntry> entries = {{&a.sequence}, {&b.sequence, 119}};
+  const Shortage shortage = cache_->plan_step(entries)->shortage;
+  EXPECT_EQ(shortage.pages_needed, 8U + 15U);
+  EXPECT_EQ(shortage.entries_that_fit, 1U);
+  EXPECT_EQ(shortage.fitting_tokens, 12U * 8);
+  entries[1].token_count = shortage.fitting_tokens + 1;
+  EXPECT_FALSE(cache_->plan_step(entries)->step.has_value());
+  step({{&a}, {&b, shortage.fitting_tokens}});
+  // Drafts stand behind all tokens: without them, fewer of these fit.
+  GroupsRequest c = start(token_range(2'000, 120));
+  const StepEntry with_drafts{.sequence = &c.sequence, .draft_count = 3};
+  const Shortage of_drafts = cache_->plan_step({&with_drafts, 1})->shortage;
+  EXPECT_EQ(of_drafts.fitting_tokens, of_drafts.pages_available * 8);
+  step({{&c, of_drafts.fitting_tokens}});
+  run_all(b, {}, 16);
+}
+
+TEST_F(CacheGroupsShortageTest, NoTokensFitWhereNoPageIsLeft) {
+  open_short();
+  GroupsRequest a = start(token_range(0, 160));
+  GroupsRequest b = start(token_range(1'000, 60));
+  GroupsRequest c = start(token_range(2'000, 60));
+  const GroupsFlight first = compute({{&a, 152}});
+  const std::vector<StepEntry> entries = {{&b.sequence, 8}, {&c.sequence}};
+  const Shortage shortage = cache_->plan_step(entries)->shortage;
+  EXPECT_EQ(shortage.pages_available, 1U);
+  EXPECT_EQ(shortage.entries_that_fit, 1U);
+  EXPECT_EQ(shortage.fitting_tokens, 0U);
+  finish(first);
+  step({{&b, 8}, {&c}});
+}
+
 TEST_F(CacheGroupsShortageTest, PagesThatReturnWithStepsInFlightAreCounted) {
   open_short();
   GroupsRequest a = start(token_range(0, 160), {.publish = Publish::None});

@@ -82,6 +82,23 @@ std::string SequenceModel::plan(const std::vector<StepEntry>& entries, std::vect
         shortage.pages_returning != (twin_.steps.empty() ? 0 : twin_.fenced.size())) {
       return "a shortage is not as the twin has it";
     }
+    if (shortage.fitting_tokens != 0) {
+      StepEntry entry = entries[fitting];
+      entry.draft_count = 0;
+      entry.tree_parents = {};
+      std::uint32_t left = available;
+      for (std::uint32_t i = 0; i < fitting; ++i) left -= parts[i].new_pages;
+      const auto fits = [&](std::uint32_t token_count) {
+        entry.token_count = token_count;
+        return twin_.make_part(*parts[fitting].sequence, entry).new_pages <= left;
+      };
+      if (!fits(shortage.fitting_tokens)) return "tokens are said to fit that do not";
+      // With a window more tokens may take fewer pages: then some number of tokens is told, not the greatest.
+      const bool has_window = parts[fitting].sequence->window.window_tokens != 0;
+      const bool is_all = shortage.fitting_tokens == parts[fitting].token_count;
+      if (!has_window && !is_all && fits(shortage.fitting_tokens + 1)) return "more tokens fit than are said to";
+      count("fewer tokens fit");
+    }
     count("plan without pages");
     return picture_but_steps() == before_short ? "" : "a plan that was short changed something";
   }

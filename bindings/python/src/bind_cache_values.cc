@@ -115,6 +115,9 @@ void bind_cache_values(nb::module_& module) {
              "on their way to the host: so many at most are available once that is done")
       .value("entries_that_fit", &Shortage::entries_that_fit,
              "so many leading entries could be planned without the rest")
+      .value("fitting_tokens", &Shortage::fitting_tokens,
+             "Behind these, the next entry could be planned with so many tokens, as its token_count and without drafts "
+             "or a tree. 0: with none.")
       .value("is_of_history", &Shortage::is_of_history,
              "the group keeps everything: others that do are short of the same pages")
       .without_constructor();
