@@ -187,6 +187,10 @@ class ModelLayout {
   /// One layer of so many opaque bytes per token, for bookkeeping that never looks inside a page.
   [[nodiscard]] static Result<ModelLayout> opaque(std::uint32_t token_bytes);
 
+  /// The same with room in state slots for so many drafts in a step: a state keeps as many earlier versions, rings and
+  /// tails have as many rows more than they need. Groups in pages, and those that have the room, stay as they are.
+  [[nodiscard]] Result<ModelLayout> with_drafts(std::uint32_t draft_count) const;
+
   [[nodiscard]] const std::string& name() const { return name_; }
   [[nodiscard]] std::span<const CacheGroup> groups() const { return groups_; }
   /// Layers that some group stores something for.

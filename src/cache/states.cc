@@ -10,6 +10,7 @@
 #include "cache/cache_impl.h"
 #include "layout/text.h"
 #include "quire/cache.h"
+#include "quire/state_slots.h"
 
 namespace quire {
 
@@ -32,6 +33,17 @@ std::uint32_t snapshot_rows(const CacheGroup& group) {
   // there sees that row.
   if (group.kind == GroupKind::Window) return group.window_tokens - 1;
   return has_rows(group) ? group.snapshot_entries : 0;
+}
+
+// The line that gives a layout's slots room for so many drafts, and what that costs.
+std::string room_for_drafts(const CacheConfig& config, std::uint32_t draft_count) {
+  const Result<ModelLayout> layout = config.layout.with_drafts(draft_count);
+  if (!layout) return "";
+  const Result<StateSlots> now = StateSlots::create(config.layout, config.page);
+  const Result<StateSlots> then = StateSlots::create(*layout, config.page);
+  if (!now || !then) return "";
+  return ", as config.layout = layout.with_drafts(" + std::to_string(draft_count) + ") does: a state slot then takes " +
+         readable_bytes(then->slot_bytes()) + ", now " + readable_bytes(now->slot_bytes());
 }
 
 }  // namespace
@@ -133,7 +145,8 @@ Status Cache::Impl::check_drafts(std::uint32_t index, std::uint32_t known_end, s
                      count_of(known_end, "token"), ": group '", layout.name, "' could not go back to ", end,
                      " if they are not accepted; raise its ",
                      has_rows(layout) ? "slot_entries, now " + with_separators(layout.slot_entries)
-                                      : "slot_history, now " + with_separators(layout.slot_history));
+                                      : "slot_history, now " + with_separators(layout.slot_history),
+                     room_for_drafts(config, draft_count));
     }
   }
   return {};

@@ -137,4 +137,26 @@ Result<ModelLayout> ModelLayout::opaque(std::uint32_t token_bytes) {
         .keys_rotated = false}});
 }
 
+Result<ModelLayout> ModelLayout::with_drafts(std::uint32_t draft_count) const {
+  std::vector<CacheGroup> groups = groups_;
+  for (CacheGroup& group : groups) {
+    if (!has_slot(group)) continue;
+    const bool is_ring = group.kind == GroupKind::Window;
+    if (!is_ring && (group.slot_entries == 1 || group.slot_history > 0)) {
+      group.slot_history = std::max(group.slot_history, draft_count);
+      continue;
+    }
+    // What going on behind the first draft needs, wherever that is, must outlast the others.
+    const std::uint64_t needed = is_ring ? std::uint64_t{group.sink_tokens} + group.window_tokens - 1
+                                         : std::uint64_t{group.snapshot_entries} + group.boundary_tokens - 1;
+    if (needed + draft_count > std::numeric_limits<std::uint32_t>::max()) {
+      return fail(ErrorCode::InvalidArgument, "layout '" + name_ + "', group '" + group.name +
+                                                  "': slots with room for " + count_of(draft_count, "draft") +
+                                                  " would have " + with_separators(needed + draft_count) + " entries");
+    }
+    group.slot_entries = std::max(group.slot_entries, static_cast<std::uint32_t>(needed + draft_count));
+  }
+  return create(name_, std::move(groups));
+}
+
 }  // namespace quire

@@ -7,6 +7,7 @@
 #include <gtest/gtest.h>
 
 #include "quire/layout.h"
+#include "quire/state_slots.h"
 
 namespace quire {
 namespace {
@@ -184,6 +185,31 @@ own: 3 layers, 1 byte per token of context; pages of 256 tokens
   entries  compressed 128             3             0.47           120 B               -  all entries                                      row: 10 bf16
   no hits: what group 'near' needs to resume is never kept
 )");
+}
+
+TEST(ModelLayout, SlotsGetRoomForDrafts) {
+  const auto bytes_of = [](const ModelLayout& layout) { return value_of(StateSlots::create(layout, {})).slot_bytes(); };
+  // A version of the state for each draft: 36 layers of 48 KiB and 2 MiB.
+  const ModelLayout qwen = value_of(preset("qwen3-next-80b"));
+  EXPECT_EQ(bytes_of(qwen), 77'266'944U);
+  const ModelLayout with_three = value_of(qwen.with_drafts(3));
+  EXPECT_EQ(with_three.name(), qwen.name());
+  EXPECT_EQ(with_three.groups()[1].slot_history, 3U);
+  EXPECT_EQ(bytes_of(with_three), 4 * 77'266'944U);
+  EXPECT_EQ(value_of(with_three.with_drafts(1)).groups()[1].slot_history, 3U);
+  EXPECT_EQ(bytes_of(value_of(qwen.with_drafts(0))), bytes_of(qwen));
+  EXPECT_FALSE(qwen.with_drafts(kUint32Max).has_value());
+  // Rows by position: the 4 of a snapshot, up to 3 behind it, and one for each draft.
+  const ModelLayout flash = value_of(preset("deepseek-v4-flash"));
+  const ModelLayout one = value_of(flash.with_drafts(1));
+  EXPECT_EQ(one.groups()[3].slot_entries, 8U);
+  EXPECT_EQ(one.groups()[4].slot_entries, 128U);
+  const ModelLayout four = value_of(flash.with_drafts(4));
+  EXPECT_EQ(four.groups()[3].slot_entries, 11U);
+  EXPECT_EQ(four.groups()[4].slot_entries, 131U);
+  EXPECT_FALSE(flash.with_drafts(kUint32Max).has_value());
+  // Pages have room for any number.
+  EXPECT_EQ(value_of(preset("gpt-oss-120b")->with_drafts(4)).groups()[1].slot_entries, 0U);
 }
 
 TEST(ModelLayout, ADescriptionOfImpossiblePagesIsAnError) {

@@ -520,10 +520,30 @@ TEST_F(CacheGroupsStateTest, AChainOfDraftsLongerThanTheVersionsIsRefused) {
   run_all(request, {30});
   const std::string before = dump({&request});
   const StepEntry entry{.sequence = &request.sequence, .draft_count = 4};
-  expect_error(cache_->plan_step({&entry, 1}), ErrorCode::InvalidArgument, "raise its slot_history, now 3");
+  expect_error(cache_->plan_step({&entry, 1}), ErrorCode::InvalidArgument,
+               "raise its slot_history, now 3, as config.layout = layout.with_drafts(4) does: a state slot then takes");
   EXPECT_EQ(dump({&request}), before);
   step({{.request = &request, .drafts = {500, 501, 502}, .accepted = 1, .sampled = {600}}});
   decode(request, 5);
+}
+
+TEST_F(CacheGroupsStateTest, LayoutsWithDraftsHaveRoomForThem) {
+  const std::vector<std::vector<CacheGroup>> all = {
+      {full_group(), state_group(0, every(64))},
+      {full_group(), ring_group(10, 10, every(64))},
+      {full_group(), state_group(0, every(64)), named(ring_group(12, 12, every(64)), "other")}};
+  for (const std::vector<CacheGroup>& groups : all) {
+    CacheConfig config = groups_config(groups, 8, 64, 256);
+    config.layout = config.layout.with_drafts(4).value();
+    open(std::move(config));
+    GroupsRequest request = start(token_range(0, 30));
+    run_all(request, {30});
+    for (std::uint32_t accepted = 0; accepted <= 4; ++accepted) {
+      step({{.request = &request, .drafts = {500, 501, 502, 503}, .accepted = accepted, .sampled = {600}}});
+    }
+    decode(request, 5);
+    end(request);
+  }
 }
 
 TEST_F(CacheGroupsStateTest, AChainOfDraftsLongerThanARingHasRoomForIsRefused) {

@@ -232,6 +232,12 @@ void bind_layout(nb::module_& module) {
       .def_static(
           "opaque", [](std::uint32_t token_bytes) { return take(ModelLayout::opaque(token_bytes)); },
           nb::arg("token_bytes"), "One layer of so many opaque bytes per token.")
+      .def(
+          "with_drafts",
+          [](const ModelLayout& self, std::uint32_t draft_count) { return take(self.with_drafts(draft_count)); },
+          nb::arg("draft_count"),
+          "The same with room in state slots for so many drafts in a step: a state keeps as many earlier versions, "
+          "rings and tails have as many rows more than they need.")
       .def_prop_ro("name", &ModelLayout::name)
       .def_prop_ro(
           "groups", [](const ModelLayout& self) { return to_python(groups_of(self)); }, "Copies.",
