@@ -197,8 +197,7 @@ void bind_config(nb::module_& module) {
       .field("expected_request_tokens", &Settings::expected_request_tokens,
              "Tokens of a usual request, prompt and output together: capacity_bytes is shared out so that all groups "
              "run out at the same time if requests are that long. Shorter ones need more of windows, longer ones more "
-             "of the history. 0: as many as leave room for all sequences that may run at once, and 2,048 at least; "
-             "Cache.config then has the number.")
+             "of the history. 0: as many as leave room for all sequences that may run at once, and 2,048 at least.")
       .field("dedup", &Settings::dedup,
              "Two sequences that compute the same pages share one copy from the moment both are full. Off: the later "
              "one keeps its own, and what it computes from there on is not cached.")
