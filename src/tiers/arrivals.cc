@@ -303,7 +303,8 @@ Arrivals::Progress Arrivals::advance_history(std::uint32_t sequence) {
 Arrivals::Progress Arrivals::wait_for_room(std::uint32_t sequence) {
   Arrival& arrival = parts_.arrivals[sequence];
   if (arrival.room_deadline == INT64_MAX) arrival.room_deadline = parts_.load_deadline();
-  if (parts_.sequences.has_running()) return Progress::Waits;
+  // Without a limit of time the sequence computes: those that run may have to wait for it in turn.
+  if (arrival.room_deadline != INT64_MAX && parts_.sequences.has_running()) return Progress::Waits;
   // Transfers of lower tiers free no device page, and may never end: they count only when they fill the book.
   const bool makes_room = parts_.book.any(
       [](const Transfer& each) { return each.kind == TransferKind::Load || each.kind == TransferKind::Store; });

@@ -293,11 +293,12 @@ TEST_F(CacheDiskWaits, PutsAreChargedToTheBudget) {
   EXPECT_EQ(cache_->disk_status()->page_count, 8U) << "the hour's budget is spent";
 }
 
-// As a request for pages of the host waits, which admit() puts off until there is room.
+// As a request for pages of the host waits, which admit() puts off until there is room; but not without a limit.
 TEST_F(CacheDiskWaits, ADeviceThatOthersFillIsWaitedFor) {
   for (const WritePolicy policy : {WritePolicy::WriteThrough, WritePolicy::WriteBack}) {
     CacheConfig config = disk_config(8);
     config.context_tokens_max = 128;
+    config.host.load_timeout_ns = 1'000;
     config.host.write_policy = policy;
     open_disk(std::move(config));
     put_on_disk(token_range(0, 64));

@@ -76,7 +76,7 @@ constexpr std::array kCases = {
     MutantCase{"AnyGeneration", Mutant::AnyGeneration, kAnything, kOneGroup},
     MutantCase{"FlushWithoutSync", Mutant::FlushWithoutSync, kLost, kDisk, 3'001},
     MutantCase{"ForgetsDrops", Mutant::ForgetsDrops, kBytes, kDisk, 8'001},
-    MutantCase{"ForgetsDropsOfGroups", Mutant::ForgetsDrops, kBytes, kGroupsOnDisk, 1, kRareOperationsMax},
+    MutantCase{"ForgetsDropsOfGroups", Mutant::ForgetsDrops, kBytes, kGroupsOnDisk, 501, kRareOperationsMax},
     MutantCase{"ShortWindows", Mutant::ShortWindows, kBytes, kGroups},
     MutantCase{"AnchoredPagesStay", Mutant::AnchoredPagesStay, kAnything, kGroups},
     MutantCase{"UnorderedLoads", Mutant::UnorderedLoads, kAnything, kOneGroup},
