@@ -94,9 +94,14 @@ def _partly_in_training(model: Any) -> None:
     model.model.layers[2].train()
 
 
+def _hooked_everywhere(model: Any) -> None:
+    handle = torch.nn.modules.module.register_module_forward_hook(lambda module, args, output: None)
+    model.undo = handle.remove
+
+
 CHANGES = [
     _scaled, _loaded, _through_data, _assigned, _new_parameter, _trained, _other_frequencies, _other_setting,
-    _other_attention, _hooked, _forward_of_its_own, _partly_in_training,
+    _other_attention, _hooked, _forward_of_its_own, _partly_in_training, _hooked_everywhere,
 ]
 
 
@@ -109,10 +114,13 @@ def test_a_changed_model_is_noticed(change: Any) -> None:
         same(model, prompt, cache)
         assert cache.last.reused_tokens == 96
         change(model)
-        with pytest.raises(quire.Error, match="has changed since|training mode|has a hook|forward pass of its own"):
-            generate(model, prompt, cache)
-        with pytest.raises(quire.Error):
-            cache.start(prompt)
+        try:
+            with pytest.raises(quire.Error, match="has changed since|training mode|has a hook|forward pass of its own|hooks for all"):
+                generate(model, prompt, cache)
+            with pytest.raises(quire.Error):
+                cache.start(prompt)
+        finally:
+            getattr(model, "undo", lambda: None)()
 
 
 @pytest.mark.parametrize("change", [_scaled, _through_data, _other_frequencies, _other_setting], ids=lambda c: c.__name__[1:])
@@ -191,6 +199,24 @@ def test_hooks_of_transformers_are_no_reason() -> None:
         same(model, prompt, cache)
 
 
+def test_a_name_or_a_path_is_no_part_of_the_key(tmp_path: pathlib.Path) -> None:
+    prompt = after(tokens(1, 100), 2, 7)
+    for name, reused in (("first", 0), ("second", 96)):
+        model = make_model("llama")
+        model.name_or_path = name
+        with prefix_cache(model, device_bytes=8 << 20, directory=tmp_path) as cache:
+            same(model, prompt, cache)
+            assert cache.last.reused_tokens == reused
+
+
+def test_very_many_key_spaces_come_and_go() -> None:
+    model = make_model("llama")
+    with prefix_cache(model, device_bytes=8 << 20) as cache:
+        for number in range(1100):
+            cache._store.use_adapters(f"state {number}")
+        same(model, after(tokens(1, 100), 2, 7), cache)
+
+
 # Arguments.
 
 
@@ -232,6 +258,15 @@ def test_every_argument_of_a_forward_pass(kind: str) -> None:
             assert torch.equal(generate(model, prompt, cache, **options), plain), f"after {name}"
             assert cache.last.reused_tokens == 64
     assert tried > 5
+
+
+def test_arguments_of_generate_itself_are_taken() -> None:
+    model = make_model("llama")
+    prompt = after(tokens(1, 100), 2, 7)
+    with prefix_cache(model, device_bytes=8 << 20) as cache:
+        for _ in range(2):
+            generate(model, prompt, cache, tokenizer=object(), trust_remote_code=False, synced_gpus=False)
+        assert cache.last.reused_tokens == 96
 
 
 def test_token_types_are_refused() -> None:

@@ -344,3 +344,53 @@ def test_any_operations_in_any_order(seed: int) -> None:
         served += cache.last.reused_tokens > 0
     cache.close()
     assert served > 5
+
+
+def test_merged_adapters_that_are_disabled_use_no_prefix() -> None:
+    """PEFT takes them out of the weights during the call."""
+    model = adapted()
+    model.merge_adapter()
+    with prefix_cache(model, device_bytes=8 << 20) as cache:
+        both(model, cache)
+        assert both(model, cache) == 96
+        with model.disable_adapter():
+            got = generate(model, prompt_of(), cache)
+            assert cache.last.reused_tokens == 0 and "merged adapters that are disabled" in cache.last.error
+            assert torch.equal(got, generate(model, prompt_of()))
+
+
+def test_hooks_that_are_allowed_are_not_those_of_adapters_by_row() -> None:
+    model = adapted()
+    model.add_adapter("other", lora())
+    model.eval()
+    with prefix_cache(model, device_bytes=8 << 20, allow_hooks=True) as cache:
+        both(model, cache)
+        expected = generate(model, prompt_of(), adapter_names=["other"])
+        assert torch.equal(generate(model, prompt_of(), cache, adapter_names=["other"]), expected)
+        assert cache.last.reused_tokens == cache.last.published_tokens == 0
+
+
+def test_other_adapters_between_start_and_a_forward_pass() -> None:
+    model = adapted()
+    prompt = prompt_of()
+    with prefix_cache(model, device_bytes=8 << 20) as cache, torch.no_grad():
+        assert cache.start(prompt) == 0
+        with model.disable_adapter():
+            model(prompt, past_key_values=cache)
+        assert cache.finish() == 0
+        assert "other adapters are active" in cache.last.error
+        assert both(model, cache) == 0
+        reused = cache.start(prompt)
+        with model.disable_adapter(), pytest.raises(quire.InvalidArgument, match=r"call start\(\) again"):
+            model(prompt[:, reused:], past_key_values=cache)
+
+
+def test_adapters_in_training_mode_are_refused() -> None:
+    model = peft.get_peft_model(make_model("llama"), lora(lora_dropout=0.5))
+    model.get_base_model().eval()
+    for module in model.modules():
+        if isinstance(module, peft.tuners.lora.LoraLayer):
+            module.lora_dropout.train()
+    with prefix_cache(model, device_bytes=8 << 20) as cache:
+        with pytest.raises(quire.Unsupported, match="in training mode"):
+            generate(model, prompt_of(), cache)

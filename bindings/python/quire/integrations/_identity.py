@@ -29,6 +29,7 @@ _PLAIN_TENSORS = (torch.Tensor, torch.nn.Parameter, torch.nn.Buffer)
 _PRIMITIVES = (bool, int, float, str, type(None))
 # What torch.nn.Module itself keeps in a module.
 _OF_TORCH = set(torch.nn.Module().__dict__)
+_NO_MODEL_SETTINGS = _OF_TORCH | {"name_or_path", "loss_type", "gradient_checkpointing", "warnings_issued"}
 # What modules with adapters keep that K and V do not depend on: which adapters are there besides the active ones.
 _NO_SETTINGS = {"_active_adapter", "_disable_adapters", "merged_adapters", "_adapters", "_caches", "kwargs"}
 _GONE = object()
@@ -143,7 +144,7 @@ def _settings_of(module: Any) -> dict[str, Any]:
     return {
         name: value
         for name, value in module.__dict__.items()
-        if name not in _OF_TORCH and not name.startswith("_") and type(value) in _PRIMITIVES
+        if name not in _NO_MODEL_SETTINGS and not name.startswith("_") and type(value) in _PRIMITIVES
     }
 
 
@@ -165,7 +166,7 @@ class CannotShare(Exception):
     leaves its hooks in the model when that raises."""
 
 
-def _refuse_hooks(name: str, module: Any) -> None:
+def _refuse_hooks(name: str, module: Any, allow_hooks: bool) -> None:
     what = name or "the model"
     for kind in ("_forward_pre_hooks", "_forward_hooks"):
         for hook in module.__dict__[kind].values():
@@ -174,12 +175,28 @@ def _refuse_hooks(name: str, module: Any) -> None:
                     f"{what} chooses adapters by row or by token for this call (PEFT's {', '.join(hook.keywords)}): use "
                     "set_adapter() instead"
                 )
-            if not _is_of_transformers(hook):
+            if not allow_hooks and not _is_of_transformers(hook):
                 raise quire.Unsupported(
                     f"{what} has a hook ({getattr(hook, '__qualname__', type(hook).__name__)}), which may change K and V "
                     "without a trace: remove it; or, when it only looks, make the cache with "
                     "prefix_cache(model, allow_hooks=True)"
                 )
+
+
+def _refuse_global_hooks() -> None:
+    hooks = torch.nn.modules.module
+    if hooks._global_forward_hooks or hooks._global_forward_pre_hooks:
+        raise quire.Unsupported(
+            "torch has forward hooks for all modules (register_module_forward_hook), which may change K and V without a "
+            "trace: remove them; or, when they only look, make the cache with prefix_cache(model, allow_hooks=True)"
+        )
+
+
+def _refuse_training(name: str, module: Any) -> None:
+    if module.training:
+        raise quire.Unsupported(
+            f"{name or 'the model'} is in training mode, in which K and V may depend on chance: call model.eval() first"
+        )
 
 
 def _refuse_replaced_forward(name: str, module: Any) -> None:
@@ -253,7 +270,7 @@ def _active_adapters(module: Any) -> tuple[Any, list[tuple[str, Any]]]:
     active = module._active_adapter
     active = [active] if isinstance(active, str) else list(active)
     merged = list(module.merged_adapters)
-    if module._disable_adapters and not merged:
+    if module._disable_adapters:
         return None, []
     replaced, _ = _replaced_module(module)
     tensors = list(_tensors_in(module))
@@ -285,6 +302,7 @@ class _SeenModule:
     def __init__(self, name: str, module: Any) -> None:
         self.name = name
         self.module = weakref.ref(module)
+        self.forward = type(module).forward
         self.settings = list(_settings_of(module).items())
         self.children = [id(child) for child in module.__dict__["_modules"].values()]
         for part, tensor in _tensors_in(module):
@@ -297,6 +315,8 @@ class _SeenModule:
     def find_change(self, module: Any) -> str | None:
         """What is not as it was, in words."""
         held = module.__dict__
+        if type(module).forward is not self.forward:
+            return f"the class of {self.name or 'the model'} has another forward()"
         for name, value in self.settings:
             if held.get(name, _GONE) != value:
                 return f"{self.full_name(name)} was {value!r} and is {held.get(name, 'gone')!r}"
@@ -353,8 +373,8 @@ class ModelState:
         ]
 
     def _refuse_unknown(self, name: str, module: Any) -> None:
-        if not self._allow_hooks and (module._forward_hooks or module._forward_pre_hooks):
-            _refuse_hooks(name, module)
+        if module._forward_hooks or module._forward_pre_hooks:
+            _refuse_hooks(name, module, self._allow_hooks)
         _refuse_replaced_forward(name, module)
 
     def check(self, model: Any) -> str:
@@ -362,26 +382,17 @@ class ModelState:
 
         CannotShare: it is, and this call is to run on its own.
         """
+        if not self._allow_hooks:
+            _refuse_global_hooks()
         for seen in self._modules:
             module = seen.module()
             if module is None:
                 raise _changed(f"{seen.name} is gone")
-            if module.training:
-                raise quire.Unsupported(
-                    f"{seen.name or 'the model'} is in training mode, in which K and V may depend on chance: call "
-                    "model.eval() first"
-                )
+            _refuse_training(seen.name, module)
             self._refuse_unknown(seen.name, module)
             change = seen.find_change(module)
             if change is not None:
                 raise _changed(change)
-        adapted = []
-        for name, reference, replaced in self._adapted:
-            module = reference()
-            if module is None or id(_replaced_module(module)[1]) != replaced:
-                raise _changed(f"{name} has another module in it")
-            self._refuse_unknown(name, module)
-            adapted.append((name, module))
         weights = self._weights()
         if _sample_of(weights) != self._sample:
             raise _changed("weights have other values (they were written through .data, or an adapter was merged)")
@@ -391,9 +402,22 @@ class ModelState:
             raise _changed("its configuration is another one")
         if _implementations_of(model) != self._implementations:
             raise _changed("attention or experts are computed by another implementation")
-        return self._name_adapters(adapted)
+        return self.name_adapters()
 
-    def _name_adapters(self, adapted: list[tuple[str, Any]]) -> str:
+    def name_adapters(self) -> str:
+        """Names the active adapters; "" when there are none. CannotShare as check()."""
+        adapted = []
+        for name, reference, replaced in self._adapted:
+            module = reference()
+            if module is None or id(_replaced_module(module)[1]) != replaced:
+                raise _changed(f"{name} has another module in it")
+            self._refuse_unknown(name, module)
+            for part in module.modules():
+                if part is not _replaced_module(module)[1]:
+                    _refuse_training(name, part)
+            if module._disable_adapters and list(module.merged_adapters):
+                raise CannotShare(f"{name} has merged adapters that are disabled: PEFT takes them out during the call")
+            adapted.append((name, module))
         seen, tensors = [], []
         for name, module in adapted:
             settings, parts = _active_adapters(module)

@@ -7,6 +7,7 @@ import dataclasses
 import json
 import os
 import time
+import warnings
 from typing import Any, Protocol
 
 import torch
@@ -145,7 +146,7 @@ class PrefixStore:
         self.tokens_max = self.cache.context_tokens_max // page_tokens * page_tokens
         self.step_tokens = min(2048, config.step_tokens_max)
         self._salt = salt
-        self._spaces: dict[str, quire.KeySpaceId] = {}  # by adapters
+        self._process = os.getpid()
         self.use_adapters("")
         with torch.inference_mode(False):  # else calls outside of it could not write to them
             self.groups = [
@@ -162,18 +163,17 @@ class PrefixStore:
 
     def use_adapters(self, adapters: str) -> None:
         """From now on, pages of the model with these adapters are found and remembered; "": without."""
-        if adapters not in self._spaces:
-            state = self.state
-            self._spaces[adapters] = self.cache.key_space(
-                quire.KeySpace(
-                    model=self._model_name,
-                    revision=f"{state.identity} {state.configuration} {state.details}",
-                    adapter=adapters,
-                    element=str(self.dtype),
-                    salt=self._salt,
-                )
+        state = self.state
+        # Asked for each time: of very many key spaces, the cache forgets those that were not used for long.
+        self.space = self.cache.key_space(
+            quire.KeySpace(
+                model=self._model_name,
+                revision=f"{state.identity} {state.configuration} {state.details}",
+                adapter=adapters,
+                element=str(self.dtype),
+                salt=self._salt,
             )
-        self.space = self._spaces[adapters]
+        )
 
     def _group(self, shape: LayerShape, layers: list[int]) -> quire.CacheGroup:
         element = ELEMENTS[self.dtype]
@@ -191,12 +191,13 @@ class PrefixStore:
         return group
 
     def close(self) -> None:
-        if self.cache.is_closed:
+        if self.cache.is_closed or os.getpid() != self._process:  # a forked child has neither the thread nor the files
             return
         try:
             if self._writer is not None:
                 self._writer.stop()
-                self.cache.wait_until_flushed(60.0)
+                if not self.cache.wait_until_flushed(60.0):
+                    warnings.warn("a prefix cache was closed before all its pages were on disk: the disk is too slow")
         finally:
             for group in self.groups:
                 del group.keys, group.values

@@ -51,6 +51,7 @@ def paddings_of(tokens: torch.Tensor, attention_mask: Any) -> list[int]:
 OF_FORWARD = {
     "input_ids", "attention_mask", "position_ids", "past_key_values", "use_cache", "labels", "logits_to_keep",
     "output_attentions", "output_hidden_states", "output_router_logits", "return_dict",
+    "tokenizer", "assistant_tokenizer", "trust_remote_code",  # of generate(), which hands them on
 }
 _OF_GENERATE = (
     set(inspect.signature(transformers.GenerationMixin.generate).parameters) | OF_FORWARD

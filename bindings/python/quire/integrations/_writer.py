@@ -39,7 +39,8 @@ class DiskWriter:
         with self._changed:
             self._is_stopping = True
             self._changed.notify()
-        self._thread.join()
+        if threading.current_thread() is not self._thread:  # which collects garbage, too
+            self._thread.join()
 
     def _run(self) -> None:
         while True:

@@ -101,7 +101,11 @@ def prefix_cache(
         allow_hooks=bool(allow_hooks),
         check_all_weights=bool(check_all_weights),
     )
-    return PrefixCache(model, store)
+    try:
+        return PrefixCache(model, store)
+    except BaseException:
+        store.close()
+        raise
 
 
 def _check_model(model: Any) -> Any:
@@ -417,6 +421,7 @@ class PrefixCache(ServedCache, Cache):
                 raise quire.InvalidArgument(
                     "an earlier forward pass broke off, and left K and V in some layers: call start() again"
                 )
+            self._check_adapters(model)
             try:
                 refuse_others(model, "a forward pass", arguments, OF_FORWARD)
             except quire.Unsupported as error:
@@ -437,6 +442,18 @@ class PrefixCache(ServedCache, Cache):
                     layer.collect()
             self._after_forward()
             return output
+
+    def _check_adapters(self, model: Any) -> None:
+        """Adapters may be chosen anew between start() and a forward pass by hand."""
+        try:
+            if self._store.state.name_adapters() == self._adapters:
+                return
+            what = "other adapters are active than at start()"
+        except CannotShare as reason:
+            what = str(reason)
+        if self.last.reused_tokens:
+            raise quire.InvalidArgument(f"{what}: call start() again")
+        self._unknown = self._unknown or what
 
     def _before_forward(self, tokens: torch.Tensor | None, kwargs: dict[str, Any]) -> torch.Tensor | None:
         """Sees what a forward pass is given. Tokens that are there already are taken out."""
@@ -565,6 +582,8 @@ _open_caches: weakref.WeakSet[PrefixCache] = weakref.WeakSet()
 @atexit.register
 def _close_at_exit() -> None:
     for cache in list(_open_caches):
+        if cache._store._process != os.getpid():
+            continue
         try:
             cache.close()
         except Exception as error:  # noqa: BLE001 - the others are to be closed as well
