@@ -75,6 +75,9 @@ struct SequenceOptions {
   std::optional<TimeNs> ttl_ns;
   Prefetch prefetch = Prefetch::Off;
   TimeNs load_timeout_ns = 0;  ///< for Prefetch::Timeout, from admit() on
+  /// Steps may be planned as soon as all pages that the host has of the prompt are on their way to the device, before
+  /// they have arrived. The engine then waits layer by layer for the loads that a step lists (Step::loads).
+  bool plan_while_loading = false;
   Tier tier_max = Tier::Disk;  ///< the lowest tier to take pages from
   /// Groups may be rebuilt by a replay that does not give the same bytes (GroupReplay::is_exact). What follows one is
   /// not cached.
@@ -126,7 +129,8 @@ struct Admission {
   /// On their way from the host, besides: the sequence is loading, and view() tells when it is not. They need no
   /// computing if they arrive.
   std::uint32_t loading_tokens = 0;
-  /// Steps can be planned at once. Else the sequence is loading, or looks for more of its tokens on disk.
+  /// Steps can be planned at once: with plan_while_loading, also while tokens are loading. Else the sequence is
+  /// loading, or looks for more of its tokens on disk.
   bool is_ready = true;
   Miss miss;  ///< why the rest has to be computed; of a loading sequence as far as can be told
 };
@@ -139,6 +143,7 @@ struct Window {
 
 struct SequenceView {
   bool is_waiting = false;            ///< begun or preempted, not admitted
+  bool is_ready = false;              ///< steps can be planned, as far as this sequence goes
   bool is_planned = false;            ///< part of a step in flight
   bool is_loading = false;            ///< admitted, and pages are on their way from the host
   bool is_receiving = false;          ///< between prepare_receive and finish_receive
@@ -173,10 +178,26 @@ struct StepEntry {
   std::span<const std::int32_t> tree_parents = {};  // NOLINT(readability-redundant-member-init)
 };
 
+/// A load that a step reads pages of, before they have arrived.
+struct StepLoad {
+  TransferId id;
+  std::uint16_t pool_index = 0;  ///< as in its TransferPlan
+  std::uint16_t band_count = 1;
+};
+
 struct Step {
   std::uint64_t number = 0;
   const void* cache = nullptr;  ///< whose step it is
   AttentionPlan plan;
+  /// What has to arrive while the step is computed, of sequences with plan_while_loading: see wait_for_layer(). Valid
+  /// as long as the plan.
+  std::span<const StepLoad> loads = {};  // NOLINT(readability-redundant-member-init)
+};
+
+/// A layer of a group, both by index: of the group in the layout, of the layer in the group.
+struct GroupLayer {
+  std::uint32_t group_index = 0;
+  std::uint32_t layer_index = 0;
 };
 
 /// Why plan_step planned nothing: evicting everything evictable would not give enough pages. Of several groups that are
@@ -398,13 +419,19 @@ class Cache {
   /// The same for state_saves, once the step's tokens are computed.
   [[nodiscard]] Status apply_saves(const Step& step);
   /// The device work of the oldest step in flight is complete: its tokens are computed, its full pages are cached. One
-  /// result per entry, in the order of plan_step's. Of sequences that have ended only `discard` counts.
+  /// result per entry, in the order of plan_step's. Of sequences that have ended only `discard` counts, and of
+  /// lost_entries() nothing: their tokens are pending again. Unavailable while a load of Step::loads has not ended:
+  /// poll() and apply() come first.
   [[nodiscard]] Status finish_step(const Step& step, std::span<const StepResult> results);
   /// The step did not happen, nor did what later steps in flight compute of its sequences; its moves and copies did: in
   /// memory of the host backend they are applied now, if they were not. Its device work writes nothing any more. Where
   /// it has overwritten a state that the slot keeps no earlier version of, the sequence goes back to the last snapshot,
   /// or to its beginning, and has that many more tokens pending.
   [[nodiscard]] Status abort_step(const Step& step);
+  /// Entries of a step in flight whose pages did not arrive, as far as apply() has heard of it. What was computed for
+  /// them is of no use, and their sampled tokens are not to be used: finish_step() takes these entries back, and the
+  /// sequences run with what has come. Valid until the next call.
+  [[nodiscard]] Result<std::span<const std::uint32_t>> lost_entries(const Step& step);
   /// New tokens of a sequence that is not in a step: those of a user's next turn, or sampled after finish_step. Extra
   /// keys lie within them; their positions count from the start of the sequence.
   [[nodiscard]] Status append(const Sequence& sequence, const Prompt& added);
@@ -582,6 +609,20 @@ class Cache {
                                                                   std::span<ResidencyRecord> out) const;
   /// Names the first rule that does not hold, if any. O(size of the cache).
   [[nodiscard]] Status check_invariants() const;
+
+  // Steps whose pages are still arriving (Step::loads). These three answer on any thread, while the step is in flight.
+
+  /// Waits until a layer of all pages that the step has to wait for is on the device, at most timeout_ns; 0 asks and
+  /// does not wait. Ok at once where there is nothing to wait for. Failed or Cancelled: the step may be computed or
+  /// left alone, and finish_step() takes the entries back. Checksums are known when a load has ended, behind its last
+  /// band. State is filled by the plan's copies, before the first layer: wait for the last layer of snapshot groups
+  /// before those are applied. Unsupported with an external mover, which waits for band_of() itself.
+  [[nodiscard]] Result<TransferOutcome> wait_for_layer(const Step& step, GroupLayer layer, TimeNs timeout_ns) const;
+  /// The same on an accelerator: what is put on the stream from now on runs when the layer is there. Blocks only until
+  /// the loads are on their streams.
+  [[nodiscard]] Status wait_on(DeviceStream stream, const Step& step, GroupLayer layer) const;
+  /// The band of its pool's loads that a layer belongs to (HostConfig::layer_bands); 0 for a layer that is not there.
+  [[nodiscard]] std::uint32_t band_of(GroupLayer layer) const;
 
   // These three answer on any thread; resize() changes what the last two say.
 

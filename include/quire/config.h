@@ -86,7 +86,10 @@ struct HostConfig {
   TimeNs compute_ns_per_token = 0;
   /// Loads, and searches on disk with what they find, that take longer have failed for those who wait. 0: no limit.
   TimeNs load_timeout_ns = 0;
-  std::uint16_t layer_bands = 1;  ///< pieces of a load, each some layers of all its pages
+  /// Pieces of a load, each some layers of all its pages. More than one is of use to
+  /// SequenceOptions::plan_while_loading and to engines that wait for bands, if transfer_pages_max holds all pages of a
+  /// prompt: a load begins when the one before it has all its bands.
+  std::uint16_t layer_bands = 1;
   bool checksums = true;
   HostRegionConfig region;
   /// Transfers are moved by the engine: take_transfers() gives them, apply() takes what became of them. Off: by a Mover

@@ -2,6 +2,7 @@
 //
 // Cache: the rules that hold between calls, across tree, pool and sequences.
 #include <algorithm>
+#include <functional>
 #include <vector>
 
 #include "cache/cache_impl.h"
@@ -40,6 +41,7 @@ Status Cache::check_invariants() const {
   QUIRE_TRY(impl.tiers->check_invariants());
   for (std::uint32_t i = 0; i < impl.sequences.capacity(); ++i) {
     if (impl.sequences[i].state == SequenceSlot::State::Running) QUIRE_TRY(impl.check_sequence(i));
+    if (impl.sequences[i].state == SequenceSlot::State::RunningAhead) QUIRE_TRY(impl.check_ahead(i));
   }
   QUIRE_TRY(impl.check_steps());
   QUIRE_TRY(impl.check_groups());
@@ -152,18 +154,49 @@ Status Cache::Impl::check_steps() const {
   return {};
 }
 
-// Calls visit(page) for each device page of a pool that a load fills, and no row of a sequence has.
-template <typename Visitor>
-void Cache::Impl::for_each_loaded(std::uint32_t pool, Visitor&& visit) const {
-  const TransferBook& book = tiers->parts.book;
-  for (std::uint32_t i = 0; i < book.end(); ++i) {
-    const Transfer& load = book[i];
-    if (!load.is_live() || load.kind != TransferKind::Load || load.pool != pool) continue;
-    if (!load.is_of_tree() && load.is_wanted()) continue;  // a restore: the sequence's row has its pages
-    for (const PageTransfer& page : book.pages(i)) {
-      if (!page.device_page.is_none()) visit(page.device_page);
+// A sequence that runs ahead has, in its row of the history, the pages of its path and of the loads that bring the
+// rest.
+Status Cache::Impl::check_ahead(std::uint32_t index) const {
+  const SequenceSlot& slot = sequences[index];
+  const auto bad = [&](const auto&... rule) { return broken(name_of(index), ": ", rule...); };
+  const AheadReads& ahead = tiers->parts.ahead;
+  if (slot.is_lost && slot.steps_in_flight == 0) return bad("is lost, and in no step");
+  if (slot.is_lost && ahead.has_any(index)) return bad("is lost, and waits for loads");
+  if (slot.is_lost) return {};
+  if (tree->end_page(slot.pin.run()) != slot.shared_pages) return bad("its pin does not end where its pages do");
+  if (slot.tail) return bad("runs ahead with a tail");
+  const TierPath path = tiers->paths.path_of(slot.pin);
+  const std::span<const PageId> row = sequences.page_row(index);
+  std::vector<bool> is_right(slot.shared_pages);
+  for (std::uint32_t column = 0; column < path.pages.size(); ++column)
+    is_right[column] = row[column] == path.pages[column];
+  bool has_ended = false;
+  ahead.for_each(index, [&](std::uint32_t i) {
+    const Transfer& load = tiers->parts.book[i];
+    has_ended = has_ended || !load.is_tree_load() || !load.is_wanted() || !load.is_read_ahead;
+    for (const PageTransfer& page : tiers->parts.book.pages(i)) {
+      const bool is_here = load.pool == 0 && page.place < slot.shared_pages && row[page.place] == page.device_page;
+      if (is_here) is_right[page.place] = true;
     }
+  });
+  if (has_ended) return bad("runs ahead on a load that is over");
+  if (!std::ranges::all_of(is_right, std::identity{})) return bad("its row is not that of its path and loads");
+  for (std::uint32_t page = slot.shared_pages; page < slot.page_count; ++page) {
+    if (row[page] != kNullPage && history->device.state(row[page]) != PageState::Open)
+      return bad("its own pages are not open");
   }
+  return {};
+}
+
+// Whether a page of a sequence's rows belongs to a load that the sequence runs ahead on.
+bool Cache::Impl::is_pending(std::uint32_t index, std::uint32_t pool, PageId page) const {
+  if (sequences[index].state != SequenceSlot::State::RunningAhead) return false;
+  bool is_found = false;
+  tiers->parts.ahead.for_each(index, [&](std::uint32_t load) {
+    if (tiers->parts.book[load].pool != pool) return;
+    for (const PageTransfer& each : tiers->parts.book.pages(load)) is_found = is_found || each.device_page == page;
+  });
+  return is_found;
 }
 
 // How many sequences, kept paths, planned snapshots and loads use each page of an anchored group.
@@ -178,13 +211,16 @@ std::vector<std::uint32_t> Cache::Impl::count_users(std::size_t group_place) con
       }
     }
     if (!group.is_window()) {
-      if (!group.states[i].restore_page.is_none()) ++uses[group.states[i].restore_page.value];
+      const PageId page = group.states[i].restore_page;
+      if (!page.is_none() && !is_pending(i, group.tier->pool, page)) ++uses[page.value];
       continue;
     }
     const WindowRow& slot = group.slots[i];
     if (!slot.tail_source.is_none()) ++uses[slot.tail_source.value];
     if (!sequences[i].has_row()) continue;
-    for (const PageId page : group.row(i).first(slot.page_count)) uses[page.value] += page != kNullPage ? 1 : 0;
+    for (const PageId page : group.row(i).first(slot.page_count)) {
+      uses[page.value] += page != kNullPage && !is_pending(i, group.tier->pool, page) ? 1 : 0;
+    }
   }
   for (const KeepSlot& keep : keeps) {
     if (!keep.is_live || keep.hit.tokens == 0 || keep.hit.is_rebuilt(group_place)) continue;

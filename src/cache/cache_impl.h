@@ -116,7 +116,21 @@ struct Cache::Impl : TierClient {
   Admission start_running(std::uint32_t index, bool is_again = false);
   [[nodiscard]] Miss find_group_miss(std::uint32_t index, const PrefixTree::Match& match, const Hit& hit, Miss miss);
   void count_admission(std::uint32_t index, const PrefixTree::Match& match, const Hit& hit, const Miss& miss);
-  void run_sequence(std::uint32_t index) override { (void)start_running(index); }
+  /// What a sequence starts with: the first pages of its row, and the beginning of one more.
+  struct RowStart {
+    std::uint32_t page_count = 0;
+    std::uint32_t tail_tokens = 0;
+    Hit hit;
+  };
+  void start_row(std::uint32_t index, const RowStart& start);
+  void note_junction(SequenceSlot& slot, std::uint32_t history_tokens, const Hit& hit) const;
+  void run_sequence(std::uint32_t index) override {
+    if (sequences[index].state == SequenceSlot::State::RunningAhead) {
+      end_ahead(index);
+    } else {
+      (void)start_running(index);
+    }
+  }
   void add_tokens(std::uint32_t index, std::span<const TokenId> tokens);
   [[nodiscard]] std::uint32_t granted_pages(std::uint32_t index) const;
   [[nodiscard]] Status check_expected(std::uint32_t index);
@@ -124,6 +138,32 @@ struct Cache::Impl : TierClient {
   void drop_sequence(std::uint32_t index);
   void end_sequence(std::uint32_t index);
   void publish_rest(std::uint32_t index);
+
+  // Running ahead, on pages that loads are still filling.
+  void run_ahead(std::uint32_t index) override;
+  void take_loaded(std::uint32_t index, std::uint32_t load) override;
+  void lose_loaded(std::uint32_t index, std::uint32_t load) override;
+  void read_ahead(std::uint32_t index, std::uint32_t load);
+  void take_pending(std::uint32_t index, const Hit& hit);
+  template <typename Visitor>
+  void for_each_pending(std::uint32_t index, std::uint32_t load, Visitor&& visit);
+  void end_ahead(std::uint32_t index);
+  void land(std::uint32_t index);
+  void drop_pending(std::uint32_t index);
+  void leave_ahead(std::uint32_t index);
+  void give_up_ahead(std::uint32_t index);
+  void list_loads(StepInFlight& step);
+  [[nodiscard]] bool is_filling(std::uint32_t group_index, PageId page) const;
+  void leave_out_arriving(StepInFlight& step);
+  [[nodiscard]] Status check_snapshots_arrived(const StepInFlight& step) const;
+  /// A layer of a group as the mover counts: in its pool. Without pages: there is no such layer.
+  struct PoolLayer {
+    const TierPages* pages = nullptr;
+    std::uint32_t layer = 0;
+  };
+  [[nodiscard]] PoolLayer find_layer(GroupLayer layer) const;
+  [[nodiscard]] static std::uint32_t band_of(const PoolLayer& layer, std::uint32_t band_count);
+  [[nodiscard]] Result<TransferOutcome> wait_for(const StepLoad& load, std::uint32_t band, TimeNs timeout_ns) const;
 
   // Planning. A StepPart is what one entry adds to its sequence; `planning` has one for each entry of the call.
   [[nodiscard]] std::string too_long(std::uint64_t token_count) const;
@@ -324,6 +364,8 @@ struct Cache::Impl : TierClient {
   [[nodiscard]] Status check_owners() const;
   [[nodiscard]] Status check_groups() const;
   [[nodiscard]] std::vector<std::uint32_t> count_users(std::size_t group_place) const;
+  [[nodiscard]] Status check_ahead(std::uint32_t index) const;
+  [[nodiscard]] bool is_pending(std::uint32_t index, std::uint32_t pool, PageId page) const;
   template <typename Visitor>
   void for_each_loaded(std::uint32_t pool, Visitor&& visit) const;
 
@@ -392,5 +434,19 @@ struct Cache::Impl : TierClient {
   std::unique_ptr<FileSystem> files;
   std::unique_ptr<DiskMover> disk;
 };
+
+// Calls visit(page) for each device page of a pool that a load fills, and no row of a sequence has.
+template <typename Visitor>
+void Cache::Impl::for_each_loaded(std::uint32_t pool, Visitor&& visit) const {
+  const TransferBook& book = tiers->parts.book;
+  for (std::uint32_t i = 0; i < book.end(); ++i) {
+    const Transfer& load = book[i];
+    if (!load.is_live() || load.kind != TransferKind::Load || load.pool != pool) continue;
+    if (!load.is_of_tree() && load.is_wanted()) continue;  // a restore: the sequence's row has its pages
+    for (const PageTransfer& page : book.pages(i)) {
+      if (!page.device_page.is_none()) visit(page.device_page);
+    }
+  }
+}
 
 }  // namespace quire

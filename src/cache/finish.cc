@@ -35,6 +35,7 @@ Status Cache::apply_copies(const Step& step) {
     return invalid("apply_copies: those of step ", plain(impl.step_at(place - 1).number),
                    ", which was planned before, come first");
   }
+  QUIRE_TRY(impl.check_snapshots_arrived(impl.step_at(place)));
   impl.apply_moves_and_copies(impl.step_at(place));
   return {};
 }
@@ -135,7 +136,12 @@ Status Cache::finish_step(const Step& step, std::span<const StepResult> results)
   }
   for (std::size_t i = 0; i < results.size(); ++i) {
     const StepPart& part = finished.parts[i];
-    if (part.is_discarded || impl.sequences[part.index].is_dropped) continue;
+    const SequenceSlot& slot = impl.sequences[part.index];
+    if (part.is_discarded || slot.is_dropped || slot.is_lost) continue;
+    if (slot.state == SequenceSlot::State::RunningAhead && !results[i].discard) {
+      return unavailable("result ", plain(i), ": ", Impl::name_of(part.index),
+                         " has pages that are still arriving: poll() and apply() until they have ended, or discard it");
+    }
     if (const Status status = impl.check_result(part, results[i]); !status) {
       return fail(status.error().code,
                   "result " + std::to_string(i) + ": " + Impl::name_of(part.index) + ": " + status.error().message);
@@ -151,8 +157,9 @@ Status Cache::finish_step(const Step& step, std::span<const StepResult> results)
       SequenceSlot& slot = impl.sequences[part.index];
       // Nobody decides about the drafts of an ended sequence any more. What it computed of known tokens is still good.
       const bool is_known = part.computed_end(slot.computed_tokens) <= slot.token_count && part.draft_count == 0;
-      is_done = !results[i].discard && (!slot.is_dropped || is_known);
-      if (results[i].discard) {
+      const bool is_ahead = slot.state == SequenceSlot::State::RunningAhead;  // lost, discarded, or dropped
+      is_done = !results[i].discard && !is_ahead && (!slot.is_dropped || is_known);
+      if (results[i].discard || slot.is_lost) {
         impl.discard(finished, part);  // of an ended sequence too: discarded tokens are not cached
       } else if (is_done) {
         impl.finish_part(part, slot.is_dropped ? StepResult{} : results[i]);
@@ -245,7 +252,11 @@ Status Cache::abort_step(const Step& step) {
   Impl& impl = *impl_;
   QUIRE_TRY(impl.enter());
   QUIRE_TRY_ASSIGN(const std::uint32_t place, impl.find_step(step));
-  for (std::uint32_t i = 0; i <= place; ++i) impl.apply_moves_and_copies(impl.step_at(i));
+  for (std::uint32_t i = 0; i <= place; ++i) {
+    StepInFlight& applied = impl.step_at(i);
+    if (!applied.loads.empty()) impl.leave_out_arriving(applied);
+    impl.apply_moves_and_copies(applied);
+  }
   StepInFlight& aborted = impl.step_at(place);
   impl.step_order.erase(impl.step_order.begin() + place);
   impl.tiers->parts.fence.end_step(aborted.number);
@@ -297,7 +308,13 @@ void Cache::Impl::end_step(StepInFlight& step) {
   free_fenced();
   for (const StepPart& part : step.parts) {
     const SequenceSlot& slot = sequences[part.index];
-    if (has_state()) unpin_restored(part.index, step.number);
+    const bool is_ahead = slot.state == SequenceSlot::State::RunningAhead;
+    const bool is_same = slot.generation == part.generation;
+    if (is_ahead && is_same && slot.steps_in_flight == 0 && !slot.is_dropped) {
+      leave_ahead(part.index);
+      continue;
+    }
+    if (has_state() && !is_ahead) unpin_restored(part.index, step.number);
     if (slot.is_dropped && slot.steps_in_flight == 0) {
       end_sequence(part.index);
     } else if (has_state()) {

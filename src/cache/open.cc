@@ -491,12 +491,14 @@ Status Cache::Impl::reserve_steps() {
   for (StepInFlight& step : steps) {
     step.parts.reserve(sequence_count);
     step.windows.reserve(sequence_count * windows.size());
+    if (config.host.is_on()) step.loads.reserve(config.host.transfer_count_max);
     step.saves.reserve(sequence_count * groups.size() * 2);  // at the step's end, and a checkpoint that drafts passed
   }
   tiers->parts.fence.reserve(config.steps_in_flight_max);
   step_order.reserve(config.steps_in_flight_max);
   planning.reserve(sequence_count);
   planning_windows.reserve(sequence_count * windows.size());
+  scratch.lost_entries.reserve(sequence_count);
   scratch.revoked.reserve(sequence_count);
   scratch.revoked_runs.reserve(sequence_count);
   scratch.entries.reserve(sequence_count);

@@ -59,6 +59,7 @@ Result<Sequence> Cache::begin(KeySpaceId key_space, const Prompt& prompt, const 
   slot.admit_options = {.expected_tokens = options.expected_tokens,
                         .prefetch = options.prefetch,
                         .tier_max = options.tier_max,
+                        .plan_while_loading = options.plan_while_loading,
                         .load_timeout_ns = options.load_timeout_ns};
   slot.extra_key_count = static_cast<std::uint32_t>(prompt.extra_keys.size());
   // The caller may have written the tokens to prompt_buffer(): to this row or, if a sequence has ended since, to
@@ -95,6 +96,8 @@ Result<std::uint32_t> Cache::Impl::find_sequence(const Sequence& sequence) const
 }
 
 const char* Cache::Impl::not_running(const SequenceSlot& slot) {
+  if (slot.is_lost) return " has a step in flight whose pages did not arrive; finish or abort it first";
+  if (slot.state == SequenceSlot::State::RunningAhead) return " has pages that are still arriving; apply() hears of it";
   if (slot.is_loading()) return " is loading; apply() tells when it is ready";
   return slot.is_preempted ? " is preempted; resume it first" : " is waiting; admit it first";
 }
@@ -137,7 +140,7 @@ Result<Admission> Cache::admit(const Sequence& sequence) {
 // Device pages that an admitted sequence has, pages in loads that it waits for included.
 std::uint32_t Cache::Impl::granted_pages(std::uint32_t index) const {
   const SequenceSlot& slot = sequences[index];
-  if (!slot.is_arriving()) return held_page_count(index);
+  if (slot.has_row()) return held_page_count(index);
   std::uint32_t granted = 0;
   for (RunId run = slot.pin.run(); !tree->parent(run).is_none(); run = tree->parent(run)) {
     const bool is_missing = tree->is_on_host(run) && tree->load_of(run) == 0;
@@ -190,12 +193,13 @@ Result<Admission> Cache::Impl::start_admitted(std::uint32_t index) {
     return start_running(index);
   }
   take_state_slot(index);  // behind start(): a call that fails changes nothing
+  const bool is_ready = tiers->arrivals.try_run_ahead(index);
   const Hit& on_device = waiting->on_device;
   return Admission{
       .matched_tokens = on_device.tokens,
       .replay_tokens = on_device.replay_tokens,
       .loading_tokens = waiting->in_memory.start() - std::min(waiting->in_memory.start(), on_device.start()),
-      .is_ready = false,
+      .is_ready = is_ready,
       .miss = waiting->miss};
 }
 
@@ -209,20 +213,13 @@ Admission Cache::Impl::start_running(std::uint32_t index, bool is_again) {
   if (!groups.empty() && slot.send) match = tree->cut(match, 0);
   Miss miss = tiers->paths.find_miss(index, match);
   Hit hit;
-  slot.junction.reset();
-  slot.replay_end = 0;
-  slot.is_inexact = false;
   if (!groups.empty()) {
     hit = tiers->paths.find_hit(match,
                                 {.token_count = slot.token_count,
                                  .allows_inexact = slot.options.allows_inexact,
                                  .allows_partial = !slot.skips_partial},
                                 HitScope::Device);
-    // The history goes on behind the hit. This sequence leaves a snapshot where it ends, for later requests that begin
-    // the same.
-    const std::uint32_t history_tokens = tiers->paths.tokens_in(match) + match.partial_tokens;
-    const std::uint32_t junction = history_tokens / checkpoint_grid * checkpoint_grid;
-    if (junction > hit.tokens) slot.junction = junction;
+    note_junction(slot, tiers->paths.tokens_in(match) + match.partial_tokens, hit);
     miss = find_group_miss(index, match, hit, miss);
     match = tree->cut(match, hit.tokens);
   }
@@ -241,13 +238,38 @@ Admission Cache::Impl::start_running(std::uint32_t index, bool is_again) {
   } else {
     slot.pin = tree->pin(match, retention_of(slot));
   }
+  start_row(index, {.page_count = match.page_count, .tail_tokens = tail_tokens, .hit = hit});
+  list_cached_sends(index);  // after a preemption: others may have computed tokens that this one is to send
+  if (!is_again) count_admission(index, match, hit, miss);
+  return {.matched_tokens = slot.computed_tokens + hit.replay_tokens,
+          .replay_tokens = hit.replay_tokens,
+          .partial_tokens = tail_tokens,
+          .loading_tokens = 0,
+          .miss = miss};
+}
+
+// Where the history goes on behind a hit, the sequence leaves a snapshot where it ends, for later requests that begin
+// the same.
+void Cache::Impl::note_junction(SequenceSlot& slot, std::uint32_t history_tokens, const Hit& hit) const {
+  slot.junction.reset();
+  const std::uint32_t junction = history_tokens / checkpoint_grid * checkpoint_grid;
+  if (!groups.empty() && junction > hit.tokens) slot.junction = junction;
+}
+
+// The history's pages are in the sequence's row: the sequence takes what it needs of other groups, and may be planned.
+void Cache::Impl::start_row(std::uint32_t index, const RowStart& start) {
+  SequenceSlot& slot = sequences[index];
+  const Hit& hit = start.hit;
   slot.soft_pin.reset();
   slot.is_preempted = false;
-  slot.shared_pages = match.page_count;
-  slot.settled_pages = match.page_count;
-  slot.page_count = match.page_count;
+  slot.shared_pages = start.page_count;
+  slot.settled_pages = start.page_count;
+  slot.page_count = start.page_count;
   slot.changed_column = 0;
-  slot.computed_tokens = (match.page_count * page_tokens) + tail_tokens;
+  slot.computed_tokens = (start.page_count * page_tokens) + start.tail_tokens;
+  slot.replay_end = 0;
+  slot.is_inexact = false;
+  if (groups.empty()) slot.junction.reset();
   if (!groups.empty()) {
     slot.replay_end = hit.replay_tokens > 0 ? hit.tokens : 0;
     slot.is_inexact = !hit.is_exact;
@@ -258,13 +280,6 @@ Admission Cache::Impl::start_running(std::uint32_t index, bool is_again) {
   }
   QUIRE_CHECK(slot.computed_tokens <= slot.token_count, "a hit is longer than its prompt");
   slot.planned_end = slot.computed_tokens;
-  list_cached_sends(index);  // after a preemption: others may have computed tokens that this one is to send
-  if (!is_again) count_admission(index, match, hit, miss);
-  return {.matched_tokens = slot.computed_tokens + hit.replay_tokens,
-          .replay_tokens = hit.replay_tokens,
-          .partial_tokens = tail_tokens,
-          .loading_tokens = 0,
-          .miss = miss};
 }
 
 // Why a sequence has to compute, where windows and states too decide how far a hit goes.
@@ -331,23 +346,26 @@ Result<SequenceView> Cache::view(const Sequence& sequence) const {
   const Arrival& arrival = impl.tiers->parts.arrivals[index];
   const bool is_waiting = slot.is_waiting();
   const bool is_loading = slot.is_loading();
-  return SequenceView{.is_waiting = is_waiting,
-                      .is_planned = slot.steps_in_flight > 0,
-                      .is_loading = is_loading,
-                      .is_receiving = slot.receive.has_value(),
-                      .token_count = slot.token_count,
-                      .computed_tokens = slot.computed_tokens,
-                      .host_tokens = arrival.host_tokens,
-                      .disk_tokens = arrival.lower_tokens,
-                      .pending_tokens = impl.pending_tokens(slot),
-                      .tree_tokens = slot.tree_count,
-                      .steps_in_flight = slot.steps_in_flight,
-                      .window = {slot.window ? slot.window->tokens : 0, slot.sink_tokens()},
-                      .state_slot = slot.state_slot ? slot.state_slot->index : index,
-                      .next_checkpoint = impl.next_checkpoint(slot, slot.planned_end),
-                      .replay_tokens = slot.replay_end - std::min(slot.replay_end, slot.computed_tokens),
-                      .miss = slot.miss,
-                      .pages = impl.sequences.page_row(index).first(is_waiting || is_loading ? 0 : slot.page_count)};
+  return SequenceView{
+      .is_waiting = is_waiting,
+      .is_ready = slot.is_ready() && !slot.receive,
+      .is_planned = slot.steps_in_flight > 0,
+      .is_loading = is_loading,
+      .is_receiving = slot.receive.has_value(),
+      .token_count = slot.token_count,
+      .computed_tokens = slot.computed_tokens,
+      .host_tokens = arrival.host_tokens,
+      .disk_tokens = arrival.lower_tokens,
+      .pending_tokens = impl.pending_tokens(slot),
+      .tree_tokens = slot.tree_count,
+      .steps_in_flight = slot.steps_in_flight,
+      .window = {slot.window ? slot.window->tokens : 0, slot.sink_tokens()},
+      .state_slot = slot.state_slot ? slot.state_slot->index : index,
+      .next_checkpoint = impl.next_checkpoint(slot, slot.planned_end),
+      .replay_tokens = slot.replay_end - std::min(slot.replay_end, slot.computed_tokens),
+      .miss = slot.miss,
+      .pages = impl.sequences.page_row(index).first(
+          is_waiting || (is_loading && slot.state != SequenceSlot::State::RunningAhead) ? 0 : slot.page_count)};
 }
 
 Status Cache::append(const Sequence& sequence, const Prompt& added) {
@@ -418,6 +436,7 @@ void Cache::Impl::end_sequence(std::uint32_t index) {
     if (slot.publishes_at_end) publish_rest(index);
     release_pages(index);
   }
+  if (slot.state == SequenceSlot::State::RunningAhead) give_up_ahead(index);
   if (slot.state == SequenceSlot::State::Saving) tiers->saves.abandon_saving(index);
   if (slot.state == SequenceSlot::State::Restoring) {
     tiers->saves.abandon_restoring(

@@ -87,8 +87,9 @@ void Cache::Impl::start_state(std::uint32_t index, const Hit& hit) {
         hit.is_rebuilt(i) ? hit.tokens - std::min(hit.tokens, needed_rows(*group.group, hit.tokens)) : hit.start();
     if (hit.start() == 0 || hit.is_rebuilt(i) || tiers->paths.hit_group(i).starts_anew) continue;
     state.restore_page = group.pages().at(sequences.page_row(index)[(hit.start() / page_tokens) - 1]);
-    QUIRE_CHECK(!state.restore_page.is_none(), "a hit needs a snapshot that is not there");
-    group.pages().pin(state.restore_page);
+    QUIRE_CHECK(!state.restore_page.is_none() || slot.state == SequenceSlot::State::RunningAhead,
+                "a hit needs a snapshot that is not there");
+    if (!state.restore_page.is_none()) group.pages().pin(state.restore_page);  // else a load brings it
     state.restore_position = hit.start();
     state.valid_from = hit.start() - std::min(hit.start(), snapshot_rows(*group.group));
     state.lacks_first_rows = true;

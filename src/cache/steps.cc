@@ -64,7 +64,8 @@ Status Cache::Impl::check_entries(std::span<const StepEntry> entries) {
 Status Cache::Impl::check_entry(const StepEntry& entry, std::uint32_t index) const {
   const SequenceSlot& slot = sequences[index];
   const auto bad = [&](const auto&... what) { return invalid(name_of(index), " ", what...); };
-  if (slot.state != SequenceSlot::State::Running) return invalid(name_of(index), not_running(slot));
+  if (slot.is_lost) return unavailable(name_of(index), not_running(slot));
+  if (!slot.is_ready()) return invalid(name_of(index), not_running(slot));
   if (slot.receive) return bad("is receiving tokens; finish_receive or abort_receive comes first");
   if (slot.has_draft || (slot.tree_count > 0 && slot.steps_in_flight > 0)) {
     return unavailable(name_of(index), " has undecided tokens in a step in flight; finish that step first");
@@ -309,13 +310,15 @@ Result<PlanOutcome> Cache::plan_step(std::span<const StepEntry> entries, const P
   step.number = number;
   step.parts.swap(impl.planning);
   step.windows.swap(impl.planning_windows);
+  impl.list_loads(step);
   step.plan = impl.build_plan(step, shape, place);
   impl.move_indptr.resize(1);
   impl.tiers->parts.fence.set_moves(false);
   impl.tiers->parts.fence.plan_step();
   impl.step_order.push_back(place);
   ++impl.counters.planned_step_count;
-  return PlanOutcome{.step = Step{.number = number, .cache = &impl, .plan = step.plan}, .shortage = {}};
+  return PlanOutcome{.step = Step{.number = number, .cache = &impl, .plan = step.plan, .loads = step.loads},
+                     .shortage = {}};
 }
 
 // The plan of a step whose pages are taken.

@@ -14,6 +14,7 @@
 #include "attention/attention_planner.h"
 #include "cache/group_rows.h"
 #include "prefix/prefix_tree.h"
+#include "quire/cache.h"
 #include "quire/plan.h"
 #include "sequence/sequence_table.h"
 #include "tiers/saves.h"
@@ -53,6 +54,7 @@ struct StepInFlight {
   std::vector<StepPart> parts;
   std::vector<WindowPart> windows;     // for each part, one for each window group
   std::vector<PlannedSnapshot> saves;  // snapshots
+  std::vector<StepLoad> loads;         // that fill pages which the step reads
   AttentionPlan plan;
 
   /// Its plan moves tokens of committed trees.
@@ -83,6 +85,7 @@ struct PlanScratch {
   };
   std::vector<RevokedTail> revoked;
   std::vector<RunId> revoked_runs;
+  std::vector<std::uint32_t> lost_entries;
   std::vector<HeldPages> held;  // what a sequence to be saved or restored holds, one for each pool with rows
 };
 

@@ -31,6 +31,7 @@ Result<std::span<TransferPlan>> Cache::take_transfers(std::span<TransferPlan> ou
       book.take(index);
     }
   }
+  impl.tiers->arrivals.run_ahead();
   return out.first(count);
 }
 

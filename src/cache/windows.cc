@@ -40,8 +40,11 @@ void Cache::Impl::take_windows(std::uint32_t index, const Hit& hit, PageId tail_
     taken.hole_end = std::min(columns.first, whole_pages);
     for (std::uint32_t column = 0; column < whole_pages; ++column) {
       const bool is_needed = column < columns.sink_pages || column >= columns.first;
-      group.row(index)[column] = is_needed ? group.pages().at(row[column]) : kNullPage;
-      if (is_needed) group.pages().pin_found(group.row(index)[column]);
+      const PageId page = is_needed ? group.pages().at(row[column]) : PageId::none();
+      QUIRE_CHECK(!is_needed || !page.is_none() || slot.state == SequenceSlot::State::RunningAhead,
+                  "a hit needs a page of a window that is not there");
+      group.row(index)[column] = page.is_none() ? kNullPage : page;
+      if (!page.is_none()) group.pages().pin_found(page);
     }
     const bool needs_tail =
         columns.last > whole_pages && (columns.first < columns.last || columns.sink_pages > whole_pages);

@@ -56,8 +56,11 @@ void SequenceTable::remove(std::uint32_t index) {
 }
 
 void SequenceTable::set_state(std::uint32_t index, SequenceSlot::State state) {
-  if (slots_[index].state == SequenceSlot::State::Running) --running_count_;
-  if (state == SequenceSlot::State::Running) ++running_count_;
+  const auto runs = [](SequenceSlot::State each) {
+    return each == SequenceSlot::State::Running || each == SequenceSlot::State::RunningAhead;
+  };
+  if (runs(slots_[index].state)) --running_count_;
+  if (runs(state)) ++running_count_;
   slots_[index].state = state;
   const std::uint64_t bit = std::uint64_t{1} << (index % 64);
   std::uint64_t& word = loading_bits_[index / 64];

@@ -51,12 +51,13 @@ struct SequenceTableConfig {
 struct alignas(64) SequenceSlot {
   enum class State : std::uint8_t {
     Free,
-    Waiting,    // begun, or preempted with Drop
-    Saving,     // preempted; its device pages stay until their copies are on the host
-    Saved,      // preempted; its pages are on the host
-    Restoring,  // resumed; its pages are on their way back
-    Looking,    // admitted; waits for what lower tiers have of its path
-    Loading,    // admitted; pages of its path are on their way from the host
+    Waiting,       // begun, or preempted with Drop
+    Saving,        // preempted; its device pages stay until their copies are on the host
+    Saved,         // preempted; its pages are on the host
+    Restoring,     // resumed; its pages are on their way back
+    Looking,       // admitted; waits for what lower tiers have of its path
+    Loading,       // admitted; pages of its path are on their way from the host
+    RunningAhead,  // steps may be planned, although pages of its path are still on their way from the host
     Running,
     Holding,  // match() in an external pool: holds pages, and never runs
   };
@@ -121,6 +122,7 @@ struct alignas(64) SequenceSlot {
     std::uint32_t expected_tokens = 0;
     Prefetch prefetch = Prefetch::Off;
     Tier tier_max = Tier::Disk;
+    bool plan_while_loading = false;
     TimeNs load_timeout_ns = 0;
   };
 
@@ -158,6 +160,7 @@ struct alignas(64) SequenceSlot {
   std::uint32_t seen_tokens = 0;  // tokens that steps have seen: rows that look ahead at later ones are not written
 
   bool skips_partial = false;  // no room for the copy of the page that its hit ended in: the hit ends before that page
+  bool is_lost = false;        // RunningAhead: a load has failed; the sequence starts anew when its step has ended
   bool publishes_at_end = false;                  // end() has said what is published: private pages are, too
   std::uint32_t key_space = 0;                    // index in the table of key spaces
   std::uint32_t prompt_tokens = 0;                // tokens of the prompt that rewind() has left
@@ -170,11 +173,16 @@ struct alignas(64) SequenceSlot {
   [[nodiscard]] bool is_waiting() const {
     return state == State::Waiting || state == State::Saving || state == State::Saved;
   }
-  [[nodiscard]] bool is_arriving() const { return state == State::Looking || state == State::Loading; }
+  [[nodiscard]] bool is_arriving() const {
+    return state == State::Looking || state == State::Loading || state == State::RunningAhead;
+  }
   [[nodiscard]] bool is_loading() const { return is_arriving() || state == State::Restoring; }
+  /// Steps can be planned.
+  [[nodiscard]] bool is_ready() const { return state == State::Running || (state == State::RunningAhead && !is_lost); }
   /// The sequence holds device pages in its rows.
   [[nodiscard]] bool has_row() const {
-    return state == State::Running || state == State::Saving || state == State::Restoring;
+    return state == State::Running || state == State::RunningAhead || state == State::Saving ||
+           state == State::Restoring;
   }
   /// How many tokens before it a token sees, itself included.
   [[nodiscard]] std::uint32_t window_tokens() const { return window ? window->tokens : UINT32_MAX; }
@@ -209,8 +217,8 @@ class SequenceTable {
   /// Ends the sequence's pins and frees the slot; the caller has given back the pages.
   void remove(std::uint32_t index);
   void set_state(std::uint32_t index, SequenceSlot::State state);
-  /// Indices of the sequences that are Looking or Loading. A loop over them skips all other sequences, and may change
-  /// the states of those that it visits.
+  /// Indices of the sequences that are Looking, Loading or RunningAhead. A loop over them skips all other sequences,
+  /// and may change the states of those that it visits.
   class ArrivingRange {
    public:
     explicit ArrivingRange(const SequenceTable& table) : table_(table) {}
@@ -231,7 +239,7 @@ class SequenceTable {
     const SequenceTable& table_;
   };
   [[nodiscard]] ArrivingRange arriving() const { return ArrivingRange(*this); }
-  /// The first sequence from `index` on that is Looking or Loading, or capacity().
+  /// The first sequence from `index` on that is one of these, or capacity().
   [[nodiscard]] std::uint32_t next_arriving(std::uint32_t index) const;
 
   /// Whether some sequence runs: when it ends or is preempted, others have its pages.
@@ -296,7 +304,7 @@ class SequenceTable {
 
   LookaheadKeys keys_;
   std::vector<SequenceSlot> slots_;
-  std::vector<std::uint64_t> loading_bits_;  // a bit for each slot: Looking or Loading
+  std::vector<std::uint64_t> loading_bits_;  // a bit for each slot: Looking, Loading or RunningAhead
   std::vector<std::uint32_t> free_slots_;    // the last one given back goes first: its rows are warm
   std::uint32_t live_count_ = 0;
   std::uint32_t running_count_ = 0;

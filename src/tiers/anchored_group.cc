@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "tiers/anchored_group.h"
 
+#include <utility>
+
 #include "base/check.h"
 #include "base/hash.h"
 
@@ -23,6 +25,7 @@ Status AnchoredGroup::open_host(const HostConfig& config) {
   QUIRE_TRY_ASSIGN(host_of_host_,
                    AnchoredPages::create({.tree_page_end = config.tree_host_page_count + 1, .page_end = host_end}));
   QUIRE_TRY_ASSIGN(load_of_, LazyArray<std::uint32_t>::create(std::size_t{config.tree_page_count} + 1));
+  QUIRE_TRY_ASSIGN(load_of_host_, LazyArray<std::uint32_t>::create(std::size_t{config.tree_host_page_count} + 1));
   QUIRE_TRY_ASSIGN(device_columns_, LazyArray<std::uint32_t>::create(device_end));
   QUIRE_TRY_ASSIGN(host_columns_, LazyArray<std::uint32_t>::create(host_end));
   QUIRE_TRY(wanted_.reserve(static_cast<std::uint32_t>(device_end)));
@@ -160,7 +163,9 @@ void AnchoredGroup::on_demote(PageId device_page, PageId host_page) {
 }
 
 void AnchoredGroup::on_promote(PageId host_page, PageId device_page) {
-  if (!has_host() || !host_of_host_.has(host_page)) return;
+  if (!has_host()) return;
+  load_of_[device_page.value] = std::exchange(load_of_host_[host_page.value], 0);
+  if (!host_of_host_.has(host_page)) return;
   PageId page = host_of_host_.at(host_page);
   const bool is_kept = host_of_host_.is_kept(page);
   page = host_of_host_.drop(host_page);
@@ -262,15 +267,20 @@ std::uint64_t AnchoredGroup::tag_of(const NamedPage& tree_page) const {
 
 // Loads
 
-// The device pages of a path. Only those in `columns` are filled in: without a sink, the cost is that of the window and
-// not that of the path.
-std::span<const PageId> AnchoredGroup::device_path(const PrefixTree::Pin& path, const WindowColumns& columns) {
-  const RunId host_run = tree_.first_host_run(path);
-  const RunId last = host_run.is_none() ? path.run() : tree_.parent(host_run);
-  const std::span<PageId> row = std::span(path_).first(tree_.end_page(path.run()));
+// The pages of a path. Only those in `columns` are filled in: without a sink, the cost is that of the window and not
+// that of the path.
+TierPath AnchoredGroup::path_of(const PrefixTree::Pin& pin, const WindowColumns& columns) {
+  const RunId host_run = tree_.first_host_run(pin);
+  const std::span<PageId> row = std::span(path_).first(tree_.end_page(pin.run()));
+  const std::size_t device_pages = host_run.is_none() ? row.size() : tree_.end_page(tree_.parent(host_run));
   const std::uint32_t first = columns.sink_pages > 0 ? 0 : columns.first;
-  if (first < row.size()) tree_.copy_path(path, first, row.subspan(first));
-  return row.first(tree_.end_page(last));
+  if (first < row.size()) tree_.copy_path(pin, first, row.subspan(first));
+  return {.pages = row.first(device_pages), .host_pages = row.subspan(device_pages)};
+}
+
+// The same for the columns of a load, which are those of its pages' places.
+TierPath AnchoredGroup::path_of(const PrefixTree::Pin& pin, std::span<const PageTransfer> load) {
+  return path_of(pin, {.first = load.front().place, .last = load.back().place + 1});
 }
 
 std::uint32_t AnchoredGroup::count_loads(const TierPath& path, const WindowColumns& columns) const {
@@ -278,53 +288,65 @@ std::uint32_t AnchoredGroup::count_loads(const TierPath& path, const WindowColum
   for_each_column(columns, [&](std::uint32_t column) {
     if (column >= path.size()) return;
     const NamedPage anchor = path.at(column);
-    const bool is_coming =
-        anchor.tier == Tier::Device && (on_device.has(anchor.page) || load_of_[anchor.page.value] != 0);
-    count += is_coming ? 0 : 1;
+    const bool is_there = anchor.tier == Tier::Device && on_device.has(anchor.page);
+    count += is_there || load_at(anchor) != 0 ? 0 : 1;
   });
   return count;
 }
 
-PageHome::Listed AnchoredGroup::list_loads(const PrefixTree::Pin& path, const Wanted& wanted,
+PageHome::Listed AnchoredGroup::list_loads(const PrefixTree::Pin& pin, const Wanted& wanted,
                                            std::span<PageTransfer> out) {
-  const std::span<const PageId> row = device_path(path, wanted.columns);
+  const TierPath path = path_of(pin, wanted.columns);
   Listed listed{.page_count = 0, .next_column = wanted.from};
   for_each_column(wanted.columns, [&](std::uint32_t column) {
-    if (column < listed.next_column || column >= row.size() || listed.page_count == out.size()) return;
+    if (column < listed.next_column || column >= path.size() || listed.page_count == out.size()) return;
     listed.next_column = column + 1;
-    const PageId tree_page = row[column];
-    if (on_device.has(tree_page) || load_of_[tree_page.value] != 0 || !host_of_device_.has(tree_page)) return;
-    out[listed.page_count++] = pages.transfer_of(PageId::none(), host_of_device_.at(tree_page),
-                                                 tag_of({Tier::Device, tree_page}), tree_page.value);
+    const NamedPage anchor = path.at(column);
+    const bool is_there = anchor.tier == Tier::Device && on_device.has(anchor.page);
+    const PageId host_page = host_page_at(anchor);
+    if (is_there || load_at(anchor) != 0 || host_page.is_none()) return;
+    out[listed.page_count++] = pages.transfer_of(PageId::none(), host_page, tag_of(anchor), column);
   });
   return listed;
 }
 
-void AnchoredGroup::note_load(const PrefixTree::Pin& /*path*/, std::span<const PageTransfer> load,
+void AnchoredGroup::note_load(const PrefixTree::Pin& pin, std::span<const PageTransfer> load,
                               std::uint32_t load_index) {
-  for (const PageTransfer& page : load) load_of_[page.place] = load_index + 1;
+  const TierPath path = path_of(pin, load);
+  for (const PageTransfer& page : load) load_at(path.at(page.place)) = load_index + 1;
 }
 
-void AnchoredGroup::forget_load(const PrefixTree::Pin& /*path*/, std::span<const PageTransfer> load,
+void AnchoredGroup::forget_load(const PrefixTree::Pin& pin, std::span<const PageTransfer> load,
                                 std::uint32_t load_index) {
+  const TierPath path = path_of(pin, load);
   for (const PageTransfer& page : load) {
-    if (load_of_[page.place] == load_index + 1) load_of_[page.place] = 0;
+    std::uint32_t& noted = load_at(path.at(page.place));
+    if (noted == load_index + 1) noted = 0;
   }
 }
 
-bool AnchoredGroup::brings(std::uint32_t load_index, const PrefixTree::Pin& path, const WindowColumns& columns) {
-  const std::span<const PageId> row = device_path(path, columns);
+bool AnchoredGroup::brings(std::uint32_t load_index, const PrefixTree::Pin& pin, const WindowColumns& columns) {
+  const TierPath path = path_of(pin, columns);
   bool is_brought = false;
   for_each_column(columns, [&](std::uint32_t column) {
-    is_brought = is_brought || (column < row.size() && load_of_[row[column].value] == load_index + 1);
+    is_brought = is_brought || (column < path.size() && load_at(path.at(column)) == load_index + 1);
   });
   return is_brought;
 }
 
+// Pages hang on device pages of the history, which may still be on their way themselves.
+PageHome::Turn AnchoredGroup::turn_of(const Transfer& load) const {
+  const RunId first = tree_.first_host_run(load.pin);
+  if (first.is_none() || load.last_page < tree_.end_page(tree_.parent(first))) return Turn::Now;
+  return tree_.load_of(first) != 0 ? Turn::Later : Turn::Never;
+}
+
 void AnchoredGroup::attach(const Transfer& load, std::span<PageTransfer> good) {
   QUIRE_CHECK(load.pin && load.pool == pool, "a load without a path, or of another group, arrives");
+  const TierPath path = path_of(load.pin, good);
   for (PageTransfer& page : good) {
-    const PageId tree_page{page.place};  // still in the tree: the load pins its path
+    QUIRE_CHECK(page.place < path.pages.size(), "a page arrives before the page of the history that it hangs on");
+    const PageId tree_page = path.pages[page.place];
     if (on_device.has(tree_page)) continue;
     const PageId device_page = std::exchange(page.device_page, PageId::none());
     pages.device.seal({&device_page, 1});
@@ -335,10 +357,9 @@ void AnchoredGroup::attach(const Transfer& load, std::span<PageTransfer> good) {
   }
 }
 
-RunId AnchoredGroup::drop_bad(const Transfer& /*load*/, const PageTransfer& bad, std::uint32_t /*place*/) {
-  if (host_of_device_.at(PageId{bad.place}) == bad.host_page) {
-    release_host_copy(host_of_device_.drop(PageId{bad.place}));
-  }
+RunId AnchoredGroup::drop_bad(const Transfer& load, const PageTransfer& bad, std::uint32_t /*place*/) {
+  const NamedPage anchor = path_of(load.pin, {&bad, 1}).at(bad.place);
+  if (host_page_at(anchor) == bad.host_page) release_host_copy(anchored_in(anchor.tier).drop(anchor.page));
   return RunId::none();
 }
 

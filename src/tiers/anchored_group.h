@@ -98,6 +98,10 @@ class AnchoredGroup final : public PageHome {
   void hold(const TierPath& path, const WindowColumns& columns, Tier tier, bool is_held);
   /// How many pages of `columns` the device lacks and no load brings.
   [[nodiscard]] std::uint32_t count_loads(const TierPath& path, const WindowColumns& columns) const;
+  /// The load of what hangs on a page of the history, + 1; 0: none.
+  [[nodiscard]] std::uint32_t load_at(const NamedPage& tree_page) const {
+    return (tree_page.tier == Tier::Device ? load_of_ : load_of_host_)[tree_page.page.value];
+  }
   /// Device pages that can be had besides the free ones, some of them only when the stores that read them have ended.
   [[nodiscard]] std::uint32_t pages_in_time() const;
 
@@ -119,7 +123,7 @@ class AnchoredGroup final : public PageHome {
   void forget_load(const PrefixTree::Pin& path, std::span<const PageTransfer> load, std::uint32_t load_index) override;
   [[nodiscard]] bool brings(std::uint32_t load_index, const PrefixTree::Pin& path,
                             const WindowColumns& columns) override;
-  [[nodiscard]] Turn turn_of(const Transfer& /*load*/) const override { return Turn::Now; }
+  [[nodiscard]] Turn turn_of(const Transfer& load) const override;
   void attach(const Transfer& load, std::span<PageTransfer> good) override;
   [[nodiscard]] RunId drop_bad(const Transfer& load, const PageTransfer& bad, std::uint32_t place) override;
 
@@ -151,16 +155,21 @@ class AnchoredGroup final : public PageHome {
   void release_host_copy(PageId host_page) {
     if (!host_page.is_none()) pages.release_host(host_page);
   }
-  [[nodiscard]] std::span<const PageId> device_path(const PrefixTree::Pin& path, const WindowColumns& columns);
+  [[nodiscard]] TierPath path_of(const PrefixTree::Pin& pin, const WindowColumns& columns);
+  [[nodiscard]] TierPath path_of(const PrefixTree::Pin& pin, std::span<const PageTransfer> load);
+  [[nodiscard]] std::uint32_t& load_at(const NamedPage& tree_page) {
+    return (tree_page.tier == Tier::Device ? load_of_ : load_of_host_)[tree_page.page.value];
+  }
 
   PrefixTree& tree_;
   AnchoredPages host_of_device_;             // host pages, by the history's device page that they hang on
   AnchoredPages host_of_host_;               // host pages, by the history's host page: its device page is gone
   IndexLists wanted_;                        // device pages to be copied, oldest first
   LazyArray<std::uint32_t> load_of_;         // by the history's device page: the load of what hangs on it, + 1; 0: none
+  LazyArray<std::uint32_t> load_of_host_;    // the same by the history's host page, whose own load is under way
   LazyArray<std::uint32_t> device_columns_;  // by device page: its column in its path
   LazyArray<std::uint32_t> host_columns_;    // by host page: the same
-  std::vector<PageId> path_;                 // scratch: device pages of a path
+  std::vector<PageId> path_;                 // scratch: pages of a path
 };
 
 }  // namespace quire

@@ -274,6 +274,9 @@ void Arrivals::start_loading(std::uint32_t sequence, const Choice& choice) {
 }
 
 Arrivals::Progress Arrivals::advance(std::uint32_t sequence) {
+  if (parts_.sequences[sequence].admit_options.plan_while_loading && !parts_.groups.empty()) {
+    load_anchored_first(sequence);
+  }
   const Progress progress = advance_history(sequence);
   return progress == Progress::Arrived && !parts_.groups.empty() ? advance_anchored(sequence) : progress;
 }
@@ -309,6 +312,76 @@ Arrivals::Progress Arrivals::wait_for_room(std::uint32_t sequence) {
   const bool makes_room = parts_.book.any(
       [](const Transfer& each) { return each.kind == TransferKind::Load || each.kind == TransferKind::Store; });
   return makes_room || parts_.book.is_full() ? Progress::Waits : Progress::Stuck;
+}
+
+// A sequence that may run ahead needs windows and states in its first layers, and the history's later layers come last:
+// what hangs on history that is still on the host is loaded before that history, if there is room for all of it.
+void Arrivals::load_anchored_first(std::uint32_t sequence) {
+  SequenceSlot& slot = parts_.sequences[sequence];
+  Arrival& arrival = parts_.arrivals[sequence];
+  if (arrival.anchored || parts_.is_paused || parts_.tree.first_host_run(slot.pin).is_none()) return;
+  const Found found = paths_.find(sequence);
+  const PrefixTree::Match match = paths_.cut(found.match, found.in_memory);
+  if (found.in_memory.tokens == 0 || match.host_page_count == 0) return;
+  slot.pin = parts_.tree.pin_all(match);
+  arrival.anchored.emplace().hit = found.in_memory;
+  const TierPath path = paths_.path_of(slot.pin);
+  bool has_room = true;
+  hold_on_device(sequence, /*is_held=*/true);
+  paths_.for_each_anchored_need(
+      found.in_memory, slot.token_count, [&](const AnchoredGroup& group, const WindowColumns& columns) {
+        has_room =
+            has_room && group.count_loads(path, columns) <= group.pages.device.free_count() + group.evictable_pages();
+      });
+  hold_on_device(sequence, /*is_held=*/false);
+  if (has_room) {
+    load_anchored(sequence, TransferPriority::Waiting);
+  } else {
+    arrival.anchored.reset();  // advance_anchored() waits for room, once the history is there
+  }
+}
+
+bool Arrivals::is_on_its_way(std::uint32_t load) const {
+  const Transfer& transfer = parts_.book[load];
+  return transfer.is_wanted() && transfer.state != Transfer::State::Queued;
+}
+
+bool Arrivals::try_run_ahead(std::uint32_t sequence) {
+  SequenceSlot& slot = parts_.sequences[sequence];
+  const Arrival& arrival = parts_.arrivals[sequence];
+  if (slot.state != SequenceSlot::State::Loading || !slot.admit_options.plan_while_loading || slot.send) return false;
+  if (arrival.load_miss != MissReason::None || parts_.key_spaces[slot.key_space].is_retired) return false;
+  const PrefixTree& tree = parts_.tree;
+  for (RunId run = slot.pin.run(); tree.is_on_host(run); run = tree.parent(run)) {
+    if (tree.load_of(run) == 0 || !is_on_its_way(tree.load_of(run) - 1)) return false;
+  }
+  bool has_all = parts_.groups.empty() || arrival.anchored;
+  if (has_all && arrival.anchored) {
+    const TierPath path = paths_.path_of(slot.pin);
+    paths_.for_each_anchored_need(
+        arrival.anchored->hit, slot.token_count, [&](const AnchoredGroup& group, const WindowColumns& columns) {
+          for_each_column(columns, [&](std::uint32_t column) {
+            const NamedPage anchor = path.at(column);
+            const bool is_there = anchor.tier == Tier::Device && group.on_device.has(anchor.page);
+            const std::uint32_t load = group.load_at(anchor);
+            has_all = has_all && (is_there || (load != 0 && is_on_its_way(load - 1)));
+          });
+        });
+  }
+  if (!has_all) return false;
+  if (arrival.anchored) {  // the history that memory has may go on behind the hit
+    const std::uint32_t tokens = arrival.anchored->hit.tokens;
+    if (tokens == 0 || tokens % parts_.page_tokens != 0) return false;
+    slot.pin = parts_.tree.pin_prefix(slot.pin, tokens / parts_.page_tokens);
+  }
+  parts_.client.run_ahead(sequence);
+  return true;
+}
+
+void Arrivals::run_ahead() {
+  for (const std::uint32_t i : parts_.sequences.arriving()) {
+    if (try_run_ahead(i)) parts_.ready_sequences.push_back({i, parts_.sequences[i].generation});
+  }
 }
 
 // The history is on the device: starts loads of windows and states from the host, in several calls if transfers or
@@ -421,8 +494,13 @@ void Arrivals::wake_sequences() {
   }
   SequenceTable& sequences = parts_.sequences;
   for (const std::uint32_t i : sequences.arriving()) {
-    if (sequences[i].state != SequenceSlot::State::Loading) continue;
     Arrival& arrival = parts_.arrivals[i];
+    if (sequences[i].state == SequenceSlot::State::RunningAhead) {
+      const bool has_ended = arrival.load_miss != MissReason::None || !parts_.ahead.has_any(i);
+      if (has_ended && !sequences[i].is_lost) parts_.client.run_sequence(i);
+      continue;
+    }
+    if (sequences[i].state != SequenceSlot::State::Loading) continue;
     if (arrival.load_miss == MissReason::None && parts_.now >= std::min(arrival.deadline, arrival.room_deadline)) {
       arrival.load_miss = MissReason::LoadTimedOut;
     }
@@ -449,8 +527,13 @@ void Arrivals::run(std::uint32_t sequence, MissReason reason) {
 }
 
 void Arrivals::stop(std::uint32_t sequence, MissReason reason) {
-  run(sequence, reason);
-  parts_.ready_sequences.pop_back();  // the caller knows that the sequence runs
+  if (parts_.sequences[sequence].state == SequenceSlot::State::RunningAhead) {
+    parts_.arrivals[sequence].load_miss = reason;
+    if (!parts_.sequences[sequence].is_lost) parts_.client.run_sequence(sequence);
+  } else {
+    run(sequence, reason);
+    parts_.ready_sequences.pop_back();  // the caller knows that the sequence runs
+  }
   cancel_unneeded();
 }
 

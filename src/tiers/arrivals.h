@@ -39,6 +39,10 @@ class Arrivals {
   /// Starts what an admitted sequence waits for. Nothing: the caller runs the sequence at once; slot.pin may hold its
   /// path. An error leaves the sequence waiting for admit(), though idle pages may have been copied or evicted.
   [[nodiscard]] Result<std::optional<WaitingAdmission>> start(std::uint32_t sequence);
+  /// Lets a sequence run ahead that may, if all pages that it waits for are on their way. False: it waits on.
+  bool try_run_ahead(std::uint32_t sequence);
+  /// The same for all sequences.
+  void run_ahead();
   /// After begin(), before admit(): starts a search and loads in the background, with pages that are free or idle.
   void prefetch(std::uint32_t sequence, const PrefixTree::Match& match);
   /// The sequence waits no longer, and runs with what there is.
@@ -86,6 +90,8 @@ class Arrivals {
   [[nodiscard]] Progress advance(std::uint32_t sequence);
   [[nodiscard]] Progress advance_history(std::uint32_t sequence);
   [[nodiscard]] Progress wait_for_room(std::uint32_t sequence);
+  void load_anchored_first(std::uint32_t sequence);
+  [[nodiscard]] bool is_on_its_way(std::uint32_t load) const;
   [[nodiscard]] Progress advance_anchored(std::uint32_t sequence);
   [[nodiscard]] Progress ask_anchored(std::uint32_t sequence);
   [[nodiscard]] bool is_complete(std::uint32_t sequence);

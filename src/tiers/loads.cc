@@ -39,6 +39,7 @@ bool Loads::start_one(const Order& order, std::uint32_t page_count) {
   load.key_space = order.key_space;
   load.deadline = parts_.load_deadline();
   load.first_page = pages_.front().place;
+  load.last_page = pages_[page_count - 1].place;
   load.pin =
       home.pool == 0 ? parts_.tree.pin_prefix(order.path, load.first_page + page_count) : parts_.tree.clone(order.path);
   for (std::uint32_t i = 0; i < page_count; ++i) {
@@ -75,6 +76,7 @@ bool Loads::try_finish(std::uint32_t index) {
       forget(index, MissReason::LoadFailed);
     } else {
       if (load.good_pages > 0) home.attach(load, parts_.book.pages(index).first(load.good_pages));
+      if (load.good_pages == load.page_count) take_ahead(index);
       if (load.good_pages < load.page_count) {
         const bool is_bad = load.outcome == TransferOutcome::Failed && load.fault != TransferFault::Io &&
                             load.fault != TransferFault::None;
@@ -85,6 +87,11 @@ bool Loads::try_finish(std::uint32_t index) {
   }
   end(index);
   return true;
+}
+
+// Sequences that run ahead on a load have its pages from here on.
+void Loads::take_ahead(std::uint32_t index) {
+  for_each_ahead(index, [&](std::uint32_t sequence) { parts_.client.take_loaded(sequence, index); });
 }
 
 // The first page that is not good has wrong bytes on the host: drops the host page and, of the history, the runs behind
@@ -116,7 +123,7 @@ void Loads::drop_run(RunId bad) {
     SequenceSlot& slot = sequences[i];
     if (!leads_through_it(slot.pin)) continue;
     // A sequence that is Looking goes on, with a pin on the good pages before the bad one.
-    if (slot.state == SequenceSlot::State::Loading) parts_.arrivals[i].load_miss = MissReason::LoadFailed;
+    if (slot.state != SequenceSlot::State::Looking) parts_.arrivals[i].load_miss = MissReason::LoadFailed;
     slot.pin = tree.pin_prefix(slot.pin, bad_page);
   }
   held.reset();
@@ -125,6 +132,7 @@ void Loads::drop_run(RunId bad) {
 
 bool Loads::is_awaited_by(std::uint32_t index, std::uint32_t sequence) const {
   const SequenceSlot& slot = parts_.sequences[sequence];
+  if (slot.state == SequenceSlot::State::RunningAhead) return !slot.is_lost && parts_.ahead.has(sequence, index);
   if (slot.state != SequenceSlot::State::Loading) return false;
   const Transfer& load = parts_.book[index];
   PageHome& home = *parts_.homes[load.pool];
@@ -144,6 +152,7 @@ void Loads::forget(std::uint32_t index, MissReason reason) {
     Arrival& arrival = parts_.arrivals[i];
     if (arrival.load_miss == MissReason::None && is_awaited_by(index, i)) arrival.load_miss = reason;
   }
+  for_each_ahead(index, [&](std::uint32_t sequence) { parts_.client.lose_loaded(sequence, index); });
   parts_.homes[load.pool]->forget_load(load.pin, parts_.book.pages(index), index);
   load.pin.reset();
 }
@@ -175,7 +184,11 @@ void Loads::end(std::uint32_t index) {
     load.pin.reset();
   }
   for (const PageTransfer& page : parts_.book.pages(index)) {
-    if (!page.device_page.is_none()) home.pages.device.release({&page.device_page, 1});
+    if (!page.device_page.is_none() && load.is_read_ahead) {
+      home.pages.give_back(page.device_page);  // steps in flight may read it
+    } else if (!page.device_page.is_none()) {
+      home.pages.device.release({&page.device_page, 1});
+    }
     home.pages.end_host_read(page.host_page);
   }
   const std::uint64_t bytes = load.page_count * home.pages.page_bytes;

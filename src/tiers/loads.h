@@ -48,13 +48,24 @@ class Loads {
   void call_off(std::uint32_t load, MissReason reason);
   /// Calls off all loads of the tree, because the whole cache is about to be dropped.
   void call_off_all();
-  /// Whether a sequence is Loading and waits for this load.
+  /// Whether a sequence is Loading and waits for this load, or runs ahead on it.
   [[nodiscard]] bool is_awaited_by(std::uint32_t load, std::uint32_t sequence) const;
 
  private:
   void expire();
   [[nodiscard]] bool start_one(const Order& order, std::uint32_t page_count);
   [[nodiscard]] bool try_finish(std::uint32_t load);
+  void take_ahead(std::uint32_t load);
+  /// Calls visit(sequence) for each sequence that runs ahead on a load, which it does no longer.
+  template <typename Visitor>
+  void for_each_ahead(std::uint32_t load, Visitor&& visit) {
+    if (!parts_.book[load].is_read_ahead) return;
+    for (const std::uint32_t i : parts_.sequences.arriving()) {
+      if (!parts_.ahead.has(i, load)) continue;
+      visit(i);
+      parts_.ahead.remove(i, load);
+    }
+  }
   void drop_bad_page(std::uint32_t load);
   void drop_run(RunId bad);
   void forget(std::uint32_t load, MissReason reason);

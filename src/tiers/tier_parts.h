@@ -19,8 +19,10 @@
 #include "quire/stats.h"
 #include "sequence/key_space_table.h"
 #include "sequence/sequence_table.h"
+#include "tiers/ahead_reads.h"
 #include "tiers/anchored_group.h"
 #include "tiers/arrival.h"
+#include "tiers/ended_loads.h"
 #include "tiers/history_pages.h"
 #include "tiers/search.h"
 #include "tiers/step_fence.h"
@@ -62,6 +64,12 @@ class TierClient {
   virtual ~TierClient() = default;
   /// An admitted sequence stops waiting, and runs with what has come.
   virtual void run_sequence(std::uint32_t index) = 0;
+  /// All that an admitted sequence waits for is on its way: it becomes RunningAhead, on the pages that loads fill.
+  virtual void run_ahead(std::uint32_t index) = 0;
+  /// The pages of a load that a sequence runs ahead on have arrived, and belong to the tree.
+  virtual void take_loaded(std::uint32_t index, std::uint32_t load) = 0;
+  /// The pages of such a load do not come, or are not good. They are still the load's.
+  virtual void lose_loaded(std::uint32_t index, std::uint32_t load) = 0;
   /// All transfers that save a preempted sequence have ended. Saves::has_lost_pages() tells whether a page is missing.
   virtual void end_save(std::uint32_t index) = 0;
   /// All transfers that bring a saved sequence back have ended. Saves::has_lost_pages() tells whether a page is
@@ -102,6 +110,8 @@ struct TierParts : TierContext {
   std::vector<Lower> lowers;        // in the order in which they are asked
   SearchPaths searches;
   std::vector<Arrival> arrivals;  // by sequence
+  AheadReads ahead;               // which sequences run ahead on which loads
+  EndedLoads ended_loads;         // for threads of the engine that wait for layers
   NameLog name_log;
   bool wants_flush = false;  // everything is to go to the lower tiers
   bool is_paused = false;    // no transfer starts

@@ -36,6 +36,8 @@ Status Tiers::open_host(std::uint32_t page_count, std::uint32_t clean_reserve_pa
                                                      .transfer_pages_max = host.transfer_pages_max,
                                                      .rank_count = host.rank_count}));
   parts.ready_sequences.reserve(parts.sequences.capacity());
+  parts.ahead.open(parts.sequences.capacity(), host.transfer_count_max);
+  parts.ended_loads.open(host.transfer_count_max);
   paths.open_host();
   stores.open(clean_reserve_pages);
   loads.open(nullptr);
@@ -130,6 +132,7 @@ void Tiers::finish(std::uint32_t index) {
   }
   switch (transfer.kind) {
     case TransferKind::Load:
+      parts.ended_loads.add(parts.book.id(index), transfer.outcome);
       if (transfer.is_wanted()) ++counters.load_outcomes[outcome];
       if (has_failed) ++counters.load_faults[static_cast<std::size_t>(transfer.fault)];
       if (!transfer.is_of_tree()) saves.finish_restore(index);

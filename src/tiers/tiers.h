@@ -65,6 +65,7 @@ struct Tiers {
     loads.finish_arrived();
     arrivals.wake_sequences();
     work_in_background();
+    arrivals.run_ahead();
   }
   /// Starts drops, stores and waiting searches, as far as there are transfers and pages for them, and hands queued
   /// transfers over. To be called after every call that may have made something of this possible.

@@ -17,9 +17,9 @@
 //
 // PageTransfer::place means, by transfer:
 //
-//     Load of the history                  the page's column: page number `place` of the path
+//     Load of the tree                     the page's column: page number `place` of the path
 //     Store of the history                 nothing
-//     Load, Store of an anchored group     the id of the history's device page that the page hangs on
+//     Store of an anchored group           the id of the history's device page that the page hangs on
 //     Load, Store of a sequence (Saves)    the place in the sequence's saved row
 //     LoadFromDisk                         the number of the page among those of the question, which begins at
 //                                          Search::asked_from
@@ -57,11 +57,13 @@ struct Transfer {
   TransferFault fault = TransferFault::None;
   Tier named_in = Tier::Host;  // of StoreToDisk: the tier of the history's pages that name the stored pages
   std::uint16_t pool = 0;
-  std::uint16_t lower = 0;  // which lower tier it goes to or comes from
+  std::uint16_t lower = 0;     // which lower tier it goes to or comes from
+  bool is_read_ahead = false;  // of a load of the tree: steps in flight may read the pages that it fills
   std::uint32_t generation = 0;
   std::uint32_t page_count = 0;
   std::uint32_t good_pages = 0;
-  std::uint32_t first_page = 0;  // of a load of the history, from host or below: the column of its first page
+  std::uint32_t first_page = 0;  // of a load of the tree, or of history from below: the column of its first page,
+  std::uint32_t last_page = 0;   // and, of a load of the tree, that of its last page
   std::uint32_t key_space = 0;   // of a load of the tree, a load from below, a question, a drop
   std::uint32_t search = kNone;  // of a question, and of a load from below: the search that it belongs to
   std::uint64_t reported_ranks = 0;
