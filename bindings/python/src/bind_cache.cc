@@ -105,6 +105,44 @@ void bind_steps(nb::class_<CacheState>& cache) {
             take(without_gil([&, &planned = step_of(step)] { return access->apply_saves(planned); }));
           },
           nb::arg("step"), "The same for state_saves, once the step's tokens are computed.")
+      .def("wait_for_layer", &wait_for_layer, nb::arg("step"), nb::arg("layer"), nb::arg("timeout_s") = nb::none(),
+           "Waits until a layer of all pages that the step has to wait for is on the device (Step.loads). Failed or "
+           "Cancelled: finish_step() takes the entries back. TimedOut after timeout_s; 0 asks and does not wait. Any "
+           "thread may wait, and other threads may call the cache meanwhile. State is filled by the plan's copies, "
+           "before the first layer: wait for the last layer of snapshot groups before those are applied.")
+      .def(
+          "wait_on",
+          [](const StatePointer& self, std::uint64_t stream, const StepHandle& step, GroupLayer layer) {
+            {
+              const Access access(*self);
+              static_cast<void>(step_of(step));
+            }
+            const std::shared_ptr<HeldCache> held = self->lease();
+            const DeviceStream given{reinterpret_cast<void*>(stream)};
+            take(without_gil([&] { return held->cache->wait_on(given, step.step, layer); }));
+          },
+          nb::arg("stream"), nb::arg("step"), nb::arg("layer"),
+          "The same on an accelerator: what is put on the stream from now on runs when the layer is there. `stream` is "
+          "the number of a CUDA stream, such as torch.cuda.Stream.cuda_stream.")
+      .def(
+          "band_of",
+          [](CacheState& self, GroupLayer layer) {
+            const Access access(self);
+            return access->band_of(layer);
+          },
+          nb::arg("layer"),
+          "The band of its pool's loads that a layer belongs to (HostConfig.layer_bands); 0 for a layer that is not "
+          "there.")
+      .def(
+          "lost_entries",
+          [](CacheState& self, const StepHandle& step) {
+            const Access access(self);
+            const std::span<const std::uint32_t> lost = take(access->lost_entries(step_of(step)));
+            return std::vector<std::uint32_t>(lost.begin(), lost.end());
+          },
+          nb::arg("step"),
+          "Entries of a step in flight whose pages did not arrive, as far as apply() has heard of it. Their sampled "
+          "tokens are not to be used: finish_step() takes these entries back.")
       .def("finish_step", &finish_step, nb::arg("step"), nb::arg("results"),
            nb::sig("def finish_step(self, step: Step, results: collections.abc.Sequence[StepResult | int | object]) -> "
                    "None"),

@@ -30,6 +30,11 @@ void bind_cache_values(nb::module_& module) {
       .field("ttl_ns", &SequenceOptions::ttl_ns)
       .field("prefetch", &SequenceOptions::prefetch)
       .field("load_timeout_ns", &SequenceOptions::load_timeout_ns, "for Prefetch.Timeout, from admit() on")
+      .field(
+          "plan_while_loading", &SequenceOptions::plan_while_loading,
+          "Steps may be planned as soon as all pages that the host has of the prompt are on their way to the device, "
+          "before they have arrived. The engine then waits layer by layer for the loads that a step lists "
+          "(Step.loads).")
       .field("tier_max", &SequenceOptions::tier_max, "the lowest tier to take pages from")
       .field("allow_inexact_replay", &SequenceOptions::allow_inexact_replay,
              "Groups may be rebuilt by a replay that does not give the same bytes (GroupReplay.is_exact). What follows "
@@ -67,7 +72,8 @@ void bind_cache_values(nb::module_& module) {
              "On their way from the host, besides: the sequence is loading, and view() tells when it is not. They need "
              "no computing if they arrive.")
       .value("is_ready", &Admission::is_ready,
-             "Steps can be planned at once. Else the sequence is loading, or looks for more of its tokens on disk.")
+             "Steps can be planned at once: with plan_while_loading, also while tokens are loading. Else the sequence "
+             "is loading, or looks for more of its tokens on disk.")
       .value("miss", &Admission::miss, "why the rest has to be computed; of a loading sequence as far as can be told")
       .without_constructor();
 
@@ -80,6 +86,7 @@ void bind_cache_values(nb::module_& module) {
 
   StructClass<ViewCopy>(module, "SequenceView", "What is known of a sequence, as of the call of view().")
       .value("is_waiting", &ViewCopy::is_waiting, "begun or preempted, not admitted")
+      .value("is_ready", &ViewCopy::is_ready, "steps can be planned, as far as this sequence goes")
       .value("is_planned", &ViewCopy::is_planned, "part of a step in flight")
       .value("is_loading", &ViewCopy::is_loading, "admitted, and pages are on their way from the host")
       .value("is_receiving", &ViewCopy::is_receiving, "between prepare_receive and finish_receive")

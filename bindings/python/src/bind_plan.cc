@@ -302,11 +302,27 @@ void bind_plan(nb::module_& module) {
       .rows<std::uint32_t>("copies", &AttentionPlan::copies, "[n][3] of the first full or compressed group")
       .array("append_slots", &AttentionPlan::append_slots, "the same, without padding");
 
+  StructClass<StepLoad>(module, "StepLoad", "A load that a step reads pages of, before they have arrived.")
+      .value("id", &StepLoad::id)
+      .value("pool_index", &StepLoad::pool_index, "as in its TransferPlan")
+      .value("band_count", &StepLoad::band_count)
+      .without_constructor();
+  StructClass<GroupLayer>(module, "GroupLayer",
+                          "A layer of a group, both by index: of the group in the layout, of the layer in the group.")
+      .field("group_index", &GroupLayer::group_index)
+      .field("layer_index", &GroupLayer::layer_index)
+      .with_constructor();
+
   nb::class_<StepHandle>(module, "Step",
                          "One forward pass, planned and not finished. Dropping it in flight aborts it at the cache's "
                          "next call; as a context manager it is aborted at the end of a block that did not finish it.")
       .def_prop_ro("number", [](const StepHandle& self) { return self.step.number; })
       .def_prop_ro("plan", [](const StepPointer& self) { return PlanView{self}; })
+      .def_prop_ro(
+          "loads", [](const StepHandle& self) { return nb::tuple(nb::cast(self.loads)); },
+          nb::sig("def loads(self) -> tuple[StepLoad, ...]"),
+          "What has to arrive while the step is computed, of sequences with plan_while_loading: see "
+          "Cache.wait_for_layer().")
       .def(
           "__enter__", [](const nb::object& self) { return self; }, nb::sig("def __enter__(self) -> Step"))
       .def(

@@ -207,6 +207,26 @@ Outcome plan_step(const StatePointer& state, const nb::sequence& entries, const 
   return {std::make_shared<StepHandle>(std::move(*outcome.step), state), {}};
 }
 
+TransferOutcome wait_for_layer(const StatePointer& state, const StepHandle& step, GroupLayer layer,
+                               std::optional<double> timeout_s) {
+  const auto begin = std::chrono::steady_clock::now();
+  {
+    const Access access(*state);  // raises for a cache that is closed
+    static_cast<void>(step_of(step));
+  }
+  const std::shared_ptr<HeldCache> held = state->lease();
+  while (true) {
+    // In slices, so that a signal is noticed.
+    double left_s = 0.05;
+    if (timeout_s) left_s = std::clamp(*timeout_s - seconds_since(begin), 0.0, left_s);
+    const TransferOutcome outcome = take(
+        without_gil([&] { return held->cache->wait_for_layer(step.step, layer, static_cast<TimeNs>(left_s * 1e9)); }));
+    if (outcome != TransferOutcome::TimedOut) return outcome;
+    if (timeout_s && seconds_since(begin) >= *timeout_s) return outcome;
+    if (PyErr_CheckSignals() != 0) throw nb::python_error();
+  }
+}
+
 const Step& step_of(const StepHandle& handle) {
   static_cast<void>(handle.plan());
   return handle.step;

@@ -55,6 +55,9 @@ auto without_gil(Call call) {
                                 const std::optional<PlanShape>& shape);
 /// A step may only be given to the cache that planned it, and once.
 [[nodiscard]] const Step& step_of(const StepHandle& handle);
+/// Of one layer of a step whose pages are still arriving. Any thread may wait, and others may call the cache meanwhile.
+[[nodiscard]] TransferOutcome wait_for_layer(const StatePointer& state, const StepHandle& step, GroupLayer layer,
+                                             std::optional<double> timeout_s);
 void finish_step(CacheState& state, StepHandle& step, const nb::sequence& results);
 void abort_step(CacheState& state, StepHandle& step);
 

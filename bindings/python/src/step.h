@@ -9,6 +9,7 @@
 #include <memory>
 #include <span>
 #include <utility>
+#include <vector>
 
 #include "arrays.h"
 #include "cache_state.h"
@@ -17,7 +18,10 @@
 namespace quire::python {
 
 struct StepHandle {
-  StepHandle(Step given, const std::shared_ptr<CacheState>& of) : step(std::move(given)), state(of) {}
+  StepHandle(Step given, const std::shared_ptr<CacheState>& of)
+      : step(std::move(given)), loads(step.loads.begin(), step.loads.end()), state(of) {
+    step.loads = loads;  // any thread may wait for them, whatever becomes of the step
+  }
   StepHandle(const StepHandle&) = delete;
   StepHandle& operator=(const StepHandle&) = delete;
   /// One that is dropped in flight did not happen: the cache's next call aborts it.
@@ -26,6 +30,7 @@ struct StepHandle {
   }
 
   Step step;
+  std::vector<StepLoad> loads;
   std::shared_ptr<CacheState> state;
   bool is_live = true;
 
