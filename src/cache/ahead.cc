@@ -224,18 +224,21 @@ bool Cache::Impl::is_filling(std::uint32_t group_index, PageId page) const {
   return is_found;
 }
 
-// For a step that is aborted, or that comes before one: fills state slots as its plan says, if that was not done, but
-// for those whose snapshot is still arriving. The sequences of these run ahead, and get their state by another plan.
-void Cache::Impl::leave_out_arriving(StepInFlight& step) {
-  if (config.device.memory != DeviceMemory::Host || step.is_applied) return;
+// The same as apply_moves_and_copies() where a step is aborted, this one or a later one: state slots whose snapshot is
+// still arriving are not filled. A step that was aborted never needs them; for any other one the engine applies the
+// copies once more, when the snapshots are there.
+void Cache::Impl::apply_arrived_copies(StepInFlight& step, bool is_aborted) {
   apply_moves(step);
-  step.is_applied = true;
+  if (config.device.memory != DeviceMemory::Host || step.is_applied) return;
+  bool has_left_out = false;
   for (const StateCopy& copy : step.plan.state_copies) {
     const bool restores = copy.kind == StateCopyKind::Restore;
     const PageId source{static_cast<std::uint32_t>(copy.source)};
-    if (restores && is_filling(static_cast<std::uint32_t>(copy.group), source)) continue;
-    copy_states({&copy, 1});
+    const bool is_arriving = restores && is_filling(static_cast<std::uint32_t>(copy.group), source);
+    has_left_out = has_left_out || is_arriving;
+    if (!is_arriving) copy_states({&copy, 1});
   }
+  step.is_applied = is_aborted || !has_left_out;
 }
 
 // Refuses to fill state slots from snapshots that are still arriving, as far as the cache's own mover can tell.

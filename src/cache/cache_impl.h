@@ -154,7 +154,7 @@ struct Cache::Impl : TierClient {
   void give_up_ahead(std::uint32_t index);
   void list_loads(StepInFlight& step);
   [[nodiscard]] bool is_filling(std::uint32_t group_index, PageId page) const;
-  void leave_out_arriving(StepInFlight& step);
+  void apply_arrived_copies(StepInFlight& step, bool is_aborted);
   [[nodiscard]] Status check_snapshots_arrived(const StepInFlight& step) const;
   /// A layer of a group as the mover counts: in its pool. Without pages: there is no such layer.
   struct PoolLayer {

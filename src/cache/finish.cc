@@ -254,8 +254,11 @@ Status Cache::abort_step(const Step& step) {
   QUIRE_TRY_ASSIGN(const std::uint32_t place, impl.find_step(step));
   for (std::uint32_t i = 0; i <= place; ++i) {
     StepInFlight& applied = impl.step_at(i);
-    if (!applied.loads.empty()) impl.leave_out_arriving(applied);
-    impl.apply_moves_and_copies(applied);
+    if (applied.loads.empty()) {
+      impl.apply_moves_and_copies(applied);
+    } else {
+      impl.apply_arrived_copies(applied, /*is_aborted=*/i == place);
+    }
   }
   StepInFlight& aborted = impl.step_at(place);
   impl.step_order.erase(impl.step_order.begin() + place);

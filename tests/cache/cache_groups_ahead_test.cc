@@ -25,6 +25,8 @@ class CacheGroupsAheadTest : public CacheGroupsTiersTest, public ::testing::With
     run_request(prompt_);
     settle();
     put_history_on_host();  // takes along what hangs on it
+    run_request(with_tail({}, 60, 7));  // the state slot that was used holds another state
+    settle();
     ASSERT_EQ(lookup(with_tail(prompt_, 1, 4)).host_tokens, 40U);
   }
   [[nodiscard]] std::vector<Taken> take_ahead(const GroupsRequest& request) {
@@ -120,6 +122,25 @@ TEST_P(CacheGroupsAheadTest, AStepThatIsAbortedIsPlannedAgain) {
   finish(flight);
   decode(request, 5);
   end(request);
+  settle();
+  expect_empty_after_reset();
+}
+
+// To abort a step makes the copies of all steps before it, but fills no state from a snapshot that is not there.
+TEST_P(CacheGroupsAheadTest, AStepThatIsAbortedBehindOneLeavesItsStateToBeFilled) {
+  GroupsRequest request = start(with_tail(prompt_, 1, 6), kGroupsAhead);
+  GroupsRequest other = start(with_tail({}, 2, 6));
+  const std::vector<Taken> loads = take_ahead(request);
+  GroupsFlight flight = plan({{.request = &request}});
+  const GroupsFlight later = plan({{.request = &other}});
+  ASSERT_TRUE(cache_->abort_step(later.step));
+  move(loads);
+  run(flight);
+  finish(flight);
+  run_all(other);
+  decode(request, 5);
+  end(request);
+  end(other);
   settle();
   expect_empty_after_reset();
 }
