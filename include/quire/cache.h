@@ -306,11 +306,15 @@ struct DirectPart {
 ///                         order. Where there are none, page_tokens bytes for each page, whose values do not matter
 ///     each other group    of a window group, the pages of the sink and those that are needed to go on at the end; of
 ///                         a snapshot group, the snapshot at the end. Nothing of a group that is not on disk
+///
+/// A cache that drives several ranks, which hold different heads, has all of this for each shard of ranks, one behind
+/// the other: those of shard i begin at i * byte_count / shard_count.
 struct DirectBytes {
   /// Leading tokens of the prompt: whole pages, up to a multiple of every group's boundary.
   std::uint32_t token_count = 0;
-  std::uint64_t byte_count = 0;
-  std::vector<DirectPart> parts;  ///< in the layout's order; groups that are not on disk have none
+  std::uint64_t byte_count = 0;   ///< of all shards
+  std::uint32_t shard_count = 1;  ///< ranks that follow one another and hold the same heads are a shard
+  std::vector<DirectPart> parts;  ///< of one shard, in the layout's order; groups that are not on disk have none
 };
 
 /// Names a prefix held by keep().
@@ -521,13 +525,14 @@ class Cache {
   // The host tier. Bytes move in the background: these calls say what is to be moved, and hear what was.
 
   /// What has ended since the last call, each told once: apply() it. Hands the cache's own mover what is to be moved.
-  /// Valid until the next poll(). Nothing where there is no host tier; refused with an external mover.
+  /// Valid until the next poll(). Nothing where there is no host tier. With an external mover, what the disk tier has
+  /// done; refused where there is none.
   [[nodiscard]] Result<std::span<const Completion>> poll();
   /// Draws the conclusions: loaded pages become usable, copied ones can be given up. Completions of transfers that are
   /// unknown or over are counted and change nothing; outcomes and faults that do not exist are refused. `now` as for
   /// advance().
   [[nodiscard]] Status apply(std::span<const Completion> completions, TimeNs now);
-  /// Readable when poll() has something; -1 with an external mover or without a host tier.
+  /// Readable when poll() has something; -1 without a host tier, or with an external mover and no disk tier.
   [[nodiscard]] int event_fd() const;
   /// Called by apply() for each sequence whose load has ended, when all else is done. It may call the
   /// cache; a callback that it sets replaces it once it has returned.
@@ -640,7 +645,7 @@ class Cache {
  private:
   friend struct CacheForTests;  // tests have files and host pages of their own
   struct Impl;
-  /// `host_pages` by pool, if the disk tier has no threads; else none.
+  /// `host_pages` by rank and pool, if the disk tier has no threads; else none.
   [[nodiscard]] static Result<std::unique_ptr<Cache>> open(CacheConfig config, FileSystem* files,
                                                            std::span<HostPages* const> host_pages);
   explicit Cache(std::unique_ptr<Impl> impl);

@@ -95,7 +95,10 @@ struct HostConfig {
   /// Transfers are moved by the engine: take_transfers() gives them, apply() takes what became of them. Off: by a Mover
   /// of the cache's own, which needs device memory other than None.
   bool external_mover = false;
-  std::uint32_t rank_count = 1;           ///< that report on each transfer, with an external mover
+  std::uint32_t rank_count = 1;  ///< that report on each transfer, with an external mover
+  /// With an external mover and a disk tier: the movers of all ranks, whose host pages the disk tier reads and writes.
+  /// Mover i reports as rank i. The engine gives them the transfers and polls them; they outlive the cache.
+  std::vector<Mover*> rank_movers;
   std::uint32_t transfer_count_max = 64;  ///< at once
   std::uint32_t transfer_pages_max = 64;  ///< of one transfer
   // With an accelerator, as in MoverConfig.
@@ -107,11 +110,12 @@ struct HostConfig {
 };
 
 /// The disk tier: pages that outlive the process, and those that the host has no room for. Off without directories; it
-/// needs a host tier, through which all pages go, and pages of 16 tokens or more.
+/// needs a host tier, through which all pages go, and pages of 16 tokens or more. Where ranks hold different heads,
+/// each shard of them has a store in a directory "shard-0-of-2" below those that are given.
 struct DiskConfig {
   /// Made if missing; one for each disk. Nobody else may use them meanwhile.
   std::vector<std::string> directories;
-  std::uint64_t capacity_bytes = 0;  ///< of all directories together
+  std::uint64_t capacity_bytes = 0;  ///< of all directories together, and of all shards of ranks
   /// When host pages are written: WriteThrough, as soon as they have their bytes; WriteBack, when the host is about to
   /// need their room; Selective, once write_hits_min requests have used them.
   WritePolicy write_policy = WritePolicy::WriteThrough;
@@ -136,7 +140,7 @@ struct DiskConfig {
   /// proportion to what groups write.
   std::vector<std::uint64_t> group_capacity_bytes;
 
-  /// The least capacity_bytes that serves pages of this size in these directories.
+  /// The least capacity_bytes that serves pages of this size in these directories, for one shard of ranks.
   [[nodiscard]] std::uint64_t capacity_bytes_min(std::uint64_t page_bytes) const;
 
   [[nodiscard]] bool is_on() const { return !directories.empty(); }

@@ -39,10 +39,11 @@ struct DiskDirectoryReport {
   std::string path;
   std::uint64_t file_bytes = 0;  ///< of its segments
   std::uint32_t segment_count = 0;
-  bool is_in_use = false;                   ///< a process has it open
-  std::optional<std::int64_t> process;      ///< which, where that is known
-  std::vector<std::string> foreign_files;   ///< that are no part of a store
-  std::vector<std::string> group_stores;    ///< directories in it that are stores of groups; look at them one by one
+  bool is_in_use = false;                  ///< a process has it open
+  std::optional<std::int64_t> process;     ///< which, where that is known
+  std::vector<std::string> foreign_files;  ///< that are no part of a store
+  /// Directories in it that are stores of groups or of shards of ranks; look at them one by one.
+  std::vector<std::string> group_stores;
   std::optional<std::uint64_t> free_bytes;  ///< what the file system has left
 };
 

@@ -140,6 +140,7 @@ class Mover {
   [[nodiscard]] Status set_device(const PoolGeometry& geometry, std::byte* memory);
 
  private:
+  friend struct MoverHost;  // what the disk tier must know of an engine's mover
   friend struct MoverPeer;  // tests hold workers and break pages
   struct Impl;
   explicit Mover(std::unique_ptr<Impl> impl);

@@ -24,8 +24,8 @@ namespace quire {
 
 struct CacheForTests {
   /// A cache whose disk tier has no threads: the test does their work. `files` and `host_pages` must outlive the cache.
-  /// `host_pages` has one entry for each pool, as TransferPlan::pool_index counts pools; with an external mover they
-  /// are the mover's.
+  /// `host_pages` has one entry for each pool, as TransferPlan::pool_index counts pools, of rank 0, then of rank 1, and
+  /// so on; with an external mover they are the mover's.
   [[nodiscard]] static Result<std::unique_ptr<Cache>> open(CacheConfig config, FileSystem& files,
                                                            std::span<HostPages* const> host_pages) {
     return Cache::open(std::move(config), &files, host_pages);
@@ -40,7 +40,9 @@ struct CacheForTests {
   [[nodiscard]] static Result<std::unique_ptr<Cache>> open(CacheConfig config, FileSystem& files) {
     return Cache::open(std::move(config), &files, {});
   }
-  [[nodiscard]] static DiskMover& disk(Cache& cache);
+  /// The disk tier of one shard of ranks. Where there are several, completions come from lowers().
+  [[nodiscard]] static DiskMover& disk(Cache& cache, std::uint32_t shard = 0);
+  [[nodiscard]] static std::uint32_t disk_shard_count(const Cache& cache);
   /// Lower tiers in the order in which they are asked, behind the disk if there is one, for a cache that has not been
   /// used. They must outlive it. Key spaces are made afterwards.
   struct LowerRow {

@@ -30,9 +30,12 @@
 #include "sequence/sequence_table.h"
 #include "store/device_memory.h"
 #include "store/file_system.h"
+#include "store/system_directory.h"
 #include "tiers/tiers.h"
 #include "transfer/disk_mover.h"
 #include "transfer/disk_stores.h"
+#include "transfer/rank_host_pages.h"
+#include "transfer/ranked_tier.h"
 
 namespace quire {
 
@@ -72,7 +75,13 @@ struct Cache::Impl : TierClient {
   [[nodiscard]] Status open_group_host(AnchoredGroup& group, std::uint32_t host_page_count);
   [[nodiscard]] Status open_mover();
   [[nodiscard]] Status open_disk(FileSystem* given_files, std::span<HostPages* const> given_hosts);
-  [[nodiscard]] std::vector<DiskPool> disk_pools() const;
+  [[nodiscard]] Result<std::vector<HostPages*>> host_pages_of_rank(std::uint32_t rank,
+                                                                   std::span<HostPages* const> given_hosts) const;
+  [[nodiscard]] std::uint32_t disk_shard_count() const;
+  [[nodiscard]] Status open_disk_shard(std::uint32_t shard, FileSystem& on,
+                                       std::span<const std::vector<HostPages*>> rank_hosts,
+                                       const DiskMover::Config& common);
+  [[nodiscard]] std::vector<DiskPool> disk_pools(std::optional<std::uint32_t> rank) const;
   [[nodiscard]] std::uint32_t clean_reserve_for(std::uint32_t page_count) const {
     return config.host.clean_reserve_pages.value_or(std::max(1U, page_count / 16));
   }
@@ -339,6 +348,10 @@ struct Cache::Impl : TierClient {
   // Tiers.
   [[nodiscard]] bool has_host() const { return tiers->parts.has_host(); }
   [[nodiscard]] bool has_disk() const { return tiers->parts.has_lower(); }
+  /// Written when there is something to poll(); -1: there is no such thing.
+  [[nodiscard]] int event_fd() const {
+    return tiers->parts.mover != nullptr ? tiers->parts.mover->event_fd() : disk_events.get();
+  }
   [[nodiscard]] std::uint32_t direct_tokens(std::uint32_t token_count) const;
   [[nodiscard]] std::vector<PoolColumns> direct_columns(std::uint32_t token_count) const;
   [[nodiscard]] DirectBytes direct_bytes(std::uint32_t token_count) const;
@@ -432,7 +445,10 @@ struct Cache::Impl : TierClient {
 
   // Last, so that the disk tier's threads end before the memory that they read is freed.
   std::unique_ptr<FileSystem> files;
-  std::unique_ptr<DiskMover> disk;
+  Descriptor disk_events;                                       // written by the disk tier where the cache has no mover
+  std::vector<std::unique_ptr<RankHostPages>> rank_host_pages;  // of ranks that hold the same bytes
+  std::vector<std::unique_ptr<DiskMover>> disks;                // one for each shard of ranks
+  std::unique_ptr<RankedTier> ranked_disk;                      // all of them, where there are several
 };
 
 // Calls visit(page) for each device page of a pool that a load fills, and no row of a sequence has.

@@ -56,6 +56,18 @@ Status check_host(const CacheConfig& config) {
     return invalid("host.rank_count is ", plain(host.rank_count),
                    ", but the cache's own mover moves one rank: set external_mover");
   }
+  if (!host.rank_movers.empty() && !host.external_mover) {
+    return invalid(
+        "host.rank_movers is set, but host.external_mover is off: the cache moves pages itself; leave rank_movers "
+        "out, or set external_mover");
+  }
+  if (!host.rank_movers.empty() && host.rank_movers.size() != host.rank_count) {
+    return invalid("host.rank_movers has ", plain(host.rank_movers.size()), " movers; host.rank_count is ",
+                   plain(host.rank_count), ": give one for each rank");
+  }
+  for (std::size_t i = 0; i < host.rank_movers.size(); ++i) {
+    if (host.rank_movers[i] == nullptr) return invalid("host.rank_movers[", plain(i), "] is null");
+  }
   if (host.layer_bands > config.layout.layer_count()) {
     return invalid("host.layer_bands is ", plain(host.layer_bands), "; the model has ",
                    plain(config.layout.layer_count()), " layers, and a band has one at least");
@@ -77,8 +89,10 @@ Status check_disk(const CacheConfig& config) {
     return invalid("page_tokens is ", plain(config.page.page_tokens), ": a disk tier needs pages of ",
                    plain(kDiskPageTokensMin), " tokens or more");
   }
-  if (config.host.rank_count > 1) {
-    return unsupported("host.rank_count is ", plain(config.host.rank_count), ": a disk tier serves one rank so far");
+  if (config.host.rank_count > 1 && config.page.rank_count != config.host.rank_count) {
+    return invalid("host.rank_count is ", plain(config.host.rank_count), ", but page.rank_count is ",
+                   plain(config.page.rank_count),
+                   ": by the latter a disk tier knows which heads the pages of each rank hold; set both to the same");
   }
   QUIRE_TRY(check_write_policy(disk.write_policy, "disk.write_policy"));
   QUIRE_TRY(require_positive(disk.capacity_bytes, "disk.capacity_bytes", "say how much of the disks may be used"));

@@ -58,6 +58,8 @@ DirectBytes Cache::Impl::direct_bytes(std::uint32_t token_count) const {
     bytes.byte_count += columns.count() * stride;
   }
   std::ranges::sort(bytes.parts, {}, &DirectPart::group_index);
+  bytes.shard_count = static_cast<std::uint32_t>(std::max<std::size_t>(disks.size(), 1));
+  bytes.byte_count *= bytes.shard_count;
   return bytes;
 }
 
@@ -112,7 +114,9 @@ Status Cache::Impl::check_bytes(const Prompt& prompt, std::size_t bytes, const c
   if (bytes == wanted.byte_count) return {};
   return invalid(call, ": ", bytes, " bytes were given for the ", wanted.token_count / page_tokens,
                  " whole pages of the prompt, which have ", wanted.byte_count,
-                 wanted.parts.size() > 1 ? ", those of other groups included: direct_bytes() tells" : "");
+                 wanted.parts.size() > 1  ? ", those of other groups included: direct_bytes() tells"
+                 : wanted.shard_count > 1 ? ", on all shards of ranks: direct_bytes() tells"
+                                          : "");
 }
 
 Status Cache::lookup_on_disk(KeySpaceId key_space, const Prompt& prompt,
@@ -203,17 +207,23 @@ Result<DiskStatus> Cache::disk_status(std::optional<std::uint32_t> group_index) 
   }
   DiskStatus status;
   const auto is_asked = [&](const GroupRows& group) { return group.memory.group_index == group_index; };
-  if (!group_index || std::ranges::none_of(impl.groups, is_asked)) add_store(status, impl.disk->store_stats());
-  for (const GroupRows& group : impl.groups) {
-    if (!group_index || is_asked(group)) add_store(status, impl.disk->store_stats(group.tier->pool));
+  for (const std::unique_ptr<DiskMover>& shard : impl.disks) {
+    if (!group_index || std::ranges::none_of(impl.groups, is_asked)) add_store(status, shard->store_stats());
+    for (const GroupRows& group : impl.groups) {
+      if (!group_index || is_asked(group)) add_store(status, shard->store_stats(group.tier->pool));
+    }
   }
   return status;
 }
 
 // CacheForTests, for tests
 
-DiskMover& CacheForTests::disk(Cache& cache) {
-  return *cache.impl_->disk;
+DiskMover& CacheForTests::disk(Cache& cache, std::uint32_t shard) {
+  return *cache.impl_->disks[shard];
+}
+
+std::uint32_t CacheForTests::disk_shard_count(const Cache& cache) {
+  return static_cast<std::uint32_t>(cache.impl_->disks.size());
 }
 
 Status CacheForTests::add_lowers(Cache& cache, std::span<const LowerRow> rows, const NameLog::Config& names) {

@@ -49,20 +49,21 @@ Result<std::span<const Completion>> Cache::poll() {
   QUIRE_TRY(impl.enter());
   TierParts& parts = impl.tiers->parts;
   if (!impl.has_host()) return std::span<const Completion>{};  // so that an engine's loop is the same for any tiers
-  if (parts.mover == nullptr) return unsupported("poll: the engine moves pages itself; see take_transfers()");
+  if (parts.mover == nullptr && !impl.has_disk()) {
+    return unsupported("poll: the engine moves pages itself; see take_transfers()");
+  }
   impl.tiers->work_in_background();
   // Mover and lower tiers signal the same event. It is read before they are polled, so that no completion is missed.
   // Together they never have more completions than the buffer has room for.
   std::uint64_t events = 0;
-  if (impl.has_disk()) (void)!::read(parts.mover->event_fd(), &events, sizeof(events));
-  std::size_t count = parts.mover->poll(impl.completions).size();
+  if (impl.has_disk() && impl.event_fd() >= 0) (void)!::read(impl.event_fd(), &events, sizeof(events));
+  std::size_t count = parts.mover != nullptr ? parts.mover->poll(impl.completions).size() : 0;
   for (const Lower& lower : parts.lowers) count += lower.tier->poll(std::span(impl.completions).subspan(count)).size();
   return std::span<const Completion>(impl.completions).first(count);
 }
 
 int Cache::event_fd() const {
-  const std::unique_ptr<Mover>& mover = impl_->tiers->parts.mover;
-  return mover != nullptr ? mover->event_fd() : -1;
+  return impl_->event_fd();
 }
 
 Result<HostRegionStatus> Cache::host_region() const {

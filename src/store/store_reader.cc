@@ -162,9 +162,17 @@ Status StoreReader::add_directory(const std::string& path) {
   QUIRE_TRY_ASSIGN(const std::vector<NamedFile> names, list(handle.get(), path));
   if (std::ranges::find(names, kManifestFileName, &NamedFile::name) == names.end()) {
     const bool is_empty = std::ranges::all_of(names, [](const NamedFile& file) { return file.name == kLockFileName; });
-    return fail(ErrorCode::InvalidArgument,
-                is_empty ? path + " is empty: no store was made there"
-                         : path + " is not a disk store: it has no " + std::string(kManifestFileName));
+    std::string why = is_empty ? path + " is empty: no store was made there"
+                               : path + " is not a disk store: it has no " + std::string(kManifestFileName);
+    std::vector<std::string> shards;
+    for (const NamedFile& file : names) {
+      if (!file.is_plain && file.name.starts_with(kShardDirectoryPrefix)) shards.push_back(file.name);
+    }
+    if (!shards.empty()) {
+      why = path + " is no disk store itself, but it has stores of shards in it: give one of them, such as " + path +
+            "/" + std::ranges::min(shards);
+    }
+    return fail(ErrorCode::InvalidArgument, why);
   }
   QUIRE_TRY_ASSIGN(const Manifest manifest, read_manifest(*calls_, handle.get(), path));
   if (reports_.empty()) {
@@ -190,7 +198,8 @@ Status StoreReader::add_directory(const std::string& path) {
                            .bytes = static_cast<std::uint64_t>(facts.st_size)});
       report.file_bytes += segments_.back().bytes;
       ++report.segment_count;
-    } else if (!file.is_plain && file.name.starts_with(kGroupDirectoryPrefix)) {
+    } else if (!file.is_plain &&
+               (file.name.starts_with(kGroupDirectoryPrefix) || file.name.starts_with(kShardDirectoryPrefix))) {
       report.group_stores.push_back(file.name);
     } else if (file.name != kLockFileName && file.name != kManifestFileName &&
                file.name != std::string(kManifestFileName) + ".new") {

@@ -2,6 +2,7 @@
 #include "transfer/disk_stores.h"
 
 #include <algorithm>
+#include <numeric>
 
 #include "base/hash.h"
 #include "layout/text.h"
@@ -16,14 +17,33 @@ constexpr std::uint64_t kBufferBytesMax = 64 << 20U;
 
 }  // namespace
 
-std::uint64_t disk_layout_hash(const PageGeometry& page) {
+std::uint32_t ranks_per_shard(std::span<const PageGeometry* const> pages) {
+  std::uint32_t rank_count = pages.front()->options().rank_count;
+  for (const PageGeometry* const page : pages) {
+    for (std::uint32_t index = 0; index < page->components().size(); ++index) {
+      std::uint32_t same = 1;
+      while (same < page->options().rank_count && page->heads_on_rank(index, same) == page->heads_on_rank(index, 0)) {
+        ++same;
+      }
+      rank_count = std::gcd(rank_count, same);
+    }
+  }
+  return rank_count;
+}
+
+std::uint64_t disk_layout_hash(const PageGeometry& page, std::optional<std::uint32_t> rank) {
   std::string form = "quire page layout 1";
   const auto add = [&form](std::uint64_t value) {
     for (int byte = 0; byte < 8; ++byte) form.push_back(static_cast<char>((value >> (8 * byte)) & 0xffU));
   };
   const PageOptions& options = page.options();
+  bool is_whole = true;
+  for (std::uint32_t index = 0; index < page.components().size(); ++index) {
+    is_whole = is_whole && page.heads_on_rank(index, 0).count == page.group().components[index].heads;
+  }
   add(options.page_tokens);
-  add(options.rank_count);
+  // Whole pages are those of a single rank. Of others, the heads tell everything, and stand at the end.
+  add(is_whole ? 1 : rank ? 0 : options.rank_count);
   add(static_cast<std::uint64_t>(options.head_order));
   add(static_cast<std::uint64_t>(page.group().keys_rotated));
   add(page.layer_bytes());
@@ -55,7 +75,24 @@ std::uint64_t disk_layout_hash(const PageGeometry& page) {
       add(value);
     }
   }
+  for (std::uint32_t index = 0; index < page.components().size() && rank && !is_whole; ++index) {
+    const HeadRange heads = page.heads_on_rank(index, *rank);
+    add(heads.first);
+    add(heads.count);
+  }
   return hash_bytes(form.data(), form.size(), 0);
+}
+
+DiskConfig disk_of_shard(const DiskConfig& disk, std::uint32_t shard, std::uint32_t shard_count) {
+  DiskConfig part = disk;
+  if (shard_count == 1) return part;
+  for (std::string& directory : part.directories) {
+    directory +=
+        "/" + std::string(kShardDirectoryPrefix) + std::to_string(shard) + "-of-" + std::to_string(shard_count);
+  }
+  part.capacity_bytes /= shard_count;
+  for (std::uint64_t& bytes : part.group_capacity_bytes) bytes /= shard_count;
+  return part;
 }
 
 Result<std::vector<FileStoreConfig>> share_disk(const DiskConfig& disk, const FileStoreConfig& common,

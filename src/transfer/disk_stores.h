@@ -7,10 +7,16 @@
 //     directory/group-window    a window group
 //     directory/group-state     a snapshot group
 //
+// Where ranks hold different heads, each shard of them has all of this for itself:
+//
+//     directory/shard-0-of-2/                the history of the first half of the ranks
+//     directory/shard-0-of-2/group-window    their window group
+//
 // Pure functions.
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <span>
 #include <string>
 #include <vector>
@@ -22,8 +28,17 @@
 
 namespace quire {
 
-/// How the bytes of a page lie: whoever writes them another way must not read these.
-[[nodiscard]] std::uint64_t disk_layout_hash(const PageGeometry& page);
+/// How many ranks that follow one another hold the same heads of all these pages, as far as that divides all ranks
+/// evenly: they are a shard. Where every rank holds everything, that is all ranks.
+[[nodiscard]] std::uint32_t ranks_per_shard(std::span<const PageGeometry* const> pages);
+
+/// What the bytes of a page are, and how they lie: whoever writes others, or another way, must not read these. Pages
+/// that hold all heads are the same for any number of ranks. `rank` is one that holds these pages; unset: it is not
+/// known, since the cache drives one rank of several.
+[[nodiscard]] std::uint64_t disk_layout_hash(const PageGeometry& page, std::optional<std::uint32_t> rank);
+
+/// What shard number `shard` has of the disk: its directories and its share of the capacity.
+[[nodiscard]] DiskConfig disk_of_shard(const DiskConfig& disk, std::uint32_t shard, std::uint32_t shard_count);
 
 /// What a pool asks of the disk.
 struct DiskPool {

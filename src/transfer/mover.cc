@@ -28,6 +28,7 @@
 #include "base/system_error.h"
 #include "store/host_store.h"
 #include "transfer/device_flights.h"
+#include "transfer/mover_host.h"
 #include "transfer/mover_impl.h"
 #include "transfer/mover_peer.h"
 #include "transfer/transfer_table.h"
@@ -492,6 +493,20 @@ void Mover::resume() {
 HostPages& Mover::host_pages(std::uint16_t pool_index) {
   QUIRE_CHECK(pool_index < impl_->pools.size(), "the mover has no such pool");
   return *impl_->pools[pool_index].store;
+}
+
+std::vector<MoverHost::Pool> MoverHost::pools(Mover& mover) {
+  std::vector<Pool> pools;
+  for (const Mover::Impl::Pool& pool : mover.impl_->pools) {
+    pools.push_back({.pages = pool.store.get(),
+                     .page_count = pool.host_page_count,
+                     .page_bytes = pool.store->bytes_of({.first = 0, .count = pool.layer_count()})});
+  }
+  return pools;
+}
+
+std::uint16_t MoverHost::rank(const Mover& mover) {
+  return mover.impl_->config.rank;
 }
 
 HostRegionStatus Mover::host_region() const {

@@ -39,6 +39,8 @@ inline constexpr std::uint64_t kPayloadBytesMax = std::uint64_t{1} << 32U;
 
 /// Of a directory below a store's that is the store of a group.
 inline constexpr std::string_view kGroupDirectoryPrefix = "group-";
+/// Of a directory below a disk tier's that is the store of a shard of ranks, with its groups below it.
+inline constexpr std::string_view kShardDirectoryPrefix = "shard-";
 inline constexpr std::string_view kManifestFileName = "quire-manifest";
 inline constexpr std::string_view kSegmentFilePrefix = "segment-";
 /// Files with higher numbers are called like segments and are none: behind any id there is room to count on.

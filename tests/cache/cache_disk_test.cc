@@ -287,7 +287,7 @@ TEST_F(CacheDisk, ADiskTierIsRefusedWithWhatIsWrong) {
   refused([](CacheConfig& c) { c.disk.write_policy = static_cast<WritePolicy>(9); }, "disk.write_policy is 9");
   refused([](CacheConfig& c) { c.disk.zstd_level = 99; }, "zstd");
   refused([](CacheConfig& c) { c.disk.queue_depth = 0; }, "queue_depth");
-  refused([](CacheConfig& c) { c.host.external_mover = true; }, "the cache's own mover");
+  refused([](CacheConfig& c) { c.host.external_mover = true; }, "give these by host.rank_movers");
   refused([](CacheConfig& c) { c.disk.directories = {"/proc/quire"}; }, "/proc/quire");
   refused([](CacheConfig& c) { c.disk.directories.push_back(c.disk.directories.front()); }, "twice");
   std::ofstream(directory_.path() + "/foreign.txt") << "not a page";

@@ -77,6 +77,7 @@ FIELD_EXCEPTIONS = {
     ("CacheConfig", "custom_policy"): "a policy of one's own is C++",
     ("HostConfig", "load_paths"): "measured by open()",
     ("HostConfig", "store_paths"): "measured by open()",
+    ("HostConfig", "rank_movers"): "pointers to the movers of an engine in C++, which drives several ranks",
     ("Step", "cache"): "a pointer, for the check that Python makes too",
     ("BlockTableView", "columns"): "the second dimension of block_table",
 }

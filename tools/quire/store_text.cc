@@ -70,8 +70,10 @@ std::string directory_text(const DiskDirectoryReport& directory) {
     text += fmt::format("{}: {} has it open; this is how it was a moment ago\n", path,
                         directory.process ? fmt::format("process {}", *directory.process) : "a process");
   }
-  for (const std::string& group : directory.group_stores) {
-    text += fmt::format("{}: a group of the model has a store of its own: {}/{}\n", path, path, printable(group));
+  for (const std::string& name : directory.group_stores) {
+    text += fmt::format("{}: {} a store of its own: {}/{}\n", path,
+                        name.starts_with("shard-") ? "a shard of ranks has" : "a group of the model has", path,
+                        printable(name));
   }
   if (!directory.foreign_files.empty()) {
     const std::size_t count = directory.foreign_files.size();

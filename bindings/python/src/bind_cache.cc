@@ -351,7 +351,7 @@ void bind_tiers(nb::class_<CacheState>& cache) {
             const Access access(self);
             return access->event_fd();
           },
-          "Readable when poll() has something; -1 with an external mover or without a host tier.")
+          "Readable when poll() has something; -1 without a host tier, or with an external mover and no disk tier.")
       .def(
           "set_ready_callback",
           [](CacheState& self, nb::object callback) {

@@ -180,8 +180,10 @@ void bind_cache_values(nb::module_& module) {
   StructClass<DirectBytes>(module, "DirectBytes", "What put_on_disk() and get_from_disk() move of a prompt.")
       .value("token_count", &DirectBytes::token_count,
              "leading tokens of the prompt: whole pages, up to a multiple of every group's boundary")
-      .value("byte_count", &DirectBytes::byte_count)
-      .value("parts", &DirectBytes::parts, "in the layout's order; groups that are not on disk have none")
+      .value("byte_count", &DirectBytes::byte_count, "of all shards")
+      .value("shard_count", &DirectBytes::shard_count,
+             "ranks that follow one another and hold the same heads are a shard")
+      .value("parts", &DirectBytes::parts, "of one shard, in the layout's order; groups that are not on disk have none")
       .without_constructor();
 
   StructClass<Kept>(module, "Kept", "A prefix that keep() holds.")

@@ -135,7 +135,7 @@ void bind_config(nb::module_& module) {
             self.directories.assign(paths.begin(), paths.end());
           },
           "Made if missing; one for each disk. Nobody else may use them meanwhile.", "tuple[str, ...]")
-      .field("capacity_bytes", &DiskConfig::capacity_bytes, "of all directories together")
+      .field("capacity_bytes", &DiskConfig::capacity_bytes, "of all directories together, and of all shards of ranks")
       .field("write_policy", &DiskConfig::write_policy,
              "When host pages are written: WriteThrough, as soon as they have their bytes; WriteBack, when the host is "
              "about to need their room; Selective, once write_hits_min requests have used them.")
@@ -160,7 +160,7 @@ void bind_config(nb::module_& module) {
       .with_constructor()
       .def_prop_ro("is_on", &DiskConfig::is_on, "There is a disk tier.")
       .def("capacity_bytes_min", &DiskConfig::capacity_bytes_min, nb::arg("page_bytes"),
-           "The least capacity_bytes that serves pages of this size in these directories.");
+           "The least capacity_bytes that serves pages of this size in these directories, for one shard of ranks.");
 
   StructClass<PlanConfig>(module, "PlanConfig", "What plans look like.")
       .field("page_tables", &PlanConfig::page_tables)

@@ -41,7 +41,7 @@ void bind_disk_store(nb::module_& module) {
       .value("process", &DiskDirectoryReport::process, "which, where that is known")
       .value("foreign_files", &DiskDirectoryReport::foreign_files, "that are no part of a store")
       .value("group_stores", &DiskDirectoryReport::group_stores,
-             "directories in it that are stores of groups; look at them one by one")
+             "directories in it that are stores of groups or of shards of ranks; look at them one by one")
       .value("free_bytes", &DiskDirectoryReport::free_bytes, "what the file system has left")
       .without_constructor();
 

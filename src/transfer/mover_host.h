@@ -1,0 +1,25 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// MoverHost: the host pages of an engine's mover, as a disk tier checks and uses them.
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include "quire/mover.h"
+#include "store/host_pages.h"
+
+namespace quire {
+
+struct MoverHost {
+  struct Pool {
+    HostPages* pages = nullptr;  ///< the mover's own
+    std::uint32_t page_count = 0;
+    std::uint64_t page_bytes = 0;
+  };
+  [[nodiscard]] static std::vector<Pool> pools(Mover& mover);
+  /// What it writes into completions.
+  [[nodiscard]] static std::uint16_t rank(const Mover& mover);
+};
+
+}  // namespace quire
