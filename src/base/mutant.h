@@ -28,6 +28,9 @@ enum class Mutant : std::uint8_t {
   TrustsLayouts,
   TrustsHostPages,  ///< whose bytes are written to disk
   AnyGeneration,    ///< completions of transfers that are over count
+  // Several ranks on disk.
+  OneRankArrives,     ///< of ranks that hold the same bytes, one gets those from disk
+  FirstShardAnswers,  ///< a plan is over when one shard has answered
   // What is on disk in the next life.
   FlushWithoutSync,
   ForgetsDrops,

@@ -4,6 +4,7 @@
 #include <cstring>
 
 #include "base/check.h"
+#include "base/mutants.h"
 
 namespace quire {
 
@@ -40,7 +41,9 @@ void RankHostPages::end_write(const PageTransfer& page, std::optional<std::uint6
   const std::span<std::byte>* const records = &records_[page.host_page.value * ranks_.size()];
   for (std::size_t i = 1; i < ranks_.size(); ++i) {
     QUIRE_CHECK(records[i].size() == records[0].size(), "ranks that hold the same bytes have pages of one size");
-    if (checksum) std::memcpy(records[i].data(), records[0].data(), records[0].size());
+    if (checksum && !is_mutated(Mutant::OneRankArrives)) {
+      std::memcpy(records[i].data(), records[0].data(), records[0].size());
+    }
     ranks_[i]->end_write(page, checksum);
   }
   ranks_.front()->end_write(page, checksum);

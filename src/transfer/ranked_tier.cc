@@ -5,6 +5,7 @@
 #include <tuple>
 
 #include "base/check.h"
+#include "base/mutants.h"
 
 namespace quire {
 
@@ -109,7 +110,8 @@ void RankedTier::take(std::uint32_t shard, const Completion& answer) {
   whole.moved_bytes += answer.moved_bytes;
   whole.busy_ns += answer.busy_ns;
   task.waiting &= ~bit;
-  if (task.waiting != 0) return;
+  if (task.waiting != 0 && !is_mutated(Mutant::FirstShardAnswers)) return;
+  task.waiting = 0;
   for (std::size_t page = 0; page < task.anchored.size(); ++page) {
     std::uint64_t bits = ~std::uint64_t{0};
     for (std::uint32_t i = 0; i < shards_.size(); ++i) {

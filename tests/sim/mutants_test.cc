@@ -38,6 +38,7 @@ constexpr SimShape kOneGroup = {.groups = SimSeeds::Never};
 constexpr SimShape kGroups = {.groups = SimSeeds::Always};
 constexpr SimShape kDisk = {.disk_tier = SimSeeds::Always, .groups = SimSeeds::Never};
 constexpr SimShape kGroupsOnDisk = {.disk_tier = SimSeeds::Always, .groups = SimSeeds::Always};
+constexpr SimShape kRanksOnDisk = {.disk_tier = SimSeeds::Always, .groups = SimSeeds::Never, .has_disk_ranks = true};
 constexpr SimShape with(SimShape shape, const SimMutation& mutation) {
   shape.mutation = mutation;
   return shape;
@@ -73,6 +74,8 @@ constexpr std::array kCases = {
     MutantCase{"TrustsNames", Mutant::TrustsNames, kBytes, with(kDisk, kDamaged)},
     MutantCase{"TrustsLayouts", Mutant::TrustsLayouts, kBytes, with(kDisk, kDamaged)},
     MutantCase{"TrustsHostPages", Mutant::TrustsHostPages, kBytes, kDisk, 5'001},
+    MutantCase{"OneRankArrives", Mutant::OneRankArrives, kAnything, kRanksOnDisk},
+    MutantCase{"FirstShardAnswers", Mutant::FirstShardAnswers, kAnything, kRanksOnDisk},
     MutantCase{"AnyGeneration", Mutant::AnyGeneration, kAnything, kOneGroup},
     MutantCase{"FlushWithoutSync", Mutant::FlushWithoutSync, kLost, kDisk, 3'001},
     MutantCase{"ForgetsDrops", Mutant::ForgetsDrops, kBytes, kDisk, 8'001},

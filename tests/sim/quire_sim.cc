@@ -26,6 +26,7 @@ constexpr const char* kHelp =
     "  --steps N    operations of each seed; 5000 when not given\n"
     "  --disk, --no-disk\n"
     "               all seeds have a disk tier, or none; otherwise a third of them\n"
+    "  --disk-ranks all seeds with a disk tier have two ranks, with the same bytes or with different ones\n"
     "  --groups, --no-groups\n"
     "               all seeds have several cache groups (windows, states, compressed entries), or one;\n"
     "               otherwise a third of them has several\n"
@@ -72,6 +73,8 @@ int main(int argc, char** argv) {
       run.shape.disk_tier = quire::testing::SimSeeds::Always;
     } else if (flag == "--no-disk") {
       run.shape.disk_tier = quire::testing::SimSeeds::Never;
+    } else if (flag == "--disk-ranks") {
+      run.shape.has_disk_ranks = true;
     } else if (flag == "--groups") {
       run.shape.groups = quire::testing::SimSeeds::Always;
     } else if (flag == "--no-groups") {

@@ -32,20 +32,21 @@ void Simulation::disk_operation() {
   const std::uint32_t count = 1 + random_.below(setup_.has_groups() ? 8 : 5);
   for (std::uint32_t i = 0; i < count; ++i) {
     const std::size_t lane = below(kDiskLanes.size());
-    if (now_ >= lane_stuck_until_[lane]) (void)run_lane(kDiskLanes[lane]);
+    const std::uint32_t shard = setup_.shard_count > 1 ? random_.below(setup_.shard_count) : 0;
+    if (now_ >= lane_stuck_until_[lane]) (void)run_lane(kDiskLanes[lane], shard);
   }
 }
 
-bool Simulation::run_lane(DiskMover::Lane lane) {
-  if (!disk_mover().run(lane)) return false;
+bool Simulation::run_lane(DiskMover::Lane lane, std::uint32_t shard) {
+  if (!CacheForTests::disk(*cache_, shard).run(lane)) return false;
   ++counts_.mover_events;
   counts_.add(SimEvent::DiskLane);
   if (!files_->disk().is_dead()) failed_directories_ = failed_directories();
-  for (const std::uint32_t store : stores_) {
-    if (lane != DiskMover::Lane::Names) files_->look_after(disk_mover().store(store), store);
+  for (std::size_t i = 0; i < stores_.size(); ++i) {
+    if (lane != DiskMover::Lane::Names) files_->look_after(disk_store(stores_[i]), i);
   }
   std::array<Completion, 64> room;
-  for (Completion& completion : disk_mover().poll(room)) {
+  for (Completion& completion : CacheForTests::lowers(*cache_).front().tier->poll(room)) {
     // Time is the simulation's.
     completion.busy_ns = completion.moved_bytes > 0
                              ? std::max<TimeNs>(1, static_cast<TimeNs>(static_cast<double>(completion.moved_bytes) /
@@ -80,8 +81,10 @@ void Simulation::run_lanes() {
   lane_stuck_until_ = {};
   for (bool goes_on = true; goes_on;) {
     goes_on = false;
-    for (const DiskMover::Lane lane : kDiskLanes) {
-      while (run_lane(lane)) goes_on = true;
+    for (std::uint32_t shard = 0; shard < setup_.shard_count; ++shard) {
+      for (const DiskMover::Lane lane : kDiskLanes) {
+        while (run_lane(lane, shard)) goes_on = true;
+      }
     }
   }
 }
@@ -256,10 +259,10 @@ void Simulation::flush() {
   std::vector<std::vector<PageName>> names(stores_.size());
   std::vector<FileStoreStats> before;
   for (std::size_t i = 0; i < stores_.size(); ++i) {
-    before.push_back(disk_mover().store_stats(stores_[i]));
+    before.push_back(disk_store_stats(stores_[i]));
     if (!is_whole || !is_new) continue;  // one that began earlier may have been over before they were written
     names[i] = known_names();
-    FileStore& store = disk_mover().store(stores_[i]);
+    FileStore& store = disk_store(stores_[i]);
     std::erase_if(names[i], [&](const PageName& name) { return store.find({&name, 1}) == 0; });
   }
   counts_.add(SimEvent::FlushAsked);
@@ -276,13 +279,13 @@ void Simulation::flush() {
     if (!flushed || *flushed) {
       end_flush(flushed, is_whole && is_new && round > 0);
       for (std::size_t i = 0; i < stores_.size() && flushed && is_whole && round > 0; ++i) {
-        const FileStoreStats after = disk_mover().store_stats(stores_[i]);
+        const FileStoreStats after = disk_store_stats(stores_[i]);
         const bool is_steady =
             before[i].corrupt_records == after.corrupt_records && before[i].evicted_records == after.evicted_records &&
             before[i].failed_segments == after.failed_segments && before[i].last_error == after.last_error;
         // After a sync that has failed, the next process reads what may not be there, and syncs it without complaint.
         const bool may_lie = setup_.has_groups() && setup_.disk_sync_failures + setup_.opening_chance > 0;
-        if (is_steady && !may_lie) files_->note_durable(names[i], disk_mover().store(stores_[i]), stores_[i]);
+        if (is_steady && !may_lie) files_->note_durable(names[i], disk_store(stores_[i]), i);
       }
       break;
     }
@@ -375,6 +378,11 @@ void Simulation::call_direct() {
           std::memcpy(direct->bytes.data() + offset, &row, sizeof(row));
         });
       }
+      for (std::size_t i = moved.byte_count / setup_.shard_count; i < moved.byte_count; ++i) {
+        const std::size_t shard_bytes = moved.byte_count / setup_.shard_count;
+        direct->bytes[i] =
+            direct->bytes[i % shard_bytes] ^ rank_mask(setup_, static_cast<std::uint32_t>(i / shard_bytes));
+      }
       status = cache_->put_on_disk(space.id, prompt, direct->bytes, callback);
       if (status) counts_.add(SimEvent::PutOnDisk);
       break;
@@ -398,26 +406,37 @@ void Simulation::answer(Direct& direct, const DiskAnswer& answer) {
   if (answer.token_count > 0 && !computed_.contains(direct.values[answer.token_count - 1])) {
     throw SimFailure("a direct call finds tokens that nobody has computed");
   }
-  if (direct.kind == TransferKind::GetFromDisk && setup_.has_groups()) {
-    const DirectBytes moved = cache_->direct_bytes(static_cast<std::uint32_t>(direct.tokens.size())).value();
-    const std::string wrong =
-        engine_->check_direct(moved, answer, PrefixNumbers(mix64(direct.salt), direct.values), direct.bytes);
-    if (!wrong.empty()) throw SimFailure("get_from_disk: " + wrong);
-  } else if (direct.kind == TransferKind::GetFromDisk) {
-    for_each_direct_row(direct, answer.token_count, [&](std::size_t offset, std::uint64_t row) {
-      if (std::memcmp(direct.bytes.data() + offset, &row, sizeof(row)) == 0) return;
-      throw SimFailure("wrong bytes from get_from_disk: at " + std::to_string(offset));
-    });
+  for (std::uint32_t shard = 0; shard < setup_.shard_count && direct.kind == TransferKind::GetFromDisk; ++shard) {
+    const std::size_t shard_bytes = direct.bytes.size() / setup_.shard_count;
+    std::vector<std::byte> bytes(shard_bytes);
+    for (std::size_t i = 0; i < shard_bytes; ++i) {
+      bytes[i] = direct.bytes[(shard * shard_bytes) + i] ^ rank_mask(setup_, shard);
+    }
+    check_direct(direct, answer, bytes);
   }
   std::erase_if(directs_, [&](const auto& each) { return each.get() == &direct; });
+}
+
+void Simulation::check_direct(const Direct& direct, const DiskAnswer& answer, std::span<const std::byte> bytes) {
+  if (setup_.has_groups()) {
+    const DirectBytes moved = cache_->direct_bytes(static_cast<std::uint32_t>(direct.tokens.size())).value();
+    const std::string wrong =
+        engine_->check_direct(moved, answer, PrefixNumbers(mix64(direct.salt), direct.values), bytes);
+    if (!wrong.empty()) throw SimFailure("get_from_disk: " + wrong);
+    return;
+  }
+  for_each_direct_row(direct, answer.token_count, [&](std::size_t offset, std::uint64_t row) {
+    if (std::memcmp(bytes.data() + offset, &row, sizeof(row)) == 0) return;
+    throw SimFailure("wrong bytes from get_from_disk: at " + std::to_string(offset));
+  });
 }
 
 // The end, and what comes after it
 
 void Simulation::restart() {
-  for (const std::uint32_t store : stores_) {
-    if (disk_mover().store_stats(store).reclaimed_segments == 0) continue;
-    counts_.add(store == 0 ? SimEvent::DiskReclaimed : SimEvent::AnchoredDiskReclaimed);
+  for (const SimStore store : stores_) {
+    if (disk_store_stats(store).reclaimed_segments == 0) continue;
+    counts_.add(store.pool == 0 ? SimEvent::DiskReclaimed : SimEvent::AnchoredDiskReclaimed);
   }
   files_->end_life();
   count_groups();
@@ -444,10 +463,10 @@ void Simulation::restart() {
   told_ = now_;
   if (const Status status = cache_->advance(now_); !status) throw SimFailure("advance: " + status.error().message);
   called();
-  for (const std::uint32_t store : stores_) {
+  for (std::size_t i = 0; i < stores_.size(); ++i) {
     const std::uint64_t found = counts_[SimEvent::DurableFound];
-    files_->check_durable(disk_mover().store(store), store);
-    if (store > 0) counts_.add(SimEvent::AnchoredDurableFound, counts_[SimEvent::DurableFound] - found);
+    files_->check_durable(disk_store(stores_[i]), i);
+    if (stores_[i].pool > 0) counts_.add(SimEvent::AnchoredDurableFound, counts_[SimEvent::DurableFound] - found);
   }
 }
 
@@ -488,7 +507,7 @@ void Simulation::forget_life() {
 
 std::uint32_t Simulation::failed_directories() {
   std::uint32_t count = 0;
-  for (const std::uint32_t store : stores_) count += disk_mover().store_stats(store).failed_directories;
+  for (const SimStore store : stores_) count += disk_store_stats(store).failed_directories;
   return count;
 }
 

@@ -30,8 +30,8 @@ SimMover::SimMover(Cache& cache, const SimSetup& setup, const SimMutation& mutat
     pool.host_writes.resize(std::size_t{pool.host_page_count} + 1);
     for (std::uint32_t rank = 0; rank < setup.rank_count; ++rank) {
       pool.host_pages[rank].resize(std::size_t{pool.host_page_count} + 1);
-      const ByteRange share = share_of(pool, rank);
-      for (HostPage& page : pool.host_pages[rank]) page.bytes.resize(share.end - share.begin);
+      const ByteRange kept = kept_by(pool, rank);
+      for (HostPage& page : pool.host_pages[rank]) page.bytes.resize(kept.end - kept.begin);
     }
   }
 }
@@ -277,23 +277,27 @@ void SimMover::move_piece(Transfer& transfer, std::uint32_t rank) {
   const std::uint32_t page = piece / transfer.chunk_count;
   const std::uint32_t chunk = piece % transfer.chunk_count;
   const Pool& pool = pool_of(transfer);
-  const ByteRange share = share_of(pool, rank);
-  const std::uint64_t share_bytes = share.end - share.begin;
-  const ByteRange range{share.begin + (share_bytes * chunk / transfer.chunk_count),
-                        share.begin + (share_bytes * (chunk + 1) / transfer.chunk_count)};
+  const ByteRange kept = kept_by(pool, rank);
+  const std::uint64_t kept_bytes = kept.end - kept.begin;
+  const ByteRange range{kept.begin + (kept_bytes * chunk / transfer.chunk_count),
+                        kept.begin + (kept_bytes * (chunk + 1) / transfer.chunk_count)};
   const PageTransfer& moved = transfer.pages[page];
   std::byte* const read = job.bytes.data() + (std::size_t{page} * pool.page_bytes);
   if (transfer.kind == TransferKind::Load) {
     if (transfer.is_cancelled) counts_.add(SimEvent::WriteAfterCancel);
     const HostPage& host = host_page(transfer, rank, moved.host_page);
     const auto load = [&](std::byte* device, std::uint64_t at, std::uint64_t count) {
-      std::memcpy(read + at, host.bytes.data() + (at - share.begin), count);
-      std::memcpy(device, read + at, count);
+      std::memcpy(read + at, host.bytes.data() + (at - kept.begin), count);
+      // Of whole pages, each rank brings its share to the one device that there is: wrong bytes of any rank show.
+      const ByteRange share = share_of(pool, rank);
+      const std::uint64_t from = std::max(at, share.begin);
+      const std::uint64_t to = std::min(at + count, share.end);
+      for (std::uint64_t i = from; i < to; ++i) device[i - at] = read[i] ^ rank_mask(setup_, rank);
     };
     visit_page_bytes(cache_, pool.groups, moved.device_page, range.begin, range.end, load);
   } else {
     const auto store = [&](const std::byte* device, std::uint64_t at, std::uint64_t count) {
-      std::memcpy(read + at, device, count);
+      std::transform(device, device + count, read + at, [&](std::byte byte) { return byte ^ rank_mask(setup_, rank); });
     };
     const std::vector<std::uint32_t>* groups = &pool.groups;
     for (const Pool& other : pools_) {
@@ -315,9 +319,9 @@ void SimMover::end_load_of_page(const Transfer& transfer, Job& job, std::uint32_
   const PageTransfer& moved = transfer.pages[page];
   const HostPage& host = host_page(transfer, rank, moved.host_page);
   const Pool& pool = pool_of(transfer);
-  const ByteRange share = share_of(pool, rank);
+  const ByteRange kept = kept_by(pool, rank);
   const std::span<const std::byte> read =
-      std::span(job.bytes).subspan((std::size_t{page} * pool.page_bytes) + share.begin, share.end - share.begin);
+      std::span(job.bytes).subspan((std::size_t{page} * pool.page_bytes) + kept.begin, kept.end - kept.begin);
   if (mutation_.checks_names && host.generation != moved.host_generation) {
     job.fault = TransferFault::Generation;
   } else if (mutation_.checks_names && host.name_tag != moved.name_tag) {
@@ -332,8 +336,8 @@ void SimMover::end_load_of_page(const Transfer& transfer, Job& job, std::uint32_
 void SimMover::end_store_of_page(const Transfer& transfer, Job& job, std::uint32_t rank, std::uint32_t page) {
   const PageTransfer& moved = transfer.pages[page];
   const Pool& pool = pool_of(transfer);
-  const ByteRange share = share_of(pool, rank);
-  const std::byte* const read = job.bytes.data() + (std::size_t{page} * pool.page_bytes) + share.begin;
+  const ByteRange kept = kept_by(pool, rank);
+  const std::byte* const read = job.bytes.data() + (std::size_t{page} * pool.page_bytes) + kept.begin;
   job.is_good[page] = 1;
   // What was misdirected there earlier may have the same generation and tag: nobody could tell these two faults. Of one
   // group, seeds stay what they were.
@@ -366,12 +370,12 @@ void SimMover::flip_a_bit() {
 
 // For the disk tier
 
-TransferFault SimMover::begin_read(const PageTransfer& page, HostPages::Record& record, std::uint16_t pool_index) {
-  const Pool& pool = pools_[pool_index];
+TransferFault SimMover::begin_read(const PageTransfer& page, HostPages::Record& record, Place place) {
+  const Pool& pool = pools_[place.pool_index];
   if (mutation_.checks_fences && pool.host_writes[page.host_page.value] > 0) {
     throw SimFailure("a host page goes to disk while a transfer writes it");
   }
-  const HostPage& host = pool.host_pages[0][page.host_page.value];
+  const HostPage& host = pool.host_pages[place.rank][page.host_page.value];
   if (mutation_.checks_names && host.generation != page.host_generation) return TransferFault::Generation;
   if (mutation_.checks_names && host.name_tag != page.name_tag) return TransferFault::NameTag;
   record.bytes = host.bytes;
@@ -381,26 +385,26 @@ TransferFault SimMover::begin_read(const PageTransfer& page, HostPages::Record& 
   return TransferFault::None;
 }
 
-TransferFault SimMover::begin_write(const PageTransfer& page, std::span<std::byte>& bytes, std::uint16_t pool_index) {
-  Pool& pool = pools_[pool_index];
+TransferFault SimMover::begin_write(const PageTransfer& page, std::span<std::byte>& bytes, Place place) {
+  Pool& pool = pools_[place.pool_index];
   if (mutation_.checks_fences && pool.host_writes[page.host_page.value] + pool.host_reads[page.host_page.value] > 0) {
     throw SimFailure("a host page is read from disk while a transfer uses it");
   }
-  HostPage& host = pool.host_pages[0][page.host_page.value];
+  HostPage& host = pool.host_pages[place.rank][page.host_page.value];
   host.generation = 0;
   host.name_tag = 0;
   bytes = host.bytes;
   return TransferFault::None;
 }
 
-void SimMover::end_write(const PageTransfer& page, std::optional<std::uint64_t> checksum, std::uint16_t pool_index) {
-  HostPage& host = pools_[pool_index].host_pages[0][page.host_page.value];
+void SimMover::end_write(const PageTransfer& page, std::optional<std::uint64_t> checksum, Place place) {
+  HostPage& host = pools_[place.pool_index].host_pages[place.rank][page.host_page.value];
   if (!checksum) return;
   host.generation = page.host_generation;
   host.name_tag = page.name_tag;
   host.checksum = checksum_of(host.bytes);
   if (*checksum != library_checksum_of(host.bytes)) throw SimFailure("a page from disk has another checksum");
-  if (pool_index == 0) arrived_.push_back(page);
+  if (place.pool_index == 0 && place.rank == 0) arrived_.push_back(page);
 }
 
 std::span<const std::byte> SimMover::good_bytes(const PageTransfer& page) {
@@ -438,7 +442,7 @@ void SimMover::report(Transfer& transfer, std::uint32_t rank) {
     counts_.add(is_load ? SimEvent::LoadOk : SimEvent::StoreOk);
   }
   if (completion.outcome != TransferOutcome::Ok && good > 0) counts_.add(SimEvent::PartialGood);
-  completion.moved_bytes = job.moved_bytes * setup_.rank_count;
+  completion.moved_bytes = job.moved_bytes * (setup_.has_rank_pages ? 1 : setup_.rank_count);
   if (job.moved_bytes > 0) {
     const double part = static_cast<double>(completion.moved_bytes) /
                         static_cast<double>(transfer.pages.size() * pool_of(transfer).page_bytes);

@@ -85,12 +85,15 @@ class SimMover {
   }
   /// Whether a load that the cache still wants reads this host page, of the first pool.
   [[nodiscard]] bool is_being_loaded(PageId host_page) const;
-  // The host pages as the disk tier sees them; of one rank.
-  [[nodiscard]] TransferFault begin_read(const PageTransfer& page, HostPages::Record& record, std::uint16_t pool_index);
-  [[nodiscard]] TransferFault begin_write(const PageTransfer& page, std::span<std::byte>& bytes,
-                                          std::uint16_t pool_index);
-  void end_write(const PageTransfer& page, std::optional<std::uint64_t> checksum, std::uint16_t pool_index);
-  /// Pages of the first pool that have got their bytes from disk since this was last asked.
+  // The host pages as the disk tier sees them.
+  struct Place {
+    std::uint32_t rank = 0;
+    std::uint16_t pool_index = 0;
+  };
+  [[nodiscard]] TransferFault begin_read(const PageTransfer& page, HostPages::Record& record, Place place);
+  [[nodiscard]] TransferFault begin_write(const PageTransfer& page, std::span<std::byte>& bytes, Place place);
+  void end_write(const PageTransfer& page, std::optional<std::uint64_t> checksum, Place place);
+  /// Pages of the first pool that have got their bytes from disk, on the first rank, since this was last asked.
   [[nodiscard]] std::vector<PageTransfer> take_arrived() { return std::exchange(arrived_, {}); }
   /// What a load of this page would read; nothing where it would find that something has happened to it.
   [[nodiscard]] std::span<const std::byte> good_bytes(const PageTransfer& page);
@@ -159,7 +162,12 @@ class SimMover {
   void end_store_of_page(const Transfer& transfer, Job& job, std::uint32_t rank, std::uint32_t page);
   void report(Transfer& transfer, std::uint32_t rank);
   [[nodiscard]] const Pool& pool_of(const Transfer& transfer) const { return pools_[transfer.pool_index]; }
+  /// The bytes of a device page that a rank brings when it loads.
   [[nodiscard]] ByteRange share_of(const Pool& pool, std::uint32_t rank) const;
+  /// The bytes of a page that a rank keeps on the host.
+  [[nodiscard]] ByteRange kept_by(const Pool& pool, std::uint32_t rank) const {
+    return setup_.has_rank_pages ? ByteRange{0, pool.page_bytes} : share_of(pool, rank);
+  }
   [[nodiscard]] std::uint32_t tokens_read_of(PageId device_page, std::uint16_t pool_index) const;
   [[nodiscard]] HostPage& host_page(const Transfer& transfer, std::uint32_t rank, PageId page) {
     return pools_[transfer.pool_index].host_pages[rank][page.value];
@@ -180,24 +188,24 @@ class SimMover {
   TimeNs stuck_until_ = 0;
 };
 
-/// The mover's pages, of one pool, for a disk tier that is opened before there is a mover.
+/// The mover's pages, of one rank and pool, for a disk tier that is opened before there is a mover.
 class SimHostPages : public HostPages {
  public:
-  explicit SimHostPages(std::uint16_t pool_index = 0) : pool_index_(pool_index) {}
+  explicit SimHostPages(SimMover::Place place) : place_(place) {}
   void set_mover(SimMover* mover) { mover_ = mover; }
   [[nodiscard]] TransferFault begin_read(const PageTransfer& page, Record& record) override {
-    return mover_->begin_read(page, record, pool_index_);
+    return mover_->begin_read(page, record, place_);
   }
   void end_read(const PageTransfer& /*page*/) override {}
   [[nodiscard]] TransferFault begin_write(const PageTransfer& page, std::span<std::byte>& bytes) override {
-    return mover_->begin_write(page, bytes, pool_index_);
+    return mover_->begin_write(page, bytes, place_);
   }
   void end_write(const PageTransfer& page, std::optional<std::uint64_t> checksum) override {
-    mover_->end_write(page, checksum, pool_index_);
+    mover_->end_write(page, checksum, place_);
   }
 
  private:
-  std::uint16_t pool_index_ = 0;
+  SimMover::Place place_;
   SimMover* mover_ = nullptr;
 };
 

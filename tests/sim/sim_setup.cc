@@ -265,6 +265,16 @@ std::string disk_path(std::uint32_t directory) {
   return "disk " + std::to_string(directory);
 }
 
+// Twice the files, and as much room for each.
+void draw_disk_ranks(SimSetup& setup, Random& random) {
+  setup.rank_count = 2;
+  setup.has_rank_pages = true;
+  setup.shard_count = has_chance(random, 70) ? 2 : 1;
+  setup.disk_capacity_bytes *= setup.shard_count;
+  setup.disk_write_bytes_per_day *= setup.shard_count;
+  for (std::uint64_t& bytes : setup.disk_group_capacity_bytes) bytes *= setup.shard_count;
+}
+
 bool is_drawn(SimSeeds seeds, Random& random) {
   const bool is_one = random.below(3) == 0;
   return seeds == SimSeeds::Always || (seeds == SimSeeds::Drawn && is_one);
@@ -279,6 +289,8 @@ SimSetup draw_sim_setup(std::uint64_t seed, const SimShape& shape, Random& rando
   Random groups_random(mix64(seed) + 2);
   if (is_drawn(shape.disk_tier, disk_random)) draw_disk_setup(setup, disk_random, shape.mutation);
   if (is_drawn(shape.groups, groups_random)) draw_groups(setup, groups_random);
+  Random ranks_random(mix64(seed) + 3);
+  if (setup.has_disk && shape.has_disk_ranks) draw_disk_ranks(setup, ranks_random);
   if (setup.has_disk && shape.mutation.damages_files) {
     setup.disk_flip_chance = 100;
     setup.disk_forge_chance = 200;
@@ -301,22 +313,29 @@ SimSetup draw_sim_setup(std::uint64_t seed, const SimShape& shape, Random& rando
 
 std::vector<std::string> disk_paths(const SimSetup& setup) {
   std::vector<std::string> paths;
-  for (std::uint32_t i = 0; i < setup.disk_directory_count; ++i) {
-    paths.push_back(disk_path(i));
+  for (std::uint32_t i = 0; i < setup.disk_directory_count * setup.shard_count; ++i) {
+    std::string path = disk_path(i / setup.shard_count);
+    if (setup.shard_count > 1) {
+      path += "/shard-" + std::to_string(i % setup.shard_count) + "-of-" + std::to_string(setup.shard_count);
+    }
+    paths.push_back(path);
     for (std::size_t group = 0; group < setup.groups.size(); ++group) {
-      if (has_store(setup, group)) paths.push_back(disk_path(i) + "/group-" + setup.groups[group].name);
+      if (has_store(setup, group)) paths.push_back(path + "/group-" + setup.groups[group].name);
     }
   }
   return paths;
 }
 
-std::vector<std::uint32_t> disk_stores(const SimSetup& setup) {
-  std::vector<std::uint32_t> stores = {0};
-  std::uint32_t anchored_count = 0;
-  for (std::size_t group = 0; group < setup.groups.size(); ++group) {
-    if (!is_anchored(setup.groups[group])) continue;
-    ++anchored_count;
-    if (has_store(setup, group)) stores.push_back(anchored_count);
+std::vector<SimStore> disk_stores(const SimSetup& setup) {
+  std::vector<SimStore> stores;
+  for (std::uint32_t shard = 0; shard < setup.shard_count; ++shard) {
+    stores.push_back({.shard = shard, .pool = 0});
+    std::uint32_t anchored_count = 0;
+    for (std::size_t group = 0; group < setup.groups.size(); ++group) {
+      if (!is_anchored(setup.groups[group])) continue;
+      ++anchored_count;
+      if (has_store(setup, group)) stores.push_back({.shard = shard, .pool = anchored_count});
+    }
   }
   return stores;
 }
@@ -370,6 +389,7 @@ std::string to_string(const SimSetup& setup) {
     number("bytes per day", static_cast<std::int64_t>(setup.disk_write_bytes_per_day));
     number("zstd", setup.zstd_level);
     number("beginnings", setup.beginning_count);
+    if (setup.has_rank_pages) number("shards", setup.shard_count);
   }
   text += "; faults";
   number("io", setup.io_chance);
@@ -398,27 +418,35 @@ CacheConfig make_config(const SimSetup& setup) {
                          .layers = layer_range(0, setup.layer_count),
                          .components = {{.name = "bytes", .element = ElementType::Bytes, .dim = 8}},
                          .keys_rotated = false};
-  const std::vector<CacheGroup> groups = setup.has_groups() ? setup.groups : std::vector{group};
-  CacheConfig config{.layout = ModelLayout::create("sim", groups).value(),
-                     .page = {.page_tokens = setup.page_tokens},
-                     .device = {.page_count = setup.device_page_count,
-                                .group_page_counts = setup.group_page_counts,
-                                .state_slot_count = setup.state_slot_count,
-                                .byte_layout = setup.byte_layout},
-                     .sequence_count_max = setup.sequence_count_max,
-                     .context_tokens_max = setup.context_tokens_max,
-                     .step_tokens_max = setup.step_tokens_max,
-                     .dedup = setup.dedup,
-                     .steps_in_flight_max = setup.steps_in_flight_max,
-                     .tree_tokens_max = 8,
-                     .window_rewind_tokens = setup.window_rewind_tokens,
-                     .extra_key_count_max = 512,
-                     .key_space_count_max = setup.key_space_count_max,
-                     .keep_count_max = 4,
-                     .partial_reuse_min_tokens = setup.partial_reuse_min_tokens,
-                     .policy = setup.policy,
-                     .whole_runs = setup.whole_runs,
-                     .lost_page_count_max = setup.lost_page_count_max};
+  std::vector<CacheGroup> groups = setup.has_groups() ? setup.groups : std::vector{group};
+  // As many heads as shards: of each page a rank has as much as it would have alone.
+  for (CacheGroup& each : groups) {
+    for (Component& component : each.components) {
+      if (setup.shard_count > 1) component.sharding = Sharding::Heads;
+      component.heads *= setup.shard_count;
+    }
+  }
+  CacheConfig config{
+      .layout = ModelLayout::create("sim", groups).value(),
+      .page = {.page_tokens = setup.page_tokens, .rank_count = setup.has_rank_pages ? setup.rank_count : 1},
+      .device = {.page_count = setup.device_page_count,
+                 .group_page_counts = setup.group_page_counts,
+                 .state_slot_count = setup.state_slot_count,
+                 .byte_layout = setup.byte_layout},
+      .sequence_count_max = setup.sequence_count_max,
+      .context_tokens_max = setup.context_tokens_max,
+      .step_tokens_max = setup.step_tokens_max,
+      .dedup = setup.dedup,
+      .steps_in_flight_max = setup.steps_in_flight_max,
+      .tree_tokens_max = 8,
+      .window_rewind_tokens = setup.window_rewind_tokens,
+      .extra_key_count_max = 512,
+      .key_space_count_max = setup.key_space_count_max,
+      .keep_count_max = 4,
+      .partial_reuse_min_tokens = setup.partial_reuse_min_tokens,
+      .policy = setup.policy,
+      .whole_runs = setup.whole_runs,
+      .lost_page_count_max = setup.lost_page_count_max};
   config.host = {.page_count = setup.host_page_count,
                  .group_page_counts = setup.host_group_page_counts,
                  .policy = setup.host_policy,

@@ -48,6 +48,9 @@ struct SimSetup {
   TimeNs load_timeout_ns = 0;
   std::uint16_t layer_bands = 1;
   std::uint32_t rank_count = 1;
+  /// Each rank has whole pages, as with a disk tier; otherwise the ranks share out the bytes of one page.
+  bool has_rank_pages = false;
+  std::uint32_t shard_count = 1;  ///< of ranks with pages of their own: 1, all have the same bytes
   std::uint32_t transfer_count_max = 8;
   std::uint32_t transfer_pages_max = 8;
   std::optional<std::uint32_t> lost_page_count_max;
@@ -162,14 +165,24 @@ enum class SimSeeds : std::uint8_t { Drawn, Always, Never };
 struct SimShape {
   SimSeeds disk_tier = SimSeeds::Drawn;
   SimSeeds groups = SimSeeds::Drawn;  ///< several
+  bool has_disk_ranks = false;        ///< all seeds with a disk tier have two ranks
   SimMutation mutation;
 };
 
 [[nodiscard]] SimSetup draw_sim_setup(std::uint64_t seed, const SimShape& shape, Random& random);
 /// The directories of all stores.
 [[nodiscard]] std::vector<std::string> disk_paths(const SimSetup& setup);
-/// As DiskPlan::store_index counts them; the history's first.
-[[nodiscard]] std::vector<std::uint32_t> disk_stores(const SimSetup& setup);
+/// A store of one shard and pool, as LowerPlan::pool counts pools: 0 is the history.
+struct SimStore {
+  std::uint32_t shard = 0;
+  std::uint32_t pool = 0;
+};
+/// The history's of shard 0 first.
+[[nodiscard]] std::vector<SimStore> disk_stores(const SimSetup& setup);
+/// What the bytes of a rank's pages are changed by, so that none is taken for another's.
+[[nodiscard]] inline std::byte rank_mask(const SimSetup& setup, std::uint32_t shard) {
+  return setup.shard_count > 1 ? std::byte(0x5aU * shard) : std::byte{0};
+}
 /// Whether a group's pages hang at those of others, instead of making up the history.
 [[nodiscard]] bool is_anchored(const CacheGroup& group);
 [[nodiscard]] std::string to_string(const SimSetup& setup);

@@ -92,6 +92,24 @@ TEST(Simulation, AMoverThatTrustsBytesOrPlacesIsNoticed) {
   }
 }
 
+// Each rank has bytes of its own, in most seeds, and files of its own, in which anything happens at any time.
+TEST(Simulation, RanksOnDiskFindWhatAllOfThemHaveAndNeverBytesOfAnother) {
+  for (const SimSeeds groups : kAllOrNone) {
+    SimCounts counts;
+    const std::string failure =
+        run_simulation({.seed_count = UINT64_MAX,
+                        .step_count = kStepCount / 2,
+                        .operations_max = kIsSanitized ? kSmallRun : 8 * kSmallRun,
+                        .shape = {.disk_tier = SimSeeds::Always, .groups = groups, .has_disk_ranks = true}},
+                       counts);
+    ASSERT_EQ(failure, "");
+    for (const SimEvent event : {SimEvent::DiskHit, SimEvent::HitAfterRestart, SimEvent::DurableFound,
+                                 SimEvent::GotFromDisk, SimEvent::OtherRankLater, SimEvent::DiskReclaimed}) {
+      EXPECT_GT(counts[event], 0U) << to_string(event);
+    }
+  }
+}
+
 // Pages of one group in the places of another's.
 TEST(Simulation, AMoverThatTakesOnePoolForAnotherIsNoticed) {
   SimCounts counts;
@@ -128,6 +146,15 @@ TEST(Simulation, TheSameSeedDoesTheSame) {
       EXPECT_EQ(to_string(first), to_string(second));
     }
   }
+  const SimRun ranks{.first_seed = 3,
+                     .seed_count = 3,
+                     .step_count = 2'000,
+                     .shape = {.disk_tier = SimSeeds::Always, .has_disk_ranks = true}};
+  SimCounts first;
+  SimCounts second;
+  EXPECT_EQ(run_simulation(ranks, first), "");
+  EXPECT_EQ(run_simulation(ranks, second), "");
+  EXPECT_EQ(to_string(first), to_string(second));
 }
 
 }  // namespace

@@ -34,7 +34,11 @@ Simulation::Simulation(std::uint64_t seed, SimCounts& counts, const SimShape& sh
     if (setup_.disk_write_bytes_per_day > 0) counts_.add(SimEvent::Endurance);
   }
   const std::size_t pool_count = transfer_pools(make_config(setup_).layout).size();
-  for (std::size_t pool = 0; pool < pool_count; ++pool) host_pages_.emplace_back(static_cast<std::uint16_t>(pool));
+  for (std::uint32_t rank = 0; rank < (setup_.has_rank_pages ? setup_.rank_count : 1); ++rank) {
+    for (std::size_t pool = 0; pool < pool_count; ++pool) {
+      host_pages_.emplace_back(SimMover::Place{.rank = rank, .pool_index = static_cast<std::uint16_t>(pool)});
+    }
+  }
   if (const Status opened = open_cache(); !opened) {
     throw SimFailure("open: " + opened.error().message + "\n" + to_string(setup_));
   }
@@ -531,7 +535,9 @@ void Simulation::move_on() {
   while (mover_->work(now_)) {
   }
   for (std::size_t lane = 0; files_ && lane < lane_stuck_until_.size(); ++lane) {
-    while (now_ >= lane_stuck_until_[lane] && run_lane(static_cast<DiskMover::Lane>(lane))) {
+    for (std::uint32_t shard = 0; shard < setup_.shard_count; ++shard) {
+      while (now_ >= lane_stuck_until_[lane] && run_lane(static_cast<DiskMover::Lane>(lane), shard)) {
+      }
     }
   }
   apply(true);

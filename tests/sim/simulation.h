@@ -206,9 +206,14 @@ class Simulation {
   void pump();
 
   // The disk tier's side.
-  [[nodiscard]] DiskMover& disk_mover() { return CacheForTests::disk(*cache_); }
+  [[nodiscard]] FileStore& disk_store(SimStore store) {
+    return CacheForTests::disk(*cache_, store.shard).store(store.pool);
+  }
+  [[nodiscard]] FileStoreStats disk_store_stats(SimStore store) {
+    return CacheForTests::disk(*cache_, store.shard).store_stats(store.pool);
+  }
   void disk_operation();
-  bool run_lane(DiskMover::Lane lane);
+  bool run_lane(DiskMover::Lane lane, std::uint32_t shard);
   /// Until nothing is left to do.
   void run_lanes();
   [[nodiscard]] std::vector<Completion> collect_disk(bool all);
@@ -235,6 +240,8 @@ class Simulation {
   template <typename Visitor>
   void for_each_direct_row(const Direct& direct, std::uint32_t token_count, Visitor&& visit);
   void answer(Direct& direct, const DiskAnswer& answer);
+  /// What one shard has read.
+  void check_direct(const Direct& direct, const DiskAnswer& answer, std::span<const std::byte> bytes);
   /// The process ends; another one opens what it has left.
   void restart();
   void forget_life();
@@ -330,8 +337,8 @@ class Simulation {
   Random random_;
   SimSetup setup_;
   std::unique_ptr<SimFiles> files_;          // null without a disk tier
-  std::deque<SimHostPages> host_pages_;      // by pool
-  std::vector<std::uint32_t> stores_ = {0};  // on disk
+  std::deque<SimHostPages> host_pages_;      // by rank, then by pool
+  std::vector<SimStore> stores_ = {{0, 0}};  // on disk
   std::unique_ptr<Cache> cache_;
   std::unique_ptr<GroupsEngine> engine_;  // null of one group
   std::unique_ptr<SimMover> mover_;
