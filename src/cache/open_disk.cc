@@ -207,8 +207,9 @@ Status Cache::Impl::open_disk(FileSystem* given_files, std::span<HostPages* cons
   for (std::uint32_t i = 0; i < shard_count; ++i) {
     Status opened = open_disk_shard(i, given_files == nullptr ? *files : *given_files, rank_hosts, common);
     if (!opened && shard_count > 1) {
-      return fail(opened.error().code, "shard " + std::to_string(i) + " of " + std::to_string(shard_count) +
-                                           ", which has its share of disk.capacity_bytes: " + opened.error().message);
+      return fail(opened.error().code, "shard " + std::to_string(i) + " of " + std::to_string(shard_count) + ", with " +
+                                           with_separators(settings.capacity_bytes / shard_count) +
+                                           " bytes of disk.capacity_bytes: " + opened.error().message);
     }
     QUIRE_TRY(opened);
     shards.push_back(disks.back().get());

@@ -386,13 +386,16 @@ TEST_F(CacheDiskRanks, RanksAreRefusedWithWhatIsWrong) {
 
 TEST_F(CacheDiskRanks, ACapacityThatIsTooSmallForAShardIsRefusedWithTheShard) {
   CacheConfig config = rank_config(2, 4);
-  config.disk.capacity_bytes = config.disk.capacity_bytes_min(512);
-  ASSERT_TRUE(try_open(rank_config(1, 4)));
+  config.disk.capacity_bytes = 2 * config.disk.capacity_bytes_min(512);
+  const std::uint64_t least = config.disk.capacity_bytes;
+  open(std::move(config));
+  EXPECT_EQ(serve(token_range(0, 32)), 0U);
+  config = rank_config(2, 4);
+  config.disk.capacity_bytes = least - 2;
   const Status opened = try_open(std::move(config));
   ASSERT_FALSE(opened.has_value());
-  EXPECT_NE(opened.error().message.find("shard 0 of 2, which has its share of disk.capacity_bytes: "),
-            std::string::npos)
-      << opened.error().message;
+  EXPECT_TRUE(opened.error().message.starts_with("shard 0 of 2, with ")) << opened.error().message;
+  EXPECT_NE(opened.error().message.find("capacity_bytes"), std::string::npos) << opened.error().message;
 }
 
 TEST_F(CacheDiskRanks, StoresOfShardsCanBeInspectedAndVerifiedOneByOne) {

@@ -55,6 +55,14 @@ TEST(StoreText, OfManySegmentsTheOddOnesAreShown) {
   EXPECT_NE(text.find("segment-40 is damaged: because"), std::string::npos);
 }
 
+TEST(StoreText, StoresBelowADirectoryAreNamed) {
+  DiskStoreReport report = many(1);
+  report.directories[0].group_stores = {"group-window", "shard-0-of-2"};
+  const std::string text = store_text(report, 0, place());
+  EXPECT_NE(text.find("kv: a group of the model has a store of its own: kv/group-window\n"), std::string::npos) << text;
+  EXPECT_NE(text.find("kv: a shard of ranks has a store of its own: kv/shard-0-of-2\n"), std::string::npos) << text;
+}
+
 TEST(StoreText, TimesBeyondAllSenseAreTakenAsTheyAre) {
   DiskStoreReport report = many(1);
   report.page_count = 1;
