@@ -214,7 +214,19 @@ void Verification::repair(const SegmentFile& file, Verdict& verdict, StoreDirect
   }
   const Result<FileId> opened = directory.open(file.name);
   if (!opened) return leave(opened.error());
+  // What has no footer may be in the system's memory only, and count as written there (file_store_recover.cc).
+  const auto write_again = [&](std::uint64_t offset, std::uint64_t bytes) -> Status {
+    std::vector<std::byte> again(bytes);
+    QUIRE_TRY(directory.read(*opened, offset, again));
+    return directory.write(*opened, offset, again);
+  };
   const auto write = [&]() -> Status {
+    if (!contents.is_from_footer) {
+      QUIRE_TRY(write_again(0, kSegmentBlockBytes));
+      for (const RecordHeader& record : verdict.good) {
+        QUIRE_TRY(write_again(record.offset, record_bytes(record.stored_bytes)));
+      }
+    }
     for (const RecordHeader& record : verdict.to_mend) {
       std::vector<std::byte> block(kSegmentBlockBytes);
       // A tombstone is alone in its block, which may be one that cannot be read.

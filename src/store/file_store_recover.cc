@@ -2,7 +2,9 @@
 //
 // Opening: whose directories these are, and what of their segments can be trusted. A segment with a good footer was
 // synced before the footer was written, so its headers are enough, and payloads are verified when they are read. Any
-// other one is scanned, payloads included, and sealed then, so that it is scanned once.
+// other one is scanned, payloads included, and sealed then, so that it is scanned once. What the scan reads may be in
+// the system's memory only, and may even count as written there: a sync that failed for the process before leaves it
+// so, and no later sync writes it. So every record that is kept is written once more, in its place, and synced.
 #include <algorithm>
 #include <cstring>
 #include <string>
@@ -255,7 +257,8 @@ void FileStore::Impl::recover(std::unique_ptr<Segment> found) {
   set_file_bytes(segment, file_bytes);
   if (recover_from_footer(segment)) return;
   if (const Status scanned = recover_by_scan(segment); !scanned) {
-    // What cannot be read may be tombstones: nothing here can be trusted to be wanted still.
+    // What cannot be read may be tombstones: nothing here can be trusted to be wanted still. What cannot be written
+    // again may be gone when the power fails.
     note_error(scanned.error());
     give_up(directory);
     return;
@@ -265,7 +268,6 @@ void FileStore::Impl::recover(std::unique_ptr<Segment> found) {
     (void)forget_segment(segment);
     return;
   }
-  // It may be that what was read is in the system's memory only.
   if (const Status synced = directory.files->sync_file(segment.file, SyncPoint::SegmentSeal); !synced) {
     note_error(synced.error());
     give_up(directory);
@@ -300,7 +302,14 @@ Status FileStore::Impl::recover_by_scan(Segment& segment) {
   const std::uint64_t file_bytes = segment.file_bytes / kSegmentBlockBytes * kSegmentBlockBytes;
   Scan scan(segment, file_bytes);
   std::uint64_t torn_count = 0;
+  std::uint64_t written_bytes = 0;
   Status status;
+  // The same bytes: a write that is torn spoils nothing that was durable.
+  const auto write_again = [&](std::uint64_t offset, std::span<const std::byte> bytes) {
+    status = segment.files->write(segment.file, offset, bytes);
+    if (status) written_bytes += bytes.size();
+    return status.has_value();
+  };
   for (std::uint64_t offset = kSegmentBlockBytes; offset < file_bytes;) {
     Result<std::span<const std::byte>> bytes = scan.bytes_at(offset, kSegmentBlockBytes);
     if (!bytes) {
@@ -325,15 +334,25 @@ Status FileStore::Impl::recover_by_scan(Segment& segment) {
         !is_intact(*record, bytes->subspan(kRecordHeaderBytes, record->stored_bytes), writer_.compressor, scratch_)) {
       ++torn_count;
     } else {
+      if (!write_again(offset, *bytes)) break;
       recover_record(segment, *record);
       segment.records.push_back(*record);
       segment.end = offset + taken_bytes;
     }
     offset += taken_bytes;
   }
+  if (status && segment.record_count > 0) {
+    Result<std::span<const std::byte>> header = scan.bytes_at(0, kSegmentBlockBytes);
+    if (!header) {
+      status = tl::unexpected<Error>(header.error());
+    } else {
+      (void)write_again(0, *header);
+    }
+  }
   const MutexLock lock(index_mutex_);
   stats_.torn_records += torn_count;
   stats_.read_bytes += file_bytes;
+  stats_.written_bytes += written_bytes;
   return status;
 }
 

@@ -4,11 +4,16 @@
 #include <cstdint>
 #include <cstdlib>
 #include <iostream>
+#include <memory>
 #include <string>
+#include <vector>
 
 #include <gtest/gtest.h>
 
+#include "store/file_store.h"
+#include "testing/file_pages.h"
 #include "testing/sanitized.h"
+#include "testing/sim_disk.h"
 #include "tests/store/crash_run.h"
 
 namespace quire::testing {
@@ -57,6 +62,60 @@ TEST(FileStoreCrash, NoPromiseIsBrokenWhenCallsFailAsWell) {
     ASSERT_EQ(sum.violation, "") << per_thousand << " of a thousand calls";
   }
 }
+
+// A sync that fails leaves what was written in the system's memory, where it reads well and counts as written: no later
+// sync writes it. Its process does not get to cut it off.
+class FailedSync : public ::testing::TestWithParam<bool> {};
+
+TEST_P(FailedSync, WhatItLeftIsNotPromisedByTheNextProcess) {
+  const bool fails_when_opening = GetParam();
+  const FileStoreConfig config{.directories = {"a"},
+                               .capacity_bytes = 8 * 40'960,
+                               .segment_bytes = 40'960,
+                               .layout = {.page_bytes = 3000, .hash = 7}};
+  std::uint64_t promised_count = 0;
+  for (std::uint64_t seed = 1; seed <= 200; ++seed) {
+    auto disk = std::make_unique<SimDisk>(seed);
+    std::unique_ptr<SimDisk> killed;
+    std::unique_ptr<SimDisk> crashed;
+    auto store = FileStore::open(config, *disk).value();
+    ASSERT_EQ(write_one(*store, {0, 0}, config), FileOutcome::Ok);
+    ASSERT_TRUE(store->flush());
+    for (std::uint32_t index = 1; index < 4; ++index) {
+      ASSERT_EQ(write_one(*store, {0, index}, config), FileOutcome::Ok);
+    }
+    if (!fails_when_opening) {
+      disk->fail_once(SimOperation::SyncFile);
+      disk->crash_after(1);  // the sync that fails
+      EXPECT_FALSE(store->flush());
+    }
+    killed = disk->kill(seed);
+    store.reset();
+    if (fails_when_opening) {
+      killed->fail_once(SimOperation::SyncFile);
+      EXPECT_FALSE(FileStore::open(config, *killed).has_value()) << "its only directory is given up";
+    }
+    store = FileStore::open(config, *killed).value();
+    ASSERT_TRUE(store->flush());
+    ASSERT_TRUE(has_page(*store, {0, 0})) << "what was flushed before is there";
+    std::vector<TestPage> promised;
+    for (std::uint32_t index = 0; index < 4; ++index) {
+      if (has_page(*store, {0, index})) promised.push_back({0, index});
+    }
+    crashed = killed->crash(seed);
+    store.reset();
+    store = FileStore::open(config, *crashed).value();
+    for (const TestPage page : promised) {
+      ASSERT_EQ(read_one(*store, page, config), "") << "seed " << seed << ", page " << page.index;
+    }
+    promised_count += promised.size();
+    store.reset();
+  }
+  EXPECT_GT(promised_count, 220U) << "what can be read is kept";
+}
+
+INSTANTIATE_TEST_SUITE_P(FileStoreCrash, FailedSync, ::testing::Bool(),
+                         [](const auto& test) { return test.param ? "WhenOpening" : "OfAFlush"; });
 
 }  // namespace
 }  // namespace quire::testing
