@@ -241,7 +241,7 @@ enum class Preempt : std::uint8_t {
 /// What is left of a cache that sleeps.
 enum class Sleep : std::uint8_t {
   KeepHost,  ///< what the host has room for
-  DropAll,   ///< nothing; the host's memory is given back too
+  DropAll,   ///< nothing in memory, and the host's is given back too; what is on disk stays
 };
 
 /// The disk tier, as its store sees it. Totals count since open().
@@ -509,7 +509,8 @@ class Cache {
   /// Forgets a key space: nothing of it will match again. Live sequences finish on their own pages. Gives the number of
   /// pages freed at once; those in use follow when their sequences end.
   [[nodiscard]] Result<std::uint32_t> drop(KeySpaceId key_space);
-  /// Gives up everything cached. Refused while sequences live.
+  /// Gives up everything cached, on disk also what earlier processes have left there, of any key space. Nothing of it
+  /// is found from here on, nor by a later process once a flush() has succeeded. Refused while sequences live.
   [[nodiscard]] Status reset();
   /// Gives up so many idle pages, or all there are, at once: those that the host has no copy of are lost, also under
   /// write-back. Returns how many. Those of an external pool are named by take_released(). Pages of the history take

@@ -284,8 +284,8 @@ Status Cache::reset() {
     if (!impl.key_spaces[i].is_live) continue;
     impl.counters.dropped_page_total +=
         impl.tiers->parts.history.drop_all(impl.key_spaces[i].root, ResidencyCause::Reset);
-    if (impl.has_disk()) impl.tiers->lower_stores.drop(i);
   }
+  if (impl.has_disk()) impl.tiers->lower_stores.drop_all();
   impl.tiers->parts.hand_over();
   return {};
 }

@@ -69,9 +69,10 @@ Status Cache::Impl::check_users() const {
   const TransferBook& book = tiers->parts.book;
   for (std::uint32_t i = 0; i < book.end(); ++i) {
     const Transfer& transfer = book[i];
-    const bool uses_key_space = transfer.kind == TransferKind::Load || transfer.kind == TransferKind::DropOnDisk;
+    const bool uses_key_space = transfer.kind == TransferKind::Load ||
+                                (transfer.kind == TransferKind::DropOnDisk && transfer.key_space != kAllKeySpaces);
     if (!transfer.is_live() || !transfer.is_of_tree()) continue;
-    users[transfer.key_space] += uses_key_space ? 1 : 0;
+    if (uses_key_space) ++users[transfer.key_space];
     handles += transfer.pin ? 1 : 0;
   }
   for (std::uint32_t i = 0; i < tiers->parts.searches.end(); ++i) {

@@ -94,7 +94,7 @@ void PrefixTree::note_lost(std::uint32_t page_count, std::span<const PageFingerp
                            ResidencyCause cause) {
   lost_page_total_ += page_count;
   if (lost_ == nullptr) return;
-  for (const PageFingerprint page : pages) lost_->note(page, tier, cause == ResidencyCause::Failed);
+  for (const PageFingerprint page : fingerprints) lost_->note(page, tier, cause == ResidencyCause::Failed);
 }
 
 void PrefixTree::record(std::uint32_t run, std::uint32_t first_page, std::uint32_t page_count, ResidencyCause cause,

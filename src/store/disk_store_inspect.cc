@@ -73,6 +73,7 @@ class Inspection {
   std::vector<KeySpaceFound> key_spaces_;
   std::vector<FoundPage> pages_;
   std::map<PageName, std::uint64_t> dropped_pages_;  // those with a lower order are gone
+  std::uint64_t all_dropped_before_ = 0;             // all pages with a lower order are
   std::map<std::pair<std::uint64_t, std::uint64_t>, std::uint64_t> layouts_;
   PageCompressor compressor_;
   std::vector<std::byte> scratch_;
@@ -150,6 +151,11 @@ void Inspection::add_record(const RecordHeader& record, SegmentBytes& bytes, std
       before = std::max(before, record.order);
       return;
     }
+    case RecordKind::DropAll:
+      ++holder.tombstone_count;
+      holder.live_bytes += record_bytes(0);
+      all_dropped_before_ = std::max(all_dropped_before_, record.order);
+      return;
     case RecordKind::DropPage: {
       ++holder.tombstone_count;
       holder.live_bytes += record_bytes(0);
@@ -197,7 +203,7 @@ DiskStoreReport Inspection::finish(TimeNs now_ns) {
                            pages_[i - 1].payload_bytes != page.payload_bytes;
     const auto dropped = dropped_pages_.find(page.name);
     const bool is_dropped = (dropped != dropped_pages_.end() && page.order < dropped->second) ||
-                            page.order < key_spaces_[page.key_space].dropped_before;
+                            page.order < key_spaces_[page.key_space].dropped_before || page.order < all_dropped_before_;
     if (is_newest && !is_dropped) {
       add_live(page, now_ns);
     } else {

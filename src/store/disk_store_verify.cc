@@ -31,6 +31,7 @@ struct Verdict {
 };
 
 std::string name_in(const RecordHeader& record) {
+  if (record.kind == RecordKind::DropAll) return {};
   return to_hex(record.kind == RecordKind::Page || record.kind == RecordKind::DropPage ? record.name
                                                                                        : record.key_space);
 }

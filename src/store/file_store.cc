@@ -341,6 +341,9 @@ void FileStore::write(const PageName& key_space, const KeySpace* text, std::span
 Status FileStore::drop(const PageName& key_space, TimeNs now_ns) {
   return impl_->drop(key_space, now_ns);
 }
+Status FileStore::drop_all(TimeNs now_ns) {
+  return impl_->drop(std::nullopt, now_ns);
+}
 void FileStore::drop_page(const PageName& name, TimeNs now_ns) {
   impl_->drop_page(name, now_ns);
 }

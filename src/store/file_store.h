@@ -120,6 +120,8 @@ class FileStore {
   void write(const PageName& key_space, const KeySpace* text, std::span<FileWrite> pages, TimeNs now_ns);
   /// Pages of the key space are gone from here on, and after the next flush() for good.
   [[nodiscard]] Status drop(const PageName& key_space, TimeNs now_ns);
+  /// All pages, of key spaces that nobody here has named and of other layouts too. As with drop().
+  [[nodiscard]] Status drop_all(TimeNs now_ns);
   /// One page: a reader found that it is no good. As with drop(); nothing happens when it is not there.
   void drop_page(const PageName& name, TimeNs now_ns);
   /// Everything whose write was Ok survives a crash from here on, and what was dropped stays dropped. Fails, once, when

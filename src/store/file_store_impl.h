@@ -38,14 +38,33 @@ namespace quire {
 inline constexpr std::uint64_t kNoOrder = std::numeric_limits<std::uint64_t>::max();
 inline constexpr std::uint32_t kNoSegment = FileIndex::kNone;
 
-/// That pages are gone: a key space's, or one.
+/// That pages are gone: all, a key space's, or one.
 struct Tombstone {
   RecordKind kind = RecordKind::DropPage;
-  PageName name;  ///< of the page or the key space
+  PageName name;  ///< of the page or the key space; of DropAll: none
   std::uint64_t order = 0;
   TimeNs at_ns = 0;
   std::uint64_t offset = 0;  ///< in its segment, once it is written
 };
+
+[[nodiscard]] constexpr bool is_tombstone(RecordKind kind) {
+  return kind == RecordKind::DropKeySpace || kind == RecordKind::DropPage || kind == RecordKind::DropAll;
+}
+[[nodiscard]] inline Tombstone tombstone_of(const RecordHeader& record) {
+  return {.kind = record.kind,
+          .name = record.kind == RecordKind::DropPage ? record.name : record.key_space,
+          .order = record.order,
+          .at_ns = record.stored_at_ns,
+          .offset = record.offset};
+}
+[[nodiscard]] inline RecordHeader record_of(const Tombstone& tombstone) {
+  const bool is_page = tombstone.kind == RecordKind::DropPage;
+  return {.kind = tombstone.kind,
+          .order = tombstone.order,
+          .name = is_page ? tombstone.name : PageName{},
+          .key_space = is_page ? PageName{} : tombstone.name,
+          .stored_at_ns = tombstone.at_ns};
+}
 
 /// Where a segment has the KeySpace record of a key space.
 struct KeySpaceRecord {
@@ -175,7 +194,8 @@ struct FileStore::Impl {
 
   // ── file_store_write.cc ──
   void write(const PageName& name, const KeySpace* text, std::span<FileWrite> pages, TimeNs now_ns);
-  [[nodiscard]] Status drop(const PageName& key_space, TimeNs now_ns);
+  /// Without a key space: everything.
+  [[nodiscard]] Status drop(const std::optional<PageName>& key_space, TimeNs now_ns);
   [[nodiscard]] Status flush();
   [[nodiscard]] Status flush_locked() QUIRE_REQUIRES(writer_mutex_);
   void write_page(const PageName& key_space, FileWrite& page, TimeNs now_ns) QUIRE_REQUIRES(writer_mutex_);

@@ -225,12 +225,7 @@ bool FileStore::Impl::carry(Segment& victim, Segment& target) {
   Directory& directory = directories_[victim.directory];
   for (const Tombstone& tombstone : carried_tombstones_) {
     const std::uint32_t buffer = take_buffer();
-    const bool is_page = tombstone.kind == RecordKind::DropPage;
-    writer_.flights[buffer] = {.header = {.kind = tombstone.kind,
-                                          .order = tombstone.order,
-                                          .name = is_page ? tombstone.name : PageName{},
-                                          .key_space = is_page ? PageName{} : tombstone.name,
-                                          .stored_at_ns = tombstone.at_ns}};
+    writer_.flights[buffer] = {.header = record_of(tombstone)};
     append(target, buffer);
   }
   for (std::uint32_t i = 0; i < carries_.size(); ++i) {

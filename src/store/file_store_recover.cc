@@ -389,11 +389,8 @@ void FileStore::Impl::recover_record(Segment& segment, const RecordHeader& recor
     }
     case RecordKind::DropKeySpace:
     case RecordKind::DropPage:
-      segment.tombstones.push_back({.kind = record.kind,
-                                    .name = record.kind == RecordKind::DropPage ? record.name : record.key_space,
-                                    .order = record.order,
-                                    .at_ns = record.stored_at_ns,
-                                    .offset = record.offset});
+    case RecordKind::DropAll:
+      segment.tombstones.push_back(tombstone_of(record));
       return;
   }
 }
@@ -402,12 +399,15 @@ void FileStore::Impl::recover_record(Segment& segment, const RecordHeader& recor
 void FileStore::Impl::apply_tombstones() {
   const MutexLock lock(index_mutex_);
   std::vector<std::uint64_t> dropped;  // by number of key space: the highest order
+  std::uint64_t all_dropped = 0;       // the same for all of them
   for (const std::unique_ptr<Segment>& segment : segments_) {
     if (!segment || is_mutated(Mutant::ForgetsDrops)) continue;
     for (const Tombstone& tombstone : segment->tombstones) {
       if (tombstone.kind == RecordKind::DropPage) {
         const std::uint32_t entry = index_.find(tombstone.name);
         if (entry != FileIndex::kNone && index_.page(entry).order < tombstone.order) index_.remove(entry);
+      } else if (tombstone.kind == RecordKind::DropAll) {
+        all_dropped = std::max(all_dropped, tombstone.order);
       } else if (const std::uint32_t number = index_.find_key_space(tombstone.name); number != FileIndex::kNone) {
         if (number >= dropped.size()) dropped.resize(number + 1);
         dropped[number] = std::max(dropped[number], tombstone.order);
@@ -415,12 +415,13 @@ void FileStore::Impl::apply_tombstones() {
     }
   }
   for (const std::unique_ptr<Segment>& segment : segments_) {
-    if (!segment || dropped.empty()) continue;
+    if (!segment || (dropped.empty() && all_dropped == 0)) continue;
     std::uint32_t next = FileIndex::kNone;
     for (std::uint32_t entry = index_.segment(segment->slot).first; entry != FileIndex::kNone; entry = next) {
       next = index_.next_in_segment(entry);
       const IndexedPage& page = index_.page(entry);
-      if (page.key_space < dropped.size() && page.order < dropped[page.key_space]) index_.remove(entry);
+      const std::uint64_t before = page.key_space < dropped.size() ? dropped[page.key_space] : 0;
+      if (page.order < std::max(before, all_dropped)) index_.remove(entry);
     }
   }
 }

@@ -225,13 +225,49 @@ TEST_F(FileStoreTest, ADroppedPageIsGoneForGood) {
   EXPECT_TRUE(has_page(*store_, {1, 2}));
 }
 
+TEST_F(FileStoreTest, WhenAllIsDroppedNothingIsFoundForGoodAndNewPagesAre) {
+  open();
+  write_chain(1, 3, 1);
+  ASSERT_TRUE(store_->close());
+  open();  // this process has named nothing
+  write_chain(2, 3, 2);
+  ASSERT_TRUE(store_->drop_all(1));
+  EXPECT_EQ(store_->stats().record_count, 0U);
+  write_chain(3, 2, 1);
+  write_chain(1, 1, 1);
+  ASSERT_TRUE(store_->flush());
+  lose_power();
+  for (std::uint32_t chain = 1; chain <= 3; ++chain) {
+    for (std::uint32_t index = 0; index < 3; ++index) {
+      const bool is_new = chain == 3 ? index < 2 : chain == 1 && index == 0;
+      EXPECT_EQ(has_page(*store_, {chain, index}), is_new) << chain << " " << index;
+    }
+  }
+  EXPECT_EQ(count_records(RecordKind::DropAll), 1U);
+}
+
+TEST_F(FileStoreTest, WhatCannotBeDroppedIsSaidByTheNextFlush) {
+  open();
+  write_chain(1, 3, 1);
+  ASSERT_TRUE(store_->flush());
+  disk_->fail_once(testing::SimOperation::SyncFile);
+  ASSERT_TRUE(store_->drop_all(1));
+  EXPECT_FALSE(has_page(*store_, {1, 0})) << "at once";
+  EXPECT_FALSE(store_->flush());
+  ASSERT_TRUE(store_->flush()) << "the next one writes it again";
+  lose_power();
+  EXPECT_FALSE(has_page(*store_, {1, 0})) << "and for good";
+}
+
 TEST_F(FileStoreTest, TombstonesGoWhenWhatTheyCoverIsGone) {
   open();
   write_chain(1, 3, 1);
   ASSERT_TRUE(store_->drop(key_space_name(test_key_space(1)), 1));
+  ASSERT_TRUE(store_->drop_all(1));
   // Everything that is there now goes, and more.
   for (std::uint32_t chain = 10; chain < 400; ++chain) ASSERT_EQ(write({chain, 0}, 2), FileOutcome::Ok);
   EXPECT_EQ(count_records(RecordKind::DropKeySpace), 0U);
+  EXPECT_EQ(count_records(RecordKind::DropAll), 0U);
 }
 
 TEST_F(FileStoreTest, TheStoreStaysWithinItsCapacityAndKeepsTheNewest) {

@@ -166,13 +166,7 @@ Status FileStore::Impl::write_owed() {
           }
           break;
         }
-        const Tombstone& tombstone = owed[i];
-        const bool is_page = tombstone.kind == RecordKind::DropPage;
-        writer_.flights[buffer] = {.header = {.kind = tombstone.kind,
-                                              .order = tombstone.order,
-                                              .name = is_page ? tombstone.name : PageName{},
-                                              .key_space = is_page ? PageName{} : tombstone.name,
-                                              .stored_at_ns = tombstone.at_ns}};
+        writer_.flights[buffer] = {.header = record_of(owed[i])};
         append(*directory.open, buffer);
       }
       collect_all();
@@ -185,7 +179,7 @@ Status FileStore::Impl::write_owed() {
   return fail(ErrorCode::Unavailable, "what was dropped could not be written down: " + stats().last_error);
 }
 
-Status FileStore::Impl::drop(const PageName& key_space, TimeNs now_ns) {
+Status FileStore::Impl::drop(const std::optional<PageName>& key_space, TimeNs now_ns) {
   const MutexLock lane(writer_mutex_);
   if (is_closed_) return fail(ErrorCode::Io, "the file store is closed");
   std::uint32_t number = FileIndex::kNone;
@@ -193,18 +187,22 @@ Status FileStore::Impl::drop(const PageName& key_space, TimeNs now_ns) {
   {
     const MutexLock lock(index_mutex_);
     last_now_ns_ = now_ns;
-    pending_.push_back({.kind = RecordKind::DropKeySpace, .name = key_space, .order = next_order_++, .at_ns = now_ns});
-    number = index_.find_key_space(key_space);
+    pending_.push_back({.kind = key_space ? RecordKind::DropKeySpace : RecordKind::DropAll,
+                        .name = key_space.value_or(PageName{}),
+                        .order = next_order_++,
+                        .at_ns = now_ns});
+    if (key_space) number = index_.find_key_space(*key_space);
     slot_count = static_cast<std::uint32_t>(segments_.size());
   }
+  const bool has_pages = !key_space || number != FileIndex::kNone;
   // Segment by segment, so that find() does not wait for a walk over all pages. Nobody but this lane adds pages, moves
   // them or gives a number to a key space: what was looked at stays as it is.
-  for (std::uint32_t slot = 0; slot < slot_count && number != FileIndex::kNone; ++slot) {
+  for (std::uint32_t slot = 0; slot < slot_count && has_pages; ++slot) {
     const MutexLock lock(index_mutex_);
     std::uint32_t next = FileIndex::kNone;
     for (std::uint32_t entry = index_.segment(slot).first; entry != FileIndex::kNone; entry = next) {
       next = index_.next_in_segment(entry);
-      if (index_.page(entry).key_space == number) index_.remove(entry);
+      if (!key_space || index_.page(entry).key_space == number) index_.remove(entry);
     }
   }
   return write_owed();
@@ -315,24 +313,20 @@ void FileStore::Impl::finish_append(std::uint32_t buffer, const Status& status) 
   const Flight& flight = writer_.flights[buffer];
   const RecordHeader& header = flight.header;
   Segment& segment = *flight.segment;
-  const Tombstone tombstone{.kind = header.kind,
-                            .name = header.kind == RecordKind::DropPage ? header.name : header.key_space,
-                            .order = header.order,
-                            .at_ns = header.stored_at_ns,
-                            .offset = header.offset};
-  const bool is_tombstone = header.kind == RecordKind::DropPage || header.kind == RecordKind::DropKeySpace;
   if (!status) {
     note_error(status.error());
     segment.has_failed = true;
     segment.is_out_of_space = status.error().code == ErrorCode::Unavailable;
     if (flight.write != nullptr)
       flight.write->outcome = segment.is_out_of_space ? FileOutcome::Full : FileOutcome::Failed;
-    if (is_tombstone && flight.carry_index_plus_1 == 0) directories_[segment.directory].owed.push_back(tombstone);
+    if (is_tombstone(header.kind) && flight.carry_index_plus_1 == 0) {
+      directories_[segment.directory].owed.push_back(tombstone_of(header));
+    }
     give_buffer(buffer);
     return;
   }
   segment.records.push_back(header);
-  if (is_tombstone) segment.tombstones.push_back(tombstone);
+  if (is_tombstone(header.kind)) segment.tombstones.push_back(tombstone_of(header));
   {
     const MutexLock lock(index_mutex_);
     if (header.kind == RecordKind::KeySpace) {

@@ -39,7 +39,8 @@ void MemoryTier::submit(const LowerPlan& plan) {
       }
       break;
     case TransferKind::DropOnDisk:
-      task.names.push_back({.name = {}, .parent = {}, .key_space = names_.space(plan.key_space).name});
+      task.names.emplace_back();
+      if (plan.key_space != kAllKeySpaces) task.names[0].key_space = names_.space(plan.key_space).name;
       break;
     case TransferKind::FlushDisk:
       break;
@@ -106,7 +107,7 @@ bool MemoryTier::run_one(Random& random) {
     completion.fault = TransferFault::Io;
   } else if (task.plan.kind == TransferKind::DropOnDisk) {
     for (auto& pool : pools_) {
-      std::erase_if(pool, [&](const auto& page) { return page.second.key_space == task.names[0].key_space; });
+      std::erase_if(pool, [&](const auto& page) { return drops(task, page.second.key_space); });
     }
   }
   flush_count += task.plan.kind == TransferKind::FlushDisk ? 1 : 0;
@@ -116,10 +117,13 @@ bool MemoryTier::run_one(Random& random) {
   return true;
 }
 
+bool MemoryTier::drops(const Task& task, const PageName& key_space) {
+  return task.plan.key_space == kAllKeySpaces || task.names[0].key_space == key_space;
+}
+
 bool MemoryTier::is_dropping(const PageName& key_space) const {
-  return std::ranges::any_of(writes_, [&](const Task& task) {
-    return task.plan.kind == TransferKind::DropOnDisk && task.names[0].key_space == key_space;
-  });
+  return std::ranges::any_of(
+      writes_, [&](const Task& task) { return task.plan.kind == TransferKind::DropOnDisk && drops(task, key_space); });
 }
 
 Completion MemoryTier::find(const Task& task, Random& random) {

@@ -88,6 +88,7 @@ class MemoryTier final : public LowerTier {
   [[nodiscard]] Completion load(const Task& task, Random& random);
   [[nodiscard]] Completion store(const Task& task, Random& random);
   [[nodiscard]] std::vector<PageNames::Record> path_of(const LowerPlan& plan) const;
+  [[nodiscard]] static bool drops(const Task& task, const PageName& key_space);
   [[nodiscard]] bool is_dropping(const PageName& key_space) const;
 
   Config config_;

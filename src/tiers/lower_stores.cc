@@ -102,6 +102,7 @@ bool LowerStores::must_write(const Lower& lower, const PageHome& home, const Low
 
 bool LowerStores::start() {
   bool has_anchored = false;
+  if (wants_drop_all_) return false;  // it would drop what is written before it
   const auto pool_count = static_cast<std::uint32_t>(parts_.homes.size());
   for (std::uint16_t i = 0; i < parts_.lowers.size(); ++i) {
     for (std::uint32_t idle_pools = 0; idle_pools < pool_count;) {
@@ -264,38 +265,50 @@ void LowerStores::drop(std::uint32_t key_space) {
   start_drops();
 }
 
+void LowerStores::drop_all() {
+  wants_drop_all_ = true;
+  flushes_again_ = parts_.wants_flush;
+  has_unstarted_drop_ = true;
+  start_drops();
+}
+
 void LowerStores::start_drops() {
   if (!std::exchange(has_unstarted_drop_, false)) return;
-  // A tier that hangs keeps its transfers: drops take an eighth at most, or one for each tier.
+  if (wants_drop_all_) wants_drop_all_ = !try_start_drop(kAllKeySpaces);
+  has_unstarted_drop_ = wants_drop_all_;
+  for (std::uint32_t i = 0; i < parts_.key_spaces.end() && !has_unstarted_drop_; ++i) {
+    KeySpaceTable::Entry& space = parts_.key_spaces[i];
+    if (!space.is_live || !space.wants_disk_drop) continue;
+    has_unstarted_drop_ = !try_start_drop(i);
+    if (has_unstarted_drop_) return;
+    // Each drop is a user; the first was one before.
+    for (std::size_t lower = 1; lower < parts_.lowers.size(); ++lower) parts_.use_key_space(i);
+    space.wants_disk_drop = false;
+  }
+}
+
+// A tier that hangs keeps its transfers: drops take an eighth at most, or one for each tier.
+bool LowerStores::try_start_drop(std::uint32_t key_space) {
+  const auto needed = static_cast<std::uint32_t>(parts_.lowers.size());
   const std::uint32_t count_max = std::max(1U, parts_.config.host.transfer_count_max / 8);
   std::uint32_t count = 0;
   for (std::uint32_t i = 0; i < parts_.book.end(); ++i) {
     count += parts_.book[i].is_live() && parts_.book[i].kind == TransferKind::DropOnDisk ? 1 : 0;
   }
-  for (std::uint32_t i = 0; i < parts_.key_spaces.end(); ++i) {
-    KeySpaceTable::Entry& space = parts_.key_spaces[i];
-    if (!space.is_live || !space.wants_disk_drop) continue;
-    const auto needed = static_cast<std::uint32_t>(parts_.lowers.size());
-    const bool has_room = count == 0 || count + needed <= count_max;
-    if (!has_room || parts_.is_paused || parts_.book.free_count() < needed) {
-      has_unstarted_drop_ = true;
-      return;
-    }
-    for (std::uint16_t lower = 0; lower < parts_.lowers.size(); ++lower) {
-      Transfer& drop = parts_.book[*parts_.add_transfer(TransferKind::DropOnDisk, TransferPriority::Waiting)];
-      drop.lower = lower;
-      drop.key_space = i;
-      if (lower > 0) parts_.use_key_space(i);  // each drop is a user; the first was one before
-    }
-    count += needed;
-    space.wants_disk_drop = false;
+  const bool has_room = count == 0 || count + needed <= count_max;
+  if (!has_room || parts_.is_paused || parts_.book.free_count() < needed) return false;
+  for (std::uint16_t lower = 0; lower < parts_.lowers.size(); ++lower) {
+    Transfer& drop = parts_.book[*parts_.add_transfer(TransferKind::DropOnDisk, TransferPriority::Waiting)];
+    drop.lower = lower;
+    drop.key_space = key_space;
   }
+  return true;
 }
 
 void LowerStores::finish_drop(std::uint32_t transfer) {
   const std::uint32_t key_space = parts_.book[transfer].key_space;
   parts_.book.remove(transfer);
-  parts_.leave_key_space(key_space);
+  if (key_space != kAllKeySpaces) parts_.leave_key_space(key_space);
 }
 
 // flush()

@@ -56,6 +56,8 @@ class LowerStores {
   /// Has the pages of a key space dropped from all lower tiers. The key space counts as used until that is done, so
   /// that no other key space gets its index meanwhile.
   void drop(std::uint32_t key_space);
+  /// Has everything dropped from all lower tiers, of key spaces that this process does not know too.
+  void drop_all();
   void start_drops();
   void finish_drop(std::uint32_t transfer);
   [[nodiscard]] bool has_unstarted_drop() const { return has_unstarted_drop_; }
@@ -78,6 +80,7 @@ class LowerStores {
   void fill(std::uint32_t transfer, Lower& lower, Home& home);
   void prefer_page(std::uint16_t lower_index, PageHome& home, PageId host_page);
   [[nodiscard]] bool has_unstarted_writes() const;
+  [[nodiscard]] bool try_start_drop(std::uint32_t key_space);
   template <typename Visitor>
   void for_each_host_page(std::uint16_t lower_index, Visitor&& visit);
   /// What was written to a tier may be gone: a sync has failed, or a whole segment.
@@ -85,6 +88,7 @@ class LowerStores {
 
   TierParts& parts_;
   std::uint32_t next_pool_ = 0;  // the pool whose turn it is
+  bool wants_drop_all_ = false;  // drop_all() was called, and its transfers have not begun
   bool has_unstarted_drop_ = false;
   // flush(), while it is wanted.
   std::uint32_t flushes_in_flight_ = 0;

@@ -118,7 +118,7 @@ struct DiskMover::Impl {
   std::vector<Task> tasks QUIRE_GUARDED_BY(mutex);
   std::array<std::vector<std::uint32_t>, kLaneCount> queues QUIRE_GUARDED_BY(mutex);
   std::vector<Completion> completions QUIRE_GUARDED_BY(mutex);
-  std::vector<PageName> dropping QUIRE_GUARDED_BY(mutex);  // key spaces whose drop is on its way
+  std::vector<PageName> dropping QUIRE_GUARDED_BY(mutex);  // key spaces whose drop is on its way; none: of all
   std::vector<KeySpace> new_texts QUIRE_GUARDED_BY(mutex);
   bool is_stopping QUIRE_GUARDED_BY(mutex) = false;
   std::array<Condition, kLaneCount> has_work;
@@ -299,13 +299,13 @@ void DiskMover::Impl::dispatch(const LowerPlan& plan) {
       break;
     }
     case TransferKind::DropOnDisk:
-      task_names(index)[0].name = names.space(plan.key_space).name;
+      task_names(index)[0].name = plan.key_space == kAllKeySpaces ? PageName{} : names.space(plan.key_space).name;
       break;
     default:
       break;
   }
   const MutexLock lock(mutex);
-  if (plan.kind == TransferKind::DropOnDisk) dropping.push_back(names.space(plan.key_space).name);
+  if (plan.kind == TransferKind::DropOnDisk) dropping.push_back(task_names(index)[0].name);
   enqueue(lane, index);
 }
 
@@ -554,14 +554,16 @@ Completion DiskMover::Impl::get(const LowerPlan& plan) {
 
 bool DiskMover::Impl::is_dropping(const PageName& key_space) {
   const MutexLock lock(mutex);
-  return std::ranges::find(dropping, key_space) != dropping.end();
+  return std::ranges::any_of(dropping, [&](const PageName& name) { return name == key_space || name.is_none(); });
 }
 
 Completion DiskMover::Impl::drop(const LowerPlan& plan) {
   Completion completion{.id = plan.id, .kind = plan.kind};
   const PageName name = task_names(plan.id.index)[0].name;
   for (const std::unique_ptr<FileStore>& store : stores) {
-    if (store == nullptr || store->drop(name, unix_time())) continue;
+    if (store == nullptr) continue;
+    const Status dropped = name.is_none() ? store->drop_all(unix_time()) : store->drop(name, unix_time());
+    if (dropped) continue;
     completion.outcome = TransferOutcome::Failed;
     completion.fault = TransferFault::Io;
     note_failure();

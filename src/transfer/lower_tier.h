@@ -37,10 +37,13 @@ struct PoolColumns {
   }
 };
 
+/// LowerPlan::key_space of a DropOnDisk that drops everything the tier has, also what this process has never named.
+inline constexpr std::uint32_t kAllKeySpaces = UINT32_MAX;
+
 struct LowerPlan {
   TransferId id;
   TransferKind kind = TransferKind::FindOnDisk;
-  std::uint32_t key_space = 0;  ///< of FindOnDisk and DropOnDisk: index in the log
+  std::uint32_t key_space = 0;  ///< of FindOnDisk and DropOnDisk: index in the log; or kAllKeySpaces
   std::uint32_t pool = 0;       ///< of LoadFromDisk and StoreToDisk
 
   // FindOnDisk: Completion::good_pages says how many leading pages the tier has. PutOnDisk, GetFromDisk: how many were

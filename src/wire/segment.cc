@@ -77,11 +77,11 @@ constexpr HeadKind kManifestHead{"a manifest", kManifestMagic};
 constexpr HeadKind kSegmentHead{"a segment header", kSegmentMagic};
 constexpr HeadKind kTrailerHead{"a trailer", kTrailerMagic};
 
-void begin_head(const HeadKind& kind, std::span<std::byte> out) {
+void begin_head(const HeadKind& kind, std::span<std::byte> out, std::uint16_t version) {
   QUIRE_CHECK(out.size() == kSegmentBlockBytes, "a head is a block");
   std::ranges::fill(out, std::byte{0});
   put_magic(out, kind.magic);
-  put<kHeadVersion>(out, kSegmentVersion);
+  put<kHeadVersion>(out, version);
 }
 
 void end_head(std::span<std::byte> out, std::uint64_t seed) {
@@ -127,7 +127,7 @@ const char* wrong_in_page(const RecordHeader& header) {
 
 const char* wrong_in_other(const RecordHeader& header) {
   const bool has_name = header.kind == RecordKind::DropPage;
-  const bool needs_key_space = header.kind != RecordKind::DropPage;
+  const bool needs_key_space = header.kind == RecordKind::KeySpace || header.kind == RecordKind::DropKeySpace;
   const bool has_payload = header.kind == RecordKind::KeySpace;
   if (header.compression != Compression::None || header.layout != 0 || header.page_index != 0 ||
       !header.parent.is_none()) {
@@ -135,6 +135,7 @@ const char* wrong_in_other(const RecordHeader& header) {
   }
   if (header.name.is_none() == has_name) return has_name ? "it names no page" : "it names a page";
   if (needs_key_space && header.key_space.is_none()) return "it names no key space";
+  if (header.kind == RecordKind::DropAll && !header.key_space.is_none()) return "it names a key space";
   if (header.stored_bytes != header.payload_bytes) return "it is stored in another length than it has";
   if ((header.payload_bytes == 0) == has_payload) return has_payload ? "it has no payload" : "it has a payload";
   if (header.payload_bytes > kPayloadBytesMax) return "its payload is too large";
@@ -149,6 +150,7 @@ const char* wrong_in(const RecordHeader& header) {
     case RecordKind::KeySpace:
     case RecordKind::DropKeySpace:
     case RecordKind::DropPage:
+    case RecordKind::DropAll:
       return wrong_in_other(header);
   }
   return "there is no such kind";
@@ -205,7 +207,7 @@ std::optional<std::uint64_t> segment_id_of(std::string_view file_name) {
 
 void encode_manifest(const Manifest& manifest, std::span<std::byte> out) {
   using namespace manifest_fields;
-  begin_head(kManifestHead, out);
+  begin_head(kManifestHead, out, manifest.version);
   put<kStoreId>(out, manifest.store_id);
   put<kCreatedAtNs>(out, static_cast<std::uint64_t>(manifest.created_at_ns));
   end_head(out, 0);
@@ -215,12 +217,13 @@ Result<Manifest> decode_manifest(std::span<const std::byte> block) {
   using namespace manifest_fields;
   QUIRE_TRY(check_head(kManifestHead, block, 0, kAll));
   return Manifest{.store_id = get_bytes<kStoreId, 16>(block),
-                  .created_at_ns = static_cast<std::int64_t>(get<kCreatedAtNs, std::uint64_t>(block))};
+                  .created_at_ns = static_cast<std::int64_t>(get<kCreatedAtNs, std::uint64_t>(block)),
+                  .version = get<kHeadVersion, std::uint16_t>(block)};
 }
 
 void encode_segment_header(const SegmentHeader& header, std::span<std::byte> out) {
   using namespace segment_fields;
-  begin_head(kSegmentHead, out);
+  begin_head(kSegmentHead, out, header.version);
   put<kStoreId>(out, header.store_id);
   put<kSegmentId>(out, header.segment_id);
   put<kSalt>(out, header.salt);
@@ -232,7 +235,8 @@ Result<SegmentHeader> decode_segment_header(std::span<const std::byte> block) {
   QUIRE_TRY(check_head(kSegmentHead, block, 0, kAll));
   return SegmentHeader{.segment_id = get<kSegmentId, std::uint64_t>(block),
                        .salt = get<kSalt, std::uint64_t>(block),
-                       .store_id = get_bytes<kStoreId, 16>(block)};
+                       .store_id = get_bytes<kStoreId, 16>(block),
+                       .version = get<kHeadVersion, std::uint16_t>(block)};
 }
 
 // ── records ──────────────────────────────────────────────────────────────────────────────────────────────────────────
@@ -348,7 +352,7 @@ void encode_footer(std::span<const RecordHeader> records, const SegmentHeader& s
   }
   QUIRE_CHECK(end <= footer_offset, "a footer lies behind the records");
   const std::span<std::byte> trailer = out.last(kSegmentBlockBytes);
-  begin_head(kTrailerHead, trailer);
+  begin_head(kTrailerHead, trailer, segment.version);
   put<kSegmentId>(trailer, segment.segment_id);
   put<kFooterOffset>(trailer, footer_offset);
   put<kRecordCount>(trailer, std::uint64_t{records.size()});
@@ -361,6 +365,9 @@ Result<Trailer> decode_trailer(std::span<const std::byte> block, const SegmentHe
   QUIRE_TRY(check_head(kTrailerHead, block, segment.salt, kAll));
   if (get<kSegmentId, std::uint64_t>(block) != segment.segment_id) {
     return corrupt(kTrailerHead.what, "it belongs to another segment");
+  }
+  if (get<kHeadVersion, std::uint16_t>(block) != segment.version) {
+    return corrupt(kTrailerHead.what, "it has another version than its segment");
   }
   const Trailer trailer{.footer_offset = get<kFooterOffset, std::uint64_t>(block),
                         .record_count = get<kRecordCount, std::uint64_t>(block)};

@@ -30,7 +30,8 @@
 namespace quire {
 
 inline constexpr std::uint64_t kSegmentBlockBytes = 4096;
-inline constexpr std::uint16_t kSegmentVersion = 1;
+/// What is written; older ones are read. 2 has RecordKind::DropAll.
+inline constexpr std::uint16_t kSegmentVersion = 2;
 inline constexpr std::uint64_t kRecordHeaderBytes = 192;
 /// No payload is larger, neither as stored nor as it was before.
 inline constexpr std::uint64_t kPayloadBytesMax = std::uint64_t{1} << 32U;
@@ -54,6 +55,7 @@ inline constexpr std::uint64_t kSegmentIdMax = (std::uint64_t{1} << 63U) - 1;
 struct Manifest {
   std::array<std::byte, 16> store_id{};
   std::int64_t created_at_ns = 0;  ///< since 1970
+  std::uint16_t version = kSegmentVersion;
   friend bool operator==(const Manifest&, const Manifest&) = default;
 };
 /// `out` has kSegmentBlockBytes.
@@ -64,6 +66,7 @@ struct SegmentHeader {
   std::uint64_t segment_id = 0;
   std::uint64_t salt = 0;                ///< random; seeds the checksums of its records and its trailer
   std::array<std::byte, 16> store_id{};  ///< of the manifest
+  std::uint16_t version = kSegmentVersion;
   friend bool operator==(const SegmentHeader&, const SegmentHeader&) = default;
 };
 /// `out` has kSegmentBlockBytes.
@@ -77,6 +80,7 @@ enum class RecordKind : std::uint8_t {
   KeySpace = 2,      ///< what a key space is called, for people; its salt is not in it
   DropKeySpace = 3,  ///< pages of this key space with a lower order are gone
   DropPage = 4,      ///< records of this name with a lower order are gone
+  DropAll = 5,       ///< all pages with a lower order are gone, whatever their key space
 };
 
 enum class Compression : std::uint8_t { None = 0, Zstd = 1 };
@@ -89,7 +93,7 @@ struct RecordHeader {
   std::uint64_t offset = 0;         ///< of the record in its segment
   PageName name;                    ///< of a page or the drop of one
   PageName parent;                  ///< of a page: of the page before it, or the root
-  PageName key_space;               ///< of all kinds; of DropPage: may be none
+  PageName key_space;               ///< of all kinds but DropAll; of DropPage: may be none
   std::uint64_t layout = 0;         ///< of a page: hash of how its bytes lie, and of its shard
   std::uint32_t page_index = 0;     ///< of a page: how many pages lie before it
   std::uint64_t payload_bytes = 0;  ///< of a page or a key space: before compression, at least 1

@@ -64,8 +64,16 @@ RecordHeader drop_key_space_record() {
 RecordHeader drop_page_record() {
   return {.kind = RecordKind::DropPage, .order = 45, .offset = 28672, .name = name_of(1), .stored_at_ns = 1};
 }
-std::vector<RecordHeader> all_kinds() {
+RecordHeader drop_all_record() {
+  return {.kind = RecordKind::DropAll, .order = 46, .offset = 32768, .stored_at_ns = 1};
+}
+std::vector<RecordHeader> kinds_of_version_1() {
   return {page_record(), key_space_record(), drop_key_space_record(), drop_page_record()};
+}
+std::vector<RecordHeader> all_kinds() {
+  std::vector<RecordHeader> kinds = kinds_of_version_1();
+  kinds.push_back(drop_all_record());
+  return kinds;
 }
 
 // Only just as long as it is, so that the address sanitizer sees the first byte behind it.
@@ -200,20 +208,22 @@ TEST(Segment, BytesOfVersion1AreRead) {
       "51756972654d616e0100000000000000abcd000000000000000000000000000015cd853dfe9c97170000000000000000"
       "0000000000000000b8f805274e700585",
       kSegmentBlockBytes);
-  const Manifest golden_manifest{.store_id = kSegment.store_id, .created_at_ns = 1700000000123456789};
+  const Manifest golden_manifest{.store_id = kSegment.store_id, .created_at_ns = 1700000000123456789, .version = 1};
   EXPECT_EQ(decode_manifest(manifest).value(), golden_manifest);
 
   const Bytes header = from_hex(
       "51756972655365670100000000000000abcd000000000000000000000000000007000000000000008877665544332211"
       "00000000000000008b3e3cc526d5ef3d",
       kSegmentBlockBytes);
-  EXPECT_EQ(decode_segment_header(header).value(), kSegment);
+  SegmentHeader golden_header = kSegment;
+  golden_header.version = 1;
+  EXPECT_EQ(decode_segment_header(header).value(), golden_header);
 
   const Bytes trailer = from_hex(
       "5175697265456e6401000000000000000700000000000000008000000000000004000000000000000000000000000000"
       "00000000000000003f65f1c7e6592d0e",
       kSegmentBlockBytes);
-  EXPECT_EQ(decode_trailer(trailer, kSegment, 32768 + 8192).value(),
+  EXPECT_EQ(decode_trailer(trailer, golden_header, 32768 + 8192).value(),
             (Trailer{.footer_offset = 32768, .record_count = 4}));
 
   const std::array<std::string_view, 4> records = {
@@ -241,12 +251,13 @@ TEST(Segment, BytesOfVersion1AreRead) {
   Bytes footer;
   for (std::size_t i = 0; i < records.size(); ++i) {
     const Bytes bytes = from_hex(records[i], kRecordHeaderBytes);
-    EXPECT_EQ(decoded_at(bytes, all_kinds()[i].offset).value(), all_kinds()[i]);
+    EXPECT_EQ(decoded_at(bytes, kinds_of_version_1()[i].offset).value(), kinds_of_version_1()[i]);
     footer.insert(footer.end(), bytes.begin(), bytes.end());
   }
   footer.resize(kSegmentBlockBytes);
   footer.insert(footer.end(), trailer.begin(), trailer.end());
-  EXPECT_EQ(decode_footer(footer, kSegment, {.footer_offset = 32768, .record_count = 4}).value(), all_kinds());
+  EXPECT_EQ(decode_footer(footer, golden_header, {.footer_offset = 32768, .record_count = 4}).value(),
+            kinds_of_version_1());
 
   const Bytes text = from_hex(
       "010000000000000005000000000000006c6c616d61010000000000000032000000000000000004000000000000006266"
@@ -255,14 +266,37 @@ TEST(Segment, BytesOfVersion1AreRead) {
   const KeySpace key_space{.model = "llama", .revision = "2", .element = "bf16", .rope = "yarn"};
   EXPECT_EQ(decode_key_space_text(text).value(), (KeySpaceText{.key_space = key_space, .has_salt = true}));
 
-  // As long as version 1 is the one that is written, these are also what is written.
-  static_assert(kSegmentVersion == 1);
+  // What is written into a segment of version 1, which a later process seals, is of version 1.
   EXPECT_EQ(encoded(golden_manifest), manifest);
-  EXPECT_EQ(encoded(kSegment), header);
-  EXPECT_EQ(encoded_footer(all_kinds(), 32768), footer);
+  EXPECT_EQ(encoded(golden_header), header);
+  Bytes sealed(footer.size());
+  encode_footer(kinds_of_version_1(), golden_header, 32768, sealed);
+  EXPECT_EQ(sealed, footer);
   KeySpace salted = key_space;
   salted.salt = "x";
   EXPECT_EQ(encode_key_space_text(salted), text);
+}
+
+// ── version 2: everything may be dropped ─────────────────────────────────────────────────────────────────────────────
+
+TEST(Segment, BytesOfVersion2AreRead) {
+  const Bytes header = from_hex(
+      "51756972655365670200000000000000abcd000000000000000000000000000007000000000000008877665544332211"
+      "000000000000000004c10921a8def8e2",
+      kSegmentBlockBytes);
+  EXPECT_EQ(decode_segment_header(header).value(), kSegment);
+  const Bytes drop = from_hex(
+      "517569726552656305000000000000002e00000000000000008000000000000000000000000000000000000000000000"
+      "000000000000000000000000000000000100000000000000000000000000000000000000000000000000000000000000"
+      "000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000"
+      "00000000000000000000000000000000000000000000000000000000000000000000000000000000aaa5cf629c75fb4f",
+      kRecordHeaderBytes);
+  EXPECT_EQ(decoded_at(drop, 32768).value(), drop_all_record());
+
+  // As long as version 2 is the one that is written, these are also what is written.
+  static_assert(kSegmentVersion == 2);
+  EXPECT_EQ(encoded(kSegment), header);
+  EXPECT_EQ(encoded(drop_all_record()), drop);
 }
 
 // ── what is refused ──────────────────────────────────────────────────────────────────────────────────────────────────
@@ -286,8 +320,8 @@ TEST(Segment, EveryBitCounts) {
       return decoded_at(bytes, record.offset).has_value();
     });
   }
-  expect_every_bit_counts(encoded_footer(all_kinds(), 32768), [](std::span<const std::byte> bytes) {
-    const auto trailer = decode_trailer(bytes.last(kSegmentBlockBytes), kSegment, 32768 + bytes.size());
+  expect_every_bit_counts(encoded_footer(all_kinds(), 36864), [](std::span<const std::byte> bytes) {
+    const auto trailer = decode_trailer(bytes.last(kSegmentBlockBytes), kSegment, 36864 + bytes.size());
     return trailer.has_value() && decode_footer(bytes, kSegment, *trailer).has_value();
   });
 }
@@ -295,12 +329,12 @@ TEST(Segment, EveryBitCounts) {
 TEST(Segment, WhatANewerQuireWroteIsUnsupported) {
   const auto expect_newer_is_unsupported = [](const Bytes& whole, std::uint64_t seed, auto decode) {
     Bytes bytes = whole;
-    put_number(bytes.data() + kHeadVersion.offset, std::uint16_t{2});
+    put_number(bytes.data() + kHeadVersion.offset, std::uint16_t{3});
     expect_corrupt(decode(bytes), "its checksum does not fit");  // A bit has turned over, nothing is newer.
     seal(bytes, kHeadChecksum, seed);
-    expect_refused(decode(bytes), ErrorCode::Unsupported, "it has version 2, and this build reads up to version 1");
+    expect_refused(decode(bytes), ErrorCode::Unsupported, "it has version 3, and this build reads up to version 2");
     bytes[100] = std::byte{1};  // A newer version may use what was 0.
-    expect_refused(decode(bytes), ErrorCode::Unsupported, "version 2");
+    expect_refused(decode(bytes), ErrorCode::Unsupported, "version 3");
     put_number(bytes.data() + kHeadVersion.offset, std::uint16_t{0});
     seal(bytes, kHeadChecksum, seed);
     expect_corrupt(decode(bytes), "there is no version 0");
@@ -373,7 +407,8 @@ TEST(Segment, RecordsThatMeanNothingAreRefused) {
   const std::uint64_t huge = ~std::uint64_t{0};
   const std::vector<Case> cases = {
       {page, &kKind, 0, "there is no such kind"},
-      {page, &kKind, 5, "there is no such kind"},
+      {page, &kKind, 5, "it has what only pages have"},
+      {page, &kKind, 6, "there is no such kind"},
       {page, &kKind, 255, "there is no such kind"},
       {page, &kCompression, 2, "there is no such compression"},
       {page, &kCompression, 0, "stored in another length"},
@@ -413,6 +448,14 @@ TEST(Segment, RecordsThatMeanNothingAreRefused) {
       {drop_page, &kLayout, 1, "it has what only pages have"},
       {drop_page, &kPayloadBytes, 1, "stored in another length"},
       {drop_page, &kChecksum, 1, "it has a checksum of nothing"},
+      {drop_page, &kKind, 5, "it names a page"},
+      {drop_space, &kKind, 5, "it names a key space"},
+      {drop_all_record(), &kKind, 3, "it names no key space"},
+      {drop_all_record(), &kKind, 4, "it names no page"},
+      {drop_all_record(), &kKeySpace, 1, "it names a key space"},
+      {drop_all_record(), &kPageIndex, 1, "it has what only pages have"},
+      {drop_all_record(), &kStoredBytes, 1, "stored in another length"},
+      {drop_all_record(), &kChecksum, 1, "it has a checksum of nothing"},
   };
   for (const Case& c : cases) {
     SCOPED_TRACE(std::string(c.field->name) + " = " + std::to_string(c.value));
@@ -446,7 +489,7 @@ TEST(Segment, RecordsOutsideOfTheSegmentAreRefused) {
 }
 
 TEST(Segment, TrailersThatMeanNothingAreRefused) {
-  const std::vector<RecordHeader> records = all_kinds();
+  const std::vector<RecordHeader> records = kinds_of_version_1();
   const Bytes whole = last_block(encoded_footer(records, 32768));
   const std::uint64_t file_bytes = 32768 + 8192;
   const auto with = [&](const Field& field, std::uint64_t value) {
@@ -458,6 +501,7 @@ TEST(Segment, TrailersThatMeanNothingAreRefused) {
   EXPECT_TRUE(with(trailer_fields::kRecordCount, 4).has_value());
   EXPECT_TRUE(with(trailer_fields::kRecordCount, 1).has_value());  // As many blocks; its footer will not agree.
   expect_corrupt(with(trailer_fields::kSegmentId, 8), "it belongs to another segment");
+  expect_corrupt(with(kHeadVersion, 1), "it has another version than its segment");  // and zeros behind it
   for (const std::uint64_t count : {std::uint64_t{0}, std::uint64_t{8}, std::uint64_t{22}, std::uint64_t{1} << 32U,
                                     std::uint64_t{1} << 58U, ~std::uint64_t{0}}) {
     expect_corrupt(with(trailer_fields::kRecordCount, count), "a footer of " + std::to_string(count) + " records");
@@ -475,7 +519,7 @@ TEST(Segment, TrailersThatMeanNothingAreRefused) {
 }
 
 TEST(Segment, FootersThatMeanNothingAreRefused) {
-  const std::vector<RecordHeader> records = all_kinds();
+  const std::vector<RecordHeader> records = kinds_of_version_1();
   const Trailer trailer{.footer_offset = 32768, .record_count = 4};
   const Bytes whole = encoded_footer(records, 32768);
   EXPECT_TRUE(decode_footer(whole, kSegment, trailer).has_value());

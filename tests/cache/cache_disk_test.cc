@@ -113,6 +113,32 @@ TEST_F(CacheDisk, WritePoliciesSayWhatGoesToDisk) {
     serve(token_range(0, 64));
     serve(token_range(1'000, 64));
     serve(token_range(1'000, 64));  // a hit
+TEST_F(CacheDisk, AResetReachesWhatThisProcessHasNeverNamed) {
+  const std::vector<TokenId> tokens = token_range(0, 96);
+  const KeySpace other{.model = "other", .salt = "tenant"};
+  open(disk_config());
+  serve(tokens);
+  serve_in(cache_->key_space(other).value(), 1, tokens);
+  CacheConfig larger = disk_config();
+  larger.page.page_tokens = 32;
+  restart(std::move(larger));
+  serve(tokens);  // pages of another layout, for whoever opens the store next
+  restart(disk_config());
+  ASSERT_TRUE(cache_->reset());
+  EXPECT_EQ(serve_in(cache_->key_space(other).value(), 1, tokens), 0U) << "at once";
+  ASSERT_TRUE(cache_->reset());
+  drain(*cache_);
+  EXPECT_EQ(cache_->disk_status()->page_count, 0U);
+  restart(disk_config());
+  EXPECT_EQ(serve(tokens), 0U) << "and for good";
+  EXPECT_EQ(serve_in(cache_->key_space(other).value(), 1, tokens), 0U);
+  EXPECT_EQ(serve(tokens), 96U) << "what is computed since is cached";
+  CacheConfig again = disk_config();
+  again.page.page_tokens = 32;
+  restart(std::move(again));
+  EXPECT_EQ(serve(tokens), 0U) << "of other layouts too";
+}
+
     serve(token_range(1'000, 64));
     EXPECT_EQ(stats().disk_stored_page_total, policy == WritePolicy::WriteBack   ? 0U
                                               : policy == WritePolicy::Selective ? 4U

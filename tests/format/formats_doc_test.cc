@@ -115,7 +115,8 @@ TEST(FormatsDocument, EveryKindAndCompressionIsListed) {
   const std::vector<std::pair<RecordKind, std::string>> wanted = {{RecordKind::Page, "a page"},
                                                                   {RecordKind::KeySpace, "a key space"},
                                                                   {RecordKind::DropKeySpace, "drop of a key space"},
-                                                                  {RecordKind::DropPage, "drop of a page"}};
+                                                                  {RecordKind::DropPage, "drop of a page"},
+                                                                  {RecordKind::DropAll, "drop of everything"}};
   const std::vector<Row>& rows = kinds.begin()->second;
   ASSERT_EQ(rows.size(), wanted.size());
   for (std::size_t i = 0; i < rows.size(); ++i) {

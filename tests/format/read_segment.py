@@ -20,11 +20,11 @@ import page_names
 BLOCK = 4096
 RECORD_HEADER = 192
 PAYLOAD_MAX = 2**32
-VERSION = 1
+VERSION = 2
 MASK = 2**64 - 1
 NO_NAME = bytes(32)
 
-PAGE, KEY_SPACE, DROP_KEY_SPACE, DROP_PAGE = 1, 2, 3, 4
+PAGE, KEY_SPACE, DROP_KEY_SPACE, DROP_PAGE, DROP_ALL = 1, 2, 3, 4, 5
 NO_COMPRESSION, ZSTD = 0, 1
 
 
@@ -162,7 +162,7 @@ def read_record_header(data, salt, offset, end):
 
 def check_record(record):
     kind = record["kind"]
-    if kind not in (PAGE, KEY_SPACE, DROP_KEY_SPACE, DROP_PAGE):
+    if kind not in (PAGE, KEY_SPACE, DROP_KEY_SPACE, DROP_PAGE, DROP_ALL):
         raise Refused("no such kind")
     if record["compression"] not in ((NO_COMPRESSION, ZSTD) if kind == PAGE else (NO_COMPRESSION,)):
         raise Refused("no such compression")
@@ -171,8 +171,10 @@ def check_record(record):
         raise Refused("a name that is missing, or too many")
     if (record["parent"] != NO_NAME) != (kind == PAGE):
         raise Refused("a parent that is missing, or too many")
-    if record["key_space"] == NO_NAME and kind != DROP_PAGE:
+    if record["key_space"] == NO_NAME and kind not in (DROP_PAGE, DROP_ALL):
         raise Refused("no key space")
+    if record["key_space"] != NO_NAME and kind == DROP_ALL:
+        raise Refused("a key space where there is none")
     if kind != PAGE and (record["layout"] != 0 or record["page_index"] != 0):
         raise Refused("only pages have these fields")
 
@@ -199,6 +201,8 @@ def read_footer(data, salt, segment_id):
     own_id, footer_offset, record_count = struct.unpack_from("<QQQ", trailer, 16)
     if own_id != segment_id:
         raise Refused("a trailer of another segment")
+    if trailer[8:10] != data[8:10]:
+        raise Refused("a trailer of another version")
     if footer_offset == 0 or footer_offset % BLOCK != 0 or footer_offset >= len(data):
         raise Refused("a footer where none can be")
     if record_count > footer_offset // BLOCK - 1:
@@ -260,7 +264,7 @@ def describe(record, data):
     payload = data[begin:begin + record["stored_bytes"]]
     if record["compression"] == ZSTD:
         verdict = "compressed"
-    elif record["kind"] in (DROP_KEY_SPACE, DROP_PAGE) or payload_checksum(payload) == record["checksum"]:
+    elif record["kind"] in (DROP_KEY_SPACE, DROP_PAGE, DROP_ALL) or payload_checksum(payload) == record["checksum"]:
         verdict = "good"
     else:
         verdict = "damaged"

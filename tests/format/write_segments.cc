@@ -110,6 +110,7 @@ SegmentWriter some_segment(std::uint64_t id) {
   }
   writer.add({.kind = RecordKind::DropPage, .name = names[3]}, {});
   writer.add({.kind = RecordKind::DropKeySpace, .key_space = space}, {});
+  writer.add({.kind = RecordKind::DropAll}, {});
   return writer;
 }
 
@@ -123,8 +124,8 @@ void seal(std::span<std::byte> bytes, const Field& checksum, std::uint64_t seed)
 // fits, since otherwise nothing but checksums would be compared.
 void damage_header(std::span<std::byte> header, std::span<const Field> fields, std::uint64_t seed,
                    testing::Random& random) {
-  constexpr std::array<std::uint64_t, 12> kNumbers = {
-      0, 1, 2, 3, 4, 4096, 8192, 65536, std::uint64_t{1} << 32U, std::uint64_t{1} << 63U, ~std::uint64_t{0}, 4100};
+  constexpr std::array<std::uint64_t, 13> kNumbers = {
+      0, 1, 2, 3, 4, 5, 4096, 8192, 65536, std::uint64_t{1} << 32U, std::uint64_t{1} << 63U, ~std::uint64_t{0}, 4100};
   const Field& field = fields[random.below(static_cast<std::uint32_t>(fields.size()))];
   const std::span<std::byte> place = header.subspan(field.offset, field.bytes);
   if (random.below(3) == 0) {

@@ -67,7 +67,8 @@ std::vector<RecordHeader> some_records() {
            .payload_bytes = 4000,
            .stored_bytes = 2000},
           {.kind = RecordKind::DropKeySpace, .order = 4, .offset = 20480, .key_space = name_of(3)},
-          {.kind = RecordKind::DropPage, .order = 5, .offset = 24576, .name = name_of(9)}};
+          {.kind = RecordKind::DropPage, .order = 5, .offset = 24576, .name = name_of(9)},
+          {.kind = RecordKind::DropAll, .order = 6, .offset = 28672}};
 }
 
 // One input per decoder and kind of record, each of which is taken.

@@ -641,11 +641,7 @@ void Simulation::wind_down() {
   if (chance(75)) return;  // what is cached stays for those who come next
   if (mover_->transfer_count() > 0) counts_.add(SimEvent::ResetInFlight);
   if (files_) {
-    // Those that the cache does not know at the moment stay on disk.
-    constexpr std::array<TokenId, 1> kToken = {0};
-    for (Space& space : spaces_) {
-      if (space.is_known && cache_->lookup(space.id, {.tokens = kToken})) note_drop(space);
-    }
+    for (Space& space : spaces_) note_drop(space);  // also those that the cache does not know at the moment
   }
   const Status status = cache_->reset();
   if (!status) throw SimFailure("reset: " + status.error().message);

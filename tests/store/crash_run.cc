@@ -143,7 +143,11 @@ class Crashes {
         flush();
         break;
       case 3:
-        drop_key_space(random_.below(kKeySpaces));
+        if (random_.below(8) == 0) {
+          drop_all();
+        } else {
+          drop_key_space(random_.below(kKeySpaces));
+        }
         break;
       case 4:
         drop_page({random_.below(chains_), random_.below(kChainPages)});
@@ -235,6 +239,14 @@ class Crashes {
       }
     }
     (void)store_->drop(key_space_name(test_key_space(key_space)), 1);
+  }
+
+  void drop_all() {
+    for (std::uint32_t chain = 0; chain < chains_; ++chain) {
+      for (std::uint32_t index = 0; index < kChainPages; ++index) dropped_unflushed_.insert({chain, index});
+    }
+    promised_.clear();
+    (void)store_->drop_all(1);
   }
 
   void reopen() {

@@ -297,7 +297,8 @@ void bind_contents(nb::class_<CacheState>& cache) {
             const ByteAccess access(self);
             take(without_gil([&] { return access->reset(); }));
           },
-          "Gives up everything cached. Refused while sequences live.")
+          "Gives up everything cached, on disk also what earlier processes have left there. Refused while sequences "
+          "live.")
       .def(
           "reclaim",
           [](CacheState& self, std::uint32_t page_count, std::optional<std::uint32_t> group_index) {

@@ -50,7 +50,7 @@ void bind_cache_values(nb::module_& module) {
 
   enum_class<Sleep>(module, "Sleep", "What is left of a cache that sleeps.")
       .value("KeepHost", Sleep::KeepHost, "what the host has room for")
-      .value("DropAll", Sleep::DropAll, "nothing; the host's memory is given back too");
+      .value("DropAll", Sleep::DropAll, "nothing in memory, and the host's is given back too; what is on disk stays");
 
   StructClass<Lookup>(module, "Lookup", "How much of a prompt begin() and admit() would find now.")
       .value("matched_tokens", &Lookup::matched_tokens, "on the device, partial_tokens included")
