@@ -186,10 +186,13 @@ Status Cache::Impl::open_disk(FileSystem* given_files, std::span<HostPages* cons
   }
   const std::uint32_t host_page_count = history->host.page_count();
   const std::uint32_t step_pages = (config.step_tokens_max / page_tokens) + config.sequence_count_max;
+  const std::uint32_t memory_pages = pool_page_count() + host_page_count;
+  // Twice what memory holds: the worker that computes names may be far behind, and what is still in memory then is to
+  // have names all the same, or flush() would miss it. Memory that is not needed for this is never touched.
   const NameLog::Config log_config{.page_tokens = page_tokens,
-                                   .entry_count_max = (4 * (pool_page_count() + host_page_count)) + (8 * step_pages),
-                                   .page_count_max = 8 * step_pages,
-                                   .extra_key_count_max = 4 * (config.extra_key_count_max + step_pages)};
+                                   .entry_count_max = (4 * memory_pages) + (8 * step_pages),
+                                   .page_count_max = (2 * memory_pages) + (8 * step_pages),
+                                   .extra_key_count_max = 4 * (config.extra_key_count_max + step_pages + memory_pages)};
   const DiskMover::Config common{.names = {.page_tokens = page_tokens,
                                            .device_page_count = pool_page_count() + 1,
                                            .host_page_count = host_page_count + 1,

@@ -36,6 +36,29 @@ class CacheDiskFlush : public DiskTest {
   }
 };
 
+// Much is computed before the disk tier's threads get to work: names, reads and writes are all far behind.
+TEST_F(CacheDiskFlush, AllThatIsCachedIsOnDiskHoweverFarBehindTheDiskTierIs) {
+  constexpr TokenId kRequests = 30;
+  const auto config = [](std::uint32_t host_page_count) {
+    CacheConfig made = disk_config(3'100, host_page_count);
+    made.context_tokens_max = 1'608;
+    made.step_tokens_max = 1'608;
+    return made;
+  };
+  open_disk(config(60));
+  for (TokenId i = 0; i < kRequests; ++i) {
+    Live live = admitted(token_range(10'000 * i, 1'600), {.tier_max = Tier::Host});  // asks the disk nothing
+    step(live.sequence, live.tokens);
+    settle();
+    end(live);
+  }
+  EXPECT_EQ(stats().sealed_pages, 3'000U);
+  flush();
+  EXPECT_EQ(cache_->disk_status()->page_count, 3'000U);
+  open_disk(config(200));
+  for (TokenId i = 0; i < kRequests; ++i) EXPECT_EQ(serve_all(token_range(10'000 * i, 1'600)), 1'600U) << i;
+}
+
 TEST_F(CacheDiskFlush, MoreThanTheHostHoldsGoesThroughIt) {
   for (const WritePolicy policy : {WritePolicy::WriteBack, WritePolicy::WriteThrough}) {
     for (const std::uint32_t transfer_pages : {2U, 64U}) {
