@@ -239,6 +239,10 @@ std::uint64_t CacheForTests::disk_loading_bytes(const Cache& cache) {
   return cache.impl_->tiers->parts.lowers.front().loading_bytes;
 }
 
+std::uint64_t CacheForTests::given_up_page_total(const Cache& cache) {
+  return cache.impl_->tree->given_up_page_total();
+}
+
 void CacheForTests::visit_host_pages(const Cache& cache, std::uint32_t group_index,
                                      const std::function<void(Tier, PageId)>& visit) {
   for (const GroupRows& group : cache.impl_->groups) {

@@ -62,6 +62,10 @@ class TierListener {
   virtual void on_demote(PageId device_page, PageId host_page) = 0;
   /// A host page of the tree has become the copy of a device page.
   virtual void on_promote(PageId host_page, PageId device_page) = 0;
+  /// The copy of a device page is given up, and the device page stays.
+  virtual void on_copy_given_up(PageId device_page, PageId host_page) = 0;
+  /// Whether a tier below the host is known to have a page of the tree, or a copy of one.
+  [[nodiscard]] virtual bool is_below(Tier tier, PageId page) const = 0;
 };
 
 /// How pages come into the tree.
@@ -347,7 +351,10 @@ class PrefixTree {
   [[nodiscard]] std::uint32_t host_pinned_pages() const { return host_pinned_pages_; }
   [[nodiscard]] std::uint32_t copy_count() const { return ready_copy_count_; }  ///< device pages with a copy
   [[nodiscard]] std::uint32_t storing_count() const { return storing_count_; }
-  [[nodiscard]] std::uint64_t lost_page_total() const { return lost_page_total_; }  ///< evicted from the last tier
+  /// Evicted from the last tier that the tree knows, …
+  [[nodiscard]] std::uint64_t given_up_page_total() const { return given_up_page_total_; }
+  /// … those among them that no tier below is known to have.
+  [[nodiscard]] std::uint64_t lost_page_total() const { return lost_page_total_; }
   [[nodiscard]] std::uint32_t soft_pinned_pages() const { return soft_pages_; }
   [[nodiscard]] std::uint32_t pinned_pages() const { return pinned_pages_; }
   [[nodiscard]] std::uint32_t page_count() const { return evictable_pages() + leaving_pages_ + pinned_pages_; }
@@ -474,7 +481,8 @@ class PrefixTree {
   // Eviction.
   [[nodiscard]] std::span<const PageId> evict_from_next_victim(std::uint32_t page_count_max);
   [[nodiscard]] std::span<const PageId> give_up_tail(std::uint32_t run, std::uint32_t page_count, ResidencyCause cause);
-  void note_lost(std::uint32_t page_count, std::span<const PageFingerprint> pages, Tier tier, ResidencyCause cause);
+  void note_given_up(std::span<const PageId> pages, std::span<const PageFingerprint> fingerprints, Tier tier,
+                     ResidencyCause cause);
   void record(std::uint32_t run, std::uint32_t first_page, std::uint32_t page_count, ResidencyCause cause,
               Tier tier = Tier::Device);
 
@@ -507,6 +515,7 @@ class PrefixTree {
   LazyArray<PageFingerprint> host_fingerprints_;  // by host page
   std::uint64_t lost_page_total_ = 0;
   std::uint32_t leaving_pages_ = 0;
+  std::uint64_t given_up_page_total_ = 0;
   std::uint32_t left_pages_ = 0;
   std::uint32_t host_idle_pages_ = 0;
   std::uint32_t host_pinned_pages_ = 0;

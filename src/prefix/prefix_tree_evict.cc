@@ -76,7 +76,9 @@ std::span<const PageId> PrefixTree::give_up_tail(std::uint32_t run, std::uint32_
                         .fingerprints = cause == ResidencyCause::Evicted
                                             ? fingerprints_of(std::span(given_up_).first(page_count))
                                             : std::span<const PageFingerprint>{}};
-  if (cause == ResidencyCause::Evicted) note_lost(page_count, lost.fingerprints, Tier::Device, cause);
+  if (cause == ResidencyCause::Evicted) {
+    note_given_up(std::span(given_up_).first(page_count), lost.fingerprints, Tier::Device, cause);
+  }
   if (pages_left == 0) {
     if (victim.leaving != Leaving::No) leaving_.remove(run);
     remove_run(run, lost);
@@ -90,9 +92,12 @@ std::span<const PageId> PrefixTree::give_up_tail(std::uint32_t run, std::uint32_
   return std::span(given_up_).first(page_count);
 }
 
-void PrefixTree::note_lost(std::uint32_t page_count, std::span<const PageFingerprint> pages, Tier tier,
-                           ResidencyCause cause) {
-  lost_page_total_ += page_count;
+void PrefixTree::note_given_up(std::span<const PageId> pages, std::span<const PageFingerprint> fingerprints, Tier tier,
+                               ResidencyCause cause) {
+  given_up_page_total_ += pages.size();
+  for (const PageId page : pages) {
+    if (listener_ == nullptr || !listener_->is_below(tier, page)) ++lost_page_total_;
+  }
   if (lost_ == nullptr) return;
   for (const PageFingerprint page : fingerprints) lost_->note(page, tier, cause == ResidencyCause::Failed);
 }

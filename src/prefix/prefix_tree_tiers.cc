@@ -81,6 +81,7 @@ void PrefixTree::drop_copy(PageId device_page, ResidencyCause cause) {
 bool PrefixTree::take_copy(PageList list) {
   const std::uint32_t page = page_lists_.front(list);
   if (page == IndexLists::kNone) return false;
+  if (listener_ != nullptr) listener_->on_copy_given_up(PageId{page}, copies_[page].host_page);
   drop_copy(PageId{page}, ResidencyCause::Evicted);
   return true;
 }
@@ -375,7 +376,7 @@ void PrefixTree::give_up_host_tail(std::uint32_t run, std::uint32_t page_count, 
                           .fingerprints = std::span(told_fingerprints_).first(page_count),
                           .retention = {}};
   if (cause == ResidencyCause::Evicted || cause == ResidencyCause::Failed) {
-    note_lost(page_count, change.fingerprints, Tier::Host, cause);
+    note_given_up({lost, page_count}, change.fingerprints, Tier::Host, cause);
   }
   if (pages_left == 0) {
     remove_run(run, change);

@@ -12,13 +12,14 @@ Status HistoryPages::open_host(const TierPages::HostConfig& config, std::uint32_
   QUIRE_TRY(pages.open_host(config));
   runs_.reserve(path_pages_max);
   targets_.resize(path_pages_max);
-  if (!parts_.groups.empty()) tree_.set_listener(this);
+  tree_.set_listener(this);
   return {};
 }
 
 Status HistoryPages::open_lower(NameLog& name_log) {
   name_log_ = &name_log;
   QUIRE_TRY_ASSIGN(hot_, LazyArray<std::uint8_t>::create(std::size_t{pages.device.page_count()} + 1));
+  QUIRE_TRY_ASSIGN(below_, LazyArray<std::uint8_t>::create(std::size_t{pages.device.page_count()} + 1));
   return {};
 }
 
@@ -27,7 +28,9 @@ Status HistoryPages::grow_device(std::uint32_t page_count) {
   for (const auto& group : parts_.groups) {
     if (group->has_pages) QUIRE_TRY(group->grow_tree(page_count));
   }
-  return name_log_ != nullptr ? hot_.grow(std::size_t{page_count} + 1) : Status{};
+  if (name_log_ == nullptr) return {};
+  QUIRE_TRY(hot_.grow(std::size_t{page_count} + 1));
+  return below_.grow(std::size_t{page_count} + 1);
 }
 
 // What leaves the tree
@@ -143,6 +146,25 @@ PageHome::Listed HistoryPages::list_loads(const PrefixTree::Pin& path, const Wan
   for (; !runs_.empty() && tree_.load_of(runs_.back()) == 0 && count < out.size(); runs_.pop_back()) {
     const RunId run = runs_.back();
     const std::span<const PageId> host_pages = tree_.pages(run);
+void HistoryPages::on_copy_given_up(PageId device_page, PageId host_page) {
+  for (std::size_t i = 0; i < pages.lower.size(); ++i) {
+    if (!pages.lower[i].has(host_page)) continue;
+    below_[device_page.value] = static_cast<std::uint8_t>(below_[device_page.value] | (1U << i));
+  }
+}
+
+bool HistoryPages::is_below(Tier tier, PageId page) const {
+  if (name_log_ == nullptr) return false;
+  if (tier == Tier::Device) return below_[page.value] != 0;
+  return std::ranges::any_of(pages.lower, [&](const LowerCopies& copies) { return copies.has(page); });
+}
+
+void HistoryPages::forget_below(std::uint16_t lower) {
+  for (std::uint32_t page = 1; page <= pages.device.page_count(); ++page) {
+    below_[page] = static_cast<std::uint8_t>(below_[page] & ~(1U << lower));
+  }
+}
+
     const std::uint32_t first = tree_.end_page(run) - static_cast<std::uint32_t>(host_pages.size());
     for (std::uint32_t i = 0; i < host_pages.size() && count < out.size(); ++i) {
       out[count++] = pages.transfer_of(PageId::none(), host_pages[i], tag_of({Tier::Host, host_pages[i]}), first + i);

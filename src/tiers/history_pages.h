@@ -78,7 +78,10 @@ class HistoryPages final : public PageHome, public TierListener {
   void set_hot(PageId device_page, std::uint16_t lower) {
     hot_[device_page.value] = static_cast<std::uint8_t>(hot_[device_page.value] | (1U << lower));
   }
-  void set_cold(PageId device_page) { hot_[device_page.value] = 0; }
+  /// A page comes to the device: nothing is known of it yet.
+  void set_cold(PageId device_page) { hot_[device_page.value] = below_[device_page.value] = 0; }
+  /// What was written to a lower tier may be gone.
+  void forget_below(std::uint16_t lower);
   [[nodiscard]] Status grow_device(std::uint32_t page_count);
 
   // PageHome.
@@ -108,13 +111,17 @@ class HistoryPages final : public PageHome, public TierListener {
   void on_promote(PageId host_page, PageId device_page) override;
 
  private:
+  void on_copy_given_up(PageId device_page, PageId host_page) override;
+  [[nodiscard]] bool is_below(Tier tier, PageId page) const override;
   void give_up(std::span<const PageId> device_pages);
   void list_host_runs(const PrefixTree::Pin& path);
 
   Parts parts_;
   PrefixTree& tree_;
   NameLog* name_log_ = nullptr;  // null: there is no lower tier
-  LazyArray<std::uint8_t> hot_;  // by device page: a bit for each lower tier, for which the page is hot
+  // By device page, with a bit for each lower tier:
+  LazyArray<std::uint8_t> hot_;    // for which the page is hot
+  LazyArray<std::uint8_t> below_;  // that got the page from a host copy which was given up since
   std::uint32_t abandoned_reads_ = 0;
   std::vector<RunId> runs_;      // scratch: the host runs of a path, from its end up
   std::vector<PageId> targets_;  // scratch: device pages of one run

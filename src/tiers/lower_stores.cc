@@ -341,6 +341,7 @@ void LowerStores::for_each_host_page(std::uint16_t lower_index, Visitor&& visit)
 }
 
 void LowerStores::lose_all_of(std::uint16_t lower_index) {
+  parts_.history.forget_below(lower_index);
   for_each_host_page(lower_index, [](LowerCopies& copies, PageId page) {
     if (copies.states[page.value] != CopyState::There) return;
     copies.states[page.value] = CopyState::Lost;

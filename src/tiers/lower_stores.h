@@ -61,6 +61,8 @@ class LowerStores {
   void start_drops();
   void finish_drop(std::uint32_t transfer);
   [[nodiscard]] bool has_unstarted_drop() const { return has_unstarted_drop_; }
+  /// What was written to a tier may be gone: a sync has failed, a whole segment, or the tier.
+  void lose_all_of(std::uint16_t lower_index);
   /// A page that flush() wanted on the host was not copied there.
   void note_lost_copy() { has_lost_copies_ = true; }
   /// Begins a flush. False: one is under way.
@@ -83,9 +85,6 @@ class LowerStores {
   [[nodiscard]] bool try_start_drop(std::uint32_t key_space);
   template <typename Visitor>
   void for_each_host_page(std::uint16_t lower_index, Visitor&& visit);
-  /// What was written to a tier may be gone: a sync has failed, or a whole segment.
-  void lose_all_of(std::uint16_t lower_index);
-
   TierParts& parts_;
   std::uint32_t next_pool_ = 0;  // the pool whose turn it is
   bool wants_drop_all_ = false;  // drop_all() was called, and its transfers have not begun

@@ -53,6 +53,7 @@ struct LowerCopies {
   std::uint32_t store_count = 0;  // stores of the pool that are under way
 
   [[nodiscard]] bool is_on() const { return states.size() > 0; }
+  [[nodiscard]] bool has(PageId host_page) const { return is_on() && states[host_page.value] == State::There; }
   void want(PageId host_page, bool is_hot) {
     QUIRE_DCHECK(!waiting.contains(host_page.value), "a host page waits for a lower tier twice");
     states[host_page.value] = is_hot ? State::Hot : State::Cold;

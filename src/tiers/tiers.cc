@@ -128,7 +128,10 @@ void Tiers::finish(std::uint32_t index) {
   const bool has_failed = transfer.outcome == TransferOutcome::Failed;
   if (is_of_lower_tier(transfer.kind) && has_failed) {
     Lower& lower = parts.lowers[transfer.lower];
-    lower.has_failed = lower.has_failed || lower.tier->is_failed(0);
+    if (!lower.has_failed && lower.tier->is_failed(0)) {
+      lower.has_failed = true;
+      lower_stores.lose_all_of(transfer.lower);
+    }
   }
   switch (transfer.kind) {
     case TransferKind::Load:

@@ -57,6 +57,18 @@ TEST_F(CacheDisk, WhatTheHostHasNoRoomForComesBackFromDisk) {
   }
   EXPECT_GT(stats().disk_hit_tokens, 0U);
   EXPECT_EQ(stats().disk_stored_page_total, 80U) << "what is on disk is written once";
+  EXPECT_GT(stats().evicted_page_total, 80U);
+  EXPECT_EQ(stats().lost_page_total, 0U) << "all that memory gave up is on disk";
+}
+
+TEST_F(CacheDisk, PagesThatDidNotGoToDiskAreLostWhenMemoryGivesThemUp) {
+  CacheConfig config = disk_config(16, 24);
+  config.context_tokens_max = 128;
+  config.disk.write_policy = WritePolicy::Selective;  // and nothing is used twice
+  open(std::move(config));
+  for (TokenId i = 0; i < 20; ++i) serve(token_range(1'000 * i, 65));
+  EXPECT_EQ(stats().disk_stored_page_total, 0U);
+  EXPECT_EQ(stats().lost_page_total, 80U - stats().host_only_pages - stats().sealed_pages);
 }
 
 TEST_F(CacheDisk, PagesOfOtherKeySpacesLayoutsAndPageSizesAreNeverServed) {

@@ -6,6 +6,7 @@
 #include <string>
 
 #include "base/hash.h"
+#include "cache/cache_for_tests.h"
 
 namespace quire::testing {
 
@@ -117,7 +118,7 @@ void SimPaths::observe(TimeNs now) {
   // What comes from disk may be given up again by the call that has brought it.
   std::uint64_t lost_count = lost.size();
   if (setup_.has_disk) {
-    const std::uint64_t told = cache_.stats()->lost_page_total;
+    const std::uint64_t told = CacheForTests::given_up_page_total(cache_);
     if (told > lost_count_ + lost_count) {
       lost_count = told - lost_count_;
       unseen_times_.insert(now);

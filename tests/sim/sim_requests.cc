@@ -265,6 +265,7 @@ bool Simulation::admit_one(Live& live) {
   }
   const bool looks = may_look(live, found);
   const Stats before = cache_->stats().value();
+  const std::uint64_t given_up_before = CacheForTests::given_up_page_total(*cache_);
   const Result<Admission> admission = live.is_preempted ? cache_->resume(live.handle) : cache_->admit(live.handle);
   if (!admission) {
     called();
@@ -274,7 +275,7 @@ bool Simulation::admit_one(Live& live) {
   }
   if (falls_asleep_ || is_asleep_) throw SimFailure("a sequence is admitted asleep");
   // What the call itself gave up may have taken the place of older losses, before the reason was looked for or after.
-  const std::uint64_t losses = cache_->stats()->lost_page_total - before.lost_page_total;
+  const std::uint64_t losses = CacheForTests::given_up_page_total(*cache_) - given_up_before;
   if (paths_ && losses > 0) {
     const auto add_reasons = [&](std::vector<Miss>& reasons, std::uint32_t pages) {
       for (const Miss& each : paths_->why(request_of(live), pages, now_, losses)) {
