@@ -517,10 +517,11 @@ class Cache {
   /// along what other groups have of them; a window or snapshot group's, which are asked for by its index, go alone.
   [[nodiscard]] Result<std::uint32_t> reclaim(std::uint32_t page_count,
                                               std::optional<std::uint32_t> group_index = std::nullopt);
-  /// More or fewer device pages of the groups that keep everything, between steps. Allocates; host memory may move.
-  /// Refused when a page in use or cached lies above the new size: which ids reclaim() frees follows from their use, so
-  /// reclaim() all idle ones to be sure. Refused also when one sequence of context_tokens_max would no longer fit, and
-  /// for adopted memory.
+  /// More or fewer device pages of the groups that keep everything, between steps. Allocates; host memory may move, and
+  /// idle pages above the new size move to ids that are free below it. Refused when more pages are in use or cached
+  /// than that leaves room for: reclaim() as many idle ones first. Refused also when a page in use lies above the new
+  /// size, when one sequence of context_tokens_max would no longer fit, and for adopted memory. With DeviceMemory::None
+  /// idle pages cannot move either: reclaim() all of them.
   [[nodiscard]] Status resize(std::uint32_t page_count);
 
   // The host tier. Bytes move in the background: these calls say what is to be moved, and hear what was.

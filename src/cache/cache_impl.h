@@ -86,6 +86,15 @@ struct Cache::Impl : TierClient {
     return config.host.clean_reserve_pages.value_or(std::max(1U, page_count / 16));
   }
 
+  // Resizing.
+  /// Where a cached page stands in the tree.
+  struct PagePlace {
+    RunId run;
+    std::uint32_t index = 0;
+  };
+  [[nodiscard]] Result<std::vector<PagePlace>> pages_to_move(std::uint32_t page_count) const;
+  void move_below(std::span<const PagePlace> places, std::uint32_t page_count);
+
   /// Of the first group of the history.
   [[nodiscard]] const PoolGeometry& history_geometry() const { return *history_memory.front().geometry; }
 

@@ -31,6 +31,63 @@ std::vector<MoverPart> mover_parts(const std::vector<HistoryPart>& parts, bool i
 
 }  // namespace
 
+// The cached pages above the new size, all of which can move to pages that are free below it; or why the pool cannot
+// shrink. Bytes of the engine's own cannot be moved here.
+Result<std::vector<Cache::Impl::PagePlace>> Cache::Impl::pages_to_move(std::uint32_t page_count) const {
+  const PagePool& pool = history->device;
+  std::vector<PagePlace> found;
+  if (pool.check_resize(page_count) || config.device.memory != DeviceMemory::Host) {
+    QUIRE_TRY(pool.check_resize(page_count));
+    return found;
+  }
+  std::uint32_t used_above = 0;
+  for (std::uint32_t page = page_count + 1; page <= pool.page_count(); ++page) {
+    used_above += pool.state(PageId{page}) != PageState::Free ? 1 : 0;
+  }
+  for (std::uint32_t i = 0; i < key_spaces.end(); ++i) {
+    if (!key_spaces[i].is_live) continue;
+    tree->for_each_run(key_spaces[i].root, [&](const RunView& run) {
+      for (std::uint32_t place = 0; place < run.pages.size(); ++place) {
+        const bool is_idle = run.tier == Tier::Device && run.pin_count == 0;
+        if (is_idle && run.pages[place].value > page_count) found.push_back({run.run, place});
+      }
+    });
+  }
+  const std::uint32_t free_below = pool.free_count() - (pool.page_count() - page_count - used_above);
+  if (found.size() < used_above || free_below < used_above) QUIRE_TRY(pool.check_resize(page_count));
+  return found;
+}
+
+void Cache::Impl::move_below(std::span<const PagePlace> places, std::uint32_t page_count) {
+  if (places.empty()) return;
+  PagePool& pool = history->device;
+  std::vector<PageId> targets(pool.free_count());
+  QUIRE_CHECK(pool.try_allocate(targets), "free pages are not there");
+  const auto above = std::ranges::partition(targets, [&](PageId page) { return page.value <= page_count; });
+  pool.release({above.begin(), above.end()});
+  targets.resize(targets.size() - above.size());
+  QUIRE_CHECK(places.size() <= targets.size(), "there are fewer free pages below than were counted");
+  for (const PagePlace& place : places) {
+    const PageId target = targets.back();
+    targets.pop_back();
+    const PageId source = tree->pages(place.run)[place.index];
+    for (const GroupMemory& memory : history_memory) {
+      const PoolGeometry& geometry = *memory.geometry;
+      const PoolStrides& strides = geometry.strides();
+      const bool is_page_first = geometry.byte_layout() == ByteLayout::PageFirst;
+      const std::uint32_t piece_count = is_page_first ? 1 : geometry.page().layer_count();
+      const std::uint64_t bytes = geometry.page().page_bytes() / piece_count;
+      for (std::uint32_t piece = 0; piece < piece_count; ++piece) {
+        const std::uint64_t layer = piece * strides.layer;
+        std::memcpy(memory.data + (target.value * strides.page) + layer,
+                    memory.data + (source.value * strides.page) + layer, bytes);
+      }
+    }
+    tiers->parts.history.renumber(place.run, place.index, target);
+  }
+  pool.release(targets);
+}
+
 Status Cache::resize(std::uint32_t page_count) {
   Impl& impl = *impl_;
   QUIRE_TRY(impl.enter());
@@ -58,7 +115,7 @@ Status Cache::resize(std::uint32_t page_count) {
                    " pages cannot hold one sequence of context_tokens_max = ", impl.context_tokens_max,
                    " tokens, which needs ", impl.pages_for(impl.context_tokens_max));
   }
-  QUIRE_TRY(impl.history->device.check_resize(page_count));
+  QUIRE_TRY_ASSIGN(const std::vector<Impl::PagePlace> places, impl.pages_to_move(page_count));
   const std::uint32_t clean_reserve_pages = impl.clean_reserve_for(page_count);
   if (impl.has_host() && clean_reserve_pages > page_count) {
     return invalid("resize: ", page_count, " pages are fewer than host.clean_reserve_pages = ", clean_reserve_pages);
@@ -77,6 +134,7 @@ Status Cache::resize(std::uint32_t page_count) {
     QUIRE_TRY_ASSIGN(part.moved, LazyMemory::reserve(part.next.pool_bytes()));
   }
   impl.make_moves();
+  impl.move_below(places, page_count);
   QUIRE_TRY(impl.tree->grow(page_count));
   QUIRE_TRY(tier_parts.history.grow_device(page_count));
   // The mover reserves room for the new pages here. It hears below where they lie, when nothing can fail any more.

@@ -20,7 +20,9 @@
 #pragma once
 
 #include <cstdint>
+#include <utility>
 
+#include "base/check.h"
 #include "base/index_lists.h"
 #include "base/lazy_array.h"
 #include "quire/result.h"
@@ -63,6 +65,13 @@ class AnchoredPages {
   void unpin(PageId page, Worth worth);
   /// Takes an idle page off the tree's page; the caller owns it.
   void detach(PageId page);
+  /// A page of the tree gets another id, on which nothing hangs: what hangs on it stays as it is.
+  void renumber(PageId tree_page, PageId renumbered) {
+    const std::uint32_t page = std::exchange(anchored_[tree_page.value], 0);
+    QUIRE_CHECK(!has(renumbered), "a page of the tree has two pages of a group");
+    anchored_[renumbered.value] = page;
+    if (page != 0) entries_[page - 1].tree_page = renumbered.value + 1;
+  }
 
   /// The idle page that is to be evicted first, of those with at most this worth; or none.
   [[nodiscard]] PageId first_idle(Worth worth = Worth::Kept) const;

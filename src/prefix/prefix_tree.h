@@ -344,6 +344,8 @@ class PrefixTree {
   [[nodiscard]] std::uint32_t leaving_pages() const { return leaving_pages_; }  ///< not yet evictable
   [[nodiscard]] std::uint32_t left_pages() const { return left_pages_; }        ///< evict() takes them first
   [[nodiscard]] std::uint32_t host_idle_pages() const { return host_idle_pages_; }
+  /// Gives a page of an idle device run another id, which the tree does not have.
+  void renumber(RunId run, std::uint32_t index_in_run, PageId page);
   /// Pages that evict_host() can give up.
   [[nodiscard]] std::uint32_t host_evictable_pages() const {
     return host_idle_pages_ + page_lists_.size() - wanted_count_;
@@ -513,9 +515,9 @@ class PrefixTree {
   LazyArray<PageId> freed_host_;
   std::uint32_t freed_host_count_ = 0;
   LazyArray<PageFingerprint> host_fingerprints_;  // by host page
+  std::uint64_t given_up_page_total_ = 0;
   std::uint64_t lost_page_total_ = 0;
   std::uint32_t leaving_pages_ = 0;
-  std::uint64_t given_up_page_total_ = 0;
   std::uint32_t left_pages_ = 0;
   std::uint32_t host_idle_pages_ = 0;
   std::uint32_t host_pinned_pages_ = 0;

@@ -108,4 +108,22 @@ void PrefixTree::record(std::uint32_t run, std::uint32_t first_page, std::uint32
   log_->append({.run = RunId{run}, .first_page = first_page, .page_count = page_count, .tier = tier, .cause = cause});
 }
 
+void PrefixTree::renumber(RunId id, std::uint32_t index_in_run, PageId page) {
+  const Run& run = runs_[id.value];
+  QUIRE_CHECK(!run.is_on_host && run.pins == 0 && index_in_run < run.page_count, "renumbering what somebody may use");
+  ++version_;
+  PageId& place = storage_.pages(run)[index_in_run];
+  const PageId before = std::exchange(place, page);
+  if (wants_fingerprints_) fingerprints_[page.value] = fingerprints_[before.value];
+  if (!has_host()) return;
+  HostCopy& copy = copies_[before.value];
+  QUIRE_CHECK(copy.state != Copy::Storing && copies_[page.value].state == Copy::None,
+              "renumbering a page that is copied");
+  if (page_lists_.contains(before.value)) {
+    page_lists_.insert_after(before.value, page.value);
+    page_lists_.remove(before.value);
+  }
+  copies_[page.value] = std::exchange(copy, {});
+}
+
 }  // namespace quire

@@ -52,6 +52,11 @@ class AnchoredGroup final : public PageHome {
     bool looks_ahead = false;
   };
   [[nodiscard]] Status open_host(const HostConfig& config);
+  /// A device page of the history gets another id.
+  void renumber_anchor(PageId tree_page, PageId renumbered) {
+    on_device.renumber(tree_page, renumbered);
+    if (has_host()) host_of_device_.renumber(tree_page, renumbered);
+  }
   [[nodiscard]] Status grow_tree(std::uint32_t tree_page_count);
   [[nodiscard]] bool has_host() const { return pages.has_host(); }
 

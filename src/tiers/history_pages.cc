@@ -78,6 +78,22 @@ bool HistoryPages::evict_host() {
   return evicted > 0;
 }
 
+void HistoryPages::renumber(RunId run, std::uint32_t index_in_run, PageId page) {
+  const PageId before = tree_.pages(run)[index_in_run];
+  tree_.renumber(run, index_in_run, page);
+  for (const auto& group : parts_.groups) {
+    if (group->has_pages) group->renumber_anchor(before, page);
+  }
+  if (pages.has_host()) pages.set_settled(page);
+  if (name_log_ != nullptr) {
+    name_log_->add_copy(NameLog::Kind::DeviceMove, page, before);
+    hot_[page.value] = hot_[before.value];
+    below_[page.value] = below_[before.value];
+  }
+  pages.device.seal({&page, 1});
+  pages.device.release({&before, 1});
+}
+
 // What can be had
 
 std::uint32_t HistoryPages::evictable_pages() const {
@@ -130,22 +146,6 @@ void HistoryPages::on_promote(PageId host_page, PageId device_page) {
   for (const auto& group : parts_.groups) group->on_promote(host_page, device_page);
 }
 
-// Loads. PrefixTree::load_of() is the index of the load that brings a host run, + 1; 0: none does.
-
-void HistoryPages::list_host_runs(const PrefixTree::Pin& path) {
-  runs_.clear();
-  for (RunId run = path.run(); tree_.is_on_host(run); run = tree_.parent(run)) runs_.push_back(run);
-}
-
-// Lists the first consecutive host pages of the path, of one or several runs, that no load brings.
-PageHome::Listed HistoryPages::list_loads(const PrefixTree::Pin& path, const Wanted& /*wanted*/,
-                                          std::span<PageTransfer> out) {
-  list_host_runs(path);
-  while (!runs_.empty() && tree_.load_of(runs_.back()) != 0) runs_.pop_back();
-  std::uint32_t count = 0;
-  for (; !runs_.empty() && tree_.load_of(runs_.back()) == 0 && count < out.size(); runs_.pop_back()) {
-    const RunId run = runs_.back();
-    const std::span<const PageId> host_pages = tree_.pages(run);
 void HistoryPages::on_copy_given_up(PageId device_page, PageId host_page) {
   for (std::size_t i = 0; i < pages.lower.size(); ++i) {
     if (!pages.lower[i].has(host_page)) continue;
@@ -165,6 +165,22 @@ void HistoryPages::forget_below(std::uint16_t lower) {
   }
 }
 
+// Loads. PrefixTree::load_of() is the index of the load that brings a host run, + 1; 0: none does.
+
+void HistoryPages::list_host_runs(const PrefixTree::Pin& path) {
+  runs_.clear();
+  for (RunId run = path.run(); tree_.is_on_host(run); run = tree_.parent(run)) runs_.push_back(run);
+}
+
+// Lists the first consecutive host pages of the path, of one or several runs, that no load brings.
+PageHome::Listed HistoryPages::list_loads(const PrefixTree::Pin& path, const Wanted& /*wanted*/,
+                                          std::span<PageTransfer> out) {
+  list_host_runs(path);
+  while (!runs_.empty() && tree_.load_of(runs_.back()) != 0) runs_.pop_back();
+  std::uint32_t count = 0;
+  for (; !runs_.empty() && tree_.load_of(runs_.back()) == 0 && count < out.size(); runs_.pop_back()) {
+    const RunId run = runs_.back();
+    const std::span<const PageId> host_pages = tree_.pages(run);
     const std::uint32_t first = tree_.end_page(run) - static_cast<std::uint32_t>(host_pages.size());
     for (std::uint32_t i = 0; i < host_pages.size() && count < out.size(); ++i) {
       out[count++] = pages.transfer_of(PageId::none(), host_pages[i], tag_of({Tier::Host, host_pages[i]}), first + i);

@@ -83,6 +83,8 @@ class HistoryPages final : public PageHome, public TierListener {
   /// What was written to a lower tier may be gone.
   void forget_below(std::uint16_t lower);
   [[nodiscard]] Status grow_device(std::uint32_t page_count);
+  /// Gives a device page of an idle run the id `page`, which was taken for it and has got its bytes.
+  void renumber(RunId run, std::uint32_t index_in_run, PageId page);
 
   // PageHome.
   [[nodiscard]] std::uint32_t evictable_pages() const override;
@@ -109,10 +111,10 @@ class HistoryPages final : public PageHome, public TierListener {
   // TierListener: pages of anchored groups that hang on a page of the tree follow it to its new id.
   void on_demote(PageId device_page, PageId host_page) override;
   void on_promote(PageId host_page, PageId device_page) override;
-
- private:
   void on_copy_given_up(PageId device_page, PageId host_page) override;
   [[nodiscard]] bool is_below(Tier tier, PageId page) const override;
+
+ private:
   void give_up(std::span<const PageId> device_pages);
   void list_host_runs(const PrefixTree::Pin& path);
 

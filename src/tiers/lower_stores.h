@@ -80,15 +80,15 @@ class LowerStores {
   [[nodiscard]] bool start_one(std::uint16_t lower_index, PageHome& home);
   template <typename Home>
   void fill(std::uint32_t transfer, Lower& lower, Home& home);
+  [[nodiscard]] bool try_start_drop(std::uint32_t key_space);
   void prefer_page(std::uint16_t lower_index, PageHome& home, PageId host_page);
   [[nodiscard]] bool has_unstarted_writes() const;
-  [[nodiscard]] bool try_start_drop(std::uint32_t key_space);
   template <typename Visitor>
   void for_each_host_page(std::uint16_t lower_index, Visitor&& visit);
   TierParts& parts_;
   std::uint32_t next_pool_ = 0;  // the pool whose turn it is
-  bool wants_drop_all_ = false;  // drop_all() was called, and its transfers have not begun
   bool has_unstarted_drop_ = false;
+  bool wants_drop_all_ = false;  // drop_all() was called, and its transfers have not begun
   // flush(), while it is wanted.
   std::uint32_t flushes_in_flight_ = 0;
   bool is_flushed_ = false;       // all tiers have answered the last flush

@@ -173,6 +173,9 @@ void PageNames::follow(const NameLog::Entry& entry, const TokenId* tokens, const
       if (is_mutated(Mutant::NoDeviceCopies) && entry.page.value % 8 == entry.source.value % 8) return;
       device_[entry.page.value] = host_[entry.source.value];
       return;
+    case NameLog::Kind::DeviceMove:
+      device_[entry.page.value] = device_[entry.source.value];
+      return;
   }
 }
 

@@ -38,6 +38,7 @@ class NameLog {
     UnnamedHost,  ///< a host page is not
     HostCopy,     ///< a host page is a copy of a device page, or is about to become one
     DeviceCopy,   ///< the other way
+    DeviceMove,   ///< a device page has got another id
   };
   struct Entry {
     Kind kind = Kind::Page;

@@ -113,18 +113,6 @@ TEST_F(CacheDisk, WhatWasDroppedStaysSo) {
   EXPECT_EQ(serve_in(cache_->key_space({.model = "other"}).value(), 1, tokens), 96U);
 }
 
-TEST_F(CacheDisk, WritePoliciesSayWhatGoesToDisk) {
-  for (const WritePolicy policy : {WritePolicy::WriteBack, WritePolicy::WriteThrough, WritePolicy::Selective}) {
-    const auto config = [&] {
-      CacheConfig made = disk_config();
-      made.disk.directories = {directory_.path() + "/" + std::to_string(static_cast<int>(policy))};
-      made.disk.write_policy = policy;
-      return made;
-    };
-    open(config());
-    serve(token_range(0, 64));
-    serve(token_range(1'000, 64));
-    serve(token_range(1'000, 64));  // a hit
 TEST_F(CacheDisk, AResetReachesWhatThisProcessHasNeverNamed) {
   const std::vector<TokenId> tokens = token_range(0, 96);
   const KeySpace other{.model = "other", .salt = "tenant"};
@@ -151,6 +139,18 @@ TEST_F(CacheDisk, AResetReachesWhatThisProcessHasNeverNamed) {
   EXPECT_EQ(serve(tokens), 0U) << "of other layouts too";
 }
 
+TEST_F(CacheDisk, WritePoliciesSayWhatGoesToDisk) {
+  for (const WritePolicy policy : {WritePolicy::WriteBack, WritePolicy::WriteThrough, WritePolicy::Selective}) {
+    const auto config = [&] {
+      CacheConfig made = disk_config();
+      made.disk.directories = {directory_.path() + "/" + std::to_string(static_cast<int>(policy))};
+      made.disk.write_policy = policy;
+      return made;
+    };
+    open(config());
+    serve(token_range(0, 64));
+    serve(token_range(1'000, 64));
+    serve(token_range(1'000, 64));  // a hit
     serve(token_range(1'000, 64));
     EXPECT_EQ(stats().disk_stored_page_total, policy == WritePolicy::WriteBack   ? 0U
                                               : policy == WritePolicy::Selective ? 4U

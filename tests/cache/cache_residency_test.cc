@@ -248,6 +248,51 @@ TEST_F(CacheResidency, ReclaimGivesUpIdlePagesSoThatThePoolCanShrink) {
   EXPECT_EQ(run_request(token_range(1, 16)), 0U);
 }
 
+TEST_F(CacheResidency, APoolShrinksByAsManyIdlePagesAsWereReclaimed) {
+  for (const ByteLayout bytes : {ByteLayout::PageFirst, ByteLayout::LayerFirst}) {
+    CacheConfig config = test_config(4, 100);
+    config.device.byte_layout = bytes;
+    config.context_tokens_max = 16;
+    open(std::move(config));
+    for (TokenId i = 0; i < 25; ++i) run_request(token_range(100 * i, 16));
+    for (TokenId i = 0; i < 25; i += 2) EXPECT_EQ(run_request(token_range(100 * i, 16)), 16U);
+    EXPECT_EQ(cache_->reclaim(50).value(), 50U);
+    ASSERT_TRUE(cache_->resize(50));
+    EXPECT_EQ(stats().page_count, 50U);
+    EXPECT_EQ(stats().sealed_pages, 50U) << "nothing else is given up";
+    expect_error(cache_->resize(49), ErrorCode::Unavailable, "cannot shrink the pool from 50 to 49 pages");
+    ASSERT_TRUE(cache_->check_invariants());
+    EXPECT_EQ(cache_->reclaim(2).value(), 2U);
+    ASSERT_TRUE(cache_->resize(48));
+    for (TokenId i = 2; i < 25; i += 2) {
+      EXPECT_EQ(run_request(token_range(100 * i, 16)), 16U) << i;  // checks the bytes
+    }
+    ASSERT_TRUE(cache_->check_invariants());
+  }
+}
+
+TEST_F(CacheResidency, AResizeThatAPageInUseForbidsMovesNothing) {
+  CacheConfig config = test_config(4, 16);
+  config.context_tokens_max = 16;
+  open(std::move(config));
+  run_request(token_range(1, 16));
+  run_request(token_range(100, 16));
+  run_request(token_range(200, 16));
+  const Sequence user = begin_admitted(token_range(200, 16));  // pages 9 to 12
+  EXPECT_EQ(cache_->reclaim(4).value(), 4U);
+  std::vector<PageId> before;
+  std::vector<PageId> after;
+  const auto list = [&](std::vector<PageId>& pages) {
+    return cache_->visit_runs(
+        [&](const RunView& run) { pages.insert(pages.end(), run.pages.begin(), run.pages.end()); });
+  };
+  ASSERT_TRUE(list(before));
+  expect_error(cache_->resize(8), ErrorCode::Unavailable,
+               "cannot shrink the pool from 16 to 8 pages: page 9 is sealed");
+  ASSERT_TRUE(list(after));
+  EXPECT_EQ(before, after);
+}
+
 TEST_F(CacheResidency, APolicyHearsHowManyPagesThereAreAlsoAfterARefusedResize) {
   class Listens final : public Policy {
    public:

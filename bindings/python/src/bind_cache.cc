@@ -315,7 +315,10 @@ void bind_contents(nb::class_<CacheState>& cache) {
             need_no_pool_arrays(self, "resize");
             take(without_gil([&] { return access->resize(page_count); }));
           },
-          nb::arg("page_count"), "More or fewer device pages, between steps. Refused while arrays of them are alive.")
+          nb::arg("page_count"),
+          "More or fewer device pages, between steps; idle pages move to where there is room. Refused while arrays of "
+          "them "
+          "are alive.")
       .def(
           "sleep",
           [](CacheState& self, Sleep how) {
