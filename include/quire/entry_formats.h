@@ -17,13 +17,16 @@
 namespace quire {
 
 struct EntryFormat {
-  std::string_view name;
-  std::vector<Component> components;
+  std::string_view name = {};
+  std::vector<Component> components = {};
   std::uint32_t layer_multiple_bytes = 1;
   std::uint32_t block_values = 0;  ///< values that share a scale; 0: all of them, or there are no scales
+  /// Of a value that has a scale: 8, one E4M3 to a byte, or 4, two to a byte, which QuantisedEntries does not know.
+  std::uint32_t value_bits = 8;
 };
 
-/// Gives the group the format's components, behind those it has, and its padding. `prefix` goes before their names.
+/// Gives the group the format's components, behind those it has, and its padding. `prefix` goes before the names that
+/// do not begin with it: with "index_", `values` becomes `index_values`, and `index_keys` stays as it is.
 void use_format(CacheGroup& group, const EntryFormat& format, std::string_view prefix = "");
 
 /// A row whose first `dim` values are stored in 8 bits, and whose last `rope_dim`, which carry the position, in bf16.

@@ -7,6 +7,7 @@
 #include <utility>
 #include <vector>
 
+#include "layout/format_names.h"
 #include "layout/text.h"
 #include "quire/quantised_kernels.h"
 
@@ -55,12 +56,17 @@ Status check_heads(const PageGeometry& page, const std::string& where, std::uint
                                               " on a rank: " + std::string(why));
 }
 
-Status check_scales(const Component& scales, const std::string& where, std::uint32_t block_count) {
+Status check_scales(const Component& values, const Component& scales, const std::string& where,
+                    std::uint32_t block_values) {
+  const std::uint32_t block_count = ((values.dim - 1) / block_values) + 1;
   const std::uint32_t padding_max = scales.element == ElementType::Bytes ? kScalePaddingMax : 0;
   if (scales.dim >= block_count && scales.dim - block_count <= padding_max) return {};
   return fail(ErrorCode::InvalidArgument, where + ": component " + quoted(scales.name) + " has room for " +
-                                              count_of(scales.dim, "scale") + ", and the values have " +
-                                              count_of(block_count, "block"));
+                                              count_of(scales.dim, "scale") + ", but the " +
+                                              count_of(values.dim, "value") + " of " + quoted(values.name) + " make " +
+                                              count_of(block_count, "block") + " of " + with_separators(block_values) +
+                                              ": set block_values to the values that share a scale, or name the "
+                                              "component that has their scales");
 }
 
 }  // namespace
@@ -95,18 +101,24 @@ Result<QuantisedEntries> QuantisedEntries::create(PoolGeometry geometry, const Q
   entries.block_values_ = components.block_values == 0 ? entries.dim_ : components.block_values;
   entries.scale_form_ = kept[components.scales].element == ElementType::Bytes ? ScaleForm::Ue8m0 : ScaleForm::Fp32;
   entries.rope_dim_ = components.rope == kNoComponent ? 0 : kept[components.rope].dim;
-  const std::uint32_t block_count = ((entries.dim_ - 1) / entries.block_values_) + 1;
-  QUIRE_TRY(check_scales(kept[components.scales], where, block_count));
+  QUIRE_TRY(check_scales(kept[components.values], kept[components.scales], where, entries.block_values_));
   return entries;
 }
 
 Result<QuantisedEntries> QuantisedEntries::create(PoolGeometry geometry, const EntryFormat& format,
                                                   std::string_view prefix) {
+  if (format.value_bits != 8) {
+    return fail(ErrorCode::Unsupported,
+                where_of(geometry) + ": values of format " + quoted(format.name) + " have " +
+                    with_separators(format.value_bits) +
+                    " bits, and these kernels read and write values of 8 (E4M3): use a format of 8 bits, such as "
+                    "index_keys_fp8(), or a kernel of the engine's own; the cache itself takes any format");
+  }
   const std::vector<Component>& declared = geometry.page().group().components;
   QuantisedComponents components{.block_values = format.block_values};
   // Element types tell the parts of such a format apart.
   for (const Component& part : format.components) {
-    const std::string name = std::string(prefix) + part.name;
+    const std::string name = prefixed_name(prefix, part.name);
     const auto found = std::ranges::find(declared, name, &Component::name);
     if (found == declared.end()) {
       return fail(ErrorCode::InvalidArgument, where_of(geometry) + ": format " + quoted(format.name) +

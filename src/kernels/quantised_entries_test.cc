@@ -58,10 +58,23 @@ TEST(QuantisedEntries, TakeTheirPartsFromAFormat) {
   EXPECT_EQ(keys.row_bytes(), 256);
 }
 
+TEST(QuantisedEntries, FindPartsWhosePrefixStandsOnce) {
+  const QuantisedEntries keys =
+      QuantisedEntries::create(pool_of(index_keys_fp8(), "index_"), index_keys_fp8(), "index_").value();
+  EXPECT_EQ(keys.components(), (QuantisedComponents{.values = 0, .scales = 1}));
+}
+
 TEST(QuantisedEntries, RefuseFormatsWithoutE4m3Values) {
-  EXPECT_EQ(error_of(QuantisedEntries::create(pool_of(index_keys_mxfp4()), index_keys_mxfp4())),
-            "quantised entries of group 'entries': format 'index_keys_mxfp4' has no E4M3 values with scales");
-  EXPECT_FALSE(QuantisedEntries::create(pool_of(index_keys_nvfp4()), index_keys_nvfp4()));
+  for (const EntryFormat& format : {index_keys_mxfp4(), index_keys_nvfp4()}) {
+    const Result<QuantisedEntries> entries = QuantisedEntries::create(pool_of(format), format);
+    ASSERT_FALSE(entries);
+    EXPECT_EQ(entries.error().code, ErrorCode::Unsupported);
+    EXPECT_EQ(entries.error().message,
+              "quantised entries of group 'entries': values of format '" + std::string(format.name) +
+                  "' have 4 bits, and these kernels read and write values of 8 (E4M3): use a format of 8 bits, such as "
+                  "index_keys_fp8(), or a kernel of the engine's own; the cache itself takes any format");
+  }
+  EXPECT_TRUE(QuantisedEntries::create(pool_of(index_keys_fp8()), index_keys_fp8()));
   EXPECT_FALSE(QuantisedEntries::create(pool_of(plain_rows()), plain_rows()));
   EXPECT_FALSE(QuantisedEntries::create(pool_of(compressor_bf16()), compressor_bf16()));
   EXPECT_EQ(error_of(QuantisedEntries::create(pool_of(fp8_arrays()), fp8_arrays(), "b_")),
@@ -95,8 +108,10 @@ TEST(QuantisedEntries, RefuseScalesThatDoNotFitTheValues) {
     return QuantisedEntries::create(pool, QuantisedComponents{.values = 0, .scales = 1, .block_values = block_values});
   };
   EXPECT_EQ(error_of(create(448, ElementType::Fp32, 1, 128)),
-            "quantised entries of group 'entries': component 'scales' has room for 1 scale, and the values have 4 "
-            "blocks");
+            "quantised entries of group 'entries': component 'scales' has room for 1 scale, but the 448 values of "
+            "'values' make 4 blocks of 128: set block_values to the values that share a scale, or name the component "
+            "that has their scales");
+  EXPECT_TRUE(create(448, ElementType::Fp32, 1, 448));  // as it says
   EXPECT_FALSE(create(448, ElementType::Fp32, 5, 128));
   EXPECT_TRUE(create(448, ElementType::Fp32, 4, 128));
   EXPECT_FALSE(create(448, ElementType::Bytes, 6, 64));

@@ -2,7 +2,10 @@
 #include "quire/entry_formats.h"
 
 #include <string>
+#include <string_view>
 #include <utility>
+
+#include "layout/format_names.h"
 
 namespace quire {
 namespace {
@@ -31,9 +34,13 @@ constexpr float kClosedGate = -1e9F;
 
 }  // namespace
 
+std::string prefixed_name(std::string_view prefix, std::string_view name) {
+  return name.starts_with(prefix) ? std::string(name) : std::string(prefix).append(name);
+}
+
 void use_format(CacheGroup& group, const EntryFormat& format, std::string_view prefix) {
   for (Component component : format.components) {
-    component.name.insert(0, prefix);
+    component.name = prefixed_name(prefix, component.name);
     group.components.push_back(std::move(component));
   }
   if (format.layer_multiple_bytes != 1) group.layer_multiple_bytes = format.layer_multiple_bytes;
@@ -79,14 +86,16 @@ EntryFormat index_keys_mxfp4(std::uint32_t dim) {
   return {.name = "index_keys_mxfp4",
           .components = {row("index_keys", ElementType::Bytes, blocks_of(dim, 2)),
                          row("index_scales", ElementType::Bytes, blocks_of(dim, 32))},
-          .block_values = 32};
+          .block_values = 32,
+          .value_bits = 4};
 }
 
 EntryFormat index_keys_nvfp4(std::uint32_t dim) {
   return {.name = "index_keys_nvfp4",
           .components = {row("index_keys", ElementType::Bytes, blocks_of(dim, 2)),
                          row("index_scales", ElementType::Fp8, blocks_of(dim, 16))},
-          .block_values = 16};
+          .block_values = 16,
+          .value_bits = 4};
 }
 
 EntryFormat compressor_fp32(CompressorRow shape) {

@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>
+#include <string>
 #include <string_view>
 #include <utility>
 #include <vector>
@@ -107,6 +108,38 @@ TEST(EntryFormats, IndexKeys) {
   EXPECT_EQ(entry_bytes(index_keys_fp8()), 132U);
   EXPECT_EQ(entry_bytes(index_keys_mxfp4()), 68U);
   EXPECT_EQ(entry_bytes(index_keys_nvfp4()), 72U);
+}
+
+std::vector<std::string> names_of(const CacheGroup& group) {
+  std::vector<std::string> names;
+  for (const Component& component : group.components) names.push_back(component.name);
+  return names;
+}
+
+TEST(EntryFormats, APrefixStandsBeforeEachNameOnce) {
+  using Names = std::vector<std::string>;
+  CacheGroup group{.name = "entries", .layers = {0}};
+  use_format(group, index_keys_fp8(), "index_");
+  use_format(group, compressor_fp32(), "index_");
+  EXPECT_EQ(names_of(group), (Names{"index_keys", "index_scale", "index_values", "index_gates"}));
+  group.components.clear();
+  use_format(group, index_keys_fp8());
+  use_format(group, index_keys_fp8(), "second_");
+  EXPECT_EQ(names_of(group), (Names{"index_keys", "index_scale", "second_index_keys", "second_index_scale"}));
+}
+
+// Names are part of what tells one layout's files from another's.
+TEST(EntryFormats, NamesInPresetsStayAsTheyAreOnDisk) {
+  using Names = std::vector<std::string>;
+  const ModelLayout layout = preset("deepseek-v4-flash").value();
+  std::vector<Names> names;
+  for (const CacheGroup& group : layout.groups()) names.push_back(names_of(group));
+  const Names rows{"values", "rope", "scales"};
+  EXPECT_EQ(names, (std::vector<Names>{rows,
+                                       {"values", "rope", "scales", "index_keys", "index_scales"},
+                                       rows,
+                                       {"values", "gates", "index_values", "index_gates"},
+                                       {"values", "gates"}}));
 }
 
 TEST(EntryFormats, CompressorRows) {

@@ -19,10 +19,15 @@ struct Format {
   std::vector<Component> components;
   std::uint32_t layer_multiple_bytes = 1;
   std::uint32_t block_values = 0;
+  std::uint32_t value_bits = 8;
 };
 
 Format copy_of(const EntryFormat& format) {
-  return {std::string(format.name), format.components, format.layer_multiple_bytes, format.block_values};
+  return {.name = std::string(format.name),
+          .components = format.components,
+          .layer_multiple_bytes = format.layer_multiple_bytes,
+          .block_values = format.block_values,
+          .value_bits = format.value_bits};
 }
 
 }  // namespace
@@ -33,6 +38,8 @@ void bind_entry_formats(nb::module_& module) {
       .field("components", &Format::components)
       .field("layer_multiple_bytes", &Format::layer_multiple_bytes)
       .field("block_values", &Format::block_values, "values that share a scale; 0: all of them, or there are no scales")
+      .field("value_bits", &Format::value_bits,
+             "Of a value that has a scale: 8, one E4M3 to a byte, or 4, two to a byte.")
       .with_constructor();
   StructClass<MixedRow>(
       module, "MixedRow",
@@ -56,12 +63,14 @@ void bind_entry_formats(nb::module_& module) {
                    {.name = format.name,
                     .components = format.components,
                     .layer_multiple_bytes = format.layer_multiple_bytes,
-                    .block_values = format.block_values},
+                    .block_values = format.block_values,
+                    .value_bits = format.value_bits},
                    prefix);
       },
       nb::arg("group"), nb::arg("format"), nb::arg("prefix") = "",
-      "Gives the group the format's components, behind those it has, and its padding. `prefix` goes before their "
-      "names.");
+      "Gives the group the format's components, behind those it has, and its padding. `prefix` goes before the "
+      "names that do not begin with it: with \"index_\", `values` becomes `index_values`, and `index_keys` stays as it "
+      "is.");
   const auto mixed = [&](const char* name, EntryFormat (*make)(MixedRow), MixedRow row, const char* text) {
     module.def(name, [make](MixedRow given) { return copy_of(make(given)); }, nb::arg("row") = row, text);
   };
