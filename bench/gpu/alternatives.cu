@@ -19,7 +19,7 @@ void for_each_fragment(const Pages& pages, Visit visit) {
     for (const Fragment& fragment : pages.fragments) {
       std::byte* const on_device = fragment.first + (pages.device_pages[i].value * fragment.page_stride);
       std::byte* const on_host =
-          pages.records + (pages.host_pages[i].value * pages.record_stride) + fragment.record_offset;
+          pages.records + (pages.record_ids[i].value * pages.record_stride) + fragment.record_offset;
       const bool is_load = pages.kind == TransferKind::Load;
       visit(Way{is_load ? on_device : on_host, is_load ? on_host : on_device}, fragment.bytes);
     }

@@ -9,6 +9,7 @@
 #include <span>
 #include <vector>
 
+#include "quire/swap.h"
 #include "quire/swap_kernels.h"
 #include "quire/transfer.h"
 #include "quire/types.h"
@@ -20,7 +21,7 @@ struct Pages {
   TransferKind kind = TransferKind::Load;
   std::span<const Fragment> fragments;  ///< as the model has them, not cut
   std::span<const PageId> device_pages;
-  std::span<const PageId> host_pages;
+  std::span<const RecordId> record_ids;
   std::byte* records = nullptr;
   std::uint64_t record_stride = 0;
 };

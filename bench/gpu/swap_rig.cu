@@ -86,12 +86,14 @@ SwapRig::SwapRig(Device& device, const SwapShape& shape, const Settings& setting
   for (const auto& layer : layers_) fragments_.insert(fragments_.end(), layer.begin(), layer.end());
   // Loads and stores have pages of their own, so that they may run at the same time.
   const std::vector<PageId> device_pages = scattered_pages(2 * shape.call_pages, page_count_, 11);
-  const std::vector<PageId> host_pages = scattered_pages(2 * shape.call_pages, page_count_, 12);
+  std::vector<RecordId> records;
+  for (const PageId page : scattered_pages(2 * shape.call_pages, page_count_, 12))
+    records.push_back(RecordId{page.value});
   const auto half = static_cast<std::ptrdiff_t>(shape.call_pages);
   load_device_.assign(device_pages.begin(), device_pages.begin() + half);
   store_device_.assign(device_pages.begin() + half, device_pages.end());
-  load_host_.assign(host_pages.begin(), host_pages.begin() + half);
-  store_host_.assign(host_pages.begin() + half, host_pages.end());
+  load_records_.assign(records.begin(), records.begin() + half);
+  store_records_.assign(records.begin() + half, records.end());
   engine_ = take(SwapEngine::open({.device = &device_,
                                    .layers = layers_,
                                    .device_page_count = page_count_,
@@ -112,7 +114,7 @@ Pages SwapRig::pages(TransferKind kind) const {
   return {.kind = kind,
           .fragments = fragments_,
           .device_pages = is_load ? load_device_ : store_device_,
-          .host_pages = is_load ? load_host_ : store_host_,
+          .record_ids = is_load ? load_records_ : store_records_,
           .records = host_.data(),
           .record_stride = shape_.page_bytes()};
 }
@@ -122,7 +124,7 @@ void SwapRig::start(TransferKind kind, std::optional<SwapPath> path) {
   const int first = kind == TransferKind::Load ? 0 : 3;
   const SwapOrder order{.kind = kind,
                         .device_pages = moved.device_pages,
-                        .host_pages = moved.host_pages,
+                        .records = moved.record_ids,
                         .streams = {.copies = {streams_.of[first]},
                                     .kernels = {streams_.of[first + 1]},
                                     .more_kernels = {streams_.of[first + 2]}},

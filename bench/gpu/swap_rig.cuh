@@ -108,7 +108,8 @@ class SwapRig {
   Streams streams_;
   std::vector<std::vector<Fragment>> layers_;
   std::vector<Fragment> fragments_;
-  std::vector<PageId> load_device_, load_host_, store_device_, store_host_;
+  std::vector<PageId> load_device_, store_device_;
+  std::vector<RecordId> load_records_, store_records_;
   std::unique_ptr<SwapEngine> engine_;
   std::array<std::vector<SwapTicket>, 2> on_their_way_;  // loads, stores
 };

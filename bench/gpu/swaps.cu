@@ -213,7 +213,7 @@ void run_latencies(Device& device, const Settings& settings, Table& table) {
   const SwapOrder one{
       .kind = TransferKind::Load,
       .device_pages = pages.device_pages.first(1),
-      .host_pages = pages.host_pages.first(1),
+      .records = pages.record_ids.first(1),
       .streams = {
           .copies = {rig.streams().of[0]}, .kernels = {rig.streams().of[1]}, .more_kernels = {rig.streams().of[2]}}};
   for (const std::optional<SwapPath> path :

@@ -39,7 +39,7 @@ namespace quire {
 struct AdoptedTensor {
   std::uint32_t layer_index = 0;  ///< in the group
   /// Which of the group's components; unset: all of them, as the layer of a page has them.
-  std::optional<std::uint32_t> component_index;
+  std::optional<std::uint32_t> component_index = std::nullopt;
   std::byte* data = nullptr;      ///< of page 0
   std::uint64_t page_stride = 0;  ///< bytes from one page to the next
 };
@@ -62,10 +62,14 @@ struct SwapPaths {
   friend bool operator==(const SwapPaths&, const SwapPaths&) = default;
 };
 
+/// A record in a SwapEngine's host memory, counted from 0. Host pages of a Mover and of TransferPlans count from 1:
+/// host page h is record h - 1. Both are numbers of the same kind of place, so each has a type of its own.
+using RecordId = detail::Id<struct RecordTag>;
+
 struct SwapConfig {
   Device* device = nullptr;  ///< outlives the engine
   /// Of each layer, in the order of the record, which they fill without gaps.
-  std::vector<std::vector<Fragment>> layers;
+  std::vector<std::vector<Fragment>> layers = {};
   std::uint32_t device_page_count = 0;
   /// Registered with the device, from record 0 on with record_stride as the unit. Record i lies at
   /// records + i * record_stride.
@@ -76,8 +80,8 @@ struct SwapConfig {
   bool checksums = true;
   /// Unset: measured by open(), in one or two tenths of a second and in memory of its own: as much as
   /// three rings more, given back behind it.
-  std::optional<SwapPaths> load_paths;
-  std::optional<SwapPaths> store_paths;
+  std::optional<SwapPaths> load_paths = std::nullopt;
+  std::optional<SwapPaths> store_paths = std::nullopt;
   std::uint32_t call_pages_max = 256;
   std::uint32_t calls_in_flight_max = 8;  ///< of each direction
   /// Device memory of the staging ring of each direction, at least that of three pages; 0: 96 MiB.
@@ -89,7 +93,7 @@ struct SwapConfig {
   std::uint32_t staged_blocks = 0;
   std::uint32_t direct_blocks = 0;
   /// What measures; the system's by default.
-  std::function<double()> seconds;
+  std::function<double()> seconds = {};
 
   [[nodiscard]] Status validate() const;
 };
@@ -98,21 +102,21 @@ struct SwapConfig {
 /// after the other. A second kernel stream lets a kernel go as soon as there is room on the device, whatever the one
 /// before it waits for.
 struct SwapStreams {
-  DeviceStream copies;
-  DeviceStream kernels;
-  DeviceStream more_kernels;
+  DeviceStream copies = {};
+  DeviceStream kernels = {};
+  DeviceStream more_kernels = {};
 };
 
 struct SwapOrder {
   TransferKind kind = TransferKind::Load;  ///< or Store
-  std::span<const PageId> device_pages;
-  std::span<const PageId> host_pages;  ///< numbers of records, as many
+  std::span<const PageId> device_pages = {};
+  std::span<const RecordId> records = {};  ///< as many, below SwapConfig::record_count
   /// Checksums of the records, of a load that knows them: as many, or none.
-  std::span<const std::uint64_t> expected;
+  std::span<const std::uint64_t> expected = {};
   std::uint32_t band_count = 1;  ///< the layers of band 0 of all pages move first, then those of the next
-  SwapStreams streams;
-  DeviceEvent after;             ///< nothing begins before it has happened; without a handle: at once
-  std::optional<SwapPath> path;  ///< in place of what was measured
+  SwapStreams streams = {};
+  DeviceEvent after = {};                       ///< nothing begins before it has happened; without a handle: at once
+  std::optional<SwapPath> path = std::nullopt;  ///< in place of what was measured
 };
 
 /// A call on its way.
@@ -126,7 +130,8 @@ struct SwapReport {
   std::uint32_t page_count = 0;
   /// So many pages in front arrived as they were expected: all, where nothing was expected.
   std::uint32_t good_pages = 0;
-  std::span<const std::uint64_t> checksums;  ///< of the pages' records; empty without. Valid until the next try_start()
+  std::span<const std::uint64_t> checksums =
+      {};  ///< of the pages' records; empty without. Valid until the next try_start()
 };
 
 class SwapEngine {

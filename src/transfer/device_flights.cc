@@ -18,7 +18,7 @@ Result<std::unique_ptr<DeviceFlights>> DeviceFlights::create(Device& device, std
   }
   flights->flights_.reserve(kFlightsMax);
   flights->device_pages_.reserve(transfer_pages_max);
-  flights->host_pages_.reserve(transfer_pages_max);
+  flights->records_.reserve(transfer_pages_max);
   flights->expected_.reserve(transfer_pages_max);
   return flights;
 }
@@ -51,7 +51,7 @@ TransferFault DeviceFlights::claim(Flight& flight, std::uint32_t page_index) {
     }
   }
   device_pages_.push_back(page.device_page);
-  host_pages_.push_back(PageId{page.host_page.value - 1});
+  records_.push_back(RecordId{page.host_page.value - 1});
   if (checksum) expected_.push_back(*checksum);
   ++flight.claimed;
   return TransferFault::None;
@@ -65,7 +65,7 @@ void DeviceFlights::start(const FlightOrder& order, const FlightPool& pool) {
   flight.pool = pool;
   flight.begin = Clock::now();
   device_pages_.clear();
-  host_pages_.clear();
+  records_.clear();
   expected_.clear();
   const auto must_stop = [&order] { return order.must_stop->load(std::memory_order_relaxed); };
   for (std::uint32_t i = 0; i < order.pages.size() && flight.fault == TransferFault::None && !must_stop(); ++i) {
@@ -78,7 +78,7 @@ void DeviceFlights::start(const FlightOrder& order, const FlightPool& pool) {
 Status DeviceFlights::put_on_streams(Flight& flight) {
   QUIRE_TRY_ASSIGN(flight.ticket, flight.pool.engine->try_start({.kind = flight.order.kind,
                                                                  .device_pages = device_pages_,
-                                                                 .host_pages = host_pages_,
+                                                                 .records = records_,
                                                                  .expected = expected_,
                                                                  .band_count = flight.order.band_count,
                                                                  .streams = streams_}));

@@ -98,7 +98,7 @@ class DeviceFlights {
   Clock::time_point last_end_;   // of any of them
   // Of the transfer that is being started.
   std::vector<PageId> device_pages_;
-  std::vector<PageId> host_pages_;
+  std::vector<RecordId> records_;
   std::vector<std::uint64_t> expected_;
 };
 

@@ -20,17 +20,20 @@ constexpr std::uint64_t kChunksWanted = 4;
 // So few items are read where the host has written them: a copy ahead of the first kernel would take longer.
 constexpr std::uint32_t kItemsReadOnHost = 16;
 
+template <typename Id>
 struct IdList {
   std::string_view name;
-  std::span<const PageId> ids;
-  std::uint32_t count = 0;  // of pages that there are
+  std::string_view what;  // they are numbers of
+  std::span<const Id> ids;
+  std::uint32_t count = 0;  // of those that there are
 };
 
-Status check_range(const IdList& list) {
+template <typename Id>
+Status check_range(const IdList<Id>& list) {
   for (std::size_t i = 0; i < list.ids.size(); ++i) {
     if (list.ids[i].value < list.count) continue;
     return invalid_swap(std::string(list.name) + "[" + std::to_string(i) + "] is " + std::to_string(list.ids[i].value) +
-                        ": pages lie in [0, " + std::to_string(list.count) + ")");
+                        ": " + std::string(list.what) + " lie in [0, " + std::to_string(list.count) + ")");
   }
   return {};
 }
@@ -110,18 +113,18 @@ Status SwapLane::open(const Fragment* pieces, const SwapPaths& paths) {
 }
 
 Status SwapLane::check(const SwapOrder& order) {
-  if (order.device_pages.size() != order.host_pages.size()) {
-    return invalid_swap("device_pages has " + std::to_string(order.device_pages.size()) + " pages and host_pages " +
-                        std::to_string(order.host_pages.size()) + ": give as many of each");
+  if (order.device_pages.size() != order.records.size()) {
+    return invalid_swap("device_pages has " + std::to_string(order.device_pages.size()) + " pages and records " +
+                        std::to_string(order.records.size()) + ": give as many of each");
   }
   if (!order.expected.empty()) {
     if (kind_ == TransferKind::Store || !config_.checksums) {
       return invalid_swap(kind_ == TransferKind::Store ? "expected is for loads: a store makes checksums"
                                                        : "expected is given, and SwapConfig::checksums is off");
     }
-    if (order.expected.size() != order.host_pages.size()) {
+    if (order.expected.size() != order.records.size()) {
       return invalid_swap("expected has " + std::to_string(order.expected.size()) + " checksums for " +
-                          std::to_string(order.host_pages.size()) + " pages: give one for each, or none");
+                          std::to_string(order.records.size()) + " pages: give one for each, or none");
     }
   }
   if (order.device_pages.size() > config_.call_pages_max) {
@@ -139,20 +142,22 @@ Status SwapLane::check(const SwapOrder& order) {
 }
 
 Status SwapLane::check_ids(const SwapOrder& order) {
-  QUIRE_TRY(check_range({.name = "device_pages", .ids = order.device_pages, .count = config_.device_page_count}));
-  QUIRE_TRY(check_range({.name = "host_pages", .ids = order.host_pages, .count = config_.record_count}));
+  QUIRE_TRY(check_range<PageId>(
+      {.name = "device_pages", .what = "pages", .ids = order.device_pages, .count = config_.device_page_count}));
+  QUIRE_TRY(check_range<RecordId>(
+      {.name = "records", .what = "records", .ids = order.records, .count = config_.record_count}));
   const bool is_load = kind_ == TransferKind::Load;
-  const std::span<const PageId> targets = is_load ? order.device_pages : order.host_pages;
-  const std::string_view name = is_load ? "device_pages" : "host_pages";
+  const std::string_view name = is_load ? "device_pages" : "records";
   if (++named_call_ == 0) {
     std::ranges::fill(named_, Named{});
     named_call_ = 1;
   }
-  for (std::uint32_t i = 0; i < targets.size(); ++i) {
-    Named& named = named_[targets[i].value];
+  for (std::uint32_t i = 0; i < order.records.size(); ++i) {
+    const std::uint32_t target = is_load ? order.device_pages[i].value : order.records[i].value;
+    Named& named = named_[target];
     if (named.call == named_call_) {
-      return invalid_swap(std::string(name) + "[" + std::to_string(i) + "] is " + std::to_string(targets[i].value) +
-                          ", as " + std::string(name) + "[" + std::to_string(named.place) +
+      return invalid_swap(std::string(name) + "[" + std::to_string(i) + "] is " + std::to_string(target) + ", as " +
+                          std::string(name) + "[" + std::to_string(named.place) +
                           "] is: two pages cannot go to one place");
     }
     named = {.call = named_call_, .place = i};
@@ -206,7 +211,7 @@ Status SwapLane::run(const SwapOrder& order, Call& call) {
   }
   for (std::uint32_t i = 0; i < call.page_count; ++i) {
     call.items[i] = {.device_page = order.device_pages[i].value,
-                     .host_page = order.host_pages[i].value,
+                     .host_page = order.records[i].value,
                      .expected = call.has_expected ? order.expected[i] : 0};
   }
   if (call.page_count != 0 && has_kernels) QUIRE_TRY(upload(call, path));

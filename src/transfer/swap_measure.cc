@@ -76,22 +76,23 @@ struct Trial {
   std::function<double()> seconds;
   SwapStreams streams;
   std::span<const PageId> device_pages;
-  std::span<const PageId> host_pages;
+  std::span<const RecordId> records;
 };
 
-// All pages, in an order that has nothing to do with where they lie: copies of neighbours would be joined.
-std::vector<PageId> scattered(std::uint32_t page_count, std::uint64_t seed) {
-  std::vector<PageId> pages;
-  pages.reserve(page_count);
-  for (std::uint32_t i = 0; i < page_count; ++i) pages.push_back(PageId{i});
-  std::ranges::sort(pages, {}, [&](PageId page) { return mix64(seed + page.value); });
-  return pages;
+// All of them, in an order that has nothing to do with where they lie: copies of neighbours would be joined.
+template <typename Id>
+std::vector<Id> scattered(std::uint32_t count, std::uint64_t seed) {
+  std::vector<Id> ids;
+  ids.reserve(count);
+  for (std::uint32_t i = 0; i < count; ++i) ids.push_back(Id{i});
+  std::ranges::sort(ids, {}, [&](Id id) { return mix64(seed + id.value); });
+  return ids;
 }
 
 Result<double> best_of(const Trial& trial, TransferKind kind, SwapPath path, std::uint32_t page_count) {
   const SwapOrder order{.kind = kind,
                         .device_pages = trial.device_pages.first(page_count),
-                        .host_pages = trial.host_pages.first(page_count),
+                        .records = trial.records.first(page_count),
                         .streams = trial.streams,
                         .path = path};
   QUIRE_TRY(trial.engine.swap(order));  // so that nothing is done for the first time
@@ -160,14 +161,14 @@ Result<std::vector<SwapTiming>> measure_swaps(const SwapConfig& config) {
               .seconds = config.seconds ? config.seconds : steady_seconds,
               .streams = {},
               .device_pages = {},
-              .host_pages = {}};
+              .records = {}};
   QUIRE_TRY_ASSIGN(trial.streams.copies, streams.add());
   QUIRE_TRY_ASSIGN(trial.streams.kernels, streams.add());
   QUIRE_TRY_ASSIGN(trial.streams.more_kernels, streams.add());
-  const std::vector<PageId> device_pages = scattered(page_count, 1);
-  const std::vector<PageId> host_pages = scattered(page_count, std::uint64_t{1} << 32U);
+  const std::vector<PageId> device_pages = scattered<PageId>(page_count, 1);
+  const std::vector<RecordId> record_ids = scattered<RecordId>(page_count, std::uint64_t{1} << 32U);
   trial.device_pages = device_pages;
-  trial.host_pages = host_pages;
+  trial.records = record_ids;
 
   std::vector<SwapTiming> timings;
   const bool tries_whole = layout.record_bytes() / layout.stretch_count() >= kWholeStretchBytesMin;

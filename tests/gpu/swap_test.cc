@@ -84,9 +84,10 @@ std::uint64_t offset_of(const Fragment& fragment) {
   return reinterpret_cast<std::uintptr_t>(fragment.first);
 }
 
-std::vector<PageId> draw_ids(Random& random, std::uint32_t count, std::uint32_t end) {
-  std::vector<PageId> ids;
-  for (std::uint32_t i = 0; i < end; ++i) ids.push_back(PageId{i});
+template <typename Id>
+std::vector<Id> draw_ids(Random& random, std::uint32_t count, std::uint32_t end) {
+  std::vector<Id> ids;
+  for (std::uint32_t i = 0; i < end; ++i) ids.push_back(Id{i});
   for (std::uint32_t i = end; i > 1; --i) std::swap(ids[i - 1], ids[random.below(i)]);
   ids.resize(count);
   return ids;
@@ -142,14 +143,14 @@ class Scene {
   [[nodiscard]] SwapEngine& engine() { return *engine_; }
   [[nodiscard]] const SwapStreams& streams() const { return streams_; }
   [[nodiscard]] std::uint32_t layer_count() const { return static_cast<std::uint32_t>(drawn_.layers.size()); }
-  [[nodiscard]] std::byte* record(PageId page) { return memory_.data() + (page.value * record_stride_); }
+  [[nodiscard]] std::byte* record(RecordId id) { return memory_.data() + (id.value * record_stride_); }
 
   // What a swap does, by plain copies.
-  void move(TransferKind kind, PageId device_page, PageId host_page) {
+  void move(TransferKind kind, PageId device_page, RecordId record_id) {
     for (const auto& layer : drawn_.layers) {
       for (const Fragment& fragment : layer) {
         std::byte* const on_device = pool_.data() + offset_of(fragment) + (device_page.value * fragment.page_stride);
-        std::byte* const in_record = records_.data() + (host_page.value * record_stride_) + fragment.record_offset;
+        std::byte* const in_record = records_.data() + (record_id.value * record_stride_) + fragment.record_offset;
         if (kind == TransferKind::Load) {
           std::memcpy(on_device, in_record, fragment.bytes);
         } else {
@@ -158,9 +159,9 @@ class Scene {
       }
     }
   }
-  [[nodiscard]] std::uint64_t checksum(PageId host_page) const {
+  [[nodiscard]] std::uint64_t checksum(RecordId record_id) const {
     const ChecksumPart sum = best_checked_copier().sum(
-        {.source = records_.data() + (host_page.value * record_stride_), .bytes = drawn_.record_bytes});
+        {.source = records_.data() + (record_id.value * record_stride_), .bytes = drawn_.record_bytes});
     return sum.finish(drawn_.record_bytes);
   }
   [[nodiscard]] std::string difference() {
@@ -179,9 +180,9 @@ class Scene {
     return on_gpu_.data() + offset_of(fragment) + (page.value * fragment.page_stride);
   }
   /// Breaks a record, for the naive code too.
-  void break_record(PageId page, std::uint64_t at) {
-    record(page)[at % drawn_.record_bytes] ^= std::byte{1};
-    records_[(page.value * record_stride_) + (at % drawn_.record_bytes)] ^= std::byte{1};
+  void break_record(RecordId id, std::uint64_t at) {
+    record(id)[at % drawn_.record_bytes] ^= std::byte{1};
+    records_[(id.value * record_stride_) + (at % drawn_.record_bytes)] ^= std::byte{1};
   }
 
  private:
@@ -214,11 +215,11 @@ TEST_F(GpuSwap, MovesWhatPlainCopiesMove) {
     for (int call = 0; call < 6; ++call) {
       const TransferKind kind = random.below(2) == 0 ? TransferKind::Load : TransferKind::Store;
       const std::uint32_t count = random.below(kPages + 1);
-      const std::vector<PageId> device_pages = draw_ids(random, count, kPages);
-      const std::vector<PageId> host_pages = draw_ids(random, count, kRecords);
+      const std::vector<PageId> device_pages = draw_ids<PageId>(random, count, kPages);
+      const std::vector<RecordId> records = draw_ids<RecordId>(random, count, kRecords);
       std::vector<std::uint64_t> expected;
       if (kind == TransferKind::Load && checksums && random.below(2) == 0) {
-        for (const PageId page : host_pages) expected.push_back(scene.checksum(page));
+        for (const RecordId id : records) expected.push_back(scene.checksum(id));
       }
       SwapStreams streams = scene.streams();
       const std::uint32_t stream_count = 1 + random.below(3);
@@ -226,19 +227,19 @@ TEST_F(GpuSwap, MovesWhatPlainCopiesMove) {
       if (stream_count < 2) streams.kernels = {};
       const SwapOrder order{.kind = kind,
                             .device_pages = device_pages,
-                            .host_pages = host_pages,
+                            .records = records,
                             .expected = expected,
                             .band_count = 1 + random.below(scene.layer_count()),
                             .streams = streams,
                             .path = static_cast<SwapPath>(random.below(3))};
       const Result<SwapReport> report = scene.engine().swap(order);
       ASSERT_TRUE(report) << report.error().message;
-      for (std::uint32_t i = 0; i < count; ++i) scene.move(kind, device_pages[i], host_pages[i]);
+      for (std::uint32_t i = 0; i < count; ++i) scene.move(kind, device_pages[i], records[i]);
       ASSERT_EQ(scene.difference(), "") << "turn " << turn << ", call " << call << ", path " << to_string(*order.path);
       ASSERT_EQ(report->good_pages, count);
       ASSERT_EQ(report->checksums.size(), checksums ? count : 0);
       for (std::uint32_t i = 0; i < report->checksums.size(); ++i) {
-        ASSERT_EQ(report->checksums[i], scene.checksum(host_pages[i])) << "turn " << turn << ", call " << call;
+        ASSERT_EQ(report->checksums[i], scene.checksum(records[i])) << "turn " << turn << ", call " << call;
       }
     }
   }
@@ -248,16 +249,16 @@ TEST_F(GpuSwap, ARecordThatChangedIsNoticedAndSaysWhere) {
   Random random(8);
   for (int turn = 0; turn < 20; ++turn) {
     Scene scene(*device_, random, true);
-    const std::vector<PageId> device_pages = draw_ids(random, kPages, kPages);
-    const std::vector<PageId> host_pages = draw_ids(random, kPages, kRecords);
+    const std::vector<PageId> device_pages = draw_ids<PageId>(random, kPages, kPages);
+    const std::vector<RecordId> records = draw_ids<RecordId>(random, kPages, kRecords);
     std::vector<std::uint64_t> expected;
-    for (const PageId page : host_pages) expected.push_back(scene.checksum(page));
+    for (const RecordId id : records) expected.push_back(scene.checksum(id));
     const std::uint32_t bad = random.below(kPages);
-    scene.break_record(host_pages[bad], random.next());
+    scene.break_record(records[bad], random.next());
     for (const SwapPath path : {SwapPath::Whole, SwapPath::Staged, SwapPath::Direct}) {
       const Result<SwapReport> report = scene.engine().swap({.kind = TransferKind::Load,
                                                              .device_pages = device_pages,
-                                                             .host_pages = host_pages,
+                                                             .records = records,
                                                              .expected = expected,
                                                              .streams = scene.streams(),
                                                              .path = path});
@@ -272,8 +273,8 @@ TEST_F(GpuSwap, BothDirectionsRunAtTheSameTime) {
   Random random(9);
   for (int turn = 0; turn < 20; ++turn) {
     Scene scene(*device_, random, true);
-    const std::vector<PageId> device_pages = draw_ids(random, kPages, kPages);
-    const std::vector<PageId> host_pages = draw_ids(random, kPages, kRecords);
+    const std::vector<PageId> device_pages = draw_ids<PageId>(random, kPages, kPages);
+    const std::vector<RecordId> records = draw_ids<RecordId>(random, kPages, kRecords);
     SwapStreams store_streams;
     for (DeviceStream* stream : {&store_streams.copies, &store_streams.kernels, &store_streams.more_kernels}) {
       *stream = *device_->create_stream(StreamPriority::High);
@@ -285,13 +286,13 @@ TEST_F(GpuSwap, BothDirectionsRunAtTheSameTime) {
         const Result<std::optional<SwapTicket>> ticket =
             scene.engine().try_start({.kind = kind,
                                       .device_pages = std::span(device_pages).subspan(at, 1),
-                                      .host_pages = std::span(host_pages).subspan(at, 1),
+                                      .records = std::span(records).subspan(at, 1),
                                       .streams = kind == TransferKind::Load ? scene.streams() : store_streams,
                                       .path = static_cast<SwapPath>(random.below(3))});
         ASSERT_TRUE(ticket) << ticket.error().message;
         ASSERT_TRUE(ticket->has_value());
         tickets.push_back(**ticket);
-        scene.move(kind, device_pages[at], host_pages[at]);
+        scene.move(kind, device_pages[at], records[at]);
       }
     }
     for (const SwapTicket ticket : tickets) {
@@ -311,8 +312,8 @@ TEST_F(GpuSwap, BothDirectionsRunAtTheSameTime) {
 TEST_F(GpuSwap, AStreamWaitsForABand) {
   Random random(10);
   Scene scene(*device_, random, true);
-  const std::vector<PageId> device_pages = draw_ids(random, kPages, kPages);
-  const std::vector<PageId> host_pages = draw_ids(random, kPages, kRecords);
+  const std::vector<PageId> device_pages = draw_ids<PageId>(random, kPages, kPages);
+  const std::vector<RecordId> records = draw_ids<RecordId>(random, kPages, kRecords);
   const DeviceStream compute = *device_->create_stream(StreamPriority::Low);
   auto seen = RegisteredMemory::allocate(*device_, 1 << 20, 1 << 20);
   ASSERT_TRUE(seen);
@@ -320,7 +321,7 @@ TEST_F(GpuSwap, AStreamWaitsForABand) {
     scene.clear_pages();
     const auto ticket = scene.engine().try_start({.kind = TransferKind::Load,
                                                   .device_pages = device_pages,
-                                                  .host_pages = host_pages,
+                                                  .records = records,
                                                   .band_count = scene.layer_count(),
                                                   .streams = scene.streams(),
                                                   .path = path});
@@ -332,7 +333,7 @@ TEST_F(GpuSwap, AStreamWaitsForABand) {
       ASSERT_TRUE(scene.engine().wait_on(compute, **ticket, band));
       ASSERT_TRUE(device_->copy(seen->data(), scene.on_gpu(fragment, device_pages[at]), fragment.bytes, compute));
       ASSERT_TRUE(device_->synchronize(compute));
-      EXPECT_EQ(std::memcmp(seen->data(), scene.record(host_pages[at]) + fragment.record_offset, fragment.bytes), 0)
+      EXPECT_EQ(std::memcmp(seen->data(), scene.record(records[at]) + fragment.record_offset, fragment.bytes), 0)
           << to_string(path) << ", band " << band;
       const Result<bool> has_arrived = scene.engine().has_arrived(**ticket, band);
       ASSERT_TRUE(has_arrived);
@@ -341,7 +342,7 @@ TEST_F(GpuSwap, AStreamWaitsForABand) {
     ASSERT_TRUE(device_->synchronize(scene.streams().kernels));
     ASSERT_TRUE(device_->synchronize(scene.streams().copies));
     ASSERT_TRUE(scene.engine().finish(**ticket));
-    for (std::uint32_t i = 0; i < kPages; ++i) scene.move(TransferKind::Load, device_pages[i], host_pages[i]);
+    for (std::uint32_t i = 0; i < kPages; ++i) scene.move(TransferKind::Load, device_pages[i], records[i]);
     EXPECT_EQ(scene.difference(), "") << to_string(path);
   }
   device_->destroy_stream(compute);

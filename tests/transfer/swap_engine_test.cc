@@ -21,6 +21,7 @@ namespace {
 
 using testing::page_ids;
 using testing::Random;
+using testing::record_ids;
 using testing::SwapForm;
 using testing::SwapRig;
 using testing::SwapShape;
@@ -47,7 +48,7 @@ void swap_all_ways(const SwapShape& shape, bool checksums, std::uint64_t seed) {
   SwapEngine& engine = rig.open(config);
   const std::array streams = {rig.add_stream(), rig.add_stream(), rig.add_stream()};
   const std::vector<PageId> device_pages = page_ids({5, 0, 6, 2, 3});
-  const std::vector<PageId> host_pages = page_ids({8, 1, 0, 7, 3});
+  const std::vector<RecordId> records = record_ids({8, 1, 0, 7, 3});
   ASSERT_EQ(engine.record_bytes(), rig.record_bytes());
   for (const SwapPath path : kAllPaths) {
     for (const TransferKind kind : kBothKinds) {
@@ -60,7 +61,7 @@ void swap_all_ways(const SwapShape& shape, bool checksums, std::uint64_t seed) {
             const std::uint64_t content = ++seed * 1000;
             rig.for_each_piece(device_pages[i].value, 0, rig.record_bytes(), [&](auto place, auto at, auto bytes) {
               std::byte* const first =
-                  kind == TransferKind::Load ? rig.record(host_pages[i].value) + at : rig.pages() + place;
+                  kind == TransferKind::Load ? rig.record(records[i].value) + at : rig.pages() + place;
               testing::fill_swap_bytes({first, bytes}, content, at);
             });
           }
@@ -68,7 +69,7 @@ void swap_all_ways(const SwapShape& shape, bool checksums, std::uint64_t seed) {
           const Result<std::optional<SwapTicket>> ticket =
               engine.try_start({.kind = kind,
                                 .device_pages = device_pages,
-                                .host_pages = host_pages,
+                                .records = records,
                                 .band_count = bands,
                                 .streams = {.copies = streams[0],
                                             .kernels = stream_count > 1 ? streams[1] : DeviceStream{},
@@ -79,14 +80,14 @@ void swap_all_ways(const SwapShape& shape, bool checksums, std::uint64_t seed) {
           const Result<SwapReport> report = ask_and_finish(engine, **ticket);
           ASSERT_TRUE(report.has_value()) << report.error().message;
           for (std::size_t i = 0; i < device_pages.size(); ++i) {
-            rig.twin_swap(kind, device_pages[i].value, host_pages[i].value);
+            rig.twin_swap(kind, device_pages[i].value, records[i].value);
           }
           ASSERT_EQ(rig.difference(), "");
           EXPECT_EQ(report->page_count, device_pages.size());
           EXPECT_EQ(report->good_pages, device_pages.size());
           ASSERT_EQ(report->checksums.size(), checksums ? device_pages.size() : 0);
           for (std::size_t i = 0; i < report->checksums.size(); ++i) {
-            EXPECT_EQ(report->checksums[i], rig.twin_checksum(host_pages[i].value));
+            EXPECT_EQ(report->checksums[i], rig.twin_checksum(records[i].value));
           }
         }
       }
@@ -141,18 +142,18 @@ class SwapEngineTest : public ::testing::Test {
   }
   void open() { open(rig_.config()); }
   [[nodiscard]] SwapOrder order(TransferKind kind, SwapPath path) const {
-    return {.kind = kind, .device_pages = device_pages_, .host_pages = host_pages_, .streams = streams_, .path = path};
+    return {.kind = kind, .device_pages = device_pages_, .records = records_, .streams = streams_, .path = path};
   }
   void twin_swap(TransferKind kind) {
     for (std::size_t i = 0; i < device_pages_.size(); ++i) {
-      rig_.twin_swap(kind, device_pages_[i].value, host_pages_[i].value);
+      rig_.twin_swap(kind, device_pages_[i].value, records_[i].value);
     }
   }
 
   SwapRig rig_{SwapShape{}};
   SwapStreams streams_;
   std::vector<PageId> device_pages_ = page_ids({5, 0, 6, 2, 3});
-  std::vector<PageId> host_pages_ = page_ids({8, 1, 0, 7, 3});
+  std::vector<RecordId> records_ = record_ids({8, 1, 0, 7, 3});
 };
 
 TEST_F(SwapEngineTest, SwapWaitsAndFinishes) {
@@ -190,7 +191,7 @@ TEST_F(SwapEngineTest, ACallOfNoPagesIsDoneAndGood) {
 
 TEST_F(SwapEngineTest, OneRecordMayBeLoadedToSeveralPages) {
   open();
-  host_pages_ = page_ids({4, 4, 1, 4, 1});
+  records_ = record_ids({4, 4, 1, 4, 1});
   for (const SwapPath path : kAllPaths) {
     ASSERT_TRUE(rig_.engine().swap(order(TransferKind::Load, path)).has_value());
     twin_swap(TransferKind::Load);
@@ -211,7 +212,7 @@ TEST_F(SwapEngineTest, FewPagesGoOneWayAndManyAnother) {
     EXPECT_TRUE(rig_.engine()
                     .swap({.kind = kind,
                            .device_pages = std::span(device_pages_).first(page_count),
-                           .host_pages = std::span(host_pages_).first(page_count),
+                           .records = std::span(records_).first(page_count),
                            .streams = streams_})
                     .has_value());
     return rig_.device().kernel_count() - before;
@@ -230,11 +231,13 @@ TEST_F(SwapEngineTest, AsManyCallsAsAllowedAreOnTheirWayAndThenNone) {
   std::vector<SwapTicket> tickets;
   for (std::uint32_t i = 0; i < 3; ++i) {
     const std::vector<PageId> page = page_ids({i});
+    const std::vector<RecordId> record = record_ids({i});
     tickets.push_back(
-        rig_.engine().try_start({.device_pages = page, .host_pages = page, .streams = streams_}).value().value());
+        rig_.engine().try_start({.device_pages = page, .records = record, .streams = streams_}).value().value());
   }
   const std::vector<PageId> page = page_ids({4});
-  const SwapOrder one_more{.device_pages = page, .host_pages = page, .streams = streams_};
+  const std::vector<RecordId> record = record_ids({4});
+  const SwapOrder one_more{.device_pages = page, .records = record, .streams = streams_};
   const std::uint64_t calls = rig_.device().call_count();
   EXPECT_FALSE(rig_.engine().try_start(one_more).value().has_value());
   EXPECT_EQ(rig_.engine().swap(one_more).error().code, ErrorCode::Unavailable);
@@ -242,7 +245,7 @@ TEST_F(SwapEngineTest, AsManyCallsAsAllowedAreOnTheirWayAndThenNone) {
   // The other direction has room of its own.
   ASSERT_TRUE(
       rig_.engine()
-          .try_start({.kind = TransferKind::Store, .device_pages = page, .host_pages = page, .streams = streams_})
+          .try_start({.kind = TransferKind::Store, .device_pages = page, .records = record, .streams = streams_})
           .value()
           .has_value());
   EXPECT_EQ(rig_.engine().finish(tickets[1]).error().code, ErrorCode::Unavailable) << "it is on its way";
@@ -287,7 +290,7 @@ TEST_F(SwapEngineTest, BandsArriveInOrderEachWithAllPages) {
       EXPECT_FALSE(engine.has_arrived(ticket, 3).has_value()) << "there are three";
       EXPECT_FALSE(engine.wait_on(streams.copies, ticket, 3).has_value());
       for (std::size_t i = 0; i < device_pages_.size(); ++i) {
-        rig.twin_swap(TransferKind::Load, device_pages_[i].value, host_pages_[i].value);
+        rig.twin_swap(TransferKind::Load, device_pages_[i].value, records_[i].value);
       }
       // Layers [0, 1), [1, 2), [2, 4).
       const std::uint64_t layer_bytes = rig.page().layer_bytes();
@@ -333,21 +336,21 @@ TEST_F(SwapEngineTest, BehindTheFenceOfTheLastBandTheSourceMayBeOverwritten) {
         swap.band_count = 2;
         std::vector<std::uint64_t> checksums;
         for (std::size_t i = 0; i < device_pages_.size(); ++i) {
-          rig.twin_swap(kind, device_pages_[i].value, host_pages_[i].value);
-          checksums.push_back(rig.twin_checksum(host_pages_[i].value));
+          rig.twin_swap(kind, device_pages_[i].value, records_[i].value);
+          checksums.push_back(rig.twin_checksum(records_[i].value));
         }
         const SwapTicket ticket = engine.try_start(swap).value().value();
         ASSERT_TRUE(engine.wait_on(compute, ticket, 1).has_value());
         for (std::size_t i = 0; i < device_pages_.size(); ++i) {
           std::byte* const source = kind == TransferKind::Store ? rig.pages() + rig.place_of(device_pages_[i].value, 0)
-                                                                : rig.record(host_pages_[i].value);
+                                                                : rig.record(records_[i].value);
           ASSERT_TRUE(rig.device().copy(source, new_bytes, rig.record_bytes(), compute).has_value());
         }
         const SwapReport report = ask_and_finish(engine, ticket).value();
         EXPECT_EQ((std::vector(report.checksums.begin(), report.checksums.end())), checksums)
             << to_string(path) << ", seed " << seed;
         for (std::size_t i = 0; i < device_pages_.size(); ++i) {
-          EXPECT_TRUE(kind == TransferKind::Store ? rig.has_twin_record(host_pages_[i].value)
+          EXPECT_TRUE(kind == TransferKind::Store ? rig.has_twin_record(records_[i].value)
                                                   : rig.has_twin_page(device_pages_[i].value, 0, rig.record_bytes()));
         }
         rig.device().drain();
@@ -362,16 +365,16 @@ TEST_F(SwapEngineTest, BehindTheFenceOfTheLastBandTheSourceMayBeOverwritten) {
 TEST_F(SwapEngineTest, ALoadSaysWhichPageIsTheFirstThatIsNotAsExpected) {
   open();
   std::vector<std::uint64_t> expected;
-  expected.reserve(host_pages_.size());
-  for (const PageId page : host_pages_) expected.push_back(rig_.twin_checksum(page.value));
+  expected.reserve(records_.size());
+  for (const RecordId record : records_) expected.push_back(rig_.twin_checksum(record.value));
   for (const SwapPath path : kAllPaths) {
     SwapOrder load = order(TransferKind::Load, path);
     load.expected = expected;
-    EXPECT_EQ(rig_.engine().swap(load)->good_pages, 5U);
+    EXPECT_EQ(rig_.engine().swap(load).value().good_pages, 5U);
     for (std::uint32_t bad = 0; bad < 5; ++bad) {
       // One bit of the record, at the end of one page and in the middle of one behind it.
-      std::byte* const damaged = rig_.record(host_pages_[bad].value) + rig_.record_bytes() - 1;
-      std::byte* const also = rig_.record(host_pages_[4].value) + (rig_.record_bytes() / 2);
+      std::byte* const damaged = rig_.record(records_[bad].value) + rig_.record_bytes() - 1;
+      std::byte* const also = rig_.record(records_[4].value) + (rig_.record_bytes() / 2);
       *damaged ^= std::byte{0x10};
       *also ^= std::byte{1};
       const SwapReport report = rig_.engine().swap(load).value();
@@ -381,7 +384,7 @@ TEST_F(SwapEngineTest, ALoadSaysWhichPageIsTheFirstThatIsNotAsExpected) {
       *damaged ^= std::byte{0x10};
       *also ^= std::byte{1};
     }
-    EXPECT_EQ(rig_.engine().swap(load)->good_pages, 5U);
+    EXPECT_EQ(rig_.engine().swap(load).value().good_pages, 5U);
   }
 }
 
@@ -393,7 +396,7 @@ TEST_F(SwapEngineTest, WhatAStoreSummedIsWhatALoadExpects) {
       const std::vector<std::uint64_t> expected(stored.checksums.begin(), stored.checksums.end());
       SwapOrder load = order(TransferKind::Load, load_path);
       load.expected = expected;
-      EXPECT_EQ(rig_.engine().swap(load)->good_pages, 5U);
+      EXPECT_EQ(rig_.engine().swap(load).value().good_pages, 5U);
     }
   }
 }
@@ -404,9 +407,9 @@ TEST_F(SwapEngineTest, AnOrderThatIsWrongIsRefusedAndNothingIsDone) {
   open();
   const std::uint64_t calls = rig_.device().call_count();
   const std::uint64_t copied = rig_.device().copied_bytes();
-  const auto refused = [&](TransferKind kind, std::vector<PageId> device_pages, std::vector<PageId> host_pages,
+  const auto refused = [&](TransferKind kind, std::vector<PageId> device_pages, std::vector<RecordId> records,
                            const auto& change) {
-    SwapOrder wrong{.kind = kind, .device_pages = device_pages, .host_pages = host_pages, .streams = streams_};
+    SwapOrder wrong{.kind = kind, .device_pages = device_pages, .records = records, .streams = streams_};
     change(wrong);
     const auto started = rig_.engine().try_start(wrong);
     if (started.has_value()) return std::string("it was started");
@@ -416,31 +419,31 @@ TEST_F(SwapEngineTest, AnOrderThatIsWrongIsRefusedAndNothingIsDone) {
   const auto as_it_is = [](SwapOrder&) {};
   constexpr auto kLoad = TransferKind::Load;
   constexpr auto kStore = TransferKind::Store;
-  EXPECT_EQ(refused(kLoad, page_ids({1, 2}), page_ids({1}), as_it_is),
-            "device_pages has 2 pages and host_pages 1: give as many of each");
-  EXPECT_EQ(refused(kLoad, page_ids({1, 2, 7}), page_ids({1, 2, 3}), as_it_is),
+  EXPECT_EQ(refused(kLoad, page_ids({1, 2}), record_ids({1}), as_it_is),
+            "device_pages has 2 pages and records 1: give as many of each");
+  EXPECT_EQ(refused(kLoad, page_ids({1, 2, 7}), record_ids({1, 2, 3}), as_it_is),
             "device_pages[2] is 7: pages lie in [0, 7)");
-  EXPECT_EQ(refused(kStore, page_ids({1, 2}), page_ids({9, 2}), as_it_is), "host_pages[0] is 9: pages lie in [0, 9)");
-  EXPECT_EQ(refused(kStore, {PageId{}}, page_ids({2}), as_it_is),
+  EXPECT_EQ(refused(kStore, page_ids({1, 2}), record_ids({9, 2}), as_it_is), "records[0] is 9: records lie in [0, 9)");
+  EXPECT_EQ(refused(kStore, {PageId{}}, record_ids({2}), as_it_is),
             "device_pages[0] is " + std::to_string(PageId{}.value) + ": pages lie in [0, 7)");
-  EXPECT_EQ(refused(kLoad, page_ids({1, 5, 2, 5}), page_ids({1, 2, 3, 4}), as_it_is),
+  EXPECT_EQ(refused(kLoad, page_ids({1, 5, 2, 5}), record_ids({1, 2, 3, 4}), as_it_is),
             "device_pages[3] is 5, as device_pages[1] is: two pages cannot go to one place");
-  EXPECT_EQ(refused(kStore, page_ids({1, 2, 3, 4}), page_ids({0, 8, 1, 8}), as_it_is),
-            "host_pages[3] is 8, as host_pages[1] is: two pages cannot go to one place");
-  EXPECT_EQ(refused(kLoad, page_ids({0, 1, 2, 3, 4, 5, 6}), page_ids({0, 1, 2, 3, 4, 5, 6}), as_it_is),
+  EXPECT_EQ(refused(kStore, page_ids({1, 2, 3, 4}), record_ids({0, 8, 1, 8}), as_it_is),
+            "records[3] is 8, as records[1] is: two pages cannot go to one place");
+  EXPECT_EQ(refused(kLoad, page_ids({0, 1, 2, 3, 4, 5, 6}), record_ids({0, 1, 2, 3, 4, 5, 6}), as_it_is),
             "device_pages has 7 pages: SwapConfig::call_pages_max is 6");
-  EXPECT_EQ(refused(kLoad, page_ids({1}), page_ids({1}), [](SwapOrder& wrong) { wrong.band_count = 0; }),
+  EXPECT_EQ(refused(kLoad, page_ids({1}), record_ids({1}), [](SwapOrder& wrong) { wrong.band_count = 0; }),
             "band_count is 0: give 1 to 3, a layer at least for each");
-  EXPECT_EQ(refused(kLoad, page_ids({1}), page_ids({1}), [](SwapOrder& wrong) { wrong.band_count = 4; }),
+  EXPECT_EQ(refused(kLoad, page_ids({1}), record_ids({1}), [](SwapOrder& wrong) { wrong.band_count = 4; }),
             "band_count is 4: give 1 to 3, a layer at least for each");
-  EXPECT_EQ(refused(kLoad, page_ids({1}), page_ids({1}), [](SwapOrder& wrong) { wrong.streams.copies = {}; }),
+  EXPECT_EQ(refused(kLoad, page_ids({1}), record_ids({1}), [](SwapOrder& wrong) { wrong.streams.copies = {}; }),
             "streams.copies is missing: work goes on streams of the caller's, never on the default stream");
   const std::vector<std::uint64_t> sums(2);
-  EXPECT_EQ(refused(kLoad, page_ids({1}), page_ids({1}), [&](SwapOrder& wrong) { wrong.expected = sums; }),
+  EXPECT_EQ(refused(kLoad, page_ids({1}), record_ids({1}), [&](SwapOrder& wrong) { wrong.expected = sums; }),
             "expected has 2 checksums for 1 pages: give one for each, or none");
-  EXPECT_EQ(refused(kStore, page_ids({1, 2}), page_ids({1, 2}), [&](SwapOrder& wrong) { wrong.expected = sums; }),
+  EXPECT_EQ(refused(kStore, page_ids({1, 2}), record_ids({1, 2}), [&](SwapOrder& wrong) { wrong.expected = sums; }),
             "expected is for loads: a store makes checksums");
-  EXPECT_EQ(refused(TransferKind::FindOnDisk, page_ids({1}), page_ids({1}), as_it_is), "a swap is a load or a store");
+  EXPECT_EQ(refused(TransferKind::FindOnDisk, page_ids({1}), record_ids({1}), as_it_is), "a swap is a load or a store");
   EXPECT_EQ(rig_.device().call_count(), calls);
   EXPECT_EQ(rig_.device().copied_bytes(), copied);
   EXPECT_EQ(rig_.device().pending_count(), 0U);
@@ -541,8 +544,9 @@ TEST(SwapDevices, EachEngineHasItsOwn) {
   const SwapStreams first_streams{.copies = first.add_stream(), .kernels = first.add_stream()};
   const SwapStreams second_streams{.copies = second.add_stream(), .kernels = second.add_stream()};
   const std::vector<PageId> pages = page_ids({1, 4, 2});
+  const std::vector<RecordId> records = record_ids({1, 4, 2});
   const auto order = [&](TransferKind kind, const SwapStreams& streams) {
-    return SwapOrder{.kind = kind, .device_pages = pages, .host_pages = pages, .streams = streams};
+    return SwapOrder{.kind = kind, .device_pages = pages, .records = records, .streams = streams};
   };
   for (const TransferKind kind : kBothKinds) {
     const SwapTicket a = first.engine().try_start(order(kind, first_streams)).value().value();
@@ -563,6 +567,7 @@ TEST(SwapDevices, StreamsAndEventsOfAnotherAreRefused) {
   const DeviceStream foreign = other.add_stream();
   const DeviceEvent event = other.device().create_event().value();
   const std::vector<PageId> pages = page_ids({1, 4, 2});
+  const std::vector<RecordId> records = record_ids({1, 4, 2});
   for (const SwapPath path : kAllPaths) {
     for (const TransferKind kind : kBothKinds) {
       for (int wrong = 0; wrong < 3; ++wrong) {
@@ -570,7 +575,7 @@ TEST(SwapDevices, StreamsAndEventsOfAnotherAreRefused) {
         rig.open();
         SwapOrder order{.kind = kind,
                         .device_pages = pages,
-                        .host_pages = pages,
+                        .records = records,
                         .streams = {.copies = rig.add_stream(), .kernels = rig.add_stream()},
                         .path = path};
         if (wrong == 0) order.streams.copies = foreign;
@@ -581,7 +586,7 @@ TEST(SwapDevices, StreamsAndEventsOfAnotherAreRefused) {
         EXPECT_TRUE(!is_used || rig.device().pending_count() == 0);
         const SwapOrder good{.kind = kind == TransferKind::Load ? TransferKind::Store : TransferKind::Load,
                              .device_pages = pages,
-                             .host_pages = pages,
+                             .records = records,
                              .streams = {.copies = rig.add_stream()}};
         EXPECT_TRUE(rig.engine().swap(good).has_value());
       }

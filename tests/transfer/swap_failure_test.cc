@@ -19,6 +19,7 @@ namespace quire {
 namespace {
 
 using testing::page_ids;
+using testing::record_ids;
 using testing::SwapForm;
 using testing::SwapRig;
 
@@ -32,7 +33,7 @@ class SwapFailures : public ::testing::TestWithParam<FailedSwap> {
   [[nodiscard]] SwapOrder order_on(const SwapStreams& streams) const {
     return {.kind = GetParam().kind,
             .device_pages = device_pages_,
-            .host_pages = host_pages_,
+            .records = records_,
             .band_count = 2,
             .streams = streams,
             .path = GetParam().path};
@@ -48,7 +49,7 @@ class SwapFailures : public ::testing::TestWithParam<FailedSwap> {
   }
 
   std::vector<PageId> device_pages_ = page_ids({5, 0, 6, 2, 3});
-  std::vector<PageId> host_pages_ = page_ids({8, 1, 0, 7, 3});
+  std::vector<RecordId> records_ = record_ids({8, 1, 0, 7, 3});
 };
 
 INSTANTIATE_TEST_SUITE_P(Ways, SwapFailures,
@@ -111,10 +112,10 @@ TEST_P(SwapFailures, WhileACallStartsEndIt) {
     const SwapStreams streams = add_streams(rig);
     // One that is on its way when the next one fails, with other pages.
     const std::vector<PageId> device_page = page_ids({1});
-    const std::vector<PageId> host_page = page_ids({4});
+    const std::vector<RecordId> record = record_ids({4});
     SwapOrder first = order_on(streams);
     first.device_pages = device_page;
-    first.host_pages = host_page;
+    first.records = record;
     SwapOrder second = order_on(streams);
     const DeviceEvent event = rig.device().create_event().value();
     ASSERT_TRUE(rig.device().record(event, streams.more_kernels).has_value());

@@ -243,6 +243,12 @@ class SwapRig {
   std::vector<DeviceStream> streams_;
 };
 
+inline std::vector<RecordId> record_ids(std::initializer_list<std::uint32_t> values) {
+  std::vector<RecordId> ids;
+  for (const std::uint32_t value : values) ids.push_back(RecordId{value});
+  return ids;
+}
+
 inline std::vector<PageId> page_ids(std::initializer_list<std::uint32_t> values) {
   std::vector<PageId> ids;
   for (const std::uint32_t value : values) ids.push_back(PageId{value});

@@ -80,6 +80,9 @@ TEST(SwapNoAllocation, CallsDoNotAllocate) {
   std::vector<PageId> pages;
   pages.reserve(kPages);
   for (std::uint32_t i = 0; i < kPages; ++i) pages.push_back(PageId{i});
+  std::vector<RecordId> records;
+  records.reserve(kPages);
+  for (std::uint32_t i = 0; i < kPages; ++i) records.push_back(RecordId{i});
   const std::vector<std::uint64_t> expected(kPages);
   std::vector<int> handles(3);
   const SwapStreams streams{.copies = {&handles[0]}, .kernels = {&handles[1]}, .more_kernels = {&handles[2]}};
@@ -91,7 +94,7 @@ TEST(SwapNoAllocation, CallsDoNotAllocate) {
       const std::size_t count = round % 7 == 0 ? kPages : round % kPages;
       const SwapOrder order{.kind = kind,
                             .device_pages = std::span(pages).first(count),
-                            .host_pages = std::span(pages).last(count),
+                            .records = std::span(records).last(count),
                             .expected = expects ? std::span(expected).first(count) : std::span<const std::uint64_t>(),
                             .band_count = 1 + (round / 6 % kLayers),
                             .streams = streams,

@@ -225,17 +225,15 @@ class SwapModel {
       return may_be_none && draw == kSwapStreams ? DeviceStream{} : streams_[draw % kSwapStreams];
     };
     std::vector<PageId> device_pages;
-    std::vector<PageId> host_pages;
+    std::vector<RecordId> records;
     std::vector<std::uint64_t> expected;
     for (Page& page : call.pages) {
       device_pages.push_back(PageId{page.device_page});
-      host_pages.push_back(PageId{page.host_page});
+      records.push_back(RecordId{page.host_page});
     }
     if (is_full) {
-      const SwapOrder refused{.kind = call.kind,
-                              .device_pages = device_pages,
-                              .host_pages = host_pages,
-                              .streams = {.copies = streams_[0]}};
+      const SwapOrder refused{
+          .kind = call.kind, .device_pages = device_pages, .records = records, .streams = {.copies = streams_[0]}};
       const auto ticket = rig_.engine().try_start(refused);
       release(call);
       if (!ticket) return ticket.error().message;
@@ -258,7 +256,7 @@ class SwapModel {
     const auto ticket = rig_.engine().try_start(
         {.kind = call.kind,
          .device_pages = device_pages,
-         .host_pages = host_pages,
+         .records = records,
          .expected = expects ? expected : std::vector<std::uint64_t>{},
          .band_count = call.band_count,
          .streams = {.copies = draw_stream(false), .kernels = draw_stream(true), .more_kernels = draw_stream(true)},

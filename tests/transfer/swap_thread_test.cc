@@ -29,9 +29,11 @@ std::string swap_in_rounds(SwapRig& rig, TransferKind kind, const std::array<std
   for (std::uint32_t round = 0; round < kSwapRounds; ++round) {
     std::array<SwapTicket, 2> tickets;
     for (std::size_t i = 0; i < 2; ++i) {
+      std::vector<RecordId> records;
+      for (const PageId page : pages[i]) records.push_back(RecordId{page.value});
       const auto ticket = rig.engine().try_start({.kind = kind,
                                                   .device_pages = pages[i],
-                                                  .host_pages = pages[i],
+                                                  .records = records,
                                                   .band_count = 1 + random.below(3),
                                                   .streams = streams,
                                                   .path = static_cast<SwapPath>(random.below(3))});
