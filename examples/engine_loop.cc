@@ -86,7 +86,7 @@ std::vector<TokenId> Engine::run(const quire::AttentionPlan& plan, std::span<con
     const auto pages = group.page_indices.subspan(static_cast<std::size_t>(own.page_indptr[entry]));
     const std::int32_t query_count = plan.query_indptr[entry + 1] - plan.query_indptr[entry];
     const std::int32_t seq_len = plan.seq_lens[entry];
-    const std::int32_t window = plan.window_tokens[entry];
+    const std::int32_t window = plan.visible_tokens[entry];
     const std::int32_t sink = own.sink_tokens[entry];
     const std::int32_t tree_begin = seq_len - (plan.tree_indptr[entry + 1] - plan.tree_indptr[entry]);
     const quire::TreeNode* const tree = plan.tree_nodes.data() + plan.tree_indptr[entry];
@@ -124,8 +124,8 @@ TokenId oracle_next(std::span<const TokenId> text, quire::Window window = {}) {
   std::int64_t sum = 0;
   const std::size_t length = text.size();
   for (std::size_t i = 0; i < length; ++i) {
-    const bool is_seen = window.window_tokens == 0 || i < window.sink_tokens ||
-                         i + (window.window_tokens - window.sink_tokens) >= length;
+    const bool is_seen = window.visible_tokens == 0 || i < window.sink_tokens ||
+                         i + (window.visible_tokens - window.sink_tokens) >= length;
     if (is_seen) sum += text[i];
   }
   return next_token(sum);
@@ -174,7 +174,7 @@ bool is_running(const Request& request) {
 
 struct Scheduler {
   Engine& engine;
-  std::vector<Request> requests;
+  std::vector<Request> requests = {};
   std::uint32_t chunk_tokens_max = 8;
   std::ptrdiff_t running_max = 4;
   bool may_admit = true;  // nothing was preempted since a sequence last ended
@@ -481,14 +481,14 @@ Status window() {
   QUIRE_TRY_ASSIGN(Engine engine, Engine::open(24));
   quire::Cache& cache = *engine.cache;
   std::vector<TokenId> text = make_prompt(3, 14);
-  const quire::Window window{.window_tokens = 8, .sink_tokens = 2};
+  const quire::Window window{.visible_tokens = 8, .sink_tokens = 2};
   const std::vector<TokenId> expected = oracle(text, 16, window);
   // [window]
   QUIRE_TRY_ASSIGN(quire::Sequence sequence, cache.begin(engine.space, {.tokens = text}));
   QUIRE_TRY(cache.set_window(sequence, window));
   QUIRE_TRY(cache.admit(sequence));
   // This engine reads keys from pages only, so every token of a chunk needs a slot.
-  const std::uint32_t chunk_tokens_max = window.window_tokens - window.sink_tokens;
+  const std::uint32_t chunk_tokens_max = window.visible_tokens - window.sink_tokens;
   QUIRE_TRY(decode(engine, sequence, text, expected.size(), chunk_tokens_max));
   // [window]
   QUIRE_TRY(expect_text(text, expected, "window"));
@@ -517,7 +517,7 @@ Status sink_tree(std::span<const std::size_t> round_tokens) {
   QUIRE_TRY_ASSIGN(Engine engine, Engine::open(24));
   quire::Cache& cache = *engine.cache;
   std::vector<TokenId> text = make_prompt(3, 2);
-  const quire::Window window{.window_tokens = 8, .sink_tokens = 5};
+  const quire::Window window{.visible_tokens = 8, .sink_tokens = 5};
   const TokenTree tree{.values = make_prompt(50, 7), .parents = {-1, -1, -1, -1, 3, 4, 5}};
   QUIRE_TRY_ASSIGN(quire::Sequence sequence, cache.begin(engine.space, {.tokens = text}));
   QUIRE_TRY(cache.set_window(sequence, window));
@@ -543,7 +543,7 @@ Status sink_tree(std::span<const std::size_t> round_tokens) {
   const std::vector<TokenId> expected = oracle(text, 12, window);
   text.push_back(after.back());
   QUIRE_TRY(cache.append(sequence, {.tokens = std::span(text).last(1)}));
-  const std::uint32_t chunk_tokens_max = window.window_tokens - window.sink_tokens;
+  const std::uint32_t chunk_tokens_max = window.visible_tokens - window.sink_tokens;
   QUIRE_TRY(decode(engine, sequence, text, expected.size(), chunk_tokens_max));
   QUIRE_TRY(expect_text(text, expected, "sink tree"));
   std::printf("sink tree: %zu tokens, rounds: %zu\n", after.size(), round_tokens.size());

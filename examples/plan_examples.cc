@@ -62,7 +62,7 @@ struct Engine {
 
   Sequence begin(std::span<const TokenId> prompt, quire::Window window = {}) const {
     Sequence sequence = must(cache->begin(space, {.tokens = prompt}));
-    if (window.window_tokens > 0) must(cache->set_window(sequence, window));
+    if (window.visible_tokens > 0) must(cache->set_window(sequence, window));
     must(cache->admit(sequence));
     return sequence;
   }
@@ -149,7 +149,7 @@ void print_own_level(const quire::AttentionPlan& plan) {
 
 void print_window(const quire::AttentionPlan& plan) {
   const quire::CascadeLevel& level = plan.groups[0].levels.back();
-  print("window_tokens", plan.window_tokens);
+  print("visible_tokens", plan.visible_tokens);
   print("sink_tokens", level.sink_tokens);
   print("window_offsets", level.window_offsets);
 }
@@ -353,7 +353,7 @@ void cascade_rows() {
   }
 }
 
-constexpr quire::Window kWindow{.window_tokens = 8, .sink_tokens = 2};
+constexpr quire::Window kWindow{.visible_tokens = 8, .sink_tokens = 2};
 
 void window() {
   for (const auto page_tables : {quire::PageTables::Rows, quire::PageTables::Csr}) {

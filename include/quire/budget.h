@@ -25,7 +25,7 @@ struct ExpectedRequest {
 };
 
 struct BudgetRequest {
-  PageOptions page;  ///< with several ranks, all bytes are those of one of them
+  PageOptions page = {};  ///< with several ranks, all bytes are those of one of them
   std::uint64_t device_bytes = 0;
   std::uint64_t host_bytes = 0;  ///< 0: no such tier
   std::uint64_t disk_bytes = 0;  ///< 0: no such tier
@@ -38,7 +38,7 @@ struct BudgetRequest {
   std::uint32_t rewind_tokens = 0;  ///< that one sequence may take back
   /// Instead of the intervals of groups with RetentionRule::Every; 0 leaves them.
   std::uint32_t snapshot_interval_tokens = 0;
-  std::vector<ExpectedRequest> mix;  ///< empty: every request has context_tokens_max
+  std::vector<ExpectedRequest> mix = {};  ///< empty: every request has context_tokens_max
 };
 
 struct GroupBudget {
@@ -52,17 +52,17 @@ struct GroupBudget {
 struct TierBudget {
   Tier tier = Tier::Device;
   std::uint64_t bytes = 0;
-  std::uint64_t used_bytes = 0;      ///< pages, null pages, state slots
-  std::vector<GroupBudget> groups;   ///< those that have pages
-  std::uint32_t limiting_index = 0;  ///< in `groups`: the one that runs out first, and whose next page did not fit
+  std::uint64_t used_bytes = 0;          ///< pages, null pages, state slots
+  std::vector<GroupBudget> groups = {};  ///< those that have pages
+  std::uint32_t limiting_index = 0;      ///< in `groups`: the one that runs out first, and whose next page did not fit
   std::uint64_t capacity_tokens = 0;
   std::uint64_t request_count = 0;  ///< requests of the mix that fit at once, as far as pages go
 };
 
 struct Budget {
   std::uint64_t slot_bytes = 0;
-  std::uint32_t slot_count = 0;   ///< 0 where sequences have no state
-  std::vector<TierBudget> tiers;  ///< the device, then those below it that have bytes
+  std::uint32_t slot_count = 0;        ///< 0 where sequences have no state
+  std::vector<TierBudget> tiers = {};  ///< the device, then those below it that have bytes
 };
 
 /// Pages of the group that one request of so many tokens needs on the device:

@@ -55,15 +55,15 @@ class ReleaseQueue;
 
 /// Tokens to look for or to cache, with what they depend on besides. Copied by whoever needs it longer than the call.
 struct Prompt {
-  std::span<const TokenId> tokens;
-  /// By position, not overlapping, within the tokens. Initialised for compilers that ask for it in {.tokens = …}.
-  std::span<const ExtraKey> extra_keys = {};  // NOLINT(readability-redundant-member-init)
+  std::span<const TokenId> tokens = {};
+  /// By position, not overlapping, within the tokens.
+  std::span<const ExtraKey> extra_keys = {};
 };
 
 struct SequenceOptions {
   /// Reuse no more than this many tokens of what is cached (all, when unset): prompt log-probabilities need the rest
   /// computed.
-  std::optional<std::uint32_t> match_tokens_max;
+  std::optional<std::uint32_t> match_tokens_max = std::nullopt;
   bool use_cache = true;  ///< false: match nothing
   Publish publish = Publish::All;
   /// Prompt and output together, as far as can be told. admit() then waits until the pages for it are there, besides
@@ -72,7 +72,7 @@ struct SequenceOptions {
   /// For policies that heed them, such as "priority": what this sequence uses or adds is worth more than what lower
   /// priorities do, and for no longer than ttl_ns after it was last used or added (for ever, when unset).
   std::int8_t priority = 0;
-  std::optional<TimeNs> ttl_ns;
+  std::optional<TimeNs> ttl_ns = std::nullopt;
   Prefetch prefetch = Prefetch::Off;
   TimeNs load_timeout_ns = 0;  ///< for Prefetch::Timeout, from admit() on
   /// Steps may be planned as soon as all pages that the host has of the prompt are on their way to the device, before
@@ -132,12 +132,13 @@ struct Admission {
   /// Steps can be planned at once: with plan_while_loading, also while tokens are loading. Else the sequence is
   /// loading, or looks for more of its tokens on disk.
   bool is_ready = true;
-  Miss miss;  ///< why the rest has to be computed; of a loading sequence as far as can be told
+  Miss miss = {};  ///< why the rest has to be computed; of a loading sequence as far as can be told
 };
 
-/// A sequence that attends to its first `sink_tokens` tokens and to the most recent ones, window_tokens in all.
+/// A sequence that sees its first `sink_tokens` tokens and the most recent ones, `visible_tokens` in all. (A group's
+/// window_tokens do not count the sink: such a group sees window_tokens + sink_tokens.)
 struct Window {
-  std::uint32_t window_tokens = 0;
+  std::uint32_t visible_tokens = 0;  ///< sink and most recent ones together
   std::uint32_t sink_tokens = 0;
 };
 
@@ -156,12 +157,18 @@ struct SequenceView {
   std::uint32_t pending_tokens = 0;
   std::uint32_t tree_tokens = 0;  ///< computed and undecided
   std::uint32_t steps_in_flight = 0;
-  Window window;                      ///< window_tokens 0: none
+  Window window = {};                 ///< visible_tokens 0: none
   std::uint32_t state_slot = 0;       ///< of an admitted one; see AttentionPlanEntry
   std::uint32_t next_checkpoint = 0;  ///< tokens behind which a snapshot is taken next: steps end there; 0: nowhere
   std::uint32_t replay_tokens = 0;    ///< of the pending ones: groups that keep everything have them, others do not
-  Miss miss;                          ///< as of its admission, or of the end of its load
-  std::span<const PageId> pages;      ///< valid until the next call that changes the sequence
+  Miss miss = {};                     ///< as of its admission, or of the end of its load
+
+  /// Valid until the next call that changes the sequence, also when this view is gone.
+  [[nodiscard]] std::span<const PageId> pages() const { return pages_; }
+
+ private:
+  friend class Cache;
+  std::span<const PageId> pages_;
 };
 
 struct StepEntry {
@@ -175,12 +182,12 @@ struct StepEntry {
   /// … or a tree: for each token its parent among the sequence's tree tokens, which stands before it, or -1 for the
   /// last known token. Later rounds count on: a tree of 3 grows by {2, 3} to 5 tokens, each the child of the one
   /// before.
-  std::span<const std::int32_t> tree_parents = {};  // NOLINT(readability-redundant-member-init)
+  std::span<const std::int32_t> tree_parents = {};
 };
 
 /// A load that a step reads pages of, before they have arrived.
 struct StepLoad {
-  TransferId id;
+  TransferId id = {};
   std::uint16_t pool_index = 0;  ///< as in its TransferPlan
   std::uint16_t band_count = 1;
 };
@@ -188,10 +195,10 @@ struct StepLoad {
 struct Step {
   std::uint64_t number = 0;
   const void* cache = nullptr;  ///< whose step it is
-  AttentionPlan plan;
+  AttentionPlan plan = {};
   /// What has to arrive while the step is computed, of sequences with plan_while_loading: see wait_for_layer(). Valid
   /// as long as the plan.
-  std::span<const StepLoad> loads = {};  // NOLINT(readability-redundant-member-init)
+  std::span<const StepLoad> loads = {};
 };
 
 /// A layer of a group, both by index: of the group in the layout, of the layer in the group.
@@ -216,15 +223,15 @@ struct Shortage {
 };
 
 struct PlanOutcome {
-  std::optional<Step> step;  ///< nothing: see shortage
-  Shortage shortage;
+  std::optional<Step> step = std::nullopt;  ///< nothing: see shortage
+  Shortage shortage = {};
 };
 
 struct StepResult {
   /// New tokens of the sequence, when the step has computed its last known one. The first accepted_count are drafts of
   /// this step, so their K and V are there; the rest is to be computed by a later step. For a tree: the values of all
   /// its tokens in this step; commit_tree() decides.
-  std::span<const TokenId> tokens;
+  std::span<const TokenId> tokens = {};
   std::uint32_t accepted_count = 0;
   /// The entry, and what later steps in flight compute of the sequence, did not happen.
   bool discard = false;
@@ -265,8 +272,8 @@ struct DiskStatus {
   bool uses_io_uring = false;
   bool is_direct = false;  ///< O_DIRECT
   bool has_registered_buffers = false;
-  std::string refusals;    ///< what was asked of the system and refused, and why
-  std::string last_error;  ///< empty: none so far
+  std::string refusals = {};    ///< what was asked of the system and refused, and why
+  std::string last_error = {};  ///< empty: none so far
 };
 
 /// What came of a direct call to the disk tier.
@@ -277,7 +284,7 @@ struct DiskAnswer {
   std::uint32_t token_count = 0;
   /// The last of them, to be computed once more for groups that lack what they need and declare an exact replay,
   std::uint32_t replay_tokens = 0;
-  std::vector<std::uint32_t> rebuilt_groups;  ///< and those groups, by index in the layout
+  std::vector<std::uint32_t> rebuilt_groups = {};  ///< and those groups, by index in the layout
 };
 
 /// Where one group's pages lie among the bytes of a direct call: those of the path's pages [0, sink_pages) and
@@ -312,9 +319,9 @@ struct DirectPart {
 struct DirectBytes {
   /// Leading tokens of the prompt: whole pages, up to a multiple of every group's boundary.
   std::uint32_t token_count = 0;
-  std::uint64_t byte_count = 0;   ///< of all shards
-  std::uint32_t shard_count = 1;  ///< ranks that follow one another and hold the same heads are a shard
-  std::vector<DirectPart> parts;  ///< of one shard, in the layout's order; groups that are not on disk have none
+  std::uint64_t byte_count = 0;        ///< of all shards
+  std::uint32_t shard_count = 1;       ///< ranks that follow one another and hold the same heads are a shard
+  std::vector<DirectPart> parts = {};  ///< of one shard, in the layout's order; groups that are not on disk have none
 };
 
 /// Names a prefix held by keep().
@@ -325,7 +332,7 @@ struct KeepId {
 };
 
 struct Kept {
-  KeepId id;
+  KeepId id = {};
   /// The cached part of what was asked for, in whole pages; where several groups have a say, up to where all of them
   /// can go on, replays included.
   std::uint32_t token_count = 0;
@@ -336,54 +343,58 @@ struct Kept {
 struct GroupPages {
   std::uint32_t group_index = 0;
   std::uint32_t first_page = 0;  ///< the path's page that page_ids[0] goes with
-  std::span<const PageId> page_ids;
+  std::span<const PageId> page_ids = {};
 };
 
 struct ExternalMatch {
-  Sequence sequence;  ///< while it lives, the pages are not released
+  using IsBorrowed = void;  // see Result
+
+  Sequence sequence = {};  ///< while it lives, the pages are not released
   /// Where all groups can go on, in whole pages. A prompt that is found whole runs its last token once more, which a
   /// state must not count twice: with a state it ends before.
   std::uint32_t token_count = 0;
   std::uint32_t replay_tokens = 0;  ///< the last of them, to be computed once more for groups that are not in `groups`
-  std::span<const PageId> pages;    ///< of the history; valid as long as `sequence`
+  std::span<const PageId> pages = {};  ///< of the history; valid as long as `sequence`
   /// What other groups need to go on, valid as long: of a window the pages of its sink, if those lie apart, and of its
   /// last tokens; of a state the snapshot to begin with. Groups that are rebuilt by a replay are left out.
-  std::span<const GroupPages> groups;
+  std::span<const GroupPages> groups = {};
 };
 
 struct Offer {
   /// The whole path, from its first token on.
-  Prompt prompt;
+  Prompt prompt = {};
   /// The path's page that page_ids[0] holds. The pages before it must be cached.
   std::uint32_t first_page = 0;
   /// Of the history: groups that keep everything have ids in common. Where there is no such group, ids without bytes.
   /// None, when `groups` has some and first_page is the end.
-  std::span<const PageId> page_ids;
+  std::span<const PageId> page_ids = {};
   /// What the engine has of other groups, of any pages of the path, and of a group in as many pieces as it likes.
-  std::span<const GroupPages> groups;
+  std::span<const GroupPages> groups = {};
 };
 
 /// A page of one group.
 struct GroupPage {
   std::uint32_t group_index = 0;
-  PageId page;
+  PageId page = {};
   friend constexpr bool operator==(GroupPage, GroupPage) = default;
 };
 
 struct OfferOutcome {
   /// How many pages of the path before first_page are cached; if fewer than first_page, nothing was adopted.
   std::uint32_t prefix_pages = 0;
-  std::uint32_t duplicate_pages = 0;        ///< the first of page_ids: cached under other ids, these stay the engine's
-  std::uint32_t adopted_pages = 0;          ///< the rest: quire may read them until it reports them as released
-  std::uint32_t adopted_group_pages = 0;    ///< the same of `groups`,
-  std::vector<GroupPage> group_duplicates;  ///< but for these, which stay the engine's: the path has others there
+  std::uint32_t duplicate_pages = 0;      ///< the first of page_ids: cached under other ids, these stay the engine's
+  std::uint32_t adopted_pages = 0;        ///< the rest: quire may read them until it reports them as released
+  std::uint32_t adopted_group_pages = 0;  ///< the same of `groups`,
+  std::vector<GroupPage> group_duplicates = {};  ///< but for these, which stay the engine's: the path has others there
 };
 
 /// Where a receiving sequence has room for what groups hold that do not keep everything.
 struct ReceiveTargets {
+  using IsBorrowed = void;  // see Result
+
   /// Of paged window groups, group by group and in order of position: the tokens that the sequence still needs once it
   /// has received all, in whole pages. The others are not sent.
-  std::span<const WindowRun> windows;
+  std::span<const WindowRun> windows = {};
   std::int32_t state_slot = -1;  ///< where the state behind the last token goes; -1: the layout has none
 };
 
@@ -456,7 +467,7 @@ class Cache {
   /// Takes back the last `token_count` known tokens.
   [[nodiscard]] Status rewind(const Sequence& sequence, std::uint32_t token_count);
   /// From the next token to be computed on, the sequence sees its first sink_tokens and its last tokens only,
-  /// window_tokens in all, and pages behind the window are freed. Tokens that do not see all before them are not
+  /// visible_tokens in all, and pages behind the window are freed. Tokens that do not see all before them are not
   /// cached, in any group; a last token that runs again sees the window, with K and V as they were stored. Once per
   /// sequence, waiting ones too (what they find is then cut to the window). This is so in groups that keep everything,
   /// all of which store K unrotated; of a compressed one a token sees the entries of whose tokens it sees all. Window

@@ -71,7 +71,7 @@ enum class Placement : std::uint8_t { Area, Interleaved };
 
 /// One part of what a token stores in one layer: `heads` rows of `dim` elements.
 struct Component {
-  std::string name;  ///< unique in its group: "k", "v", "latent"
+  std::string name = {};  ///< unique in its group: "k", "v", "latent"
   ElementType element = ElementType::Bf16;
   Sharding sharding = Sharding::Heads;
   std::uint32_t heads = 1;  ///< of the whole model, before any split over ranks
@@ -82,7 +82,7 @@ struct Component {
   /// Interleaved: where in the record it begins, in bytes. Nothing: behind the one before it.
   std::optional<std::uint32_t> record_offset = std::nullopt;
   /// What its rows are made of before anything is written, repeated; a row is a multiple of it. Empty: zeros.
-  std::vector<std::byte> initial;
+  std::vector<std::byte> initial = {};
   friend bool operator==(const Component&, const Component&) = default;
 };
 
@@ -147,10 +147,10 @@ inline constexpr std::uint32_t kAlignmentMax = 4'096;
 /// Layers whose pages move together under one retention rule. A layer may belong to several groups. Fields that a kind
 /// does not mention stay as they are.
 struct CacheGroup {
-  std::string name;  ///< unique in its layout
+  std::string name = {};  ///< unique in its layout
   GroupKind kind = GroupKind::Full;
-  std::vector<std::uint32_t> layers;  ///< the model's layer numbers, ascending
-  std::vector<Component> components;  ///< 1 to kComponentsMax, in the order they lie in a page
+  std::vector<std::uint32_t> layers = {};  ///< the model's layer numbers, ascending
+  std::vector<Component> components = {};  ///< 1 to kComponentsMax, in the order they lie in a page
   /// K is stored after RoPE, for the position it was computed at. Where positions are renumbered, which is what a sink
   /// and Cache::set_window do, it must be stored unrotated.
   bool keys_rotated = true;

@@ -44,8 +44,8 @@ struct PageHandle {
 
 /// Tokens that may stand anywhere in a prompt. Positions of extra keys count from its first token.
 struct Chunk {
-  std::span<const TokenId> tokens;
-  std::span<const ExtraKey> extra_keys = {};  // NOLINT(readability-redundant-member-init)
+  std::span<const TokenId> tokens = {};
+  std::span<const ExtraKey> extra_keys = {};
 };
 
 enum class ChunkStatus : std::uint8_t {
@@ -71,13 +71,13 @@ enum class ChunkStatus : std::uint8_t {
 
 struct ChunkPage {
   ChunkStatus status = ChunkStatus::NotMatchExact;
-  PageHandle handle;  ///< none, where nothing was found
+  PageHandle handle = {};  ///< none, where nothing was found
   friend constexpr bool operator==(const ChunkPage&, const ChunkPage&) = default;
 };
 
 /// What was found of some chunks. Not a prefix match: Partial pages are no cache hits.
 struct ChunkMatch {
-  std::span<const ChunkPage> pages;  ///< all whole pages of all chunks, in order; in the memory given to lookup()
+  std::span<const ChunkPage> pages = {};  ///< all whole pages of all chunks, in order; in the memory given to lookup()
   std::size_t exact_pages = 0;
   std::size_t partial_pages = 0;
   std::size_t dropped_tokens = 0;      ///< of the chunks' tails, which fill no page

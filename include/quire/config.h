@@ -43,19 +43,19 @@ struct DeviceConfig {
   /// With page_count, pages of each group of the layout; those of full and compressed ones, and of groups without
   /// pages, are not looked at. Empty: as many as sequence_count_max sequences of context_tokens_max need at once
   /// (pages_of_request()), and no more than page_count; an external pool's are given, and ids lie below them.
-  std::vector<std::uint32_t> group_page_counts;
+  std::vector<std::uint32_t> group_page_counts = {};
   /// Sequences that may run at once, where the layout has state; 0: sequence_count_max.
   std::uint32_t state_slot_count = 0;
   DeviceMemory memory = DeviceMemory::Host;
   /// Cache::geometry().pool_bytes() bytes, page 0 being the null page, which the engine fills with zeros.
   std::byte* adopted_memory = nullptr;
   /// The same for layouts of several groups: for each its geometry(g).pool_bytes(), null where a group has no pages.
-  std::vector<std::byte*> adopted_group_memory;
+  std::vector<std::byte*> adopted_group_memory = {};
   /// And for their state: state_slot_count times state_slots().slot_bytes().
   std::byte* adopted_state_memory = nullptr;
   /// In place of both, on an accelerator: tensors that lie anywhere, such as K and V of each layer, for each group of
   /// the layout; empty where a group has no pages. Each has page_count + 1 blocks: block 0 is the null page.
-  std::vector<std::vector<AdoptedTensor>> adopted_tensors;
+  std::vector<std::vector<AdoptedTensor>> adopted_tensors = {};
   ByteLayout byte_layout = ByteLayout::PageFirst;
   /// Where the memory lies, owned or adopted, if the processor does not reach it: open_cuda_device(). It outlives the
   /// cache. The engine then applies plans with the kernels of device_kernels.h, or its own.
@@ -75,12 +75,12 @@ struct HostConfig {
   std::uint32_t page_count = 0;
   std::uint64_t capacity_bytes = 0;
   /// With page_count, pages of each group, as in DeviceConfig. Empty: in the proportion that the device has.
-  std::vector<std::uint32_t> group_page_counts;
+  std::vector<std::uint32_t> group_page_counts = {};
   std::string policy = "lru";  ///< one of policy_names(): which host pages go first
   WritePolicy write_policy = WritePolicy::WriteBack;
   std::uint32_t write_hits_min = 2;  ///< for WritePolicy::Selective
   /// With WriteBack, so many device pages are kept free, or given up but for the asking; unset: one in sixteen.
-  std::optional<std::uint32_t> clean_reserve_pages;
+  std::optional<std::uint32_t> clean_reserve_pages = std::nullopt;
   /// How long an engine computes for one token of a prompt. A load that would take longer than computing what it brings
   /// is left. 0: everything is loaded.
   TimeNs compute_ns_per_token = 0;
@@ -91,20 +91,20 @@ struct HostConfig {
   /// prompt: a load begins when the one before it has all its bands.
   std::uint16_t layer_bands = 1;
   bool checksums = true;
-  HostRegionConfig region;
+  HostRegionConfig region = {};
   /// Transfers are moved by the engine: take_transfers() gives them, apply() takes what became of them. Off: by a Mover
   /// of the cache's own, which needs device memory other than None.
   bool external_mover = false;
   std::uint32_t rank_count = 1;  ///< that report on each transfer, with an external mover
   /// With an external mover and a disk tier: the movers of all ranks, whose host pages the disk tier reads and writes.
   /// Mover i reports as rank i. The engine gives them the transfers and polls them; they outlive the cache.
-  std::vector<Mover*> rank_movers;
+  std::vector<Mover*> rank_movers = {};
   std::uint32_t transfer_count_max = 64;  ///< at once
   std::uint32_t transfer_pages_max = 64;  ///< of one transfer
   // With an accelerator, as in MoverConfig.
   std::uint64_t staging_bytes = 0;
-  std::optional<SwapPaths> load_paths;
-  std::optional<SwapPaths> store_paths;
+  std::optional<SwapPaths> load_paths = std::nullopt;
+  std::optional<SwapPaths> store_paths = std::nullopt;
 
   [[nodiscard]] bool is_on() const { return page_count > 0 || capacity_bytes > 0; }
 };
@@ -114,7 +114,7 @@ struct HostConfig {
 /// each shard of them has a store in a directory "shard-0-of-2" below those that are given.
 struct DiskConfig {
   /// Made if missing; one for each disk. Nobody else may use them meanwhile.
-  std::vector<std::string> directories;
+  std::vector<std::string> directories = {};
   std::uint64_t capacity_bytes = 0;  ///< of all directories together, and of all shards of ranks
   /// When host pages are written: WriteThrough, as soon as they have their bytes; WriteBack, when the host is about to
   /// need their room; Selective, once write_hits_min requests have used them.
@@ -135,10 +135,10 @@ struct DiskConfig {
   /// What each group has on disk of what the host has: Dense, all of it; Every, what requests need to go on at
   /// multiples of interval_tokens; None, nothing: it must then be rebuilt by a replay, or nothing is found after a
   /// restart. History is always Dense. Empty: all groups are.
-  std::vector<GroupRetention> group_retention;
+  std::vector<GroupRetention> group_retention = {};
   /// Of capacity_bytes, for each group; what full and compressed groups have is ignored, they share the rest. Empty: in
   /// proportion to what groups write.
-  std::vector<std::uint64_t> group_capacity_bytes;
+  std::vector<std::uint64_t> group_capacity_bytes = {};
 
   /// The least capacity_bytes that serves pages of this size in these directories, for one shard of ranks.
   [[nodiscard]] std::uint64_t capacity_bytes_min(std::uint64_t page_bytes) const;
@@ -156,15 +156,15 @@ struct PlanConfig {
   /// Windows of layers that attend to their last tokens only and keep all of them in a full group, in tokens: the plan
   /// of every full group has trimmed page lists for each of them. This saves attention work, not pages: a window group
   /// saves both. At most 8, none with block tables, and none where no group is full.
-  std::vector<std::uint32_t> layer_windows;
+  std::vector<std::uint32_t> layer_windows = {};
 };
 
 struct CacheConfig {
-  ModelLayout layout;  ///< preset("llama-3-8b"), ModelLayout::simple(…)
-  PageOptions page;    ///< tokens per page, tensor-parallel ranks, order of heads
-  DeviceConfig device;
-  HostConfig host;
-  DiskConfig disk;
+  ModelLayout layout;     ///< preset("llama-3-8b"), ModelLayout::simple(…)
+  PageOptions page = {};  ///< tokens per page, tensor-parallel ranks, order of heads
+  DeviceConfig device = {};
+  HostConfig host = {};
+  DiskConfig disk = {};
 
   std::uint32_t sequence_count_max = 256;  ///< live at once, waiting ones included
   /// Tokens of one sequence, prompt and output together; 0: as many as the pool holds.
@@ -181,18 +181,18 @@ struct CacheConfig {
   std::uint32_t tree_tokens_max = 256;    ///< undecided tree tokens of one sequence
   /// Tokens that a windowed sequence keeps beyond its window, so that it can be rewound by as many.
   std::uint32_t window_rewind_tokens = 0;
-  PlanConfig plan;
+  PlanConfig plan = {};
   std::uint32_t extra_key_count_max = 1'024;  ///< extra keys of one sequence
   std::uint32_t key_space_count_max = 1'024;  ///< key spaces known at once
   std::uint32_t keep_count_max = 1'024;       ///< prefixes kept at once
   /// Pages that keep() may hold in all; unset: half of the pool.
-  std::optional<std::uint32_t> keep_pages_max;
+  std::optional<std::uint32_t> keep_pages_max = std::nullopt;
   /// A prefix that ends inside a cached page is reused by copying when it saves at least this many tokens; unset: half
   /// a page, and never less than 1.
-  std::optional<std::uint32_t> partial_reuse_min_tokens;
+  std::optional<std::uint32_t> partial_reuse_min_tokens = std::nullopt;
 
-  std::string policy = "lru";             ///< one of policy_names()
-  std::unique_ptr<Policy> custom_policy;  ///< used instead of `policy` when given
+  std::string policy = "lru";                       ///< one of policy_names()
+  std::unique_ptr<Policy> custom_policy = nullptr;  ///< used instead of `policy` when given
   /// Evict whole runs instead of just the pages needed, and never let a run grow in place: how other radix caches
   /// behave.
   bool whole_runs = false;
@@ -201,7 +201,7 @@ struct CacheConfig {
   std::uint32_t residency_record_count_max = 4'096;
   /// Evicted pages that are remembered, to tell why a request missed them; unset: as many as the tiers have pages when
   /// there is a host tier, else none.
-  std::optional<std::uint32_t> lost_page_count_max;
+  std::optional<std::uint32_t> lost_page_count_max = std::nullopt;
 
   /// Says what is wrong with this configuration, if anything; open() asks it first.
   [[nodiscard]] Status validate() const;

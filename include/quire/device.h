@@ -35,9 +35,9 @@ enum class StreamPriority : std::uint8_t { Low, High };
 
 /// Copies that may run in any order, or at the same time. As many of each.
 struct CopyList {
-  std::span<std::byte* const> targets;
-  std::span<const std::byte* const> sources;
-  std::span<const std::size_t> bytes;
+  std::span<std::byte* const> targets = {};
+  std::span<const std::byte* const> sources = {};
+  std::span<const std::size_t> bytes = {};
 };
 
 class Device {

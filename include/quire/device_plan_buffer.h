@@ -48,7 +48,7 @@ struct DevicePlanBufferConfig {
   std::uint32_t upload_count_max = 4;  ///< on their way at once: pinned slots
   /// Of each group of the layout, `pages` not set; compressed groups and later full ones have that of the first. Empty
   /// unless plans have Rows.
-  std::vector<DeviceTable> tables;
+  std::vector<DeviceTable> tables = {};
   /// So many deltas of each table have a place of their own, where a graph may apply them; 0: none.
   std::uint32_t graph_deltas_max = 0;
 

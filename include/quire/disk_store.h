@@ -145,7 +145,7 @@ struct VerifyOptions {
   /// else has one. A crash meanwhile is one of the store's: what was good is still found.
   bool repair = false;
   /// Called now and then on the calling thread. Once it returns false, nothing more is looked at.
-  std::function<bool(const VerifyProgress&)> on_progress;
+  std::function<bool(const VerifyProgress&)> on_progress = {};
 };
 
 struct VerifyReport {

@@ -114,7 +114,7 @@ struct PoolOptions {
 
 /// One row of a pool. Layers and components count from 0 in the group, heads from 0 on the rank.
 struct RowLocation {
-  PageId page;
+  PageId page = {};
   std::uint32_t layer_index = 0;
   std::uint32_t component_index = 0;
   std::uint32_t token_index = 0;  ///< entry of the page; where entries stand for several tokens, these count as one

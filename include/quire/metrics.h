@@ -31,12 +31,12 @@ namespace quire {
 struct MetricsConfig {
   /// Where to listen; 0: on a free port, which port() tells. Unset: nowhere, and no thread starts; text() is for
   /// engines that have a server of their own.
-  std::optional<std::uint16_t> port;
+  std::optional<std::uint16_t> port = std::nullopt;
   /// In numbers, such as "0.0.0.0" for all interfaces or "::1". Whoever can reach it can read everything: there is
   /// neither encryption nor a password, and names of key spaces or tokens are never shown.
   std::string address = "127.0.0.1";
   /// When the engine started, in seconds since 1970, shown as quire_start_time_seconds. Unset: it is not shown.
-  std::optional<double> start_time_seconds;
+  std::optional<double> start_time_seconds = std::nullopt;
 };
 
 /// Calls of a Cache whose time is worth watching, since they are made between two steps.

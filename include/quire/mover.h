@@ -41,8 +41,8 @@ class HostPages;
 /// What the host region should lie in. What the system refuses is done without, and told by HostRegionStatus.
 struct HostRegionConfig {
   bool huge_pages = true;
-  std::optional<std::uint32_t> numa_node;  ///< unset: wherever the system puts it
-  bool lock_memory = false;                ///< never swapped out; all of it is taken at once
+  std::optional<std::uint32_t> numa_node = std::nullopt;  ///< unset: wherever the system puts it
+  bool lock_memory = false;                               ///< never swapped out; all of it is taken at once
 };
 
 /// What the host region lies in.
@@ -51,7 +51,7 @@ struct HostRegionStatus {
   bool has_reserved_huge_pages = false;  ///< of those that the system has set apart (hugetlbfs), not transparent ones
   bool is_on_numa_node = false;          ///< on the one that was asked for, as long as that has memory
   bool is_locked = false;
-  std::string refusals;  ///< what was asked for and refused, and why; empty when nothing was
+  std::string refusals = {};  ///< what was asked for and refused, and why; empty when nothing was
 };
 
 /// Device pages of one geometry.
@@ -59,25 +59,25 @@ struct MoverPart {
   const PoolGeometry* geometry = nullptr;  ///< copied by open()
   std::byte* memory = nullptr;
   /// In place of memory, on an accelerator: tensors that lie anywhere. The geometry then counts pages and their bytes.
-  std::vector<AdoptedTensor> tensors;
+  std::vector<AdoptedTensor> tensors = {};
 };
 
 /// Pages that have their ids and host pages to themselves. With several parts, which have as many pages each, an id
 /// names a page in every one of them: these move together, and are one record on the host. Their layers count on from
 /// part to part.
 struct MoverPool {
-  std::vector<MoverPart> parts;
-  std::uint32_t host_page_count = 0;  ///< ids lie in [1, host_page_count]
+  std::vector<MoverPart> parts = {};
+  std::uint32_t host_page_count = 0;  ///< ids lie in [1, host_page_count]; a SwapEngine's RecordId counts from 0
 };
 
 struct MoverConfig {
   // One pool of one part.
   const PoolGeometry* device_geometry = nullptr;  ///< copied by open()
   std::byte* device_memory = nullptr;
-  std::uint32_t host_page_count = 0;  ///< ids lie in [1, host_page_count]
+  std::uint32_t host_page_count = 0;  ///< ids lie in [1, host_page_count]; a SwapEngine's RecordId counts from 0
   /// Or any pools, and then none of the above. TransferPlan::pool_index counts them.
-  std::vector<MoverPool> pools;
-  HostRegionConfig host_region;
+  std::vector<MoverPool> pools = {};
+  HostRegionConfig host_region = {};
   bool checksums = true;
   std::uint32_t load_thread_count = 1;
   std::uint32_t store_thread_count = 1;
@@ -87,9 +87,9 @@ struct MoverConfig {
   /// Where the device's memory lies, if the processor does not reach it. It outlives the mover. The host region is then
   /// registered with it, and stays so; thread counts are not looked at.
   Device* accelerator = nullptr;
-  std::uint64_t staging_bytes = 0;      ///< of each direction, shared by all pools; 0: 96 MiB
-  std::optional<SwapPaths> load_paths;  ///< of all pools; unset: measured by open()
-  std::optional<SwapPaths> store_paths;
+  std::uint64_t staging_bytes = 0;                     ///< of each direction, shared by all pools; 0: 96 MiB
+  std::optional<SwapPaths> load_paths = std::nullopt;  ///< of all pools; unset: measured by open()
+  std::optional<SwapPaths> store_paths = std::nullopt;
 
   [[nodiscard]] Status validate() const;
 };

@@ -18,7 +18,7 @@
 //
 // Key j is token j (j < sink) or token j - sink + window_offset (otherwise) of the entry's listed pages. The entry's
 // query r (of q) is key seq_len - q + r, and sees the keys up to its own; with a window, of those behind the sink only
-// the window_tokens - sink last ones, its own among them; in a token tree, of the tree's keys only its ancestors, and
+// the visible_tokens - sink last ones, its own among them; in a token tree, of the tree's keys only its ancestors, and
 // sink and window count along their path: there a key's place is seq_len - tree tokens + its depth.
 #pragma once
 
@@ -249,12 +249,12 @@ struct AttentionPlan {
 
   // Padded to the shape: positions and numbers with 0, rows and state slots with -1, slots with kNoSlot, offsets with
   // the last one.
-  /// [tokens] for RoPE in groups that keep everything; with a window never above window_tokens - 1
+  /// [tokens] for RoPE in groups that keep everything; with a window never above visible_tokens - 1
   std::span<const std::int32_t> query_positions;
-  std::span<const std::int32_t> query_indptr;   ///< [entries + 1] entry e computes queries [indptr[e], indptr[e + 1])
-  std::span<const std::int32_t> seq_lens;       ///< [entries] keys, this step's included
-  std::span<const std::int32_t> stored_lens;    ///< [entries] keys before this step, undecided tree tokens not counted
-  std::span<const std::int32_t> window_tokens;  ///< [entries] 0: none
+  std::span<const std::int32_t> query_indptr;    ///< [entries + 1] entry e computes queries [indptr[e], indptr[e + 1])
+  std::span<const std::int32_t> seq_lens;        ///< [entries] keys, this step's included
+  std::span<const std::int32_t> stored_lens;     ///< [entries] keys before this step, undecided tree tokens not counted
+  std::span<const std::int32_t> visible_tokens;  ///< [entries] of the sequence's Window, the sink included; 0: none
   /// [entries] tokens that the sequence has once the step has run: seq_lens and what its own window has skipped. Query
   /// r of q is token context_lens - q + r (or, in a tree, its first token plus depth), and that is its position in
   /// window groups, rings and states. Empty where the layout is one full or compressed group.
@@ -284,6 +284,8 @@ struct AttentionPlan {
 
 /// The arrays by the names of FlashInfer's paged wrappers (one level of its cascade wrapper).
 struct FlashInferView {
+  using IsBorrowed = void;  // see Result
+
   std::span<const std::int32_t> qo_indptr;
   std::span<const std::int32_t> kv_indptr;
   std::span<const std::int32_t> kv_indices;
@@ -298,6 +300,8 @@ struct FlashInferView {
 
 /// The arrays by the names of engines with block tables.
 struct BlockTableView {
+  using IsBorrowed = void;  // see Result
+
   std::span<const std::int32_t> block_table;  ///< [entries][columns]
   std::uint32_t columns = 0;
   std::span<const std::int64_t> slot_mapping;

@@ -51,8 +51,8 @@ struct PageChange {
   std::uint32_t pages_left = 0;  ///< the run's pages after the change
   /// One per page, in the order of the path; empty unless the policy wants them, and for pages that were dropped rather
   /// than evicted.
-  std::span<const PageFingerprint> fingerprints;
-  Retention retention;  ///< of the sequence that added them
+  std::span<const PageFingerprint> fingerprints = {};
+  Retention retention = {};  ///< of the sequence that added them
 };
 
 class Policy {

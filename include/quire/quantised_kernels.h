@@ -63,7 +63,8 @@ class QuantisedEntries {
   /// that are too few or too many for the values or have another number of heads, on rope values and positions of
   /// several heads, and on rope values beside values of several heads.
   [[nodiscard]] static Result<QuantisedEntries> create(PoolGeometry geometry, const QuantisedComponents& components);
-  /// The components that use_format(group, format, prefix) gave the group. Fails also on formats without E4M3 values.
+  /// The components that use_format(group, format, prefix) gave the group. Fails also on formats without E4M3 values:
+  /// with Unsupported where values have 4 bits (EntryFormat::value_bits).
   [[nodiscard]] static Result<QuantisedEntries> create(PoolGeometry geometry, const EntryFormat& format,
                                                        std::string_view prefix = "");
 
@@ -103,8 +104,8 @@ struct AppendQuantisedParams {
   std::uint64_t source_row_bytes = 0;  ///< from one row of `source` to the next; 0: they are dense
   /// One per row: page * entry_count + entry, or ring_slots(). kNoSlot is skipped. Of two rows at one slot the last
   /// stays.
-  std::span<const std::int64_t> slots;
-  std::span<const std::int32_t> positions;  ///< one per row where entries have a position, else empty
+  std::span<const std::int64_t> slots = {};
+  std::span<const std::int32_t> positions = {};  ///< one per row where entries have a position, else empty
 };
 /// Writes each row at its slot: codes, scales and what pads them, rope values and the position.
 void append_quantised_on_host(const AppendQuantisedParams& params);
@@ -112,10 +113,10 @@ void append_quantised_on_host(const AppendQuantisedParams& params);
 /// Consecutive tokens of one sequence, and the ring in its state slot.
 struct RingSlotsParams {
   std::uint32_t state_slot = 0;
-  std::uint32_t ring_entries = 0;    ///< PageGeometry::entry_count() of the slot's geometry
-  std::uint64_t first_position = 0;  ///< of the first token
-  std::span<std::int64_t> slots;     ///< one per token: written
-  std::uint32_t sink_tokens = 0;     ///< of the group, fewer than ring_entries
+  std::uint32_t ring_entries = 0;      ///< PageGeometry::entry_count() of the slot's geometry
+  std::uint64_t first_position = 0;    ///< of the first token
+  std::span<std::int64_t> slots = {};  ///< one per token: written
+  std::uint32_t sink_tokens = 0;       ///< of the group, fewer than ring_entries
 };
 /// state_slot * ring_entries + ring_entry() of the position, as plans have them in append_slots: the sink's tokens come
 /// first, the others go round in the room behind them. kNoSlot for those that a later one of the slots would overwrite:
@@ -128,7 +129,7 @@ struct EntryTable {
   std::uint32_t rows = 0;
   std::uint32_t row_columns = 0;
   /// [rows] floor(length / tokens_per_entry): a page's last entries may be another sequence's from before.
-  std::span<const std::int32_t> entry_counts;
+  std::span<const std::int32_t> entry_counts = {};
 };
 
 /// Dense rows of bf16, [rows][row_entries][heads * dim + rope_dim]. A gather writes the places from first_entry on, as
@@ -139,20 +140,20 @@ struct GatherTarget {
   std::uint64_t row_entries = 0;
   std::uint64_t first_entry = 0;
   /// [rows] places that got an entry; empty: nobody asks
-  std::span<std::int32_t> valid_counts = {};  // NOLINT(readability-redundant-member-init)
+  std::span<std::int32_t> valid_counts = {};
 };
 
 struct GatherSelectedParams {
   const QuantisedEntries* entries = nullptr;
   const std::byte* pool = nullptr;
   std::uint32_t layer_index = 0;
-  EntryTable table;
-  std::span<const std::int32_t> table_rows;  ///< [rows] whose entries a row selects from; negative: nobody's
+  EntryTable table = {};
+  std::span<const std::int32_t> table_rows = {};  ///< [rows] whose entries a row selects from; negative: nobody's
   /// [rows][ids_per_row] entries of the sequence, from 0. -1, and all others that the sequence does not have, are
   /// skipped: their places become zeros, and stay where they are.
-  std::span<const std::int32_t> ids;
+  std::span<const std::int32_t> ids = {};
   std::uint32_t ids_per_row = 0;
-  GatherTarget target;
+  GatherTarget target = {};
 };
 /// The entries that an indexer has chosen for each query.
 void gather_selected_on_host(const GatherSelectedParams& params);
@@ -161,10 +162,10 @@ struct GatherLastParams {
   const QuantisedEntries* entries = nullptr;
   const std::byte* pool = nullptr;
   std::uint32_t layer_index = 0;
-  EntryTable table;
-  std::span<const std::int32_t> table_rows;  ///< [rows] negative: no sequence
-  std::uint32_t entries_max = 0;             ///< of each row: the window, or the longest sequence's entries
-  GatherTarget target;
+  EntryTable table = {};
+  std::span<const std::int32_t> table_rows = {};  ///< [rows] negative: no sequence
+  std::uint32_t entries_max = 0;                  ///< of each row: the window, or the longest sequence's entries
+  GatherTarget target = {};
 };
 /// The last entries of each sequence, oldest first, without gaps: all of them where entries_max is enough.
 void gather_last_on_host(const GatherLastParams& params);
@@ -173,10 +174,10 @@ struct GatherRingParams {
   const QuantisedEntries* entries = nullptr;  ///< in a pool of state slots: each a ring of entry_count() places
   const std::byte* pool = nullptr;
   std::uint32_t layer_index = 0;
-  std::span<const std::int32_t> state_slots;  ///< [rows] negative: no sequence
-  std::span<const std::int32_t> lengths;      ///< [rows] tokens of the sequence, those whose entries were dropped too
-  std::uint32_t entries_max = 0;              ///< of each row, at most the ring's
-  GatherTarget target;
+  std::span<const std::int32_t> state_slots = {};  ///< [rows] negative: no sequence
+  std::span<const std::int32_t> lengths = {};  ///< [rows] tokens of the sequence, those whose entries were dropped too
+  std::uint32_t entries_max = 0;               ///< of each row, at most the ring's
+  GatherTarget target = {};
 };
 /// The last tokens of each sequence, oldest first, without gaps. Where the group has a sink, its tokens come first, and
 /// the others are the last of those behind it; entries_max has room for the sink.

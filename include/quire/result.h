@@ -5,12 +5,14 @@
 // A call that returns an Error has changed nothing. Nothing in the library throws, unless the system runs out of
 // memory while a cache opens.
 //
-// Result is tl::expected, which C++23's std::expected was modelled on.
+// Result is tl::expected, which C++23's std::expected was modelled on, but for temporaries: see below.
 #pragma once
 
+#include <concepts>
 #include <cstdint>
 #include <string>
 #include <string_view>
+#include <type_traits>
 #include <utility>
 
 #include <tl/expected.hpp>
@@ -33,8 +35,52 @@ struct Error {
   std::string message;  ///< what was wrong, where, and what to do
 };
 
+namespace detail {
+/// Types with lists that somebody else owns, or that go with them: `using IsBorrowed = void;` inside says so.
 template <typename T>
-using Result = tl::expected<T, Error>;
+concept Borrowed = requires { typename T::IsBorrowed; };
+}  // namespace detail
+
+/// A value, or an Error in its place. In a range-based for of C++20 a temporary Result is gone before the first turn,
+/// and a reference into it would dangle. So `*` and value() give a temporary's value away, which then lives as long as
+/// the loop, and `->` on a temporary does not compile for values that hold borrowed lists:
+///
+///     for (const Completion& each : *cache.poll())                             right
+///     for (const WindowRun& run : cache.receive_targets(sequence)->windows)    an error: name the Result first
+template <typename T>
+class [[nodiscard]] Result : public tl::expected<T, Error> {
+  using Base = tl::expected<T, Error>;
+
+ public:
+  Result() = default;
+  template <typename U = T>
+    requires(!std::derived_from<std::remove_cvref_t<U>, Base> && std::constructible_from<T, U>)
+  explicit(!std::convertible_to<U, T>) Result(U&& value) : Base(std::forward<U>(value)) {}
+  Result(tl::unexpected<Error> error) : Base(std::move(error)) {}
+  Result(Base result) : Base(std::move(result)) {}
+
+  [[nodiscard]] T& operator*() & { return Base::operator*(); }
+  [[nodiscard]] const T& operator*() const& { return Base::operator*(); }
+  [[nodiscard]] T operator*() && { return std::move(Base::operator*()); }
+  [[nodiscard]] T& value() & { return Base::value(); }
+  [[nodiscard]] const T& value() const& { return Base::value(); }
+  [[nodiscard]] T value() && { return std::move(Base::value()); }
+
+  [[nodiscard]] T* operator->() & { return Base::operator->(); }
+  [[nodiscard]] const T* operator->() const& { return Base::operator->(); }
+  [[nodiscard]] T* operator->() && requires(!detail::Borrowed<T>) { return Base::operator->(); } T* operator-> () &&
+      requires(detail::Borrowed<T>) = delete;
+};
+
+template <>
+class [[nodiscard]] Result<void> : public tl::expected<void, Error> {
+  using Base = tl::expected<void, Error>;
+
+ public:
+  Result() = default;
+  Result(tl::unexpected<Error> error) : Base(std::move(error)) {}
+  Result(Base result) : Base(std::move(result)) {}
+};
 using Status = Result<void>;
 
 /// The only way to make a failed Result: `return fail(ErrorCode::InvalidArgument, "page_tokens is 0: …");`

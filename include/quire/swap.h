@@ -127,6 +127,8 @@ struct SwapTicket {
 };
 
 struct SwapReport {
+  using IsBorrowed = void;  // see Result
+
   std::uint32_t page_count = 0;
   /// So many pages in front arrived as they were expected: all, where nothing was expected.
   std::uint32_t good_pages = 0;

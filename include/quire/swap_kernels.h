@@ -47,10 +47,10 @@ enum class RecordOrder : std::uint8_t {
 };
 
 struct FinishChecksumsParams {
-  std::span<const SwapItem> items;  ///< where move_fragments() had them
-  std::span<std::uint64_t> sums;    ///< [items] ChecksumPart::sum of all fragments; 0 from then on
+  std::span<const SwapItem> items = {};  ///< where move_fragments() had them
+  std::span<std::uint64_t> sums = {};    ///< [items] ChecksumPart::sum of all fragments; 0 from then on
   std::uint64_t record_bytes = 0;
-  std::span<std::uint64_t> checksums;  ///< [items] that the host reads: written
+  std::span<std::uint64_t> checksums = {};  ///< [items] that the host reads: written
   /// The first item whose checksum is not the expected one, or the number of items: written, by one who has looked at
   /// all of them. Null: nobody compares.
   std::uint64_t* first_bad = nullptr;
@@ -59,17 +59,17 @@ struct FinishChecksumsParams {
 struct MoveFragmentsParams {
   FragmentWay way = FragmentWay::ToRecords;
   RecordOrder record_order = RecordOrder::ByItem;
-  std::uint8_t access_bytes = 1;        ///< 16, 4 or 1: every address, stride, offset and length is a multiple of it
-  std::uint32_t block_count_max = 1;    ///< thread blocks, of 1024 threads
-  std::span<const Fragment> fragments;  ///< on the device, none longer than kFragmentBytesMax
-  std::span<const SwapItem> items;      ///< on the device, or registered host memory that it reaches
-  bool are_items_on_host = false;       ///< then the first few travel with the launch
-  std::span<std::uint64_t> sums;        ///< [items] on the device: added to; empty: nothing is summed up
-  std::byte* records = nullptr;         ///< record 0
+  std::uint8_t access_bytes = 1;      ///< 16, 4 or 1: every address, stride, offset and length is a multiple of it
+  std::uint32_t block_count_max = 1;  ///< thread blocks, of 1024 threads
+  std::span<const Fragment> fragments = {};  ///< on the device, none longer than kFragmentBytesMax
+  std::span<const SwapItem> items = {};      ///< on the device, or registered host memory that it reaches
+  bool are_items_on_host = false;            ///< then the first few travel with the launch
+  std::span<std::uint64_t> sums = {};        ///< [items] on the device: added to; empty: nothing is summed up
+  std::byte* records = nullptr;              ///< record 0
   std::uint64_t record_stride = 0;
   std::uint64_t record_begin = 0;  ///< offset in a whole record that the first byte of those at `records` has
   /// Finishes the checksums of the same items behind the last fragment, for a call that has one kernel.
-  std::optional<FinishChecksumsParams> finish;
+  std::optional<FinishChecksumsParams> finish = std::nullopt;
   std::uint32_t* blocks_done = nullptr;  ///< with finish: 0, on the device, and 0 again behind the kernel
 };
 

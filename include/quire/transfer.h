@@ -42,8 +42,8 @@ enum class TransferPriority : std::uint8_t { Waiting, Background };
 
 /// One page's way. What the host page must hold, or will, is told by generation and tag: a load of anything else fails.
 struct PageTransfer {
-  PageId device_page;
-  PageId host_page;
+  PageId device_page = {};
+  PageId host_page = {};
   std::uint32_t host_generation = 0;  ///< grows each time the host page is handed out
   std::uint32_t place = 0;            ///< the planner's own
   std::uint64_t name_tag = 0;         ///< a hash of the page's tokens and all before them
@@ -51,7 +51,7 @@ struct PageTransfer {
 };
 
 struct TransferPlan {
-  TransferId id;
+  TransferId id = {};
   TransferKind kind = TransferKind::Load;
   TransferPriority priority = TransferPriority::Waiting;
   /// A load of k > 1 bands moves the first layers of all its pages before the next ones, so that an engine may begin.
@@ -59,7 +59,7 @@ struct TransferPlan {
   /// Which of the mover's pools its pages belong to. Of a cache's plans: 0, full and compressed groups, whose pages
   /// have the same ids; then one for each window and snapshot group that has pages, in the layout's order.
   std::uint16_t pool_index = 0;
-  std::span<const PageTransfer> pages;  ///< of a load in the order of the path
+  std::span<const PageTransfer> pages = {};  ///< of a load in the order of the path
 };
 
 /// How a transfer, or one band of it, ended.
@@ -116,7 +116,7 @@ inline constexpr std::size_t kTransferFaultCount = 5;
 
 /// A mover's report: from here on it neither reads nor writes the transfer's pages.
 struct Completion {
-  TransferId id;
+  TransferId id = {};
   TransferKind kind = TransferKind::Load;         ///< for those who watch; the cache knows its transfers
   TransferOutcome outcome = TransferOutcome::Ok;  ///< never TimedOut: only those who wait lose patience
   TransferFault fault = TransferFault::None;

@@ -224,7 +224,7 @@ AttentionPlan AttentionPlanner::build(const PlannerStep& step) {
       .query_indptr = arrays.query_indptr,
       .seq_lens = arrays.seq_lens,
       .stored_lens = arrays.stored_lens,
-      .window_tokens = arrays.window_tokens,
+      .visible_tokens = arrays.visible_tokens,
       .context_lens = arrays.context_lens,
       .state_slots = arrays.state_slots,
       .tree_indptr = arrays.tree_indptr,

@@ -81,7 +81,7 @@ struct alignas(64) PlannerEntry {
   std::uint32_t shareable_pages = 0;
   std::uint32_t changed_column = 0;  ///< columns of the row that the device's table lacks: from this one on
 
-  std::uint32_t window_tokens = 0;  ///< of the groups that keep everything; 0: none
+  std::uint32_t window_tokens = 0;  ///< of the groups that keep everything, the sink included; 0: none
   std::uint32_t sink_tokens = 0;
 
   /// All undecided tree tokens, those of earlier rounds first, as parents (-1: the last known token). Empty: no tree.

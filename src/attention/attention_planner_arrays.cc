@@ -100,7 +100,7 @@ void AttentionPlanner::write_entries_of(const PlannerStep& step, const FixedArra
     const std::uint32_t index = is_sharing ? cascade_.order()[i] : static_cast<std::uint32_t>(i);
     const PlannerEntry& entry = step.entries[index];
     arrays.query_indptr[i] = to_index(query);
-    arrays.window_tokens[i] = to_index(entry.window_tokens);
+    arrays.visible_tokens[i] = to_index(entry.window_tokens);
     std::uint32_t state_slot = entry.sequence.index;
     std::uint32_t checkpoint = 0;
     std::uint32_t slot_count = entry.token_count;

@@ -35,7 +35,7 @@ class PlanReader {
     const std::vector<Place> keys = keys_of(e);
     const std::int64_t seq_len = plan_.seq_lens[e];
     const std::int64_t query_key = seq_len - (plan_.query_indptr[e + 1] - plan_.query_indptr[e]) + r;
-    const std::int64_t window = plan_.window_tokens[e];
+    const std::int64_t window = plan_.visible_tokens[e];
     const std::int64_t sink = group_.levels.back().sink_tokens[e];
     const std::int64_t tree_begin = seq_len - (plan_.tree_indptr[e + 1] - plan_.tree_indptr[e]);
     const auto node = [&](std::int64_t key) {
@@ -356,7 +356,7 @@ class PlannerModel {
       const PlannerEntry& entry = entries_[index];
       std::string at = "entry " + std::to_string(e) + ": ";
       if (plan.state_slots[e] != static_cast<std::int32_t>(entry.sequence.index)) return at + "another state slot";
-      if (plan.window_tokens[e] != static_cast<std::int32_t>(entry.window_tokens)) return at + "another window";
+      if (plan.visible_tokens[e] != static_cast<std::int32_t>(entry.window_tokens)) return at + "another window";
       if (plan.entries[e].append_slots.size() != entry.token_count) return at + "another number of queries";
       for (std::uint32_t r = 0; r < entry.token_count; ++r) {
         const std::string difference = compare_query(plan, reader, e, r);
@@ -485,7 +485,7 @@ class PlannerModel {
   [[nodiscard]] std::string compare_padding(const AttentionPlan& plan) const {
     if (shape_.entries > 0 && plan.shape != shape_) return "another shape";
     for (std::size_t e = entries_.size(); e < plan.shape.entries; ++e) {
-      if (plan.seq_lens[e] != 0 || plan.stored_lens[e] != 0 || plan.window_tokens[e] != 0 ||
+      if (plan.seq_lens[e] != 0 || plan.stored_lens[e] != 0 || plan.visible_tokens[e] != 0 ||
           plan.state_slots[e] != -1 || plan.query_indptr[e + 1] != plan.query_indptr[e] ||
           plan.tree_indptr[e + 1] != plan.tree_indptr[e]) {
         return "a padding entry is none";

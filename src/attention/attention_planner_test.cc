@@ -92,7 +92,7 @@ TEST(AttentionPlanner, QueriesKeysAndSlotsOfTwoSequences) {
   EXPECT_EQ(list(plan.query_indptr), (Ints{0, 1, 5}));
   EXPECT_EQ(list(plan.seq_lens), (Ints{10, 6}));
   EXPECT_EQ(list(plan.stored_lens), (Ints{9, 2}));
-  EXPECT_EQ(list(plan.window_tokens), (Ints{0, 0}));
+  EXPECT_EQ(list(plan.visible_tokens), (Ints{0, 0}));
   EXPECT_EQ(list(plan.state_slots), (Ints{3, 5}));
   EXPECT_EQ(list(plan.tree_indptr), (Ints{0, 0, 0}));
   // The second of page 33; then the last two of page 51 and the first two of page 52.
@@ -169,7 +169,7 @@ TEST(AttentionPlanner, AShapePadsWithEntriesThatComputeNothing) {
       EXPECT_EQ(list(plan.query_indptr), (Ints{0, 1, 5, 5, 5}));
       EXPECT_EQ(list(plan.seq_lens), (Ints{10, 6, 0, 0}));
       EXPECT_EQ(list(plan.stored_lens), (Ints{9, 2, 0, 0}));
-      EXPECT_EQ(list(plan.window_tokens), (Ints{0, 0, 0, 0}));
+      EXPECT_EQ(list(plan.visible_tokens), (Ints{0, 0, 0, 0}));
       EXPECT_EQ(list(plan.state_slots), (Ints{3, 5, -1, -1}));
       EXPECT_EQ(list(plan.tree_indptr), (Ints{0, 0, 0, 0, 0}));
       const GroupPlan& group = plan.groups[0];
@@ -200,7 +200,7 @@ std::vector<std::size_t> offsets_of(const AttentionPlan& plan) {
   add(plan.query_indptr);
   add(plan.seq_lens);
   add(plan.stored_lens);
-  add(plan.window_tokens);
+  add(plan.visible_tokens);
   add(plan.state_slots);
   add(plan.tree_indptr);
   const GroupPlan& group = plan.groups[0];
@@ -415,7 +415,7 @@ TEST(AttentionPlanner, AWindowThatIsNotFullSkipsNothing) {
     const AttentionPlan plan = planner.build({.entries = entries});
     EXPECT_EQ(list(plan.seq_lens), (Ints{10}));
     EXPECT_EQ(list(plan.stored_lens), (Ints{9}));
-    EXPECT_EQ(list(plan.window_tokens), (Ints{10}));
+    EXPECT_EQ(list(plan.visible_tokens), (Ints{10}));
     EXPECT_EQ(list(plan.query_positions), (Ints{9}));
     EXPECT_EQ(list(plan.groups[0].levels[0].window_offsets), (Ints{3}));
     EXPECT_EQ(list(plan.groups[0].levels[0].sink_tokens), (Ints{3}));
@@ -518,7 +518,7 @@ TEST(AttentionPlanner, TrimmedListsStandBehindThoseOfAllLevels) {
   EXPECT_EQ(list(one.first_keys), (Ints{7, 7, 0, 0}));
   EXPECT_EQ(list(one.key_offsets), (Ints{3, 3, 0, 0}));
   // What the views give is as it was: offsets say where a list ends.
-  EXPECT_EQ(list(flashinfer_view(plan)->kv_indptr), (Ints{0, 3, 5, 5, 5}));
+  EXPECT_EQ(list((*flashinfer_view(plan)).kv_indptr), (Ints{0, 3, 5, 5, 5}));
 }
 
 TEST(AttentionPlanner, TrimmedListsAreOfTheSequencesOwnRowsWhateverIsShared) {

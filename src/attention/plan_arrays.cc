@@ -112,7 +112,7 @@ FixedArrays FixedArrays::place(const PlanShape& shape, PageTables page_tables, c
   arrays.query_indptr = staging.take<std::int32_t>(entries + 1);
   arrays.seq_lens = staging.take<std::int32_t>(entries);
   arrays.stored_lens = staging.take<std::int32_t>(entries);
-  arrays.window_tokens = staging.take<std::int32_t>(entries);
+  arrays.visible_tokens = staging.take<std::int32_t>(entries);
   arrays.context_lens = staging.take<std::int32_t>(sets.has_context ? entries : 0);
   arrays.state_slots = staging.take<std::int32_t>(entries);
   arrays.tree_indptr = staging.take<std::int32_t>(entries + 1);
@@ -146,7 +146,7 @@ void FixedArrays::pad_from(std::size_t entry_count, std::size_t token_count) con
   pad_offsets(query_indptr, entry_count);
   fill_from(seq_lens, entry_count, 0);
   fill_from(stored_lens, entry_count, 0);
-  fill_from(window_tokens, entry_count, 0);
+  fill_from(visible_tokens, entry_count, 0);
   fill_from(context_lens, entry_count, 0);
   fill_from(state_slots, entry_count, -1);
   pad_offsets(tree_indptr, entry_count);

@@ -83,7 +83,7 @@ struct FixedArrays {
   std::span<std::int32_t> query_indptr;
   std::span<std::int32_t> seq_lens;
   std::span<std::int32_t> stored_lens;
-  std::span<std::int32_t> window_tokens;
+  std::span<std::int32_t> visible_tokens;
   std::span<std::int32_t> context_lens;
   std::span<std::int32_t> state_slots;
   std::span<std::int32_t> tree_indptr;

@@ -64,10 +64,10 @@ Status check_windows(const AttentionPlan& plan, const GroupPlan& group) {
                   "the group's window has a sink, which this view cannot say; read window_offsets and sink_tokens of "
                   "the plan itself");
     }
-    if (plan.window_tokens[i] == 0 || group.window_tokens > 0) continue;  // the entry's own is not the group's
-    if (own.window_offsets[i] == own.sink_tokens[i] && plan.seq_lens[i] <= plan.window_tokens[i]) continue;
+    if (plan.visible_tokens[i] == 0 || group.window_tokens > 0) continue;  // the entry's own is not the group's
+    if (own.window_offsets[i] == own.sink_tokens[i] && plan.seq_lens[i] <= plan.visible_tokens[i]) continue;
     return fail(ErrorCode::Unsupported,
-                "entry " + std::to_string(i) + " has outgrown its window of " + std::to_string(plan.window_tokens[i]) +
+                "entry " + std::to_string(i) + " has outgrown its window of " + std::to_string(plan.visible_tokens[i]) +
                     " tokens, which this view cannot say; read window_offsets and sink_tokens of the plan itself");
   }
   return {};

@@ -216,10 +216,10 @@ Status Cache::set_window(const Sequence& sequence, const Window& window) {
   QUIRE_TRY_ASSIGN(const std::uint32_t index, impl.find_sequence(sequence));
   SequenceSlot& slot = impl.sequences[index];
   const Refusal refused{"set_window", index};
-  if (window.window_tokens == 0) return refused.invalid(" needs a window of at least 1 token; window_tokens is 0");
-  if (window.sink_tokens >= window.window_tokens) {
+  if (window.visible_tokens == 0) return refused.invalid(" needs a window of at least 1 token; visible_tokens is 0");
+  if (window.sink_tokens >= window.visible_tokens) {
     return refused.invalid(" needs a sink smaller than its window: sink_tokens is ", window.sink_tokens,
-                           ", window_tokens ", window.window_tokens);
+                           ", visible_tokens ", window.visible_tokens);
   }
   if (slot.window) return refused.invalid(" has a window of ", slot.window->tokens, " tokens already; it is set once");
   const auto cannot = [&](const auto&... why) { return refused.unsupported(" cannot have one: ", why...); };
@@ -236,18 +236,18 @@ Status Cache::set_window(const Sequence& sequence, const Window& window) {
   }
   if (slot.state != SequenceSlot::State::Waiting) QUIRE_TRY(impl.find_quiet(sequence, "set_window"));
   if (slot.send) return refused.invalid(" is marked for sending; windows do not go along");
-  if (slot.replay_end > window.window_tokens) return refused.invalid(" ", Impl::rebuilding(slot));
-  if (impl.has_state() && slot.computed_tokens > window.window_tokens) {
+  if (slot.replay_end > window.visible_tokens) return refused.invalid(" ", Impl::rebuilding(slot));
+  if (impl.has_state() && slot.computed_tokens > window.visible_tokens) {
     const auto group = std::ranges::find_if(groups, has_slot);
     return cannot("group '", group->name,
                   "' keeps state, which is computed again from the beginning when a step is aborted, and the sequence "
                   "has computed ",
                   slot.computed_tokens, " tokens without it: set it before there are more than the window's ",
-                  window.window_tokens);
+                  window.visible_tokens);
   }
-  slot.window = {.tokens = window.window_tokens,
+  slot.window = {.tokens = window.visible_tokens,
                  .sink_tokens = window.sink_tokens,
-                 .full_tokens = std::max(window.window_tokens, slot.computed_tokens)};
+                 .full_tokens = std::max(window.visible_tokens, slot.computed_tokens)};
   impl.planner.forget_row(index);
   if (slot.state == SequenceSlot::State::Running) impl.slide(index);
   return {};

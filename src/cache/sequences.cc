@@ -346,26 +346,27 @@ Result<SequenceView> Cache::view(const Sequence& sequence) const {
   const Arrival& arrival = impl.tiers->parts.arrivals[index];
   const bool is_waiting = slot.is_waiting();
   const bool is_loading = slot.is_loading();
-  return SequenceView{
-      .is_waiting = is_waiting,
-      .is_ready = slot.is_ready() && !slot.receive,
-      .is_planned = slot.steps_in_flight > 0,
-      .is_loading = is_loading,
-      .is_receiving = slot.receive.has_value(),
-      .token_count = slot.token_count,
-      .computed_tokens = slot.computed_tokens,
-      .host_tokens = arrival.host_tokens,
-      .disk_tokens = arrival.lower_tokens,
-      .pending_tokens = impl.pending_tokens(slot),
-      .tree_tokens = slot.tree_count,
-      .steps_in_flight = slot.steps_in_flight,
-      .window = {slot.window ? slot.window->tokens : 0, slot.sink_tokens()},
-      .state_slot = slot.state_slot ? slot.state_slot->index : index,
-      .next_checkpoint = impl.next_checkpoint(slot, slot.planned_end),
-      .replay_tokens = slot.replay_end - std::min(slot.replay_end, slot.computed_tokens),
-      .miss = slot.miss,
-      .pages = impl.sequences.page_row(index).first(
-          is_waiting || (is_loading && slot.state != SequenceSlot::State::RunningAhead) ? 0 : slot.page_count)};
+  SequenceView view;
+  view.is_waiting = is_waiting;
+  view.is_ready = slot.is_ready() && !slot.receive;
+  view.is_planned = slot.steps_in_flight > 0;
+  view.is_loading = is_loading;
+  view.is_receiving = slot.receive.has_value();
+  view.token_count = slot.token_count;
+  view.computed_tokens = slot.computed_tokens;
+  view.host_tokens = arrival.host_tokens;
+  view.disk_tokens = arrival.lower_tokens;
+  view.pending_tokens = impl.pending_tokens(slot);
+  view.tree_tokens = slot.tree_count;
+  view.steps_in_flight = slot.steps_in_flight;
+  view.window = {.visible_tokens = slot.window ? slot.window->tokens : 0, .sink_tokens = slot.sink_tokens()};
+  view.state_slot = slot.state_slot ? slot.state_slot->index : index;
+  view.next_checkpoint = impl.next_checkpoint(slot, slot.planned_end);
+  view.replay_tokens = slot.replay_end - std::min(slot.replay_end, slot.computed_tokens);
+  view.miss = slot.miss;
+  const bool has_pages = !is_waiting && (!is_loading || slot.state == SequenceSlot::State::RunningAhead);
+  view.pages_ = impl.sequences.page_row(index).first(has_pages ? slot.page_count : 0);
+  return view;
 }
 
 Status Cache::append(const Sequence& sequence, const Prompt& added) {

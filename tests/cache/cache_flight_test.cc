@@ -88,12 +88,12 @@ TEST_F(CacheFlight, AStepWithoutItsTokenIsDiscarded) {
   append(live, {50});
   const Step first = plan({{&live.sequence}});
   const Step second = plan({{&live.sequence}});
-  EXPECT_EQ(view(live).pages.size(), 3U);
+  EXPECT_EQ(view(live).pages().size(), 3U);
   finish(first, {{}});  // the end: no further token
   const StepResult none{};
   expect_error(cache_->finish_step(second, {&none, 1}), ErrorCode::InvalidArgument, "the token at position 8");
   finish(second, {{.discard = true}});
-  EXPECT_EQ(view(live).pages.size(), 2U);
+  EXPECT_EQ(view(live).pages().size(), 2U);
   EXPECT_EQ(view(live).token_count, 8U);
 }
 
@@ -206,7 +206,7 @@ TEST_F(CacheFlight, AcceptedDraftsAreComputedAndTheRestGoes) {
   Live live = computed(token_range(0, 6));
   append(live, {50});
   const Step step = plan({{.sequence = &live.sequence, .draft_count = 8}});
-  EXPECT_EQ(view(live).pages.size(), 4U);
+  EXPECT_EQ(view(live).pages().size(), 4U);
   live.tokens.insert(live.tokens.end(), {60, 61, 62, 63, 64, 65, 66, 67});
   compute(step, 0, live.tokens);
   live.tokens.resize(9);
@@ -214,7 +214,7 @@ TEST_F(CacheFlight, AcceptedDraftsAreComputedAndTheRestGoes) {
   finish(step, {{.tokens = {{60, 61, 70}}, .accepted_count = 2}});
   EXPECT_EQ(view(live).computed_tokens, 9U);
   EXPECT_EQ(view(live).pending_tokens, 1U);
-  EXPECT_EQ(view(live).pages.size(), 3U);
+  EXPECT_EQ(view(live).pages().size(), 3U);
   expect_good(live);
 }
 
@@ -262,7 +262,7 @@ TEST_F(CacheFlight, APageComputedInVainComesBackWhenLaterStepsAreOver) {
   finish(second, {{}});
   EXPECT_EQ(stats().duplicate_page_total, 1U);
   EXPECT_EQ(stats().fenced_pages, 1U);
-  EXPECT_EQ(view(a).pages[0], view(b).pages[0]);
+  EXPECT_EQ(view(a).pages()[0], view(b).pages()[0]);
   compute(third, 0, b.tokens);
   finish(third, {{}});
   EXPECT_EQ(stats().fenced_pages, 0U);
@@ -377,7 +377,7 @@ TEST_F(CacheFlight, WithoutDedupTheLaterTwinKeepsItsOwnPages) {
   EXPECT_EQ(stats().sealed_pages, 2U);
   EXPECT_EQ(stats().private_pages, 2U);
   EXPECT_EQ(stats().duplicate_page_total, 0U);
-  EXPECT_NE(view(first).pages[0], view(second).pages[0]);
+  EXPECT_NE(view(first).pages()[0], view(second).pages()[0]);
   append(second, token_range(40, 4));
   run(second);
   EXPECT_EQ(stats().private_pages, 3U);

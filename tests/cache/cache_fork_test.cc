@@ -20,12 +20,12 @@ TEST_F(CacheFork, TakesNoPageUntilItWrites) {
   const std::uint32_t before = in_use();
   Live fork = forked(source, 10);
   EXPECT_EQ(in_use(), before);
-  EXPECT_EQ(view(fork).pages.size(), 2U);
+  EXPECT_EQ(view(fork).pages().size(), 2U);
   append(fork, {70, 71});
   const Step step = plan({{&fork.sequence}});
   ASSERT_EQ(step.plan.copies.size(), 1U);
-  EXPECT_EQ(step.plan.copies[0].source, view(source).pages[2]);
-  EXPECT_EQ(step.plan.copies[0].target, view(fork).pages[2]);
+  EXPECT_EQ(step.plan.copies[0].source, view(source).pages()[2]);
+  EXPECT_EQ(step.plan.copies[0].target, view(fork).pages()[2]);
   EXPECT_EQ(step.plan.copies[0].token_count, 2U);
   compute(step, 0, fork.tokens);
   finish(step, {{}});
@@ -78,7 +78,7 @@ TEST_F(CacheFork, AtZeroIsAnEmptySequence) {
 
 TEST_F(CacheFork, OfAForkWhoseCopyIsPendingNamesTheOriginalSource) {
   Live source = computed(token_range(0, 10));
-  const PageId original = view(source).pages[2];
+  const PageId original = view(source).pages()[2];
   Live child = forked(source, 10);
   Live grandchild = forked(child, 9);
   append(child, {70});
@@ -95,7 +95,7 @@ TEST_F(CacheFork, OfAForkWhoseCopyIsPendingNamesTheOriginalSource) {
 
 TEST_F(CacheFork, OfAForkWhoseCopyIsInFlightNamesTheOriginalSource) {
   Live source = computed(token_range(0, 10));
-  const PageId original = view(source).pages[2];
+  const PageId original = view(source).pages()[2];
   Live child = forked(source, 10);
   append(child, {70});
   const Step first = plan({{&child.sequence}});
@@ -112,7 +112,7 @@ TEST_F(CacheFork, OfAForkWhoseCopyIsInFlightNamesTheOriginalSource) {
 
 TEST_F(CacheFork, TheLastOwnerOfAPageWritesItWithoutACopy) {
   Live source = computed(token_range(0, 10));
-  const PageId original = view(source).pages[2];
+  const PageId original = view(source).pages()[2];
   Live fork = forked(source, 9);
   end(source);
   EXPECT_EQ(stats().private_pages, 1U);
@@ -120,7 +120,7 @@ TEST_F(CacheFork, TheLastOwnerOfAPageWritesItWithoutACopy) {
   const std::uint32_t before = in_use();
   const Step step = plan({{&fork.sequence}});
   EXPECT_TRUE(step.plan.copies.empty());
-  EXPECT_EQ(view(fork).pages[2], original);
+  EXPECT_EQ(view(fork).pages()[2], original);
   EXPECT_EQ(in_use(), before);
   compute(step, 0, fork.tokens);
   finish(step, {{}});
@@ -134,9 +134,9 @@ TEST_F(CacheFork, AnAdoptedPageStaysWhenItsStepIsAborted) {
   end(source);
   append(fork, token_range(70, 6));
   const Step step = plan({{&fork.sequence}});
-  EXPECT_EQ(view(fork).pages.size(), 4U);
+  EXPECT_EQ(view(fork).pages().size(), 4U);
   ASSERT_TRUE(cache_->abort_step(step));
-  EXPECT_EQ(view(fork).pages.size(), 3U);
+  EXPECT_EQ(view(fork).pages().size(), 3U);
   run(fork);
 }
 
@@ -219,7 +219,7 @@ TEST_F(CacheFork, ASourceThatWasComputedInVainServesItsForkAllTheSame) {
   run(first);
   run(second);  // its last page is a duplicate of first's
   EXPECT_EQ(stats().duplicate_page_total, 3U);
-  EXPECT_EQ(view(first).pages[2], view(second).pages[2]);
+  EXPECT_EQ(view(first).pages()[2], view(second).pages()[2]);
   append(fork, {70});
   run(fork);
 }

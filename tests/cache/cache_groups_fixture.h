@@ -84,7 +84,7 @@ struct GroupsRequest {
     PrefixNumbers result;
     const auto add = [&](TokenId token) {
       const bool is_full = result.length() < full_tokens;
-      result.add(is_full ? token : token + 50'000'000 + static_cast<TokenId>(window.window_tokens));
+      result.add(is_full ? token : token + 50'000'000 + static_cast<TokenId>(window.visible_tokens));
     };
     for (const TokenId token : tokens) add(token);
     for (const TokenId token : drafts) add(token);
@@ -92,24 +92,25 @@ struct GroupsRequest {
   }
   /// So many of its tokens are computed, after a fork or a rewind.
   void cut(std::uint32_t computed_tokens) {
-    if (window.window_tokens > 0) full_tokens = std::max(window.window_tokens, std::min(full_tokens, computed_tokens));
+    if (window.visible_tokens > 0)
+      full_tokens = std::max(window.visible_tokens, std::min(full_tokens, computed_tokens));
   }
 };
 
 /// What a step does with one request.
 struct GroupsWork {
   GroupsRequest* request = nullptr;
-  std::uint32_t token_count = 0;      // 0: all that are pending
-  std::vector<TokenId> drafts = {};   // NOLINT(readability-redundant-member-init)
+  std::uint32_t token_count = 0;  // 0: all that are pending
+  std::vector<TokenId> drafts = {};
   std::uint32_t accepted = 0;         // of them
-  std::vector<TokenId> sampled = {};  // NOLINT(readability-redundant-member-init) given if all known ones are computed
+  std::vector<TokenId> sampled = {};  // given if all known ones are computed
   bool discard = false;
 };
 
 struct GroupsFlight {
   Step step;
   std::vector<GroupsWork> works;
-  std::vector<SequenceView> views = {};  // NOLINT(readability-redundant-member-init) when it was planned
+  std::vector<SequenceView> views = {};  // when it was planned
 };
 
 class CacheGroupsTest : public ::testing::Test {
@@ -166,7 +167,7 @@ class CacheGroupsTest : public ::testing::Test {
     const Status status = cache_->set_window(request.sequence, window);
     ASSERT_TRUE(status.has_value()) << status.error().message;
     request.window = window;
-    request.full_tokens = std::max(window.window_tokens, view(request).computed_tokens);
+    request.full_tokens = std::max(window.visible_tokens, view(request).computed_tokens);
   }
   void end(GroupsRequest& request) { ASSERT_TRUE(cache_->end(request.sequence).has_value()); }
   [[nodiscard]] SequenceView view(const GroupsRequest& request) const { return cache_->view(request.sequence).value(); }
@@ -302,9 +303,9 @@ class CacheGroupsTest : public ::testing::Test {
     for (const GroupsRequest* request : requests) {
       const SequenceView seen = view(*request);
       add(seen.is_waiting, seen.is_planned, seen.is_receiving, seen.token_count, seen.computed_tokens,
-          seen.pending_tokens, seen.tree_tokens, seen.steps_in_flight, seen.window.window_tokens, seen.state_slot,
+          seen.pending_tokens, seen.tree_tokens, seen.steps_in_flight, seen.window.visible_tokens, seen.state_slot,
           seen.next_checkpoint, seen.replay_tokens);
-      for (const PageId page : seen.pages) add(page.value);
+      for (const PageId page : seen.pages()) add(page.value);
       text += "\n";
     }
     return text;

@@ -55,7 +55,7 @@ class CacheGroupsInputTest : public CacheGroupsTest {
 
 TEST_F(CacheGroupsInputTest, AWindowOfASequencesOwnNeedsGroupsThatStoreUnrotatedKeys) {
   expect_refused("set_window: sequence 0 cannot have one: ",
-                 [&](GroupsRequest& request) { return cache_->set_window(request.sequence, {.window_tokens = 16}); });
+                 [&](GroupsRequest& request) { return cache_->set_window(request.sequence, {.visible_tokens = 16}); });
   // All that keep everything, and no others.
   std::vector<CacheGroup> groups = {full_group(), compressed_group(4), window_group(20)};
   for (const char* rotated : {"full", "entries"}) {
@@ -63,20 +63,20 @@ TEST_F(CacheGroupsInputTest, AWindowOfASequencesOwnNeedsGroupsThatStoreUnrotated
     open(groups_config(groups, 8, 64, 256));
     GroupsRequest request = start(token_range(0, 100));
     const std::string before = dump({&request});
-    expect_error(cache_->set_window(request.sequence, {.window_tokens = 16}), ErrorCode::Unsupported,
+    expect_error(cache_->set_window(request.sequence, {.visible_tokens = 16}), ErrorCode::Unsupported,
                  "group '" + std::string(rotated) + "' stores K rotated for its position");
     EXPECT_EQ(dump({&request}), before);
   }
   for (CacheGroup& group : groups) group.keys_rotated = group.name == "window";
   open(groups_config(groups, 8, 64, 256));
   GroupsRequest request = start(token_range(0, 100));
-  EXPECT_TRUE(cache_->set_window(request.sequence, {.window_tokens = 16}).has_value());
+  EXPECT_TRUE(cache_->set_window(request.sequence, {.visible_tokens = 16}).has_value());
 }
 
 TEST_F(CacheGroupsInputTest, AWindowOfASequencesOwnNeedsAGroupThatKeepsEverything) {
   open(groups_config({window_group(20)}, 8, 64, 256));
   GroupsRequest request = start(token_range(0, 100));
-  expect_error(cache_->set_window(request.sequence, {.window_tokens = 16}), ErrorCode::Unsupported,
+  expect_error(cache_->set_window(request.sequence, {.visible_tokens = 16}), ErrorCode::Unsupported,
                "no group of its layout keeps everything");
 }
 
@@ -87,10 +87,10 @@ TEST_F(CacheGroupsInputTest, AWindowOfASequenceWithStateIsSetBeforeItIsOutgrown)
   GroupsRequest request = start(token_range(0, 100));
   step({{&request, 20}});
   const std::string before = dump({&request});
-  expect_error(cache_->set_window(request.sequence, {.window_tokens = 19}), ErrorCode::Unsupported,
+  expect_error(cache_->set_window(request.sequence, {.visible_tokens = 19}), ErrorCode::Unsupported,
                "group 'state' keeps state");
   EXPECT_EQ(dump({&request}), before);
-  set_window(request, {.window_tokens = 20});
+  set_window(request, {.visible_tokens = 20});
   run_all(request, {}, 9);
 }
 
@@ -102,10 +102,10 @@ TEST_F(CacheGroupsInputTest, AWindowOfASequenceIsNotSetInTheMiddleOfAReplay) {
   GroupsRequest request = start(token_range(0, 50));
   ASSERT_GT(view(request).replay_tokens, 0U);
   const std::string before = dump({&request});
-  expect_error(cache_->set_window(request.sequence, {.window_tokens = 16}), ErrorCode::InvalidArgument,
+  expect_error(cache_->set_window(request.sequence, {.visible_tokens = 16}), ErrorCode::InvalidArgument,
                "is being rebuilt up to its token 40; compute those first");
   EXPECT_EQ(dump({&request}), before);
-  set_window(request, {.window_tokens = 45});
+  set_window(request, {.visible_tokens = 45});
   run_all(request, {}, 6);
 }
 

@@ -49,7 +49,7 @@ class CacheGroupsOwnWindows : public CacheGroupsTest {
   }
   [[nodiscard]] std::uint32_t held_of_history(const GroupsRequest& request) const {
     std::uint32_t count = 0;
-    for (const PageId page : view(request).pages) count += page == kNullPage ? 0 : 1;
+    for (const PageId page : view(request).pages()) count += page == kNullPage ? 0 : 1;
     return count;
   }
 };
@@ -59,7 +59,7 @@ TEST_F(CacheGroupsOwnWindows, TheHistoryHoldsTheSinkAndTheWindowAndOtherGroupsWh
     for (GroupMix& mix : own_window_mixes()) {
       SCOPED_TRACE(mix.name);
       open_mix(mix, 0);
-      GroupsRequest request = windowed(token_range(0, 70), {.window_tokens = 14, .sink_tokens = 4});
+      GroupsRequest request = windowed(token_range(0, 70), {.visible_tokens = 14, .sink_tokens = 4});
       run_all(request, {500}, chunk);
       decode(request, 9);
       expect_invariants();
@@ -76,7 +76,7 @@ TEST_F(CacheGroupsOwnWindows, WhatDoesNotSeeEverythingIsCachedInNoGroup) {
     for (GroupMix& mix : own_window_mixes()) {
       SCOPED_TRACE(mix.name);
       open_mix(mix);
-      GroupsRequest request = windowed(token_range(0, 60), {.window_tokens = 18, .sink_tokens = 4});
+      GroupsRequest request = windowed(token_range(0, 60), {.visible_tokens = 18, .sink_tokens = 4});
       run_all(request, {}, chunk);
       end(request);
       for (std::uint32_t g = 0; g < group_count(); ++g) {
@@ -95,7 +95,7 @@ TEST_F(CacheGroupsOwnWindows, WhatAWaitingSequenceFindsIsCutToTheWindowInAllGrou
     SCOPED_TRACE(mix.name);
     open_mix(mix);
     EXPECT_EQ(run_request(token_range(0, 60), {}, 4), 0U);
-    GroupsRequest request = windowed(token_range(0, 60), {.window_tokens = 22, .sink_tokens = 3});
+    GroupsRequest request = windowed(token_range(0, 60), {.visible_tokens = 22, .sink_tokens = 3});
     EXPECT_LE(request.admission.matched_tokens, 22U);
     EXPECT_GE(request.admission.matched_tokens, 16U);
     run_all(request, {500}, 9);
@@ -110,7 +110,7 @@ TEST_F(CacheGroupsOwnWindows, PagesOfTheTreeStayAsLongAsAWindowGroupHoldsWhatHan
   open(groups_config({unrotated(full_group()), window_group(30)}, 4, 96, 128));
   GroupsRequest request = start(token_range(0, 41));
   run_all(request, {500});
-  set_window(request, {.window_tokens = 8, .sink_tokens = 2});
+  set_window(request, {.visible_tokens = 8, .sink_tokens = 2});
   EXPECT_EQ(held_of_history(request), 1U + 3U);  // [0, 2) and [35, 41)
   EXPECT_EQ(cache_->reclaim(96).value(), 0U);
   expect_invariants();
@@ -128,10 +128,10 @@ TEST_F(CacheGroupsOwnWindows, ForksHaveTheWindowAndGoOnInAllGroups) {
   for (GroupMix& mix : own_window_mixes()) {
     SCOPED_TRACE(mix.name);
     open_mix(mix);
-    GroupsRequest request = windowed(token_range(0, 45), {.window_tokens = 20, .sink_tokens = 6});
+    GroupsRequest request = windowed(token_range(0, 45), {.visible_tokens = 20, .sink_tokens = 6});
     run_all(request, {500}, 6);
     GroupsRequest same = fork(request, 46);
-    EXPECT_EQ(view(same).window.window_tokens, 20U);
+    EXPECT_EQ(view(same).window.visible_tokens, 20U);
     const Result<Sequence> earlier = cache_->fork(request.sequence, 30);
     expect_error(earlier, ErrorCode::InvalidArgument, "group '");
     GroupsRequest begin = fork(request, 0);
@@ -160,7 +160,7 @@ TEST_F(CacheGroupsOwnWindows, AForkIsRewoundIntoAPageOfWhichItsSourceHasLeftTheH
   GroupsRequest request = start(token_range(0, 30), {.publish = Publish::None});
   run_all(request);
   GroupsRequest child = fork(request, 30);
-  set_window(request, {.window_tokens = 4});
+  set_window(request, {.visible_tokens = 4});
   rewind(child, 13);
   expect_invariants();
   append(child, token_range(800, 9));
@@ -176,7 +176,7 @@ TEST_F(CacheGroupsOwnWindows, ARewoundSequenceGoesOnInAllGroups) {
   for (GroupMix& mix : own_window_mixes()) {
     SCOPED_TRACE(mix.name);
     open_mix(mix);
-    GroupsRequest request = windowed(token_range(0, 50), {.window_tokens = 17, .sink_tokens = 5});
+    GroupsRequest request = windowed(token_range(0, 50), {.visible_tokens = 17, .sink_tokens = 5});
     run_all(request, {500}, 8);
     for (int i = 0; i < 9; ++i) {
       decode(request, 2, 600 + (10 * i));
@@ -201,7 +201,7 @@ TEST_F(CacheGroupsOwnWindows, AnAbortedStepLeavesASequenceThatGoesOn) {
   for (GroupMix& mix : own_window_mixes()) {
     SCOPED_TRACE(mix.name);
     open_mix(mix);
-    GroupsRequest request = windowed(token_range(0, 50), {.window_tokens = 17, .sink_tokens = 5});
+    GroupsRequest request = windowed(token_range(0, 50), {.visible_tokens = 17, .sink_tokens = 5});
     run_all(request, {500}, 8);
     append(request, token_range(800, 12));
     const GroupsFlight flight = plan({{.request = &request, .token_count = 10}});
@@ -219,7 +219,7 @@ TEST_F(CacheGroupsOwnWindows, ADroppedSequenceIsComputedAgainUnderItsWindow) {
   for (GroupMix& mix : own_window_mixes()) {
     SCOPED_TRACE(mix.name);
     open_mix(mix);
-    GroupsRequest request = windowed(token_range(0, 50), {.window_tokens = 17, .sink_tokens = 5});
+    GroupsRequest request = windowed(token_range(0, 50), {.visible_tokens = 17, .sink_tokens = 5});
     run_all(request, {500}, 8);
     ASSERT_TRUE(cache_->preempt(request.sequence, Preempt::Drop).has_value());
     expect_invariants();
@@ -246,7 +246,7 @@ TEST_F(CacheGroupsOwnWindows, ASavedSequenceComesBackWithItsWindow) {
         std::this_thread::yield();
       }
     };
-    GroupsRequest request = windowed(token_range(0, 50), {.window_tokens = 17, .sink_tokens = 5});
+    GroupsRequest request = windowed(token_range(0, 50), {.visible_tokens = 17, .sink_tokens = 5});
     run_all(request, {500}, 8);
     for (int i = 0; i < 3; ++i) {
       settle();
@@ -272,7 +272,7 @@ TEST_F(CacheGroupsOwnWindows, ASavedSequenceComesBackWithItsWindow) {
 // A snapshot that accepted drafts have passed hangs on a page that the window may have left by then.
 TEST_F(CacheGroupsOwnWindows, ACheckpointThatDraftsHavePassedIsLeftOutWithItsPage) {
   open(groups_config({unrotated(full_group()), state_group(4, every(2))}, 1, 96, 90));
-  GroupsRequest request = windowed(token_range(0, 7), {.window_tokens = 8, .sink_tokens = 7});
+  GroupsRequest request = windowed(token_range(0, 7), {.visible_tokens = 8, .sink_tokens = 7});
   run_all(request, {500}, 1);
   step({{.request = &request, .drafts = {501, 502, 503}, .accepted = 3, .sampled = {504}}});
   expect_invariants();
@@ -292,7 +292,7 @@ TEST_F(CacheGroupsOwnWindows, BlockTablesHaveRoomForTheColumnsOfWindowGroups) {
   config.device.memory = DeviceMemory::None;
   cache_ = open_cache(std::move(config));
   space_ = cache_->key_space({.model = "test"}).value();
-  GroupsRequest request = windowed(token_range(0, 50), {.window_tokens = 8, .sink_tokens = 2});
+  GroupsRequest request = windowed(token_range(0, 50), {.visible_tokens = 8, .sink_tokens = 2});
   for (const std::uint32_t count : {41U, 8U}) {
     const StepEntry entry{&request.sequence, count};
     const Step step = cache_->plan_step({&entry, 1})->step.value();

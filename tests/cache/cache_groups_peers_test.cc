@@ -320,7 +320,7 @@ TEST_F(CacheGroupsPeers, APageOfAWindowThatHasArrivedInPartIsNotCached) {
     send_all(prefill);
     finish_receive(decoding);
     std::vector<TokenId> columns;
-    const std::span<const PageId> path = receiver_.view(decoding).pages;
+    const std::span<const PageId> path = receiver_.view(decoding).pages();
     ASSERT_TRUE(receiver_.cache_->visit_group_pages(1, [&](PageId page, PageId) {
       columns.push_back(static_cast<TokenId>(std::ranges::find(path, page) - path.begin()));
     }));

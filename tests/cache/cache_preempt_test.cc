@@ -88,7 +88,7 @@ TEST_F(CachePreempt, PagesSharedWithAForkStayWithTheFork) {
 
 TEST_F(CachePreempt, ASlidSequenceIsSavedWithItsHole) {
   Live live{.sequence = cache_->begin(space_, {.tokens = token_range(0, 40)}).value(), .tokens = token_range(0, 40)};
-  ASSERT_TRUE(cache_->set_window(live.sequence, {.window_tokens = 12, .sink_tokens = 5}));
+  ASSERT_TRUE(cache_->set_window(live.sequence, {.visible_tokens = 12, .sink_tokens = 5}));
   ASSERT_TRUE(cache_->admit(live.sequence));
   while (view(live).pending_tokens > 0) run(live, {}, 8);
   ASSERT_TRUE(save(live.sequence));

@@ -81,7 +81,7 @@ TEST_F(CachePublish, WithAStepInFlightItHappensWhenThatIsFinished) {
 
 TEST_F(CachePublish, TokensThatSawOnlyTheirWindowAreNeverPublished) {
   Live live = computed(token_range(0, 8), {.publish = Publish::None});
-  ASSERT_TRUE(cache_->set_window(live.sequence, {.window_tokens = 12, .sink_tokens = 4}));
+  ASSERT_TRUE(cache_->set_window(live.sequence, {.visible_tokens = 12, .sink_tokens = 4}));
   for (TokenId token = 8; token < 24; ++token) {
     append(live, {token});
     run(live);
@@ -95,7 +95,7 @@ TEST_F(CachePublish, BehindAHoleInTheCachedPartNothingIsPublished) {
   Live live = computed(token_range(0, 12), {.publish = Publish::Prompt});
   append(live, token_range(12, 12));
   run(live);
-  ASSERT_TRUE(cache_->set_window(live.sequence, {.window_tokens = 24, .sink_tokens = 4}));
+  ASSERT_TRUE(cache_->set_window(live.sequence, {.visible_tokens = 24, .sink_tokens = 4}));
   for (TokenId token = 24; token < 40; ++token) {
     append(live, {token});
     run(live);
@@ -161,7 +161,7 @@ TEST_F(CacheExpected, AWindowExpectsNoMoreThanItHolds) {
   open(changes_config(8));
   const std::vector<TokenId> prompt = token_range(0, 8);
   Sequence sequence = *cache_->begin(space_, {.tokens = prompt}, {.expected_tokens = 32});
-  ASSERT_TRUE(cache_->set_window(sequence, {.window_tokens = 12, .sink_tokens = 4}));
+  ASSERT_TRUE(cache_->set_window(sequence, {.visible_tokens = 12, .sink_tokens = 4}));
   Live other = computed(token_range(100, 12), {.publish = Publish::None});
   EXPECT_TRUE(cache_->admit(sequence));
 }

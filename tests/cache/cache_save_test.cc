@@ -202,7 +202,7 @@ TEST_F(CacheSave, AForkThatIsComputedAgainHasNoHitsOnDisk) {
 
 TEST_F(CacheSave, ABadPageOfASlidWindowIsCorrupt) {
   Live live = own(token_range(0, 40));
-  ASSERT_TRUE(cache_->set_window(live.sequence, {.window_tokens = 12, .sink_tokens = 5}));
+  ASSERT_TRUE(cache_->set_window(live.sequence, {.visible_tokens = 12, .sink_tokens = 5}));
   expect_refused(
       live, [&] { return cache_->preempt(live.sequence, Preempt::Drop); }, ErrorCode::Unsupported,
       "cannot be computed again");
@@ -523,7 +523,7 @@ TEST_F(CacheSaveSim, AShortageTellsOfEntriesWithoutTheCopiesThatWereGivenUp) {
   std::vector<TokenId> tokens = token_range(0, 2);
   tokens.resize(16, 70);
   Sequence windowed = cache_->begin(space_, {.tokens = tokens}).value();
-  ASSERT_TRUE(cache_->set_window(windowed, {.window_tokens = 9, .sink_tokens = 1}));
+  ASSERT_TRUE(cache_->set_window(windowed, {.visible_tokens = 9, .sink_tokens = 1}));
   ASSERT_EQ(cache_->admit(windowed).value().partial_tokens, 2U);
   const Sequence other = begin_admitted(token_range(40, 8));
   // Tokens [2, 16) need the sink's page and two; without the copy, tokens [0, 14) need one more.

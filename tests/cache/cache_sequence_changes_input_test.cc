@@ -58,7 +58,7 @@ TEST_F(ChangesInput, UnknownAndEndedSequencesAreRefusedEverywhere) {
     bad([&] { return cache_->admit(sequence); }, text);
     bad([&] { return cache_->fork(sequence, 0); }, text);
     bad([&] { return cache_->rewind(sequence, 0); }, text);
-    bad([&] { return cache_->set_window(sequence, {.window_tokens = 4}); }, text);
+    bad([&] { return cache_->set_window(sequence, {.visible_tokens = 4}); }, text);
     bad([&] { return cache_->commit_tree(sequence, -1); }, text);
     bad([&] { return cache_->preempt(sequence, Preempt::Drop); }, text);
     bad([&] { return cache_->resume(sequence); }, text);
@@ -84,7 +84,7 @@ TEST_F(ChangesInput, CallsOnAnExternalPoolAreRefused) {
   const Sequence none;
   expect_error(cache->fork(none, 0), ErrorCode::Unsupported, "fork: this cache's device pool is external");
   expect_error(cache->rewind(none, 0), ErrorCode::Unsupported, "rewind: this cache's device pool is external");
-  expect_error(cache->set_window(none, {.window_tokens = 1}), ErrorCode::Unsupported, "set_window: this cache's");
+  expect_error(cache->set_window(none, {.visible_tokens = 1}), ErrorCode::Unsupported, "set_window: this cache's");
   expect_error(cache->commit_tree(none, 0), ErrorCode::Unsupported, "commit_tree: this cache's");
   expect_error(cache->preempt(none, Preempt::Drop), ErrorCode::Unsupported, "preempt: this cache's");
   expect_error(cache->prepare_receive(none, 1), ErrorCode::Unsupported, "prepare_receive: this cache's");
@@ -151,7 +151,7 @@ TEST_F(ChangesInput, ASavedSequenceGetsItsWindowWhenItIsBack) {
   Live live = computed(token_range(0, 10));
   watch(live);
   ASSERT_TRUE(save(live.sequence));
-  bad([&] { return cache_->set_window(live.sequence, {.window_tokens = 4}); }, "set_window: sequence 0 is preempted");
+  bad([&] { return cache_->set_window(live.sequence, {.visible_tokens = 4}); }, "set_window: sequence 0 is preempted");
 }
 
 TEST_F(ChangesInput, WhatIsInAStepCannotBeChanged) {
@@ -162,7 +162,7 @@ TEST_F(ChangesInput, WhatIsInAStepCannotBeChanged) {
   const std::string busy = "sequence 0 is part of 1 steps in flight; finish or abort them first";
   const SlotRun slots{.first_slot = 0, .token_count = 4};
   not_now([&] { return cache_->rewind(live.sequence, 1); }, "rewind: " + busy);
-  not_now([&] { return cache_->set_window(live.sequence, {.window_tokens = 4}); }, "set_window: " + busy);
+  not_now([&] { return cache_->set_window(live.sequence, {.visible_tokens = 4}); }, "set_window: " + busy);
   not_now([&] { return cache_->preempt(live.sequence, Preempt::Save); }, "preempt: " + busy);
   not_now([&] { return cache_->prepare_receive(live.sequence, 1); }, "prepare_receive: " + busy);
   not_now([&] { return cache_->mark_send(live.sequence, 0, {&slots, 1}, 0); }, "mark_send: " + busy);
@@ -185,11 +185,11 @@ TEST_F(ChangesInput, WindowsThatCannotWorkAreRefused) {
   watch(live);
   const auto set = [&](std::uint32_t window, std::uint32_t sink) {
     return [this, &live, window, sink] {
-      return cache_->set_window(live.sequence, {.window_tokens = window, .sink_tokens = sink});
+      return cache_->set_window(live.sequence, {.visible_tokens = window, .sink_tokens = sink});
     };
   };
-  bad(set(0, 0), "set_window: sequence 0 needs a window of at least 1 token; window_tokens is 0");
-  bad(set(8, 8), "set_window: sequence 0 needs a sink smaller than its window: sink_tokens is 8, window_tokens 8");
+  bad(set(0, 0), "set_window: sequence 0 needs a window of at least 1 token; visible_tokens is 0");
+  bad(set(8, 8), "set_window: sequence 0 needs a sink smaller than its window: sink_tokens is 8, visible_tokens 8");
   bad(set(8, UINT32_MAX), "sink_tokens is 4,294,967,295");
   ASSERT_TRUE(set(8, 2)());
   bad(set(9, 2), "set_window: sequence 0 has a window of 8 tokens already; it is set once");
@@ -203,14 +203,14 @@ TEST_F(ChangesInput, AWindowOverRotatedKeysIsRefusedNamingTheGroup) {
   const Sequence sequence = begin_admitted(token_range(0, 10));
   watched_ = {&sequence};
   const std::string group = std::string(cache_->geometry().page().group().name);
-  refused([&] { return cache_->set_window(sequence, {.window_tokens = 8}); }, ErrorCode::Unsupported,
+  refused([&] { return cache_->set_window(sequence, {.visible_tokens = 8}); }, ErrorCode::Unsupported,
           "group '" + group + "' stores K rotated");
 }
 
 TEST_F(ChangesInput, WhatTheWindowHasLeftIsRefusedNamingTheGroup) {
   Live live = computed(token_range(0, 40));
   watch(live);
-  ASSERT_TRUE(cache_->set_window(live.sequence, {.window_tokens = 12, .sink_tokens = 2}));
+  ASSERT_TRUE(cache_->set_window(live.sequence, {.visible_tokens = 12, .sink_tokens = 2}));
   // Held: tokens [0, 4) and [28, 40).
   const std::string group = "group '" + std::string(cache_->geometry().page().group().name) + "' no longer holds";
   bad([&] { return cache_->fork(live.sequence, 37); }, "fork: sequence 0 cannot be forked at 37: " + group);
@@ -464,7 +464,7 @@ TEST_F(ChangesInput, WhatMovesInAdoptedMemoryIsNotSavedBefore) {
 TEST_F(ChangesInput, WhatCannotBeComputedAgainIsNotDropped) {
   Live live = computed(token_range(0, 20));
   watch(live);
-  ASSERT_TRUE(cache_->set_window(live.sequence, {.window_tokens = 8}));
+  ASSERT_TRUE(cache_->set_window(live.sequence, {.visible_tokens = 8}));
   refused([&] { return cache_->preempt(live.sequence, Preempt::Drop); }, ErrorCode::Unsupported,
           "preempt: sequence 0 saw 20 tokens before its window of 8 was set");
 }
@@ -488,7 +488,7 @@ TEST_F(ChangesInput, ReceivingWhatCannotArriveIsRefused) {
   not_now([&] { return cache_->prepare_receive(live.sequence, 1); }, "prepare_receive: " + busy);
   not_now([&] { return cache_->rewind(live.sequence, 1); }, "rewind: " + busy);
   not_now([&] { return cache_->preempt(live.sequence, Preempt::Drop); }, "preempt: " + busy);
-  not_now([&] { return cache_->set_window(live.sequence, {.window_tokens = 4}); }, "set_window: " + busy);
+  not_now([&] { return cache_->set_window(live.sequence, {.visible_tokens = 4}); }, "set_window: " + busy);
   not_now([&] { return cache_->mark_send(live.sequence, 0, {&slots, 1}, 0); }, "mark_send: " + busy);
   refused_plan({{&live.sequence, 1}}, "entry 0: " + busy);
   bad([&] { return cache_->fork(live.sequence, 1); }, "fork: sequence 0 has 0 computed tokens, and more in flight");
@@ -505,7 +505,7 @@ TEST_F(ChangesInput, AReceiverBeginsBetweenPagesAndWithinItsWindow) {
           "prepare_receive: sequence 1 begins inside a page that a step has to copy first");
   Live windowed = admitted(token_range(40, 20));
   watch(windowed);
-  ASSERT_TRUE(cache_->set_window(windowed.sequence, {.window_tokens = 8}));
+  ASSERT_TRUE(cache_->set_window(windowed.sequence, {.visible_tokens = 8}));
   refused([&] { return cache_->prepare_receive(windowed.sequence, 9); }, ErrorCode::Unsupported,
           "prepare_receive: sequence 2 has a window of 8 tokens and cannot receive beyond it; token 8 was asked for");
 }
@@ -531,10 +531,10 @@ TEST_F(ChangesInput, SlotsThatCannotBeSentToAreRefused) {
   ASSERT_TRUE(mark(0, {{0, 20}}, 0)());
   append(live, {50});
   refused_plan({{.sequence = &live.sequence, .draft_count = 2}}, "sequence 0 is marked for sending");
-  bad([&] { return cache_->set_window(live.sequence, {.window_tokens = 4}); },
+  bad([&] { return cache_->set_window(live.sequence, {.visible_tokens = 4}); },
       "set_window: sequence 0 is marked for sending");
   Live windowed = admitted(token_range(40, 8));
-  ASSERT_TRUE(cache_->set_window(windowed.sequence, {.window_tokens = 4}));
+  ASSERT_TRUE(cache_->set_window(windowed.sequence, {.visible_tokens = 4}));
   bad([&] { return cache_->mark_send(windowed.sequence, 0, std::vector<SlotRun>{{0, 4}}, 0); },
       "mark_send: sequence 1 has a window; its tokens cannot be sent");
 }
@@ -588,7 +588,7 @@ TEST_F(ChangesInput, AShapeForAWindowHoldsForEver) {
   config.plan.page_tables = PageTables::Block;
   open(std::move(config));
   Live live = admitted(token_range(0, 8));
-  ASSERT_TRUE(cache_->set_window(live.sequence, {.window_tokens = 8, .sink_tokens = 2}));
+  ASSERT_TRUE(cache_->set_window(live.sequence, {.visible_tokens = 8, .sink_tokens = 2}));
   const std::vector<TokenId> next = {5};
   for (std::uint32_t i = 0; i < 40; ++i) {
     const StepEntry entry{&live.sequence};

@@ -198,7 +198,7 @@ TEST_F(CacheSteps, TwoSequencesThatComputeTheSamePagesEndUpSharingThem) {
   step(second, second_tokens, {9});
   EXPECT_EQ(stats().duplicate_page_total, 2U);
   EXPECT_EQ(stats().sealed_pages, 2U);
-  EXPECT_TRUE(std::ranges::equal(cache_->view(first)->pages.first(2), cache_->view(second)->pages.first(2)));
+  EXPECT_TRUE(std::ranges::equal(cache_->view(first)->pages().first(2), cache_->view(second)->pages().first(2)));
   // Both go on reading the pages they now share.
   step(first, first_tokens, {10});
   step(second, second_tokens, {11});

@@ -365,7 +365,7 @@ TEST_F(CacheTiersWithTrees, ALoadTakesNoPageThatWaitsForMovesToBePlanned) {
 }
 
 TEST_F(CacheTiersWithTrees, ALoadTakesNoPageThatMovesOfAStepInFlightWillWrite) {
-  const PageId moved = cache_->view(tree_)->pages[0];
+  const PageId moved = cache_->view(tree_)->pages()[0];
   ASSERT_TRUE(cache_->end(tree_));
   const StepEntry entry{&other_};
   const Step planned = *cache_->plan_step({&entry, 1})->step;

@@ -269,7 +269,7 @@ class CacheTiersThread : public SequenceChangesTest {
         (void)cache_->stop_loading(sequence);
         return;
       case 7:
-        if (draw(4) == 0) (void)cache_->set_window(sequence, {.window_tokens = 16, .sink_tokens = 4});
+        if (draw(4) == 0) (void)cache_->set_window(sequence, {.visible_tokens = 16, .sink_tokens = 4});
         return;
       default:
         receive(actor);

@@ -70,7 +70,6 @@ class CacheGroupsDiskTest : public CacheGroupsTest {
     GroupsRequest request = start(std::move(tokens));
     drain(*cache_, now_);
     view_ = view(request);
-    view_.pages = {};
     EXPECT_FALSE(view_.is_loading);
     run_all(request, {}, chunk);
     end(request);

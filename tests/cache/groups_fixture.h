@@ -376,8 +376,8 @@ class GroupsEngine {
   // Whether a sequence with a window of its own sees all of [begin, end).
   [[nodiscard]] static bool sees_all(const Window& window, std::uint32_t query, std::uint32_t begin,
                                      std::uint32_t end) {
-    if (window.window_tokens == 0 || query < window.window_tokens || end <= window.sink_tokens) return true;
-    return begin + (window.window_tokens - window.sink_tokens) > query;
+    if (window.visible_tokens == 0 || query < window.visible_tokens || end <= window.sink_tokens) return true;
+    return begin + (window.visible_tokens - window.sink_tokens) > query;
   }
   // What a replay has made right of a window, when it is over: one token more where a whole prompt was found, which may
   // have grown since.

@@ -170,7 +170,7 @@ class ChangeCycles {
     Result<Sequence> first = cache_->begin(space_, {.tokens = prompt});
     Result<Sequence> twin = cache_->begin(space_, {.tokens = prompt});
     if (!first || !twin || !drain() || !cache_->admit(*first) || !cache_->admit(*twin) || !drain()) return false;
-    if (draw % 3 == 0 && !cache_->set_window(*twin, {.window_tokens = 24, .sink_tokens = 3})) return false;
+    if (draw % 3 == 0 && !cache_->set_window(*twin, {.visible_tokens = 24, .sink_tokens = 3})) return false;
     if (!step(*first, *twin)) return false;
 
     const std::uint32_t at = 1 + static_cast<std::uint32_t>((draw >> 8U) % prompt.size());

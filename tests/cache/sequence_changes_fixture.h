@@ -54,9 +54,9 @@ struct Live {
     if (!view) continue;
     out << "sequence " << sequence->id().index << ": " << view->is_waiting << view->is_planned << view->is_receiving
         << ' ' << view->token_count << ' ' << view->computed_tokens << ' ' << view->pending_tokens << ' '
-        << view->tree_tokens << ' ' << view->steps_in_flight << ' ' << view->window.window_tokens << ' '
+        << view->tree_tokens << ' ' << view->steps_in_flight << ' ' << view->window.visible_tokens << ' '
         << view->window.sink_tokens << ' ' << view->state_slot << " pages";
-    pages(view->pages);
+    pages(view->pages());
   }
   const Status status = cache.check_invariants();
   EXPECT_TRUE(status.has_value()) << status.error().message;

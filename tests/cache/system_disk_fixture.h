@@ -73,7 +73,6 @@ class SystemDiskTest : public CacheTest {
     EXPECT_FALSE(view.is_loading);
     miss_ = view.miss;
     view_ = view;
-    view_.pages = {};
     const StepEntry entry{&sequence};
     for (;;) {
       const PlanOutcome outcome = cache_->plan_step({&entry, 1}).value();

@@ -313,12 +313,12 @@ TEST_F(EngineSchedule, PagesThatWentToTheHostAndBackGiveTheOraclesTokens) {
 TEST_F(EngineSchedule, AWindowWithASinkGivesTheOraclesTokens) {
   for (const PageTables page_tables : {PageTables::Rows, PageTables::Csr, PageTables::Block}) {
     open({.page_tables = page_tables});
-    run({{.prompt = seeded_text(1, 26), .new_tokens_max = 40, .window = {.window_tokens = 16, .sink_tokens = 3}},
-         {.prompt = seeded_text(2, 9), .new_tokens_max = 40, .window = {.window_tokens = 16}},
+    run({{.prompt = seeded_text(1, 26), .new_tokens_max = 40, .window = {.visible_tokens = 16, .sink_tokens = 3}},
+         {.prompt = seeded_text(2, 9), .new_tokens_max = 40, .window = {.visible_tokens = 16}},
          {.prompt = join(seeded_text(1, 26), seeded_text(4, 3)), .new_tokens_max = 20}},
         {.chunk_tokens_max = 11, .steps_in_flight = 2});
     // What is cached without a window may begin a sequence that has one.
-    run({{.prompt = join(seeded_text(1, 26), seeded_text(4, 3)), .window = {.window_tokens = 20, .sink_tokens = 5}}});
+    run({{.prompt = join(seeded_text(1, 26), seeded_text(4, 3)), .window = {.visible_tokens = 20, .sink_tokens = 5}}});
     EXPECT_GT(scheduler_->counts().found_tokens, 0U);
   }
 }

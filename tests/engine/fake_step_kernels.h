@@ -150,7 +150,7 @@ class FakeStepKernels : public tiny_engine::StepKernels {
     touched.add(plan.query_positions, queries);
     touched.add(plan.query_indptr, entries + 1);
     touched.add(plan.seq_lens, entries);
-    touched.add(plan.window_tokens, entries);
+    touched.add(plan.visible_tokens, entries);
     touched.add(plan.tree_indptr, entries + 1);
     touched.add(plan.tree_nodes, static_cast<std::size_t>(plan.tree_node_count));
     touched.add(plan.append_slots, queries);

@@ -156,7 +156,7 @@ std::string HandMadePlans::step(const std::vector<HandEntry>& entries, std::vect
   plan.seq_lens = staging.add(seq_lens);
   plan.stored_lens = staging.add(stored_lens);
   plan.context_lens = plan.seq_lens;
-  plan.window_tokens = staging.add(std::vector<std::int32_t>(entries.size(), 0));
+  plan.visible_tokens = staging.add(std::vector<std::int32_t>(entries.size(), 0));
   plan.state_slots = staging.add(slots);
   levels_.assign(groups_.groups.size(), {});
   std::vector<GroupPlan> groups;

@@ -343,7 +343,7 @@ TEST_F(HybridCases, ASequenceWithAWindowOfItsOwnGoesThroughAllKindsOfLayers) {
       open(setup);
       HybridLive* live = nullptr;
       ASSERT_EQ(rig_->begin(text(1, 30), {}, live), "");
-      ASSERT_EQ(rig_->set_window(*live, {.window_tokens = 13, .sink_tokens = 3}), "");
+      ASSERT_EQ(rig_->set_window(*live, {.visible_tokens = 13, .sink_tokens = 3}), "");
       ASSERT_EQ(rig_->admit(*live), "");
       compute(live, text(2, 1));
       for (std::uint64_t i = 0; i < 5; ++i) compute(live, text(3 + i, 1));
@@ -385,7 +385,7 @@ TEST_F(HybridCases, ALongStepThatReplaysUnderAWindowReadsTheTailOfItsHit) {
     compute(begin(text(1, 30)));
     HybridLive* live = nullptr;
     ASSERT_EQ(rig_->begin(join(text(1, 30), text(2, 10)), {}, live), "");
-    ASSERT_EQ(rig_->set_window(*live, {.window_tokens = 14, .sink_tokens = 2}), "");
+    ASSERT_EQ(rig_->set_window(*live, {.visible_tokens = 14, .sink_tokens = 2}), "");
     ASSERT_EQ(rig_->admit(*live), "");
     EXPECT_EQ(live->replay_end, 14U);
     ASSERT_EQ(rig_->step({{.live = live, .token_count = 30}}, {}), "");

@@ -319,7 +319,7 @@ std::string HybridRig::admit(HybridLive& live) {
   }
   const char* const name = live.is_preempted ? "resume" : "admit";
   if (!admission) return std::string(name) + ": " + admission.error().message;
-  if (lookup && live.window.window_tokens > 0) lookup.reset();  // it knows nothing of windows
+  if (lookup && live.window.visible_tokens > 0) lookup.reset();  // it knows nothing of windows
   if (lookup && admission->is_ready) {
     const bool is_as_told =
         lookup->matched_tokens == admission->matched_tokens && lookup->replay_tokens == admission->replay_tokens;
@@ -451,11 +451,11 @@ std::string HybridRig::rewind(HybridLive& live, std::uint32_t count) {
 std::string HybridRig::set_window(HybridLive& live, const Window& window) {
   const Status status = cache_->set_window(live.handle, window);
   if (!status) {
-    if (cache_->view(live.handle)->window.window_tokens != live.window.window_tokens) {
+    if (cache_->view(live.handle)->window.visible_tokens != live.window.visible_tokens) {
       return "a window that was refused is set";
     }
     const bool is_replaying = live.texts.size() < live.replay_end;
-    const bool is_set = live.window.window_tokens > 0;
+    const bool is_set = live.window.visible_tokens > 0;
     if (!is_replaying && !is_set && !names_a_group(status.error().message, cache_->config().layout.groups())) {
       return "set_window: " + status.error().message;
     }
@@ -463,7 +463,7 @@ std::string HybridRig::set_window(HybridLive& live, const Window& window) {
     return "";
   }
   counts_.add(live.is_admitted ? "set_window" : "set_window while waiting");
-  if (live.texts.size() > window.window_tokens) counts_.add("set_window of a sequence that saw more");
+  if (live.texts.size() > window.visible_tokens) counts_.add("set_window of a sequence that saw more");
   live.window = window;
   return "";
 }
@@ -473,11 +473,12 @@ std::string HybridRig::preempt(HybridLive& live, Preempt how) {
   if (!status) {
     counts_.add("preempt refused");
     // What saw more than its window before that was set cannot be computed again.
-    const bool may_refuse = how == Preempt::Save || live.window.window_tokens > 0;
+    const bool may_refuse = how == Preempt::Save || live.window.visible_tokens > 0;
     return may_refuse ? "" : "preempt: " + status.error().message;
   }
   counts_.add(how == Preempt::Drop ? "preempt" : "save");
-  if (live.window.window_tokens > 0) counts_.add(how == Preempt::Drop ? "preempt with a window" : "save with a window");
+  if (live.window.visible_tokens > 0)
+    counts_.add(how == Preempt::Drop ? "preempt with a window" : "save with a window");
   live.is_preempted = true;
   live.is_admitted = false;
   live.is_saved = how == Preempt::Save;

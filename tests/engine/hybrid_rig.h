@@ -209,7 +209,7 @@ class HybridRig {
   std::string follow(HybridLive& live, const char* after);
   void follow_copy(HybridLive& live);
   [[nodiscard]] std::int32_t intern(const HybridLive& live, std::int32_t previous, TokenId token) {
-    return texts_.intern(previous, token, live.window.window_tokens, live.window.sink_tokens);
+    return texts_.intern(previous, token, live.window.visible_tokens, live.window.sink_tokens);
   }
   /// What is known to be cached of a sequence's tokens.
   void set_computed(HybridLive& live, std::uint32_t count);

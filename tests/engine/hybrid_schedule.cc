@@ -293,8 +293,8 @@ std::string HybridSchedule::set_window(Random& random) {
     if (may_wait && (live == nullptr || draw_chance(random, 30))) live = other.get();
   }
   if (live == nullptr) return "";
-  Window window{.window_tokens = 1 + random.below(draw_chance(random, 50) ? 12U : 30U)};
-  if (draw_chance(random, 60)) window.sink_tokens = random.below(window.window_tokens);
+  Window window{.visible_tokens = 1 + random.below(draw_chance(random, 50) ? 12U : 30U)};
+  if (draw_chance(random, 60)) window.sink_tokens = random.below(window.visible_tokens);
   return rig_.set_window(*live, window);
 }
 

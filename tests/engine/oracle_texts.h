@@ -25,17 +25,17 @@ class OracleTexts {
   static constexpr std::int32_t kBegin = -1;
 
   /// The token after `previous`, computed under a window (0: none).
-  std::int32_t intern(std::int32_t previous, std::int32_t token, std::uint32_t window_tokens,
+  std::int32_t intern(std::int32_t previous, std::int32_t token, std::uint32_t visible_tokens,
                       std::uint32_t sink_tokens) {
     const std::uint32_t position = previous == kBegin ? 0 : positions_[static_cast<std::size_t>(previous)] + 1;
     // Before it is full a window hides nothing, so such tokens are those of texts without one.
-    if (position < window_tokens) window_tokens = 0;
-    if (window_tokens == 0) sink_tokens = 0;
+    if (position < visible_tokens) visible_tokens = 0;
+    if (visible_tokens == 0) sink_tokens = 0;
     const auto [at, is_new] =
-        index_.try_emplace({previous, token, window_tokens, sink_tokens}, static_cast<std::int32_t>(tokens_.size()));
+        index_.try_emplace({previous, token, visible_tokens, sink_tokens}, static_cast<std::int32_t>(tokens_.size()));
     if (is_new) {
       tokens_.push_back(
-          {.token = token, .previous = previous, .window_tokens = window_tokens, .sink_tokens = sink_tokens});
+          {.token = token, .previous = previous, .visible_tokens = visible_tokens, .sink_tokens = sink_tokens});
       positions_.push_back(position);
     }
     return at->second;
@@ -66,7 +66,7 @@ class OracleTexts {
       return Mismatch{.when = note.when,
                       .text = "logits at position " + std::to_string(positions_[static_cast<std::size_t>(note.token)]) +
                               " (token " + std::to_string(token.token) + ", window " +
-                              std::to_string(token.window_tokens) + " with sink " + std::to_string(token.sink_tokens) +
+                              std::to_string(token.visible_tokens) + " with sink " + std::to_string(token.sink_tokens) +
                               ") are off by " + std::to_string(difference / largest) + " of the largest"};
     }
     return std::nullopt;

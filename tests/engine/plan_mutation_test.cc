@@ -122,10 +122,10 @@ TEST_F(PlanMutation, WindowsWithSinksShow) {
     Recording recording({.page_tokens = 3, .page_tables = page_tables});
     const auto early = recording.begin(text(1, 5));
     const auto late = recording.begin(text(2, 17));
-    recording.set_window(early, {.window_tokens = 9, .sink_tokens = 2});
+    recording.set_window(early, {.visible_tokens = 9, .sink_tokens = 2});
     recording.step({{.live = late, .next = text(13, 1)}, {.live = early, .next = text(3, 1)}});
     recording.step({{.live = late}});
-    recording.set_window(late, {.window_tokens = 10, .sink_tokens = 4});
+    recording.set_window(late, {.visible_tokens = 10, .sink_tokens = 4});
     recording.append(late, text(4, 1));
     recording.append(early, text(5, 9));
     recording.step({{.live = late, .next = text(6, 1)}, {.live = early, .next = text(7, 1)}});
@@ -212,7 +212,7 @@ TEST_F(PlanMutation, EveryArrayWasChanged) {
                                      "query_indptr",
                                      "seq_lens",
                                      "stored_lens",
-                                     "window_tokens",
+                                     "visible_tokens",
                                      "state_slots",
                                      "tree_indptr",
                                      "tree_nodes.begin",

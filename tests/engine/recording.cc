@@ -151,7 +151,7 @@ void Recording::step(const std::vector<Ask>& asks) {
                                 ? OracleTexts::kBegin
                                 : live.texts[std::min<std::size_t>(entry.position, live.texts.size()) - 1];
     const auto add = [&](TokenId token) {
-      previous = texts_.intern(previous, token, live.window.window_tokens, live.window.sink_tokens);
+      previous = texts_.intern(previous, token, live.window.visible_tokens, live.window.sink_tokens);
       recorded.tokens.push_back(token);
       recorded.texts.push_back(previous);
     };

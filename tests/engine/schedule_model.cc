@@ -283,18 +283,18 @@ std::string ScheduleModel::fork(Random& random) {
   const std::size_t limit = is_busy ? source.texts.size() : source.tokens.size();
   const std::uint32_t at = draw_chance(random, 5) ? 0 : random.below(static_cast<std::uint32_t>(limit) + 1);
   const SequenceView before = cache_->view(source.handle).value();
-  const std::vector<PageId> pages(before.pages.begin(), before.pages.end());
+  const std::vector<PageId> pages(before.pages().begin(), before.pages().end());
   Result<Sequence> sequence = cache_->fork(source.handle, at);
   if (!sequence) {
     if (sequence.error().code == ErrorCode::Unavailable && !flights_.empty()) return "";
-    if (source.window.window_tokens == 0) return "fork: " + sequence.error().message;
+    if (source.window.visible_tokens == 0) return "fork: " + sequence.error().message;
     counts_.add("fork refused by a window");
     return check_unchanged(source, before, pages);
   }
   counts_.add(is_busy ? "fork of a sequence in flight" : "fork");
   if (at == 0) counts_.add("fork at the start");
   if (at % setup_.page_tokens != 0) counts_.add("fork inside a page");
-  if (source.window.window_tokens > 0) counts_.add("fork of a windowed sequence");
+  if (source.window.visible_tokens > 0) counts_.add("fork of a windowed sequence");
   if (source.is_receiving) counts_.add("fork of a receiving sequence");
   if (source.is_new_fork) counts_.add("fork of a fork before any step");
   auto live = std::make_unique<Live>();
@@ -318,17 +318,17 @@ std::string ScheduleModel::rewind(Random& random) {
   const auto known = static_cast<std::uint32_t>(live->tokens.size());
   const std::uint32_t count = draw_chance(random, 5) ? known : 1 + random.below(known);
   const SequenceView before = cache_->view(live->handle).value();
-  const std::vector<PageId> pages(before.pages.begin(), before.pages.end());
+  const std::vector<PageId> pages(before.pages().begin(), before.pages().end());
   const Status status = cache_->rewind(live->handle, count);
   if (!status) {
-    if (live->window.window_tokens == 0) return "rewind: " + status.error().message;
+    if (live->window.visible_tokens == 0) return "rewind: " + status.error().message;
     counts_.add("rewind refused by a window");
     return check_unchanged(*live, before, pages);
   }
   const std::size_t left = live->tokens.size() - count;
   if (left == 0) counts_.add("rewind to nothing");
   if (left + setup_.page_tokens <= live->texts.size()) counts_.add("rewind across pages");
-  if (live->window.window_tokens > 0 && left < live->texts.size()) counts_.add("rewind of a windowed sequence");
+  if (live->window.visible_tokens > 0 && left < live->texts.size()) counts_.add("rewind of a windowed sequence");
   counts_.add("rewind");
   const std::vector<TokenId> cut(live->tokens.begin() + static_cast<std::ptrdiff_t>(left), live->tokens.end());
   live->tokens.resize(left);
@@ -347,12 +347,12 @@ std::string ScheduleModel::set_window(Random& random) {
     }
   }
   if (live == nullptr) return "";
-  Window window{.window_tokens = 2 + random.below(20)};
-  window.sink_tokens = random.below(std::min(window.window_tokens, 8U));
+  Window window{.visible_tokens = 2 + random.below(20)};
+  window.sink_tokens = random.below(std::min(window.visible_tokens, 8U));
   const Status status = cache_->set_window(live->handle, window);
   const bool is_sender = find_sending(*live) != nullptr;
   if (is_sender) counts_.add("window of a sender");
-  if (setup_.keys_rotated || live->window.window_tokens > 0 || is_sender) {
+  if (setup_.keys_rotated || live->window.visible_tokens > 0 || is_sender) {
     return status.has_value() ? "set_window was not refused" : "";
   }
   if (!status) return "set_window: " + status.error().message;
@@ -406,7 +406,7 @@ std::string ScheduleModel::preempt(Random& random) {
   drain();
   if (!status) {
     // Computed again, tokens from before the window was set would come out differently.
-    if (!saves && live->window.window_tokens == 0) return "preempt: " + status.error().message;
+    if (!saves && live->window.visible_tokens == 0) return "preempt: " + status.error().message;
     counts_.add(saves ? "save refused" : "drop refused by a window");
     return "";
   }
@@ -568,7 +568,7 @@ std::string ScheduleModel::compare_views() {
              std::to_string(live->texts.size());
     }
     if (!is_in_flight(*live) && view->tree_tokens != live->tree.size()) return name + " has another tree";
-    if (view->window.window_tokens != live->window.window_tokens) return name + " has another window";
+    if (view->window.visible_tokens != live->window.visible_tokens) return name + " has another window";
   }
   return "";
 }
@@ -578,11 +578,11 @@ std::string ScheduleModel::compare_equal_pages() const {
   if (!setup_.dedup && cache_->stats()->duplicate_page_total > 0) return "a page was given up without dedup";
   std::map<std::int32_t, PageId> pages;  // by the text of their last token
   for (const auto& live : lives_) {
-    if (!live->is_admitted || !live->publishes_all || live->window.window_tokens > 0) continue;
+    if (!live->is_admitted || !live->publishes_all || live->window.visible_tokens > 0) continue;
     const SequenceView view = cache_->view(live->handle).value();
     for (std::size_t i = 0; i < live->texts.size() / setup_.page_tokens; ++i) {
-      const auto [at, is_new] = pages.try_emplace(live->texts[((i + 1) * setup_.page_tokens) - 1], view.pages[i]);
-      if (is_new || at->second == view.pages[i]) continue;
+      const auto [at, is_new] = pages.try_emplace(live->texts[((i + 1) * setup_.page_tokens) - 1], view.pages()[i]);
+      if (is_new || at->second == view.pages()[i]) continue;
       if (setup_.dedup) return "two sequences hold copies of one page";
       counts_.add("page held twice without dedup");
     }
@@ -595,7 +595,7 @@ std::string ScheduleModel::check_unchanged(const Live& live, const SequenceView&
   const SequenceView after = cache_->view(live.handle).value();
   const bool is_same = after.token_count == before.token_count && after.computed_tokens == before.computed_tokens &&
                        after.pending_tokens == before.pending_tokens && after.tree_tokens == before.tree_tokens &&
-                       std::ranges::equal(after.pages, pages);
+                       std::ranges::equal(after.pages(), pages);
   return is_same ? "" : "a refused call changed the sequence";
 }
 

@@ -21,7 +21,7 @@ void log_plan(const AttentionPlan& plan, std::ostream& log) {
   list("query_positions", plan.query_positions);
   list("seq_lens", plan.seq_lens);
   list("stored_lens", plan.stored_lens);
-  list("window_tokens", plan.window_tokens);
+  list("visible_tokens", plan.visible_tokens);
   list("tree_indptr", plan.tree_indptr);
   list("window_offsets of the last level", group.levels.back().window_offsets);
   for (const TreeNode& node : plan.tree_nodes) {
@@ -172,7 +172,7 @@ std::string ScheduleModel::record_flight(const Step& step, std::span<const StepE
     for (std::size_t i = 0; i < step.plan.entry_count; ++i) {
       if (window.first_keys[i] > 0) counts_.add("list trimmed for layers");
       if (step.plan.tree_indptr[i] < step.plan.tree_indptr[i + 1]) counts_.add("tree in layers with a window");
-      if (step.plan.seq_lens[i] > 0 && step.plan.window_tokens[i] > 0) counts_.add("window and window of layers");
+      if (step.plan.seq_lens[i] > 0 && step.plan.visible_tokens[i] > 0) counts_.add("window and window of layers");
     }
   }
   std::uint32_t shared_levels = 0;
@@ -224,7 +224,7 @@ std::string ScheduleModel::describe_entry(const AttentionPlanEntry& planned, con
   for (std::uint32_t i = 0; i < entry.known_count; ++i) {
     if (entry.position + i >= known.size()) return "the plan computes a token that nobody knows";
     entry.queries.push_back(known[entry.position + i]);
-    previous = texts_.intern(previous, entry.queries.back(), window.window_tokens, window.sink_tokens);
+    previous = texts_.intern(previous, entry.queries.back(), window.visible_tokens, window.sink_tokens);
     entry.texts.push_back(previous);
   }
   if (entry.is_tree && tree_before > 0) previous = texts.empty() ? OracleTexts::kBegin : texts.back();
@@ -236,7 +236,7 @@ std::string ScheduleModel::describe_entry(const AttentionPlanEntry& planned, con
       token.parent = asked.tree_parents[i];
       previous = token.parent < 0 ? root : live.tree[static_cast<std::size_t>(token.parent)].text;
     }
-    previous = texts_.intern(previous, token.token, window.window_tokens, window.sink_tokens);
+    previous = texts_.intern(previous, token.token, window.visible_tokens, window.sink_tokens);
     token.text = previous;
     if (entry.is_tree) live.tree.push_back(token);
     entry.queries.push_back(token.token);

@@ -34,12 +34,12 @@ std::string ScheduleModel::receive_for(Live& target, Random& random) {
   if (target.texts.size() >= target.tokens.size()) return "";
   const auto begin = static_cast<std::uint32_t>(target.texts.size());
   auto end_max = static_cast<std::uint32_t>(target.tokens.size());
-  if (target.window.window_tokens > 0) end_max = std::min(end_max, target.window.window_tokens);
+  if (target.window.visible_tokens > 0) end_max = std::min(end_max, target.window.visible_tokens);
   if (end_max <= begin) return "";
   const std::uint32_t count = draw_chance(random, 50) ? end_max - begin : 1 + random.below(end_max - begin);
   if (senders_to(target, begin + count).empty() && draw_chance(random, 90)) return "";
   const SequenceView before = cache_->view(target.handle).value();
-  const std::vector<PageId> pages(before.pages.begin(), before.pages.end());
+  const std::vector<PageId> pages(before.pages().begin(), before.pages().end());
   const Result<std::span<const SlotRun>> slots = cache_->prepare_receive(target.handle, count);
   if (!slots) {
     // Pages are short, its first page waits for a copy, or what is in flight may write where it would receive.
@@ -88,7 +88,7 @@ std::string ScheduleModel::mark_send(Random& random) {
 std::vector<ScheduleModel::Live*> ScheduleModel::senders_to(const Live& target, std::uint32_t end) const {
   std::vector<Live*> senders;
   for (const auto& live : lives_) {
-    if (live.get() == &target || !is_resting(*live) || live->window.window_tokens > 0 || live->tokens.size() < end)
+    if (live.get() == &target || !is_resting(*live) || live->window.visible_tokens > 0 || live->tokens.size() < end)
       continue;
     if (std::equal(target.tokens.begin(), target.tokens.begin() + end, live->tokens.begin())) {
       senders.push_back(live.get());
@@ -142,12 +142,12 @@ std::string ScheduleModel::arrive(Random& random) {
     return "";
   }
   const SequenceView view = cache_->view(target.handle).value();
-  const std::vector<PageId> pages(view.pages.begin(), view.pages.end());
+  const std::vector<PageId> pages(view.pages().begin(), view.pages().end());
   const Status status = cache_->finish_receive(target.handle);
   if (!status) return "finish_receive: " + status.error().message;
   counts_.add("finish_receive");
   if (find_sending(target) != nullptr) counts_.add("finish_receive of a sender");
-  const std::span<const PageId> after = cache_->view(target.handle)->pages;
+  const std::span<const PageId> after = cache_->view(target.handle)->pages();
   for (std::size_t i = transfer.begin / setup_.page_tokens; i < std::min(after.size(), pages.size()); ++i) {
     if (after[i] == pages[i]) counts_.add("received page kept");
   }

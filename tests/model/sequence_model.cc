@@ -115,11 +115,11 @@ std::string SequenceModel::window(Random& random) {
   if (random.below(2) == 0) return "";
   TwinSequence* const sequence = draw(random, [](const TwinSequence& each) {
     const bool is_waiting = each.state == State::Waiting || each.state == State::Dropped;
-    return each.window.window_tokens == 0 && !each.is_marked && (each.is_quiet() || is_waiting);
+    return each.window.visible_tokens == 0 && !each.is_marked && (each.is_quiet() || is_waiting);
   });
   if (sequence == nullptr) return "";
-  const std::uint32_t window_tokens = 1 + random.below(16);
-  const Window window{.window_tokens = window_tokens, .sink_tokens = random.below(window_tokens)};
+  const std::uint32_t visible_tokens = 1 + random.below(16);
+  const Window window{.visible_tokens = visible_tokens, .sink_tokens = random.below(visible_tokens)};
   const Status status = cache_->set_window(sequence->handle, window);
   if (!status) return status.error().message;
   twin_.set_window(*sequence, window);
@@ -154,7 +154,7 @@ std::string SequenceModel::preempt(Random& random) {
   TwinSequence* const sequence = draw_quiet(random);
   if (sequence == nullptr) return "";
   if (random.below(2) == 0) {
-    const bool saw_more = sequence->window.window_tokens > 0 && sequence->full > sequence->window.window_tokens;
+    const bool saw_more = sequence->window.visible_tokens > 0 && sequence->full > sequence->window.visible_tokens;
     const bool is_done = cache_->preempt(sequence->handle, Preempt::Drop).has_value();
     if (is_done == saw_more) return "preempt is wrong about what can be computed again";
     if (is_done) twin_.drop_pages(*sequence);
@@ -184,7 +184,7 @@ std::string SequenceModel::resume(Random& random) {
   if (needed > available) return "saved pages came back without room";
   if (admission->matched_tokens + admission->loading_tokens != sequence->computed)
     return "another number of tokens came back";
-  twin_.restore(*sequence, cache_->view(sequence->handle)->pages);
+  twin_.restore(*sequence, cache_->view(sequence->handle)->pages());
   return "";
 }
 
@@ -194,7 +194,7 @@ std::string SequenceModel::receive(Random& random) {
   if (sequence == nullptr) return "";
   const std::uint32_t token_count = 1 + random.below(sequence->missing());
   const std::uint32_t end = sequence->computed + token_count;
-  if (sequence->window.window_tokens > 0 && end > sequence->window.window_tokens) return "";
+  if (sequence->window.visible_tokens > 0 && end > sequence->window.visible_tokens) return "";
   const std::uint32_t needed = twin_.pages_for(end) - sequence->row_count();
   // A part that was discarded may still run, and write where the received tokens would go.
   const bool is_written = std::ranges::any_of(twin_.steps, [](const TwinStep& each) {
@@ -204,7 +204,7 @@ std::string SequenceModel::receive(Random& random) {
   const Result<std::span<const SlotRun>> slots = cache_->prepare_receive(sequence->handle, token_count);
   if (slots.has_value() != fits) return "prepare_receive is wrong about pages";
   if (!slots) return "";
-  twin_.receive(*sequence, token_count, cache_->view(sequence->handle)->pages);
+  twin_.receive(*sequence, token_count, cache_->view(sequence->handle)->pages());
   std::uint32_t position = sequence->computed;
   for (const SlotRun& run : *slots) {
     for (std::int64_t i = 0; i < run.token_count; ++i) {
@@ -230,7 +230,7 @@ std::string SequenceModel::arrive(Random& random) {
 
 std::string SequenceModel::mark_send(Random& random) {
   TwinSequence* const sequence = draw_quiet(random);
-  if (sequence == nullptr || sequence->window.window_tokens > 0) return "";
+  if (sequence == nullptr || sequence->window.visible_tokens > 0) return "";
   const std::uint32_t begin = random.below(kContextTokensMax);
   const SlotRun slots{.first_slot = 3, .token_count = 1 + random.below(kContextTokensMax - begin)};
   sequence->is_marked = true;

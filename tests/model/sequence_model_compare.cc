@@ -93,13 +93,13 @@ std::string SequenceModel::compare_sequences() const {
     if (view.steps_in_flight != each->in_flight || view.is_planned != (each->in_flight > 0)) return name + "steps";
     if (view.is_waiting == each->is_running()) return name + "is_waiting";
     if (view.is_receiving != (each->receiving > 0)) return name + "is_receiving";
-    if (view.window.window_tokens != each->window.window_tokens) return name + "window";
-    if (view.pages.size() != each->row.size()) {
-      return name + std::to_string(view.pages.size()) + " pages, not " + std::to_string(each->row.size());
+    if (view.window.visible_tokens != each->window.visible_tokens) return name + "window";
+    if (view.pages().size() != each->row.size()) {
+      return name + std::to_string(view.pages().size()) + " pages, not " + std::to_string(each->row.size());
     }
-    for (std::size_t page = 0; page < view.pages.size(); ++page) {
+    for (std::size_t page = 0; page < view.pages().size(); ++page) {
       const PageId wanted = each->row[page] ? each->row[page]->id : kNullPage;
-      if (view.pages[page] != wanted) return name + "another page in column " + std::to_string(page);
+      if (view.pages()[page] != wanted) return name + "another page in column " + std::to_string(page);
     }
   }
   return "";

@@ -181,8 +181,8 @@ std::string SequenceModel::refuse_window(Random& random) {
     return refused("window that is all sink", ErrorCode::InvalidArgument,
                    set({tokens, draw_beyond(random, tokens) - 1}));
   }
-  const auto usual = set({.window_tokens = tokens, .sink_tokens = random.below(tokens)});
-  if (sequence->window.window_tokens > 0) return refused("second window", ErrorCode::InvalidArgument, usual);
+  const auto usual = set({.visible_tokens = tokens, .sink_tokens = random.below(tokens)});
+  if (sequence->window.visible_tokens > 0) return refused("second window", ErrorCode::InvalidArgument, usual);
   if (sequence->state == State::Saved) return refused("window of a saved one", ErrorCode::InvalidArgument, usual);
   if (is_busy(*sequence)) return refused("window of a busy one", ErrorCode::Unavailable, usual);
   if (sequence->is_marked) return refused("window of a sender", ErrorCode::InvalidArgument, usual);
@@ -402,18 +402,18 @@ std::string SequenceModel::refuse_transfer(Random& random) {
   }
   if (choice < 4) {
     count = random.below(2) == 0 ? 0 : draw_beyond(random, sequence->missing());
-    if (sequence->tail_tokens > 0 && sequence->missing() > 0 && sequence->window.window_tokens == 0) {
+    if (sequence->tail_tokens > 0 && sequence->missing() > 0 && sequence->window.visible_tokens == 0) {
       count = 1;
       return refused("receive inside a page to be copied", ErrorCode::Unavailable, receive);
     }
-    if (sequence->window.window_tokens > 0 && sequence->count() > sequence->window.window_tokens &&
+    if (sequence->window.visible_tokens > 0 && sequence->count() > sequence->window.visible_tokens &&
         sequence->missing() > 0) {
       count = sequence->missing();
       return refused("receive beyond a window", ErrorCode::Unsupported, receive);
     }
     return refused("receive of what is not missing", kBad, receive);
   }
-  if (sequence->window.window_tokens > 0) return refused("send of a windowed one", kBad, mark);
+  if (sequence->window.visible_tokens > 0) return refused("send of a windowed one", kBad, mark);
   if (choice == 4) receiver = -1;
   if (choice == 5) slots[0].token_count = 0;
   if (choice == 6) slots[0].first_slot = -1;

@@ -94,7 +94,7 @@ std::string SequenceModel::plan(const std::vector<StepEntry>& entries, std::vect
       };
       if (!fits(shortage.fitting_tokens)) return "tokens are said to fit that do not";
       // With a window more tokens may take fewer pages: then some number of tokens is told, not the greatest.
-      const bool has_window = parts[fitting].sequence->window.window_tokens != 0;
+      const bool has_window = parts[fitting].sequence->window.visible_tokens != 0;
       const bool is_all = shortage.fitting_tokens == parts[fitting].token_count;
       if (!has_window && !is_all && fits(shortage.fitting_tokens + 1)) return "more tokens fit than are said to";
       count("fewer tokens fit");
@@ -105,7 +105,7 @@ std::string SequenceModel::plan(const std::vector<StepEntry>& entries, std::vect
   if (needed > available) {
     // Only without the tails that are cached: those are to be computed again.
     for (const auto& each : twin_.sequences) {
-      const bool saw_all = each->window.window_tokens == 0 || each->computed <= each->window.window_tokens;
+      const bool saw_all = each->window.visible_tokens == 0 || each->computed <= each->window.visible_tokens;
       if (each->has_cached_tail() && !each->is_tail_planned && saw_all && !each->is_undecided()) {
         twin_.give_up_tail(*each);
       }
@@ -140,7 +140,7 @@ std::string SequenceModel::planned(const std::vector<StepEntry>& entries, std::v
         return "a copy of another page";
       }
     }
-    twin_.plan_part(part, entries[i], cache_->view(part.sequence->handle)->pages);
+    twin_.plan_part(part, entries[i], cache_->view(part.sequence->handle)->pages());
     const std::uint32_t queries = std::max(1U, part.token_count + part.draft_count);
     if (entry.position != part.position || entry.token_count != queries) return "an entry computes other tokens";
     part.slots.assign(entry.append_slots.begin(), entry.append_slots.end());

@@ -205,7 +205,7 @@ class SequenceTwin {
   // Steps.
 
   [[nodiscard]] bool stores(const TwinSequence& sequence, const TwinPart& part, std::uint32_t page) const {
-    if (sequence.window.window_tokens == 0 || page < pages_for(sequence.window.sink_tokens)) return true;
+    if (sequence.window.visible_tokens == 0 || page < pages_for(sequence.window.sink_tokens)) return true;
     if (page * config_.page_tokens < sequence.planned) return true;
     return (page + 1) * config_.page_tokens > keep_from(sequence, sequence.planned + part.token_count);
   }
@@ -303,7 +303,7 @@ class SequenceTwin {
 
   void admit(TwinSequence& sequence, std::uint32_t partial_tokens) {
     std::uint32_t tokens_max = sequence.use_cache ? sequence.match_max : 0;
-    if (sequence.window.window_tokens > 0) tokens_max = std::min(tokens_max, sequence.window.window_tokens);
+    if (sequence.window.visible_tokens > 0) tokens_max = std::min(tokens_max, sequence.window.visible_tokens);
     take_cached(sequence, matched(sequence, tokens_max));
     sequence.tail_tokens = partial_tokens;
     sequence.computed = sequence.planned = (sequence.shared * config_.page_tokens) + partial_tokens;
@@ -317,7 +317,7 @@ class SequenceTwin {
     sequence.window = source.window;
     sequence.tokens.assign(source.tokens.begin(), source.tokens.begin() + at);
     sequence.computed = sequence.planned = std::min(at, source.computed);
-    sequence.full = std::max(sequence.window.window_tokens, std::min(source.full, sequence.computed));
+    sequence.full = std::max(sequence.window.visible_tokens, std::min(source.full, sequence.computed));
     const std::uint32_t whole = sequence.computed / config_.page_tokens;
     if (source.hole_begin < whole) {
       sequence.hole_begin = source.hole_begin;
@@ -340,7 +340,7 @@ class SequenceTwin {
   }
   void set_window(TwinSequence& sequence, const Window& window) {
     sequence.window = window;
-    sequence.full = std::max(window.window_tokens, sequence.computed);
+    sequence.full = std::max(window.visible_tokens, sequence.computed);
     if (sequence.is_running()) slide(sequence);
   }
   void commit(TwinSequence& sequence, std::int32_t leaf) {
@@ -450,8 +450,8 @@ class SequenceTwin {
   }
   [[nodiscard]] static std::uint32_t first_recent(const TwinSequence& sequence, std::uint32_t end) {
     const Window& window = sequence.window;
-    if (window.window_tokens == 0 || end <= window.window_tokens) return 0;
-    return end - (window.window_tokens - window.sink_tokens);
+    if (window.visible_tokens == 0 || end <= window.visible_tokens) return 0;
+    return end - (window.visible_tokens - window.sink_tokens);
   }
   [[nodiscard]] std::uint32_t keep_from(const TwinSequence& sequence, std::uint32_t end) const {
     const std::uint32_t first = first_recent(sequence, end);
@@ -459,10 +459,10 @@ class SequenceTwin {
   }
   /// Tokens that anybody would have computed the same way.
   [[nodiscard]] static std::uint32_t seen_by_all(const TwinSequence& sequence) {
-    return sequence.window.window_tokens > 0 ? sequence.full : UINT32_MAX;
+    return sequence.window.visible_tokens > 0 ? sequence.full : UINT32_MAX;
   }
   [[nodiscard]] static std::uint32_t publishable(const TwinSequence& sequence) {
-    return sequence.window.window_tokens > 0 ? std::min(sequence.publish_max, sequence.full) : sequence.publish_max;
+    return sequence.window.visible_tokens > 0 ? std::min(sequence.publish_max, sequence.full) : sequence.publish_max;
   }
   /// Full pages: into the tree while the path has no gap, private beyond.
   void settle(TwinSequence& sequence) {
@@ -494,7 +494,7 @@ class SequenceTwin {
   }
   /// Gives up the pages that the window has left.
   void slide(TwinSequence& sequence) {
-    if (sequence.window.window_tokens == 0) return;
+    if (sequence.window.visible_tokens == 0) return;
     const std::uint32_t begin = pages_for(sequence.window.sink_tokens);
     const std::uint32_t end = keep_from(sequence, sequence.computed) / config_.page_tokens;
     if (end <= std::max(begin, sequence.hole_end)) return;
@@ -507,7 +507,7 @@ class SequenceTwin {
     const std::uint32_t rest = end % config_.page_tokens;
     const bool ends_in_tail = sequence.tail_tokens > 0 && whole == tail_column(sequence) && rest > 0;
     sequence.computed = sequence.planned = end;
-    sequence.full = std::max(sequence.window.window_tokens, std::min(sequence.full, end));
+    sequence.full = std::max(sequence.window.visible_tokens, std::min(sequence.full, end));
     if (ends_in_tail) {
       sequence.tail_tokens = rest;
       return;

@@ -460,7 +460,7 @@ def unrotated():
 def test_a_window_holds_its_sink_and_its_last_tokens():
     engine = open_small(4, 32, layout=unrotated())
     sequence = engine.cache.begin(engine.space, token_range(0, 40))
-    engine.cache.set_window(sequence, quire.Window(window_tokens=12, sink_tokens=2))
+    engine.cache.set_window(sequence, quire.Window(visible_tokens=12, sink_tokens=2))
     engine.cache.admit(sequence)
     while engine.cache.view(sequence).pending_tokens > 0:
         step = engine.plan(quire.StepEntry(sequence=sequence, token_count=1))
@@ -470,7 +470,7 @@ def test_a_window_holds_its_sink_and_its_last_tokens():
     pages = engine.cache.view(sequence).pages
     assert len(pages) == 10
     assert [i for i, page in enumerate(pages) if page != quire.NULL_PAGE] == [0, 7, 8, 9]
-    assert engine.cache.view(sequence).window.window_tokens == 12
+    assert engine.cache.view(sequence).window.visible_tokens == 12
     stats = engine.cache.stats()
     assert (stats.sealed_pages, stats.private_pages) == (3, 3)
 
@@ -478,7 +478,7 @@ def test_a_window_holds_its_sink_and_its_last_tokens():
 def test_a_long_chunk_of_a_window_stores_only_its_sink_and_its_window():
     engine = open_small(4, 32, layout=unrotated())
     sequence = engine.cache.begin(engine.space, token_range(0, 50))
-    engine.cache.set_window(sequence, quire.Window(window_tokens=8, sink_tokens=2))
+    engine.cache.set_window(sequence, quire.Window(visible_tokens=8, sink_tokens=2))
     engine.cache.admit(sequence)
     slots = engine.plan(sequence).plan.append_slots
     assert [i for i, slot in enumerate(slots) if slot == quire.NO_SLOT] == token_range(4, 40)
@@ -489,7 +489,7 @@ def test_a_window_needs_keys_that_are_not_rotated():
     rotated = open_small(layout=layout)
     sequence = rotated.cache.begin(rotated.space, [1, 2, 3])
     with pytest.raises(quire.Error):
-        rotated.cache.set_window(sequence, quire.Window(window_tokens=8))
+        rotated.cache.set_window(sequence, quire.Window(visible_tokens=8))
 
 
 def test_a_preempted_sequence_finds_again_what_is_cached_of_it(engine):

@@ -146,7 +146,7 @@ void Simulation::fork() {
   Result<Sequence> forked = cache_->fork(source->handle, at);
   called();
   if (!forked) {
-    const bool may_be_gone = source->window.window_tokens > 0 && at < source->computed;
+    const bool may_be_gone = source->window.visible_tokens > 0 && at < source->computed;
     if (may_be_gone && forked.error().code == ErrorCode::InvalidArgument) {
       counts_.add(SimEvent::WindowRefused);
     } else if (setup_.has_groups() && forked.error().code == ErrorCode::InvalidArgument) {
@@ -178,8 +178,8 @@ void Simulation::fork() {
   live->computed = std::min(at, source->computed);
   live->window = source->window;
   live->window_salt = source->window_salt;
-  if (live->window.window_tokens > 0) {
-    live->full_tokens = std::max(live->window.window_tokens, std::min(source->full_tokens, at));
+  if (live->window.visible_tokens > 0) {
+    live->full_tokens = std::max(live->window.visible_tokens, std::min(source->full_tokens, at));
   }
   live->planned_end = live->computed;
   live->may_lose_copy = true;
@@ -204,7 +204,7 @@ void Simulation::rewind() {
     }
     return;
   }
-  if (!status && live->window.window_tokens > 0 && status.error().code == ErrorCode::InvalidArgument) {
+  if (!status && live->window.visible_tokens > 0 && status.error().code == ErrorCode::InvalidArgument) {
     counts_.add(SimEvent::WindowRefused);
     return;
   }
@@ -215,8 +215,8 @@ void Simulation::rewind() {
   const auto end = static_cast<std::uint32_t>(live->tokens.size());
   while (!live->extra_keys.empty() && live->extra_keys.back().begin >= end) live->extra_keys.pop_back();
   if (!live->extra_keys.empty()) live->extra_keys.back().end = std::min(live->extra_keys.back().end, end);
-  if (live->window.window_tokens > 0 && end < live->computed) {
-    live->full_tokens = std::max(live->window.window_tokens, std::min(live->full_tokens, end));
+  if (live->window.visible_tokens > 0 && end < live->computed) {
+    live->full_tokens = std::max(live->window.visible_tokens, std::min(live->full_tokens, end));
   }
   live->computed = std::min(live->computed, end);
   live->planned_end = live->computed;
@@ -250,19 +250,19 @@ void Simulation::preempt() {
 
 void Simulation::set_window() {
   Live* const live = draw_live();
-  if (live == nullptr || live->window.window_tokens > 0) return;
+  if (live == nullptr || live->window.visible_tokens > 0) return;
   const bool is_waiting = !live->is_admitted && live->save_state == SaveState::None;
   if (!is_waiting && !is_quiet(*live)) return;
   refresh(*live);
-  Window window{.window_tokens = 1 + below(setup_.context_tokens_max)};
-  if (chance(70)) window.window_tokens = 1 + ((window.window_tokens - 1) / 3);
-  window.sink_tokens = random_.below(std::min(window.window_tokens, 6U));
+  Window window{.visible_tokens = 1 + below(setup_.context_tokens_max)};
+  if (chance(70)) window.visible_tokens = 1 + ((window.visible_tokens - 1) / 3);
+  window.sink_tokens = random_.below(std::min(window.visible_tokens, 6U));
   const Status status = cache_->set_window(live->handle, window);
   // Without a history there is none, nor one that would cut what a state has been through, or a replay.
   if (!status && !setup_.groups.empty()) {
     const SequenceView view = cache_->view(live->handle).value();
     const bool has_history = !std::ranges::all_of(setup_.groups, is_anchored);
-    const bool is_late = has_state_ && view.computed_tokens > window.window_tokens;
+    const bool is_late = has_state_ && view.computed_tokens > window.visible_tokens;
     if (!has_history || is_late || view.replay_tokens > 0) {
       counts_.add(SimEvent::WindowNotSet);
       called();
@@ -272,10 +272,10 @@ void Simulation::set_window() {
   if (!status) throw SimFailure("set_window: " + status.error().message);
   counts_.add(is_waiting ? SimEvent::WindowSetWaiting : SimEvent::WindowSet);
   live->window = window;
-  live->full_tokens = std::max(window.window_tokens, live->computed);
+  live->full_tokens = std::max(window.visible_tokens, live->computed);
   live->window_salt = mix64(live->number);
   // What it finds later is cut to the window.
-  live->options.match_tokens_max = std::min(live->options.match_tokens_max.value_or(UINT32_MAX), window.window_tokens);
+  live->options.match_tokens_max = std::min(live->options.match_tokens_max.value_or(UINT32_MAX), window.visible_tokens);
   live->values.resize(std::min<std::size_t>(live->values.size(), live->full_tokens));
   extend_values(*live);
   called();
@@ -285,10 +285,10 @@ void Simulation::save(Live& live) {
   refresh(live);
   const SequenceView view = cache_->view(live.handle).value();
   auto page_count =
-      static_cast<std::uint32_t>(std::ranges::count_if(view.pages, [](PageId page) { return page != kNullPage; }));
+      static_cast<std::uint32_t>(std::ranges::count_if(view.pages(), [](PageId page) { return page != kNullPage; }));
   if (setup_.has_groups() && page_count == 0 && chance(90)) return;  // there would be little to save
-  const bool has_hole = page_count < view.pages.size();
-  if (view.computed_tokens > view.pages.size() * setup_.page_tokens) ++page_count;  // a page to be copied
+  const bool has_hole = page_count < view.pages().size();
+  if (view.computed_tokens > view.pages().size() * setup_.page_tokens) ++page_count;  // a page to be copied
   const Status status = cache_->preempt(live.handle, Preempt::Save);
   called();
   counts_.add(SimEvent::SaveAsked);
@@ -486,7 +486,7 @@ void Simulation::end_one(Live& live) {
 
 // Whole pages that it has computed are in the tree, for others to find.
 void Simulation::expect_cached(const Live& live) const {
-  if (!paths_ || !setup_.dedup || live.is_retired || live.window.window_tokens > 0) return;
+  if (!paths_ || !setup_.dedup || live.is_retired || live.window.visible_tokens > 0) return;
   for (const SimPaths::PathKey key : paths_->keys_of(live.space, std::span(live.tokens).first(live.computed))) {
     if (!paths_->is_cached(key)) throw SimFailure("a page that was computed is not cached");
   }

@@ -80,7 +80,7 @@ void Simulation::plan() {
     tokens_left -= count;
     // Drafts and trees stand behind everything known.
     const bool is_end = count == missing && missing > 0 && live.planned_end + count == known &&
-                        live.window.window_tokens == 0;  // their bytes are not a window's
+                        live.window.visible_tokens == 0;  // their bytes are not a window's
     const std::uint32_t room = std::min<std::uint32_t>(setup_.context_tokens_max - known, tokens_left);
     const std::size_t place = entries.size();
     if (is_end && room >= 4 && live.promised.empty() && chance(setup_.draft_chance)) {
@@ -245,7 +245,6 @@ void Simulation::record_entry(const AttentionPlanEntry& planned, const StepEntry
   });
   if (setup_.has_groups()) {
     entry.view = cache_->view(live.handle).value();  // what was to be copied may have been given up
-    entry.view.pages = {};
     return;
   }
   entry.pages.assign(planned.pages.begin(), planned.pages.end());
@@ -270,9 +269,9 @@ void Simulation::begin_flight(Flight& flight) {
     if (!entry.is_void) {
       const std::uint32_t context = entry.runs_again ? entry.position + 1 : entry.position;
       // The first of its tokens sees the sink and the last ones before it.
-      const auto [window_tokens, sink_tokens] = entry.window;
-      const bool slides = window_tokens > 0 && entry.position + 1 > window_tokens;
-      const std::uint32_t recent = slides ? entry.position + 1 - (window_tokens - sink_tokens) : 0;
+      const auto [visible_tokens, sink_tokens] = entry.window;
+      const bool slides = visible_tokens > 0 && entry.position + 1 > visible_tokens;
+      const std::uint32_t recent = slides ? entry.position + 1 - (visible_tokens - sink_tokens) : 0;
       if (slides) counts_.add(SimEvent::Slid);
       for (std::uint32_t i = 0; i < context; ++i) {
         if (i >= sink_tokens && i < recent) continue;

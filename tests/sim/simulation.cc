@@ -211,7 +211,7 @@ void Simulation::poison() {
   if (!visited) throw SimFailure(visited.error().message);
   for (const auto& live : lives_) {
     const SequenceView view = cache_->view(live->handle).value();
-    for (const PageId page : view.pages) is_used[page.value] = true;
+    for (const PageId page : view.pages()) is_used[page.value] = true;
   }
   std::uint32_t free = 0;
   for (std::uint32_t page = 1; page <= setup_.device_page_count; ++page) {

@@ -267,7 +267,7 @@ class Simulation {
   void preempt();
   void set_window();
   [[nodiscard]] static bool can_be_computed_again(const Live& live) {
-    return live.window.window_tokens == 0 || live.full_tokens <= live.window.window_tokens;
+    return live.window.visible_tokens == 0 || live.full_tokens <= live.window.visible_tokens;
   }
   void save(Live& live);
   bool resume_saved(Live& live);

@@ -343,7 +343,7 @@ Result<std::vector<TreeSession::Holder>> TreeSession::holders() const {
       holder.label += " (waits)";
       holder.tokens = std::span(request.prompt).first(request.matchable_tokens);
     } else {
-      holder.pages.assign(view.pages.begin(), view.pages.end());
+      holder.pages.assign(view.pages().begin(), view.pages().end());
     }
     holders.push_back(std::move(holder));
   }
@@ -399,7 +399,7 @@ Result<TreeDrawing> TreeSession::drawing() const {
     std::string state = fmt::format("waits with {}", counted(view.token_count, "token"));
     if (!view.is_waiting) {
       std::vector<PageId> own;
-      std::ranges::copy_if(view.pages, std::back_inserter(own),
+      std::ranges::copy_if(view.pages(), std::back_inserter(own),
                            [&](PageId page) { return !cached_pages.contains(page); });
       state = fmt::format("{} of {} computed", view.computed_tokens, counted(view.token_count, "token"));
       if (!own.empty()) state += fmt::format("; {} of its own: {}", counted(own.size(), "page"), page_list(own, 24));

@@ -14,7 +14,7 @@ namespace tiny_engine {
 Verdict check_output(const Weights& weights, const Request& request, const Output& output) {
   const std::vector<std::vector<double>> expected =
       oracle_logits(weights, OracleText{.tokens = output.tokens,
-                                        .window_tokens = request.window.window_tokens,
+                                        .visible_tokens = request.window.visible_tokens,
                                         .sink_tokens = request.window.sink_tokens,
                                         .window_begin = output.window_begin});
   Verdict verdict;

@@ -153,7 +153,7 @@ Status run_workload(Demo& demo) {
   others.push_back({.prompt = question, .new_tokens_max = 12, .beam_width = 3});
   others.push_back({.prompt = join(question, make_text(901, 30)),
                     .new_tokens_max = 80,
-                    .window = {.window_tokens = 32, .sink_tokens = 4}});
+                    .window = {.visible_tokens = 32, .sink_tokens = 4}});
   QUIRE_TRY(demo.run(std::move(others)));
   return {};
 }

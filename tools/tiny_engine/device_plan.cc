@@ -94,7 +94,7 @@ Result<DevicePlan> DevicePlan::upload(const quire::AttentionPlan& plan) {
   copy.query_indptr = locator.locate("query_indptr", plan.query_indptr);
   copy.seq_lens = locator.locate("seq_lens", plan.seq_lens);
   copy.stored_lens = locator.locate("stored_lens", plan.stored_lens);
-  copy.window_tokens = locator.locate("window_tokens", plan.window_tokens);
+  copy.visible_tokens = locator.locate("visible_tokens", plan.visible_tokens);
   copy.context_lens = locator.locate("context_lens", plan.context_lens);
   copy.state_slots = locator.locate("state_slots", plan.state_slots);
   copy.tree_indptr = locator.locate("tree_indptr", plan.tree_indptr);
@@ -194,7 +194,7 @@ std::vector<StagedNumbers> DevicePlan::numbers() const {
   list.add("query_indptr", query_indptr);
   list.add("seq_lens", seq_lens);
   list.add("stored_lens", stored_lens);
-  list.add("window_tokens", window_tokens);
+  list.add("visible_tokens", visible_tokens);
   list.add("context_lens", context_lens);
   list.add("state_slots", state_slots);
   list.add("tree_indptr", tree_indptr);

@@ -95,7 +95,7 @@ class DevicePlan {
   StagedArray<std::int32_t> query_indptr;
   StagedArray<std::int32_t> seq_lens;
   StagedArray<std::int32_t> stored_lens;
-  StagedArray<std::int32_t> window_tokens;
+  StagedArray<std::int32_t> visible_tokens;
   StagedArray<std::int32_t> context_lens;
   StagedArray<std::int32_t> state_slots;
   StagedArray<std::int32_t> tree_indptr;

@@ -329,7 +329,7 @@ Status DeviceStep::start_attention(const DevicePlan& plan, const LayerAttention&
   paged.query_positions = on_device(plan, plan.query_positions).data();
   paged.query_indptr = on_device(plan, plan.query_indptr).data();
   paged.seq_lens = on_device(plan, plan.seq_lens).data();
-  paged.window_tokens = on_device(plan, plan.window_tokens).data();
+  paged.visible_tokens = on_device(plan, plan.visible_tokens).data();
   paged.tree_indptr = on_device(plan, plan.tree_indptr).data();
   paged.tree_nodes = on_device(plan, plan.tree_nodes).data();
   paged.tree_node_count = static_cast<std::int64_t>(plan.tree_nodes.count);

@@ -118,7 +118,7 @@ std::string HybridEngine::read_chunks(const DevicePlan& plan, std::size_t query_
   const auto positions = plan.read(plan.query_positions);
   const auto seq_lens = plan.read(plan.seq_lens);
   const auto slots = plan.read(plan.state_slots);
-  const auto windows = plan.read(plan.window_tokens);
+  const auto windows = plan.read(plan.visible_tokens);
   // One group's plan has none.
   const auto context_lens = plan.read(groups_.groups.size() > 1 ? plan.context_lens : plan.seq_lens);
   const bool has_state = !memory_.states.slots().parts().empty();

@@ -121,15 +121,15 @@ class HybridOracle {
   };
   [[nodiscard]] bool has_slid(std::size_t query, LayerKind kind) const {
     const bool keeps_all = kind == LayerKind::Full || is_compressor(kind);
-    return keeps_all && tokens_[query].window_tokens > 0 && position_[query] >= tokens_[query].window_tokens;
+    return keeps_all && tokens_[query].visible_tokens > 0 && position_[query] >= tokens_[query].visible_tokens;
   }
   [[nodiscard]] std::int64_t rope_position(std::size_t query, LayerKind kind) const {
-    return has_slid(query, kind) ? std::int64_t{tokens_[query].window_tokens} - 1 : position_[query];
+    return has_slid(query, kind) ? std::int64_t{tokens_[query].visible_tokens} - 1 : position_[query];
   }
   [[nodiscard]] std::vector<Seen> seen_by(std::size_t query, const HybridLayer& kind) const {
     const std::int64_t own = position_[query];
     const std::int64_t sink = tokens_[query].sink_tokens;
-    const std::int64_t recent = tokens_[query].window_tokens - sink;
+    const std::int64_t recent = tokens_[query].visible_tokens - sink;
     const std::int64_t query_position = rope_position(query, kind.kind);
     const bool slid = has_slid(query, kind.kind);
     const bool has_window = !is_compressor(kind.kind) && kind.window_tokens > 0;

@@ -69,7 +69,7 @@ std::string KeyFinder::read_entry(std::int32_t query, Entry& entry) const {
   entry.query_count = query_indptr[at + 1] - query_indptr[at];
   entry.seq_len = plan_.read(plan_.seq_lens)[at];
   entry.stored_len = plan_.read(plan_.stored_lens)[at];
-  entry.window = plan_.read(plan_.window_tokens)[at];
+  entry.window = plan_.read(plan_.visible_tokens)[at];
   if (at + 1 < tree_indptr.size()) {
     entry.tree_begin = tree_indptr[at];
     entry.tree_count = tree_indptr[at + 1] - tree_indptr[at];

@@ -45,7 +45,7 @@ class Oracle {
   double collect_seen(std::size_t query, std::int64_t layer_window, std::vector<Seen>& seen) const {
     const OracleToken& token = tokens_[query];
     const std::int64_t own = position_[query];
-    const auto window = static_cast<std::int64_t>(token.window_tokens);
+    const auto window = static_cast<std::int64_t>(token.visible_tokens);
     const auto sink = static_cast<std::int64_t>(token.sink_tokens);
     const bool has_slid = window > 0 && own >= window;
     const std::int64_t query_position = has_slid ? window - 1 : own;
@@ -167,10 +167,10 @@ std::vector<std::vector<double>> oracle_logits(const Weights& weights, std::span
 std::vector<std::vector<double>> oracle_logits(const Weights& weights, const OracleText& text) {
   std::vector<OracleToken> tokens;
   for (std::size_t i = 0; i < text.tokens.size(); ++i) {
-    const bool is_windowed = text.window_tokens > 0 && i >= text.window_begin;
+    const bool is_windowed = text.visible_tokens > 0 && i >= text.window_begin;
     tokens.push_back({.token = text.tokens[i],
                       .previous = static_cast<std::int32_t>(i) - 1,
-                      .window_tokens = is_windowed ? text.window_tokens : 0,
+                      .visible_tokens = is_windowed ? text.visible_tokens : 0,
                       .sink_tokens = is_windowed ? text.sink_tokens : 0});
   }
   return oracle_logits(weights, tokens);

@@ -22,7 +22,7 @@ namespace tiny_engine {
 struct OracleToken {
   std::int32_t token = 0;
   std::int32_t previous = -1;  ///< index of the token before it, which stands earlier in the list; -1: a text begins
-  std::uint32_t window_tokens = 0;  ///< in force when it is computed; 0: none
+  std::uint32_t visible_tokens = 0;  ///< in force when it is computed; 0: none
   std::uint32_t sink_tokens = 0;
 };
 
@@ -33,7 +33,7 @@ struct OracleToken {
 /// Of one text, from its first token on; tokens from `window_begin` on are computed under the window.
 struct OracleText {
   std::span<const std::int32_t> tokens;
-  std::uint32_t window_tokens = 0;
+  std::uint32_t visible_tokens = 0;
   std::uint32_t sink_tokens = 0;
   std::size_t window_begin = 0;
 };

@@ -60,7 +60,7 @@ struct PagedPlan {
   const std::int32_t* query_positions = nullptr;
   const std::int32_t* query_indptr = nullptr;
   const std::int32_t* seq_lens = nullptr;
-  const std::int32_t* window_tokens = nullptr;
+  const std::int32_t* visible_tokens = nullptr;
   const std::int32_t* tree_indptr = nullptr;
   const quire::TreeNode* tree_nodes = nullptr;
   std::int64_t tree_node_count = 0;
@@ -102,7 +102,7 @@ class KeyWalk {
     first_query_ = plan.query_indptr[entry_];
     const std::int32_t query_count = plan.query_indptr[entry_ + 1] - first_query_;
     seq_len_ = plan.seq_lens[entry_];
-    window_ = plan.window_tokens[entry_];
+    window_ = plan.visible_tokens[entry_];
     tree_begin_ = plan.tree_indptr[entry_];
     tree_count_ = plan.tree_indptr[entry_ + 1] - tree_begin_;
     if (tree_count_ < 0 || tree_begin_ < 0 || std::int64_t{tree_begin_} + tree_count_ > plan.tree_node_count) {

@@ -28,7 +28,7 @@ struct Request {
   std::uint32_t sample_count = 1;               ///< continuations of the one prompt
   std::uint32_t beam_width = 0;                 ///< above 0: beam search instead of sampling
   Speculation speculation = Speculation::None;  ///< for greedy requests with one sample
-  quire::Window window;                         ///< window_tokens 0: none
+  quire::Window window;                         ///< visible_tokens 0: none
 };
 
 /// One continuation of a request.

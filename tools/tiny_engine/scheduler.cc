@@ -88,7 +88,7 @@ Status Scheduler::admit(Track& track) {
   if (is_new && !track.handle) {
     const Request& request = request_of(track);
     QUIRE_TRY_ASSIGN(track.handle, cache_.begin(key_space_, {.tokens = track.output.tokens}));
-    if (request.window.window_tokens > 0) QUIRE_TRY(cache_.set_window(track.handle, request.window));
+    if (request.window.visible_tokens > 0) QUIRE_TRY(cache_.set_window(track.handle, request.window));
   }
   QUIRE_TRY_ASSIGN(quire::SequenceView view, cache_.view(track.handle));
   if (view.is_waiting) {

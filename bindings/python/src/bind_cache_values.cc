@@ -79,8 +79,9 @@ void bind_cache_values(nb::module_& module) {
 
   StructClass<Window>(
       module, "Window",
-      "A sequence that attends to its first `sink_tokens` tokens and to the most recent ones, window_tokens in all.")
-      .field("window_tokens", &Window::window_tokens)
+      "A sequence that sees its first `sink_tokens` tokens and the most recent ones, `visible_tokens` in all. (A "
+      "group's window_tokens do not count the sink: such a group sees window_tokens + sink_tokens.)")
+      .field("visible_tokens", &Window::visible_tokens, "sink and most recent ones together")
       .field("sink_tokens", &Window::sink_tokens)
       .with_constructor();
 
@@ -100,7 +101,7 @@ void bind_cache_values(nb::module_& module) {
              "next, as after a prompt that was cached whole: its last token then runs again, writing nothing.")
       .value("tree_tokens", &ViewCopy::tree_tokens, "computed and undecided")
       .value("steps_in_flight", &ViewCopy::steps_in_flight)
-      .value("window", &ViewCopy::window, "window_tokens 0: none")
+      .value("window", &ViewCopy::window, "visible_tokens 0: none")
       .value("state_slot", &ViewCopy::state_slot, "of an admitted one; see AttentionPlanEntry")
       .value("next_checkpoint", &ViewCopy::next_checkpoint,
              "tokens behind which a snapshot is taken next: steps end there; 0: nowhere")

@@ -276,7 +276,8 @@ void bind_plan(nb::module_& module) {
              "[entries + 1] entry e computes queries [indptr[e], indptr[e + 1])")
       .array("seq_lens", &AttentionPlan::seq_lens, "[entries] keys, this step's included")
       .array("stored_lens", &AttentionPlan::stored_lens, "[entries] keys before this step")
-      .array("window_tokens", &AttentionPlan::window_tokens, "[entries] 0: none")
+      .array("visible_tokens", &AttentionPlan::visible_tokens,
+             "[entries] of the sequence's Window, the sink included; 0: none")
       .array("context_lens", &AttentionPlan::context_lens,
              "[entries] tokens once the step has run, whatever a window has skipped; empty with one group")
       .array("state_slots", &AttentionPlan::state_slots, "[entries] state slot, or row of the page table")

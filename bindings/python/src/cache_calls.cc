@@ -131,9 +131,7 @@ SequenceHandle begin(const StatePointer& state, KeySpaceId key_space, nb::handle
 ViewCopy view_of(CacheState& state, const SequenceHandle& sequence) {
   const Access access(state);
   const SequenceView view = take(access->view(sequence.get()));
-  ViewCopy copy{view, page_ids(view.pages)};
-  copy.pages = {};
-  return copy;
+  return {view, page_ids(view.pages())};
 }
 
 bool wait_until_ready(const StatePointer& state, const SequenceHandle& sequence, std::optional<double> timeout_s) {
