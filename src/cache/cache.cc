@@ -54,8 +54,9 @@ Result<KeySpaceId> Cache::key_space(const KeySpace& key_space) {
   if (!index) {
     index = impl.key_spaces.find_unused();
     if (!index) {
-      return unavailable("all ", impl.key_spaces.capacity(),
-                         " key spaces have live sequences or kept prefixes; end some, or raise key_space_count_max");
+      return unavailable(
+          "all ", impl.key_spaces.capacity(),
+          " key spaces have live sequences or kept prefixes; end or unkeep some, or raise key_space_count_max");
     }
     impl.counters.evicted_page_total +=
         impl.tiers->parts.history.drop_all(impl.key_spaces[*index].root, ResidencyCause::Evicted);

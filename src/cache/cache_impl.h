@@ -290,6 +290,7 @@ struct Cache::Impl : TierClient {
   void start_state(std::uint32_t index, const Hit& hit);
   [[nodiscard]] bool is_state_held(const GroupRows& group, std::uint32_t index, std::uint32_t end,
                                    std::uint32_t high) const;
+  [[nodiscard]] std::string how_to_get_a_slot() const;
   [[nodiscard]] Status check_state_held(const GroupRows& group, std::uint32_t index, std::uint32_t end) const;
   [[nodiscard]] Status check_drafts(std::uint32_t index, std::uint32_t known_end, std::uint32_t draft_count) const;
   /// Where the last snapshot of a prompt is taken: before its last token.

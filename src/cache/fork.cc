@@ -23,7 +23,7 @@ Status Cache::Impl::check_held(const SequenceSlot& slot, std::uint32_t end) cons
   if (missing_begin >= missing_end) return {};
   return invalid("group '", history_geometry().page().group().name, "' no longer holds its tokens [", missing_begin,
                  ", ", missing_end, "), which the window of ", slot.window->tokens,
-                 " tokens has left; window_rewind_tokens keeps more");
+                 " tokens has left; a larger window_rewind_tokens keeps more");
 }
 
 Result<Sequence> Cache::fork(const Sequence& sequence, std::uint32_t at) {
@@ -53,8 +53,7 @@ Result<Sequence> Cache::fork(const Sequence& sequence, std::uint32_t at) {
           " is receiving, and its state may be overwritten by now; finish_receive or abort_receive comes first");
     }
     if (impl.has_state() && impl.free_state_slots.empty()) {
-      return unavailable("fork: all ", impl.state_slot_count,
-                         " state slots are taken: end or preempt a sequence, or raise device.state_slot_count");
+      return unavailable("fork: all ", impl.state_slot_count, " state slots are taken: ", impl.how_to_get_a_slot());
     }
     const std::size_t waiting_max = impl.state_group_count() * Impl::kForksMax * impl.config.sequence_count_max;
     if (impl.pending_forks.size() + impl.state_group_count() > waiting_max) {

@@ -25,7 +25,8 @@ Status Cache::preempt(const Sequence& sequence, Preempt how) {
     if (!impl.can_be_computed_again(slot)) {
       return Refusal{"preempt", index}.unsupported(
           " saw ", slot.window->full_tokens, " tokens before its window of ", slot.window->tokens,
-          " was set, so it cannot be computed again as it was; use Preempt::Save");
+          " was set, so it cannot be computed again as it was; use Preempt::Save",
+          impl.has_host() ? "" : ", which needs a host tier: set host.page_count or host.capacity_bytes");
     }
     impl.become_waiting(index);
   } else {
@@ -84,11 +85,12 @@ std::span<const HeldPages> Cache::Impl::held_pages(std::uint32_t index) {
 
 Status Cache::Impl::check_save(std::uint32_t index, std::span<const HeldPages> held) const {
   const Refusal refused{"preempt", index};
-  if (!has_host()) {
-    return refused.unsupported(
-        " can be saved on the host only; use Preempt::Drop, or set host.page_count or host.capacity_bytes");
-  }
   const SequenceSlot& slot = sequences[index];
+  if (!has_host()) {
+    return refused.unsupported(" can be saved on the host only; ",
+                               can_be_computed_again(slot) ? "use Preempt::Drop, or " : "",
+                               "set host.page_count or host.capacity_bytes");
+  }
   if (slot.replay_end > 0 || (slot.state_slot && slot.state_slot->needs_fill && slot.computed_tokens > 0)) {
     return refused.unavailable(
         " has not been rebuilt from what it was admitted with; compute its next step first, or use "

@@ -102,7 +102,8 @@ Status Cache::resize(std::uint32_t page_count) {
   if (tier_parts.book.live_count() > 0) {
     return unavailable(
         "resize: ", plain(tier_parts.book.live_count()),
-        " transfers are in flight; call pause_transfers(), and apply what poll() gives until it returns true");
+        " transfers are in flight; apply() their completions until pause_transfers() returns true, and call "
+        "resume_transfers() behind resize()");
   }
   if (!impl.step_order.empty()) {
     return unavailable("resize: step ", plain(impl.step_at(0).number), " is in flight; finish or abort it first");

@@ -48,8 +48,10 @@ Result<bool> Cache::sleep(Sleep how) {
     const bool is_on_host = slot.state == SequenceSlot::State::Saved && !slot.state_slot;
     if (is_on_host && how == Sleep::KeepHost) continue;
     return Refusal{"sleep", i}.unavailable(
-        slot.is_waiting() ? " has pages on the host, or a state on the device; end or resume it first"
-                          : " is admitted; end or preempt every sequence first");
+        slot.is_waiting()
+            ? " has pages on the host, or a state on the device; end it, or resume it and preempt it with "
+              "Preempt::Drop, first"
+            : " is admitted; end every sequence, or preempt it with Preempt::Drop, first");
   }
   const bool is_first_call = parts.is_awake();
   parts.sleep_state = TierParts::SleepState::FallingAsleep;

@@ -48,10 +48,18 @@ std::string room_for_drafts(const CacheConfig& config, std::uint32_t draft_count
 
 }  // namespace
 
+// What to do when all state slots are taken.
+std::string Cache::Impl::how_to_get_a_slot() const {
+  const bool has_slot_count = config.device.state_slot_count != 0;  // else there is a slot for every sequence
+  const bool needs_sequences = state_slot_count >= config.sequence_count_max;
+  return message_of("end a sequence, preempt one with Preempt::Drop (a saved one keeps its slot), or raise ",
+                    has_slot_count ? "device.state_slot_count" : "", has_slot_count && needs_sequences ? " and " : "",
+                    needs_sequences ? "sequence_count_max" : "");
+}
+
 Status Cache::Impl::check_state_slot(const Refusal& refused) const {
   if (!has_state() || sequences[refused.sequence].state_slot || !free_state_slots.empty()) return {};
-  return refused.unavailable(" needs a state slot, and all ", state_slot_count,
-                             " are taken: end or preempt a sequence, or raise device.state_slot_count");
+  return refused.unavailable(" needs a state slot, and all ", state_slot_count, " are taken: ", how_to_get_a_slot());
 }
 
 void Cache::Impl::take_state_slot(std::uint32_t index) {
@@ -124,11 +132,26 @@ Status Cache::Impl::check_state_held(const GroupRows& group, std::uint32_t index
   const std::uint32_t high = sequences[index].state_slot->high;
   if (is_state_held(group, index, end, std::max(high, end))) return {};
   const CacheGroup& layout = *group.group;
-  return invalid("group '", layout.name, "' no longer has the state behind ", count_of(end, "token"), ": ",
-                 has_rows(layout) ? "its slots hold the rows of " + count_of(layout.slot_entries, "token")
-                                  : "it keeps " + count_of(layout.slot_history, "earlier version"),
-                 ", and tokens up to ", high, " were computed; raise ",
-                 has_rows(layout) ? "slot_entries" : "slot_history");
+  const std::string missing =
+      message_of("group '", layout.name, "' no longer has the state behind ", count_of(end, "token"));
+  const std::string begin =
+      message_of("begin() a sequence with these ", count_of(end, "token"), ", which finds what is cached of them");
+  // A larger slot helps only with what was written into it.
+  const GroupState& state = group.states[index];
+  const std::uint32_t needed = needed_rows(layout, end);
+  const bool was_written = state.restore_page.is_none() && end - std::min(end, needed) >= state.valid_from &&
+                           (needed <= end || layout.kind == GroupKind::Window || !state.lacks_first_rows);
+  if (!was_written) {
+    return invalid(missing, ": the sequence began further on, from a snapshot, or was taken back before; ", begin);
+  }
+  if (has_rows(layout)) {
+    const std::uint64_t rows = std::uint64_t{high} - end + needed + layout.sink_tokens;
+    return invalid(missing, ": its slots hold the rows of ", count_of(layout.slot_entries, "token"),
+                   ", and tokens up to ", high, " were computed; declare slot_entries of ", rows, " or more, or ",
+                   begin);
+  }
+  return invalid(missing, ": it keeps ", count_of(layout.slot_history, "earlier version"), ", and tokens up to ", high,
+                 " were computed; declare a slot_history of ", high - end, " or more, or ", begin);
 }
 
 // Drafts that are not accepted are taken back, so the slot must still have the state before each of them.

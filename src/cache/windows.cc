@@ -247,10 +247,12 @@ Status Cache::Impl::check_anchored_held(std::uint32_t index, std::uint32_t end, 
     if (group.slots[index].valid_from > group.slots[index].hole_end * page_tokens) {
       return invalid("group '", group.group->name, "' never had its tokens ", which,
                      ": the sequence began behind them, where its window of ",
-                     count_of(group.group->window_tokens, "token"), " needed no more");
+                     count_of(group.group->window_tokens, "token"), " needed no more; begin() a sequence with these ",
+                     count_of(end, "token"), ", which finds what is cached of them");
     }
     return invalid("group '", group.group->name, "' no longer holds its tokens ", which, ", which its window of ",
-                   count_of(group.group->window_tokens, "token"), " has left; window_rewind_tokens keeps more");
+                   count_of(group.group->window_tokens, "token"),
+                   " has left; a larger window_rewind_tokens keeps more");
   }
   return {};
 }

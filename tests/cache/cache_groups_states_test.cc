@@ -296,10 +296,11 @@ TEST_F(CacheGroupsStateTest, ARewindBeyondTheVersionsIsRefusedAndSaysWhatToRaise
   run_all(request);
   const std::string before = dump({&request});
   expect_error(cache_->rewind(request.sequence, 4), ErrorCode::InvalidArgument, "group 'state'");
-  expect_error(cache_->rewind(request.sequence, 4), ErrorCode::InvalidArgument, "raise slot_history");
+  expect_error(cache_->rewind(request.sequence, 4), ErrorCode::InvalidArgument, "declare a slot_history of 4 or more");
   EXPECT_EQ(dump({&request}), before);
   rewind(request, 3);  // these versions are written; those before are not
-  expect_error(cache_->rewind(request.sequence, 1), ErrorCode::InvalidArgument, "raise slot_history");
+  expect_error(cache_->rewind(request.sequence, 1), ErrorCode::InvalidArgument,
+               "begin() a sequence with these 26 tokens");
   append(request, {700});
   run_all(request);
 }
@@ -308,7 +309,7 @@ TEST_F(CacheGroupsStateTest, ARewindBeyondARingIsRefusedAndSaysWhatToRaise) {
   open(groups_config({full_group(), ring_group(10, 14, every(64))}, 8, 64, 256));
   GroupsRequest request = start(token_range(0, 30));
   run_all(request);
-  expect_error(cache_->rewind(request.sequence, 6), ErrorCode::InvalidArgument, "raise slot_entries");
+  expect_error(cache_->rewind(request.sequence, 6), ErrorCode::InvalidArgument, "declare slot_entries of 15 or more");
   rewind(request, 5);
   append(request, {700});
   run_all(request);

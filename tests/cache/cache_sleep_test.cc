@@ -194,7 +194,7 @@ TEST_F(CacheSleep, AdmittedSequencesKeepItAwake) {
   Live live = computed(token_range(0, 16), {.publish = Publish::None});
   const std::array<const Sequence*, 1> sequences = {&live.sequence};
   for (const Sleep how : {Sleep::KeepHost, Sleep::DropAll}) {
-    expect_refused([&] { return cache_->sleep(how); }, ErrorCode::Unavailable, "is admitted; end or preempt",
+    expect_refused([&] { return cache_->sleep(how); }, ErrorCode::Unavailable, "is admitted; end every sequence",
                    sequences);
   }
   ASSERT_TRUE(cache_->preempt(live.sequence, Preempt::Save));
