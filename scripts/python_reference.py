@@ -34,8 +34,8 @@ SUBJECTS = {
         "BlockTableView", "NULL_PAGE", "NO_SLOT",
     ],
     "Configuration": [
-        "CacheConfig", "DeviceConfig", "AdoptedTensor", "HostConfig", "HostRegionConfig", "DiskConfig", "PlanConfig",
-        "PageOptions", "Device", "open_cuda_device", "cuda_device_count", "has_cuda", "__version__",
+        "CacheConfig", "DeviceConfig", "AdoptedTensor", "HostConfig", "HostRegionConfig", "DiskConfig", "ChunkConfig",
+        "PlanConfig", "PageOptions", "Device", "open_cuda_device", "cuda_device_count", "has_cuda", "__version__",
     ],
     "Layouts": [
         "preset", "preset_names", "ModelLayout", "SimpleShape", "CacheGroup", "Component", "GroupRetention", "GroupReplay",
@@ -57,6 +57,10 @@ SUBJECTS = {
         "Completion", "TransferPlan", "PageTransfer", "TransferId", "encode", "decode", "encoded_bytes", "DiskAnswer",
         "DirectBytes", "DirectPart",
     ],
+    "Chunks": [
+        "Chunk", "ChunkMatch", "ChunkPage", "PinnedChunks", "ChunkPin", "ChunkInsertion", "ChunkIndex",
+        "ChunkIndexConfig",
+    ],
     "Disk store": [
         "inspect_disk_store", "DiskStoreReport", "DiskDirectoryReport", "DiskSegmentReport", "DiskKeySpaceReport",
         "DiskLayoutReport", "DiskAgeReport", "verify_disk_store", "VerifyProgress", "VerifyReport", "DiskFault",
@@ -68,7 +72,7 @@ SUBJECTS = {
         "Tier", "Publish", "Prefetch", "MissReason", "Preempt", "Sleep", "DevicePool", "DeviceMemory", "WritePolicy",
         "PageTables", "ElementType", "Sharding", "Placement", "GroupKind", "WindowForm", "RetentionRule", "HeadOrder",
         "ByteLayout", "StateCopyKind", "SendTime", "TransferKind", "TransferPriority", "TransferOutcome", "TransferFault", "ResidencyCause",
-        "DiskSegmentState", "DiskRepair",
+        "DiskSegmentState", "DiskRepair", "ChunkStatus",
     ],
 }  # fmt: skip
 
@@ -87,6 +91,7 @@ CACHE_METHODS = {
     "Disk tier": [
         "flush", "wait_until_flushed", "disk_status", "lookup_on_disk", "direct_bytes", "put_on_disk", "get_from_disk",
     ],
+    "Chunks": ["add_chunks", "lookup_chunks", "pin_chunks"],
     "External pools": ["offer", "match", "take_released"],
     "Memory": [
         "geometry", "device_memory", "component_memory", "state_slots", "state_memory", "layout", "context_tokens_max",

@@ -23,7 +23,7 @@
 // check_invariants() and the text of an Error.
 //
 // single-threaded: calls are refused on any thread but the owner's, which is the one that opened the cache or last
-// called set_owner_thread(). Sequence handles may be dropped on any thread, and may outlive the cache.
+// called set_owner_thread(). Sequence and ChunkPin handles may be dropped on any thread, and may outlive the cache.
 #pragma once
 
 #include <cstddef>
@@ -35,6 +35,7 @@
 #include <utility>
 #include <vector>
 
+#include "quire/chunk_index.h"
 #include "quire/config.h"
 #include "quire/introspect.h"
 #include "quire/key_space.h"
@@ -338,6 +339,37 @@ struct Kept {
   std::uint32_t token_count = 0;
 };
 
+/// Keeps the pages of a match by chunks on the device. Move-only; dropping it lets them go at the cache's next call. It
+/// may be dropped on any thread, and may outlive the cache.
+class ChunkPin {
+ public:
+  ChunkPin() = default;
+  ChunkPin(ChunkPin&& other) noexcept : queue_(std::move(other.queue_)), index_(other.index_) {}
+  /// What this handle held before is dropped.
+  ChunkPin& operator=(ChunkPin&& other) noexcept {
+    ChunkPin taken(std::move(other));
+    std::swap(queue_, taken.queue_);
+    std::swap(index_, taken.index_);
+    return *this;
+  }
+  ~ChunkPin() { reset(); }
+  void reset();
+  [[nodiscard]] explicit operator bool() const { return queue_ != nullptr; }
+
+ private:
+  friend class Cache;
+  ChunkPin(std::shared_ptr<ReleaseQueue> queue, std::uint32_t index) : queue_(std::move(queue)), index_(index) {}
+
+  // Shared with the cache, so that a handle dropped later or elsewhere has somewhere to say so.
+  std::shared_ptr<ReleaseQueue> queue_;
+  std::uint32_t index_ = 0;
+};
+
+struct PinnedChunks {
+  ChunkMatch match;
+  ChunkPin pin;  ///< while it lives, the pages of the match are where their handles say; empty if none was found
+};
+
 /// Pages of a window or snapshot group that go with consecutive pages of a path. A window's holds the same tokens; a
 /// snapshot was taken where the path's page ends.
 struct GroupPages {
@@ -521,7 +553,8 @@ class Cache {
   /// pages freed at once; those in use follow when their sequences end.
   [[nodiscard]] Result<std::uint32_t> drop(KeySpaceId key_space);
   /// Gives up everything cached, on disk also what earlier processes have left there, of any key space. Nothing of it
-  /// is found from here on, nor by a later process once a flush() has succeeded. Refused while sequences live.
+  /// is found from here on, nor by a later process once a flush() has succeeded. Refused while sequences live or chunks
+  /// are pinned.
   [[nodiscard]] Status reset();
   /// Gives up so many idle pages, or all there are, at once: those that the host has no copy of are lost, also under
   /// write-back. Returns how many. Those of an external pool are named by take_released(). Pages of the history take
@@ -534,6 +567,22 @@ class Cache {
   /// size, when one sequence of context_tokens_max would no longer fit, and for adopted memory. With DeviceMemory::None
   /// idle pages cannot move either: reclaim() all of them.
   [[nodiscard]] Status resize(std::uint32_t page_count);
+
+  // Pages found by their own tokens, wherever these stand in a prompt (CacheConfig::chunks, docs/chunk_reuse.md). A
+  // PageHandle's value is a device page of the groups that keep everything, and stays true: a page that leaves the
+  // device is not found from that call on. These calls hash tokens, and are not part of any step.
+
+  /// What the device has cached of a prompt can be found from now on. Sequences need not have ended. `known_pages`
+  /// counts pages that were there. Unavailable until the step that makes the moves of a committed tree is finished.
+  [[nodiscard]] Result<ChunkInsertion> add_chunks(KeySpaceId key_space, const Prompt& prompt);
+  /// ChunkIndex::lookup(). What is found is good until the next call that changes the cache: to use it, pin_chunks().
+  [[nodiscard]] Result<ChunkMatch> lookup_chunks(KeySpaceId key_space, std::span<const Chunk> chunks,
+                                                 std::span<ChunkPage> out) const;
+  /// The same, and the pages that are found stay on the device until the pin is dropped: the engine may copy them, in
+  /// order with its steps. In the index they count as used. Unavailable beyond ChunkConfig::pinned_pages_max and
+  /// pin_count_max.
+  [[nodiscard]] Result<PinnedChunks> pin_chunks(KeySpaceId key_space, std::span<const Chunk> chunks,
+                                                std::span<ChunkPage> out);
 
   // The host tier. Bytes move in the background: these calls say what is to be moved, and hear what was.
 
@@ -593,7 +642,7 @@ class Cache {
   /// Gives the device's memory up until wake(): what the host has room for is copied there first, or everything is
   /// dropped. Kept prefixes are let go. True when it is done; else transfers are in flight: call it again after
   /// apply(). While transfers are paused nothing is copied, and what has no copy is lost. Refused while sequences are
-  /// admitted. Memory of the engine's own is free to be used from then on.
+  /// admitted or chunks pinned. Memory of the engine's own is free to be used from then on.
   [[nodiscard]] Result<bool> sleep(Sleep how);
   /// The device's memory is there again; that of quire's own is filled with zeros.
   [[nodiscard]] Status wake();

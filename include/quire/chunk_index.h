@@ -5,8 +5,10 @@
 // another is never found. This index finds it, and says of each page whether its K and V are exact here or only
 // similar (computed behind other tokens), so that an engine can recompute part of them (docs/chunk_reuse.md).
 //
-// An engine that wants this makes one itself, next to its Cache, which knows nothing of it: what is found here is never
-// counted as a hit there. Pages are named by handles of the engine's own, and the engine says when one is given up.
+// A Cache carries one of its own, if CacheConfig::chunks asks for it, and keeps it true: handles are then device pages,
+// and a page that leaves the device is not found from the same call on (Cache::add_chunks, lookup_chunks, pin_chunks).
+// What is found here is never counted as a hit there. An engine that keeps its pages elsewhere makes one itself: pages
+// are named by handles of its own, and it says when one is given up.
 //
 //     auto index = *ChunkIndex::create({.page_tokens = 16, .page_count_max = 100'000});
 //     auto inserted = index->insert(space, {.tokens = text}, handles);      // K and V of `text` were computed exactly
@@ -23,6 +25,7 @@
 #include <compare>
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <limits>
 #include <memory>
 #include <span>
@@ -136,6 +139,8 @@ class ChunkIndex {
 
   [[nodiscard]] std::uint32_t page_count() const;
   [[nodiscard]] const ChunkIndexConfig& config() const;
+  /// Visits every page, the least recently used one first. `visit` must not call the index.
+  void visit_pages(const std::function<void(PageHandle, KeySpaceId)>& visit) const;
   /// Names the first rule that does not hold, if any.
   [[nodiscard]] Status check_invariants() const;
 

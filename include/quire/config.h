@@ -146,6 +146,19 @@ struct DiskConfig {
   [[nodiscard]] bool is_on() const { return !directories.empty(); }
 };
 
+/// Pages that are found by their own tokens, wherever those stand in a prompt (docs/chunk_reuse.md). Off without pages.
+/// Needs a layout whose groups all keep everything, and whose rows do not depend on tokens behind them.
+struct ChunkConfig {
+  std::uint32_t page_count_max = 0;  ///< that can be found at once; more than the device has are never needed
+  double recompute_ratio = 0.2;      ///< as in ChunkIndexConfig
+  std::uint32_t pin_count_max = 64;  ///< ChunkPins at once
+  /// Pages that ChunkPins may hold in all, each counted with what stands before it in its path, which stays too. Unset:
+  /// half of the pool that open() makes; all of it at most.
+  std::optional<std::uint32_t> pinned_pages_max;
+
+  [[nodiscard]] bool is_on() const { return page_count_max > 0; }
+};
+
 /// What plans look like.
 struct PlanConfig {
   PageTables page_tables = PageTables::Rows;
@@ -165,6 +178,7 @@ struct CacheConfig {
   DeviceConfig device = {};
   HostConfig host = {};
   DiskConfig disk = {};
+  ChunkConfig chunks = {};
 
   std::uint32_t sequence_count_max = 256;  ///< live at once, waiting ones included
   /// Tokens of one sequence, prompt and output together; 0: as many as the pool holds.

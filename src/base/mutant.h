@@ -39,6 +39,7 @@ enum class Mutant : std::uint8_t {
   AnchoredPagesStay,     ///< pages of other groups, when the page goes that they hang on
   UnorderedLoads,        ///< what arrives is used, whether what comes before it is there or not
   KeysWithoutLookahead,  ///< a page is found by its own tokens, though its rows depend on those behind them
+  StaleChunks,           ///< a page that has left the device is still found by its own tokens
 };
 
 }  // namespace quire

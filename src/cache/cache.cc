@@ -31,6 +31,7 @@ Status Cache::Impl::enter() {
   }
   tiers->parts.fence.begin_call();
   release_queue->drain([this](std::uint32_t index) { drop_sequence(index); });
+  if (chunks != nullptr) chunks->released->drain([this](std::uint32_t pin) { unpin_chunks(pin); });
   return {};
 }
 
@@ -260,6 +261,7 @@ Result<std::uint32_t> Cache::drop(KeySpaceId key_space) {
     impl.tiers->lower_stores.drop(space);
     impl.tiers->parts.hand_over();
   }
+  if (impl.chunks != nullptr) (void)impl.chunks->index->drop(key_space);  // pages of live sequences stay in the tree
   impl.key_spaces.retire(space);
   if (impl.key_spaces[space].user_count == 0) impl.tiers->parts.release_key_space(space);
   return dropped;
@@ -277,6 +279,9 @@ Status Cache::reset() {
   QUIRE_TRY(impl.enter());
   if (impl.sequences.live_count() > 0) {
     return unavailable("live sequences: ", impl.sequences.live_count(), "; end them before reset()");
+  }
+  if (impl.chunks != nullptr && impl.chunks->pin_count > 0) {
+    return unavailable("pinned chunks: ", impl.chunks->pin_count, " ChunkPins live; drop them before reset()");
   }
   impl.drop_moves();
   impl.tiers->cancel_all();
@@ -310,6 +315,10 @@ Result<Stats> Cache::stats() const {
   stats.evictable_pages = tree.evictable_pages();
   stats.soft_pinned_pages = tree.soft_pinned_pages();
   stats.kept_pages = impl.kept_pages;
+  if (impl.chunks != nullptr) {
+    stats.chunk_pages = impl.chunks->index->page_count();
+    stats.chunk_pinned_pages = impl.chunks->pinned_pages;
+  }
   stats.run_count = tree.run_count();
   stats.key_space_count = impl.key_spaces.live_count();
   stats.sequence_count = impl.sequences.live_count();

@@ -66,6 +66,13 @@ Status Cache::Impl::check_users() const {
     ++handles;
     kept += keep.page_count;
   }
+  if (chunks != nullptr) {
+    QUIRE_TRY(check_chunks());
+    for (const CachedChunks::PinSlot& pin : chunks->pins) {
+      if (pin.is_live) ++users[pin.key_space];
+    }
+    handles += chunks->run_count();
+  }
   const TransferBook& book = tiers->parts.book;
   for (std::uint32_t i = 0; i < book.end(); ++i) {
     const Transfer& transfer = book[i];

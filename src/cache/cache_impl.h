@@ -19,6 +19,7 @@
 #include "attention/attention_planner.h"
 #include "base/lazy_array.h"
 #include "base/residency_log.h"
+#include "cache/cached_chunks.h"
 #include "cache/group_rows.h"
 #include "cache/steps_in_flight.h"
 #include "pool/page_pool.h"
@@ -229,6 +230,11 @@ struct Cache::Impl : TierClient {
   void drop_moves();
   void free_fenced();
   [[nodiscard]] std::size_t move_count() const { return static_cast<std::size_t>(move_indptr.back()); }
+  /// Whether moves of committed token trees wait for a plan, or are part of a step in flight.
+  [[nodiscard]] bool is_moving() const {
+    return move_count() > 0 ||
+           std::ranges::any_of(step_order, [this](std::uint32_t place) { return steps[place].has_moves(); });
+  }
 
   // Sequences' pages of the history.
   void settle(std::uint32_t index);
@@ -380,6 +386,11 @@ struct Cache::Impl : TierClient {
   [[nodiscard]] std::uint32_t keep_pages_max() const { return config.keep_pages_max.value_or(pool_page_count() / 2); }
   [[nodiscard]] std::uint32_t pool_page_count() const { return history->device_page_count(); }
 
+  // Chunks.
+  [[nodiscard]] Status require_chunks(const char* call) const;
+  void unpin_chunks(std::uint32_t pin);
+  [[nodiscard]] Status check_chunks() const;
+
   // Rules, for check_invariants().
   [[nodiscard]] Status check_users() const;
   [[nodiscard]] Status check_sequence(std::uint32_t index) const;
@@ -433,7 +444,8 @@ struct Cache::Impl : TierClient {
   std::vector<KeepSlot> keeps;
   std::uint32_t kept_pages = 0;
   TimeNs next_expiry = INT64_MAX;
-  Stats counters;  // totals only; stats() reads the levels from tree, pools and tables
+  std::unique_ptr<CachedChunks> chunks;  // null: CacheConfig::chunks is off
+  Stats counters;                        // totals only; stats() reads the levels from tree, pools and tables
   std::unique_ptr<Tiers> tiers;
   TierPages* history = nullptr;  // tiers->parts.history.pages: the pages of the groups that keep everything
   HostRegionStatus host_region;

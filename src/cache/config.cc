@@ -234,6 +234,29 @@ Status check_groups(const CacheConfig& config) {
   return {};
 }
 
+Status check_chunks(const CacheConfig& config) {
+  const ChunkConfig& chunks = config.chunks;
+  QUIRE_TRY(require_at_most(chunks.page_count_max, 1U << 30U, "chunks.page_count_max"));
+  if (!(chunks.recompute_ratio >= 0 && chunks.recompute_ratio <= 1)) {  // so that NaN is refused too
+    return invalid("chunks.recompute_ratio is ", std::to_string(chunks.recompute_ratio), ": use a number from 0 to 1");
+  }
+  QUIRE_TRY(require_positive(chunks.pin_count_max, "chunks.pin_count_max", "no match could be used"));
+  QUIRE_TRY(require_at_most(chunks.pin_count_max, 1U << 20U, "chunks.pin_count_max"));
+  for (const CacheGroup& group : config.layout.groups()) {
+    if (group.kind != GroupKind::Full && group.kind != GroupKind::Compressed) {
+      return unsupported("chunks: group '", group.name,
+                         "' does not keep everything: its windows or states cannot be put together from pages that "
+                         "were computed elsewhere; set chunks.page_count_max to 0");
+    }
+    if (group.lookahead_tokens > 0) {
+      return unsupported("chunks: rows of group '", group.name, "' depend on ", plain(group.lookahead_tokens),
+                         " tokens behind them, so that a page is not known by its own tokens; set "
+                         "chunks.page_count_max to 0");
+    }
+  }
+  return {};
+}
+
 }  // namespace
 
 Status CacheConfig::validate() const {
@@ -313,6 +336,7 @@ Status CacheConfig::validate() const {
   if (!custom_policy) QUIRE_TRY(make_policy(policy));
   if (host.is_on()) QUIRE_TRY(check_host(*this));
   if (disk.is_on()) QUIRE_TRY(check_disk(*this));
+  if (chunks.is_on()) QUIRE_TRY(check_chunks(*this));
   return {};
 }
 

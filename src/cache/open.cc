@@ -295,6 +295,7 @@ Result<std::unique_ptr<Cache>> Cache::open(CacheConfig config, FileSystem* files
                                                    .host_page_count_max = host_page_count,
                                                    .root_count_max = settings.key_space_count_max,
                                                    .whole_runs = settings.whole_runs,
+                                                   .finds_runs = settings.chunks.is_on(),
                                                    .hash_seed = settings.hash_seed},
                                                   *impl->policy, &impl->log, impl->host_policy.get(),
                                                   impl->lost_pages.is_on() ? &impl->lost_pages : nullptr));
@@ -328,6 +329,10 @@ Result<std::unique_ptr<Cache>> Cache::open(CacheConfig config, FileSystem* files
   QUIRE_TRY(impl->reserve_steps());
   if (host_page_count > 0) QUIRE_TRY(impl->open_host(host_page_count));
   if (settings.disk.is_on()) QUIRE_TRY(impl->open_disk(files, host_pages));
+  if (settings.chunks.is_on()) {
+    QUIRE_TRY_ASSIGN(impl->chunks, CachedChunks::open(settings, page_count, impl->sequences.row_pages()));
+    impl->tiers->parts.history.set_chunk_index(*impl->chunks->index);
+  }
   return std::unique_ptr<Cache>(new Cache(std::move(impl)));
 }
 

@@ -96,9 +96,7 @@ Status Cache::Impl::check_save(std::uint32_t index, std::span<const HeldPages> h
         " has not been rebuilt from what it was admitted with; compute its next step first, or use "
         "Preempt::Drop, which loses nothing");
   }
-  const auto has_moves = [this](std::uint32_t place) { return steps[place].has_moves(); };
-  const bool is_moving = move_count() > 0 || std::ranges::any_of(step_order, has_moves);
-  if (config.device.memory != DeviceMemory::Host && is_moving) {
+  if (config.device.memory != DeviceMemory::Host && is_moving()) {
     return refused.unavailable(": moves of a committed tree are not made yet; finish the step that makes them first");
   }
   return tiers->saves.check_save(index, held);

@@ -53,6 +53,9 @@ Result<bool> Cache::sleep(Sleep how) {
               "Preempt::Drop, first"
             : " is admitted; end every sequence, or preempt it with Preempt::Drop, first");
   }
+  if (impl.chunks != nullptr && impl.chunks->pin_count > 0) {
+    return unavailable("sleep: ", impl.chunks->pin_count, " ChunkPins live; drop them first");
+  }
   const bool is_first_call = parts.is_awake();
   parts.sleep_state = TierParts::SleepState::FallingAsleep;
   impl.make_moves();

@@ -389,6 +389,12 @@ const ChunkIndexConfig& ChunkIndex::config() const {
   return impl_->config;
 }
 
+void ChunkIndex::visit_pages(const std::function<void(PageHandle, KeySpaceId)>& visit) const {
+  for (std::uint32_t entry = impl_->order.front(); entry != kNone; entry = impl_->order.next(entry)) {
+    visit(impl_->entries[entry].handle, impl_->entries[entry].key_space);
+  }
+}
+
 Status ChunkIndex::check_invariants() const {
   const auto broken = [](const std::string& rule) { return fail(ErrorCode::Corrupt, "chunk index: " + rule); };
   std::uint32_t count = 0;

@@ -9,6 +9,7 @@
 #include <optional>
 #include <span>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include <gtest/gtest.h>
@@ -82,6 +83,16 @@ using Handles = std::vector<std::uint64_t>;
 constexpr std::uint64_t kNoHandle = PageHandle::none().value;
 
 // ── statuses ─────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+TEST_F(ChunkIndexTest, EveryPageIsVisitedTheLeastRecentlyUsedOneFirst) {
+  insert("ab", 1);
+  insert("c", 9, kOtherSpace);
+  EXPECT_TRUE(index_->touch(handle(1)));
+  std::vector<std::pair<std::uint64_t, KeySpaceId>> visited;
+  index_->visit_pages([&](PageHandle page, KeySpaceId space) { visited.emplace_back(page.value, space); });
+  const std::vector<std::pair<std::uint64_t, KeySpaceId>> expected{{2, kSpace}, {9, kOtherSpace}, {1, kSpace}};
+  EXPECT_EQ(visited, expected);
+}
 
 TEST_F(ChunkIndexTest, APrefixThatWasInsertedIsExact) {
   insert("abc", 10);

@@ -38,6 +38,8 @@ MetricsSnapshot full_snapshot() {
                                &stats.evictable_pages,
                                &stats.soft_pinned_pages,
                                &stats.kept_pages,
+                               &stats.chunk_pages,
+                               &stats.chunk_pinned_pages,
                                &stats.run_count,
                                &stats.key_space_count,
                                &stats.host_free_pages,

@@ -57,6 +57,7 @@ Status PrefixTree::grow(std::uint32_t page_count_max) {
   QUIRE_TRY(soft_.reserve(run_count));
   QUIRE_TRY(policy_.reserve({.run_count_max = run_count, .page_count_max = page_count_max}));
   if (wants_fingerprints_) QUIRE_TRY(fingerprints_.grow(std::size_t{page_count_max} + 1));  // ids may count from 1
+  if (config_.finds_runs) QUIRE_TRY(page_runs_.grow(std::size_t{page_count_max} + 1));
   if (has_host()) {
     QUIRE_TRY(tiers_.grow(run_count));
     QUIRE_TRY(leaving_.reserve(run_count, 2));
@@ -423,6 +424,7 @@ void PrefixTree::fill(std::uint32_t run, const Key& key, std::span<const PageId>
   std::memcpy(storage_.tokens(filled) + (std::size_t{filled.page_count} * config_.page_tokens),
               key.tokens.data() + range.begin, (range.end - range.begin) * sizeof(TokenId));
   std::memcpy(storage_.pages(filled) + filled.page_count, pages.data(), pages.size_bytes());
+  if (!filled.is_on_host) note_run(run, pages);
   if (!key.extra_keys.empty()) [[unlikely]]
     extra_keys_.append(filled.extra_keys, key.extra_keys, range);
   filled.page_count += added;
@@ -548,6 +550,7 @@ std::uint32_t PrefixTree::split(std::uint32_t run, std::uint32_t page_count) {
   back.key_hash = key_hash_of(run);
   add_to_bucket(run);
   ++run_count_;
+  if (!front.is_on_host) note_run(prefix, pages(RunId{prefix}));
 
   if (back.leaving != Leaving::No) {
     leaving_.insert_after(run, prefix);  // its end goes first

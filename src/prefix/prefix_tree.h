@@ -51,6 +51,7 @@ struct PrefixTreeConfig {
   /// Evict whole runs, and never grow one in place: the node-granular form of other radix caches. It may give up more
   /// pages than asked for.
   bool whole_runs = false;
+  bool finds_runs = false;  ///< run_of() will be called
   std::uint64_t hash_seed = 0;
 };
 
@@ -325,6 +326,8 @@ class PrefixTree {
   [[nodiscard]] std::span<const PageId> pages(RunId run) const {
     return {storage_.pages(runs_[run.value]), runs_[run.value].page_count};
   }
+  /// The run that holds a device page of the tree. Needs PrefixTreeConfig::finds_runs.
+  [[nodiscard]] RunId run_of(PageId device_page) const { return RunId{page_runs_[device_page.value]}; }
   /// The hash of a device or host page of the tree and of everything before it in its path.
   [[nodiscard]] PageFingerprint fingerprint(PageId page, Tier tier) const {
     return tier == Tier::Device ? fingerprints_[page.value] : host_fingerprints_[page.value];
@@ -432,6 +435,10 @@ class PrefixTree {
                                                                    std::span<const PageId> pages);
   [[nodiscard]] std::span<const PageFingerprint> fingerprints_of(std::span<const PageId> pages);
   [[nodiscard]] PageFingerprint root_fingerprint(std::uint32_t root) const;
+  void note_run(std::uint32_t run, std::span<const PageId> device_pages) {
+    if (!config_.finds_runs) return;
+    for (const PageId page : device_pages) page_runs_[page.value] = run;
+  }
   void tell_leaf(std::uint32_t parent, std::uint32_t gone);
   void link_child(std::uint32_t parent, std::uint32_t child);
   void unlink_child(std::uint32_t child);
@@ -506,6 +513,8 @@ class PrefixTree {
   bool wants_fingerprints_ = false;
   LazyArray<PageFingerprint> fingerprints_;
   std::vector<PageFingerprint> told_fingerprints_;
+
+  LazyArray<std::uint32_t> page_runs_;  // by device page, with finds_runs only; of pages of the tree it is the run
 
   // With a host tier only.
   LazyArray<RunTier> tiers_;

@@ -96,6 +96,9 @@ Status PrefixTree::check_invariants() const {
     for (std::uint32_t p = 0; p < run.page_count; ++p) {
       const std::uint64_t page = storage_.pages(run)[p].value | (run.is_on_host ? kHostBit : 0);
       if (!pages_seen.insert(page).second) return broken("a page is in the tree twice", i);
+      if (config_.finds_runs && !run.is_on_host && page_runs_[page] != i) {
+        return broken("a page is found in another run than its own", i);
+      }
     }
     if (run.is_on_host || run.leaving != Leaving::No) continue;  // check_tiers() looks at those
     if (run.pins > 0) {

@@ -301,6 +301,7 @@ void PrefixTree::promote(RunId id, std::span<const PageId> device_pages, const S
     copies_[row[i].value] = {.state = Copy::Ready, .host_page = host_page};
     if (listener_ != nullptr) listener_->on_promote(host_page, row[i]);
   }
+  note_run(id.value, device_pages);
   page_lists_.push_back_all(device_pages, kFirstCopies);
   ready_copy_count_ += run.page_count;
   run.is_on_host = false;

@@ -35,7 +35,11 @@ Status HistoryPages::grow_device(std::uint32_t page_count) {
 
 // What leaves the tree
 
+// Every device page that leaves the tree comes here: evicted, dropped, or with its copy on the host in its place.
 void HistoryPages::give_up(std::span<const PageId> device_pages) {
+  if (chunks_ != nullptr && !is_mutated(Mutant::StaleChunks)) {
+    for (const PageId page : device_pages) (void)chunks_->erase({.value = page.value});
+  }
   for (const auto& group : parts_.groups) {
     for (const PageId page : device_pages) group->drop_anchor(page);
   }

@@ -17,6 +17,7 @@
 #include "base/check.h"
 #include "base/lazy_array.h"
 #include "prefix/prefix_tree.h"
+#include "quire/chunk_index.h"
 #include "quire/config.h"
 #include "quire/stats.h"
 #include "tiers/anchored_group.h"
@@ -36,6 +37,8 @@ class HistoryPages final : public PageHome, public TierListener {
   HistoryPages(const StepFence& fence, const Parts& parts) : PageHome(0, fence), parts_(parts), tree_(parts.tree) {}
   [[nodiscard]] Status open_host(const TierPages::HostConfig& config, std::uint32_t path_pages_max);
   [[nodiscard]] Status open_lower(NameLog& name_log);
+  /// Pages that leave the device leave the index too, in the same call. It outlives the tiers.
+  void set_chunk_index(ChunkIndex& chunks) { chunks_ = &chunks; }
 
   // What leaves the tree.
 
@@ -120,7 +123,8 @@ class HistoryPages final : public PageHome, public TierListener {
 
   Parts parts_;
   PrefixTree& tree_;
-  NameLog* name_log_ = nullptr;  // null: there is no lower tier
+  NameLog* name_log_ = nullptr;   // null: there is no lower tier
+  ChunkIndex* chunks_ = nullptr;  // null: pages are not found by their own tokens
   // By device page, with a bit for each lower tier:
   LazyArray<std::uint8_t> hot_;    // for which the page is hot
   LazyArray<std::uint8_t> below_;  // that got the page from a host copy which was given up since

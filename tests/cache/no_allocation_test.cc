@@ -473,6 +473,49 @@ TEST(NoAllocation, CyclesWithWindowsToRebuildAllocateNothing) {
   expect_hybrid_without_allocations({full_group(), window}, {0, 80});
 }
 
+TEST(NoAllocation, FindingAndPinningChunksAllocatesNothing) {
+  CacheConfig config{.layout = ModelLayout::opaque(4).value(),
+                     .page = {.page_tokens = 8},
+                     .device = {.page_count = 400, .memory = DeviceMemory::None},
+                     .chunks = {.page_count_max = 60},
+                     .sequence_count_max = 4};
+  const std::unique_ptr<Cache> cache = std::move(Cache::open(std::move(config)).value());
+  const KeySpaceId space = cache->key_space({.model = "m"}).value();
+  PromptSource prompts;
+  std::array<ChunkPage, 64> pages;
+  std::array<ChunkPin, 3> pins;
+  std::uint64_t found = 0;
+  const auto run = [&](std::uint32_t count) {
+    for (std::uint32_t i = 0; i < count; ++i) {
+      const std::span<const TokenId> tokens = prompts.next();
+      Sequence sequence = std::move(*cache->begin(space, {.tokens = tokens}));
+      if (!cache->admit(sequence)) return false;
+      const StepEntry entry{&sequence};
+      const Result<PlanOutcome> outcome = cache->plan_step({&entry, 1});
+      const StepResult result;
+      if (!outcome->step || !cache->finish_step(*outcome->step, {&result, 1}) || !cache->end(sequence)) return false;
+      if (!cache->add_chunks(space, {.tokens = tokens})) return false;
+      const Chunk chunk{.tokens = tokens.subspan(tokens.size() / 2)};
+      if (chunk.tokens.size() < 8) continue;
+      pins[i % pins.size()] = {};
+      Result<PinnedChunks> pinned = cache->pin_chunks(space, {&chunk, 1}, pages);
+      if (!pinned) return false;
+      found += pinned->match.partial_pages;
+      pins[i % pins.size()] = std::move(pinned->pin);
+    }
+    return true;
+  };
+  ASSERT_TRUE(run(1'000));
+  const std::uint64_t before = allocation_count;
+  const bool ok = run(10'000);
+  const std::uint64_t after = allocation_count;
+  ASSERT_TRUE(ok);
+  EXPECT_EQ(after - before, 0U);
+  EXPECT_GT(found, 0U);
+  EXPECT_GT(cache->stats()->evicted_page_total, 0U);
+  EXPECT_TRUE(cache->check_invariants().has_value());
+}
+
 TEST(NoAllocation, NoPolicyAllocates) {
   for (const std::string_view policy : policy_names()) expect_no_allocations(policy, 100'000);
 }

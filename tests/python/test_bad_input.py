@@ -312,6 +312,7 @@ def arguments_for(name, engine, sequence, step):
         "bytes": (np.zeros(8, np.uint8),),
         "page_ids": ([0],),
         "slots": ([],),
+        "chunks": ([[1, 2, 3, 4]],),
     }
     text = getattr(quire.Cache, name).__doc__.splitlines()[0]
     names = [

@@ -16,6 +16,7 @@ HEADERS = [
     "budget.h",
     "cache.h",
     "cache_group.h",
+    "chunk_index.h",
     "config.h",
     "device.h",
     "disk_store.h",
@@ -35,7 +36,6 @@ HEADERS = [
 ]
 KERNELS = "kernels and what they are called with, for engines in C++"
 HEADER_EXCEPTIONS = {
-    "chunk_index.h": "beside a Cache, for engines in C++; nothing else uses it",
     "device_kernels.h": KERNELS,
     "device_plan_buffer.h": KERNELS,
     "host_kernels.h": KERNELS,
@@ -66,6 +66,7 @@ STRUCT_EXCEPTIONS = {
     "MoverPool": MOVER,
     "MoverConfig": MOVER,
     "Id": "page and run ids are int in Python",
+    "PageHandle": "an int in Python, and None where there is none",
     "PolicyLimits": POLICY,
     "Retention": POLICY,
     "PageChange": POLICY,
@@ -336,6 +337,7 @@ def other_value(value, made, field):
         ("CacheConfig", "keep_pages_max"): lambda: 9,
         ("CacheConfig", "partial_reuse_min_tokens"): lambda: 3,
         ("CacheConfig", "lost_page_count_max"): lambda: 11,
+        ("ChunkConfig", "pinned_pages_max"): lambda: 6,
         ("HostConfig", "group_page_counts"): lambda: [4, 5],
         ("DeviceConfig", "group_page_counts"): lambda: [4, 5],
         ("DiskConfig", "directories"): lambda: ["/tmp/a", "/tmp/b"],
@@ -365,6 +367,8 @@ def other_value(value, made, field):
         return next(other for other in type(value).__members__.values() if other != value)
     if isinstance(value, int):
         return value + 5
+    if isinstance(value, float):
+        return value / 2
     if isinstance(value, str):
         return value + "x"
     if hasattr(value, "_fields"):
@@ -431,6 +435,7 @@ def test_every_field_can_be_set_and_read_back(name):
 def test_the_structs_of_a_configuration_are_all_looked_at():
     assert {"CacheConfig", "DeviceConfig", "HostConfig", "DiskConfig", "PlanConfig", "PageOptions"} <= set(CONFIGURABLE)
     assert {"HostRegionConfig", "SequenceOptions", "CacheGroup", "Component", "BudgetRequest"} <= set(CONFIGURABLE)
+    assert {"ChunkConfig", "ChunkIndexConfig"} <= set(CONFIGURABLE)
 
 
 def test_nested_structs_are_changed_in_place():

@@ -629,6 +629,7 @@ void bind_cache(nb::module_& module) {
   bind_contents(cache);
   bind_tiers(cache);
   bind_cache_disk(cache);
+  bind_cache_chunks(cache);
   bind_external(cache);
   bind_observers(cache);
   module.def("policy_names", [] { return policy_names(); }, "The policies that CacheConfig.policy may name.");

@@ -162,6 +162,20 @@ void bind_config(nb::module_& module) {
       .def("capacity_bytes_min", &DiskConfig::capacity_bytes_min, nb::arg("page_bytes"),
            "The least capacity_bytes that serves pages of this size in these directories, for one shard of ranks.");
 
+  StructClass<ChunkConfig>(
+      module, "ChunkConfig",
+      "Pages that are found by their own tokens, wherever those stand in a prompt. Off without pages. Needs a layout "
+      "whose groups all keep everything, and whose rows do not depend on tokens behind them.")
+      .field("page_count_max", &ChunkConfig::page_count_max,
+             "that can be found at once; more than the device has are never needed")
+      .field("recompute_ratio", &ChunkConfig::recompute_ratio, "as in ChunkIndexConfig")
+      .field("pin_count_max", &ChunkConfig::pin_count_max, "ChunkPins at once")
+      .field("pinned_pages_max", &ChunkConfig::pinned_pages_max,
+             "Pages that ChunkPins may hold in all, each counted with what stands before it in its path, which stays "
+             "too. Unset: half of the pool that open() makes; all of it at most.")
+      .with_constructor()
+      .def_prop_ro("is_on", &ChunkConfig::is_on, "Chunks can be found.");
+
   StructClass<PlanConfig>(module, "PlanConfig", "What plans look like.")
       .field("page_tables", &PlanConfig::page_tables)
       .field("cascade_levels_max", &PlanConfig::cascade_levels_max,
@@ -190,6 +204,7 @@ void bind_config(nb::module_& module) {
       .field("device", &Settings::device)
       .field("host", &Settings::host)
       .field("disk", &Settings::disk)
+      .field("chunks", &Settings::chunks)
       .field("sequence_count_max", &Settings::sequence_count_max, "live at once, waiting ones included")
       .field("context_tokens_max", &Settings::context_tokens_max,
              "Tokens of one sequence, prompt and output together; 0: as many as the pool holds.")

@@ -90,6 +90,9 @@ void bind_stats(nb::module_& module) {
       .value("evictable_pages", &Stats::evictable_pages)
       .value("soft_pinned_pages", &Stats::soft_pinned_pages)
       .value("kept_pages", &Stats::kept_pages, "held by keep(), as counted against keep_pages_max")
+      .value("chunk_pages", &Stats::chunk_pages, "that can be found by their own tokens")
+      .value("chunk_pinned_pages", &Stats::chunk_pinned_pages,
+             "held by ChunkPins, as counted against ChunkConfig.pinned_pages_max")
       .value("run_count", &Stats::run_count)
       .value("key_space_count", &Stats::key_space_count)
       .value("sequence_count", &Stats::sequence_count, "live, waiting ones included")

@@ -25,6 +25,7 @@ NB_MODULE(_quire, module) {
   quire::python::bind_plan(module);
   quire::python::bind_state_slots(module);
   quire::python::bind_sequence(module);
+  quire::python::bind_chunks(module);
   quire::python::bind_cache(module);
   quire::python::bind_disk_store(module);
   quire::python::bind_closing_at_exit(module);

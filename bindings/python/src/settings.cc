@@ -152,6 +152,7 @@ CacheConfig copy_config(const CacheConfig& config) {
   copy.page = config.page;
   copy.host = config.host;
   copy.disk = config.disk;
+  copy.chunks = config.chunks;
   copy.sequence_count_max = config.sequence_count_max;
   copy.context_tokens_max = config.context_tokens_max;
   copy.step_tokens_max = config.step_tokens_max;
