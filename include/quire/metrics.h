@@ -28,6 +28,8 @@
 
 namespace quire {
 
+class MetricsListener;
+
 struct MetricsConfig {
   /// Where to listen; 0: on a free port, which port() tells. Unset: nowhere, and no thread starts; text() is for
   /// engines that have a server of their own.
@@ -100,10 +102,9 @@ class MetricsServer {
 
  private:
   class State;
-  class Listener;
   explicit MetricsServer(std::shared_ptr<State> state);
-  std::shared_ptr<State> state_;  // shared with the server's threads, by a weak pointer of theirs
-  std::unique_ptr<Listener> listener_;
+  std::shared_ptr<State> state_;  // shared with the listener's threads
+  std::unique_ptr<MetricsListener> listener_;
 };
 
 }  // namespace quire

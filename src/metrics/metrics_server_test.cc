@@ -121,6 +121,17 @@ TEST(MetricsServer, ObservationsFillTheBucketsAtAndAboveThem) {
   EXPECT_TRUE(has_line(text, "quire_miss_age_seconds_bucket{tier=\"host\",le=\"300\"} 1"));
 }
 
+TEST(MetricsServer, TheTextIsByteForByteWhatAScrapeGets) {
+  const auto server = *MetricsServer::open({.port = 0, .start_time_seconds = 1'700'000'000.125});
+  Stats stats{.page_count = 7, .prompt_tokens = (std::uint64_t{1} << 60U) + 1, .load_bytes_per_ns = 1.0 / 3};
+  server->update(stats);
+  server->update(DiskStatus{.last_error = "a \"quoted\" path\\ and\na line"});
+  server->observe(TimedCall::Begin, 1'234'567);
+  server->observe({.matched_tokens = 1}, 3);
+  const std::string text = server->text();
+  EXPECT_NE(scrape(*server).find(text), std::string::npos) << text;
+}
+
 TEST(MetricsServer, ACacheIsDescribed) {
   CacheConfig config{.layout = *preset("llama-3-8b"), .device = {.page_count = 8}};
   config.device.memory = DeviceMemory::None;
