@@ -43,6 +43,7 @@ constexpr SimShape with(SimShape shape, const SimMutation& mutation) {
   shape.mutation = mutation;
   return shape;
 }
+constexpr SimShape kChunks = {.groups = SimSeeds::Never, .mutation = {.checks_invariants = false}, .chunks = true};
 constexpr SimMutation kUnchecked = {.checks_invariants = false};  // so that check_invariants() is of no help
 constexpr SimMutation kDamaged = {.damages_files = true};
 constexpr SimMutation kShared = {.shares_pages = true};
@@ -83,6 +84,7 @@ constexpr std::array kCases = {
     MutantCase{"ShortWindows", Mutant::ShortWindows, kBytes, kGroups},
     MutantCase{"AnchoredPagesStay", Mutant::AnchoredPagesStay, kAnything, kGroups},
     MutantCase{"UnorderedLoads", Mutant::UnorderedLoads, kAnything, kOneGroup},
+    MutantCase{"StaleChunks", Mutant::StaleChunks, kBytes, kChunks},
     MutantCase{"KeysWithoutLookahead", Mutant::KeysWithoutLookahead, kAnything, kGroups, 1'001},
 };
 

@@ -30,6 +30,7 @@ constexpr const char* kHelp =
     "  --groups, --no-groups\n"
     "               all seeds have several cache groups (windows, states, compressed entries), or one;\n"
     "               otherwise a third of them has several\n"
+    "  --chunks     seeds of one group also find and pin pages by their own tokens, with draws of their own\n"
     "  --print      tell what happens, step by step\n"
     "  --check      call check_invariants() after every operation, not just after some\n"
     "  --counts     tell at the end how often everything happened\n"
@@ -79,6 +80,8 @@ int main(int argc, char** argv) {
       run.shape.groups = quire::testing::SimSeeds::Always;
     } else if (flag == "--no-groups") {
       run.shape.groups = quire::testing::SimSeeds::Never;
+    } else if (flag == "--chunks") {
+      run.shape.chunks = true;
     } else if (flag == "--no-checksums") {
       run.shape.mutation.checks_checksums = false;
     } else if (flag == "--no-names") {

@@ -480,6 +480,7 @@ void Simulation::forget_life() {
   mover_.reset();
   directs_.clear();
   keeps_.clear();
+  chunk_holds_.clear();
   saves_.clear();
   restores_.clear();
   load_paths_.clear();

@@ -648,6 +648,7 @@ bool Simulation::try_sleep() {
     saved += live->save_state == SaveState::Saved || live->save_state == SaveState::Lost ? 1 : 0;
     is_refused = is_refused || live->is_admitted || live->save_state == SaveState::Saving;
   }
+  is_refused = is_refused || !chunk_holds_.empty();
   is_refused = is_refused || ((sleep_ == Sleep::DropAll || has_state_) && saved > 0);  // a state stays on the device
   const Result<bool> slept = cache_->sleep(sleep_);
   if (slept.has_value() == is_refused) {

@@ -308,6 +308,7 @@ SimSetup draw_sim_setup(std::uint64_t seed, const SimShape& shape, Random& rando
   }
   // As it was opened, whatever its size will be.
   setup.lost_page_count_max = setup.lost_page_count_max.value_or(setup.device_page_count + setup.host_page_count);
+  setup.has_chunks = shape.chunks && !setup.has_groups();
   return setup;
 }
 
@@ -460,6 +461,7 @@ CacheConfig make_config(const SimSetup& setup) {
                  .rank_count = setup.rank_count,
                  .transfer_count_max = setup.transfer_count_max,
                  .transfer_pages_max = setup.transfer_pages_max};
+  if (setup.has_chunks) config.chunks = {.page_count_max = setup.device_page_count, .pin_count_max = 4};
   if (setup.has_disk) {
     config.hash_seed = setup.hash_seed;
     config.disk = {.capacity_bytes = setup.disk_capacity_bytes,

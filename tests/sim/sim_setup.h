@@ -137,6 +137,8 @@ struct SimSetup {
   std::uint32_t crash_chance = 0;       ///< the process ends in the middle of something
   std::uint32_t opening_chance = 0;     ///< of an opening that something happens to
 
+  bool has_chunks = false;
+
   // The simulation itself.
   bool has_path_model = true;  ///< follows every page of the tree
   std::uint32_t wind_down_every = 1'000;
@@ -167,6 +169,7 @@ struct SimShape {
   SimSeeds groups = SimSeeds::Drawn;  ///< several
   bool has_disk_ranks = false;        ///< all seeds with a disk tier have two ranks
   SimMutation mutation;
+  bool chunks = false;  ///< seeds of one group look for chunks, beside all else that they do
 };
 
 [[nodiscard]] SimSetup draw_sim_setup(std::uint64_t seed, const SimShape& shape, Random& random);
@@ -201,7 +204,8 @@ struct SimCounts {
   std::array<std::uint64_t, kSimEventCount> events{};
   std::uint64_t api_calls = 0;
   std::uint64_t mover_events = 0;
-  std::uint64_t seeds = 0;  ///< that went through
+  std::uint64_t seeds = 0;        ///< that went through
+  std::uint64_t chunk_pages = 0;  ///< that were found and pinned
   bool prints = false;
 
   void add(SimEvent event, std::uint64_t count = 1);

@@ -123,6 +123,19 @@ TEST(Simulation, AMoverThatTakesOnePoolForAnotherIsNoticed) {
   EXPECT_NE(failure.find("group '"), std::string::npos) << failure;
 }
 
+TEST(Simulation, PinnedChunksKeepTheirBytesWhateverElseHappens) {
+  for (const SimSeeds disk_tier : kAllOrNone) {
+    SimCounts counts;
+    EXPECT_EQ(run_simulation({.seed_count = UINT64_MAX,
+                              .step_count = kSmallStepCount,
+                              .operations_max = kSmallRun,
+                              .shape = {.disk_tier = disk_tier, .groups = SimSeeds::Never, .chunks = true}},
+                             counts),
+              "");
+    EXPECT_GT(counts.chunk_pages, 0U);
+  }
+}
+
 TEST(Simulation, WhereNoBytesBreakPlansAloneKeepThemRight) {
   SimCounts counts;
   EXPECT_EQ(

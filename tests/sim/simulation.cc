@@ -26,7 +26,12 @@ bool is_page_of(const PageTransfer& page, SequenceId id, std::size_t group_count
 }  // namespace
 
 Simulation::Simulation(std::uint64_t seed, SimCounts& counts, const SimShape& shape)
-    : counts_(counts), mutation_(shape.mutation), random_(seed), setup_(draw_sim_setup(seed, shape, random_)) {
+    : counts_(counts),
+      mutation_(shape.mutation),
+      random_(seed),
+      setup_(draw_sim_setup(seed, shape, random_)),
+      has_chunks_(setup_.has_chunks),
+      chunk_random_(~seed) {
   if (setup_.has_disk) {
     files_ = std::make_unique<SimFiles>(setup_, disk_paths(setup_), random_, counts_);
     stores_ = disk_stores(setup_);
@@ -183,6 +188,7 @@ void Simulation::step() {
     engine_operation();
   }
   if (files_ && (wants_restart_ || files_->disk().is_dead())) restart();
+  chunk_operation();
   check_accounts();
   if (mutation_.checks_fences && chance(5)) poison();
   if (mutation_.checks_invariants && step_count_ % setup_.check_every == 0) {
@@ -589,6 +595,7 @@ void Simulation::wind_down() {
   wake();
   while (!lives_.empty()) end_one(*lives_.front());
   while (!keeps_.empty()) unkeep();
+  chunk_holds_.clear();
 
   // A lone request of any length that fits is served.
   const std::uint32_t name = random_.below(setup_.key_space_name_count);

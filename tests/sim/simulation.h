@@ -278,6 +278,11 @@ class Simulation {
   void keep();
   void unkeep();
   void drop_space();
+  void chunk_operation();
+  void pin_chunks(const Live& live);
+  [[nodiscard]] std::int64_t slot_of(PageHandle handle, std::uint32_t place) const {
+    return (static_cast<std::int64_t>(handle.value) * setup_.page_tokens) + place;
+  }
   void reclaim();
   void stop_loading();
   void lookup();
@@ -355,6 +360,13 @@ class Simulation {
   std::vector<std::unique_ptr<Live>> lives_;
   std::deque<Flight> flights_;
   std::vector<Keep> keeps_;
+  bool has_chunks_ = false;
+  Random chunk_random_;
+  struct ChunkHold {
+    ChunkPin pin;
+    std::vector<std::pair<PageHandle, std::vector<std::uint64_t>>> pages;  // with the bytes of their tokens
+  };
+  std::vector<ChunkHold> chunk_holds_;
   std::vector<Save> saves_;                                    // in transfers
   std::unordered_map<std::uint32_t, std::uint64_t> restores_;  // sequence by transfer index
   std::array<std::vector<std::int32_t>, 16> tree_parents_;     // by entry of the step being planned
