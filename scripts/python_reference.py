@@ -35,7 +35,8 @@ SUBJECTS = {
     ],
     "Configuration": [
         "CacheConfig", "DeviceConfig", "AdoptedTensor", "HostConfig", "HostRegionConfig", "DiskConfig", "ChunkConfig",
-        "PlanConfig", "PageOptions", "Device", "open_cuda_device", "cuda_device_count", "has_cuda", "__version__",
+        "PlanConfig", "PageOptions", "Device", "open_cuda_device", "open_host_device", "cuda_device_count", "has_cuda",
+        "__version__",
     ],
     "Layouts": [
         "preset", "preset_names", "ModelLayout", "SimpleShape", "CacheGroup", "Component", "GroupRetention", "GroupReplay",
@@ -57,10 +58,16 @@ SUBJECTS = {
         "Completion", "TransferPlan", "PageTransfer", "TransferId", "encode", "decode", "encoded_bytes", "DiskAnswer",
         "DirectBytes", "DirectPart",
     ],
+    "Movers": ["Mover", "MoverConfig", "MoverPool", "MoverPart"],
+    "Swaps with a device": [
+        "SwapEngine", "SwapConfig", "SwapOrder", "SwapStreams", "SwapTicket", "SwapReport", "SwapPaths", "Fragment",
+        "fragments_of", "SwapTiming", "measure_swaps", "choose_paths",
+    ],
     "Chunks": [
         "Chunk", "ChunkMatch", "ChunkPage", "PinnedChunks", "ChunkPin", "ChunkInsertion", "ChunkIndex",
         "ChunkIndexConfig",
     ],
+    "Metrics": ["MetricsServer", "MetricsConfig"],
     "Disk store": [
         "inspect_disk_store", "DiskStoreReport", "DiskDirectoryReport", "DiskSegmentReport", "DiskKeySpaceReport",
         "DiskLayoutReport", "DiskAgeReport", "verify_disk_store", "VerifyProgress", "VerifyReport", "DiskFault",
@@ -72,7 +79,7 @@ SUBJECTS = {
         "Tier", "Publish", "Prefetch", "MissReason", "Preempt", "Sleep", "DevicePool", "DeviceMemory", "WritePolicy",
         "PageTables", "ElementType", "Sharding", "Placement", "GroupKind", "WindowForm", "RetentionRule", "HeadOrder",
         "ByteLayout", "StateCopyKind", "SendTime", "TransferKind", "TransferPriority", "TransferOutcome", "TransferFault", "ResidencyCause",
-        "DiskSegmentState", "DiskRepair", "ChunkStatus",
+        "DiskSegmentState", "DiskRepair", "ChunkStatus", "SwapPath", "StreamPriority", "TimedCall",
     ],
 }  # fmt: skip
 

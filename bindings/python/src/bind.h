@@ -16,6 +16,7 @@ void bind_layout(nb::module_& module);
 void bind_entry_formats(nb::module_& module);
 void bind_geometry(nb::module_& module);
 void bind_device(nb::module_& module);
+void bind_swap_values(nb::module_& module);
 void bind_config(nb::module_& module);
 void bind_stats(nb::module_& module);
 void bind_plan(nb::module_& module);
@@ -26,5 +27,8 @@ void bind_cache(nb::module_& module);
 void bind_cache_disk(nb::class_<CacheState>& cache);
 void bind_cache_chunks(nb::class_<CacheState>& cache);
 void bind_disk_store(nb::module_& module);
+void bind_swap(nb::module_& module);
+void bind_mover(nb::module_& module);
+void bind_metrics(nb::module_& module);
 
 }  // namespace quire::python

@@ -251,15 +251,35 @@ void bind_cache_values(nb::module_& module) {
       .value("host_generation", &PageTransfer::host_generation, "grows each time the host page is handed out")
       .value("place", &PageTransfer::place, "the planner's own")
       .value("name_tag", &PageTransfer::name_tag, "a hash of the page's tokens and all before them")
-      .without_constructor();
-  StructClass<TransferCopy>(module, "TransferPlan", "What an external mover is to move.")
+      .without_constructor()
+      .def(
+          "__init__",
+          [](PageTransfer* self, std::uint32_t device_page, std::uint32_t host_page, std::uint32_t host_generation,
+             std::uint32_t place, std::uint64_t name_tag) {
+            new (self) PageTransfer{PageId{device_page}, PageId{host_page}, host_generation, place, name_tag};
+          },
+          nb::kw_only(), nb::arg("device_page"), nb::arg("host_page"), nb::arg("host_generation") = 0,
+          nb::arg("place") = 0, nb::arg("name_tag") = 0);
+  StructClass<TransferCopy>(module, "TransferPlan",
+                            "What a mover is to move: of a cache with an external one, or an engine's own.")
       .value("id", &TransferCopy::id)
       .value("kind", &TransferCopy::kind)
       .value("priority", &TransferCopy::priority)
       .value("band_count", &TransferCopy::band_count)
       .value("pool_index", &TransferCopy::pool_index)
       .value("pages", &TransferCopy::pages, "of a load in the order of the path")
-      .without_constructor();
+      .without_constructor()
+      .def(
+          "__init__",
+          [](TransferCopy* self, TransferId id, TransferKind kind, std::vector<PageTransfer> pages,
+             TransferPriority priority, std::uint16_t band_count, std::uint16_t pool_index) {
+            new (self) TransferCopy{id, kind, priority, band_count, pool_index, std::move(pages)};
+          },
+          nb::kw_only(), nb::arg("id"), nb::arg("kind"), nb::arg("pages"),
+          nb::arg("priority") = TransferPriority::Waiting, nb::arg("band_count") = 1, nb::arg("pool_index") = 0,
+          nb::sig("def __init__(self, *, id: TransferId, kind: TransferKind, pages: "
+                  "collections.abc.Sequence[PageTransfer], priority: TransferPriority = ..., band_count: int = 1, "
+                  "pool_index: int = 0) -> None"));
   module.def("encoded_bytes", &encoded_bytes, nb::arg("page_count"),
              "How many bytes encode() writes for a plan of so many pages.");
   module.def(

@@ -121,6 +121,8 @@ void bind_config(nb::module_& module) {
       .field("transfer_count_max", &HostConfig::transfer_count_max, "at once")
       .field("transfer_pages_max", &HostConfig::transfer_pages_max, "of one transfer")
       .field("staging_bytes", &HostConfig::staging_bytes)
+      .field("load_paths", &HostConfig::load_paths, "with an accelerator; unset: measured by open()")
+      .field("store_paths", &HostConfig::store_paths)
       .with_constructor()
       .def_prop_ro("is_on", &HostConfig::is_on, "There is a host tier.");
 

@@ -69,7 +69,17 @@ void bind_types(nb::module_& module) {
   bind_id<SequenceId>(module, "SequenceId",
                       "Names a sequence in records and plans; the Sequence handle is what keeps it alive.");
   bind_id<KeepId>(module, "KeepId", "Names a prefix held by keep().");
-  bind_id<TransferId>(module, "TransferId", "Names a transfer; the id of one that is over is recognised.");
+  StructClass<TransferId>(module, "TransferId", "Names a transfer; the id of one that is over is recognised.")
+      .value("index", &TransferId::index)
+      .value("generation", &TransferId::generation)
+      .without_constructor()
+      .def(
+          "__init__",
+          [](TransferId* self, std::uint32_t index, std::uint32_t generation) {
+            new (self) TransferId{index, generation};
+          },
+          nb::kw_only(), nb::arg("index"), nb::arg("generation") = 0,
+          "For an engine that makes plans of its own; those of a cache have ids.");
 
   StructClass<Miss>(module, "Miss", "What became of the first whole page of a prompt that was not found.")
       .value("reason", &Miss::reason)

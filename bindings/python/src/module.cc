@@ -20,6 +20,7 @@ NB_MODULE(_quire, module) {
   quire::python::bind_entry_formats(module);
   quire::python::bind_geometry(module);
   quire::python::bind_device(module);
+  quire::python::bind_swap_values(module);
   quire::python::bind_config(module);
   quire::python::bind_stats(module);
   quire::python::bind_plan(module);
@@ -28,5 +29,8 @@ NB_MODULE(_quire, module) {
   quire::python::bind_chunks(module);
   quire::python::bind_cache(module);
   quire::python::bind_disk_store(module);
+  quire::python::bind_swap(module);
+  quire::python::bind_mover(module);
+  quire::python::bind_metrics(module);
   quire::python::bind_closing_at_exit(module);
 }

@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "errors.h"
+#include "host_device.h"
 
 namespace quire::python {
 namespace {
@@ -30,7 +31,9 @@ nb::object lease_pool(const std::shared_ptr<CacheState>& state) {
 }
 
 std::pair<int, int> place_of(const CacheConfig& config) {
-  if (config.device.accelerator == nullptr) return {nb::device::cpu::value, 0};
+  if (config.device.accelerator == nullptr || is_plain_memory(*config.device.accelerator)) {
+    return {nb::device::cpu::value, 0};
+  }
   return {nb::device::cuda::value, static_cast<int>(config.device.accelerator->index())};
 }
 

@@ -8,6 +8,7 @@
 
 #include "arrays.h"
 #include "errors.h"
+#include "host_device.h"
 #include "quire/cache.h"
 
 namespace quire::python {
@@ -15,7 +16,7 @@ namespace {
 
 using Tensor = nb::ndarray<>;
 
-// A tensor that a cache may write to, where the configuration says it lies.
+// A tensor that may be written to, where the configuration says it lies.
 Tensor import_tensor(nb::handle source, const std::string& what, const Device* accelerator) {
   // Their makers take for granted that nobody writes to them.
   if (nb::cast<std::string>(nb::str(source.type().attr("__module__"))).starts_with("jax")) {
@@ -34,18 +35,17 @@ Tensor import_tensor(nb::handle source, const std::string& what, const Device* a
       tensor.device_type() == nb::device::cpu::value || tensor.device_type() == nb::device::cuda_host::value;
   if (accelerator == nullptr && !is_on_host) {
     raise(ErrorCode::InvalidArgument,
-          what + " lies on an accelerator: set device.accelerator too, as with open_cuda_device(" +
+          what + " lies on an accelerator: set the accelerator too, as with open_cuda_device(" +
               std::to_string(tensor.device_id()) + ")");
   }
-  if (accelerator != nullptr) {
+  if (accelerator != nullptr && !(is_plain_memory(*accelerator) && is_on_host)) {
     if (is_on_host) {
-      raise(ErrorCode::InvalidArgument, what + " lies in memory of the processor, and device.accelerator is " +
+      raise(ErrorCode::InvalidArgument, what + " lies in memory of the processor, and the accelerator is " +
                                             accelerator->name() + ": give a tensor that lies there");
     }
     if (static_cast<std::uint32_t>(tensor.device_id()) != accelerator->index()) {
       raise(ErrorCode::InvalidArgument, what + " lies on device " + std::to_string(tensor.device_id()) +
-                                            ", and device.accelerator is device " +
-                                            std::to_string(accelerator->index()));
+                                            ", and the accelerator is device " + std::to_string(accelerator->index()));
     }
   }
   return tensor;
@@ -68,15 +68,10 @@ std::uint64_t dense_bytes(const Tensor& tensor, std::size_t first, const std::st
 // Takes over one piece of contiguous memory.
 std::byte* adopt(OpenRequest& request, const nb::object& source, const std::string& what, std::uint64_t bytes_min) {
   if (source.is_none()) return nullptr;
-  const Tensor tensor = import_tensor(source, what, request.config.device.accelerator);
-  const std::uint64_t bytes = dense_bytes(tensor, 0, what);
-  if (bytes < bytes_min) {
-    raise(ErrorCode::InvalidArgument, what + " has " + std::to_string(bytes) + " bytes, and the pool needs " +
-                                          std::to_string(bytes_min) + ", its null page included");
-  }
-  request.adopted.push_back({.source = source, .data = tensor.data(), .bytes = bytes, .name = what});
-  request.kept.push_back(own(tensor));  // what was lent, until the cache gives it back
-  return static_cast<std::byte*>(tensor.data());
+  const Lent lent = lend(source, what, bytes_min, request.config.device.accelerator);
+  request.adopted.push_back({.source = source, .data = lent.data, .bytes = lent.bytes, .name = what});
+  request.kept.push_back(lent.kept);  // until the cache gives it back
+  return lent.data;
 }
 
 void adopt_tensors(OpenRequest& request, const DeviceSettings& settings, const Cache& probe) {
@@ -86,37 +81,14 @@ void adopt_tensors(OpenRequest& request, const DeviceSettings& settings, const C
     for (std::size_t i = 0; i < settings.adopted_tensors[g].size(); ++i) {
       const TensorSettings& given = settings.adopted_tensors[g][i];
       const std::string what = "device.adopted_tensors[" + std::to_string(g) + "][" + std::to_string(i) + "].data";
-      const Tensor tensor = import_tensor(given.data, what, request.config.device.accelerator);
       if (!has_pages(groups[g])) {
         raise(ErrorCode::InvalidArgument, what + ": group " + groups[g].name + " has no pages, give no tensors");
       }
-      const PoolGeometry& pool = probe.geometry(static_cast<std::uint32_t>(g));
-      if (tensor.ndim() < 2 || tensor.shape(0) < pool.page_count()) {
-        raise(ErrorCode::InvalidArgument, what + " has " + std::to_string(tensor.ndim() == 0 ? 0 : tensor.shape(0)) +
-                                              " pages in its first dimension, and the pool needs " +
-                                              std::to_string(pool.page_count()) + ", its null page included");
-      }
-      const std::uint64_t bytes = dense_bytes(tensor, 1, what);
-      std::uint64_t needed = pool.page().layer_bytes();
-      if (given.component_index && *given.component_index < pool.page().components().size()) {
-        needed = pool.page().entry_count() * pool.page().components()[*given.component_index].head_bytes *
-                 pool.page().heads_on_rank(*given.component_index, 0).count;
-      }
-      if (bytes != needed) {
-        raise(ErrorCode::InvalidArgument,
-              what + " has " + std::to_string(bytes) + " bytes for each page, not " + std::to_string(needed));
-      }
-      group.push_back({.layer_index = given.layer_index,
-                       .component_index = given.component_index,
-                       .data = static_cast<std::byte*>(tensor.data()),
-                       .page_stride = static_cast<std::uint64_t>(tensor.stride(0)) * tensor.itemsize()});
-      request.adopted.push_back({.source = given.data,
-                                 .data = tensor.data(),
-                                 .bytes = bytes,
-                                 .page_count = tensor.shape(0),
-                                 .page_stride = static_cast<std::uint64_t>(tensor.stride(0)) * tensor.itemsize(),
-                                 .name = what});
-      request.kept.push_back(own(tensor));
+      LentTensor lent =
+          lend_tensor(given, what, probe.geometry(static_cast<std::uint32_t>(g)), request.config.device.accelerator);
+      group.push_back(lent.tensor);
+      request.adopted.push_back(std::move(lent.adopted));
+      request.kept.push_back(std::move(lent.kept));
     }
   }
 }
@@ -146,6 +118,56 @@ void check_overlaps(const std::vector<Adopted>& adopted) {
 }
 
 }  // namespace
+
+Lent lend(const nb::object& source, const std::string& what, std::uint64_t bytes_min, const Device* accelerator) {
+  const Tensor tensor = import_tensor(source, what, accelerator);
+  const std::uint64_t bytes = dense_bytes(tensor, 0, what);
+  if (bytes < bytes_min) {
+    raise(ErrorCode::InvalidArgument, what + " has " + std::to_string(bytes) + " bytes, and the pool needs " +
+                                          std::to_string(bytes_min) + ", its null page included");
+  }
+  return {.data = static_cast<std::byte*>(tensor.data()), .bytes = bytes, .kept = own(tensor)};
+}
+
+LentTensor lend_tensor(const TensorSettings& given, const std::string& what, const PoolGeometry& pool,
+                       const Device* accelerator) {
+  const Tensor tensor = import_tensor(given.data, what, accelerator);
+  if (tensor.ndim() < 2 || tensor.shape(0) < pool.page_count()) {
+    raise(ErrorCode::InvalidArgument, what + " has " + std::to_string(tensor.ndim() == 0 ? 0 : tensor.shape(0)) +
+                                          " pages in its first dimension, and the pool needs " +
+                                          std::to_string(pool.page_count()) + ", its null page included");
+  }
+  const std::uint64_t bytes = dense_bytes(tensor, 1, what);
+  std::uint64_t needed = pool.page().layer_bytes();
+  if (given.component_index && *given.component_index < pool.page().components().size()) {
+    needed = pool.page().entry_count() * pool.page().components()[*given.component_index].head_bytes *
+             pool.page().heads_on_rank(*given.component_index, 0).count;
+  }
+  if (bytes != needed) {
+    raise(ErrorCode::InvalidArgument,
+          what + " has " + std::to_string(bytes) + " bytes for each page, not " + std::to_string(needed));
+  }
+  const std::uint64_t page_stride = static_cast<std::uint64_t>(tensor.stride(0)) * tensor.itemsize();
+  return {.tensor = {.layer_index = given.layer_index,
+                     .component_index = given.component_index,
+                     .data = static_cast<std::byte*>(tensor.data()),
+                     .page_stride = page_stride},
+          .adopted = {.source = given.data,
+                      .data = tensor.data(),
+                      .bytes = bytes,
+                      .page_count = tensor.shape(0),
+                      .page_stride = page_stride,
+                      .name = what},
+          .kept = own(tensor)};
+}
+
+Device* device_of(const nb::object& given, const std::string& what) {
+  if (given.is_none()) return nullptr;
+  DeviceHandle* handle = nullptr;
+  if (nb::try_cast(given, handle, false)) return handle->device.get();
+  raise(ErrorCode::InvalidArgument,
+        what + " is " + nb::cast<std::string>(nb::repr(given)) + ": give what open_cuda_device() returns");
+}
 
 CacheConfig copy_config(const CacheConfig& config) {
   CacheConfig copy{.layout = config.layout};
@@ -192,16 +214,8 @@ OpenRequest make_request(const Settings& settings) {
   OpenRequest request{.config = copy_config(settings), .adopted = {}, .kept = {}};
   DeviceConfig& device = request.config.device;
   device = settings.device;
-  if (!settings.device.accelerator.is_none()) {
-    DeviceHandle* handle = nullptr;
-    if (!nb::try_cast(settings.device.accelerator, handle, false)) {
-      raise(ErrorCode::InvalidArgument, "device.accelerator is " +
-                                            nb::cast<std::string>(nb::repr(settings.device.accelerator)) +
-                                            ": give what open_cuda_device() returns");
-    }
-    device.accelerator = handle->device.get();
-    request.kept.push_back(settings.device.accelerator);
-  }
+  device.accelerator = device_of(settings.device.accelerator, "device.accelerator");
+  if (device.accelerator != nullptr) request.kept.push_back(settings.device.accelerator);
   const bool has_group_memory = !settings.device.adopted_group_memory.empty();
   if (settings.device.adopted_memory.is_none() && !has_group_memory && settings.device.adopted_tensors.empty() &&
       settings.device.adopted_state_memory.is_none()) {

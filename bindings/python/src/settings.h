@@ -8,6 +8,9 @@
 #include <cstdint>
 #include <memory>
 #include <optional>
+#include <span>
+#include <string>
+#include <utility>
 #include <vector>
 
 #include "cache_state.h"
@@ -19,9 +22,37 @@ namespace quire::python {
 
 namespace nb = nanobind;
 
+/// Host memory that a device knows, until this is gone.
+class Registered {
+ public:
+  Registered(std::shared_ptr<Device> device, std::span<std::byte> memory, nb::object kept)
+      : kept_(std::move(kept)), device_(std::move(device)), memory_(memory) {}
+  Registered(Registered&& other) noexcept = default;
+  Registered& operator=(Registered&& other) noexcept {
+    std::swap(kept_, other.kept_);
+    std::swap(device_, other.device_);
+    std::swap(memory_, other.memory_);
+    return *this;
+  }
+  ~Registered() {
+    if (device_ != nullptr) device_->unregister_host(memory_);
+  }
+  [[nodiscard]] const std::byte* data() const { return memory_.data(); }
+
+ private:
+  nb::object kept_;
+  std::shared_ptr<Device> device_;
+  std::span<std::byte> memory_;
+};
+
 /// A Device that Python and caches share.
 struct DeviceHandle {
+  explicit DeviceHandle(std::shared_ptr<Device> opened) : device(std::move(opened)) {}
+  DeviceHandle(DeviceHandle&&) = default;
+  DeviceHandle(const DeviceHandle&) = delete;  // or the module would try to copy the vector
+
   std::shared_ptr<Device> device;
+  std::vector<Registered> registered;
 };
 
 /// AdoptedTensor: `data` is a tensor whose first dimension is the page.
@@ -47,6 +78,27 @@ struct Settings : CacheConfig {
   bool has_layout = false;
   DeviceSettings device;
 };
+
+/// The device of a setting, or null for None; raises for anything else.
+[[nodiscard]] Device* device_of(const nb::object& given, const std::string& what);
+
+/// Memory of the caller's, which stays as long as `kept` does.
+struct Lent {
+  std::byte* data = nullptr;
+  std::uint64_t bytes = 0;
+  nb::object kept;
+};
+/// Raises unless it is one piece, large enough and where it is said to be; `what` names it.
+[[nodiscard]] Lent lend(const nb::object& source, const std::string& what, std::uint64_t bytes_min,
+                        const Device* accelerator);
+struct LentTensor {
+  AdoptedTensor tensor;
+  Adopted adopted;
+  nb::object kept;
+};
+/// The same for a tensor whose first dimension is the page.
+[[nodiscard]] LentTensor lend_tensor(const TensorSettings& given, const std::string& what, const PoolGeometry& pool,
+                                     const Device* accelerator);
 
 /// What open() needs, and what has to stay as long as the cache.
 struct OpenRequest {
