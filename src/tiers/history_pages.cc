@@ -88,6 +88,7 @@ void HistoryPages::renumber(RunId run, std::uint32_t index_in_run, PageId page) 
   for (const auto& group : parts_.groups) {
     if (group->has_pages) group->renumber_anchor(before, page);
   }
+  if (chunks_ != nullptr) (void)chunks_->erase({.value = before.value});  // another page may get the id
   if (pages.has_host()) pages.set_settled(page);
   if (name_log_ != nullptr) {
     name_log_->add_copy(NameLog::Kind::DeviceMove, page, before);
