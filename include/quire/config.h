@@ -105,6 +105,11 @@ struct HostConfig {
   std::uint64_t staging_bytes = 0;
   std::optional<SwapPaths> load_paths = std::nullopt;
   std::optional<SwapPaths> store_paths = std::nullopt;
+  TransferStreams load_streams = {};
+  TransferStreams store_streams = {};
+  std::uint32_t hold_count_max = 256;  ///< prefixes that hold_on_host() holds at once
+  /// Pages that hold_on_host() may hold in all; unset: half of the host's.
+  std::optional<std::uint32_t> hold_pages_max = std::nullopt;
 
   [[nodiscard]] bool is_on() const { return page_count > 0 || capacity_bytes > 0; }
 };

@@ -48,6 +48,8 @@ class Device {
   [[nodiscard]] virtual std::uint32_t index() const = 0;
   [[nodiscard]] virtual const std::string& name() const = 0;
   [[nodiscard]] virtual std::uint32_t multiprocessor_count() const = 0;
+  /// Where it stands on the PCI bus, such as "0000:3b:00.0"; empty where that is not known.
+  [[nodiscard]] virtual std::string pci_bus_id() const { return {}; }
 
   // Memory.
   /// Device memory, zero at first and aligned to 256. Blocks.

@@ -41,15 +41,20 @@ class HostPages;
 /// What the host region should lie in. What the system refuses is done without, and told by HostRegionStatus.
 struct HostRegionConfig {
   bool huge_pages = true;
-  std::optional<std::uint32_t> numa_node = std::nullopt;  ///< unset: wherever the system puts it
-  bool lock_memory = false;                               ///< never swapped out; all of it is taken at once
+  /// Unset: the accelerator's, where the system tells which that is; else wherever the system puts it.
+  std::optional<std::uint32_t> numa_node = std::nullopt;
+  bool bind_threads = true;  ///< the mover's threads run on the processors of that node
+  bool lock_memory = false;  ///< never swapped out; all of it is taken at once
 };
 
 /// What the host region lies in.
 struct HostRegionStatus {
   bool has_huge_pages = false;
   bool has_reserved_huge_pages = false;  ///< of those that the system has set apart (hugetlbfs), not transparent ones
-  bool is_on_numa_node = false;          ///< on the one that was asked for, as long as that has memory
+  std::optional<std::uint32_t> numa_node =
+      std::nullopt;                ///< that was asked for, by the configuration or for the accelerator
+  bool is_on_numa_node = false;    ///< on that one, as long as it has memory
+  bool has_bound_threads = false;  ///< the mover's threads run on its processors only
   bool is_locked = false;
   std::string refusals = {};  ///< what was asked for and refused, and why; empty when nothing was
 };
@@ -68,6 +73,18 @@ struct MoverPart {
 struct MoverPool {
   std::vector<MoverPart> parts = {};
   std::uint32_t host_page_count = 0;  ///< ids lie in [1, host_page_count]; a SwapEngine's RecordId counts from 0
+};
+
+/// The streams of one direction, load or store, of a mover with an accelerator. A set of them carries one transfer
+/// behind the other; transfers take the sets in turn, so that as many may overlap as there are sets.
+struct TransferStreams {
+  static constexpr std::uint32_t kSetCountMax = 4;
+
+  std::uint32_t set_count = 1;  ///< that the mover makes, up to kSetCountMax; kernels have two streams of each set
+  StreamPriority priority = StreamPriority::High;
+  /// In place of those: the caller's own, up to kSetCountMax sets, which outlive the mover. Nobody else puts work on
+  /// them meanwhile.
+  std::vector<SwapStreams> given = {};
 };
 
 struct MoverConfig {
@@ -90,6 +107,8 @@ struct MoverConfig {
   std::uint64_t staging_bytes = 0;                     ///< of each direction, shared by all pools; 0: 96 MiB
   std::optional<SwapPaths> load_paths = std::nullopt;  ///< of all pools; unset: measured by open()
   std::optional<SwapPaths> store_paths = std::nullopt;
+  TransferStreams load_streams = {};
+  TransferStreams store_streams = {};
 
   [[nodiscard]] Status validate() const;
 };

@@ -52,7 +52,9 @@ Status Cache::Impl::open_mover() {
                            .accelerator = config.device.accelerator,
                            .staging_bytes = host.staging_bytes,
                            .load_paths = host.load_paths,
-                           .store_paths = host.store_paths};
+                           .store_paths = host.store_paths,
+                           .load_streams = host.load_streams,
+                           .store_streams = host.store_streams};
   const auto part_of = [&](const GroupMemory& memory) {
     MoverPart part{.geometry = &*memory.geometry, .memory = memory.data};
     if (memory.data == nullptr) part.tensors = config.device.adopted_tensors[memory.group_index];

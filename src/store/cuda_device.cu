@@ -77,12 +77,16 @@ cudaEvent_t handle_of(DeviceEvent event) {
 
 class CudaDevice : public Device {
  public:
-  CudaDevice(int index, std::string name, std::uint32_t multiprocessor_count)
-      : index_(index), name_(std::move(name)), multiprocessor_count_(multiprocessor_count) {}
+  CudaDevice(int index, const cudaDeviceProp& properties, std::string pci_bus_id)
+      : index_(index),
+        name_(properties.name),
+        multiprocessor_count_(static_cast<std::uint32_t>(properties.multiProcessorCount)),
+        pci_bus_id_(std::move(pci_bus_id)) {}
 
   [[nodiscard]] std::uint32_t index() const override { return static_cast<std::uint32_t>(index_); }
   [[nodiscard]] const std::string& name() const override { return name_; }
   [[nodiscard]] std::uint32_t multiprocessor_count() const override { return multiprocessor_count_; }
+  [[nodiscard]] std::string pci_bus_id() const override { return pci_bus_id_; }
 
   [[nodiscard]] Result<std::byte*> allocate(std::size_t bytes) override {
     const SelectedDevice selected(index_);
@@ -210,6 +214,7 @@ class CudaDevice : public Device {
   const int index_;
   const std::string name_;
   const std::uint32_t multiprocessor_count_;
+  const std::string pci_bus_id_;
   std::mutex mutex_;                    // guards registered_
   std::vector<Registered> registered_;  // what was cut into pieces
 };
@@ -303,8 +308,13 @@ Result<std::unique_ptr<Device>> open_cuda_device(std::uint32_t index) {
     return fail(ErrorCode::Unsupported, "GPU " + std::to_string(index) + " (" + properties.name +
                                             ") does not reach registered host memory at its own address");
   }
-  return std::unique_ptr<Device>(std::make_unique<CudaDevice>(
-      device, properties.name, static_cast<std::uint32_t>(properties.multiProcessorCount)));
+  // Without it nothing is amiss but that memory may lie far away.
+  std::array<char, 32> pci_bus_id{};
+  if (cudaDeviceGetPCIBusId(pci_bus_id.data(), static_cast<int>(pci_bus_id.size()), device) != cudaSuccess) {
+    (void)cudaGetLastError();
+    pci_bus_id = {};
+  }
+  return std::unique_ptr<Device>(std::make_unique<CudaDevice>(device, properties, pci_bus_id.data()));
 }
 
 }  // namespace quire

@@ -149,6 +149,7 @@ void HostRegion::ask_for_transparent_huge_pages() {
 
 void HostRegion::prefer_node(std::uint32_t numa_node) {
   const std::string what = "NUMA node " + std::to_string(numa_node);
+  status_.numa_node = numa_node;
   if (calls_->prefer_node(data_, bytes_, numa_node) != 0) {
     return refused(what.c_str(), ("mbind says: " + errno_text(errno)).c_str());
   }

@@ -48,6 +48,10 @@ class HostRegion {
   [[nodiscard]] std::byte* data() const { return data_; }
   [[nodiscard]] std::size_t bytes() const { return bytes_; }
   [[nodiscard]] const HostRegionStatus& status() const { return status_; }
+  /// For who works on the region: its threads are on the processors of its node, or why they are not.
+  void set_bound_threads(bool has_bound_threads) { status_.has_bound_threads = has_bound_threads; }
+  /// Something was asked for and refused.
+  void refused(const char* what, const char* why);
 
  private:
   [[nodiscard]] bool try_map_reserved_huge_pages();
@@ -55,7 +59,6 @@ class HostRegion {
   void ask_for_transparent_huge_pages();
   void prefer_node(std::uint32_t numa_node);
   void lock();
-  void refused(const char* what, const char* why);
 
   const RegionCalls* calls_ = nullptr;
   void* mapped_ = nullptr;  // begins before data_, for its alignment

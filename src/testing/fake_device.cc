@@ -175,11 +175,12 @@ void FakeDevice::unregister_host(std::span<std::byte> memory) {
   QUIRE_CHECK(registered_.erase(memory.data()) == 1, "memory is unregistered that is not registered");
 }
 
-Result<DeviceStream> FakeDevice::create_stream(StreamPriority /*priority*/) {
+Result<DeviceStream> FakeDevice::create_stream(StreamPriority priority) {
   const std::lock_guard lock(mutex_);
   QUIRE_TRY(may_fail("making a stream"));
   const auto& made = streams_.emplace_back(std::make_unique<Stream>());
   made->rank = draws_();
+  made->priority = priority;
   return DeviceStream{made.get()};
 }
 
@@ -189,6 +190,18 @@ void FakeDevice::destroy_stream(DeviceStream stream) {
   QUIRE_CHECK(it != streams_.end(), "a stream is destroyed that the device does not have");
   run_all_of(**it);
   streams_.erase(it);
+}
+
+std::size_t FakeDevice::stream_count(StreamPriority priority) const {
+  const std::lock_guard lock(mutex_);
+  return static_cast<std::size_t>(
+      std::ranges::count_if(streams_, [&](const auto& stream) { return stream->priority == priority; }));
+}
+
+std::size_t FakeDevice::busy_stream_count() const {
+  const std::lock_guard lock(mutex_);
+  return static_cast<std::size_t>(
+      std::ranges::count_if(streams_, [](const auto& stream) { return !stream->queue.empty(); }));
 }
 
 Result<DeviceEvent> FakeDevice::create_event() {

@@ -31,6 +31,7 @@ struct FakeDeviceConfig {
   std::uint32_t index = 0;
   std::uint64_t seed = 0;
   std::uint32_t multiprocessor_count = 4;
+  std::string pci_bus_id;
   std::size_t memory_bytes_max = std::size_t{1} << 30U;
   /// Only what runs on streams may touch memory that was allocated here: under the address sanitizer, anybody else who
   /// does is found out.
@@ -62,12 +63,17 @@ class FakeDevice : public Device {
   [[nodiscard]] std::size_t pending_count() const;
   /// What is left: memory, registrations, streams and events that nobody gave back.
   [[nodiscard]] std::size_t leak_count() const;
+  /// Streams that were made with this priority and not destroyed.
+  [[nodiscard]] std::size_t stream_count(StreamPriority priority) const;
+  /// Streams with work that has not run.
+  [[nodiscard]] std::size_t busy_stream_count() const;
   [[nodiscard]] std::uint64_t copied_bytes() const;
   [[nodiscard]] std::uint64_t kernel_count() const;
 
   [[nodiscard]] std::uint32_t index() const override { return config_.index; }
   [[nodiscard]] const std::string& name() const override { return name_; }
   [[nodiscard]] std::uint32_t multiprocessor_count() const override { return config_.multiprocessor_count; }
+  [[nodiscard]] std::string pci_bus_id() const override { return config_.pci_bus_id; }
   [[nodiscard]] Result<std::byte*> allocate(std::size_t bytes) override;
   void release(std::byte* memory) override;
   [[nodiscard]] Status register_host(std::span<std::byte> memory, std::size_t unit_bytes) override;
@@ -101,7 +107,8 @@ class FakeDevice : public Device {
   };
   struct Stream {
     std::deque<Work> queue;
-    std::uint64_t rank = 0;  // the highest goes first
+    std::uint64_t rank = 0;                         // the highest goes first
+    StreamPriority priority = StreamPriority::Low;  // as it was asked for; nothing heeds it
   };
   struct Range {
     std::size_t bytes = 0;

@@ -9,12 +9,17 @@
 
 namespace quire {
 
-Result<std::unique_ptr<DeviceFlights>> DeviceFlights::create(Device& device, std::uint32_t transfer_pages_max,
-                                                             const MoverHooks& hooks, std::uint16_t rank) {
+Result<std::unique_ptr<DeviceFlights>> DeviceFlights::create(Device& device, const TransferStreams& streams,
+                                                             std::uint32_t transfer_pages_max, const MoverHooks& hooks,
+                                                             std::uint16_t rank) {
   auto flights = std::unique_ptr<DeviceFlights>(new DeviceFlights(device, hooks, rank));
-  for (DeviceStream* const stream :
-       {&flights->streams_.copies, &flights->streams_.kernels, &flights->streams_.more_kernels}) {
-    QUIRE_TRY_ASSIGN(*stream, device.create_stream(StreamPriority::High));
+  flights->streams_ = streams.given;
+  flights->owns_streams_ = streams.given.empty();
+  for (std::uint32_t i = 0; flights->owns_streams_ && i < streams.set_count; ++i) {
+    SwapStreams& made = flights->streams_.emplace_back();
+    for (DeviceStream* const stream : {&made.copies, &made.kernels, &made.more_kernels}) {
+      QUIRE_TRY_ASSIGN(*stream, device.create_stream(streams.priority));
+    }
   }
   flights->flights_.reserve(kFlightsMax);
   flights->device_pages_.reserve(transfer_pages_max);
@@ -24,8 +29,11 @@ Result<std::unique_ptr<DeviceFlights>> DeviceFlights::create(Device& device, std
 }
 
 DeviceFlights::~DeviceFlights() {
-  for (const DeviceStream stream : {streams_.copies, streams_.kernels, streams_.more_kernels}) {
-    if (stream.handle != nullptr) device_.destroy_stream(stream);
+  if (!owns_streams_) return;
+  for (const SwapStreams& made : streams_) {
+    for (const DeviceStream stream : {made.copies, made.kernels, made.more_kernels}) {
+      if (stream.handle != nullptr) device_.destroy_stream(stream);
+    }
   }
 }
 
@@ -63,6 +71,7 @@ void DeviceFlights::start(const FlightOrder& order, const FlightPool& pool) {
   Flight& flight = flights_.emplace_back();
   flight.order = order;
   flight.pool = pool;
+  flight.streams = streams_[next_streams_++ % streams_.size()];
   flight.begin = Clock::now();
   device_pages_.clear();
   records_.clear();
@@ -81,7 +90,7 @@ Status DeviceFlights::put_on_streams(Flight& flight) {
                                                                  .records = records_,
                                                                  .expected = expected_,
                                                                  .band_count = flight.order.band_count,
-                                                                 .streams = streams_}));
+                                                                 .streams = flight.streams}));
   QUIRE_CHECK(flight.ticket.has_value(), "a swap engine has fewer calls than a mover has flights");
   return {};
 }
@@ -95,8 +104,9 @@ bool DeviceFlights::is_over(Flight& flight) {
   if (!is_done) {
     // It cannot say, which does not mean that it has ended.
     flight.fault = TransferFault::Io;
-    for (const DeviceStream stream : {streams_.copies, streams_.kernels, streams_.more_kernels}) {
-      (void)device_.synchronize(stream);
+    const SwapStreams& streams = flight.streams;
+    for (const DeviceStream stream : {streams.copies, streams.kernels, streams.more_kernels}) {
+      if (stream.handle != nullptr) (void)device_.synchronize(stream);
     }
   }
   const Result<SwapReport> report = engine.finish(*flight.ticket);

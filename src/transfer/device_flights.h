@@ -17,6 +17,7 @@
 #include <vector>
 
 #include "quire/device.h"
+#include "quire/mover.h"
 #include "quire/result.h"
 #include "quire/swap.h"
 #include "quire/transfer.h"
@@ -50,9 +51,10 @@ struct FlightNews {
 
 class DeviceFlights {
  public:
-  static constexpr std::uint32_t kFlightsMax = 4;
+  static constexpr std::uint32_t kFlightsMax = TransferStreams::kSetCountMax;
 
-  [[nodiscard]] static Result<std::unique_ptr<DeviceFlights>> create(Device& device, std::uint32_t transfer_pages_max,
+  [[nodiscard]] static Result<std::unique_ptr<DeviceFlights>> create(Device& device, const TransferStreams& streams,
+                                                                     std::uint32_t transfer_pages_max,
                                                                      const MoverHooks& hooks, std::uint16_t rank);
   ~DeviceFlights();
   DeviceFlights(const DeviceFlights&) = delete;
@@ -72,6 +74,7 @@ class DeviceFlights {
   struct Flight {
     FlightOrder order;
     FlightPool pool;
+    SwapStreams streams;
     std::optional<SwapTicket> ticket;
     std::optional<SwapReport> report;  // when that is spent
     std::uint32_t claimed = 0;         // pages in front
@@ -93,7 +96,9 @@ class DeviceFlights {
   Device& device_;
   const MoverHooks& hooks_;
   std::uint16_t rank_;
-  SwapStreams streams_;
+  std::vector<SwapStreams> streams_;  // taken in turn
+  bool owns_streams_ = false;
+  std::size_t next_streams_ = 0;
   std::vector<Flight> flights_;  // oldest first
   Clock::time_point last_end_;   // of any of them
   // Of the transfer that is being started.

@@ -104,7 +104,11 @@ Status Mover::Impl::open_stores() {
     if (!sum) return invalid_argument("the host pages of all pools are more than memory can address");
     region_bytes = *sum;
   }
-  QUIRE_TRY_ASSIGN(region, HostRegion::map(region_bytes, config.host_region, *hooks.calls));
+  HostRegionConfig wanted = config.host_region;
+  if (!wanted.numa_node && config.accelerator != nullptr) {
+    wanted.numa_node = find_numa_node(config.accelerator->pci_bus_id(), *hooks.numa);
+  }
+  QUIRE_TRY_ASSIGN(region, HostRegion::map(region_bytes, wanted, *hooks.calls));
   std::byte* memory = region.data();
   for (Pool& pool : pools) {
     HostStoreConfig store_config = pool.store_config(config.checksums);
@@ -149,9 +153,8 @@ Status Mover::Impl::start() {
     if (config.accelerator != nullptr) {
       workers.emplace_back([this] { work_with_accelerator(TransferKind::Load); });
       workers.emplace_back([this] { work_with_accelerator(TransferKind::Store); });
-      return {};
     }
-    for (std::size_t i = 0; i < worker_count(); ++i) {
+    for (std::size_t i = workers.size(); i < worker_count(); ++i) {
       const TransferKind kind = i < config.load_thread_count ? TransferKind::Load : TransferKind::Store;
       const std::span sums(worker_sums.data() + (i * config.transfer_pages_max), config.transfer_pages_max);
       workers.emplace_back([this, kind, sums] { work(kind, sums); });
@@ -159,7 +162,25 @@ Status Mover::Impl::start() {
   } catch (const std::system_error& error) {
     return fail(errno_code(error.code().value()), "starting a thread of the mover: " + error.code().message());
   }
+  bind_workers();
   return {};
+}
+
+// Who copies should stand where the memory does. Where that cannot be, threads run wherever they may.
+void Mover::Impl::bind_workers() {
+  const MutexLock lock(mutex);
+  const std::optional<std::uint32_t> node = region.status().numa_node;
+  if (!node || !config.host_region.bind_threads) return;
+  const std::string what = "threads on NUMA node " + std::to_string(*node);
+  const std::optional<std::vector<std::uint32_t>> processors = processors_of_node(*node, *hooks.numa);
+  if (!processors) return region.refused(what.c_str(), "the system does not tell its processors");
+  if (processors->empty()) return region.refused(what.c_str(), "the process may run on none of its processors");
+  for (std::thread& worker : workers) {
+    if (const int why = hooks.numa->bind_thread(worker.native_handle(), *processors); why != 0) {
+      return region.refused(what.c_str(), errno_text(why).c_str());
+    }
+  }
+  region.set_bound_threads(true);
 }
 
 void Mover::Impl::stop() {

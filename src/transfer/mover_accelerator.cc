@@ -70,9 +70,11 @@ Status Mover::Impl::open_engines() {
                                        .calls_in_flight_max = DeviceFlights::kFlightsMax,
                                        .staging_bytes = std::max<std::uint64_t>(1, staging_bytes / pools.size())}));
   }
-  for (std::unique_ptr<DeviceFlights>& direction : flights) {
-    QUIRE_TRY_ASSIGN(direction,
-                     DeviceFlights::create(*config.accelerator, config.transfer_pages_max, hooks, config.rank));
+  for (const TransferKind kind : {TransferKind::Load, TransferKind::Store}) {
+    const TransferStreams& streams = kind == TransferKind::Load ? config.load_streams : config.store_streams;
+    QUIRE_TRY_ASSIGN(
+        flights[static_cast<std::size_t>(kind)],
+        DeviceFlights::create(*config.accelerator, streams, config.transfer_pages_max, hooks, config.rank));
   }
   return {};
 }

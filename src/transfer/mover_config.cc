@@ -55,6 +55,30 @@ Status check_pool(const std::string& name, const MoverPool& pool) {
   return check_host_page_count(name + ".host_page_count", pool.host_page_count);
 }
 
+Status check_streams(std::string_view name, const TransferStreams& streams, bool has_accelerator) {
+  constexpr std::uint32_t kMax = TransferStreams::kSetCountMax;
+  if (streams.given.empty()) {
+    if (streams.priority > StreamPriority::High) {
+      return invalid("MoverConfig::" + std::string(name) + ".priority is " +
+                     std::to_string(static_cast<int>(streams.priority)) + ": use Low or High");
+    }
+    return check_within(std::string(name) + ".set_count", streams.set_count, kMax);
+  }
+  if (!has_accelerator) {
+    return invalid("MoverConfig::" + std::string(name) + ".given has streams: that needs MoverConfig::accelerator");
+  }
+  if (streams.given.size() > kMax) {
+    return invalid("MoverConfig::" + std::string(name) + ".given has " + std::to_string(streams.given.size()) +
+                   " sets of streams: give " + std::to_string(kMax) + " at most");
+  }
+  for (std::size_t i = 0; i < streams.given.size(); ++i) {
+    if (streams.given[i].copies.handle != nullptr) continue;
+    return invalid("MoverConfig::" + std::string(name) + ".given[" + std::to_string(i) +
+                   "].copies is missing: work never goes on the default stream");
+  }
+  return {};
+}
+
 }  // namespace
 
 Status MoverConfig::validate() const {
@@ -85,6 +109,8 @@ Status MoverConfig::validate() const {
     QUIRE_TRY(check_within("load_thread_count", load_thread_count, kThreadsMax));
     QUIRE_TRY(check_within("store_thread_count", store_thread_count, kThreadsMax));
   }
+  QUIRE_TRY(check_streams("load_streams", load_streams, accelerator != nullptr));
+  QUIRE_TRY(check_streams("store_streams", store_streams, accelerator != nullptr));
   QUIRE_TRY(check_within("queue_depth_max", queue_depth_max, kQueueDepthMax));
   return check_within("transfer_pages_max", transfer_pages_max, kTransferPagesMax);
 }

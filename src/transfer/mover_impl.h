@@ -96,6 +96,7 @@ struct Mover::Impl {
   [[nodiscard]] Status prepare();
   [[nodiscard]] Status open_stores();
   [[nodiscard]] Status start();
+  void bind_workers();
   void stop();
 
   [[nodiscard]] Status open_engines();

@@ -13,6 +13,7 @@
 #include "quire/transfer.h"
 #include "store/host_region.h"
 #include "store/host_store.h"
+#include "store/numa_node.h"
 
 namespace quire {
 
@@ -29,6 +30,7 @@ struct MoverHooks {
   /// it is called once for each page of a transfer that is being started, and wait_on() waits with it.
   std::function<TransferFault(const PieceStart& piece)> before_piece;
   const RegionCalls* calls = &RegionCalls::real();
+  const NumaCalls* numa = &NumaCalls::real();
 };
 
 struct MoverPeer {
