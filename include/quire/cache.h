@@ -487,6 +487,11 @@ class Cache {
   /// `publish` replaces what begin() was told: whole pages that were the sequence's own so far may be cached now, up to
   /// the first that a fork shares. What is cached already stays.
   [[nodiscard]] Status end(Sequence& sequence, std::optional<Publish> publish = std::nullopt);
+  /// What the whole pages of a prompt are called outside the process: the names of their records on disk. With or
+  /// without a disk tier. Hashes all tokens on the calling thread, some hundred nanoseconds a page, and allocates: not
+  /// for the step path.
+  [[nodiscard]] Result<std::vector<PageName>> page_names(KeySpaceId key_space, const Prompt& prompt) const;
+
   [[nodiscard]] Result<SequenceView> view(const Sequence& sequence) const;
 
   // Changing a sequence. It is admitted, and where not said otherwise in no step in flight and without undecided

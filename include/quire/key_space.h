@@ -2,8 +2,12 @@
 //
 // KeySpace: everything besides tokens that KV depends on. Two requests share pages only if all of it is equal, field by
 // field: nothing is ever joined into one string, so salt "a" with adapter "bc" is not salt "ab" with adapter "c".
+// PageName: what a page of one is called outside the process.
 #pragma once
 
+#include <array>
+#include <compare>
+#include <cstddef>
 #include <string>
 
 namespace quire {
@@ -19,6 +23,16 @@ struct KeySpace {
 
   /// One string per identity: each field behind its length, as eight little-endian bytes.
   [[nodiscard]] std::string canonical_form() const;
+};
+
+/// What a page is called outside the process, between restarts and machines: a SHA-256 over everything that its bytes
+/// depend on. docs/formats.md has its form.
+struct PageName {
+  std::array<std::byte, 32> bytes{};
+
+  /// All zeros: no name.
+  [[nodiscard]] constexpr bool is_none() const { return *this == PageName{}; }
+  friend constexpr auto operator<=>(const PageName&, const PageName&) = default;
 };
 
 }  // namespace quire

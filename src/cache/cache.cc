@@ -9,6 +9,7 @@
 #include "base/check.h"
 #include "cache/cache_impl.h"
 #include "layout/text.h"
+#include "wire/page_name.h"
 
 namespace quire {
 
@@ -147,6 +148,24 @@ Result<Lookup> Cache::lookup(KeySpaceId key_space, const Prompt& prompt, const S
   return Lookup{.matched_tokens = impl.tiers->paths.tokens_in(match) + partial,
                 .partial_tokens = partial,
                 .host_tokens = asks_host ? match.host_page_count * impl.page_tokens : 0};
+}
+
+Result<std::vector<PageName>> Cache::page_names(KeySpaceId key_space, const Prompt& prompt) const {
+  Impl& impl = *impl_;
+  QUIRE_TRY(impl.enter());
+  QUIRE_TRY_ASSIGN(const std::uint32_t space, impl.find_key_space(key_space));
+  QUIRE_TRY(impl.check_prompt(prompt));
+  QUIRE_TRY(Impl::check_tokens(prompt.tokens, 0));
+  const std::uint32_t row_count = impl.sequences.keys().known_rows(static_cast<std::uint32_t>(prompt.tokens.size()));
+  const PrefixTree::Key key =
+      impl.sequences.keys().make(prompt.tokens, prompt.extra_keys, row_count - (row_count % impl.page_tokens));
+  std::vector<PageName> names(key.tokens.size() / impl.page_tokens);
+  name_pages({.parent = root_name(key_space_name(impl.key_spaces[space].canonical_form), impl.page_tokens),
+              .page_tokens = impl.page_tokens,
+              .tokens = key.tokens,
+              .extra_keys = key.extra_keys},
+             names);
+  return names;
 }
 
 // Keeping and dropping

@@ -2,6 +2,8 @@
 #include "wire/page_name.h"
 
 #include <algorithm>
+#include <array>
+#include <cstddef>
 #include <cstring>
 #include <string_view>
 #include <vector>
@@ -52,9 +54,12 @@ std::string to_hex(const PageName& name) {
 }
 
 PageName key_space_name(const KeySpace& key_space) {
-  const std::string form = key_space.canonical_form();
-  std::vector<std::byte> bytes(kKeySpaceTag.size() + form.size());
-  put_text(put_text(bytes.data(), kKeySpaceTag), form);
+  return key_space_name(key_space.canonical_form());
+}
+
+PageName key_space_name(std::string_view canonical_form) {
+  std::vector<std::byte> bytes(kKeySpaceTag.size() + canonical_form.size());
+  put_text(put_text(bytes.data(), kKeySpaceTag), canonical_form);
   return {sha256(bytes)};
 }
 

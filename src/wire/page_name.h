@@ -15,30 +15,22 @@
 // immutable
 #pragma once
 
-#include <array>
-#include <compare>
-#include <cstddef>
 #include <cstdint>
 #include <span>
 #include <string>
+#include <string_view>
 
 #include "quire/key_space.h"
 #include "quire/types.h"
 
 namespace quire {
 
-struct PageName {
-  std::array<std::byte, 32> bytes{};
-
-  /// All zeros: no name.
-  [[nodiscard]] constexpr bool is_none() const { return *this == PageName{}; }
-  friend constexpr auto operator<=>(const PageName&, const PageName&) = default;
-};
-
 /// 64 hexadecimal digits.
 [[nodiscard]] std::string to_hex(const PageName& name);
 
 [[nodiscard]] PageName key_space_name(const KeySpace& key_space);
+/// The same by KeySpace::canonical_form().
+[[nodiscard]] PageName key_space_name(std::string_view canonical_form);
 [[nodiscard]] PageName root_name(const PageName& key_space, std::uint32_t page_tokens);
 
 /// Consecutive pages whose names are wanted.
