@@ -136,6 +136,19 @@ struct Admission {
   Miss miss = {};  ///< why the rest has to be computed; of a loading sequence as far as can be told
 };
 
+/// Told that a sequence need not wait any longer.
+using ReadyCallback = std::function<void(SequenceId)>;
+
+/// How long a call may wait, and how it tells the time and lets it pass.
+struct WaitOptions {
+  std::optional<TimeNs> timeout_ns = std::nullopt;  ///< by `now`; unset: no limit
+  /// What apply() is told, in the caller's time. Unset: the system's clock goes on from the time that the cache was
+  /// told last, so that it never runs ahead of a caller who tells it the time of a clock.
+  std::function<TimeNs()> now = {};
+  /// Returns when event_fd is readable, or after timeout_ns, or earlier. Unset: poll() of the system.
+  std::function<void(int event_fd, TimeNs timeout_ns)> wait = {};
+};
+
 /// A sequence that sees its first `sink_tokens` tokens and the most recent ones, `visible_tokens` in all. (A group's
 /// window_tokens do not count the sink: such a group sees window_tokens + sink_tokens.)
 struct Window {
@@ -457,7 +470,14 @@ class Cache {
   [[nodiscard]] Result<Sequence> begin(KeySpaceId key_space, const Prompt& prompt, const SequenceOptions& options = {});
   /// Matches anew and pins: from here on the matched pages stay. Loads of what follows on the host start. Unavailable
   /// when expected_tokens would not fit, or the pages to load: some may be on their way to the host.
-  [[nodiscard]] Result<Admission> admit(const Sequence& sequence);
+  /// `callback`, if given, is called once when steps of the sequence can be planned: before admit() returns if that is
+  /// so at once, else by apply(), or by stop_loading(), when all else is done. It may call the cache. A call that fails
+  /// does not keep it, and a sequence that ends before takes it along, uncalled.
+  [[nodiscard]] Result<Admission> admit(const Sequence& sequence, ReadyCallback callback = nullptr);
+  /// Polls and applies until a sequence that was admitted or resumed is ready; false when that takes longer than the
+  /// time that is given for it. Fails for a sequence that was not admitted, or that a callback has ended meanwhile.
+  /// Unsupported where an external mover would have to be waited for: only its engine can apply its completions.
+  [[nodiscard]] Result<bool> wait_until_ready(const Sequence& sequence, const WaitOptions& options = {});
   /// All entries or none; at most steps_in_flight_max steps at once. A shape larger than the step pads its plan.
   [[nodiscard]] Result<PlanOutcome> plan_step(std::span<const StepEntry> entries, const PlanShape& shape = {});
   /// Applies the plan's moves and copies in the memory of the host backend, once, when the steps planned before it have
@@ -517,8 +537,10 @@ class Cache {
   /// The sequence waits without device pages of its own. Drop is refused for one that saw more than its window before
   /// that was set: it could not be computed again as it was.
   [[nodiscard]] Status preempt(const Sequence& sequence, Preempt how);
-  /// What admit() is to a begun sequence. Fails with Unavailable when there are too few pages to bring saved ones back.
-  [[nodiscard]] Result<Admission> resume(const Sequence& sequence);
+  /// What admit() is to a begun sequence, `callback` included. Fails with Unavailable when there are too few pages to
+  /// bring saved ones back. Where saved pages were lost and cannot be computed again, `callback` comes, too: view()
+  /// then says that the sequence still waits, and it can only be ended.
+  [[nodiscard]] Result<Admission> resume(const Sequence& sequence, ReadyCallback callback = nullptr);
 
   // Prefill in one cache, decode in another.
 
@@ -603,7 +625,7 @@ class Cache {
   [[nodiscard]] int event_fd() const;
   /// Called by apply() for each sequence whose load has ended, when all else is done. It may call the
   /// cache; a callback that it sets replaces it once it has returned.
-  [[nodiscard]] Status set_ready_callback(std::function<void(SequenceId)> callback);
+  [[nodiscard]] Status set_ready_callback(ReadyCallback callback);
   /// With an external mover: what is to be moved now, those that somebody waits for first. A plan's pages stay valid
   /// until its completion is applied.
   [[nodiscard]] Result<std::span<TransferPlan>> take_transfers(std::span<TransferPlan> out);
@@ -673,6 +695,9 @@ class Cache {
   [[nodiscard]] Status visit_runs(const std::function<void(const RunView&)>& visit) const;
   /// Which of those runs' pages have something of a window or snapshot group: `visit(page, page_of_group)`. Other
   /// groups have all of them.
+  /// flush(), poll() and apply() until it is done; false when that takes longer than the time that is given for it:
+  /// what was begun goes on, and the next flush() goes on with it. Unavailable while transfers are paused.
+  [[nodiscard]] Result<bool> wait_until_flushed(const WaitOptions& options = {});
   [[nodiscard]] Status visit_group_pages(std::uint32_t group_index,
                                          const std::function<void(PageId, PageId)>& visit) const;
   /// Copies residency records from number `first` on, oldest first, as many as fit. The first may be a later one: what

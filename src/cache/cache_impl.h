@@ -408,6 +408,12 @@ struct Cache::Impl : TierClient {
   std::uint32_t page_tokens = 0;
   std::uint32_t partial_reuse_min_tokens = 0;
   std::uint32_t context_tokens_max = 0;
+  /// Calls `callback` now, or when the sequence is ready.
+  void tell_when_ready(std::uint32_t index, bool is_ready, ReadyCallback callback);
+  /// Calls what admit() or resume() was given for a sequence that lives, if it was given something.
+  void call_ready(SequenceId id);
+  template <typename IsDone>
+  [[nodiscard]] Result<bool> wait_until(Cache& cache, const WaitOptions& options, IsDone&& is_done);
 
   std::vector<DeviceMemoryBlock> accelerator_memory;  // declared before `tiers`, so that it outlives the mover
 
@@ -450,7 +456,8 @@ struct Cache::Impl : TierClient {
   TierPages* history = nullptr;  // tiers->parts.history.pages: the pages of the groups that keep everything
   HostRegionStatus host_region;
   std::vector<Completion> completions;
-  std::shared_ptr<std::function<void(SequenceId)>> on_ready;  // follow_up() holds it during a call; null: none
+  std::shared_ptr<ReadyCallback> on_ready;     // follow_up() holds it during a call; null: none
+  std::vector<ReadyCallback> ready_callbacks;  // by sequence: what admit() or resume() was given, until it is called
 
   // Steps.
   std::vector<StepInFlight> steps;        // one more than can be in flight: a plan stays readable after its step

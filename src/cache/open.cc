@@ -306,6 +306,7 @@ Result<std::unique_ptr<Cache>> Cache::open(CacheConfig config, FileSystem* files
                                                            .tree_tokens_max = settings.tree_tokens_max,
                                                            .lookahead_tokens = lookahead_of(settings.layout),
                                                            .window_count = window_count_of(settings.layout)}));
+  impl->ready_callbacks.resize(settings.sequence_count_max);
   impl->release_queue = std::make_shared<ReleaseQueue>(settings.sequence_count_max);
   impl->tiers = std::make_unique<Tiers>(TierContext{.config = impl->config,
                                                     .tree = *impl->tree,

@@ -120,7 +120,7 @@ void Cache::Impl::end_save(std::uint32_t index) {
 
 // Restoring
 
-Result<Admission> Cache::resume(const Sequence& sequence) {
+Result<Admission> Cache::resume(const Sequence& sequence, ReadyCallback callback) {
   Impl& impl = *impl_;
   QUIRE_TRY(impl.enter());
   QUIRE_TRY_ASSIGN(const std::uint32_t index, impl.find_sequence(sequence));
@@ -133,16 +133,16 @@ Result<Admission> Cache::resume(const Sequence& sequence) {
   if (slot.state == SequenceSlot::State::Saving) {
     return refused.unavailable(" is being saved; apply what poll() gives first");
   }
-  if (slot.state == SequenceSlot::State::Waiting) {
-    QUIRE_TRY(impl.check_expected(index));
-    return impl.start_admitted(index);
-  }
-  if (impl.tiers->saves.has_lost_pages(index)) {
+  const bool is_saved = slot.state == SequenceSlot::State::Saved;
+  if (!is_saved) QUIRE_TRY(impl.check_expected(index));
+  if (is_saved && impl.tiers->saves.has_lost_pages(index)) {
     return fail(ErrorCode::Corrupt, "resume: " + Impl::name_of(index) +
                                         " has lost pages that were saved, and cannot "
                                         "be computed again; end it");
   }
-  return impl.start_restoring(index);
+  QUIRE_TRY_ASSIGN(const Admission admission, is_saved ? impl.start_restoring(index) : impl.start_admitted(index));
+  impl.tell_when_ready(index, admission.is_ready, std::move(callback));
+  return admission;
 }
 
 // Whether the device has room, and there are transfers, for the saved pages that the tree no longer has.

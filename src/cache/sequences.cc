@@ -124,7 +124,7 @@ Result<std::uint32_t> Cache::Impl::find_quiet(const Sequence& sequence, const ch
   return index;
 }
 
-Result<Admission> Cache::admit(const Sequence& sequence) {
+Result<Admission> Cache::admit(const Sequence& sequence, ReadyCallback callback) {
   Impl& impl = *impl_;
   QUIRE_TRY(impl.enter());
   QUIRE_TRY_ASSIGN(const std::uint32_t index, impl.find_sequence(sequence));
@@ -134,7 +134,9 @@ Result<Admission> Cache::admit(const Sequence& sequence) {
   QUIRE_TRY(impl.require_awake("admit"));
   QUIRE_TRY(impl.check_state_slot({"admit", index}));
   QUIRE_TRY(impl.check_expected(index));
-  return impl.start_admitted(index);
+  QUIRE_TRY_ASSIGN(const Admission admission, impl.start_admitted(index));
+  impl.tell_when_ready(index, admission.is_ready, std::move(callback));
+  return admission;
 }
 
 // Device pages that an admitted sequence has, pages in loads that it waits for included.
@@ -425,6 +427,7 @@ Status Cache::end(Sequence& sequence, std::optional<Publish> publish) {
 void Cache::Impl::drop_sequence(std::uint32_t index) {
   QUIRE_CHECK(!sequences[index].is_dropped, "a sequence is dropped twice");
   sequences[index].is_dropped = true;
+  ready_callbacks[index] = nullptr;
   if (sequences[index].steps_in_flight == 0) end_sequence(index);
 }
 
@@ -513,6 +516,7 @@ Status Cache::stop_loading(const Sequence& sequence) {
   if (!impl.sequences[index].is_arriving()) return refused.invalid(" is not loading");
   impl.tiers->arrivals.stop(index, MissReason::LoadCancelled);
   impl.tiers->work_in_background();
+  impl.call_ready({index, impl.sequences[index].generation});
   return {};
 }
 

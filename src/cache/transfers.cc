@@ -75,9 +75,9 @@ Result<HostRegionStatus> Cache::host_region() const {
   return impl_->host_region;
 }
 
-Status Cache::set_ready_callback(std::function<void(SequenceId)> callback) {
+Status Cache::set_ready_callback(ReadyCallback callback) {
   QUIRE_TRY(impl_->enter());
-  impl_->on_ready = callback ? std::make_shared<std::function<void(SequenceId)>>(std::move(callback)) : nullptr;
+  impl_->on_ready = callback ? std::make_shared<ReadyCallback>(std::move(callback)) : nullptr;
   return {};
 }
 
@@ -108,6 +108,7 @@ void Cache::Impl::follow_up() {
     ready_sequences.erase(ready_sequences.begin());  // a callback may call apply() again
     const auto callback = on_ready;                  // or replace on_ready
     if (callback) (*callback)(ready);
+    call_ready(ready);
   }
   while (!tiers->answers.empty()) {
     const Tiers::Answer answer = std::move(tiers->answers.front());
