@@ -114,13 +114,27 @@ struct HostConfig {
   [[nodiscard]] bool is_on() const { return page_count > 0 || capacity_bytes > 0; }
 };
 
+/// What a tier below the host is there for.
+enum class TierAccess : std::uint8_t {
+  ReadAndWrite,
+  /// Requests find what is there, and nothing is written: no page, no tombstone, no file. Several processes may have
+  /// the same directories at once, as long as none of them writes. What drop() and reset() forget, and pages that turn
+  /// out to be bad, are not found again by this cache; the next one that opens the directories finds them.
+  /// put_on_disk() and flush() are refused.
+  ReadOnly,
+  /// Pages are written, and requests never look for any: only lookup_on_disk() and get_from_disk() read.
+  WriteOnly,
+};
+
 /// The disk tier: pages that outlive the process, and those that the host has no room for. Off without directories; it
 /// needs a host tier, through which all pages go, and pages of 16 tokens or more. Where ranks hold different heads,
 /// each shard of them has a store in a directory "shard-0-of-2" below those that are given.
 struct DiskConfig {
-  /// Made if missing; one for each disk. Nobody else may use them meanwhile.
+  /// Made if missing; one for each disk. Nobody else may use them meanwhile. With TierAccess::ReadOnly they are there.
   std::vector<std::string> directories = {};
-  std::uint64_t capacity_bytes = 0;  ///< of all directories together, and of all shards of ranks
+  /// Of all directories together, and of all shards of ranks. With TierAccess::ReadOnly not looked at.
+  std::uint64_t capacity_bytes = 0;
+  TierAccess access = TierAccess::ReadAndWrite;
   /// When host pages are written: WriteThrough, as soon as they have their bytes; WriteBack, when the host is about to
   /// need their room; Selective, once write_hits_min requests have used them.
   WritePolicy write_policy = WritePolicy::WriteThrough;

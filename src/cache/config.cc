@@ -95,7 +95,13 @@ Status check_disk(const CacheConfig& config) {
                    ": by the latter a disk tier knows which heads the pages of each rank hold; set both to the same");
   }
   QUIRE_TRY(check_write_policy(disk.write_policy, "disk.write_policy"));
-  QUIRE_TRY(require_positive(disk.capacity_bytes, "disk.capacity_bytes", "say how much of the disks may be used"));
+  if (disk.access > TierAccess::WriteOnly) {
+    return invalid("disk.access is ", plain(static_cast<int>(disk.access)),
+                   ": use ReadAndWrite, ReadOnly or WriteOnly");
+  }
+  if (disk.access != TierAccess::ReadOnly) {
+    QUIRE_TRY(require_positive(disk.capacity_bytes, "disk.capacity_bytes", "say how much of the disks may be used"));
+  }
   return require_positive(disk.write_hits_min, "disk.write_hits_min", "use WritePolicy::WriteThrough for that");
 }
 

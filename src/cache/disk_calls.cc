@@ -76,6 +76,9 @@ Status Cache::Impl::add_direct(TransferKind kind, KeySpaceId key_space, const Pr
   QUIRE_TRY(check_prompt(prompt));
   QUIRE_TRY(check_tokens(prompt.tokens, 0));
   const Lower& lower = tiers->parts.lowers.front();
+  if (kind == TransferKind::PutOnDisk && !lower.settings.is_written()) {
+    return unsupported(call, ": the disk tier is only read (TierAccess::ReadOnly)");
+  }
   if (lower.has_failed) {
     return fail(ErrorCode::Io, std::string(call) + ": the disk tier has failed: " + lower.tier->last_error());
   }
@@ -149,6 +152,10 @@ Result<bool> Cache::flush() {
   QUIRE_TRY(impl.enter());
   if (!impl.has_disk()) return unsupported("flush: the cache has no disk tier");
   const TierParts& parts = impl.tiers->parts;
+  const auto is_written = [](const Lower& lower) { return lower.settings.is_written(); };
+  if (std::ranges::none_of(parts.lowers, is_written)) {
+    return unsupported("flush: the disk tier is only read (TierAccess::ReadOnly): nothing is ever written to it");
+  }
   if (!parts.wants_flush && std::ranges::all_of(parts.lowers, &Lower::has_failed)) {
     return fail(ErrorCode::Io, "flush: " + parts.lowers.front().tier->last_error());
   }

@@ -143,7 +143,8 @@ Status Cache::Impl::open_disk_shard(std::uint32_t shard, FileSystem& on,
                               .queue_depth = settings.queue_depth,
                               .zstd_level = settings.zstd_level,
                               .random_seed = seed,
-                              .now_ns = common.has_threads ? unix_time() : 0};
+                              .now_ns = common.has_threads ? unix_time() : 0,
+                              .is_read_only = settings.access == TierAccess::ReadOnly};
   const std::optional<std::uint32_t> rank =
       config.host.rank_count > 1 ? std::optional(shard * rank_count) : std::nullopt;
   DiskMover::Config made = common;
@@ -225,6 +226,7 @@ Status Cache::Impl::open_disk(FileSystem* given_files, std::span<HostPages* cons
     tier = ranked_disk.get();
   }
   QUIRE_TRY(tiers->add_lower(*tier, {.tier = Tier::Disk,
+                                     .access = settings.access,
                                      .write_policy = settings.write_policy,
                                      .write_hits_min = settings.write_hits_min,
                                      .write_bytes_per_day = settings.write_bytes_per_day,

@@ -16,9 +16,9 @@ namespace {
 constexpr mode_t kDirectoryMode = 0700;
 constexpr mode_t kFileMode = 0600;
 
-int lock_open_file(int file) {
+int lock_open_file_as(int file, short type) {
   struct flock lock{};
-  lock.l_type = F_WRLCK;
+  lock.l_type = type;
   lock.l_whence = SEEK_SET;
   return ::fcntl(file, F_OFD_SETLK, &lock);
 }
@@ -50,8 +50,10 @@ const FileCalls& FileCalls::real() {
   static constexpr FileCalls kCalls{
       .make_directory = [](const char* path) { return ::mkdir(path, kDirectoryMode); },
       .open = [](int directory, const char* name, int flags) { return ::openat(directory, name, flags, kFileMode); },
-      .lock = lock_open_file,
+      .lock = [](int file) { return lock_open_file_as(file, F_WRLCK); },
       .lock_directory = [](int directory) { return ::flock(directory, LOCK_EX | LOCK_NB); },
+      .share_lock = [](int file) { return lock_open_file_as(file, F_RDLCK); },
+      .share_directory_lock = [](int directory) { return ::flock(directory, LOCK_SH | LOCK_NB); },
       .reserve = [](int file, std::uint64_t bytes) { return ::fallocate(file, 0, 0, static_cast<off_t>(bytes)); },
       .set_length = [](int file, std::uint64_t bytes) { return ::ftruncate(file, static_cast<off_t>(bytes)); },
       .read = ::pread,

@@ -25,6 +25,9 @@ struct FileCalls {
   int (*lock)(int file);
   /// The same for a directory. Some file systems cannot.
   int (*lock_directory)(int directory);
+  /// Locks that any number of open files can share, but not with those above.
+  int (*share_lock)(int file);
+  int (*share_directory_lock)(int directory);
   int (*reserve)(int file, std::uint64_t bytes);
   int (*set_length)(int file, std::uint64_t bytes);
   ssize_t (*read)(int file, void* data, std::size_t bytes, off_t offset);

@@ -90,7 +90,7 @@ Status FileStoreConfig::validate() const {
     return fail(ErrorCode::InvalidArgument, "segment_bytes is " + std::to_string(segment_bytes) +
                                                 ", but a segment with one page takes " + std::to_string(least));
   }
-  if (share_of(*this) < directory_bytes_min(layout.page_bytes)) {
+  if (!is_read_only && share_of(*this) < directory_bytes_min(layout.page_bytes)) {
     return fail(ErrorCode::InvalidArgument,
                 "capacity_bytes is " + with_separators(capacity_bytes) + ": a directory needs at least " +
                     with_separators(directory_bytes_min(layout.page_bytes)) + ", " + std::to_string(kSegmentsMin) +
@@ -174,9 +174,14 @@ std::uint32_t FileStore::Impl::find(std::span<const PageName> names) const {
 }
 
 void FileStore::Impl::bury(std::uint32_t entry) {
-  pending_.push_back(
-      {.kind = RecordKind::DropPage, .name = index_.page(entry).name, .order = next_order_++, .at_ns = last_now_ns_});
+  add_tombstone({.kind = RecordKind::DropPage, .name = index_.page(entry).name, .at_ns = last_now_ns_});
   index_.remove(entry);
+}
+
+void FileStore::Impl::add_tombstone(Tombstone tombstone) {
+  if (config.is_read_only) return;
+  tombstone.order = next_order_++;
+  pending_.push_back(tombstone);
 }
 
 void FileStore::Impl::drop_page(const PageName& name, TimeNs now_ns) {

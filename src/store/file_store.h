@@ -49,6 +49,9 @@ struct FileStoreConfig {
   std::uint64_t random_seed = 0;          ///< for salts and the store's id
   TimeNs now_ns = 0;                      ///< since 1970; when the store was made, for people
   const CheckedCopier* copier = nullptr;  ///< null: the fastest; benchmarks have others
+  /// Nothing is written: no file is made, changed or removed, and capacity_bytes is not looked at. The directories are
+  /// there, and others may read them meanwhile. What is dropped is not found any more, until the store is opened again.
+  bool is_read_only = false;
   [[nodiscard]] Status validate() const;
   /// What a directory's share of capacity_bytes must be for pages of this size.
   [[nodiscard]] static std::uint64_t directory_bytes_min(std::uint64_t page_bytes);

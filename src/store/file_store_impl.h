@@ -266,6 +266,8 @@ struct FileStore::Impl {
   void drop_page(const PageName& name, TimeNs now_ns);
   /// The page is no longer found, and will be told so to the next process.
   void bury(std::uint32_t entry) QUIRE_REQUIRES(index_mutex_);
+  /// The next records to be written say that something is gone; nothing does in a store that is only read.
+  void add_tombstone(Tombstone tombstone) QUIRE_REQUIRES(index_mutex_);
   /// The payload of a record is what its header says. `scratch` holds it when it was compressed.
   [[nodiscard]] static bool is_intact(const RecordHeader& header, std::span<const std::byte> payload,
                                       PageCompressor& compressor, std::vector<std::byte>& scratch);

@@ -77,7 +77,9 @@ Status FileStore::Impl::open() {
   QUIRE_TRY(open_directories());
   const std::uint64_t buffer_bytes = std::max(record_bytes(config.layout.page_bytes), kBufferBytesMin);
   // One more than may be asked for: while a page waits for room, what is carried over needs a buffer as well.
-  QUIRE_TRY(writer_.make(files, {.depth = config.queue_depth + 1, .buffer_bytes = buffer_bytes}));
+  if (!config.is_read_only) {
+    QUIRE_TRY(writer_.make(files, {.depth = config.queue_depth + 1, .buffer_bytes = buffer_bytes}));
+  }
   const MutexLock reader(reader_mutex_);
   QUIRE_TRY(reader_.make(files, {.depth = config.queue_depth + kSpareReadBuffers, .buffer_bytes = buffer_bytes}));
   is_closed_ = false;
@@ -91,9 +93,16 @@ Status FileStore::Impl::open_directories() {
   for (const std::string& path : config.directories) {
     directories_.emplace_back();
     Directory& directory = directories_.back();
-    QUIRE_TRY_ASSIGN(directory.files, files.open_directory(path));
+    QUIRE_TRY_ASSIGN(directory.files,
+                     config.is_read_only ? files.open_directory_to_read(path) : files.open_directory(path));
     QUIRE_TRY_ASSIGN(std::vector<std::string> listed, directory.files->list());
     QUIRE_TRY_ASSIGN(const std::optional<Manifest> manifest, read_manifest(directory, listed));
+    if (!manifest && config.is_read_only) {
+      return fail(ErrorCode::InvalidArgument,
+                  path +
+                      " has no file store in it, and is only to be read: name the directory of one, or let it be "
+                      "written");
+    }
     if (!manifest) {
       new_ones.push_back(directories_.size() - 1);
     } else if (!known) {
@@ -114,7 +123,8 @@ Status FileStore::Impl::open_directories() {
   store_id = known->store_id;
   for (std::size_t number = 0; number < names.size(); ++number) {
     // Left behind when a process ended before the store was there. Not before all directories are known to be ours.
-    if (std::ranges::find(names[number], kNewManifestName) == names[number].end()) continue;
+    const bool is_left = std::ranges::find(names[number], kNewManifestName) != names[number].end();
+    if (!is_left || config.is_read_only) continue;
     QUIRE_TRY(directories_[number].files->remove(kNewManifestName));
   }
   for (const std::size_t number : new_ones) QUIRE_TRY(write_manifest(directories_[number], *known));
@@ -122,13 +132,16 @@ Status FileStore::Impl::open_directories() {
   std::uint64_t found_bytes = 0;
   for (std::uint32_t number = 0; number < directories_.size(); ++number) {
     // Names that this process found count as if it had made them: another one may have ended before it synced them.
-    QUIRE_TRY(directories_[number].files->sync_directory(SyncPoint::ManifestDirectory));
+    if (!config.is_read_only) {
+      QUIRE_TRY(directories_[number].files->sync_directory(SyncPoint::ManifestDirectory));
+    }
     QUIRE_TRY_ASSIGN(const std::uint64_t bytes, open_segments(number, names[number]));
     found_bytes += bytes;
   }
   const std::uint64_t page_bytes = config.layout.page_bytes / (config.zstd_level > 0 ? kCompressionMax : 1);
   const std::uint64_t page_count_max =
-      std::min((std::max(config.capacity_bytes, found_bytes) / record_bytes(page_bytes)) + config.queue_depth + 2,
+      std::min((std::max(config.is_read_only ? 0 : config.capacity_bytes, found_bytes) / record_bytes(page_bytes)) +
+                   config.queue_depth + 2,
                std::uint64_t{1} << 30U);
   {
     const MutexLock lock(index_mutex_);
@@ -139,7 +152,10 @@ Status FileStore::Impl::open_directories() {
   bool has_directory = false;
   for (std::uint32_t number = 0; number < directories_.size(); ++number) {
     directories_[number].segment_count_max = std::max(segment_count_max, directories_[number].segment_count);
-    while (directories_[number].used_bytes > share_bytes && reclaim_oldest(number) == Reclaimed::Ok) continue;
+    while (!config.is_read_only && directories_[number].used_bytes > share_bytes &&
+           reclaim_oldest(number) == Reclaimed::Ok) {
+      continue;
+    }
     has_directory = has_directory || !directories_[number].is_given_up;
   }
   lost_writes_ = 0;
@@ -229,7 +245,7 @@ Result<std::uint64_t> FileStore::Impl::open_segments(std::uint32_t number, const
     }
     // Made when the process ended: nothing in it was ever promised.
     if (read && is_zero(block)) {
-      QUIRE_TRY(in.remove(name));
+      if (!config.is_read_only) QUIRE_TRY(in.remove(name));
       const MutexLock lock(index_mutex_);
       // Perhaps it was cut off, and had pages in it.
       if (*length > 0 && *length < block.size()) ++stats_.torn_records;
@@ -264,8 +280,12 @@ void FileStore::Impl::recover(std::unique_ptr<Segment> found) {
     return;
   }
   if (segment.record_count == 0) {
-    (void)directory.files->remove(segment.name);
+    if (!config.is_read_only) (void)directory.files->remove(segment.name);
     (void)forget_segment(segment);
+    return;
+  }
+  if (config.is_read_only) {
+    segment.records = {};
     return;
   }
   if (const Status synced = directory.files->sync_file(segment.file, SyncPoint::SegmentSeal); !synced) {
@@ -304,8 +324,9 @@ Status FileStore::Impl::recover_by_scan(Segment& segment) {
   std::uint64_t torn_count = 0;
   std::uint64_t written_bytes = 0;
   Status status;
-  // The same bytes: a write that is torn spoils nothing that was durable.
+  // The same bytes: a write that is torn spoils nothing that was durable. A store that is only read promises nothing.
   const auto write_again = [&](std::uint64_t offset, std::span<const std::byte> bytes) {
+    if (config.is_read_only) return true;
     status = segment.files->write(segment.file, offset, bytes);
     if (status) written_bytes += bytes.size();
     return status.has_value();

@@ -33,7 +33,7 @@ void FileStore::Impl::write(const PageName& name, const KeySpace* text, std::spa
     const std::uint32_t number = index_.find_key_space(name);
     has_text = has_text || (number != FileIndex::kNone && index_.key_space_facts(number).text_count > 0);
   }
-  if (is_closed_) {
+  if (is_closed_ || config.is_read_only) {
     for (FileWrite& page : pages) page.outcome = FileOutcome::Failed;
     return;
   }
@@ -187,10 +187,9 @@ Status FileStore::Impl::drop(const std::optional<PageName>& key_space, TimeNs no
   {
     const MutexLock lock(index_mutex_);
     last_now_ns_ = now_ns;
-    pending_.push_back({.kind = key_space ? RecordKind::DropKeySpace : RecordKind::DropAll,
-                        .name = key_space.value_or(PageName{}),
-                        .order = next_order_++,
-                        .at_ns = now_ns});
+    add_tombstone({.kind = key_space ? RecordKind::DropKeySpace : RecordKind::DropAll,
+                   .name = key_space.value_or(PageName{}),
+                   .at_ns = now_ns});
     if (key_space) number = index_.find_key_space(*key_space);
     slot_count = static_cast<std::uint32_t>(segments_.size());
   }

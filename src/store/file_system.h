@@ -128,6 +128,9 @@ class FileSystem {
   /// Makes the directory (and its parents) if it is missing, for its owner only, and locks it. Unavailable when another
   /// process, or another store of this one, has it: the message says which process where that is known.
   [[nodiscard]] virtual Result<std::unique_ptr<StoreDirectory>> open_directory(const std::string& path) = 0;
+  /// A directory that is there and whose files are only read: nothing in it changes, not even its lock, and others may
+  /// read it at the same time. Unavailable when somebody has it by open_directory(), who is refused meanwhile, too.
+  [[nodiscard]] virtual Result<std::unique_ptr<StoreDirectory>> open_directory_to_read(const std::string& path) = 0;
   /// For files of any of its directories.
   [[nodiscard]] virtual Result<std::unique_ptr<IoQueue>> make_queue(const IoQueueConfig& config) = 0;
   /// How many files this process may have open, those that have nothing to do with a store included.

@@ -103,6 +103,32 @@ TEST_P(FileSystemContract, ADirectoryHasOneOwnerAtATime) {
   EXPECT_TRUE(files_->open_directory(path()));
 }
 
+TEST_P(FileSystemContract, ADirectoryThatIsOnlyReadHasAnyNumberOfReadersAndNoOwner) {
+  EXPECT_FALSE(files_->open_directory_to_read(path())) << "it is not made";
+  {
+    const auto owner = open_store();
+    const FileId file = owner->create("a", kBlock).value();
+    owner->close(file);
+    const auto refused = files_->open_directory_to_read(path());
+    ASSERT_FALSE(refused);
+    EXPECT_EQ(refused.error().code, ErrorCode::Unavailable);
+  }
+  auto first = files_->open_directory_to_read(path()).value();
+  auto second = files_->open_directory_to_read(path()).value();
+  EXPECT_EQ(first->list().value(), std::vector<std::string>{"a"});
+  const FileId file = second->open("a").value();
+  std::vector<std::byte> block(kBlock, std::byte{1});
+  EXPECT_TRUE(second->read(file, 0, block));
+  EXPECT_EQ(block, std::vector<std::byte>(kBlock));
+  first.reset();
+  const auto owner = files_->open_directory(path());
+  ASSERT_FALSE(owner) << "the other one still reads";
+  EXPECT_EQ(owner.error().code, ErrorCode::Unavailable);
+  second->close(file);
+  second.reset();
+  EXPECT_TRUE(files_->open_directory(path()));
+}
+
 TEST_P(FileSystemContract, ANewFileIsZeroAndOfItsLength) {
   const auto directory = open_store();
   const FileId file = directory->create("a", 3 * kBlock).value();

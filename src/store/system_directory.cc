@@ -137,10 +137,11 @@ Result<std::unique_ptr<SystemDirectory>> SystemDirectory::open(const std::string
   if (path.empty()) return fail(ErrorCode::InvalidArgument, "the path of a store's directory is empty");
   std::unique_ptr<SystemDirectory> directory(new SystemDirectory(path, std::move(context)));
   const FileCalls& calls = directory->context_.calls;
-  QUIRE_TRY(make_directories(path, calls));
+  const bool is_read_only = directory->context_.is_read_only;
+  if (!is_read_only) QUIRE_TRY(make_directories(path, calls));
   directory->directory_ = Descriptor(calls.open(AT_FDCWD, path.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
   if (!directory->directory_.is_open()) return failed("opening " + path, errno);
-  QUIRE_TRY(directory->lock());
+  QUIRE_TRY(is_read_only ? directory->share_lock() : directory->lock());
   directory->probe_direct();
   return directory;
 }
@@ -181,6 +182,24 @@ Status SystemDirectory::lock() {
   return {};
 }
 
+// Where the file system cannot lock, or has no file to lock and may not be written to, nobody is kept out: what is read
+// is verified, and the files stay open.
+Status SystemDirectory::share_lock() {
+  const std::string path = path_of(kLockFileName);
+  Descriptor file(context_.calls.open(directory_.get(), kLockFileName, O_RDONLY | O_CLOEXEC | O_NOFOLLOW));
+  const bool is_directory_taken =
+      without_interruption([&] { return context_.calls.share_directory_lock(directory_.get()); }) != 0 &&
+      errno == EWOULDBLOCK;
+  const bool is_file_taken = !is_directory_taken && file.is_open() &&
+                             without_interruption([&] { return context_.calls.share_lock(file.get()); }) != 0 &&
+                             (errno == EAGAIN || errno == EACCES);
+  if (is_directory_taken || is_file_taken) {
+    return taken(file.is_open() ? path : path_, file.is_open() ? process_in(lock_text(file.get())) : "");
+  }
+  lock_ = std::move(file);
+  return {};
+}
+
 // A file system may refuse to open with O_DIRECT, or take it and ask for larger blocks than ours. Shown by a read of
 // the lock, whose length does not matter.
 void SystemDirectory::probe_direct() {
@@ -198,7 +217,7 @@ void SystemDirectory::probe_direct() {
 }
 
 int SystemDirectory::file_flags() const {
-  return O_RDWR | O_CLOEXEC | O_NOFOLLOW | (is_direct_ ? O_DIRECT : 0);
+  return (context_.is_read_only ? O_RDONLY : O_RDWR) | O_CLOEXEC | O_NOFOLLOW | (is_direct_ ? O_DIRECT : 0);
 }
 
 Result<std::vector<std::string>> SystemDirectory::list() {

@@ -45,6 +45,7 @@ class SystemDirectory final : public StoreDirectory {
     FileTable& files;
     const FileCalls& calls;
     std::function<void(const std::string& refusal)> add_refusal;
+    bool is_read_only = false;
   };
   [[nodiscard]] static Result<std::unique_ptr<SystemDirectory>> open(const std::string& path, Context context);
   ~SystemDirectory() override;
@@ -71,6 +72,7 @@ class SystemDirectory final : public StoreDirectory {
  private:
   SystemDirectory(std::string path, Context context) : path_(std::move(path)), context_(std::move(context)) {}
   [[nodiscard]] Status lock();
+  [[nodiscard]] Status share_lock();
   void probe_direct();
   [[nodiscard]] Status reserve(int file, std::uint64_t bytes, const std::string& path);
   [[nodiscard]] Status move_blocks(BlockTransfer transfer, FileId file);

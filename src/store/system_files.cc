@@ -27,11 +27,20 @@ SystemFiles::SystemFiles(const FileCalls& calls)
     : calls_(calls), mode_{.engine = IoMode::Engine::Uring, .is_direct = true, .has_registered_buffers = true} {}
 
 Result<std::unique_ptr<StoreDirectory>> SystemFiles::open_directory(const std::string& path) {
+  return open_directory(path, /*is_read_only=*/false);
+}
+
+Result<std::unique_ptr<StoreDirectory>> SystemFiles::open_directory_to_read(const std::string& path) {
+  return open_directory(path, /*is_read_only=*/true);
+}
+
+Result<std::unique_ptr<StoreDirectory>> SystemFiles::open_directory(const std::string& path, bool is_read_only) {
   QUIRE_TRY_ASSIGN(
       std::unique_ptr<SystemDirectory> directory,
-      SystemDirectory::open(path, {.files = files_, .calls = calls_, .add_refusal = [this](const std::string& refusal) {
-                                     add_refusal(refusal);
-                                   }}));
+      SystemDirectory::open(path, {.files = files_,
+                                   .calls = calls_,
+                                   .add_refusal = [this](const std::string& refusal) { add_refusal(refusal); },
+                                   .is_read_only = is_read_only}));
   const MutexLock lock(mutex_);
   mode_.is_direct &= directory->is_direct();
   return directory;

@@ -26,6 +26,7 @@ class SystemFiles final : public FileSystem {
   explicit SystemFiles(const FileCalls& calls = FileCalls::real());
 
   [[nodiscard]] Result<std::unique_ptr<StoreDirectory>> open_directory(const std::string& path) override;
+  [[nodiscard]] Result<std::unique_ptr<StoreDirectory>> open_directory_to_read(const std::string& path) override;
   [[nodiscard]] Result<std::unique_ptr<IoQueue>> make_queue(const IoQueueConfig& config) override;
   [[nodiscard]] std::uint32_t open_files_max() const override;
   [[nodiscard]] IoMode mode() const override;
@@ -34,6 +35,8 @@ class SystemFiles final : public FileSystem {
   void add_refusal(const std::string& refusal);
 
  private:
+  [[nodiscard]] Result<std::unique_ptr<StoreDirectory>> open_directory(const std::string& path, bool is_read_only);
+
   const FileCalls& calls_;
   FileTable files_;
   mutable Mutex mutex_;  // guards what follows

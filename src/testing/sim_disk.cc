@@ -145,10 +145,15 @@ class SimDirectory final : public StoreDirectory {
  public:
   SimDirectory(SimDisk& disk, std::string path) : disk_(disk), path_(std::move(path)) {}
   ~SimDirectory() override {
+    if (entry().reader_count > 1) {  // some files are those of other readers
+      --entry().reader_count;
+      return;
+    }
     for (const auto& [id, node] : disk_.nodes_) {
       QUIRE_CHECK(node.directory != path_ || node.opened_count == 0, "a directory goes before its files are closed");
     }
     entry().is_locked = false;
+    entry().reader_count = 0;
   }
   SimDirectory(const SimDirectory&) = delete;
   SimDirectory& operator=(const SimDirectory&) = delete;
@@ -292,15 +297,25 @@ SimDisk::~SimDisk() {
 }
 
 Result<std::unique_ptr<StoreDirectory>> SimDisk::open_directory(const std::string& path) {
+  return open_directory(path, /*is_to_read=*/false);
+}
+
+Result<std::unique_ptr<StoreDirectory>> SimDisk::open_directory_to_read(const std::string& path) {
+  return open_directory(path, /*is_to_read=*/true);
+}
+
+Result<std::unique_ptr<StoreDirectory>> SimDisk::open_directory(const std::string& path, bool is_to_read) {
   const auto known = directories_.find(path);
   const Verdict verdict = begin(SimOperation::OpenDirectory, known != directories_.end() ? &known->second : nullptr);
   if (verdict != Verdict::Go) return io_error("opening " + path);
+  if (is_to_read && known == directories_.end()) return io_error("opening " + path);
   Directory& directory = directories_[path];
-  if (directory.is_locked || directory.foreign_pid != 0) {
+  if (directory.is_locked || directory.foreign_pid != 0 || (!is_to_read && directory.reader_count > 0)) {
     return fail(ErrorCode::Unavailable, "locking " + path + ": process " + std::to_string(directory.foreign_pid) +
-                                            (directory.is_locked ? " (this one)" : "") + " has it");
+                                            (directory.foreign_pid == 0 ? " (this one)" : "") + " has it");
   }
-  directory.is_locked = true;
+  directory.is_locked = !is_to_read;
+  directory.reader_count += is_to_read ? 1 : 0;
   return std::make_unique<SimDirectory>(*this, path);
 }
 
@@ -315,8 +330,29 @@ IoMode SimDisk::mode() const {
   return {.engine = IoMode::Engine::Simulated};
 }
 
+namespace {
+
+bool changes_something(SimOperation operation) {
+  switch (operation) {
+    case SimOperation::Create:
+    case SimOperation::SetLength:
+    case SimOperation::Write:
+    case SimOperation::Rename:
+    case SimOperation::Remove:
+    case SimOperation::SyncFile:
+    case SimOperation::SyncDirectory:
+      return true;
+    default:
+      return false;
+  }
+}
+
+}  // namespace
+
 SimDisk::Verdict SimDisk::begin(SimOperation operation, const Directory* directory) {
   if (is_dead_) return Verdict::Dead;
+  QUIRE_CHECK(directory == nullptr || directory->reader_count == 0 || !changes_something(operation),
+              "a directory that is only read is changed");
   ++operation_count_;
   ++operation_counts_[static_cast<std::size_t>(operation)];
   if (operations_left_) {
@@ -560,7 +596,10 @@ std::unique_ptr<SimDisk> SimDisk::remains(Random& random) const {
   disk->capacity_bytes_ = capacity_bytes_;
   disk->open_files_max_ = open_files_max_;
   for (auto& [id, node] : disk->nodes_) node.opened_count = 0;
-  for (auto& [path, directory] : disk->directories_) directory.is_locked = false;
+  for (auto& [path, directory] : disk->directories_) {
+    directory.is_locked = false;
+    directory.reader_count = 0;
+  }
   for (const Change& change : cut_off_) {
     Node& node = disk->nodes_.at(change.node);
     for (Change& part : apply_some(change, node.now, random, random.below(kEighths + 1))) {

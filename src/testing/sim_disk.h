@@ -78,6 +78,8 @@ class SimDisk final : public FileSystem {
   SimDisk& operator=(const SimDisk&) = delete;
 
   [[nodiscard]] Result<std::unique_ptr<StoreDirectory>> open_directory(const std::string& path) override;
+  /// Whoever changes something in it meanwhile stops the program.
+  [[nodiscard]] Result<std::unique_ptr<StoreDirectory>> open_directory_to_read(const std::string& path) override;
   [[nodiscard]] Result<std::unique_ptr<IoQueue>> make_queue(const IoQueueConfig& config) override;
   [[nodiscard]] std::uint32_t open_files_max() const override { return open_files_max_; }
   [[nodiscard]] IoMode mode() const override;
@@ -145,6 +147,7 @@ class SimDisk final : public FileSystem {
     std::map<std::string, NodeId> durable;
     std::vector<NameChange> unsynced;
     bool is_locked = false;
+    std::uint32_t reader_count = 0;  ///< who have it by open_directory_to_read()
     bool is_broken = false;
     std::uint64_t foreign_pid = 0;
   };
@@ -154,6 +157,7 @@ class SimDisk final : public FileSystem {
     std::uint64_t successes;
   };
 
+  [[nodiscard]] Result<std::unique_ptr<StoreDirectory>> open_directory(const std::string& path, bool is_to_read);
   /// Counts the operation, and says how it goes. In no directory: nullptr.
   [[nodiscard]] Verdict begin(SimOperation operation, const Directory* directory);
   void die();

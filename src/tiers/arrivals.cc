@@ -122,7 +122,7 @@ bool Arrivals::may_look(std::uint32_t sequence, const Found& found) {
   }
   while (arrival.next_lower < parts_.lowers.size()) {
     const Lower& lower = parts_.lowers[arrival.next_lower];
-    if (!lower.has_failed && slot.admit_options.tier_max >= lower.settings.tier) break;
+    if (!lower.has_failed && lower.settings.is_read() && slot.admit_options.tier_max >= lower.settings.tier) break;
     ++arrival.next_lower;
   }
   if (arrival.next_lower >= parts_.lowers.size()) return false;

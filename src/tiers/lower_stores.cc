@@ -26,7 +26,7 @@ void LowerStores::want(PageHome& home, std::span<const Copied> copied) {
   for (std::uint16_t i = 0; i < parts_.lowers.size(); ++i) {
     const Lower& lower = parts_.lowers[i];
     LowerCopies& copies = home.pages.lower[i];
-    if (!copies.is_on() || lower.has_failed) continue;
+    if (!writes(lower, copies) || lower.has_failed) continue;
     const bool is_selective = lower.settings.write_policy == WritePolicy::Selective;
     for (const auto& [host_page, anchor] : copied) {
       const bool is_hot = parts_.history.is_hot(anchor, i);
@@ -35,6 +35,11 @@ void LowerStores::want(PageHome& home, std::span<const Copied> copied) {
       if (state == CopyState::None || state == CopyState::Lost) copies.want(host_page, is_hot);
     }
   }
+}
+
+// Whether pages of a pool are ever written to a tier. Of others none waits, so that none is stored.
+bool LowerStores::writes(const Lower& lower, const LowerCopies& copies) {
+  return copies.is_on() && lower.settings.is_written();
 }
 
 // Whether the tier's retention rule wants a page of an anchored group, by the page's column in its path.
@@ -68,7 +73,7 @@ void LowerStores::prefer(const PrefixTree::Pin& path) {
 void LowerStores::prefer_page(std::uint16_t lower_index, PageHome& home, PageId host_page) {
   const Lower& lower = parts_.lowers[lower_index];
   LowerCopies& copies = home.pages.lower[lower_index];
-  if (!copies.is_on() || !keeps(lower, home, host_page)) return;
+  if (!writes(lower, copies) || !keeps(lower, home, host_page)) return;
   const CopyState state = copies.states[host_page.value];
   const bool is_selective = lower.settings.write_policy == WritePolicy::Selective;
   const bool is_new =

@@ -75,6 +75,7 @@ class LowerStores {
  private:
   void log_page(const NamedPage& page, const NamedPage& parent, std::uint32_t key_space, const PrefixTree::Key& key,
                 std::uint32_t page_index);
+  [[nodiscard]] static bool writes(const Lower& lower, const LowerCopies& copies);
   [[nodiscard]] bool must_write(const Lower& lower, const PageHome& home, const LowerCopies& copies) const;
   [[nodiscard]] bool keeps(const Lower& lower, const PageHome& home, PageId host_page) const;
   [[nodiscard]] bool start_one(std::uint16_t lower_index, PageHome& home);

@@ -35,10 +35,15 @@ namespace quire {
 /// The settings of one lower tier: what it is asked to keep, and when.
 struct LowerSettings {
   Tier tier = Tier::Disk;
+  TierAccess access = TierAccess::ReadAndWrite;
   WritePolicy write_policy = WritePolicy::WriteThrough;
   std::uint32_t write_hits_min = 2;
   std::uint64_t write_bytes_per_day = 0;        // 0: no limit
   std::vector<GroupRetention> group_retention;  // by group of the layout; empty: everything
+
+  /// Whether sequences look for pages there.
+  [[nodiscard]] bool is_read() const { return access != TierAccess::WriteOnly; }
+  [[nodiscard]] bool is_written() const { return access != TierAccess::ReadOnly; }
 };
 
 /// How many lower tiers there can be: HistoryPages::hot_ has one bit of a byte for each.

@@ -122,7 +122,7 @@ Result<std::vector<FileStoreConfig>> share_disk(const DiskConfig& disk, const Fi
     }
   }
   for (FileStoreConfig& store : stores) store.store_count = store_count;
-  if (pools.size() == 1) return stores;
+  if (pools.size() == 1 || common.is_read_only) return stores;
   const std::uint64_t history_least = disk.capacity_bytes_min(stores[0].layout.page_bytes);
   std::uint64_t left = disk.capacity_bytes - std::min(disk.capacity_bytes, history_least);
   for (std::size_t i = 1; i < pools.size(); ++i) {

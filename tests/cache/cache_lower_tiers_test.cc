@@ -146,6 +146,22 @@ TEST_F(LowerTiersTest, ARequestThatDoesNotReachSoFarDownDoesNotAskThere) {
   finish(live);
 }
 
+TEST_F(LowerTiersTest, ATierThatIsOnlyReadGetsNoPagesAndOneThatIsOnlyWrittenIsNotAsked) {
+  const std::vector<TokenId> tokens = token_range(0, (3 * kPageTokens) + 1);
+  open_lowers({{.access = TierAccess::WriteOnly}, {.access = TierAccess::ReadOnly}, {}});
+  EXPECT_EQ(serve_from_below(tokens), 0U);
+  EXPECT_EQ(question_counts(), (Counts{0, 1, 1}));
+  EXPECT_EQ(tiers_[0]->page_count(), 3U);
+  EXPECT_EQ(tiers_[1]->page_count(), 0U);
+  EXPECT_EQ(tiers_[2]->page_count(), 3U);
+  EXPECT_EQ(serve_from_below(tokens), 3 * kPageTokens);
+  EXPECT_EQ(tiers_[2]->loaded_page_count, 3U);
+  EXPECT_EQ(question_counts(), (Counts{0, 2, 2}));
+  // Pages that came from another tier are not written to it, either.
+  EXPECT_EQ(tiers_[1]->stored_page_count, 0U);
+  close();
+}
+
 TEST_F(LowerTiersTest, WhatOneTierCannotBringTheNextDoes) {
   const std::vector<TokenId> tokens = token_range(0, (4 * kPageTokens) + 1);
   struct Case {
