@@ -345,7 +345,7 @@ std::uint32_t PrefixTree::insert(Pin& pin, const Key& key, std::span<PageId> pag
   while (!rest.empty()) {
     const bool may_grow = !config_.whole_runs && !is_root(end) && runs_[end].first_child == kNoRun &&
                           runs_[end].pins == 1 && runs_[end].page_count < storage_.run_pages_max() &&
-                          agrees_behind(end, key);
+                          (!has_host() || tiers_[end].holds == 0) && agrees_behind(end, key);
     if (!may_grow) {
       end = new_run(end);
       pin.run_ = RunId{end};
@@ -405,7 +405,7 @@ std::uint32_t PrefixTree::new_run(std::uint32_t parent) {
                 .is_live = true,
                 .is_on_host = false,
                 .leaving = Leaving::No};
-  if (has_host()) tiers_[run] = {.last_resident_child = kNoRun, .load = 0, .use_count = 0};
+  if (has_host()) tiers_[run] = {.last_resident_child = kNoRun, .load = 0, .use_count = 0, .holds = 0};
   return run;
 }
 
@@ -528,7 +528,8 @@ std::uint32_t PrefixTree::split(std::uint32_t run, std::uint32_t page_count) {
   if (has_host()) {
     tiers_[prefix] = {.last_resident_child = is_resident(run) ? run : kNoRun,
                       .load = tiers_[run].load,
-                      .use_count = tiers_[run].use_count};
+                      .use_count = tiers_[run].use_count,
+                      .holds = tiers_[run].holds > 0 ? 1U : 0U};
     RunTier& parent = tiers_[back.parent];
     if (parent.last_resident_child == run) parent.last_resident_child = prefix;
   }
@@ -563,6 +564,7 @@ std::uint32_t PrefixTree::split(std::uint32_t run, std::uint32_t page_count) {
 
 void PrefixTree::remove_run(std::uint32_t run, const PageChange& lost) {
   QUIRE_CHECK(runs_[run].pins == 0 && runs_[run].first_child == kNoRun, "removing a run that is in use");
+  end_host_holds(run);
   if (runs_[run].soft_pins > 0) {
     soft_.remove(run);
     // The soft pins that end here end now; their handles see it by the generation.

@@ -150,6 +150,34 @@ class PrefixTree {
     std::uint32_t generation_ = 0;
   };
 
+  /// Keeps the host's copies of a path from being evicted. Device pages of it are given up as others are, and are on
+  /// the host from then on. It ends by itself when its last run goes all the same: dropped, or without a copy.
+  class HostHold {
+   public:
+    HostHold() = default;
+    HostHold(HostHold&& other) noexcept
+        : tree_(std::exchange(other.tree_, nullptr)), run_(other.run_), generation_(other.generation_) {}
+    HostHold& operator=(HostHold&& other) noexcept {
+      HostHold taken(std::move(other));
+      std::swap(tree_, taken.tree_);
+      std::swap(run_, taken.run_);
+      std::swap(generation_, taken.generation_);
+      return *this;
+    }
+    ~HostHold() { reset(); }
+    void reset() {
+      if (tree_ != nullptr) std::exchange(tree_, nullptr)->remove_host_hold(run_, generation_);
+    }
+    [[nodiscard]] explicit operator bool() const { return tree_ != nullptr; }
+
+   private:
+    friend class PrefixTree;
+    HostHold(PrefixTree* tree, RunId run, std::uint32_t generation) : tree_(tree), run_(run), generation_(generation) {}
+    PrefixTree* tree_ = nullptr;
+    RunId run_;
+    std::uint32_t generation_ = 0;
+  };
+
   /// All outlive the tree; `log` may be null. `host_policy` orders host runs, where there is a host tier. `lost` hears
   /// of evicted pages, if given.
   [[nodiscard]] static Result<std::unique_ptr<PrefixTree>> create(const PrefixTreeConfig& config, Policy& policy,
@@ -286,6 +314,11 @@ class PrefixTree {
   std::uint32_t evict_host(std::uint32_t page_count);
   /// Gives up a host run that nobody pins, with everything below it.
   void drop_host_run(RunId run, ResidencyCause cause);
+  /// Holds the matched pages of both tiers on the host. Device pages that it has no copy of are wanted there: they are
+  /// held once they have come.
+  [[nodiscard]] HostHold hold_on_host(const Match& match);
+  /// How many pages the path of a hold has; none when the hold has ended by itself.
+  [[nodiscard]] std::uint32_t held_pages(const HostHold& hold) const;
   template <typename Sink>
   void take_freed_host(Sink&& sink) {
     for (std::uint32_t i = 0; i < freed_host_count_; ++i) sink(freed_host_[i]);
@@ -302,6 +335,7 @@ class PrefixTree {
   struct HostCopy {
     Copy state = Copy::None;
     bool is_held = false;  // its run is leaving: the copy is to be all that remains
+    bool is_kept = false;  // its run is held on the host: the copy is not evicted
     PageId host_page;
   };
   [[nodiscard]] HostCopy copy_of(PageId device_page) const { return copies_[device_page.value]; }
@@ -354,6 +388,8 @@ class PrefixTree {
     return host_idle_pages_ + page_lists_.size() - wanted_count_;
   }
   [[nodiscard]] std::uint32_t host_pinned_pages() const { return host_pinned_pages_; }
+  /// On the host only, held there and not pinned.
+  [[nodiscard]] std::uint32_t host_held_pages() const { return host_held_pages_; }
   [[nodiscard]] std::uint32_t copy_count() const { return ready_copy_count_; }  ///< device pages with a copy
   [[nodiscard]] std::uint32_t storing_count() const { return storing_count_; }
   /// Evicted from the last tier that the tree knows, …
@@ -398,6 +434,7 @@ class PrefixTree {
     std::uint32_t last_resident_child;  // children stand: those on the device and not leaving, then the others
     std::uint32_t load;
     std::uint32_t use_count;
+    std::uint32_t holds;  // host holds that end here, plus one for each held child
   };
   // Lists of device pages, each in at most one.
   enum PageList : std::uint32_t { kFirstCopies, kOtherCopies, kWantedCopies, kPageListCount };
@@ -464,6 +501,10 @@ class PrefixTree {
   void move_pin(Pin& pin, std::uint32_t run);
   void remove_soft_pin(RunId run, std::uint32_t generation);
   void drop_soft(std::uint32_t run);
+  void remove_host_hold(RunId run, std::uint32_t generation);
+  void drop_host_hold(std::uint32_t run);
+  void end_host_holds(std::uint32_t run);
+  void set_held(std::uint32_t run, bool is_held);
   void enter_idle(std::uint32_t run);
   void leave_idle(std::uint32_t run);
   [[nodiscard]] bool is_root(std::uint32_t run) const { return runs_[run].parent == kNoRun; }
@@ -530,6 +571,7 @@ class PrefixTree {
   std::uint32_t left_pages_ = 0;
   std::uint32_t host_idle_pages_ = 0;
   std::uint32_t host_pinned_pages_ = 0;
+  std::uint32_t host_held_pages_ = 0;
   std::uint32_t ready_copy_count_ = 0;
   std::uint32_t wanted_count_ = 0;
   std::uint32_t storing_count_ = 0;

@@ -139,6 +139,7 @@ Status PrefixTree::check_invariants() const {
 Status PrefixTree::check_tiers() const {
   std::uint64_t host_idle = 0;
   std::uint64_t host_pinned = 0;
+  std::uint64_t host_held = 0;
   std::uint64_t leaving = 0;
   std::uint64_t left = 0;
   std::uint32_t leaving_runs = 0;
@@ -153,7 +154,9 @@ Status PrefixTree::check_tiers() const {
     if (!run.is_live) continue;
     std::uint32_t last_resident_child = kNoRun;
     bool has_absent = false;
+    std::uint32_t held_children = 0;
     for (std::uint32_t child = run.first_child; child != kNoRun; child = runs_[child].next_sibling) {
+      held_children += tiers_[child].holds > 0 ? 1 : 0;
       if (!is_resident(child)) {
         has_absent = true;
         continue;
@@ -165,6 +168,8 @@ Status PrefixTree::check_tiers() const {
       return broken("a run's last child on the device is not the last", i);
     }
     if (is_root(i)) continue;
+    const bool is_held_on_host = tiers_[i].holds > 0;
+    if (tiers_[i].holds < held_children) return broken("a held run's parent is not held for it", i);
     const Run& parent = runs_[run.parent];
     if (parent.is_on_host && !run.is_on_host) return broken("a device run hangs below a host run", i);
     if (parent.leaving != Leaving::No && is_resident(i)) return broken("a run stays whose parent leaves", i);
@@ -179,8 +184,8 @@ Status PrefixTree::check_tiers() const {
     }
     if (run.is_on_host) {
       if (run.soft_pins > 0) return broken("a host run is softly pinned", i);
-      (run.pins > 0 ? host_pinned : host_idle) += run.page_count;
-      host_idle_runs += run.pins == 0 ? 1 : 0;
+      (run.pins > 0 ? host_pinned : is_held_on_host ? host_held : host_idle) += run.page_count;
+      host_idle_runs += run.pins == 0 && !is_held_on_host ? 1 : 0;
       for (const PageId page : pages(RunId{i})) {
         if (!host_pages.insert(page.value).second) return broken("a host page is held twice", i);
       }
@@ -189,7 +194,9 @@ Status PrefixTree::check_tiers() const {
     for (const PageId page : pages(RunId{i})) {
       const HostCopy& copy = copies_[page.value];
       if (copy.is_held != (run.leaving != Leaving::No)) return broken("a copy is held for a run that stays", i);
-      const bool is_listed = copy.state == Copy::Wanted || (copy.state == Copy::Ready && run.leaving == Leaving::No);
+      if (copy.is_kept != is_held_on_host) return broken("a copy is kept for a run that is not held", i);
+      const bool is_listed =
+          copy.state == Copy::Wanted || (copy.state == Copy::Ready && run.leaving == Leaving::No && !is_held_on_host);
       if (page_lists_.contains(page.value) != is_listed) return broken("a page is in the wrong list of copies", i);
       listed += is_listed ? 1 : 0;
       copies += copy.state == Copy::Ready ? 1 : 0;
@@ -201,6 +208,7 @@ Status PrefixTree::check_tiers() const {
   }
   if (host_idle != host_idle_pages_) return broken("the count of idle host pages is wrong", host_idle_pages_);
   if (host_pinned != host_pinned_pages_) return broken("the count of pinned host pages is wrong", host_pinned_pages_);
+  if (host_held != host_held_pages_) return broken("the count of held host pages is wrong", host_held_pages_);
   if (leaving != leaving_pages_) return broken("the count of leaving pages is wrong", leaving_pages_);
   if (left != left_pages_) return broken("the count of pages that have left is wrong", left_pages_);
   if (leaving_runs != leaving_.size()) return broken("a leaving run is gone", leaving_runs);

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// PrefixTree: pins, which keep a path, and soft ones, which ask for it. A run that neither holds is idle.
+// PrefixTree: pins, which keep a path, soft ones, which ask for it, and holds, which keep what the host has of it. A
+// run that no pin holds is idle.
 #include "base/check.h"
 #include "prefix/prefix_tree.h"
 
@@ -141,9 +142,82 @@ void PrefixTree::drop_soft(std::uint32_t run) {
   }
 }
 
+// Holds on the host
+
+PrefixTree::HostHold PrefixTree::hold_on_host(const Match& match) {
+  QUIRE_CHECK(match.version == version_ && has_host(), "the tree has changed since this match, or has no host tier");
+  const bool ends_on_host = match.host_page_count > 0;
+  std::uint32_t end = ends_on_host ? match.host_run.value : match.run.value;
+  const std::uint32_t pages_in_run = ends_on_host ? match.host_pages_in_run : match.pages_in_run;
+  if (is_root(end)) return {};
+  if (pages_in_run < runs_[end].page_count) end = split(end, pages_in_run);
+  // Stops at the first ancestor that was held already: it is counted in all above it.
+  for (std::uint32_t run = end; !is_root(run); run = runs_[run].parent) {
+    if (tiers_[run].holds > 0) {
+      ++tiers_[run].holds;
+      break;
+    }
+    set_held(run, /*is_held=*/true);
+  }
+  return HostHold(this, RunId{end}, runs_[end].generation);
+}
+
+std::uint32_t PrefixTree::held_pages(const HostHold& hold) const {
+  const bool is_there = hold.tree_ == this && runs_[hold.run_.value].generation == hold.generation_;
+  return is_there ? end_page(hold.run_) : 0;
+}
+
+void PrefixTree::remove_host_hold(RunId held, std::uint32_t generation) {
+  if (runs_[held.value].generation == generation) drop_host_hold(held.value);
+}
+
+void PrefixTree::drop_host_hold(std::uint32_t run) {
+  for (; !is_root(run); run = runs_[run].parent) {
+    QUIRE_CHECK(tiers_[run].holds > 0, "a hold removed twice");
+    if (tiers_[run].holds > 1) {
+      --tiers_[run].holds;
+      return;
+    }
+    set_held(run, /*is_held=*/false);
+  }
+}
+
+// A run without children goes though it is held: what ends here ends now, and the handles see it by the generation.
+void PrefixTree::end_host_holds(std::uint32_t run) {
+  if (!has_host() || tiers_[run].holds == 0) return;
+  set_held(run, /*is_held=*/false);
+  ++runs_[run].generation;
+  drop_host_hold(runs_[run].parent);
+}
+
+// The first hold of a run begins, or its last one ends.
+void PrefixTree::set_held(std::uint32_t run, bool is_held) {
+  const bool is_idle_on_host = runs_[run].is_on_host && runs_[run].pins == 0;
+  if (is_idle_on_host) leave_idle(run);
+  tiers_[run].holds = is_held ? 1 : 0;
+  if (is_idle_on_host) enter_idle(run);
+  if (runs_[run].is_on_host) return;
+  for (const PageId page : pages(RunId{run})) {
+    HostCopy& copy = copies_[page.value];
+    copy.is_kept = is_held;
+    if (copy.is_held) continue;  // in no list while its run leaves
+    if (copy.state == Copy::Ready) {
+      if (is_held) {
+        page_lists_.remove(page.value);
+      } else {
+        page_lists_.push_back(page.value, kFirstCopies);
+      }
+    } else if (is_held && copy.state == Copy::None) {
+      want_copy(page);
+    }
+  }
+}
+
 // An idle run is in its policy's order, or, while softly pinned, in the tree's own.
 void PrefixTree::enter_idle(std::uint32_t run) {
-  if (runs_[run].is_on_host) {
+  if (runs_[run].is_on_host && tiers_[run].holds > 0) {
+    host_held_pages_ += runs_[run].page_count;  // its policy does not name it
+  } else if (runs_[run].is_on_host) {
     host_idle_pages_ += runs_[run].page_count;
     host_policy_->on_idle(RunId{run});
   } else if (runs_[run].soft_pins > 0) {
@@ -156,7 +230,9 @@ void PrefixTree::enter_idle(std::uint32_t run) {
 }
 
 void PrefixTree::leave_idle(std::uint32_t run) {
-  if (runs_[run].is_on_host) {
+  if (runs_[run].is_on_host && tiers_[run].holds > 0) {
+    host_held_pages_ -= runs_[run].page_count;
+  } else if (runs_[run].is_on_host) {
     host_idle_pages_ -= runs_[run].page_count;
     host_policy_->on_pin(RunId{run});
   } else if (runs_[run].leaving != Leaving::No) {

@@ -113,6 +113,23 @@ class PrefixTreeTierInvariants : public ::testing::Test {
   RunId pinned_;
 };
 
+// Holds
+
+TEST_F(PrefixTreeTierInvariants, NameAHeldRunWhoseParentIsNotHeldForIt) {
+  Peer::host_holds(tree(), host_) = 1;
+  expect_broken("a held run's parent is not held for it");
+}
+
+TEST_F(PrefixTreeTierInvariants, NameACopyThatIsKeptForARunThatIsNotHeld) {
+  copy_of(stays_, 0).is_kept = true;
+  expect_broken("a copy is kept for a run that is not held");
+}
+
+TEST_F(PrefixTreeTierInvariants, NameAWrongCountOfHeldHostPages) {
+  ++Peer::host_held_pages(tree());
+  expect_broken("the count of held host pages is wrong");
+}
+
 // Paths
 
 TEST_F(PrefixTreeTierInvariants, NameADeviceRunBelowAHostRun) {

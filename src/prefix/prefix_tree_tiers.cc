@@ -44,7 +44,9 @@ void PrefixTree::end_copy(PageId device_page, bool goes_first) {
   if (log_ != nullptr) {
     log_->append({.run = RunId::none(), .page_count = 1, .tier = Tier::Host, .cause = ResidencyCause::Stored});
   }
-  if (!copy.is_held) page_lists_.push_back(device_page.value, goes_first ? kFirstCopies : kOtherCopies);
+  if (!copy.is_held && !copy.is_kept) {
+    page_lists_.push_back(device_page.value, goes_first ? kFirstCopies : kOtherCopies);
+  }
 }
 
 // The state of the copy only: whoever forgets a copy that is there, or on its way, owns the host page.
@@ -61,7 +63,7 @@ void PrefixTree::forget_copy(PageId device_page) {
       --storing_count_;
       break;
     case Copy::Ready:
-      if (!copy.is_held) page_lists_.remove(device_page.value);
+      if (!copy.is_held && !copy.is_kept) page_lists_.remove(device_page.value);
       --ready_copy_count_;
       break;
   }
@@ -72,7 +74,7 @@ void PrefixTree::forget_copy(PageId device_page) {
 void PrefixTree::drop_copy(PageId device_page, ResidencyCause cause) {
   const HostCopy copy = copies_[device_page.value];
   forget_copy(device_page);
-  copies_[device_page.value].is_held = false;
+  copies_[device_page.value] = {};
   if (copy.state != Copy::Ready) return;
   free_host(copy.host_page);
   if (log_ != nullptr) log_->append({.run = RunId::none(), .page_count = 1, .tier = Tier::Host, .cause = cause});
@@ -132,7 +134,7 @@ RunId PrefixTree::start_leaving(std::uint32_t page_count_max) {
   for (const PageId page : leaving) {
     HostCopy& copy = copies_[page.value];
     if (copy.state == Copy::Wanted) forget_copy(page);
-    if (copy.state == Copy::Ready) page_lists_.remove(page.value);
+    if (copy.state == Copy::Ready && !copy.is_kept) page_lists_.remove(page.value);
     copy.is_held = true;
   }
   run.leaving = Leaving::Copying;
@@ -168,7 +170,7 @@ void PrefixTree::stop_leaving(std::uint32_t run) {
   for (const PageId page : all) {
     HostCopy& copy = copies_[page.value];
     copy.is_held = false;
-    if (copy.state == Copy::Ready) page_lists_.push_back(page.value, kFirstCopies);
+    if (copy.state == Copy::Ready && !copy.is_kept) page_lists_.push_back(page.value, kFirstCopies);
   }
   become_resident(run);
   policy_.on_seal(RunId{run}, {.page_count = kept.page_count,
@@ -240,7 +242,7 @@ std::span<const PageId> PrefixTree::demote(std::uint32_t run, std::uint32_t page
     row[i] = copies_[given_up[i].value].host_page;
     if (listener_ != nullptr) listener_->on_demote(given_up[i], row[i]);
     forget_copy(given_up[i]);
-    copies_[given_up[i].value].is_held = false;
+    copies_[given_up[i].value] = {};
   }
   host_policy_->on_seal(
       RunId{run},
@@ -298,11 +300,11 @@ void PrefixTree::promote(RunId id, std::span<const PageId> device_pages, const S
     row[i] = device_pages[i];
     fingerprints_[row[i].value] = host_fingerprints_[host_page.value];
     QUIRE_CHECK(copies_[row[i].value].state == Copy::None, "a page on its way to the host comes from it");
-    copies_[row[i].value] = {.state = Copy::Ready, .host_page = host_page};
+    copies_[row[i].value] = {.state = Copy::Ready, .is_kept = tiers_[id.value].holds > 0, .host_page = host_page};
     if (listener_ != nullptr) listener_->on_promote(host_page, row[i]);
   }
   note_run(id.value, device_pages);
-  page_lists_.push_back_all(device_pages, kFirstCopies);
+  if (tiers_[id.value].holds == 0) page_lists_.push_back_all(device_pages, kFirstCopies);
   ready_copy_count_ += run.page_count;
   run.is_on_host = false;
   tiers_[id.value].load = 0;
@@ -363,6 +365,7 @@ void PrefixTree::give_up_host_tail(std::uint32_t run, std::uint32_t page_count, 
   ++version_;
   Run& victim = runs_[run];
   QUIRE_CHECK(victim.pins == 0 && victim.first_child == kNoRun, "giving up a host run that is in use");
+  end_host_holds(run);
   const std::uint32_t pages_left = victim.page_count - page_count;
   const PageId* const lost = storage_.pages(victim) + pages_left;
   for (std::uint32_t i = 0; i < page_count; ++i) {

@@ -70,6 +70,8 @@ struct PrefixTreePeer {
   static Policy& host_policy(PrefixTree& tree) { return *tree.host_policy_; }
   static std::uint32_t& host_idle_pages(PrefixTree& tree) { return tree.host_idle_pages_; }
   static std::uint32_t& host_pinned_pages(PrefixTree& tree) { return tree.host_pinned_pages_; }
+  static std::uint32_t& host_held_pages(PrefixTree& tree) { return tree.host_held_pages_; }
+  static std::uint32_t& host_holds(PrefixTree& tree, RunId run) { return tree.tiers_[run.value].holds; }
   static std::uint32_t& leaving_pages(PrefixTree& tree) { return tree.leaving_pages_; }
   static std::uint32_t& left_pages(PrefixTree& tree) { return tree.left_pages_; }
   static std::uint32_t& ready_copies(PrefixTree& tree) { return tree.ready_copy_count_; }
