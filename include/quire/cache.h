@@ -383,6 +383,28 @@ struct PinnedChunks {
   ChunkPin pin;  ///< while it lives, the pages of the match are where their handles say; empty if none was found
 };
 
+/// Names a prefix held by hold_on_host().
+struct HoldId {
+  std::uint32_t index = 0;
+  std::uint32_t generation = 0;
+  friend constexpr auto operator<=>(HoldId, HoldId) = default;
+};
+
+struct HoldOptions {
+  std::optional<TimeNs> ttl_ns = std::nullopt;  ///< how long, from the call on; unset: until release_hold()
+  std::optional<TimeNs> timeout_ns =
+      std::nullopt;            ///< how long pages may take from lower tiers; unset: as long as they take
+  Tier tier_max = Tier::Disk;  ///< the lowest tier to take pages from
+};
+
+/// What hold_on_host() has of a prefix by now.
+struct HeldPrefix {
+  HoldId id = {};
+  std::uint32_t token_count = 0;  ///< in memory, in whole pages
+  bool is_arriving = false;       ///< more may come from lower tiers
+  Miss miss = {};                 ///< why the rest did not come, once nothing more will
+};
+
 /// Pages of a window or snapshot group that go with consecutive pages of a path. A window's holds the same tokens; a
 /// snapshot was taken where the path's page ends.
 struct GroupPages {
@@ -460,6 +482,11 @@ class Cache {
   [[nodiscard]] Result<Lookup> lookup(KeySpaceId key_space, const Prompt& prompt,
                                       const SequenceOptions& options = {}) const;
 
+  /// What the whole pages of a prompt are called outside the process: the names of their records on disk. With or
+  /// without a disk tier. Hashes all tokens on the calling thread, some hundred nanoseconds a page, and allocates: not
+  /// for the step path.
+  [[nodiscard]] Result<std::vector<PageName>> page_names(KeySpaceId key_space, const Prompt& prompt) const;
+
   // Sequences: begin, admit, then steps until end.
 
   /// Where begin() would copy the prompt's tokens to. Whoever has them in another form, such as 64 bits each or in
@@ -507,11 +534,6 @@ class Cache {
   /// `publish` replaces what begin() was told: whole pages that were the sequence's own so far may be cached now, up to
   /// the first that a fork shares. What is cached already stays.
   [[nodiscard]] Status end(Sequence& sequence, std::optional<Publish> publish = std::nullopt);
-  /// What the whole pages of a prompt are called outside the process: the names of their records on disk. With or
-  /// without a disk tier. Hashes all tokens on the calling thread, some hundred nanoseconds a page, and allocates: not
-  /// for the step path.
-  [[nodiscard]] Result<std::vector<PageName>> page_names(KeySpaceId key_space, const Prompt& prompt) const;
-
   [[nodiscard]] Result<SequenceView> view(const Sequence& sequence) const;
 
   // Changing a sequence. It is admitted, and where not said otherwise in no step in flight and without undecided
@@ -574,6 +596,21 @@ class Cache {
                                   std::optional<TimeNs> ttl_ns = std::nullopt);
   /// Fails when the prefix is kept no longer: its time is over, or its key space was dropped.
   [[nodiscard]] Status unkeep(KeepId keep);
+  /// Brings what lower tiers have of a prefix to the host and holds it there, without a sequence: a later admit() loads
+  /// it from memory. What memory has is held, too: pages that only the device has are copied. The device gives its own
+  /// copies up as it does all others. Held until release_hold(), or for HoldOptions::ttl_ns, or until a page of it
+  /// turns out to be bad, its key space is dropped, or the cache is reset or sleeps. `callback`, if given, is called
+  /// once when nothing more will come: before the call returns if that is so at once, else by apply(). It may call the
+  /// cache, and does not come when the hold has ended before. Takes a place of sequence_count_max as long as pages
+  /// arrive. Unavailable when hold_pages_max or hold_count_max do not suffice for all of the prompt; Unsupported
+  /// without a host tier, and where groups have windows or snapshots.
+  [[nodiscard]] Result<HeldPrefix> hold_on_host(KeySpaceId key_space, const Prompt& prompt,
+                                                const HoldOptions& options = {},
+                                                std::function<void(const HeldPrefix&)> callback = nullptr);
+  /// Fails when the prefix is held no longer.
+  [[nodiscard]] Result<HeldPrefix> held_prefix(HoldId hold) const;
+  /// Lets it go, and calls off what is on its way. Fails when the prefix is held no longer.
+  [[nodiscard]] Status release_hold(HoldId hold);
   /// Time goes on: what was kept until `now` or earlier is kept no longer, and the policy hears of it.
   [[nodiscard]] Status advance(TimeNs now);
   /// Forgets a key space: nothing of it will match again. Live sequences finish on their own pages. Gives the number of
@@ -659,6 +696,9 @@ class Cache {
   /// these calls may be in it or not: ask once more for that. An error when something could not be written, or a sync
   /// has failed: the next call tries again with what is still cached. Not done while transfers are paused.
   [[nodiscard]] Result<bool> flush();
+  /// flush(), poll() and apply() until it is done; false when that takes longer than the time that is given for it:
+  /// what was begun goes on, and the next flush() goes on with it. Unavailable while transfers are paused.
+  [[nodiscard]] Result<bool> wait_until_flushed(const WaitOptions& options = {});
   /// Of all groups together, or of what one has: full and compressed groups share a store.
   [[nodiscard]] Result<DiskStatus> disk_status(std::optional<std::uint32_t> group_index = std::nullopt) const;
 
@@ -667,9 +707,9 @@ class Cache {
   [[nodiscard]] Result<bool> pause_transfers();
   [[nodiscard]] Status resume_transfers();
   /// Gives the device's memory up until wake(): what the host has room for is copied there first, or everything is
-  /// dropped. Kept prefixes are let go. True when it is done; else transfers are in flight: call it again after
-  /// apply(). While transfers are paused nothing is copied, and what has no copy is lost. Refused while sequences are
-  /// admitted or chunks pinned. Memory of the engine's own is free to be used from then on.
+  /// dropped. Kept and held prefixes are let go. True when it is done; else transfers are in flight: call it again
+  /// after apply(). While transfers are paused nothing is copied, and what has no copy is lost. Refused while sequences
+  /// are admitted or chunks pinned. Memory of the engine's own is free to be used from then on.
   [[nodiscard]] Result<bool> sleep(Sleep how);
   /// The device's memory is there again; that of quire's own is filled with zeros.
   [[nodiscard]] Status wake();
@@ -695,9 +735,6 @@ class Cache {
   [[nodiscard]] Status visit_runs(const std::function<void(const RunView&)>& visit) const;
   /// Which of those runs' pages have something of a window or snapshot group: `visit(page, page_of_group)`. Other
   /// groups have all of them.
-  /// flush(), poll() and apply() until it is done; false when that takes longer than the time that is given for it:
-  /// what was begun goes on, and the next flush() goes on with it. Unavailable while transfers are paused.
-  [[nodiscard]] Result<bool> wait_until_flushed(const WaitOptions& options = {});
   [[nodiscard]] Status visit_group_pages(std::uint32_t group_index,
                                          const std::function<void(PageId, PageId)>& visit) const;
   /// Copies residency records from number `first` on, oldest first, as many as fit. The first may be a later one: what

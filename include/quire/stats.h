@@ -53,6 +53,7 @@ struct Stats {
   std::uint32_t kept_pages = 0;          ///< held by keep(), as counted against keep_pages_max
   std::uint32_t chunk_pages = 0;         ///< that can be found by their own tokens
   std::uint32_t chunk_pinned_pages = 0;  ///< held by ChunkPins, as counted against ChunkConfig::pinned_pages_max
+  std::uint32_t held_pages = 0;          ///< held by hold_on_host(), as counted against hold_pages_max
 
   std::uint32_t run_count = 0;
   std::uint32_t key_space_count = 0;

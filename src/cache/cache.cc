@@ -264,6 +264,14 @@ Status Cache::Impl::advance(TimeNs time) {
       next_expiry = std::min(next_expiry, keeps[i].expires_at);
     }
   }
+  for (std::uint32_t i = 0; i < holds.size(); ++i) {
+    if (!holds[i].is_live) continue;
+    if (holds[i].expires_at <= time) {
+      end_hold(i);
+    } else {
+      next_expiry = std::min(next_expiry, holds[i].expires_at);
+    }
+  }
   return {};
 }
 
@@ -272,6 +280,7 @@ Result<std::uint32_t> Cache::drop(KeySpaceId key_space) {
   QUIRE_TRY(impl.enter());
   QUIRE_TRY_ASSIGN(const std::uint32_t space, impl.find_key_space(key_space));
   impl.end_keeps(space);
+  impl.end_holds(space);
   const std::uint32_t dropped =
       impl.tiers->parts.history.drop_all(impl.key_spaces[space].root, ResidencyCause::Dropped);
   impl.counters.dropped_page_total += dropped;
@@ -296,15 +305,15 @@ Result<std::uint32_t> Cache::reclaim(std::uint32_t page_count, std::optional<std
 Status Cache::reset() {
   Impl& impl = *impl_;
   QUIRE_TRY(impl.enter());
-  if (impl.sequences.live_count() > 0) {
-    return unavailable("live sequences: ", impl.sequences.live_count(), "; end them before reset()");
-  }
+  const std::uint32_t live_count = impl.sequences.live_count() - impl.arriving_hold_count();
+  if (live_count > 0) return unavailable("live sequences: ", live_count, "; end them before reset()");
   if (impl.chunks != nullptr && impl.chunks->pin_count > 0) {
     return unavailable("pinned chunks: ", impl.chunks->pin_count, " ChunkPins live; drop them before reset()");
   }
   impl.drop_moves();
   impl.tiers->cancel_all();
   impl.end_keeps();
+  impl.end_holds();
   for (std::uint32_t i = 0; i < impl.key_spaces.end(); ++i) {
     if (!impl.key_spaces[i].is_live) continue;
     impl.counters.dropped_page_total +=
@@ -338,6 +347,7 @@ Result<Stats> Cache::stats() const {
     stats.chunk_pages = impl.chunks->index->page_count();
     stats.chunk_pinned_pages = impl.chunks->pinned_pages;
   }
+  stats.held_pages = impl.hold_pages;
   stats.run_count = tree.run_count();
   stats.key_space_count = impl.key_spaces.live_count();
   stats.sequence_count = impl.sequences.live_count();
@@ -352,7 +362,7 @@ Result<Stats> Cache::stats() const {
   stats.host_page_count = pages.host_page_count;
   stats.host_free_pages = pages.host_free_pages;
   if (impl.has_host()) {
-    stats.host_only_pages = tree.host_idle_pages() + tree.host_pinned_pages();
+    stats.host_only_pages = tree.host_idle_pages() + tree.host_pinned_pages() + tree.host_held_pages();
     stats.host_copy_pages = tree.copy_count();
     stats.host_filling_pages = impl.history->host.count(PageState::Open);
     stats.leaving_pages = tree.leaving_pages();

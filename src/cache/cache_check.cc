@@ -73,6 +73,14 @@ Status Cache::Impl::check_users() const {
     }
     handles += chunks->run_count();
   }
+  std::uint64_t held = 0;
+  for (const HoldSlot& hold : holds) {
+    if (!hold.is_live) continue;
+    ++users[hold.key_space];
+    held += hold.page_count;
+    if (hold.is_arriving() != sequences.find(hold.carrier).has_value()) return broken("a hold waits for no sequence");
+  }
+  if (held != hold_pages) return broken("the count of held pages is wrong");
   const TransferBook& book = tiers->parts.book;
   for (std::uint32_t i = 0; i < book.end(); ++i) {
     const Transfer& transfer = book[i];

@@ -51,11 +51,27 @@ struct Cache::Impl : TierClient {
     PrefixTree::Pin pin;
   };
 
+  /// A prefix that is brought to the host and held there.
+  struct HoldSlot {
+    bool is_live = false;
+    bool is_told = true;  // false: it has settled, and its callback was not called yet
+    std::uint32_t generation = 0;
+    std::uint32_t key_space = 0;
+    std::uint32_t page_count = 0;  // as counted against hold_pages_max
+    TimeNs expires_at = 0;
+    SequenceId carrier;  // the cache's own sequence, which looks for its pages; none: it has looked
+    PrefixTree::HostHold pages;
+    Miss miss;
+    std::function<void(const HeldPrefix&)> callback;
+    [[nodiscard]] bool is_arriving() const { return is_live && carrier != SequenceId{}; }
+  };
+
   explicit Impl(CacheConfig config_)
       : config(std::move(config_)),
         log(config.residency_record_count_max),
         key_spaces(config.key_space_count_max),
-        keeps(config.keep_count_max) {}
+        keeps(config.keep_count_max),
+        holds(config.host.is_on() ? config.host.hold_count_max : 0) {}
 
   /// First thing in a public call, but for plain getters and set_owner_thread(): refuses other threads, and ends
   /// sequences whose handles were dropped.
@@ -146,6 +162,8 @@ struct Cache::Impl : TierClient {
   void run_sequence(std::uint32_t index) override {
     if (sequences[index].state == SequenceSlot::State::RunningAhead) {
       end_ahead(index);
+    } else if (sequences[index].admit_options.is_for_host) {
+      settle_hold(index);
     } else {
       (void)start_running(index);
     }
@@ -379,10 +397,29 @@ struct Cache::Impl : TierClient {
   /// After apply() has taken completions and the time: runs sequences that need not wait any longer, and calls the
   /// engine's callbacks.
   void follow_up();
+  /// Calls `callback` now, or when the sequence is ready.
+  void tell_when_ready(std::uint32_t index, bool is_ready, ReadyCallback callback);
+  /// Calls what admit() or resume() was given for a sequence that lives, if it was given something.
+  void call_ready(SequenceId id);
+  template <typename IsDone>
+  [[nodiscard]] Result<bool> wait_until(Cache& cache, const WaitOptions& options, IsDone&& is_done);
   [[nodiscard]] Status advance(TimeNs time);
   void end_keep(std::uint32_t index);
   /// Gives up all kept prefixes, or those of one key space.
   void end_keeps(std::optional<std::uint32_t> key_space = std::nullopt);
+  [[nodiscard]] Status check_hold(const HoldOptions& options) const;
+  [[nodiscard]] Result<std::uint32_t> add_hold(std::uint32_t space, const Prompt& prompt, const HoldOptions& options);
+  void settle_hold(std::uint32_t carrier);
+  void call_holders();
+  [[nodiscard]] std::optional<std::uint32_t> find_hold(HoldId hold) const;
+  [[nodiscard]] HeldPrefix held_prefix(std::uint32_t index) const;
+  void end_hold(std::uint32_t index);
+  /// Lets go of all held prefixes, or of those of one key space.
+  void end_holds(std::optional<std::uint32_t> key_space = std::nullopt);
+  [[nodiscard]] std::uint32_t arriving_hold_count() const;
+  [[nodiscard]] std::uint32_t hold_pages_max() const {
+    return config.host.hold_pages_max.value_or(history->host.page_count() / 2);
+  }
   [[nodiscard]] std::uint32_t keep_pages_max() const { return config.keep_pages_max.value_or(pool_page_count() / 2); }
   [[nodiscard]] std::uint32_t pool_page_count() const { return history->device_page_count(); }
 
@@ -408,12 +445,6 @@ struct Cache::Impl : TierClient {
   std::uint32_t page_tokens = 0;
   std::uint32_t partial_reuse_min_tokens = 0;
   std::uint32_t context_tokens_max = 0;
-  /// Calls `callback` now, or when the sequence is ready.
-  void tell_when_ready(std::uint32_t index, bool is_ready, ReadyCallback callback);
-  /// Calls what admit() or resume() was given for a sequence that lives, if it was given something.
-  void call_ready(SequenceId id);
-  template <typename IsDone>
-  [[nodiscard]] Result<bool> wait_until(Cache& cache, const WaitOptions& options, IsDone&& is_done);
 
   std::vector<DeviceMemoryBlock> accelerator_memory;  // declared before `tiers`, so that it outlives the mover
 
@@ -449,6 +480,9 @@ struct Cache::Impl : TierClient {
   std::shared_ptr<ReleaseQueue> release_queue;  // shared with the handles, which may outlive the cache
   std::vector<KeepSlot> keeps;
   std::uint32_t kept_pages = 0;
+  std::vector<HoldSlot> holds;
+  std::uint32_t hold_pages = 0;
+  std::uint32_t untold_holds = 0;
   TimeNs next_expiry = INT64_MAX;
   std::unique_ptr<CachedChunks> chunks;  // null: CacheConfig::chunks is off
   Stats counters;                        // totals only; stats() reads the levels from tree, pools and tables

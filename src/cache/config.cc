@@ -52,6 +52,7 @@ Status check_host(const CacheConfig& config) {
   QUIRE_TRY(require_at_most(host.transfer_count_max, 1U << 16U, "host.transfer_count_max"));
   QUIRE_TRY(require_positive(host.transfer_pages_max, "host.transfer_pages_max", "nothing could be moved"));
   QUIRE_TRY(require_at_most(host.transfer_pages_max, 1U << 16U, "host.transfer_pages_max"));
+  QUIRE_TRY(require_at_most(host.hold_count_max, 1U << 16U, "host.hold_count_max"));
   if (host.rank_count > 1 && !host.external_mover) {
     return invalid("host.rank_count is ", plain(host.rank_count),
                    ", but the cache's own mover moves one rank: set external_mover");

@@ -45,6 +45,7 @@ Result<bool> Cache::sleep(Sleep how) {
   for (std::uint32_t i = 0; i < impl.sequences.capacity(); ++i) {
     const SequenceSlot& slot = impl.sequences[i];
     if (slot.state == SequenceSlot::State::Free || slot.state == SequenceSlot::State::Waiting) continue;
+    if (slot.admit_options.is_for_host) continue;  // of a hold, which is let go
     const bool is_on_host = slot.state == SequenceSlot::State::Saved && !slot.state_slot;
     if (is_on_host && how == Sleep::KeepHost) continue;
     return Refusal{"sleep", i}.unavailable(
@@ -60,6 +61,7 @@ Result<bool> Cache::sleep(Sleep how) {
   parts.sleep_state = TierParts::SleepState::FallingAsleep;
   impl.make_moves();
   impl.end_keeps();
+  impl.end_holds();
   const std::uint32_t page_count = impl.pool_page_count();
   if (how == Sleep::DropAll) {
     impl.tiers->cancel_all();

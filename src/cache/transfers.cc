@@ -110,6 +110,7 @@ void Cache::Impl::follow_up() {
     if (callback) (*callback)(ready);
     call_ready(ready);
   }
+  call_holders();
   while (!tiers->answers.empty()) {
     const Tiers::Answer answer = std::move(tiers->answers.front());
     tiers->answers.erase(tiers->answers.begin());

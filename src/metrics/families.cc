@@ -147,6 +147,7 @@ void add_pages(FamilyList& list, const Stats& s, const DiskStatus* disk) {
   list.gauge("quire_kept_pages", "Device pages held by keep().").value(s.kept_pages);
   list.gauge("quire_chunk_pages", "Device pages that can be found by their own tokens.").value(s.chunk_pages);
   list.gauge("quire_chunk_pinned_pages", "Device pages held by ChunkPins.").value(s.chunk_pinned_pages);
+  list.gauge("quire_held_pages", "Pages held on the host by hold_on_host().").value(s.held_pages);
   list.gauge("quire_leaving_pages", "Device pages to be given up once they are copied.").value(s.leaving_pages);
   list.gauge("quire_clean_reserve_pages", "Device pages with a copy, given up but for the asking.")
       .value(s.clean_reserve_pages);

@@ -40,6 +40,7 @@ MetricsSnapshot full_snapshot() {
                                &stats.kept_pages,
                                &stats.chunk_pages,
                                &stats.chunk_pinned_pages,
+                               &stats.held_pages,
                                &stats.run_count,
                                &stats.key_space_count,
                                &stats.host_free_pages,

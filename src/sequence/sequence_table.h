@@ -124,6 +124,7 @@ struct alignas(64) SequenceSlot {
     Tier tier_max = Tier::Disk;
     bool plan_while_loading = false;
     TimeNs load_timeout_ns = 0;
+    bool is_for_host = false;  // the cache's own, of a prefix that is brought to the host: nothing is loaded further
   };
 
   PrefixTree::Pin pin;

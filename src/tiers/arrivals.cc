@@ -67,7 +67,7 @@ void Arrivals::set_deadline(std::uint32_t sequence) {
 Arrivals::Choice Arrivals::choose(std::uint32_t sequence, const Found& found) {
   const SequenceSlot& slot = parts_.sequences[sequence];
   Choice choice{.hit = found.in_memory};
-  if (choice.hit.start() <= found.on_device.start()) return choice;
+  if (choice.hit.start() <= found.on_device.start() || slot.admit_options.is_for_host) return choice;
   if (parts_.is_paused || !parts_.is_awake()) return {.miss = MissReason::LoadCancelled};
   if (slot.admit_options.tier_max == Tier::Device) return {.miss = MissReason::NotAsked};
   choice.match = paths_.cut(found.match, choice.hit);
@@ -522,8 +522,9 @@ void Arrivals::run(std::uint32_t sequence, MissReason reason) {
   parts_.arrivals[sequence].stop_looking();
   parts_.arrivals[sequence].load_miss = reason;
   const PrefixTree::Pin waited = std::move(slot.pin);  // keeps the path until run_sequence() has pinned it anew
+  const SequenceId id{sequence, slot.generation};
   parts_.client.run_sequence(sequence);
-  parts_.ready_sequences.push_back({sequence, slot.generation});
+  if (parts_.sequences.find(id)) parts_.ready_sequences.push_back(id);  // one of the cache's own has ended
 }
 
 void Arrivals::stop(std::uint32_t sequence, MissReason reason) {

@@ -271,7 +271,8 @@ Status Tiers::check_invariants() const {
   if (!parts.has_host()) return {};
   QUIRE_TRY(saves.check_invariants());
   const PrefixTree& tree = parts.tree;
-  const std::uint32_t cached = tree.host_idle_pages() + tree.host_pinned_pages() + tree.copy_count();
+  const std::uint32_t cached =
+      tree.host_idle_pages() + tree.host_pinned_pages() + tree.host_held_pages() + tree.copy_count();
   if (parts.history.pages.host.count(PageState::Sealed) != cached) {
     return broken("the cached host pages are not those of the tree");
   }
