@@ -149,8 +149,8 @@ struct WaitOptions {
   std::function<void(int event_fd, TimeNs timeout_ns)> wait = {};
 };
 
-/// A sequence that sees its first `sink_tokens` tokens and the most recent ones, `visible_tokens` in all. (A group's
-/// window_tokens do not count the sink: such a group sees window_tokens + sink_tokens.)
+/// A sequence that sees its first `sink_tokens` tokens and the most recent ones, `visible_tokens` in all. A group's
+/// window_tokens do not count the sink: such a group sees window_tokens + sink_tokens.
 struct Window {
   std::uint32_t visible_tokens = 0;  ///< sink and most recent ones together
   std::uint32_t sink_tokens = 0;

@@ -140,7 +140,10 @@ def structs():
     for _, text in headers():
         for match in re.finditer(r"\bstruct (\w+)\s*\{", text):
             fields = []
-            for statement in statements(body_at(text, match.end() - 1)):
+            for statement in statements(body_at(text, match.end() - 1).split("private:")[0]):
+                if getter := re.search(r"(\w+)\(\) const$", statement.split("{")[0].strip()):
+                    if re.search(rf"\b{getter[1]}_;", text):  # a member that is read by a call of its name
+                        fields.append(getter[1])
                 declared = re.split(r"=|\{", statement, maxsplit=1)[0].strip()
                 if not declared or "(" in declared or re.match(r"(friend|static|using|\[\[|enum|explicit)", declared):
                     continue

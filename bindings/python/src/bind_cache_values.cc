@@ -79,8 +79,8 @@ void bind_cache_values(nb::module_& module) {
 
   StructClass<Window>(
       module, "Window",
-      "A sequence that sees its first `sink_tokens` tokens and the most recent ones, `visible_tokens` in all. (A "
-      "group's window_tokens do not count the sink: such a group sees window_tokens + sink_tokens.)")
+      "A sequence that sees its first `sink_tokens` tokens and the most recent ones, `visible_tokens` in all. A "
+      "group's window_tokens do not count the sink: such a group sees window_tokens + sink_tokens.")
       .field("visible_tokens", &Window::visible_tokens, "sink and most recent ones together")
       .field("sink_tokens", &Window::sink_tokens)
       .with_constructor();
