@@ -24,9 +24,9 @@ SUBJECTS = {
     "Cache": ["Cache", "policy_names"],
     "Sequences and steps": [
         "KeySpace", "Prompt", "ExtraKey", "SequenceOptions", "Lookup", "Admission", "Miss", "Sequence", "SequenceView",
-        "Window", "StepEntry", "PlanOutcome", "Shortage", "Step", "StepResult", "Kept", "ExternalMatch", "OfferOutcome",
-        "GroupPages", "GroupPage",
-        "KeySpaceId", "SequenceId", "KeepId",
+        "Window", "StepEntry", "PlanOutcome", "Shortage", "Step", "StepResult", "Kept", "HeldPrefix", "ExternalMatch",
+        "OfferOutcome", "GroupPages", "GroupPage",
+        "KeySpaceId", "SequenceId", "KeepId", "HoldId",
     ],
     "Plans": [
         "AttentionPlan", "AttentionPlanEntry", "GroupPlan", "CascadeLevel", "LayerWindowPlan", "PlanShape", "SlotRun",
@@ -34,9 +34,9 @@ SUBJECTS = {
         "BlockTableView", "NULL_PAGE", "NO_SLOT",
     ],
     "Configuration": [
-        "CacheConfig", "DeviceConfig", "AdoptedTensor", "HostConfig", "HostRegionConfig", "DiskConfig", "ChunkConfig",
-        "PlanConfig", "PageOptions", "Device", "open_cuda_device", "open_host_device", "cuda_device_count", "has_cuda",
-        "__version__",
+        "CacheConfig", "DeviceConfig", "AdoptedTensor", "HostConfig", "HostRegionConfig", "TransferStreams", "DiskConfig",
+        "ChunkConfig", "PlanConfig", "PageOptions", "Device", "open_cuda_device", "open_host_device",
+        "cuda_device_count", "has_cuda", "__version__",
     ],
     "Layouts": [
         "preset", "preset_names", "ModelLayout", "SimpleShape", "CacheGroup", "Component", "GroupRetention", "GroupReplay",
@@ -77,7 +77,7 @@ SUBJECTS = {
     ],
     "Enumerations": [
         "Tier", "Publish", "Prefetch", "MissReason", "Preempt", "Sleep", "DevicePool", "DeviceMemory", "WritePolicy",
-        "PageTables", "ElementType", "Sharding", "Placement", "GroupKind", "WindowForm", "RetentionRule", "HeadOrder",
+        "TierAccess", "PageTables", "ElementType", "Sharding", "Placement", "GroupKind", "WindowForm", "RetentionRule", "HeadOrder",
         "ByteLayout", "StateCopyKind", "SendTime", "TransferKind", "TransferPriority", "TransferOutcome", "TransferFault", "ResidencyCause",
         "DiskSegmentState", "DiskRepair", "ChunkStatus", "SwapPath", "StreamPriority", "TimedCall",
     ],
@@ -86,11 +86,14 @@ SUBJECTS = {
 # Methods of Cache, by what one does with them.
 CACHE_METHODS = {
     "Life": ["open", "close", "is_closed", "key_space"],
-    "Sequences": ["lookup", "begin", "admit", "wait_until_ready", "append", "end", "view"],
+    "Sequences": ["lookup", "page_names", "begin", "admit", "wait_until_ready", "append", "end", "view"],
     "Steps": ["plan_step", "apply_copies", "apply_saves", "finish_step", "abort_step"],
     "Changing sequences": ["fork", "rewind", "set_window", "commit_tree", "preempt", "resume"],
     "From cache to cache": ["prepare_receive", "receive_targets", "finish_receive", "abort_receive", "mark_send"],
-    "What is cached": ["keep", "unkeep", "advance", "now", "drop", "reset", "reclaim", "resize", "sleep", "wake"],
+    "What is cached": [
+        "keep", "unkeep", "hold_on_host", "held_prefix", "release_hold", "advance", "now", "drop", "reset", "reclaim",
+        "resize", "sleep", "wake",
+    ],
     "Host tier": [
         "poll", "apply", "event_fd", "set_ready_callback", "stop_loading", "pause_transfers", "resume_transfers",
         "take_transfers", "take_cancellations", "host_region",

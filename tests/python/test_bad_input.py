@@ -2,6 +2,7 @@
 """Whatever a caller gives: an exception that says what to do, and nothing has changed. Never a crash."""
 
 import inspect
+import itertools
 
 import numpy as np
 import pytest
@@ -295,6 +296,12 @@ def test_a_key_space_of_nobody_is_refused(engine):
             engine.cache.begin(space, [1, 2])
 
 
+def hold_id():
+    """Of another cache: the one of these tests has no host tier."""
+    engine = Engine(config(host={"page_count": 8}))
+    return engine.cache.hold_on_host(engine.space, [1, 2, 3, 4]).id
+
+
 def arguments_for(name, engine, sequence, step):
     known = {
         "key_space": (quire.KeySpace(),) if name == "key_space" else (engine.space,),
@@ -308,6 +315,7 @@ def arguments_for(name, engine, sequence, step):
         "window": (quire.Window(),),
         "how": (quire.Sleep.DropAll if name == "sleep" else quire.Preempt.Drop,),
         "keep": (None,),
+        "hold": (hold_id() if name in ("held_prefix", "release_hold") else None,),
         "callback": (print,),
         "bytes": (np.zeros(8, np.uint8),),
         "page_ids": ([0],),
@@ -315,11 +323,9 @@ def arguments_for(name, engine, sequence, step):
         "chunks": ([[1, 2, 3, 4]],),
     }
     text = getattr(quire.Cache, name).__doc__.splitlines()[0]
-    names = [
-        part.split(":")[0].strip()
-        for part in text[text.index("(") + 1 : text.rindex(") ->")].split(", ")
-        if ":" in part and "=" not in part
-    ]
+    parts = text[text.index("(") + 1 : text.rindex(") ->")].split(", ")
+    needed = itertools.takewhile(lambda part: "=" not in part, parts)  # defaults come last
+    names = [part.split(":")[0].strip() for part in needed if ":" in part]
     return [known.get(argument, (1,))[0] for argument in names]
 
 

@@ -69,7 +69,21 @@ void bind_life(nb::class_<CacheState>& cache) {
             return take(access->lookup(key_space, *view, options.value_or(SequenceOptions{})));
           },
           nb::arg("key_space"), nb::arg("prompt"), nb::arg("options") = nb::none(),
-          "How much of a prompt begin() and admit() with these options would find now. Changes nothing.");
+          "How much of a prompt begin() and admit() with these options would find now. Changes nothing.")
+      .def(
+          "page_names",
+          [](CacheState& self, KeySpaceId key_space, nb::handle prompt) {
+            const Access access(self);
+            const PromptView view(prompt, self.scratch);
+            const std::vector<PageName> names = take(without_gil([&] { return access->page_names(key_space, *view); }));
+            nb::list list;
+            for (const PageName& name : names) list.append(nb::bytes(name.bytes.data(), name.bytes.size()));
+            return list;
+          },
+          nb::arg("key_space"), nb::arg("prompt"),
+          nb::sig("def page_names(self, key_space: KeySpaceId, prompt: object) -> list[bytes]"),
+          "What the whole pages of a prompt are called outside the process: 32 bytes each, as their records on disk "
+          "have them, with or without a disk tier. Hashes all tokens on the calling thread.");
 }
 
 void bind_steps(nb::class_<CacheState>& cache) {
@@ -77,12 +91,12 @@ void bind_steps(nb::class_<CacheState>& cache) {
       .def("begin", &begin, nb::arg("key_space"), nb::arg("prompt"), nb::arg("options") = nb::none(),
            "A waiting sequence. `prompt` is a Prompt, or its tokens: any contiguous int32 or int64 array, or a list.")
       .def(
-          "admit",
-          [](CacheState& self, const SequenceHandle& sequence) {
-            const ByteAccess access(self);
-            return take(access->admit(sequence.get()));
-          },
-          nb::arg("sequence"), "Matches anew and pins: from here on the matched pages stay. Loads start.")
+          "admit", &admit, nb::arg("sequence"), nb::arg("callback") = nb::none(),
+          nb::sig("def admit(self, sequence: Sequence, callback: collections.abc.Callable[[SequenceId], object] | None "
+                  "= None) -> Admission"),
+          "Matches anew and pins: from here on the matched pages stay. Loads start. callback(SequenceId) comes once "
+          "when steps can be planned: before admit() returns if that is at once, else from apply(), or stop_loading(). "
+          "A sequence that ends before takes it along.")
       .def("wait_until_ready", &wait_until_ready, nb::arg("sequence"), nb::arg("timeout_s") = nb::none(),
            "Polls and applies until the sequence's load has ended; False when that takes longer than timeout_s. Other "
            "threads run meanwhile. Sequence.ready() is the same for asyncio.")
@@ -207,13 +221,10 @@ void bind_changes(nb::class_<CacheState>& cache) {
             take(access->preempt(sequence.get(), how));
           },
           nb::arg("sequence"), nb::arg("how"), "The sequence waits without device pages of its own.")
-      .def(
-          "resume",
-          [](CacheState& self, const SequenceHandle& sequence) {
-            const ByteAccess access(self);
-            return take(access->resume(sequence.get()));
-          },
-          nb::arg("sequence"), "What admit() is to a begun sequence.")
+      .def("resume", &resume, nb::arg("sequence"), nb::arg("callback") = nb::none(),
+           nb::sig("def resume(self, sequence: Sequence, callback: collections.abc.Callable[[SequenceId], object] | "
+                   "None = None) -> Admission"),
+           "What admit() is to a begun sequence, callback included.")
       .def(
           "prepare_receive",
           [](CacheState& self, const SequenceHandle& sequence, std::uint32_t token_count) {
@@ -276,6 +287,37 @@ void bind_contents(nb::class_<CacheState>& cache) {
             take(access->unkeep(keep));
           },
           nb::arg("keep"), "Lets go of what keep() holds.")
+      .def(
+          "hold_on_host",
+          [](CacheState& self, KeySpaceId key_space, nb::handle prompt, std::optional<TimeNs> ttl_ns,
+             std::optional<TimeNs> timeout_ns, Tier tier_max, nb::object callback) {
+            return hold_on_host(self, key_space, prompt,
+                                {.ttl_ns = ttl_ns, .timeout_ns = timeout_ns, .tier_max = tier_max},
+                                std::move(callback));
+          },
+          nb::arg("key_space"), nb::arg("prompt"), nb::arg("ttl_ns") = nb::none(), nb::arg("timeout_ns") = nb::none(),
+          nb::arg("tier_max") = Tier::Disk, nb::arg("callback") = nb::none(),
+          nb::sig(
+              "def hold_on_host(self, key_space: KeySpaceId, prompt: object, ttl_ns: int | None = None, timeout_ns: "
+              "int | None = None, tier_max: Tier = ..., callback: "
+              "collections.abc.Callable[[HeldPrefix], object] | None = None) -> HeldPrefix"),
+          "Brings what lower tiers have of a prefix to the host and holds it there, so that a later admit() loads it "
+          "from memory. callback(HeldPrefix) comes once when nothing more will come: before the call returns, or from "
+          "apply().")
+      .def(
+          "held_prefix",
+          [](CacheState& self, HoldId hold) {
+            const Access access(self);
+            return take(access->held_prefix(hold));
+          },
+          nb::arg("hold"), "What hold_on_host() has of a prefix by now.")
+      .def(
+          "release_hold",
+          [](CacheState& self, HoldId hold) {
+            const Access access(self);
+            take(access->release_hold(hold));
+          },
+          nb::arg("hold"), "Lets go of what hold_on_host() holds, and calls off what is on its way.")
       .def(
           "advance",
           [](CacheState& self, TimeNs now) {
@@ -400,13 +442,8 @@ void bind_tiers(nb::class_<CacheState>& cache) {
             return take(access->host_region());
           },
           "What the memory of the host tier lies in.")
-      .def(
-          "stop_loading",
-          [](CacheState& self, const SequenceHandle& sequence) {
-            const Access access(self);
-            take(access->stop_loading(sequence.get()));
-          },
-          nb::arg("sequence"), "The sequence waits no longer: what has not arrived is computed.")
+      .def("stop_loading", &stop_loading, nb::arg("sequence"),
+           "The sequence waits no longer: what has not arrived is computed.")
       .def(
           "pause_transfers",
           [](CacheState& self) {

@@ -194,6 +194,13 @@ void bind_cache_values(nb::module_& module) {
              "of them can go on, replays included.")
       .without_constructor();
 
+  StructClass<HeldPrefix>(module, "HeldPrefix", "What hold_on_host() has of a prefix by now.")
+      .value("id", &HeldPrefix::id)
+      .value("token_count", &HeldPrefix::token_count, "in memory, in whole pages")
+      .value("is_arriving", &HeldPrefix::is_arriving, "more may come from lower tiers")
+      .value("miss", &HeldPrefix::miss, "why the rest did not come, once nothing more will")
+      .without_constructor();
+
   StructClass<GroupPagesValue>(module, "GroupPages",
                                "Pages of a window or snapshot group that go with consecutive pages of a path.")
       .field("group_index", &GroupPagesValue::group_index)
@@ -223,8 +230,11 @@ void bind_cache_values(nb::module_& module) {
       .value("has_huge_pages", &HostRegionStatus::has_huge_pages)
       .value("has_reserved_huge_pages", &HostRegionStatus::has_reserved_huge_pages,
              "of those that the system has set apart (hugetlbfs), not transparent ones")
-      .value("is_on_numa_node", &HostRegionStatus::is_on_numa_node,
-             "on the one that was asked for, as long as that has memory")
+      .value("numa_node", &HostRegionStatus::numa_node,
+             "that was asked for, by the configuration or for the accelerator")
+      .value("is_on_numa_node", &HostRegionStatus::is_on_numa_node, "on that one, as long as it has memory")
+      .value("has_bound_threads", &HostRegionStatus::has_bound_threads,
+             "the mover's threads run on its processors only")
       .value("is_locked", &HostRegionStatus::is_locked)
       .value("refusals", &HostRegionStatus::refusals, "what was asked for and refused, and why; empty when nothing was")
       .without_constructor();

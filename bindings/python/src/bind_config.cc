@@ -46,8 +46,49 @@ void bind_config(nb::module_& module) {
       module, "HostRegionConfig",
       "What the host region should lie in. What the system refuses is done without, and told by HostRegionStatus.")
       .field("huge_pages", &HostRegionConfig::huge_pages)
-      .field("numa_node", &HostRegionConfig::numa_node, "unset: wherever the system puts it")
+      .field("numa_node", &HostRegionConfig::numa_node,
+             "Unset: the accelerator's, where the system tells which that is; else wherever the system puts it.")
+      .field("bind_threads", &HostRegionConfig::bind_threads, "the mover's threads run on the processors of that node")
       .field("lock_memory", &HostRegionConfig::lock_memory, "never swapped out; all of it is taken at once")
+      .with_constructor();
+
+  enum_class<TierAccess>(module, "TierAccess", "What a tier below the host is there for.")
+      .value("ReadAndWrite", TierAccess::ReadAndWrite)
+      .value("ReadOnly", TierAccess::ReadOnly,
+             "Requests find what is there, and nothing is written: no page, no tombstone, no file. Several processes "
+             "may have the same directories at once, as long as none of them writes. What drop() and reset() forget, "
+             "and pages that turn out to be bad, are not found again by this cache; the next one that opens the "
+             "directories finds them. put_on_disk() and flush() are refused.")
+      .value("WriteOnly", TierAccess::WriteOnly,
+             "Pages are written, and requests never look for any: only lookup_on_disk() and get_from_disk() read.");
+
+  const auto number_of = [](DeviceStream stream) { return reinterpret_cast<std::uintptr_t>(stream.handle); };
+  const auto stream_of = [](std::uintptr_t number) { return DeviceStream{reinterpret_cast<void*>(number)}; };
+  StructClass<SwapStreams>(module, "SwapStreams",
+                           "Where transfers go: streams of the engine's, as numbers, such as the cuda_stream of a "
+                           "torch.cuda.Stream. They live until the cache is closed, or the call of a SwapEngine is "
+                           "finished. 0: none.")
+      .property(
+          "copies", "int", [number_of](const SwapStreams& self) { return number_of(self.copies); },
+          [stream_of](SwapStreams& self, std::uintptr_t stream) { self.copies = stream_of(stream); })
+      .property(
+          "kernels", "int", [number_of](const SwapStreams& self) { return number_of(self.kernels); },
+          [stream_of](SwapStreams& self, std::uintptr_t stream) { self.kernels = stream_of(stream); }, "0: on copies")
+      .property(
+          "more_kernels", "int", [number_of](const SwapStreams& self) { return number_of(self.more_kernels); },
+          [stream_of](SwapStreams& self, std::uintptr_t stream) { self.more_kernels = stream_of(stream); },
+          "0: on kernels")
+      .with_constructor();
+  StructClass<TransferStreams>(
+      module, "TransferStreams",
+      "The streams of one direction, load or store, of a cache's own mover with an accelerator. A set of them carries "
+      "one transfer behind the other; transfers take the sets in turn.")
+      .field("set_count", &TransferStreams::set_count, "that the mover makes, 1 to 4")
+      .field("priority", &TransferStreams::priority)
+      .field(
+          "given", &TransferStreams::given,
+          "In place of those: the caller's own, up to 4 sets, which outlive the cache. Nobody else puts work on them "
+          "meanwhile.")
       .with_constructor();
 
   StructClass<TensorSettings>(
@@ -123,6 +164,11 @@ void bind_config(nb::module_& module) {
       .field("staging_bytes", &HostConfig::staging_bytes)
       .field("load_paths", &HostConfig::load_paths, "with an accelerator; unset: measured by open()")
       .field("store_paths", &HostConfig::store_paths)
+      .field("load_streams", &HostConfig::load_streams)
+      .field("store_streams", &HostConfig::store_streams)
+      .field("hold_count_max", &HostConfig::hold_count_max, "prefixes that hold_on_host() holds at once")
+      .field("hold_pages_max", &HostConfig::hold_pages_max,
+             "Pages that hold_on_host() may hold in all; unset: half of the host's.")
       .with_constructor()
       .def_prop_ro("is_on", &HostConfig::is_on, "There is a host tier.");
 
@@ -136,8 +182,12 @@ void bind_config(nb::module_& module) {
           [](DiskConfig& self, const std::vector<std::filesystem::path>& paths) {
             self.directories.assign(paths.begin(), paths.end());
           },
-          "Made if missing; one for each disk. Nobody else may use them meanwhile.", "tuple[str, ...]")
-      .field("capacity_bytes", &DiskConfig::capacity_bytes, "of all directories together, and of all shards of ranks")
+          "Made if missing; one for each disk. Nobody else may use them meanwhile. With TierAccess.ReadOnly they are "
+          "there.",
+          "tuple[str, ...]")
+      .field("capacity_bytes", &DiskConfig::capacity_bytes,
+             "Of all directories together, and of all shards of ranks. With TierAccess.ReadOnly not looked at.")
+      .field("access", &DiskConfig::access)
       .field("write_policy", &DiskConfig::write_policy,
              "When host pages are written: WriteThrough, as soon as they have their bytes; WriteBack, when the host is "
              "about to need their room; Selective, once write_hits_min requests have used them.")

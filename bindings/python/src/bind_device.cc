@@ -47,6 +47,9 @@ void bind_device(nb::module_& module) {
       .def_prop_ro("index", [](const DeviceHandle& self) { return self.device->index(); })
       .def_prop_ro("name", [](const DeviceHandle& self) { return self.device->name(); })
       .def_prop_ro("multiprocessor_count", [](const DeviceHandle& self) { return self.device->multiprocessor_count(); })
+      .def_prop_ro(
+          "pci_bus_id", [](const DeviceHandle& self) { return self.device->pci_bus_id(); },
+          "Where it stands on the PCI bus; empty where that is not known.")
       .def(
           "register_host",
           [](DeviceHandle& self, const nb::object& memory, std::size_t unit_bytes) {

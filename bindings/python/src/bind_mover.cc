@@ -227,6 +227,8 @@ void bind_config_of_movers(nb::module_& module) {
       .field("staging_bytes", &MoverSettings::staging_bytes, "of each direction, shared by all pools; 0: 96 MiB")
       .field("load_paths", &MoverSettings::load_paths, "of all pools; unset: measured by open()")
       .field("store_paths", &MoverSettings::store_paths)
+      .field("load_streams", &MoverSettings::load_streams, "with an accelerator")
+      .field("store_streams", &MoverSettings::store_streams)
       .with_constructor()
       .def(
           "validate", [](const MoverSettings& self) { take(make_mover_request(self).config.validate()); },

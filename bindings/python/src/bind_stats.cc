@@ -93,6 +93,7 @@ void bind_stats(nb::module_& module) {
       .value("chunk_pages", &Stats::chunk_pages, "that can be found by their own tokens")
       .value("chunk_pinned_pages", &Stats::chunk_pinned_pages,
              "held by ChunkPins, as counted against ChunkConfig.pinned_pages_max")
+      .value("held_pages", &Stats::held_pages, "held by hold_on_host(), as counted against hold_pages_max")
       .value("run_count", &Stats::run_count)
       .value("key_space_count", &Stats::key_space_count)
       .value("sequence_count", &Stats::sequence_count, "live, waiting ones included")

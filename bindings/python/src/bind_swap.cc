@@ -35,19 +35,13 @@ struct SwapSettings : SwapConfig {
   nb::object records = nb::none();
 };
 
-struct StreamsSettings {
-  Address copies;
-  Address kernels;
-  Address more_kernels;
-};
-
 struct OrderSettings {
   TransferKind kind = TransferKind::Load;
   std::vector<std::uint32_t> device_pages;
   std::vector<std::uint32_t> host_pages;
   std::vector<std::uint64_t> expected;
   std::uint32_t band_count = 1;
-  StreamsSettings streams;
+  SwapStreams streams;
   Address after;
   std::optional<SwapPath> path;
 };
@@ -101,9 +95,7 @@ struct HeldOrder {
              .host_pages = host_pages,
              .expected = expected,
              .band_count = settings.band_count,
-             .streams = {.copies = {pointer_of(settings.streams.copies)},
-                         .kernels = {pointer_of(settings.streams.kernels)},
-                         .more_kernels = {pointer_of(settings.streams.more_kernels)}},
+             .streams = settings.streams,
              .after = {pointer_of(settings.after)},
              .path = settings.path};
   }
@@ -309,11 +301,6 @@ void bind_swap(nb::module_& module) {
       .def(
           "validate", [](const SwapSettings& self) { take(make_swap_request(self).config.validate()); },
           "Raises what is wrong with this configuration, if anything; SwapEngine.open() asks it first.");
-  StructClass<StreamsSettings>(module, "SwapStreams", "Where a call's work goes; they live until it is finished.")
-      .field("copies", &StreamsSettings::copies)
-      .field("kernels", &StreamsSettings::kernels, "None: on `copies`")
-      .field("more_kernels", &StreamsSettings::more_kernels)
-      .with_constructor();
   StructClass<OrderSettings>(module, "SwapOrder", "Which pages to move.")
       .field("kind", &OrderSettings::kind, "Load or Store")
       .field("device_pages", &OrderSettings::device_pages)

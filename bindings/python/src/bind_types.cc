@@ -69,6 +69,7 @@ void bind_types(nb::module_& module) {
   bind_id<SequenceId>(module, "SequenceId",
                       "Names a sequence in records and plans; the Sequence handle is what keeps it alive.");
   bind_id<KeepId>(module, "KeepId", "Names a prefix held by keep().");
+  bind_id<HoldId>(module, "HoldId", "Names a prefix held by hold_on_host().");
   StructClass<TransferId>(module, "TransferId", "Names a transfer; the id of one that is over is recognised.")
       .value("index", &TransferId::index)
       .value("generation", &TransferId::generation)

@@ -21,8 +21,19 @@ T* instance_of(nb::handle object) {
   return nb::isinstance<T>(object) ? nb::inst_ptr<T>(object) : nullptr;
 }
 
-// What callbacks are to be told, once nothing of the cache is held any more.
-void run_callbacks(CacheState& state, std::vector<SequenceId> sequences, std::vector<DiskCall> answers) {
+// What callbacks are to be told, taken from the state under the lock.
+struct Told {
+  explicit Told(CacheState& state)
+      : sequences(std::exchange(state.ready_sequences, {})),
+        calls(std::exchange(state.told_calls, {})),
+        answers(std::exchange(state.disk_answers, {})) {}
+  std::vector<SequenceId> sequences;
+  std::vector<ToldCall> calls;
+  std::vector<DiskCall> answers;
+};
+
+// Once nothing of the cache is held any more.
+void run_callbacks(CacheState& state, const Told& told) {
   std::optional<nb::python_error> first;
   const auto call = [&](const nb::object& callback, const nb::object& argument) {
     try {
@@ -33,12 +44,44 @@ void run_callbacks(CacheState& state, std::vector<SequenceId> sequences, std::ve
   };
   if (!state.ready_callback.is_none()) {
     const nb::object callback = state.ready_callback;
-    for (const SequenceId sequence : sequences) call(callback, nb::cast(sequence));
+    for (const SequenceId sequence : told.sequences) call(callback, nb::cast(sequence));
   }
-  for (const DiskCall& answer : answers) {
+  for (const ToldCall& each : told.calls) {
+    call(*each.callback, std::visit([](const auto& argument) { return nb::cast(argument); }, each.argument));
+  }
+  for (const DiskCall& answer : told.answers) {
     if (!std::exchange(answer.request->is_answered, true)) call(answer.request->callback, nb::cast(answer.answer));
   }
   if (first) throw nb::python_error(std::move(*first));
+}
+
+// A function that notes what `callback` is to be told; none for None.
+template <typename Argument>
+std::function<void(Argument)> note_for(CacheState& state, nb::object callback, const char* takes) {
+  if (callback.is_none()) return nullptr;
+  if (PyCallable_Check(callback.ptr()) == 0) {
+    raise(ErrorCode::InvalidArgument, std::string("callback is of type ") + nb::type_name(callback.type()).c_str() +
+                                          ": give a function that takes a " + takes + ", or None for none");
+  }
+  const std::shared_ptr<nb::object> kept(new nb::object(std::move(callback)), [](nb::object* over) {
+    const nb::gil_scoped_acquire acquire;
+    delete over;
+  });
+  return [raw = &state, kept](Argument argument) { raw->told_calls.push_back({kept, argument}); };
+}
+
+// Makes a call of the cache's, and runs the callbacks that it asks for.
+template <typename Call>
+auto call_and_tell(CacheState& state, Call call) {
+  std::optional<Told> told;
+  auto result = [&] {
+    const ByteAccess access(state);
+    auto made = call(*access);
+    told.emplace(state);
+    return made;
+  }();
+  run_callbacks(state, *told);
+  return take(std::move(result));
 }
 
 double seconds_since(std::chrono::steady_clock::time_point begin) {
@@ -99,18 +142,16 @@ StatePointer open_cache(const Settings& settings) {
 }
 
 void apply(CacheState& state, const std::vector<Completion>& completions, std::optional<TimeNs> now) {
-  std::vector<SequenceId> sequences;
-  std::vector<DiskCall> answers;
+  std::optional<Told> told;
   {
     const ByteAccess access(state);
-    const TimeNs told = now.value_or(state.now());
-    const Status status = access->apply(completions, told);
-    sequences = std::exchange(state.ready_sequences, {});
-    answers = std::exchange(state.disk_answers, {});
+    const TimeNs told_now = now.value_or(state.now());
+    const Status status = access->apply(completions, told_now);
+    told.emplace(state);
     take(status);
-    state.set_now(told);
+    state.set_now(told_now);
   }
-  run_callbacks(state, std::move(sequences), std::move(answers));
+  run_callbacks(state, *told);
 }
 
 std::vector<Completion> poll(CacheState& state) {
@@ -128,6 +169,29 @@ SequenceHandle begin(const StatePointer& state, KeySpaceId key_space, nb::handle
   return sequence_of(state, take(access->begin(key_space, *view, options.value_or(SequenceOptions{}))));
 }
 
+Admission admit(CacheState& state, const SequenceHandle& sequence, nb::object callback) {
+  auto note = note_for<SequenceId>(state, std::move(callback), "SequenceId");
+  return call_and_tell(state, [&](Cache& cache) { return cache.admit(sequence.get(), std::move(note)); });
+}
+
+Admission resume(CacheState& state, const SequenceHandle& sequence, nb::object callback) {
+  auto note = note_for<SequenceId>(state, std::move(callback), "SequenceId");
+  return call_and_tell(state, [&](Cache& cache) { return cache.resume(sequence.get(), std::move(note)); });
+}
+
+void stop_loading(CacheState& state, const SequenceHandle& sequence) {
+  call_and_tell(state, [&](Cache& cache) { return cache.stop_loading(sequence.get()); });
+}
+
+HeldPrefix hold_on_host(CacheState& state, KeySpaceId key_space, nb::handle prompt, const HoldOptions& options,
+                        nb::object callback) {
+  auto note = note_for<const HeldPrefix&>(state, std::move(callback), "HeldPrefix");
+  return call_and_tell(state, [&](Cache& cache) {
+    const PromptView view(prompt, state.scratch);
+    return cache.hold_on_host(key_space, *view, options, std::move(note));
+  });
+}
+
 ViewCopy view_of(CacheState& state, const SequenceHandle& sequence) {
   const Access access(state);
   const SequenceView view = take(access->view(sequence.get()));
@@ -140,6 +204,10 @@ bool wait_until_ready(const StatePointer& state, const SequenceHandle& sequence,
   {
     const Access access(*state);
     descriptor = access->event_fd();
+  }
+  if (view_of(*state, sequence).is_waiting) {
+    raise(ErrorCode::InvalidArgument,
+          "wait_until_ready: the sequence is waiting; admit it first, or resume it if it is preempted");
   }
   while (true) {
     if (!view_of(*state, sequence).is_loading) return true;

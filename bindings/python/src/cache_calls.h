@@ -45,6 +45,13 @@ auto without_gil(Call call) {
 [[nodiscard]] SequenceHandle sequence_of(const StatePointer& state, Sequence sequence);
 [[nodiscard]] SequenceHandle begin(const StatePointer& state, KeySpaceId key_space, nb::handle prompt,
                                    const std::optional<SequenceOptions>& options);
+/// admit(), or resume(). `callback` is None or a function that takes a SequenceId.
+[[nodiscard]] Admission admit(CacheState& state, const SequenceHandle& sequence, nb::object callback);
+[[nodiscard]] Admission resume(CacheState& state, const SequenceHandle& sequence, nb::object callback);
+void stop_loading(CacheState& state, const SequenceHandle& sequence);
+/// `callback` is None or a function that takes a HeldPrefix.
+[[nodiscard]] HeldPrefix hold_on_host(CacheState& state, KeySpaceId key_space, nb::handle prompt,
+                                      const HoldOptions& options, nb::object callback);
 [[nodiscard]] ViewCopy view_of(CacheState& state, const SequenceHandle& sequence);
 /// Until the sequence's load has ended. False when that takes longer than it was given.
 [[nodiscard]] bool wait_until_ready(const StatePointer& state, const SequenceHandle& sequence,

@@ -23,6 +23,7 @@
 #include <string>
 #include <thread>
 #include <utility>
+#include <variant>
 #include <vector>
 
 #include "casters.h"
@@ -52,6 +53,12 @@ struct DiskRequest {
 struct DiskCall {
   std::shared_ptr<DiskRequest> request;
   DiskAnswer answer;
+};
+
+/// A callback of admit(), resume() or hold_on_host(), and what it is to be told. The function goes with the GIL.
+struct ToldCall {
+  std::shared_ptr<nb::object> callback;
+  std::variant<SequenceId, HeldPrefix> argument;
 };
 
 /// A cache with what Python gave it and it uses, such as tensors and devices: they go when it has stopped using them.
@@ -148,6 +155,7 @@ class CacheState : public std::enable_shared_from_this<CacheState> {
   // What callbacks have to be told, gathered while the cache was busy. Under the lock.
   std::vector<SequenceId> ready_sequences;
   std::vector<DiskCall> disk_answers;
+  std::vector<ToldCall> told_calls;
 
  private:
   TimeNs told_now_ = 0;
