@@ -138,7 +138,9 @@ Status FileStore::Impl::open_directories() {
     QUIRE_TRY_ASSIGN(const std::uint64_t bytes, open_segments(number, names[number]));
     found_bytes += bytes;
   }
-  const std::uint64_t page_bytes = config.layout.page_bytes / (config.zstd_level > 0 ? kCompressionMax : 1);
+  // Whoever wrote what is only read may have compressed it.
+  const bool may_be_compressed = config.zstd_level > 0 || config.is_read_only;
+  const std::uint64_t page_bytes = config.layout.page_bytes / (may_be_compressed ? kCompressionMax : 1);
   const std::uint64_t page_count_max =
       std::min((std::max(config.is_read_only ? 0 : config.capacity_bytes, found_bytes) / record_bytes(page_bytes)) +
                    config.queue_depth + 2,

@@ -53,6 +53,7 @@ TEST_F(CacheDiskAccess, WhatIsOnlyReadServesAndIsLeftAsItWas) {
   EXPECT_EQ(serve_all(token_range(1'000, 64)), 0U) << "computed, and not written";
   EXPECT_EQ(stats().disk_waiting_pages, 0U);
   EXPECT_EQ(stats().disk_stored_page_total, 0U);
+  for (const std::uint64_t count : stats().disk_store_outcomes) EXPECT_EQ(count, 0U) << "nor was it tried";
   forget_memory();
   EXPECT_EQ(serve_all(token_range(1'000, 64)), 0U);
   EXPECT_EQ(serve_all(token_range(0, 64)), 64U);
