@@ -113,6 +113,21 @@ TEST_F(CacheDisk, WhatWasDroppedStaysSo) {
   EXPECT_EQ(serve_in(cache_->key_space({.model = "other"}).value(), 1, tokens), 96U);
 }
 
+TEST_F(CacheDisk, PagesThatAShrinkingPoolMovesKeepTheirNames) {
+  CacheConfig config = disk_config(64, 24);
+  config.context_tokens_max = 256;
+  open(std::move(config));
+  for (TokenId i = 0; i < 12; ++i) serve(token_range(1'000 * i, 64));
+  EXPECT_EQ(cache_->reclaim(16).value(), 16U);
+  ASSERT_EQ(stats().sealed_pages, 32U);
+  ASSERT_TRUE(cache_->resize(40));
+  for (TokenId i = 4; i < 12; ++i) {
+    EXPECT_EQ(serve(token_range(1'000 * i, 96)), 64U) << i;  // goes on behind a page that has moved
+  }
+  restart(disk_config(64, 64));
+  for (TokenId i = 4; i < 12; ++i) EXPECT_EQ(serve(token_range(1'000 * i, 96)), 96U) << i;
+}
+
 TEST_F(CacheDisk, AResetReachesWhatThisProcessHasNeverNamed) {
   const std::vector<TokenId> tokens = token_range(0, 96);
   const KeySpace other{.model = "other", .salt = "tenant"};

@@ -307,6 +307,19 @@ TEST_F(CacheGroupsHostTest, TheHistoryCanHaveMorePagesOrFewer) {
       for (TokenId i = 1; i < 4; ++i) serve(token_range(i * 1'000, 40));
       settle();
       expect_invariants();
+      // Idle pages above the new size move, and what hangs on them with them.
+      ASSERT_TRUE(cache_->resize(40).has_value());
+      for (TokenId i = 4; i < 9; ++i) serve(token_range(i * 1'000, 40));
+      settle();
+      ASSERT_GT(cache_->stats()->sealed_pages, 16U);
+      ASSERT_TRUE(cache_->reclaim(cache_->stats()->sealed_pages - 16).has_value());
+      settle();
+      ASSERT_TRUE(cache_->resize(16).has_value());
+      EXPECT_EQ(cache_->stats()->sealed_pages, 16U);
+      expect_invariants();
+      for (TokenId i = 8; i > 0; --i) serve(token_range(i * 1'000, 40));  // compares the bytes
+      settle();
+      expect_invariants();
     }
   }
 }
