@@ -292,6 +292,7 @@ Result<std::uint32_t> Cache::drop(KeySpaceId key_space) {
   if (impl.chunks != nullptr) (void)impl.chunks->index->drop(key_space);  // pages of live sequences stay in the tree
   impl.key_spaces.retire(space);
   if (impl.key_spaces[space].user_count == 0) impl.tiers->parts.release_key_space(space);
+  impl.tiers->start_waiting_loads();
   return dropped;
 }
 
@@ -299,7 +300,9 @@ Result<std::uint32_t> Cache::reclaim(std::uint32_t page_count, std::optional<std
   Impl& impl = *impl_;
   QUIRE_TRY(impl.enter());
   QUIRE_TRY_ASSIGN(PageHome* const home, impl.find_pool(group_index, "reclaim"));
-  return home->evict(page_count);
+  const std::uint32_t evicted = home->evict(page_count);
+  impl.tiers->start_waiting_loads();
+  return evicted;
 }
 
 Status Cache::reset() {

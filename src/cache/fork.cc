@@ -158,6 +158,7 @@ Status Cache::rewind(const Sequence& sequence, std::uint32_t token_count) {
   // The model must be asked again what follows the last token that is left.
   slot.has_run = false;
   if (rows < slot.computed_tokens) impl.truncate(index, rows);
+  impl.tiers->start_waiting_loads();
   return {};
 }
 

@@ -66,6 +66,7 @@ Result<std::span<const SlotRun>> Cache::prepare_receive(const Sequence& sequence
   }
   QUIRE_CHECK(slot.page_count <= impl.pages_for(end), "the row is longer than its tokens");
   const std::uint32_t page_count = impl.pages_for(end) - slot.page_count;
+  if (page_count > impl.tiers->parts.history.available_pages()) (void)impl.tiers->arrivals.let_go();
   if (impl.tiers->parts.history.writes_back() && page_count > impl.tiers->parts.history.available_pages()) {
     impl.tiers->stores.start_leaving(page_count);  // pages that have a copy on the host leave at once
     impl.tiers->parts.hand_over();

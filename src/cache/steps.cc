@@ -257,6 +257,7 @@ Result<PlanOutcome> Cache::plan_step(std::span<const StepEntry> entries, const P
   QUIRE_TRY(impl.check_entries(entries));
   QUIRE_TRY(impl.check_shape(shape));
   Shortage needs = impl.measure();
+  if (needs.pages_needed > needs.pages_available && impl.tiers->arrivals.let_go()) needs = impl.measure();
   if (needs.pages_needed > needs.pages_available && needs.is_of_history && impl.tiers->parts.history.writes_back()) {
     impl.tiers->stores.start_leaving(needs.pages_needed);  // pages that have a copy on the host leave at once
     needs = impl.measure();

@@ -50,12 +50,22 @@ struct Arrival {
 
   // While Loading.
   TimeNs room_deadline = INT64_MAX;      // of a wait for a transfer or for device pages
+  bool waits_for_room = false;           // its next load finds no device pages, or no transfer
+  bool has_let_go = false;               // of its path, whose pages others needed: it is looked for again
+  std::uint64_t seen_step = 0;           // the number of the next step, when that was last looked at
+  std::uint32_t idle_wakes = 0;          // how often nobody had done anything since
   std::optional<AnchoredNeed> anchored;  // once the history is there
 
   // What came from the host and from lower tiers: set by Cache::Impl::count_admission(), shown by Cache::view().
   std::uint32_t host_tokens = 0;
   std::uint32_t lower_tokens = 0;
 
+  /// A load has started.
+  void end_wait_for_room() {
+    room_deadline = INT64_MAX;
+    waits_for_room = false;
+    idle_wakes = 0;
+  }
   void stop_looking() {
     search.reset();
     turn.reset();

@@ -3,11 +3,20 @@
 
 #include <algorithm>
 #include <string>
+#include <utility>
 
 #include "base/check.h"
 #include "layout/text.h"
 
 namespace quire {
+
+namespace {
+
+// So often may apply() be called while nobody plans a step, and nothing is moved, before a sequence that waits for room
+// without a limit of time takes it that the engine waits for it.
+constexpr std::uint32_t kIdleWakesMax = 16;
+
+}  // namespace
 
 // Admission
 
@@ -297,17 +306,18 @@ Arrivals::Progress Arrivals::advance_history(std::uint32_t sequence) {
     is_started = start();
   }
   if (!is_started) return wait_for_room(sequence);
-  parts_.arrivals[sequence].room_deadline = INT64_MAX;
+  parts_.arrivals[sequence].end_wait_for_room();
   return Progress::Waits;
 }
 
 // A load cannot start before a transfer is over, or before others give pages back. The sequence waits for that no
-// longer than for a load.
+// longer than for a load. Those that run never wait for it: see let_go().
 Arrivals::Progress Arrivals::wait_for_room(std::uint32_t sequence) {
   Arrival& arrival = parts_.arrivals[sequence];
   if (arrival.room_deadline == INT64_MAX) arrival.room_deadline = parts_.load_deadline();
-  // Without a limit of time the sequence computes: those that run may have to wait for it in turn.
-  if (arrival.room_deadline != INT64_MAX && parts_.sequences.has_running()) return Progress::Waits;
+  arrival.waits_for_room = true;
+  const bool has_limit = arrival.room_deadline != INT64_MAX;
+  if (parts_.sequences.has_running() && (has_limit || arrival.idle_wakes < kIdleWakesMax)) return Progress::Waits;
   // Transfers of lower tiers free no device page, and may never end: they count only when they fill the book.
   const bool makes_room = parts_.book.any(
       [](const Transfer& each) { return each.kind == TransferKind::Load || each.kind == TransferKind::Store; });
@@ -350,7 +360,8 @@ bool Arrivals::try_run_ahead(std::uint32_t sequence) {
   SequenceSlot& slot = parts_.sequences[sequence];
   const Arrival& arrival = parts_.arrivals[sequence];
   if (slot.state != SequenceSlot::State::Loading || !slot.admit_options.plan_while_loading || slot.send) return false;
-  if (arrival.load_miss != MissReason::None || parts_.key_spaces[slot.key_space].is_retired) return false;
+  const bool is_off = arrival.has_let_go || parts_.key_spaces[slot.key_space].is_retired;
+  if (is_off || arrival.load_miss != MissReason::None) return false;
   const PrefixTree& tree = parts_.tree;
   for (RunId run = slot.pin.run(); tree.is_on_host(run); run = tree.parent(run)) {
     if (tree.load_of(run) == 0 || !is_on_its_way(tree.load_of(run) - 1)) return false;
@@ -384,6 +395,63 @@ void Arrivals::run_ahead() {
   }
 }
 
+// apply() was called. Without a limit of time the sequence waits only as long as others do something: an engine that
+// waits for it before it plans a step would wait for ever.
+void Arrivals::note_idle_wake(std::uint32_t sequence) {
+  Arrival& arrival = parts_.arrivals[sequence];
+  const std::uint64_t next_step = parts_.fence.next_number();
+  const bool is_idle = arrival.seen_step == next_step && !parts_.fence.has_steps() && parts_.book.live_count() == 0;
+  arrival.idle_wakes = is_idle ? arrival.idle_wakes + 1 : 0;
+  arrival.seen_step = next_step;
+}
+
+bool Arrivals::let_go() {
+  bool has_let_go = false;
+  for (const std::uint32_t i : parts_.sequences.arriving()) {
+    Arrival& arrival = parts_.arrivals[i];
+    SequenceSlot& slot = parts_.sequences[i];
+    if (slot.state != SequenceSlot::State::Loading || !arrival.waits_for_room || arrival.has_let_go) continue;
+    slot.pin = parts_.tree.pin_prefix(slot.pin, 0);
+    arrival.anchored.reset();
+    arrival.has_let_go = true;
+    has_let_go = true;
+  }
+  return has_let_go;
+}
+
+// A sequence that has let go of its path takes it again once there is room for all of it; what has left memory since is
+// computed. Arrived: it has its path, or there is nothing to load any more, as load_miss then says.
+Arrivals::Progress Arrivals::find_again(std::uint32_t sequence) {
+  Arrival& arrival = parts_.arrivals[sequence];
+  const Choice choice = choose(sequence, paths_.find(sequence));
+  if (!choice.loads) {
+    arrival.load_miss = choice.miss;
+    return Progress::Arrived;
+  }
+  if (choice.new_pages > parts_.history.available_for_loads(choice.match)) {
+    stores_.make_clean(choice.new_pages, choice.match);
+    return wait_for_room(sequence);
+  }
+  arrival.has_let_go = false;
+  start_loading(sequence, choice);
+  return Progress::Arrived;
+}
+
+// Only apply() lets sequences run, so that engines hear of it there. This is called at the end of every step, and tries
+// nothing before there is more room than there was.
+void Arrivals::start_waiting_loads() {
+  std::uint64_t room = parts_.history.available_pages();
+  for (const auto& group : parts_.groups) room += group->has_pages ? group->available_pages() : 0;
+  if (room <= std::exchange(seen_room_, room)) return;
+  for (const std::uint32_t i : parts_.sequences.arriving()) {
+    const Arrival& arrival = parts_.arrivals[i];
+    const bool waits = parts_.sequences[i].state == SequenceSlot::State::Loading && arrival.waits_for_room;
+    if (!waits || arrival.load_miss != MissReason::None) continue;
+    if (arrival.has_let_go) (void)find_again(i);
+    if (!arrival.has_let_go) (void)advance(i);
+  }
+}
+
 // The history is on the device: starts loads of windows and states from the host, in several calls if transfers or
 // pages run out.
 Arrivals::Progress Arrivals::advance_anchored(std::uint32_t sequence) {
@@ -396,7 +464,7 @@ Arrivals::Progress Arrivals::advance_anchored(std::uint32_t sequence) {
   for (std::uint32_t i = 0; i < parts_.book.end(); ++i) {
     const Transfer& load = parts_.book[i];
     if (load.is_tree_load() && load.pool > 0 && load.is_wanted() && loads_.is_awaited_by(i, sequence)) {
-      arrival.room_deadline = INT64_MAX;
+      arrival.end_wait_for_room();
       return Progress::Waits;
     }
   }
@@ -504,12 +572,15 @@ void Arrivals::wake_sequences() {
     if (arrival.load_miss == MissReason::None && parts_.now >= std::min(arrival.deadline, arrival.room_deadline)) {
       arrival.load_miss = MissReason::LoadTimedOut;
     }
-    if (is_complete(i)) {
+    if (arrival.waits_for_room) note_idle_wake(i);
+    if (!arrival.has_let_go && is_complete(i)) {
       run(i, MissReason::None);  // everything is here, even if it came after the deadline
     } else if (arrival.load_miss != MissReason::None) {
       run(i, arrival.load_miss);
-    } else if (const Progress progress = advance(i); progress != Progress::Waits) {
-      run(i, progress == Progress::Stuck ? MissReason::LoadFailed : arrival.load_miss);
+    } else {
+      Progress progress = arrival.has_let_go ? find_again(i) : Progress::Arrived;
+      if (!arrival.has_let_go) progress = advance(i);
+      if (progress != Progress::Waits) run(i, progress == Progress::Stuck ? MissReason::LoadFailed : arrival.load_miss);
     }
   }
   if (parts_.loading_count > 0) loads_.cancel_unneeded();

@@ -49,6 +49,10 @@ class Arrivals {
   void stop(std::uint32_t sequence, MissReason reason);
   /// After completions, and when time has passed: sequences that need not wait any longer run.
   void wake_sequences();
+  /// Device pages may have come back: sequences that wait for room start their loads, as far as there is some.
+  void start_waiting_loads();
+  /// Sequences that wait for room let go of their paths, so that those that run can have these pages. True: some did.
+  [[nodiscard]] bool let_go();
   /// Sequences that waited for their turn look, as far as there is room.
   void start_waiting_searches();
   /// Calls off loads and searches that nobody waits for.
@@ -92,6 +96,8 @@ class Arrivals {
   [[nodiscard]] Progress wait_for_room(std::uint32_t sequence);
   void load_anchored_first(std::uint32_t sequence);
   [[nodiscard]] bool is_on_its_way(std::uint32_t load) const;
+  void note_idle_wake(std::uint32_t sequence);
+  [[nodiscard]] Progress find_again(std::uint32_t sequence);
   [[nodiscard]] Progress advance_anchored(std::uint32_t sequence);
   [[nodiscard]] Progress ask_anchored(std::uint32_t sequence);
   [[nodiscard]] bool is_complete(std::uint32_t sequence);
@@ -125,6 +131,7 @@ class Arrivals {
   Loads& loads_;
   Searches& searches_;
   std::uint64_t last_turn_ = 0;
+  std::uint64_t seen_room_ = 0;  // device pages that could be had when start_waiting_loads() was last called
   std::vector<Prefetched> prefetches_;
 };
 

@@ -205,6 +205,7 @@ void Tiers::work_in_background() {
     if (lower_stores.start() && !is_mutated(Mutant::LateAnchoredNames)) parts.hand_over();
     arrivals.start_waiting_searches();
   }
+  arrivals.start_waiting_loads();
   stores.start();
   stores.keep_reserve();
   parts.hand_over();

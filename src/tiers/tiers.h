@@ -70,6 +70,12 @@ struct Tiers {
   /// Starts drops, stores and waiting searches, as far as there are transfers and pages for them, and hands queued
   /// transfers over. To be called after every call that may have made something of this possible.
   void work_in_background();
+  /// After calls that give device pages back and do nothing else in the background.
+  void start_waiting_loads() {
+    if (!parts.has_host()) return;
+    arrivals.start_waiting_loads();
+    parts.hand_over();
+  }
   /// The whole cache is about to be dropped: calls off the tree's loads, its stores to the host and all searches. Saves
   /// and restores of sequences go on. Transfers that somebody is moving end with their completions.
   void cancel_all();

@@ -3,9 +3,12 @@
 // Those who wait for the disk when it is slow, when it hangs, and when there are many of them.
 #include <gtest/gtest.h>
 
+#include <utility>
 #include <vector>
 
 #include "disk_fixture.h"
+#include "testing/sanitized.h"
+#include "testing/seeded_run.h"
 
 namespace quire {
 namespace {
@@ -293,12 +296,11 @@ TEST_F(CacheDiskWaits, PutsAreChargedToTheBudget) {
   EXPECT_EQ(cache_->disk_status()->page_count, 8U) << "the hour's budget is spent";
 }
 
-// As a request for pages of the host waits, which admit() puts off until there is room; but not without a limit.
+// As a request for pages of the host waits, which admit() puts off until there is room.
 TEST_F(CacheDiskWaits, ADeviceThatOthersFillIsWaitedFor) {
   for (const WritePolicy policy : {WritePolicy::WriteThrough, WritePolicy::WriteBack}) {
     CacheConfig config = disk_config(8);
     config.context_tokens_max = 128;
-    config.host.load_timeout_ns = 1'000;
     config.host.write_policy = policy;
     open_disk(std::move(config));
     put_on_disk(token_range(0, 64));
@@ -309,7 +311,7 @@ TEST_F(CacheDiskWaits, ADeviceThatOthersFillIsWaitedFor) {
     apply({});
     EXPECT_TRUE(view(live).is_loading) << "the other one runs on";
     end(other);
-    apply({});
+    EXPECT_GT(stats().transfers_in_flight, 0U) << "pages that come back are used at once";
     settle_all();
     EXPECT_FALSE(view(live).is_loading);
     EXPECT_EQ(view(live).computed_tokens, 64U);
@@ -317,6 +319,175 @@ TEST_F(CacheDiskWaits, ADeviceThatOthersFillIsWaitedFor) {
     settle_all();
     expect_no_page_lost();
   }
+}
+
+TEST_F(CacheDiskWaits, PagesThatComeBackAreUsedAtOnceWhoeverGivesThemBack) {
+  for (const bool by_preempt : {true, false}) {
+    CacheConfig config = disk_config(8);
+    config.context_tokens_max = 128;
+    open_disk(std::move(config));
+    put_on_disk(token_range(0, 64));
+    Live other = computed_all(token_range(1'000, 90), {.publish = Publish::None});
+    Live live = admitted(token_range(0, 80));
+    settle_all();
+    ASSERT_TRUE(view(live).is_loading);
+    ASSERT_EQ(stats().transfers_in_flight, 0U);
+    ASSERT_TRUE(by_preempt ? cache_->preempt(other.sequence, Preempt::Drop) : cache_->rewind(other.sequence, 60));
+    EXPECT_GT(stats().transfers_in_flight, 0U);
+    settle_all();
+    EXPECT_EQ(view(live).computed_tokens, 64U);
+    end(live);
+    end(other);
+    settle_all();
+  }
+}
+
+// It pins pages that the running one needs, and lets go of them.
+TEST_F(CacheDiskWaits, OneThatWaitsForRoomDoesNotKeepPagesFromThoseThatRun) {
+  for (const WritePolicy policy : {WritePolicy::WriteThrough, WritePolicy::WriteBack}) {
+    CacheConfig config = disk_config(8);
+    config.context_tokens_max = 128;
+    config.host.write_policy = policy;
+    open_disk(std::move(config));
+    put_on_disk(token_range(0, 80));
+    EXPECT_EQ(serve_all(token_range(0, 32)), 32U);  // two pages of it are on the device from here on
+    Live other = computed_all(token_range(1'000, 66), {.publish = Publish::None});  // 5 pages of 8
+    Live live = admitted(token_range(0, 81));
+    settle_all();
+    ASSERT_TRUE(view(live).is_loading) << "three more do not fit";
+    const std::vector<TokenId> more = token_range(5'000, 40);  // two pages, and one is free
+    ASSERT_TRUE(cache_->append(other.sequence, {.tokens = more}));
+    other.tokens.insert(other.tokens.end(), more.begin(), more.end());
+    step(other.sequence, other.tokens);
+    EXPECT_TRUE(view(live).is_loading);
+    end(other);
+    settle_all();
+    EXPECT_FALSE(view(live).is_loading);
+    EXPECT_EQ(view(live).computed_tokens, 80U) << "nothing is lost by that";
+    end(live);
+    settle_all();
+    expect_no_page_lost();
+  }
+}
+
+/// An engine that steps what is ready, preempts when it is told that pages are short, and sets no limit of time.
+class CrowdedDevice : public CacheDiskWaits {
+ protected:
+  struct Request {
+    Live live;
+    bool is_admitted = false;
+    bool is_preempted = false;
+    std::uint32_t outputs_left = 0;
+  };
+
+  void run(std::uint64_t seed) {
+    testing::Random random(seed);
+    close();
+    disk_ = std::make_unique<testing::SimDisk>(seed);
+    CacheConfig config = disk_config(7 + random.below(8), 24 + random.below(24));
+    config.context_tokens_max = 112;
+    config.host.write_policy = random.below(2) == 0 ? WritePolicy::WriteThrough : WritePolicy::WriteBack;
+    open_disk(std::move(config));
+    for (TokenId document = 0; document < 4; ++document) put_on_disk(token_range(1'000 * document, 64));
+    std::vector<Request> requests;
+    for (std::uint32_t i = 0; i < 12; ++i) {
+      std::vector<TokenId> prompt = token_range(static_cast<TokenId>(1'000 * random.below(5)), 16 + random.below(49));
+      const std::vector<TokenId> own = token_range(static_cast<TokenId>(100'000 + (1'000 * i)), random.below(20));
+      prompt.insert(prompt.end(), own.begin(), own.end());
+      requests.push_back({.live = begun(std::move(prompt)), .outputs_left = random.below(28)});
+    }
+    std::uint32_t turns = 0;
+    while (!requests.empty() && !HasFailure()) {
+      ASSERT_LT(++turns, 5'000U) << "nobody gets on";
+      turn(requests, random);
+    }
+    settle_all();
+    expect_no_page_lost();
+  }
+
+  void turn(std::vector<Request>& requests, testing::Random& random) {
+    Request& request = requests[random.below(static_cast<std::uint32_t>(requests.size()))];
+    if (!request.is_admitted) {
+      const auto admission =
+          request.is_preempted ? cache_->resume(request.live.sequence) : cache_->admit(request.live.sequence);
+      request.is_admitted = admission.has_value();
+      if (!admission) {
+        EXPECT_EQ(admission.error().code, ErrorCode::Unavailable) << admission.error().message;
+      }
+    } else if (!view(request.live).is_loading) {
+      step_or_preempt(requests, request, random);
+    }
+    switch (random.below(4)) {
+      case 0:
+        settle();
+        break;
+      case 1:
+        settle_all();
+        break;
+      default:
+        (void)run_lane(static_cast<Lane>(random.below(3)));
+    }
+    std::erase_if(requests, [this](Request& each) {
+      const bool is_over = each.is_admitted && each.outputs_left == 0 && !view(each.live).is_loading &&
+                           view(each.live).pending_tokens == 0;
+      if (is_over) end(each.live);
+      return is_over;
+    });
+  }
+
+  void step_or_preempt(std::vector<Request>& requests, Request& request, testing::Random& random) {
+    if (view(request.live).pending_tokens == 0) {
+      if (request.outputs_left == 0) return;
+      --request.outputs_left;
+      const TokenId token = static_cast<TokenId>(random.below(1'000));
+      ASSERT_TRUE(cache_->append(request.live.sequence, {.tokens = {&token, 1}}));
+      request.live.tokens.push_back(token);
+    }
+    const StepEntry entry{&request.live.sequence};
+    const PlanOutcome outcome = cache_->plan_step({&entry, 1}).value();
+    if (outcome.step) {
+      ASSERT_TRUE(cache_->apply_copies(*outcome.step));
+      engine_->run(outcome.step->plan.entries[0], 0, request.live.tokens);
+      const StepResult result;
+      ASSERT_TRUE(cache_->finish_step(*outcome.step, {&result, 1}));
+      return;
+    }
+    if (outcome.shortage.pages_leaving > 0) return;  // they come back when they are copied
+    for (Request& other : requests) {
+      if (&other == &request || !other.is_admitted || view(other.live).is_loading) continue;
+      ASSERT_TRUE(cache_->preempt(other.live.sequence, Preempt::Drop));
+      other.is_admitted = false;
+      other.is_preempted = true;
+      return;
+    }
+    // Loads that are on their way have taken pages, and bring somebody who can be preempted.
+    EXPECT_GT(stats().transfers_in_flight, 0U)
+        << "the only one that runs is short of pages, and can do nothing about it";
+  }
+};
+
+TEST_F(CrowdedDevice, EveryRequestIsServedWithoutALimitOfTime) {
+  for (std::uint64_t seed = 1; seed <= (testing::kIsSanitized ? 20 : 150) && !HasFailure(); ++seed) {
+    SCOPED_TRACE(seed);
+    run(seed);
+  }
+}
+
+TEST_F(CacheDiskWaits, AnEngineThatWaitsForASequenceBeforeItStepsOthersIsNotHeldForEver) {
+  CacheConfig config = disk_config(8);
+  config.context_tokens_max = 128;
+  open_disk(std::move(config));
+  put_on_disk(token_range(0, 64));
+  Live other = computed_all(token_range(1'000, 90), {.publish = Publish::None});
+  Live live = admitted(token_range(0, 80));
+  settle_all();
+  for (std::uint32_t tries = 0; view(live).is_loading; ++tries) {
+    ASSERT_LT(tries, 100U);
+    apply({});
+  }
+  EXPECT_EQ(view(live).miss.reason, MissReason::LoadFailed);
+  end(other);
+  end(live);
 }
 
 TEST_F(CacheDiskWaits, ADeviceThatOthersFillIsNotWaitedForBeyondTheTimeout) {
