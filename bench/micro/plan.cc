@@ -83,7 +83,7 @@ class DecodeBatch {
     for (const Sequence& sequence : sequences_) {
       std::vector<std::int32_t>& list = lists.emplace_back();
       const SequenceView view = cache_->view(sequence).value();
-      for (const PageId page : view.pages) list.push_back(static_cast<std::int32_t>(page.value));
+      for (const PageId page : view.pages()) list.push_back(static_cast<std::int32_t>(page.value));
     }
     return lists;
   }

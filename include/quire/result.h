@@ -32,7 +32,7 @@ enum class ErrorCode : std::uint8_t {
 
 struct Error {
   ErrorCode code = ErrorCode::InvalidArgument;
-  std::string message;  ///< what was wrong, where, and what to do
+  std::string message = {};  ///< what was wrong, where, and what to do
 };
 
 namespace detail {
@@ -68,8 +68,10 @@ class [[nodiscard]] Result : public tl::expected<T, Error> {
 
   [[nodiscard]] T* operator->() & { return Base::operator->(); }
   [[nodiscard]] const T* operator->() const& { return Base::operator->(); }
-  [[nodiscard]] T* operator->() && requires(!detail::Borrowed<T>) { return Base::operator->(); } T* operator-> () &&
-      requires(detail::Borrowed<T>) = delete;
+  [[nodiscard]] T* operator->() && {
+    static_assert(!detail::Borrowed<T>, "give the Result a name first: what the value lists is gone with a temporary");
+    return Base::operator->();
+  }
 };
 
 template <>

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The Result is gone before the loop's first turn, and the list of runs with it. error: deleted
+// The Result is gone before the loop's first turn, and the list of runs with it. error: give the Result a name first
 #include "quire/cache.h"
 
 std::uint64_t sum(const quire::Cache& cache, const quire::Sequence& sequence) {
