@@ -22,17 +22,18 @@ namespace {
 using testing::token_range;
 using testing::Tokens;
 
-constexpr std::uint32_t kPageTokens = 4;
-constexpr std::uint32_t kPages = 24;
+constexpr std::uint32_t kHoldPageTokens = 4;
+constexpr std::uint32_t kHoldPages = 24;
 
 class PrefixTreeHolds : public ::testing::Test {
  protected:
   PrefixTreeHolds() {
-    tree_ = PrefixTree::create({.page_tokens = kPageTokens, .page_count_max = kPages, .host_page_count_max = kPages},
-                               *policy_, nullptr, host_policy_.get())
+    tree_ = PrefixTree::create(
+                {.page_tokens = kHoldPageTokens, .page_count_max = kHoldPages, .host_page_count_max = kHoldPages},
+                *policy_, nullptr, host_policy_.get())
                 .value();
     root_ = tree_->add_root();
-    for (std::uint32_t i = kPages; i > 0; --i) {
+    for (std::uint32_t i = kHoldPages; i > 0; --i) {
       free_.push_back(PageId{i});
       host_free_.push_back(PageId{i});
     }
@@ -51,7 +52,7 @@ class PrefixTreeHolds : public ::testing::Test {
   /// What the tree lacks of the tokens, on the device. False: no room, or the host has some of it.
   bool add(const Tokens& tokens) {
     const PrefixTree::Match found = match(tokens);
-    std::optional<std::vector<PageId>> pages = take(free_, (tokens.size() / kPageTokens) - found.page_count);
+    std::optional<std::vector<PageId>> pages = take(free_, (tokens.size() / kHoldPageTokens) - found.page_count);
     if (!pages) return false;
     PrefixTree::Pin pin = tree_->pin(found);
     std::vector<PageId> duplicates(pages->size());
@@ -61,7 +62,7 @@ class PrefixTreeHolds : public ::testing::Test {
   bool add_on_host(const Tokens& tokens) {
     const PrefixTree::Match found = match(tokens);
     const std::optional<std::vector<PageId>> pages =
-        take(host_free_, (tokens.size() / kPageTokens) - found.page_count - found.host_page_count);
+        take(host_free_, (tokens.size() / kHoldPageTokens) - found.page_count - found.host_page_count);
     if (!pages) return false;
     PrefixTree::Pin pin = tree_->pin_all(found);
     tree_->insert_host(pin, {.tokens = tokens, .extra_keys = {}}, *pages);
@@ -223,7 +224,8 @@ TEST_F(PrefixTreeHolds, InAnyOrderWhatTheHostHasOfAHeldPathStays) {
   for (int step = 0; step < 20'000; ++step) {
     Tokens tokens;
     const std::uint32_t page_count = 1 + below(5);
-    for (std::uint32_t i = 0; i < page_count; ++i) tokens.insert(tokens.end(), kPageTokens, static_cast<int>(below(2)));
+    for (std::uint32_t i = 0; i < page_count; ++i)
+      tokens.insert(tokens.end(), kHoldPageTokens, static_cast<int>(below(2)));
     std::vector<std::uint32_t> before;
     for (const Held& held : holds) before.push_back(tree_->held_pages(held.hold) > 0 ? host_pages_of(held.tokens) : 0);
     bool is_eviction = false;

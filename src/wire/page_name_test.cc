@@ -47,9 +47,9 @@ std::vector<PageName> names_of(const KeySpace& key_space, std::uint32_t page_tok
 
 // tests/format/page_names.py computes these names with Python's hashlib, and checks that they stand here.
 TEST(PageName, NamesAreTheOnesThatOthersCompute) {
-  EXPECT_EQ(to_hex(key_space_name({})), "73a80bb99ae85a90f57a831defd462ad950ec8d14bd8f0fb18e7eab866efb7e8");
+  EXPECT_EQ(to_hex(key_space_name(KeySpace{})), "73a80bb99ae85a90f57a831defd462ad950ec8d14bd8f0fb18e7eab866efb7e8");
   EXPECT_EQ(to_hex(key_space_name(kPoet)), "ac430a0fea3309ebee9215cbc8c5b43a14f89afaed22c86d98050f82406b5223");
-  EXPECT_EQ(to_hex(root_name(key_space_name({}), 16)),
+  EXPECT_EQ(to_hex(root_name(key_space_name(KeySpace{}), 16)),
             "6004f062cc3372cf9669941b7256107982c6c41f8872110c08a5b74b77f894f3");
   EXPECT_EQ(to_hex(root_name(key_space_name(kPoet), 4)),
             "6c3459cb9e25cd3275eb2388c1416fe5f643212804e7d80159269d5612c267cd");
@@ -74,12 +74,12 @@ TEST(PageName, NamesAreTheOnesThatOthersCompute) {
 
 TEST(PageName, NoNameIsAllZeros) {
   EXPECT_TRUE(PageName{}.is_none());
-  EXPECT_FALSE(key_space_name({}).is_none());
+  EXPECT_FALSE(key_space_name(KeySpace{}).is_none());
   EXPECT_EQ(to_hex({}), std::string(64, '0'));
 }
 
 TEST(PageName, EveryFieldOfAKeySpaceCounts) {
-  std::set<PageName> names = {key_space_name({})};
+  std::set<PageName> names = {key_space_name(KeySpace{})};
   for (std::string KeySpace::* const field : {&KeySpace::model, &KeySpace::revision, &KeySpace::adapter,
                                               &KeySpace::element, &KeySpace::rope, &KeySpace::salt}) {
     KeySpace key_space;

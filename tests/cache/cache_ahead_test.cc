@@ -209,7 +209,7 @@ TEST_F(CacheAhead, APageThatAnotherSequenceComputedMeanwhileTakesThePlaceOfTheLo
   compute(step, 0, live);
   finish_step(step);
   EXPECT_EQ(stats().fenced_pages, 0U);
-  EXPECT_TRUE(std::ranges::equal(view(live).pages.first(4), view(other).pages.first(4)));
+  EXPECT_TRUE(std::ranges::equal(view(live).pages().first(4), view(other).pages().first(4)));
   end(other);
   ASSERT_TRUE(cache_->append(live.sequence, {.tokens = token_range(500, 3)}));
   for (TokenId i = 500; i < 503; ++i) live.tokens.push_back(i);
