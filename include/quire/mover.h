@@ -17,7 +17,8 @@
 // page that the other one uses. Where plans break this, host pages answer with a fault; device pages are not guarded.
 //
 // thread-safe. Destroying it cancels what is queued, waits for the pages being copied, and reports nothing more; those
-// who are in wait() are told Cancelled first. Nothing is allocated after open(), except for errors.
+// who are in wait() are told Cancelled first, and those in wait_on() Unavailable. Nothing is allocated after open(),
+// except for errors.
 #pragma once
 
 #include <cstddef>
@@ -137,10 +138,12 @@ class Mover {
   /// is unknown or forgotten is an error, and so is a band that it does not have.
   [[nodiscard]] Result<TransferOutcome> wait(TransferId id, std::uint32_t band, TimeNs timeout_ns);
 
-  /// Makes a stream of the accelerator's wait for band `band` of a transfer that is on its way; the host goes on. What
-  /// is said of wait() holds for what the stream does then: checksums are known at the end. Unavailable for a transfer
-  /// that is queued, or over: ask wait() with a timeout of 0.
-  [[nodiscard]] Status wait_on(DeviceStream stream, TransferId id, std::uint32_t band);
+  /// Makes a stream of the accelerator's wait for band `band` of a transfer; the host waits at most timeout_ns, and
+  /// only until the transfer is on its streams. What is said of wait() holds for what the stream does then: checksums
+  /// are known at the end. Ok at once for a band that has arrived. Io or Cancelled: the transfer has failed or was
+  /// cancelled, as far as is known by now. Unavailable: it is still queued, and the time is over, the mover is paused,
+  /// or it is being destroyed.
+  [[nodiscard]] Status wait_on(DeviceStream stream, TransferId id, std::uint32_t band, TimeNs timeout_ns = 0);
 
   /// Finishes the transfers that run and starts no more until resume(). Blocks for as long. Queues still take plans.
   void pause();

@@ -192,7 +192,8 @@ void DeviceFlights::release(const Flight& flight, std::uint32_t page_index, std:
 
 std::optional<Status> DeviceFlights::wait_on(DeviceStream stream, TransferId id, std::uint32_t band) {
   for (const Flight& flight : flights_) {
-    if (flight.order.id == id && flight.ticket) return flight.pool.engine->wait_on(stream, *flight.ticket, band);
+    const bool is_good = flight.ticket && flight.fault == TransferFault::None;
+    if (flight.order.id == id && is_good) return flight.pool.engine->wait_on(stream, *flight.ticket, band);
   }
   return std::nullopt;
 }

@@ -66,7 +66,8 @@ class DeviceFlights {
   void start(const FlightOrder& order, const FlightPool& pool);
   /// Something new of one of them, the oldest first, if there is.
   [[nodiscard]] std::optional<FlightNews> poll();
-  /// Makes a stream wait for a band of a transfer that is on its way; nothing when it is not.
+  /// Makes a stream wait for a band of a transfer that is on its way; nothing when it is not, or has failed, of which
+  /// poll() has told.
   [[nodiscard]] std::optional<Status> wait_on(DeviceStream stream, TransferId id, std::uint32_t band);
 
  private:

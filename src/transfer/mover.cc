@@ -36,8 +36,6 @@
 namespace quire {
 namespace {
 
-using Clock = std::chrono::steady_clock;
-
 // Whoever waits may be kept from it for some milliseconds, however short the queues are.
 constexpr std::uint32_t kRememberedMin = 1024;
 
@@ -376,6 +374,30 @@ std::optional<TransferOutcome> Mover::Impl::answer(std::uint32_t index, std::uin
   return is_stopping ? std::optional(TransferOutcome::Cancelled) : std::nullopt;
 }
 
+Result<std::uint32_t> Mover::Impl::find_band(TransferId id, std::uint32_t band) {
+  const auto index = table.find(id);
+  if (!index) {
+    return invalid_argument(text_of(id) + " is unknown: it was never submitted, or is forgotten, as all are when " +
+                            std::to_string(table.remembered_count()) + " others have ended");
+  }
+  const std::uint32_t band_count = table.record(*index).band_count;
+  if (band >= band_count) {
+    return invalid_argument(text_of(id) + " has " + std::to_string(band_count) + " bands: there is no band " +
+                            std::to_string(band));
+  }
+  return *index;
+}
+
+// For one who waits for a transfer, which is not forgotten meanwhile.
+void Mover::Impl::wait_for_news(std::uint32_t index, Clock::time_point deadline) {
+  ++table.record(index).waiter_count;
+  ++blocked_count;
+  has_news.wait_until(mutex, deadline);
+  --table.record(index).waiter_count;
+  --blocked_count;
+  if (is_stopping) has_news.notify_all();
+}
+
 Mover::Mover(std::unique_ptr<Impl> impl) : impl_(std::move(impl)) {}
 
 Mover::~Mover() {
@@ -397,6 +419,13 @@ Result<std::unique_ptr<Mover>> MoverPeer::open(const MoverConfig& config, MoverH
   auto mover = std::unique_ptr<Mover>(new Mover(std::move(impl)));
   QUIRE_TRY(mover->impl_->start());  // From here on a failure must join those that have started.
   return mover;
+}
+
+// Workers read the hooks without the mutex, while they have work.
+void MoverPeer::set_hooks(Mover& mover, MoverHooks hooks) {
+  const MutexLock lock(mover.impl_->mutex);
+  QUIRE_CHECK(mover.impl_->check_idle("setting hooks"), "a mover that is at work gets hooks");
+  mover.impl_->hooks = std::move(hooks);
 }
 
 HostStore& MoverPeer::host_store(Mover& mover, std::uint16_t pool_index) {
@@ -464,33 +493,22 @@ int Mover::event_fd() const {
   return impl_->event_fd;
 }
 
+// When a wait that begins now ends.
+Mover::Impl::Clock::time_point Mover::Impl::deadline_in(TimeNs timeout_ns) {
+  constexpr TimeNs kForeverNs = TimeNs{1} << 61U;  // 73 years; a deadline behind it might not fit the clock
+  return Clock::now() + std::chrono::nanoseconds(std::clamp<TimeNs>(timeout_ns, 0, kForeverNs));
+}
+
 Result<TransferOutcome> Mover::wait(TransferId id, std::uint32_t band, TimeNs timeout_ns) {
   Impl& impl = *impl_;
   const MutexLock lock(impl.mutex);
-  const auto index = impl.table.find(id);
-  if (!index) {
-    return invalid_argument(text_of(id) + " is unknown: it was never submitted, or is forgotten, as all are when " +
-                            std::to_string(impl.table.remembered_count()) + " others have ended");
-  }
-  TransferTable::Record& record = impl.table.record(*index);
-  if (band >= record.band_count) {
-    return invalid_argument(text_of(id) + " has " + std::to_string(record.band_count) + " bands: there is no band " +
-                            std::to_string(band));
-  }
-  if (const auto known = impl.answer(*index, band)) return *known;
+  QUIRE_TRY_ASSIGN(const std::uint32_t index, impl.find_band(id, band));
+  if (const auto known = impl.answer(index, band)) return *known;
   if (timeout_ns <= 0) return TransferOutcome::TimedOut;
 
-  constexpr TimeNs kForeverNs = TimeNs{1} << 61U;  // 73 years; a deadline behind it might not fit the clock
-  const Clock::time_point deadline = Clock::now() + std::chrono::nanoseconds(std::min(timeout_ns, kForeverNs));
-  ++record.waiter_count;
-  ++impl.blocked_count;
+  const Impl::Clock::time_point deadline = Impl::deadline_in(timeout_ns);
   std::optional<TransferOutcome> outcome;
-  while (!(outcome = impl.answer(*index, band)) && Clock::now() < deadline) {
-    impl.has_news.wait_until(impl.mutex, deadline);
-  }
-  --record.waiter_count;
-  --impl.blocked_count;
-  if (impl.is_stopping) impl.has_news.notify_all();
+  while (!(outcome = impl.answer(index, band)) && Impl::Clock::now() < deadline) impl.wait_for_news(index, deadline);
   return outcome.value_or(TransferOutcome::TimedOut);
 }
 
@@ -498,6 +516,7 @@ void Mover::pause() {
   Impl& impl = *impl_;
   const MutexLock lock(impl.mutex);
   impl.is_paused = true;
+  if (impl.blocked_count != 0) impl.has_news.notify_all();
   ++impl.blocked_count;
   while (impl.table.running_count() != 0) impl.has_news.wait(impl.mutex);
   --impl.blocked_count;

@@ -9,6 +9,8 @@
 #include <cstdint>
 #include <memory>
 #include <optional>
+#include <string>
+#include <string_view>
 #include <utility>
 #include <vector>
 
@@ -26,6 +28,17 @@ namespace {
 
 // Between two looks at what an accelerator does; a page of 2 MiB takes about as long.
 constexpr auto kPollInterval = std::chrono::microseconds(25);
+
+// What a stream would wait for is known already.
+Status status_of(TransferId id, TransferOutcome outcome) {
+  if (outcome == TransferOutcome::Ok || outcome == TransferOutcome::Empty) return {};
+  if (outcome == TransferOutcome::Cancelled) return fail(ErrorCode::Cancelled, text_of(id) + " was cancelled");
+  return fail(ErrorCode::Io, text_of(id) + " has failed: not all of its pages arrive");
+}
+
+tl::unexpected<Error> not_on_its_way(TransferId id, std::string_view why) {
+  return fail(ErrorCode::Unavailable, text_of(id) + " is queued, and not on its way" + std::string(why));
+}
 
 }  // namespace
 
@@ -127,6 +140,8 @@ bool Mover::Impl::start_next_flight(TransferKind kind) {
     pool = &pools[record.pool_index];
   }
   own.start(order, {.host = pool->store.get(), .engine = pool->engine.get()});
+  const MutexLock lock(mutex);
+  if (blocked_count != 0) has_news.notify_all();  // somebody may wait for its beginning
   return true;
 }
 
@@ -143,16 +158,37 @@ void Mover::Impl::tell(const FlightNews& news) {
   signal_completion(count_before);
 }
 
-Status Mover::wait_on(DeviceStream stream, TransferId id, std::uint32_t band) {
+// Nothing for a transfer that is not on its streams. One that is just being put there is waited for.
+std::optional<Status> Mover::Impl::wait_on_flight(DeviceStream stream, TransferId id, std::uint32_t band) {
+  for (std::size_t direction = 0; direction < flights.size(); ++direction) {
+    const MutexLock lock(flight_mutexes[direction]);
+    if (std::optional<Status> status = flights[direction]->wait_on(stream, id, band)) return status;
+  }
+  return std::nullopt;
+}
+
+Status Mover::wait_on(DeviceStream stream, TransferId id, std::uint32_t band, TimeNs timeout_ns) {
   Impl& impl = *impl_;
   if (impl.config.accelerator == nullptr) {
     return fail(ErrorCode::Unsupported, "waiting on a stream: the mover has no accelerator");
   }
-  for (std::size_t direction = 0; direction < impl.flights.size(); ++direction) {
-    const MutexLock lock(impl.flight_mutexes[direction]);
-    if (std::optional<Status> status = impl.flights[direction]->wait_on(stream, id, band)) return std::move(*status);
+  const Impl::Clock::time_point deadline = Impl::deadline_in(timeout_ns);
+  while (true) {
+    {
+      const MutexLock lock(impl.mutex);
+      QUIRE_TRY_ASSIGN(const std::uint32_t index, impl.find_band(id, band));
+      const TransferTable::Record& record = impl.table.record(index);
+      while (record.state == TransferTable::State::Queued) {
+        if (impl.is_stopping) return not_on_its_way(id, ": the mover is being destroyed");
+        if (impl.is_paused) return not_on_its_way(id, ": the mover is paused");
+        if (Impl::Clock::now() >= deadline) return not_on_its_way(id, " yet");
+        impl.wait_for_news(index, deadline);
+      }
+      if (const auto known = impl.answer(index, band)) return status_of(id, *known);
+    }
+    if (std::optional<Status> status = impl.wait_on_flight(stream, id, band)) return std::move(*status);
+    // It has ended since it was looked at, which the table says by now.
   }
-  return fail(ErrorCode::Unavailable, text_of(id) + " is not on its way: it is queued, over or unknown");
 }
 
 }  // namespace quire

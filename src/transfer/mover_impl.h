@@ -11,6 +11,7 @@
 #include <algorithm>
 #include <array>
 #include <atomic>
+#include <chrono>
 #include <cstddef>
 #include <cstdint>
 #include <memory>
@@ -58,6 +59,8 @@ class SeenPages {
 };
 
 struct Mover::Impl {
+  using Clock = std::chrono::steady_clock;
+
   // Pages that have their ids to themselves. Where they lie on the device changes under the mutex while nothing runs;
   // workers read it without.
   struct Pool {
@@ -104,6 +107,7 @@ struct Mover::Impl {
   void work(TransferKind kind, std::span<ChecksumPart> sums);
   void work_with_accelerator(TransferKind kind);
   [[nodiscard]] bool start_next_flight(TransferKind kind);
+  [[nodiscard]] std::optional<Status> wait_on_flight(DeviceStream stream, TransferId id, std::uint32_t band);
   void tell(const FlightNews& news) QUIRE_REQUIRES(mutex);
   [[nodiscard]] Completion run(const Work& work, std::span<ChecksumPart> sums);
   [[nodiscard]] std::uint32_t run_band(const Work& work, std::uint32_t band, std::span<ChecksumPart> pages,
@@ -116,7 +120,10 @@ struct Mover::Impl {
   [[nodiscard]] Status check_pages(const TransferPlan& plan) QUIRE_REQUIRES(mutex);
   [[nodiscard]] std::string text_of_pool(std::uint16_t pool_index) const;
   [[nodiscard]] Status check_idle(std::string_view what) QUIRE_REQUIRES(mutex);
+  [[nodiscard]] Result<std::uint32_t> find_band(TransferId id, std::uint32_t band) QUIRE_REQUIRES(mutex);
   [[nodiscard]] std::optional<TransferOutcome> answer(std::uint32_t index, std::uint32_t band) QUIRE_REQUIRES(mutex);
+  void wait_for_news(std::uint32_t index, Clock::time_point deadline) QUIRE_REQUIRES(mutex);
+  [[nodiscard]] static Clock::time_point deadline_in(TimeNs timeout_ns);
   void signal_completion(std::size_t count_before) QUIRE_REQUIRES(mutex);
 
   MoverConfig config;
@@ -135,9 +142,9 @@ struct Mover::Impl {
   SeenPages seen_on_host QUIRE_GUARDED_BY(mutex);
   bool is_paused QUIRE_GUARDED_BY(mutex) = false;
   bool is_stopping QUIRE_GUARDED_BY(mutex) = false;
-  std::uint32_t blocked_count QUIRE_GUARDED_BY(mutex) = 0;  // callers in wait() and pause()
+  std::uint32_t blocked_count QUIRE_GUARDED_BY(mutex) = 0;  // callers in wait(), wait_on() and pause()
   std::array<Condition, 2> has_work;                        // of each direction: queued, resumed or stopping
-  Condition has_news;                                       // a band or a transfer has ended, or nobody is blocked
+  Condition has_news;  // a transfer has begun or ended, a band has, a pause has begun, or nobody is blocked
 };
 
 }  // namespace quire

@@ -35,8 +35,10 @@ struct MoverHooks {
 
 struct MoverPeer {
   [[nodiscard]] static Result<std::unique_ptr<Mover>> open(const MoverConfig& config, MoverHooks hooks);
+  /// Of a mover that somebody else has opened, and that has nothing to do.
+  static void set_hooks(Mover& mover, MoverHooks hooks);
   [[nodiscard]] static HostStore& host_store(Mover& mover, std::uint16_t pool_index = 0);
-  /// How many are in wait() or pause() right now.
+  /// How many are in wait(), wait_on() or pause() right now.
   [[nodiscard]] static std::uint32_t blocked_count(Mover& mover);
   /// Whether its destruction has begun, of one whose worker is held.
   [[nodiscard]] static bool is_stopping(Mover& mover);

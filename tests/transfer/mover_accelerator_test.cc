@@ -27,12 +27,10 @@ namespace quire {
 namespace {
 
 // [bands]
-// Work that is put on the stream from now on finds the layers of a band.
+// Work that is put on the stream from now on finds the layers of a band. Until the load is on its streams the host
+// waits, then the stream does.
 bool await_band(quire::Mover& mover, quire::DeviceStream stream, quire::TransferId load, std::uint32_t band) {
-  const quire::Status waits = mover.wait_on(stream, load, band);
-  if (waits) return true;  // the load is on its way: the stream waits, and the host goes on
-  if (waits.error().code != quire::ErrorCode::Unavailable) return false;
-  return mover.wait(load, band, /*timeout_ns=*/1'000'000'000) == quire::TransferOutcome::Ok;  // queued, or over
+  return mover.wait_on(stream, load, band, /*timeout_ns=*/1'000'000'000).has_value();
 }
 // [bands]
 
@@ -40,12 +38,8 @@ class MoverOnAccelerator : public MoverTest {
  protected:
   /// Until the transfer is on its streams, and one of the engine's waits for one of its bands.
   void wait_until_started(std::uint32_t index, std::uint32_t band = 0) {
-    while (true) {
-      const Status status = mover_->wait_on(stream(), id(index), band);
-      if (status) return;
-      ASSERT_EQ(status.error().code, ErrorCode::Unavailable) << status.error().message;
-      std::this_thread::yield();
-    }
+    const Status status = mover_->wait_on(stream(), id(index), band, kLongNs);
+    ASSERT_TRUE(status.has_value()) << status.error().message;
   }
   /// A stream of the engine's.
   DeviceStream stream() {
@@ -301,15 +295,17 @@ TEST_P(MoverOnPaths, APageThatIsAnotherEndsTheWayThere) {
   for (std::uint32_t host_page = 1; host_page <= 4; ++host_page) EXPECT_TRUE(is_unclaimed(host_page));
 }
 
-TEST_P(MoverOnPaths, OnlyWhatIsOnItsWayCanBeWaitedForByAStream) {
+TEST_P(MoverOnPaths, WhatIsQueuedCannotBeWaitedForByAStream) {
   open();
   store(0, 2, 1);
-  expect_error(mover_->wait_on(stream(), id(900'000), 0), ErrorCode::Unavailable,
-               "transfer 900000.1 is not on its way");
-  expect_error(mover_->wait_on(stream(), id(5), 0), ErrorCode::Unavailable, "it is queued, over or unknown");
+  expect_error(mover_->wait_on(stream(), id(5), 0), ErrorCode::InvalidArgument, "transfer 5.1 is unknown");
   mover_->pause();
   submit(1, TransferKind::Load, pages(10, 2), 2);
-  expect_error(mover_->wait_on(stream(), id(1), 0), ErrorCode::Unavailable, "transfer 1.1 is not on its way");
+  for (const TimeNs timeout_ns : {TimeNs{-1}, TimeNs{0}, kLongNs}) {
+    expect_error(mover_->wait_on(stream(), id(1), 0, timeout_ns), ErrorCode::Unavailable,
+                 "transfer 1.1 is queued, and not on its way: the mover is paused");
+  }
+  expect_error(mover_->wait_on(stream(), id(1), 2), ErrorCode::InvalidArgument, "there is no band 2");
   accelerator_->hold(true);
   mover_->resume();
   wait_until_started(1);
@@ -321,7 +317,111 @@ TEST_P(MoverOnPaths, OnlyWhatIsOnItsWayCanBeWaitedForByAStream) {
   accelerator_->hold(false);
   EXPECT_EQ(wait_for(1, 1), TransferOutcome::Ok);
   EXPECT_EQ(wait_for(2), TransferOutcome::Ok);
-  expect_error(mover_->wait_on(stream(), id(1), 0), ErrorCode::Unavailable, "over");
+}
+
+// Four are on their streams, and the fifth waits for one of them.
+TEST_P(MoverOnPaths, AStreamCanWaitForATransferAsSoonAsItBegins) {
+  open_held();
+  store(0, 2, 1);
+  accelerator_->hold(true);
+  for (std::uint32_t i = 1; i <= 4; ++i) submit(i, TransferKind::Load, pages(10 + (2 * i), 2), 2);
+  for (std::uint32_t i = 1; i <= 4; ++i) wait_until_started(i);
+  submit(5, TransferKind::Load, pages(20, 2), 2);
+  expect_error(mover_->wait_on(stream(), id(5), 0, 1'000'000), ErrorCode::Unavailable, "not on its way yet");
+  const DeviceStream other = accelerator_->create_stream(StreamPriority::Low).value();
+  Status waits = fail(ErrorCode::Cancelled, "nobody has waited");
+  std::thread waiter([&] { waits = mover_->wait_on(other, id(5), 0, kLongNs); });
+  wait_for_blocked(1);
+  accelerator_->hold(false);
+  EXPECT_EQ(wait_for(1, 1), TransferOutcome::Ok);
+  waiter.join();
+  EXPECT_TRUE(waits.has_value()) << waits.error().message;
+  ASSERT_TRUE(accelerator_->synchronize(other).has_value());
+  for (std::uint32_t i = 0; i < 2; ++i) EXPECT_TRUE(device_->holds(PageId{20 + i}, 1 + i, 2));
+  accelerator_->destroy_stream(other);
+}
+
+// Nothing arrives meanwhile: it is the beginning that is waited for.
+TEST_P(MoverOnPaths, NobodyWaitsLongerThanUntilATransferBegins) {
+  open_held();
+  store(0, 2, 1);
+  accelerator_->hold(true);
+  gate_.close();
+  submit(1, TransferKind::Load, pages(12, 2), 2);
+  gate_.wait_for_held();
+  submit(2, TransferKind::Load, pages(14, 2), 2);
+  Status waits = fail(ErrorCode::Cancelled, "nobody has waited");
+  std::thread waiter([&] { waits = mover_->wait_on(stream(), id(2), 1, kLongNs); });
+  wait_for_blocked(1);
+  gate_.open();
+  waiter.join();
+  EXPECT_TRUE(waits.has_value()) << waits.error().message;
+  EXPECT_EQ(mover_->wait(id(1), 0, 0), TransferOutcome::TimedOut) << "the device has done nothing yet";
+  ASSERT_TRUE(accelerator_->synchronize(stream()).has_value());
+  for (std::uint32_t i = 0; i < 2; ++i) EXPECT_TRUE(device_->holds(PageId{14 + i}, 1 + i));
+}
+
+TEST_P(MoverOnPaths, WhoeverWaitsForABeginningIsToldThatThereIsNone) {
+  struct Case {
+    const char* name;
+    std::function<void()> act;
+    ErrorCode code;
+    const char* text;
+  };
+  std::optional<std::thread> closer;
+  const std::vector<Case> cases = {
+      {"cancelled", [&] { EXPECT_TRUE(mover_->cancel(id(5))); }, ErrorCode::Cancelled, "transfer 5.1 was cancelled"},
+      {"paused", [&] { closer.emplace([this] { mover_->pause(); }); }, ErrorCode::Unavailable, "the mover is paused"},
+      {"destroyed", [&] { closer.emplace([this] { mover_.reset(); }); }, ErrorCode::Unavailable,
+       "the mover is being destroyed"}};
+  for (const Case& each : cases) {
+    SCOPED_TRACE(each.name);
+    open_held();
+    store(0, 2, 1);
+    accelerator_->hold(true);
+    for (std::uint32_t i = 1; i <= 4; ++i) submit(i, TransferKind::Load, pages(10 + (2 * i), 2), 2);
+    for (std::uint32_t i = 1; i <= 4; ++i) wait_until_started(i);
+    submit(5, TransferKind::Load, pages(20, 2), 2);
+    Status waits;
+    std::thread waiter([&, mover = mover_.get()] { waits = mover->wait_on(stream(), id(5), 0, kLongNs); });
+    wait_for_blocked(1);
+    each.act();
+    waiter.join();
+    expect_error(waits, each.code, each.text);
+    accelerator_->hold(false);
+    if (closer) closer->join();
+    closer.reset();
+  }
+}
+
+TEST_P(MoverOnPaths, BandsThatHaveArrivedNeedNoWaiting) {
+  open();
+  store(0, 2, 1);
+  submit(1, TransferKind::Load, pages(10, 2), 2);
+  EXPECT_EQ(wait_for(1, 1), TransferOutcome::Ok);
+  for (const std::uint32_t band : {0U, 1U}) EXPECT_TRUE(mover_->wait_on(stream(), id(1), band).has_value());
+  mover_->pause();
+  EXPECT_TRUE(mover_->wait_on(stream(), id(1), 0).has_value()) << "whatever the mover does now";
+  mover_->resume();
+  submit(2, TransferKind::Load, {});
+  EXPECT_TRUE(mover_->wait_on(stream(), id(2), 0).has_value()) << "there is nothing to wait for";
+}
+
+TEST_P(MoverOnPaths, ATransferThatHasFailedIsAnErrorToWhoeverWaits) {
+  open();
+  store(0, 4, 1);
+  submit(1, TransferKind::Load, pages(10, 2, 99), 2);
+  expect_error(mover_->wait_on(stream(), id(1), 0, kLongNs), ErrorCode::Io, "transfer 1.1 has failed");
+  // Its first pages are worth loading, and are on their way.
+  std::vector<PageTransfer> wanted = pages(10, 4);
+  wanted[2].host_generation = 5;
+  accelerator_->hold(true);
+  submit(2, TransferKind::Load, wanted, 4);
+  EXPECT_EQ(wait_for(2, 0), TransferOutcome::Failed);
+  expect_error(mover_->wait_on(stream(), id(2), 0), ErrorCode::Io, "transfer 2.1 has failed");
+  accelerator_->hold(false);
+  EXPECT_EQ(wait_for(2, 3), TransferOutcome::Failed);
+  expect_error(mover_->wait_on(stream(), id(2), 3), ErrorCode::Io, "not all of its pages arrive");
 }
 
 TEST_F(MoverOnAccelerator, WithoutOneNoStreamCanWait) {
@@ -503,11 +603,7 @@ TEST_P(MoverOnPaths, PagesOfATransferThatCannotBeAskedForAreLeftAloneAfterItsEnd
     for (std::uint32_t round = 0; round < 8; ++round) {
       accelerator_->hold(true);
       submit(round, kind, pages(10, 4, kind == TransferKind::Load ? 1 : 2 + round));
-      while (true) {
-        const Status status = mover_->wait_on(stream(), id(round), 0);
-        if (status || mover_->wait(id(round), 0, 0) != TransferOutcome::TimedOut) break;  // the direction may be shut
-        std::this_thread::yield();
-      }
+      (void)mover_->wait_on(stream(), id(round), 0, kLongNs);  // fails when the direction is shut
       accelerator_->fail_call_after(0);
       const Completion completion = next_completion();
       EXPECT_EQ(completion.outcome, TransferOutcome::Failed);

@@ -8,11 +8,8 @@
 #include <poll.h>
 
 #include <array>
-#include <condition_variable>
 #include <cstdint>
-#include <functional>
 #include <memory>
-#include <mutex>
 #include <optional>
 #include <ostream>
 #include <span>
@@ -24,6 +21,7 @@
 #include "quire/mover.h"
 #include "store/host_store_peer.h"
 #include "testing/fake_device.h"
+#include "testing/mover_gate.h"
 #include "testing/test_device.h"
 #include "testing/test_pool.h"
 #include "transfer/mover_peer.h"
@@ -31,59 +29,6 @@
 namespace quire {
 
 inline constexpr TimeNs kLongNs = TimeNs{200} * 1'000'000'000;  // less than the tests' own limit
-
-/// Where workers are before each piece; with an accelerator, before each page of a transfer that is being started. Open
-/// at first. thread-safe.
-class Gate {
- public:
-  using Which = std::function<bool(const PieceStart& piece)>;
-
-  /// From now on pieces that `which` picks stand before the gate.
-  void close(Which which = [](const PieceStart&) { return true; }) {
-    const std::lock_guard lock(mutex_);
-    which_ = std::move(which);
-  }
-  void open() {
-    const std::lock_guard lock(mutex_);
-    which_ = nullptr;
-    changed_.notify_all();
-  }
-  /// The faults of pieces to come.
-  void break_pieces(std::function<TransferFault(const PieceStart& piece)> fault_of) {
-    const std::lock_guard lock(mutex_);
-    fault_of_ = std::move(fault_of);
-  }
-  /// Waits until `count` workers stand before the gate.
-  void wait_for_held(std::uint32_t count = 1) {
-    std::unique_lock lock(mutex_);
-    changed_.wait(lock, [&] { return held_count_ >= count; });
-  }
-  /// Pieces that have passed, in order.
-  std::vector<PieceStart> passed() {
-    const std::lock_guard lock(mutex_);
-    return passed_;
-  }
-
-  TransferFault pass(const PieceStart& piece) {
-    std::unique_lock lock(mutex_);
-    if (which_ && which_(piece)) {
-      ++held_count_;
-      changed_.notify_all();
-      changed_.wait(lock, [&] { return !which_ || !which_(piece); });
-      --held_count_;
-    }
-    passed_.push_back(piece);
-    return fault_of_ ? fault_of_(piece) : TransferFault::None;
-  }
-
- private:
-  std::mutex mutex_;  // guards what follows
-  std::condition_variable changed_;
-  Which which_;
-  std::function<TransferFault(const PieceStart& piece)> fault_of_;
-  std::uint32_t held_count_ = 0;
-  std::vector<PieceStart> passed_;
-};
 
 class MoverTest : public ::testing::Test {
  protected:
@@ -203,7 +148,7 @@ class MoverTest : public ::testing::Test {
     while (MoverPeer::blocked_count(*mover_) < count) std::this_thread::yield();
   }
 
-  Gate gate_;                                         // outlives the mover
+  testing::MoverGate gate_;                           // outlives the mover
   std::unique_ptr<testing::FakeDevice> accelerator_;  // and so does this
   std::uint64_t seed_ = 0;
   MoverConfig config_;

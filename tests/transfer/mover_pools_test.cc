@@ -140,8 +140,10 @@ TEST_F(MoverPools, BandsGoOverTheLayersOfAllParts) {
     EXPECT_TRUE(pools_[0]->holds(PageId{10 + i}, content(0, i), 2));
     EXPECT_FALSE(pools_[0]->holds(PageId{10 + i}, content(0, i), 3));
   }
-  gate_.close([](const PieceStart& piece) { return piece.kind == TransferKind::Load && piece.band == 2; });
   EXPECT_EQ(mover_->wait(id(1), 1, 0), TransferOutcome::TimedOut);
+  gate_.close([](const PieceStart& piece) { return piece.kind == TransferKind::Load && piece.band == 2; });
+  EXPECT_EQ(wait_for(1, 1), TransferOutcome::Ok);
+  EXPECT_EQ(mover_->wait(id(1), 2, 0), TransferOutcome::TimedOut);
   gate_.open();
   EXPECT_EQ(wait_for(1, 2), TransferOutcome::Ok);
   const Completion completion = next_completion();

@@ -228,7 +228,7 @@ TEST_P(MoverThreads, EveryTransferEndsOnceAndGoodBytesAreRight) {
             EXPECT_FALSE(mover->wait({.index = 1, .generation = 12345}, 0, 0).has_value());
             break;
           case 5:
-            (void)mover->wait_on(stream, id, random.below(4));
+            (void)mover->wait_on(stream, id, random.below(4), random.below(2) == 0 ? 0 : 50'000);
             break;
           default:
             std::this_thread::yield();
