@@ -747,13 +747,15 @@ class Cache {
   // Steps whose pages are still arriving (Step::loads). These three answer on any thread, while the step is in flight.
 
   /// Waits until a layer of all pages that the step has to wait for is on the device, at most timeout_ns; 0 asks and
-  /// does not wait. Ok at once where there is nothing to wait for. Failed or Cancelled: the step may be computed or
-  /// left alone, and finish_step() takes the entries back. Checksums are known when a load has ended, behind its last
-  /// band. State is filled by the plan's copies, before the first layer: wait for the last layer of snapshot groups
-  /// before those are applied. Unsupported with an external mover, which waits for band_of() itself.
+  /// does not wait. Ok at once where there is nothing to wait for. Failed or Cancelled: pages of some entries do not
+  /// arrive, and those of the others are there. The step may then be computed, or aborted; finish_step() takes back
+  /// lost_entries(). Checksums are known when a load has ended, behind its last band. State is filled by the plan's
+  /// copies, before the first layer: wait for the last layer of snapshot groups before those are applied. Unsupported
+  /// with an external mover, which waits for band_of() itself.
   [[nodiscard]] Result<TransferOutcome> wait_for_layer(const Step& step, GroupLayer layer, TimeNs timeout_ns) const;
   /// The same on an accelerator: what is put on the stream from now on runs when the layer is there. Blocks only until
-  /// the loads are on their streams.
+  /// the loads are on their streams, of which there are several at a time. Io or Cancelled: as Failed or Cancelled
+  /// there; the stream waits for the pages of the other entries. Unavailable: the mover is paused.
   [[nodiscard]] Status wait_on(DeviceStream stream, const Step& step, GroupLayer layer) const;
   /// The band of its pool's loads that a layer belongs to (HostConfig::layer_bands); 0 for a layer that is not there.
   [[nodiscard]] std::uint32_t band_of(GroupLayer layer) const;

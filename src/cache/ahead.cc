@@ -12,6 +12,8 @@
 // Until a load has arrived, its pages are the load's: rows name them without owning or pinning them.
 #include <algorithm>
 #include <chrono>
+#include <optional>
+#include <utility>
 
 #include "base/check.h"
 #include "cache/cache_impl.h"
@@ -325,29 +327,49 @@ Result<TransferOutcome> Cache::wait_for_layer(const Step& step, GroupLayer layer
   const bool is_external = impl.config.host.is_on() && impl.config.host.external_mover;
   if (is_external) return unsupported("wait_for_layer: the engine moves pages itself: ask its mover for band_of()");
   const Clock::time_point begin = Clock::now();
+  // All of them, one that has failed included: entries that are not lost need what the others bring.
+  TransferOutcome worst = TransferOutcome::Ok;
   for (const StepLoad& load : step.loads) {
     if (load.pool_index != found.pages->mover_pool) continue;
     const TimeNs passed = std::chrono::duration_cast<std::chrono::nanoseconds>(Clock::now() - begin).count();
     QUIRE_TRY_ASSIGN(const TransferOutcome outcome, impl.wait_for(load, Impl::band_of(found, load.band_count),
                                                                   timeout_ns - std::min(timeout_ns, passed)));
-    if (outcome != TransferOutcome::Ok) return outcome;
+    if (outcome == TransferOutcome::TimedOut) return outcome;
+    if (outcome != TransferOutcome::Ok) worst = outcome;
   }
-  return TransferOutcome::Ok;
+  return worst;
+}
+
+Status Cache::Impl::wait_on(DeviceStream stream, const StepLoad& load, std::uint32_t band) const {
+  const TierParts& parts = tiers->parts;
+  std::optional<TransferOutcome> ended = parts.ended_loads.find(load.id);
+  if (!ended) {
+    Status status = parts.mover->wait_on(stream, load.id, band, INT64_MAX);
+    if (status || status.error().code != ErrorCode::InvalidArgument) return status;
+    ended = parts.ended_loads.find(load.id);  // as in wait_for()
+    if (!ended) return status;
+  }
+  if (*ended == TransferOutcome::Ok) return {};
+  const bool is_cancelled = *ended == TransferOutcome::Cancelled;
+  return fail(is_cancelled ? ErrorCode::Cancelled : ErrorCode::Io,
+              message_of("wait_on: a load that the step reads pages of ", is_cancelled ? "was cancelled" : "has failed",
+                         ": see lost_entries()"));
 }
 
 Status Cache::wait_on(DeviceStream stream, const Step& step, GroupLayer layer) const {
   const Impl& impl = *impl_;
   const Impl::PoolLayer found = impl.find_layer(layer);
   if (found.pages == nullptr) return no_layer("wait_on", layer);
-  Mover* const mover = impl.tiers->parts.mover.get();
-  if (mover == nullptr || impl.config.device.accelerator == nullptr) {
+  if (impl.tiers->parts.mover == nullptr || impl.config.device.accelerator == nullptr) {
     return unsupported("wait_on: the cache has no mover with an accelerator; see wait_for_layer()");
   }
+  Status worst;  // as in wait_for_layer()
   for (const StepLoad& load : step.loads) {
-    if (load.pool_index != found.pages->mover_pool || impl.tiers->parts.ended_loads.find(load.id)) continue;
-    QUIRE_TRY(mover->wait_on(stream, load.id, Impl::band_of(found, load.band_count)));
+    if (load.pool_index != found.pages->mover_pool) continue;
+    Status status = impl.wait_on(stream, load, Impl::band_of(found, load.band_count));
+    if (!status) worst = std::move(status);
   }
-  return {};
+  return worst;
 }
 
 }  // namespace quire

@@ -14,6 +14,7 @@
 
 #include "quire/cache.h"
 #include "quire/config.h"
+#include "quire/mover.h"
 #include "quire/result.h"
 #include "store/file_system.h"
 #include "store/host_pages.h"
@@ -43,6 +44,8 @@ struct CacheForTests {
   /// The disk tier of one shard of ranks. Where there are several, completions come from lowers().
   [[nodiscard]] static DiskMover& disk(Cache& cache, std::uint32_t shard = 0);
   [[nodiscard]] static std::uint32_t disk_shard_count(const Cache& cache);
+  /// The cache's own.
+  [[nodiscard]] static Mover& mover(Cache& cache);
   /// Lower tiers in the order in which they are asked, behind the disk if there is one, for a cache that has not been
   /// used. They must outlive it. Key spaces are made afterwards.
   struct LowerRow {

@@ -201,6 +201,7 @@ struct Cache::Impl : TierClient {
   [[nodiscard]] PoolLayer find_layer(GroupLayer layer) const;
   [[nodiscard]] static std::uint32_t band_of(const PoolLayer& layer, std::uint32_t band_count);
   [[nodiscard]] Result<TransferOutcome> wait_for(const StepLoad& load, std::uint32_t band, TimeNs timeout_ns) const;
+  [[nodiscard]] Status wait_on(DeviceStream stream, const StepLoad& load, std::uint32_t band) const;
 
   // Planning. A StepPart is what one entry adds to its sequence; `planning` has one for each entry of the call.
   [[nodiscard]] std::string too_long(std::uint64_t token_count) const;

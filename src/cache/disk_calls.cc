@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <numeric>
 
+#include "base/check.h"
 #include "cache/cache_for_tests.h"
 #include "cache/cache_impl.h"
 #include "layout/text.h"
@@ -231,6 +232,11 @@ DiskMover& CacheForTests::disk(Cache& cache, std::uint32_t shard) {
 
 std::uint32_t CacheForTests::disk_shard_count(const Cache& cache) {
   return static_cast<std::uint32_t>(cache.impl_->disks.size());
+}
+
+Mover& CacheForTests::mover(Cache& cache) {
+  QUIRE_CHECK(cache.impl_->tiers->parts.mover != nullptr, "the cache has no mover of its own");
+  return *cache.impl_->tiers->parts.mover;
 }
 
 Status CacheForTests::add_lowers(Cache& cache, std::span<const LowerRow> rows, const NameLog::Config& names) {
