@@ -153,6 +153,8 @@ function(quire_add_benchmark name)
   quire_target_defaults(bench_${name})
   target_link_libraries(bench_${name} PRIVATE
     quire_testing quire_internal benchmark::benchmark_main ${arg_LIBS})
+  # For what benchmarks share among themselves: "bench/overlap.h".
+  target_include_directories(bench_${name} PRIVATE ${PROJECT_SOURCE_DIR})
 endfunction()
 
 # quire_add_gpu_binary(<name> SOURCES <file>... [LIBS <target>...])

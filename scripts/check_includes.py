@@ -107,7 +107,7 @@ def broken_rule(path, bracket, name, exists):
     if name.endswith(CUDA_SOURCE) and not path.endswith(CUDA_SOURCE):
         return "only .cu and .cuh files include .cuh files"
     if ".." in name.split("/"):
-        return "includes go by the path from src/ or include/, in tests also by tests/…, never through .."
+        return "includes go by the path from src/ or include/, in tests also by tests/… or bench/…, never through .."
     if name.startswith("examples/"):
         return "nothing includes an example"
     if path in ORACLE and os.path.join(ENGINE, name) not in ORACLE:
@@ -122,7 +122,7 @@ def broken_rule(path, bracket, name, exists):
         return None
     if kind == "test" and exists(os.path.join(TOOL, name)):
         return None
-    if kind == "test" and name.startswith(("tests/", ENGINE + "/")) and exists(name):
+    if kind == "test" and name.startswith(("tests/", "bench/", ENGINE + "/")) and exists(name):
         return None
     if kind == "tool" and path.startswith(TOOL) and name == os.path.join(ENGINE, "demo.h"):
         return None  # the demo ends with it

@@ -42,6 +42,7 @@ void run_latencies(Device& device, const Settings& settings, Table& table);
 void run_call_overheads(Device& device, const Settings& settings, Table& table);
 void run_kernels(Table& table);
 void run_gemm(Device& device, const Settings& settings, Table& table);
+void run_overlap(Device& device, const Settings& settings, Table& table);
 void run_pinning(Device& device, Table& table);
 
 }  // namespace quire::bench

@@ -1,8 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// What a matrix product loses beside a swap. cuBLAS is looked for at run time: the binary runs without it, and says so.
-#include <dlfcn.h>
-
+// What a matrix product loses beside a swap.
 #include <atomic>
 #include <functional>
 #include <string>
@@ -10,49 +8,24 @@
 #include <vector>
 
 #include "benchmarks.h"
+#include "cublas.cuh"
 #include "swap_rig.cuh"
 
 namespace quire::bench {
 namespace {
 
 constexpr int kSide = 8192;
-constexpr int kBf16 = 14;         // CUDA_R_16BF
-constexpr int kComputeFp32 = 68;  // CUBLAS_COMPUTE_32F
-constexpr int kDefaultAlgo = -1;  // CUBLAS_GEMM_DEFAULT
-constexpr int kTransposed = 1;
-constexpr int kPlain = 0;
 
-class Gemm {
- public:
-  /// Empty if it can be used.
-  [[nodiscard]] std::string load(const std::string& path, cudaStream_t stream) {
-    void* const library = dlopen(path.empty() ? "libcublas.so.13" : path.c_str(), RTLD_NOW);
-    if (library == nullptr) return dlerror();
-    const auto create = reinterpret_cast<int (*)(void**)>(dlsym(library, "cublasCreate_v2"));
-    const auto set_stream = reinterpret_cast<int (*)(void*, cudaStream_t)>(dlsym(library, "cublasSetStream_v2"));
-    multiply_ = reinterpret_cast<Multiply>(dlsym(library, "cublasGemmEx"));
-    if (create == nullptr || set_stream == nullptr || multiply_ == nullptr) return "cuBLAS lacks a function";
-    if (create(&handle_) != 0 || set_stream(handle_, stream) != 0) return "cuBLAS does not start";
-    return {};
-  }
+struct Gemm {
   void run() {
-    const float one = 1;
-    const float zero = 0;
-    if (multiply_(handle_, kTransposed, kPlain, kSide, kSide, kSide, &one, a_.data(), kBf16, kSide, b_.data(), kBf16,
-                  kSide, &zero, c_.data(), kBf16, kSide, kComputeFp32, kDefaultAlgo) != 0) {
-      check(cudaErrorUnknown, "multiplying with cuBLAS");
-    }
+    cublas.multiply({.rows = kSide, .columns = kSide, .inner = kSide, .a = a.data(), .b = b.data(), .c = c.data()});
   }
 
- private:
-  using Multiply = int (*)(void*, int, int, int, int, int, const void*, const void*, int, int, const void*, int, int,
-                           const void*, void*, int, int, int, int);
   static constexpr std::size_t kBytes = std::size_t{kSide} * kSide * 2;
-  void* handle_ = nullptr;
-  Multiply multiply_ = nullptr;
-  Buffer a_{kBytes, 1};
-  Buffer b_{kBytes, 2};
-  Buffer c_{kBytes, 3};
+  Cublas cublas;
+  Buffer a{kBytes, 1};
+  Buffer b{kBytes, 2};
+  Buffer c{kBytes, 3};
 };
 
 struct Beside {
@@ -100,7 +73,7 @@ void run_gemm(Device& device, const Settings& settings, Table& table) {
   SwapRig rig(device, llama_shape(), settings, true);
   cudaStream_t stream = rig.streams().compute;
   Gemm gemm;
-  if (const std::string why = gemm.load(settings.cublas, stream); !why.empty()) {
+  if (const std::string why = gemm.cublas.load(settings.cublas, stream); !why.empty()) {
     table.not_measured(why + " (say where it is with --cublas)");
     table.print_new();
     return;

@@ -15,11 +15,11 @@ namespace {
 constexpr const char* kHelp =
     "Usage: gpu_bench [options] [part]...\n"
     "\n"
-    "Parts: swaps latencies calls kernels pinning gemm; all of them when none is named.\n"
+    "Parts: swaps latencies calls kernels pinning gemm overlap; all of them when none is named.\n"
     "\n"
     "  --only TEXT            of the swaps, those whose name has this\n"
     "  --no-alternatives      only quire's own swaps\n"
-    "  --cublas PATH          cuBLAS, for the matrix product that runs beside swaps\n"
+    "  --cublas PATH          cuBLAS, for the matrix products that run beside swaps\n"
     "  --gemm-seconds N       of one run of it (5)\n"
     "  --gemm-runs N          of which the median counts (5)\n"
     "  --staging-mib N        device memory of a swap's ring, of each direction\n"
@@ -53,7 +53,7 @@ Arguments parse(int count, char** values) {
     }
     if (!name.starts_with("--")) {
       if (name != "swaps" && name != "latencies" && name != "calls" && name != "kernels" && name != "gemm" &&
-          name != "pinning")
+          name != "pinning" && name != "overlap")
         arguments.wrong = name;
       arguments.parts.emplace_back(name);
       continue;
@@ -119,6 +119,7 @@ int main(int count, char** values) {
   if (wants("kernels")) quire::bench::run_kernels(table);
   if (wants("pinning")) quire::bench::run_pinning(**device, table);
   if (wants("gemm")) quire::bench::run_gemm(**device, arguments.settings, table);
+  if (wants("overlap")) quire::bench::run_overlap(**device, arguments.settings, table);
   std::printf("\n%s, %u multiprocessors; measured in %.0f s\n", (*device)->name().c_str(),
               (*device)->multiprocessor_count(), quire::bench::now_seconds() - begin);
   table.print();

@@ -29,6 +29,7 @@ void register_plan_benchmarks();                                  // attention p
 void register_host_kernel_benchmarks(const Effort& effort);       // append and page copies in host memory
 void register_quantised_kernel_benchmarks(const Effort& effort);  // gather and append of E4M3 entries
 void register_transfer_benchmarks(const Effort& effort);          // pages between tiers, and the mover
+void register_overlap_benchmarks(const Effort& effort);           // computing a step while its pages arrive
 void register_tier_benchmarks();                                  // what a host tier costs the engine's thread
 
 }  // namespace quire::bench

@@ -36,6 +36,7 @@ int main(int argc, char** argv) {
   quire::bench::register_host_kernel_benchmarks(effort);
   quire::bench::register_quantised_kernel_benchmarks(effort);
   quire::bench::register_transfer_benchmarks(effort);
+  quire::bench::register_overlap_benchmarks(effort);
   quire::bench::register_tier_benchmarks();
 
   if (wants_lines) {

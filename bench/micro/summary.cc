@@ -263,6 +263,17 @@ void add_transfer_rows(std::vector<Row>& rows) {
   add("mover, a transfer there and back", "round_trip_us", std::nullopt);
 }
 
+void add_overlap_rows(std::vector<Row>& rows) {
+  for (const std::string_view bands : {"1", "4", "8", "16", "32"}) {
+    const std::string benchmark = joined("overlap/bands:", bands);
+    rows.push_back({.what = joined("a step while its pages arrive, ", bands, bands == "1" ? " band" : " bands"),
+                    .figure = {benchmark, "overlapped_ms"},
+                    .unit = " ms",
+                    .beside = {{"longer of load, compute", {benchmark, "longer_ms"}}},
+                    .ratio_target = bands == "8" ? std::optional(Target{1.15}) : std::nullopt});
+  }
+}
+
 void add_tier_rows(std::vector<Row>& rows) {
   for (const auto& [name, what] :
        {std::pair{"tiers/cold/write_back", "write_back"}, std::pair{"tiers/cold/write_through", "write_through"}}) {
@@ -303,6 +314,7 @@ Summary::Summary(const Effort& effort) {
   add_host_kernel_rows(rows_);
   add_quantised_kernel_rows(rows_);
   add_transfer_rows(rows_);
+  add_overlap_rows(rows_);
   add_tier_rows(rows_);
 }
 
