@@ -423,6 +423,7 @@ bool Arrivals::let_go() {
 // computed. Arrived: it has its path, or there is nothing to load any more, as load_miss then says.
 Arrivals::Progress Arrivals::find_again(std::uint32_t sequence) {
   Arrival& arrival = parts_.arrivals[sequence];
+  if (parts_.is_paused) return wait_for_room(sequence);  // nothing can be loaded now, as with a path that is held
   const Choice choice = choose(sequence, paths_.find(sequence));
   if (!choice.loads) {
     arrival.load_miss = choice.miss;
