@@ -166,7 +166,7 @@ void Cache::Impl::land(std::uint32_t index) {
   if (!groups.empty()) miss = find_group_miss(index, match, hit, miss);
   // Counts as a use. A key space that was dropped meanwhile has no match: the sequence keeps the path that it has.
   if (landed.page_count == slot.shared_pages) slot.pin = tree->pin(landed, retention_of(slot));
-  count_admission(index, landed, hit, miss);
+  count_admission(index, hit, miss);
 }
 
 void Cache::Impl::drop_pending(std::uint32_t index) {

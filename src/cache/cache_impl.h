@@ -150,7 +150,7 @@ struct Cache::Impl : TierClient {
   /// `is_again`: the sequence has run before, so its admission is not counted a second time.
   Admission start_running(std::uint32_t index, bool is_again = false);
   [[nodiscard]] Miss find_group_miss(std::uint32_t index, const PrefixTree::Match& match, const Hit& hit, Miss miss);
-  void count_admission(std::uint32_t index, const PrefixTree::Match& match, const Hit& hit, const Miss& miss);
+  void count_admission(std::uint32_t index, const Hit& hit, const Miss& miss);
   /// What a sequence starts with: the first pages of its row, and the beginning of one more.
   struct RowStart {
     std::uint32_t page_count = 0;

@@ -242,7 +242,7 @@ Admission Cache::Impl::start_running(std::uint32_t index, bool is_again) {
   }
   start_row(index, {.page_count = match.page_count, .tail_tokens = tail_tokens, .hit = hit});
   list_cached_sends(index);  // after a preemption: others may have computed tokens that this one is to send
-  if (!is_again) count_admission(index, match, hit, miss);
+  if (!is_again) count_admission(index, hit, miss);
   return {.matched_tokens = slot.computed_tokens + hit.replay_tokens,
           .replay_tokens = hit.replay_tokens,
           .partial_tokens = tail_tokens,
@@ -315,8 +315,7 @@ Miss Cache::Impl::find_group_miss(std::uint32_t index, const PrefixTree::Match& 
   return miss;
 }
 
-void Cache::Impl::count_admission(std::uint32_t index, const PrefixTree::Match& match, const Hit& hit,
-                                  const Miss& miss) {
+void Cache::Impl::count_admission(std::uint32_t index, const Hit& hit, const Miss& miss) {
   SequenceSlot& slot = sequences[index];
   ++counters.admitted_sequence_count;
   counters.prompt_tokens += slot.token_count;
@@ -330,7 +329,7 @@ void Cache::Impl::count_admission(std::uint32_t index, const PrefixTree::Match& 
   Arrival& arrival = tiers->parts.arrivals[index];
   // Only whole pages come from other tiers: a partial page was on the device.
   const std::uint32_t reached =
-      groups.empty() ? tiers->paths.tokens_in(match) : hit.start() / page_tokens * page_tokens;
+      groups.empty() ? slot.shared_pages * page_tokens : hit.start() / page_tokens * page_tokens;
   const std::uint32_t host_end = std::min(reached, arrival.lower_from.value_or(UINT32_MAX));
   arrival.host_tokens = host_end - std::min(host_end, arrival.host_from.value_or(UINT32_MAX));
   arrival.lower_tokens = reached - host_end;

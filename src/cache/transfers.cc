@@ -107,6 +107,7 @@ void Cache::Impl::follow_up() {
     const SequenceId ready = ready_sequences.front();
     ready_sequences.erase(ready_sequences.begin());  // a callback may call apply() again
     const auto callback = on_ready;                  // or replace on_ready
+    if (!sequences.find(ready)) continue;            // take_transfers() made it ready, and it has ended since
     if (callback) (*callback)(ready);
     call_ready(ready);
   }

@@ -361,6 +361,41 @@ TEST_F(CacheAhead, SequencesThatEndMeanwhileLeaveNothingBehind) {
   expect_all_free();
 }
 
+TEST_F(CacheAhead, NobodyHearsThatASequenceIsReadyWhichHasEndedSince) {
+  std::vector<SequenceId> ready;
+  ASSERT_TRUE(cache_->set_ready_callback([&](SequenceId id) { ready.push_back(id); }));
+  put_on_host(token_range(0, 16));
+  put_on_host(token_range(100, 16));
+  Live ended = ahead(token_range(0, 18));
+  Live planned = ahead(token_range(100, 18));
+  const Step step = plan({&planned});
+  end(ended);
+  end(planned);
+  apply({});
+  EXPECT_TRUE(ready.empty()) << "take_transfers() made them ready, and they have ended before apply()";
+  compute_in_vain(step, 0);
+  finish_step(step);
+  move_all();
+  settle();
+  expect_all_free();
+}
+
+TEST_F(CacheAhead, WhatCameFromTheHostCountsThoughTheKeySpaceWasDroppedMeanwhile) {
+  put_on_host(token_range(0, 16));
+  Live live = ahead(token_range(0, 18));
+  const Step step = plan({&live});
+  ASSERT_TRUE(cache_->drop(space_));
+  move_all();
+  EXPECT_EQ(view(live).host_tokens, 16U);
+  EXPECT_EQ(stats().host_hit_tokens, 16U);
+  compute(step, 0, live);
+  finish_step(step);
+  EXPECT_EQ(view(live).computed_tokens, 18U);
+  end(live);
+  settle();
+  expect_all_free();
+}
+
 TEST_F(CacheAhead, StopLoadingTakesTheStepBack) {
   put_on_host(token_range(0, 16));
   Live live = ahead(token_range(0, 18));
