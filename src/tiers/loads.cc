@@ -124,6 +124,8 @@ void Loads::drop_run(RunId bad) {
     if (!leads_through_it(slot.pin)) continue;
     // A sequence that is Looking goes on, with a pin on the good pages before the bad one.
     if (slot.state != SequenceSlot::State::Looking) parts_.arrivals[i].load_miss = MissReason::LoadFailed;
+    // What it needs of other groups hangs on pages behind the bad one.
+    if (slot.state == SequenceSlot::State::Loading) parts_.arrivals[i].anchored.reset();
     slot.pin = tree.pin_prefix(slot.pin, bad_page);
   }
   held.reset();

@@ -18,9 +18,11 @@ constexpr SequenceOptions kGroupsAhead{.plan_while_loading = true};
 
 class CacheGroupsAheadTest : public CacheGroupsTiersTest, public ::testing::WithParamInterface<GroupMix> {
  protected:
-  void SetUp() override {
+  void SetUp() override { open_with_prompt_on_host(); }
+  void open_with_prompt_on_host(std::uint32_t transfer_pages_max = HostConfig{}.transfer_pages_max) {
     CacheConfig config = host_config(GetParam().groups, 96);
     config.steps_in_flight_max = 3;
+    config.host.transfer_pages_max = transfer_pages_max;
     open_tiers(std::move(config));
     run_request(prompt_);
     settle();
@@ -108,6 +110,27 @@ TEST_P(CacheGroupsAheadTest, EachLoadThatFailsTakesTheEntryBack) {
     settle();
     expect_empty_after_reset();
   }
+}
+
+TEST_P(CacheGroupsAheadTest, ABadPageOfHistoryEndsTheWaitForOtherGroupsToo) {
+  open_with_prompt_on_host(4);
+  GroupsRequest request = start(with_tail(prompt_, 1, 6), kGroupsAhead);
+  std::vector<Taken> loads = take(1);
+  while (loads.back().plan.pool_index > 0) loads.push_back(take(1).at(0));
+  ASSERT_EQ(loads.back().pages.size(), 4U) << "the first pages of the history";
+  EXPECT_FALSE(view(request).is_ready) << "the rest of the history has not been taken";
+  report(loads.back(), {.outcome = TransferOutcome::Failed, .fault = TransferFault::Checksum});
+  loads.pop_back();
+  expect_invariants();
+  EXPECT_TRUE(view(request).is_ready);
+  EXPECT_FALSE(view(request).is_loading);
+  for (const Taken& load : loads) report(load, {.outcome = TransferOutcome::Cancelled});
+  EXPECT_EQ(view(request).computed_tokens, 0U);
+  run_all(request);
+  decode(request, 5);
+  end(request);
+  settle();
+  expect_empty_after_reset();
 }
 
 TEST_P(CacheGroupsAheadTest, AStepThatIsAbortedIsPlannedAgain) {
