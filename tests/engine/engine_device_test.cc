@@ -84,5 +84,25 @@ TEST(EngineDevice, ConversationsThroughAllTiersAreTheOraclesAndThoseOfPlainMemor
   std::cout << to_string(sum);
 }
 
+TEST(EngineDevice, ConversationsWhoseStepsBeginBeforeTheirPagesHaveArrivedAreTheOraclesToo) {
+  constexpr std::uint64_t kSeedCount = kIsSanitized ? 1 : 4;
+  ConversationsResult sum;
+  for (std::uint64_t seed = kFirstEarlySeed; seed < kFirstEarlySeed + kSeedCount; ++seed) {
+    const TempDirectory plain_directory;
+    const ConversationsResult plain = run_conversations({}, seed, plain_directory.path());
+    ASSERT_EQ(plain.problem, "");
+    FakeDevice device({.seed = seed, .guards_memory = true});
+    FakeStepKernels kernels(device);
+    const TempDirectory directory;
+    const ConversationsResult result =
+        run_conversations({.device = &device, .kernels = &kernels}, seed, directory.path());
+    ASSERT_EQ(result.problem, "");
+    EXPECT_EQ(compare_outputs(result.outputs, plain.outputs), "") << "seed " << seed;
+    EXPECT_GT(plain.early_steps, 0U) << "seed " << seed;
+    add_counts(sum, result);
+  }
+  EXPECT_GT(sum.early_steps, 0U);
+}
+
 }  // namespace
 }  // namespace quire::testing

@@ -50,7 +50,9 @@ class Process {
         .layout = ModelLayout::create("tiny", {tiny_engine::cache_group(weights.shape, keys_rotated)}).value(),
         .page = {.page_tokens = kPageTokens, .head_order = seed % 4 == 3 ? HeadOrder::Hnd : HeadOrder::Nhd},
         .device = {.page_count = 14, .byte_layout = seed / 2 % 2 == 0 ? ByteLayout::PageFirst : ByteLayout::LayerFirst},
-        .host = {.page_count = 48, .layer_bands = static_cast<std::uint16_t>(1 + (seed % 2))},
+        .host = {.page_count = 48,
+                 .layer_bands =
+                     static_cast<std::uint16_t>(seed < kFirstEarlySeed ? 1 + (seed % 2) : weights.shape.layer_count)},
         .disk = {.directories = {directory}, .capacity_bytes = std::uint64_t{32} << 20U},
         .sequence_count_max = kSequences,
         .context_tokens_max = kContextTokens,
@@ -171,7 +173,8 @@ std::string run_turn(Process& process, const Weights& weights, std::uint64_t see
                                    {.chunk_tokens_max = 24,
                                     .running_max = 4,
                                     .steps_in_flight = 1 + static_cast<std::uint32_t>(seed / 3 % 2),
-                                    .preempt = seed % 2 == 0 ? Preempt::Save : Preempt::Drop});
+                                    .preempt = seed % 2 == 0 ? Preempt::Save : Preempt::Drop,
+                                    .plans_while_loading = seed >= kFirstEarlySeed});
   for (std::uint64_t i = 0; i < kConversations; ++i) {
     texts[i] = join(std::move(texts[i]), seeded_text((seed * 100) + (turn * 10) + i, 9 + ((seed + i) % 8)));
     scheduler.add(request_of(seed, i, turn, texts[i]));
@@ -194,6 +197,7 @@ std::string run_turn(Process& process, const Weights& weights, std::uint64_t see
   result.preempt_count += scheduler.counts().preempt_count;
   result.copied_pages += scheduler.counts().copied_pages;
   result.moved_tokens += scheduler.counts().moved_tokens;
+  result.early_steps += scheduler.counts().early_steps;
   return "";
 }
 
@@ -235,6 +239,7 @@ void add_counts(ConversationsResult& sum, const ConversationsResult& added) {
   sum.preempt_count += added.preempt_count;
   sum.copied_pages += added.copied_pages;
   sum.moved_tokens += added.moved_tokens;
+  sum.early_steps += added.early_steps;
 }
 
 std::string to_string(const ConversationsResult& result) {

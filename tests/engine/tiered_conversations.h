@@ -31,7 +31,11 @@ struct ConversationsResult {
   std::uint64_t preempt_count = 0;
   std::uint64_t copied_pages = 0;
   std::uint64_t moved_tokens = 0;
+  std::uint64_t early_steps = 0;  ///< planned before all their pages had arrived
 };
+
+/// From this seed on, steps are planned while pages arrive, a layer at a time.
+inline constexpr std::uint64_t kFirstEarlySeed = 100;
 
 /// The disk tier is in `directory`, which is empty. Without a device, the pool is the host's.
 [[nodiscard]] ConversationsResult run_conversations(const ScheduleDevice& device, std::uint64_t seed,

@@ -42,12 +42,12 @@ Status Scheduler::take_logits(Flight& flight, std::span<const double> logits) {
   for (const quire::AttentionPlanEntry& entry : flight.step.plan.entries) {
     const Part& part = flight.parts[entry.entry_index];
     const Request& request = request_of(*part.track);
-    const bool draws_here = part.reaches_end && request.sample_count == 1 && request.beam_width == 0;
+    const bool draws_here = part.reaches_end && !part.is_lost && request.sample_count == 1 && request.beam_width == 0;
     draws.push_back(draws_here ? kDrawn : 0);
     if (draws_here && part.track->state == State::Running && !std::exchange(part.track->has_state, true)) {
       engine_.state(entry.state_slot) = first_state(request.seed, 0);
     }
-    if (part.reaches_end && part.track->has_state && request.sample_count > 1) draws.back() = kDrawn;
+    if (part.reaches_end && !part.is_lost && part.track->has_state && request.sample_count > 1) draws.back() = kDrawn;
   }
   std::vector<std::uint64_t> states;
   if (const std::string problem = engine_.fold_states(flight.plan, draws, states); !problem.empty()) {
@@ -59,7 +59,7 @@ Status Scheduler::take_logits(Flight& flight, std::span<const double> logits) {
     const std::size_t count = part.known_count + part.drafts.size();
     const auto rows = logits.subspan(first * vocabulary, count * vocabulary);
     first += count;
-    if (part.track->state != State::Running) continue;
+    if (part.track->state != State::Running || part.is_lost) continue;
     if (!part.parents.empty()) {
       grow_tree(part, rows);
     } else if (!part.drafts.empty()) {

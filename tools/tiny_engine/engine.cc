@@ -313,8 +313,8 @@ std::string Engine::attend_on_device(const DevicePlan& plan, std::uint32_t layer
   return problem.empty() ? device.finish_layer(mixed) : problem;
 }
 
-std::string Engine::forward(const DevicePlan& plan, std::span<const quire::TokenId> tokens,
-                            std::vector<double>& logits) {
+std::string Engine::forward(const DevicePlan& plan, std::span<const quire::TokenId> tokens, std::vector<double>& logits,
+                            const LayerWait& wait) {
   const ModelShape& shape = weights_.shape;
   const std::size_t count = tokens.size();
   const auto positions = plan.read(plan.query_positions);
@@ -352,6 +352,7 @@ std::string Engine::forward(const DevicePlan& plan, std::span<const quire::Token
       project_query(layer, input, positions[i], row_of(queries, i, query_row));
     }
     const Rows rows = project(layer, inputs, positions);
+    if (std::string problem = wait ? wait(layer_index) : ""; !problem.empty()) return problem;
     if (std::string problem = attend(plan, layer_index, queries, keys, rows, mixed); !problem.empty()) return problem;
     for (std::size_t i = 0; i < count; ++i) {
       const auto own = row_of(hidden, i, shape.width);

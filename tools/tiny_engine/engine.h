@@ -14,6 +14,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <span>
 #include <string>
 #include <vector>
@@ -52,9 +53,11 @@ class Engine {
   /// What a plan asks for before its step, and even when the step is then aborted: deltas, moves, copies, sends.
   [[nodiscard]] std::string prepare(const DevicePlan& plan);
   /// Computes the queries with these tokens, writes K and V, and fills `logits` with a row of the vocabulary per query.
-  /// Empty, or what is wrong with the plan; K and V may then be half written.
+  /// Where pages are still arriving, `wait` is called before the keys of a layer are read, with its index, and gives
+  /// what is wrong, if anything. Empty, or what is wrong with the plan; K and V may then be half written.
+  using LayerWait = std::function<std::string(std::uint32_t layer_index)>;
   [[nodiscard]] std::string forward(const DevicePlan& plan, std::span<const quire::TokenId> tokens,
-                                    std::vector<double>& logits);
+                                    std::vector<double>& logits, const LayerWait& wait = {});
   /// Mixes one number per entry into its sequence's state, 0 leaving it as it is; `before` gets what the states were.
   [[nodiscard]] std::string fold_states(const DevicePlan& plan, std::span<const std::uint64_t> values,
                                         std::vector<std::uint64_t>& before);

@@ -12,6 +12,12 @@
 
 namespace tiny_engine {
 
+namespace {
+
+constexpr quire::TimeNs kLayerTimeoutNs = 60'000'000'000;
+
+}  // namespace
+
 using quire::ErrorCode;
 using quire::fail;
 using quire::Result;
@@ -64,7 +70,9 @@ std::uint32_t Scheduler::running_count() const {
 Status Scheduler::collect() {
   if (!cache_.config().host.is_on()) return {};
   QUIRE_TRY_ASSIGN(const auto completions, cache_.poll());
-  return cache_.apply(completions, 0);
+  QUIRE_TRY(cache_.apply(completions, 0));
+  for (Flight& flight : flights_) QUIRE_TRY(note_lost(flight));
+  return {};
 }
 
 Status Scheduler::admit_waiting() {
@@ -87,7 +95,8 @@ Status Scheduler::admit(Track& track) {
   const bool is_new = track.state == State::Waiting;
   if (is_new && !track.handle) {
     const Request& request = request_of(track);
-    QUIRE_TRY_ASSIGN(track.handle, cache_.begin(key_space_, {.tokens = track.output.tokens}));
+    QUIRE_TRY_ASSIGN(track.handle, cache_.begin(key_space_, {.tokens = track.output.tokens},
+                                                {.plan_while_loading = options_.plans_while_loading}));
     if (request.window.visible_tokens > 0) QUIRE_TRY(cache_.set_window(track.handle, request.window));
   }
   QUIRE_TRY_ASSIGN(quire::SequenceView view, cache_.view(track.handle));
@@ -102,8 +111,8 @@ Status Scheduler::admit(Track& track) {
     QUIRE_TRY_ASSIGN(view, cache_.view(track.handle));
   }
   track.is_restored = track.is_restored || !is_new;
-  track.state = view.is_loading ? State::Loading : State::Running;
-  if (view.is_loading) return {};
+  track.state = view.is_ready ? State::Running : State::Loading;
+  if (!view.is_ready) return {};
   track.planned = view.computed_tokens;
   if (!track.is_restored) track.output.window_begin = view.computed_tokens;
   track.is_restored = true;
@@ -208,6 +217,7 @@ Result<bool> Scheduler::plan_next() {
         ++track.in_flight;
       }
       ++counts_.step_count;
+      if (!outcome.step->loads.empty()) ++counts_.early_steps;
       counts_.copied_pages += outcome.step->plan.copies.size();
       counts_.moved_tokens += outcome.step->plan.groups[0].moves.size();
       flights_.push_back({.step = *outcome.step, .plan = std::move(plan), .parts = std::move(parts)});
@@ -221,7 +231,7 @@ Result<bool> Scheduler::plan_next() {
 
 bool Scheduler::describe_part(Track& track, std::uint32_t tokens_left, Part& part) {
   const Request& request = request_of(track);
-  if (!track.tree.empty() && track.in_flight > 0) return false;
+  if (!track.tree.empty() && track.in_flight > track.lost_in_flight) return false;
   if (!track.tree.empty()) {
     add_drafts(track, tokens_left, part);
     return !part.drafts.empty();
@@ -240,7 +250,8 @@ bool Scheduler::describe_part(Track& track, std::uint32_t tokens_left, Part& par
     return true;
   }
   // Everything known is planned. Alone and greedy or sampled, the next token is fed on the device: one step ahead.
-  const bool goes_ahead = track.in_flight > 0 && request.beam_width == 0 && request.speculation == Speculation::None &&
+  const bool goes_ahead = track.in_flight > track.lost_in_flight && request.beam_width == 0 &&
+                          request.speculation == Speculation::None &&
                           (request.sample_count == 1 || known > track.output.prompt_tokens);
   if (!goes_ahead || track.planned - known >= options_.steps_in_flight) return false;
   if (room_of(track) <= track.planned - known + 1) return false;
@@ -293,10 +304,13 @@ Status Scheduler::finish_oldest() {
   for (const Part& part : flight.parts) {
     results.push_back({.tokens = part.results, .accepted_count = part.accepted_count});
     --part.track->in_flight;
+    if (part.is_lost) --part.track->lost_in_flight;
   }
   QUIRE_TRY(cache_.finish_step(flight.step, results));
   for (const Part& part : flight.parts) {
-    if (part.track->state == State::Running && is_done(*part.track)) QUIRE_TRY(end(*part.track, true));
+    if (part.track->state == State::Running && !part.is_lost && is_done(*part.track)) {
+      QUIRE_TRY(end(*part.track, true));
+    }
   }
   return decide();
 }
@@ -318,10 +332,56 @@ Status Scheduler::run_flight(Flight& flight) {
     tokens.insert(tokens.end(), part.drafts.begin(), part.drafts.end());
   }
   std::vector<double> logits;
-  if (const std::string problem = engine_.forward(flight.plan, tokens, logits); !problem.empty()) {
+  const auto wait = [&](std::uint32_t layer_index) -> std::string {
+    if (flight.step.loads.empty()) return "";
+    const auto outcome = cache_.wait_for_layer(flight.step, {0, layer_index}, kLayerTimeoutNs);
+    if (!outcome) return outcome.error().message;
+    // Of loads that have failed, lost_entries() tells.
+    return *outcome == quire::TransferOutcome::TimedOut ? "a layer does not arrive" : "";
+  };
+  if (const std::string problem = engine_.forward(flight.plan, tokens, logits, wait); !problem.empty()) {
     return fail(ErrorCode::Corrupt, "the engine refuses a plan: " + problem);
   }
+  if (!flight.step.loads.empty()) QUIRE_TRY(wait_for_loads(flight));
   return take_logits(flight, logits);
+}
+
+// Until it is known which entries have read good pages. What the others give is not used.
+Status Scheduler::wait_for_loads(Flight& flight) {
+  while (true) {
+    QUIRE_TRY(collect());
+    QUIRE_TRY(note_lost(flight));
+    bool is_loading = false;
+    for (const Part& part : flight.parts) {
+      if (part.is_lost || part.track->state != State::Running) continue;
+      QUIRE_TRY_ASSIGN(const quire::SequenceView view, cache_.view(part.track->handle));
+      is_loading = is_loading || view.is_loading;
+    }
+    if (!is_loading) return {};
+    std::this_thread::yield();
+  }
+}
+
+Status Scheduler::note_lost(Flight& flight) {
+  if (flight.step.loads.empty()) return {};
+  QUIRE_TRY_ASSIGN(const std::span<const std::uint32_t> lost, cache_.lost_entries(flight.step));
+  for (const std::uint32_t entry : lost) {
+    Part& part = flight.parts[entry];
+    if (part.is_lost) continue;
+    part.is_lost = true;
+    if (part.track->state == State::Running) lose(*part.track);
+  }
+  return {};
+}
+
+// Nothing that is planned of it happens: it goes on with what has arrived, when its oldest step is finished.
+void Scheduler::lose(Track& track) {
+  ++counts_.lost_entries;
+  for (Flight& later : flights_) {
+    for (Part& part : later.parts) part.is_lost = part.is_lost || part.track == &track;
+  }
+  track.lost_in_flight = track.in_flight;
+  track.state = State::Loading;
 }
 
 }  // namespace tiny_engine

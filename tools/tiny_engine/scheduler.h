@@ -27,6 +27,8 @@ struct SchedulerOptions {
   std::uint32_t running_max = 16;       ///< sequences admitted at once
   std::uint32_t steps_in_flight = 1;    ///< 2: asynchronous scheduling
   quire::Preempt preempt = quire::Preempt::Drop;
+  /// Steps are planned for sequences whose pages are still arriving, and wait for them layer by layer.
+  bool plans_while_loading = false;
   std::uint32_t draft_tokens = 3;  ///< of a chain, and the depth of a tree's round
   Guess guess = guess_from_text;
 };
@@ -42,6 +44,8 @@ struct SchedulerCounts {
   std::uint64_t preempt_count = 0;
   std::uint64_t drafted_tokens = 0;
   std::uint64_t accepted_tokens = 0;
+  std::uint64_t early_steps = 0;   ///< that were planned before all their pages had arrived
+  std::uint64_t lost_entries = 0;  ///< of them, computed again because a load did not bring good pages
 };
 
 class Scheduler {
@@ -74,9 +78,10 @@ class Scheduler {
     Output output;            // its tokens include those that are only on the device so far
     std::size_t planned = 0;  // tokens that are computed or in a step in flight
     std::uint32_t in_flight = 0;
-    bool has_state = false;    // its state slot has been set
-    bool is_restored = false;  // it has run before
-    bool has_answer = false;   // logits after the last token are in `answer`; somebody has to choose what follows
+    std::uint32_t lost_in_flight = 0;  // of them, those that do not count
+    bool has_state = false;            // its state slot has been set
+    bool is_restored = false;          // it has run before
+    bool has_answer = false;  // logits after the last token are in `answer`; somebody has to choose what follows
     std::vector<double> answer;
     std::vector<TreeToken> tree;  // undecided
     std::uint32_t tree_rounds = 0;
@@ -90,6 +95,7 @@ class Scheduler {
     std::vector<std::int32_t> parents;    // of tree tokens
     std::vector<quire::TokenId> results;  // for finish_step
     std::uint32_t accepted_count = 0;
+    bool is_lost = false;  // pages that it reads did not arrive: what is computed of it does not count
   };
   struct Flight {
     quire::Step step;
@@ -124,6 +130,9 @@ class Scheduler {
   [[nodiscard]] quire::Status start_samples(Track& track);
   [[nodiscard]] quire::Status step_beams(std::size_t request_index);
   [[nodiscard]] quire::Status append(Track& track, quire::TokenId token, std::span<const double> logits);
+  [[nodiscard]] quire::Status wait_for_loads(Flight& flight);
+  [[nodiscard]] quire::Status note_lost(Flight& flight);
+  void lose(Track& track);
   [[nodiscard]] bool is_done(const Track& track) const;
   /// New tokens that may still come.
   [[nodiscard]] std::uint32_t room_of(const Track& track) const;
