@@ -40,6 +40,10 @@ enum class Mutant : std::uint8_t {
   UnorderedLoads,        ///< what arrives is used, whether what comes before it is there or not
   KeysWithoutLookahead,  ///< a page is found by its own tokens, though its rows depend on those behind them
   StaleChunks,           ///< a page that has left the device is still found by its own tokens
+  // Steps whose pages are still arriving.
+  TrustsLoads,        ///< a step counts, whether its loads have brought good pages or not
+  OtherPathsOfLoads,  ///< rows take a load's pages from its beginning, wherever its path begins in theirs
+  FinishBeforeLoads,  ///< a step may finish before its loads have ended
 };
 
 }  // namespace quire

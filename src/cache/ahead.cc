@@ -16,6 +16,7 @@
 #include <utility>
 
 #include "base/check.h"
+#include "base/mutants.h"
 #include "cache/cache_impl.h"
 #include "layout/text.h"
 #include "quire/cache.h"
@@ -44,7 +45,8 @@ void Cache::Impl::run_ahead(std::uint32_t index) {
     const std::span<const PageTransfer> pages = parts.book.pages(load);
     QUIRE_CHECK(first >= pages.front().place && end <= pages.back().place + 1, "a load does not bring all of a run");
     for (std::uint32_t column = first; column < end; ++column) {
-      row[column] = pages[column - pages.front().place].device_page;
+      const std::uint32_t begin = is_mutated(Mutant::OtherPathsOfLoads) ? first : pages.front().place;
+      row[column] = pages[column - begin].device_page;
     }
   }
   note_junction(slot, (match.page_count + match.host_page_count) * page_tokens, hit);
@@ -144,7 +146,7 @@ void Cache::Impl::lose_loaded(std::uint32_t index, std::uint32_t load) {
 void Cache::Impl::end_ahead(std::uint32_t index) {
   SequenceSlot& slot = sequences[index];
   QUIRE_CHECK(!slot.is_lost, "a sequence is lost twice");
-  if (tiers->parts.arrivals[index].load_miss == MissReason::None) {
+  if (tiers->parts.arrivals[index].load_miss == MissReason::None || is_mutated(Mutant::TrustsLoads)) {
     land(index);
     return;
   }

@@ -5,6 +5,7 @@
 #include <algorithm>
 
 #include "base/check.h"
+#include "base/mutants.h"
 #include "cache/cache_impl.h"
 #include "layout/text.h"
 #include "quire/cache.h"
@@ -138,7 +139,8 @@ Status Cache::finish_step(const Step& step, std::span<const StepResult> results)
     const StepPart& part = finished.parts[i];
     const SequenceSlot& slot = impl.sequences[part.index];
     if (part.is_discarded || slot.is_dropped || slot.is_lost) continue;
-    if (slot.state == SequenceSlot::State::RunningAhead && !results[i].discard) {
+    const bool is_ahead = slot.state == SequenceSlot::State::RunningAhead && !is_mutated(Mutant::FinishBeforeLoads);
+    if (is_ahead && !results[i].discard) {
       return unavailable("result ", plain(i), ": ", Impl::name_of(part.index),
                          " has pages that are still arriving: poll() and apply() until they have ended, or discard it");
     }

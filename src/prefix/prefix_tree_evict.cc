@@ -115,6 +115,7 @@ void PrefixTree::renumber(RunId id, std::uint32_t index_in_run, PageId page) {
   PageId& place = storage_.pages(run)[index_in_run];
   const PageId before = std::exchange(place, page);
   if (wants_fingerprints_) fingerprints_[page.value] = fingerprints_[before.value];
+  note_run(id.value, {&page, 1});
   if (!has_host()) return;
   HostCopy& copy = copies_[before.value];
   QUIRE_CHECK(copy.state != Copy::Storing && copies_[page.value].state == Copy::None,

@@ -106,7 +106,13 @@ class GroupsEngine {
 
   /// Everything that comes with a plan before it is computed, once.
   [[nodiscard]] std::string start(const Step& step) {
-    if (step.number <= started_) return "";
+    if (!take_deltas(step)) return "";
+    const Status status = testing::apply_copies(cache_, step);
+    return status ? "" : status.error().message;
+  }
+  /// The part of it that is the engine's own: the rows of page tables. False where it was done before.
+  bool take_deltas(const Step& step) {
+    if (step.number <= started_) return false;
     started_ = step.number;
     for (std::size_t g = 0; g < layout_.groups().size(); ++g) {
       apply_deltas_on_host({.table = tables_[g].data(),
@@ -114,8 +120,7 @@ class GroupsEngine {
                             .row_columns = columns_,
                             .deltas = step.plan.groups[g].deltas});
     }
-    const Status status = testing::apply_copies(cache_, step);
-    return status ? "" : status.error().message;
+    return true;
   }
 
   /// The rows of an entry that depend on tokens behind them, as far as those are known by now: before the step is

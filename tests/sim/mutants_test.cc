@@ -39,6 +39,7 @@ constexpr SimShape kGroups = {.groups = SimSeeds::Always};
 constexpr SimShape kDisk = {.disk_tier = SimSeeds::Always, .groups = SimSeeds::Never};
 constexpr SimShape kGroupsOnDisk = {.disk_tier = SimSeeds::Always, .groups = SimSeeds::Always};
 constexpr SimShape kRanksOnDisk = {.disk_tier = SimSeeds::Always, .groups = SimSeeds::Never, .has_disk_ranks = true};
+constexpr SimShape kAhead = {.disk_tier = SimSeeds::Never, .groups = SimSeeds::Never, .ahead = SimSeeds::Always};
 constexpr SimShape with(SimShape shape, const SimMutation& mutation) {
   shape.mutation = mutation;
   return shape;
@@ -86,6 +87,9 @@ constexpr std::array kCases = {
     MutantCase{"UnorderedLoads", Mutant::UnorderedLoads, kAnything, kOneGroup},
     MutantCase{"StaleChunks", Mutant::StaleChunks, kBytes, kChunks},
     MutantCase{"KeysWithoutLookahead", Mutant::KeysWithoutLookahead, kAnything, kGroups, 1'001},
+    MutantCase{"TrustsLoads", Mutant::TrustsLoads, kAnything, kAhead},
+    MutantCase{"OtherPathsOfLoads", Mutant::OtherPathsOfLoads, kBytes, with(kAhead, kUnchecked)},
+    MutantCase{"FinishBeforeLoads", Mutant::FinishBeforeLoads, "before the pages of a step have come", kAhead},
 };
 
 std::ostream& operator<<(std::ostream& out, const MutantCase& tried) {

@@ -31,6 +31,9 @@ constexpr const char* kHelp =
     "               all seeds have several cache groups (windows, states, compressed entries), or one;\n"
     "               otherwise a third of them has several\n"
     "  --chunks     seeds of one group also find and pin pages by their own tokens, with draws of their own\n"
+    "  --ahead, --no-ahead\n"
+    "               in all seeds steps are planned for sequences whose pages still arrive, or in none;\n"
+    "               otherwise in a third of those from 900000000 on\n"
     "  --print      tell what happens, step by step\n"
     "  --check      call check_invariants() after every operation, not just after some\n"
     "  --counts     tell at the end how often everything happened\n"
@@ -82,6 +85,10 @@ int main(int argc, char** argv) {
       run.shape.groups = quire::testing::SimSeeds::Never;
     } else if (flag == "--chunks") {
       run.shape.chunks = true;
+    } else if (flag == "--ahead") {
+      run.shape.ahead = quire::testing::SimSeeds::Always;
+    } else if (flag == "--no-ahead") {
+      run.shape.ahead = quire::testing::SimSeeds::Never;
     } else if (flag == "--no-checksums") {
       run.shape.mutation.checks_checksums = false;
     } else if (flag == "--no-names") {

@@ -486,6 +486,7 @@ void Simulation::forget_life() {
   load_paths_.clear();
   past_completions_.clear();
   ready_.clear();
+  has_ghosts_ = false;
   disk_outbox_.clear();
   arrived_.clear();
   odd_completion_count_ = 0;

@@ -214,7 +214,21 @@ namespace quire::testing {
   EVENT(AnchoredDiskReclaimed, "segments of another group reclaimed")                 \
   EVENT(AnchoredDurableFound, "flushed page of another group found in the next life") \
   EVENT(HitAfterRestart, "disk hit in a later life")                                  \
-  EVENT(LookedHitChecked, "hit behind a look on disk compared")
+  EVENT(LookedHitChecked, "hit behind a look on disk compared")                       \
+  EVENT(RanAhead, "sequence runs ahead")                                              \
+  EVENT(PlannedArriving, "planned while pages arrive")                                \
+  EVENT(ReadUnderWay, "layer read while its load goes on")                            \
+  EVENT(Landed, "pages came in time for a step")                                      \
+  EVENT(LostEntry, "entry lost with a load")                                          \
+  EVENT(LostUnplanned, "load lost between steps")                                     \
+  EVENT(LostEnded, "entry of an ended sequence lost")                                 \
+  EVENT(LoadsAgain, "loading again after a step")                                     \
+  EVENT(FinishTooSoon, "finish_step before pages came")                               \
+  EVENT(DiscardedAhead, "discard before pages came")                                  \
+  EVENT(AbortedAhead, "abort before pages came")                                      \
+  EVENT(AbortedUnapplied, "abort before a snapshot came")                             \
+  EVENT(EndedAhead, "end before pages came")                                          \
+  EVENT(StoppedAhead, "stop_loading of a planned one")
 
 enum class SimEvent : std::uint8_t {
 #define QUIRE_SIM_EVENT_NAME(name, words) name,

@@ -229,10 +229,13 @@ void Simulation::run_groups(Flight& flight) {
     const PrefixNumbers numbers(mix64(entry.salt), entry.values);
     const std::string problem = engine_->run(plan, place, numbers, entry.view);
     if (!problem.empty()) {
-      throw SimFailure("wrong bytes in the context of a step: sequence " + std::to_string(entry.number) + ", " +
-                       std::to_string(planned.token_count) + " tokens at " + std::to_string(planned.position) + ": " +
-                       problem);
+      entry.wrong = "wrong bytes in the context of a step: sequence " + std::to_string(entry.number) + ", " +
+                    std::to_string(planned.token_count) + " tokens at " + std::to_string(planned.position) + ": " +
+                    problem;
+      if (!entry.is_ahead) throw SimFailure(entry.wrong);
+      engine_->spoil(plan, place);
     }
+    if (entry.is_ahead) continue;
     for (std::uint32_t i = 0; i < planned.token_count; ++i) computed_.insert(entry.values[planned.position + i]);
   }
   if (const Status status = cache_->apply_saves(flight.step); !status) {

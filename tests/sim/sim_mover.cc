@@ -73,9 +73,22 @@ std::uint64_t SimMover::loading_bytes() const {
   return bytes;
 }
 
-bool SimMover::is_being_loaded(PageId host_page) const {
+bool SimMover::has_band(TransferId id, std::uint32_t band) const {
+  const Transfer& transfer = *find(id);
+  // Of several ranks each has some of the layers here: a layer is there when all is.
+  const bool is_last = band + 1 >= transfer.band_count || setup_.rank_count > 1;
+  for (std::uint32_t rank = 0; rank < setup_.rank_count; ++rank) {
+    for (const std::uint16_t piece : transfer.jobs[rank].pieces) {
+      if (is_last || piece % transfer.chunk_count <= band) return false;
+    }
+  }
+  return true;
+}
+
+bool SimMover::is_being_loaded(PageId host_page, TimeNs since) const {
   for (const auto& each : transfers_) {
-    if (each->kind != TransferKind::Load || each->is_cancelled || each->pool_index != 0) continue;
+    if (each->kind != TransferKind::Load || each->is_cancelled || each->pool_index != 0 || each->taken_at <= since)
+      continue;
     for (const PageTransfer& page : each->pages) {
       if (page.host_page == host_page) return true;
     }
@@ -155,6 +168,7 @@ void SimMover::take(std::span<const TransferPlan> plans, TimeNs now) {
     transfer->good_pages = static_cast<std::uint32_t>(plan.pages.size());
     transfer->pages.assign(plan.pages.begin(), plan.pages.end());
     transfer->planned = plan.pages;
+    transfer->band_count = plan.band_count;
     transfer->chunk_count = plan.band_count > 1 ? plan.band_count : 1 + random_.below(2);
     for (const PageTransfer& page : transfer->pages) {
       const bool is_inside = page.device_page.value >= 1 && page.device_page.value <= pool.device_page_count &&

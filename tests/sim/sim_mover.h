@@ -76,6 +76,8 @@ class SimMover {
     return pool.device_reads[device_page.value] + pool.device_writes[device_page.value] > 0;
   }
   [[nodiscard]] bool is_moving(TransferId id) const { return find(id) != nullptr; }
+  /// Whether all ranks have moved the bands of a load up to this one.
+  [[nodiscard]] bool has_band(TransferId id, std::uint32_t band) const;
   /// Loads that nobody has called off, as far as the mover has heard, as visit(id, when it was taken).
   template <typename Visit>
   void for_each_load(Visit visit) const {
@@ -83,8 +85,8 @@ class SimMover {
       if (each->kind == TransferKind::Load && !each->is_cancelled) visit(each->id, each->taken_at);
     }
   }
-  /// Whether a load that the cache still wants reads this host page, of the first pool.
-  [[nodiscard]] bool is_being_loaded(PageId host_page) const;
+  /// Whether a load that the cache still wants reads this host page, of the first pool, and was taken behind `since`.
+  [[nodiscard]] bool is_being_loaded(PageId host_page, TimeNs since = -1) const;
   // The host pages as the disk tier sees them.
   struct Place {
     std::uint32_t rank = 0;
@@ -140,6 +142,7 @@ class SimMover {
     TransferKind kind = TransferKind::Load;
     std::uint16_t pool_index = 0;
     std::uint32_t chunk_count = 1;
+    std::uint32_t band_count = 1;
     bool is_cancelled = false;
     std::optional<Owner> owner;  // of what is saved
     TimeNs taken_at = 0;

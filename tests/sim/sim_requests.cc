@@ -145,6 +145,7 @@ SequenceOptions Simulation::draw_options(std::size_t token_count) {
                                                          : SimEvent::PrefetchTimeout);
     options.load_timeout_ns = random_.below(40) * setup_.op_ns_max;
   }
+  options.plan_while_loading = setup_.ahead_chance > 0 && chance(setup_.ahead_chance);
   return options;
 }
 
@@ -290,7 +291,8 @@ bool Simulation::admit_one(Live& live) {
   if (is_paused_) counts_.add(SimEvent::AdmittedPaused);
   live.is_admitted = true;
   live.is_preempted = false;
-  live.is_loading = !admission->is_ready;
+  const bool is_ahead = admission->is_ready && live.options.plan_while_loading && admission->loading_tokens > 0;
+  live.is_loading = !admission->is_ready || is_ahead;
   live.has_waited = live.is_loading;
   live.may_look = looks;
   if (live.is_loading && admission->loading_tokens == 0 && !looks) {
@@ -325,7 +327,12 @@ bool Simulation::admit_one(Live& live) {
     if (looks) any_behind.push_back({.reason = MissReason::None});
     check_miss(live, admission->miss, any_behind);
     live.waits_from = (admission->matched_tokens - admission->partial_tokens) / page_tokens;
+    live.loading_pages = admission->loading_tokens / page_tokens;
     called();
+    if (is_ahead) {
+      start_ahead(live, cache_->view(live.handle).value());
+      expect_on_its_way(live);
+    }
     return true;
   }
   if (paths_) {
@@ -410,8 +417,16 @@ void Simulation::stop_loading() {
     if (!status) throw SimFailure("stop_loading: " + status.error().message);
     counts_.add(SimEvent::StoppedLoading);
     const SequenceView view = cache_->view(live->handle).value();
+    if (view.is_loading && live->ahead != Ahead::No) {  // its steps are lost, and it waits for their end
+      counts_.add(SimEvent::StoppedAhead);
+      (void)follow_ahead(*live);
+      if (live->ahead != Ahead::Lost) throw SimFailure("stop_loading, and its steps are not lost");
+      called();
+      return;
+    }
     if (view.is_loading) throw SimFailure("stop_loading, and it still loads");
     live->is_loading = false;
+    live->ahead = Ahead::No;
     std::vector<Miss> any;
     if (paths_) {
       any = paths_->why(request_of(*live), view.computed_tokens / setup_.page_tokens, now_);

@@ -16,7 +16,7 @@ void Simulation::engine_operation() {
     std::uint32_t weight;
     void (Simulation::*run)();
   };
-  const std::array<Weighted, 25> operations = {
+  const std::array<Weighted, 26> operations = {
       {{14, &Simulation::begin},
        {20, &Simulation::admit},
        {30, &Simulation::plan},
@@ -40,6 +40,7 @@ void Simulation::engine_operation() {
        {setup_.flush_chance, &Simulation::flush},
        {setup_.direct_chance, &Simulation::call_direct},
        {setup_.serve_chance, &Simulation::serve},
+       {setup_.race_chance, &Simulation::race},
        {is_paused_ ? 10 : setup_.pause_chance, &Simulation::pause},
        {is_asleep_ || falls_asleep_ ? 20 : setup_.sleep_chance, &Simulation::sleep}}};
   std::uint32_t total = 0;
@@ -112,6 +113,7 @@ void Simulation::append() {
   Live* const live = draw_live();
   if (live == nullptr || live->steps_in_flight > 0 || !live->tree.empty()) return;
   if (setup_.has_groups() && cache_->view(live->handle).value().steps_in_flight > 0) return;
+  if (live->ahead == Ahead::Lost) return;  // until its steps have ended
   const std::size_t room = setup_.context_tokens_max - live->tokens.size();
   if (room == 0) return;
   const std::size_t first = live->tokens.size();
@@ -167,6 +169,7 @@ void Simulation::fork() {
   live->options.prefetch = Prefetch::Off;
   live->options.load_timeout_ns = 0;
   live->options.tier_max = Tier::Disk;
+  live->options.plan_while_loading = false;
   live->is_admitted = true;
   live->tokens.assign(source->tokens.begin(), source->tokens.begin() + at);
   live->values.assign(source->values.begin(), source->values.begin() + at);
@@ -457,6 +460,10 @@ void Simulation::end() {
 
 void Simulation::end_one(Live& live) {
   if (live.steps_in_flight > 0) counts_.add(SimEvent::EndedInFlight);
+  if (live.ahead == Ahead::Lost || (live.ahead == Ahead::Yes && live.steps_in_flight > 0)) {
+    counts_.add(SimEvent::EndedAhead);
+    has_ghosts_ = true;
+  }
   if (live.save_state == SaveState::None && live.is_loading) counts_.add(SimEvent::EndedLoading);
   if (live.save_state == SaveState::Saving) counts_.add(SimEvent::EndedSaving);
   if (live.save_state == SaveState::Saved) counts_.add(SimEvent::EndedSaved);

@@ -261,6 +261,39 @@ void draw_disk_setup(SimSetup& setup, Random& random, const SimMutation& mutatio
   setup.opening_chance = fault({0, 20, 50, 80});
 }
 
+// Most requests come back for pages that have gone down to the host, and steps are in flight while these arrive.
+void draw_ahead(SimSetup& setup, Random& random) {
+  setup.ahead_chance = pick(random, std::array{40U, 80U, 100U});
+  setup.race_chance = pick(random, std::array{5U, 30U, 100U});
+  setup.mover_chance = pick(random, std::array{20U, 40U});
+  if (!setup.has_disk) {
+    setup.layer_count = 1 + random.below(4);
+    setup.device_page_count = std::min(setup.device_page_count, 24U);
+    setup.device_page_count_max = 2 * setup.device_page_count;
+    if (setup.clean_reserve_pages) {
+      setup.clean_reserve_pages = std::min(*setup.clean_reserve_pages, setup.device_page_count / 2);
+    }
+    setup.context_tokens_max = std::min(setup.context_tokens_max, setup.page_tokens * setup.device_page_count);
+    setup.host_page_count = std::max(setup.host_page_count, (1 + random.below(4)) * setup.device_page_count);
+  }
+  setup.layer_bands = static_cast<std::uint16_t>(1 + random.below(setup.layer_count));
+  setup.steps_in_flight_max = 1 + random.below(3);
+  setup.document_count = 2 + random.below(4);
+  setup.document_chance = 90;
+  setup.run_chance = pick(random, std::array{5U, 20U});
+  setup.finish_chance = pick(random, std::array{4U, 12U, 30U});
+  setup.abort_chance = pick(random, std::array{0U, 10U, 30U});
+  setup.drop_chance = pick(random, std::array{0U, 0U, 1U, 3U});
+  if (has_chance(random, 70)) {
+    setup.transfer_pages_max = 16;
+    setup.transfer_count_max = std::max(setup.transfer_count_max, 4U);
+  }
+  if (has_chance(random, 70)) setup.prefetch_chance = pick(random, std::array{0U, 20U});
+  if (has_chance(random, 80)) setup.compute_ns_per_token = 0;
+  if (has_chance(random, 50)) setup.io_chance = pick(random, std::array{0U, 5U, 30U});
+  if (has_chance(random, 50)) setup.flip_chance = pick(random, std::array{0U, 4U, 20U});
+}
+
 std::string disk_path(std::uint32_t directory) {
   return "disk " + std::to_string(directory);
 }
@@ -282,12 +315,15 @@ bool is_drawn(SimSeeds seeds, Random& random) {
 
 }  // namespace
 
-// Disk tier and groups are drawn apart, so that seeds without them stay what they are.
+// Disk tier, running ahead and groups are drawn apart, so that seeds without them stay what they are.
 SimSetup draw_sim_setup(std::uint64_t seed, const SimShape& shape, Random& random) {
   SimSetup setup = draw_plain_setup(random);
   Random disk_random(mix64(seed) + 1);
   Random groups_random(mix64(seed) + 2);
+  Random ahead_random(mix64(seed) + 3);
   if (is_drawn(shape.disk_tier, disk_random)) draw_disk_setup(setup, disk_random, shape.mutation);
+  const bool may_run_ahead = shape.ahead == SimSeeds::Always || seed >= kFirstAheadSeed;
+  if (may_run_ahead && is_drawn(shape.ahead, ahead_random)) draw_ahead(setup, ahead_random);
   if (is_drawn(shape.groups, groups_random)) draw_groups(setup, groups_random);
   Random ranks_random(mix64(seed) + 3);
   if (setup.has_disk && shape.has_disk_ranks) draw_disk_ranks(setup, ranks_random);
@@ -383,6 +419,7 @@ std::string to_string(const SimSetup& setup) {
   flag("whole runs", setup.whole_runs);
   flag("layer-first", setup.byte_layout == ByteLayout::LayerFirst);
   flag("path model", setup.has_path_model);
+  if (setup.ahead_chance > 0) number("ahead", setup.ahead_chance);
   if (setup.has_disk) {
     number("directories", setup.disk_directory_count);
     number("disk bytes", static_cast<std::int64_t>(setup.disk_capacity_bytes));

@@ -103,6 +103,8 @@ struct SimSetup {
   std::uint32_t options_chance = 20;  ///< match_tokens_max, publish, expected_tokens, tier_max, …
   std::uint32_t ttl_chance = 0;
   std::uint32_t prefetch_chance = 30;
+  std::uint32_t race_chance = 0;   ///< a weight among operations: of requests that are planned while their pages arrive
+  std::uint32_t ahead_chance = 0;  ///< of a sequence whose steps may be planned while its pages arrive
 
   // Time and the mover.
   TimeNs op_ns_max = 1'000;         ///< simulated time between two operations
@@ -163,11 +165,15 @@ struct SimMutation {
 /// Which seeds have something: a third of them, all or none.
 enum class SimSeeds : std::uint8_t { Drawn, Always, Never };
 
+inline constexpr std::uint64_t kFirstAheadSeed = 900'000'000;
+
 /// What a seed means depends on these.
 struct SimShape {
   SimSeeds disk_tier = SimSeeds::Drawn;
   SimSeeds groups = SimSeeds::Drawn;  ///< several
   bool has_disk_ranks = false;        ///< all seeds with a disk tier have two ranks
+  /// Sequences that run ahead of their loads; drawn from seed kFirstAheadSeed on, so that those before stay the same.
+  SimSeeds ahead = SimSeeds::Drawn;
   SimMutation mutation;
   bool chunks = false;  ///< seeds of one group look for chunks, beside all else that they do
 };

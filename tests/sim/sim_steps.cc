@@ -29,14 +29,23 @@ void Simulation::write_value(std::int64_t slot, std::uint64_t value) {
   }
 }
 
-void Simulation::compare_value(std::int64_t slot, std::uint64_t value, const char* what, std::uint32_t position) const {
-  for (std::uint32_t layer = 0; layer < setup_.layer_count; ++layer) {
+std::string Simulation::find_wrong(const FlightEntry& entry, std::uint32_t layer) const {
+  const std::uint32_t context = entry.runs_again ? entry.position + 1 : entry.position;
+  // The first of its tokens sees the sink and the last ones before it.
+  const auto [visible_tokens, sink_tokens] = entry.window;
+  const bool slides = visible_tokens > 0 && entry.position + 1 > visible_tokens;
+  const std::uint32_t recent = slides ? entry.position + 1 - (visible_tokens - sink_tokens) : 0;
+  for (std::uint32_t i = 0; i < context; ++i) {
+    if (i >= sink_tokens && i < recent) continue;
+    const std::uint32_t page = entry.pages[i / setup_.page_tokens].value;
     std::uint64_t bytes = 0;
+    const std::int64_t slot = (std::int64_t{page} * setup_.page_tokens) + (i % setup_.page_tokens);
     std::memcpy(&bytes, byte_of(slot, layer), sizeof(bytes));
-    if (bytes == value + layer) continue;
-    throw SimFailure(std::string("wrong bytes in ") + what + ": position " + std::to_string(position) + ", page " +
-                     std::to_string(slot / setup_.page_tokens) + ", layer " + std::to_string(layer));
+    if (bytes == entry.values[i] + layer) continue;
+    return "wrong bytes in the context of a step: position " + std::to_string(i) + ", page " + std::to_string(page) +
+           ", layer " + std::to_string(layer);
   }
+  return "";
 }
 
 // Planning
@@ -54,7 +63,7 @@ void Simulation::plan() {
     Live& live = *lives_[(first + i) % lives_.size()];
     if (!live.is_admitted) continue;
     StepEntry entry{&live.handle};
-    if (live.is_loading) {
+    if (live.is_loading && live.ahead != Ahead::Yes) {
       if (!chance(3)) continue;
       counts_.add(SimEvent::PlanTooSoon);
       const Result<PlanOutcome> refused = cache_->plan_step({&entry, 1});
@@ -161,6 +170,7 @@ void Simulation::record_flight(const Step& step, std::span<const StepEntry> entr
   Flight& flight = flights_.emplace_back();
   flight.may_move = std::exchange(has_moves_, false);
   flight.step = step;
+  flight.loads.assign(step.loads.begin(), step.loads.end());
   flight.entries.resize(entries.size());
   // Steps in flight keep sequences from losing a copy; all others are asked again.
   for (const AttentionPlanEntry& planned : step.plan.entries) {
@@ -205,6 +215,8 @@ void Simulation::record_entry(const AttentionPlanEntry& planned, const StepEntry
     counts_.add(SimEvent::PlannedAhead);
   }
   live.may_lose_copy = false;
+  entry.is_ahead = live.ahead == Ahead::Yes;
+  if (entry.is_ahead) counts_.add(SimEvent::PlannedArriving);
   if (!entry.runs_again && planned.position != live.planned_end) {
     throw SimFailure("a plan begins at " + std::to_string(planned.position) + ", not at " +
                      std::to_string(live.planned_end));
@@ -257,6 +269,7 @@ void Simulation::record_entry(const AttentionPlanEntry& planned, const StepEntry
 void Simulation::begin_flight(Flight& flight) {
   if (std::exchange(flight.has_begun, true)) return;
   if (setup_.has_groups()) {
+    wait_until([&] { return has_arrived(flight, UINT32_MAX, /*is_of_anchored=*/true); });
     start_groups(flight);
     return;
   }
@@ -266,19 +279,10 @@ void Simulation::begin_flight(Flight& flight) {
   called();
   counts_.add(SimEvent::Ran);
   for (const FlightEntry& entry : flight.entries) {
-    if (!entry.is_void) {
-      const std::uint32_t context = entry.runs_again ? entry.position + 1 : entry.position;
-      // The first of its tokens sees the sink and the last ones before it.
-      const auto [visible_tokens, sink_tokens] = entry.window;
-      const bool slides = visible_tokens > 0 && entry.position + 1 > visible_tokens;
-      const std::uint32_t recent = slides ? entry.position + 1 - (visible_tokens - sink_tokens) : 0;
-      if (slides) counts_.add(SimEvent::Slid);
-      for (std::uint32_t i = 0; i < context; ++i) {
-        if (i >= sink_tokens && i < recent) continue;
-        const std::int64_t slot =
-            (std::int64_t{entry.pages[i / setup_.page_tokens].value} * setup_.page_tokens) + (i % setup_.page_tokens);
-        compare_value(slot, entry.values[i], "the context of a step", i);
-      }
+    const bool slides = entry.window.visible_tokens > 0 && entry.position + 1 > entry.window.visible_tokens;
+    if (!entry.is_void && slides) counts_.add(SimEvent::Slid);
+    for (std::uint32_t layer = 0; layer < setup_.layer_count && !entry.is_void && !entry.is_ahead; ++layer) {
+      if (std::string wrong = find_wrong(entry, layer); !wrong.empty()) throw SimFailure(wrong);
     }
     for (const std::int64_t slot : entry.slots) write_value(slot, mix64(static_cast<std::uint64_t>(slot) + now_));
   }
@@ -287,12 +291,13 @@ void Simulation::begin_flight(Flight& flight) {
 void Simulation::run_flight(Flight& flight) {
   begin_flight(flight);
   if (std::exchange(flight.has_run, true)) return;
+  wait_for_layers(flight);
   if (setup_.has_groups()) run_groups(flight);
   for (const FlightEntry& entry : flight.entries) {
     for (std::size_t i = 0; i < entry.slots.size(); ++i) {
-      if (entry.is_void) continue;
+      if (entry.is_void || !entry.wrong.empty()) continue;  // what is computed of wrong bytes is wrong
       write_value(entry.slots[i], entry.values[entry.position + i]);
-      computed_.insert(entry.values[entry.position + i]);
+      if (!entry.is_ahead) computed_.insert(entry.values[entry.position + i]);
     }
   }
 }
@@ -304,7 +309,14 @@ void Simulation::run_up_to(std::size_t place) {
 void Simulation::run() {
   for (Flight& flight : flights_) {
     if (flight.has_run) continue;
-    if (flight.has_begun || chance(50)) {
+    const bool has_ahead = std::ranges::any_of(flight.entries, &FlightEntry::is_ahead);
+    if (has_ahead && !setup_.has_groups()) {
+      begin_flight(flight);
+      read_layers(flight);
+      if (is_read(flight)) run_flight(flight);
+    } else if (has_ahead && !has_arrived(flight, UINT32_MAX)) {
+      move_on();
+    } else if (flight.has_begun || chance(50)) {
       run_flight(flight);
     } else {
       begin_flight(flight);
@@ -318,12 +330,20 @@ void Simulation::finish() {
   if (flights_.empty()) return;
   run_up_to(0);
   Flight& flight = flights_.front();
+  const bool has_ahead = std::ranges::any_of(flight.entries, &FlightEntry::is_ahead);
+  if (has_ahead) try_finish_too_soon(flight);
+  if (has_ahead && !chance(15)) wait_for_loads(flight);
   std::vector<StepResult> results(flight.entries.size());
   std::vector<std::vector<TokenId>> tokens(flight.entries.size());
   for (std::size_t i = 0; i < results.size(); ++i) {
     const FlightEntry& entry = flight.entries[i];
     Live* const live = find(entry.number);
     if (live == nullptr || entry.is_void) continue;
+    if (live->ahead == Ahead::Yes) {
+      counts_.add(SimEvent::DiscardedAhead);
+      results[i].discard = true;
+      continue;
+    }
     if (chance(setup_.abort_chance / 2)) {
       results[i].discard = true;
       continue;
@@ -348,6 +368,8 @@ void Simulation::finish() {
     results[i].tokens = tokens[i];
   }
   complete_rows(flight, results);
+  if (has_ahead) check_lost(flight);
+  if (has_ahead) check_wrong(flight, results);
   const Status status = cache_->finish_step(flight.step, results);
   if (!status) throw SimFailure("finish_step: " + status.error().message);
   counts_.add(SimEvent::Finished);
@@ -376,11 +398,13 @@ void Simulation::finish() {
     if (live->steps_in_flight == 0) live->planned_end = live->computed;
     if (entry.draft_count > 0) live->planned_end = live->computed;
   }
+  follow_ahead_all();
   called();
   for (const auto& live : lives_) refresh(*live);
   for (const FlightEntry& entry : finished.entries) {
     const Live* const live = find(entry.number);
-    if (live != nullptr && live->options.publish == Publish::All) expect_cached(*live);
+    const bool is_there = live != nullptr && !live->is_loading;  // nor does a lost one have what it was to load
+    if (is_there && live->options.publish == Publish::All) expect_cached(*live);
   }
 }
 
@@ -388,8 +412,18 @@ void Simulation::abort() {
   if (flights_.empty()) return;
   const std::size_t place = below(flights_.size());
   if (place > 0) run_up_to(place - 1);
-  // The device may have got as far as the step's own work, or not; what a plan asks for before it is always done.
-  if (chance(50)) {
+  // The device may have got as far as the step's own work, or not; what a plan asks for before it is always done. But
+  // for snapshots that have not come.
+  const Flight& chosen = flights_[place];
+  const bool is_ahead = std::ranges::any_of(chosen.entries, &FlightEntry::is_ahead) && !chosen.has_run;
+  if (is_ahead) counts_.add(SimEvent::AbortedAhead);
+  if (is_ahead && setup_.has_groups() && !chosen.has_begun && chance(60)) {
+    if (!has_arrived(chosen, UINT32_MAX, /*is_of_anchored=*/true)) counts_.add(SimEvent::AbortedUnapplied);
+    engine_->take_deltas(chosen.step);
+  } else if (is_ahead && !setup_.has_groups()) {
+    if (chance(50)) begin_flight(flights_[place]);
+    if (chosen.has_begun) read_layers(flights_[place]);
+  } else if (chance(50)) {
     run_flight(flights_[place]);
   } else if (chance(50) || setup_.has_groups()) {
     begin_flight(flights_[place]);
@@ -404,6 +438,7 @@ void Simulation::abort() {
     if (Live* const live = find(entry.number); live != nullptr) --live->steps_in_flight;
     make_void(entry.number, place, entry);
   }
+  follow_ahead_all();
   called();
   for (const auto& live : lives_) refresh(*live);
 }

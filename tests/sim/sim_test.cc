@@ -33,6 +33,14 @@ TEST(Simulation, EveryByteIsRightAndEveryMissHasItsReason) {
   const std::string failure = run_simulation(
       {.seed_count = UINT64_MAX, .step_count = kStepCount, .operations_max = wanted_operations()}, counts);
   ASSERT_EQ(failure, "");
+  // Besides, seeds in all of which sequences run ahead of their loads.
+  ASSERT_EQ(run_simulation({.first_seed = kFirstAheadSeed,
+                            .seed_count = UINT64_MAX,
+                            .step_count = kSmallStepCount,
+                            .operations_max = wanted_operations() / 10 * 11,
+                            .shape = {.ahead = SimSeeds::Always}},
+                           counts),
+            "");
   // Nothing is checked by what was never drawn.
   for (std::size_t i = 0; i < kSimEventCount; ++i) {
     const auto event = static_cast<SimEvent>(i);

@@ -138,13 +138,16 @@ void Simulation::check_accounts() {
   }
   if (is_paused_ && stats.transfers_in_flight > transfers_paused_) wrong("a transfer starts while they are paused");
   transfers_paused_ = stats.transfers_in_flight;
+  has_ghosts_ = has_ghosts_ && !flights_.empty();
   if (stats.transfers_in_flight < mover_->transfer_count()) wrong("the cache has forgotten a transfer");
   if (stats.unknown_completion_count != odd_completion_count_) wrong("completions of nothing are not counted");
   if (stats.store_outcomes != store_outcomes_) wrong("store_outcomes are not those that were reported");
   if (files_) check_disk_accounts(stats);
   if (stats.sequence_count < lives_.size()) wrong("a sequence is gone");
   const auto loading = std::ranges::count_if(lives_, [](const auto& live) { return live->is_loading; });
-  if (stats.loading_sequence_count != loading) wrong("another number of sequences is loading");
+  if (has_ghosts_ ? stats.loading_sequence_count < loading : stats.loading_sequence_count != loading)
+    wrong("another number of sequences is loading");
+  if (setup_.ahead_chance > 0) expect_ready();
   // Which of them the disk has is not known here.
   const bool is_wrong = files_ ? stats.lost_page_total > CacheForTests::given_up_page_total(*cache_)
                                : paths_ && stats.lost_page_total != paths_->lost_count();
@@ -157,6 +160,11 @@ void Simulation::check_accounts() {
 // What was counted of requests and their transfers.
 void Simulation::check_requests(const Stats& stats) {
   const auto wrong = [](const std::string& what) { throw SimFailure(what); };
+  if (has_ghosts_) {
+    miss_counts_ = stats.miss_requests;
+    prompt_tokens_ = stats.prompt_tokens;
+    host_hit_tokens_ = stats.host_hit_tokens + stats.disk_hit_tokens;
+  }
   if (stats.miss_requests != miss_counts_) wrong("miss_requests are not those that were told");
   if (stats.prompt_tokens != prompt_tokens_) wrong("prompt_tokens are not those of the sequences admitted");
   // Which of them came from the disk is not known here.
@@ -273,6 +281,11 @@ void Simulation::take_transfers(std::uint32_t count_max) {
   mover_->take(*taken, now_);
   note_owners(*taken);
   called();
+  for (const auto& live : lives_) {
+    if (!follow_ahead(*live)) continue;
+    ++live->owed_calls;
+    expect_on_its_way(*live);
+  }
 }
 
 // Whose pages they are, where a sequence saves its own or has them back.
@@ -391,6 +404,7 @@ void Simulation::apply(bool all) {
   }
   check_arrived(arrived);
   note_saves(over);
+  note_bad_loads(over);
   past_completions_.insert(past_completions_.end(), real.begin(), real.end());
   if (past_completions_.size() > 16) {
     past_completions_.erase(past_completions_.begin(), past_completions_.end() - 16);
@@ -431,6 +445,7 @@ void Simulation::note_ready(std::span<const Coming> on_their_way, std::size_t co
   std::vector<Woken> woken;
   std::vector<SequenceId> ids;
   for (const auto& live : lives_) {
+    for (; live->owed_calls > 0; --live->owed_calls) ids.push_back(live->handle.id());
     if (live->save_state == SaveState::Saving && live->pages_left == 0) {
       const SequenceView view = cache_->view(live->handle).value();
       if (view.is_waiting == live->has_lost_pages) {
@@ -452,6 +467,11 @@ void Simulation::note_ready(std::span<const Coming> on_their_way, std::size_t co
       continue;
     }
     if (!live->is_loading) continue;
+    const bool was_ahead = live->ahead != Ahead::No;
+    if (live->options.plan_while_loading && live->save_state == SaveState::None) {
+      if (follow_ahead(*live)) ids.push_back(live->handle.id());
+      if (was_ahead || live->ahead != Ahead::No) continue;
+    }
     const SequenceView view = cache_->view(live->handle).value();
     if (live->save_state == SaveState::Restoring) {
       if (view.is_loading != (live->pages_left > 0)) {
@@ -474,7 +494,13 @@ void Simulation::note_ready(std::span<const Coming> on_their_way, std::size_t co
   std::ranges::sort(ids);
   std::vector<SequenceId> told = ready_;
   std::ranges::sort(told);
-  if (told != ids) throw SimFailure("the ready callback was not called for the sequences that are ready");
+  if (told != ids) {
+    std::string text = "the ready callback was not called for the sequences that are ready:";
+    for (const SequenceId id : ids) text += " " + std::to_string(id.index) + "." + std::to_string(id.generation);
+    text += "; but for:";
+    for (const SequenceId id : told) text += " " + std::to_string(id.index) + "." + std::to_string(id.generation);
+    throw SimFailure(text);
+  }
   counts_.add(SimEvent::Ready, woken.size());
   if (paths_) {
     // It woke up between what was seen before and what is seen now: either may be what it saw.
@@ -574,7 +600,8 @@ void Simulation::pump() {
       const bool has_running =
           std::ranges::any_of(lives_, [](const auto& live) { return live->is_admitted && !live->is_loading; });
       for (const auto& live : lives_) {
-        if (live->is_loading && !has_running) throw SimFailure("a sequence loads, and nothing is on its way");
+        if (live->is_loading && live->ahead != Ahead::Lost && !has_running)
+          throw SimFailure("a sequence loads, and nothing is on its way");
         if (live->save_state == SaveState::Saving) throw SimFailure("a sequence is being saved for ever");
       }
       if (!directs_.empty()) throw SimFailure("a direct call is never answered");

@@ -10,6 +10,7 @@
 //   sim_sequences.cc     what happens to sequences, and to the cache around them
 //   sim_steps.cc         what happens to steps
 //   sim_groups.cc        what several groups must hold, find and read
+//   sim_ahead.cc         steps whose pages are still arriving
 //   sim_disk.cc          the disk tier's lanes, flushes, direct calls, and the end of the process
 //
 // single-threaded
@@ -19,6 +20,7 @@
 #include <array>
 #include <cstdint>
 #include <deque>
+#include <functional>
 #include <memory>
 #include <optional>
 #include <set>
@@ -70,6 +72,8 @@ class Simulation {
   };
   /// Where a preempted sequence's pages are.
   enum class SaveState : std::uint8_t { None, Saving, Saved, Restoring, Lost };
+  /// Whether a sequence that is loading may be planned; or was, and a load has failed since.
+  enum class Ahead : std::uint8_t { No, Yes, Lost };
   /// A sequence as the simulation knows it.
   struct Live {
     std::uint64_t number = 0;
@@ -80,9 +84,12 @@ class Simulation {
     SequenceOptions options;
     bool is_admitted = false;  // running or loading
     bool is_loading = false;
-    bool has_waited = false;    // for a load, since it was admitted
-    bool may_look = false;      // on disk, when it was admitted
-    std::uint32_t matched = 0;  // on the device when it was admitted, less what is replayed
+    bool has_waited = false;          // for a load, since it was admitted
+    Ahead ahead = Ahead::No;          // of one that is loading
+    std::uint32_t owed_calls = 0;     // of the ready callback
+    std::uint32_t loading_pages = 0;  // when it was admitted
+    bool may_look = false;            // on disk, when it was admitted
+    std::uint32_t matched = 0;        // on the device when it was admitted, less what is replayed
     bool is_preempted = false;
     SaveState save_state = SaveState::None;
     std::uint32_t page_count = 0;  // that were to be saved
@@ -116,6 +123,10 @@ class Simulation {
     bool is_tree = false;
     bool runs_again = false;
     bool is_void = false;
+    bool is_ahead = false;              // planned while pages were arriving
+    bool is_lost = false;               // and they did not
+    std::uint32_t layers_read = 0;      // of one that is ahead
+    std::string wrong;                  // what it has read that was not right
     std::vector<std::uint64_t> values;  // of everything up to the last token, drafts or tree tokens included
     std::vector<TokenId> drafts;
     std::vector<PageId> pages;
@@ -126,9 +137,11 @@ class Simulation {
   struct Flight {
     Step step;
     std::vector<FlightEntry> entries;  // as in the call
-    bool may_move = false;             // tokens of a tree that was committed before it
-    bool has_begun = false;            // copies are made, contexts were read, nonsense is written
-    bool has_run = false;              // what is right is written
+    std::vector<StepLoad> loads;
+    bool has_late_loads = false;  // one of them did not end well
+    bool may_move = false;        // tokens of a tree that was committed before it
+    bool has_begun = false;       // copies are made, contexts were read, nonsense is written
+    bool has_run = false;         // what is right is written
   };
   /// The pages of one sequence in transfers, whether it lives or not.
   struct Save {
@@ -293,6 +306,28 @@ class Simulation {
   bool try_sleep();
   void wake();
 
+  // Sequences that run ahead of their loads.
+  void race();
+  [[nodiscard]] bool is_ahead(std::uint64_t number);
+  void start_ahead(Live& live, const SequenceView& view);
+  void expect_on_its_way(const Live& live) const;
+  void expect_ready();
+  /// Behind a call that may have brought it further. True where the ready callback is to be called.
+  bool follow_ahead(Live& live);
+  void follow_ahead_all();
+  void land(Live& live, const SequenceView& view);
+  void lose(Live& live);
+  void note_bad_loads(std::span<const SimMover::Over> over);
+  [[nodiscard]] bool has_arrived(const Flight& flight, std::uint32_t band, bool is_of_anchored = false) const;
+  [[nodiscard]] bool is_read(const Flight& flight) const;
+  void read_layers(Flight& flight);
+  void wait_until(const std::function<bool()>& is_met);
+  void wait_for_layers(Flight& flight);
+  void wait_for_loads(const Flight& flight);
+  void try_finish_too_soon(const Flight& flight);
+  void check_lost(const Flight& flight);
+  void check_wrong(const Flight& flight, std::span<const StepResult> results);
+
   // Steps.
   void plan();
   /// Nothing where groups cannot compute what was asked for, which they say.
@@ -334,7 +369,8 @@ class Simulation {
   }
   [[nodiscard]] std::byte* byte_of(std::int64_t slot, std::uint32_t layer) const;
   void write_value(std::int64_t slot, std::uint64_t value);
-  void compare_value(std::int64_t slot, std::uint64_t value, const char* what, std::uint32_t position) const;
+  /// What is wrong in a layer of what an entry sees before its tokens.
+  [[nodiscard]] std::string find_wrong(const FlightEntry& entry, std::uint32_t layer) const;
   void remove(const Live& live);
 
   SimCounts& counts_;
@@ -377,6 +413,7 @@ class Simulation {
   std::unordered_map<std::uint32_t, std::vector<SimPaths::PathKey>> load_paths_;  // by transfer index
   std::vector<Completion> past_completions_;
   std::vector<SequenceId> ready_;
+  bool has_ghosts_ = false;  // ended sequences that run ahead, in steps in flight: what they count is not known
   std::uint64_t odd_completion_count_ = 0;
   std::array<std::uint64_t, kMissReasonCount> miss_counts_{};
   std::array<std::uint64_t, kTransferOutcomeCount> store_outcomes_{};
