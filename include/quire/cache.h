@@ -379,8 +379,8 @@ class ChunkPin {
 };
 
 struct PinnedChunks {
-  ChunkMatch match;
-  ChunkPin pin;  ///< while it lives, the pages of the match are where their handles say; empty if none was found
+  ChunkMatch match = {};
+  ChunkPin pin = {};  ///< while it lives, the pages of the match are where their handles say; empty if none was found
 };
 
 /// Names a prefix held by hold_on_host().

@@ -173,7 +173,7 @@ struct ChunkConfig {
   std::uint32_t pin_count_max = 64;  ///< ChunkPins at once
   /// Pages that ChunkPins may hold in all, each counted with what stands before it in its path, which stays too. Unset:
   /// half of the pool that open() makes; all of it at most.
-  std::optional<std::uint32_t> pinned_pages_max;
+  std::optional<std::uint32_t> pinned_pages_max = std::nullopt;
 
   [[nodiscard]] bool is_on() const { return page_count_max > 0; }
 };

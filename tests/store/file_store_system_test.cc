@@ -546,7 +546,7 @@ TEST_F(FileStoreForeign, ANewerFormatIsRefusedAndLeftAlone) {
     std::fstream file(path, std::ios::binary | std::ios::in | std::ios::out);
     std::array<char, 64> head{};
     file.read(head.data(), head.size());
-    head[8] = 2;
+    head[8] = 99;
     const std::uint64_t checksum = hash_bytes(head.data(), 56, 0);
     std::copy_n(reinterpret_cast<const char*>(&checksum), sizeof(checksum), head.data() + 56);
     file.seekp(0);
