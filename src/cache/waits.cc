@@ -81,7 +81,7 @@ Result<bool> Cache::wait_until_ready(const Sequence& sequence, const WaitOptions
     QUIRE_TRY_ASSIGN(const std::uint32_t index, impl.find_sequence(sequence));
     const SequenceSlot& slot = impl.sequences[index];
     if (slot.is_waiting()) return Refusal{"wait_until_ready", index}.invalid(Impl::not_running(slot));
-    return !slot.is_loading();
+    return slot.is_ready() || !slot.is_loading();
   };
   QUIRE_TRY(impl.enter());
   QUIRE_TRY_ASSIGN(const bool is_ready_now, is_ready());

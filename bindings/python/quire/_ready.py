@@ -65,7 +65,7 @@ _pumps: weakref.WeakKeyDictionary[Cache, dict[asyncio.AbstractEventLoop, _Pump]]
 async def ready(sequence: Sequence) -> SequenceView:
     cache = sequence.cache
     view = cache.view(sequence)
-    if not view.is_loading:
+    if view.is_ready or not view.is_loading:
         return view
     if cache.event_fd() >= 0:  # else a mover of the engine's own is looked after elsewhere
         cache.apply(cache.poll())
@@ -77,7 +77,7 @@ async def ready(sequence: Sequence) -> SequenceView:
     waiter = asyncio.Event()
     pump.add(waiter)
     try:
-        while (view := cache.view(sequence)).is_loading:
+        while (view := cache.view(sequence)).is_loading and not view.is_ready:
             await waiter.wait()
             waiter.clear()
             if pump.error is not None:

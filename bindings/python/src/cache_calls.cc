@@ -210,10 +210,10 @@ bool wait_until_ready(const StatePointer& state, const SequenceHandle& sequence,
           "wait_until_ready: the sequence is waiting; admit it first, or resume it if it is preempted");
   }
   while (true) {
-    if (!view_of(*state, sequence).is_loading) return true;
+    if (const ViewCopy view = view_of(*state, sequence); view.is_ready || !view.is_loading) return true;
     if (descriptor >= 0)
       apply(*state, poll(*state), std::nullopt);  // else a mover of the engine's own is looked after elsewhere
-    if (!view_of(*state, sequence).is_loading) return true;
+    if (const ViewCopy view = view_of(*state, sequence); view.is_ready || !view.is_loading) return true;
     // In slices, so that a signal or a limit of the load's own is noticed.
     double left_s = 0.05;
     if (timeout_s) {
