@@ -48,6 +48,16 @@ std::string Simulation::find_wrong(const FlightEntry& entry, std::uint32_t layer
   return "";
 }
 
+void Simulation::compare_value(std::int64_t slot, std::uint64_t value, const char* what, std::uint32_t position) const {
+  for (std::uint32_t layer = 0; layer < setup_.layer_count; ++layer) {
+    std::uint64_t bytes = 0;
+    std::memcpy(&bytes, byte_of(slot, layer), sizeof(bytes));
+    if (bytes == value + layer) continue;
+    throw SimFailure(std::string("wrong bytes in ") + what + ": position " + std::to_string(position) + ", page " +
+                     std::to_string(slot / setup_.page_tokens) + ", layer " + std::to_string(layer));
+  }
+}
+
 // Planning
 
 void Simulation::plan() {

@@ -368,6 +368,7 @@ class Simulation {
     return {.space = live.space, .is_retired = live.is_retired, .tokens = live.tokens, .options = &live.options};
   }
   [[nodiscard]] std::byte* byte_of(std::int64_t slot, std::uint32_t layer) const;
+  void compare_value(std::int64_t slot, std::uint64_t value, const char* what, std::uint32_t position) const;
   void write_value(std::int64_t slot, std::uint64_t value);
   /// What is wrong in a layer of what an entry sees before its tokens.
   [[nodiscard]] std::string find_wrong(const FlightEntry& entry, std::uint32_t layer) const;
