@@ -234,7 +234,10 @@ std::vector<Miss> SimPaths::why(const Request& request, std::uint32_t found, Tim
   }
   const auto loss = losses_.find(keys[found]);
   const std::uint64_t capacity = lost_capacity();
-  for (const TimeNs time : unseen_times_) any.push_back({MissReason::Evicted, Tier::Host, now - time});
+  for (const TimeNs time : unseen_times_) {
+    any.push_back({MissReason::Evicted, Tier::Host, now - time});
+    any.push_back({MissReason::Evicted, Tier::Device, now - time});  // it had gone on to the device
+  }
   if (has_unseen_bad_) add(MissReason::LoadFailed);
   if (capacity > 0 && loss != losses_.end()) {
     const Loss& lost = loss->second;

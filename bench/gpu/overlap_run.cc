@@ -5,76 +5,55 @@
 // it would take, of the right sizes, on numbers of the benchmark's: projections of 1,024 tokens, their attention to
 // 8,192 keys as one product for all heads, and the feed-forward part. The engine's stream waits for each layer; no
 // thread does.
+#include <algorithm>
+#include <cstddef>
 #include <cstdint>
+#include <memory>
 #include <string>
 #include <utility>
 #include <vector>
 
 #include "bench/overlap.h"
 #include "benchmarks.h"
-#include "cublas.cuh"
-#include "cuda_rig.cuh"
+#include "overlap_work.h"
+#include "table.h"
 
 namespace quire::bench {
 namespace {
 
 constexpr int kRuns = 7;
-constexpr int kNewTokens = kOverlapTokens - kOverlapCachedTokens;
-constexpr int kHidden = 4096;
-constexpr int kInner = 14336;  // of the feed-forward part
 constexpr int kKvWidth = 1024;
 
-class Layer {
- public:
-  Layer()
-      : a_(std::size_t{kHidden} * 2 * kInner * 2, 1),
-        b_(std::size_t{kNewTokens} * kInner * 2, 2),
-        c_(std::size_t{kNewTokens} * 2 * kInner * 2, 3) {}
-  void launch(Cublas& cublas) {
-    for (const Product& product : products()) cublas.multiply(product);
-  }
-  [[nodiscard]] double flops() const {
-    double sum = 0;
-    for (const Product& product : products()) sum += product.flops();
-    return sum;
-  }
+template <typename T>
+T take(Result<T> result, const char* what) {
+  if (!result) check_overlap(Status(tl::unexpected(result.error())), what);
+  return *std::move(result);
+}
 
- private:
-  [[nodiscard]] Product product(int rows, int inner) const {
-    return {.rows = rows, .columns = kNewTokens, .inner = inner, .a = a_.data(), .b = b_.data(), .c = c_.data()};
-  }
-  [[nodiscard]] std::vector<Product> products() const {
-    return {product(kHidden + (2 * kKvWidth), kHidden),          // Q, K and V
-            product(static_cast<int>(kOverlapTokens), kHidden),  // scores, all heads together
-            product(kHidden, static_cast<int>(kOverlapTokens)),  // values, all heads together
-            product(kHidden, kHidden),                           // output
-            product(2 * kInner, kHidden),
-            product(kHidden, kInner)};  // feed-forward
-  }
-
-  Buffer a_;
-  Buffer b_;
-  Buffer c_;
-};
+double median(std::vector<double> values) {
+  std::ranges::nth_element(values, values.begin() + static_cast<std::ptrdiff_t>(values.size() / 2));
+  return values[values.size() / 2];
+}
 
 }  // namespace
 
 void run_overlap(Device& device, const Settings& settings, Table& table) {
   table.section("The first step of 8,192 tokens of Llama-3-8B, 7,168 of them from the host (896 MiB)");
   const DeviceStream stream = take(device.create_stream(StreamPriority::Low), "making a stream");
-  Cublas cublas;
-  if (const std::string why = cublas.load(settings.cublas, static_cast<cudaStream_t>(stream.handle)); !why.empty()) {
+  std::string why;
+  const std::unique_ptr<OverlapWork> layer = OverlapWork::open(settings.cublas, stream, why);
+  if (layer == nullptr) {
     table.not_measured(why + " (say where it is with --cublas)");
     table.print_new();
     device.destroy_stream(stream);
     return;
   }
-  Layer layer;
-  const OverlapEngine engine{
-      .wait = [&](const Cache& cache, const Step& step,
-                  std::uint32_t index) { check(cache.wait_on(stream, step, {0, index}), "waiting for a layer"); },
-      .compute = [&](std::uint32_t) { layer.launch(cublas); },
-      .synchronize = [&] { check(device.synchronize(stream), "waiting"); }};
+  const OverlapEngine engine{.wait =
+                                 [&](const Cache& cache, const Step& step, std::uint32_t index) {
+                                   check_overlap(cache.wait_on(stream, step, {0, index}), "waiting for a layer");
+                                 },
+                             .compute = [&](std::uint32_t) { layer->launch(); },
+                             .synchronize = [&] { check_overlap(device.synchronize(stream), "waiting"); }};
   const auto measure = [&](std::uint16_t bands, std::uint32_t pages_max) {
     CacheConfig config{
         .layout = take(ModelLayout::simple({.layers = kOverlapLayers, .kv_heads = 8, .head_dim = 128}), "a layout")};
@@ -115,7 +94,7 @@ void run_overlap(Device& device, const Settings& settings, Table& table) {
       table.add({.what = "compute alone",
                  .value = times.compute * 1e3,
                  .unit = "ms",
-                 .beside = text_of(kOverlapLayers * layer.flops() / times.compute / 1e12) + " TFLOP/s"});
+                 .beside = text_of(kOverlapLayers * layer->flops() / times.compute / 1e12) + " TFLOP/s"});
       table.add(row("loading first, then computing", times.in_turn, times));
     }
     Row made = row("computing while layers arrive, bands: " + std::to_string(bands), times.overlapped, times);
