@@ -24,8 +24,8 @@ SUBJECTS = {
     "Cache": ["Cache", "policy_names"],
     "Sequences and steps": [
         "KeySpace", "Prompt", "ExtraKey", "SequenceOptions", "Lookup", "Admission", "Miss", "Sequence", "SequenceView",
-        "Window", "StepEntry", "PlanOutcome", "Shortage", "Step", "StepResult", "Kept", "HeldPrefix", "ExternalMatch",
-        "OfferOutcome", "GroupPages", "GroupPage",
+        "Window", "StepEntry", "PlanOutcome", "Shortage", "Step", "StepLoad", "GroupLayer", "StepResult", "Kept",
+        "HeldPrefix", "ExternalMatch", "OfferOutcome", "GroupPages", "GroupPage",
         "KeySpaceId", "SequenceId", "KeepId", "HoldId",
     ],
     "Plans": [
@@ -87,7 +87,10 @@ SUBJECTS = {
 CACHE_METHODS = {
     "Life": ["open", "close", "is_closed", "key_space"],
     "Sequences": ["lookup", "page_names", "begin", "admit", "wait_until_ready", "append", "end", "view"],
-    "Steps": ["plan_step", "apply_copies", "apply_saves", "finish_step", "abort_step"],
+    "Steps": [
+        "plan_step", "apply_copies", "apply_saves", "finish_step", "abort_step", "wait_for_layer", "wait_on", "band_of",
+        "lost_entries",
+    ],
     "Changing sequences": ["fork", "rewind", "set_window", "commit_tree", "preempt", "resume"],
     "From cache to cache": ["prepare_receive", "receive_targets", "finish_receive", "abort_receive", "mark_send"],
     "What is cached": [

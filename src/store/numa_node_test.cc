@@ -85,7 +85,8 @@ TEST(NumaNode, WhatIsNoBusIdIsNotLookedFor) {
   Machine::files = {{"/sys/bus/pci/devices//numa_node", "1\n"},
                     {"/sys/bus/pci/devices/../numa_node", "1\n"},
                     {"/sys/bus/pci/devices/a/b/numa_node", "1\n"}};
-  for (const std::string id : {"", "..", "a/b", "../x", ".", std::string(40, 'a').c_str()}) {
+  const std::vector<std::string> ids = {"", "..", "a/b", "../x", ".", std::string(40, 'a')};
+  for (const std::string& id : ids) {
     EXPECT_FALSE(find_numa_node(id, Machine::calls())) << id;
   }
 }

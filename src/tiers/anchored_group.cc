@@ -280,6 +280,7 @@ TierPath AnchoredGroup::path_of(const PrefixTree::Pin& pin, const WindowColumns&
 
 // The same for the columns of a load, which are those of its pages' places.
 TierPath AnchoredGroup::path_of(const PrefixTree::Pin& pin, std::span<const PageTransfer> load) {
+  if (load.empty()) return {};
   return path_of(pin, {.first = load.front().place, .last = load.back().place + 1});
 }
 

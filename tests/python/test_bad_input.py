@@ -309,6 +309,7 @@ def arguments_for(name, engine, sequence, step):
         "added": ([1],),
         "sequence": (sequence,),
         "step": (step,),
+        "layer": (quire.GroupLayer(),),
         "results": ([None],),
         "entries": ([sequence],),
         "completions": ([],),

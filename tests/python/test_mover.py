@@ -294,13 +294,13 @@ def test_pages_are_swapped_with_a_device(path):
     assert engine.layer_count == 3 and engine.record_bytes == pages.shape[1]
     streams = quire.SwapStreams(copies=device.create_stream(), kernels=device.create_stream(quire.StreamPriority.High))
     before = pages.copy()
-    order = quire.SwapOrder(kind=Kind.Store, device_pages=[1, 4], host_pages=[3, 0], streams=streams, path=path)
+    order = quire.SwapOrder(kind=Kind.Store, device_pages=[1, 4], records=[3, 0], streams=streams, path=path)
     stored = engine.swap(order)
     assert (stored.page_count, stored.good_pages, len(stored.checksums)) == (2, 2, 2)
     np.testing.assert_array_equal(records[3][: engine.record_bytes], before[1])
     pages[:] = 0
     order = quire.SwapOrder(
-        device_pages=[2, 5], host_pages=[3, 0], expected=stored.checksums, band_count=3, streams=streams, path=path
+        device_pages=[2, 5], records=[3, 0], expected=stored.checksums, band_count=3, streams=streams, path=path
     )
     ticket = engine.try_start(order)
     assert engine.has_arrived(ticket, 2)
@@ -332,7 +332,7 @@ def test_misuse_of_a_swap_engine_is_refused_with_the_reason():
     device, pages, records, made = swap_parts()
     engine = quire.SwapEngine.open(made)
     with pytest.raises(quire.InvalidArgument):
-        engine.swap(quire.SwapOrder(device_pages=[1], host_pages=[]))
+        engine.swap(quire.SwapOrder(device_pages=[1], records=[]))
     with pytest.raises(quire.InvalidArgument, match="need more"):
         quire.SwapConfig(device=device, records=records, record_stride=4096, record_count=5).validate()
     with pytest.raises(quire.InvalidArgument, match="device is"):
@@ -357,7 +357,7 @@ def test_a_swap_engine_keeps_what_it_uses():
     del device, pages, made
     gc.collect()
     streams = quire.SwapStreams(copies=stream, kernels=stream)
-    engine.swap(quire.SwapOrder(kind=Kind.Store, device_pages=[1], host_pages=[0], streams=streams))
+    engine.swap(quire.SwapOrder(kind=Kind.Store, device_pages=[1], records=[0], streams=streams))
     assert (records[0][: engine.record_bytes] == 7).all()
 
 

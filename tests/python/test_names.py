@@ -355,7 +355,7 @@ def other_value(value, made, field):
         ("SwapStreams", "kernels"): lambda: 12,
         ("SwapStreams", "more_kernels"): lambda: 13,
         ("SwapOrder", "device_pages"): lambda: [1, 2],
-        ("SwapOrder", "host_pages"): lambda: [3, 4],
+        ("SwapOrder", "records"): lambda: [3, 4],
         ("SwapOrder", "expected"): lambda: [5, 1 << 63],
         ("SwapOrder", "after"): lambda: 14,
         ("SwapOrder", "path"): lambda: quire.SwapPath.Staged,

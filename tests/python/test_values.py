@@ -114,7 +114,7 @@ def test_everything_that_callers_make_can_be_pickled(name, protocol):
     made = filled(getattr(quire, name))
     # Memory, geometries and devices belong to their process.
     for field in ("data", "memory", "geometry", "device_memory", "device_geometry", "accelerator", "device", "records"):
-        if field in made._fields:
+        if field in made._fields and (name, field) != ("SwapOrder", "records"):  # of an order they are numbers
             setattr(made, field, None)
     again = pickle.loads(pickle.dumps(made, protocol))
     assert type(again) is type(made) and again == made and repr(again) == repr(made)

@@ -115,7 +115,7 @@ TEST(Simulation, RanksOnDiskFindWhatAllOfThemHaveAndNeverBytesOfAnother) {
     ASSERT_EQ(failure, "");
     for (const SimEvent event : {SimEvent::DiskHit, SimEvent::HitAfterRestart, SimEvent::DurableFound,
                                  SimEvent::GotFromDisk, SimEvent::OtherRankLater, SimEvent::DiskReclaimed}) {
-      EXPECT_GT(counts[event], 0U) << to_string(event);
+      if (!kIsSanitized) EXPECT_GT(counts[event], 0U) << to_string(event);  // in an eighth, some may be missing
     }
   }
 }

@@ -38,7 +38,7 @@ struct SwapSettings : SwapConfig {
 struct OrderSettings {
   TransferKind kind = TransferKind::Load;
   std::vector<std::uint32_t> device_pages;
-  std::vector<std::uint32_t> host_pages;
+  std::vector<std::uint32_t> records;
   std::vector<std::uint64_t> expected;
   std::uint32_t band_count = 1;
   SwapStreams streams;
@@ -89,10 +89,10 @@ SwapRequest make_swap_request(const SwapSettings& settings) {
 struct HeldOrder {
   explicit HeldOrder(const OrderSettings& settings) : expected(settings.expected) {
     for (const std::uint32_t page : settings.device_pages) device_pages.push_back(PageId{page});
-    for (const std::uint32_t page : settings.host_pages) host_pages.push_back(PageId{page});
+    for (const std::uint32_t record : settings.records) records.push_back(RecordId{record});
     order = {.kind = settings.kind,
              .device_pages = device_pages,
-             .host_pages = host_pages,
+             .records = records,
              .expected = expected,
              .band_count = settings.band_count,
              .streams = settings.streams,
@@ -103,7 +103,7 @@ struct HeldOrder {
   HeldOrder& operator=(const HeldOrder&) = delete;
 
   std::vector<PageId> device_pages;
-  std::vector<PageId> host_pages;
+  std::vector<RecordId> records;
   std::vector<std::uint64_t> expected;
   SwapOrder order;
 };
@@ -304,7 +304,7 @@ void bind_swap(nb::module_& module) {
   StructClass<OrderSettings>(module, "SwapOrder", "Which pages to move.")
       .field("kind", &OrderSettings::kind, "Load or Store")
       .field("device_pages", &OrderSettings::device_pages)
-      .field("host_pages", &OrderSettings::host_pages, "numbers of records, as many")
+      .field("records", &OrderSettings::records, "as many, below SwapConfig.record_count")
       .field("expected", &OrderSettings::expected,
              "Checksums of the records, of a load that knows them: as many, or none.")
       .field("band_count", &OrderSettings::band_count,
