@@ -115,7 +115,8 @@ TEST(Simulation, RanksOnDiskFindWhatAllOfThemHaveAndNeverBytesOfAnother) {
     ASSERT_EQ(failure, "");
     for (const SimEvent event : {SimEvent::DiskHit, SimEvent::HitAfterRestart, SimEvent::DurableFound,
                                  SimEvent::GotFromDisk, SimEvent::OtherRankLater, SimEvent::DiskReclaimed}) {
-      if (!kIsSanitized) EXPECT_GT(counts[event], 0U) << to_string(event);  // in an eighth, some may be missing
+      if (kIsSanitized) continue;  // in an eighth, some may be missing
+      EXPECT_GT(counts[event], 0U) << to_string(event);
     }
   }
 }
