@@ -363,8 +363,12 @@ bool Arrivals::try_run_ahead(std::uint32_t sequence) {
   const bool is_off = arrival.has_let_go || parts_.key_spaces[slot.key_space].is_retired;
   if (is_off || arrival.load_miss != MissReason::None) return false;
   const PrefixTree& tree = parts_.tree;
+  // If others have computed all that was to be loaded, nothing is on its way, and the next apply() lets the sequence
+  // run.
+  bool has_loads = false;
   for (RunId run = slot.pin.run(); tree.is_on_host(run); run = tree.parent(run)) {
     if (tree.load_of(run) == 0 || !is_on_its_way(tree.load_of(run) - 1)) return false;
+    has_loads = true;
   }
   bool has_all = parts_.groups.empty() || arrival.anchored;
   if (has_all && arrival.anchored) {
@@ -376,10 +380,11 @@ bool Arrivals::try_run_ahead(std::uint32_t sequence) {
             const bool is_there = anchor.tier == Tier::Device && group.on_device.has(anchor.page);
             const std::uint32_t load = group.load_at(anchor);
             has_all = has_all && (is_there || (load != 0 && is_on_its_way(load - 1)));
+            has_loads = has_loads || !is_there;
           });
         });
   }
-  if (!has_all) return false;
+  if (!has_all || !has_loads) return false;
   if (arrival.anchored) {  // the history that memory has may go on behind the hit
     const std::uint32_t tokens = arrival.anchored->hit.tokens;
     if (tokens == 0 || tokens % parts_.page_tokens != 0) return false;

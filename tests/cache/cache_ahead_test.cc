@@ -111,6 +111,21 @@ TEST_F(CacheAhead, WithoutTheOptionASequenceThatLoadsIsNotPlanned) {
   finish(live);
 }
 
+TEST_F(CacheAhead, ASequenceWithNothingOnItsWayDoesNotRunAhead) {
+  put_on_host(token_range(0, 32));
+  Live writer = admitted(token_range(0, 32), {.tier_max = Tier::Device});
+  Live live = admitted(token_range(0, 37), kAhead);  // nobody has taken its load
+  finish(writer);                                    // all that the load would bring is on the device now
+  mover_->take();
+  EXPECT_FALSE(view(live).is_ready) << "a step without loads could not finish before the next apply()";
+  apply({});
+  EXPECT_TRUE(view(live).is_ready);
+  EXPECT_FALSE(view(live).is_loading);
+  finish(live);
+  settle();
+  expect_all_free();
+}
+
 TEST_F(CacheAhead, ALoadThatFailsTakesTheEntryBack) {
   for (const TransferFault fault : {TransferFault::Io, TransferFault::Checksum, TransferFault::Generation}) {
     put_on_host(token_range(0, 32));
