@@ -298,11 +298,16 @@ std::string disk_path(std::uint32_t directory) {
   return "disk " + std::to_string(directory);
 }
 
-// Twice the files, and as much room for each.
+// Twice the files, and as much room for each. The cache tells shards apart by the heads of the pages that go to disk:
+// it has one shard where none do.
 void draw_disk_ranks(SimSetup& setup, Random& random) {
+  bool has_pages_on_disk = !setup.has_groups();
+  for (std::size_t group = 0; group < setup.groups.size(); ++group) {
+    if (!is_anchored(setup.groups[group]) || has_store(setup, group)) has_pages_on_disk = true;
+  }
   setup.rank_count = 2;
   setup.has_rank_pages = true;
-  setup.shard_count = has_chance(random, 70) ? 2 : 1;
+  setup.shard_count = has_chance(random, 70) && has_pages_on_disk ? 2 : 1;
   setup.disk_capacity_bytes *= setup.shard_count;
   setup.disk_write_bytes_per_day *= setup.shard_count;
   for (std::uint64_t& bytes : setup.disk_group_capacity_bytes) bytes *= setup.shard_count;
