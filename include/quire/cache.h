@@ -576,9 +576,9 @@ class Cache {
   /// Everything has arrived, of all groups: as finish_step for tokens computed here. Where the last token is a
   /// checkpoint, the sequence's next step takes the snapshot.
   [[nodiscard]] Status finish_receive(const Sequence& sequence);
-  /// Nothing of it counts. The other side has stopped writing. To end the sequence, or to drop it, says the same. A
-  /// state may have been overwritten: as after abort_step, the sequence then goes back to the last snapshot, or to its
-  /// beginning.
+  /// Nothing of it counts. The other side has stopped writing; until it has, leave the sequence as it is and begin
+  /// another: to end or to drop it says the same. A state may have been overwritten: as after abort_step, the sequence
+  /// then goes back to the last snapshot, or to its beginning.
   [[nodiscard]] Status abort_receive(const Sequence& sequence);
   /// Tokens from position `begin` on are for another cache: token begin + i goes to slot i of `slots`, as
   /// prepare_receive() there named them, and `targets` are what receive_targets() there said. Steps of the sequence

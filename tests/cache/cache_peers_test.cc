@@ -46,9 +46,26 @@ class CachePeers : public SequenceChangesTest {
     return sequence;
   }
 
+  /// A step of a sequence of this cache and three more tokens, while a late peer writes to these slots of it.
+  void run_beside(std::span<const SlotRun> late_slots, Live& live) {
+    append(live, token_range(900, 3));
+    const Step step = plan({{&live.sequence}});
+    const auto write_late = [&] {
+      for (const SlotRun& run : late_slots) {
+        for (std::int64_t i = 0; i < run.token_count; ++i) write(run.first_slot + i, ++late_value_);
+      }
+    };
+    write_late();
+    compute(step, 0, live.tokens);
+    write_late();
+    finish(step, {{}});
+    write_late();
+  }
+
   std::unique_ptr<Cache> receiver_;
   KeySpaceId receiver_space_;
   std::uint32_t sent_ = 0;
+  std::uint64_t late_value_ = 0;
 };
 
 TEST_F(CachePeers, WhatIsCachedIsSentByTheNextStepAlone) {
@@ -173,6 +190,48 @@ TEST_F(CachePeers, NothingIsReceivedWhereAStepInFlightMovesTokens) {
   expect_error(cache_->prepare_receive(receiver, 20), ErrorCode::Unavailable, "is in flight and moves tokens");
   ASSERT_TRUE(cache_->finish_step(carries_moves, std::vector<StepResult>(1)));
   EXPECT_TRUE(cache_->prepare_receive(receiver, 20).has_value());
+}
+
+// A late peer may write at any moment. Its pages stay the receiving sequence's while another one does its work.
+TEST_F(CachePeers, WhatALatePeerMayStillWriteIsNobodyElses) {
+  open(changes_config(24));
+  Live first = computed(token_range(0, 8));
+  end(first);
+  Live late = admitted(token_range(0, 22));
+  const Result<std::span<const SlotRun>> given = cache_->prepare_receive(late.sequence, 14);
+  ASSERT_TRUE(given.has_value()) << given.error().message;
+  const std::vector<SlotRun> slots(given->begin(), given->end());
+  Live live = admitted(token_range(0, 22));
+  EXPECT_EQ(view(live).computed_tokens, 8U);
+  run_beside(slots, live);
+  for (TokenId text = 100; text < 800; text += 100) {  // every page that can be had is handed out
+    Live other = admitted(token_range(text, 16));
+    run_beside(slots, other);
+    end(other);
+  }
+  EXPECT_GT(stats().evicted_page_total, 0U);
+  run_beside(slots, live);
+  end(live);
+  ASSERT_TRUE(cache_->abort_receive(late.sequence));  // it is gone
+  end(late);
+  expect_all_free();
+}
+
+TEST_F(CachePeers, AForkOfALateReceiverHasWhatWasComputedAndGoesOn) {
+  Live late = computed(token_range(0, 10));
+  append(late, token_range(10, 12));
+  const Result<std::span<const SlotRun>> given = cache_->prepare_receive(late.sequence, 12);
+  ASSERT_TRUE(given.has_value()) << given.error().message;
+  const std::vector<SlotRun> slots(given->begin(), given->end());
+  EXPECT_EQ(slots.front().first_slot % page_tokens(), 2);  // the peer writes behind what was computed, in the same page
+  Live live = forked(late, 10);
+  append(live, token_range(10, 12));
+  run_beside(slots, live);
+  run_beside(slots, live);
+  end(late);  // it is gone
+  expect_good(live);
+  end(live);
+  expect_all_free();
 }
 
 TEST_F(CachePeers, AMarkEndsWhenAllOfItWasSent) {

@@ -15,6 +15,7 @@ _NEEDS = {
     "needs_jax": ("jax",),
     "needs_cupy": ("cupy",),
     "needs_cuda": ("torch",),
+    "needs_nixl": ("nixl_cu12",),
 }
 
 
