@@ -20,7 +20,7 @@ import time
 
 import numpy as np
 import quire
-from peer_links import PeerError, connect
+from peer_links import GONE, NONSENSE, PeerError, connect
 from toy_engine import DIM, HEADS, LAYERS, PAGE, VOCAB, Engine
 
 TOKEN_BYTES = 2 * LAYERS * HEADS * DIM * 4
@@ -70,7 +70,7 @@ class Prefiller:
         job, cache = self.jobs[number], self.engine.cache
         try:
             step = self.engine.plan(job["sequence"])
-        except MemoryError as error:
+        except (MemoryError, quire.Error) as error:
             job["unsent"] = 0
             self.link.send({"what": "failed", "sequence": number, "why": f"the prefiller: {error}"})
             return
@@ -161,7 +161,7 @@ class Receive:
                 self.error = self.error or f"step {step}: {read.error}"
         self.reads = [entry for entry in self.reads if not entry[0].is_over]
         if not self.decoder.link.is_open and self.missing > 0:
-            self.error = self.error or "the other side is gone"
+            self.error = self.error or GONE
 
 
 class Decoder:
@@ -180,13 +180,10 @@ class Decoder:
 
     def poll(self, timeout_s=0.0):
         for message in self.link.poll(timeout_s):
-            receive = self.receives.get(message["sequence"])
-            if receive is None or receive.error:
-                continue
-            if message["what"] == "step":
-                receive.on_step(message)
-            else:
-                receive.error = message["why"]
+            try:
+                self.handle(message)
+            except NONSENSE:
+                self.link.close()
         for receive in [*self.receives.values(), *self.quarantine]:
             receive.look()
         for receive in [late for late in self.quarantine if late.is_quiet]:
@@ -195,6 +192,15 @@ class Decoder:
             self.engine.cache.abort_receive(receive.sequence)
             self.engine.cache.end(receive.sequence)
             self.link.send({"what": "end", "sequence": receive.number})
+
+    def handle(self, message):
+        receive = self.receives.get(message["sequence"])
+        if receive is None or receive.error:
+            return
+        if message["what"] == "step":
+            receive.on_step(message)
+        else:
+            receive.error = message["why"]
 
     def wait_for(self, receive, deadline):
         """Until it is complete, has failed, or is late."""
@@ -291,8 +297,8 @@ def run(options, process, connection):
     one = Engine(page_count(options), options.step_tokens, options.seed)
     expected_tokens, expected = one.generate(one.start(prompt), options.new_tokens)
     equal = tokens == expected_tokens and same_bits(logits, expected)
-    print(f"logits     {'equal' if equal else 'NOT EQUAL'}: {logits.shape[0]} x {logits.shape[1]} floats, compared bit for "
-          "bit with those of one process")
+    print(f"logits     {'equal' if equal else 'NOT EQUAL'}: {logits.shape[0]} x {logits.shape[1]} floats, compared bit "
+          "for bit with those of one process")
     return 0 if equal else 1
 
 
@@ -305,8 +311,8 @@ def prefill_there(options, process, decoder, prompt):
     decoder.wait_for(receive, begin + options.deadline_s)
     seconds = time.monotonic() - begin
     sequence, outcome = decoder.settle(receive)
-    print(f"prompt     {len(prompt):,} tokens: {receive.read_bytes:,} bytes in {len(receive.reads) + receive.read_count} "
-          f"reads, {seconds:.3f} s")
+    read_count = len(receive.reads) + receive.read_count
+    print(f"prompt     {len(prompt):,} tokens: {receive.read_bytes:,} bytes in {read_count} reads, {seconds:.3f} s")
     print(f"outcome    {outcome}{'' if outcome == 'received' else '; the decoder computes the prompt itself'}")
     if decoder.quarantine:
         pages = decoder.engine.cache.stats().open_pages

@@ -43,6 +43,9 @@ class Engine:
         config = quire.CacheConfig(layout=quire.ModelLayout.simple(shape), page=quire.PageOptions(page_tokens=PAGE))
         config.device.page_count = page_count
         config.plan.page_tables = quire.PageTables.Csr
+        # Else a page would go as soon as it is full and another sequence has computed the same. Here a page that a step
+        # has written stays where it is as long as its sequence lives, for others to read.
+        config.dedup = False
         self.cache = quire.Cache.open(config)
         self.space = self.cache.key_space(quire.KeySpace(model=f"toy {seed}"))
         self.model = Model(seed)
@@ -51,7 +54,7 @@ class Engine:
         self.keys, self.values = (np.asarray(self.cache.component_memory(0, name)) for name in "kv")
 
     def start(self, prompt):
-        # What another cache sends goes behind whole pages: a prefix that ends inside a page would be a copy to make first.
+        # What another cache sends goes behind whole pages: of a prefix that ends inside one, a step makes a copy first.
         options = quire.SequenceOptions(match_tokens_max=len(prompt) // PAGE * PAGE)
         sequence = self.cache.begin(self.space, prompt, options)
         self.cache.admit(sequence)

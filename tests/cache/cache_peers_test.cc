@@ -62,6 +62,17 @@ class CachePeers : public SequenceChangesTest {
     write_late();
   }
 
+  /// Sequences that are handed every page that can be had.
+  void run_others_beside(std::span<const SlotRun> late_slots) {
+    for (TokenId text = 100; text < 800; text += 100) {
+      Live other = admitted(token_range(text, 16));
+      run_beside(late_slots, other);
+      run_beside(late_slots, other);
+      end(other);
+    }
+    EXPECT_GT(stats().evicted_page_total, 0U);
+  }
+
   std::unique_ptr<Cache> receiver_;
   KeySpaceId receiver_space_;
   std::uint32_t sent_ = 0;
@@ -204,12 +215,7 @@ TEST_F(CachePeers, WhatALatePeerMayStillWriteIsNobodyElses) {
   Live live = admitted(token_range(0, 22));
   EXPECT_EQ(view(live).computed_tokens, 8U);
   run_beside(slots, live);
-  for (TokenId text = 100; text < 800; text += 100) {  // every page that can be had is handed out
-    Live other = admitted(token_range(text, 16));
-    run_beside(slots, other);
-    end(other);
-  }
-  EXPECT_GT(stats().evicted_page_total, 0U);
+  run_others_beside(slots);
   run_beside(slots, live);
   end(live);
   ASSERT_TRUE(cache_->abort_receive(late.sequence));  // it is gone
@@ -218,6 +224,7 @@ TEST_F(CachePeers, WhatALatePeerMayStillWriteIsNobodyElses) {
 }
 
 TEST_F(CachePeers, AForkOfALateReceiverHasWhatWasComputedAndGoesOn) {
+  open(changes_config(24));
   Live late = computed(token_range(0, 10));
   append(late, token_range(10, 12));
   const Result<std::span<const SlotRun>> given = cache_->prepare_receive(late.sequence, 12);
@@ -227,6 +234,7 @@ TEST_F(CachePeers, AForkOfALateReceiverHasWhatWasComputedAndGoesOn) {
   Live live = forked(late, 10);
   append(live, token_range(10, 12));
   run_beside(slots, live);
+  run_others_beside(slots);
   run_beside(slots, live);
   end(late);  // it is gone
   expect_good(live);

@@ -139,6 +139,15 @@ def logits_are_equal(transport, expected):
         pair.check_decodes(sequence, expected)
         pair.check_nothing_is_left(sequence)
 
+        # What the prefiller has cached goes over with its first step.
+        pair.engine.cache.reset()
+        whole = pair.receive()
+        assert (whole.token_count, whole.read_count) == (len(PROMPT), 1)
+        sequence, outcome = pair.decoder.settle(whole)
+        assert outcome == "received"
+        pair.check_decodes(sequence, expected)
+        pair.check_nothing_is_left(sequence)
+
 
 def a_flipped_bit_is_not_served(transport, expected):
     with Pair(transport) as pair:
@@ -343,9 +352,9 @@ def test_a_step_that_names_other_slots_is_never_read(asked, change):
 
 def test_the_same_step_twice_is_read_once(asked):
     decoder, link, receive = asked
-    link.says = [step_for(receive), step_for(receive)]
+    link.says = [step_for(receive), step_for(receive), step_for(receive, parts=[[0, max(receive.unread_slots), 1]])]
     decoder.poll()
-    assert len(link.reads) == 1 and receive.error
+    assert len(link.reads) == 1 and receive.error  # nor is anything read behind it
     assert not receive.is_quiet  # the first one may still land
 
 
@@ -359,6 +368,55 @@ def test_what_comes_after_the_deadline_is_not_read(asked):
     link.says = [step_for(receive, parts=[[0, slot, 2]])]
     decoder.poll()
     assert len(link.reads) == 1 and decoder.quarantine == [receive]
+
+
+def test_the_prefiller_stops_when_it_is_told_and_keeps_pages_until_the_end():
+    engine, link = make_engine(), Said()
+    prefiller = prefill_decode.Prefiller(engine, link)
+    prefiller.handle({"what": "compute", "sequence": 3, "tokens": PROMPT, "begin": 0, "slots": [[16, len(PROMPT)]]})
+    prefiller.run_step(3)
+    prefiller.run_step(3)
+    (first, second) = link.heard
+    assert (first["step"], second["step"]) == (0, 1)
+    assert sum(count for _, _, count in first["parts"]) == STEP
+    says = [[], [{"what": "stop", "sequence": 3}], [], [{"what": "end", "sequence": 3}]]
+    held = []
+
+    def poll(timeout_s):
+        held.append((len(link.heard), engine.cache.stats().sequence_count))
+        link.is_open = len(says) > 1
+        return says.pop(0)
+
+    link.poll = poll
+    prefiller.serve()
+    assert held == [(2, 1), (3, 1), (3, 1), (3, 1)]  # one more step until it was told
+    assert engine.cache.stats().sequence_count == 0
+    for what in ("stop", "end"):
+        prefiller.handle({"what": what, "sequence": 3})  # what has ended already
+
+
+def test_what_was_announced_stays_where_it_is_while_others_compute_the_same():
+    engine, link = make_engine(), Said()
+    prefiller = prefill_decode.Prefiller(engine, link)
+    engine.step_tokens = 40  # steps end inside a page
+    for number, slot in ((0, 16), (1, 416)):
+        prefiller.handle({"what": "compute", "sequence": number, "tokens": PROMPT, "begin": 0, "slots": [[slot, 300]]})
+    while any(job["unsent"] > 0 for job in prefiller.jobs.values()):
+        for number in prefiller.jobs:
+            prefiller.run_step(number)
+    for message in link.heard:
+        pages = engine.cache.view(prefiller.jobs[message["sequence"]]["sequence"]).pages
+        for (local, _, count), checksum in zip(message["parts"], message["checksums"]):
+            assert local // PAGE in pages
+            assert engine.checksum(local, count) == checksum
+
+
+def test_a_peer_that_talks_nonsense_later_is_closed(asked):
+    decoder, link, receive = asked
+    link.close = lambda: setattr(link, "is_open", False)
+    link.says = [{"what": "step", "sequence": receive.number, "step": 0, "parts": 7, "checksums": []}]
+    decoder.poll()
+    assert not link.is_open and receive.error
 
 
 def test_a_prefiller_that_cannot_says_why():
