@@ -252,7 +252,10 @@ def start_prefiller(options):
 def prefill(options):
     with socket.socket(fileno=options.prefill_on) as connection:
         engine = Engine(page_count(options), options.step_tokens, options.seed)
-        link, _, _ = connect(connection, engine.pool, engine.stores(), options.transport)
+        try:
+            link, _, _ = connect(connection, engine.pool, engine.stores(), options.transport)
+        except PeerError:  # the other process says why
+            return 2
         Prefiller(engine, link).serve()
         link.close()
     return 0
@@ -338,7 +341,7 @@ def parse(arguments):
     parser.add_argument("--prompt-tokens", type=int, default=512, metavar="N")
     parser.add_argument("--new-tokens", type=int, default=32, metavar="N")
     parser.add_argument("--step-tokens", type=int, default=64, metavar="N", help="of the prompt in one step")
-    parser.add_argument("--deadline-s", type=float, default=10, metavar="S", help="how long to wait for the prompt")
+    parser.add_argument("--deadline-s", type=float, default=60, metavar="S", help="how long to wait for the prompt")
     parser.add_argument("--fault", choices=("flip", "stop", "kill"), help="in the middle of the transfer")
     parser.add_argument("--seed", type=int, default=7, metavar="N")
     parser.add_argument("--prefill-on", type=int, help=argparse.SUPPRESS)  # the other process: its socket

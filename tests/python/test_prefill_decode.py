@@ -453,9 +453,9 @@ def test_a_read_beyond_the_pool_is_not_answered():
 # ── the program ──────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def run_program(*arguments):
+def run_program(*arguments, environment=None):
     return subprocess.run([sys.executable, PROGRAM, *OPTIONS, *arguments], capture_output=True, text=True, check=False,
-                          stdin=subprocess.DEVNULL, timeout=3 * DEADLINE_S)
+                          stdin=subprocess.DEVNULL, timeout=3 * DEADLINE_S, env=environment)
 
 
 def test_the_program_says_that_the_logits_are_equal():
@@ -502,6 +502,13 @@ def test_nixl_that_is_not_there_is_said(monkeypatch):
         peer_links.Stream(there).send({"stores": "x", "pool_bytes": 8, "agent": None, "base": 0, "why": ""})
         with pytest.raises(peer_links.PeerError, match="not installed"):
             peer_links.connect(here, np.zeros(8, np.uint8), "x", "nixl")
+
+
+def test_two_that_find_no_way_to_each_other_say_so_once(tmp_path):
+    for package in ("nixl_cu12", "nixl_cu13", "nixl"):
+        (tmp_path / f"{package}.py").write_text("raise ImportError('not here')")
+    done = run_program("--transport", "nixl", environment={**os.environ, "PYTHONPATH": str(tmp_path)})
+    assert (done.returncode, done.stderr) == (2, "prefill_decode.py: NIXL's Python package is not installed\n")
 
 
 def is_alive(process_id):
