@@ -341,11 +341,14 @@ def parse(arguments):
     parser.add_argument("--prompt-tokens", type=int, default=512, metavar="N")
     parser.add_argument("--new-tokens", type=int, default=32, metavar="N")
     parser.add_argument("--step-tokens", type=int, default=64, metavar="N", help="of the prompt in one step")
-    parser.add_argument("--deadline-s", type=float, default=60, metavar="S", help="how long to wait for the prompt")
+    parser.add_argument("--deadline-s", type=float, metavar="S", help="how long to wait for the prompt: 60, or 3 "
+                        "with --fault")
     parser.add_argument("--fault", choices=("flip", "stop", "kill"), help="in the middle of the transfer")
     parser.add_argument("--seed", type=int, default=7, metavar="N")
     parser.add_argument("--prefill-on", type=int, help=argparse.SUPPRESS)  # the other process: its socket
     options = parser.parse_args(arguments)
+    if options.deadline_s is None:
+        options.deadline_s = 3 if options.fault else 60
     for name in ("prompt_tokens", "new_tokens", "step_tokens"):
         if getattr(options, name) < 1:
             parser.error(f"--{name.replace('_', '-')} is at least 1")
