@@ -108,7 +108,8 @@ struct HostConfig {
   TransferStreams load_streams = {};
   TransferStreams store_streams = {};
   std::uint32_t hold_count_max = 256;  ///< prefixes that hold_on_host() holds at once
-  /// Pages that hold_on_host() may hold in all; unset: half of the host's.
+  /// Pages of the history that hold_on_host() may hold in all, and the same share of each other group's host pages;
+  /// unset: half of the host's.
   std::optional<std::uint32_t> hold_pages_max = std::nullopt;
 
   [[nodiscard]] bool is_on() const { return page_count > 0 || capacity_bytes > 0; }

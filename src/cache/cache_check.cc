@@ -74,13 +74,21 @@ Status Cache::Impl::check_users() const {
     handles += chunks->run_count();
   }
   std::uint64_t held = 0;
+  std::vector<std::uint32_t> held_of_groups(groups.size());
+  std::vector<const AnchoredHold*> anchored_holds;
   for (const HoldSlot& hold : holds) {
     if (!hold.is_live) continue;
     ++users[hold.key_space];
     held += hold.page_count;
+    for (std::size_t i = 0; i < hold.group_page_counts.size(); ++i) held_of_groups[i] += hold.group_page_counts[i];
+    anchored_holds.push_back(&hold.anchored);
     if (hold.is_arriving() != sequences.find(hold.carrier).has_value()) return broken("a hold waits for no sequence");
   }
   if (held != hold_pages) return broken("the count of held pages is wrong");
+  for (std::size_t i = 0; i < groups.size(); ++i) {
+    if (held_of_groups[i] != groups[i].hold_pages) return broken("the count of held pages of a group is wrong");
+  }
+  QUIRE_TRY(tiers->host_holds.check_invariants(anchored_holds));
   const TransferBook& book = tiers->parts.book;
   for (std::uint32_t i = 0; i < book.end(); ++i) {
     const Transfer& transfer = book[i];

@@ -57,10 +57,12 @@ struct Cache::Impl : TierClient {
     bool is_told = true;  // false: it has settled, and its callback was not called yet
     std::uint32_t generation = 0;
     std::uint32_t key_space = 0;
-    std::uint32_t page_count = 0;  // as counted against hold_pages_max
+    std::uint32_t page_count = 0;                  // of the history, as counted against hold_pages_max
+    std::vector<std::uint32_t> group_page_counts;  // the same of anchored groups
     TimeNs expires_at = 0;
     SequenceId carrier;  // the cache's own sequence, which looks for its pages; none: it has looked
     PrefixTree::HostHold pages;
+    AnchoredHold anchored;
     Miss miss;
     std::function<void(const HeldPrefix&)> callback;
     [[nodiscard]] bool is_arriving() const { return is_live && carrier != SequenceId{}; }
@@ -412,7 +414,13 @@ struct Cache::Impl : TierClient {
   [[nodiscard]] Result<std::uint32_t> add_hold(std::uint32_t space, const Prompt& prompt, const HoldOptions& options);
   void settle_hold(std::uint32_t carrier);
   void call_holders();
+  [[nodiscard]] std::uint32_t hold_pages_of(std::size_t group_place, std::uint32_t path_pages) const;
+  [[nodiscard]] Status check_hold_pages(std::span<const std::uint32_t> group_page_counts) const;
+  void count_held(HoldSlot& hold, std::uint32_t page_count, std::span<const std::uint32_t> group_page_counts);
   [[nodiscard]] std::optional<std::uint32_t> find_hold(HoldId hold) const;
+  void settle_anchored(HoldSlot& hold, std::uint32_t carrier, PrefixTree::Match& match);
+  /// Takes what held prefixes have waited for.
+  void update_holds();
   [[nodiscard]] HeldPrefix held_prefix(std::uint32_t index) const;
   void end_hold(std::uint32_t index);
   /// Lets go of all held prefixes, or of those of one key space.
@@ -423,6 +431,13 @@ struct Cache::Impl : TierClient {
   }
   [[nodiscard]] std::uint32_t keep_pages_max() const { return config.keep_pages_max.value_or(pool_page_count() / 2); }
   [[nodiscard]] std::uint32_t pool_page_count() const { return history->device_page_count(); }
+  /// The share of an anchored group's host pages that hold_pages_max is of the history's.
+  [[nodiscard]] std::uint32_t hold_pages_max(const GroupRows& group) const {
+    const std::uint64_t host_pages = group.tier->pages.host.page_count();
+    const std::uint64_t history_pages = history->host.page_count();
+    const std::uint64_t share = ((host_pages * hold_pages_max()) + history_pages - 1) / history_pages;
+    return static_cast<std::uint32_t>(std::min(share, host_pages));
+  }
 
   // Chunks.
   [[nodiscard]] Status require_chunks(const char* call) const;

@@ -62,6 +62,7 @@ struct GroupRows {
   const CacheGroup* group = nullptr;
   GroupMemory memory;
   std::uint32_t kept_pages = 0;    // device pages that keep() holds
+  std::uint32_t hold_pages = 0;    // host pages that hold_on_host() holds or asks for
   std::vector<GroupState> states;  // by sequence; of state groups
   std::vector<WindowRow> slots;    // by sequence; of window groups
   LazyArray<PageId> rows;          // of window groups: a row for each sequence

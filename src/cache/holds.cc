@@ -3,7 +3,7 @@
 // Cache: prefixes that are brought to the host and held there without a sequence of the engine's. While pages arrive
 // from lower tiers, the cache has a sequence of its own for them, which nobody admits: it looks for its pages as others
 // do, and takes turns, times out and fails as they do. It never loads to the device, and ends when it has looked. What
-// remains then is a hold of the tree.
+// remains then is a hold of the tree and, where there are windows or snapshots, of what goes on at its end.
 #include <algorithm>
 #include <utility>
 
@@ -39,10 +39,6 @@ Result<HeldPrefix> Cache::hold_on_host(KeySpaceId key_space, const Prompt& promp
 Status Cache::Impl::check_hold(const HoldOptions& options) const {
   QUIRE_TRY(require(DevicePool::Owned, "hold_on_host"));
   if (!has_host()) return unsupported("hold_on_host: the cache has no host tier; set host.page_count");
-  if (!groups.empty()) {
-    return unsupported("hold_on_host: layout '", config.layout.name(),
-                       "' has window or snapshot groups, whose host pages cannot be held yet; see keep()");
-  }
   QUIRE_TRY(require_awake("hold_on_host"));
   QUIRE_TRY(check_ttl(options.ttl_ns));
   if (options.timeout_ns && *options.timeout_ns < 0) {
@@ -54,6 +50,39 @@ Status Cache::Impl::check_hold(const HoldOptions& options) const {
   return {};
 }
 
+// How many pages of an anchored group a prefix of so many pages is expected to need where requests go on behind it.
+std::uint32_t Cache::Impl::hold_pages_of(std::size_t group_place, std::uint32_t path_pages) const {
+  const Hit hit{.tokens = path_pages * page_tokens};
+  return tiers->host_holds.pages_needed(group_place, hit);
+}
+
+Status Cache::Impl::check_hold_pages(std::span<const std::uint32_t> group_page_counts) const {
+  for (std::size_t i = 0; i < groups.size(); ++i) {
+    if (group_page_counts[i] == 0) continue;
+    const std::uint32_t pages_max = hold_pages_max(groups[i]);
+    if (std::uint64_t{groups[i].hold_pages} + group_page_counts[i] <= pages_max) continue;
+    return unavailable("hold_on_host: ", group_page_counts[i], " pages of group '", groups[i].group->name,
+                       "' more than the ", groups[i].hold_pages, " held now exceed ", pages_max,
+                       ", its share of host.hold_pages_max = ", hold_pages_max());
+  }
+  return {};
+}
+
+// What a hold counts from now on, instead of what it has counted so far.
+void Cache::Impl::count_held(HoldSlot& hold, std::uint32_t page_count,
+                             std::span<const std::uint32_t> group_page_counts) {
+  QUIRE_CHECK(hold_pages >= hold.page_count, "fewer pages are held than one hold has");
+  hold_pages = hold_pages - hold.page_count + page_count;
+  hold.page_count = page_count;
+  for (std::size_t i = 0; i < groups.size(); ++i) {
+    const std::uint32_t before = hold.group_page_counts.empty() ? 0 : hold.group_page_counts[i];
+    const std::uint32_t now = group_page_counts.empty() ? 0 : group_page_counts[i];
+    QUIRE_CHECK(groups[i].hold_pages >= before, "fewer pages of a group are held than one hold has");
+    groups[i].hold_pages = groups[i].hold_pages - before + now;
+  }
+  hold.group_page_counts.assign(group_page_counts.begin(), group_page_counts.end());
+}
+
 // A hold with a sequence that is to look for its pages. It counts all pages of the prompt, until it is known how many
 // come.
 Result<std::uint32_t> Cache::Impl::add_hold(std::uint32_t space, const Prompt& prompt, const HoldOptions& options) {
@@ -63,6 +92,9 @@ Result<std::uint32_t> Cache::Impl::add_hold(std::uint32_t space, const Prompt& p
     return unavailable("hold_on_host: ", page_count, " pages more than the ", hold_pages,
                        " held now exceed host.hold_pages_max = ", hold_pages_max());
   }
+  std::vector<std::uint32_t> group_page_counts(groups.size());
+  for (std::size_t i = 0; i < groups.size(); ++i) group_page_counts[i] = hold_pages_of(i, page_count);
+  QUIRE_TRY(check_hold_pages(group_page_counts));
   const auto slot = std::ranges::find_if(holds, [](const HoldSlot& each) { return !each.is_live; });
   if (slot == holds.end()) {
     return unavailable("hold_on_host: all ", holds.size(),
@@ -83,11 +115,10 @@ Result<std::uint32_t> Cache::Impl::add_hold(std::uint32_t space, const Prompt& p
   std::ranges::copy(prompt.extra_keys, sequences.extra_key_row(carrier).begin());
   slot->is_live = true;
   slot->key_space = space;
-  slot->page_count = page_count;
+  count_held(*slot, page_count, group_page_counts);
   slot->expires_at = tiers->parts.time_after(options.ttl_ns.value_or(INT64_MAX));
   slot->carrier = {carrier, sequence.generation};
   next_expiry = std::min(next_expiry, slot->expires_at);
-  hold_pages += page_count;
   tiers->parts.use_key_space(space);
   key_spaces.touch(space);
   return static_cast<std::uint32_t>(slot - holds.begin());
@@ -99,17 +130,59 @@ void Cache::Impl::settle_hold(std::uint32_t carrier) {
   const auto hold = std::ranges::find(holds, id, &HoldSlot::carrier);
   QUIRE_CHECK(hold != holds.end() && hold->is_live, "a sequence that looks for the host belongs to no hold");
   sequences.set_state(carrier, SequenceSlot::State::Loading);  // to find_miss(), pages on the host are found
-  const PrefixTree::Match match = tiers->paths.match_of(carrier);
+  PrefixTree::Match match = tiers->paths.match_of(carrier);
   hold->miss = tiers->paths.find_miss(carrier, match);
-  hold->pages = tree->hold_on_host(match);
-  const std::uint32_t found = match.page_count + match.host_page_count;
-  hold_pages -= hold->page_count - found;
-  hold->page_count = found;
+  if (groups.empty()) {
+    count_held(*hold, match.page_count + match.host_page_count, {});
+    hold->pages = tree->hold_on_host(match);
+  } else {
+    settle_anchored(*hold, carrier, match);
+  }
   hold->carrier = {};
   sequences.set_state(carrier, SequenceSlot::State::Waiting);
   end_sequence(carrier);
   hold->is_told = !hold->callback;
   untold_holds += hold->is_told ? 0 : 1;
+}
+
+// The same with windows and snapshots: the history is held up to where a request can go on, with what it needs there.
+void Cache::Impl::settle_anchored(HoldSlot& hold, std::uint32_t carrier, PrefixTree::Match& match) {
+  const Arrival& arrival = tiers->parts.arrivals[carrier];
+  const std::uint32_t found_tokens = (match.page_count + match.host_page_count) * page_tokens;
+  const auto not_held = [this](std::uint32_t group) {
+    return Miss{.reason = MissReason::NotHeld, .group = groups[group].memory.group_index};
+  };
+  Hit hit = tiers->paths.hit_of(sequences[carrier], match, HitScope::DeviceAndHost);
+  const bool has_waited_in_vain = arrival.load_miss != MissReason::None || arrival.lower_miss != MissReason::None;
+  if (has_waited_in_vain && (hit.tokens < found_tokens || hold.miss.reason != MissReason::None)) {
+    hold.miss = {.reason = arrival.load_miss != MissReason::None ? arrival.load_miss : arrival.lower_miss};
+  } else if (hit.tokens < found_tokens && hit.limiting_group != Hit::kNoGroup) {
+    hold.miss = not_held(hit.limiting_group);
+  } else if (hold.miss.reason != MissReason::None && arrival.limiting_group != Hit::kNoGroup) {
+    hold.miss = not_held(arrival.limiting_group);  // a lower tier has more, which was not read for want of this
+  }
+  // A hit that is to be replayed may need more pages than were expected.
+  std::vector<std::uint32_t> group_page_counts(groups.size());
+  const std::uint32_t expected_pages = hold.page_count;
+  count_held(hold, 0, {});
+  for (std::size_t i = 0; i < groups.size(); ++i) group_page_counts[i] = tiers->host_holds.pages_needed(i, hit);
+  for (std::size_t i = 0; i < groups.size(); ++i) {
+    if (groups[i].hold_pages + group_page_counts[i] <= hold_pages_max(groups[i])) continue;
+    hold.miss = not_held(static_cast<std::uint32_t>(i));
+    hit = {};
+    std::ranges::fill(group_page_counts, 0);
+  }
+  match = tiers->paths.cut(match, hit);
+  const std::uint32_t page_count = match.page_count + match.host_page_count;
+  QUIRE_CHECK(page_count <= expected_pages, "more of a prefix is held than it has");
+  count_held(hold, page_count, group_page_counts);
+  hold.pages = tree->hold_on_host(match);
+  tiers->host_holds.take(hold.pages, hit, hold.anchored);
+}
+
+void Cache::Impl::update_holds() {
+  if (groups.empty()) return;
+  for (HoldSlot& hold : holds) tiers->host_holds.update(hold.pages, hold.anchored);
 }
 
 // Calls back for holds that have settled.
@@ -134,10 +207,11 @@ HeldPrefix Cache::Impl::held_prefix(std::uint32_t index) const {
   const HoldSlot& hold = holds[index];
   HeldPrefix held{.id = {index, hold.generation}, .is_arriving = hold.is_arriving(), .miss = hold.miss};
   if (held.is_arriving) {
-    const PrefixTree::Match match = tiers->paths.match_of(hold.carrier.index);
-    held.token_count = (match.page_count + match.host_page_count) * page_tokens;
+    const std::uint32_t carrier = hold.carrier.index;
+    const PrefixTree::Match match = tiers->paths.match_of(carrier);
+    held.token_count = tiers->paths.hit_of(sequences[carrier], match, HitScope::DeviceAndHost).tokens;
   } else {
-    held.token_count = tree->held_pages(hold.pages) * page_tokens;
+    held.token_count = tiers->host_holds.hit_of(hold.pages).tokens;
   }
   return held;
 }
@@ -161,10 +235,11 @@ Status Cache::release_hold(HoldId hold) {
 
 void Cache::Impl::end_hold(std::uint32_t index) {
   HoldSlot& hold = holds[index];
-  QUIRE_CHECK(hold.is_live && hold_pages >= hold.page_count, "a prefix is let go that is not held");
+  QUIRE_CHECK(hold.is_live, "a prefix is let go that is not held");
   const std::uint32_t space = hold.key_space;
   const SequenceId carrier = hold.carrier;
-  hold_pages -= hold.page_count;
+  count_held(hold, 0, {});
+  tiers->host_holds.release(hold.anchored);
   untold_holds -= hold.is_told ? 0 : 1;
   hold = {.generation = hold.generation + 1};
   if (sequences.find(carrier)) end_sequence(carrier.index);

@@ -101,6 +101,7 @@ Status Cache::apply(std::span<const Completion> completions, TimeNs now) {
 }
 
 void Cache::Impl::follow_up() {
+  update_holds();  // before others take host pages
   tiers->follow_up();
   std::vector<SequenceId>& ready_sequences = tiers->parts.ready_sequences;
   while (!ready_sequences.empty()) {

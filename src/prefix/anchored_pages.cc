@@ -25,14 +25,15 @@ void AnchoredPages::attach(PageId tree_page, PageId page) {
   QUIRE_CHECK(anchored_[tree_page.value] == 0, "a page of the tree has two pages of a group");
   QUIRE_CHECK(entry.tree_page == 0 && entry.pins == 0, "a page hangs on two of the tree's");
   anchored_[tree_page.value] = page.value + 1;
-  entry = {.tree_page = tree_page.value + 1, .pins = 1, .is_kept = false};
+  entry = {.tree_page = tree_page.value + 1, .pins = 1};
   ++attached_count_;
 }
 
 void AnchoredPages::pin(PageId page) {
   Entry& entry = entries_[page.value];
   QUIRE_CHECK(entry.tree_page != 0, "pinning a page that the tree does not have");
-  if (entry.pins++ == 0) idle_.remove(page.value);
+  if (entry.is_idle()) idle_.remove(page.value);
+  ++entry.pins;
 }
 
 void AnchoredPages::pin_found(PageId page) {
@@ -44,13 +45,29 @@ void AnchoredPages::unpin(PageId page, Worth worth) {
   Entry& entry = entries_[page.value];
   QUIRE_CHECK(entry.pins > 0, "more unpinned than pinned");
   entry.is_kept |= worth == Worth::Kept;
-  if (--entry.pins == 0) idle_.push_back(page.value, entry.is_kept ? kKept : kPassed);
+  --entry.pins;
+  if (entry.is_idle()) enter_idle(page.value);
+}
+
+void AnchoredPages::hold(PageId page, std::uint32_t count) {
+  Entry& entry = entries_[page.value];
+  QUIRE_CHECK(entry.tree_page != 0, "holding a page that the tree does not have");
+  if (entry.is_idle() && count > 0) idle_.remove(page.value);
+  entry.holds += count;
+}
+
+void AnchoredPages::release_hold(PageId page) {
+  Entry& entry = entries_[page.value];
+  QUIRE_CHECK(entry.holds > 0, "a page is let go that nobody holds");
+  entry.is_kept = true;
+  --entry.holds;
+  if (entry.is_idle()) enter_idle(page.value);
 }
 
 void AnchoredPages::detach(PageId page) {
   Entry& entry = entries_[page.value];
   QUIRE_CHECK(entry.tree_page != 0 && entry.pins == 0, "giving up a page that is in use");
-  idle_.remove(page.value);
+  if (entry.holds == 0) idle_.remove(page.value);
   anchored_[entry.tree_page - 1] = 0;
   entry = {};
   --attached_count_;
@@ -83,14 +100,14 @@ Status AnchoredPages::check_invariants() const {
   for (std::uint32_t page = 0; page < entries_.size(); ++page) {
     const Entry& entry = entries_[page];
     if (entry.tree_page == 0) {
-      if (entry.pins > 0) return broken(page, "pinned, but not the tree's");
+      if (entry.pins > 0 || entry.holds > 0) return broken(page, "pinned or held, but not the tree's");
       if (idle_.contains(page)) return broken(page, "idle, but not the tree's");
       continue;
     }
     ++attached;
     if (anchored_[entry.tree_page - 1] != page + 1) return broken(page, "the page it hangs on does not know it");
-    if (idle_.contains(page) != (entry.pins == 0)) return broken(page, "idle and pinned, or neither");
-    idle += entry.pins == 0 ? 1 : 0;
+    if (idle_.contains(page) != entry.is_idle()) return broken(page, "idle and in use, or neither");
+    idle += entry.is_idle() ? 1 : 0;
   }
   std::uint32_t listed = 0;
   for (const std::uint32_t list : {kPassed, kKept}) {

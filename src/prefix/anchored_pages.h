@@ -9,9 +9,10 @@
 //     a window group     .  .  .  3  4  5       the last ones; holes behind them
 //     a snapshot group   .  .  s  .  .  s       where one was taken
 //
-// An anchored page is pinned as often as somebody uses it, and idle otherwise. Idle ones go in this order: those that
-// sequences went past and nobody has asked for (passed), then the others, least recently used first. So a long answer
-// that drags its window along never pushes out what requests come back to.
+// An anchored page is pinned as often as somebody uses it, held as often as somebody wants it to stay where it is, and
+// idle if it is neither. Idle ones go in this order: those that sequences went past and nobody has asked for (passed),
+// then the others, least recently used first. So a long answer that drags its window along never pushes out what
+// requests come back to. A held page goes with the tree's page all the same; a pinned one cannot.
 //
 // This is bookkeeping about ids: pages that are given up are returned to the caller, who has the pool. Nothing
 // allocates after create() but grow().
@@ -55,6 +56,7 @@ class AnchoredPages {
   [[nodiscard]] bool is_kept(PageId page) const { return entries_[page.value].is_kept; }
   [[nodiscard]] bool is_pinned(PageId page) const { return entries_[page.value].pins > 0; }
   [[nodiscard]] std::uint32_t pin_count(PageId page) const { return entries_[page.value].pins; }
+  [[nodiscard]] std::uint32_t hold_count(PageId page) const { return entries_[page.value].holds; }
 
   /// Hangs a page on one of the tree's that has none, pinned once.
   void attach(PageId tree_page, PageId page);
@@ -63,7 +65,11 @@ class AnchoredPages {
   void pin_found(PageId page);
   /// When the last pin goes, the page is idle. Worth::Kept holds from the first time it is said.
   void unpin(PageId page, Worth worth);
-  /// Takes an idle page off the tree's page; the caller owns it.
+  /// Keeps a page from being evicted, until it is released as often or taken off the tree's page.
+  void hold(PageId page, std::uint32_t count = 1);
+  /// When the last hold goes too, the page is idle, and Worth::Kept.
+  void release_hold(PageId page);
+  /// Takes a page that nobody pins off the tree's page; the caller owns it. Its holds end.
   void detach(PageId page);
   /// A page of the tree gets another id, on which nothing hangs: what hangs on it stays as it is.
   void renumber(PageId tree_page, PageId renumbered) {
@@ -77,7 +83,7 @@ class AnchoredPages {
   [[nodiscard]] PageId first_idle(Worth worth = Worth::Kept) const;
   /// Takes that page off the tree's page; the caller owns it.
   [[nodiscard]] PageId evict(Worth worth = Worth::Kept);
-  /// The tree gives up a page: takes the idle page off that hangs on it, which the caller owns; or none.
+  /// The tree gives up a page: detaches the page that hangs on it, which the caller owns; or none.
   [[nodiscard]] PageId drop(PageId tree_page);
 
   [[nodiscard]] std::uint32_t attached_count() const { return attached_count_; }
@@ -101,8 +107,11 @@ class AnchoredPages {
   struct Entry {
     std::uint32_t tree_page = 0;
     std::uint32_t pins = 0;
+    std::uint32_t holds = 0;
     bool is_kept = false;
+    [[nodiscard]] bool is_idle() const { return tree_page != 0 && pins == 0 && holds == 0; }
   };
+  void enter_idle(std::uint32_t page) { idle_.push_back(page, entries_[page].is_kept ? kKept : kPassed); }
 
   LazyArray<std::uint32_t> anchored_;  // by the tree's page
   LazyArray<Entry> entries_;           // by anchored page

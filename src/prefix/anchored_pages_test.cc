@@ -13,6 +13,7 @@ namespace quire {
 struct AnchoredPagesPeer {
   static void forget_anchored(AnchoredPages& pages, PageId tree_page) { pages.anchored_[tree_page.value] = 0; }
   static void add_pin(AnchoredPages& pages, PageId page) { ++pages.entries_[page.value].pins; }
+  static void add_hold(AnchoredPages& pages, PageId page) { ++pages.entries_[page.value].holds; }
   static void turn_worth(AnchoredPages& pages, PageId page) { pages.entries_[page.value].is_kept ^= true; }
   static void count_one_more(AnchoredPages& pages) { ++pages.attached_count_; }
 };
@@ -96,6 +97,29 @@ TEST(AnchoredPagesTest, AUsedPageGoesAfterThoseUsedBefore) {
   EXPECT_EQ(pages.evict(), PageId{1});
 }
 
+TEST(AnchoredPagesTest, WhatIsHeldIsNotEvictedButGoesWithTheTreesPage) {
+  AnchoredPages pages = make(10, 10);
+  for (std::uint32_t i = 1; i <= 3; ++i) {
+    pages.attach(PageId{i}, PageId{i});
+    pages.unpin(PageId{i}, Worth::Kept);
+  }
+  pages.hold(PageId{1}, 2);
+  pages.hold(PageId{2});
+  pages.pin(PageId{1});
+  pages.unpin(PageId{1}, Worth::Passed);
+  pages.release_hold(PageId{1});
+  EXPECT_EQ(pages.hold_count(PageId{1}), 1U);
+  EXPECT_EQ(pages.idle_count(), 1U);
+  EXPECT_TRUE(pages.check_invariants());
+  EXPECT_EQ(pages.evict(), PageId{3});
+  EXPECT_TRUE(pages.evict().is_none());
+  EXPECT_EQ(pages.drop(PageId{2}), PageId{2});
+  EXPECT_EQ(pages.hold_count(PageId{2}), 0U);
+  pages.release_hold(PageId{1});
+  EXPECT_EQ(pages.evict(), PageId{1});
+  EXPECT_TRUE(pages.check_invariants());
+}
+
 TEST(AnchoredPagesTest, EveryBrokenRuleIsNamed) {
   const auto broken = [](auto&& breaks) {
     AnchoredPages pages = make(10, 10);
@@ -109,6 +133,8 @@ TEST(AnchoredPagesTest, EveryBrokenRuleIsNamed) {
   EXPECT_TRUE(broken([](AnchoredPages& pages) { AnchoredPagesPeer::forget_anchored(pages, PageId{1}); }));
   EXPECT_TRUE(broken([](AnchoredPages& pages) { AnchoredPagesPeer::add_pin(pages, PageId{5}); }));
   EXPECT_TRUE(broken([](AnchoredPages& pages) { AnchoredPagesPeer::add_pin(pages, PageId{9}); }));
+  EXPECT_TRUE(broken([](AnchoredPages& pages) { AnchoredPagesPeer::add_hold(pages, PageId{5}); }));
+  EXPECT_TRUE(broken([](AnchoredPages& pages) { AnchoredPagesPeer::add_hold(pages, PageId{9}); }));
   EXPECT_TRUE(broken([](AnchoredPages& pages) { AnchoredPagesPeer::turn_worth(pages, PageId{5}); }));
   EXPECT_TRUE(broken([](AnchoredPages& pages) { AnchoredPagesPeer::count_one_more(pages); }));
 }
@@ -118,7 +144,9 @@ struct NaiveAnchoredPages {
   struct Page {
     std::uint32_t tree_page = 0;
     std::uint32_t pins = 1;
+    std::uint32_t holds = 0;
     bool is_kept = false;
+    [[nodiscard]] bool is_idle() const { return pins == 0 && holds == 0; }
   };
   std::map<std::uint32_t, Page> pages;
   std::vector<std::uint32_t> idle;  // least recently used first
@@ -149,7 +177,7 @@ TEST(AnchoredPagesTest, DoesWhatListsDo) {
       const auto tree = static_cast<std::uint32_t>(random() % kTreePages);
       const auto known = naive.pages.find(page);
       const bool is_known = known != naive.pages.end();
-      switch (random() % 6) {
+      switch (random() % 8) {
         case 0:
         case 1:
           if (is_known || !pages.at(PageId{tree}).is_none()) break;
@@ -159,16 +187,31 @@ TEST(AnchoredPagesTest, DoesWhatListsDo) {
         case 2:
           if (!is_known) break;
           pages.pin(PageId{page});
-          if (known->second.pins++ == 0) std::erase(naive.idle, page);
+          ++known->second.pins;
+          std::erase(naive.idle, page);
           break;
         case 3: {
           if (!is_known || known->second.pins == 0) break;
           const bool keeps = random() % 2 == 0;
           pages.unpin(PageId{page}, keeps ? Worth::Kept : Worth::Passed);
           known->second.is_kept |= keeps;
-          if (--known->second.pins == 0) naive.idle.push_back(page);
+          --known->second.pins;
+          if (known->second.is_idle()) naive.idle.push_back(page);
           break;
         }
+        case 5:
+          if (!is_known) break;
+          pages.hold(PageId{page});
+          ++known->second.holds;
+          std::erase(naive.idle, page);
+          break;
+        case 6:
+          if (!is_known || known->second.holds == 0) break;
+          pages.release_hold(PageId{page});
+          known->second.is_kept = true;
+          --known->second.holds;
+          if (known->second.is_idle()) naive.idle.push_back(page);
+          break;
         case 4: {
           if (random() % 3 != 0) break;
           const std::uint32_t victim = naive.victim();

@@ -270,10 +270,10 @@ void PrefixTree::copy_host_pages(const Match& match, std::span<PageId> out) cons
   }
 }
 
-void PrefixTree::copy_path(const Pin& pin, std::uint32_t first_page, std::span<PageId> out) const {
-  std::uint32_t end = end_page(pin.run_);
+void PrefixTree::copy_path(RunId end_run, std::uint32_t first_page, std::span<PageId> out) const {
+  std::uint32_t end = end_page(end_run);
   QUIRE_CHECK(first_page + out.size() == end, "a path of another length");
-  for (std::uint32_t run = pin.run_.value; end > first_page; run = runs_[run].parent) {
+  for (std::uint32_t run = end_run.value; end > first_page; run = runs_[run].parent) {
     const std::uint32_t begin = std::max(first_page, runs_[run].first_page);
     const PageId* const pages = storage_.pages(runs_[run]) + (begin - runs_[run].first_page);
     std::memcpy(out.data() + (begin - first_page), pages, (end - begin) * sizeof(PageId));

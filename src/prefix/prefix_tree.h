@@ -169,6 +169,8 @@ class PrefixTree {
       if (tree_ != nullptr) std::exchange(tree_, nullptr)->remove_host_hold(run_, generation_);
     }
     [[nodiscard]] explicit operator bool() const { return tree_ != nullptr; }
+    /// While held_pages() is above 0.
+    [[nodiscard]] RunId run() const { return run_; }
 
    private:
     friend class PrefixTree;
@@ -212,7 +214,11 @@ class PrefixTree {
   /// The page ids of a match that are on the host; `out` is as long.
   void copy_host_pages(const Match& match, std::span<PageId> out) const;
   /// The page ids of a pinned path on the device, from its page `first_page` on; `out` is as long as the rest.
-  void copy_path(const Pin& pin, std::uint32_t first_page, std::span<PageId> out) const;
+  void copy_path(const Pin& pin, std::uint32_t first_page, std::span<PageId> out) const {
+    copy_path(pin.run_, first_page, out);
+  }
+  /// The same of the path to the end of a run, in both tiers.
+  void copy_path(RunId end_run, std::uint32_t first_page, std::span<PageId> out) const;
   /// How many of the matched whole pages evict() could give up now, and no longer once they are pinned.
   [[nodiscard]] std::uint32_t idle_pages(const Match& match) const;
   /// How many of the matched whole device pages have left but for evict().
@@ -351,7 +357,8 @@ class PrefixTree {
 
   [[nodiscard]] bool is_on_host(RunId run) const { return runs_[run.value].is_on_host; }
   /// The highest host run of a pinned path, or none.
-  [[nodiscard]] RunId first_host_run(const Pin& pin) const;
+  [[nodiscard]] RunId first_host_run(const Pin& pin) const { return first_host_run(pin.run_); }
+  [[nodiscard]] RunId first_host_run(RunId end_run) const;
   /// Which load brings a host run to the device, as the caller numbers loads; 0: none. A split copies the number.
   [[nodiscard]] std::uint32_t& load_of(RunId run) { return tiers_[run.value].load; }
   [[nodiscard]] std::uint32_t load_of(RunId run) const { return tiers_[run.value].load; }

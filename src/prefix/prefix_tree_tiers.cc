@@ -316,9 +316,9 @@ void PrefixTree::promote(RunId id, std::span<const PageId> device_pages, const S
   record(id.value, run.first_page, run.page_count, sealing.cause);
 }
 
-RunId PrefixTree::first_host_run(const Pin& pin) const {
+RunId PrefixTree::first_host_run(RunId end_run) const {
   RunId first;
-  for (std::uint32_t run = pin.run_.value; runs_[run].is_on_host; run = runs_[run].parent) first = RunId{run};
+  for (std::uint32_t run = end_run.value; runs_[run].is_on_host; run = runs_[run].parent) first = RunId{run};
   return first;
 }
 

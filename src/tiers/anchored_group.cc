@@ -83,7 +83,11 @@ void AnchoredGroup::drop_anchor(PageId tree_page) {
 }
 
 void AnchoredGroup::drop(PageId page) {
-  if (has_host()) release_host_copy(host_of_device_.drop(on_device.tree_page_of(page)));
+  const PageId tree_page = on_device.tree_page_of(page);
+  const bool has_copy = has_host() && host_of_device_.has(tree_page);
+  if (has_copy && host_of_device_.hold_count(host_of_device_.at(tree_page)) == 0) {
+    release_host_copy(host_of_device_.drop(tree_page));
+  }
   on_device.detach(page);
   release_device(page);
   ++pages.totals.dropped_page_total;
@@ -154,23 +158,28 @@ bool AnchoredGroup::evict_host() {
 
 void AnchoredGroup::on_demote(PageId device_page, PageId host_page) {
   if (!has_host() || !host_of_device_.has(device_page)) return;
-  PageId page = host_of_device_.at(device_page);
   const PageId of_device = on_device.at(device_page);
-  const bool is_kept = host_of_device_.is_kept(page) || (!of_device.is_none() && on_device.is_kept(of_device));
-  page = host_of_device_.drop(device_page);
-  host_of_host_.attach(host_page, page);
-  host_of_host_.unpin(page, is_kept ? Worth::Kept : Worth::Passed);
+  const bool is_kept = host_of_device_.is_kept(host_of_device_.at(device_page)) ||
+                       (!of_device.is_none() && on_device.is_kept(of_device));
+  move_host_page(host_of_device_, device_page, host_of_host_, host_page, is_kept);
+}
+
+// The same host page hangs on another page of the history; who holds it goes on holding it.
+void AnchoredGroup::move_host_page(AnchoredPages& source, PageId source_anchor, AnchoredPages& target,
+                                   PageId target_anchor, bool is_kept) {
+  const std::uint32_t holds = source.hold_count(source.at(source_anchor));
+  const PageId page = source.drop(source_anchor);
+  target.attach(target_anchor, page);
+  target.hold(page, holds);
+  target.unpin(page, is_kept ? Worth::Kept : Worth::Passed);
 }
 
 void AnchoredGroup::on_promote(PageId host_page, PageId device_page) {
   if (!has_host()) return;
   load_of_[device_page.value] = std::exchange(load_of_host_[host_page.value], 0);
   if (!host_of_host_.has(host_page)) return;
-  PageId page = host_of_host_.at(host_page);
-  const bool is_kept = host_of_host_.is_kept(page);
-  page = host_of_host_.drop(host_page);
-  host_of_device_.attach(device_page, page);
-  host_of_device_.unpin(page, is_kept ? Worth::Kept : Worth::Passed);
+  move_host_page(host_of_host_, host_page, host_of_device_, device_page,
+                 host_of_host_.is_kept(host_of_host_.at(host_page)));
 }
 
 void AnchoredGroup::drop_host_anchor(PageId host_page) {
@@ -220,6 +229,34 @@ void AnchoredGroup::hold(const TierPath& path, const WindowColumns& columns, Tie
       anchored.unpin(page, Worth::Kept);
     }
   });
+}
+
+// Holds on the host
+
+AnchoredGroup::HostHold AnchoredGroup::hold_on_host(const NamedPage& tree_page, std::uint32_t column) {
+  const PageId host_page = host_page_at(tree_page);
+  if (!host_page.is_none()) {
+    anchored_in(tree_page.tier).hold(host_page);
+    return {.page = host_page, .generation = pages.generation(host_page)};
+  }
+  const PageId page = tree_page.tier == Tier::Device ? on_device.at(tree_page.page) : PageId::none();
+  if (page.is_none()) return {};
+  // Somebody asked for it: it is not among the first to go before it is copied.
+  on_device.pin_found(page);
+  on_device.unpin(page, Worth::Kept);
+  if (!pages.is_read(page)) want_copy(page, column);
+  return {.is_wanted = true};
+}
+
+bool AnchoredGroup::is_there(const HostHold& hold) const {
+  const bool is_cached = host_of_device_.is_attached(hold.page) || host_of_host_.is_attached(hold.page);
+  return is_cached && pages.generation(hold.page) == hold.generation;
+}
+
+void AnchoredGroup::release_host_hold(const HostHold& hold) {
+  if (!is_there(hold)) return;
+  AnchoredPages& anchored = host_of_device_.is_attached(hold.page) ? host_of_device_ : host_of_host_;
+  anchored.release_hold(hold.page);
 }
 
 // Copies

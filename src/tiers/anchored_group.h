@@ -69,7 +69,7 @@ class AnchoredGroup final : public PageHome {
   void release(PageId page, Worth worth);
   /// The tree gives up a device page: the device page and the host page that hang on it are given up too.
   void drop_anchor(PageId tree_page);
-  /// Gives up an idle device page, and its copy on the host.
+  /// Gives up an idle device page, and its copy on the host unless somebody holds that.
   void drop(PageId page);
   /// Has a page copied to the host that has just come into the tree, at this column of its path.
   void want_copy(PageId page, std::uint32_t column);
@@ -101,6 +101,21 @@ class AnchoredGroup final : public PageHome {
   /// Pins the group's pages in these columns of a path that are in `tier`, or, without `is_held`, unpins them. They
   /// count as Worth::Kept afterwards, because somebody asked for them.
   void hold(const TierPath& path, const WindowColumns& columns, Tier tier, bool is_held);
+  /// Holds the host page that hangs on a page of the history, if there is one: it stays there until
+  /// release_host_hold(), or until the history's page is given up. A page that only the device has is to be copied.
+  struct HostHold {
+    PageId page;  // none: nothing is held yet
+    std::uint32_t generation = 0;
+    bool is_wanted = false;  // the page is to be copied, or on its way
+  };
+  [[nodiscard]] HostHold hold_on_host(const NamedPage& tree_page, std::uint32_t column);
+  void release_host_hold(const HostHold& hold);
+  /// The host page is still there, and not another one with its id.
+  [[nodiscard]] bool is_there(const HostHold& hold) const;
+  /// How often a host page is held; 0 also where none is cached.
+  [[nodiscard]] std::uint32_t host_hold_count(PageId host_page) const {
+    return host_of_device_.hold_count(host_page) + host_of_host_.hold_count(host_page);
+  }
   /// How many pages of `columns` the device lacks and no load brings.
   [[nodiscard]] std::uint32_t count_loads(const TierPath& path, const WindowColumns& columns) const;
   /// The load of what hangs on a page of the history, + 1; 0: none.
@@ -154,6 +169,8 @@ class AnchoredGroup final : public PageHome {
   [[nodiscard]] const AnchoredPages& anchored_in(Tier tier) const {
     return tier == Tier::Device ? host_of_device_ : host_of_host_;
   }
+  static void move_host_page(AnchoredPages& source, PageId source_anchor, AnchoredPages& target, PageId target_anchor,
+                             bool is_kept);
   void keep_host_copy(PageId tree_page);
   void release_device(PageId page);
   [[nodiscard]] bool evict_device();

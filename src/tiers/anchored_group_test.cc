@@ -75,7 +75,7 @@ class GroupModel {
   std::string apply(const testing::Op& op) {
     const PageId tree_page{op.draws[0] % kTreePages};
     const PageId tree_host_page{1 + (op.draws[1] % kTreeHostPages)};
-    switch (op.kind % 11) {
+    switch (op.kind % 14) {
       case 0:
       case 1:
         hang(tree_page, op.draws[1] % 2 == 0 ? AnchoredGroup::Worth::Kept : AnchoredGroup::Worth::Passed);
@@ -111,6 +111,19 @@ class GroupModel {
         break;
       case 9:
         make_room(op);
+        break;
+      case 10:
+        if (op.draws[2] % 2 == 0) {
+          hold({Tier::Device, tree_page}, on_device_[tree_page.value]);
+        } else {
+          hold({Tier::Host, tree_host_page}, on_host_[tree_host_page.value]);
+        }
+        break;
+      case 11:
+        if (!holds_.empty()) release(op.draws[0] % holds_.size());
+        break;
+      case 12:
+        if (group_.on_device.has(tree_page)) group_.drop(group_.on_device.at(tree_page));
         break;
       default:
         load(op);
@@ -157,6 +170,40 @@ class GroupModel {
       group_.pages.host.release({&copy.host_page, 1});
     }
     group_.pages.end_device_read(copy.device_page);
+  }
+
+  /// A host page that somebody holds, and its content.
+  struct NaiveHold {
+    AnchoredGroup::HostHold hold;
+    std::uint32_t number = 0;
+  };
+  void hold(const NamedPage& tree_page, std::uint32_t number) {
+    const PageId host_page = group_.host_page_at(tree_page);
+    const bool is_on_device = tree_page.tier == Tier::Device && group_.on_device.has(tree_page.page);
+    const AnchoredGroup::HostHold held = group_.hold_on_host(tree_page, column_of(number));
+    if (held.page != host_page) told_ = "another page is held than hangs there";
+    if (held.is_wanted != (host_page.is_none() && is_on_device)) told_ = "a page is to be copied that need not be";
+    if (!held.page.is_none()) holds_.push_back({held, number});
+  }
+  void release(std::size_t index) {
+    group_.release_host_hold(holds_[index].hold);
+    holds_.erase(holds_.begin() + static_cast<std::ptrdiff_t>(index));
+  }
+  /// The tree has given up what a host page hangs on: nothing of it is left. Otherwise whatever is held is there.
+  [[nodiscard]] std::string held_difference() const {
+    std::vector<std::uint32_t> counts(host_.size());
+    for (const NaiveHold& held : holds_) {
+      const bool has_number = std::ranges::find(on_device_, held.number) != on_device_.end() ||
+                              std::ranges::find(on_host_, held.number) != on_host_.end();
+      if (group_.is_there(held.hold) != has_number) return "a held page that is not where it was";
+      if (!has_number) continue;
+      if (host_[held.hold.page.value] != held.number) return "a held page with another's content";
+      ++counts[held.hold.page.value];
+    }
+    for (std::uint32_t i = 1; i < counts.size(); ++i) {
+      if (group_.host_hold_count(PageId{i}) != counts[i]) return "a page is held more or less often than asked for";
+    }
+    return "";
   }
 
   // What is held stays, however much room is asked for.
@@ -222,6 +269,7 @@ class GroupModel {
       const PageId page = group_.host_page_at({Tier::Host, PageId{i}});
       if (!is_right(page, {Tier::Host, PageId{i}}, on_host_[i])) return "another page's content below the host's page";
     }
+    if (std::string held = held_difference(); !held.empty()) return held;
     if (const Status status = group_.check_invariants(); !status) return status.error().message;
     const Status status = group_.pages.check(reads, std::vector<std::uint32_t>(host_.size()));
     return status ? "" : status.error().message;
@@ -245,6 +293,7 @@ class GroupModel {
   std::vector<std::uint32_t> on_host_;
   std::uint32_t last_number_ = 0;
   std::vector<PageTransfer> copies_;
+  std::vector<NaiveHold> holds_;
   std::string told_;
 };
 

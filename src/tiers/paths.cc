@@ -56,12 +56,20 @@ std::uint32_t Paths::pages_asked(const SequenceSlot& slot) const {
 }
 
 TierPath Paths::path_of(const PrefixTree::Pin& pin) {
-  const std::uint32_t page_count = pin ? parts_.tree.end_page(pin.run()) : 0;
+  return pin ? path_to(pin.run()) : TierPath{};
+}
+
+TierPath Paths::path_of(const PrefixTree::HostHold& hold) {
+  return parts_.tree.held_pages(hold) > 0 ? path_to(hold.run()) : TierPath{};
+}
+
+TierPath Paths::path_to(RunId end) {
+  const std::uint32_t page_count = parts_.tree.end_page(end);
   if (page_count == 0) return {};
   QUIRE_CHECK(page_count <= path_.size(), "a path is longer than any sequence");
   const std::span<PageId> row = std::span(path_).first(page_count);
-  parts_.tree.copy_path(pin, 0, row);
-  const RunId host_run = parts_.tree.first_host_run(pin);
+  parts_.tree.copy_path(end, 0, row);
+  const RunId host_run = parts_.tree.first_host_run(end);
   const std::uint32_t device_pages =
       host_run.is_none() ? page_count : parts_.tree.end_page(parts_.tree.parent(host_run));
   return {.pages = row.first(device_pages), .host_pages = row.subspan(device_pages)};
@@ -100,6 +108,7 @@ Hit Paths::find_hit_below(const TierPath& path, const HitQuery& query, const Low
   if (is_plain()) return {.tokens = (path.size() + lower.page_count) * parts_.page_tokens};
   HitLimits limits = limits_;
   limits.allows_inexact = query.allows_inexact;
+  if (!query.allows_partial) limits.partial_tokens_min = parts_.page_tokens;
   return quire::find_hit(in_memory_,
                          {.pages = path.pages,
                           .host_pages = path.host_pages,
@@ -113,7 +122,7 @@ bool Paths::lacks_anchored(const SequenceSlot& slot, const Found& found) const {
   if (is_plain()) return false;
   const std::uint32_t page_tokens = parts_.page_tokens;
   std::uint32_t best = std::min(found.page_count(), pages_asked(slot)) * page_tokens;
-  if (has_state_ && best == slot.token_count) best = (best - 1) / page_tokens * page_tokens;
+  if (has_state_ && best == query_of(slot).token_count) best = (best - 1) / page_tokens * page_tokens;
   return found.in_memory.start() < best / limits_.boundary_tokens * limits_.boundary_tokens;
 }
 

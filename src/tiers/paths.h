@@ -71,6 +71,8 @@ class Paths {
   /// find_hit() or hit_of(), which use the same row.
   [[nodiscard]] TierPath path_of(const PrefixTree::Pin& pin);
   [[nodiscard]] TierPath path_of(const PrefixTree::Match& match);
+  /// Empty when the hold has ended by itself.
+  [[nodiscard]] TierPath path_of(const PrefixTree::HostHold& hold);
 
   // Hits.
 
@@ -84,7 +86,15 @@ class Paths {
   /// The longest prefix that a sequence can go on behind with the pages of a match. In a plain model: all whole pages.
   [[nodiscard]] Hit find_hit(const PrefixTree::Match& match, const HitQuery& query, HitScope scope);
   [[nodiscard]] Hit hit_of(const SequenceSlot& slot, const PrefixTree::Match& match, HitScope scope) {
-    return find_hit(match, {.token_count = slot.token_count, .allows_inexact = slot.options.allows_inexact}, scope);
+    return find_hit(match, query_of(slot), scope);
+  }
+  /// Sequences go on behind a prefix that is brought to the host. So the query is that of a prompt one token longer:
+  /// the prefix's last token need not run again.
+  [[nodiscard]] static HitQuery query_of(const SequenceSlot& slot) {
+    const bool is_for_host = slot.admit_options.is_for_host;
+    return {.token_count = slot.token_count + (is_for_host ? 1 : 0),
+            .allows_inexact = slot.options.allows_inexact,
+            .allows_partial = !is_for_host};
   }
   struct LowerPages {
     std::uint32_t page_count = 0;             // of the history, behind what memory has
@@ -120,6 +130,8 @@ class Paths {
   [[nodiscard]] const HitGroup& hit_group(std::size_t group) const { return on_device_[group]; }
 
  private:
+  [[nodiscard]] TierPath path_to(RunId end);
+
   TierParts& parts_;
   std::vector<HitGroup> on_device_;  // one for each anchored group
   std::vector<HitGroup> in_memory_;  // the same with what is on the host, where there is one

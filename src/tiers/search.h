@@ -57,6 +57,7 @@ struct Search {
   bool is_prefetch = false;  // goes on though nobody waits for it
   std::uint32_t prompt_tokens = 0;
   bool allows_inexact = false;
+  bool is_for_host = false;  // of a prefix that is to be held on the host
 
   // What was found.
   Hit hit;  // what a sequence would have if all came that memory and the tier have of its path

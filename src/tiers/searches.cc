@@ -78,7 +78,9 @@ std::optional<std::uint32_t> Searches::look_for(std::uint32_t sequence, const Pr
     const Search& other = parts_.searches[i];
     const bool is_same = other.is_open() && other.lower == lower && other.key_space == slot.key_space &&
                          other.first_page == first_page && other.missing == missing;
-    if (is_same) return i;
+    // Where a prefix is to be held, windows and states are wanted at its end, and requests want them elsewhere.
+    const bool wants_same = paths_.is_plain() || other.is_for_host == slot.admit_options.is_for_host;
+    if (is_same && wants_same) return i;
   }
   const std::optional<std::uint32_t> index = add(TransferKind::FindOnDisk, slot.key_space, lower, key);
   if (!index) return std::nullopt;
@@ -88,8 +90,9 @@ std::optional<std::uint32_t> Searches::look_for(std::uint32_t sequence, const Pr
   search.asked_from = paths_.is_plain() ? first_page : 0;
   search.missing = missing;
   search.owner = {sequence, slot.generation};
-  search.prompt_tokens = slot.token_count;
+  search.prompt_tokens = Paths::query_of(slot).token_count;
   search.allows_inexact = slot.options.allows_inexact;
+  search.is_for_host = slot.admit_options.is_for_host;
   search.deadline = parts_.load_deadline();
   search.pin = parts_.tree.pin_all(match);  // up to the page before first_page
   ++parts_.counters.disk_find_count;
@@ -134,7 +137,9 @@ bool Searches::may_read() const {
 void Searches::choose_pages(std::uint32_t index) {
   Search& search = parts_.searches[index];
   const TierPath path = paths_.path_of(search.pin);
-  const Paths::HitQuery query{.token_count = search.prompt_tokens, .allows_inexact = search.allows_inexact};
+  const Paths::HitQuery query{.token_count = search.prompt_tokens,
+                              .allows_inexact = search.allows_inexact,
+                              .allows_partial = !search.is_for_host};
   const Hit in_memory = paths_.find_hit_below(path, query, {});
   std::span<const std::uint64_t> anchored = parts_.searches.anchored(index, parts_.page_tokens);
   if (!anchored.empty()) anchored = anchored.first(path.size() + search.found_pages);

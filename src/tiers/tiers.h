@@ -25,6 +25,7 @@
 #include "quire/result.h"
 #include "quire/transfer.h"
 #include "tiers/arrivals.h"
+#include "tiers/host_holds.h"
 #include "tiers/host_stores.h"
 #include "tiers/loads.h"
 #include "tiers/lower_stores.h"
@@ -101,6 +102,7 @@ struct Tiers {
   Loads loads{parts, paths};
   Searches searches{parts, paths, lower_stores};
   Arrivals arrivals{parts, paths, stores, loads, searches};
+  HostHolds host_holds{parts, paths};
   Saves saves{parts};
   std::vector<Answer> answers;  // Cache::Impl::follow_up() gives them, at the end of Cache::apply()
 
