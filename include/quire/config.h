@@ -136,6 +136,9 @@ struct DiskConfig {
   /// Of all directories together, and of all shards of ranks. With TierAccess::ReadOnly not looked at.
   std::uint64_t capacity_bytes = 0;
   TierAccess access = TierAccess::ReadAndWrite;
+  /// Of a cache that drives one of PageOptions::rank_count ranks: which one, counted from 0. Needed where a rank holds
+  /// a share of the heads, because another rank's pages have the same names. Unset for a cache that drives all ranks.
+  std::optional<std::uint32_t> rank_index = std::nullopt;
   /// When host pages are written: WriteThrough, as soon as they have their bytes; WriteBack, when the host is about to
   /// need their room; Selective, once write_hits_min requests have used them.
   WritePolicy write_policy = WritePolicy::WriteThrough;

@@ -100,7 +100,9 @@ struct Cache::Impl : TierClient {
   [[nodiscard]] Status open_disk_shard(std::uint32_t shard, FileSystem& on,
                                        std::span<const std::vector<HostPages*>> rank_hosts,
                                        const DiskMover::Config& common);
-  [[nodiscard]] std::vector<DiskPool> disk_pools(std::optional<std::uint32_t> rank) const;
+  [[nodiscard]] std::vector<DiskPool> disk_pools(std::uint32_t rank) const;
+  [[nodiscard]] std::vector<const PageGeometry*> pages_on_disk() const;
+  [[nodiscard]] Status check_disk_rank() const;
   [[nodiscard]] std::uint32_t clean_reserve_for(std::uint32_t page_count) const {
     return config.host.clean_reserve_pages.value_or(std::max(1U, page_count / 16));
   }
@@ -412,15 +414,15 @@ struct Cache::Impl : TierClient {
   void end_keeps(std::optional<std::uint32_t> key_space = std::nullopt);
   [[nodiscard]] Status check_hold(const HoldOptions& options) const;
   [[nodiscard]] Result<std::uint32_t> add_hold(std::uint32_t space, const Prompt& prompt, const HoldOptions& options);
-  void settle_hold(std::uint32_t carrier);
-  void call_holders();
   [[nodiscard]] std::uint32_t hold_pages_of(std::size_t group_place, std::uint32_t path_pages) const;
   [[nodiscard]] Status check_hold_pages(std::span<const std::uint32_t> group_page_counts) const;
   void count_held(HoldSlot& hold, std::uint32_t page_count, std::span<const std::uint32_t> group_page_counts);
-  [[nodiscard]] std::optional<std::uint32_t> find_hold(HoldId hold) const;
+  void settle_hold(std::uint32_t carrier);
   void settle_anchored(HoldSlot& hold, std::uint32_t carrier, PrefixTree::Match& match);
   /// Takes what held prefixes have waited for.
   void update_holds();
+  void call_holders();
+  [[nodiscard]] std::optional<std::uint32_t> find_hold(HoldId hold) const;
   [[nodiscard]] HeldPrefix held_prefix(std::uint32_t index) const;
   void end_hold(std::uint32_t index);
   /// Lets go of all held prefixes, or of those of one key space.
@@ -429,8 +431,6 @@ struct Cache::Impl : TierClient {
   [[nodiscard]] std::uint32_t hold_pages_max() const {
     return config.host.hold_pages_max.value_or(history->host.page_count() / 2);
   }
-  [[nodiscard]] std::uint32_t keep_pages_max() const { return config.keep_pages_max.value_or(pool_page_count() / 2); }
-  [[nodiscard]] std::uint32_t pool_page_count() const { return history->device_page_count(); }
   /// The share of an anchored group's host pages that hold_pages_max is of the history's.
   [[nodiscard]] std::uint32_t hold_pages_max(const GroupRows& group) const {
     const std::uint64_t host_pages = group.tier->pages.host.page_count();
@@ -438,6 +438,8 @@ struct Cache::Impl : TierClient {
     const std::uint64_t share = ((host_pages * hold_pages_max()) + history_pages - 1) / history_pages;
     return static_cast<std::uint32_t>(std::min(share, host_pages));
   }
+  [[nodiscard]] std::uint32_t keep_pages_max() const { return config.keep_pages_max.value_or(pool_page_count() / 2); }
+  [[nodiscard]] std::uint32_t pool_page_count() const { return history->device_page_count(); }
 
   // Chunks.
   [[nodiscard]] Status require_chunks(const char* call) const;

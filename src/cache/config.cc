@@ -95,6 +95,15 @@ Status check_disk(const CacheConfig& config) {
                    plain(config.page.rank_count),
                    ": by the latter a disk tier knows which heads the pages of each rank hold; set both to the same");
   }
+  if (disk.rank_index && config.host.rank_count > 1) {
+    return invalid("disk.rank_index is ", plain(*disk.rank_index),
+                   ", but the cache drives all of host.rank_count = ", plain(config.host.rank_count),
+                   " ranks: leave it out");
+  }
+  if (disk.rank_index && *disk.rank_index >= config.page.rank_count) {
+    return invalid("disk.rank_index is ", plain(*disk.rank_index), ", but page.rank_count is ",
+                   plain(config.page.rank_count), ": ranks count from 0");
+  }
   QUIRE_TRY(check_write_policy(disk.write_policy, "disk.write_policy"));
   if (disk.access > TierAccess::WriteOnly) {
     return invalid("disk.access is ", plain(static_cast<int>(disk.access)),

@@ -35,9 +35,8 @@ TimeNs unix_time() {
 
 }  // namespace
 
-// What the disk tier keeps of each pool, the history's first, as a rank has it: any of a shard's; unset: the cache does
-// not know which rank it drives.
-std::vector<DiskPool> Cache::Impl::disk_pools(std::optional<std::uint32_t> rank) const {
+// What the disk tier keeps of each pool, the history's first, as a rank has it: any of a shard's.
+std::vector<DiskPool> Cache::Impl::disk_pools(std::uint32_t rank) const {
   const std::uint32_t lookahead = sequences.keys().lookahead_tokens();
   // One record has a page of all groups of the history. With lookahead, pages are named by other tokens, so the hash
   // must differ.
@@ -74,16 +73,32 @@ std::vector<DiskPool> Cache::Impl::disk_pools(std::optional<std::uint32_t> rank)
   return pools;
 }
 
-// How many shards the ranks are, by the heads of all pages that go to disk.
-std::uint32_t Cache::Impl::disk_shard_count() const {
-  if (config.host.rank_count == 1) return 1;
+// The pages of all groups that have some on disk.
+std::vector<const PageGeometry*> Cache::Impl::pages_on_disk() const {
   std::vector<const PageGeometry*> pages;
   for (const GroupMemory& memory : history_memory) pages.push_back(&memory.geometry->page());
   const std::vector<DiskPool> pools = disk_pools(0);
   for (std::size_t i = 0; i < groups.size(); ++i) {
     if (pools[i + 1].is_kept) pages.push_back(&groups[i].memory.geometry->page());
   }
-  return config.host.rank_count / ranks_per_shard(pages);
+  return pages;
+}
+
+// How many shards the ranks are, by the heads of all pages that go to disk.
+std::uint32_t Cache::Impl::disk_shard_count() const {
+  return config.host.rank_count == 1 ? 1 : config.host.rank_count / ranks_per_shard(pages_on_disk());
+}
+
+// Pages of another rank have the same names, and other heads: a cache that drives one rank has to know which.
+Status Cache::Impl::check_disk_rank() const {
+  if (config.host.rank_count > 1 || config.disk.rank_index) return {};
+  for (const PageGeometry* const page : pages_on_disk()) {
+    if (holds_all_heads(*page)) continue;
+    return invalid("disk.rank_index is not set: group '", page->group().name, "' has a share of its heads on each of ",
+                   plain(config.page.rank_count),
+                   " ranks; say which of them the cache drives, so that it never reads another one's pages");
+  }
+  return {};
 }
 
 // The host pages of one rank, by pool: those that a test gives, or a mover's.
@@ -145,8 +160,7 @@ Status Cache::Impl::open_disk_shard(std::uint32_t shard, FileSystem& on,
                               .random_seed = seed,
                               .now_ns = common.has_threads ? unix_time() : 0,
                               .is_read_only = settings.access == TierAccess::ReadOnly};
-  const std::optional<std::uint32_t> rank =
-      config.host.rank_count > 1 ? std::optional(shard * rank_count) : std::nullopt;
+  const std::uint32_t rank = config.disk.rank_index.value_or(shard * rank_count);
   DiskMover::Config made = common;
   QUIRE_TRY_ASSIGN(made.stores, share_disk(settings, store, disk_pools(rank)));
   for (FileStoreConfig& each : made.stores) each.store_count *= shard_count;
@@ -166,6 +180,7 @@ Status Cache::Impl::open_disk_shard(std::uint32_t shard, FileSystem& on,
 }
 
 Status Cache::Impl::open_disk(FileSystem* given_files, std::span<HostPages* const> given_hosts) {
+  QUIRE_TRY(check_disk_rank());
   const DiskConfig& settings = config.disk;
   TierParts& parts = tiers->parts;
   // A test that gives host pages does the work of the disk tier's threads, and wants runs that repeat: no clock, no

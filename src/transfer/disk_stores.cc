@@ -31,19 +31,24 @@ std::uint32_t ranks_per_shard(std::span<const PageGeometry* const> pages) {
   return rank_count;
 }
 
-std::uint64_t disk_layout_hash(const PageGeometry& page, std::optional<std::uint32_t> rank) {
+bool holds_all_heads(const PageGeometry& page) {
+  bool is_whole = true;
+  for (std::uint32_t index = 0; index < page.components().size(); ++index) {
+    is_whole = is_whole && page.heads_on_rank(index, 0).count == page.group().components[index].heads;
+  }
+  return is_whole;
+}
+
+std::uint64_t disk_layout_hash(const PageGeometry& page, std::uint32_t rank) {
   std::string form = "quire page layout 1";
   const auto add = [&form](std::uint64_t value) {
     for (int byte = 0; byte < 8; ++byte) form.push_back(static_cast<char>((value >> (8 * byte)) & 0xffU));
   };
   const PageOptions& options = page.options();
-  bool is_whole = true;
-  for (std::uint32_t index = 0; index < page.components().size(); ++index) {
-    is_whole = is_whole && page.heads_on_rank(index, 0).count == page.group().components[index].heads;
-  }
+  const bool is_whole = holds_all_heads(page);
   add(options.page_tokens);
   // Whole pages are those of a single rank. Of others, the heads tell everything, and stand at the end.
-  add(is_whole ? 1 : rank ? 0 : options.rank_count);
+  add(is_whole ? 1 : 0);
   add(static_cast<std::uint64_t>(options.head_order));
   add(static_cast<std::uint64_t>(page.group().keys_rotated));
   add(page.layer_bytes());
@@ -75,8 +80,8 @@ std::uint64_t disk_layout_hash(const PageGeometry& page, std::optional<std::uint
       add(value);
     }
   }
-  for (std::uint32_t index = 0; index < page.components().size() && rank && !is_whole; ++index) {
-    const HeadRange heads = page.heads_on_rank(index, *rank);
+  for (std::uint32_t index = 0; index < page.components().size() && !is_whole; ++index) {
+    const HeadRange heads = page.heads_on_rank(index, rank);
     add(heads.first);
     add(heads.count);
   }

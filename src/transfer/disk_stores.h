@@ -16,7 +16,6 @@
 #pragma once
 
 #include <cstdint>
-#include <optional>
 #include <span>
 #include <string>
 #include <vector>
@@ -32,10 +31,12 @@ namespace quire {
 /// evenly: they are a shard. Where every rank holds everything, that is all ranks.
 [[nodiscard]] std::uint32_t ranks_per_shard(std::span<const PageGeometry* const> pages);
 
-/// What the bytes of a page are, and how they lie: whoever writes others, or another way, must not read these. Pages
-/// that hold all heads are the same for any number of ranks. `rank` is one that holds these pages; unset: it is not
-/// known, since the cache drives one rank of several.
-[[nodiscard]] std::uint64_t disk_layout_hash(const PageGeometry& page, std::optional<std::uint32_t> rank);
+/// Whether a page holds all heads, on every rank.
+[[nodiscard]] bool holds_all_heads(const PageGeometry& page);
+
+/// What the bytes of a page are, and how they lie: whoever writes others, or another way, must not read these. `rank`
+/// is one that holds these pages. Those that hold all heads are the same for any rank, and for any number of ranks.
+[[nodiscard]] std::uint64_t disk_layout_hash(const PageGeometry& page, std::uint32_t rank);
 
 /// What shard number `shard` has of the disk: its directories and its share of the capacity.
 [[nodiscard]] DiskConfig disk_of_shard(const DiskConfig& disk, std::uint32_t shard, std::uint32_t shard_count);

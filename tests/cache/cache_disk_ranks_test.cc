@@ -169,6 +169,78 @@ TEST_F(CacheDiskRanks, StoresThatAreSwappedAreNoticedAndNeverServed) {
   EXPECT_EQ(serve(tokens), 96U);  // written anew, beside the others
 }
 
+// A cache for each rank, as in processes of their own.
+class CacheOfOneRank : public CacheDiskRanks {
+ protected:
+  /// Of rank `rank` of two, with a directory of its own: the bytes of its ranks are told apart by the salt.
+  [[nodiscard]] CacheConfig config_of(std::optional<std::uint32_t> rank, std::uint32_t heads,
+                                      const std::string& directory) const {
+    CacheConfig config = rank_config(1, heads);
+    config.page.rank_count = 2;
+    config.disk.directories = {path() + directory};
+    config.disk.rank_index = rank;
+    return config;
+  }
+  void serve_as(std::uint32_t rank, std::uint32_t heads, const std::string& directory, std::uint32_t found) {
+    open(config_of(rank, heads, directory));
+    salt_ = heads > 0 ? 1 + rank : 0;
+    EXPECT_EQ(serve(token_range(0, 100)), found) << "rank " << rank << " in " << directory;
+    flush();
+  }
+};
+
+TEST_F(CacheOfOneRank, FindsItsOwnPagesAndNeverThoseOfAnotherRank) {
+  serve_as(0, 4, "/a", 0);
+  serve_as(1, 4, "/b", 0);
+  serve_as(0, 4, "/a", 96);
+  serve_as(1, 4, "/b", 96);
+  // Somebody has exchanged the directories.
+  serve_as(0, 4, "/b", 0);
+  EXPECT_EQ(cache_->disk_status()->other_layout_pages, 6U);
+  serve_as(1, 4, "/a", 0);
+  serve_as(0, 4, "/a", 96);
+  serve_as(1, 4, "/a", 96);
+}
+
+TEST_F(CacheOfOneRank, ReadsWhatOneCacheOfAllRanksWrote) {
+  open(2, 4);
+  salt_ = 2;
+  serve(token_range(0, 100));
+  flush();
+  open(config_of(1, 4, "/shard-1-of-2"));
+  std::uint32_t found = 0;
+  ASSERT_TRUE(cache_->lookup_on_disk(space_, {.tokens = token_range(0, 100)},
+                                     [&](const DiskAnswer& answer) { found = answer.token_count; }));
+  exchange_all();
+  EXPECT_EQ(found, 96U);
+}
+
+TEST_F(CacheOfOneRank, NeedNotBeNamedWhereEveryRankHoldsEverything) {
+  open(config_of(std::nullopt, 0, "/a"));
+  EXPECT_EQ(serve(token_range(0, 100)), 0U);
+  flush();
+  serve_as(1, 0, "/a", 96);
+}
+
+TEST_F(CacheOfOneRank, IsRefusedWithoutANameOrWithAWrongOne) {
+  const Status unnamed = try_open(config_of(std::nullopt, 4, "/a"));
+  ASSERT_FALSE(unnamed.has_value());
+  EXPECT_EQ(unnamed.error().code, ErrorCode::InvalidArgument);
+  EXPECT_EQ(unnamed.error().message,
+            "disk.rank_index is not set: group 'full' has a share of its heads on each of 2 ranks; say which of them "
+            "the cache drives, so that it never reads another one's pages");
+  EXPECT_FALSE(fs::exists(path() + "/a")) << "nothing was made";
+  const Status unknown = try_open(config_of(2, 4, "/a"));
+  ASSERT_FALSE(unknown.has_value());
+  EXPECT_EQ(unknown.error().message, "disk.rank_index is 2, but page.rank_count is 2: ranks count from 0");
+  CacheConfig all = rank_config(2, 4);
+  all.disk.rank_index = 0;
+  const Status both = try_open(std::move(all));
+  ASSERT_FALSE(both.has_value());
+  EXPECT_EQ(both.error().message,
+            "disk.rank_index is 0, but the cache drives all of host.rank_count = 2 ranks: leave it out");
+}
+
 TEST_F(CacheDiskRanks, SegmentsOfAnotherShardAreNotRead) {
   const std::vector<TokenId> tokens = token_range(0, 100);
   open(2, 4);
