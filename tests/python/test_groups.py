@@ -135,6 +135,30 @@ def test_windows_and_states_come_back_from_disk_after_a_restart(tmp_path):
     drain(second.cache)
 
 
+def test_windows_and_states_are_held_on_the_host_with_their_prefix(tmp_path):
+    disk = {"directories": [str(tmp_path)], "capacity_bytes": 64 << 20}
+    tokens = token_range(0, 512)
+    first = Engine(three_kinds(host={"page_count": 128}, disk=disk))
+    serve(first, tokens + token_range(8000, 60))
+    assert first.cache.wait_until_flushed(DEADLINE_S)
+    first.cache.close()
+    engine = Engine(three_kinds(host={"page_count": 128}, disk=disk))
+    hold = engine.cache.hold_on_host(engine.space, tokens)
+    drain(engine.cache)
+    held = engine.cache.held_prefix(hold.id)
+    assert (held.token_count, held.is_arriving, held.miss.reason) == (512, False, quire.MissReason.None_)
+    assert engine.cache.stats().held_pages == 32
+    for i in range(1, 8):  # others use all pages of host and device
+        serve(engine, token_range(100_000 * i, 600))
+        drain(engine.cache)
+    loaded = [engine.cache.group_stats(group).disk_loaded_page_total for group in range(3)]
+    assert serve(engine, tokens + token_range(9000, 20)) == 512  # checks every number it reads
+    drain(engine.cache)
+    assert [engine.cache.group_stats(group).disk_loaded_page_total for group in range(3)] == loaded
+    engine.cache.release_hold(hold.id)
+    engine.cache.check_invariants()
+
+
 def test_bytes_of_all_groups_go_from_one_disk_to_another(tmp_path):
     def on(name):
         disk = {"directories": [str(tmp_path / name)], "capacity_bytes": 64 << 20}

@@ -75,7 +75,6 @@ STRUCT_EXCEPTIONS = {
 }
 FIELD_EXCEPTIONS = {
     ("CacheConfig", "custom_policy"): "a policy of one's own is C++",
-    ("HostConfig", "rank_movers"): "pointers to the movers of an engine in C++, which drives several ranks",
     ("AdoptedTensor", "page_stride"): "of the tensor",
     ("Step", "cache"): "a pointer, for the check that Python makes too",
     ("BlockTableView", "columns"): "the second dimension of block_table",
@@ -368,6 +367,8 @@ def other_value(value, made, field):
         },
         ("HostConfig", "group_page_counts"): lambda: [4, 5],
         ("HostConfig", "hold_pages_max"): lambda: 7,
+        ("HostConfig", "rank_movers"): lambda: [object()],
+        ("DiskConfig", "rank_index"): lambda: 1,
         ("TransferStreams", "given"): lambda: [quire.SwapStreams(copies=8)],
         ("DeviceConfig", "group_page_counts"): lambda: [4, 5],
         ("DiskConfig", "directories"): lambda: ["/tmp/a", "/tmp/b"],

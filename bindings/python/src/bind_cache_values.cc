@@ -196,7 +196,7 @@ void bind_cache_values(nb::module_& module) {
 
   StructClass<HeldPrefix>(module, "HeldPrefix", "What hold_on_host() has of a prefix by now.")
       .value("id", &HeldPrefix::id)
-      .value("token_count", &HeldPrefix::token_count, "in memory, in whole pages")
+      .value("token_count", &HeldPrefix::token_count, "in memory, in whole pages: where a request can go on")
       .value("is_arriving", &HeldPrefix::is_arriving, "more may come from lower tiers")
       .value("miss", &HeldPrefix::miss, "why the rest did not come, once nothing more will")
       .without_constructor();

@@ -133,44 +133,53 @@ void bind_config(nb::module_& module) {
              "Device | None")
       .with_constructor();
 
-  StructClass<HostConfig>(
+  StructClass<HostSettings>(
       module, "HostConfig",
       "The host tier: where pages go that the device has no room for, and come back from. Off without pages.")
-      .field("page_count", &HostConfig::page_count, "Give this or capacity_bytes.")
-      .field("capacity_bytes", &HostConfig::capacity_bytes)
-      .field("group_page_counts", &HostConfig::group_page_counts,
+      .field("page_count", &HostSettings::page_count, "Give this or capacity_bytes.")
+      .field("capacity_bytes", &HostSettings::capacity_bytes)
+      .field("group_page_counts", &HostSettings::group_page_counts,
              "With page_count, pages of each group, as in DeviceConfig. Empty: in the proportion that the device has.")
-      .field("policy", &HostConfig::policy, "one of policy_names(): which host pages go first")
-      .field("write_policy", &HostConfig::write_policy)
-      .field("write_hits_min", &HostConfig::write_hits_min, "for WritePolicy.Selective")
+      .field("policy", &HostSettings::policy, "one of policy_names(): which host pages go first")
+      .field("write_policy", &HostSettings::write_policy)
+      .field("write_hits_min", &HostSettings::write_hits_min, "for WritePolicy.Selective")
       .field(
-          "clean_reserve_pages", &HostConfig::clean_reserve_pages,
+          "clean_reserve_pages", &HostSettings::clean_reserve_pages,
           "With WriteBack, so many device pages are kept free, or given up but for the asking; unset: one in sixteen.")
-      .field("compute_ns_per_token", &HostConfig::compute_ns_per_token,
+      .field("compute_ns_per_token", &HostSettings::compute_ns_per_token,
              "How long an engine computes for one token of a prompt. A load that would take longer than computing what "
              "it brings is left. 0: everything is loaded.")
-      .field("load_timeout_ns", &HostConfig::load_timeout_ns,
+      .field("load_timeout_ns", &HostSettings::load_timeout_ns,
              "Loads, and searches on disk with what they find, that take longer have failed for those who wait. 0: no "
              "limit.")
-      .field("layer_bands", &HostConfig::layer_bands, "pieces of a load, each some layers of all its pages")
-      .field("checksums", &HostConfig::checksums)
-      .field("region", &HostConfig::region)
-      .field("external_mover", &HostConfig::external_mover,
+      .field("layer_bands", &HostSettings::layer_bands, "pieces of a load, each some layers of all its pages")
+      .field("checksums", &HostSettings::checksums)
+      .field("region", &HostSettings::region)
+      .field("external_mover", &HostSettings::external_mover,
              "Transfers are moved by the engine: take_transfers() gives them, apply() takes what became of them. Off: "
              "by a Mover of the cache's own, which needs device memory other than None_.")
-      .field("rank_count", &HostConfig::rank_count, "that report on each transfer, with an external mover")
-      .field("transfer_count_max", &HostConfig::transfer_count_max, "at once")
-      .field("transfer_pages_max", &HostConfig::transfer_pages_max, "of one transfer")
-      .field("staging_bytes", &HostConfig::staging_bytes)
-      .field("load_paths", &HostConfig::load_paths, "with an accelerator; unset: measured by open()")
-      .field("store_paths", &HostConfig::store_paths)
-      .field("load_streams", &HostConfig::load_streams)
-      .field("store_streams", &HostConfig::store_streams)
-      .field("hold_count_max", &HostConfig::hold_count_max, "prefixes that hold_on_host() holds at once")
-      .field("hold_pages_max", &HostConfig::hold_pages_max,
-             "Pages that hold_on_host() may hold in all; unset: half of the host's.")
+      .field("rank_count", &HostSettings::rank_count, "that report on each transfer, with an external mover")
+      .property(
+          "rank_movers", "collections.abc.Sequence[Mover]",
+          [](const HostSettings& self) { return to_python(self.rank_movers); },
+          [](HostSettings& self, const std::vector<nb::object>& movers) { self.rank_movers = movers; },
+          "With an external mover and a disk tier: the movers of all ranks, whose host pages the disk tier reads and "
+          "writes. Mover i reports as rank i. The engine gives them the transfers and polls them; the cache keeps them "
+          "until it is closed.",
+          "tuple[Mover, ...]")
+      .field("transfer_count_max", &HostSettings::transfer_count_max, "at once")
+      .field("transfer_pages_max", &HostSettings::transfer_pages_max, "of one transfer")
+      .field("staging_bytes", &HostSettings::staging_bytes)
+      .field("load_paths", &HostSettings::load_paths, "with an accelerator; unset: measured by open()")
+      .field("store_paths", &HostSettings::store_paths)
+      .field("load_streams", &HostSettings::load_streams)
+      .field("store_streams", &HostSettings::store_streams)
+      .field("hold_count_max", &HostSettings::hold_count_max, "prefixes that hold_on_host() holds at once")
+      .field("hold_pages_max", &HostSettings::hold_pages_max,
+             "Pages of the history that hold_on_host() may hold in all, and the same share of each other group's host "
+             "pages; unset: half of the host's.")
       .with_constructor()
-      .def_prop_ro("is_on", &HostConfig::is_on, "There is a host tier.");
+      .def_prop_ro("is_on", [](const HostSettings& self) { return self.is_on(); }, "There is a host tier.");
 
   StructClass<DiskConfig>(
       module, "DiskConfig",
@@ -188,6 +197,10 @@ void bind_config(nb::module_& module) {
       .field("capacity_bytes", &DiskConfig::capacity_bytes,
              "Of all directories together, and of all shards of ranks. With TierAccess.ReadOnly not looked at.")
       .field("access", &DiskConfig::access)
+      .field("rank_index", &DiskConfig::rank_index,
+             "Of a cache that drives one of PageOptions.rank_count ranks: which one, counted from 0. Needed where a "
+             "rank holds a share of the heads, because another rank's pages have the same names. Unset for a cache "
+             "that drives all ranks.")
       .field("write_policy", &DiskConfig::write_policy,
              "When host pages are written: WriteThrough, as soon as they have their bytes; WriteBack, when the host is "
              "about to need their room; Selective, once write_hits_min requests have used them.")

@@ -2,13 +2,9 @@
 //
 // Mover: copies pages for an engine in Python. Its threads never need the GIL, and calls that wait let it go. It keeps
 // the tensors and the device that it was opened with until it is closed.
-#include <unistd.h>
-
 #include <algorithm>
-#include <atomic>
 #include <cstdint>
 #include <memory>
-#include <mutex>
 #include <optional>
 #include <span>
 #include <string>
@@ -20,6 +16,7 @@
 #include "cache_values.h"
 #include "casters.h"
 #include "errors.h"
+#include "mover_handle.h"
 #include "quire/mover.h"
 #include "settings.h"
 #include "structs.h"
@@ -123,49 +120,6 @@ MoverRequest make_mover_request(const MoverSettings& settings) {
   return request;
 }
 
-/// A Mover with what Python lent it. In a forked child it has no threads: there it is left as it is.
-struct OpenMover {
-  OpenMover(std::unique_ptr<Mover> opened, MoverRequest request)
-      : kept(std::move(request.kept)), mover(std::move(opened)), accelerator(request.config.accelerator) {}
-  OpenMover(const OpenMover&) = delete;
-  OpenMover& operator=(const OpenMover&) = delete;
-  ~OpenMover() {
-    if (::getpid() != process) (void)mover.release();
-  }
-
-  std::vector<std::vector<nb::object>> kept;
-  std::unique_ptr<Mover> mover;  // behind what it uses, so that it is destroyed first
-  Device* accelerator = nullptr;
-  pid_t process = ::getpid();
-  std::atomic<bool> is_closed = false;
-};
-
-/// What Python holds. Calls share the mover, so that closing it does not take it from below a call that waits.
-struct MoverHandle {
-  std::shared_ptr<OpenMover> open;
-
-  [[nodiscard]] std::shared_ptr<OpenMover> get() const {
-    if (open == nullptr) raise(ErrorCode::InvalidArgument, "the mover was closed: open() another one");
-    return open;
-  }
-  void close() {
-    if (open == nullptr) return;
-    open->is_closed = true;
-    // The last one out destroys it: its threads end, and what was lent goes back, with the GIL.
-    std::shared_ptr<OpenMover> last = std::move(open);
-    open = nullptr;
-    std::unique_ptr<Mover> ending;
-    if (last.use_count() == 1 && ::getpid() == last->process) ending = std::move(last->mover);
-    if (ending == nullptr) return;
-    const WithoutGil without;
-    ending.reset();
-  }
-  ~MoverHandle() { close(); }
-  explicit MoverHandle(std::shared_ptr<OpenMover> opened) : open(std::move(opened)) {}
-  MoverHandle(MoverHandle&& other) noexcept : open(std::move(other.open)) {}
-  MoverHandle& operator=(MoverHandle&&) = delete;
-};
-
 TransferPlan plan_of(const TransferCopy& plan) {
   return {.id = plan.id,
           .kind = plan.kind,
@@ -250,12 +204,14 @@ void bind_mover(nb::module_& module) {
               const WithoutGil without;
               return Mover::open(request.config);
             }();
-            return MoverHandle(std::make_shared<OpenMover>(take(std::move(opened)), std::move(request)));
+            return MoverHandle(std::make_shared<OpenMover>(take(std::move(opened)), std::move(request.kept),
+                                                           request.config.accelerator));
           },
           nb::arg("config"), nb::sig("def open(config: MoverConfig) -> Mover"))
       .def("close", &MoverHandle::close,
            "Cancels what is queued, waits for the pages being copied, and lets go of the tensors. Those who are in "
-           "wait() are told that it was cancelled.")
+           "wait() are told that it was cancelled. The mover of a rank, HostConfig.rank_movers, takes no more calls, "
+           "and ends with the cache.")
       .def_prop_ro("is_closed", [](const MoverHandle& self) { return self.open == nullptr; })
       .def(
           "__enter__", [](const nb::object& self) { return self; }, nb::sig("def __enter__(self) -> Mover"))

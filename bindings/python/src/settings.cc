@@ -9,6 +9,7 @@
 #include "arrays.h"
 #include "errors.h"
 #include "host_device.h"
+#include "mover_handle.h"
 #include "quire/cache.h"
 
 namespace quire::python {
@@ -169,10 +170,25 @@ Device* device_of(const nb::object& given, const std::string& what) {
         what + " is " + nb::cast<std::string>(nb::repr(given)) + ": give what open_cuda_device() returns");
 }
 
+LentMover lend_mover(const nb::object& given, const std::string& what) {
+  MoverHandle* handle = nullptr;
+  if (!nb::try_cast(given, handle, false) || handle == nullptr) {
+    raise(ErrorCode::InvalidArgument,
+          what + " is " + nb::cast<std::string>(nb::repr(given)) + ": give what Mover.open() returns");
+  }
+  if (handle->open == nullptr) raise(ErrorCode::InvalidArgument, what + " was closed: open() another one");
+  auto shared = std::make_unique<std::shared_ptr<OpenMover>>(handle->open);
+  Mover* const mover = handle->open->mover.get();
+  return {.mover = mover, .kept = nb::capsule(shared.release(), [](void* pointer) noexcept {
+                            delete static_cast<std::shared_ptr<OpenMover>*>(pointer);
+                          })};
+}
+
 CacheConfig copy_config(const CacheConfig& config) {
   CacheConfig copy{.layout = config.layout};
   copy.page = config.page;
   copy.host = config.host;
+  copy.host.rank_movers.clear();
   copy.disk = config.disk;
   copy.chunks = config.chunks;
   copy.sequence_count_max = config.sequence_count_max;
@@ -205,7 +221,7 @@ CacheConfig copy_config(const CacheConfig& config) {
 }
 
 Settings::Settings(const Settings& other)
-    : CacheConfig(copy_config(other)), has_layout(other.has_layout), device(other.device) {}
+    : CacheConfig(copy_config(other)), has_layout(other.has_layout), device(other.device), host(other.host) {}
 
 OpenRequest make_request(const Settings& settings) {
   if (!settings.has_layout) {
@@ -216,6 +232,13 @@ OpenRequest make_request(const Settings& settings) {
   device = settings.device;
   device.accelerator = device_of(settings.device.accelerator, "device.accelerator");
   if (device.accelerator != nullptr) request.kept.push_back(settings.device.accelerator);
+  HostConfig& host = request.config.host;
+  host = settings.host;
+  for (std::size_t i = 0; i < settings.host.rank_movers.size(); ++i) {
+    LentMover lent = lend_mover(settings.host.rank_movers[i], "host.rank_movers[" + std::to_string(i) + "]");
+    host.rank_movers.push_back(lent.mover);
+    request.kept.push_back(std::move(lent.kept));
+  }
   const bool has_group_memory = !settings.device.adopted_group_memory.empty();
   if (settings.device.adopted_memory.is_none() && !has_group_memory && settings.device.adopted_tensors.empty() &&
       settings.device.adopted_state_memory.is_none()) {

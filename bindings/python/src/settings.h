@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// CacheConfig as Python has it: the C++ struct, with tensors and devices as Python objects where it has pointers. A
-// configuration stays the caller's: open() works on a copy.
+// CacheConfig as Python has it: the C++ struct, with tensors, devices and movers as Python objects where it has
+// pointers. A configuration stays the caller's: open() works on a copy.
 #pragma once
 
 #include <cstddef>
@@ -70,6 +70,10 @@ struct DeviceSettings : DeviceConfig {
   nb::object accelerator = nb::none();
 };
 
+struct HostSettings : HostConfig {
+  std::vector<nb::object> rank_movers;
+};
+
 struct Settings : CacheConfig {
   Settings() : CacheConfig{.layout = *ModelLayout::opaque(1)} {}
   Settings(const Settings& other);
@@ -77,10 +81,19 @@ struct Settings : CacheConfig {
 
   bool has_layout = false;
   DeviceSettings device;
+  HostSettings host;
 };
 
 /// The device of a setting, or null for None; raises for anything else.
 [[nodiscard]] Device* device_of(const nb::object& given, const std::string& what);
+
+/// The mover that a setting names, which lives as long as `kept` does; raises for anything else, and once it was
+/// closed.
+struct LentMover {
+  Mover* mover = nullptr;
+  nb::object kept;
+};
+[[nodiscard]] LentMover lend_mover(const nb::object& given, const std::string& what);
 
 /// Memory of the caller's, which stays as long as `kept` does.
 struct Lent {
@@ -108,7 +121,7 @@ struct OpenRequest {
 };
 /// Checks the tensors: where they lie, how large they are, and that nothing in them is skipped.
 [[nodiscard]] OpenRequest make_request(const Settings& settings);
-/// A copy without the pointers of DeviceConfig and without a policy of the caller's own.
+/// A copy without pointers: those of DeviceConfig, movers of ranks, and a policy of the caller's own.
 [[nodiscard]] CacheConfig copy_config(const CacheConfig& config);
 
 }  // namespace quire::python
