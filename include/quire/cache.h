@@ -599,12 +599,12 @@ class Cache {
   /// Brings what lower tiers have of a prefix to the host and holds it there, without a sequence: a later admit() loads
   /// it from memory. What memory has is held, too: pages that only the device has are copied. The device gives its own
   /// copies up as it does all others. Of windows and snapshots, what a request needs that goes on behind the prefix is
-  /// held with it. Held until release_hold(), or for HoldOptions::ttl_ns, or until a page of it
-  /// turns out to be bad, its key space is dropped, or the cache is reset or sleeps. `callback`, if given, is called
-  /// once when nothing more will come: before the call returns if that is so at once, else by apply(). It may call the
-  /// cache, and does not come when the hold has ended before. Takes a place of sequence_count_max as long as pages
-  /// arrive. Unavailable when hold_pages_max or hold_count_max do not suffice for all of the prompt; Unsupported
-  /// without a host tier.
+  /// held with it. Held until release_hold(), or for HoldOptions::ttl_ns, or until a page of its history turns out to
+  /// be bad, its key space is dropped, or the cache is reset or sleeps. `callback`, if given, is called once when
+  /// nothing more will come: before the call returns if that is so at once, else by apply(). It may call the cache, and
+  /// does not come when the hold has ended before. Takes a place of sequence_count_max as long as pages arrive.
+  /// Unavailable when hold_pages_max or hold_count_max do not suffice for all of the prompt; Unsupported without a host
+  /// tier.
   [[nodiscard]] Result<HeldPrefix> hold_on_host(KeySpaceId key_space, const Prompt& prompt,
                                                 const HoldOptions& options = {},
                                                 std::function<void(const HeldPrefix&)> callback = nullptr);

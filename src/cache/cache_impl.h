@@ -419,7 +419,7 @@ struct Cache::Impl : TierClient {
   void count_held(HoldSlot& hold, std::uint32_t page_count, std::span<const std::uint32_t> group_page_counts);
   void settle_hold(std::uint32_t carrier);
   void settle_anchored(HoldSlot& hold, std::uint32_t carrier, PrefixTree::Match& match);
-  /// Takes what held prefixes have waited for.
+  /// Takes what held prefixes have waited for, and lets go of those whose history has gone.
   void update_holds();
   void call_holders();
   [[nodiscard]] std::optional<std::uint32_t> find_hold(HoldId hold) const;

@@ -181,8 +181,16 @@ void Cache::Impl::settle_anchored(HoldSlot& hold, std::uint32_t carrier, PrefixT
 }
 
 void Cache::Impl::update_holds() {
-  if (groups.empty()) return;
-  for (HoldSlot& hold : holds) tiers->host_holds.update(hold.pages, hold.anchored);
+  if (hold_pages == 0) return;
+  for (HoldSlot& hold : holds) {
+    if (!hold.is_live || hold.is_arriving() || hold.page_count == 0) continue;
+    if (tree->held_pages(hold.pages) > 0) {
+      tiers->host_holds.update(hold.pages, hold.anchored);
+    } else {  // its history has left memory, and nobody can go on from the rest
+      tiers->host_holds.release(hold.anchored);
+      count_held(hold, 0, {});
+    }
+  }
 }
 
 // Calls back for holds that have settled.

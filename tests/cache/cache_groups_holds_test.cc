@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "groups_disk_fixture.h"
+#include "groups_tiers_fixture.h"
 #include "testing/seeded_run.h"
 
 namespace quire {
@@ -233,6 +234,79 @@ TEST_F(CacheGroupsHoldsTest, DropsResetsAndSleepLetGo) {
       drain(*cache_, now_);
     }
   }
+}
+
+// The test moves the pages.
+class CacheGroupsHoldsByHand : public CacheGroupsTiersTest {
+ protected:
+  /// A prefix of ten pages is held, and the host alone has it.
+  void hold_on_host_alone() {
+    open_tiers(two_groups(with_sink(window_group(6), 3)));
+    run_request(prompt_);
+    settle();
+    hold_ = cache_->hold_on_host(space_, {.tokens = prompt_})->id;
+    push_out();
+    put_history_on_host();
+    EXPECT_EQ(held_tokens(), 40U);
+    EXPECT_EQ(cache_->stats()->held_pages, 10U);
+  }
+  [[nodiscard]] std::uint32_t held_tokens() const { return cache_->held_prefix(hold_)->token_count; }
+
+  HoldId hold_;
+};
+
+TEST_F(CacheGroupsHoldsByHand, AWindowsPageThatTurnsOutToBeBadGoesAlone) {
+  hold_on_host_alone();
+  GroupsRequest request = start(with_tail(prompt_, 1, 4));
+  move(take_loads());  // the history
+  report_failed(take_loads(), TransferFault::Checksum);
+  expect_invariants();
+  EXPECT_LT(held_tokens(), 40U);
+  EXPECT_EQ(cache_->stats()->held_pages, 10U);
+  run_all(request);
+  end(request);
+  settle();
+  ASSERT_TRUE(cache_->release_hold(hold_));
+  expect_invariants();
+}
+
+TEST_F(CacheGroupsHoldsByHand, HistoryThatTurnsOutToBeBadEndsIt) {
+  hold_on_host_alone();
+  GroupsRequest request = start(with_tail(prompt_, 1, 4));
+  for (const Taken& load : take_loads()) {
+    report(load, {.outcome = TransferOutcome::Failed, .fault = TransferFault::Checksum, .good_pages = 5});
+  }
+  expect_invariants();
+  EXPECT_EQ(held_tokens(), 0U);
+  EXPECT_EQ(cache_->stats()->held_pages, 10U) << "until the cache looks the next time";
+  settle();
+  ASSERT_TRUE(cache_->apply({}, now_));
+  EXPECT_EQ(cache_->stats()->held_pages, 0U);
+  expect_invariants();
+  run_all(request);
+  end(request);
+  settle();
+  ASSERT_TRUE(cache_->release_hold(hold_));
+}
+
+TEST_F(CacheGroupsHoldsByHand, ACopyThatFailsIsMadeAgainAsLongAsTheDeviceHasThePage) {
+  open_tiers(two_groups(window_group(6)));
+  GroupsRequest request = start(prompt_);
+  run_all(request);
+  end(request);
+  hold_ = cache_->hold_on_host(space_, {.tokens = prompt_})->id;  // nothing is copied yet
+  for (const Taken& each : take()) {
+    if (each.plan.pool_index == 0) {
+      move(each);
+    } else {
+      report(each, {.outcome = TransferOutcome::Failed, .fault = TransferFault::Io});
+    }
+  }
+  settle();
+  push_out();
+  put_history_on_host();
+  EXPECT_EQ(held_tokens(), 40U);
+  ASSERT_TRUE(cache_->release_hold(hold_));
 }
 
 /// What a hold was found to have on the host alone.
