@@ -18,6 +18,7 @@ HybridSetup draw_device_setup(Random& random, HybridTier tier, std::uint64_t see
   setup.page_tables = PageTables::Rows;
   setup.cascade_levels_max = 1;
   setup.has_own_mover = tier != HybridTier::Device;
+  if (tier == HybridTier::Disk) setup.plans_while_loading = false;  // what came first may then decide
   setup.accelerator_path.reset();
   if (tier != HybridTier::Device) setup.accelerator_path = static_cast<SwapPath>(seed % 3);
   return setup;
@@ -91,8 +92,10 @@ std::vector<const char*> must_happen_on_device(HybridTier tier) {
                                     "copies",
                                     "finish with steps in flight"};
   if (tier == HybridTier::Host) {
-    names.insert(names.end(), {"pages loaded of a full", "pages loaded of a compressed", "pages loaded of a window",
-                               "pages loaded of a ring", "pages loaded of a snapshot"});
+    names.insert(names.end(),
+                 {"pages loaded of a full", "pages loaded of a compressed", "pages loaded of a window",
+                  "pages loaded of a ring", "pages loaded of a snapshot", "step planned while pages arrive",
+                  "snapshot waited for", "pages came for steps in flight"});
   }
   return names;
 }

@@ -149,7 +149,14 @@ TEST_P(HybridEngineTest, EveryLogitIsTheOraclesWhateverTheLayersAndTheSchedule) 
                                   "save",
                                   "save with a window",
                                   "load with a longer hit",
-                                  "load in vain"};
+                                  "load in vain",
+                                  "step planned while pages arrive",
+                                  "bands brought between layers",
+                                  "snapshot waited for",
+                                  "pages came for steps in flight",
+                                  "sequence lost with steps in flight",
+                                  "abort while pages arrive",
+                                  "discard while pages arrive"};
   for (const char* name : kOfHost) {
     if (GetParam() == HybridTier::Device) break;
     EXPECT_GT(counts.by_name[name], kIsSanitized ? 0U : 5U) << name;

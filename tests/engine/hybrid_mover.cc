@@ -36,7 +36,9 @@ std::string HybridMover::take() {
   if (!taken) return "take_transfers: " + taken.error().message;
   for (const TransferPlan& plan : *taken) {
     if (plan.pool_index >= pools_.size()) return "a transfer names a pool that is not there";
-    moving_.push_back({.plan = plan, .pages = {plan.pages.begin(), plan.pages.end()}});
+    const Moving& moving = moving_.emplace_back(Moving{.plan = plan, .pages = {plan.pages.begin(), plan.pages.end()}});
+    if (plan.kind != TransferKind::Load) continue;
+    for (const PageTransfer& page : moving.pages) spoil_page(moving, page);
   }
   std::array<TransferId, 32> room;
   const Result<std::span<TransferId>> cancelled = cache_.take_cancellations(room);
@@ -62,19 +64,59 @@ std::string HybridMover::move(const HybridTransferChances& chances) {
       late.push_back(std::move(moving));
       continue;
     }
-    const std::string problem = finish(moving, random_.below(100) < chances.fault, ended.emplace_back());
+    const std::string problem = finish(moving, random_.below(100) < chances.fault);
     if (!problem.empty()) return problem;
+    ended.push_back(*moving.end);
   }
   moving_ = std::move(late);
   const Status applied = cache_.apply(ended, 0);
   return applied ? "" : "apply: " + applied.error().message;
 }
 
-std::string HybridMover::finish(const Moving& moving, bool fails, Completion& end) {
+std::string HybridMover::bring(TransferId id, GroupLayer layer, const HybridTransferChances& chances) {
+  const auto at = std::ranges::find_if(moving_, [&](const Moving& each) { return each.plan.id == id; });
+  if (at == moving_.end()) return "";
+  const std::vector<std::uint32_t>& groups = pools_[at->plan.pool_index];
+  if (std::ranges::count(groups, layer.group_index) == 0) return "";  // a layer of other pages
+  if (!at->end) decide_end(*at, random_.below(100) < chances.fault);
+  const std::uint32_t band = cache_.band_of(layer);
+  std::uint64_t end = 0;
+  for (const std::uint32_t group : groups) {
+    const PageGeometry& page = cache_.geometry(group).page();
+    for (std::uint32_t i = 0; i < page.layer_count(); ++i) {
+      if (cache_.band_of({group, i}) <= band) end += page.layer_bytes();
+    }
+  }
+  if (end <= at->moved_bytes) return "";
+  counts_.add("bands brought between layers");
+  for (std::uint32_t i = 0; i < at->end->good_pages; ++i) {
+    if (std::string problem = move_page(*at, at->pages[i], end); !problem.empty()) return problem;
+  }
+  at->moved_bytes = end;
+  return "";
+}
+
+std::string HybridMover::end(std::span<const StepLoad> loads, const HybridTransferChances& chances) {
+  std::vector<Completion> ended;
+  for (const StepLoad& load : loads) {
+    const auto at = std::ranges::find_if(moving_, [&](const Moving& each) { return each.plan.id == load.id; });
+    if (at == moving_.end()) continue;
+    const std::string problem = finish(*at, random_.below(100) < chances.fault);
+    if (!problem.empty()) return problem;
+    ended.push_back(*at->end);
+    moving_.erase(at);
+  }
+  const Status applied = cache_.apply(ended, 0);
+  return applied ? "" : "apply: " + applied.error().message;
+}
+
+// What becomes of a transfer, and of how many of its pages.
+void HybridMover::decide_end(Moving& moving, bool fails) {
   const bool is_load = moving.plan.kind == TransferKind::Load;
   const char* const pool = moving.plan.pool_index == 0 ? " of the history" : " of another group";
   const auto page_count = static_cast<std::uint32_t>(moving.pages.size());
   const bool is_cancelled = moving.is_cancelled && random_.below(2) == 0;
+  Completion& end = moving.end.emplace();
   end = {.id = moving.plan.id, .kind = moving.plan.kind, .good_pages = page_count};
   if (fails || is_cancelled) {
     constexpr std::array kFaults = {TransferFault::None, TransferFault::Io, TransferFault::Checksum};
@@ -83,19 +125,27 @@ std::string HybridMover::finish(const Moving& moving, bool fails, Completion& en
     end.good_pages = random_.below(page_count);
     counts_.add(std::string(is_load ? "load" : "store") + pool + (is_cancelled ? " cancelled" : " failed"));
   }
-  for (std::uint32_t i = 0; i < page_count; ++i) {
-    if (i >= end.good_pages) {
+}
+
+std::string HybridMover::finish(Moving& moving, bool fails) {
+  if (!moving.end) decide_end(moving, fails);
+  const char* const pool = moving.plan.pool_index == 0 ? " of the history" : " of another group";
+  const std::uint64_t page_bytes = pool_page_bytes(cache_, pools_[moving.plan.pool_index]);
+  for (std::uint32_t i = 0; i < moving.pages.size(); ++i) {
+    if (i >= moving.end->good_pages) {
       spoil_page(moving, moving.pages[i]);
       continue;
     }
-    if (std::string problem = move_page(moving, moving.pages[i]); !problem.empty()) return problem;
-    end.moved_bytes += pool_page_bytes(cache_, pools_[moving.plan.pool_index]);
+    if (std::string problem = move_page(moving, moving.pages[i], page_bytes); !problem.empty()) return problem;
+    moving.end->moved_bytes += page_bytes;
   }
-  counts_.add(std::string(is_load ? "pages loaded" : "pages stored") + pool, end.good_pages);
+  const bool is_load = moving.plan.kind == TransferKind::Load;
+  counts_.add(std::string(is_load ? "pages loaded" : "pages stored") + pool, moving.end->good_pages);
   return "";
 }
 
-std::string HybridMover::move_page(const Moving& moving, const PageTransfer& page) {
+// Moves the bytes of a page that have not moved, up to `end`.
+std::string HybridMover::move_page(const Moving& moving, const PageTransfer& page, std::uint64_t end) {
   HostPage& host = host_page(moving, page.host_page);
   const std::vector<std::uint32_t>& groups = pools_[moving.plan.pool_index];
   const bool is_load = moving.plan.kind == TransferKind::Load;
@@ -111,7 +161,7 @@ std::string HybridMover::move_page(const Moving& moving, const PageTransfer& pag
       std::memcpy(host.bytes.data() + at, device, count);
     }
   };
-  visit_page_bytes(cache_, groups, page.device_page, 0, host.bytes.size(), copy);
+  visit_page_bytes(cache_, groups, page.device_page, moving.moved_bytes, end, copy);
   return "";
 }
 

@@ -2,11 +2,14 @@
 //
 // HybridMover: moves pages between the pools of several groups and a host of its own, for a cache with an external
 // mover. Bytes move when a transfer ends, which may be long after it was taken: what is used too early by others comes
-// to hold wrong bytes. A transfer that fails leaves garbage where the rest should be.
+// to hold wrong bytes. What a load is to fill is garbage until then, but for the bands that somebody waits for. A
+// transfer that fails leaves garbage where the rest should be.
 #pragma once
 
 #include <cstddef>
 #include <cstdint>
+#include <optional>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -26,8 +29,14 @@ class HybridMover {
  public:
   HybridMover(Cache& cache, std::uint64_t seed, ScheduleCounts& counts);
 
+  /// Takes what is to be moved: from then on it is on its way.
+  [[nodiscard]] std::string take();
   /// Takes what is to be moved, ends some of it, and has the cache apply that. Empty, or what is wrong.
   [[nodiscard]] std::string move(const HybridTransferChances& chances);
+  /// Brings the layers up to this one, of all good pages of a load; nothing of a load that has ended.
+  [[nodiscard]] std::string bring(TransferId id, GroupLayer layer, const HybridTransferChances& chances);
+  /// Ends the transfers with these ids that have not ended, and has the cache apply that.
+  [[nodiscard]] std::string end(std::span<const StepLoad> loads, const HybridTransferChances& chances);
 
  private:
   struct HostPage {
@@ -39,11 +48,13 @@ class HybridMover {
     TransferPlan plan;
     std::vector<PageTransfer> pages;
     bool is_cancelled = false;
+    std::optional<Completion> end;  // where that is decided
+    std::uint64_t moved_bytes = 0;  // of each good page
   };
 
-  std::string take();
-  std::string finish(const Moving& moving, bool fails, Completion& end);
-  std::string move_page(const Moving& moving, const PageTransfer& page);
+  void decide_end(Moving& moving, bool fails);
+  std::string finish(Moving& moving, bool fails);
+  std::string move_page(const Moving& moving, const PageTransfer& page, std::uint64_t end);
   void spoil_page(const Moving& moving, const PageTransfer& page);
   [[nodiscard]] HostPage& host_page(const Moving& moving, PageId page);
 

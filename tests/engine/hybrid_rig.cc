@@ -72,6 +72,7 @@ std::string to_string(const HybridSetup& setup) {
   add("transfers", setup.transfer_count_max);
   add("of", setup.transfer_pages_max);
   add("own mover", setup.has_own_mover ? 1 : 0);
+  if (setup.plans_while_loading) add("plans while loading, bands", setup.layer_bands);
   if (setup.accelerator_path) text += " (" + std::string(quire::to_string(*setup.accelerator_path)) + ")";
   add("delays", setup.transfer_chances.delay);
   add("faults", setup.transfer_chances.fault);
@@ -80,7 +81,10 @@ std::string to_string(const HybridSetup& setup) {
 }
 
 HybridRig::HybridRig(const HybridSetup& setup, ScheduleCounts& counts)
-    : setup_(setup), counts_(counts), weights_(tiny_engine::make_hybrid_weights(setup.shape, 41)) {
+    : setup_(setup),
+      counts_(counts),
+      weights_(tiny_engine::make_hybrid_weights(setup.shape, 41)),
+      ahead_random_(setup.transfer_seed) {
   open();
 }
 
@@ -97,6 +101,7 @@ void HybridRig::open() {
                      .host = {.page_count = setup_.host_page_count,
                               .group_page_counts = setup_.host_group_page_counts,
                               .write_policy = setup_.write_policy,
+                              .layer_bands = setup_.layer_bands,
                               .external_mover = !setup_.has_own_mover,
                               .transfer_count_max = setup_.transfer_count_max,
                               .transfer_pages_max = setup_.transfer_pages_max},
@@ -230,33 +235,45 @@ std::string HybridRig::move_pages(bool all) {
     if (all) chances.delay = 0;
     return mover_->move(chances);
   }
-  const Result<std::span<const Completion>> completions = cache_->poll();
-  if (!completions) return "poll: " + completions.error().message;
-  const Status applied = cache_->apply(*completions, 0);
-  if (!applied) return "apply: " + applied.error().message;
-  if (completions->empty()) std::this_thread::yield();
-  return "";
+  // Without a disk, where one transfer may wait for the end of another, the cache hears of all that is in flight at
+  // once and in one order: then a seed always does the same.
+  std::vector<Completion> ended;
+  const bool has_disk = !setup_.disk_directory.empty();
+  do {
+    const Result<std::span<const Completion>> completions = cache_->poll();
+    if (!completions) return "poll: " + completions.error().message;
+    ended.insert(ended.end(), completions->begin(), completions->end());
+    if (completions->empty()) std::this_thread::yield();
+  } while (!has_disk && ended.size() < cache_->stats().value().transfers_in_flight);
+  std::ranges::sort(ended, {}, [](const Completion& each) { return each.id.index; });
+  const Status applied = cache_->apply(ended, 0);
+  return applied ? "" : "apply: " + applied.error().message;
 }
 
 std::string HybridRig::collect(bool all) {
   if (setup_.host_page_count == 0) return "";
-  // The cache's own mover is waited for, so that a seed always does the same.
-  bool is_over = false;
+  // The cache's own mover is waited for; or it is not asked at all, and the steps that are planned meanwhile wait for
+  // what they read.
+  const bool lets_arrive = mover_ == nullptr && !all && setup_.plans_while_loading && ahead_random_.below(100) < 60;
+  bool is_over = lets_arrive;
   while (!is_over) {
     if (std::string problem = move_pages(all); !problem.empty()) return problem;
     is_over = (mover_ != nullptr && !all) || cache_->stats().value().transfers_in_flight == 0;
   }
-  follow_loads();
-  // Where the device has no room, a sequence waits for those that run.
+  if (std::string problem = follow_loads(); !problem.empty()) return problem;
+  // Where the device has no room, a sequence waits for those that run; and a lost one for its steps.
   const bool runs =
       std::ranges::any_of(lives_, [](const auto& live) { return live->is_admitted && !live->is_loading; });
-  const bool waits = !runs && std::ranges::any_of(lives_, [](const auto& live) { return live->is_loading; });
+  const bool waits = !runs && std::ranges::any_of(lives_, [&](const auto& live) {
+    return live->is_loading && cache_->view(live->handle)->steps_in_flight == 0;
+  });
   return waits && cache_->stats().value().transfers_in_flight == 0 ? "a sequence waits for nothing" : "";
 }
 
 // Of what was found on the host less may have come, and of what was there more may have gone.
-void HybridRig::follow_loads() {
+std::string HybridRig::follow_loads() {
   for (const auto& live : lives_) {
+    if (std::string problem = follow_ahead(*live); !problem.empty()) return problem;
     const SequenceView view = cache_->view(live->handle).value();
     if (live->is_saved && !view.is_waiting && !view.is_loading) {
       counts_.add("save that failed");  // it runs on
@@ -281,6 +298,7 @@ void HybridRig::follow_loads() {
     live->replay_end = view.replay_tokens > 0 ? view.computed_tokens + view.replay_tokens : 0;
     live->may_lose_copy = true;
   }
+  return "";
 }
 
 // Sequences
@@ -320,12 +338,13 @@ std::string HybridRig::admit(HybridLive& live) {
   const char* const name = live.is_preempted ? "resume" : "admit";
   if (!admission) return std::string(name) + ": " + admission.error().message;
   if (lookup && live.window.visible_tokens > 0) lookup.reset();  // it knows nothing of windows
-  if (lookup && admission->is_ready) {
+  const bool has_all = admission->is_ready && admission->loading_tokens == 0;
+  if (lookup && has_all) {
     const bool is_as_told =
         lookup->matched_tokens == admission->matched_tokens && lookup->replay_tokens == admission->replay_tokens;
     if (!is_as_told) return "lookup told something else than admit";
   }
-  if (lookup && !admission->is_ready && lookup->host_tokens != admission->loading_tokens) {
+  if (lookup && !has_all && lookup->host_tokens != admission->loading_tokens) {
     return "lookup told of other tokens on the host than admit";
   }
   return take_admission(live, *admission, name);
@@ -345,7 +364,8 @@ std::string HybridRig::take_admission(HybridLive& live, const Admission& admissi
                  << admission.partial_tokens << '\n';
   }
   live.is_admitted = true;
-  live.is_loading = !admission.is_ready;
+  live.is_ahead = false;
+  live.is_loading = !admission.is_ready || cache_->view(live.handle).value().is_loading;
   live.is_preempted = false;
   live.is_saved = false;
   live.texts.clear();
@@ -357,6 +377,7 @@ std::string HybridRig::take_admission(HybridLive& live, const Admission& admissi
   if (admission.partial_tokens > 0) counts_.add(prefix + "with a partial hit");
   if (admission.replay_tokens > 0) counts_.add(prefix + "with a replay");
   if (live.is_loading) counts_.add(prefix + "that loads");
+  if (std::string problem = follow_ahead(live); !problem.empty()) return problem;
   if (admission.miss.reason == MissReason::NotHeld) {
     const auto groups = cache_->config().layout.groups();
     if (admission.miss.group >= groups.size()) return prefix + "was limited by no group";

@@ -21,12 +21,17 @@
 #include "schedule_counts.h"
 #include "schedule_device.h"
 #include "testing/fake_device.h"
+#include "testing/seeded_run.h"
 #include "tools/tiny_engine/device_plan.h"
 #include "tools/tiny_engine/hybrid_device.h"
 #include "tools/tiny_engine/hybrid_engine.h"
 #include "tools/tiny_engine/hybrid_model.h"
 
 namespace quire::testing {
+
+/// What the engine waits for of pages that are still arriving. A test that leaves something out sees that it is
+/// noticed.
+enum class HybridWaits : std::uint8_t { All, LayersOnly, SnapshotsOnly };
 
 struct HybridSetup {
   tiny_engine::HybridShape shape;
@@ -53,6 +58,10 @@ struct HybridSetup {
   std::uint32_t transfer_count_max = 64;
   std::uint32_t transfer_pages_max = 64;
   bool has_own_mover = false;  ///< the cache's, which moves everything at once; a disk tier needs it
+  /// Steps are planned for sequences whose pages are still arriving.
+  bool plans_while_loading = false;
+  std::uint16_t layer_bands = 1;
+  HybridWaits waits = HybridWaits::All;
   /// With both: the engine's memory is an accelerator's, and pages go this way.
   std::optional<SwapPath> accelerator_path;
   /// The cache's memory is this device's. With a host tier, pages go that way.
@@ -69,7 +78,8 @@ struct HybridLive {
   Sequence handle;
   SequenceOptions options;
   bool is_admitted = false;
-  bool is_loading = false;
+  bool is_loading = false;  ///< and cannot be planned
+  bool is_ahead = false;    ///< it is loading, and can be planned
   bool is_preempted = false;
   bool may_lose_copy = false;  ///< of a page begun, which no step has made yet
   /// Something that was planned of it did not happen, but may have been written: until no step has it any more, a
@@ -118,12 +128,15 @@ class HybridRig {
     std::vector<TokenId> queries;
     std::vector<std::int32_t> texts;  ///< of the queries
     std::uint32_t hidden_count = 0;   ///< the first of them, whose logits are nothing to anyone
+    bool is_ahead = false;            ///< planned while pages were arriving …
+    std::vector<double> logits;       ///< … so that these count when all have come; of the queries
   };
   struct Flight {
     Step step;
     tiny_engine::DevicePlan plan;
     std::vector<FlightEntry> entries;       ///< as in the call
     std::vector<std::uint32_t> plan_order;  ///< entries of the plan, as indices of `entries`
+    std::vector<StepLoad> loads;
     bool is_prepared = false;
     bool has_run = false;
   };
@@ -166,6 +179,8 @@ class HybridRig {
 
   /// Pages move between the tiers: some of those that are to, or until nothing is on its way.
   std::string collect(bool all = true);
+  /// All that is to be moved is on its way; nothing of it arrives.
+  std::string start_transfers();
   /// The cache is closed and opened again: what is left is what is on disk. With `flushes`, that is all of it.
   std::string restart(bool flushes);
   /// More or fewer pages of the history. Refused, which is counted, while a step, a transfer or a page is in the way.
@@ -191,7 +206,7 @@ class HybridRig {
   /// Tokens that it has, and those that steps in flight compute.
   [[nodiscard]] std::size_t planned_count(const HybridLive& live) const { return planned_texts(live).size(); }
   [[nodiscard]] bool is_undecided(const HybridLive& live) const;
-  /// Admitted, ready and in no step.
+  /// Admitted, with all its pages, and in no step.
   [[nodiscard]] bool is_resting(const HybridLive& live) const;
   [[nodiscard]] bool has_kind(tiny_engine::LayerKind kind) const;
   void set_call(std::uint64_t call) { call_ = call; }
@@ -199,10 +214,20 @@ class HybridRig {
  private:
   void open();
   std::string move_pages(bool all);
-  void follow_loads();
+  std::string follow_loads();
+  // Sequences that run ahead of their loads.
+  std::string follow_ahead(HybridLive& live);
+  void start_ahead(HybridLive& live, const SequenceView& view);
+  std::string land(HybridLive& live, const SequenceView& view);
+  std::string wait_for_layer(const Flight& flight, const tiny_engine::GroupLayer& layer);
+  std::string end_loads(const Flight& flight);
+  std::string check_lost(const Flight& flight);
+  void note_arrived(Flight& flight);
+  [[nodiscard]] bool is_ahead(std::uint64_t number);
   std::string take_admission(HybridLive& live, const Admission& admission, const char* name);
   std::string describe_entry(const AttentionPlanEntry& planned, const HybridAsk& ask, FlightEntry& entry);
-  std::string prepare(Flight& flight);
+  /// Where its state is not to be used, it may be filled with what has not come.
+  std::string prepare(Flight& flight, bool waits = true);
   std::string run(Flight& flight);
   void make_void(std::uint64_t number, std::size_t first_flight);
   /// What the cache has of a sequence may have become less: the model follows where that is allowed.
@@ -228,6 +253,7 @@ class HybridRig {
   std::unique_ptr<tiny_engine::HybridEngine> engine_;
   const Cache* receiver_ = nullptr;
   std::unique_ptr<HybridMover> mover_;  // null without a host tier, and where the cache has its own
+  Random ahead_random_;                 // for what is drawn only where steps are planned while pages arrive
   KeySpaceId space_;
   OracleTexts texts_;
   std::vector<std::unique_ptr<HybridLive>> lives_;

@@ -69,6 +69,8 @@ std::string HybridRig::plan(std::vector<HybridAsk>& asks, const PlanShape& shape
   Result<tiny_engine::DevicePlan> plan = tiny_engine::DevicePlan::upload(outcome->step->plan);
   if (!plan) return "upload: " + plan.error().message;
   Flight flight{.step = *outcome->step, .plan = *std::move(plan)};
+  flight.loads.assign(flight.step.loads.begin(), flight.step.loads.end());
+  if (!flight.loads.empty()) counts_.add("step planned while pages arrive");
   flight.entries.resize(entries.size());
   for (const AttentionPlanEntry& entry : outcome->step->plan.entries) {
     flight.plan_order.push_back(entry.entry_index);
@@ -108,6 +110,7 @@ std::string HybridRig::describe_entry(const AttentionPlanEntry& planned, const H
   if (!is_in_flight(live) && std::exchange(live.may_lose_copy, false)) follow_copy(live);
   const std::vector<std::int32_t> texts = planned_texts(live);
   entry.number = live.number;
+  entry.is_ahead = live.is_ahead;
   entry.position = planned.position;
   entry.draft_count = planned.draft_count;
   entry.known_count = planned.token_count - planned.draft_count;
@@ -167,9 +170,18 @@ std::string HybridRig::describe_entry(const AttentionPlanEntry& planned, const H
   return "";
 }
 
-std::string HybridRig::prepare(Flight& flight) {
+std::string HybridRig::prepare(Flight& flight, bool waits) {
   if (std::exchange(flight.is_prepared, true)) return "";
-  if (!setup_.adopts_memory && device_ == nullptr) {
+  if (waits && !flight.loads.empty() && setup_.waits != HybridWaits::LayersOnly) {
+    const auto wait = [&](const tiny_engine::GroupLayer& layer) {
+      counts_.add("snapshot waited for");
+      return wait_for_layer(flight, layer);
+    };
+    if (std::string problem = engine_->wait_for_snapshots(flight.plan, wait); !problem.empty()) {
+      return "engine: " + problem;
+    }
+  }
+  if (waits && !setup_.adopts_memory && device_ == nullptr) {
     const Status status = cache_->apply_copies(flight.step);
     if (!status) return "apply_copies: " + status.error().message;
   }
@@ -190,7 +202,11 @@ std::string HybridRig::run(Flight& flight) {
   }
   if (receiver_ != nullptr) send_before(*cache_, flight.step.plan, *receiver_);
   std::vector<double> logits;
-  if (std::string problem = engine_->forward(flight.plan, record.tokens, logits); !problem.empty()) {
+  const auto wait = [&](const tiny_engine::GroupLayer& layer) {
+    const bool waits = !flight.loads.empty() && setup_.waits != HybridWaits::SnapshotsOnly;
+    return waits ? wait_for_layer(flight, layer) : std::string();
+  };
+  if (std::string problem = engine_->forward(flight.plan, record.tokens, logits, wait); !problem.empty()) {
     return "engine: " + problem;
   }
   if (receiver_ != nullptr) {
@@ -204,9 +220,15 @@ std::string HybridRig::run(Flight& flight) {
   }
   if (std::string problem = engine_->save(flight.plan); !problem.empty()) return "engine: " + problem;
   const std::size_t vocabulary = weights_.shape.vocabulary;
-  for (std::size_t i = 0; i < record.texts.size(); ++i) {
-    if (record.texts[i] < 0) continue;
-    texts_.note(record.texts[i], std::span(logits).subspan(i * vocabulary, vocabulary), call_);
+  std::size_t query = 0;
+  for (const std::uint32_t index : flight.plan_order) {
+    FlightEntry& entry = flight.entries[index];
+    for (std::size_t i = 0; i < entry.texts.size(); ++i, ++query) {
+      const std::span<const double> given = std::span(logits).subspan(query * vocabulary, vocabulary);
+      if (entry.is_ahead) entry.logits.insert(entry.logits.end(), given.begin(), given.end());
+      if (entry.is_ahead || record.texts[query] < 0) continue;
+      texts_.note(record.texts[query], given, call_);
+    }
   }
   recorded_.push_back(std::move(record));
   return "";
@@ -223,12 +245,23 @@ std::string HybridRig::run_up_to(std::size_t flight_index) {
 std::string HybridRig::finish(const std::function<HybridAnswer(const FlightEntry&, const HybridLive&)>& answer) {
   if (std::string problem = run_up_to(0); !problem.empty()) return problem;
   Flight& flight = flights_.front();
+  // A step whose pages are still arriving can only be discarded.
+  if (!flight.loads.empty() && ahead_random_.below(100) < 85) {
+    if (std::string problem = end_loads(flight); !problem.empty()) return problem;
+  }
+  if (std::string problem = check_lost(flight); !problem.empty()) return problem;
+  note_arrived(flight);
   std::vector<StepResult> results(flight.entries.size());
   std::vector<std::vector<TokenId>> tokens(results.size());
   for (std::size_t i = 0; i < results.size(); ++i) {
     const FlightEntry& entry = flight.entries[i];
     const HybridLive* live = find(entry.number);
     if (live == nullptr || entry.is_void) continue;
+    if (live->is_ahead) {
+      counts_.add("discard while pages arrive");
+      results[i].discard = true;
+      continue;
+    }
     const HybridAnswer made = answer(entry, *live);
     results[i].discard = made.discard;
     if (made.discard) continue;
@@ -262,7 +295,7 @@ std::string HybridRig::finish(const std::function<HybridAnswer(const FlightEntry
   flights_.pop_front();
   counts_.add("finish");
   if (!flights_.empty()) counts_.add("finish with steps in flight");
-  return "";
+  return setup_.plans_while_loading ? follow_loads() : "";
 }
 
 std::string HybridRig::abort(std::size_t flight_index, bool runs) {
@@ -272,7 +305,10 @@ std::string HybridRig::abort(std::size_t flight_index, bool runs) {
   // The device may have got as far as the step's own work, or not; what a plan asks for before it is always done.
   Flight& flight = flights_[flight_index];
   const bool has_work = runs && !flight.has_run;
-  if (std::string problem = has_work ? run(flight) : prepare(flight); !problem.empty()) return problem;
+  // Of snapshots that have not come, nobody needs what they fill.
+  const bool waits = flight.loads.empty() || ahead_random_.below(2) == 0;
+  if (!flight.loads.empty()) counts_.add("abort while pages arrive");
+  if (std::string problem = has_work ? run(flight) : prepare(flight, waits); !problem.empty()) return problem;
   const Status status = cache_->abort_step(flight.step);
   if (!status) return "abort_step: " + status.error().message;
   counts_.add(flight.has_run ? "abort of a step that has run" : "abort");
@@ -282,7 +318,7 @@ std::string HybridRig::abort(std::size_t flight_index, bool runs) {
   }
   for (const std::uint64_t number : numbers) make_void(number, flight_index);
   flights_.erase(flights_.begin() + static_cast<std::ptrdiff_t>(flight_index));
-  return "";
+  return setup_.plans_while_loading ? follow_loads() : "";
 }
 
 // What the sequence has in flights from `first_flight` on did not happen.

@@ -87,6 +87,22 @@ void draw_host(HybridSetup& setup, Random& random) {
   setup.transfer_seed = random.next();
 }
 
+// In half of the seeds with a host, whose draws are their own: all others stay what they are. Most requests come back
+// for pages that have gone down.
+void draw_ahead(HybridSetup& setup) {
+  Random random(setup.transfer_seed);
+  setup.plans_while_loading = draw_chance(random, 50);
+  if (!setup.plans_while_loading) return;
+  setup.layer_bands = static_cast<std::uint16_t>(1 + random.below(size32(setup.shape.layers)));
+  setup.host_page_count = std::max(setup.host_page_count, 2 * setup.page_count);
+  for (std::size_t i = 0; i < setup.host_group_page_counts.size(); ++i) {
+    setup.host_group_page_counts[i] = std::max(setup.host_group_page_counts[i], 3 * setup.group_page_counts[i]);
+  }
+  if (draw_chance(random, 70)) setup.write_policy = WritePolicy::WriteThrough;
+  if (draw_chance(random, 70)) setup.transfer_pages_max = 64;
+  setup.transfer_count_max = std::max(setup.transfer_count_max, 8U);
+}
+
 }  // namespace
 
 std::string_view to_string(HybridTier tier) {
@@ -145,7 +161,10 @@ HybridSetup draw_hybrid_setup(Random& random, HybridTier tier) {
     const auto needed = static_cast<std::uint32_t>(pages_of_request(group, request, setup.context_tokens_max));
     setup.group_page_counts.push_back(std::max(needed, 1U) + pick(random, std::array{0U, 1U, 2U, needed, 3 * needed}));
   }
-  if (tier != HybridTier::Device) draw_host(setup, random);
+  if (tier != HybridTier::Device) {
+    draw_host(setup, random);
+    draw_ahead(setup);
+  }
   if (has_disk) {
     setup.has_own_mover = true;
     setup.disk_capacity_bytes = std::uint64_t{256} << 20U;
@@ -158,7 +177,7 @@ HybridSetup draw_hybrid_setup(Random& random, HybridTier tier) {
 std::string HybridSchedule::apply(Random& random) {
   rig_.set_call(++call_);
   // Steps come most often; the rest is drawn evenly enough that all of it meets in one schedule.
-  constexpr std::array<std::pair<Operation, std::uint32_t>, 15> kOperations = {{{&HybridSchedule::plan, 10},
+  constexpr std::array<std::pair<Operation, std::uint32_t>, 16> kOperations = {{{&HybridSchedule::plan, 10},
                                                                                 {&HybridSchedule::finish, 8},
                                                                                 {&HybridSchedule::run, 2},
                                                                                 {&HybridSchedule::abort, 1},
@@ -172,13 +191,19 @@ std::string HybridSchedule::apply(Random& random) {
                                                                                 {&HybridSchedule::end, 2},
                                                                                 {&HybridSchedule::reclaim, 1},
                                                                                 {&HybridSchedule::resize, 1},
+                                                                                {&HybridSchedule::race, 8},
                                                                                 {&HybridSchedule::restart, 1}}};
+  const auto weight_of = [&](const auto& drawn) {
+    const bool is_off = (drawn.first == &HybridSchedule::restart && rig_.setup().disk_directory.empty()) ||
+                        (drawn.first == &HybridSchedule::race && !rig_.setup().plans_while_loading);
+    return is_off ? 0 : drawn.second;
+  };
   std::uint32_t total = 0;
-  for (const auto& [operation, weight] : kOperations) total += weight;
-  if (rig_.setup().disk_directory.empty()) --total;  // the last one
+  for (const auto& drawn : kOperations) total += weight_of(drawn);
   std::uint32_t at = random.below(total);
   std::string problem;
-  for (const auto& [operation, weight] : kOperations) {
+  for (const auto& drawn : kOperations) {
+    const auto [operation, weight] = std::pair(drawn.first, weight_of(drawn));
     if (at < weight) {
       problem = (this->*operation)(random);
       break;
@@ -231,6 +256,7 @@ std::string HybridSchedule::begin(Random& random) {
   options.use_cache = !draw_chance(random, 5);
   if (draw_chance(random, 10)) options.match_tokens_max = random.below(size32(tokens));
   if (draw_chance(random, 12)) options.publish = draw_chance(random, 50) ? Publish::Prompt : Publish::None;
+  options.plan_while_loading = rig_.setup().plans_while_loading && draw_chance(random, 80);
   HybridLive* live = nullptr;
   std::string problem = rig_.begin(tokens, options, live);
   if (!problem.empty() || live == nullptr) return problem;
@@ -266,7 +292,7 @@ std::string HybridSchedule::fork(Random& random) {
   if (rig_.lives().size() + 1 > rig_.setup().sequence_count_max) return "";
   std::vector<HybridLive*> sources;
   for (const auto& live : rig_.lives()) {
-    if (live->is_admitted && !live->is_loading) sources.push_back(live.get());
+    if (live->is_admitted && !live->is_loading && !live->is_ahead) sources.push_back(live.get());
   }
   if (sources.empty()) return "";
   HybridLive& source = *sources[random.below(size32(sources))];
@@ -342,7 +368,7 @@ bool HybridSchedule::describe(HybridLive& live, std::uint32_t tokens_left, Rando
   const HybridSetup& setup = rig_.setup();
   const SequenceView view = rig_.cache().view(live.handle).value();
   const bool is_busy = rig_.is_in_flight(live);
-  if (view.is_loading || live.is_in_doubt || (is_busy && rig_.is_undecided(live))) return false;
+  if (!view.is_ready || live.is_in_doubt || (is_busy && rig_.is_undecided(live))) return false;
   // A step that computes the last known token brings the next one.
   const bool brings = is_busy && view.pending_tokens == 0;
   const std::uint32_t missing = view.pending_tokens + (brings ? 1 : 0);
@@ -410,6 +436,21 @@ std::string HybridSchedule::make_room(Random& random) {
   }
   if (!rig_.flights().empty()) return finish(random);
   return draw_chance(random, 60) ? preempt(random) : end(random);
+}
+
+// A request for something that has gone down to the host, if it can be: it is planned while its pages are on their way.
+std::string HybridSchedule::race(Random& random) {
+  if (rig_.lives().size() == rig_.setup().sequence_count_max) {
+    if (std::string problem = end(random); !problem.empty()) return problem;
+  }
+  if (draw_chance(random, 60)) {
+    const Result<std::uint32_t> count = rig_.cache().reclaim(rig_.setup().page_count);
+    if (!count) return "reclaim: " + count.error().message;
+  }
+  if (std::string problem = begin(random); !problem.empty()) return problem;
+  if (std::string problem = admit(random); !problem.empty()) return problem;
+  if (std::string problem = rig_.start_transfers(); !problem.empty()) return problem;
+  return draw_chance(random, 80) ? plan(random) : "";
 }
 
 // The process ends, with whatever it was at.

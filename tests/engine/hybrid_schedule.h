@@ -53,6 +53,7 @@ class HybridSchedule {
   std::string run(Random& random);
   std::string abort(Random& random);
   std::string resize(Random& random);
+  std::string race(Random& random);
   std::string restart(Random& random);
 
   [[nodiscard]] bool describe(HybridLive& live, std::uint32_t tokens_left, Random& random, HybridAsk& ask);

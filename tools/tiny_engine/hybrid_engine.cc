@@ -39,6 +39,18 @@ HybridEngine::HybridEngine(const HybridWeights& weights, HybridMemory memory, co
       options_(options),
       tables_(groups_.groups.size(), PageTable(options.sequence_count_max, options.row_columns)) {}
 
+std::string HybridEngine::wait_for_snapshots(const DevicePlan& plan, const LayerWait& wait) const {
+  const std::span<const quire::StateCopy> copies = plan.read(plan.state_copies);
+  if (std::string problem = check_states(copies); !problem.empty()) return problem;
+  for (const quire::StateCopy& copy : copies) {
+    if (copy.kind != quire::StateCopyKind::Restore) continue;
+    const auto group = static_cast<std::uint32_t>(copy.group);
+    const auto layer_count = static_cast<std::uint32_t>(group_of(group).layers.size());
+    if (std::string problem = wait({group, layer_count - 1}); !problem.empty()) return problem;
+  }
+  return "";
+}
+
 std::string HybridEngine::prepare(const DevicePlan& plan) {
   if (plan.groups.size() != groups_.groups.size()) return "the plan is for another number of groups";
   for (std::size_t i = 0; i < plan.groups.size(); ++i) {
@@ -191,7 +203,7 @@ std::string HybridEngine::find_keys(const DevicePlan& plan, std::size_t query_co
 }
 
 std::string HybridEngine::forward(const DevicePlan& plan, std::span<const quire::TokenId> tokens,
-                                  std::vector<double>& logits) {
+                                  std::vector<double>& logits, const LayerWait& wait) {
   const HybridShape& shape = weights_.shape;
   const std::size_t count = tokens.size();
   std::vector<Chunk> chunks;
@@ -219,7 +231,11 @@ std::string HybridEngine::forward(const DevicePlan& plan, std::span<const quire:
                     .place = groups_.places[i],
                     .inputs = inputs,
                     .heads = heads};
+    // State slots were filled before the first layer.
     std::string problem;
+    const bool has_pages = !quire::has_slot(group_of(work.place.group_index));
+    if (wait && has_pages) problem = wait({work.place.group_index, work.place.layer_index});
+    if (!problem.empty()) return problem;
     switch (work.kind.kind) {
       case LayerKind::Full:
       case LayerKind::Window:

@@ -15,6 +15,7 @@
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <map>
 #include <optional>
 #include <span>
@@ -49,12 +50,18 @@ class HybridEngine {
   /// `weights` must outlive the engine.
   HybridEngine(const HybridWeights& weights, HybridMemory memory, const HybridEngineOptions& options);
 
+  /// Returns when a layer of a group with pages has arrived, of all that the step reads; otherwise, what is wrong.
+  using LayerWait = std::function<std::string(const GroupLayer& layer)>;
+  /// Waits for the snapshots that the plan fills state slots from, each with all its layers. Comes before the plan's
+  /// state copies, whoever makes these.
+  [[nodiscard]] std::string wait_for_snapshots(const DevicePlan& plan, const LayerWait& wait) const;
   /// What a plan asks for before its step, even when the step is then aborted: deltas, moves, copies, state copies.
   [[nodiscard]] std::string prepare(const DevicePlan& plan);
   /// Computes the queries with these tokens and stores what they leave behind; fills `logits` with a row of the
-  /// vocabulary per query. Empty, or what is wrong with the plan; memory may then be half written.
+  /// vocabulary per query. Empty, or what is wrong with the plan; memory may then be half written. `wait`, if given, is
+  /// asked for each layer with pages, right before these are read.
   [[nodiscard]] std::string forward(const DevicePlan& plan, std::span<const quire::TokenId> tokens,
-                                    std::vector<double>& logits);
+                                    std::vector<double>& logits, const LayerWait& wait = {});
   /// What a plan asks for when its tokens are computed: snapshots.
   [[nodiscard]] std::string save(const DevicePlan& plan);
 
