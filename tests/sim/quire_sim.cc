@@ -34,6 +34,8 @@ constexpr const char* kHelp =
     "  --ahead, --no-ahead\n"
     "               in all seeds steps are planned for sequences whose pages still arrive, or in none;\n"
     "               otherwise in a third of those from 900000000 on\n"
+    "  --all        --ahead --disk --disk-ranks --chunks: everything that a seed can have together, with\n"
+    "               several groups in a third of the seeds, which have no chunks\n"
     "  --print      tell what happens, step by step\n"
     "  --check      call check_invariants() after every operation, not just after some\n"
     "  --counts     tell at the end how often everything happened\n"
@@ -87,6 +89,11 @@ int main(int argc, char** argv) {
       run.shape.chunks = true;
     } else if (flag == "--ahead") {
       run.shape.ahead = quire::testing::SimSeeds::Always;
+    } else if (flag == "--all") {
+      run.shape.ahead = quire::testing::SimSeeds::Always;
+      run.shape.disk_tier = quire::testing::SimSeeds::Always;
+      run.shape.has_disk_ranks = true;
+      run.shape.chunks = true;
     } else if (flag == "--no-ahead") {
       run.shape.ahead = quire::testing::SimSeeds::Never;
     } else if (flag == "--no-checksums") {

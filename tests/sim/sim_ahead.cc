@@ -25,6 +25,12 @@ void Simulation::race() {
     begin();
     live = find(number);
   }
+  bool has_twin = false;
+  if (live != nullptr && !live->is_admitted && chance(40)) {
+    const std::uint64_t number = live->number;
+    has_twin = plan_twin(*live);
+    live = find(number);  // it may have had to make room
+  }
   if (live == nullptr || (!live->is_admitted && !admit_one(*live))) return;
   for (int round = 0; round < 2 && live->is_loading && live->ahead == Ahead::No; ++round) take_transfers(8);
   if (live->ahead != Ahead::Yes || flights_.size() == setup_.steps_in_flight_max || chance(10)) return;
@@ -35,6 +41,37 @@ void Simulation::race() {
   std::vector<StepEntry> entries = {entry};
   std::vector<Live*> lives = {live};
   plan_entries(entries, lives);
+  if (!has_twin || chance(30)) return;
+  while (flights_.size() > 1) finish();
+  for (int round = 0; round < 3; ++round) move_on();
+  if (!flights_.empty()) run_up_to(0);
+  if (flights_.size() < setup_.steps_in_flight_max) plan();
+  run();
+}
+
+// Another request for the same text that computes all of it: what it computes may stand in the tree before the loads of
+// this one arrive, which then bring pages that nobody wants but the steps that read them.
+bool Simulation::plan_twin(const Live& live) {
+  if (live.is_retired || lives_.size() >= setup_.sequence_count_max || flights_.size() == setup_.steps_in_flight_max) {
+    return false;
+  }
+  const auto space =
+      std::ranges::find_if(spaces_, [&](const Space& each) { return each.is_known && each.id == live.space; });
+  if (space == spaces_.end()) return false;
+  const std::uint64_t number = next_number_;
+  const auto name = static_cast<std::uint32_t>(space - spaces_.begin());
+  if (!begin_with(name, live.tokens, live.extra_keys, {.tier_max = Tier::Device})) return false;
+  Live* const twin = find(number);
+  if (!admit_one(*twin) || twin->is_loading) return false;
+  StepEntry entry{&twin->handle};
+  entry.token_count = std::min(cache_->view(twin->handle).value().pending_tokens, setup_.step_tokens_max);
+  if (entry.token_count == 0) return false;
+  std::vector<StepEntry> entries = {entry};
+  std::vector<Live*> lives = {twin};
+  counts_.add(SimEvent::TwinPlanned);
+  const std::size_t flight_count = flights_.size();
+  plan_entries(entries, lives);
+  return flights_.size() > flight_count;
 }
 
 // Who may be planned
@@ -234,17 +271,6 @@ void Simulation::try_finish_too_soon(const Flight& flight) {
   called();
 }
 
-// Loads that did not bring what they were to bring, or that the cache does not want any more.
-void Simulation::note_bad_loads(std::span<const SimMover::Over> over) {
-  for (const SimMover::Over& each : over) {
-    const bool is_bad = each.outcome != TransferOutcome::Ok || each.was_cancelled;
-    if (each.kind != TransferKind::Load || !is_bad) continue;
-    for (Flight& flight : flights_) {
-      flight.has_late_loads = flight.has_late_loads || std::ranges::count(flight.loads, each.id, &StepLoad::id) > 0;
-    }
-  }
-}
-
 // What the cache says is lost, is; and nothing else.
 void Simulation::check_lost(const Flight& flight) {
   const auto lost = cache_->lost_entries(flight.step);
@@ -263,11 +289,15 @@ void Simulation::check_lost(const Flight& flight) {
   }
 }
 
+// A device may read any layer until the step is over: what was right must be right still.
 void Simulation::check_wrong(const Flight& flight, std::span<const StepResult> results) {
   for (std::size_t i = 0; i < flight.entries.size(); ++i) {
     const FlightEntry& entry = flight.entries[i];
     if (entry.is_void || results[i].discard || find(entry.number) == nullptr) continue;
     if (!entry.wrong.empty()) throw SimFailure(entry.wrong);
+    for (std::uint32_t layer = 0; entry.is_ahead && !setup_.has_groups() && layer < setup_.layer_count; ++layer) {
+      if (const std::string wrong = find_wrong(entry, layer); !wrong.empty()) throw SimFailure(wrong);
+    }
   }
 }
 

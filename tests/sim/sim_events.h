@@ -217,6 +217,7 @@ namespace quire::testing {
   EVENT(LookedHitChecked, "hit behind a look on disk compared")                       \
   EVENT(RanAhead, "sequence runs ahead")                                              \
   EVENT(PlannedArriving, "planned while pages arrive")                                \
+  EVENT(TwinPlanned, "the same planned beside it, to be computed")                    \
   EVENT(ReadUnderWay, "layer read while its load goes on")                            \
   EVENT(Landed, "pages came in time for a step")                                      \
   EVENT(LostEntry, "entry lost with a load")                                          \

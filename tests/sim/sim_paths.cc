@@ -115,9 +115,10 @@ void SimPaths::observe(TimeNs now) {
     }
     it = pages_.erase(it);
   }
-  // What comes from disk may be given up again by the call that has brought it.
+  // What comes from disk may be given up again by the call that has brought it; and what a step has computed, where a
+  // sequence waits for room to load.
   std::uint64_t lost_count = lost.size();
-  if (setup_.has_disk) {
+  if (setup_.has_disk || setup_.ahead_chance > 0) {
     const std::uint64_t told = CacheForTests::given_up_page_total(cache_);
     if (told > lost_count_ + lost_count) {
       lost_count = told - lost_count_;

@@ -404,7 +404,6 @@ void Simulation::apply(bool all) {
   }
   check_arrived(arrived);
   note_saves(over);
-  note_bad_loads(over);
   past_completions_.insert(past_completions_.end(), real.begin(), real.end());
   if (past_completions_.size() > 16) {
     past_completions_.erase(past_completions_.begin(), past_completions_.end() - 16);

@@ -138,10 +138,9 @@ class Simulation {
     Step step;
     std::vector<FlightEntry> entries;  // as in the call
     std::vector<StepLoad> loads;
-    bool has_late_loads = false;  // one of them did not end well
-    bool may_move = false;        // tokens of a tree that was committed before it
-    bool has_begun = false;       // copies are made, contexts were read, nonsense is written
-    bool has_run = false;         // what is right is written
+    bool may_move = false;   // tokens of a tree that was committed before it
+    bool has_begun = false;  // copies are made, contexts were read, nonsense is written
+    bool has_run = false;    // what is right is written
   };
   /// The pages of one sequence in transfers, whether it lives or not.
   struct Save {
@@ -308,6 +307,7 @@ class Simulation {
 
   // Sequences that run ahead of their loads.
   void race();
+  bool plan_twin(const Live& live);
   [[nodiscard]] bool is_ahead(std::uint64_t number);
   void start_ahead(Live& live, const SequenceView& view);
   void expect_on_its_way(const Live& live) const;
@@ -317,7 +317,6 @@ class Simulation {
   void follow_ahead_all();
   void land(Live& live, const SequenceView& view);
   void lose(Live& live);
-  void note_bad_loads(std::span<const SimMover::Over> over);
   [[nodiscard]] bool has_arrived(const Flight& flight, std::uint32_t band, bool is_of_anchored = false) const;
   [[nodiscard]] bool is_read(const Flight& flight) const;
   void read_layers(Flight& flight);
