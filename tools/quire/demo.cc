@@ -75,6 +75,7 @@ SweepRequest tier_sweep(const SweepRequest& sweep, const HostTierSettings& host)
   SweepRequest request{.settings = sweep.settings, .available_bytes = sweep.available_bytes};
   request.settings.flip_a_byte = false;  // one damaged page is enough
   request.settings.host = host;
+  request.settings.plans_while_loading = true;
   request.configs.push_back(sweep.configs.front());
   return request;
 }
@@ -141,6 +142,14 @@ Result<DiskPart> run_disk_part(const Trace& trace, const TraceFacts& facts, cons
   return part;
 }
 
+/// One line, or nothing.
+std::string early_text(const ReplayOutcome& replay) {
+  if (!replay.host || replay.host->early_request_count == 0) return "";
+  return fmt::format("Began before all their pages had arrived: {}, in {}.\n",
+                     counted(replay.host->early_request_count, "request"),
+                     counted(replay.host->early_step_count, "step"));
+}
+
 void print_disk(const SweepOutcome& tiers, const DiskPart& part) {
   if (part.through.replays.empty()) return;
   const ReplayOutcome& replay = part.through.replays.front();
@@ -155,6 +164,7 @@ void print_disk(const SweepOutcome& tiers, const DiskPart& part) {
     }
     fmt::print("Verified {} bytes ({}), those that came from disk among them: all as written.\n",
                with_commas(replay.verified_bytes), bytes_text(replay.verified_bytes));
+    fmt::print("{}", early_text(replay));
   }
   if (!part.is_complete()) return;
   Table table;
@@ -186,6 +196,7 @@ void print_tiers(const SweepRequest& request, const SweepOutcome& plain, const S
   if (!replay.corruption) {
     fmt::print("Verified {} bytes ({}), those that came from the host among them: all as written.\n",
                with_commas(replay.verified_bytes), bytes_text(replay.verified_bytes));
+    fmt::print("{}", early_text(replay));
   }
 }
 

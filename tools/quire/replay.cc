@@ -24,7 +24,8 @@ namespace {
 
 constexpr std::size_t kOverPoolLinesMax = 5;
 constexpr std::uint64_t kLostPagesMax = 1U << 22U;
-constexpr int kMoverTimeoutMs = 60'000;        // without a word of the mover: something is wrong
+constexpr int kMoverTimeoutMs = 60'000;  // without a word of the mover: something is wrong
+constexpr std::size_t kLayerBandsMax = 4;
 constexpr std::uint32_t kSettlingMax = 1'000;  // rounds of making room for one request
 
 /// "3 14 15 … 92 65 35"
@@ -89,6 +90,9 @@ class Replay {
   [[nodiscard]] bool is_over_pool(const TraceRequest& request) const { return prompt_units(request) > pool_units_; }
   void fill_path(Running& running, const TraceRequest& request) const;
 
+  [[nodiscard]] bool plans_while_loading() const {
+    return settings_.plans_while_loading && settings_.host.is_on() && settings_.bytes == BytesMode::Verify;
+  }
   [[nodiscard]] CacheConfig cache_config(const Setup& setup) const;
   Status open_cache();
   Status add_totals();
@@ -103,14 +107,21 @@ class Replay {
   Result<PlanOutcome> plan();
   Status run_planned(const Step& step);
   Status put_back_youngest();
-  Result<bool> settle();
+  Result<bool> settle(const Step* step = nullptr);
+  [[nodiscard]] Result<bool> may_begin() const;
+  Status begin_early(const Step& step);
   Status move_at_once();
   Status wait_for_mover();
   Result<std::uint64_t> count_hit(const Running& running, std::uint32_t matched_units);
   Status count_miss(const Running& running, std::uint64_t hit_tokens);
   void skip_over_pool(std::size_t index);
   Status enter_bin(std::size_t bin);
-  void verify(const Running& running, const PatternEntry& entry, std::uint32_t matched_units);
+  /// What a request found. A copy that admit() counted on may have been given up, so the plan's word counts.
+  [[nodiscard]] static std::uint32_t matched_units_of(const Running& running, const AttentionPlanEntry& planned) {
+    const bool runs_again = running.is_found_whole && planned.position + 1 == running.known_units;
+    return planned.position + (runs_again ? 1 : 0);
+  }
+  [[nodiscard]] std::optional<WrongByte> verify(const PatternEntry& entry, std::uint32_t matched_units);
   void report_corruption(const Running& running, const WrongByte& wrong, std::uint32_t matched_units);
 
   const Trace& trace_;
@@ -193,6 +204,10 @@ CacheConfig Replay::cache_config(const Setup& setup) const {
     cache.host.policy = settings_.host.policy;
     cache.host.write_policy = settings_.host.write_policy;
     cache.host.external_mover = settings_.bytes == BytesMode::None;
+    if (plans_while_loading()) {
+      const std::size_t layer_count = setup.layout.groups().front().layers.size();
+      cache.host.layer_bands = static_cast<std::uint16_t>(std::min(layer_count, kLayerBandsMax));
+    }
     // Reasons for misses are asked for, so every page that is lost is remembered, within reason.
     cache.lost_page_count_max = static_cast<std::uint32_t>(
         std::min<std::uint64_t>(kLostPagesMax, 4 * (4 + distinct_tokens_ / config_.page_tokens)));
@@ -339,9 +354,10 @@ void Replay::fill_path(Running& running, const TraceRequest& request) const {
 // False: the device has no room for what is to be loaded, whatever is given up.
 Result<bool> Replay::try_admit(Running& running, Tier tier_max) {
   const TraceRequest& request = trace_.requests[running.request.index];
-  QUIRE_TRY_ASSIGN(running.sequence,
-                   cache_->begin(key_spaces_[request.key_space], {.tokens = running.path.first(running.known_units)},
-                                 {.priority = request.priority, .tier_max = tier_max}));
+  QUIRE_TRY_ASSIGN(
+      running.sequence,
+      cache_->begin(key_spaces_[request.key_space], {.tokens = running.path.first(running.known_units)},
+                    {.priority = request.priority, .plan_while_loading = plans_while_loading(), .tier_max = tier_max}));
   for (std::uint32_t i = 0, idle_count = 0; i < kSettlingMax && idle_count < 2; ++i) {
     const Result<Admission> admission = cache_->admit(running.sequence);
     if (admission) return true;
@@ -355,15 +371,20 @@ Result<bool> Replay::try_admit(Running& running, Tier tier_max) {
 
 // Bytes move at once, as far as the cache can see: it goes on when nothing is on its way any more, and hears of
 // transfers in the order it began them. So figures do not depend on the pace of a mover's threads. Says whether there
-// was anything to move.
-Result<bool> Replay::settle() {
+// was anything to move. What a step has lost waits for the step's end.
+Result<bool> Replay::settle(const Step* step) {
   bool has_moved = false;
   for (bool was_idle = false; settings_.host.is_on();) {
     completions_.clear();
     QUIRE_TRY(pattern_ ? wait_for_mover() : move_at_once());
     if (completions_.empty()) {
       QUIRE_TRY_ASSIGN(const Stats stats, cache_->stats());
-      if (stats.loading_sequence_count == 0) break;
+      std::size_t lost_count = 0;
+      if (step != nullptr) {
+        QUIRE_TRY_ASSIGN(const std::span<const std::uint32_t> lost, cache_->lost_entries(*step));
+        lost_count = lost.size();
+      }
+      if (stats.loading_sequence_count <= lost_count) break;
       if (was_idle) return fail(ErrorCode::Unavailable, "a request waits for pages, and nothing is on its way");
     }
     was_idle = completions_.empty();
@@ -407,8 +428,39 @@ Result<PlanOutcome> Replay::plan() {
   }
 }
 
+// All that run have their pages, or these are on their way: nobody asks the mover before the step has been computed, so
+// that it does not matter how fast that is.
+Result<bool> Replay::may_begin() const {
+  if (!plans_while_loading()) return false;
+  for (const Running& running : running_) {
+    QUIRE_TRY_ASSIGN(const SequenceView view, cache_->view(running.sequence));
+    if (!view.is_ready) return false;
+  }
+  return true;
+}
+
+// Waits for every layer of what the step reads, in the order an engine would compute them in.
+Status Replay::begin_early(const Step& step) {
+  HostTierOutcome& host = *outcome_.host;
+  ++host.early_step_count;
+  for (const Running& running : std::span(running_).first(step.plan.entries.size())) {
+    QUIRE_TRY_ASSIGN(const SequenceView view, cache_->view(running.sequence));
+    if (view.is_loading && !running.request.is_counted) ++host.early_request_count;
+  }
+  const auto groups = cache_->config().layout.groups();
+  for (std::uint32_t group = 0; group < groups.size(); ++group) {
+    for (std::uint32_t layer = 0; has_pages(groups[group]) && layer < groups[group].layers.size(); ++layer) {
+      constexpr TimeNs kTimeoutNs = TimeNs{kMoverTimeoutMs} * 1'000'000;
+      QUIRE_TRY_ASSIGN(const TransferOutcome arrived, cache_->wait_for_layer(step, {group, layer}, kTimeoutNs));
+      if (arrived == TransferOutcome::TimedOut) return fail(ErrorCode::TimedOut, "a layer has not come for a minute");
+    }
+  }
+  return {};
+}
+
 Status Replay::run_step() {
-  QUIRE_TRY(settle());
+  QUIRE_TRY_ASSIGN(const bool begins_early, may_begin());
+  if (!begins_early) QUIRE_TRY(settle());
   entries_.clear();
   for (Running& running : running_) {
     QUIRE_TRY_ASSIGN(const SequenceView view, cache_->view(running.sequence));
@@ -440,20 +492,35 @@ Status Replay::put_back_youngest() {
 // This is where an engine runs its model.
 Status Replay::run_planned(const Step& step) {
   const std::span<const AttentionPlanEntry> planned = step.plan.entries;
+  const bool is_early = !step.loads.empty();
+  if (is_early) QUIRE_TRY(begin_early(step));
   if (pattern_) QUIRE_TRY(cache_->apply_copies(step));
   results_.assign(planned.size(), {});
+  // What the layers read counts, before the cache has heard that they have come.
+  std::vector<std::optional<WrongByte>> wrong(planned.size());
+  for (std::size_t i = 0; i < planned.size() && pattern_; ++i) {
+    const Running& running = running_[i];
+    if (!running.has_run) wrong[i] = verify({&step.plan, i, running.histories}, matched_units_of(running, planned[i]));
+  }
+  std::vector<std::uint32_t> lost;
+  if (is_early) {
+    QUIRE_TRY(settle(&step));
+    QUIRE_TRY_ASSIGN(const std::span<const std::uint32_t> entries, cache_->lost_entries(step));
+    lost.assign(entries.begin(), entries.end());
+  }
   for (std::size_t i = 0; i < planned.size(); ++i) {
     Running& running = running_[i];
+    if (std::ranges::count(lost, i) > 0) continue;  // it is planned once more, with what has come
     if (!std::exchange(running.has_run, true)) {
-      // A copy that admit() counted on may have been given up, so the plan's word counts.
-      const bool runs_again = running.is_found_whole && planned[i].position + 1 == running.known_units;
-      const std::uint32_t matched_units = planned[i].position + (runs_again ? 1 : 0);
+      const std::uint32_t matched_units = matched_units_of(running, planned[i]);
       if (!std::exchange(running.request.is_counted, true)) {
         QUIRE_TRY_ASSIGN(const std::uint64_t hit_tokens, count_hit(running, matched_units));
         QUIRE_TRY(count_miss(running, hit_tokens));
       }
-      if (pattern_) verify(running, {&step.plan, i, running.histories}, matched_units);
-      if (outcome_.corruption) return cache_->abort_step(step);
+      if (wrong[i]) {
+        report_corruption(running, *wrong[i], matched_units);
+        return cache_->abort_step(step);
+      }
     }
     if (pattern_) pattern_->write({&step.plan, i, running.histories});
     const bool has_output = running.known_units < running.path.size();
@@ -531,14 +598,12 @@ Status Replay::enter_bin(std::size_t bin) {
 }
 
 // All bytes of what the cache said it had, also in a page of which a part was copied.
-void Replay::verify(const Running& running, const PatternEntry& entry, std::uint32_t matched_units) {
+std::optional<WrongByte> Replay::verify(const PatternEntry& entry, std::uint32_t matched_units) {
   if (settings_.flip_a_byte && matched_units > 0 && !std::exchange(has_flipped_, true)) {
     const auto flipped = static_cast<std::uint32_t>(std::lround(settings_.flip_share * (matched_units - 1)));
     pattern_->byte_of(entry, flipped) ^= std::byte{0x10};
   }
-  if (const auto wrong = pattern_->first_wrong_byte(entry, matched_units)) {
-    report_corruption(running, *wrong, matched_units);
-  }
+  return pattern_->first_wrong_byte(entry, matched_units);
 }
 
 void Replay::report_corruption(const Running& running, const WrongByte& wrong, std::uint32_t matched_units) {

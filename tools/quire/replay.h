@@ -60,6 +60,8 @@ struct ReplaySettings {
   bool flip_a_byte = false;       ///< damages a cached page on purpose
   double flip_share = 0.5;        ///< where in what a request finds: 0 is its first token, 1 its last
   HostTierSettings host;
+  /// With a host tier and Verify: requests begin while their pages arrive, and wait for these layer by layer.
+  bool plans_while_loading = false;
   DiskTierSettings disk;  ///< needs the host tier and BytesMode::Verify
   RestartSettings restart;
   std::uint32_t bin_count = 96;  ///< of ReplayOutcome::timeline
@@ -98,11 +100,13 @@ struct MissOutcome {
 /// What the host tier did.
 struct HostTierOutcome {
   std::uint32_t page_count = 0;
-  std::uint64_t hit_tokens = 0;     ///< of the replay's hit_tokens: loaded for the request
-  std::uint64_t stored_bytes = 0;   ///< to the host
-  std::uint64_t loaded_bytes = 0;   ///< to the device
-  std::uint64_t evicted_pages = 0;  ///< given up on the host
-  std::uint64_t lost_pages = 0;     ///< given up on the device, of which the host had no copy
+  std::uint64_t hit_tokens = 0;           ///< of the replay's hit_tokens: loaded for the request
+  std::uint64_t stored_bytes = 0;         ///< to the host
+  std::uint64_t loaded_bytes = 0;         ///< to the device
+  std::uint64_t evicted_pages = 0;        ///< given up on the host
+  std::uint64_t lost_pages = 0;           ///< given up on the device, of which the host had no copy
+  std::uint64_t early_request_count = 0;  ///< whose first step began before their pages had all arrived
+  std::uint64_t early_step_count = 0;     ///< steps that did
   /// By MissReason, of requests that ran. Together with the hits, these are all their prompt tokens.
   std::array<MissOutcome, kMissReasonCount> misses{};
   std::string region;  ///< what its memory lies in, for people; empty when pages have no bytes

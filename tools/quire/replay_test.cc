@@ -101,6 +101,24 @@ TEST(ReplayTiers, WhatTheDeviceHasNoRoomForIsFoundOnTheHost) {
   }
 }
 
+TEST(ReplayTiers, RequestsMayBeginBeforeTheirPagesHaveArrived) {
+  const ReplayConfig config{.page_tokens = 16, .capacity_tokens = 160};
+  ReplaySettings settings{.bytes = BytesMode::Verify, .host = {.capacity_bytes = 1U << 20U}};
+  const ReplayOutcome waiting = replayed(turns(), config, settings);
+  EXPECT_EQ(waiting.host->early_request_count, 0U);
+  settings.plans_while_loading = true;
+  const ReplayOutcome early = replayed(turns(), config, settings);
+  EXPECT_FALSE(early.corruption);
+  expect_sums(early);
+  EXPECT_EQ(early.hit_tokens, waiting.hit_tokens);
+  EXPECT_EQ(early.verified_bytes, waiting.verified_bytes);
+  EXPECT_GT(early.host->early_request_count, 0U);
+  EXPECT_GE(early.host->early_step_count, early.host->early_request_count) << "one request at a time";
+  expect_equal(early, replayed(turns(), config, settings));
+  settings.flip_a_byte = true;
+  EXPECT_TRUE(replayed(turns(), config, settings).corruption);
+}
+
 TEST(ReplayTiers, AFullHostTierGivesPagesUpAndTheMissesSaySo) {
   const ReplayOutcome outcome =
       replayed(turns(), {.page_tokens = 16, .capacity_tokens = 160}, {.host = {.capacity_bytes = 4U * 16'384}});

@@ -23,7 +23,8 @@
 //                                page_bytes, slot_bytes, limited_request_count, limited_token_count and fields of
 //                                GroupStats by name}]
 //                    host        only with a host tier: {page_count, hit_tokens, stored_bytes, loaded_bytes,
-//                                evicted_pages, lost_pages, misses [{reason, request_count, token_count}]}
+//                                evicted_pages, lost_pages, early_requests, early_steps, misses [{reason,
+//                                request_count, token_count}]}
 //                    disk        only with a disk tier: {capacity_bytes, hit_tokens, page_count, found_pages,
 //                                written_bytes, read_bytes, evicted_pages, has_failed}]
 //   bounds           [{capacity_tokens, prompt_tokens, hit_tokens, hit_rate, timeline without cached_pages}], with a
@@ -225,9 +226,14 @@ Json object_of_host(const HostTierOutcome& host) {
                       {"request_count", host.misses[i].request_count},
                       {"token_count", host.misses[i].token_count}});
   }
-  return {{"page_count", host.page_count},       {"hit_tokens", host.hit_tokens},
-          {"stored_bytes", host.stored_bytes},   {"loaded_bytes", host.loaded_bytes},
-          {"evicted_pages", host.evicted_pages}, {"lost_pages", host.lost_pages},
+  return {{"page_count", host.page_count},
+          {"hit_tokens", host.hit_tokens},
+          {"stored_bytes", host.stored_bytes},
+          {"loaded_bytes", host.loaded_bytes},
+          {"evicted_pages", host.evicted_pages},
+          {"lost_pages", host.lost_pages},
+          {"early_requests", host.early_request_count},
+          {"early_steps", host.early_step_count},
           {"misses", std::move(misses)}};
 }
 
