@@ -3,10 +3,14 @@
 
 A prefix cache that was made for some weights must not serve others. Three things are told apart:
 
-- The model itself: its class, configuration, weights, buffers, and the settings of its modules. They name the pages, and
-  a directory belongs to them. ModelState.check() raises when any of them has changed since the cache was made.
+- The model itself: its classes, configuration, weights, buffers, and whatever its modules keep in attributes. They name
+  the pages, and a directory belongs to them. ModelState.check() raises when any of them has changed since the cache was
+  made. What forward passes change themselves is judged: a table may grow, and anything else must leave K and V of a short
+  text as they were.
 - Adapters (PEFT): which are active, with their weights and scales. They may change from call to call, and each set of them
   has pages of its own.
+- What torch is told for all models: the element type of new tensors, how exactly it multiplies, which kernels it may use.
+  It may change from call to call as well.
 - What nobody can look into: hooks, replaced forward passes, weights that are elsewhere. These are refused.
 """
 
@@ -19,20 +23,21 @@ from collections.abc import Iterator
 from typing import Any
 
 import torch
+from transformers.masking_utils import ALL_MASK_ATTENTION_FUNCTIONS
+from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 
 import quire
+from quire.integrations._attributes import BESIDES, OF_TORCH, Attributes, Change, join, written_buffers
+from quire.integrations._code import plain_class, text_of_code
+from quire.integrations._model import PROBES, is_same, run_probe
 
 # How many elements of each tensor are compared at every call: of a tensor that was written through .data, torch counts
 # no version.
 _SAMPLED_ELEMENTS = 64
 _PLAIN_TENSORS = (torch.Tensor, torch.nn.Parameter, torch.nn.Buffer)
 _PRIMITIVES = (bool, int, float, str, type(None))
-# What torch.nn.Module itself keeps in a module.
-_OF_TORCH = set(torch.nn.Module().__dict__)
-_NO_MODEL_SETTINGS = _OF_TORCH | {"name_or_path", "loss_type", "gradient_checkpointing", "warnings_issued"}
 # What modules with adapters keep that K and V do not depend on: which adapters are there besides the active ones.
 _NO_SETTINGS = {"_active_adapter", "_disable_adapters", "merged_adapters", "_adapters", "_caches", "kwargs"}
-_GONE = object()
 
 
 def _sum_of(tensor: torch.Tensor) -> tuple[int, int]:
@@ -72,19 +77,12 @@ def _digest_of(tensors: list[tuple[str, Any]]) -> str:
     return digest.hexdigest()
 
 
-# What a configuration says besides that K and V do not depend on. Their element type is part of the layout.
-_BESIDES = {
-    "architectures", "dtype", "torch_dtype", "use_cache", "name_or_path", "transformers_version", "return_dict",
-    "output_attentions", "output_hidden_states", "id2label", "label2id", "problem_type", "finetuning_task",
-}
-
-
 def _relevant(config: Any) -> Any:
     if isinstance(config, dict):
         return {
             str(key): _relevant(value)
             for key, value in config.items()
-            if not str(key).startswith("_") and not str(key).endswith(("token_id", "token_ids")) and key not in _BESIDES
+            if not str(key).startswith("_") and not str(key).endswith(("token_id", "token_ids")) and key not in BESIDES
         }
     return config
 
@@ -96,9 +94,27 @@ def configuration_of(model: Any) -> str:
 
 
 def _implementations_of(model: Any) -> dict[str, Any]:
-    """Which kernels compute attention and experts: they round differently."""
+    """Which kernels compute attention and experts: they round differently. Somebody may give a name another function."""
     config = model.config.get_text_config(decoder=True)
-    return {name: getattr(config, name, None) for name in ("_attn_implementation", "_experts_implementation")}
+    attention = getattr(config, "_attn_implementation", None)
+    return {
+        "attention": attention,
+        "experts": getattr(config, "_experts_implementation", None),
+        "attention function": ALL_ATTENTION_FUNCTIONS.get(attention, None),
+        "mask function": ALL_MASK_ATTENTION_FUNCTIONS.get(attention, None),
+    }
+
+
+def settings_of_torch() -> str:
+    """What torch is told for all models that its results depend on."""
+    cuda, matmul = torch.backends.cuda, torch.backends.cuda.matmul
+    return str((
+        torch.get_default_dtype(), torch.get_float32_matmul_precision(), matmul.allow_fp16_reduced_precision_reduction,
+        matmul.allow_bf16_reduced_precision_reduction, torch.backends.cudnn.allow_tf32,
+        torch.are_deterministic_algorithms_enabled(),
+        cuda.flash_sdp_enabled(), cuda.mem_efficient_sdp_enabled(), cuda.math_sdp_enabled(), cuda.cudnn_sdp_enabled(),
+        torch.backends.mkldnn.is_available() and torch._C._get_mkldnn_enabled(),
+    ))
 
 
 # Modules.
@@ -137,15 +153,6 @@ def _own_and_adapted(model: Any) -> tuple[list[tuple[str, Any]], list[tuple[str,
             children = module.__dict__["_modules"].items()
             waiting.extend((f"{name}.{child}" if name else child, part) for child, part in reversed(children))
     return list(own.values()), list(adapted.values())
-
-
-def _settings_of(module: Any) -> dict[str, Any]:
-    """Numbers and texts that the module's forward pass may read."""
-    return {
-        name: value
-        for name, value in module.__dict__.items()
-        if name not in _NO_MODEL_SETTINGS and not name.startswith("_") and type(value) in _PRIMITIVES
-    }
 
 
 def _tensors_in(module: Any) -> Iterator[tuple[str, Any]]:
@@ -291,7 +298,7 @@ def _active_adapters(module: Any) -> tuple[Any, list[tuple[str, Any]]]:
     settings = {
         name: _plain(value, active)
         for name, value in sorted(module.__dict__.items())
-        if name not in _OF_TORCH and name not in _NO_SETTINGS
+        if name not in OF_TORCH and name not in _NO_SETTINGS
     }
     return (type(module).__qualname__, active, merged, settings), tensors
 
@@ -302,41 +309,43 @@ class _SeenModule:
     def __init__(self, name: str, module: Any) -> None:
         self.name = name
         self.module = weakref.ref(module)
-        self.forward = type(module).forward
-        self.settings = list(_settings_of(module).items())
+        self.kind = plain_class(module)
         self.children = [id(child) for child in module.__dict__["_modules"].values()]
-        for part, tensor in _tensors_in(module):
-            _refuse_tensor(self.full_name(part), tensor)
-        self.tensors = [(part, id(tensor), _version_of(tensor), _kind_of(tensor)) for part, tensor in _tensors_in(module)]
+        self.written = written_buffers(module)  # which are looked at as attributes are
+        tensors = list(self.tensors_in(module))
+        for part, tensor in tensors:
+            _refuse_tensor(join(name, part), tensor)
+        self.tensors = [(part, weakref.ref(tensor), _version_of(tensor), _kind_of(tensor)) for part, tensor in tensors]
 
-    def full_name(self, part: str) -> str:
-        return f"{self.name}.{part}" if self.name else part
+    def tensors_in(self, module: Any) -> Iterator[tuple[str, Any]]:
+        for part, tensor in _tensors_in(module):
+            if part not in self.written:
+                yield part, tensor
 
     def find_change(self, module: Any) -> str | None:
         """What is not as it was, in words."""
         held = module.__dict__
-        if type(module).forward is not self.forward:
-            return f"the class of {self.name or 'the model'} has another forward()"
-        for name, value in self.settings:
-            if held.get(name, _GONE) != value:
-                return f"{self.full_name(name)} was {value!r} and is {held.get(name, 'gone')!r}"
+        if plain_class(module) is not self.kind:
+            return f"{self.name or 'the model'} is of another class, with another forward()"
         if [id(child) for child in held["_modules"].values()] != self.children:
             return f"{self.name or 'the model'} has other modules in it"
-        tensors = list(_tensors_in(module))
+        tensors = list(self.tensors_in(module))
         if [part for part, _ in tensors] != [part for part, *_ in self.tensors]:
             return f"{self.name or 'the model'} has other parameters or buffers"
-        for (part, tensor), (_, identity, version, kind) in zip(tensors, self.tensors):
-            if id(tensor) != identity or _version_of(tensor) != version:
+        for (part, tensor), (_, reference, version, kind) in zip(tensors, self.tensors):
+            if reference() is not tensor or _version_of(tensor) != version:
                 is_of_a_kind = _kind_of(tensor) == kind
                 how = "was written to, or is another tensor" if is_of_a_kind else f"was {kind} and is {_kind_of(tensor)}"
-                return f"{self.full_name(part)} {how}"
+                return f"{join(self.name, part)} {how}"
         return None
 
 
 class ModelState:
     """A model as it was when the cache was made."""
 
-    def __init__(self, model: Any, identity: str | None, *, allow_hooks: bool, check_all_weights: bool) -> None:
+    def __init__(
+        self, model: Any, identity: str | None, *, allow_hooks: bool, allow_changes: Iterable[str], check_all_weights: bool
+    ) -> None:
         self._allow_hooks = allow_hooks
         own, adapted = _own_and_adapted(model)
         for name, module in own + adapted:
@@ -344,6 +353,9 @@ class ModelState:
         self._modules = [_SeenModule(name, module) for name, module in own]
         self._adapted = [(name, weakref.ref(module), id(_replaced_module(module)[1])) for name, module in adapted]
         self._adapters: dict[Any, str] = {}  # their names, by what was seen of them
+        self._attributes = Attributes(own, allow_changes)
+        self._watch_passes(model)
+        self._attribute_sample = _sample_of(self._attributes.tensors())
         weights = self._weights()
         self._sample = _sample_of(weights)
         for name, value in model.state_dict().items():
@@ -355,21 +367,83 @@ class ModelState:
         self.identity = identity
         if identity is None:
             self.identity = _digest_of([entry for entry in weights if entry[0] in saved])
-        self._all_sums = _digest_of(weights) if check_all_weights else None
+        self._check_all_weights = check_all_weights
+        self._all_sums = _digest_of(weights + self._attributes.tensors()) if check_all_weights else None
         self.configuration = configuration_of(model)
         self._implementations = _implementations_of(model)
-        settings = {seen.name: dict(seen.settings) for seen in self._modules}
-        text = json.dumps([settings, self._implementations], sort_keys=True)
-        others = _digest_of([entry for entry in weights if entry[0] not in saved])
-        self.details = hashlib.sha256(f"{text} {others}".encode()).hexdigest()
+        kernels = sorted((name, text_of_code(what) if callable(what) else what) for name, what in self._implementations.items())
+        others = _digest_of([entry for entry in weights if entry[0] not in saved] + self._attributes.tensors())
+        self.details = hashlib.sha256(f"{self._attributes.text} {kernels} {others}".encode()).hexdigest()
+
+    def _watch_passes(self, model: Any) -> None:
+        """Learns what forward passes change, and that K and V do not depend on it."""
+        changed: dict[str, Change] = {}
+        results = []
+        for text in PROBES:
+            results.append(run_probe(model, text))
+            changes = self._attributes.changes()
+            for change in changes:
+                if change.is_of_tensor and not change.is_growth:
+                    raise quire.Unsupported(
+                        f"{change.path} changes in the model's own forward passes, and nobody can tell whether K and V depend "
+                        f"on it: when they do not, make the cache with {_option(change)}"
+                    )
+                changed.setdefault(change.path, change)
+            if changes:
+                self._attributes.learn(changes)
+                self._attributes.look()
+        self._reference = results[0], self.name_adapters_or_none()
+        self._settings = settings_of_torch()
+        if not is_same(results[0], results[-1]):
+            what = f", which changes {', '.join(changed)}" if changed else ""
+            raise quire.Unsupported(
+                f"K and V of a text are not the same the next time that {type(model).__name__} computes them{what}: no prefix "
+                "can be used again; run it without a prefix cache"
+            )
+
+    def name_adapters_or_none(self) -> str | None:
+        try:
+            return self.name_adapters()
+        except (CannotShare, quire.Error):
+            return None
+
+    def _check_attributes(self, model: Any) -> None:
+        changes = self._attributes.changes()
+        unclear = []
+        for change in changes:
+            if not change.is_own:
+                raise _changed(f"{change} (when K and V do not depend on it, make the cache with {_option(change)})")
+            if change.is_growth:
+                continue
+            if change.is_of_tensor:
+                raise _changed(
+                    f"{change}; the model's own forward passes write it, and nobody can tell whether it was they (when K and "
+                    f"V do not depend on it, make the cache with {_option(change)})"
+                )
+            unclear.append(change)
+        if unclear:
+            reference, adapters = self._reference
+            is_known = self.name_adapters_or_none() == adapters and settings_of_torch() == self._settings
+            if not is_known or not is_same(reference, run_probe(model, PROBES[0])):
+                raise _changed(
+                    f"{unclear[0]}, and K and V of a text are others than they were"
+                    if is_known
+                    else f"{unclear[0]}, and with other adapters or settings of torch than at first nobody can tell whether K "
+                    f"and V depend on it (when they do not, make the cache with {_option(unclear[0])})"
+                )
+        if changes:
+            self._attributes.look()
+            self._attribute_sample = _sample_of(self._attributes.tensors())
+        elif _sample_of(self._attributes.tensors()) != self._attribute_sample:
+            raise _changed("tensors in attributes have other values (they were written through .data)")
 
     def _weights(self) -> list[tuple[str, Any]]:
         """Parameters and buffers of the model itself."""
         return [
-            (seen.full_name(part), tensor)
+            (join(seen.name, part), tensor)
             for seen in self._modules
             if (module := seen.module()) is not None
-            for part, tensor in _tensors_in(module)
+            for part, tensor in seen.tensors_in(module)
         ]
 
     def _refuse_unknown(self, name: str, module: Any) -> None:
@@ -396,10 +470,9 @@ class ModelState:
         weights = self._weights()
         if _sample_of(weights) != self._sample:
             raise _changed("weights have other values (they were written through .data, or an adapter was merged)")
-        if self._all_sums is not None and _digest_of(weights) != self._all_sums:
+        self._check_attributes(model)
+        if self._check_all_weights and _digest_of(weights + self._attributes.tensors()) != self._all_sums:
             raise _changed("a weight or a buffer has other values")
-        if configuration_of(model) != self.configuration:
-            raise _changed("its configuration is another one")
         if _implementations_of(model) != self._implementations:
             raise _changed("attention or experts are computed by another implementation")
         return self.name_adapters()
@@ -434,6 +507,10 @@ class ModelState:
             digest = hashlib.sha256(f"{seen!r} {_digest_of(tensors)}".encode())
             self._adapters = {key: digest.hexdigest()}  # of the last ones only: the key holds addresses that come again
         return self._adapters[key]
+
+
+def _option(change: Change) -> str:
+    return f"prefix_cache(model, allow_changes=[{change.path!r}])"
 
 
 def _changed(what: str) -> quire.Error:

@@ -60,7 +60,7 @@ def layer_shapes(model: Any) -> tuple[list[LayerShape], torch.dtype, torch.devic
     for index, layer in enumerate(DynamicCache(config=config).layers):
         if getattr(layer, "sliding_window", 0) == 1:  # transformers' own cache then keeps everything, and its mask nothing
             raise quire.Unsupported(f"layer {index} of {name} has a window of 1 token: prefix_cache() holds 2 or more")
-    probes = _run_probes(model, config, device)
+    probes = _run_probes(model)
     probe = probes[0]
     shapes = []
     for index, layer in enumerate(probe.layers):
@@ -88,21 +88,37 @@ def layer_shapes(model: Any) -> tuple[list[LayerShape], torch.dtype, torch.devic
     return shapes, dtype, device
 
 
-def _run_probes(model: Any, config: Any, device: torch.device) -> list[DynamicCache]:
-    """What three forward passes leave behind: of a text, of another one with the same first token, and of the first text
-    in two pieces."""
-    text = torch.arange(_PROBE_TOKENS, device=device)[None] % config.vocab_size
-    other = torch.cat([text[:, :1], text[:, 1:].flip(1)], dim=1)
-    probes = []
+def run_probe(model: Any, *pieces: list[int]) -> DynamicCache:
+    """What a forward pass of a short text leaves behind, or several passes of its pieces. Raises what the model raises."""
+    config = model.config.get_text_config(decoder=True)
+    device = model.get_input_embeddings().weight.device
+    cache = DynamicCache(config=config)
     in_training = [module for module in model.modules() if module.training]
-    model.eval()
+    for module in in_training:
+        module.training = False
     try:
         # Not compiled: that would take longer than all the rest.
         with torch.no_grad(), torch.autocast(device.type, enabled=False), torch.compiler.set_stance("force_eager"):
-            for pieces in ([text], [other], text.chunk(2, dim=1)):
-                probes.append(DynamicCache(config=config))
-                for piece in pieces:
-                    model(input_ids=piece, past_key_values=probes[-1], use_cache=True)
+            for piece in pieces:
+                text = torch.tensor([piece], device=device) % config.vocab_size
+                model(input_ids=text, past_key_values=cache, use_cache=True)
+    finally:
+        for module in in_training:
+            module.training = True
+    return cache
+
+
+# A text, another one with the same first token, and the first one again.
+PROBES = (list(range(_PROBE_TOKENS)), [0, *range(_PROBE_TOKENS - 1, 0, -1)], list(range(_PROBE_TOKENS)))
+
+
+def _run_probes(model: Any) -> list[DynamicCache]:
+    """What three forward passes leave behind: of a text, of another one with the same first token, and of the first text
+    in two pieces."""
+    text, other, _ = PROBES
+    half = _PROBE_TOKENS // 2
+    try:
+        return [run_probe(model, *pieces) for pieces in ([text], [other], [text[:half], text[half:]])]
     except quire.Error:
         raise
     except Exception as error:
@@ -110,10 +126,12 @@ def _run_probes(model: Any, config: Any, device: torch.device) -> list[DynamicCa
             f"{type(model).__name__} cannot go on behind a prefix in transformers' own DynamicCache, which a prefix cache "
             f"takes the place of: {type(error).__name__}: {error}"
         ) from error
-    finally:
-        for module in in_training:
-            module.training = True
-    return probes
+
+
+def is_same(one: DynamicCache, another: DynamicCache) -> bool:
+    """The same text's K and V, computed in the same way."""
+    dtype = one.layers[0].keys.dtype
+    return _find_difference(one, another, _PROBE_TOKENS, torch.finfo(dtype).eps * (64 if dtype == torch.float32 else 4)) is None
 
 
 def _find_difference(one: DynamicCache, another: DynamicCache, tokens: int, tolerance: float) -> int | None:

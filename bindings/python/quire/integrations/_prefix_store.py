@@ -11,9 +11,10 @@ import warnings
 from typing import Any, Protocol
 
 import torch
+import transformers
 
 import quire
-from quire.integrations._identity import ModelState
+from quire.integrations._identity import ModelState, settings_of_torch
 from quire.integrations._model import ELEMENTS, LayerShape, layer_shapes, takes_positions
 from quire.integrations._writer import DiskWriter, Report, describe
 
@@ -86,11 +87,14 @@ class PrefixStore:
         identity: str | None,
         salt: str,
         allow_hooks: bool,
+        allow_changes: tuple[str, ...],
         check_all_weights: bool,
     ) -> None:
         self.shapes, self.dtype, self.device = layer_shapes(model)
         self.takes_positions = takes_positions(model)
-        self.state = ModelState(model, identity, allow_hooks=allow_hooks, check_all_weights=check_all_weights)
+        self.state = ModelState(
+            model, identity, allow_hooks=allow_hooks, allow_changes=allow_changes, check_all_weights=check_all_weights
+        )
         self.page_tokens = page_tokens
         self._model_name = type(model).__name__
         kinds = sorted(set(self.shapes), key=lambda shape: (shape.window != 0, self.shapes.index(shape)))
@@ -146,6 +150,7 @@ class PrefixStore:
         self.tokens_max = self.cache.context_tokens_max // page_tokens * page_tokens
         self.step_tokens = min(2048, config.step_tokens_max)
         self._salt = salt
+        self._versions = f"{torch.__version__} {transformers.__version__} {_name_of(self.device)}"
         self._process = os.getpid()
         self.use_adapters("")
         with torch.inference_mode(False):  # else calls outside of it could not write to them
@@ -168,7 +173,7 @@ class PrefixStore:
         self.space = self.cache.key_space(
             quire.KeySpace(
                 model=self._model_name,
-                revision=f"{state.identity} {state.configuration} {state.details}",
+                revision=f"{state.identity} {state.configuration} {state.details} {settings_of_torch()} {self._versions}",
                 adapter=adapters,
                 element=str(self.dtype),
                 salt=self._salt,
@@ -356,6 +361,13 @@ class PrefixStore:
                 keys, values = source.rows(layer, position + first, position + last)
                 group.keys[pages, number, places] = keys.transpose(0, 1).to(self.pool_device)
                 group.values[pages, number, places] = values.transpose(0, 1).to(self.pool_device)
+
+
+def _name_of(device: torch.device) -> str:
+    """Of what computes K and V: another one rounds differently."""
+    if device.type == "cuda":
+        return str(torch.cuda.get_device_name(device))
+    return f"{device.type} {torch.backends.cpu.get_cpu_capability()}"
 
 
 def _pages_in(size: int, page_bytes: int, what: str) -> int:

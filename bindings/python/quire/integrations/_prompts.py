@@ -60,6 +60,11 @@ _OF_GENERATE = (
 
 def refuse_others(model: Any, call: str, arguments: dict[str, Any], known: set[str]) -> None:
     """Refuses arguments that reach the forward pass and are not known to leave K and V as they are."""
+    if isinstance(arguments.get("logits_to_keep"), torch.Tensor):
+        raise quire.Unsupported(
+            f"{call} was given logits_to_keep as a tensor of columns: with a prefix cache a forward pass computes other columns "
+            "than without; give a number"
+        )
     parameters: Any = None
     for name, value in arguments.items():
         if value is None or name in known:

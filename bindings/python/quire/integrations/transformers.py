@@ -22,7 +22,7 @@ import re
 import threading
 import warnings
 import weakref
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 import torch
@@ -66,6 +66,7 @@ def prefix_cache(
     identity: str | None = None,
     salt: str = "",
     allow_hooks: bool = False,
+    allow_changes: Iterable[str] = (),
     check_all_weights: bool = False,
 ) -> PrefixCache:
     """A cache for `model.generate(…, past_key_values=cache)`, which the model is prepared for.
@@ -76,6 +77,8 @@ def prefix_cache(
     identity: names the weights. Without it they are summed up, which takes a second or two for each GB on a processor.
     salt: keeps tenants apart that must not share, or learn that others sent the same prompt.
     allow_hooks: forward hooks of the model's modules are known to leave K and V as they are; else hooks are refused.
+    allow_changes: attributes that may change and that K and V are known not to depend on, by their path in the model, such
+        as "model.layers.*.self_attn.last_scores"; else a change of any attribute is refused.
     check_all_weights: each call sums up all weights, so that it notices any write to them; else each call looks at what
         torch counts of writes, and at a few elements of each tensor.
 
@@ -99,6 +102,7 @@ def prefix_cache(
         identity=identity,
         salt=salt,
         allow_hooks=bool(allow_hooks),
+        allow_changes=_check_patterns(allow_changes),
         check_all_weights=bool(check_all_weights),
     )
     try:
@@ -141,6 +145,14 @@ def _check_size(name: str, size: Any) -> int:
     if number < (1 if name == "page_tokens" else 0):
         raise quire.InvalidArgument(f"{name} is {number}: give a positive number")
     return number
+
+
+def _check_patterns(patterns: Any) -> tuple[str, ...]:
+    if not isinstance(patterns, str):
+        patterns = tuple(patterns)
+        if all(isinstance(pattern, str) for pattern in patterns):
+            return patterns
+    raise TypeError(f"allow_changes is {patterns!r}: give a list of strings")
 
 
 def _check_version(version: str) -> None:
