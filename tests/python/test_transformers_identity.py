@@ -315,11 +315,12 @@ def test_padded_rows_of_models_that_count_columns_use_no_prefix(kind: str) -> No
     padded = torch.cat([torch.zeros(1, 11, dtype=torch.long), second], dim=1)
     both = torch.cat([first, padded])
     mask = (torch.cat([torch.ones_like(first), torch.cat([torch.zeros(1, 11), torch.ones(1, 59)], dim=1).long()]))
-    if kind == "roformer":  # transformers 5 gives its decoder attention in both directions
-        with pytest.raises(quire.Unsupported, match="change with the tokens behind it"):
-            prefix_cache(model, device_bytes=8 << 20)
+    try:
+        cache = prefix_cache(model, device_bytes=8 << 20)
+    except quire.Unsupported as error:  # some versions of transformers give it attention in both directions
+        assert kind == "roformer" and "change with the tokens behind it" in str(error)
         return
-    with prefix_cache(model, device_bytes=8 << 20) as cache:
+    with cache:
         same(model, second, cache)  # K and V of these tokens without padding
         same(model, first, cache)
         same(model, both, cache, attention_mask=mask)

@@ -238,25 +238,6 @@ def test_every_kind_of_adapter_is_told_from_none(tuner: str) -> None:
         assert both(wrapped, cache) == 96
 
 
-@pytest.mark.parametrize("tuner", ["prompt", "prefix", "p"])
-def test_prompt_learning_is_refused(tuner: str) -> None:
-    """It shifts all tokens: what the model without it has computed is of no use, nor the other way round."""
-    kinds = {"prompt": "PromptTuningConfig", "prefix": "PrefixTuningConfig", "p": "PromptEncoderConfig"}
-    config = getattr(peft, kinds[tuner])(num_virtual_tokens=5, task_type="CAUSAL_LM")
-    model = make_model("llama")
-    with prefix_cache(model, device_bytes=8 << 20) as cache:
-        both(model, cache)
-        wrapped = peft.get_peft_model(model, config).eval()
-        with pytest.raises(quire.Unsupported, match="tokens before each prompt"):
-            generate(wrapped, prompt_of(), cache)
-        with pytest.raises(quire.Unsupported, match="tokens before each prompt"):
-            prefix_cache(wrapped, device_bytes=8 << 20)
-        generate(wrapped, prompt_of())
-        with wrapped.disable_adapter():
-            generate(wrapped, prompt_of())
-        assert both(model, cache) == 96
-
-
 def test_forward_passes_by_hand() -> None:
     model = adapted()
     prompt = prompt_of()
@@ -394,3 +375,137 @@ def test_adapters_in_training_mode_are_refused() -> None:
     with prefix_cache(model, device_bytes=8 << 20) as cache:
         with pytest.raises(quire.Unsupported, match="in training mode"):
             generate(model, prompt_of(), cache)
+
+
+# Prompt learning: tokens before each prompt that are none of its input_ids.
+
+
+def with_virtual_tokens(kind: str, seed: int = 3, model: Any = None, count: int = 20) -> Any:
+    model = make_model("llama") if model is None else model
+    torch.manual_seed(seed)
+    configs = {
+        "prompt": lambda: peft.PromptTuningConfig(num_virtual_tokens=count, task_type="CAUSAL_LM"),
+        "p": lambda: peft.PromptEncoderConfig(num_virtual_tokens=count, task_type="CAUSAL_LM", encoder_hidden_size=32),
+        "prefix": lambda: peft.PrefixTuningConfig(num_virtual_tokens=count, task_type="CAUSAL_LM", num_attention_heads=2, token_dim=32),
+    }
+    wrapped = peft.get_peft_model(model, configs[kind]()).eval()
+    with torch.no_grad():
+        for weight in wrapped.prompt_encoder.parameters():
+            weight.copy_(torch.randn_like(weight) * (2.0 if kind == "prefix" else 1.0))
+    return wrapped
+
+
+VIRTUAL = ["prompt", "p", "prefix"]
+
+
+@pytest.mark.parametrize("options", [
+    {"do_sample": False}, {"do_sample": True, "temperature": 1.5}, {"num_beams": 3, "do_sample": False},
+    {"do_sample": True, "num_return_sequences": 2},
+], ids=["greedy", "sampling", "beams", "several answers"])
+@pytest.mark.parametrize("kind", VIRTUAL)
+def test_virtual_tokens_have_pages_of_their_own(kind: str, options: dict[str, Any]) -> None:
+    model = with_virtual_tokens(kind)
+    prompt = prompt_of()
+    with prefix_cache(model, device_bytes=8 << 20) as cache:
+        base = model.get_base_model()
+        same(base, prompt, cache)
+        assert not torch.equal(generate(model, prompt, do_sample=False), generate(base, prompt, do_sample=False)), "they do nothing"
+        same(model, prompt, cache, **options)
+        assert cache.last.reused_tokens == 0 and cache.last.error == ""
+        same(model, prompt, cache, **options)
+        assert cache.last.reused_tokens == 92  # 112 columns in whole pages, of them 20 virtual ones
+        same(model, prompt_of(3), cache, **options)
+        assert cache.last.reused_tokens == 92
+        with model.disable_adapter():
+            same(model, prompt, cache)
+            assert cache.last.reused_tokens == 96
+        same(base, prompt, cache)
+        assert cache.last.reused_tokens == 96
+
+
+@pytest.mark.parametrize("kind", VIRTUAL)
+def test_virtual_tokens_that_change_are_others(kind: str, tmp_path: pathlib.Path) -> None:
+    model = with_virtual_tokens(kind)
+    with prefix_cache(model, device_bytes=8 << 20, directory=tmp_path) as cache:
+        assert both(model, cache) == 0
+        assert both(model, cache) == 92
+        with torch.no_grad():
+            for weight in model.prompt_encoder.parameters():
+                weight.data.mul_(1.3)  # which torch does not count
+        assert both(model, cache) == 0
+        assert both(model, cache) == 92
+    for other, reused in ((with_virtual_tokens(kind), 92), (with_virtual_tokens(kind, seed=4), 0), (with_virtual_tokens(kind, count=9), 0)):
+        with prefix_cache(other, device_bytes=8 << 20, directory=tmp_path) as cache:  # as the next process does
+            assert both(other, cache) == reused
+    plain = make_model("llama")
+    with prefix_cache(plain, device_bytes=8 << 20, directory=tmp_path) as cache:
+        assert both(plain, cache) == 0
+
+
+def test_adapters_with_virtual_tokens_take_turns() -> None:
+    model = with_virtual_tokens("prompt")
+    model.add_adapter("other", peft.PromptTuningConfig(num_virtual_tokens=7, task_type="CAUSAL_LM"))
+    model.eval()
+    with prefix_cache(model, device_bytes=8 << 20) as cache:
+        for _ in range(2):
+            for name in ("default", "other"):
+                model.set_adapter(name)
+                reused = both(model, cache)
+        assert reused > 80
+
+
+@pytest.mark.parametrize("kind", VIRTUAL)
+def test_padded_rows_behind_virtual_tokens_use_no_prefix(kind: str) -> None:
+    model = with_virtual_tokens(kind)
+    first, second = tokens(1, 40), tokens(2, 29)
+    rows = torch.cat([first, torch.cat([torch.zeros(1, 11, dtype=torch.long), second], dim=1)])
+    mask = torch.ones_like(rows)
+    mask[1, :11] = 0
+    with prefix_cache(model, device_bytes=8 << 20) as cache:
+        for _ in range(2):
+            same(model, rows, cache, attention_mask=mask)
+            assert cache.last.reused_tokens == 0 and "virtual tokens stand before the padding" in cache.last.error
+        same(model, torch.cat([first, tokens(5, 40)]), cache)
+        same(model, torch.cat([first, tokens(5, 40)]), cache)
+        assert cache.last.reused_tokens == 2 * 28
+
+
+def test_virtual_tokens_before_windows() -> None:
+    gemma = make_model("gemma")
+    model = with_virtual_tokens("prompt", model=gemma)
+    with prefix_cache(model, device_bytes=8 << 20) as cache:
+        assert both(model, cache) == 0
+        assert both(model, cache) == 92
+    model = peft.get_peft_model(
+        make_model("gemma"), peft.PrefixTuningConfig(num_virtual_tokens=6, task_type="CAUSAL_LM", num_attention_heads=2, token_dim=32)
+    ).eval()
+    with prefix_cache(model, device_bytes=8 << 20) as cache:
+        with pytest.raises(quire.Unsupported, match="PREFIX_TUNING, and the model has windows"):
+            generate(model, prompt_of(), cache)
+
+
+def test_virtual_tokens_that_depend_on_the_call_are_refused_with_the_reason() -> None:
+    config = peft.MultitaskPromptTuningConfig(num_virtual_tokens=5, num_tasks=2, task_type="CAUSAL_LM")
+    model = peft.get_peft_model(make_model("llama"), config).eval()
+    with pytest.raises(quire.Unsupported, match="MULTITASK_PROMPT_TUNING.*this depends on task_ids of each call"):
+        prefix_cache(model, device_bytes=8 << 20)
+
+
+def test_a_prompt_encoder_in_training_mode_is_refused() -> None:
+    model = with_virtual_tokens("p")
+    with prefix_cache(model, device_bytes=8 << 20) as cache:
+        model.prompt_encoder.train()
+        with pytest.raises(quire.Unsupported, match="prompt_encoder.* is in training mode"):
+            generate(model, prompt_of(), cache)
+        model.prompt_encoder.eval()
+        assert both(model, cache) == 0
+
+
+def test_virtual_tokens_by_hand_find_nothing_of_the_plain_model() -> None:
+    model = with_virtual_tokens("prompt")
+    prompt = prompt_of()
+    with prefix_cache(model, device_bytes=8 << 20) as cache, torch.no_grad():
+        same(model.get_base_model(), prompt, cache)
+        reused = cache.start(prompt)
+        with pytest.raises(quire.Unsupported, match="a forward pass was given inputs_embeds"):
+            model(prompt[:, reused:], past_key_values=cache)

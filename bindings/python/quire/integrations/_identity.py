@@ -58,7 +58,7 @@ def _sum_of(tensor: torch.Tensor) -> tuple[int, int]:
     return first, second
 
 
-def _digest_of(tensors: list[tuple[str, Any]]) -> str:
+def digest_of(tensors: list[tuple[str, Any]]) -> str:
     digest = hashlib.sha256()
     for name, tensor in sorted(tensors, key=lambda entry: entry[0]):
         if not isinstance(tensor, torch.Tensor) or tensor.is_quantized:
@@ -199,7 +199,7 @@ def _refuse_global_hooks() -> None:
         )
 
 
-def _refuse_training(name: str, module: Any) -> None:
+def refuse_training(name: str, module: Any) -> None:
     if module.training:
         raise quire.Unsupported(
             f"{name or 'the model'} is in training mode, in which K and V may depend on chance: call model.eval() first"
@@ -360,19 +360,19 @@ class ModelState:
         self._sample = _sample_of(weights)
         for name, value in model.state_dict().items():
             if not isinstance(value, torch.Tensor):  # the packed weights of a quantised module
-                _digest_of([(name, value)])
+                digest_of([(name, value)])
         # Buffers that are not saved, such as the frequencies of RoPE, follow from the configuration unless somebody has
         # changed them by hand: they are part of the key, and not of what a directory belongs to.
         saved = {_name_without_adapters(name) for name in model.state_dict()}
         self.identity = identity
         if identity is None:
-            self.identity = _digest_of([entry for entry in weights if entry[0] in saved])
+            self.identity = digest_of([entry for entry in weights if entry[0] in saved])
         self._check_all_weights = check_all_weights
-        self._all_sums = _digest_of(weights + self._attributes.tensors()) if check_all_weights else None
+        self._all_sums = digest_of(weights + self._attributes.tensors()) if check_all_weights else None
         self.configuration = configuration_of(model)
         self._implementations = _implementations_of(model)
         kernels = sorted((name, text_of_code(what) if callable(what) else what) for name, what in self._implementations.items())
-        others = _digest_of([entry for entry in weights if entry[0] not in saved] + self._attributes.tensors())
+        others = digest_of([entry for entry in weights if entry[0] not in saved] + self._attributes.tensors())
         self.details = hashlib.sha256(f"{self._attributes.text} {kernels} {others}".encode()).hexdigest()
 
     def _watch_passes(self, model: Any) -> None:
@@ -462,7 +462,7 @@ class ModelState:
             module = seen.module()
             if module is None:
                 raise _changed(f"{seen.name} is gone")
-            _refuse_training(seen.name, module)
+            refuse_training(seen.name, module)
             self._refuse_unknown(seen.name, module)
             change = seen.find_change(module)
             if change is not None:
@@ -471,7 +471,7 @@ class ModelState:
         if _sample_of(weights) != self._sample:
             raise _changed("weights have other values (they were written through .data, or an adapter was merged)")
         self._check_attributes(model)
-        if self._check_all_weights and _digest_of(weights + self._attributes.tensors()) != self._all_sums:
+        if self._check_all_weights and digest_of(weights + self._attributes.tensors()) != self._all_sums:
             raise _changed("a weight or a buffer has other values")
         if _implementations_of(model) != self._implementations:
             raise _changed("attention or experts are computed by another implementation")
@@ -487,7 +487,7 @@ class ModelState:
             self._refuse_unknown(name, module)
             for part in module.modules():
                 if part is not _replaced_module(module)[1]:
-                    _refuse_training(name, part)
+                    refuse_training(name, part)
             if module._disable_adapters and list(module.merged_adapters):
                 raise CannotShare(f"{name} has merged adapters that are disabled: PEFT takes them out during the call")
             adapted.append((name, module))
@@ -504,7 +504,7 @@ class ModelState:
         versions = [(id(tensor), _version_of(tensor)) for _, tensor in tensors]
         key = (repr(seen), tuple(versions), _sample_of(tensors))
         if key not in self._adapters:
-            digest = hashlib.sha256(f"{seen!r} {_digest_of(tensors)}".encode())
+            digest = hashlib.sha256(f"{seen!r} {digest_of(tensors)}".encode())
             self._adapters = {key: digest.hexdigest()}  # of the last ones only: the key holds addresses that come again
         return self._adapters[key]
 

@@ -166,15 +166,16 @@ class PrefixStore:
         self.has_windows = any(group.window for group in self.groups)
         self._writer = DiskWriter(self.cache) if self.has_disk else None
 
-    def use_adapters(self, adapters: str) -> None:
-        """From now on, pages of the model with these adapters are found and remembered; "": without."""
+    def use_adapters(self, adapters: str, virtual: str = "") -> None:
+        """From now on, pages of the model with these adapters, and behind these virtual tokens, are found and remembered;
+        "": without."""
         state = self.state
         # Asked for each time: of very many key spaces, the cache forgets those that were not used for long.
         self.space = self.cache.key_space(
             quire.KeySpace(
                 model=self._model_name,
                 revision=f"{state.identity} {state.configuration} {state.details} {settings_of_torch()} {self._versions}",
-                adapter=adapters,
+                adapter=f"{adapters} {virtual}" if virtual else adapters,
                 element=str(self.dtype),
                 salt=self._salt,
             )

@@ -16,6 +16,7 @@ from __future__ import annotations
 import atexit
 import contextlib
 import dataclasses
+import functools
 import operator
 import os
 import re
@@ -27,13 +28,14 @@ from typing import Any
 
 import torch
 import transformers
-from transformers.cache_utils import Cache
+from transformers.cache_utils import Cache, DynamicCache
 
 import quire
 from quire.integrations._generate import ServedCache, attach, detach
 from quire.integrations._identity import CannotShare
 from quire.integrations._layers import Layer, Row, WindowLayer
 from quire.integrations._prefix_store import FoundPrefix, PrefixStore
+from quire.integrations._virtual import VirtualTokens, kind_of_virtual_tokens, virtual_tokens_of
 from quire.integrations._prompts import OF_FORWARD, check_tokens, paddings_of, prompt_of, refuse_others
 
 __all__ = ["PrefixCache", "LastCall", "prefix_cache"]
@@ -119,22 +121,13 @@ def _check_model(model: Any) -> Any:
         )
     model = getattr(model, "_orig_mod", model)  # of torch.compile(model), which generate() does not run
     if callable(getattr(model, "get_base_model", None)):  # PEFT's: its generate() runs that of the model inside
-        _refuse_prompt_learning(model)
+        kind_of_virtual_tokens(model)
         model = model.get_base_model()
     if not callable(getattr(model, "generate", None)):
         raise quire.Unsupported(
             f"{type(model).__name__} has no generate(): give the model that has it, such as a …ForCausalLM"
         )
     return model
-
-
-def _refuse_prompt_learning(model: Any) -> None:
-    config = getattr(model, "active_peft_config", None)
-    if getattr(config, "is_prompt_learning", False):
-        raise quire.Unsupported(
-            f"the adapter in use is {getattr(config, 'peft_type', 'prompt learning')}: PEFT puts {config.num_virtual_tokens} "
-            "tokens before each prompt that are none of its input_ids; choose another adapter, or leave out past_key_values"
-        )
 
 
 def _check_size(name: str, size: Any) -> int:
@@ -219,13 +212,18 @@ class PrefixCache(ServedCache, Cache):
 
     # A call of generate().
 
-    @torch.no_grad()
     def start(self, input_ids: torch.Tensor, attention_mask: torch.Tensor | None = None) -> int:
         """Looks for the prefixes of these rows. Gives the number of columns that need no computing."""
+        return self._start(input_ids, attention_mask, None)
+
+    @torch.no_grad()
+    def _start(self, input_ids: torch.Tensor, attention_mask: torch.Tensor | None, owner: Any) -> int:
+        """owner: the PeftModel whose generate() runs."""
         with self._alone():
             self._check_open()
             self._clear()
             self.last = LastCall()
+            self._owner = owner
             tokens = check_tokens(input_ids)
             self._paddings = paddings_of(tokens, attention_mask)
             if torch.is_autocast_enabled(self._store.device.type):
@@ -235,7 +233,8 @@ class PrefixCache(ServedCache, Cache):
                 )
             try:
                 self._adapters = self._look_at_model()
-                self._store.use_adapters(self._adapters)
+                self._virtual = virtual_tokens_of(owner, self._store.shapes, self._store.device)
+                self._store.use_adapters(self._adapters, self._virtual.name if self._virtual else "")
             except CannotShare as reason:
                 self._unknown = str(reason)
             if any(self._paddings) and not self._store.takes_positions:
@@ -243,8 +242,12 @@ class PrefixCache(ServedCache, Cache):
             self._is_started = True
             columns = tokens.shape[1]
             self.last.prompt_tokens = sum(columns - padding for padding in self._paddings)
+            if self._virtual is not None and any(self._paddings):
+                self._unknown = "PEFT's virtual tokens stand before the padding of padded rows"
             if self._unknown:
                 return 0
+            if self._virtual is not None:
+                return self._start_behind(self._virtual, tokens)
             found, reached = self._find(tokens)
             if reached == 0 or all(prefix is None for prefix in found):
                 return 0
@@ -253,6 +256,54 @@ class PrefixCache(ServedCache, Cache):
             self._whole_columns = columns
             self.last.reused_tokens = sum(max(0, reached - padding) for padding in self._paddings)
             return reached
+
+    def _start_behind(self, virtual: VirtualTokens, tokens: torch.Tensor) -> int:
+        """The same where PEFT puts virtual tokens before the prompt. It does so for a cache that is empty: what was found
+        comes into the layers with the first forward pass."""
+        tokens = virtual.before(tokens)
+        found, reached = self._find(tokens)
+        if all(prefix is None for prefix in found) or (virtual.states is not None and reached <= virtual.count):
+            found, reached = [], 0
+        self._held_back = (found, reached)
+        self._whole = tokens.to(self._store.device)
+        self.last.reused_tokens = tokens.shape[0] * max(0, reached - virtual.count)
+        return 0
+
+    def _begin_behind(self, virtual: VirtualTokens, arguments: dict[str, Any]) -> None:
+        """The first forward pass behind virtual tokens is given the whole prompt. What was found is taken out of it."""
+        (found, reached), whole = self._held_back, self._whole
+        self._held_back = self._whole = None
+        given = arguments.get("input_ids" if virtual.states is not None else "inputs_embeds")
+        columns = whole.shape[1] - (virtual.count if virtual.states is not None else 0)
+        if given is None or given.shape[1] != columns or given.shape[0] % whole.shape[0]:
+            raise quire.InvalidArgument("the first forward pass behind PEFT's virtual tokens was not given the whole prompt")
+        if not found and virtual.states is not None:
+            reached = virtual.count
+            for layer, (keys, values) in zip(self.layers, virtual.states):
+                rows = (whole.shape[0], -1, -1, -1)
+                layer.begin(keys.to(self._store.dtype).expand(*rows), values.to(self._store.dtype).expand(*rows), reached)
+        elif found:
+            self._begin(found, reached)
+        self._tokens = whole[:, :reached] if reached else None
+        repeats = given.shape[0] // whole.shape[0]
+        self._expand_to(given.shape[0])
+        whole = whole.repeat_interleave(repeats, dim=0)
+        if virtual.states is not None:
+            skipped = reached - virtual.count
+            if not torch.equal(given, whole[:, virtual.count :]):
+                raise quire.InvalidArgument("the first forward pass was given other tokens than generate()")
+            arguments["input_ids"] = given[:, skipped:]
+            if arguments.get("position_ids") is not None:
+                arguments["position_ids"] = arguments["position_ids"][..., skipped:]
+            return
+        model = self._model()
+        assert model is not None and virtual.embeddings is not None
+        embedded = model.get_input_embeddings()(whole[:, virtual.count :])
+        expected = torch.cat([virtual.embeddings.to(embedded.dtype).expand(given.shape[0], -1, -1), embedded], dim=1)
+        if not torch.equal(given, expected):
+            raise quire.InvalidArgument("the first forward pass was given other embeddings than those of its tokens")
+        arguments["inputs_embeds"] = given[:, reached:]
+        self._embedded_tokens = whole[:, reached:]
 
     def _look_at_model(self) -> str:
         """Raises when the model is not as it was when the cache was made. Names its active adapters."""
@@ -330,7 +381,10 @@ class PrefixCache(ServedCache, Cache):
             self._unknown = self._unknown or "attention_mask or position_ids are not those of texts behind their padding"
         if not self._unknown:
             try:
-                if self._look_at_model() != self._adapters:
+                virtual = virtual_tokens_of(self._owner, self._store.shapes, self._store.device)
+                if self._look_at_model() != self._adapters or (virtual and virtual.name) != (
+                    self._virtual and self._virtual.name
+                ):
                     self._unknown = "other adapters were chosen while the call ran"
             except (quire.Error, CannotShare) as error:
                 self._unknown = str(error)
@@ -358,6 +412,11 @@ class PrefixCache(ServedCache, Cache):
         self._whole_columns: int | None = None  # of the prompt, until the first forward pass behind a found prefix
         self._paddings: list[int] = []
         self._adapters = ""
+        self._owner: Any = None
+        self._virtual: VirtualTokens | None = None
+        self._held_back: tuple[list[FoundPrefix | None], int] | None = None  # until the first pass behind virtual tokens
+        self._whole: torch.Tensor | None = None  # the prompt with their placeholders, as long
+        self._embedded_tokens: torch.Tensor | None = None  # those that this pass is given as embeddings
         self._unknown = ""  # why it is not known which tokens K and V are of, and where these stand
         self._is_wrong: torch.Tensor | None = None  # the same, as the device found it
 
@@ -434,8 +493,13 @@ class PrefixCache(ServedCache, Cache):
                     "an earlier forward pass broke off, and left K and V in some layers: call start() again"
                 )
             self._check_adapters(model)
+            if self._held_back is not None:
+                self._begin_behind(self._virtual, arguments)
+            others = arguments
+            if self._embedded_tokens is not None:
+                others = {name: value for name, value in arguments.items() if name != "inputs_embeds"}
             try:
-                refuse_others(model, "a forward pass", arguments, OF_FORWARD)
+                refuse_others(model, "a forward pass", others, OF_FORWARD)
             except quire.Unsupported as error:
                 if self.last.reused_tokens:
                     raise  # what was found is of passes without this argument
@@ -470,8 +534,13 @@ class PrefixCache(ServedCache, Cache):
     def _before_forward(self, tokens: torch.Tensor | None, kwargs: dict[str, Any]) -> torch.Tensor | None:
         """Sees what a forward pass is given. Tokens that are there already are taken out."""
         self._incoming = None
+        if self._embedded_tokens is not None:
+            embedded, self._embedded_tokens = self._embedded_tokens, None
+            self._incoming = embedded
+            self._check_places(self.get_seq_length(), embedded.shape[1], kwargs.get("attention_mask"), kwargs.get("position_ids"))
+            return None
         if tokens is None or tokens.ndim != 2:
-            self._unknown = "a forward pass was given no input_ids of [row][column]"
+            self._unknown = self._unknown or "a forward pass was given no input_ids of [row][column]"
             return tokens
         self._expand_to(tokens.shape[0])
         held = self.get_seq_length()
@@ -565,15 +634,37 @@ class PrefixCache(ServedCache, Cache):
 
     # generate() itself.
 
+    @contextlib.contextmanager
+    def _in_place_of_prefixes(self, model: Any) -> Iterator[None]:
+        """PEFT's prefix tuning begins with a cache of its own, which has the prefix: this one has it as well."""
+        if self._virtual is None or self._virtual.states is None:
+            yield
+            return
+        prepare = model.prepare_inputs_for_generation
+
+        @functools.wraps(prepare)
+        def prepare_for_this(*args: Any, **kwargs: Any) -> Any:
+            if kwargs.get("past_key_values") is not self or self.get_seq_length():
+                return prepare(*args, **kwargs)
+            inputs = prepare(*args, **{**kwargs, "past_key_values": DynamicCache()})
+            return inputs if self._unknown else {**inputs, "past_key_values": self}
+
+        model.prepare_inputs_for_generation = prepare_for_this
+        try:
+            yield
+        finally:
+            model.prepare_inputs_for_generation = prepare
+
     def run_generate(self, model: Any, generate: Any, arguments: dict[str, Any]) -> Any:
         with self._alone():
             self._check_model(model)
             owner = getattr(model.__dict__.get("prepare_inputs_for_generation"), "__self__", None)
-            _refuse_prompt_learning(owner)  # which takes the place of the model's own for the time of its generate()
+            kind_of_virtual_tokens(owner)  # which takes the place of the model's own for the time of its generate()
             input_ids, arguments = prompt_of(model, arguments)
             try:
-                self.start(input_ids, arguments["attention_mask"])
-                output = generate(input_ids, **arguments)
+                self._start(input_ids, arguments["attention_mask"], owner)
+                with self._in_place_of_prefixes(model):
+                    output = generate(input_ids, **arguments)
             except BaseException:
                 self._clear()
                 self._is_started = False
