@@ -377,6 +377,21 @@ def test_adapters_in_training_mode_are_refused() -> None:
             generate(model, prompt_of(), cache)
 
 
+def test_tensors_that_an_adapter_keeps_in_attributes_are_part_of_the_key() -> None:
+    model = adapted()
+    layer = next(module for module in model.modules() if isinstance(module, peft.tuners.lora.LoraLayer))
+    layer.mask = torch.ones(4)
+    layer.masks = {"default": torch.ones(4), "other": torch.ones(4)}
+    with prefix_cache(model, device_bytes=8 << 20) as cache:
+        assert both(model, cache) == 0
+        layer.mask.mul_(2.0)
+        assert both(model, cache) == 0
+        layer.masks["default"] = torch.zeros(4)
+        assert both(model, cache) == 0
+        layer.masks["other"] = torch.zeros(4)  # of an adapter that is not active
+        assert both(model, cache) == 96
+
+
 # Prompt learning: tokens before each prompt that are none of its input_ids.
 
 

@@ -351,10 +351,7 @@ class Attributes:
         self._learned.update(change.root for change in changes)
 
     def is_allowed(self, path: str) -> bool:
-        """Somebody has said so of it, or of what it is in."""
-        return any(
-            fnmatch.fnmatchcase(path, pattern + rest) for pattern in self._allowed for rest in ("", ".*", "[[]*")
-        )
+        return is_allowed(path, self._allowed)
 
     # Seeing.
 
@@ -509,6 +506,11 @@ class Attributes:
             report([], what, now)
         else:
             what.compare(now, [], visited, report)
+
+
+def is_allowed(path: str, patterns: Iterable[str]) -> bool:
+    """Somebody has said so of it, or of what it is in."""
+    return any(fnmatch.fnmatchcase(path, pattern + rest) for pattern in patterns for rest in ("", ".*", "[[]*"))
 
 
 def join(module: str, name: str) -> str:

@@ -27,7 +27,7 @@ from transformers.masking_utils import ALL_MASK_ATTENTION_FUNCTIONS
 from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 
 import quire
-from quire.integrations._attributes import BESIDES, OF_TORCH, Attributes, Change, join, written_buffers
+from quire.integrations._attributes import BESIDES, OF_TORCH, Attributes, Change, is_allowed, join, written_buffers
 from quire.integrations._code import plain_class, text_of_code
 from quire.integrations._model import PROBES, is_same, run_probe
 
@@ -206,7 +206,13 @@ def refuse_training(name: str, module: Any) -> None:
         )
 
 
-def _refuse_replaced_forward(name: str, module: Any) -> None:
+def _is_compiled_of(function: Any, module: Any, plain: Any) -> bool:
+    """torch.compile() of this method of this module."""
+    method = getattr(function, "_torchdynamo_orig_callable", None)
+    return getattr(method, "__self__", None) is module and getattr(method, "__func__", None) is plain
+
+
+def _refuse_replaced_forward(name: str, module: Any, allowed: Iterable[str]) -> None:
     what = name or "the model"
     hook = module.__dict__.get("_hf_hook")
     if hook is not None:  # accelerate's
@@ -216,15 +222,33 @@ def _refuse_replaced_forward(name: str, module: Any) -> None:
                 "still the same: load the model without offloading"
             )
         return  # it moves inputs to the device
-    forward = module.__dict__.get("forward")
-    if forward is None:
-        return
-    compiled = getattr(forward, "_torchdynamo_orig_callable", None)
-    if getattr(compiled, "__func__", None) is not type(module).forward:
+    for attribute, plain, said in (
+        ("forward", type(module).forward, "a forward pass"), ("_compiled_call_impl", torch.nn.Module._call_impl, "a call")
+    ):
+        function = module.__dict__.get(attribute)
+        path = join(name, attribute)
+        if function is None or _is_compiled_of(function, module, plain) or is_allowed(path, allowed):
+            continue
         raise quire.Unsupported(
-            f"{what} has a forward pass of its own in the place of its class's, which may change K and V without a trace: "
-            "write it as a class, or run without a prefix cache"
+            f"{what} has {said} of its own in the place of its class's, which may change K and V without a trace: write it as "
+            f"a class; or, when it computes the same, make the cache with prefix_cache(model, allow_changes=[{path!r}])"
         )
+
+
+def _refuse_unknown(name: str, module: Any, allow_hooks: bool, allowed: Iterable[str]) -> None:
+    if module._forward_hooks or module._forward_pre_hooks:
+        _refuse_hooks(name, module, allow_hooks)
+    _refuse_replaced_forward(name, module, allowed)
+
+
+def refuse_unknown_parts(model: Any, *, allow_hooks: bool, allow_changes: Iterable[str]) -> None:
+    """What prefix_cache() could not tell the identity of, before anything of the model runs."""
+    own, adapted = _own_and_adapted(model)
+    for name, module in own + adapted:
+        _refuse_unknown(name, module, allow_hooks, allow_changes)
+    for name, value in model.state_dict().items():
+        if not isinstance(value, torch.Tensor):  # the packed weights of a quantised module
+            digest_of([(name, value)])
 
 
 def _sample_of(tensors: list[tuple[str, Any]]) -> bytes:
@@ -295,6 +319,10 @@ def _active_adapters(module: Any) -> tuple[Any, list[tuple[str, Any]]]:
                 tensors += [(f"{name}.{key}.{inner}", tensor) for inner, tensor in part.named_buffers()]
     if not is_there:
         return None, []
+    for name, value in module.__dict__.items():
+        if name not in OF_TORCH:
+            entries = value.items() if isinstance(value, dict) else (("", value),)
+            tensors += [(f"{name}.{key}", part) for key, part in entries if isinstance(part, torch.Tensor) and key in ("", *active)]
     settings = {
         name: _plain(value, active)
         for name, value in sorted(module.__dict__.items())
@@ -348,8 +376,7 @@ class ModelState:
     ) -> None:
         self._allow_hooks = allow_hooks
         own, adapted = _own_and_adapted(model)
-        for name, module in own + adapted:
-            self._refuse_unknown(name, module)
+        self._allowed = tuple(allow_changes)
         self._modules = [_SeenModule(name, module) for name, module in own]
         self._adapted = [(name, weakref.ref(module), id(_replaced_module(module)[1])) for name, module in adapted]
         self._adapters: dict[Any, str] = {}  # their names, by what was seen of them
@@ -358,9 +385,6 @@ class ModelState:
         self._attribute_sample = _sample_of(self._attributes.tensors())
         weights = self._weights()
         self._sample = _sample_of(weights)
-        for name, value in model.state_dict().items():
-            if not isinstance(value, torch.Tensor):  # the packed weights of a quantised module
-                digest_of([(name, value)])
         # Buffers that are not saved, such as the frequencies of RoPE, follow from the configuration unless somebody has
         # changed them by hand: they are part of the key, and not of what a directory belongs to.
         saved = {_name_without_adapters(name) for name in model.state_dict()}
@@ -446,11 +470,6 @@ class ModelState:
             for part, tensor in seen.tensors_in(module)
         ]
 
-    def _refuse_unknown(self, name: str, module: Any) -> None:
-        if module._forward_hooks or module._forward_pre_hooks:
-            _refuse_hooks(name, module, self._allow_hooks)
-        _refuse_replaced_forward(name, module)
-
     def check(self, model: Any) -> str:
         """Raises when the model is not as it was. Gives a name of its active adapters; "" when there are none.
 
@@ -463,7 +482,7 @@ class ModelState:
             if module is None:
                 raise _changed(f"{seen.name} is gone")
             refuse_training(seen.name, module)
-            self._refuse_unknown(seen.name, module)
+            _refuse_unknown(seen.name, module, self._allow_hooks, self._allowed)
             change = seen.find_change(module)
             if change is not None:
                 raise _changed(change)
@@ -484,7 +503,7 @@ class ModelState:
             module = reference()
             if module is None or id(_replaced_module(module)[1]) != replaced:
                 raise _changed(f"{name} has another module in it")
-            self._refuse_unknown(name, module)
+            _refuse_unknown(name, module, self._allow_hooks, self._allowed)
             for part in module.modules():
                 if part is not _replaced_module(module)[1]:
                     refuse_training(name, part)

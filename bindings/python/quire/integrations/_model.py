@@ -35,6 +35,9 @@ def layer_shapes(model: Any) -> tuple[list[LayerShape], torch.dtype, torch.devic
     name = type(model).__name__
     if getattr(model.config, "is_encoder_decoder", False):
         raise quire.Unsupported(f"{name} has an encoder: prefix_cache() holds decoders only")
+    parameters = inspect.signature(type(model).forward).parameters
+    if "past_key_values" not in parameters and "cache_params" in parameters:
+        raise quire.Unsupported(f"{name} keeps a recurrent state (cache_params) and no K and V: prefix_cache() holds K and V")
     for part in ("vision_config", "audio_config"):
         if getattr(model.config, part, None) is not None:
             raise quire.Unsupported(
@@ -122,10 +125,24 @@ def _run_probes(model: Any) -> list[DynamicCache]:
     except quire.Error:
         raise
     except Exception as error:
+        if not _runs_without_cache(model):
+            raise quire.Unsupported(
+                f"{type(model).__name__} cannot compute a text of {_PROBE_TOKENS} tokens, with a cache or without: "
+                f"{type(error).__name__}: {error}"
+            ) from error
         raise quire.Unsupported(
             f"{type(model).__name__} cannot go on behind a prefix in transformers' own DynamicCache, which a prefix cache "
             f"takes the place of: {type(error).__name__}: {error}"
         ) from error
+
+
+def _runs_without_cache(model: Any) -> bool:
+    try:
+        with torch.no_grad(), torch.compiler.set_stance("force_eager"):
+            model(input_ids=torch.tensor([PROBES[0]], device=model.get_input_embeddings().weight.device), use_cache=False)
+    except Exception:  # noqa: BLE001 - whatever it is, it is the model's
+        return False
+    return True
 
 
 def is_same(one: DynamicCache, another: DynamicCache) -> bool:

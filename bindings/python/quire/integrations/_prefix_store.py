@@ -14,7 +14,7 @@ import torch
 import transformers
 
 import quire
-from quire.integrations._identity import ModelState, settings_of_torch
+from quire.integrations._identity import ModelState, refuse_unknown_parts, settings_of_torch
 from quire.integrations._model import ELEMENTS, LayerShape, layer_shapes, takes_positions
 from quire.integrations._writer import DiskWriter, Report, describe
 
@@ -90,6 +90,7 @@ class PrefixStore:
         allow_changes: tuple[str, ...],
         check_all_weights: bool,
     ) -> None:
+        refuse_unknown_parts(model, allow_hooks=allow_hooks, allow_changes=allow_changes)
         self.shapes, self.dtype, self.device = layer_shapes(model)
         self.takes_positions = takes_positions(model)
         self.state = ModelState(
@@ -170,11 +171,12 @@ class PrefixStore:
         """From now on, pages of the model with these adapters, and behind these virtual tokens, are found and remembered;
         "": without."""
         state = self.state
+        self.settings = settings_of_torch()
         # Asked for each time: of very many key spaces, the cache forgets those that were not used for long.
         self.space = self.cache.key_space(
             quire.KeySpace(
                 model=self._model_name,
-                revision=f"{state.identity} {state.configuration} {state.details} {settings_of_torch()} {self._versions}",
+                revision=f"{state.identity} {state.configuration} {state.details} {self.settings} {self._versions}",
                 adapter=f"{adapters} {virtual}" if virtual else adapters,
                 element=str(self.dtype),
                 salt=self._salt,

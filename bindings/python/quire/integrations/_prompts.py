@@ -49,13 +49,13 @@ def paddings_of(tokens: torch.Tensor, attention_mask: Any) -> list[int]:
 
 # Arguments of a forward pass that K and V do not depend on, or that the cache looks at.
 OF_FORWARD = {
-    "input_ids", "attention_mask", "position_ids", "past_key_values", "use_cache", "labels", "logits_to_keep",
+    "input_ids", "attention_mask", "position_ids", "cache_position", "past_key_values", "use_cache", "labels", "logits_to_keep",
     "output_attentions", "output_hidden_states", "output_router_logits", "return_dict",
     "tokenizer", "assistant_tokenizer", "trust_remote_code",  # of generate(), which hands them on
 }
 _OF_GENERATE = (
     set(inspect.signature(transformers.GenerationMixin.generate).parameters) | OF_FORWARD
-) - {"position_ids", "labels", "kwargs"}
+) - {"position_ids", "cache_position", "labels", "kwargs"}
 
 
 def refuse_others(model: Any, call: str, arguments: dict[str, Any], known: set[str]) -> None:

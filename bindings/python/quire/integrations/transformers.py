@@ -32,7 +32,7 @@ from transformers.cache_utils import Cache, DynamicCache
 
 import quire
 from quire.integrations._generate import ServedCache, attach, detach
-from quire.integrations._identity import CannotShare
+from quire.integrations._identity import CannotShare, settings_of_torch
 from quire.integrations._layers import Layer, Row, WindowLayer
 from quire.integrations._prefix_store import FoundPrefix, PrefixStore
 from quire.integrations._virtual import VirtualTokens, kind_of_virtual_tokens, virtual_tokens_of
@@ -44,6 +44,7 @@ __all__ = ["PrefixCache", "LastCall", "prefix_cache"]
 _TESTED = ((5, 14), (5, 23))
 
 _BROKE_OFF = "a forward pass broke off"
+_OTHER_SETTINGS = "torch was told something else than at start() (a precision, kernels, the default type)"
 
 
 @dataclasses.dataclass
@@ -226,11 +227,7 @@ class PrefixCache(ServedCache, Cache):
             self._owner = owner
             tokens = check_tokens(input_ids)
             self._paddings = paddings_of(tokens, attention_mask)
-            if torch.is_autocast_enabled(self._store.device.type):
-                raise quire.Unsupported(
-                    "autocast is on: K and V would not be those of calls without it; convert the model (model.to(dtype)) "
-                    "and make a prefix_cache() of that"
-                )
+            self._refuse_autocast()
             try:
                 self._adapters = self._look_at_model()
                 self._virtual = virtual_tokens_of(owner, self._store.shapes, self._store.device)
@@ -378,7 +375,7 @@ class PrefixCache(ServedCache, Cache):
 
     def _remember(self) -> None:
         if self._is_wrong is not None and bool(self._is_wrong):
-            self._unknown = self._unknown or "attention_mask or position_ids are not those of texts behind their padding"
+            self._unknown = self._unknown or "attention_mask, position_ids or cache_position are not those of texts behind their padding"
         if not self._unknown:
             try:
                 virtual = virtual_tokens_of(self._owner, self._store.shapes, self._store.device)
@@ -386,6 +383,8 @@ class PrefixCache(ServedCache, Cache):
                     self._virtual and self._virtual.name
                 ):
                     self._unknown = "other adapters were chosen while the call ran"
+                elif self._store.settings != settings_of_torch():
+                    self._unknown = _OTHER_SETTINGS
             except (quire.Error, CannotShare) as error:
                 self._unknown = str(error)
         self.last.error = self._unknown
@@ -519,12 +518,23 @@ class PrefixCache(ServedCache, Cache):
             self._after_forward()
             return output
 
+    def _refuse_autocast(self) -> None:
+        if torch.is_autocast_enabled(self._store.device.type):
+            raise quire.Unsupported(
+                "autocast is on: K and V would not be those of calls without it; convert the model (model.to(dtype)) "
+                "and make a prefix_cache() of that"
+            )
+
     def _check_adapters(self, model: Any) -> None:
-        """Adapters may be chosen anew between start() and a forward pass by hand."""
+        """Adapters may be chosen anew between start() and a forward pass by hand, and torch be told something else."""
+        self._refuse_autocast()
         try:
-            if self._store.state.name_adapters() == self._adapters:
+            if self._store.settings != settings_of_torch():
+                what = _OTHER_SETTINGS
+            elif self._store.state.name_adapters() == self._adapters:
                 return
-            what = "other adapters are active than at start()"
+            else:
+                what = "other adapters are active than at start()"
         except CannotShare as reason:
             what = str(reason)
         if self.last.reused_tokens:
@@ -537,14 +547,14 @@ class PrefixCache(ServedCache, Cache):
         if self._embedded_tokens is not None:
             embedded, self._embedded_tokens = self._embedded_tokens, None
             self._incoming = embedded
-            self._check_places(self.get_seq_length(), embedded.shape[1], kwargs.get("attention_mask"), kwargs.get("position_ids"))
+            self._check_places(self.get_seq_length(), embedded.shape[1], kwargs)
             return None
         if tokens is None or tokens.ndim != 2:
             self._unknown = self._unknown or "a forward pass was given no input_ids of [row][column]"
             return tokens
         self._expand_to(tokens.shape[0])
         held = self.get_seq_length()
-        mask, positions = kwargs.get("attention_mask"), kwargs.get("position_ids")
+        positions = kwargs.get("position_ids")
         whole_columns, self._whole_columns = self._whole_columns, None
         if (
             held
@@ -555,9 +565,12 @@ class PrefixCache(ServedCache, Cache):
             # Assisted decoding begins with the whole prompt, whatever the cache has of it.
             if positions is not None and positions.shape[-1] == tokens.shape[1]:
                 positions = kwargs["position_ids"] = positions[..., held:]
+            columns = kwargs.get("cache_position")
+            if columns is not None and columns.shape[-1] == tokens.shape[1]:
+                kwargs["cache_position"] = columns[..., held:]
             tokens = tokens[:, held:]
         self._incoming = tokens.detach().to(self._store.device, torch.long)
-        self._check_places(held, tokens.shape[1], mask, positions)
+        self._check_places(held, tokens.shape[1], kwargs)
         return tokens
 
     def _known_columns(self) -> int:
@@ -574,8 +587,10 @@ class PrefixCache(ServedCache, Cache):
             return
         self._tokens = incoming if self._tokens is None else torch.cat([self._tokens, incoming], dim=1)
 
-    def _check_places(self, held: int, count: int, mask: Any, positions: Any) -> None:
+    def _check_places(self, held: int, count: int, arguments: dict[str, Any]) -> None:
         """K depends on where a token stands and on what it sees: if that is not as it seems, nothing is remembered."""
+        mask, positions = arguments.get("attention_mask"), arguments.get("position_ids")
+        columns_given = arguments.get("cache_position")  # of code that is not of transformers
         if (mask is None or positions is None) and any(self._paddings):
             self._unknown = self._unknown or "a forward pass of padded rows was given no attention_mask, or no position_ids"
             return
@@ -584,6 +599,9 @@ class PrefixCache(ServedCache, Cache):
             return
         if positions is not None and (positions.ndim != 2 or positions.shape[1] != count):
             self._unknown = self._unknown or "position_ids is not [row][column] of the columns that are computed"
+            return
+        if columns_given is not None and (not isinstance(columns_given, torch.Tensor) or columns_given.shape != (count,)):
+            self._unknown = self._unknown or "cache_position is not [column] of the columns that are computed"
             return
         device = self._incoming.device
         paddings = torch.tensor(self._paddings, device=device)[:, None]
@@ -594,6 +612,8 @@ class PrefixCache(ServedCache, Cache):
         if positions is not None:
             places = torch.arange(held, held + count, device=device)[None] - paddings
             wrong |= ((positions.to(device) != places) & (places >= 0)).any()
+        if columns_given is not None:
+            wrong |= (columns_given.to(device) != torch.arange(held, held + count, device=device)).any()
         self._is_wrong = wrong if self._is_wrong is None else self._is_wrong | wrong  # looked at in finish()
 
     def _select(self, rows: list[int]) -> None:
