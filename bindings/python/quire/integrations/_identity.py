@@ -19,7 +19,7 @@ from __future__ import annotations
 import hashlib
 import json
 import weakref
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 import torch
@@ -105,16 +105,41 @@ def _implementations_of(model: Any) -> dict[str, Any]:
     }
 
 
+def _in_force(precision: str) -> str:
+    """"none" stands for what is said of all kernels, and there for full precision."""
+    for said in (precision, torch.backends.fp32_precision):
+        if said != "none":
+            return said
+    return "ieee"
+
+
+_SETTINGS_OF_TORCH: tuple[Callable[[], Any], ...] = (
+    torch.get_default_dtype,
+    torch.get_float32_matmul_precision,
+    torch.are_deterministic_algorithms_enabled,
+    lambda: torch.backends.cudnn.allow_tf32,
+    lambda: torch.backends.cuda.matmul.allow_tf32,
+    lambda: torch.backends.cuda.matmul.allow_fp16_reduced_precision_reduction,
+    lambda: torch.backends.cuda.matmul.allow_bf16_reduced_precision_reduction,
+    lambda: _in_force(torch.backends.cuda.matmul.fp32_precision),
+    lambda: _in_force(torch.backends.mkldnn.matmul.fp32_precision),
+    torch.backends.cuda.flash_sdp_enabled,
+    torch.backends.cuda.mem_efficient_sdp_enabled,
+    torch.backends.cuda.math_sdp_enabled,
+    torch.backends.cuda.cudnn_sdp_enabled,
+    torch._C._get_mkldnn_enabled,
+)
+
+
 def settings_of_torch() -> str:
     """What torch is told for all models that its results depend on."""
-    cuda, matmul = torch.backends.cuda, torch.backends.cuda.matmul
-    return str((
-        torch.get_default_dtype(), torch.get_float32_matmul_precision(), matmul.allow_fp16_reduced_precision_reduction,
-        matmul.allow_bf16_reduced_precision_reduction, torch.backends.cudnn.allow_tf32,
-        torch.are_deterministic_algorithms_enabled(),
-        cuda.flash_sdp_enabled(), cuda.mem_efficient_sdp_enabled(), cuda.math_sdp_enabled(), cuda.cudnn_sdp_enabled(),
-        torch.backends.mkldnn.is_available() and torch._C._get_mkldnn_enabled(),
-    ))
+    values = []
+    for setting in _SETTINGS_OF_TORCH:
+        try:
+            values.append(str(setting()))
+        except (AttributeError, RuntimeError):  # older, or told by its other interface: then that one says it
+            values.append("-")
+    return " ".join(values)
 
 
 # Modules.

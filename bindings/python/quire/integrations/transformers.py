@@ -550,7 +550,8 @@ class PrefixCache(ServedCache, Cache):
             self._check_places(self.get_seq_length(), embedded.shape[1], kwargs)
             return None
         if tokens is None or tokens.ndim != 2:
-            self._unknown = self._unknown or "a forward pass was given no input_ids of [row][column]"
+            if self._virtual is None or not self._unknown:  # else it is known already why they are embeddings
+                self._unknown = "a forward pass was given no input_ids of [row][column]"
             return tokens
         self._expand_to(tokens.shape[0])
         held = self.get_seq_length()
