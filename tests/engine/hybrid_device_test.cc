@@ -18,7 +18,8 @@ namespace {
 
 constexpr std::uint64_t seed_count_of(HybridTier tier) {
   if (tier == HybridTier::Device) return kIsSanitized ? 25 : 150;
-  return kIsSanitized ? 15 : tier == HybridTier::Host ? 50 : 20;
+  if (tier == HybridTier::Host) return kIsSanitized ? 15 : 50;
+  return kIsSanitized ? 30 : 60;
 }
 
 class HybridDeviceTest : public ::testing::TestWithParam<HybridTier> {};

@@ -75,7 +75,7 @@ TEST_P(HybridEngineOnGpu, EveryLogitIsTheOraclesAndThatOfPlainMemory) {
   const std::unique_ptr<Device> device = open_cuda_device(0).value();
   tiny_engine::CudaStepKernels kernels;
   ScheduleCounts counts;
-  for (std::uint64_t seed = 1; seed <= (GetParam() == HybridTier::Device ? 25 : 15); ++seed) {
+  for (std::uint64_t seed = 1; seed <= (GetParam() == HybridTier::Host ? 15 : 30); ++seed) {
     ASSERT_EQ(run_hybrid_on_device({.device = device.get(), .kernels = &kernels}, GetParam(), seed, counts), "");
   }
   for (const char* name : must_happen_on_device(GetParam())) EXPECT_GT(counts.by_name[name], 0U) << name;
