@@ -421,6 +421,7 @@ struct Cache::Impl : TierClient {
   void settle_anchored(HoldSlot& hold, std::uint32_t carrier, PrefixTree::Match& match);
   /// Takes what held prefixes have waited for, and lets go of those whose history has gone.
   void update_holds();
+  void release_lost_holds();
   void call_holders();
   [[nodiscard]] std::optional<std::uint32_t> find_hold(HoldId hold) const;
   [[nodiscard]] HeldPrefix held_prefix(std::uint32_t index) const;

@@ -181,15 +181,20 @@ void Cache::Impl::settle_anchored(HoldSlot& hold, std::uint32_t carrier, PrefixT
 }
 
 void Cache::Impl::update_holds() {
+  release_lost_holds();
   if (hold_pages == 0) return;
   for (HoldSlot& hold : holds) {
-    if (!hold.is_live || hold.is_arriving() || hold.page_count == 0) continue;
-    if (tree->held_pages(hold.pages) > 0) {
-      tiers->host_holds.update(hold.pages, hold.anchored);
-    } else {  // its history has left memory, and nobody can go on from the rest
-      tiers->host_holds.release(hold.anchored);
-      count_held(hold, 0, {});
-    }
+    if (hold.is_live && !hold.is_arriving() && hold.page_count > 0) tiers->host_holds.update(hold.pages, hold.anchored);
+  }
+}
+
+// Where the history of a hold has left memory, nobody can go on from the rest, and nothing of it counts any more.
+void Cache::Impl::release_lost_holds() {
+  if (hold_pages == 0) return;
+  for (HoldSlot& hold : holds) {
+    if (!hold.is_live || hold.is_arriving() || hold.page_count == 0 || tree->held_pages(hold.pages) > 0) continue;
+    tiers->host_holds.release(hold.anchored);
+    count_held(hold, 0, {});
   }
 }
 

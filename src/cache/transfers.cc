@@ -103,6 +103,7 @@ Status Cache::apply(std::span<const Completion> completions, TimeNs now) {
 void Cache::Impl::follow_up() {
   update_holds();  // before others take host pages
   tiers->follow_up();
+  release_lost_holds();  // the tiers have just dropped pages that turned out to be bad
   std::vector<SequenceId>& ready_sequences = tiers->parts.ready_sequences;
   while (!ready_sequences.empty()) {
     const SequenceId ready = ready_sequences.front();

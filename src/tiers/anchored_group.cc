@@ -233,7 +233,8 @@ void AnchoredGroup::hold(const TierPath& path, const WindowColumns& columns, Tie
 
 // Holds on the host
 
-AnchoredGroup::HostHold AnchoredGroup::hold_on_host(const NamedPage& tree_page, std::uint32_t column) {
+AnchoredGroup::HostHold AnchoredGroup::hold_on_host(const NamedPage& tree_page, std::uint32_t column,
+                                                    const HostHold& before) {
   const PageId host_page = host_page_at(tree_page);
   if (!host_page.is_none()) {
     anchored_in(tree_page.tier).hold(host_page);
@@ -241,9 +242,11 @@ AnchoredGroup::HostHold AnchoredGroup::hold_on_host(const NamedPage& tree_page, 
   }
   const PageId page = tree_page.tier == Tier::Device ? on_device.at(tree_page.page) : PageId::none();
   if (page.is_none()) return {};
-  // Somebody asked for it: it is not among the first to go before it is copied.
-  on_device.pin_found(page);
-  on_device.unpin(page, Worth::Kept);
+  // Somebody asked for the page, so it is not among the first to go before it is copied. Asking again is no new use.
+  if (!before.is_wanted) {
+    on_device.pin_found(page);
+    on_device.unpin(page, Worth::Kept);
+  }
   if (!pages.is_read(page)) want_copy(page, column);
   return {.is_wanted = true};
 }

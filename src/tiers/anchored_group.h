@@ -102,13 +102,14 @@ class AnchoredGroup final : public PageHome {
   /// count as Worth::Kept afterwards, because somebody asked for them.
   void hold(const TierPath& path, const WindowColumns& columns, Tier tier, bool is_held);
   /// Holds the host page that hangs on a page of the history, if there is one: it stays there until
-  /// release_host_hold(), or until the history's page is given up. A page that only the device has is to be copied.
+  /// release_host_hold(), or until the history's page is given up. A page that only the device has is to be copied;
+  /// `before` is what the same call gave the last time, as long as the copy has not come.
   struct HostHold {
     PageId page;  // none: nothing is held yet
     std::uint32_t generation = 0;
     bool is_wanted = false;  // the page is to be copied, or on its way
   };
-  [[nodiscard]] HostHold hold_on_host(const NamedPage& tree_page, std::uint32_t column);
+  [[nodiscard]] HostHold hold_on_host(const NamedPage& tree_page, std::uint32_t column, const HostHold& before);
   void release_host_hold(const HostHold& hold);
   /// The host page is still there, and not another one with its id.
   [[nodiscard]] bool is_there(const HostHold& hold) const;

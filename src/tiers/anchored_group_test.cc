@@ -2,6 +2,7 @@
 #include "tiers/anchored_group.h"
 
 #include <algorithm>
+#include <array>
 #include <memory>
 #include <string>
 #include <vector>
@@ -47,6 +48,34 @@ TEST(AnchoredGroupTest, RetentionKeepsWhatSomeBoundaryNeeds) {
       }
     }
   }
+}
+
+// Two pages with no room on the host: the one that a hold waits for was used when the hold asked first, and not since.
+TEST(AnchoredGroupTest, AHoldThatWaitsForItsCopyUsesThePageOnce) {
+  StepFence fence;
+  testing::TestTree tree({.page_tokens = 1, .page_count_max = 2, .host_page_count_max = 1});
+  const PrefixTree::Pin path = tree.insert(testing::token_range(0, 2));
+  CacheGroup config{.window_tokens = 2};
+  AnchoredGroup group(1, fence, *tree);
+  group.group = &config;
+  group.is_window = true;
+  ASSERT_TRUE(group.open_device(DevicePool::Owned, 2, 2));
+  ASSERT_TRUE(group.open_host({.page_count = 1, .tree_page_count = 2, .tree_host_page_count = 1, .path_pages_max = 2}));
+  std::array<PageId, 2> pages;
+  ASSERT_TRUE(group.pages.device.try_allocate(pages));
+  group.pages.device.seal(pages);
+  for (std::uint32_t i = 0; i < pages.size(); ++i) {
+    group.on_device.attach(PageId{i}, pages[i]);
+    group.release(pages[i], AnchoredGroup::Worth::Kept);
+  }
+  const AnchoredGroup::HostHold asked = group.hold_on_host({Tier::Device, PageId{0}}, 0, {});
+  EXPECT_TRUE(asked.is_wanted);
+  EXPECT_EQ(group.on_device.first_idle(), pages[1]);
+  group.on_device.pin_found(pages[1]);
+  group.on_device.unpin(pages[1], AnchoredGroup::Worth::Kept);
+  ASSERT_EQ(group.on_device.first_idle(), pages[0]);
+  EXPECT_TRUE(group.hold_on_host({Tier::Device, PageId{0}}, 0, asked).is_wanted);
+  EXPECT_EQ(group.on_device.first_idle(), pages[0]);
 }
 
 // Pages of a group whose content is a number: that of the tree's page they were made for. The tree's pages come and go,
@@ -180,7 +209,7 @@ class GroupModel {
   void hold(const NamedPage& tree_page, std::uint32_t number) {
     const PageId host_page = group_.host_page_at(tree_page);
     const bool is_on_device = tree_page.tier == Tier::Device && group_.on_device.has(tree_page.page);
-    const AnchoredGroup::HostHold held = group_.hold_on_host(tree_page, column_of(number));
+    const AnchoredGroup::HostHold held = group_.hold_on_host(tree_page, column_of(number), {});
     if (held.page != host_page) told_ = "another page is held than hangs there";
     if (held.is_wanted != (host_page.is_none() && is_on_device)) told_ = "a page is to be copied that need not be";
     if (!held.page.is_none()) holds_.push_back({held, number});

@@ -25,7 +25,7 @@ void HostHolds::update(const PrefixTree::HostHold& path, AnchoredHold& hold) {
   const TierPath pages = paths_.path_of(path);
   std::erase_if(hold.wanted, [&](AnchoredHold::Page& wanted) {
     if (wanted.column >= pages.size()) return true;  // the history has left memory
-    wanted.hold = parts_.groups[wanted.group]->hold_on_host(pages.at(wanted.column), wanted.column);
+    wanted.hold = parts_.groups[wanted.group]->hold_on_host(pages.at(wanted.column), wanted.column, wanted.hold);
     if (!wanted.hold.page.is_none()) hold.pages.push_back(wanted);
     return !wanted.hold.is_wanted;
   });
