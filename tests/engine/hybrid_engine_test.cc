@@ -41,6 +41,7 @@ class HybridEngineTest : public ::testing::TestWithParam<HybridTier> {
     HybridSetup setup = draw_hybrid_setup(random, GetParam());
     std::optional<TempDirectory> directory;
     if (GetParam() == HybridTier::Disk) setup.disk_directory = directory.emplace().path();
+    setup.watches_keys = true;
     if (counts.log != nullptr) *counts.log << to_string(setup) << '\n';
     HybridSchedule schedule(setup, counts);
     std::string problem;
@@ -50,6 +51,7 @@ class HybridEngineTest : public ::testing::TestWithParam<HybridTier> {
       if (counts.log != nullptr) *counts.log << "call " << call << '\n';
       problem = schedule.apply(random);
     }
+    counts.add("keys compared with who wrote them", schedule.rig().compared_key_count());
     // Wrong logits come first: they may be why the rest went wrong.
     if (const auto mismatch = schedule.rig().compare()) {
       return repeat(mismatch->when) + "call " + std::to_string(mismatch->when) + ": " + mismatch->text + "\n" +
@@ -80,13 +82,15 @@ TEST_P(HybridEngineTest, EveryLogitIsTheOraclesWhateverTheLayersAndTheSchedule) 
   for (const auto& [name, count] : counts.by_name) std::cout << "  " << name << ": " << count << "\n";
   // A schedule that never does what it is for would pass too.
   if (GetParam() == HybridTier::Disk) {
-    for (const char* name : {"restart", "tokens found on disk", "pages read of a full", "pages read of a compressed",
-                             "pages read of a window", "pages read of a ring", "pages read of a snapshot"}) {
+    for (const char* name :
+         {"keys compared with who wrote them", "restart", "tokens found on disk", "pages read of a full",
+          "pages read of a compressed", "pages read of a window", "pages read of a ring", "pages read of a snapshot"}) {
       EXPECT_GT(counts.by_name[name], 0U) << name;
     }
     return;
   }
   for (const char* name : {"logits compared",
+                           "keys compared with who wrote them",
                            "admit with a hit",
                            "admit with a partial hit",
                            "admit with a replay",

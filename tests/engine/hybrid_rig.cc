@@ -185,7 +185,8 @@ void HybridRig::open() {
                                        .row_columns = row_columns,
                                        .page_tokens = setup_.page_tokens,
                                        .applies_copies = setup_.adopts_memory,
-                                       .device = device_.get()});
+                                       .device = device_.get(),
+                                       .key_watch = watches_keys() ? &key_writers_ : nullptr});
   space_ = cache_->key_space({.model = "hybrid"}).value();
   const bool moves_pages = setup_.host_page_count > 0 && !setup_.has_own_mover;
   mover_ = moves_pages ? std::make_unique<HybridMover>(*cache_, setup_.transfer_seed, counts_) : nullptr;

@@ -16,6 +16,7 @@
 #include <vector>
 
 #include "hybrid_mover.h"
+#include "key_writers.h"
 #include "oracle_texts.h"
 #include "quire/cache.h"
 #include "schedule_counts.h"
@@ -70,6 +71,7 @@ struct HybridSetup {
   std::uint64_t transfer_seed = 1;
   std::string disk_directory;  ///< empty: no disk
   std::uint64_t disk_capacity_bytes = 0;
+  bool watches_keys = false;  ///< every key that a plan lists is compared with who wrote it; not on a device
 };
 [[nodiscard]] std::string to_string(const HybridSetup& setup);
 
@@ -126,10 +128,13 @@ class HybridRig {
     bool must_bring = false;  ///< a later step counts on the one token it brings
     TokenId brings = 0;
     std::vector<TokenId> queries;
-    std::vector<std::int32_t> texts;  ///< of the queries
-    std::uint32_t hidden_count = 0;   ///< the first of them, whose logits are nothing to anyone
-    bool is_ahead = false;            ///< planned while pages were arriving …
-    std::vector<double> logits;       ///< … so that these count when all have come; of the queries
+    std::vector<std::int32_t> texts;         ///< of the queries
+    std::vector<std::int32_t> texts_before;  ///< of the tokens before them; where keys are watched
+    bool has_window = false;
+    std::uint32_t hidden_count = 0;  ///< the first of them, whose logits are nothing to anyone
+    bool is_lost = false;            ///< void, because a load of its sequence has failed
+    bool is_ahead = false;           ///< planned while pages were arriving …
+    std::vector<double> logits;      ///< … so that these count when all have come; of the queries
   };
   struct Flight {
     Step step;
@@ -200,6 +205,7 @@ class HybridRig {
   [[nodiscard]] const std::vector<std::unique_ptr<HybridLive>>& lives() const { return lives_; }
   [[nodiscard]] const std::deque<Flight>& flights() const { return flights_; }
   [[nodiscard]] std::vector<Recorded>& recorded() { return recorded_; }
+  [[nodiscard]] std::uint64_t compared_key_count() const { return key_writers_.compared_count(); }
   [[nodiscard]] HybridLive* find(std::uint64_t number);
   /// In a step whose result counts.
   [[nodiscard]] bool is_in_flight(const HybridLive& live) const;
@@ -229,6 +235,8 @@ class HybridRig {
   /// Where its state is not to be used, it may be filled with what has not come.
   std::string prepare(Flight& flight, bool waits = true);
   std::string run(Flight& flight);
+  [[nodiscard]] bool watches_keys() const { return setup_.watches_keys && setup_.device.device == nullptr; }
+  void watch_keys(const Flight& flight);
   void make_void(std::uint64_t number, std::size_t first_flight);
   /// What the cache has of a sequence may have become less: the model follows where that is allowed.
   std::string follow(HybridLive& live, const char* after);
@@ -250,6 +258,7 @@ class HybridRig {
   std::unique_ptr<FakeDevice> accelerator_;
   std::unique_ptr<Cache> cache_;
   std::unique_ptr<tiny_engine::HybridDevice> device_;  // before the engine, behind the cache
+  KeyWriters key_writers_;
   std::unique_ptr<tiny_engine::HybridEngine> engine_;
   const Cache* receiver_ = nullptr;
   std::unique_ptr<HybridMover> mover_;  // null without a host tier, and where the cache has its own

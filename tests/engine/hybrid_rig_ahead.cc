@@ -41,6 +41,9 @@ std::string HybridRig::follow_ahead(HybridLive& live) {
   counts_.add(view.steps_in_flight > 0 ? "sequence lost with steps in flight" : "sequence that loads again");
   live.is_ahead = false;
   live.is_loading = true;
+  for (Flight& flight : flights_) {
+    for (FlightEntry& entry : flight.entries) entry.is_lost |= entry.number == live.number && !entry.is_void;
+  }
   make_void(live.number, 0);
   return "";
 }
@@ -93,7 +96,7 @@ std::string HybridRig::end_loads(const Flight& flight) {
   return problem.empty() ? follow_loads() : problem;
 }
 
-// What the cache says is lost is void here, and nothing else.
+// The cache tells all entries whose loads have failed, and no others.
 std::string HybridRig::check_lost(const Flight& flight) {
   const auto lost = cache_->lost_entries(flight.step);
   if (!lost) return "lost_entries: " + lost.error().message;
@@ -102,6 +105,7 @@ std::string HybridRig::check_lost(const Flight& flight) {
     const FlightEntry& entry = flight.entries[i];
     if (find(entry.number) == nullptr) continue;
     if (is_lost && !entry.is_void) return "an entry is lost that was thought to be right";
+    if (entry.is_lost && !is_lost) return "an entry is lost, and the cache does not say so";
     counts_.add("entry lost", is_lost ? 1 : 0);
   }
   return "";

@@ -115,6 +115,7 @@ std::string HybridRig::describe_entry(const AttentionPlanEntry& planned, const H
   entry.draft_count = planned.draft_count;
   entry.known_count = planned.token_count - planned.draft_count;
   entry.brings = ask.brings;
+  entry.has_window = live.window.visible_tokens > 0;
   if (planned.sequence != live.handle.id()) return "the plan has another sequence";
   if (planned.draft_count != 0 && planned.draft_count != ask.drafts.size()) return "the plan has other drafts";
   if (planned.position > texts.size()) return "the plan leaves a token out";
@@ -143,6 +144,7 @@ std::string HybridRig::describe_entry(const AttentionPlanEntry& planned, const H
       known.push_back(earlier.brings);
     }
   }
+  if (watches_keys()) entry.texts_before.assign(texts.begin(), texts.begin() + entry.position);
   std::int32_t previous = entry.position == 0 ? OracleTexts::kBegin : texts[entry.position - 1];
   for (std::uint32_t i = 0; i < entry.known_count; ++i) {
     const std::uint32_t position = entry.position + i;
@@ -189,6 +191,22 @@ std::string HybridRig::prepare(Flight& flight, bool waits) {
   return problem.empty() ? "" : "engine: " + problem;
 }
 
+// Pages that are still arriving may turn out to be bad. A window moves positions.
+void HybridRig::watch_keys(const Flight& flight) {
+  std::vector<KeyWriters::Entry> entries;
+  for (const std::uint32_t index : flight.plan_order) {
+    const FlightEntry& entry = flight.entries[index];
+    KeyWriters::Entry& watched = entries.emplace_back();
+    watched.sequence = entry.number;
+    watched.texts = entry.texts_before;
+    watched.texts.insert(watched.texts.end(), entry.texts.begin(), entry.texts.end());
+    watched.position = entry.position;
+    watched.query_count = static_cast<std::uint32_t>(entry.texts.size());
+    watched.is_checked = !entry.is_void && !entry.is_ahead && !entry.has_window;
+  }
+  key_writers_.begin_step(std::move(entries));
+}
+
 std::string HybridRig::run(Flight& flight) {
   flight.has_run = true;
   if (std::string problem = prepare(flight); !problem.empty()) return problem;
@@ -201,6 +219,7 @@ std::string HybridRig::run(Flight& flight) {
     }
   }
   if (receiver_ != nullptr) send_before(*cache_, flight.step.plan, *receiver_);
+  if (watches_keys()) watch_keys(flight);
   std::vector<double> logits;
   const auto wait = [&](const tiny_engine::GroupLayer& layer) {
     const bool waits = !flight.loads.empty() && setup_.waits != HybridWaits::SnapshotsOnly;

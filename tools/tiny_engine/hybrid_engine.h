@@ -35,6 +35,18 @@
 
 namespace tiny_engine {
 
+/// Sees which rows of K attention layers with pages read and write: tests compare what is read with who wrote it.
+class KeyWatch {
+ public:
+  virtual ~KeyWatch() = default;
+  /// A query of the step sees the key of another step at this position, and this is what lies there. Empty, or what is
+  /// wrong with that.
+  [[nodiscard]] virtual std::string on_read(const GroupLayer& layer, std::size_t query, std::uint32_t position,
+                                            std::span<const double> key) = 0;
+  /// What lies in the append slot of a query, once the layer has written it.
+  virtual void on_append(const GroupLayer& layer, std::size_t query, std::span<const double> key) = 0;
+};
+
 struct HybridEngineOptions {
   std::uint32_t sequence_count_max = 0;  ///< rows of the page tables
   std::uint32_t row_columns = 0;
@@ -42,6 +54,7 @@ struct HybridEngineOptions {
   bool applies_copies = true;  ///< of pages and states; false: the cache does
   /// The memory is a device's, and this does what is done there; plans have page tables of Rows, in one level.
   HybridDevice* device = nullptr;
+  KeyWatch* key_watch = nullptr;  ///< not with a device
 };
 
 /// Copyable: a copy has its own tables, and the same memory until memory() is changed.
@@ -132,6 +145,7 @@ class HybridEngine {
 
   [[nodiscard]] Rows project_keys(const Work& work) const;
   [[nodiscard]] std::string run_attention(const Work& work, const KeyLists& keys);
+  void show_appended(const Work& work, const Store& store) const;
   [[nodiscard]] std::string run_ring(const Work& work);
   [[nodiscard]] std::string check_ring_slots(std::span<const std::int64_t> slots, std::uint32_t slot_entries,
                                              std::size_t token_count) const;

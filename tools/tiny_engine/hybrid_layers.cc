@@ -251,6 +251,12 @@ std::string HybridEngine::run_attention(const Work& work, const KeyLists& keys) 
                                  .slot = reference.slot};
           load(work, store, place, kKeys, key);
           load(work, store, place, kValues, value);
+          if (options_.key_watch != nullptr) {
+            const GroupLayer layer{work.place.group_index, work.place.layer_index};
+            if (std::string problem = options_.key_watch->on_read(layer, query, place.number, key); !problem.empty()) {
+              return problem;
+            }
+          }
         }
         for (std::uint32_t head = 0; !is_rotated && head < shape.kv_heads; ++head) {
           rotate(row_of(key, head, shape.head_dim), reference.position, shape.rope_base);
@@ -260,7 +266,22 @@ std::string HybridEngine::run_attention(const Work& work, const KeyLists& keys) 
       attention.finish();
     }
   }
-  return append(work, store, rows);
+  if (std::string problem = append(work, store, rows); !problem.empty()) return problem;
+  if (options_.key_watch != nullptr) show_appended(work, store);
+  return "";
+}
+
+void HybridEngine::show_appended(const Work& work, const Store& store) const {
+  const auto slots = work.plan.read(work.plan.groups[work.place.group_index].append_slots);
+  std::vector<double> key(std::size_t{weights_.shape.kv_heads} * weights_.shape.head_dim);
+  for (const Chunk& chunk : work.chunks) {
+    for (std::uint32_t i = 0; i < chunk.query_count; ++i) {
+      const std::size_t query = chunk.first_query + i;
+      if (slots[query] == quire::kNoSlot) continue;
+      load(work, store, {.chunk_index = chunk.index, .number = chunk.position + i, .slot = slots[query]}, kKeys, key);
+      options_.key_watch->on_append({work.place.group_index, work.place.layer_index}, query, key);
+    }
+  }
 }
 
 std::string HybridEngine::run_ring(const Work& work) {
