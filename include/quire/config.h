@@ -10,6 +10,7 @@
 #include <string>
 #include <vector>
 
+#include "quire/budget.h"
 #include "quire/layout.h"
 #include "quire/mover.h"
 #include "quire/plan.h"
@@ -38,7 +39,7 @@ struct DeviceConfig {
   /// ones, which share page ids. Give this or capacity_bytes. An external pool's page ids lie in [0, page_count).
   std::uint32_t page_count = 0;
   /// As many pages as fit, null pages and state slots included. Several groups share it as solve_budget() says, for
-  /// requests of CacheConfig::expected_request_tokens; one sequence alone always fits, in steps of step_tokens_max.
+  /// CacheConfig::expected_requests; one sequence alone always fits, in steps of step_tokens_max.
   std::uint64_t capacity_bytes = 0;
   /// With page_count, pages of each group of the layout; those of full and compressed ones, and of groups without
   /// pages, are not looked at. Empty: as many as sequence_count_max sequences of context_tokens_max need at once
@@ -207,10 +208,11 @@ struct CacheConfig {
   /// Tokens of one sequence, prompt and output together; 0: as many as the pool holds.
   std::uint32_t context_tokens_max = 0;
   std::uint32_t step_tokens_max = 16'384;  ///< tokens computed in one step
-  /// Tokens of a usual request, prompt and output together: capacity_bytes is shared out so that all groups run out at
-  /// the same time if requests are that long. Shorter ones need more of windows, longer ones more of the history. 0: as
-  /// many as leave room for all sequences that may run at once, and 2,048 at least; config() then has the number.
-  std::uint32_t expected_request_tokens = 0;
+  /// The mix of requests, each with its tokens, prompt and output together, and how often it comes beside the others:
+  /// capacity_bytes is shared out so that all groups run out at the same time if requests are like that. Shorter ones
+  /// need more of windows, longer ones more of the history. Empty: requests of one length, as long as leaves room for
+  /// all sequences that may run at once, and 2,048 tokens at least; config() then has it.
+  std::vector<ExpectedRequest> expected_requests = {};
   /// Two sequences that compute the same pages share one copy from the moment both are full. Off: the later one keeps
   /// its own, and what it computes from there on is not cached.
   bool dedup = true;

@@ -294,9 +294,15 @@ Status CacheConfig::validate() const {
   QUIRE_TRY(require_at_most(step_tokens_max, 1U << 24U, "step_tokens_max"));
   QUIRE_TRY(require_at_most(key_space_count_max, 1U << 20U, "key_space_count_max"));
   QUIRE_TRY(require_at_most(steps_in_flight_max, 64, "steps_in_flight_max"));
-  if (context_tokens_max != 0 && expected_request_tokens > context_tokens_max) {
-    return invalid("expected_request_tokens is ", expected_request_tokens, ", but no request has more than ",
-                   context_tokens_max, " tokens: lower it, or raise context_tokens_max");
+  for (std::size_t i = 0; i < expected_requests.size(); ++i) {
+    const ExpectedRequest& expected = expected_requests[i];
+    const std::string name = "expected_requests[" + plain(i) + "]";
+    if (expected.context_tokens == 0) return invalid(name, ".context_tokens is 0: a request has a token at least");
+    if (expected.weight == 0) return invalid(name, ".weight is 0: leave it out");
+    if (context_tokens_max != 0 && expected.context_tokens > context_tokens_max) {
+      return invalid(name, ".context_tokens is ", expected.context_tokens, ", but no request has more than ",
+                     context_tokens_max, " tokens: lower it, or raise context_tokens_max");
+    }
   }
   QUIRE_TRY(require_at_most(tree_tokens_max, 1U << 16U, "tree_tokens_max"));
   QUIRE_TRY(require_at_most(plan.cascade_levels_max, 64, "plan.cascade_levels_max"));

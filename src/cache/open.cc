@@ -18,7 +18,7 @@ namespace {
 // How many evicted pages are remembered at most when lost_page_count_max is not set.
 constexpr std::uint64_t kLostPagesMax = 1U << 20U;
 
-// Bytes are not shared out for shorter requests than these, unless expected_request_tokens says so: windows of very
+// Bytes are not shared out for shorter requests than these, unless expected_requests says so: windows of very
 // many sequences would leave the history no more than one context.
 constexpr std::uint32_t kExpectedTokensMin = 2'048;
 
@@ -74,7 +74,7 @@ BudgetRequest budget_request_of(const CacheConfig& config) {
                         .in_flight_tokens = config.steps_in_flight_max,
                         .step_tokens = config.step_tokens_max,
                         .rewind_tokens = config.window_rewind_tokens};
-  if (config.expected_request_tokens != 0) request.mix = {{.context_tokens = config.expected_request_tokens}};
+  request.mix = config.expected_requests;
   return request;
 }
 
@@ -232,8 +232,9 @@ Result<std::unique_ptr<Cache>> Cache::open(CacheConfig config, FileSystem* files
   QUIRE_TRY(config.validate());
   const bool is_plain = config.layout.groups().size() == 1 && is_history(config.layout.groups().front());
   const bool shares_bytes = !is_plain && config.device.capacity_bytes != 0 && config.context_tokens_max != 0;
-  if (shares_bytes && config.expected_request_tokens == 0) {
-    QUIRE_TRY_ASSIGN(config.expected_request_tokens, expect_request_tokens(config, budget_request_of(config)));
+  if (shares_bytes && config.expected_requests.empty()) {
+    QUIRE_TRY_ASSIGN(const std::uint32_t tokens, expect_request_tokens(config, budget_request_of(config)));
+    config.expected_requests = {{.context_tokens = tokens}};
   }
   QUIRE_TRY_ASSIGN(const PageCounts counts, count_pages(config));
   if (!is_plain && config.host.capacity_bytes > 0) {

@@ -392,7 +392,8 @@ TEST_P(CacheGroupsPresetTest, OpensWithTheBudgetsPagesAndServesRequests) {
                               .mix = {{.context_tokens = 32'768}}};  // eight of them fit
   const Budget budget = solve_budget(layout, request).value();
   cache_ = open_cache(std::move(config));
-  EXPECT_EQ(cache_->config().expected_request_tokens, 32'768U);
+  ASSERT_EQ(cache_->config().expected_requests.size(), 1U);
+  EXPECT_EQ(cache_->config().expected_requests[0].context_tokens, 32'768U);
   space_ = cache_->key_space({.model = GetParam()}).value();
   std::uint64_t history = UINT64_MAX;
   for (const GroupBudget& group : budget.tiers[0].groups) {

@@ -123,9 +123,10 @@ TEST_F(CacheSizing, MoreSequencesNeverGetFewerPagesOfWindows) {
       config.sequence_count_max = count;
       open_sized(std::move(config));
       EXPECT_GE(group_pages("window"), pages) << name << ", " << count << " sequences";
-      EXPECT_LE(cache_->config().expected_request_tokens, expected_tokens) << name << ", " << count << " sequences";
+      const std::uint32_t now_expected = cache_->config().expected_requests.at(0).context_tokens;
+      EXPECT_LE(now_expected, expected_tokens) << name << ", " << count << " sequences";
       pages = group_pages("window");
-      expected_tokens = cache_->config().expected_request_tokens;
+      expected_tokens = now_expected;
       EXPECT_GE(expected_tokens, 2'048U);
     }
   }
@@ -136,9 +137,8 @@ TEST_F(CacheSizing, ExpectedRequestsSayWhatGroupsHaveInProportion) {
   std::uint32_t window_pages = UINT32_MAX;
   for (const std::uint32_t tokens : {512U, 4'096U, 32'768U, kContextTokens}) {
     CacheConfig config = sized("gemma-3-27b", 80ULL << 30U);
-    config.expected_request_tokens = tokens;
+    config.expected_requests = {{.context_tokens = tokens}};
     open_sized(std::move(config));
-    EXPECT_EQ(cache_->config().expected_request_tokens, tokens);
     EXPECT_GT(group_pages("full"), history_pages) << tokens;
     EXPECT_LT(group_pages("window"), window_pages) << tokens;
     history_pages = group_pages("full");
@@ -150,6 +150,27 @@ TEST_F(CacheSizing, ExpectedRequestsSayWhatGroupsHaveInProportion) {
     EXPECT_NEAR((window_pages - step_pages) / request_pages, requests, 1) << tokens;
     EXPECT_GE(running(std::min(requests, 256U), tokens), std::min(requests, 256U)) << tokens;
   }
+}
+
+TEST_F(CacheSizing, AMixOfRequestsRunsTogether) {
+  // Of five requests four are short, and one is long.
+  const auto open_with = [this](std::vector<ExpectedRequest> requests) {
+    CacheConfig config = sized("gemma-3-27b", 80ULL << 30U);
+    config.expected_requests = std::move(requests);
+    open_sized(std::move(config));
+  };
+  open_with({{.context_tokens = 256, .weight = 4}, {.context_tokens = 32'768, .weight = 1}});
+  const std::uint32_t step_pages = 16'384 / 16;
+  const std::uint32_t short_windows = 256 / 16;  // no longer than the request
+  const std::uint32_t long_windows = ((1'023 + 2 + 15) / 16) + 1;
+  const std::uint32_t by_history = group_pages("full") / ((4 * 256 + 32'768) / 16);
+  const std::uint32_t by_windows = (group_pages("window") - step_pages) / ((4 * short_windows) + long_windows);
+  EXPECT_NEAR(by_history, by_windows, 1);
+  EXPECT_GT(by_history, 0U);
+  // Each request of the mean length has a whole window.
+  const std::uint32_t window_pages = group_pages("window");
+  open_with({{.context_tokens = (4 * 256 + 32'768) / 5}});
+  EXPECT_GT(group_pages("window"), window_pages);
 }
 
 TEST_F(CacheSizing, BytesThatDoNotHoldAStepOfOneSequenceShowTheArithmetic) {
@@ -170,10 +191,11 @@ TEST_F(CacheSizing, BytesThatDoNotHoldAStepOfOneSequenceShowTheArithmetic) {
 
 TEST_F(CacheSizing, NoRequestIsExpectedThatIsLongerThanTheContext) {
   CacheConfig config = sized("gpt-oss-120b", 20ULL << 30U);
-  config.expected_request_tokens = kContextTokens + 1;
+  config.expected_requests = {{.context_tokens = 512}, {.context_tokens = kContextTokens + 1}};
   const Result<std::unique_ptr<Cache>> cache = Cache::open(std::move(config));
   ASSERT_FALSE(cache.has_value());
-  EXPECT_NE(cache.error().message.find("expected_request_tokens is 131,073, but no request has more than 131,072"),
+  EXPECT_NE(cache.error().message.find(
+                "expected_requests[1].context_tokens is 131,073, but no request has more than 131,072"),
             std::string::npos)
       << cache.error().message;
 }

@@ -415,7 +415,7 @@ TEST_F(CacheRemedies, WhatAConfigurationIsToldToSetMakesItOpen) {
       {"lower it, or raise context_tokens_max", kInvalid,
        [](CacheConfig& c) {
          c.context_tokens_max = 16;
-         c.expected_request_tokens = 32;
+         c.expected_requests = {{.context_tokens = 32}};
        },
        [](CacheConfig& c) { c.context_tokens_max = 32; }},
   };

@@ -108,7 +108,7 @@ void bind_config(nb::module_& module) {
              "[0, page_count).")
       .field("capacity_bytes", &DeviceSettings::capacity_bytes,
              "As many pages as fit, null pages and state slots included. Several groups share it as solve_budget() "
-             "says, for requests of CacheConfig.expected_request_tokens; one sequence alone always fits, in steps of "
+             "says, for CacheConfig.expected_requests; one sequence alone always fits, in steps of "
              "step_tokens_max.")
       .field("group_page_counts", &DeviceSettings::group_page_counts,
              "With page_count, pages of each group of the layout; those of full and compressed ones, and of groups "
@@ -274,10 +274,11 @@ void bind_config(nb::module_& module) {
       .field("context_tokens_max", &Settings::context_tokens_max,
              "Tokens of one sequence, prompt and output together; 0: as many as the pool holds.")
       .field("step_tokens_max", &Settings::step_tokens_max, "tokens computed in one step")
-      .field("expected_request_tokens", &Settings::expected_request_tokens,
-             "Tokens of a usual request, prompt and output together: capacity_bytes is shared out so that all groups "
-             "run out at the same time if requests are that long. Shorter ones need more of windows, longer ones more "
-             "of the history. 0: as many as leave room for all sequences that may run at once, and 2,048 at least.")
+      .field("expected_requests", &Settings::expected_requests,
+             "The mix of requests, each with its tokens, prompt and output together, and how often it comes beside the "
+             "others: capacity_bytes is shared out so that all groups run out at the same time if requests are like "
+             "that. Shorter ones need more of windows, longer ones more of the history. Empty: requests of one length, "
+             "as long as leaves room for all sequences that may run at once, and 2,048 tokens at least.")
       .field("dedup", &Settings::dedup,
              "Two sequences that compute the same pages share one copy from the moment both are full. Off: the later "
              "one keeps its own, and what it computes from there on is not cached.")

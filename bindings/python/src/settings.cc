@@ -194,7 +194,7 @@ CacheConfig copy_config(const CacheConfig& config) {
   copy.sequence_count_max = config.sequence_count_max;
   copy.context_tokens_max = config.context_tokens_max;
   copy.step_tokens_max = config.step_tokens_max;
-  copy.expected_request_tokens = config.expected_request_tokens;
+  copy.expected_requests = config.expected_requests;
   copy.dedup = config.dedup;
   copy.steps_in_flight_max = config.steps_in_flight_max;
   copy.tree_tokens_max = config.tree_tokens_max;
