@@ -58,7 +58,11 @@ Result<std::span<const Completion>> Cache::poll() {
   std::uint64_t events = 0;
   if (impl.has_disk() && impl.event_fd() >= 0) (void)!::read(impl.event_fd(), &events, sizeof(events));
   std::size_t count = parts.mover != nullptr ? parts.mover->poll(impl.completions).size() : 0;
-  for (const Lower& lower : parts.lowers) count += lower.tier->poll(std::span(impl.completions).subspan(count)).size();
+  for (const Lower& lower : parts.lowers) {
+    const std::span<Completion> polled = lower.tier->poll(std::span(impl.completions).subspan(count));
+    for (Completion& completion : polled) completion.tier = lower.settings.tier;
+    count += polled.size();
+  }
   return std::span<const Completion>(impl.completions).first(count);
 }
 

@@ -19,26 +19,27 @@ std::string label_value(std::string_view text) {
   return value;
 }
 
-std::string_view to_label(TransferKind kind) {
+std::string to_label(TransferKind kind, Tier lower = Tier::Disk) {
+  const std::string below(to_string(lower));
   switch (kind) {
     case TransferKind::Load:
       return "load";
     case TransferKind::Store:
       return "store";
-    case TransferKind::FindOnDisk:
-      return "find_on_disk";
-    case TransferKind::LoadFromDisk:
-      return "load_from_disk";
-    case TransferKind::StoreToDisk:
-      return "store_to_disk";
-    case TransferKind::PutOnDisk:
-      return "put_on_disk";
-    case TransferKind::GetFromDisk:
-      return "get_from_disk";
-    case TransferKind::DropOnDisk:
-      return "drop_on_disk";
-    case TransferKind::FlushDisk:
-      return "flush_disk";
+    case TransferKind::FindBelow:
+      return "find_on_" + below;
+    case TransferKind::LoadFromBelow:
+      return "load_from_" + below;
+    case TransferKind::StoreBelow:
+      return "store_to_" + below;
+    case TransferKind::PutBelow:
+      return "put_on_" + below;
+    case TransferKind::GetFromBelow:
+      return "get_from_" + below;
+    case TransferKind::DropBelow:
+      return "drop_on_" + below;
+    case TransferKind::FlushBelow:
+      return "flush_" + below;
   }
   return "unknown";
 }
@@ -275,6 +276,8 @@ void add_histograms(FamilyList& list, const MetricsSnapshot& snapshot) {
   list.histogram("quire_transfer_seconds", "Time of transfers.", bounds::kTransferSeconds);
   add_observed(list, "kind", snapshot.transfer_seconds,
                [](std::size_t i) { return to_label(static_cast<TransferKind>(i)); });
+  add_observed(list, "kind", snapshot.remote_transfer_seconds,
+               [](std::size_t i) { return to_label(static_cast<TransferKind>(i), Tier::Remote); });
   list.histogram("quire_ready_seconds", "From begin() until a sequence can be planned.", bounds::kReadySeconds)
       .value({}, snapshot.ready_seconds);
   list.histogram("quire_request_tokens", "Tokens of requests when they were admitted.", bounds::kTokens)

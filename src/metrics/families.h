@@ -42,7 +42,8 @@ struct MetricsSnapshot {
   std::optional<DiskStatus> disk;
   std::array<Histogram, kTimedCallCount> call_seconds;
   std::array<Histogram, kTransferKindCount> transfer_seconds;
-  std::array<Histogram, kTierCount> miss_age_seconds;  ///< by the tier that held it last
+  std::array<Histogram, kTransferKindCount> remote_transfer_seconds;  ///< of those of the remote tier
+  std::array<Histogram, kTierCount> miss_age_seconds;                 ///< by the tier that held it last
   Histogram ready_seconds;
   Histogram prompt_tokens;
   Histogram matched_tokens;

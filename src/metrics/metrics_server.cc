@@ -103,15 +103,17 @@ void MetricsServer::observe(TimedCall call, TimeNs duration_ns) {
   });
 }
 
-void MetricsServer::observe(TransferKind kind, TimeNs duration_ns) {
+void MetricsServer::observe(TransferKind kind, TimeNs duration_ns, Tier tier) {
   state_->change([&](MetricsSnapshot& snapshot) {
-    of(snapshot.transfer_seconds, kind).observe(bounds::kTransferSeconds, seconds_of(duration_ns));
+    const bool is_remote = is_of_lower_tier(kind) && tier == Tier::Remote;
+    of(is_remote ? snapshot.remote_transfer_seconds : snapshot.transfer_seconds, kind)
+        .observe(bounds::kTransferSeconds, seconds_of(duration_ns));
   });
 }
 
 void MetricsServer::observe(std::span<const Completion> completions) {
   for (const Completion& completion : completions) {
-    if (completion.busy_ns > 0) observe(completion.kind, completion.busy_ns);
+    if (completion.busy_ns > 0) observe(completion.kind, completion.busy_ns, completion.tier);
   }
 }
 

@@ -24,30 +24,30 @@ void MemoryTier::submit(const NameLog& log) {
 void MemoryTier::submit(const LowerPlan& plan) {
   Task task{.plan = plan, .names = {}};
   switch (plan.kind) {
-    case TransferKind::FindOnDisk:
+    case TransferKind::FindBelow:
       found_[plan.id.index] = path_of(plan);
       break;
-    case TransferKind::LoadFromDisk:
+    case TransferKind::LoadFromBelow:
       for (const PageTransfer& page : plan.pages) {
         task.names.push_back(found_[plan.found_by][page.place]);
         if (plan.pool == 0) names_.set_host(page.host_page, task.names.back());
       }
       break;
-    case TransferKind::StoreToDisk:
+    case TransferKind::StoreBelow:
       for (const PageTransfer& page : plan.pages) {
         task.names.push_back(names_.of(plan.named_in, PageId{page.place}));
       }
       break;
-    case TransferKind::DropOnDisk:
+    case TransferKind::DropBelow:
       task.names.emplace_back();
       if (plan.key_space != kAllKeySpaces) task.names[0].key_space = names_.space(plan.key_space).name;
       break;
-    case TransferKind::FlushDisk:
+    case TransferKind::FlushBelow:
       break;
     default:
       QUIRE_CHECK(false, "a memory tier has no direct calls");
   }
-  const bool is_read = plan.kind == TransferKind::FindOnDisk || plan.kind == TransferKind::LoadFromDisk;
+  const bool is_read = plan.kind == TransferKind::FindBelow || plan.kind == TransferKind::LoadFromBelow;
   (is_read ? reads_ : writes_).push_back(std::move(task));
 }
 
@@ -96,21 +96,21 @@ bool MemoryTier::run_one(Random& random) {
   const Task task = std::move(tasks[place]);
   tasks.erase(tasks.begin() + static_cast<std::ptrdiff_t>(place));
   Completion completion{.id = task.plan.id, .kind = task.plan.kind};
-  if (task.plan.kind == TransferKind::FindOnDisk) {
+  if (task.plan.kind == TransferKind::FindBelow) {
     completion = find(task, random);
-  } else if (task.plan.kind == TransferKind::LoadFromDisk) {
+  } else if (task.plan.kind == TransferKind::LoadFromBelow) {
     completion = load(task, random);
-  } else if (task.plan.kind == TransferKind::StoreToDisk) {
+  } else if (task.plan.kind == TransferKind::StoreBelow) {
     completion = store(task, random);
   } else if (has_failed_) {
     completion.outcome = TransferOutcome::Failed;
     completion.fault = TransferFault::Io;
-  } else if (task.plan.kind == TransferKind::DropOnDisk) {
+  } else if (task.plan.kind == TransferKind::DropBelow) {
     for (auto& pool : pools_) {
       std::erase_if(pool, [&](const auto& page) { return drops(task, page.second.key_space); });
     }
   }
-  flush_count += task.plan.kind == TransferKind::FlushDisk ? 1 : 0;
+  flush_count += task.plan.kind == TransferKind::FlushBelow ? 1 : 0;
   completion.busy_ns = 1 + static_cast<TimeNs>(completion.moved_bytes);
   completions_.push_back(completion);
   if (draws(random, faults.repeated_answers)) completions_.push_back(completion);
@@ -123,7 +123,7 @@ bool MemoryTier::drops(const Task& task, const PageName& key_space) {
 
 bool MemoryTier::is_dropping(const PageName& key_space) const {
   return std::ranges::any_of(
-      writes_, [&](const Task& task) { return task.plan.kind == TransferKind::DropOnDisk && drops(task, key_space); });
+      writes_, [&](const Task& task) { return task.plan.kind == TransferKind::DropBelow && drops(task, key_space); });
 }
 
 Completion MemoryTier::find(const Task& task, Random& random) {

@@ -129,7 +129,7 @@ bool LowerStores::start_one(std::uint16_t lower_index, PageHome& home) {
   if (lower.store_count >= parts_.lower_transfers_max()) return false;
   if (lower.has_failed || lower.tier->is_failed(home.pool) || !must_write(lower, home, copies)) return false;
   const std::optional<std::uint32_t> transfer =
-      parts_.add_transfer(TransferKind::StoreToDisk, TransferPriority::Background);
+      parts_.add_transfer(TransferKind::StoreBelow, TransferPriority::Background);
   if (!transfer) return false;
   Transfer& store = parts_.book[*transfer];
   store.pool = home.pool;
@@ -175,7 +175,7 @@ void LowerStores::fill(std::uint32_t transfer, Lower& lower, Home& home) {
 
 void LowerStores::finish(std::uint32_t transfer) {
   const Transfer& store = parts_.book[transfer];
-  QUIRE_CHECK(store.kind == TransferKind::StoreToDisk, "a transfer ends as a store to a lower tier, and is none");
+  QUIRE_CHECK(store.kind == TransferKind::StoreBelow, "a transfer ends as a store to a lower tier, and is none");
   PageHome& home = *parts_.homes[store.pool];
   LowerCopies& copies = home.pages.lower[store.lower];
   Lower& lower = parts_.lowers[store.lower];
@@ -298,12 +298,12 @@ bool LowerStores::try_start_drop(std::uint32_t key_space) {
   const std::uint32_t count_max = std::max(1U, parts_.config.host.transfer_count_max / 8);
   std::uint32_t count = 0;
   for (std::uint32_t i = 0; i < parts_.book.end(); ++i) {
-    count += parts_.book[i].is_live() && parts_.book[i].kind == TransferKind::DropOnDisk ? 1 : 0;
+    count += parts_.book[i].is_live() && parts_.book[i].kind == TransferKind::DropBelow ? 1 : 0;
   }
   const bool has_room = count == 0 || count + needed <= count_max;
   if (!has_room || parts_.is_paused || parts_.book.free_count() < needed) return false;
   for (std::uint16_t lower = 0; lower < parts_.lowers.size(); ++lower) {
-    Transfer& drop = parts_.book[*parts_.add_transfer(TransferKind::DropOnDisk, TransferPriority::Waiting)];
+    Transfer& drop = parts_.book[*parts_.add_transfer(TransferKind::DropBelow, TransferPriority::Waiting)];
     drop.lower = lower;
     drop.key_space = key_space;
   }
@@ -388,15 +388,15 @@ Result<bool> LowerStores::try_flush() {
   }
   if (flushes_in_flight_ > 0) return false;
   const bool is_writing = parts_.book.any([](const Transfer& each) {
-    return each.kind == TransferKind::Store || each.kind == TransferKind::StoreToDisk ||
-           each.kind == TransferKind::DropOnDisk || each.kind == TransferKind::PutOnDisk;
+    return each.kind == TransferKind::Store || each.kind == TransferKind::StoreBelow ||
+           each.kind == TransferKind::DropBelow || each.kind == TransferKind::PutBelow;
   });
   if (is_writing || has_unstarted_drop_ || has_unstarted_writes()) return false;
   // Pages that still wait find no room on the host, or are more than the write budget allows: they are not flushed.
   if (parts_.is_paused || parts_.book.free_count() < parts_.lowers.size()) return false;
   for (std::uint16_t lower = 0; lower < parts_.lowers.size(); ++lower) {
     if (parts_.lowers[lower].has_failed) continue;
-    parts_.book[*parts_.add_transfer(TransferKind::FlushDisk, TransferPriority::Background)].lower = lower;
+    parts_.book[*parts_.add_transfer(TransferKind::FlushBelow, TransferPriority::Background)].lower = lower;
     ++flushes_in_flight_;
   }
   return false;

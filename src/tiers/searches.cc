@@ -82,7 +82,7 @@ std::optional<std::uint32_t> Searches::look_for(std::uint32_t sequence, const Pr
     const bool wants_same = paths_.is_plain() || other.is_for_host == slot.admit_options.is_for_host;
     if (is_same && wants_same) return i;
   }
-  const std::optional<std::uint32_t> index = add(TransferKind::FindOnDisk, slot.key_space, lower, key);
+  const std::optional<std::uint32_t> index = add(TransferKind::FindBelow, slot.key_space, lower, key);
   if (!index) return std::nullopt;
   Search& search = parts_.searches[*index];
   search.first_page = first_page;
@@ -186,7 +186,7 @@ bool Searches::waits_for_transfers(const Search& search) const {
   }
   if (!may_read()) return false;
   return parts_.book.any([](const Transfer& each) {
-    return each.kind != TransferKind::FindOnDisk || each.is_on_its_way() || each.state == Transfer::State::CalledOff;
+    return each.kind != TransferKind::FindBelow || each.is_on_its_way() || each.state == Transfer::State::CalledOff;
   });
 }
 
@@ -194,7 +194,7 @@ bool Searches::waits_for_transfers(const Search& search) const {
 
 std::optional<std::uint32_t> Searches::add_load(std::uint32_t index, PageHome& home) {
   const std::optional<std::uint32_t> transfer =
-      parts_.add_transfer(TransferKind::LoadFromDisk, TransferPriority::Waiting);
+      parts_.add_transfer(TransferKind::LoadFromBelow, TransferPriority::Waiting);
   if (!transfer) return std::nullopt;
   const Search& search = parts_.searches[index];
   Transfer& load = parts_.book[*transfer];
@@ -255,7 +255,7 @@ void Searches::finish_loads(std::uint32_t index) {
     goes_on = false;
     for (std::uint32_t i = 0; i < parts_.book.end(); ++i) {
       const Transfer& load = parts_.book[i];
-      const bool is_next = load.has_ended() && load.kind == TransferKind::LoadFromDisk && load.pool == 0 &&
+      const bool is_next = load.has_ended() && load.kind == TransferKind::LoadFromBelow && load.pool == 0 &&
                            load.search == index && load.first_page == search.first_page + search.arrived_pages;
       if (!is_next) continue;
       finish_history_load(i);
@@ -351,7 +351,7 @@ void Searches::start_anchored_loads(std::uint32_t index) {
   const bool may_start = search.anchored_started > 0 || has_room_for_anchored(search, path);
   if (may_start && !load_anchored(index, path)) {
     // Questions do not count: one that was answered stays until its search has ended.
-    const auto will_end = [](const Transfer& each) { return each.kind != TransferKind::FindOnDisk; };
+    const auto will_end = [](const Transfer& each) { return each.kind != TransferKind::FindBelow; };
     search.has_asked_anchored = !parts_.book.any(will_end);
   }
   paths_.hold(path, search.hit, search.prompt_tokens, Tier::Host, /*is_held=*/false);
@@ -488,7 +488,7 @@ void Searches::abandon(std::uint32_t index, MissReason miss) {
   if (is_asking) parts_.call_off(search.transfer);
   for (std::uint32_t i = 0; i < parts_.book.end(); ++i) {
     Transfer& load = parts_.book[i];
-    if (!load.is_live() || load.kind != TransferKind::LoadFromDisk || load.search != index) continue;
+    if (!load.is_live() || load.kind != TransferKind::LoadFromBelow || load.search != index) continue;
     if (load.state == Transfer::State::Arrived) continue;
     if (load.state == Transfer::State::Queued) {
       // No rank will report, and the fields say that all went well.

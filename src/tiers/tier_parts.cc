@@ -30,7 +30,7 @@ LowerPlan TierParts::lower_plan_of(std::uint32_t transfer) {
   if (each.search == Transfer::kNone) return plan;
   const Search& search = searches[each.search];
   plan.found_by = search.transfer;
-  if (each.kind == TransferKind::LoadFromDisk) return plan;
+  if (each.kind == TransferKind::LoadFromBelow) return plan;
   const PrefixTree::Key key = searches.key(each.search);
   plan.first_page = search.asked_from;
   plan.tokens = key.tokens.subspan(std::size_t{search.asked_from} * page_tokens);

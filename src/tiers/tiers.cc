@@ -71,7 +71,7 @@ Status Tiers::open_searches(const NameLog::Config& names) {
 namespace {
 
 bool asks_for_path(TransferKind kind) {
-  return kind == TransferKind::FindOnDisk || kind == TransferKind::PutOnDisk || kind == TransferKind::GetFromDisk;
+  return kind == TransferKind::FindBelow || kind == TransferKind::PutBelow || kind == TransferKind::GetFromBelow;
 }
 
 }  // namespace
@@ -102,17 +102,17 @@ void Tiers::count(const Transfer& transfer, const Completion& completion) {
       counters.stored_bytes += completion.moved_bytes;
       parts.store_rate.measure(completion);
       return;
-    case TransferKind::LoadFromDisk:
+    case TransferKind::LoadFromBelow:
       counters.disk_loaded_bytes += completion.moved_bytes;
       parts.lowers[transfer.lower].load_rate.measure(completion);
       return;
-    case TransferKind::StoreToDisk: {
+    case TransferKind::StoreBelow: {
       counters.disk_stored_bytes += completion.moved_bytes;
       Lower& lower = parts.lowers[transfer.lower];
       lower.budget.correct(transfer.page_count * lower.tier->written_bytes(transfer.pool), completion.moved_bytes);
       return;
     }
-    case TransferKind::PutOnDisk:
+    case TransferKind::PutBelow:
       parts.lowers[transfer.lower].budget.take(completion.moved_bytes);
       return;
     default:
@@ -148,27 +148,27 @@ void Tiers::finish(std::uint32_t index) {
         saves.finish_save(index);
       }
       return;
-    case TransferKind::FindOnDisk:
-    case TransferKind::PutOnDisk:
-    case TransferKind::GetFromDisk:
+    case TransferKind::FindBelow:
+    case TransferKind::PutBelow:
+    case TransferKind::GetFromBelow:
       if (parts.searches[transfer.search].direct != nullptr) {
         finish_direct(index);
       } else {
         searches.finish_question(index);
       }
       return;
-    case TransferKind::LoadFromDisk:
+    case TransferKind::LoadFromBelow:
       ++counters.disk_load_outcomes[outcome];
       searches.finish_load(index);
       return;
-    case TransferKind::StoreToDisk:
+    case TransferKind::StoreBelow:
       ++counters.disk_store_outcomes[outcome];
       lower_stores.finish(index);
       return;
-    case TransferKind::DropOnDisk:
+    case TransferKind::DropBelow:
       lower_stores.finish_drop(index);
       return;
-    case TransferKind::FlushDisk:
+    case TransferKind::FlushBelow:
       lower_stores.finish_flush(index);
       return;
   }
@@ -250,8 +250,8 @@ Status Tiers::check_invariants() const {
     const std::uint64_t bytes = transfer.page_count * parts.homes[transfer.pool]->pages.page_bytes;
     loading_count += transfer.is_tree_load() ? 1 : 0;
     if (transfer.is_tree_load()) loading_bytes += bytes;
-    if (transfer.kind == TransferKind::StoreToDisk) ++lower_stores_begun[transfer.lower];
-    if (transfer.kind != TransferKind::LoadFromDisk) continue;
+    if (transfer.kind == TransferKind::StoreBelow) ++lower_stores_begun[transfer.lower];
+    if (transfer.kind != TransferKind::LoadFromBelow) continue;
     lower_bytes[transfer.lower] += bytes;
     ++lower_loads[transfer.lower];
   }
@@ -302,8 +302,8 @@ Status Tiers::check_pool(const PageHome& home) const {
   for (std::uint32_t i = 0; i < parts.book.end(); ++i) {
     const Transfer& transfer = parts.book[i];
     if (!transfer.is_live() || transfer.pool != home.pool) continue;
-    const bool fills_host = transfer.kind == TransferKind::Store || transfer.kind == TransferKind::LoadFromDisk;
-    if (transfer.kind == TransferKind::StoreToDisk) ++store_counts[transfer.lower];
+    const bool fills_host = transfer.kind == TransferKind::Store || transfer.kind == TransferKind::LoadFromBelow;
+    if (transfer.kind == TransferKind::StoreBelow) ++store_counts[transfer.lower];
     for (const PageTransfer& page : parts.book.pages(i)) {
       const PageState state = pages.host.state(page.host_page);
       const PageState cached = transfer.is_of_tree() ? PageState::Sealed : PageState::Private;

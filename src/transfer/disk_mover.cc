@@ -101,7 +101,7 @@ struct DiskMover::Impl {
   PageNames names;
   NameLog work_log;
   std::vector<std::uint32_t> work_plans;
-  LazyArray<PageName> found;  // a row for each FindOnDisk, until its index is used again
+  LazyArray<PageName> found;  // a row for each FindBelow, until its index is used again
 
   LazyArray<PageNames::Record> records;  // a row for each plan: written by the lane of names before it passes it on
   std::vector<FileRead> reads;           // the lane of reads
@@ -202,22 +202,22 @@ bool DiskMover::Impl::run(Lane lane) {
     task.state = Task::State::Running;
   }
   switch (plan.kind) {
-    case TransferKind::LoadFromDisk:
+    case TransferKind::LoadFromBelow:
       complete(load(plan));
       break;
-    case TransferKind::StoreToDisk:
+    case TransferKind::StoreBelow:
       complete(store_pages(plan));
       break;
-    case TransferKind::GetFromDisk:
+    case TransferKind::GetFromBelow:
       complete(get(plan));
       break;
-    case TransferKind::PutOnDisk:
+    case TransferKind::PutBelow:
       complete(put(plan));
       break;
-    case TransferKind::DropOnDisk:
+    case TransferKind::DropBelow:
       complete(drop(plan));
       break;
-    case TransferKind::FlushDisk:
+    case TransferKind::FlushBelow:
       complete(flush(plan));
       break;
     default:
@@ -262,10 +262,10 @@ void DiskMover::Impl::dispatch(const LowerPlan& plan) {
   const std::uint32_t index = plan.id.index;
   Lane lane = Lane::Write;
   switch (plan.kind) {
-    case TransferKind::FindOnDisk:
+    case TransferKind::FindBelow:
       complete(find(plan));
       return;
-    case TransferKind::LoadFromDisk: {
+    case TransferKind::LoadFromBelow: {
       const std::span<const PageName> path = found_names(plan.found_by);
       for (std::size_t i = 0; i < plan.pages.size(); ++i) {
         const std::size_t place = plan.pages[i].place;
@@ -279,13 +279,13 @@ void DiskMover::Impl::dispatch(const LowerPlan& plan) {
       lane = Lane::Read;
       break;
     }
-    case TransferKind::StoreToDisk:
+    case TransferKind::StoreBelow:
       for (std::size_t i = 0; i < plan.pages.size(); ++i) {
         task_names(index)[i] = names.of(plan.named_in, PageId{plan.pages[i].place});
       }
       break;
-    case TransferKind::PutOnDisk:
-    case TransferKind::GetFromDisk: {
+    case TransferKind::PutBelow:
+    case TransferKind::GetFromBelow: {
       const std::size_t page_count = plan.tokens.size() / config.names.page_tokens;
       const PageNames::Space& space = names.space(plan.key_space);
       task_names(index)[0] = {.name = {}, .parent = space.root, .key_space = space.name, .page_index = 0};
@@ -295,17 +295,17 @@ void DiskMover::Impl::dispatch(const LowerPlan& plan) {
                   .tokens = plan.tokens,
                   .extra_keys = plan.extra_keys},
                  found_names(index).first(page_count));
-      if (plan.kind == TransferKind::GetFromDisk) lane = Lane::Read;
+      if (plan.kind == TransferKind::GetFromBelow) lane = Lane::Read;
       break;
     }
-    case TransferKind::DropOnDisk:
+    case TransferKind::DropBelow:
       task_names(index)[0].name = plan.key_space == kAllKeySpaces ? PageName{} : names.space(plan.key_space).name;
       break;
     default:
       break;
   }
   const MutexLock lock(mutex);
-  if (plan.kind == TransferKind::DropOnDisk) dropping.push_back(task_names(index)[0].name);
+  if (plan.kind == TransferKind::DropBelow) dropping.push_back(task_names(index)[0].name);
   enqueue(lane, index);
 }
 
@@ -643,7 +643,7 @@ void DiskMover::cancel(TransferId id) {
   Impl& impl = *impl_;
   const MutexLock lock(impl.mutex);
   Impl::Task& task = impl.tasks[id.index];
-  const bool may_stop = task.plan.kind == TransferKind::FindOnDisk || task.plan.kind == TransferKind::LoadFromDisk;
+  const bool may_stop = task.plan.kind == TransferKind::FindBelow || task.plan.kind == TransferKind::LoadFromBelow;
   if (task.state == Impl::Task::State::Queued && task.plan.id == id && may_stop) task.is_cancelled = true;
 }
 

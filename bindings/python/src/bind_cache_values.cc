@@ -243,6 +243,7 @@ void bind_cache_values(nb::module_& module) {
                           "A mover's report: from here on it neither reads nor writes the transfer's pages.")
       .field("id", &Completion::id)
       .field("kind", &Completion::kind)
+      .field("tier", &Completion::tier)
       .field("outcome", &Completion::outcome)
       .field("fault", &Completion::fault)
       .field("rank", &Completion::rank)

@@ -96,10 +96,11 @@ void bind_metrics(nb::module_& module) {
           nb::arg("call"), nb::arg("duration_ns"), "How long a call of the cache took.")
       .def(
           "observe",
-          [](const ServerHandle& self, TransferKind kind, TimeNs duration_ns) {
-            self.get().observe(kind, duration_ns);
+          [](const ServerHandle& self, TransferKind kind, TimeNs duration_ns, Tier tier) {
+            self.get().observe(kind, duration_ns, tier);
           },
-          nb::arg("kind"), nb::arg("duration_ns"), "How long a transfer took.")
+          nb::arg("kind"), nb::arg("duration_ns"), nb::arg("tier") = Tier::Disk,
+          "How long a transfer took; `tier`: which one, if it is of a tier below the host.")
       .def(
           "observe",
           [](const ServerHandle& self, const std::vector<Completion>& completions) { self.get().observe(completions); },

@@ -13,13 +13,13 @@ void bind_stats(nb::module_& module) {
   enum_class<TransferKind>(module, "TransferKind", "What a transfer moves, and where to.")
       .value("Load", TransferKind::Load, "host to device")
       .value("Store", TransferKind::Store, "device to host")
-      .value("FindOnDisk", TransferKind::FindOnDisk)
-      .value("LoadFromDisk", TransferKind::LoadFromDisk, "to the host")
-      .value("StoreToDisk", TransferKind::StoreToDisk, "from the host")
-      .value("PutOnDisk", TransferKind::PutOnDisk, "from memory of the caller's")
-      .value("GetFromDisk", TransferKind::GetFromDisk)
-      .value("DropOnDisk", TransferKind::DropOnDisk)
-      .value("FlushDisk", TransferKind::FlushDisk);
+      .value("FindBelow", TransferKind::FindBelow)
+      .value("LoadFromBelow", TransferKind::LoadFromBelow, "to the host")
+      .value("StoreBelow", TransferKind::StoreBelow, "from the host")
+      .value("PutBelow", TransferKind::PutBelow, "from memory of the caller's")
+      .value("GetFromBelow", TransferKind::GetFromBelow)
+      .value("DropBelow", TransferKind::DropBelow)
+      .value("FlushBelow", TransferKind::FlushBelow);
 
   enum_class<TransferPriority>(module, "TransferPriority",
                                "Within a direction, those that somebody waits for go first.")
