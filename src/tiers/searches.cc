@@ -205,6 +205,17 @@ std::optional<std::uint32_t> Searches::add_load(std::uint32_t index, PageHome& h
   return transfer;
 }
 
+// How many pages the next load of the history is to have. It ends with an extent, so that no two loads read the same
+// one.
+std::uint32_t Searches::next_load_pages(const Search& search) const {
+  const std::uint32_t left = search.found_pages - search.started_pages;
+  const std::uint32_t pages_max = parts_.book.pages_max();
+  if (left <= pages_max) return left;
+  const std::uint32_t over =
+      (search.first_page + search.started_pages + pages_max) % parts_.lowers[search.lower].extent_pages;
+  return over < pages_max ? pages_max - over : pages_max;
+}
+
 // Starts loads of the history, as far as there are transfers and host pages. The rest is started when transfers end.
 void Searches::start_loads(std::uint32_t index) {
   Search& search = parts_.searches[index];
@@ -212,7 +223,7 @@ void Searches::start_loads(std::uint32_t index) {
   HistoryPages& history = parts_.history;
   while (search.started_pages < search.found_pages && search.loads_in_flight < kLoadsPerSearch &&
          lower.load_count < parts_.lower_transfers_max()) {
-    const std::uint32_t wanted = std::min(search.found_pages - search.started_pages, parts_.book.pages_max());
+    const std::uint32_t wanted = next_load_pages(search);
     const std::optional<std::uint32_t> transfer = add_load(index, history);
     if (!transfer) return;
     Transfer& load = parts_.book[*transfer];
@@ -294,7 +305,10 @@ void Searches::finish_history_load(std::uint32_t transfer) {
     history.pages.host.seal(added);
     parts_.tree.insert_host(pin, key, added);
     search.pin = std::move(pin);
-    for (const PageId page : added) history.pages.lower[search.lower].set_there(page);
+    for (std::uint32_t i = 0; i < added.size(); ++i) {
+      history.pages.lower[search.lower].set_there(added[i]);
+      history.set_column({Tier::Host, added[i]}, load.first_page + begin + i);
+    }
     history.pages.totals.disk_loaded_page_total += added.size();
   }
   history.pages.host.release(host_pages.first(begin));

@@ -59,6 +59,7 @@ class Searches {
   [[nodiscard]] bool is_worth_reading(const Search& search);
   [[nodiscard]] bool may_read() const;
   [[nodiscard]] bool waits_for_transfers(const Search& search) const;
+  [[nodiscard]] std::uint32_t next_load_pages(const Search& search) const;
   void start_loads(std::uint32_t search);
   [[nodiscard]] std::optional<std::uint32_t> add_load(std::uint32_t search, PageHome& home);
   void finish_loads(std::uint32_t search);

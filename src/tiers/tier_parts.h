@@ -44,6 +44,10 @@ struct LowerSettings {
   /// Whether sequences look for pages there.
   [[nodiscard]] bool is_read() const { return access != TierAccess::WriteOnly; }
   [[nodiscard]] bool is_written() const { return access != TierAccess::ReadOnly; }
+  /// How often pages were used that are written before others.
+  [[nodiscard]] std::uint32_t hot_hits_min() const {
+    return write_policy == WritePolicy::Selective ? write_hits_min : 2;
+  }
 };
 
 /// How many lower tiers there can be: HistoryPages::hot_ has one bit of a byte for each.
@@ -54,6 +58,7 @@ struct Lower {
   LowerTier* tier = nullptr;
   LowerSettings settings;
   WriteBudget budget;
+  std::uint32_t extent_pages = 1;  // of the history
   TransferRate load_rate;
   std::uint64_t loading_bytes = 0;    // in loads from this tier that are in the book
   std::uint32_t load_count = 0;       // such loads
@@ -61,6 +66,9 @@ struct Lower {
   std::uint32_t unread_searches = 0;  // since the last search whose pages were read
   bool has_failed = false;            // the tier's pool 0 has failed, the history's: the tier is not used any more
   bool has_lost_writes = false;       // a store or a flush of this tier has failed since flush() was first called
+
+  /// How many pages of a home are written as one.
+  [[nodiscard]] std::uint32_t extent_of(const PageHome& home) const { return home.pool == 0 ? extent_pages : 1; }
 };
 
 /// What the tiers ask of the cache that owns them.

@@ -40,6 +40,7 @@ Status Tiers::open_host(std::uint32_t page_count, std::uint32_t clean_reserve_pa
   parts.ended_loads.open(host.transfer_count_max);
   paths.open_host();
   stores.open(clean_reserve_pages);
+  lower_stores.open(host.transfer_pages_max);
   loads.open(nullptr);
   return saves.open();
 }
@@ -51,7 +52,13 @@ Status Tiers::add_lower(LowerTier& tier, const LowerSettings& settings) {
     return invalid("a cache with host.transfer_count_max = ", plain(parts.config.host.transfer_count_max),
                    " has at most ", plain(count_max), count_max == 1 ? " lower tier" : " lower tiers");
   }
-  parts.lowers.push_back({.tier = &tier, .settings = settings, .budget = WriteBudget(settings.write_bytes_per_day)});
+  const std::uint32_t extent_pages = tier.extent_pages();
+  QUIRE_CHECK(extent_pages > 0 && extent_pages <= parts.book.pages_max(), "a store has room for a whole extent");
+  if (extent_pages > 1) QUIRE_TRY(parts.history.open_extents());
+  parts.lowers.push_back({.tier = &tier,
+                          .settings = settings,
+                          .budget = WriteBudget(settings.write_bytes_per_day),
+                          .extent_pages = extent_pages});
   for (PageHome* const home : parts.homes) {
     QUIRE_TRY(home->pages.add_lower(home->pages.has_host() && tier.keeps(home->pool)));
   }
@@ -258,6 +265,7 @@ Status Tiers::check_invariants() const {
   if (loading_count != parts.loading_count) return broken("the count of loads from the host is wrong");
   if (loading_bytes != parts.loading_bytes) return broken("the count of bytes being loaded is wrong");
   for (std::size_t i = 0; i < parts.lowers.size(); ++i) {
+    QUIRE_TRY(check_extents(static_cast<std::uint16_t>(i)));
     if (lower_loads[i] != parts.lowers[i].load_count) return broken("the count of loads from below is wrong");
     if (lower_stores_begun[i] != parts.lowers[i].store_count) return broken("the count of stores below is wrong");
     if (std::max(lower_loads[i], lower_stores_begun[i]) > parts.lower_transfers_max()) {
@@ -289,6 +297,28 @@ Status Tiers::check_invariants() const {
     });
   }
   return is_right ? Status{} : broken("a run waits for a load that is over");
+}
+
+// Whatever waits for a lower tier, or is written to it, is an extent.
+Status Tiers::check_extents(std::uint16_t lower_index) const {
+  const std::uint32_t extent_pages = parts.lowers[lower_index].extent_pages;
+  if (extent_pages == 1) return {};
+  const HistoryPages& history = parts.history;
+  const LowerCopies& copies = history.pages.lower[lower_index];
+  for (std::uint32_t page = 1; copies.is_on() && page <= history.pages.host.page_count(); ++page) {
+    const LowerCopies::State state = copies.states[page];
+    const bool waits = copies.waiting.contains(page) || state == LowerCopies::State::Writing;
+    if (waits && history.column_of_host(PageId{page}) % extent_pages != extent_pages - 1) {
+      return broken("a page waits for a lower tier that does not end an extent");
+    }
+  }
+  for (std::uint32_t i = 0; i < parts.book.end(); ++i) {
+    const Transfer& store = parts.book[i];
+    const bool is_its = store.is_live() && store.kind == TransferKind::StoreBelow && store.lower == lower_index;
+    if (!is_its || store.pool > 0) continue;
+    if (store.page_count % extent_pages != 0) return broken("a part of an extent is written");
+  }
+  return {};
 }
 
 // Compares the pages of one pool with what its transfers do with them.

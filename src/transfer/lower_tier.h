@@ -8,6 +8,10 @@
 // anchored group i (windows and snapshots). Pages of an anchored group lie under the name of the history's page that
 // they hang on.
 //
+// A tier may keep the history in extents, so that it moves few large values: extent_pages() consecutive pages of a
+// path, the first at a column that is a multiple of extent_pages(). An extent has the name of its last page, is written
+// as a whole, and is found as a whole. Two paths that part inside an extent have an extent each.
+//
 // Tokens and pages that a plan points to belong to the caller, and stay as they are until the plan's completion has
 // been polled. Until then the key space of the plan keeps its index.
 //
@@ -67,7 +71,7 @@ struct LowerPlan {
   Tier named_in = Tier::Host;
   /// LoadFromBelow, StoreBelow: host pages. PageTransfer::place tells the name of a page: in a load, it is the number
   /// of the page among those of `found_by`; in a store, the id of a page of the history in `named_in`, which has that
-  /// name.
+  /// name. A store of the history has whole extents, each in the order of its path; a load may have parts of some.
   std::span<const PageTransfer> pages;
 };
 
@@ -90,6 +94,8 @@ class LowerTier {
   /// Whether the tier can no longer read or write pages of a pool. If it is pool 0, the tier is not used any more.
   [[nodiscard]] virtual bool is_failed(std::uint32_t pool) const = 0;
   [[nodiscard]] virtual std::string last_error() const = 0;
+  /// How many pages of the history an extent has. Pages of other pools are kept one by one.
+  [[nodiscard]] virtual std::uint32_t extent_pages() const { return 1; }
   /// How many bytes of the write budget a page of a pool takes.
   [[nodiscard]] virtual std::uint64_t written_bytes(std::uint32_t pool) const = 0;
 };
