@@ -79,7 +79,7 @@ struct SequenceOptions {
   /// Steps may be planned as soon as all pages that the host has of the prompt are on their way to the device, before
   /// they have arrived. The engine then waits layer by layer for the loads that a step lists (Step::loads).
   bool plan_while_loading = false;
-  Tier tier_max = Tier::Disk;  ///< the lowest tier to take pages from
+  Tier tier_max = Tier::Remote;  ///< the lowest tier to take pages from
   /// Groups may be rebuilt by a replay that does not give the same bytes (GroupReplay::is_exact). What follows one is
   /// not cached.
   bool allow_inexact_replay = false;
@@ -166,6 +166,7 @@ struct SequenceView {
   std::uint32_t computed_tokens = 0;  ///< for all groups; undecided tree tokens not counted, nor replay_tokens
   std::uint32_t host_tokens = 0;      ///< that its admission found on the host, and had loaded
   std::uint32_t disk_tokens = 0;      ///< that its admission found on disk, and had read and loaded
+  std::uint32_t remote_tokens = 0;    ///< the same of the remote tier
   /// To be computed, and in no step in flight. 1 when all is computed but nobody has asked for what comes next, as
   /// after a prompt that was cached whole: its last token then runs again, writing nothing.
   std::uint32_t pending_tokens = 0;
@@ -393,8 +394,8 @@ struct HoldId {
 struct HoldOptions {
   std::optional<TimeNs> ttl_ns = std::nullopt;  ///< how long, from the call on; unset: until release_hold()
   std::optional<TimeNs> timeout_ns =
-      std::nullopt;            ///< how long pages may take from lower tiers; unset: as long as they take
-  Tier tier_max = Tier::Disk;  ///< the lowest tier to take pages from
+      std::nullopt;              ///< how long pages may take from lower tiers; unset: as long as they take
+  Tier tier_max = Tier::Remote;  ///< the lowest tier to take pages from
 };
 
 /// What hold_on_host() has of a prefix by now.

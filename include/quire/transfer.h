@@ -124,7 +124,7 @@ struct Completion {
   TransferId id = {};
   TransferKind kind = TransferKind::Load;         ///< for those who watch; the cache knows its transfers
   Tier tier = Tier::Host;                         ///< for them too: the lowest tier that took part
-  TransferOutcome outcome = TransferOutcome::Ok;  ///< never TimedOut: only those who wait lose patience
+  TransferOutcome outcome = TransferOutcome::Ok;  ///< TimedOut: of lower tiers only, which know how long they have
   TransferFault fault = TransferFault::None;
   std::uint16_t rank = 0;        ///< of tensor-parallel ranks; a transfer is over when all have reported
   std::uint32_t good_pages = 0;  ///< so many leading pages arrived and are right; all of them when Ok

@@ -386,7 +386,16 @@ struct Cache::Impl : TierClient {
 
   // Tiers.
   [[nodiscard]] bool has_host() const { return tiers->parts.has_host(); }
-  [[nodiscard]] bool has_disk() const { return tiers->parts.has_lower(); }
+  [[nodiscard]] bool has_lower() const { return tiers->parts.has_lower(); }
+  /// The first lower tier of a kind; null: there is none.
+  [[nodiscard]] const Lower* find_lower(Tier tier) const {
+    const auto found =
+        std::ranges::find(tiers->parts.lowers, tier, [](const Lower& each) { return each.settings.tier; });
+    return found != tiers->parts.lowers.end() ? &*found : nullptr;
+  }
+  [[nodiscard]] bool has_disk() const { return find_lower(Tier::Disk) != nullptr; }
+  void add_lower_stats(Stats& stats) const;
+  void add_lower_stats(GroupStats& stats, const TierPages& pages) const;
   /// Written when there is something to poll(); -1: there is no such thing.
   [[nodiscard]] int event_fd() const {
     return tiers->parts.mover != nullptr ? tiers->parts.mover->event_fd() : disk_events.get();

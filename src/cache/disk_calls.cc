@@ -28,7 +28,7 @@ std::vector<PoolColumns> Cache::Impl::direct_columns(std::uint32_t token_count) 
   std::vector<PoolColumns> columns = {{.pool = 0, .first = 0, .last = token_count / page_tokens}};
   for (std::size_t i = 0; i < groups.size(); ++i) {
     const std::uint32_t pool = groups[i].tier->pool;
-    if (!tiers->parts.lowers.front().tier->keeps(pool)) continue;
+    if (!find_lower(Tier::Disk)->tier->keeps(pool)) continue;
     const WindowColumns needed = tiers->paths.needed_columns(i, {.tokens = token_count}, UINT32_MAX);
     columns.push_back({.pool = pool, .sink_pages = needed.sink_pages, .first = needed.first, .last = needed.last});
   }
@@ -76,7 +76,7 @@ Status Cache::Impl::add_direct(TransferKind kind, KeySpaceId key_space, const Pr
   QUIRE_TRY_ASSIGN(const std::uint32_t space, find_key_space(key_space));
   QUIRE_TRY(check_prompt(prompt));
   QUIRE_TRY(check_tokens(prompt.tokens, 0));
-  const Lower& lower = tiers->parts.lowers.front();
+  const Lower& lower = *find_lower(Tier::Disk);
   if (kind == TransferKind::PutBelow && !lower.settings.is_written()) {
     return unsupported(call, ": the disk tier is only read (TierAccess::ReadOnly)");
   }
@@ -151,11 +151,11 @@ Status Cache::get_from_disk(KeySpaceId key_space, const Prompt& prompt, std::spa
 Result<bool> Cache::flush() {
   Impl& impl = *impl_;
   QUIRE_TRY(impl.enter());
-  if (!impl.has_disk()) return unsupported("flush: the cache has no disk tier");
+  if (!impl.has_lower()) return unsupported("flush: the cache has no disk tier and no remote one");
   const TierParts& parts = impl.tiers->parts;
   const auto is_written = [](const Lower& lower) { return lower.settings.is_written(); };
   if (std::ranges::none_of(parts.lowers, is_written)) {
-    return unsupported("flush: the disk tier is only read (TierAccess::ReadOnly): nothing is ever written to it");
+    return unsupported("flush: the tiers below the host are only read (TierAccess::ReadOnly): nothing is ever written");
   }
   if (!parts.wants_flush && std::ranges::all_of(parts.lowers, &Lower::has_failed)) {
     return fail(ErrorCode::Io, "flush: " + parts.lowers.front().tier->last_error());

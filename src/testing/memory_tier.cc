@@ -23,6 +23,9 @@ void MemoryTier::submit(const NameLog& log) {
 // Names are those that pages have now, whenever the plan's turn comes.
 void MemoryTier::submit(const LowerPlan& plan) {
   Task task{.plan = plan, .names = {}};
+  if (plan.kind == TransferKind::FindBelow) find_timeouts.push_back(plan.timeout_ns);
+  if (plan.kind == TransferKind::LoadFromBelow) load_timeouts.push_back(plan.timeout_ns);
+  if (plan.kind == TransferKind::StoreBelow) store_timeouts.push_back(plan.timeout_ns);
   switch (plan.kind) {
     case TransferKind::FindBelow:
       found_[plan.id.index] = path_of(plan);
@@ -111,7 +114,8 @@ bool MemoryTier::run_one(Random& random) {
     }
   }
   flush_count += task.plan.kind == TransferKind::FlushBelow ? 1 : 0;
-  completion.busy_ns = 1 + static_cast<TimeNs>(completion.moved_bytes);
+  completion.busy_ns = 1 + static_cast<TimeNs>(static_cast<double>(completion.moved_bytes) * ns_per_byte);
+  if (task.plan.kind == TransferKind::FindBelow) completion.busy_ns = question_ns;
   completions_.push_back(completion);
   if (draws(random, faults.repeated_answers)) completions_.push_back(completion);
   return true;
@@ -174,7 +178,7 @@ Completion MemoryTier::load(const Task& task, Random& random) {
   Completion completion{.id = plan.id, .kind = plan.kind};
   HostPages& host = *config_.hosts[plan.pool];
   if (plan.pool == 0) load_page_counts.push_back(plan.pages.size());
-  for (std::size_t i = 0; i < plan.pages.size() && !task.is_cancelled; ++i) {
+  for (std::size_t i = 0; i < std::min<std::size_t>(plan.pages.size(), load_pages_max) && !task.is_cancelled; ++i) {
     const KeptPage* const kept = kept_page(plan, plan.pages[i].place);
     if (has_failed_ || kept == nullptr || draws(random, faults.failed_loads)) break;
     std::span<std::byte> bytes;
@@ -188,8 +192,14 @@ Completion MemoryTier::load(const Task& task, Random& random) {
     ++loaded_page_count;
   }
   if (completion.good_pages == plan.pages.size()) return completion;
-  completion.outcome = task.is_cancelled ? TransferOutcome::Cancelled : TransferOutcome::Failed;
-  completion.fault = task.is_cancelled ? TransferFault::None : TransferFault::Io;
+  if (task.is_cancelled) {
+    completion.outcome = TransferOutcome::Cancelled;
+  } else if (completion.good_pages == load_pages_max) {
+    completion.outcome = TransferOutcome::TimedOut;
+  } else {
+    completion.outcome = TransferOutcome::Failed;
+    completion.fault = TransferFault::Io;
+  }
   return completion;
 }
 

@@ -66,12 +66,19 @@ class MemoryTier final : public LowerTier {
   [[nodiscard]] std::size_t page_count(std::uint32_t pool = 0) const { return pools_[pool].size() * extent_of(pool); }
 
   Faults faults;
+  // How long it says that things took, which is what the cache measures.
+  TimeNs question_ns = 1;
+  double ns_per_byte = 1;
+  std::uint32_t load_pages_max = UINT32_MAX;  ///< of one load: the rest is late
   // What it did so far.
   std::uint64_t question_count = 0;
   std::uint64_t stored_page_count = 0;
   std::uint64_t loaded_page_count = 0;
   std::uint64_t flush_count = 0;
   std::vector<std::size_t> load_page_counts;  ///< of each load of the history
+  std::vector<TimeNs> find_timeouts;
+  std::vector<TimeNs> load_timeouts;
+  std::vector<TimeNs> store_timeouts;
 
  private:
   struct Task {

@@ -265,7 +265,7 @@ void LowerStores::finish(std::uint32_t transfer) {
     const bool is_same = home.pages.generation(page) == pages[i].host_generation && state == CopyState::Writing;
     if (is_same && i < store.good_pages) {
       copies.set_there(page);
-      ++home.pages.totals.disk_stored_page_total;
+      ++copies.stored_page_total;
     } else if (is_same && is_of_tier) {
       state = CopyState::Lost;
     } else if (is_same && i == store.good_pages) {
@@ -299,7 +299,7 @@ void LowerStores::finish_extents(const Transfer& store, std::span<const PageTran
       if (is_written && is_cached(page) && !copies.has(page.host_page)) copies.set_there(page.host_page);
       history.pages.end_host_read(page.host_page);
     }
-    if (is_written) history.pages.totals.disk_stored_page_total += extent_pages;
+    if (is_written) copies.stored_page_total += extent_pages;
     // The tier did not try it, because it stood behind one with a bad page on the host.
     if (is_same && !is_of_tier && first > store.good_pages) copies.want(end, /*is_hot=*/false);
   }

@@ -80,7 +80,9 @@ std::optional<std::uint32_t> Searches::look_for(std::uint32_t sequence, const Pr
                          other.first_page == first_page && other.missing == missing;
     // Where a prefix is to be held, windows and states are wanted at its end, and requests want them elsewhere.
     const bool wants_same = paths_.is_plain() || other.is_for_host == slot.admit_options.is_for_host;
-    if (is_same && wants_same) return i;
+    if (!is_same || !wants_same) continue;
+    parts_.searches[i].deadline = std::max(other.deadline, arrivals_->search_deadline(sequence));
+    return i;
   }
   const std::optional<std::uint32_t> index = add(TransferKind::FindBelow, slot.key_space, lower, key);
   if (!index) return std::nullopt;
@@ -93,9 +95,11 @@ std::optional<std::uint32_t> Searches::look_for(std::uint32_t sequence, const Pr
   search.prompt_tokens = Paths::query_of(slot).token_count;
   search.allows_inexact = slot.options.allows_inexact;
   search.is_for_host = slot.admit_options.is_for_host;
-  search.deadline = parts_.load_deadline();
+  search.asked_at = parts_.now;
+  search.deadline = arrivals_->search_deadline(sequence);
+  search.tier_deadline = parts_.deadline_after(parts_.lowers[lower].settings.find_timeout_ns);
   search.pin = parts_.tree.pin_all(match);  // up to the page before first_page
-  ++parts_.counters.disk_find_count;
+  ++parts_.lowers[lower].totals.find_count;
   return index;
 }
 
@@ -114,18 +118,26 @@ void Searches::finish_question(std::uint32_t transfer) {
   QUIRE_CHECK(search.transfer == transfer && search.direct == nullptr, "an answer to another question");
   if (search.state == Stage::Asking) search.state = Stage::Reading;
   search.found_pages = parts_.book[transfer].good_pages;
-  parts_.counters.disk_found_page_total += search.found_pages;
+  parts_.lowers[search.lower].totals.found_pages += search.found_pages;
   choose_pages(index);
   if (parts_.key_spaces[search.key_space].is_retired) {
     search.miss = MissReason::LoadCancelled;
   } else if ((search.found_pages > 0 || search.anchored_bytes > 0) && !search.is_abandoned() && may_read()) {
     if (is_worth_reading(search)) {
+      set_deadlines(index);
       start_loads(index);
     } else {
       search.miss = MissReason::RecomputeCheaper;
     }
   }
   try_end(index);
+}
+
+// What was found is waited for as long as computing it takes, and as the tier may take to bring it.
+void Searches::set_deadlines(std::uint32_t index) {
+  Search& search = parts_.searches[index];
+  if (!search.is_for_host) search.deadline = std::min(search.deadline, parts_.computed_by(search.gained_tokens));
+  search.tier_deadline = parts_.deadline_after(parts_.lowers[search.lower].settings.load_timeout_ns);
 }
 
 // Not while the cache falls asleep: sleep() waits until no transfer lives. When it is asleep, no search is left.
@@ -166,13 +178,12 @@ void Searches::choose_pages(std::uint32_t index) {
 // nothing was measured yet, and for every kUnreadMax-th search that is not worth it.
 bool Searches::is_worth_reading(const Search& search) {
   Lower& lower = parts_.lowers[search.lower];
-  const TimeNs compute_ns_per_token = parts_.config.host.compute_ns_per_token;
-  if (compute_ns_per_token == 0 || lower.load_rate.bytes_per_ns == 0) return true;
-  const auto bytes =
-      static_cast<double>((search.found_pages * parts_.history.pages.page_bytes) + search.anchored_bytes);
-  const double read_ns = (bytes + static_cast<double>(lower.loading_bytes)) / lower.load_rate.bytes_per_ns;
-  const double load_ns = parts_.load_rate.bytes_per_ns > 0 ? bytes / parts_.load_rate.bytes_per_ns : 0;
-  const double compute_ns = static_cast<double>(search.gained_tokens) * static_cast<double>(compute_ns_per_token);
+  const double compute_ns = parts_.compute_time(search.gained_tokens);
+  if (compute_ns == 0 || lower.load_rate.bytes_per_ns == 0) return true;
+  const std::uint64_t bytes = (search.found_pages * parts_.history.pages.page_bytes) + search.anchored_bytes;
+  const double read_ns = lower.expected_ns(bytes);
+  const double load_ns =
+      parts_.load_rate.bytes_per_ns > 0 ? static_cast<double>(bytes) / parts_.load_rate.bytes_per_ns : 0;
   if (read_ns + load_ns > compute_ns && ++lower.unread_searches < kUnreadMax) return false;
   lower.unread_searches = 0;
   return true;
@@ -309,12 +320,14 @@ void Searches::finish_history_load(std::uint32_t transfer) {
       history.pages.lower[search.lower].set_there(added[i]);
       history.set_column({Tier::Host, added[i]}, load.first_page + begin + i);
     }
-    history.pages.totals.disk_loaded_page_total += added.size();
+    history.pages.lower[search.lower].loaded_page_total += added.size();
   }
   history.pages.host.release(host_pages.first(begin));
   history.pages.host.release(host_pages.subspan(good));
   if (load.good_pages < load.page_count && search.miss == MissReason::None) {
-    search.miss = load.outcome == TransferOutcome::Cancelled ? MissReason::LoadCancelled : MissReason::LoadFailed;
+    search.miss = load.outcome == TransferOutcome::Cancelled  ? MissReason::LoadCancelled
+                  : load.outcome == TransferOutcome::TimedOut ? MissReason::LoadTimedOut
+                                                              : MissReason::LoadFailed;
   }
   QUIRE_CHECK(search.loads_in_flight > 0, "more loads of a search end than began");
   search.arrived_pages += load.page_count;
@@ -421,7 +434,7 @@ void Searches::finish_anchored_load(std::uint32_t transfer) {
     const bool is_good = is_wanted && i < load.good_pages;
     if (is_good && group.attach_host(path.at(pages[i].place), pages[i].host_page, pages[i].place)) {
       group.pages.lower[search.lower].set_there(pages[i].host_page);
-      ++group.pages.totals.disk_loaded_page_total;
+      ++group.pages.lower[search.lower].loaded_page_total;
     } else {
       group.pages.host.release({&pages[i].host_page, 1});
     }
@@ -473,7 +486,12 @@ void Searches::read_more() {
 void Searches::expire() {
   for (std::uint32_t i = 0; i < parts_.searches.end(); ++i) {
     const Search& search = parts_.searches[i];
-    if (search.is_live() && parts_.now >= search.deadline) abandon(i, MissReason::LoadTimedOut);
+    if (!search.is_open()) continue;
+    if (parts_.now >= search.deadline) {
+      abandon(i, MissReason::LoadTimedOut);
+    } else if (parts_.now >= search.tier_deadline) {
+      abandon(i, MissReason::LoadTimedOut, Then::AskNext);
+    }
   }
 }
 
@@ -492,10 +510,14 @@ void Searches::abandon_all(MissReason miss) {
 }
 
 // Nobody uses what a search finds from here on, or what its loads bring. Sequences that wait for it stop looking.
-void Searches::abandon(std::uint32_t index, MissReason miss) {
+void Searches::abandon(std::uint32_t index, MissReason miss, Then then) {
   Search& search = parts_.searches[index];
   if (!search.is_open()) return;
   const bool is_asking = search.state == Stage::Asking;
+  // A tier that does not answer at all is known to be slow by that.
+  if (is_asking && miss == MissReason::LoadTimedOut) {
+    parts_.lowers[search.lower].question_time.measure(parts_.now - search.asked_at);
+  }
   search.state = Stage::Abandoned;
   if (search.miss == MissReason::None) search.miss = miss;
   const bool is_queued = parts_.book[search.transfer].state == Transfer::State::Queued;
@@ -512,7 +534,7 @@ void Searches::abandon(std::uint32_t index, MissReason miss) {
     parts_.call_off(i);
     load.pin.reset();
   }
-  arrivals_->abandon_search(index, miss);
+  arrivals_->abandon_search(index, miss, /*asks_next=*/then == Then::AskNext);
   search.pin.reset();
   if (is_queued) {
     end(index);

@@ -109,13 +109,19 @@ void Tiers::count(const Transfer& transfer, const Completion& completion) {
       counters.stored_bytes += completion.moved_bytes;
       parts.store_rate.measure(completion);
       return;
+    case TransferKind::FindBelow: {
+      const bool is_answer =
+          completion.outcome != TransferOutcome::Failed && completion.outcome != TransferOutcome::Cancelled;
+      if (is_answer) parts.lowers[transfer.lower].question_time.measure(completion.busy_ns);
+      return;
+    }
     case TransferKind::LoadFromBelow:
-      counters.disk_loaded_bytes += completion.moved_bytes;
+      parts.lowers[transfer.lower].totals.loaded_bytes += completion.moved_bytes;
       parts.lowers[transfer.lower].load_rate.measure(completion);
       return;
     case TransferKind::StoreBelow: {
-      counters.disk_stored_bytes += completion.moved_bytes;
       Lower& lower = parts.lowers[transfer.lower];
+      lower.totals.stored_bytes += completion.moved_bytes;
       lower.budget.correct(transfer.page_count * lower.tier->written_bytes(transfer.pool), completion.moved_bytes);
       return;
     }
@@ -165,11 +171,11 @@ void Tiers::finish(std::uint32_t index) {
       }
       return;
     case TransferKind::LoadFromBelow:
-      ++counters.disk_load_outcomes[outcome];
+      ++parts.lowers[transfer.lower].totals.load_outcomes[outcome];
       searches.finish_load(index);
       return;
     case TransferKind::StoreBelow:
-      ++counters.disk_store_outcomes[outcome];
+      ++parts.lowers[transfer.lower].totals.store_outcomes[outcome];
       lower_stores.finish(index);
       return;
     case TransferKind::DropBelow:

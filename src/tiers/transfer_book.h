@@ -79,6 +79,12 @@ struct Transfer {
   [[nodiscard]] bool is_tree_load() const { return is_live() && kind == TransferKind::Load && is_of_tree(); }
 };
 
+/// How long answers took, weighted: shorter times count more, so that a tier that is fast again is soon known to be.
+struct AnswerTime {
+  double ns = 0;  // 0: nothing was measured yet
+  void measure(TimeNs took_ns);
+};
+
 /// How fast bytes came, weighted so that small transfers count little.
 struct TransferRate {
   double bytes_per_ns = 0;  // 0: nothing was measured yet

@@ -50,6 +50,11 @@ struct LowerPlan {
   std::uint32_t key_space = 0;  ///< of FindBelow and DropBelow: index in the log; or kAllKeySpaces
   std::uint32_t pool = 0;       ///< of LoadFromBelow and StoreBelow
 
+  /// FindBelow, LoadFromBelow, StoreBelow: how long somebody waits for it, from submit() on. What has arrived in order
+  /// by then is used, so the tier ends the plan then, with TransferOutcome::TimedOut if it has less than was asked for.
+  /// 0: there is no limit.
+  TimeNs timeout_ns = 0;
+
   // FindBelow: Completion::good_pages says how many leading pages the tier has. PutBelow, GetFromBelow: how many were
   // written or read; their pages begin at the root.
   NamedPage parent;                      ///< the page in memory before the first one that is asked for

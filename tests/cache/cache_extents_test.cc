@@ -112,7 +112,7 @@ TEST_F(ExtentsTest, APageThatComesLateCompletesAllExtentsThatHaveIt) {
 TEST_F(ExtentsTest, AnExtentThatLostAPageBeforeItsTurnIsLeft) {
   open_lowers({{.write_policy = WritePolicy::WriteBack}}, extents_config());
   cache_tokens(pages_of(4));
-  ASSERT_EQ(stats().disk_waiting_pages, 1U);  // its last page stands for the extent
+  ASSERT_EQ(stats().disk_waiting_pages, 4U);
   forget_memory();
   EXPECT_EQ(stats().disk_waiting_pages, 0U);
   flush_lowers();

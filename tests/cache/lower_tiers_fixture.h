@@ -16,6 +16,8 @@ namespace quire {
 
 using testing::MemoryTier;
 
+using Counts = std::vector<std::uint64_t>;
+
 inline constexpr std::uint64_t kPageCost = 100;
 inline constexpr std::uint32_t kKeySpacesMax = 32;  // some are dropped, and not gone yet
 
@@ -87,7 +89,7 @@ class LowerTiersTest : public DiskTest {
   void settle_lowers() {
     for (bool goes_on = true; goes_on;) {
       settle();
-      goes_on = run_tiers();
+      goes_on = run_tiers() || stats().transfers_moving > 0;  // the last apply() may have started something
     }
   }
   /// Gives the tokens that need not be computed. Memory has nothing of them afterwards.
