@@ -80,8 +80,9 @@ class RemoteMover final : public LowerTier {
     std::function<TimeNs()> unix_time;  ///< when values are written, for people; null: 0
   };
 
-  /// `store` and `hosts` must outlive it. Of the latter there is one for each pool that is kept. The memory of host
-  /// pages is not registered with the store here: whoever owns it does that.
+  /// `store` and `hosts` must outlive it. The store is this mover's alone, which hears all its answers. Of the hosts
+  /// there is one for each pool that is kept. The memory of host pages is not registered with the store here: whoever
+  /// owns it does that.
   [[nodiscard]] static Result<std::unique_ptr<RemoteMover>> open(const Config& config, RemoteStore& store,
                                                                  std::span<HostPages* const> hosts);
   /// Drops what is queued, cancels what is at the store, and waits until that is out of use.
