@@ -175,6 +175,8 @@ class RemoteEngine {
     send_log();
   }
 
+  ~RemoteEngine() { mover.reset(); }  // before what plans point to
+
   [[nodiscard]] static NameLog::Config log_config() {
     return {
         .page_tokens = kRemotePageTokens, .entry_count_max = 4096, .page_count_max = 4096, .extra_key_count_max = 1};
