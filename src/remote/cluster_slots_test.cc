@@ -39,11 +39,11 @@ TEST(ClusterSlots, DependOnTheTextInBracesAlone) {
 
 TEST(ClusterSlots, AMapHasThePrimariesAndTheirSlots) {
   const auto map = parse_cluster_slots(parsed_answer("*3\r\n" + range(0, 99, "10.0.0.1", 7000) +
-                                              range(100, 16'383, "::1", 7001) + "*3\r\n:100\r\n:99\r\n*0\r\n"),
+                                                     range(100, 16'383, "::1", 7001) + "*3\r\n:100\r\n:99\r\n*0\r\n"),
                                        "h");
   EXPECT_FALSE(map.has_value()) << "the last range goes backwards";
   const auto good = parse_cluster_slots(parsed_answer("*3\r\n" + range(0, 99, "10.0.0.1", 7000) +
-                                               range(101, 16'383, "", 7001) + range(100, 100, "10.0.0.1", 7000)),
+                                                      range(101, 16'383, "", 7001) + range(100, 100, "10.0.0.1", 7000)),
                                         "asked");
   ASSERT_TRUE(good.has_value()) << good.error().message;
   ASSERT_EQ(good->nodes.size(), 2U);

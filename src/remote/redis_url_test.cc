@@ -32,7 +32,8 @@ TEST(RedisUrl, AnIpv6AddressStandsInBrackets) {
 }
 
 TEST(RedisUrl, AUnixSocketIsAnAbsolutePath) {
-  EXPECT_EQ(parsed_url("unix:///run/valkey.sock").endpoint, (RedisEndpoint{.host = "/run/valkey.sock", .is_unix = true}));
+  EXPECT_EQ(parsed_url("unix:///run/valkey.sock").endpoint,
+            (RedisEndpoint{.host = "/run/valkey.sock", .is_unix = true}));
   EXPECT_FALSE(parse_redis_url("unix://run/valkey.sock").has_value());
   EXPECT_FALSE(parse_redis_url("unix:///" + std::string(200, 'x')).has_value());
 }

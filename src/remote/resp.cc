@@ -117,9 +117,18 @@ void append_argument(std::string& text, std::string_view argument) {
   text += "\r\n";
 }
 
-void append_command(std::string& text, std::initializer_list<std::string_view> arguments) {
+void append_command(std::string& text, std::span<const std::string_view> arguments) {
   append_argument_count(text, arguments.size());
   for (const std::string_view argument : arguments) append_argument(text, argument);
+}
+
+std::string redis_pattern(std::string_view prefix) {
+  std::string pattern;
+  for (const char c : prefix) {
+    if (std::string_view("*?[]\\^-").find(c) != std::string_view::npos) pattern += '\\';
+    pattern += c;
+  }
+  return pattern + '*';
 }
 
 RespTaken take_resp_head(std::string_view& input, RespHead& head) {

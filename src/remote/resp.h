@@ -10,6 +10,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <initializer_list>
+#include <span>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -23,7 +24,13 @@ void append_argument_count(std::string& text, std::size_t count);
 /// "$<bytes>\r\n": that many bytes and "\r\n" follow.
 void append_argument_bytes(std::string& text, std::size_t bytes);
 void append_argument(std::string& text, std::string_view argument);
-void append_command(std::string& text, std::initializer_list<std::string_view> arguments);
+void append_command(std::string& text, std::span<const std::string_view> arguments);
+inline void append_command(std::string& text, std::initializer_list<std::string_view> arguments) {
+  append_command(text, std::span(arguments.begin(), arguments.size()));
+}
+
+/// For SCAN: matches what begins with the prefix, whatever signs are in that.
+[[nodiscard]] std::string redis_pattern(std::string_view prefix);
 
 // ── answers ──────────────────────────────────────────────────────────────────────────────────────────────────────────
 
