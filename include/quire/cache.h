@@ -291,6 +291,31 @@ struct DiskStatus {
   std::string last_error = {};  ///< empty: none so far
 };
 
+/// The remote tier. Totals count since open().
+struct RemoteTierStatus {
+  bool is_usable = true;  ///< false: every question fails at once, until a server can be reached
+  std::uint32_t node_count = 0;
+  std::uint32_t failed_nodes = 0;   ///< left alone for a while
+  std::uint64_t waiting_bytes = 0;  ///< of values that are not on their way yet
+  std::string last_error = {};      ///< empty: none so far; never has a password
+  std::uint32_t extent_pages = 1;   ///< of the history, in one value
+  double question_ns = 0;           ///< how long answers take, as measured of late; 0: not yet
+  double load_bytes_per_ns = 0;
+  std::uint64_t asked_names = 0;
+  std::uint64_t spared_names = 0;  ///< not asked for: they were absent a moment ago
+  std::uint64_t got_values = 0;    ///< that came and were right
+  std::uint64_t got_bytes = 0;
+  std::uint64_t put_values = 0;
+  std::uint64_t put_bytes = 0;
+  std::uint64_t kept_values = 0;     ///< not put, because the servers have them
+  std::uint64_t absent_values = 0;   ///< gone when they were to be read
+  std::uint64_t corrupt_values = 0;  ///< damaged, and dropped
+  std::uint64_t foreign_values = 0;  ///< written by somebody else under the name of a page, and dropped
+  std::uint64_t late_objects = 0;
+  std::uint64_t failed_objects = 0;
+  std::uint64_t failed_drops = 0;  ///< of key spaces; each is tried again
+};
+
 /// What came of a direct call to the disk tier.
 struct DiskAnswer {
   TransferOutcome outcome = TransferOutcome::Ok;
@@ -703,6 +728,7 @@ class Cache {
   [[nodiscard]] Result<bool> wait_until_flushed(const WaitOptions& options = {});
   /// Of all groups together, or of what one has: full and compressed groups share a store.
   [[nodiscard]] Result<DiskStatus> disk_status(std::optional<std::uint32_t> group_index = std::nullopt) const;
+  [[nodiscard]] Result<RemoteTierStatus> remote_status() const;
 
   /// No transfer starts until resume_transfers(); what is on the host counts as missing meanwhile. True when none is in
   /// flight; else call it again after apply().

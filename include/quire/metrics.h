@@ -83,6 +83,7 @@ class MetricsServer {
   /// The newest snapshot replaces the one before.
   void update(const Stats& stats);
   void update(const DiskStatus& status);
+  void update(const RemoteTierStatus& status);
 
   // Distributions, observed by whoever has a clock. Allocate nothing; times below 0 count as 0.
 

@@ -85,7 +85,8 @@ void MetricsServer::describe(const Cache& cache) {
                    .page_tokens = config.page.page_tokens,
                    .policy = config.policy,
                    .host_policy = config.host.is_on() ? config.host.policy : "",
-                   .disk_write_bytes_per_day = config.disk.is_on() ? config.disk.write_bytes_per_day : 0};
+                   .disk_write_bytes_per_day = config.disk.is_on() ? config.disk.write_bytes_per_day : 0,
+                   .remote_write_bytes_per_day = config.remote.is_on() ? config.remote.write_bytes_per_day : 0};
   state_->change([&](MetricsSnapshot& snapshot) { snapshot.facts = std::move(facts); });
 }
 
@@ -95,6 +96,10 @@ void MetricsServer::update(const Stats& stats) {
 
 void MetricsServer::update(const DiskStatus& status) {
   state_->change([&](MetricsSnapshot& snapshot) { snapshot.disk = status; });
+}
+
+void MetricsServer::update(const RemoteTierStatus& status) {
+  state_->change([&](MetricsSnapshot& snapshot) { snapshot.remote = status; });
 }
 
 void MetricsServer::observe(TimedCall call, TimeNs duration_ns) {

@@ -216,6 +216,10 @@ void RemoteMover::Impl::begin(const LowerPlan& plan) {
       begin_direct(flight);
       return;
     case TransferKind::DropBelow:
+      if (config.is_read_only) {  // the queue goes on hiding it
+        complete(flight);
+        return;
+      }
       set_drop(flight, Step::Drop, queue->records(flight.index)[0].name);
       return;
     case TransferKind::FlushBelow:
@@ -381,7 +385,7 @@ RemoteMover::Impl::Flight* RemoteMover::Impl::idle_background() {
 // A value that is no good. When there is no room for it, whoever reads it next drops it.
 void RemoteMover::Impl::discard(const RemoteObject& object) {
   Flight* const flight = idle_background();
-  if (flight == nullptr) return;
+  if (flight == nullptr || config.is_read_only) return;
   std::array<char, kRemoteKeyBytesMax>& room = keys[flight->index * object_max];
   std::ranges::copy(object.key, room.begin());
   objects_of(*flight)[0] = {.key = {room.data(), object.key.size()}};

@@ -70,6 +70,7 @@ class RemoteMover final : public LowerTier {
     std::uint32_t transfer_count_max = 0;  ///< indices of TransferIds lie below it
     std::uint32_t transfer_pages_max = 0;  ///< pages of one plan, but for FindBelow: an extent's at least
     std::uint32_t path_pages_max = 0;      ///< pages of a FindBelow
+    bool is_read_only = false;             ///< nothing is written: what is dropped is hidden instead
     std::string key_prefix = "quire";      ///< that all keys begin with: printable, no spaces
     TimeNs find_timeout_ns = 100'000'000;
     TimeNs load_timeout_ns = 500'000'000;

@@ -86,9 +86,12 @@ void bind_metrics(nb::module_& module) {
           nb::arg("cache"), "What does not change: sizes, policies, the endurance budget. Once.")
       .def(
           "update", [](const ServerHandle& self, const Stats& stats) { self.get().update(stats); }, nb::arg("stats"),
-          "The newest snapshot replaces the one before: Cache.stats(), or Cache.disk_status().")
+          "The newest snapshot replaces the one before: Cache.stats(), Cache.disk_status() or Cache.remote_status().")
       .def(
           "update", [](const ServerHandle& self, const DiskStatus& status) { self.get().update(status); },
+          nb::arg("status"))
+      .def(
+          "update", [](const ServerHandle& self, const RemoteTierStatus& status) { self.get().update(status); },
           nb::arg("status"))
       .def(
           "observe",
