@@ -55,7 +55,7 @@ enum class RemoteOutcome : std::uint8_t {
 enum class RemotePriority : std::uint8_t { Waiting, Background };
 
 struct RemoteObject {
-  std::string_view key;
+  std::string_view key = {};
   std::span<const std::span<std::byte>> target = {};        ///< Get: where the value goes, piece by piece
   std::span<const std::span<const std::byte>> source = {};  ///< Put: the pieces of the value
   RemoteOutcome outcome = RemoteOutcome::NotTried;          ///< the store's answer
@@ -70,7 +70,7 @@ struct RemoteBatch {
   TimeNs timeout_ns = 0;
   /// Get, Find: objects are of use in their order only, so those behind the first that is not Ok need not be tried.
   bool is_path = false;
-  std::span<RemoteObject> objects;
+  std::span<RemoteObject> objects = {};
 };
 
 struct RemoteAnswer {
