@@ -287,6 +287,12 @@ class RemoteEngine {
       const std::vector<std::byte> bytes = direct_bytes(prompt, window_pages);
       slot.bytes.assign(bytes.begin(), bytes.end());
     }
+    --slot.id.generation;
+    return submit_direct_again(kind, index);
+  }
+  /// The same once more, with the bytes that are there.
+  TransferId submit_direct_again(TransferKind kind, std::uint32_t index) {
+    Slot& slot = next_slot(index);
     LowerPlan plan{.id = slot.id, .kind = kind};
     plan.tokens = slot.tokens;
     plan.anchored = slot.anchored;

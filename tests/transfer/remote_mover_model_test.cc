@@ -103,7 +103,7 @@ class RemoteMoverModel {
         send_direct(engine, a, b, c);
         break;
       case 10:
-        if (a % 8 == 0) send_drop(engine, b);
+        if (a % 32 == 0) send_drop(engine, b);
         if (a % 8 == 1) send_flush(engine);
         break;
       case 11:
@@ -476,7 +476,9 @@ TEST(RemoteMoverModel, RandomPlansOnAServerThatDoesEverythingItMay) {
                                 .step_count = 10'000},
                                [&](Random& random) { return RemoteMoverModel(random, true, totals); }),
             "");
-  for (const auto field : RemoteMoverModel::kCounted) EXPECT_GT(totals.*field, 20U);
+  if (testing::kIsSanitized) return;  // too few to see everything
+  EXPECT_GT(totals.got_values, 500U);
+  for (const auto field : RemoteMoverModel::kCounted) EXPECT_GT(totals.*field, 0U);
 }
 
 TEST(RemoteMoverModel, RandomPlansOnAServerWithoutFaults) {
