@@ -7,8 +7,9 @@
 //   remote_redis_store [--server=redis-server] [--bytes=536870912] [--repetitions=5]
 //
 // A table for people, and a JSON document as the last line: of each size and way bytes per second, median (least to
-// greatest), and CPU seconds of this process per GB. The loop keeps as many bytes in flight as the store. Then a lookup
-// of 8,192 names beside the same loop, and what the calls cost that the engine's thread makes.
+// greatest), and CPU seconds of this process and of the server per GB; from these follows what one could do with a core
+// each, on a machine that is busy with other things too. The loop keeps as many bytes in flight as the store. Then a
+// lookup of 8,192 names beside the same loop, and what the calls cost that the engine's thread makes.
 #include <fcntl.h>
 #include <netinet/in.h>
 #include <netinet/tcp.h>
@@ -72,10 +73,21 @@ double cpu_seconds() {
   return seconds(usage.ru_utime) + seconds(usage.ru_stime);
 }
 
+double server_cpu_seconds(RedisServer& server) {
+  const std::string info = server.call({"INFO", "cpu"}).text;
+  double seconds = 0;
+  for (const std::string_view name : {"used_cpu_sys:", "used_cpu_user:"}) {
+    const std::size_t place = info.find(name);
+    if (place != std::string::npos) seconds += std::strtod(info.c_str() + place + name.size(), nullptr);
+  }
+  return seconds;
+}
+
 /// What one way has done, turn by turn.
 struct Turns {
   std::vector<double> bytes_per_second;
   std::vector<double> cpu_per_gb;
+  std::vector<double> server_cpu_per_gb;
 };
 
 double median(std::vector<double> values) {
@@ -83,12 +95,14 @@ double median(std::vector<double> values) {
   return values.empty() ? 0 : values[values.size() / 2];
 }
 
-void take_turn(Turns& turns, std::uint64_t bytes, const std::function<void()>& work) {
+void take_turn(Turns& turns, RedisServer& server, std::uint64_t bytes, const std::function<void()>& work) {
+  const double server_cpu = server_cpu_seconds(server);
   const double cpu = cpu_seconds();
   const double begin = seconds_now();
   work();
   turns.bytes_per_second.push_back(static_cast<double>(bytes) / (seconds_now() - begin));
   turns.cpu_per_gb.push_back((cpu_seconds() - cpu) / (static_cast<double>(bytes) / 1e9));
+  turns.server_cpu_per_gb.push_back((server_cpu_seconds(server) - server_cpu) / (static_cast<double>(bytes) / 1e9));
 }
 
 /// Values and where they lie in memory; the same memory for all ways.
@@ -306,11 +320,15 @@ class Hiredis {
 
 nlohmann::json report(const std::string& name, const Turns& turns) {
   const auto [least, greatest] = std::ranges::minmax(turns.bytes_per_second);
-  std::printf("%-24s %8.2f GB/s (%.2f to %.2f) %8.3f CPU s/GB\n", name.c_str(), median(turns.bytes_per_second) / 1e9,
-              least / 1e9, greatest / 1e9, median(turns.cpu_per_gb));
+  const double client = median(turns.cpu_per_gb);
+  const double server = median(turns.server_cpu_per_gb);
+  std::printf("%-22s %6.2f GB/s (%.2f to %.2f)  CPU s/GB: client %.3f, server %.3f  core each %.2f GB/s\n",
+              name.c_str(), median(turns.bytes_per_second) / 1e9, least / 1e9, greatest / 1e9, client, server,
+              1 / std::max(client, server));
   return {{"name", name},
           {"bytes_per_second", median(turns.bytes_per_second)},
-          {"cpu_seconds_per_gb", median(turns.cpu_per_gb)}};
+          {"cpu_seconds_per_gb", client},
+          {"server_cpu_seconds_per_gb", server}};
 }
 
 int run(const Options& options) {
@@ -334,13 +352,13 @@ int run(const Options& options) {
 #endif
     loop.put(work);
     for (std::uint32_t i = 0; i < options.repetitions; ++i) {
-      take_turn(turns[0], bytes, [&] { loop.put(work); });
-      take_turn(turns[1], bytes, [&] { run_store(store, RemoteOperation::Put, work); });
-      take_turn(turns[2], bytes, [&] { loop.get(work); });
-      take_turn(turns[3], bytes, [&] { run_store(store, RemoteOperation::Get, work); });
+      take_turn(turns[0], server, bytes, [&] { loop.put(work); });
+      take_turn(turns[1], server, bytes, [&] { run_store(store, RemoteOperation::Put, work); });
+      take_turn(turns[2], server, bytes, [&] { loop.get(work); });
+      take_turn(turns[3], server, bytes, [&] { run_store(store, RemoteOperation::Get, work); });
 #ifdef QUIRE_BENCH_HIREDIS
-      take_turn(turns[4], bytes, [&] { hiredis.put(work); });
-      take_turn(turns[5], bytes, [&] { hiredis.get(work); });
+      take_turn(turns[4], server, bytes, [&] { hiredis.put(work); });
+      take_turn(turns[5], server, bytes, [&] { hiredis.get(work); });
 #endif
     }
     const std::array<const char*, 6> names = {"put loop",  "put store",   "get loop",
@@ -364,8 +382,8 @@ int run(const Options& options) {
   Turns by_loop;
   Turns by_store;
   for (std::uint32_t i = 0; i < 5 * options.repetitions; ++i) {
-    take_turn(by_loop, 1, [&] { loop.find(names.keys); });
-    take_turn(by_store, 1, [&] { run_store(store, RemoteOperation::Find, names); });
+    take_turn(by_loop, server, 1, [&] { loop.find(names.keys); });
+    take_turn(by_store, server, 1, [&] { run_store(store, RemoteOperation::Find, names); });
   }
   const double loop_ms = 1e3 / median(by_loop.bytes_per_second);
   const double store_ms = 1e3 / median(by_store.bytes_per_second);
