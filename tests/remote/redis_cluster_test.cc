@@ -120,10 +120,15 @@ TEST(RedisCluster, AReplicaThatBecomesThePrimaryIsFound) {
   StoreClient client(*store);
   const auto keys = numbered_keys("quire:a", 30);
   EXPECT_TRUE(client.put(keys, 10'000).all(RemoteOutcome::Ok));
-  for (std::uint32_t i = 0; i < 3; ++i) (void)cluster.primary(i).call({"WAIT", "1", "10000"});
+  EXPECT_TRUE(comes_true([&] {
+    std::int64_t copies = 0;
+    for (std::uint32_t i = 0; i < 3; ++i) copies += cluster.replica(i).call({"DBSIZE"}).number;
+    return copies == 30;
+  }));
   cluster.primary(0).kill();
-  EXPECT_TRUE(comes_true(
-      [&] { return client.run({.keys = keys, .bytes = 10'000, .timeout_ns = 200 * kMs}).all(RemoteOutcome::Ok); }));
+  EXPECT_TRUE(comes_true([&] {
+    return client.run({.keys = keys, .bytes = 10'000, .timeout_ns = 200 * kMs}).all(RemoteOutcome::Ok);
+  })) << store->status().last_error;
   EXPECT_TRUE(client.put(keys, 10'000).all(RemoteOutcome::Ok));
   EXPECT_TRUE(comes_true([&] { return store->status().failed_nodes == 0; })) << "the old one is forgotten";
   EXPECT_EQ(store->status().node_count, 3U);
