@@ -152,8 +152,9 @@ void Simulation::check_accounts() {
   const bool is_wrong = files_ ? stats.lost_page_total > CacheForTests::given_up_page_total(*cache_)
                                : paths_ && stats.lost_page_total != paths_->lost_count();
   if (is_wrong) wrong("lost_page_total is " + std::to_string(stats.lost_page_total));
-  if (paths_ && CacheForTests::given_up_page_total(*cache_) != paths_->lost_count()) {
-    wrong(std::to_string(paths_->lost_count()) + " pages were given up, and another number is told");
+  const std::uint64_t given_up = CacheForTests::given_up_page_total(*cache_);
+  if (paths_ && given_up != paths_->lost_count()) {
+    wrong(std::to_string(paths_->lost_count()) + " pages were given up, and " + std::to_string(given_up) + " are told");
   }
 }
 
