@@ -125,9 +125,9 @@ void SimPaths::observe(TimeNs now) {
   // What comes from disk may be given up again by the call that has brought it; and what a step has computed, where a
   // sequence waits for room to load.
   std::uint64_t lost_count = lost.size();
-  if (setup_.has_disk || setup_.ahead_chance > 0) {
-    const std::uint64_t told = CacheForTests::given_up_page_total(cache_);
-    if (told > lost_count_ + lost_count) {
+  const std::uint64_t told = CacheForTests::given_up_page_total(cache_);
+  if (told > lost_count_ + lost_count) {
+    if (setup_.has_disk || cache_.stats()->loading_sequence_count > 0) {
       lost_count = told - lost_count_;
       unseen_times_.insert(now);
       const auto is_bad = [](const ResidencyRecord& record) { return record.cause == ResidencyCause::Failed; };

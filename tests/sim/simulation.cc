@@ -530,9 +530,10 @@ void Simulation::note_ready(std::span<const Coming> on_their_way, std::size_t co
         for (const MissReason reason : {MissReason::LoadCancelled, MissReason::LoadTimedOut}) {
           each.any.push_back({.reason = reason});
         }
-        if (setup_.compute_ns_per_token > 0) each.any.push_back({.reason = MissReason::RecomputeCheaper});
       }
       if (has_all) return;
+      // One that has let go of its path chooses anew when there is room.
+      if (setup_.compute_ns_per_token > 0) each.any.push_back({.reason = MissReason::RecomputeCheaper});
       for (const MissReason trouble : live.load_troubles) each.any.push_back({.reason = trouble});
       if (setup_.load_timeout_ns > 0) each.any.push_back({.reason = MissReason::LoadTimedOut});
       // Nothing is on its way, and there is no room for more. A load that was taken earlier may have been called off
