@@ -217,8 +217,8 @@ class _SeenParts:
 
 def _parts_of(value: Any) -> dict[Any, Any]:
     """What is in it, by name or by place."""
-    if isinstance(value, dict):
-        return value
+    if isinstance(value, dict):  # a class of its own may look things up in another way, and make what is not there
+        return value if type(value) is dict else dict(dict.items(value))
     if isinstance(value, (list, tuple)):
         return dict(enumerate(value))
     if isinstance(value, functools.partial):
