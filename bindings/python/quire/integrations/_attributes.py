@@ -374,7 +374,7 @@ class Attributes:
         seen.plain_values = [held[name] for name in names]
         seen.others = {name: what for name, what in seen.seen.items() if name not in plain}
         seen.count = len(held)
-        for name in seen.written:
+        for name in sorted(seen.written):
             buffer = held["_buffers"].get(name)
             if buffer is not None:
                 self._is_learned, self._is_own = (seen.name, name) in self._learned, True
