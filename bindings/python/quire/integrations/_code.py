@@ -77,6 +77,11 @@ def functions_of_forward(kind: type) -> tuple[types.FunctionType, ...]:
     return tuple(found)
 
 
+def names_in_forward(kind: type) -> set[str]:
+    """All names that forward() of this class reads."""
+    return {name for function in functions_of_forward(kind) for code in _codes_of(function.__code__) for name in code.co_names}
+
+
 # Methods that change the list, dictionary, set or tensor that they are called of.
 _CHANGING = {
     "append", "extend", "insert", "pop", "clear", "update", "setdefault", "popitem", "add", "discard", "remove", "copy_",
