@@ -266,7 +266,7 @@ void Cache::Impl::run_restored(std::uint32_t index) {
   if (can_be_computed_again(slot)) {
     tiers->saves.release(index);
     become_waiting(index);
-    tiers->parts.arrivals[index] = {.load_miss = MissReason::LoadFailed};
+    tiers->parts.arrivals[index] = {.load_miss = MissReason::LoadFailed, .has_lost_pages = true};
     (void)start_running(index);
     return;
   }

@@ -268,8 +268,8 @@ Result<PlanOutcome> Cache::plan_step(std::span<const StepEntry> entries, const P
     // try_without_tails() may have given tails up although the step does not fit: then the entries need other pages.
     impl.make_parts(entries);
     needs = impl.measure();
-    if (impl.tiers->parts.history.writes_back())
-      impl.tiers->work_in_background();  // write-back only: other stores would read pages that the fitting entries need
+    // Other stores than those of write-back would read pages that the fitting entries need.
+    if (impl.tiers->parts.history.writes_back()) impl.tiers->write_back();
     needs.fitting_tokens = impl.fitting_tokens(entries, needs.entries_that_fit);
     return PlanOutcome{.step = std::nullopt, .shortage = needs};
   }

@@ -37,6 +37,7 @@ struct Arrival {
 
   TimeNs deadline = INT64_MAX;                   // when the sequence takes what there is
   MissReason load_miss = MissReason::None;       // why loads from the host brought less than they should
+  bool has_lost_pages = false;                   // of its own, which had been saved: load_miss tells of these
   MissReason lower_miss = MissReason::None;      // why lower tiers brought less than they have
   std::uint32_t limiting_group = Hit::kNoGroup;  // the group that limits what lower tiers can give
   std::optional<std::uint32_t> host_from;        // tokens, in whole pages, that the device could serve at admission

@@ -138,9 +138,9 @@ WindowColumns Paths::needed_columns(std::size_t group, const Hit& hit, std::uint
 
 // Misses
 
-// The most certain reason comes first: why loads brought less, what the request itself ruled out, what is known to be
-// lost, what another key space has. "Never seen" is the answer only as long as the record of lost pages has forgotten
-// nothing.
+// The most certain reason comes first: what the request itself ruled out, why loads brought less, what is known to be
+// lost, what another key space has. A load that failed is no reason where everything that was asked for is there all
+// the same. "Never seen" is the answer only as long as the record of lost pages has forgotten nothing.
 Miss Paths::find_miss(std::uint32_t sequence, const PrefixTree::Match& match) const {
   const SequenceSlot& slot = parts_.sequences[sequence];
   const Arrival& arrival = parts_.arrivals[sequence];
@@ -152,11 +152,11 @@ Miss Paths::find_miss(std::uint32_t sequence, const PrefixTree::Match& match) co
   if (found >= parts_.sequences.keys().known_rows(slot.token_count) / page_tokens) {
     return {.reason = is_partial ? MissReason::PartialPage : MissReason::None};
   }
-  if (arrival.load_miss != MissReason::None) return {.reason = arrival.load_miss};
-  if (arrival.lower_miss != MissReason::None) return {.reason = arrival.lower_miss};
   const std::uint32_t tokens_max =
       slot.options.may_use_cache ? std::min(slot.options.match_tokens_max, slot.window_tokens()) : 0;
-  if (found >= tokens_max / page_tokens) return {.reason = MissReason::NotAsked};
+  if (found >= tokens_max / page_tokens && !arrival.has_lost_pages) return {.reason = MissReason::NotAsked};
+  if (arrival.load_miss != MissReason::None) return {.reason = arrival.load_miss};
+  if (arrival.lower_miss != MissReason::None) return {.reason = arrival.lower_miss};
   if (!waits && match.host_page_count > 0) return {.reason = MissReason::LoadFailed};
   const PrefixTree::Key key = parts_.sequences.key(sequence, slot.token_count);
   if (parts_.lost_pages.is_on()) {

@@ -219,9 +219,7 @@ void Tiers::work_in_background() {
     arrivals.start_waiting_searches();
   }
   arrivals.start_waiting_loads();
-  stores.start();
-  stores.keep_reserve();
-  parts.hand_over();
+  write_back();
 }
 
 void Tiers::cancel_all() {

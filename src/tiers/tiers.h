@@ -71,6 +71,13 @@ struct Tiers {
   /// Starts drops, stores and waiting searches, as far as there are transfers and pages for them, and hands queued
   /// transfers over. To be called after every call that may have made something of this possible.
   void work_in_background();
+  /// Starts stores to the host. A plan that is short of pages starts nothing else: loads and searches would take pages
+  /// that the plan's fitting entries need.
+  void write_back() {
+    stores.start();
+    stores.keep_reserve();
+    parts.hand_over();
+  }
   /// After calls that give device pages back and do nothing else in the background.
   void start_waiting_loads() {
     if (!parts.has_host()) return;

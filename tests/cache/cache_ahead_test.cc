@@ -450,5 +450,31 @@ TEST_F(CacheAhead, ALoadThatTakesTooLongTakesTheStepBack) {
   expect_all_free();
 }
 
+TEST_F(CacheAhead, AMissNamesNoLoadWhereEverythingWasFoundThatTheRequestAskedFor) {
+  CacheConfig config = tiers_config(24, 48, WritePolicy::WriteThrough);
+  config.host.load_timeout_ns = 1'000;
+  open_tiers(std::move(config));
+  put_on_host(token_range(0, 16));
+  Live live = admitted(token_range(0, 24), {.match_tokens_max = 16, .plan_while_loading = true});
+  mover_->take();
+  Live other = admitted(token_range(0, 17), {.use_cache = false});
+  const Step before = plan({&other});
+  const Step step = plan({&live});
+  compute(before, 0, other);
+  finish_step(before);  // the pages are on the device, whatever becomes of the load
+  now_ += 1'001;
+  apply({});
+  ASSERT_EQ(lost(step).size(), 1U);
+  compute_in_vain(step, 0);
+  finish_step(step);
+  EXPECT_EQ(view(live).computed_tokens, 16U);
+  EXPECT_EQ(view(live).miss.reason, MissReason::NotAsked);
+  move_all();
+  finish(live);
+  end(other);
+  settle();
+  expect_all_free();
+}
+
 }  // namespace
 }  // namespace quire

@@ -3,6 +3,7 @@
 // Those who wait for the disk when it is slow, when it hangs, and when there are many of them.
 #include <gtest/gtest.h>
 
+#include <array>
 #include <utility>
 #include <vector>
 
@@ -368,6 +369,42 @@ TEST_F(CacheDiskWaits, OneThatWaitsForRoomDoesNotKeepPagesFromThoseThatRun) {
     settle_all();
     expect_no_page_lost();
   }
+}
+
+// A plan that is short lets two sequences go that wait for room. What one of them held is room for the other one's
+// loads, and for entries that are said to fit.
+TEST_F(CacheDiskWaits, EntriesThatFitAreNotOvertakenByLoads) {
+  CacheConfig config = disk_config(8);
+  config.context_tokens_max = 128;
+  config.host.write_policy = WritePolicy::WriteBack;
+  open_disk(std::move(config));
+  put_on_disk(token_range(0, 80));
+  put_on_disk(token_range(2'000, 32));
+  EXPECT_EQ(serve_all(token_range(0, 32)), 32U);                                   // two device pages from here on
+  Live first = computed_all(token_range(1'000, 40), {.publish = Publish::None});   // three
+  Live second = computed_all(token_range(3'000, 20), {.publish = Publish::None});  // two: one is left
+  Live with_none = admitted(token_range(2'000, 33));
+  Live with_two = admitted(token_range(0, 81));
+  settle_all();
+  ASSERT_TRUE(view(with_two).is_loading);
+  ASSERT_TRUE(view(with_none).is_loading);
+  for (Live* const live : {&first, &second}) {  // two more pages each
+    const std::vector<TokenId> more = token_range(5'000, 30);
+    ASSERT_TRUE(cache_->append(live->sequence, {.tokens = more}));
+    live->tokens.insert(live->tokens.end(), more.begin(), more.end());
+  }
+  const std::array<StepEntry, 2> entries = {StepEntry{&first.sequence}, StepEntry{&second.sequence}};
+  const PlanOutcome both = cache_->plan_step(entries).value();
+  ASSERT_FALSE(both.step.has_value());
+  ASSERT_EQ(both.shortage.entries_that_fit, 1U);
+  step(first.sequence, first.tokens);
+  end(first);
+  end(second);
+  settle_all();
+  EXPECT_EQ(view(with_two).computed_tokens, 80U);
+  EXPECT_EQ(view(with_none).computed_tokens, 32U);
+  end(with_two);
+  end(with_none);
 }
 
 /// An engine that steps what is ready, preempts when it is told that pages are short, and sets no limit of time.

@@ -8,13 +8,13 @@
 #include <bit>
 #include <cstddef>
 #include <cstdint>
-#include <set>
 #include <span>
 #include <string>
-#include <tuple>
+#include <unordered_set>
 #include <utility>
 #include <vector>
 
+#include "base/hash.h"
 #include "tools/tiny_engine/hybrid_engine.h"
 
 namespace quire::testing {
@@ -56,18 +56,18 @@ class KeyWriters final : public tiny_engine::KeyWatch {
   [[nodiscard]] std::uint64_t compared_count() const { return compared_count_; }
 
  private:
-  using Row = std::tuple<std::uint32_t, std::uint32_t, std::int32_t, std::uint64_t>;
-
-  [[nodiscard]] static Row row_of(const tiny_engine::GroupLayer& layer, std::span<const double> key,
-                                  std::int32_t text) {
-    std::uint64_t hash = 0xcbf29ce484222325;
-    for (const double value : key) hash = (hash ^ std::bit_cast<std::uint64_t>(value)) * 0x100000001b3;
-    return {layer.group_index, layer.layer_index, text, hash};
+  /// A hash of the layer, the text and the key's bytes.
+  [[nodiscard]] static std::uint64_t row_of(const tiny_engine::GroupLayer& layer, std::span<const double> key,
+                                            std::int32_t text) {
+    std::uint64_t hash =
+        mix64((std::uint64_t{layer.group_index} << 32U) | layer.layer_index) + static_cast<std::uint32_t>(text);
+    for (const double value : key) hash = mix64(hash ^ std::bit_cast<std::uint64_t>(value));
+    return hash;
   }
 
   std::vector<Entry> entries_;
   std::vector<std::pair<std::uint32_t, std::uint32_t>> queries_;  // the entry of each, and its position
-  std::set<Row> writers_;
+  std::unordered_set<std::uint64_t> writers_;
   std::uint64_t compared_count_ = 0;
 };
 

@@ -43,6 +43,15 @@ if torch is not None:
         def __init__(self, scale: Any) -> None:
             self.scale = scale
 
+    class Scales(dict):  # type: ignore[type-arg]
+        """Looks things up in a way of its own."""
+
+        def get(self, name: str) -> Any:  # type: ignore[override]
+            return super().get(f"of {name}", 1.0)
+
+    class Another(transformers.LlamaForCausalLM):
+        """Of a class that no other test makes a model of."""
+
     class SlotSettings:
         __slots__ = ("scale",)
 
@@ -78,6 +87,9 @@ def _cases() -> dict[str, tuple[Any, dict[str, Any], Any]]:
         "tensors in a tuple": (lambda m: m.tables[0], {"tables": (_one(),)}, lambda m: m.tables[0].mul_(3.0)),
         "tensors in a dictionary": (lambda m: m.tables["k"], {"tables": {"k": _one()}}, lambda m: m.tables["k"].mul_(3.0)),
         "numbers in a dictionary": (lambda m: m.scales["k"], {"scales": {"k": 1.0}}, lambda m: m.scales.update(k=3.0)),
+        "numbers in a dictionary of a class of its own": (
+            lambda m: m.scales.get("k"), {"scales": Scales({"of v": 1.0})}, lambda m: m.scales.update({"of k": 3.0})
+        ),
         "numbers in a list": (lambda m: m.scales[0], {"scales": [1.0]}, lambda m: m.scales.__setitem__(0, 3.0)),
         "numbers deep inside": (
             lambda m: m.scales["k"][0][1], {"scales": {"k": [(0, 1.0)]}}, lambda m: m.scales["k"].__setitem__(0, (0, 3.0))
@@ -146,7 +158,8 @@ def _array() -> Any:
 
 _NAMES = [
     "a number", "a number of its own", "a tensor", "a tensor, written", "a tensor, through data", "tensors in a list",
-    "another tensor in a list", "tensors in a tuple", "tensors in a dictionary", "numbers in a dictionary", "numbers in a list",
+    "another tensor in a list", "tensors in a tuple", "tensors in a dictionary", "numbers in a dictionary",
+    "numbers in a dictionary of a class of its own", "numbers in a list",
     "numbers deep inside", "a name in a set", "an object", "an object in an object", "an object with slots",
     "a tensor in an object", "an attribute that comes later", "an entry that comes later", "an attribute that goes", "a function",
     "what a function closes over", "a bound method", "a module in a list", "an array of NumPy's",
@@ -349,8 +362,14 @@ def test_other_code_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
         q, k = rotary(q, k, *args, **kwargs)
         return q, -k
 
+    def seeing_all(inputs_embeds: Any, past_key_values: Any, **kwargs: Any) -> Any:
+        count = inputs_embeds.shape[1]
+        return torch.zeros(1, 1, count, count + past_key_values.get_seq_length())
+
     patches = [
         lambda patch: patch.setattr(modeling_llama, "apply_rotary_pos_emb", turned),
+        # Called by forward() of the model inside, which is decorated more than once.
+        lambda patch: patch.setattr(modeling_llama, "create_causal_mask", seeing_all),
         lambda patch: patch.setattr(modeling_llama.LlamaMLP, "forward", lambda self, x: x),
         lambda patch: patch.setattr(modeling_llama.LlamaRMSNorm, "__call__", lambda self, x: x, raising=False),
         lambda patch: patch.setitem(
@@ -366,6 +385,20 @@ def test_other_code_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
                 change(patch)
                 with pytest.raises(quire.InvalidArgument, match="has changed since"):
                     generate(model, prompt, cache)
+            same(model, prompt, cache)
+            assert cache.last.reused_tokens == 64
+
+
+def test_models_of_other_classes_are_no_reason(tmp_path: pathlib.Path) -> None:
+    # transformers keeps lists of the classes that models were made of.
+    prompt = after(tokens(1, 60), 2, 7)
+    config = make_model("llama").config
+    for kind in (Another, type("YetAnother", (Another,), {})):
+        model = make_model("llama")
+        with prefix_cache(model, device_bytes=8 << 20, directory=tmp_path) as cache:
+            same(model, prompt, cache)
+            assert cache.last.reused_tokens == (0 if kind is Another else 64)
+            kind(config)
             same(model, prompt, cache)
             assert cache.last.reused_tokens == 64
 

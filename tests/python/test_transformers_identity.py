@@ -366,6 +366,18 @@ def test_models_that_take_no_cache_of_transformers_are_refused_with_the_reason()
         prefix_cache(transformers.xLSTMForCausalLM(config).eval(), device_bytes=8 << 20)
 
 
+@pytest.mark.parametrize("window", [4, 32])
+def test_a_window_that_the_model_s_own_mask_does_not_have_is_refused(window: int) -> None:
+    """Moshi's cache forgets what is outside of the window, and a prompt that is computed at once sees all of it."""
+    torch.manual_seed(0)
+    config = transformers.MoshiConfig(
+        hidden_size=64, num_hidden_layers=2, num_attention_heads=4, num_key_value_heads=2, head_dim=16, ffn_dim=96,
+        sliding_window=window, max_position_embeddings=512, **_SMALL,
+    )
+    with pytest.raises(quire.Unsupported, match="K and V in layer 1 of MoshiForCausalLM are not the same in one forward pass"):
+        prefix_cache(transformers.MoshiForCausalLM(config).eval(), device_bytes=8 << 20)
+
+
 @pytest.mark.parametrize("clip", [None, 8.0])
 def test_dbrx_is_served_where_transformers_can_run_it(clip: float | None) -> None:
     torch.manual_seed(0)

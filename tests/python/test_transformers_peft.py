@@ -150,6 +150,32 @@ def test_adapters_by_row_use_no_prefix() -> None:
         assert both(model, cache) == 96
 
 
+def test_adapters_from_a_place_in_the_prompt_on_use_no_prefix() -> None:
+    """Which place that is, depends on tokens behind it: the last of these invocations."""
+    model = adapted(alora_invocation_tokens=[7, 8])
+    prompt = prompt_of()
+    prompt[0, 40:42] = torch.tensor([7, 8])
+    later = torch.cat([prompt, torch.tensor([[7, 8, 3]])], dim=1)
+    with prefix_cache(model, device_bytes=8 << 20) as cache:
+        for text in (prompt, later, later):
+            assert both(model, cache, text) == 0
+            assert cache.last.published_tokens == 0
+            assert cache.last.error.endswith("(PEFT's alora_offsets)")
+        with model.disable_adapter():
+            both(model, cache, later)
+            assert both(model, cache, prompt) == 96
+
+
+def test_adapters_of_parameters_are_refused_with_the_reason() -> None:
+    """PEFT writes them in each forward pass."""
+    model = adapted(target_modules=[], target_parameters=["q_proj.weight"])
+    with pytest.raises(quire.Unsupported, match=r"q_proj\.weight was written to.*own forward passes.*merge the adapter"):
+        prefix_cache(model, device_bytes=8 << 20)
+    merged = model.merge_and_unload()
+    with prefix_cache(merged, device_bytes=8 << 20) as cache:
+        assert [both(merged, cache), both(merged, cache)] == [0, 96]
+
+
 def test_merging_is_noticed() -> None:
     model = adapted()
     with prefix_cache(model, device_bytes=8 << 20) as cache:

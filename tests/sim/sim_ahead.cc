@@ -170,12 +170,15 @@ void Simulation::land(Live& live, const SequenceView& view) {
   live.may_lose_copy = false;
 }
 
-// A load has not brought good pages: what was planned did not happen.
+// A load has not brought good pages: what was planned did not happen. What an earlier load took back is over, though
+// its step may still be in flight.
 void Simulation::lose(Live& live) {
   live.ahead = Ahead::Lost;
   for (Flight& flight : flights_) {
     for (FlightEntry& entry : flight.entries) {
-      if (entry.number != live.number || entry.is_void) continue;
+      if (entry.number != live.number) continue;
+      entry.is_lost = false;
+      if (entry.is_void) continue;
       counts_.add(SimEvent::LostEntry);
       entry.is_void = true;
       entry.is_lost = true;

@@ -106,7 +106,14 @@ void SimPaths::observe(TimeNs now) {
     for (const ResidencyRecord& record : records_) {
       if (concerns(record) && (!is_known || (!is_dropped && record.cause == ResidencyCause::Evicted))) note(record);
     }
-    const bool is_evicted = loss.may_be_device || loss.may_be_host;
+    // Where the page's own run was dropped, pages of other runs were evicted, whatever their names.
+    const auto has_own = [&](ResidencyCause cause) {
+      return std::ranges::any_of(records_, [&](const ResidencyRecord& record) {
+        return concerns(record) && record.run == page.run && record.cause == cause;
+      });
+    };
+    const bool is_only_dropped = has_own(ResidencyCause::Dropped) && !has_own(ResidencyCause::Evicted);
+    const bool is_evicted = !is_only_dropped && (loss.may_be_device || loss.may_be_host);
     if (!is_evicted && !is_dropped) throw SimFailure("a page is gone, and no record tells of it");
     if (is_evicted) {
       Loss& noted = losses_[it->first];
@@ -118,9 +125,9 @@ void SimPaths::observe(TimeNs now) {
   // What comes from disk may be given up again by the call that has brought it; and what a step has computed, where a
   // sequence waits for room to load.
   std::uint64_t lost_count = lost.size();
-  if (setup_.has_disk || setup_.ahead_chance > 0) {
-    const std::uint64_t told = CacheForTests::given_up_page_total(cache_);
-    if (told > lost_count_ + lost_count) {
+  const std::uint64_t told = CacheForTests::given_up_page_total(cache_);
+  if (told > lost_count_ + lost_count) {
+    if (setup_.has_disk || cache_.stats()->loading_sequence_count > 0) {
       lost_count = told - lost_count_;
       unseen_times_.insert(now);
       const auto is_bad = [](const ResidencyRecord& record) { return record.cause == ResidencyCause::Failed; };

@@ -430,7 +430,9 @@ void Simulation::stop_loading() {
     std::vector<Miss> any;
     if (paths_) {
       any = paths_->why(request_of(*live), view.computed_tokens / setup_.page_tokens, now_);
-      const bool has_all = view.computed_tokens / setup_.page_tokens >= live->tokens.size() / setup_.page_tokens;
+      const std::size_t asked =
+          std::min<std::size_t>(live->tokens.size(), live->options.match_tokens_max.value_or(UINT32_MAX));
+      const bool has_all = view.computed_tokens / setup_.page_tokens >= asked / setup_.page_tokens;
       if (!has_all) any.assign({Miss{.reason = MissReason::LoadCancelled}});
     }
     check_miss(*live, view.miss, any);

@@ -152,8 +152,9 @@ void Simulation::check_accounts() {
   const bool is_wrong = files_ ? stats.lost_page_total > CacheForTests::given_up_page_total(*cache_)
                                : paths_ && stats.lost_page_total != paths_->lost_count();
   if (is_wrong) wrong("lost_page_total is " + std::to_string(stats.lost_page_total));
-  if (paths_ && CacheForTests::given_up_page_total(*cache_) != paths_->lost_count()) {
-    wrong(std::to_string(paths_->lost_count()) + " pages were given up, and another number is told");
+  const std::uint64_t given_up = CacheForTests::given_up_page_total(*cache_);
+  if (paths_ && given_up != paths_->lost_count()) {
+    wrong(std::to_string(paths_->lost_count()) + " pages were given up, and " + std::to_string(given_up) + " are told");
   }
 }
 
@@ -529,9 +530,10 @@ void Simulation::note_ready(std::span<const Coming> on_their_way, std::size_t co
         for (const MissReason reason : {MissReason::LoadCancelled, MissReason::LoadTimedOut}) {
           each.any.push_back({.reason = reason});
         }
-        if (setup_.compute_ns_per_token > 0) each.any.push_back({.reason = MissReason::RecomputeCheaper});
       }
       if (has_all) return;
+      // One that has let go of its path chooses anew when there is room.
+      if (setup_.compute_ns_per_token > 0) each.any.push_back({.reason = MissReason::RecomputeCheaper});
       for (const MissReason trouble : live.load_troubles) each.any.push_back({.reason = trouble});
       if (setup_.load_timeout_ns > 0) each.any.push_back({.reason = MissReason::LoadTimedOut});
       // Nothing is on its way, and there is no room for more. A load that was taken earlier may have been called off

@@ -217,8 +217,8 @@ class _SeenParts:
 
 def _parts_of(value: Any) -> dict[Any, Any]:
     """What is in it, by name or by place."""
-    if isinstance(value, dict):
-        return value
+    if isinstance(value, dict):  # a class of its own may look things up in another way, and make what is not there
+        return value if type(value) is dict else dict(dict.items(value))
     if isinstance(value, (list, tuple)):
         return dict(enumerate(value))
     if isinstance(value, functools.partial):
@@ -374,7 +374,7 @@ class Attributes:
         seen.plain_values = [held[name] for name in names]
         seen.others = {name: what for name, what in seen.seen.items() if name not in plain}
         seen.count = len(held)
-        for name in seen.written:
+        for name in sorted(seen.written):
             buffer = held["_buffers"].get(name)
             if buffer is not None:
                 self._is_learned, self._is_own = (seen.name, name) in self._learned, True

@@ -18,7 +18,9 @@ _NOT_FOLLOWED = (
 _FUNCTIONS_MAX = 2000
 
 
-def _is_followed(module: str | None) -> bool:
+def _is_followed(function: types.FunctionType) -> bool:
+    # By the file of its code: what a decorator puts in a function's place says that it is of the function's module.
+    module = function.__globals__.get("__name__")
     return module is not None and not any(module == name or module.startswith(f"{name}.") for name in _NOT_FOLLOWED)
 
 
@@ -32,12 +34,15 @@ def _functions_in(value: Any) -> Iterator[types.FunctionType]:
         value = value.func
     if isinstance(value, types.FunctionType):
         yield value
-        for cell in value.__closure__ or ():
-            try:
-                if isinstance(cell.cell_contents, types.FunctionType):
-                    yield cell.cell_contents
-            except ValueError:  # not filled yet
-                pass
+
+
+def _enclosed_in(function: types.FunctionType) -> Iterator[types.FunctionType]:
+    """What it closes over: of a decorated function, the function itself."""
+    for cell in function.__closure__ or ():
+        try:
+            yield from _functions_in(cell.cell_contents)
+        except ValueError:  # not filled yet
+            pass
 
 
 def _codes_of(code: types.CodeType) -> Iterator[types.CodeType]:
@@ -50,20 +55,31 @@ def _codes_of(code: types.CodeType) -> Iterator[types.CodeType]:
 
 @functools.cache
 def functions_of_forward(kind: type) -> tuple[types.FunctionType, ...]:
-    """forward() of a class of modules, and what it calls by name: methods of the class and functions of its files."""
-    found: dict[int, types.FunctionType] = {}
+    """forward() of a class of modules, and what it calls by name: methods of the class and functions of its files. Behind
+    any number of decorators, also those of libraries that are not followed."""
+    seen: set[int] = set()
+    found: list[types.FunctionType] = []
     waiting = list(_functions_in(kind.forward))  # type: ignore[attr-defined]
     while waiting and len(found) < _FUNCTIONS_MAX:
         function = waiting.pop()
-        if id(function) in found or not _is_followed(function.__module__):
+        if id(function) in seen:
             continue
-        found[id(function)] = function
+        seen.add(id(function))
+        waiting.extend(_enclosed_in(function))
+        if not _is_followed(function):
+            continue
+        found.append(function)
         for code in _codes_of(function.__code__):
             for name in code.co_names:
                 method = next((base.__dict__[name] for base in kind.__mro__ if name in base.__dict__), None)
                 waiting.extend(_functions_in(method))
                 waiting.extend(_functions_in(function.__globals__.get(name)))
-    return tuple(found.values())
+    return tuple(found)
+
+
+def names_in_forward(kind: type) -> set[str]:
+    """All names that forward() of this class reads."""
+    return {name for function in functions_of_forward(kind) for code in _codes_of(function.__code__) for name in code.co_names}
 
 
 # Methods that change the list, dictionary, set or tensor that they are called of.

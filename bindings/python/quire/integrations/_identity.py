@@ -203,9 +203,9 @@ def _refuse_hooks(name: str, module: Any, allow_hooks: bool) -> None:
     for kind in ("_forward_pre_hooks", "_forward_hooks"):
         for hook in module.__dict__[kind].values():
             if str(getattr(getattr(hook, "func", None), "__module__", "")).startswith("peft."):
+                instead = ": use set_adapter() instead" if "adapter_names" in hook.keywords else ""
                 raise CannotShare(
-                    f"{what} chooses adapters by row or by token for this call (PEFT's {', '.join(hook.keywords)}): use "
-                    "set_adapter() instead"
+                    f"{what} chooses adapters by row or by token for this call (PEFT's {', '.join(hook.keywords)}){instead}"
                 )
             if not allow_hooks and not _is_of_transformers(hook):
                 raise quire.Unsupported(
@@ -430,6 +430,14 @@ class ModelState:
         results = []
         for text in PROBES:
             results.append(run_probe(model, text))
+            for seen in self._modules:
+                module = seen.module()
+                written = seen.find_change(module) if module is not None else None
+                if written is not None:
+                    raise quire.Unsupported(
+                        f"{written}, by the model's own forward passes (as with PEFT's target_parameters): nobody could tell "
+                        "that from other weights; merge the adapter, or run the model without a prefix cache"
+                    )
             changes = self._attributes.changes()
             for change in changes:
                 if change.is_of_tensor and not change.is_growth:

@@ -11,6 +11,7 @@ import torch
 from transformers.cache_utils import DynamicCache, DynamicLayer, DynamicSlidingWindowLayer
 
 import quire
+from quire.integrations._code import names_in_forward, plain_class
 
 ELEMENTS = {
     torch.float32: quire.ElementType.Fp32,
@@ -88,6 +89,7 @@ def layer_shapes(model: Any) -> tuple[list[LayerShape], torch.dtype, torch.devic
             f"{name} computes K and V in {dtype}: prefix_cache() holds float32, float16 and bfloat16"
         )
     _check_prefixes(name, probes)
+    _check_windows(model, max(shape.window for shape in shapes), dtype)
     return shapes, dtype, device
 
 
@@ -151,11 +153,13 @@ def is_same(one: DynamicCache, another: DynamicCache) -> bool:
     return _find_difference(one, another, _PROBE_TOKENS, torch.finfo(dtype).eps * (64 if dtype == torch.float32 else 4)) is None
 
 
-def _find_difference(one: DynamicCache, another: DynamicCache, tokens: int, tolerance: float) -> int | None:
+def _find_difference(
+    one: DynamicCache, another: DynamicCache, tokens: int, tolerance: float, held_tokens_min: int = _PROBE_TOKENS
+) -> int | None:
     """The first layer in which K or V of the first tokens differ by more than a part of the largest one."""
     for index, (mine, theirs) in enumerate(zip(one.layers, another.layers)):
         for first, second in ((mine.keys, theirs.keys), (mine.values, theirs.values)):
-            if first.shape[-2] < _PROBE_TOKENS:
+            if first.shape[-2] < held_tokens_min:
                 continue  # a window that is shorter than the text
             first, second = first[..., :tokens, :].float(), second[..., :tokens, :].float()
             if not torch.allclose(first, second, rtol=0.0, atol=tolerance * float(first.abs().max())):
@@ -178,6 +182,28 @@ def _check_prefixes(name: str, probes: list[DynamicCache]) -> None:
         raise quire.Unsupported(
             f"K and V in layer {layer} of {name} are not the same in one forward pass and in two, with transformers' own "
             "DynamicCache too: no prefix can be used again; run it without a prefix cache"
+        )
+
+
+def _check_windows(model: Any, window: int, dtype: torch.dtype) -> None:
+    """A cache cuts layers to the window that the configuration names; the model's own mask may know of none (Moshi)."""
+    kinds = {plain_class(module) for module in model.modules()}
+    if window == 0 or any("create_sliding_window_causal_mask" in names_in_forward(kind) for kind in kinds):
+        return
+    name = type(model).__name__
+    text = list(range(2 * window + _PROBE_TOKENS))  # so that half of what there is to be seen is outside of the window
+    try:
+        whole, in_pieces = run_probe(model, text), run_probe(model, text[: 2 * window], text[2 * window :])
+    except Exception as error:
+        raise quire.Unsupported(
+            f"{name} has a window of {window} tokens and cannot compute a text that is longer: {type(error).__name__}: {error}"
+        ) from error
+    layer = _find_difference(whole, in_pieces, len(text), 1e-3 if dtype == torch.float32 else 0.1, held_tokens_min=1)
+    if layer is not None:
+        raise quire.Unsupported(
+            f"K and V in layer {layer} of {name} are not the same in one forward pass and in two, where a text is longer than "
+            f"the window of {window} tokens, with transformers' own DynamicCache too: no prefix can be used again; run it "
+            "without a prefix cache"
         )
 
 

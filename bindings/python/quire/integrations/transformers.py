@@ -41,7 +41,7 @@ from quire.integrations._prompts import OF_FORWARD, check_tokens, paddings_of, p
 __all__ = ["PrefixCache", "LastCall", "prefix_cache"]
 
 # The first version that the tests passed with, and the first one that they were not run with. See also pyproject.toml.
-_TESTED = ((5, 14), (5, 23))
+_TESTED = ((5, 14), (5, 24))
 
 _BROKE_OFF = "a forward pass broke off"
 _OTHER_SETTINGS = "torch was told something else than at start() (a precision, kernels, the default type)"
