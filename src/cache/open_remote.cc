@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <bit>
 
+#include "base/hash.h"
 #include "cache/cache_for_tests.h"
 #include "cache/cache_impl.h"
 #include "layout/text.h"
@@ -85,7 +86,10 @@ Status Cache::Impl::open_remote(std::span<HostPages* const> given_hosts) {
     const std::uint32_t rank = settings.rank_index.value_or(i * (config.host.rank_count / shard_count));
     mover.pools.clear();
     for (const DiskPool& pool : lower_pools(remote_scope(), rank)) {
-      mover.pools.push_back({.is_kept = pool.is_kept, .layout = pool.layout});
+      // Groups of one shape share a server, where each has a directory of its own on disk.
+      FileLayout layout = pool.layout;
+      if (!mover.pools.empty()) layout.hash = mix64(layout.hash + mover.pools.size());
+      mover.pools.push_back({.is_kept = pool.is_kept, .layout = layout});
     }
     mover.pools.front().extent_pages = remote_extent_pages();
     QUIRE_TRY_ASSIGN(std::unique_ptr<RemoteMover> opened, RemoteMover::open(mover, *store, hosts[i]));

@@ -66,6 +66,8 @@ class SimRemoteServer {
   void set_node(Node node);
   /// Values that are kept; the rest is evicted.
   void set_value_count_max(std::size_t count, Eviction eviction = Eviction::LeastUsed);
+  /// Off where the test itself breaks bytes of sources and targets in flight.
+  void set_checks_memory(bool checks);
   /// Batches in flight, of each store.
   void set_batch_count_max(std::size_t count);
   void restart_empty();
@@ -110,6 +112,7 @@ class SimRemoteServer {
   Eviction eviction_ QUIRE_GUARDED_BY(mutex_) = Eviction::LeastUsed;
   std::size_t value_count_max_ QUIRE_GUARDED_BY(mutex_) = SIZE_MAX;
   std::size_t batch_count_max_ QUIRE_GUARDED_BY(mutex_) = 64;
+  bool checks_memory_ QUIRE_GUARDED_BY(mutex_) = true;
   TimeNs now_ns_ QUIRE_GUARDED_BY(mutex_) = 0;
   std::uint64_t use_count_ QUIRE_GUARDED_BY(mutex_) = 0;
   std::uint64_t moved_bytes_ QUIRE_GUARDED_BY(mutex_) = 0;  // by the batch that runs

@@ -27,6 +27,7 @@ constexpr const char* kHelp =
     "  --disk, --no-disk\n"
     "               all seeds have a disk tier, or none; otherwise a third of them\n"
     "  --disk-ranks all seeds with a disk tier have two ranks, with the same bytes or with different ones\n"
+    "  --remote     seeds with a disk tier have a remote tier too, but where ranks have different bytes\n"
     "  --groups, --no-groups\n"
     "               all seeds have several cache groups (windows, states, compressed entries), or one;\n"
     "               otherwise a third of them has several\n"
@@ -34,8 +35,8 @@ constexpr const char* kHelp =
     "  --ahead, --no-ahead\n"
     "               in all seeds steps are planned for sequences whose pages still arrive, or in none;\n"
     "               otherwise in a third of those from 900000000 on\n"
-    "  --all        --ahead --disk --disk-ranks --chunks: everything that a seed can have together, with\n"
-    "               several groups in a third of the seeds, which have no chunks\n"
+    "  --all        --ahead --disk --disk-ranks --remote --chunks: everything that a seed can have\n"
+    "               together, with several groups in a third of the seeds, which have no chunks\n"
     "  --print      tell what happens, step by step\n"
     "  --check      call check_invariants() after every operation, not just after some\n"
     "  --counts     tell at the end how often everything happened\n"
@@ -81,6 +82,8 @@ int main(int argc, char** argv) {
       run.shape.disk_tier = quire::testing::SimSeeds::Never;
     } else if (flag == "--disk-ranks") {
       run.shape.has_disk_ranks = true;
+    } else if (flag == "--remote") {
+      run.shape.has_remote = true;
     } else if (flag == "--groups") {
       run.shape.groups = quire::testing::SimSeeds::Always;
     } else if (flag == "--no-groups") {
@@ -93,6 +96,7 @@ int main(int argc, char** argv) {
       run.shape.ahead = quire::testing::SimSeeds::Always;
       run.shape.disk_tier = quire::testing::SimSeeds::Always;
       run.shape.has_disk_ranks = true;
+      run.shape.has_remote = true;
       run.shape.chunks = true;
     } else if (flag == "--no-ahead") {
       run.shape.ahead = quire::testing::SimSeeds::Never;

@@ -31,6 +31,10 @@ void Simulation::disk_operation() {
   if (setup_.disk_write_bytes_per_day > 0 && chance(1)) now_ += kHourNs * random_.below(4);
   const std::uint32_t count = 1 + random_.below(setup_.has_groups() ? 8 : 5);
   for (std::uint32_t i = 0; i < count; ++i) {
+    if (server_ && chance(setup_.remote_chance)) {
+      remote_operation();
+      continue;
+    }
     const std::size_t lane = below(kDiskLanes.size());
     const std::uint32_t shard = setup_.shard_count > 1 ? random_.below(setup_.shard_count) : 0;
     if (now_ >= lane_stuck_until_[lane]) (void)run_lane(kDiskLanes[lane], shard);
@@ -45,22 +49,40 @@ bool Simulation::run_lane(DiskMover::Lane lane, std::uint32_t shard) {
   for (std::size_t i = 0; i < stores_.size(); ++i) {
     if (lane != DiskMover::Lane::Names) files_->look_after(disk_store(stores_[i]), i);
   }
-  std::array<Completion, 64> room;
-  for (Completion& completion : CacheForTests::lowers(*cache_).front().tier->poll(room)) {
-    // Time is the simulation's.
-    completion.busy_ns = completion.moved_bytes > 0
-                             ? std::max<TimeNs>(1, static_cast<TimeNs>(static_cast<double>(completion.moved_bytes) /
-                                                                       setup_.disk_bytes_per_ns))
-                             : 0;
-    counts_.tell([&] {
-      return "    disk: " + std::to_string(completion.id.index) + "." + std::to_string(completion.id.generation) + " " +
-             std::string(to_string(completion.outcome)) + ", " + std::to_string(completion.good_pages) + " pages";
-    });
-    if (completion.kind == TransferKind::LoadFromBelow) arrived_[completion.id.index] = mover_->take_arrived();
-    if (setup_.has_groups()) check_fault(completion);
-    disk_outbox_.push_back(completion);
-  }
+  take_lower_completions();
   return true;
+}
+
+// What the lower tiers have ended goes to the cache when the simulation says so.
+void Simulation::take_lower_completions() {
+  std::array<Completion, 64> room;
+  for (const Lower& lower : CacheForTests::lowers(*cache_)) {
+    const bool is_remote = lower.settings.tier == Tier::Remote;
+    const double bytes_per_ns = is_remote ? setup_.remote_bytes_per_ns : setup_.disk_bytes_per_ns;
+    for (Completion& completion : lower.tier->poll(room)) {
+      // Time is the simulation's.
+      const double busy_ns = static_cast<double>(completion.moved_bytes) / bytes_per_ns;
+      completion.busy_ns = completion.moved_bytes > 0 ? std::max<TimeNs>(1, static_cast<TimeNs>(busy_ns)) : 0;
+      counts_.tell([&] {
+        return std::string(is_remote ? "    remote: " : "    disk: ") + std::to_string(completion.id.index) + "." +
+               std::to_string(completion.id.generation) + " " + std::string(to_string(completion.outcome)) + ", " +
+               std::to_string(completion.good_pages) + " pages";
+      });
+      const bool is_load = completion.kind == TransferKind::LoadFromBelow;
+      if (is_load) arrived_[completion.id.index] = mover_->take_arrived();
+      if (is_remote) {
+        const bool is_store = completion.kind == TransferKind::StoreBelow;
+        const bool has_failed = completion.outcome == TransferOutcome::Failed;
+        counts_.add(SimEvent::RemoteStored, is_store && completion.moved_bytes > 0 ? completion.good_pages : 0);
+        counts_.add(SimEvent::RemoteStoreFailed, is_store && has_failed ? 1 : 0);
+        counts_.add(SimEvent::RemoteLoadFailed, is_load && has_failed ? 1 : 0);
+        counts_.add(SimEvent::RemoteLate, is_load && completion.outcome == TransferOutcome::TimedOut ? 1 : 0);
+      } else if (setup_.has_groups()) {
+        check_fault(completion);
+      }
+      disk_outbox_.push_back(completion);
+    }
+  }
 }
 
 void Simulation::check_fault(const Completion& completion) const {
@@ -86,6 +108,8 @@ void Simulation::run_lanes() {
         while (run_lane(lane, shard)) goes_on = true;
       }
     }
+    if (server_) server_->set_node(SimRemoteServer::Node::Up);
+    while (run_remote()) goes_on = true;
   }
 }
 
@@ -143,7 +167,7 @@ void Simulation::check_arrived(std::span<const PageTransfer> arrived) {
 
 // One find has found something, and nothing else happens on disk: then it can be told what the cache makes of it.
 std::optional<Simulation::DiskChoice> Simulation::disk_choice(std::span<const Completion> completions) const {
-  if (setup_.compute_ns_per_token == 0 || !has_disk_rate_ || is_paused_ || !paths_) return std::nullopt;
+  if (setup_.compute_ns_per_token == 0 || !has_disk_rate_ || is_paused_ || !paths_ || server_) return std::nullopt;
   DiskChoice choice{.waiting_bytes = CacheForTests::disk_loading_bytes(*cache_)};
   for (const Completion& completion : completions) {
     if (completion.kind == TransferKind::LoadFromBelow) return std::nullopt;
@@ -313,15 +337,16 @@ void Simulation::end_flush(const Result<bool>& flushed, bool is_of_all) {
   const bool is_good = flushed.has_value();
   counts_.add(is_good ? SimEvent::Flushed : SimEvent::FlushFailed);
   if (!is_good && flushed.error().code != ErrorCode::Io) throw SimFailure("flush: " + flushed.error().message);
-  const bool may_fail = files_->may_fail() || failed_stores() > failed_stores_;
+  // A server may refuse what it is to keep at any time.
+  const bool may_fail = files_->may_fail() || failed_stores() > failed_stores_ || server_;
   if (!is_good && !may_fail) throw SimFailure("flush, on a good disk: " + flushed.error().message);
   for (Space& space : spaces_) {
     if (space.drop == Space::Drop::Flushing) space.drop = is_good ? Space::Drop::Flushed : Space::Drop::Asked;
   }
   // More than the endurance budget allows is written later, and so is what was used again meanwhile; everything else is
   // there.
-  const bool is_all =
-      setup_.disk_write_bytes_per_day == 0 && setup_.disk_write_policy != WritePolicy::Selective && is_of_all;
+  const bool is_all = setup_.disk_write_bytes_per_day == 0 && setup_.disk_write_policy != WritePolicy::Selective &&
+                      !server_ && is_of_all;
   if (is_good && is_all && !files_->may_fail() && CacheForTests::unwritten_anchored_pages(*cache_) > 0) {
     throw SimFailure("flushed, and some pages of other groups are still to be written");
   }
@@ -446,8 +471,9 @@ void Simulation::restart() {
   for (Space& space : spaces_) {
     space.is_known = false;
     const bool is_lost = space.drop == Space::Drop::Asked || space.drop == Space::Drop::Flushing;
-    const bool may_be_lost =
-        (failed_directories_ > 0 && space.drop != Space::Drop::None) || (files_->is_damaged() && space.was_dropped);
+    // A process that ends forgets which drops its server has not made yet.
+    const bool may_be_lost = (failed_directories_ > 0 && space.drop != Space::Drop::None) ||
+                             (files_->is_damaged() && space.was_dropped) || (server_ && space.was_dropped);
     if (is_lost || may_be_lost) {
       counts_.add(SimEvent::SpaceRenamed);
       ++space.name_index;
@@ -477,6 +503,7 @@ void Simulation::forget_life() {
   paths_.reset();
   engine_.reset();
   cache_.reset();
+  remote_store_.reset();
   mover_.reset();
   directs_.clear();
   keeps_.clear();
@@ -495,6 +522,7 @@ void Simulation::forget_life() {
   prompt_tokens_ = 0;
   host_hit_tokens_ = 0;
   disk_hit_tokens_ = 0;
+  remote_hit_tokens_ = 0;
   has_disk_rate_ = false;
   has_disk_failed_ = false;
   wants_restart_ = false;

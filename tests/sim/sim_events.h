@@ -229,7 +229,16 @@ namespace quire::testing {
   EVENT(AbortedAhead, "abort before pages came")                                      \
   EVENT(AbortedUnapplied, "abort before a snapshot came")                             \
   EVENT(EndedAhead, "end before pages came")                                          \
-  EVENT(StoppedAhead, "stop_loading of a planned one")
+  EVENT(StoppedAhead, "stop_loading of a planned one")                                \
+  EVENT(RemoteRan, "remote tier run")                                                 \
+  EVENT(RemoteHit, "remote hit")                                                      \
+  EVENT(RemoteHitAfterRestart, "remote hit after a restart")                          \
+  EVENT(RemoteStored, "pages put on the server")                                      \
+  EVENT(RemoteLoadFailed, "load from the server failed")                              \
+  EVENT(RemoteLate, "load from the server late")                                      \
+  EVENT(RemoteStoreFailed, "store to the server failed")                              \
+  EVENT(RemoteNodeChanged, "server stopped, failing or back")                         \
+  EVENT(RemoteEmptied, "server restarted empty")
 
 enum class SimEvent : std::uint8_t {
 #define QUIRE_SIM_EVENT_NAME(name, words) name,
@@ -243,6 +252,8 @@ inline constexpr std::array kSimEventWords = {
 #undef QUIRE_SIM_EVENT_WORDS
 };
 inline constexpr std::size_t kSimEventCount = kSimEventWords.size();
+/// This one and those behind it happen only in seeds with a remote tier.
+inline constexpr auto kFirstRemoteEvent = static_cast<std::size_t>(SimEvent::RemoteRan);
 
 [[nodiscard]] constexpr std::string_view to_string(SimEvent event) {
   return kSimEventWords[static_cast<std::size_t>(event)];

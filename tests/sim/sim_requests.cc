@@ -287,6 +287,10 @@ bool Simulation::admit_one(Live& live) {
     add_reasons(any, found.device_pages);
     if (found.host_pages > 0) add_reasons(any_behind, found.device_pages + found.host_pages);
   }
+  // A server that answers slowly is not asked for what is computed faster.
+  const bool may_be_slow = server_ && setup_.compute_ns_per_token > 0;
+  if (may_be_slow) any.push_back({.reason = MissReason::RecomputeCheaper});
+  if (may_be_slow) any_behind.push_back({.reason = MissReason::RecomputeCheaper});
   counts_.add(live.is_preempted ? SimEvent::Resumed : SimEvent::Admitted);
   if (is_paused_) counts_.add(SimEvent::AdmittedPaused);
   live.is_admitted = true;

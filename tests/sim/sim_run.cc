@@ -29,6 +29,7 @@ std::string flags_of(const SimShape& shape) {
   if (shape.disk_tier != SimSeeds::Drawn) flags += shape.disk_tier == SimSeeds::Always ? " --disk" : " --no-disk";
   if (shape.groups != SimSeeds::Drawn) flags += shape.groups == SimSeeds::Always ? " --groups" : " --no-groups";
   if (shape.has_disk_ranks) flags += " --disk-ranks";
+  if (shape.has_remote) flags += " --remote";
   if (shape.chunks) flags += " --chunks";
   if (shape.ahead != SimSeeds::Drawn) flags += shape.ahead == SimSeeds::Always ? " --ahead" : " --no-ahead";
   if (shape.mutation.shares_pages) flags += " --shares-pages";

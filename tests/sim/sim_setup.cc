@@ -286,7 +286,7 @@ void draw_ahead(SimSetup& setup, Random& random) {
   setup.drop_chance = pick(random, std::array{0U, 0U, 1U, 3U});
   if (has_chance(random, 70)) {
     setup.transfer_pages_max = 16;
-    setup.transfer_count_max = std::max(setup.transfer_count_max, 4U);
+    setup.transfer_count_max = std::max(setup.transfer_count_max, 8U);
   }
   if (has_chance(random, 70)) setup.prefetch_chance = pick(random, std::array{0U, 20U});
   if (has_chance(random, 80)) setup.compute_ns_per_token = 0;
@@ -313,6 +313,37 @@ void draw_disk_ranks(SimSetup& setup, Random& random) {
   for (std::uint64_t& bytes : setup.disk_group_capacity_bytes) bytes *= setup.shard_count;
 }
 
+// Values of a few pages, and a server that keeps a few dozen of them.
+void draw_remote(SimSetup& setup, Random& random) {
+  setup.has_remote = true;
+  setup.transfer_count_max = std::max(setup.transfer_count_max, 8U);
+  if (has_chance(random, 25)) setup.disk_access = TierAccess::WriteOnly;
+  setup.remote_extent_bytes = pick(random, std::array{256U, 1'024U, 2'048U, 4'096U});
+  setup.remote_write_policy = pick(random, std::array{WritePolicy::WriteThrough, WritePolicy::WriteThrough,
+                                                      WritePolicy::WriteBack, WritePolicy::Selective});
+  const auto timeout = [&] { return setup.op_ns_max * pick(random, std::array{10, 100, 1'000}); };
+  setup.remote_find_timeout_ns = timeout();
+  setup.remote_load_timeout_ns = timeout();
+  setup.remote_store_timeout_ns = timeout();
+  setup.remote_bytes_per_ns = setup.disk_bytes_per_ns * pick(random, std::array{0.1, 1.0, 10.0});
+  setup.remote_value_count_max = pick(random, std::array{4U, 16U, 64U, 256U});
+  setup.remote_evicts_any = has_chance(random, 30);
+  setup.remote_chance = pick(random, std::array{30U, 60U});
+  if (has_chance(random, 40)) return;
+  const auto fault = [&] { return draw_chance(random, {0, 0, 5, 50}); };
+  setup.remote_faults = {.refused_batches = fault(),
+                         .late = fault(),
+                         .failed = fault(),
+                         .lost_puts = fault(),
+                         .gone = fault(),
+                         .promised = fault(),
+                         .flipped_bits = fault(),
+                         .foreign = fault(),
+                         .other_lengths = fault()};
+  setup.remote_node_chance = draw_chance(random, {0, 2, 10, 50});
+  setup.remote_empty_chance = draw_chance(random, {0, 0, 1, 5});
+}
+
 bool is_drawn(SimSeeds seeds, Random& random) {
   const bool is_one = random.below(3) == 0;
   return seeds == SimSeeds::Always || (seeds == SimSeeds::Drawn && is_one);
@@ -332,6 +363,8 @@ SimSetup draw_sim_setup(std::uint64_t seed, const SimShape& shape, Random& rando
   if (is_drawn(shape.groups, groups_random)) draw_groups(setup, groups_random);
   Random ranks_random(mix64(seed) + 3);
   if (setup.has_disk && shape.has_disk_ranks) draw_disk_ranks(setup, ranks_random);
+  Random remote_random(mix64(seed) + 4);
+  if (setup.has_disk && shape.has_remote && setup.shard_count == 1) draw_remote(setup, remote_random);
   if (setup.has_disk && shape.mutation.damages_files) {
     setup.disk_flip_chance = 100;
     setup.disk_forge_chance = 200;
@@ -434,6 +467,15 @@ std::string to_string(const SimSetup& setup) {
     number("beginnings", setup.beginning_count);
     if (setup.has_rank_pages) number("shards", setup.shard_count);
   }
+  if (setup.has_remote) {
+    flag("disk only written", setup.disk_access == TierAccess::WriteOnly);
+    number("remote extent bytes", static_cast<std::int64_t>(setup.remote_extent_bytes));
+    number("remote write policy", static_cast<std::int64_t>(setup.remote_write_policy));
+    number("remote values", setup.remote_value_count_max);
+    number("remote timeouts", setup.remote_find_timeout_ns);
+    number("to load", setup.remote_load_timeout_ns);
+    number("to store", setup.remote_store_timeout_ns);
+  }
   text += "; faults";
   number("io", setup.io_chance);
   number("flip", setup.flip_chance);
@@ -452,6 +494,20 @@ std::string to_string(const SimSetup& setup) {
     number("disk break", setup.disk_break_chance);
     number("crash", setup.crash_chance);
     number("opening", setup.opening_chance);
+  }
+  if (setup.has_remote) {
+    const SimRemoteServer::Faults& remote = setup.remote_faults;
+    number("remote refused", remote.refused_batches);
+    number("late", remote.late);
+    number("failed", remote.failed);
+    number("lost puts", remote.lost_puts);
+    number("gone", remote.gone);
+    number("promised", remote.promised);
+    number("flipped bits", remote.flipped_bits);
+    number("foreign", remote.foreign);
+    number("other lengths", remote.other_lengths);
+    number("node", setup.remote_node_chance);
+    number("empty", setup.remote_empty_chance);
   }
   return text + to_string_of_groups(setup);
 }
@@ -507,6 +563,7 @@ CacheConfig make_config(const SimSetup& setup) {
   if (setup.has_disk) {
     config.hash_seed = setup.hash_seed;
     config.disk = {.capacity_bytes = setup.disk_capacity_bytes,
+                   .access = setup.disk_access,
                    .write_policy = setup.disk_write_policy,
                    .write_hits_min = setup.disk_write_hits_min,
                    .write_bytes_per_day = setup.disk_write_bytes_per_day,
@@ -515,6 +572,15 @@ CacheConfig make_config(const SimSetup& setup) {
                    .group_retention = setup.disk_group_retention,
                    .group_capacity_bytes = setup.disk_group_capacity_bytes};
     for (std::uint32_t i = 0; i < setup.disk_directory_count; ++i) config.disk.directories.push_back(disk_path(i));
+  }
+  if (setup.has_remote) {  // its store comes when the cache is opened
+    config.remote = {.extent_bytes = setup.remote_extent_bytes,
+                     .find_timeout_ns = setup.remote_find_timeout_ns,
+                     .load_timeout_ns = setup.remote_load_timeout_ns,
+                     .store_timeout_ns = setup.remote_store_timeout_ns,
+                     .write_policy = setup.remote_write_policy,
+                     .write_hits_min = setup.disk_write_hits_min,
+                     .group_retention = setup.disk_group_retention};
   }
   return config;
 }

@@ -15,6 +15,7 @@
 #include "quire/config.h"
 #include "sim_events.h"
 #include "testing/seeded_run.h"
+#include "testing/sim_remote_store.h"
 
 namespace quire::testing {
 
@@ -73,6 +74,22 @@ struct SimSetup {
   std::uint64_t hash_seed = 0;  ///< another one in every life of the process
   std::vector<GroupRetention> disk_group_retention;
   std::vector<std::uint64_t> disk_group_capacity_bytes;  ///< empty: in proportion
+
+  // The remote tier, beside the disk tier.
+  bool has_remote = false;
+  TierAccess disk_access = TierAccess::ReadAndWrite;
+  std::uint64_t remote_extent_bytes = 0;
+  WritePolicy remote_write_policy = WritePolicy::WriteThrough;
+  TimeNs remote_find_timeout_ns = 0;
+  TimeNs remote_load_timeout_ns = 0;
+  TimeNs remote_store_timeout_ns = 0;
+  double remote_bytes_per_ns = 0.1;
+  std::uint32_t remote_value_count_max = 0;
+  bool remote_evicts_any = false;  ///< otherwise the value that was not used for longest
+  SimRemoteServer::Faults remote_faults;
+  std::uint32_t remote_chance = 0;        ///< of operations of the disk that are the remote tier's
+  std::uint32_t remote_node_chance = 0;   ///< of a thousand of these: the server stops, fails, or is back
+  std::uint32_t remote_empty_chance = 0;  ///< the same: it restarts empty
 
   // The workload.
   std::uint32_t key_space_name_count = 1;
@@ -176,6 +193,8 @@ struct SimShape {
   SimSeeds ahead = SimSeeds::Drawn;
   SimMutation mutation;
   bool chunks = false;  ///< seeds of one group look for chunks, beside all else that they do
+  /// All seeds with a disk tier have a remote tier too, but for those where ranks hold different bytes.
+  bool has_remote = false;
 };
 
 [[nodiscard]] SimSetup draw_sim_setup(std::uint64_t seed, const SimShape& shape, Random& random);

@@ -47,7 +47,8 @@ TEST(Simulation, EveryByteIsRightAndEveryMissHasItsReason) {
     const bool is_wrong = event == SimEvent::WrongChoice || event == SimEvent::WrongDiskChoice;
     // Come once in millions of operations; CacheGroupsAheadTest has both.
     const bool is_rare = event == SimEvent::LoadsAgain || event == SimEvent::AbortedUnapplied;
-    if (is_wrong || is_rare || kIsSanitized) continue;  // in a twentieth, the rarest may be missing
+    if (is_wrong || is_rare || i >= kFirstRemoteEvent || kIsSanitized)
+      continue;  // in a twentieth, the rarest may be missing
     EXPECT_GT(counts.events[i], 0U) << to_string(event);
   }
   const std::uint64_t choices = counts[SimEvent::RightChoice] + counts[SimEvent::WrongChoice];
@@ -118,6 +119,22 @@ TEST(Simulation, RanksOnDiskFindWhatAllOfThemHaveAndNeverBytesOfAnother) {
                                  SimEvent::GotFromDisk, SimEvent::OtherRankLater, SimEvent::DiskReclaimed}) {
       if (kIsSanitized) continue;  // in an eighth, some may be missing
       EXPECT_GT(counts[event], 0U) << to_string(event);
+    }
+  }
+}
+
+// Disk and a server below the host, which loses values, breaks bytes, stops, and outlives the process.
+TEST(Simulation, ARemoteTierGivesNoWrongByteWhateverItsServerDoes) {
+  for (const SimSeeds groups : kAllOrNone) {
+    SimCounts counts;
+    ASSERT_EQ(run_simulation({.seed_count = UINT64_MAX,
+                              .step_count = kStepCount / 2,
+                              .operations_max = kIsSanitized ? kSmallRun : 8 * kSmallRun,
+                              .shape = {.disk_tier = SimSeeds::Always, .groups = groups, .has_remote = true}},
+                             counts),
+              "");
+    for (std::size_t i = kFirstRemoteEvent; i < kSimEventCount && !kIsSanitized; ++i) {
+      EXPECT_GT(counts.events[i], 0U) << to_string(static_cast<SimEvent>(i));
     }
   }
 }

@@ -92,14 +92,16 @@ Simulation::~Simulation() {
   count_groups();
   flights_.clear();
   lives_.clear();
-  cache_.reset();  // before its files
+  cache_.reset();  // before its files and its server
 }
 
 Status Simulation::open_cache() {
   std::vector<HostPages*> hosts;
   for (SimHostPages& host : host_pages_) hosts.push_back(&host);
-  QUIRE_TRY_ASSIGN(cache_, files_ ? CacheForTests::open(make_config(setup_), files_->disk(), hosts)
-                                  : Cache::open(make_config(setup_)));
+  CacheConfig config = make_config(setup_);
+  if (setup_.has_remote) open_remote(config);
+  QUIRE_TRY_ASSIGN(
+      cache_, files_ ? CacheForTests::open(std::move(config), files_->disk(), hosts) : Cache::open(std::move(config)));
   if (setup_.has_groups()) engine_ = std::make_unique<GroupsEngine>(*cache_);
   mover_ = std::make_unique<SimMover>(*cache_, setup_, mutation_, random_, counts_);
   for (SimHostPages& host : host_pages_) host.set_mover(mover_.get());
@@ -143,6 +145,7 @@ void Simulation::check_accounts() {
   if (stats.unknown_completion_count != odd_completion_count_) wrong("completions of nothing are not counted");
   if (stats.store_outcomes != store_outcomes_) wrong("store_outcomes are not those that were reported");
   if (files_) check_disk_accounts(stats);
+  if (server_) check_remote_accounts(stats);
   if (stats.sequence_count < lives_.size()) wrong("a sequence is gone");
   const auto loading = std::ranges::count_if(lives_, [](const auto& live) { return live->is_loading; });
   if (has_ghosts_ ? stats.loading_sequence_count < loading : stats.loading_sequence_count != loading)
@@ -164,12 +167,12 @@ void Simulation::check_requests(const Stats& stats) {
   if (has_ghosts_) {
     miss_counts_ = stats.miss_requests;
     prompt_tokens_ = stats.prompt_tokens;
-    host_hit_tokens_ = stats.host_hit_tokens + stats.disk_hit_tokens;
+    host_hit_tokens_ = stats.host_hit_tokens + stats.disk_hit_tokens + stats.remote_hit_tokens;
   }
   if (stats.miss_requests != miss_counts_) wrong("miss_requests are not those that were told");
   if (stats.prompt_tokens != prompt_tokens_) wrong("prompt_tokens are not those of the sequences admitted");
   // Which of them came from the disk is not known here.
-  if (stats.host_hit_tokens + stats.disk_hit_tokens != host_hit_tokens_) {
+  if (stats.host_hit_tokens + stats.disk_hit_tokens + stats.remote_hit_tokens != host_hit_tokens_) {
     wrong("host_hit_tokens are " + std::to_string(stats.host_hit_tokens) + ", not " + std::to_string(host_hit_tokens_));
   }
   std::uint32_t saved = 0;

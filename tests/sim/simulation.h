@@ -12,6 +12,7 @@
 //   sim_groups.cc        what several groups must hold, find and read
 //   sim_ahead.cc         steps whose pages are still arriving
 //   sim_disk.cc          the disk tier's lanes, flushes, direct calls, and the end of the process
+//   sim_remote.cc        the remote tier's server
 //
 // single-threaded
 #pragma once
@@ -36,6 +37,7 @@
 #include "sim_mover.h"
 #include "sim_paths.h"
 #include "sim_setup.h"
+#include "testing/sim_remote_store.h"
 #include "tests/cache/groups_fixture.h"
 #include "tests/cache/held_groups.h"
 
@@ -242,6 +244,7 @@ class Simulation {
   void note_drop(Space& space);
   [[nodiscard]] bool may_look(const Live& live, SimPaths::Found found) const;
   void check_disk_accounts(const Stats& stats);
+  void take_lower_completions();
   void check_fault(const Completion& completion) const;
   void flush();
   /// `is_of_all`: nothing happened meanwhile but what it waited for.
@@ -259,6 +262,12 @@ class Simulation {
   void forget_life();
   void reopen();
   [[nodiscard]] std::uint32_t failed_directories();
+
+  // The remote tier's side.
+  void open_remote(CacheConfig& config);
+  void remote_operation();
+  bool run_remote();
+  void check_remote_accounts(const Stats& stats);
 
   // Sequences.
   void engine_operation();
@@ -377,9 +386,11 @@ class Simulation {
   SimMutation mutation_;
   Random random_;
   SimSetup setup_;
-  std::unique_ptr<SimFiles> files_;          // null without a disk tier
-  std::deque<SimHostPages> host_pages_;      // by rank, then by pool
-  std::vector<SimStore> stores_ = {{0, 0}};  // on disk
+  std::unique_ptr<SimFiles> files_;               // null without a disk tier
+  std::deque<SimHostPages> host_pages_;           // by rank, then by pool
+  std::vector<SimStore> stores_ = {{0, 0}};       // on disk
+  std::unique_ptr<SimRemoteServer> server_;       // null without a remote tier
+  std::unique_ptr<SimRemoteStore> remote_store_;  // what this life of the process has of it
   std::unique_ptr<Cache> cache_;
   std::unique_ptr<GroupsEngine> engine_;  // null of one group
   std::unique_ptr<SimMover> mover_;
@@ -435,6 +446,7 @@ class Simulation {
   std::uint32_t life_ = 0;
   std::uint32_t failed_directories_ = 0;  // while the process lived
   std::uint64_t disk_hit_tokens_ = 0;
+  std::uint64_t remote_hit_tokens_ = 0;
   bool has_disk_rate_ = false;  // some load from disk has told how long it took
   bool has_disk_failed_ = false;
   TimeNs born_at_ = 0;      // this life
