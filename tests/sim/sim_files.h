@@ -80,8 +80,9 @@ class SimFiles {
   std::unique_ptr<SimDisk> disk_;
   std::unique_ptr<SimDisk> next_;
   bool has_failed_ = false;
-  bool is_failing_ = false;  // as the seed asks for
-  bool is_damaged_ = false;  // somebody has changed files, in this life or an earlier one
+  bool is_failing_ = false;         // as the seed asks for
+  bool is_damaged_ = false;         // somebody has changed files, in this life or an earlier one
+  bool may_lose_unsealed_ = false;  // by the fault that was drawn for the last opening
   bool is_full_ = false;
   std::vector<Durable> durable_;  // by store
 };

@@ -317,7 +317,7 @@ void draw_disk_ranks(SimSetup& setup, Random& random) {
 void draw_remote(SimSetup& setup, Random& random) {
   setup.has_remote = true;
   setup.transfer_count_max = std::max(setup.transfer_count_max, 8U);
-  if (has_chance(random, 25)) setup.disk_access = TierAccess::WriteOnly;
+  if (has_chance(random, 50)) setup.disk_access = TierAccess::WriteOnly;
   setup.remote_extent_bytes = pick(random, std::array{256U, 1'024U, 2'048U, 4'096U});
   setup.remote_write_policy = pick(random, std::array{WritePolicy::WriteThrough, WritePolicy::WriteThrough,
                                                       WritePolicy::WriteBack, WritePolicy::Selective});
