@@ -516,7 +516,7 @@ void Searches::abandon(std::uint32_t index, MissReason miss, Then then) {
   const bool is_asking = search.state == Stage::Asking;
   // A tier that does not answer at all is known to be slow by that.
   if (is_asking && miss == MissReason::LoadTimedOut) {
-    parts_.lowers[search.lower].question_time.measure(parts_.now - search.asked_at);
+    parts_.lowers[search.lower].measure_question(parts_.now - search.asked_at);
   }
   search.state = Stage::Abandoned;
   if (search.miss == MissReason::None) search.miss = miss;
