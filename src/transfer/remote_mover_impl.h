@@ -170,7 +170,10 @@ struct RemoteMover::Impl {
   void ask_window(Flight& flight);
   void end_window(Flight& flight);
   void end_path(Flight& flight);
+  void touch_before(const Flight& flight);
   void touch_path(const Flight& flight);
+  template <typename NameOf>
+  void touch(const PageName& key_space, std::uint32_t extent_count, NameOf name_of);
   void ask_anchored(Flight& flight);
   void end_anchored(Flight& flight);
   void end_find(Flight& flight);

@@ -177,6 +177,7 @@ class RemoteMoverModel {
       asked.key_space = plan.key_space = engine.lying[lying].key_space;
       asked.first_page = plan.first = (c >> 5U) % kPromptPages;
       asked.parent_place = place_of(lying);
+      asked.tells_before = (c & 2U) != 0;
     }
     plan.count = (c >> 10U) % (kPromptPages - plan.first + 1);
     if (plan.count == 0) return;

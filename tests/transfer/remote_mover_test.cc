@@ -146,6 +146,21 @@ TEST_F(RemoteMoverTest, ALongPathIsDecidedInOneRoundTripAndCountsAsUsed) {
   EXPECT_EQ(load(engine, 0, 16).good_pages, 16U);
 }
 
+// Engines that have the beginning in memory ask for what follows it only.
+TEST_F(RemoteMoverTest, TheBeginningOfAPathCountsAsUsedThoughMemoryHasIt) {
+  for (const bool tells_before : {true, false}) {
+    RemoteEngine& engine = open();
+    store_.restart_empty();
+    const RemotePrompt prompt = remote_prompt(1, 16);
+    store_prompt(engine, prompt);
+    store_prompt(engine, remote_prompt(2, 16), 20);
+    EXPECT_EQ(find(engine, prompt, {.first_page = 9, .tells_before = tells_before}).good_pages, 7U);
+    store_.set_value_count_max(4);
+    EXPECT_EQ(find(engine, prompt).good_pages, tells_before ? 16U : 0U);
+    store_.set_value_count_max(SIZE_MAX);
+  }
+}
+
 TEST_F(RemoteMoverTest, WhereAPathEndsIsAskedForInBetween) {
   for (const std::uint32_t length : {1U, 2U, 3U, 5U, 8U, 9U, 100U, 700U, 1'300U}) {
     SCOPED_TRACE(length);
