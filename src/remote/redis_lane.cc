@@ -65,7 +65,7 @@ void RedisLane::close() {
   collector_.reset();
 }
 
-Status RedisLane::go_on(Owner& owner) {
+Status RedisLane::go_on(Owner& owner, bool may_read) {
   has_more_ = false;
   if (state_ == State::Connecting) {
     const IoCount count = connection_->connect();
@@ -75,6 +75,8 @@ Status RedisLane::go_on(Owner& owner) {
     state_ = login_->append_login(text_) ? State::LoggingIn : State::Ready;
   }
   QUIRE_TRY(write_all(owner));
+  // What TLS waits for may be of either direction.
+  if (!may_read && login_->tls == nullptr) return {};
   return read_all(owner);
 }
 
@@ -111,6 +113,8 @@ Status RedisLane::write_all(Owner& owner) {
       if (value_sent_ + listed == value_bytes_)
         pieces[count++] = {tail_.data() + tail_sent_, tail_.size() - tail_sent_};
     }
+    std::uint64_t offered = 0;
+    for (const iovec& piece : std::span(pieces).first(count)) offered += piece.iov_len;
     IoCount moved = connection_->write(std::span(pieces).first(count));
     if (moved.state == IoCount::State::Closed) return fail(ErrorCode::Unavailable, std::move(moved.why));
     if (moved.state != IoCount::State::Moved) {
@@ -124,7 +128,13 @@ Status RedisLane::write_all(Owner& owner) {
       text_.erase(0, text_offset_);
       text_offset_ = 0;
     }
-    if (!is_sending_value_) continue;
+    // The socket is full. TLS may say so later, and has to be asked for what it waits for.
+    const bool is_full = moved.bytes < offered && login_->tls == nullptr;
+    if (is_full) waits_to_write_ = true;
+    if (!is_sending_value_) {
+      if (is_full) return {};
+      continue;
+    }
     const std::uint64_t of_value = std::min<std::uint64_t>(moved.bytes - of_text, value_bytes_ - value_sent_);
     value_sent_ += of_value;
     tail_sent_ += moved.bytes - of_text - of_value;
@@ -134,6 +144,7 @@ Status RedisLane::write_all(Owner& owner) {
       text_offset_ = 0;
       return {};  // there is room for the next
     }
+    if (is_full) return {};
   }
   return {};
 }

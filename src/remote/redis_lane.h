@@ -56,9 +56,9 @@ class RedisLane {
   /// Of Closed.
   [[nodiscard]] Status begin(const SocketAddress& address, const RedisEndpoint& endpoint, const RedisLogin& login);
   void close();
-  /// Reads, writes and goes on connecting as far as it can without waiting, up to a limit. An error: the connection is
-  /// of no use any more. ErrorCode::Corrupt: what came was no answer.
-  [[nodiscard]] Status go_on(Owner& owner);
+  /// Reads, if there may be something, writes, and goes on connecting as far as it can without waiting, up to a limit.
+  /// An error: the connection is of no use any more. ErrorCode::Corrupt: what came was no answer.
+  [[nodiscard]] Status go_on(Owner& owner, bool may_read);
 
   // ── sending, in Ready
   /// A value that is being sent comes first.

@@ -121,6 +121,8 @@ void RedisWorker::run() {
         (void)!read(timer_.get(), &times, sizeof(times));
         timer_at_ns_ = 0;
       } else {
+        // Errors and ends of connections are found by reading, too.
+        if ((event.events & ~std::uint32_t{EPOLLOUT}) != 0) lane_of(event.data.u32).may_read = true;
         queue_turn(event.data.u32);
       }
     }
