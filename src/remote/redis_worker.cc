@@ -203,6 +203,8 @@ void RedisWorker::end_batch(std::uint32_t batch_index) {
   }
   batch.answer.busy_ns = std::max<TimeNs>(monotonic_now() - batch.submitted_at_ns, 1);
   mailbox_.give_back_objects(std::exchange(given_back_, 0));
+  // Whoever has the answer can ask why.
+  if (std::exchange(is_status_old_, false)) publish_status();
   mailbox_.answer(batch_index, batch.answer);
 }
 
