@@ -57,7 +57,7 @@ void RedisLane::close() {
   connection_.reset();
   state_ = State::Closed;
   waits_to_write_ = has_more_ = false;
-  read_bytes_ = 0;
+  moved_bytes_ = 0;
   text_.clear();
   text_offset_ = 0;
   is_sending_value_ = is_reading_value_ = false;
@@ -122,6 +122,7 @@ Status RedisLane::write_all(Owner& owner) {
       return {};
     }
     written += moved.bytes;
+    moved_bytes_ += moved.bytes;
     const std::size_t of_text = std::min<std::size_t>(moved.bytes, text_.size() - text_offset_);
     text_offset_ += of_text;
     if (!is_sending_value_ && (text_offset_ == text_.size() || text_offset_ > kTextBytesMax)) {
@@ -191,7 +192,7 @@ Status RedisLane::read_all(Owner& owner) {
     if (moved.state == IoCount::State::WaitsToWrite) waits_to_write_ = true;
     if (moved.state != IoCount::State::Moved) return {};
     read += moved.bytes;
-    read_bytes_ += moved.bytes;
+    moved_bytes_ += moved.bytes;
     const std::uint64_t value_moved = std::min<std::uint64_t>(moved.bytes, of_value);
     answer_read_ += value_moved;
     input_end_ += moved.bytes - value_moved;

@@ -266,9 +266,9 @@ void RedisWorker::set_due(RedisNode::Lane& lane) {
   if (lane.lane.state() != RedisLane::State::Ready) return;
   if (is_empty(flight_of(lane.lane.id()))) {
     lane.due_ns = 0;
-  } else if (lane.due_ns == 0 || lane.seen_bytes != lane.lane.read_bytes()) {
+  } else if (lane.due_ns == 0 || lane.seen_bytes != lane.lane.moved_bytes()) {
     lane.due_ns = now_ + login_.command_timeout_ns;
-    lane.seen_bytes = lane.lane.read_bytes();
+    lane.seen_bytes = lane.lane.moved_bytes();
     want_tick();
   }
 }
