@@ -61,6 +61,7 @@ struct ReplayOptions {
   std::string mix = "trace";
   std::string bytes = "none";
   std::uint32_t running_max = 1;
+  std::uint32_t engines = 1;
   HostTierOptions host;
   DiskTierOptions disk;
   std::uint32_t jobs = 0;  ///< 0: one per core

@@ -102,6 +102,8 @@ int run(int argc, char** argv) {
   replay_command->add_option("--bytes", replay.bytes, "verify: write and compare all bytes of pages; none")
       ->capture_default_str();
   replay_command->add_option("--running-max", replay.running_max, "Requests in flight at once")->capture_default_str();
+  replay_command->add_option("--engines", replay.engines, "Caches that get the requests in turn, each with these tiers")
+      ->capture_default_str();
   replay_command->add_option("--host-bytes", replay.host.host_bytes, "A host tier behind every pool, such as 4G; none")
       ->capture_default_str();
   replay_command->add_option("--write-policy", replay.host.write_policy,

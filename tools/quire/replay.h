@@ -53,6 +53,9 @@ struct RestartSettings {
 
 /// What all replays of one command have in common.
 struct ReplaySettings {
+  /// Caches of this replay, each with tiers of its own of the sizes given. Requests go to them in turn, and each one
+  /// has run its request, as far as running_max lets it wait, before the next one goes on.
+  std::uint32_t engine_count = 1;
   std::string model;  ///< one of preset_names(), for its groups and their pages; empty: 1 KiB per token
   BytesMode bytes = BytesMode::None;
   RequestMix mix = RequestMix::Trace;
@@ -79,6 +82,28 @@ struct TimeBin {
 struct KeySpaceOutcome {
   std::uint64_t prompt_tokens = 0;
   std::uint64_t hit_tokens = 0;
+};
+
+/// What one of several engines found.
+struct EngineOutcome {
+  std::uint64_t request_count = 0;
+  std::uint64_t prompt_tokens = 0;
+  std::uint64_t hit_tokens = 0;
+  std::uint64_t host_hit_tokens = 0;  ///< of these, loaded from its host tier
+  std::uint64_t disk_hit_tokens = 0;  ///< and read from its disk tier
+
+  [[nodiscard]] double hit_rate() const {
+    return prompt_tokens == 0 ? 0 : static_cast<double>(hit_tokens) / static_cast<double>(prompt_tokens);
+  }
+  [[nodiscard]] std::uint64_t device_hit_tokens() const { return hit_tokens - host_hit_tokens - disk_hit_tokens; }
+  EngineOutcome& operator+=(const EngineOutcome& other) {
+    request_count += other.request_count;
+    prompt_tokens += other.prompt_tokens;
+    hit_tokens += other.hit_tokens;
+    host_hit_tokens += other.host_hit_tokens;
+    disk_hit_tokens += other.disk_hit_tokens;
+    return *this;
+  }
 };
 
 /// A page whose bytes are not those that were written.
@@ -139,6 +164,7 @@ struct GroupOutcome {
   MissOutcome limited;
 };
 
+/// Of several engines together: pages and bytes are those of all.
 struct ReplayOutcome {
   ReplayConfig config;
   std::uint32_t page_count = 0;
@@ -162,7 +188,8 @@ struct ReplayOutcome {
   std::vector<TimeBin> timeline;
   /// Runs in the tree at the end, by length: [i] counts those of 2^i pages or more, and less than 2^(i+1).
   std::vector<std::uint64_t> run_lengths;
-  std::vector<GroupOutcome> groups;  ///< in the model's order; empty for a model with one full group
+  std::vector<GroupOutcome> groups;    ///< in the model's order; empty for a model with one full group
+  std::vector<EngineOutcome> engines;  ///< in their turn; empty for one
   std::optional<HostTierOutcome> host;
   std::optional<DiskTierOutcome> disk;
   KeySpaceOutcome window;                ///< of the requests that follow RestartSettings::request_index
@@ -192,7 +219,7 @@ struct ReplayControl {
   std::atomic<bool> stop = false;              ///< set it to end the replay early, with ErrorCode::Cancelled
 };
 
-/// The pools of a replay.
+/// The pools of a replay, of one engine.
 struct ReplayPool {
   std::uint32_t page_count = 0;
   std::uint64_t page_bytes = 0;

@@ -121,6 +121,7 @@ std::string command_of(const ReplayOptions& options) {
   add("--mix", options.mix, defaults.mix);
   add("--bytes", options.bytes, defaults.bytes);
   add("--running-max", options.running_max, defaults.running_max);
+  add("--engines", options.engines, defaults.engines);
   add("--host-bytes", options.host.host_bytes, defaults.host.host_bytes);
   add("--write-policy", options.host.write_policy.value_or(""), "");
   add("--host-policy", options.host.host_policy.value_or(""), "");
@@ -178,6 +179,7 @@ Result<Job> parse(const ReplayOptions& options) {
     return fail(ErrorCode::InvalidArgument, "--mix says how groups share bytes: give a --model with several of them");
   }
   settings.running_max = options.running_max;
+  settings.engine_count = options.engines;
   QUIRE_TRY_ASSIGN(settings.host, parse_host_tier(options.host));
   QUIRE_TRY_ASSIGN(settings.disk, parse_disk_tier(options.disk, settings.host));
   if (settings.disk.is_on() && settings.bytes == BytesMode::None) {
@@ -281,6 +283,10 @@ Result<std::string> header_text(const Job& job, const Trace& trace, const TraceF
         "  {:<16}{:>14}  in {}{}\n", "disk bytes", with_commas(disk.capacity_bytes), fmt::join(disk.directories, ", "),
         has_folders ? ", a folder for each replay, such as " + job.sweep.configs.front().disk_folder : "");
   }
+  if (job.sweep.settings.engine_count > 1) {
+    text += fmt::format("  {:<16}{:>14}  each with tiers of these sizes\n", "engines",
+                        with_commas(job.sweep.settings.engine_count));
+  }
   QUIRE_TRY_ASSIGN(const bool has_groups, has_several_groups(job.sweep.settings.model));
   if (has_groups && trace.unit_tokens > 1) {
     text += fmt::format("Units are replayed as {} of their own, so that every group has its tokens.\n",
@@ -304,6 +310,8 @@ Result<int> show(const ReplayOptions& options, const Job& job, const ReportInput
     if (!groups.empty()) fmt::print("\n{}", groups);
     const std::string tiers = tier_text(job.sweep, outcome, place);
     if (!tiers.empty()) fmt::print("\n{}", tiers);
+    const std::string engines = engine_text(outcome, place);
+    if (!engines.empty()) fmt::print("\n{}", engines);
     const std::string notes = sweep_notes(*report.trace, *report.facts, job.sweep, outcome);
     if (!notes.empty()) fmt::print("\n{}", notes);
   }

@@ -20,6 +20,7 @@ constexpr std::uint32_t kBytesPerToken = 1'024;  // where no model says otherwis
 constexpr std::uint64_t kVerifiedPageBytesMin = 4'096;
 constexpr std::uint32_t kDiskPageUnitsMin = 16;
 constexpr std::uint32_t kRunningMax = 4'096;
+constexpr std::uint32_t kEnginesMax = 256;
 constexpr std::uint32_t kLoneStepUnits = 16'384;  // computed in one step by a request that runs alone
 constexpr std::uint32_t kChunkTokens = 2'048;     // computed in one step of each that run together
 constexpr std::uint32_t kPageCountMax = std::numeric_limits<std::uint32_t>::max() / 2;
@@ -95,6 +96,10 @@ Status check_settings(const Trace& trace, const ReplaySettings& settings) {
   if (settings.running_max == 0 || settings.running_max > kRunningMax) {
     return fail(ErrorCode::InvalidArgument, fmt::format("--running-max is {}: use 1 to {}",
                                                         with_commas(settings.running_max), with_commas(kRunningMax)));
+  }
+  if (settings.engine_count == 0 || settings.engine_count > kEnginesMax) {
+    return fail(ErrorCode::InvalidArgument,
+                fmt::format("--engines is {}: use 1 to {}", with_commas(settings.engine_count), kEnginesMax));
   }
   constexpr std::size_t kKeySpacesMax = std::size_t{1} << 20U;
   if (trace.key_spaces.size() > kKeySpacesMax) {

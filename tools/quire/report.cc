@@ -205,6 +205,7 @@ Json object_of_settings(const ReplaySettings& settings) {
                  {"flip_a_byte", settings.flip_a_byte},
                  {"bin_count", settings.bin_count}};
   if (settings.mix == RequestMix::Longest) object["mix"] = "longest";
+  if (settings.engine_count > 1) object["engine_count"] = settings.engine_count;
   if (settings.host.is_on()) {
     object["host_bytes"] = settings.host.capacity_bytes;
     object["write_policy"] = write_policy_name(settings.host.write_policy);
@@ -242,6 +243,20 @@ Json object_of_disk(const DiskTierOutcome& disk) {
           {"page_count", disk.page_count},         {"found_pages", disk.found_pages},
           {"written_bytes", disk.written_bytes},   {"read_bytes", disk.read_bytes},
           {"evicted_pages", disk.evicted_pages},   {"has_failed", disk.has_failed}};
+}
+
+Json array_of_engines(const ReplayOutcome& outcome) {
+  Json array = Json::array();
+  for (const EngineOutcome& engine : outcome.engines) {
+    Json object = {{"request_count", engine.request_count},
+                   {"prompt_tokens", engine.prompt_tokens},
+                   {"hit_tokens", engine.hit_tokens},
+                   {"hit_rate", engine.hit_rate()}};
+    if (outcome.host) object["host_hit_tokens"] = engine.host_hit_tokens;
+    if (outcome.disk) object["disk_hit_tokens"] = engine.disk_hit_tokens;
+    array.push_back(std::move(object));
+  }
+  return array;
 }
 
 Json array_of_groups(const std::vector<GroupOutcome>& groups) {
@@ -306,6 +321,7 @@ Json object_of_replay(const ReplayOutcome& outcome, const KeySpaceRows& rows, st
     object["device_bytes"] = outcome.device_bytes;
     object["groups"] = array_of_groups(outcome.groups);
   }
+  if (!outcome.engines.empty()) object["engines"] = array_of_engines(outcome);
   if (outcome.host) object["host"] = object_of_host(*outcome.host);
   if (outcome.disk) object["disk"] = object_of_disk(*outcome.disk);
   return object;

@@ -518,6 +518,58 @@ std::string tier_text(const ReplayOutcome& replay, const TextPlace& place) {
   return fmt::format("{}\n{}", tiers.text(place), misses.text(place));
 }
 
+std::string engine_text(const SweepOutcome& outcome, const TextPlace& place) {
+  std::vector<const ReplayOutcome*> shown;
+  for (const ReplayOutcome& replay : outcome.replays) {
+    if (!replay.engines.empty() && !replay.corruption) shown.push_back(&replay);
+  }
+  if (shown.empty()) return "";
+  Table table;
+  if (shown.size() > 1) {
+    table.add({{"hit rates", Ink::Bold}, {"all", Ink::Bold}, {"lowest", Ink::Bold}, {"highest", Ink::Bold}});
+    for (const ReplayOutcome* const replay : shown) {
+      const auto [lowest, highest] = std::ranges::minmax(replay->engines, {}, &EngineOutcome::hit_rate);
+      table.add({{name_of(replay->config)},
+                 {rate_text(replay->hit_rate())},
+                 {rate_text(lowest.hit_rate())},
+                 {rate_text(highest.hit_rate())}});
+    }
+    return fmt::format("Engines, all of each replay together and those that found least and most:\n\n{}",
+                       table.text(place));
+  }
+  constexpr std::size_t kLinesMax = 20;
+  const ReplayOutcome& replay = *shown.front();
+  std::vector<Cell> names;
+  for (const char* const name : {"engine", "requests", "hit rate", "hit tokens", "device"}) {
+    names.push_back({name, Ink::Bold});
+  }
+  if (replay.host) names.push_back({"host", Ink::Bold});
+  if (replay.disk) names.push_back({"disk", Ink::Bold});
+  table.add(std::move(names));
+  const auto add_line = [&](std::string name, const EngineOutcome& engine) {
+    std::vector<Cell> line = {{std::move(name)},
+                              {with_commas(engine.request_count)},
+                              {rate_text(engine.hit_rate())},
+                              {with_commas(engine.hit_tokens)},
+                              {with_commas(engine.device_hit_tokens())}};
+    if (replay.host) line.push_back({with_commas(engine.host_hit_tokens)});
+    if (replay.disk) line.push_back({with_commas(engine.disk_hit_tokens)});
+    table.add(std::move(line));
+  };
+  const std::size_t count = replay.engines.size();
+  const std::size_t line_count = count <= kLinesMax ? count : kLinesMax - 1;
+  EngineOutcome others;
+  EngineOutcome all;
+  for (std::size_t i = 0; i < count; ++i) {
+    if (i < line_count) add_line(with_commas(i), replay.engines[i]);
+    if (i >= line_count) others += replay.engines[i];
+    all += replay.engines[i];
+  }
+  if (line_count < count) add_line(fmt::format("{} others", with_commas(count - line_count)), others);
+  add_line("all", all);
+  return fmt::format("Engines; the bound is for one cache as large as all of them:\n\n{}", table.text(place));
+}
+
 std::string sweep_notes(const Trace& trace, const TraceFacts& facts, const SweepRequest& request,
                         const SweepOutcome& outcome) {
   std::string text = over_pool_notes(outcome, Axes(request));
