@@ -72,6 +72,20 @@ struct ReplayOptions {
 };
 int run_replay(const ReplayOptions& options);
 
+struct SizeOptions {
+  std::uint32_t engines = 100;
+  double loads_per_second = 4;
+  std::uint32_t values = 88;
+  std::string value_bytes = "2097152";
+  std::string compute_bytes_per_second = "1.4G";
+  std::optional<std::string> shards;  ///< a list; if unset, from the sum by hand
+  std::optional<double> deadline_ms;  ///< if unset, what computing takes
+  double hang_ms = 3'600;
+  bool tls = false;
+  std::uint64_t seed = 1;
+};
+int run_size(const SizeOptions& options);
+
 struct TreeOptions {
   std::string script;  ///< a file, "-" for standard input, or empty for the built-in example
   std::uint32_t page_tokens = 4;
