@@ -5,6 +5,10 @@
 
 namespace quire {
 
+std::uint64_t page_checksum(std::span<const std::byte> page) {
+  return best_checked_copier().sum({.source = page.data(), .bytes = page.size()}).finish(page.size());
+}
+
 std::string_view payload_fault(const RecordHeader& header, std::span<const std::byte> stored,
                                PageCompressor& compressor, std::vector<std::byte>& scratch) {
   std::span<const std::byte> payload = stored;
@@ -17,9 +21,7 @@ std::string_view payload_fault(const RecordHeader& header, std::span<const std::
   } else if (stored.size() != header.payload_bytes) {
     return "its payload has another length than its header says";
   }
-  const std::uint64_t sum =
-      best_checked_copier().sum({.source = payload.data(), .bytes = payload.size()}).finish(header.payload_bytes);
-  return sum == header.checksum ? "" : "its payload does not have its checksum";
+  return page_checksum(payload) == header.checksum ? "" : "its payload does not have its checksum";
 }
 
 }  // namespace quire

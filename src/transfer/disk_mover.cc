@@ -2,7 +2,6 @@
 #include "transfer/disk_mover.h"
 
 #include <pthread.h>
-#include <unistd.h>
 
 #include <algorithm>
 #include <array>
@@ -15,10 +14,9 @@
 
 #include "base/blocked_signals.h"
 #include "base/check.h"
-#include "base/lazy_array.h"
-#include "base/mutants.h"
 #include "base/mutex.h"
 #include "base/system_error.h"
+#include "transfer/lower_queue.h"
 
 namespace quire {
 namespace {
@@ -39,14 +37,6 @@ constexpr std::array<const char*, kLaneCount> kThreadNames = {"quire-names", "qu
 }  // namespace
 
 struct DiskMover::Impl {
-  struct Task {
-    enum class State : std::uint8_t { Free, Queued, Running };
-    State state = State::Free;
-    bool is_cancelled = false;
-    std::uint32_t after_entry_count = 0;  // of the log, when it was submitted
-    LowerPlan plan;
-  };
-
   Impl(Config the_config, std::span<HostPages* const> the_hosts)
       : config(std::move(the_config)), hosts(the_hosts.begin(), the_hosts.end()) {
     hosts.resize(config.stores.size());
@@ -63,10 +53,10 @@ struct DiskMover::Impl {
   [[nodiscard]] Status start();
   void stop();
   void work(Lane lane);
+  [[nodiscard]] bool wait(Lane lane);
   bool run(Lane lane);
 
-  bool run_names();
-  void dispatch(const LowerPlan& plan);
+  void take(const LowerPlan& plan);
   [[nodiscard]] Completion find(const LowerPlan& plan);
   [[nodiscard]] Completion load(const LowerPlan& plan);
   [[nodiscard]] Completion store_pages(const LowerPlan& plan);
@@ -74,21 +64,12 @@ struct DiskMover::Impl {
   [[nodiscard]] Completion get(const LowerPlan& plan);
   template <typename Move>
   void move_direct(const LowerPlan& plan, Completion& completion, Move&& move);
-  [[nodiscard]] bool is_dropping(const PageName& key_space);
   [[nodiscard]] Completion drop(const LowerPlan& plan);
   [[nodiscard]] Completion flush(const LowerPlan& plan);
   [[nodiscard]] const KeySpace* text_of(const PageName& key_space);
   void find_anchored(const LowerPlan& plan, std::span<const PageName> path);
   void note_failure();
-  void enqueue(Lane lane, std::uint32_t index) QUIRE_REQUIRES(mutex);
-  void complete(const Completion& completion);
 
-  [[nodiscard]] std::span<PageName> found_names(std::uint32_t index) {
-    return {found.data() + (std::size_t{index} * config.path_pages_max), config.path_pages_max};
-  }
-  [[nodiscard]] std::span<PageNames::Record> task_names(std::uint32_t index) {
-    return {records.data() + (std::size_t{index} * config.transfer_pages_max), config.transfer_pages_max};
-  }
   [[nodiscard]] TimeNs unix_time() const { return config.unix_time ? config.unix_time() : 0; }
 
   Config config;
@@ -97,15 +78,9 @@ struct DiskMover::Impl {
   std::vector<std::atomic<bool>> failed;           // by pool
   std::vector<std::thread> threads;
 
-  // The lane of names.
-  PageNames names;
-  NameLog work_log;
-  std::vector<std::uint32_t> work_plans;
-  LazyArray<PageName> found;  // a row for each FindOnDisk, until its index is used again
-
-  LazyArray<PageNames::Record> records;  // a row for each plan: written by the lane of names before it passes it on
-  std::vector<FileRead> reads;           // the lane of reads
-  std::vector<FileWrite> writes;         // the lane of writes
+  std::unique_ptr<LowerQueue> queue;  // followed by the lane of names
+  std::vector<FileRead> reads;        // the lane of reads
+  std::vector<FileWrite> writes;      // the lane of writes
   struct Text {
     PageName name;
     KeySpace key_space;
@@ -113,12 +88,9 @@ struct DiskMover::Impl {
   std::vector<Text> texts;  // the lane of writes: what the last key spaces are called, for people
   std::size_t next_text = 0;
 
-  mutable Mutex mutex;  // guards what follows
-  NameLog log QUIRE_GUARDED_BY(mutex);
-  std::vector<Task> tasks QUIRE_GUARDED_BY(mutex);
-  std::array<std::vector<std::uint32_t>, kLaneCount> queues QUIRE_GUARDED_BY(mutex);
-  std::vector<Completion> completions QUIRE_GUARDED_BY(mutex);
-  std::vector<PageName> dropping QUIRE_GUARDED_BY(mutex);  // key spaces whose drop is on its way; none: of all
+  Mutex mutex;  // guards what follows
+  // That have their names; the lane of names has the queue instead.
+  std::array<std::vector<LowerPlan>, kLaneCount> plans QUIRE_GUARDED_BY(mutex);
   std::vector<KeySpace> new_texts QUIRE_GUARDED_BY(mutex);
   bool is_stopping QUIRE_GUARDED_BY(mutex) = false;
   std::array<Condition, kLaneCount> has_work;
@@ -132,20 +104,23 @@ Status DiskMover::Impl::prepare(FileSystem& files) {
     QUIRE_CHECK(hosts[i] != nullptr, "a store has the host pages of its pool above it");
     QUIRE_TRY_ASSIGN(stores[i], FileStore::open(config.stores[i], files));
   }
-  QUIRE_TRY_ASSIGN(names, PageNames::create(config.names));
-  QUIRE_TRY_ASSIGN(work_log, NameLog::create(config.log));
-  const std::size_t count = config.transfer_count_max;
-  QUIRE_TRY_ASSIGN(found, LazyArray<PageName>::create(count * config.path_pages_max));
-  QUIRE_TRY_ASSIGN(records, LazyArray<PageNames::Record>::create(count * config.transfer_pages_max));
-  work_plans.reserve(count);
+  const auto keep_text = [this](const KeySpace& key_space) {
+    const MutexLock lock(mutex);
+    // text_of() empties the list, but may never be called: the oldest are dropped.
+    if (new_texts.size() == config.names.key_space_count_max) new_texts.erase(new_texts.begin());
+    new_texts.push_back(key_space);
+  };
+  QUIRE_TRY_ASSIGN(queue, LowerQueue::create({.names = config.names,
+                                              .log = config.log,
+                                              .transfer_count_max = config.transfer_count_max,
+                                              .transfer_pages_max = config.transfer_pages_max,
+                                              .path_pages_max = config.path_pages_max,
+                                              .event_fd = config.event_fd,
+                                              .on_key_space = keep_text}));
   reads.reserve(config.transfer_pages_max);
   writes.reserve(config.transfer_pages_max);
   const MutexLock lock(mutex);
-  QUIRE_TRY_ASSIGN(log, NameLog::create(config.log));
-  tasks.resize(count);
-  for (std::vector<std::uint32_t>& queue : queues) queue.reserve(count);
-  completions.reserve(count);
-  dropping.reserve(count);
+  for (std::vector<LowerPlan>& lane : plans) lane.reserve(config.transfer_count_max);
   return {};
 }
 
@@ -163,6 +138,7 @@ Status DiskMover::Impl::start() {
 }
 
 void DiskMover::Impl::stop() {
+  queue->stop();
   {
     const MutexLock lock(mutex);
     is_stopping = true;
@@ -175,50 +151,46 @@ void DiskMover::Impl::stop() {
 void DiskMover::Impl::work(Lane lane) {
   const auto place = static_cast<std::size_t>(lane);
   pthread_setname_np(pthread_self(), kThreadNames[place]);
-  for (;;) {
-    {
-      MutexLock lock(mutex);
-      while (!is_stopping && queues[place].empty() && (lane != Lane::Names || log.is_empty())) {
-        has_work[place].wait(mutex);
-      }
-      if (is_stopping) return;
-    }
-    (void)run(lane);
-  }
+  while (lane == Lane::Names ? queue->wait() : wait(lane)) (void)run(lane);
+}
+
+// False: stop() was called.
+bool DiskMover::Impl::wait(Lane lane) {
+  const auto place = static_cast<std::size_t>(lane);
+  const MutexLock lock(mutex);
+  while (!is_stopping && plans[place].empty()) has_work[place].wait(mutex);
+  return !is_stopping;
 }
 
 bool DiskMover::Impl::run(Lane lane) {
-  if (lane == Lane::Names) return run_names();
+  if (lane == Lane::Names) return queue->follow([this](const LowerPlan& plan) { take(plan); });
   const auto place = static_cast<std::size_t>(lane);
   LowerPlan plan;
   {
     const MutexLock lock(mutex);
-    std::vector<std::uint32_t>& queue = queues[place];
-    if (queue.empty()) return false;
-    Task& task = tasks[queue.front()];
-    queue.erase(queue.begin());
-    plan = task.plan;
-    if (task.is_cancelled) plan.pages = {};
-    task.state = Task::State::Running;
+    if (plans[place].empty()) return false;
+    plan = plans[place].front();
+    plans[place].erase(plans[place].begin());
   }
+  if (queue->begin(plan.id.index)) plan.pages = {};
   switch (plan.kind) {
     case TransferKind::LoadFromDisk:
-      complete(load(plan));
+      queue->complete(load(plan));
       break;
     case TransferKind::StoreToDisk:
-      complete(store_pages(plan));
+      queue->complete(store_pages(plan));
       break;
     case TransferKind::GetFromDisk:
-      complete(get(plan));
+      queue->complete(get(plan));
       break;
     case TransferKind::PutOnDisk:
-      complete(put(plan));
+      queue->complete(put(plan));
       break;
     case TransferKind::DropOnDisk:
-      complete(drop(plan));
+      queue->complete(drop(plan));
       break;
     case TransferKind::FlushDisk:
-      complete(flush(plan));
+      queue->complete(flush(plan));
       break;
     default:
       QUIRE_CHECK(false, "a plan in the wrong lane");
@@ -226,120 +198,35 @@ bool DiskMover::Impl::run(Lane lane) {
   return true;
 }
 
-// Everything that is there by now. A plan speaks of pages as they were when it was submitted, so that its turn comes
-// between the entries before that and those after it: a page that it names may be another path's by now.
-bool DiskMover::Impl::run_names() {
-  {
-    const MutexLock lock(mutex);
-    std::vector<std::uint32_t>& queue = queues[static_cast<std::size_t>(Lane::Names)];
-    if (queue.empty() && log.is_empty()) return false;
-    std::swap(log, work_log);
-    work_plans.swap(queue);
+// A plan that has its names.
+void DiskMover::Impl::take(const LowerPlan& plan) {
+  if (plan.kind == TransferKind::FindOnDisk) {
+    queue->complete(find(plan));
+    return;
   }
-  const auto keep_text = [this](const KeySpace& key_space) {
-    const MutexLock lock(mutex);
-    // text_of() empties the list, but may never be called: the oldest are dropped.
-    if (new_texts.size() == config.names.key_space_count_max) new_texts.erase(new_texts.begin());
-    new_texts.push_back(key_space);
-  };
-  for (const std::uint32_t index : work_plans) {
-    LowerPlan plan;
-    std::uint32_t entry_count = 0;
-    {
-      const MutexLock lock(mutex);
-      plan = tasks[index].plan;
-      entry_count = tasks[index].after_entry_count;
-    }
-    names.follow(work_log, is_mutated(Mutant::PlansAfterTheLog) ? UINT32_MAX : entry_count, keep_text);
-    dispatch(plan);
-  }
-  names.finish(work_log, keep_text);
-  work_plans.clear();
-  return true;
-}
-
-void DiskMover::Impl::dispatch(const LowerPlan& plan) {
-  const std::uint32_t index = plan.id.index;
-  Lane lane = Lane::Write;
-  switch (plan.kind) {
-    case TransferKind::FindOnDisk:
-      complete(find(plan));
-      return;
-    case TransferKind::LoadFromDisk: {
-      const std::span<const PageName> path = found_names(plan.found_by);
-      for (std::size_t i = 0; i < plan.pages.size(); ++i) {
-        const std::size_t place = plan.pages[i].place;
-        PageNames::Record& record = task_names(index)[i];
-        record = task_names(plan.found_by)[0];
-        record.name = path[place];
-        if (place > 0) record.parent = path[place - 1];
-        record.page_index += static_cast<std::uint32_t>(place);
-        if (plan.pool == 0) names.set_host(plan.pages[i].host_page, record);
-      }
-      lane = Lane::Read;
-      break;
-    }
-    case TransferKind::StoreToDisk:
-      for (std::size_t i = 0; i < plan.pages.size(); ++i) {
-        task_names(index)[i] = names.of(plan.named_in, PageId{plan.pages[i].place});
-      }
-      break;
-    case TransferKind::PutOnDisk:
-    case TransferKind::GetFromDisk: {
-      const std::size_t page_count = plan.tokens.size() / config.names.page_tokens;
-      const PageNames::Space& space = names.space(plan.key_space);
-      task_names(index)[0] = {.name = {}, .parent = space.root, .key_space = space.name, .page_index = 0};
-      name_pages({.parent = space.root,
-                  .page_tokens = config.names.page_tokens,
-                  .first_position = 0,
-                  .tokens = plan.tokens,
-                  .extra_keys = plan.extra_keys},
-                 found_names(index).first(page_count));
-      if (plan.kind == TransferKind::GetFromDisk) lane = Lane::Read;
-      break;
-    }
-    case TransferKind::DropOnDisk:
-      task_names(index)[0].name = plan.key_space == kAllKeySpaces ? PageName{} : names.space(plan.key_space).name;
-      break;
-    default:
-      break;
-  }
+  const bool is_read = plan.kind == TransferKind::LoadFromDisk || plan.kind == TransferKind::GetFromDisk;
+  const auto place = static_cast<std::size_t>(is_read ? Lane::Read : Lane::Write);
   const MutexLock lock(mutex);
-  if (plan.kind == TransferKind::DropOnDisk) dropping.push_back(task_names(index)[0].name);
-  enqueue(lane, index);
+  plans[place].push_back(plan);
+  has_work[place].notify_one();
 }
 
-// The first record of the row keeps what all pages of the path share.
 Completion DiskMover::Impl::find(const LowerPlan& plan) {
   const Clock::time_point start = Clock::now();
   Completion completion{.id = plan.id, .kind = plan.kind};
-  const std::uint32_t page_tokens = config.names.page_tokens;
-  const auto page_count = static_cast<std::uint32_t>(plan.tokens.size() / page_tokens);
-  const std::span<PageName> path = found_names(plan.id.index);
-  PageName parent = names.parent_name(plan.parent, plan.key_space);
-  task_names(plan.id.index)[0] = {
-      .name = {}, .parent = parent, .key_space = names.space(plan.key_space).name, .page_index = plan.first_page};
-  bool is_hidden = parent.is_none();
-  is_hidden = is_hidden || is_dropping(names.space(plan.key_space).name);
-  {
-    const MutexLock lock(mutex);
-    is_hidden = is_hidden || tasks[plan.id.index].is_cancelled;
-  }
+  const auto page_count = static_cast<std::uint32_t>(plan.tokens.size() / config.names.page_tokens);
+  const PageNames::Record& shared = queue->records(plan.id.index)[0];
+  const std::span<const PageName> path = queue->path(plan.id.index);
+  const bool is_hidden =
+      shared.parent.is_none() || queue->is_dropping(shared.key_space) || queue->is_cancelled(plan.id.index);
   std::uint32_t page = 0;
   while (!is_hidden && page < page_count) {
     const std::uint32_t count = std::min(kFindPages, page_count - page);
-    const std::span<PageName> part = path.subspan(page, count);
-    name_pages({.parent = parent,
-                .page_tokens = page_tokens,
-                .first_position = (plan.first_page + page) * page_tokens,
-                .tokens = plan.tokens.subspan(std::size_t{page} * page_tokens, std::size_t{count} * page_tokens),
-                .extra_keys = plan.extra_keys},
-               part);
+    queue->name_path(plan, page, count);
     // What is held need not be there; what it goes on with must.
     const std::uint32_t held = plan.held_pages - std::min(plan.held_pages, page);
-    const std::uint32_t there = held >= count ? count : held + stores[0]->find(part.subspan(held));
+    const std::uint32_t there = held >= count ? count : held + stores[0]->find(path.subspan(page + held, count - held));
     page += there;
-    parent = part.back();
     if (there < count) break;
   }
   if (!plan.anchored.empty()) {
@@ -370,7 +257,7 @@ Completion DiskMover::Impl::load(const LowerPlan& plan) {
     completion.outcome = TransferOutcome::Cancelled;
     return completion;
   }
-  const std::span<const PageNames::Record> page_names = task_names(plan.id.index);
+  const std::span<const PageNames::Record> page_names = queue->records(plan.id.index);
   HostPages& host = *hosts[plan.pool];
   reads.clear();
   for (std::size_t i = 0; i < plan.pages.size(); ++i) {
@@ -427,7 +314,7 @@ Completion DiskMover::Impl::store_pages(const LowerPlan& plan) {
   FileStore* const store = stores[plan.pool].get();
   HostPages& host = *hosts[plan.pool];
   const std::uint64_t written_before = store->stats().written_bytes;
-  const std::span<const PageNames::Record> page_names = task_names(plan.id.index);
+  const std::span<const PageNames::Record> page_names = queue->records(plan.id.index);
   const auto page_count = static_cast<std::uint32_t>(plan.pages.size());
   while (completion.good_pages < page_count && completion.fault == TransferFault::None) {
     // As many as belong to one key space.
@@ -511,8 +398,8 @@ void DiskMover::Impl::move_direct(const LowerPlan& plan, Completion& completion,
 Completion DiskMover::Impl::put(const LowerPlan& plan) {
   const Clock::time_point start = Clock::now();
   Completion completion{.id = plan.id, .kind = plan.kind};
-  const std::span<const PageName> path = found_names(plan.id.index);
-  const PageNames::Record& first = task_names(plan.id.index)[0];
+  const std::span<const PageName> path = queue->path(plan.id.index);
+  const PageNames::Record& first = queue->records(plan.id.index)[0];
   move_direct(plan, completion, [&](std::uint32_t pool, std::span<DirectPage> pages) {
     writes.clear();
     for (const DirectPage& page : pages) {
@@ -533,8 +420,8 @@ Completion DiskMover::Impl::put(const LowerPlan& plan) {
 Completion DiskMover::Impl::get(const LowerPlan& plan) {
   const Clock::time_point start = Clock::now();
   Completion completion{.id = plan.id, .kind = plan.kind};
-  const std::span<const PageName> path = found_names(plan.id.index);
-  const bool is_hidden = is_dropping(task_names(plan.id.index)[0].key_space);
+  const std::span<const PageName> path = queue->path(plan.id.index);
+  const bool is_hidden = queue->is_dropping(queue->records(plan.id.index)[0].key_space);
   const auto read_pages = [&](std::uint32_t pool, std::span<DirectPage> pages) {
     const std::uint64_t page_bytes = config.stores[pool].layout.page_bytes;
     reads.clear();
@@ -552,14 +439,9 @@ Completion DiskMover::Impl::get(const LowerPlan& plan) {
   return completion;
 }
 
-bool DiskMover::Impl::is_dropping(const PageName& key_space) {
-  const MutexLock lock(mutex);
-  return std::ranges::any_of(dropping, [&](const PageName& name) { return name == key_space || name.is_none(); });
-}
-
 Completion DiskMover::Impl::drop(const LowerPlan& plan) {
   Completion completion{.id = plan.id, .kind = plan.kind};
-  const PageName name = task_names(plan.id.index)[0].name;
+  const PageName name = queue->records(plan.id.index)[0].name;
   for (const std::unique_ptr<FileStore>& store : stores) {
     if (store == nullptr) continue;
     const Status dropped = name.is_none() ? store->drop_all(unix_time()) : store->drop(name, unix_time());
@@ -568,8 +450,7 @@ Completion DiskMover::Impl::drop(const LowerPlan& plan) {
     completion.fault = TransferFault::Io;
     note_failure();
   }
-  const MutexLock lock(mutex);
-  dropping.erase(std::ranges::find(dropping, name));
+  queue->finish_drop(name);
   return completion;
 }
 
@@ -592,21 +473,6 @@ void DiskMover::Impl::note_failure() {
   }
 }
 
-void DiskMover::Impl::enqueue(Lane lane, std::uint32_t index) {
-  const auto place = static_cast<std::size_t>(lane);
-  queues[place].push_back(index);
-  has_work[place].notify_one();
-}
-
-void DiskMover::Impl::complete(const Completion& completion) {
-  const MutexLock lock(mutex);
-  tasks[completion.id.index].state = Task::State::Free;
-  completions.push_back(completion);
-  if (config.event_fd < 0) return;
-  constexpr std::uint64_t kOne = 1;
-  (void)!::write(config.event_fd, &kOne, sizeof(kOne));  // it can only be too full, which wakes as well
-}
-
 DiskMover::DiskMover(std::unique_ptr<Impl> impl) : impl_(std::move(impl)) {}
 
 DiskMover::~DiskMover() {
@@ -623,37 +489,19 @@ Result<std::unique_ptr<DiskMover>> DiskMover::open(const Config& config, FileSys
 }
 
 void DiskMover::submit(const NameLog& log) {
-  Impl& impl = *impl_;
-  const MutexLock lock(impl.mutex);
-  impl.log.append(log);
-  impl.has_work[static_cast<std::size_t>(Lane::Names)].notify_one();
+  impl_->queue->submit(log);
 }
 
 void DiskMover::submit(const LowerPlan& plan) {
-  Impl& impl = *impl_;
-  const MutexLock lock(impl.mutex);
-  QUIRE_CHECK(plan.id.index < impl.tasks.size() && impl.tasks[plan.id.index].state == Impl::Task::State::Free,
-              "a plan of the disk tier with the index of another one");
-  impl.tasks[plan.id.index] = {
-      .state = Impl::Task::State::Queued, .after_entry_count = impl.log.entry_count(), .plan = plan};
-  impl.enqueue(Lane::Names, plan.id.index);
+  impl_->queue->submit(plan);
 }
 
 void DiskMover::cancel(TransferId id) {
-  Impl& impl = *impl_;
-  const MutexLock lock(impl.mutex);
-  Impl::Task& task = impl.tasks[id.index];
-  const bool may_stop = task.plan.kind == TransferKind::FindOnDisk || task.plan.kind == TransferKind::LoadFromDisk;
-  if (task.state == Impl::Task::State::Queued && task.plan.id == id && may_stop) task.is_cancelled = true;
+  impl_->queue->cancel(id);
 }
 
 std::span<Completion> DiskMover::poll(std::span<Completion> out) {
-  Impl& impl = *impl_;
-  const MutexLock lock(impl.mutex);
-  const std::size_t count = std::min(out.size(), impl.completions.size());
-  std::copy_n(impl.completions.begin(), count, out.begin());
-  impl.completions.erase(impl.completions.begin(), impl.completions.begin() + static_cast<std::ptrdiff_t>(count));
-  return out.first(count);
+  return impl_->queue->poll(out);
 }
 
 bool DiskMover::run(Lane lane) {

@@ -17,6 +17,7 @@
 #include "testing/sanitized.h"
 #include "testing/seeded_run.h"
 #include "tests/fuzz/segment_target.h"
+#include "wire/extent.h"
 #include "wire/segment.h"
 
 namespace quire::testing {
@@ -108,6 +109,15 @@ std::vector<Bytes> written_inputs() {
 
   inputs.push_back(
       input_of(SegmentInput::KeySpaceText, encode_key_space_text({.model = "a", .rope = "bc", .salt = "d"})));
+
+  std::vector<RecordHeader> pages(2, records[1]);
+  pages[0].page_index = 6;
+  pages[1].page_index = 7;
+  pages[1].parent = pages[0].name;
+  pages[1].name = name_of(6);
+  Bytes headers(extent_headers_bytes(2));
+  encode_extent(pages, headers);
+  inputs.push_back(input_of(SegmentInput::Extent, headers));
   return inputs;
 }
 

@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "base/hash.h"
+#include "wire/extent.h"
 #include "wire/little_endian.h"
 #include "wire/segment.h"
 #include "wire/segment_fields.h"
@@ -111,6 +112,21 @@ InputReport try_key_space_text(std::span<const std::byte> payload) {
   return {.is_taken = true, .wrong = differs(payload, encode_key_space_text(key_space), "a key space")};
 }
 
+// The input is a list of record headers.
+InputReport try_extent(std::span<const std::byte> input, bool is_sealed) {
+  const std::size_t count = input.size() / kRecordHeaderBytes;
+  const Bytes headers(input, count * kRecordHeaderBytes);
+  for (std::size_t i = 0; is_sealed && i < count; ++i) {
+    seal(headers.all().subspan(i * kRecordHeaderBytes, kRecordHeaderBytes), record_fields::kHeaderChecksum,
+         kExtentSalt);
+  }
+  std::vector<RecordHeader> pages(count);
+  if (!decode_extent(headers.all(), pages)) return {};
+  const Bytes again(headers.all().size());
+  encode_extent(pages, again.all());
+  return {.is_taken = count > 0, .wrong = differs(headers.all(), again.all(), "an extent")};
+}
+
 // As a store opens a segment: by its footer, and where that is none, record by record and block by block.
 InputReport try_file(std::span<const std::byte> input, bool is_sealed) {
   const std::size_t block_count = (input.size() + kBlockInputBytes - 1) / kBlockInputBytes;
@@ -169,6 +185,8 @@ InputReport try_segment_input(std::span<const std::byte> input) {
       return try_key_space_text(exact.all());
     case SegmentInput::File:
       return try_file(rest, is_sealed);
+    case SegmentInput::Extent:
+      return try_extent(rest, is_sealed);
   }
   return {};
 }

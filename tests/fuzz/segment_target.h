@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Foreign bytes for the decoders of wire/segment.h. The first byte of an input says which decoder, the second how:
-// bit 0 seals the checksums, so that the bytes behind them are looked at; the rest becomes a block, a header, a footer
-// or a whole file. Whatever the bytes are: an error, or something that encodes to the same bytes.
+// Foreign bytes for the decoders of wire/segment.h and wire/extent.h. The first byte of an input says which decoder,
+// the second how: bit 0 seals the checksums, so that the bytes behind them are looked at; the rest becomes a block, a
+// header, a footer or a whole file. Whatever the bytes are: an error, or something that encodes to the same bytes.
 //
 // thread-safe
 #pragma once
@@ -14,8 +14,17 @@
 
 namespace quire::testing {
 
-enum class SegmentInput : std::uint8_t { Manifest, SegmentHeader, RecordHeader, Trailer, Footer, KeySpaceText, File };
-inline constexpr std::uint8_t kSegmentInputCount = 7;
+enum class SegmentInput : std::uint8_t {
+  Manifest,
+  SegmentHeader,
+  RecordHeader,
+  Trailer,
+  Footer,
+  KeySpaceText,
+  File,
+  Extent,
+};
+inline constexpr std::uint8_t kSegmentInputCount = 8;
 /// Of a File: this many bytes of the input begin each block, and zeros follow.
 inline constexpr std::size_t kBlockInputBytes = 192;
 

@@ -1,0 +1,507 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "transfer/remote_mover.h"
+
+#include <poll.h>
+#include <pthread.h>
+#include <sys/eventfd.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <chrono>
+#include <utility>
+
+#include "base/blocked_signals.h"
+#include "base/check.h"
+#include "base/system_error.h"
+#include "transfer/remote_mover_impl.h"
+
+namespace quire {
+namespace {
+
+TimeNs steady_now() {
+  return std::chrono::duration_cast<std::chrono::nanoseconds>(std::chrono::steady_clock::now().time_since_epoch())
+      .count();
+}
+
+constexpr std::uint32_t kIndexBits = 24;  // of a batch's id: its flight
+constexpr int kPauseMs = 1;               // between two looks at what tells nobody when to look
+
+}  // namespace
+
+// Opening and closing
+
+RemoteMover::Impl::Impl(Config the_config, RemoteStore& the_store, std::span<HostPages* const> the_hosts)
+    : config(std::move(the_config)), store(the_store), hosts(the_hosts.begin(), the_hosts.end()) {
+  hosts.resize(config.pools.size());
+  if (!config.clock) config.clock = steady_now;
+}
+
+Status RemoteMover::Impl::prepare() {
+  const auto invalid = [](const std::string& why) { return fail(ErrorCode::InvalidArgument, "a remote tier: " + why); };
+  const auto is_printable = [](char c) { return c > ' ' && c <= '~'; };
+  if (config.key_prefix.empty() || config.key_prefix.size() > kExtentPrefixBytesMax ||
+      !std::ranges::all_of(config.key_prefix, is_printable)) {
+    return invalid("a key prefix has from 1 to " + std::to_string(kExtentPrefixBytesMax) +
+                   " printable characters, and no spaces");
+  }
+  QUIRE_CHECK(!config.pools.empty() && config.pools[0].is_kept, "a remote tier keeps the history");
+  std::uint32_t extent_pages_max = 1;
+  for (std::uint32_t i = 0; i < config.pools.size(); ++i) {
+    const Pool& pool = config.pools[i];
+    if (!pool.is_kept) continue;
+    QUIRE_CHECK(hosts[i] != nullptr, "a pool that is kept has host pages");
+    QUIRE_CHECK(i == 0 || pool.extent_pages == 1, "only the history lies in extents");
+    if (pool.extent_pages == 0 || pool.extent_pages > std::min(kExtentPagesMax, config.transfer_pages_max)) {
+      return invalid("extents of " + std::to_string(pool.extent_pages) + " pages; from 1 to " +
+                     std::to_string(std::min(kExtentPagesMax, config.transfer_pages_max)) +
+                     " are possible, as many as one transfer moves");
+    }
+    for (std::uint32_t before = 0; before < i; ++before) {
+      const bool is_same = config.pools[before].is_kept && config.pools[before].layout.hash == pool.layout.hash;
+      if (is_same) return invalid("two groups of pages have the same layout, and cannot be told apart");
+    }
+    extent_pages_max = std::max(extent_pages_max, pool.extent_pages);
+    if (i > 0) anchored.push_back(i);
+  }
+  work_fd = ::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
+  if (work_fd < 0) return fail(errno_code(errno), "making an eventfd for the remote tier: " + errno_text(errno));
+  QUIRE_TRY_ASSIGN(queue, LowerQueue::create({.names = config.names,
+                                              .log = config.log,
+                                              .transfer_count_max = config.transfer_count_max,
+                                              .transfer_pages_max = config.transfer_pages_max,
+                                              .path_pages_max = config.path_pages_max,
+                                              .event_fd = config.event_fd,
+                                              .work_fd = work_fd,
+                                              .on_key_space = nullptr}));
+  const std::size_t flight_count = config.transfer_count_max + kBackgroundFlights;
+  const std::size_t page_max = config.transfer_pages_max;
+  object_max = std::max<std::size_t>(kQuestionNamesMax, page_max);
+  piece_max = page_max * (1 + extent_pages_max);
+  header_bytes_max = page_max * extent_headers_bytes(extent_pages_max);
+  discard_bytes = extent_pages_max > 1 ? 2 * config.pools[0].layout.page_bytes : 0;
+  flights.resize(flight_count);
+  for (std::uint32_t i = 0; i < flight_count; ++i) flights[i].index = i;
+  QUIRE_TRY_ASSIGN(objects, LazyArray<RemoteObject>::create(flight_count * object_max));
+  QUIRE_TRY_ASSIGN(keys, (LazyArray<std::array<char, kRemoteKeyBytesMax>>::create(flight_count * object_max)));
+  QUIRE_TRY_ASSIGN(tags, LazyArray<std::uint32_t>::create(flight_count * object_max));
+  QUIRE_TRY_ASSIGN(pages, LazyArray<PageRow>::create(flight_count * page_max));
+  QUIRE_TRY_ASSIGN(items, LazyArray<Item>::create(flight_count * page_max));
+  QUIRE_TRY_ASSIGN(targets, LazyArray<std::span<std::byte>>::create(flight_count * piece_max));
+  QUIRE_TRY_ASSIGN(sources, LazyArray<std::span<const std::byte>>::create(flight_count * piece_max));
+  QUIRE_TRY_ASSIGN(headers, LazyArray<std::byte>::create(flight_count * header_bytes_max));
+  QUIRE_TRY_ASSIGN(discards, LazyArray<std::byte>::create(flight_count * discard_bytes));
+  decoded.resize(extent_pages_max);
+  waiting.reserve(flight_count);
+  writes.reserve(config.transfer_count_max);
+  cancelled.reserve(config.transfer_count_max);
+  failed_drops.reserve(config.transfer_count_max);
+  QUIRE_TRY(store.register_memory({headers.data(), headers.size()}));
+  is_registered = true;
+  if (discards.size() > 0) QUIRE_TRY(store.register_memory({discards.data(), discards.size()}));
+  return {};
+}
+
+RemoteMover::Impl::~Impl() {
+  if (is_registered) {
+    store.unregister_memory({headers.data(), headers.size()});
+    if (discards.size() > 0) store.unregister_memory({discards.data(), discards.size()});
+  }
+  if (work_fd >= 0) ::close(work_fd);
+}
+
+Status RemoteMover::Impl::start() {
+  const BlockedSignals blocked;
+  try {
+    thread = std::thread([this] { work(); });
+  } catch (const std::system_error& error) {
+    return fail(errno_code(error.code().value()), "starting the thread of the remote tier: " + error.code().message());
+  }
+  return {};
+}
+
+void RemoteMover::Impl::stop() {
+  is_stopping.store(true, std::memory_order_relaxed);
+  queue->stop();
+  if (thread.joinable()) thread.join();
+  for (const Flight& flight : flights) {
+    if (flight.state == Flight::State::AtStore) store.cancel(flight.batch.id);
+  }
+  // What ends may go on to its next step, which ends at once.
+  while (std::ranges::any_of(flights, [](const Flight& flight) { return flight.state != Flight::State::Idle; })) {
+    if (!take_answer() && !submit_waiting()) std::this_thread::sleep_for(std::chrono::milliseconds(kPauseMs));
+  }
+}
+
+// The thread
+
+void RemoteMover::Impl::work() {
+  pthread_setname_np(pthread_self(), "quire-remote");
+  while (!is_stopping.load(std::memory_order_relaxed)) {
+    if (!run()) wait_for_work();
+  }
+}
+
+// Whatever comes while nobody waits leaves its mark on one of the two.
+void RemoteMover::Impl::wait_for_work() {
+  const int store_fd = store.event_fd();
+  std::array<pollfd, 2> fds = {pollfd{.fd = work_fd, .events = POLLIN, .revents = 0},
+                               pollfd{.fd = store_fd, .events = POLLIN, .revents = 0}};
+  const auto is_at_store = [](const Flight& flight) { return flight.state == Flight::State::AtStore; };
+  int timeout_ms = -1;
+  if (!waiting.empty() || (store_fd < 0 && std::ranges::any_of(flights, is_at_store))) timeout_ms = kPauseMs;
+  for (const FailedDrop& drop : failed_drops) {
+    if (drop.is_running) continue;
+    const TimeNs left_ms = std::max<TimeNs>(0, drop.next_ns - now()) / 1'000'000 + 1;
+    const int drop_ms = static_cast<int>(std::min<TimeNs>(left_ms, kDropPauseMaxNs / 1'000'000));
+    timeout_ms = timeout_ms < 0 ? drop_ms : std::min(timeout_ms, drop_ms);
+  }
+  (void)::poll(fds.data(), fds.size(), timeout_ms);
+  std::uint64_t marks = 0;
+  if (fds[0].revents != 0) (void)!::read(work_fd, &marks, sizeof(marks));
+}
+
+bool RemoteMover::Impl::run() {
+  return cancel_some() || submit_waiting() || take_answer() ||
+         queue->follow([this](const LowerPlan& plan) { take(plan); }) || try_start_write() || try_drop_again();
+}
+
+// A plan that has its names.
+void RemoteMover::Impl::take(const LowerPlan& plan) {
+  switch (plan.kind) {
+    case TransferKind::FindOnDisk:
+    case TransferKind::LoadFromDisk:
+    case TransferKind::GetFromDisk:
+      begin(plan);
+      return;
+    default:
+      writes.push_back(plan);
+  }
+}
+
+// Stores go together. A drop waits for those before it: a value that is put behind it would stay. Those behind it wait
+// for the drop, or it would take what they put.
+bool RemoteMover::Impl::try_start_write() {
+  if (writes.empty() || is_drop_at_store) return false;
+  const LowerPlan plan = writes.front();
+  const bool is_barrier = plan.kind == TransferKind::DropOnDisk || plan.kind == TransferKind::FlushDisk;
+  if (is_barrier && writes_at_store > 0) return false;
+  writes.erase(writes.begin());
+  ++writes_at_store;
+  is_drop_at_store = is_barrier;
+  begin(plan);
+  return true;
+}
+
+void RemoteMover::Impl::begin(const LowerPlan& plan) {
+  Flight& flight = flights[plan.id.index];
+  flight.plan = plan;
+  flight.completion = {.id = plan.id, .kind = plan.kind};
+  flight.start_ns = now();
+  flight.has_failed = false;
+  flight.pool = plan.pool;
+  flight.fault = TransferFault::None;
+  switch (plan.kind) {
+    case TransferKind::FindOnDisk:
+      begin_find(flight);
+      return;
+    case TransferKind::LoadFromDisk:
+      begin_load(flight);
+      return;
+    case TransferKind::StoreToDisk:
+      begin_store(flight);
+      return;
+    case TransferKind::PutOnDisk:
+    case TransferKind::GetFromDisk:
+      begin_direct(flight);
+      return;
+    case TransferKind::DropOnDisk:
+      set_drop(flight, Step::Drop, queue->records(flight.index)[0].name);
+      return;
+    case TransferKind::FlushDisk:
+      complete(flight);
+      return;
+    default:
+      QUIRE_CHECK(false, "a plan that no lower tier has");
+  }
+}
+
+void RemoteMover::Impl::complete(Flight& flight) {
+  switch (flight.plan.kind) {
+    case TransferKind::StoreToDisk:
+    case TransferKind::PutOnDisk:
+    case TransferKind::DropOnDisk:
+    case TransferKind::FlushDisk:
+      --writes_at_store;
+      is_drop_at_store = false;
+      break;
+    default:
+      break;
+  }
+  flight.completion.busy_ns = std::max<TimeNs>(1, now() - flight.start_ns);
+  queue->complete(flight.completion);
+}
+
+// Batches
+
+RemoteObject& RemoteMover::Impl::set_object(Flight& flight, std::uint32_t object, const Value& value) {
+  std::array<char, kRemoteKeyBytesMax>& room = keys[(flight.index * object_max) + object];
+  RemoteObject& set = objects_of(flight)[object];
+  set = {.key = write_extent_key({.prefix = config.key_prefix,
+                                  .key_space = value.key_space,
+                                  .layout = config.pools[value.pool].layout.hash,
+                                  .page_count = config.pools[value.pool].extent_pages,
+                                  .name = value.name},
+                                 room)};
+  return set;
+}
+
+// The first objects of the flight. Where the store has no room, the batch waits, no longer than it may take.
+void RemoteMover::Impl::submit(Flight& flight, const Request& request) {
+  flight.step = request.step;
+  flight.deadline_ns = now() + request.timeout_ns;
+  flight.batch = {.id = (++last_batch << kIndexBits) | flight.index,
+                  .operation = request.operation,
+                  .priority = request.priority,
+                  .is_path = request.is_path,
+                  .objects = objects_of(flight).first(request.object_count)};
+  flight.state = Flight::State::Waiting;
+  waiting.push_back(flight.index);
+}
+
+bool RemoteMover::Impl::submit_waiting() {
+  std::array<bool, 2> is_full{};  // by priority: those behind must not overtake
+  for (std::size_t i = 0; i < waiting.size(); ++i) {
+    Flight& flight = flights[waiting[i]];
+    const TimeNs left_ns = flight.deadline_ns - now();
+    const bool is_late = left_ns <= 0 || is_stopping.load(std::memory_order_relaxed);
+    bool& is_full_for_it = is_full[static_cast<std::size_t>(flight.batch.priority)];
+    if (!is_late) {
+      if (is_full_for_it) continue;
+      flight.batch.timeout_ns = left_ns;
+      is_full_for_it = !store.try_submit(flight.batch);
+      if (is_full_for_it) continue;
+      flight.state = Flight::State::AtStore;
+    }
+    waiting.erase(waiting.begin() + static_cast<std::ptrdiff_t>(i));
+    if (is_late) {
+      for (RemoteObject& object : flight.batch.objects) object.outcome = RemoteOutcome::Late;
+      finish_batch(flight);
+    }
+    return true;
+  }
+  return false;
+}
+
+bool RemoteMover::Impl::take_answer() {
+  std::array<RemoteAnswer, 1> room;
+  const std::span<const RemoteAnswer> answers = store.poll(room);
+  if (answers.empty()) return false;
+  const std::uint64_t index = answers[0].id & ((1U << kIndexBits) - 1);
+  QUIRE_CHECK(index < flights.size() && flights[index].state == Flight::State::AtStore &&
+                  flights[index].batch.id == answers[0].id,
+              "a remote store answers a batch that it does not have");
+  finish_batch(flights[index]);
+  return true;
+}
+
+void RemoteMover::Impl::finish_batch(Flight& flight) {
+  flight.state = Flight::State::Idle;
+  for (const RemoteObject& object : flight.batch.objects) {
+    if (object.outcome == RemoteOutcome::Late) count(&RemoteMoverStats::late_objects);
+    if (object.outcome == RemoteOutcome::Failed) count(&RemoteMoverStats::failed_objects);
+  }
+  switch (flight.step) {
+    case Step::Probe:
+      end_probe(flight);
+      return;
+    case Step::Window:
+      end_window(flight);
+      return;
+    case Step::Anchored:
+      end_anchored(flight);
+      return;
+    case Step::Get:
+      end_get(flight);
+      return;
+    case Step::Ask:
+      end_ask(flight);
+      return;
+    case Step::Put:
+      end_put(flight);
+      return;
+    case Step::Drop:
+      end_drop(flight);
+      return;
+    case Step::DropAgain:
+      end_drop_again(flight);
+      return;
+    case Step::Touch:
+    case Step::Discard:
+      return;  // nobody waits for it
+  }
+}
+
+bool RemoteMover::Impl::cancel_some() {
+  queue->take_cancelled(cancelled);
+  for (const TransferId id : cancelled) {
+    Flight& flight = flights[id.index];
+    if (flight.plan.id != id) continue;  // its turn has not come, or is over
+    if (flight.state == Flight::State::AtStore) store.cancel(flight.batch.id);
+    if (flight.state == Flight::State::Waiting) flight.deadline_ns = 0;
+  }
+  return !cancelled.empty();
+}
+
+RemoteMover::Impl::Flight* RemoteMover::Impl::idle_background() {
+  for (std::size_t i = config.transfer_count_max; i < flights.size(); ++i) {
+    if (flights[i].state == Flight::State::Idle) return &flights[i];
+  }
+  return nullptr;
+}
+
+// A value that is no good. When there is no room for it, whoever reads it next drops it.
+void RemoteMover::Impl::discard(const RemoteObject& object) {
+  Flight* const flight = idle_background();
+  if (flight == nullptr) return;
+  std::array<char, kRemoteKeyBytesMax>& room = keys[flight->index * object_max];
+  std::ranges::copy(object.key, room.begin());
+  objects_of(*flight)[0] = {.key = {room.data(), object.key.size()}};
+  submit(*flight, {.step = Step::Discard,
+                   .operation = RemoteOperation::Drop,
+                   .priority = RemotePriority::Background,
+                   .object_count = 1,
+                   .timeout_ns = config.store_timeout_ns});
+}
+
+// Drops of key spaces
+
+void RemoteMover::Impl::set_drop(Flight& flight, Step step, const PageName& key_space) {
+  flight.dropped = key_space;
+  std::array<char, kRemoteKeyBytesMax>& room = keys[flight.index * object_max];
+  objects_of(flight)[0] = {.key = write_key_space_prefix(config.key_prefix, key_space, room)};
+  submit(flight, {.step = step,
+                  .operation = RemoteOperation::DropBelow,
+                  .priority = RemotePriority::Waiting,
+                  .object_count = 1,
+                  .timeout_ns = config.drop_timeout_ns});
+}
+
+void RemoteMover::Impl::end_drop(Flight& flight) {
+  const PageName key_space = flight.dropped;
+  if (objects_of(flight)[0].outcome == RemoteOutcome::Ok) {
+    forget_drops(key_space);
+    queue->finish_drop(key_space);
+    complete(flight);
+    return;
+  }
+  count(&RemoteMoverStats::failed_drops);
+  const TimeNs next_ns = now() + kDropPauseMinNs;
+  const auto failed = std::ranges::find(failed_drops, key_space, &FailedDrop::key_space);
+  if (failed != failed_drops.end()) {
+    queue->finish_drop(key_space);  // it is hidden by the one before
+  } else {
+    failed_drops.push_back({.key_space = key_space, .next_ns = next_ns, .pause_ns = kDropPauseMinNs});
+  }
+  flight.completion.outcome = TransferOutcome::Failed;
+  flight.completion.fault = TransferFault::Io;
+  complete(flight);
+}
+
+// The key space is gone, or everything is.
+void RemoteMover::Impl::forget_drops(const PageName& key_space) {
+  std::erase_if(failed_drops, [&](const FailedDrop& drop) {
+    const bool is_done = key_space.is_none() || drop.key_space == key_space;
+    if (is_done) queue->finish_drop(drop.key_space);
+    return is_done;
+  });
+}
+
+// Nothing of such a key space is stored meanwhile, so that it need not wait for stores.
+bool RemoteMover::Impl::try_drop_again() {
+  const TimeNs now_ns = now();
+  for (FailedDrop& drop : failed_drops) {
+    if (drop.is_running || now_ns < drop.next_ns) continue;
+    Flight* const flight = idle_background();
+    if (flight == nullptr) return false;
+    drop.is_running = true;
+    set_drop(*flight, Step::DropAgain, drop.key_space);
+    return true;
+  }
+  return false;
+}
+
+void RemoteMover::Impl::end_drop_again(Flight& flight) {
+  if (objects_of(flight)[0].outcome == RemoteOutcome::Ok) {
+    forget_drops(flight.dropped);
+    return;
+  }
+  count(&RemoteMoverStats::failed_drops);
+  const auto drop = std::ranges::find(failed_drops, flight.dropped, &FailedDrop::key_space);
+  if (drop == failed_drops.end()) return;  // another one has succeeded
+  drop->is_running = false;
+  drop->pause_ns = std::min(2 * drop->pause_ns, kDropPauseMaxNs);
+  drop->next_ns = now() + drop->pause_ns;
+}
+
+void RemoteMover::Impl::count(Counter counter, std::uint64_t number) {
+  const MutexLock lock(stats_mutex);
+  stats.*counter += number;
+}
+
+// RemoteMover
+
+RemoteMover::RemoteMover(std::unique_ptr<Impl> impl) : impl_(std::move(impl)) {}
+
+RemoteMover::~RemoteMover() {
+  impl_->stop();
+}
+
+Result<std::unique_ptr<RemoteMover>> RemoteMover::open(const Config& config, RemoteStore& store,
+                                                       std::span<HostPages* const> hosts) {
+  auto impl = std::make_unique<Impl>(config, store, hosts);
+  QUIRE_TRY(impl->prepare());
+  auto mover = std::unique_ptr<RemoteMover>(new RemoteMover(std::move(impl)));  // stops what has started
+  if (config.has_threads) QUIRE_TRY(mover->impl_->start());
+  return mover;
+}
+
+void RemoteMover::submit(const NameLog& log) {
+  impl_->queue->submit(log);
+}
+
+void RemoteMover::submit(const LowerPlan& plan) {
+  impl_->queue->submit(plan);
+}
+
+void RemoteMover::cancel(TransferId id) {
+  impl_->queue->cancel(id);
+}
+
+std::span<Completion> RemoteMover::poll(std::span<Completion> out) {
+  return impl_->queue->poll(out);
+}
+
+bool RemoteMover::keeps(std::uint32_t pool) const {
+  return pool < impl_->config.pools.size() && impl_->config.pools[pool].is_kept;
+}
+
+std::string RemoteMover::last_error() const {
+  return impl_->store.status().last_error;
+}
+
+std::uint64_t RemoteMover::written_bytes(std::uint32_t pool) const {
+  return extent_bytes(1, impl_->config.pools[pool].layout.page_bytes);
+}
+
+bool RemoteMover::run() {
+  QUIRE_CHECK(!impl_->config.has_threads, "running a mover that has a thread");
+  return impl_->run();
+}
+
+RemoteMoverStats RemoteMover::stats() const {
+  const MutexLock lock(impl_->stats_mutex);
+  return impl_->stats;
+}
+
+}  // namespace quire
