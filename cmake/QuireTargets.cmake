@@ -164,7 +164,7 @@ endfunction()
 # as a target, whose dependencies are shared libraries. Sources may be C++ and CUDA. It can be built without a GPU.
 function(quire_add_gpu_binary name)
   cmake_parse_arguments(PARSE_ARGV 1 arg "" "" "SOURCES;LIBS")
-  foreach(library crypto uring zstd)
+  foreach(library ssl crypto uring zstd)
     find_library(QUIRE_STATIC_${library} NAMES lib${library}.a ${library} REQUIRED)
     mark_as_advanced(QUIRE_STATIC_${library})
     list(APPEND static_libraries ${QUIRE_STATIC_${library}})

@@ -26,14 +26,15 @@ MODULES = {
     "kernels": ["base", "layout"],
     "chunks": ["base", "layout"],
     "store": ["base", "layout", "wire", "kernels"],
+    "remote": ["base", "layout", "wire"],
     "sequence": ["base", "layout", "pool", "prefix"],
     "transfer": ["base", "layout", "wire", "store"],
     "tiers": ["base", "layout", "pool", "prefix", "store", "sequence", "transfer"],
     "cache": ["base", "layout", "pool", "prefix", "policy", "attention", "wire", "kernels", "store", "sequence",
               "transfer", "tiers"],
     "metrics": ["base"],
-    "testing": ["base", "layout", "pool", "prefix", "policy", "attention", "wire", "kernels", "store", "sequence",
-                "transfer", "tiers"],
+    "testing": ["base", "layout", "pool", "prefix", "policy", "attention", "wire", "kernels", "store", "remote",
+                "sequence", "transfer", "tiers"],
 }
 
 # The headers of other projects, by how their names begin, and who may include them. `test` stands for tests and

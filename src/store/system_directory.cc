@@ -120,19 +120,6 @@ Status make_directories(const std::string& path, const FileCalls& calls) {
 
 }  // namespace
 
-Descriptor& Descriptor::operator=(Descriptor&& other) noexcept {
-  std::swap(value_, other.value_);
-  return *this;
-}
-
-Descriptor::~Descriptor() {
-  if (is_open()) (void)::close(value_);
-}
-
-int Descriptor::release() {
-  return std::exchange(value_, -1);
-}
-
 Result<std::unique_ptr<SystemDirectory>> SystemDirectory::open(const std::string& path, Context context) {
   if (path.empty()) return fail(ErrorCode::InvalidArgument, "the path of a store's directory is empty");
   std::unique_ptr<SystemDirectory> directory(new SystemDirectory(path, std::move(context)));

@@ -11,6 +11,7 @@
 #include <string>
 #include <vector>
 
+#include "base/descriptor.h"
 #include "quire/result.h"
 #include "store/block_transfer.h"
 #include "store/file_calls.h"
@@ -22,22 +23,6 @@ namespace quire {
 /// The file by which a directory is locked. It says for people which process has, or had, the directory: digits and a
 /// newline. Anything else in it is somebody else's and is left as it is; it locks all the same.
 inline constexpr const char* kLockFileName = "quire-lock";
-
-/// A descriptor that is closed with its owner.
-class Descriptor {
- public:
-  explicit Descriptor(int value = -1) : value_(value) {}
-  Descriptor(Descriptor&& other) noexcept : value_(other.release()) {}
-  Descriptor& operator=(Descriptor&& other) noexcept;
-  ~Descriptor();
-
-  [[nodiscard]] bool is_open() const { return value_ >= 0; }
-  [[nodiscard]] int get() const { return value_; }
-  int release();
-
- private:
-  int value_;
-};
 
 class SystemDirectory final : public StoreDirectory {
  public:

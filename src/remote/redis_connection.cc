@@ -1,0 +1,146 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "remote/redis_connection.h"
+
+#include <netdb.h>
+#include <netinet/in.h>
+#include <netinet/tcp.h>
+#include <poll.h>
+#include <sys/un.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <climits>
+#include <cstring>
+#include <utility>
+
+#include "base/system_error.h"
+
+namespace quire {
+namespace {
+
+Result<SocketAddress> resolve(const RedisEndpoint& endpoint, int flags) {
+  addrinfo hints{};
+  hints.ai_family = AF_UNSPEC;
+  hints.ai_socktype = SOCK_STREAM;
+  hints.ai_flags = flags | AI_NUMERICSERV;
+  addrinfo* found = nullptr;
+  const int status = getaddrinfo(endpoint.host.c_str(), std::to_string(endpoint.port).c_str(), &hints, &found);
+  if (status != 0) {
+    return fail(ErrorCode::Unavailable, "the host '" + endpoint.host + "' cannot be found: " + gai_strerror(status));
+  }
+  SocketAddress address;
+  address.bytes = found->ai_addrlen;
+  std::memcpy(&address.storage, found->ai_addr, found->ai_addrlen);
+  freeaddrinfo(found);
+  return address;
+}
+
+IoCount io_ended(ssize_t result, int error_number, IoCount::State waits) {
+  if (result == 0) return {.state = IoCount::State::Closed, .why = "the server closed the connection"};
+  if (error_number == EAGAIN || error_number == EWOULDBLOCK || error_number == EINTR) return {.state = waits};
+  return {.state = IoCount::State::Closed, .why = errno_text(error_number)};
+}
+
+}  // namespace
+
+std::optional<SocketAddress> address_in_numbers(const RedisEndpoint& endpoint) {
+  if (endpoint.is_unix) {
+    SocketAddress address;
+    auto* const path = reinterpret_cast<sockaddr_un*>(&address.storage);
+    path->sun_family = AF_UNIX;
+    if (endpoint.host.size() >= sizeof(path->sun_path)) return std::nullopt;
+    std::ranges::copy(endpoint.host, std::begin(path->sun_path));
+    address.bytes = sizeof(sockaddr_un);
+    return address;
+  }
+  const auto address = resolve(endpoint, AI_NUMERICHOST);
+  if (!address.has_value()) return std::nullopt;
+  return *address;
+}
+
+Result<SocketAddress> look_up_address(const RedisEndpoint& endpoint) {
+  if (const auto address = address_in_numbers(endpoint)) return *address;
+  return resolve(endpoint, 0);
+}
+
+Result<std::unique_ptr<RedisConnection>> RedisConnection::begin(const SocketAddress& address, const Options& options) {
+  const int family = address.storage.ss_family;
+  Descriptor socket(::socket(family, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0));
+  if (socket.get() < 0) return fail(errno_code(errno), "no socket: " + errno_text(errno));
+  if (family != AF_UNIX) {
+    // Best effort: without these, it works all the same.
+    const int on = 1;
+    (void)setsockopt(socket.get(), IPPROTO_TCP, TCP_NODELAY, &on, sizeof(on));
+    (void)setsockopt(socket.get(), SOL_SOCKET, SO_KEEPALIVE, &on, sizeof(on));
+    const auto unanswered_ms =
+        static_cast<unsigned>(std::clamp<TimeNs>(options.unanswered_ns_max / 1'000'000, 1, INT_MAX));
+    (void)setsockopt(socket.get(), IPPROTO_TCP, TCP_USER_TIMEOUT, &unanswered_ms, sizeof(unanswered_ms));
+  }
+  std::unique_ptr<RedisConnection> connection(new RedisConnection(std::move(socket)));
+  if (::connect(connection->descriptor(), reinterpret_cast<const sockaddr*>(&address.storage), address.bytes) == 0) {
+    connection->is_connected_ = true;
+  } else if (errno != EINPROGRESS) {
+    // A Unix socket whose queue is full says EAGAIN, and will not become connected by itself.
+    return fail(ErrorCode::Unavailable, errno == EAGAIN ? "too many wait to be accepted" : errno_text(errno));
+  }
+  if (options.tls != nullptr) {
+    QUIRE_TRY_ASSIGN(connection->tls_, TlsStream::make(*options.tls, connection->descriptor(), options.server_name));
+  }
+  return connection;
+}
+
+IoCount RedisConnection::connect() {
+  if (!is_connected_) {
+    pollfd poll_for{.fd = descriptor(), .events = POLLOUT, .revents = 0};
+    if (poll(&poll_for, 1, 0) == 0) return {.state = IoCount::State::WaitsToWrite};
+    int error_number = 0;
+    socklen_t bytes = sizeof(error_number);
+    (void)getsockopt(descriptor(), SOL_SOCKET, SO_ERROR, &error_number, &bytes);
+    if (error_number != 0) return {.state = IoCount::State::Closed, .why = errno_text(error_number)};
+    is_connected_ = true;
+  }
+  return tls_ == nullptr ? IoCount{} : tls_->shake_hands();
+}
+
+IoCount RedisConnection::read(std::span<const iovec> pieces) {
+  if (tls_ == nullptr) {
+    const ssize_t count = readv(descriptor(), pieces.data(), static_cast<int>(pieces.size()));
+    if (count > 0) return {.bytes = static_cast<std::size_t>(count)};
+    return io_ended(count, errno, IoCount::State::WaitsToRead);
+  }
+  IoCount all;
+  for (const iovec& piece : pieces) {
+    for (std::size_t offset = 0; offset < piece.iov_len;) {
+      IoCount one = tls_->read(static_cast<char*>(piece.iov_base) + offset, piece.iov_len - offset);
+      // What came before is told first; whatever ended it will be there again.
+      if (one.state != IoCount::State::Moved) return all.bytes > 0 ? all : one;
+      offset += one.bytes;
+      all.bytes += one.bytes;
+    }
+  }
+  return all;
+}
+
+IoCount RedisConnection::write(std::span<const iovec> pieces) {
+  if (tls_ == nullptr) {
+    msghdr message{};
+    message.msg_iov = const_cast<iovec*>(pieces.data());  // which sendmsg() does not write to
+    message.msg_iovlen = pieces.size();
+    const ssize_t count = sendmsg(descriptor(), &message, MSG_NOSIGNAL);
+    if (count > 0) return {.bytes = static_cast<std::size_t>(count)};
+    return io_ended(count, errno, IoCount::State::WaitsToWrite);
+  }
+  IoCount all;
+  for (const iovec& piece : pieces) {
+    for (std::size_t offset = 0; offset < piece.iov_len;) {
+      IoCount one = tls_->write(static_cast<const char*>(piece.iov_base) + offset, piece.iov_len - offset);
+      if (one.state != IoCount::State::Moved) return all.bytes > 0 ? all : one;
+      offset += one.bytes;
+      all.bytes += one.bytes;
+    }
+  }
+  return all;
+}
+
+}  // namespace quire

@@ -1,0 +1,66 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// RedisConnection: a socket to a server that does not block, perhaps with TLS. First it connects, which
+// proves nothing about the server, then bytes go both ways until it is closed.
+//
+// single-threaded
+#pragma once
+
+#include <sys/socket.h>
+#include <sys/uio.h>
+
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "base/descriptor.h"
+#include "quire/result.h"
+#include "quire/types.h"
+#include "remote/redis_tls.h"
+#include "remote/redis_url.h"
+
+namespace quire {
+
+struct SocketAddress {
+  sockaddr_storage storage{};
+  socklen_t bytes = 0;
+};
+
+/// Of a path or of a host in numbers, at once; none for a name, which has to be looked up.
+[[nodiscard]] std::optional<SocketAddress> address_in_numbers(const RedisEndpoint& endpoint);
+/// Asks the system's resolver, which may take seconds; the first address of a name.
+[[nodiscard]] Result<SocketAddress> look_up_address(const RedisEndpoint& endpoint);
+
+class RedisConnection {
+ public:
+  struct Options {
+    TimeNs unanswered_ns_max = 0;  ///< after which the system gives up on bytes that nobody acknowledges
+    const TlsContext* tls = nullptr;
+    std::string server_name = {};
+  };
+  /// Begins to connect.
+  [[nodiscard]] static Result<std::unique_ptr<RedisConnection>> begin(const SocketAddress& address,
+                                                                      const Options& options);
+
+  /// Goes on connecting. Moved: bytes can be sent from now on.
+  [[nodiscard]] IoCount connect();
+  /// As much as there is, into the pieces one after the other.
+  [[nodiscard]] IoCount read(std::span<const iovec> pieces);
+  [[nodiscard]] IoCount write(std::span<const iovec> pieces);
+
+  [[nodiscard]] int descriptor() const { return socket_.get(); }
+  /// There is something to read that the socket will not tell of.
+  [[nodiscard]] bool has_pending() const { return tls_ != nullptr && tls_->has_pending(); }
+
+ private:
+  explicit RedisConnection(Descriptor socket) : socket_(std::move(socket)) {}
+
+  Descriptor socket_;
+  std::unique_ptr<TlsStream> tls_;
+  bool is_connected_ = false;  // the socket
+};
+
+}  // namespace quire

@@ -1,0 +1,55 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// RedisNode: a server as the worker sees it: where it is, whether it is asked, and its lanes with their deadlines.
+//
+// single-threaded
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <optional>
+#include <string>
+
+#include "quire/types.h"
+#include "remote/breaker.h"
+#include "remote/redis_connection.h"
+#include "remote/redis_lane.h"
+#include "remote/redis_url.h"
+
+namespace quire {
+
+inline constexpr std::uint32_t kLanesOfNode = 3;
+enum class LaneKind : std::uint8_t { Questions, Waiting, Background };
+
+struct RedisNode {
+  struct Lane {
+    RedisLane lane;
+    std::uint32_t epoll_events = 0;  ///< that are asked for at present; 0: the socket is not watched
+    std::uint64_t flight_bytes = 0;  ///< of values in flight
+    TimeNs due_ns = 0;               ///< by when it has to be connected, or to have said something; 0: nothing is due
+    std::uint64_t seen_bytes = 0;    ///< RedisLane::read_bytes() when due_ns was set
+    std::uint32_t sending = UINT32_MAX;  ///< the request whose value is being sent, if one is
+    bool is_queued = false;              ///< for its turn
+  };
+
+  RedisNode(RedisEndpoint where, std::uint32_t first_lane, const BreakerConfig& config, std::uint64_t seed)
+      : endpoint(std::move(where)),
+        address(address_in_numbers(endpoint)),
+        breaker(config, seed),
+        lanes{Lane{.lane = RedisLane(first_lane)}, Lane{.lane = RedisLane(first_lane + 1)},
+              Lane{.lane = RedisLane(first_lane + 2)}} {}
+
+  RedisEndpoint endpoint;
+  std::optional<SocketAddress> address;  ///< none until a name has been looked up
+  bool is_looked_up = false;             ///< somebody is at it
+  Breaker breaker;
+  std::array<Lane, kLanesOfNode> lanes;
+  bool is_seed = false;          ///< named by the configuration: asked for the cluster when no other is left
+  bool is_used = false;          ///< has slots
+  bool is_asked_map = false;     ///< it was asked for the cluster's slots and owes the answer
+  bool is_vacant = false;        ///< of no use any more: another may take its place
+  std::uint64_t late_stamp = 0;  ///< of the last time that it was noticed to be late
+  std::string shut_why = {};     ///< not empty: the breaker has opened, and what is in flight is to be ended
+};
+
+}  // namespace quire

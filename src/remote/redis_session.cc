@@ -1,0 +1,254 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "remote/redis_session.h"
+
+#include <poll.h>
+
+#include <algorithm>
+#include <array>
+#include <cerrno>
+#include <utility>
+#include <vector>
+
+#include "remote/monotonic_clock.h"
+#include "remote/redis_refusal.h"
+
+namespace quire {
+namespace {
+
+std::string user_text(const RedisLogin& login) {
+  return login.user.empty() ? "the default user" : "the user '" + login.user + "'";
+}
+
+// Why an answer to a command that opening tries is not one to go on with.
+Error refused(const RedisSession& session, const RedisLogin& login, const std::string& command,
+              const std::string& error) {
+  const std::string where = "the server at " + to_string(session.endpoint());
+  switch (refusal_of(error)) {
+    case RedisRefusal::NotLoggedIn:
+      return {ErrorCode::InvalidArgument,
+              where + " wants a password: put it into a file and name that in RedisConfig::password_file"};
+    case RedisRefusal::NoPermission:
+      return {ErrorCode::InvalidArgument, where + " does not allow " + command + " to " + user_text(login) + " (" +
+                                              printable(error) +
+                                              "): its ACL needs the commands ping, touch, get, set, unlink and scan, "
+                                              "cluster|slots and asking in a cluster, and the keys below the prefix"};
+    case RedisRefusal::UnknownCommand:
+      return {ErrorCode::Unsupported, where + " does not know " + command + " (" + printable(error) +
+                                          "): Redis 4 or newer is needed, or Valkey"};
+    case RedisRefusal::ReadOnly:
+      return {ErrorCode::InvalidArgument, where + " is a replica, which takes no values: name the primary"};
+    case RedisRefusal::Loading:
+      return {ErrorCode::Unavailable, where + " is not ready yet (" + printable(error) + "): try again later"};
+    case RedisRefusal::TooManyClients:
+      return {ErrorCode::Unavailable, where + " has too many clients already: raise its maxclients"};
+    default:
+      return {ErrorCode::Unavailable, where + " refuses " + command + ": " + printable(error)};
+  }
+}
+
+// These say something about the server or the slot, and that the command itself is allowed.
+bool is_allowed(const RespValue& answer) {
+  if (answer.kind != RespKind::Error) return true;
+  switch (refusal_of(answer.text)) {
+    case RedisRefusal::Moved:
+    case RedisRefusal::Ask:
+    case RedisRefusal::ClusterDown:
+    case RedisRefusal::TryAgain:
+    case RedisRefusal::OutOfMemory:
+    case RedisRefusal::WrongType:
+      return true;
+    default:
+      return false;
+  }
+}
+
+}  // namespace
+
+tl::unexpected<Error> RedisSession::lost(const std::string& why) const {
+  std::string message = "the connection to the server at " + to_string(endpoint_) + " was lost: " + why;
+  if (!has_answered_ && !endpoint_.is_unix) {
+    message += endpoint_.is_tls ? ": is it a server with TLS?" : ": does it want TLS, which is rediss://?";
+  }
+  return fail(ErrorCode::Unavailable, std::move(message));
+}
+
+Status RedisSession::wait_for(IoCount::State state, TimeNs deadline, const char* what) {
+  while (true) {
+    const TimeNs left = deadline - monotonic_now();
+    if (left <= 0) {
+      return fail(ErrorCode::TimedOut, "the server at " + to_string(endpoint_) + " " + what +
+                                           ": is it overloaded or stopped, or is there a firewall in between?");
+    }
+    pollfd poll_for{.fd = connection_->descriptor(),
+                    .events = static_cast<short>(state == IoCount::State::WaitsToRead ? POLLIN : POLLOUT),
+                    .revents = 0};
+    if (poll(&poll_for, 1, static_cast<int>((left / 1'000'000) + 1)) > 0) return {};
+  }
+}
+
+Status RedisSession::connect() {
+  const TimeNs deadline = monotonic_now() + login_.connect_timeout_ns;
+  while (true) {
+    const IoCount count = connection_->connect();
+    if (count.state == IoCount::State::Moved) return {};
+    if (count.state == IoCount::State::Closed) {
+      const bool is_certificate = count.why.find("certificate") != std::string::npos;
+      return fail(is_certificate ? ErrorCode::InvalidArgument : ErrorCode::Unavailable,
+                  "no connection to the server at " + to_string(endpoint_) + ": " + count.why +
+                      (is_certificate ? ": RedisConfig::ca_file names who signed it, server_name whom it is for"
+                                      : ": is it running, and is the url right?"));
+    }
+    QUIRE_TRY(wait_for(count.state, deadline, "cannot be reached in time"));
+  }
+}
+
+Status RedisSession::log_in() {
+  std::string text;
+  if (!login_.append_login(text)) return {};
+  QUIRE_TRY(send(text));
+  QUIRE_TRY_ASSIGN(const RespValue answer, read_answer());
+  if (answer.kind != RespKind::Error) return {};
+  switch (refusal_of(answer.text)) {
+    case RedisRefusal::TooManyClients:
+    case RedisRefusal::Loading:
+      return tl::unexpected<Error>(refused(*this, login_, "AUTH", answer.text));
+    default:
+      // What the server says may repeat what was sent to it, so nothing of it is told.
+      return fail(ErrorCode::InvalidArgument, "the server at " + to_string(endpoint_) + " does not let " +
+                                                  user_text(login_) +
+                                                  " in: the user or the password is wrong, or it has none");
+  }
+}
+
+Result<std::unique_ptr<RedisSession>> RedisSession::open(const RedisEndpoint& endpoint, const RedisLogin& login) {
+  QUIRE_TRY_ASSIGN(const SocketAddress address, look_up_address(endpoint));
+  auto connection = RedisConnection::begin(address, login.options_for(endpoint));
+  if (!connection.has_value()) {
+    return fail(connection.error().code, "no connection to the server at " + to_string(endpoint) + ": " +
+                                             connection.error().message + ": is it running, and is the url right?");
+  }
+  std::unique_ptr<RedisSession> session(new RedisSession(endpoint, *std::move(connection), login));
+  QUIRE_TRY(session->connect());
+  QUIRE_TRY(session->log_in());
+  return session;
+}
+
+Status RedisSession::send(std::string_view commands) {
+  const TimeNs deadline = monotonic_now() + login_.command_timeout_ns;
+  while (!commands.empty()) {
+    const std::array<iovec, 1> piece = {iovec{const_cast<char*>(commands.data()), commands.size()}};
+    const IoCount count = connection_->write(piece);
+    if (count.state == IoCount::State::Closed) return lost(count.why);
+    commands.remove_prefix(count.bytes);
+    if (count.state != IoCount::State::Moved) QUIRE_TRY(wait_for(count.state, deadline, "takes nothing"));
+  }
+  return {};
+}
+
+Result<RespValue> RedisSession::read_answer() {
+  const TimeNs deadline = monotonic_now() + login_.command_timeout_ns;
+  std::array<char, 16'384> buffer;
+  while (true) {
+    std::string_view rest = input_;
+    const RespTaken taken = collector_.take(rest);
+    input_.erase(0, input_.size() - rest.size());
+    if (taken == RespTaken::Nonsense) {
+      return fail(ErrorCode::Unsupported, "what listens at " + to_string(endpoint_) +
+                                              " does not speak the protocol of Redis: is the port right, and does it "
+                                              "want TLS, which is rediss://?");
+    }
+    if (taken == RespTaken::Taken) {
+      has_answered_ = true;
+      if (collector_.value().kind == RespKind::Push || collector_.value().kind == RespKind::Attribute) continue;
+      return collector_.value();
+    }
+    const std::array<iovec, 1> piece = {iovec{buffer.data(), buffer.size()}};
+    const IoCount count = connection_->read(piece);
+    if (count.state == IoCount::State::Closed) return lost(count.why);
+    input_.append(buffer.data(), count.bytes);
+    if (count.state != IoCount::State::Moved) QUIRE_TRY(wait_for(count.state, deadline, "does not answer"));
+  }
+}
+
+Result<RespValue> RedisSession::call(std::span<const std::string_view> arguments) {
+  std::string text;
+  append_command(text, arguments);
+  QUIRE_TRY(send(text));
+  return read_answer();
+}
+
+Result<RedisTopology> probe_redis(RedisSession& session, const RedisConfig& config, const RedisLogin& login) {
+  QUIRE_TRY_ASSIGN(const RespValue pong, session.call({"PING"}));
+  if (pong.kind == RespKind::Error) return tl::unexpected<Error>(refused(session, login, "PING", pong.text));
+
+  RedisTopology topology;
+  if (config.cluster != RedisCluster::No) {
+    QUIRE_TRY_ASSIGN(const RespValue slots, session.call({"CLUSTER", "SLOTS"}));
+    if (slots.kind != RespKind::Error) {
+      topology.is_cluster = true;
+      QUIRE_TRY_ASSIGN(topology.map, parse_cluster_slots(slots, session.endpoint().host));
+    } else if (refusal_of(slots.text) != RedisRefusal::NoCluster) {
+      Error error = refused(session, login, "CLUSTER SLOTS", slots.text);
+      if (config.cluster == RedisCluster::Auto) error.message += "; without a cluster, RedisConfig::cluster can say so";
+      return tl::unexpected<Error>(std::move(error));
+    } else if (config.cluster == RedisCluster::Yes || login.seeds.size() > 1) {
+      return fail(ErrorCode::InvalidArgument, "the server at " + to_string(session.endpoint()) +
+                                                  " is not part of a cluster: name it alone, or start it with "
+                                                  "cluster-enabled yes");
+    }
+  }
+  // A name that nobody has, for a millisecond.
+  const std::string key = config.key_prefix + "quire-tries-what-it-may";
+  const std::array<std::vector<std::string_view>, 4> tries = {{
+      {"TOUCH", key},
+      {"GET", key},
+      {"SET", key, "", "PX", "1"},
+      {"UNLINK", key},
+  }};
+  for (const auto& command : tries) {
+    QUIRE_TRY_ASSIGN(const RespValue answer, session.call(command));
+    const bool is_late_replica =
+        topology.is_cluster && answer.kind == RespKind::Error && refusal_of(answer.text) == RedisRefusal::ReadOnly;
+    if (!is_allowed(answer) && !is_late_replica) {
+      return tl::unexpected<Error>(refused(session, login, std::string(command.front()), answer.text));
+    }
+  }
+  if (topology.is_cluster && topology.map.missing_slots() > 0) {
+    return fail(ErrorCode::Unavailable,
+                "the cluster that " + to_string(session.endpoint()) + " belongs to has no node for " +
+                    std::to_string(topology.map.missing_slots()) +
+                    " of its 16384 slots: start the nodes that are missing, or give their slots to others (redis-cli "
+                    "--cluster fix); with RedisConfig::requires_server = false a store opens all the same");
+  }
+  return topology;
+}
+
+Result<RedisTopology> probe_redis_seeds(const RedisConfig& config, const RedisLogin& login) {
+  Error first;
+  for (const RedisEndpoint& seed : login.seeds) {
+    Result<RedisTopology> topology;
+    auto session = RedisSession::open(seed, login);
+    if (session.has_value()) {
+      topology = probe_redis(**session, config, login);
+    } else {
+      topology = tl::unexpected<Error>(std::move(session).error());
+    }
+    if (topology.has_value()) return topology;
+    if (first.message.empty()) first = std::move(topology).error();
+  }
+  if (login.seeds.size() > 1) {
+    first.message += " (and none of the " + std::to_string(login.seeds.size() - 1) + " other nodes can be used)";
+  }
+  return tl::unexpected<Error>(std::move(first));
+}
+
+std::vector<RedisEndpoint> nodes_of(const RedisTopology& topology, const RedisLogin& login) {
+  if (!topology.is_cluster) return login.seeds;
+  std::vector<RedisEndpoint> nodes;
+  for (const ClusterMap::Node& node : topology.map.nodes) {
+    nodes.push_back({.host = node.host, .port = node.port, .is_tls = login.seeds.front().is_tls});
+  }
+  return nodes;
+}
+
+}  // namespace quire

@@ -1,0 +1,320 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// RedisWorker's nodes: which there are, how they are, and their connections.
+#include <sys/epoll.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <utility>
+
+#include "base/check.h"
+#include "base/hash.h"
+#include "base/system_error.h"
+#include "remote/monotonic_clock.h"
+#include "remote/redis_refusal.h"
+#include "remote/redis_worker.h"
+
+namespace quire {
+namespace {
+
+// Between questions about the slots: while all is well again at once, and while something is still missing.
+constexpr TimeNs kMapPauseNs = 50'000'000;
+constexpr TimeNs kMapRetryNs = 300'000'000;
+// Times that a lane is filled in one turn; then others have theirs.
+constexpr int kFillsOfTurn = 4;
+
+}  // namespace
+
+// ── which nodes there are ────────────────────────────────────────────────────────────────────────────────────────────
+
+std::uint32_t RedisWorker::find_or_add_node(const RedisEndpoint& endpoint) {
+  const auto has_endpoint = [&](const auto& node) { return !node->is_vacant && node->endpoint == endpoint; };
+  auto place = std::ranges::find_if(nodes_, has_endpoint);
+  if (place != nodes_.end()) return static_cast<std::uint32_t>(place - nodes_.begin());
+  place = std::ranges::find_if(nodes_, [](const auto& node) { return node->is_vacant; });
+  if (place == nodes_.end()) {
+    if (nodes_.size() == kNodesMax) return kNone;
+    place = nodes_.insert(nodes_.end(), nullptr);
+  }
+  const auto index = static_cast<std::uint32_t>(place - nodes_.begin());
+  // The address of the worker differs between processes, the time between stores.
+  const std::uint64_t seed =
+      mix64(reinterpret_cast<std::uintptr_t>(this) ^ mix64(static_cast<std::uint64_t>(now_))) + index;
+  *place = std::make_unique<RedisNode>(endpoint, index * kLanesOfNode,
+                                       BreakerConfig{.failures_in_a_row = config_.failures_in_a_row,
+                                                     .pause_ns_min = config_.pause_ns_min,
+                                                     .pause_ns_max = config_.pause_ns_max},
+                                       seed);
+  return index;
+}
+
+bool RedisWorker::is_idle(const RedisNode& node) const {
+  return std::ranges::all_of(node.lanes, [&](const RedisNode::Lane& lane) {
+    return is_empty(queue_of(lane.lane.id())) && is_empty(flight_of(lane.lane.id())) && !lane.is_queued;
+  });
+}
+
+void RedisWorker::vacate_nodes() {
+  for (const auto& node : nodes_) {
+    if (node->is_used || node->is_seed || node->is_vacant || node->is_looked_up || !is_idle(*node)) continue;
+    for (RedisNode::Lane& lane : node->lanes) close_lane(lane);
+    node->is_vacant = true;
+  }
+}
+
+void RedisWorker::apply_map(const ClusterMap& map) {
+  for (const auto& node : nodes_) node->is_used = false;
+  std::vector<std::uint16_t> indices;
+  for (const ClusterMap::Node& each : map.nodes) {
+    const std::uint32_t index =
+        find_or_add_node({.host = each.host, .port = each.port, .is_tls = login_.seeds.front().is_tls});
+    if (index != kNone) nodes_[index]->is_used = true;
+    indices.push_back(index == kNone ? ClusterMap::kNobody : static_cast<std::uint16_t>(index));
+  }
+  std::ranges::transform(map.slots, slots_.begin(), [&](std::uint16_t owner) {
+    return owner == ClusterMap::kNobody ? ClusterMap::kNobody : indices[owner];
+  });
+  has_topology_ = is_cluster_ = is_status_old_ = true;
+  const bool is_well = std::ranges::none_of(nodes_, [](const auto& n) { return n->is_used && n->breaker.is_shut(); });
+  wants_map_ = !is_well || map.missing_slots() > 0;
+  map_at_ns_ = now_ + kMapRetryNs;
+}
+
+// Of those that have slots, or of the configuration's, the next that is not shut.
+void RedisWorker::ask_for_map(TimeNs now) {
+  if (now < map_at_ns_) return;
+  const bool is_asked = std::ranges::any_of(nodes_, [](const auto& node) { return node->is_asked_map; });
+  if (is_asked) return;
+  for (const bool asks_seeds : {false, true}) {
+    for (std::size_t i = 0; i < nodes_.size(); ++i) {
+      map_node_ = static_cast<std::uint32_t>((map_node_ + 1) % nodes_.size());
+      const RedisNode& node = *nodes_[map_node_];
+      if ((asks_seeds ? node.is_seed : node.is_used) && !node.breaker.is_shut() && node.shut_why.empty()) {
+        map_at_ns_ = now + kMapPauseNs;
+        ask_for_map_at(map_node_);
+        return;
+      }
+    }
+  }
+}
+
+void RedisWorker::ask_for_map_at(std::uint32_t node_index) {
+  nodes_[node_index]->is_asked_map = true;
+  queue(make_request(Kind::Map), node_index * kLanesOfNode);
+}
+
+void RedisWorker::map_answered(std::uint32_t node_index, const RespValue& answer) {
+  RedisNode& node = *nodes_[node_index];
+  node.is_asked_map = false;
+  if (answer.kind == RespKind::Error) {
+    const bool is_alone = refusal_of(answer.text) == RedisRefusal::NoCluster && config_.cluster == RedisCluster::Auto &&
+                          login_.seeds.size() == 1;
+    if (is_alone && !has_topology_) {
+      has_topology_ = is_status_old_ = true;
+      wants_map_ = false;
+      slots_.fill(static_cast<std::uint16_t>(node_index));
+      node.is_used = true;
+    } else {
+      tell_error(node_index, "it refuses CLUSTER SLOTS: " + printable(answer.text));
+      map_at_ns_ = now_ + kMapRetryNs;
+    }
+    return;
+  }
+  auto map = parse_cluster_slots(answer, node.endpoint.host);
+  if (map.has_value() && !map->nodes.empty()) {
+    apply_map(*map);
+  } else {
+    tell_error(node_index, map.has_value() ? "it knows no node that has slots" : map.error().message);
+    map_at_ns_ = now_ + kMapRetryNs;
+  }
+}
+
+void RedisWorker::ping_answered(std::uint32_t node_index, const RespValue& answer) {
+  if (answer.kind == RespKind::Error) {
+    node_failed(node_index, printable(answer.text));
+    return;
+  }
+  nodes_[node_index]->breaker.probe_answered();
+  is_status_old_ = true;
+}
+
+// ── how they are ─────────────────────────────────────────────────────────────────────────────────────────────────────
+
+void RedisWorker::tell_error(std::uint32_t node_index, const std::string& why) {
+  last_error_ = to_string(nodes_[node_index]->endpoint) + ": " + why;
+  is_status_old_ = true;
+}
+
+// What is in flight there is ended by shut_nodes(): one of its lanes may be in the middle of something.
+void RedisWorker::node_failed(std::uint32_t node_index, const std::string& why) {
+  RedisNode& node = *nodes_[node_index];
+  tell_error(node_index, why);
+  want_tick();
+  if (is_cluster_) wants_map_ = true;
+  if (!node.breaker.failed(now_)) return;
+  node.shut_why = why;
+  has_shut_nodes_ = true;
+}
+
+void RedisWorker::shut_nodes() {
+  while (std::exchange(has_shut_nodes_, false)) {
+    for (const auto& node : nodes_) {
+      if (std::exchange(node->shut_why, {}).empty()) continue;
+      for (RedisNode::Lane& lane : node->lanes) {
+        const std::uint32_t lane_id = lane.lane.id();
+        close_lane(lane);
+        end_flight(lane_id, RemoteOutcome::Failed);
+        while (!is_empty(queue_of(lane_id))) {
+          const std::uint32_t request = lists_.front(queue_of(lane_id));
+          unqueue(request);
+          if (requests_[request].kind == Kind::Map) node->is_asked_map = false;
+          if (requests_[request].batch == kNone) {
+            free_request(request);
+          } else {
+            fail_request(request, RemoteOutcome::Failed);
+          }
+        }
+      }
+    }
+  }
+}
+
+// ── connections ──────────────────────────────────────────────────────────────────────────────────────────────────────
+
+void RedisWorker::queue_turn(std::uint32_t lane_id) {
+  if (!std::exchange(lane_of(lane_id).is_queued, true)) turns_.push_back(lane_id);
+}
+
+void RedisWorker::take_turns() {
+  std::swap(turns_, turns_taken_);
+  for (const std::uint32_t lane_id : turns_taken_) {
+    lane_of(lane_id).is_queued = false;
+    go_on(lane_id);
+    now_ = monotonic_now();
+    expire_batches();
+  }
+  turns_taken_.clear();
+}
+
+void RedisWorker::take_addresses() {
+  for (const NameResolver::Answer& answer : resolver_.take_answers()) {
+    RedisNode& node = *nodes_[answer.node_index];
+    node.is_looked_up = false;
+    if (answer.address.has_value()) {
+      node.address = *answer.address;
+      for (RedisNode::Lane& lane : node.lanes) queue_turn(lane.lane.id());
+    } else {
+      for (RedisNode::Lane& lane : node.lanes) {
+        if (!is_empty(queue_of(lane.lane.id()))) fail_lane(lane.lane.id(), answer.address.error());
+      }
+    }
+  }
+}
+
+void RedisWorker::connect(std::uint32_t lane_id) {
+  RedisNode& node = node_of(lane_id);
+  RedisNode::Lane& lane = lane_of(lane_id);
+  if (lane.due_ns == 0) lane.due_ns = now_ + login_.connect_timeout_ns;
+  want_tick();
+  if (!node.address.has_value()) {
+    if (!std::exchange(node.is_looked_up, true)) resolver_.ask(lane_id / kLanesOfNode, node.endpoint);
+    return;
+  }
+  if (Status begun = lane.lane.begin(*node.address, node.endpoint, login_); !begun.has_value()) {
+    fail_lane(lane_id, begun.error());
+  }
+}
+
+void RedisWorker::go_on(std::uint32_t lane_id) {
+  RedisNode::Lane& lane = lane_of(lane_id);
+  if (!node_of(lane_id).shut_why.empty()) return;  // it is about to be closed
+  if (lane.lane.state() == RedisLane::State::Closed) {
+    if (is_empty(queue_of(lane_id))) return;
+    connect(lane_id);
+    if (lane.lane.state() == RedisLane::State::Closed) return;
+  }
+  for (int i = 0; i < kFillsOfTurn; ++i) {
+    fill(lane);
+    const bool was_ready = lane.lane.state() == RedisLane::State::Ready;
+    if (Status status = lane.lane.go_on(*this); !status.has_value()) {
+      fail_lane(lane_id, status.error());
+      return;
+    }
+    if (!lane.lane.is_sending_value()) lane.sending = kNone;
+    if (!was_ready && lane.lane.state() == RedisLane::State::Ready) lane.due_ns = 0;
+    if (!can_fill(lane) || lane.lane.waits_to_write()) break;
+  }
+  watch(lane);
+  set_due(lane);
+  if (lane.lane.has_more() || (can_fill(lane) && !lane.lane.waits_to_write())) queue_turn(lane_id);
+}
+
+void RedisWorker::watch(RedisNode::Lane& lane) {
+  const std::uint32_t wanted = EPOLLIN | (lane.lane.waits_to_write() ? EPOLLOUT : 0U);
+  if (lane.epoll_events == wanted) return;
+  epoll_event event{.events = wanted, .data = {.u32 = lane.lane.id()}};
+  const int what = lane.epoll_events == 0 ? EPOLL_CTL_ADD : EPOLL_CTL_MOD;
+  if (epoll_ctl(epoll_.get(), what, lane.lane.descriptor(), &event) != 0) {
+    fail_lane(lane.lane.id(), {errno_code(errno), "epoll: " + errno_text(errno)});
+    return;
+  }
+  lane.epoll_events = wanted;
+}
+
+void RedisWorker::set_due(RedisNode::Lane& lane) {
+  if (lane.lane.state() != RedisLane::State::Ready) return;
+  if (is_empty(flight_of(lane.lane.id()))) {
+    lane.due_ns = 0;
+  } else if (lane.due_ns == 0 || lane.seen_bytes != lane.lane.read_bytes()) {
+    lane.due_ns = now_ + login_.command_timeout_ns;
+    lane.seen_bytes = lane.lane.read_bytes();
+    want_tick();
+  }
+}
+
+void RedisWorker::close_lane(RedisNode::Lane& lane) {
+  lane.lane.close();
+  lane.epoll_events = 0;  // the system forgets a socket that is closed
+  lane.due_ns = 0;
+  lane.seen_bytes = 0;
+  lane.sending = kNone;
+}
+
+void RedisWorker::end_flight(std::uint32_t lane_id, RemoteOutcome first_outcome) {
+  RemoteOutcome outcome = first_outcome;
+  while (!is_empty(flight_of(lane_id))) {
+    const std::uint32_t request = lists_.front(flight_of(lane_id));
+    leave_flight(request);
+    if (requests_[request].kind == Kind::Map) node_of(lane_id).is_asked_map = false;
+    if (requests_[request].batch == kNone) {
+      free_request(request);
+    } else {
+      const bool is_get = requests_[request].kind == Kind::Get;
+      fail_request(request, is_get ? outcome : RemoteOutcome::Failed);
+    }
+    outcome = RemoteOutcome::Failed;
+  }
+}
+
+void RedisWorker::fail_lane(std::uint32_t lane_id, const Error& error) {
+  RedisNode& node = node_of(lane_id);
+  RedisNode::Lane& lane = lane_of(lane_id);
+  const bool was_ready = lane.lane.state() == RedisLane::State::Ready;
+  const bool was_in_use = !was_ready || !is_empty(flight_of(lane_id)) || !is_empty(queue_of(lane_id));
+  close_lane(lane);
+  // A name may have another address by now.
+  if (!was_ready && !address_in_numbers(node.endpoint).has_value()) node.address.reset();
+  end_flight(lane_id, error.code == ErrorCode::Corrupt ? RemoteOutcome::Corrupt : RemoteOutcome::Failed);
+  // Servers close what has been idle for long.
+  if (!was_in_use) return;
+  node_failed(lane_id / kLanesOfNode, error.message);
+  queue_turn(lane_id);
+}
+
+void RedisWorker::drop_lane(std::uint32_t lane_id) {
+  close_lane(lane_of(lane_id));
+  end_flight(lane_id, RemoteOutcome::Failed);
+  queue_turn(lane_id);
+}
+
+}  // namespace quire

@@ -1,0 +1,448 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// RedisWorker's way from objects to nodes and back: what is sent for each operation, and what an answer means.
+#include <algorithm>
+#include <charconv>
+#include <utility>
+
+#include "base/check.h"
+#include "remote/monotonic_clock.h"
+#include "remote/redis_refusal.h"
+#include "remote/redis_worker.h"
+#include "remote/resp.h"
+
+namespace quire {
+namespace {
+
+constexpr std::uint8_t kRedirectionsMax = 8;
+
+}  // namespace
+
+// ── requests ─────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+std::uint32_t RedisWorker::make_request(Kind kind) {
+  std::uint32_t request = free_requests_;
+  if (request != kNone) {
+    free_requests_ = requests_[request].next;
+  } else {
+    QUIRE_CHECK(used_requests_ < requests_.size(), "more objects than the mailbox lets in");
+    request = used_requests_++;
+  }
+  requests_[request] = {.state = State::Ended, .kind = kind, .batch = kNone, .next = kNone, .lane_id = kNone};
+  return request;
+}
+
+void RedisWorker::free_request(std::uint32_t request) {
+  Request& freed = requests_[request];
+  if (freed.kind == Kind::DropBelow) sweeps_.erase(request);
+  if (freed.kind != Kind::Ping && freed.kind != Kind::Map) ++given_back_;
+  freed.state = State::Free;
+  freed.next = std::exchange(free_requests_, request);
+}
+
+std::uint32_t RedisWorker::route(std::string_view key) const {
+  if (!has_topology_) return kNone;
+  const std::uint16_t node_index = slots_[is_cluster_ ? cluster_slot(key) : 0];
+  return node_index == ClusterMap::kNobody ? kNone : node_index;
+}
+
+void RedisWorker::send_to(std::uint32_t request, std::uint32_t node_index) {
+  if (node_index == kNone || !nodes_[node_index]->breaker.try_take()) {
+    end_request(request, RemoteOutcome::Failed);
+    return;
+  }
+  LaneKind lane = LaneKind::Background;
+  if (requests_[request].kind == Kind::Find) {
+    lane = LaneKind::Questions;
+  } else if (batches_[requests_[request].batch].batch.priority == RemotePriority::Waiting) {
+    lane = LaneKind::Waiting;
+  }
+  queue(request, (node_index * kLanesOfNode) + static_cast<std::uint32_t>(lane));
+}
+
+void RedisWorker::queue(std::uint32_t request, std::uint32_t lane_id) {
+  requests_[request].state = State::Queued;
+  requests_[request].lane_id = lane_id;
+  lists_.push_back(request, queue_of(lane_id));
+  mailbox_.add_waiting_bytes(requests_[request].bytes);
+  queue_turn(lane_id);
+}
+
+void RedisWorker::unqueue(std::uint32_t request) {
+  lists_.remove(request);
+  requests_[request].state = State::Ended;
+  mailbox_.remove_waiting_bytes(requests_[request].bytes);
+}
+
+void RedisWorker::leave_flight(std::uint32_t request) {
+  lists_.remove(request);
+  requests_[request].state = State::Ended;
+  lane_of(requests_[request].lane_id).flight_bytes -= requests_[request].bytes;
+}
+
+void RedisWorker::end_request(std::uint32_t request, RemoteOutcome outcome) {
+  Request& ended = requests_[request];
+  ended.state = State::Ended;
+  Batch& batch = batches_[ended.batch];
+  object_of(ended).outcome = outcome;
+  --batch.open_count;
+  if (outcome == RemoteOutcome::Ok) {
+    batch.answer.moved_bytes += ended.bytes;
+  } else if (batch.batch.is_path && (ended.kind == Kind::Find || ended.kind == Kind::Get)) {
+    close_path(batch, ended.object_index);
+  }
+  if (batch.open_count == 0 && !batch.is_held) end_batch(ended.batch);
+}
+
+void RedisWorker::fail_request(std::uint32_t request, RemoteOutcome outcome) {
+  if (requests_[request].kind == Kind::DropBelow) {
+    sweeps_[request].has_failed = true;
+    sweep_next_node(request);
+    return;
+  }
+  end_request(request, outcome);
+}
+
+// What lies behind the object is of no use, so nobody waits for it.
+void RedisWorker::close_path(Batch& batch, std::uint32_t object_index) {
+  batch.path_end = std::min(batch.path_end, object_index);
+  std::uint32_t kept = kNone;
+  for (std::uint32_t request = batch.first_request; request != kNone;) {
+    const std::uint32_t next = requests_[request].next;
+    const bool is_open = requests_[request].state != State::Ended;
+    if (is_open && requests_[request].object_index > object_index) {
+      --batch.open_count;
+      node_of(requests_[request].lane_id).breaker.abandoned();
+      let_go(request);
+    } else {
+      requests_[request].next = std::exchange(kept, request);
+    }
+    request = next;
+  }
+  batch.first_request = kept;
+}
+
+// Its batch goes on, or ends, without it. From here on nothing of the caller's memory is known.
+void RedisWorker::let_go(std::uint32_t request) {
+  Request& gone = requests_[request];
+  gone.batch = kNone;
+  if (gone.state == State::Queued) {
+    unqueue(request);
+    free_request(request);
+    return;
+  }
+  RedisNode::Lane& lane = lane_of(gone.lane_id);
+  if (lane.sending != request || !lane.lane.is_sending_value()) return;
+  lane.sending = kNone;
+  if (lane.lane.try_take_back_value()) {
+    leave_flight(request);
+    free_request(request);
+  } else {
+    // The server waits for the rest of a value that nobody may read any more.
+    drop_lane(gone.lane_id);
+  }
+}
+
+void RedisWorker::note_first_byte(const Request& request) {
+  if (request.batch == kNone) return;
+  Batch& batch = batches_[request.batch];
+  if (batch.answer.first_byte_ns == 0) {
+    batch.answer.first_byte_ns = std::max<TimeNs>(monotonic_now() - batch.submitted_at_ns, 1);
+  }
+}
+
+// ── what is sent ─────────────────────────────────────────────────────────────────────────────────────────────────────
+
+bool RedisWorker::can_fill(RedisNode::Lane& lane) const {
+  const std::uint32_t request = lists_.front(queue_of(lane.lane.id()));
+  return request != IndexLists::kNone && lane.lane.state() == RedisLane::State::Ready && lane.lane.has_room() &&
+         (lane.flight_bytes == 0 || lane.flight_bytes + requests_[request].bytes <= config_.window_bytes);
+}
+
+void RedisWorker::fill(RedisNode::Lane& lane) {
+  while (can_fill(lane)) {
+    const std::uint32_t request = lists_.front(queue_of(lane.lane.id()));
+    unqueue(request);
+    requests_[request].state = State::InFlight;
+    requests_[request].answers_left = 1;
+    lane.flight_bytes += requests_[request].bytes;
+    lists_.push_back(request, flight_of(lane.lane.id()));
+    append_request(request, lane);
+  }
+}
+
+void RedisWorker::append_request(std::uint32_t request, RedisNode::Lane& lane) {
+  Request& sent = requests_[request];
+  std::string& text = lane.lane.text();
+  const std::size_t begin = text.size();
+  if (sent.kind == Kind::Ping) {
+    append_command(text, {"PING"});
+    return;
+  }
+  if (sent.kind == Kind::Map) {
+    append_command(text, {"CLUSTER", "SLOTS"});
+    return;
+  }
+  if (sent.kind == Kind::DropBelow) {
+    append_sweep(request, lane);
+    return;
+  }
+  if (sent.is_asking) {
+    append_command(text, {"ASKING"});
+    ++sent.answers_left;
+  }
+  const std::string_view key = object_of(sent).key;
+  switch (sent.kind) {
+    case Kind::Find:
+      append_command(text, {"TOUCH", key});
+      break;
+    case Kind::Get:
+      append_command(text, {"GET", key});
+      break;
+    case Kind::Drop:
+      append_command(text, {"UNLINK", key});
+      break;
+    default: {
+      std::string tail = "\r\n";
+      append_argument_count(text, config_.max_age_ns > 0 ? 5 : 3);
+      if (config_.max_age_ns > 0) {
+        append_argument(tail, "PX");
+        append_argument(tail, std::to_string(config_.max_age_ns / 1'000'000));
+      }
+      append_argument(text, "SET");
+      append_argument(text, key);
+      append_argument_bytes(text, sent.bytes);
+      lane.lane.send_value(begin, sent.bytes, tail);
+      lane.sending = request;
+      break;
+    }
+  }
+}
+
+// ── what comes back ──────────────────────────────────────────────────────────────────────────────────────────────────
+
+bool RedisWorker::expects_answer(const RedisLane& lane) {
+  return !is_empty(flight_of(lane.id()));
+}
+
+bool RedisWorker::expects_value(const RedisLane& lane) {
+  const Request& request = requests_[lists_.front(flight_of(lane.id()))];
+  return request.kind == Kind::Get && request.answers_left == 1;
+}
+
+RedisLane::Target RedisWorker::target(const RedisLane& lane, std::uint64_t bytes) {
+  const Request& request = requests_[lists_.front(flight_of(lane.id()))];
+  if (request.batch == kNone || request.bytes != bytes) return {};
+  note_first_byte(request);
+  return object_of(request).target;
+}
+
+RedisLane::Source RedisWorker::source(const RedisLane& lane) {
+  const std::uint32_t request = lane_of(lane.id()).sending;
+  QUIRE_CHECK(request != kNone && requests_[request].batch != kNone, "sending a value that was let go");
+  return object_of(requests_[request]).source;
+}
+
+void RedisWorker::value_ended(RedisLane& lane, bool is_in_place) {
+  const std::uint32_t request = lists_.front(flight_of(lane.id()));
+  leave_flight(request);
+  if (requests_[request].batch == kNone) {
+    free_request(request);
+    return;
+  }
+  note_first_byte(requests_[request]);
+  node_of(lane.id()).breaker.succeeded();
+  if (!is_in_place) tell_error(lane.id() / kLanesOfNode, "a value has another length than what was put there");
+  end_request(request, is_in_place ? RemoteOutcome::Ok : RemoteOutcome::Corrupt);
+}
+
+bool RedisWorker::answered(RedisLane& lane, const RespValue& answer) {
+  const std::uint32_t request = lists_.front(flight_of(lane.id()));
+  note_first_byte(requests_[request]);
+  if (requests_[request].answers_left > 1) {
+    // To ASKING, or to one of many.
+    --requests_[request].answers_left;
+    if (answer.kind == RespKind::Error && requests_[request].kind == Kind::DropBelow &&
+        requests_[request].batch != kNone) {
+      sweeps_[request].has_failed = true;
+    }
+    return true;
+  }
+  leave_flight(request);
+  return finish_answer(request, answer);
+}
+
+bool RedisWorker::finish_answer(std::uint32_t request, const RespValue& answer) {
+  const Kind kind = requests_[request].kind;
+  const std::uint32_t node_index = requests_[request].lane_id / kLanesOfNode;
+  if (kind == Kind::Ping || kind == Kind::Map) {
+    free_request(request);
+    kind == Kind::Ping ? ping_answered(node_index, answer) : map_answered(node_index, answer);
+    return true;
+  }
+  if (requests_[request].batch == kNone) {
+    free_request(request);
+    return true;
+  }
+  if (answer.kind == RespKind::Error) {
+    refused(request, answer);
+    return true;
+  }
+  bool makes_sense = false;
+  RemoteOutcome outcome = RemoteOutcome::Ok;
+  switch (kind) {
+    case Kind::Find:
+      makes_sense = answer.kind == RespKind::Integer && (answer.number == 0 || answer.number == 1);
+      outcome = answer.number == 1 ? RemoteOutcome::Ok : RemoteOutcome::Absent;
+      break;
+    case Kind::Get:
+      makes_sense = answer.kind == RespKind::Null;
+      outcome = RemoteOutcome::Absent;
+      break;
+    case Kind::Put:
+      makes_sense = answer.kind == RespKind::Text && answer.text == "OK";
+      break;
+    case Kind::Drop:
+      makes_sense = answer.kind == RespKind::Integer && (answer.number == 0 || answer.number == 1);
+      break;
+    default:
+      if (sweep_answered(request, answer)) {
+        nodes_[node_index]->breaker.succeeded();
+        return true;
+      }
+      break;
+  }
+  if (!makes_sense) {
+    const bool is_read = kind == Kind::Find || kind == Kind::Get;
+    fail_request(request, is_read ? RemoteOutcome::Corrupt : RemoteOutcome::Failed);
+    return false;
+  }
+  nodes_[node_index]->breaker.succeeded();
+  end_request(request, outcome);
+  return true;
+}
+
+void RedisWorker::refused(std::uint32_t request, const RespValue& answer) {
+  const std::uint32_t node_index = requests_[request].lane_id / kLanesOfNode;
+  const RedisRefusal refusal = refusal_of(answer.text);
+  switch (refusal) {
+    case RedisRefusal::Loading:
+    case RedisRefusal::NotLoggedIn:
+    case RedisRefusal::TooManyClients:
+      node_failed(node_index, printable(answer.text));
+      fail_request(request, RemoteOutcome::Failed);
+      return;
+    default:
+      nodes_[node_index]->breaker.succeeded();
+      break;
+  }
+  switch (refusal) {
+    case RedisRefusal::Moved:
+    case RedisRefusal::Ask:
+      redirect(request, answer);
+      return;
+    case RedisRefusal::TryAgain:
+      if (requests_[request].kind == Kind::DropBelow || ++requests_[request].redirections > kRedirectionsMax) break;
+      send_to(request, node_index);
+      return;
+    case RedisRefusal::ReadOnly:
+    case RedisRefusal::ClusterDown:
+      // Another may have become the primary.
+      if (is_cluster_) wants_map_ = true;
+      want_tick();
+      break;
+    default:
+      break;
+  }
+  tell_error(node_index, printable(answer.text));
+  const bool is_foreign = refusal == RedisRefusal::WrongType && requests_[request].kind == Kind::Get;
+  fail_request(request, is_foreign ? RemoteOutcome::Corrupt : RemoteOutcome::Failed);
+}
+
+void RedisWorker::redirect(std::uint32_t request, const RespValue& answer) {
+  Request& moved = requests_[request];
+  const std::uint32_t from = moved.lane_id / kLanesOfNode;
+  const auto redirection = parse_redirection(answer.text);
+  const bool is_moved = refusal_of(answer.text) == RedisRefusal::Moved;
+  std::uint32_t to = kNone;
+  if (is_cluster_ && moved.kind != Kind::DropBelow && redirection.has_value() &&
+      redirection->slot == cluster_slot(object_of(moved).key) && ++moved.redirections <= kRedirectionsMax) {
+    const RedisEndpoint& here = nodes_[from]->endpoint;
+    to = find_or_add_node({.host = redirection->host.empty() ? here.host : redirection->host,
+                           .port = redirection->port,
+                           .is_tls = here.is_tls});
+  }
+  if (to == kNone) {
+    tell_error(from, is_cluster_ ? "it sends on to a place that cannot be: " + printable(answer.text)
+                                 : "it is part of a cluster, which RedisConfig::cluster denies");
+    fail_request(request, RemoteOutcome::Failed);
+    return;
+  }
+  moved.is_asking = !is_moved;
+  if (is_moved) {
+    slots_[redirection->slot] = static_cast<std::uint16_t>(to);
+    nodes_[to]->is_used = true;
+    wants_map_ = is_status_old_ = true;
+    want_tick();
+  }
+  send_to(request, to);
+}
+
+// ── DropBelow ────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+void RedisWorker::append_sweep(std::uint32_t request, RedisNode::Lane& lane) {
+  Sweep& sweep = sweeps_[request];
+  std::string& text = lane.lane.text();
+  if (sweep.keys.empty()) {
+    append_command(text, {"SCAN", std::to_string(sweep.cursor), "MATCH",
+                          redis_pattern(object_of(requests_[request]).key), "COUNT", "1000"});
+    return;
+  }
+  // One by one, since keys of several slots cannot stand in one command.
+  requests_[request].answers_left = static_cast<std::uint32_t>(sweep.keys.size());
+  for (const std::string& key : sweep.keys) append_command(text, {"UNLINK", key});
+  sweep.keys.clear();
+}
+
+bool RedisWorker::sweep_answered(std::uint32_t request, const RespValue& answer) {
+  Sweep& sweep = sweeps_[request];
+  if (answer.kind == RespKind::Array) {
+    if (answer.parts.size() != 2 || answer.parts[1].kind != RespKind::Array) return false;
+    const std::string& cursor = answer.parts[0].text;
+    const auto [end, error] = std::from_chars(cursor.data(), cursor.data() + cursor.size(), sweep.cursor);
+    if (error != std::errc{} || end != cursor.data() + cursor.size()) return false;
+    sweep.is_node_done = sweep.cursor == 0;
+    for (const RespValue& key : answer.parts[1].parts) {
+      // Whatever else the server may say, nothing else is dropped.
+      if (key.text.starts_with(object_of(requests_[request]).key)) sweep.keys.push_back(key.text);
+    }
+  } else if (answer.kind != RespKind::Integer) {
+    return false;
+  }
+  if (sweep.keys.empty() && sweep.is_node_done) {
+    sweep_next_node(request);
+  } else {
+    queue(request, requests_[request].lane_id);
+  }
+  return true;
+}
+
+void RedisWorker::sweep_next_node(std::uint32_t request) {
+  Sweep& sweep = sweeps_[request];
+  sweep.keys.clear();
+  sweep.cursor = 0;
+  sweep.is_node_done = false;
+  if (!has_topology_) sweep.has_failed = true;
+  for (++sweep.node_index; sweep.node_index < nodes_.size(); ++sweep.node_index) {
+    RedisNode& node = *nodes_[sweep.node_index];
+    if (!node.is_used) continue;
+    if (node.breaker.try_take()) {
+      queue(request, (sweep.node_index * kLanesOfNode) + static_cast<std::uint32_t>(LaneKind::Background));
+      return;
+    }
+    sweep.has_failed = true;
+  }
+  end_request(request, sweep.has_failed ? RemoteOutcome::Failed : RemoteOutcome::Ok);
+}
+
+}  // namespace quire
