@@ -65,12 +65,9 @@ Result<std::unique_ptr<TlsContext>> TlsContext::load(const RedisConfig& config) 
   if (SSL_CTX_use_certificate_chain_file(context, config.certificate_file.c_str()) != 1) {
     return wrong_file("certificate_file", config.certificate_file);
   }
+  // Which also compares it with the certificate.
   if (SSL_CTX_use_PrivateKey_file(context, config.key_file.c_str(), SSL_FILETYPE_PEM) != 1) {
     return wrong_file("key_file", config.key_file);
-  }
-  if (SSL_CTX_check_private_key(context) != 1) {
-    return fail(ErrorCode::InvalidArgument,
-                "the key in RedisConfig::key_file is not that of the certificate in RedisConfig::certificate_file");
   }
   return owner;
 }

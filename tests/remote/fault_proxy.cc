@@ -1,0 +1,190 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "tests/remote/fault_proxy.h"
+
+#include <sys/socket.h>
+#include <sys/un.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <array>
+#include <chrono>
+
+#include "base/check.h"
+#include "remote/resp.h"
+
+namespace quire::testing {
+namespace {
+
+// Longer than what is said about the state of things.
+constexpr std::size_t kLongAnswerBytes = 1000;
+
+sockaddr_un address_of(const std::string& path) {
+  sockaddr_un address{};
+  address.sun_family = AF_UNIX;
+  QUIRE_CHECK(path.size() < sizeof(address.sun_path), "a socket's path is too long");
+  std::ranges::copy(path, std::begin(address.sun_path));
+  return address;
+}
+
+bool send_all(int socket, std::string_view bytes) {
+  while (!bytes.empty()) {
+    const ssize_t count = ::send(socket, bytes.data(), bytes.size(), MSG_NOSIGNAL);
+    if (count <= 0) return false;
+    bytes.remove_prefix(static_cast<std::size_t>(count));
+  }
+  return true;
+}
+
+// The first whole answer, taken off the front; empty when it is not all there.
+std::string take_answer(std::string& bytes) {
+  RespCollector collector;
+  std::string_view rest = bytes;
+  if (collector.take(rest) != RespTaken::Taken) return "";
+  std::string answer = bytes.substr(0, bytes.size() - rest.size());
+  bytes.erase(0, answer.size());
+  return answer;
+}
+
+}  // namespace
+
+FaultProxy::FaultProxy(const std::string& server_path)
+    : path_(directory_.path() + "/proxy"),
+      server_path_(server_path),
+      listener_(::socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0)) {
+  const sockaddr_un address = address_of(path_);
+  QUIRE_CHECK(::bind(listener_.get(), reinterpret_cast<const sockaddr*>(&address), sizeof(address)) == 0 &&
+                  ::listen(listener_.get(), 64) == 0,
+              "the proxy cannot listen");
+  acceptor_ = std::thread([this] { accept_all(); });
+}
+
+FaultProxy::~FaultProxy() {
+  std::vector<std::thread> threads;
+  {
+    const MutexLock lock(mutex_);
+    is_stopping_ = true;
+    changed_.notify_all();
+  }
+  (void)::shutdown(listener_.get(), SHUT_RDWR);
+  acceptor_.join();
+  cut_all();
+  {
+    const MutexLock lock(mutex_);
+    threads = std::move(threads_);
+  }
+  for (std::thread& thread : threads) thread.join();
+  const MutexLock lock(mutex_);
+  for (const int socket : sockets_) (void)::close(socket);
+}
+
+void FaultProxy::set(Fault fault) {
+  const MutexLock lock(mutex_);
+  fault_ = fault;
+  has_happened_ = false;
+  changed_.notify_all();
+}
+
+bool FaultProxy::has_happened() {
+  const MutexLock lock(mutex_);
+  return has_happened_;
+}
+
+void FaultProxy::cut_all() {
+  const MutexLock lock(mutex_);
+  for (const int socket : sockets_) (void)::shutdown(socket, SHUT_RDWR);
+}
+
+void FaultProxy::accept_all() {
+  while (true) {
+    const int client = ::accept4(listener_.get(), nullptr, nullptr, SOCK_CLOEXEC);
+    if (client < 0) return;
+    const int server = ::socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0);
+    const sockaddr_un address = address_of(server_path_);
+    const MutexLock lock(mutex_);
+    sockets_.push_back(client);
+    sockets_.push_back(server);
+    if (is_stopping_ || ::connect(server, reinterpret_cast<const sockaddr*>(&address), sizeof(address)) != 0) {
+      (void)::shutdown(client, SHUT_RDWR);
+      continue;
+    }
+    ++connection_count_;
+    threads_.emplace_back([this, client, server] { pass_requests(client, server); });
+    threads_.emplace_back([this, client, server] { pass_answers(client, server); });
+  }
+}
+
+void FaultProxy::pass_requests(int client, int server) {
+  std::vector<char> buffer(std::size_t{1} << 16U);
+  for (ssize_t count = 1; count > 0;) {
+    count = ::recv(client, buffer.data(), buffer.size(), 0);
+    if (count > 0 && !send_all(server, {buffer.data(), static_cast<std::size_t>(count)})) break;
+  }
+  (void)::shutdown(server, SHUT_RDWR);
+}
+
+void FaultProxy::pass_answers(int client, int server) {
+  std::vector<char> buffer(std::size_t{1} << 16U);
+  std::string kept;
+  for (ssize_t count = 1; count > 0;) {
+    count = ::recv(server, buffer.data(), buffer.size(), 0);
+    if (count > 0 && !pass(client, {buffer.data(), static_cast<std::size_t>(count)}, kept)) break;
+  }
+  (void)::shutdown(client, SHUT_RDWR);
+}
+
+// False: the connection is to end.
+bool FaultProxy::pass(int client, std::string_view bytes, std::string& kept) {
+  MutexLock lock(mutex_);
+  while (fault_ == Fault::Hold && !is_stopping_) changed_.wait(mutex_);
+  if (is_stopping_) return false;
+  const bool is_long = bytes.size() >= kLongAnswerBytes || !kept.empty();
+  std::string changed(bytes);
+  if (fault_ == Fault::Throttle) {
+    lock.unlock();
+    while (!bytes.empty()) {
+      const std::string_view piece = bytes.substr(0, 2000);
+      if (!send_all(client, piece)) return false;
+      answered_bytes_ += piece.size();
+      bytes.remove_prefix(piece.size());
+      const auto next = std::chrono::steady_clock::now() + std::chrono::milliseconds(1);
+      lock.lock();
+      while (std::chrono::steady_clock::now() < next && fault_ == Fault::Throttle && !is_stopping_) {
+        changed_.wait_until(mutex_, next);
+      }
+      if (is_stopping_) return false;
+      lock.unlock();
+    }
+    return true;
+  }
+  if (!has_happened_) {
+    if (fault_ == Fault::Garbage || (fault_ == Fault::Cut && is_long)) {
+      has_happened_ = true;
+      changed = fault_ == Fault::Garbage ? "HTTP/1.1 400 Bad Request\r\n\r\n" : changed.substr(0, changed.size() / 2);
+      lock.unlock();
+      (void)send_all(client, changed);
+      return false;
+    }
+    if (fault_ == Fault::FlipBit && is_long) {
+      has_happened_ = true;
+      changed[changed.size() / 2] ^= 4;
+    } else if (fault_ == Fault::Extra) {
+      kept += bytes;
+      changed = take_answer(kept);
+      has_happened_ = !changed.empty();
+      if (has_happened_) changed += changed + std::exchange(kept, {});
+    } else if (fault_ == Fault::Swap && is_long) {
+      kept += bytes;
+      std::string rest = kept;
+      const std::string first = take_answer(rest);
+      const std::string second = first.empty() ? "" : take_answer(rest);
+      changed = second.empty() ? "" : second + first + rest;
+      has_happened_ = !second.empty();
+      if (has_happened_) kept.clear();
+    }
+  }
+  lock.unlock();
+  answered_bytes_ += changed.size();
+  return send_all(client, changed);
+}
+
+}  // namespace quire::testing

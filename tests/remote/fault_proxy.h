@@ -1,0 +1,74 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// FaultProxy: a Unix socket between a store and a server, which does to the bytes of the server what networks and
+// broken servers do. A fault applies from when it is set; each connection has two threads.
+//
+// thread-safe
+#pragma once
+
+#include <sys/types.h>
+
+#include <atomic>
+#include <cstdint>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "base/descriptor.h"
+#include "base/mutex.h"
+#include "testing/temp_directory.h"
+
+namespace quire::testing {
+
+class FaultProxy {
+ public:
+  enum class Fault : std::uint8_t {
+    None,
+    Hold,      ///< answers are kept until another fault is set
+    Throttle,  ///< answers come in small pieces, slowly
+    Cut,       ///< connections end in the middle of the next long answer
+    FlipBit,   ///< one bit in the next long answer
+    Swap,      ///< the next two long answers change places
+    Garbage,   ///< something else is said instead of the next answer
+    Extra,     ///< one answer is given twice
+  };
+
+  explicit FaultProxy(const std::string& server_path);
+  ~FaultProxy();
+  FaultProxy(const FaultProxy&) = delete;
+  FaultProxy& operator=(const FaultProxy&) = delete;
+
+  void set(Fault fault);
+  /// Of those that happen once: it has happened.
+  [[nodiscard]] bool has_happened();
+  /// Ends all connections that there are.
+  void cut_all();
+  [[nodiscard]] std::string url() const { return "unix://" + path_; }
+  [[nodiscard]] std::uint32_t connection_count() const { return connection_count_; }
+  /// Of answers that were passed on.
+  [[nodiscard]] std::uint64_t answered_bytes() const { return answered_bytes_; }
+
+ private:
+  void accept_all();
+  void pass_requests(int client, int server);
+  void pass_answers(int client, int server);
+  [[nodiscard]] bool pass(int client, std::string_view bytes, std::string& kept);
+
+  TempDirectory directory_;
+  std::string path_;
+  const std::string server_path_;
+  Descriptor listener_;
+  std::atomic<std::uint32_t> connection_count_ = 0;
+  std::atomic<std::uint64_t> answered_bytes_ = 0;
+
+  Mutex mutex_;  // guards what follows
+  Condition changed_;
+  Fault fault_ QUIRE_GUARDED_BY(mutex_) = Fault::None;
+  bool has_happened_ QUIRE_GUARDED_BY(mutex_) = false;
+  bool is_stopping_ QUIRE_GUARDED_BY(mutex_) = false;
+  std::vector<int> sockets_ QUIRE_GUARDED_BY(mutex_);
+  std::vector<std::thread> threads_ QUIRE_GUARDED_BY(mutex_);
+  std::thread acceptor_;
+};
+
+}  // namespace quire::testing

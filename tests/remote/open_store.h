@@ -1,0 +1,26 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// What the tests of a remote store begin with.
+#pragma once
+
+#include <gtest/gtest.h>
+
+#include <cstdint>
+#include <memory>
+#include <utility>
+
+#include "quire/redis_store.h"
+
+namespace quire::testing {
+
+inline constexpr TimeNs kMs = 1'000'000;
+/// A deadline is kept within a millisecond; a machine that is busy with other things may notice later.
+inline constexpr TimeNs kSlackNs = 1'000 * kMs;
+
+inline std::unique_ptr<RemoteStore> open_store(const RedisConfig& config) {
+  auto store = open_redis_store(config);
+  EXPECT_TRUE(store.has_value()) << store.error().message;
+  return store.has_value() ? *std::move(store) : nullptr;
+}
+
+}  // namespace quire::testing

@@ -1,0 +1,159 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// Clusters: every key at the node that has it, and what becomes of the others when a node is gone.
+#include <gtest/gtest.h>
+
+#include <string>
+#include <vector>
+
+#include "quire/redis_store.h"
+#include "remote/cluster_slots.h"
+#include "tests/remote/comes_true.h"
+#include "tests/remote/open_store.h"
+#include "tests/remote/redis_server.h"
+#include "tests/remote/store_client.h"
+
+namespace quire::testing {
+namespace {
+
+// Of a cluster's keys, those whose slot the primary had at the start, and the others.
+std::vector<std::string> keys_at(const RedisClusterServers& cluster, std::uint32_t primary, bool is_there,
+                                 const std::vector<std::string>& keys) {
+  std::vector<std::string> chosen;
+  for (const std::string& key : keys) {
+    if ((cluster.owner_of(cluster_slot(key)) == primary) == is_there) chosen.push_back(key);
+  }
+  return chosen;
+}
+
+TEST(RedisCluster, KeysGoToTheNodesThatHaveThem) {
+  RedisClusterServers cluster(3);
+  // One of the nodes is enough to find the others.
+  const auto store = open_store({.urls = {cluster.primary(1).url()}});
+  StoreClient client(*store);
+  const auto keys = numbered_keys("quire:a", 60);
+  EXPECT_TRUE(client.put(keys, 50'000).all(RemoteOutcome::Ok));
+  EXPECT_TRUE(client.find(keys).all(RemoteOutcome::Ok));
+  EXPECT_TRUE(client.get(keys, 50'000).all(RemoteOutcome::Ok));
+  EXPECT_EQ(store->status().node_count, 3U);
+  for (std::uint32_t i = 0; i < 3; ++i) {
+    EXPECT_EQ(cluster.primary(i).call({"DBSIZE"}).number,
+              static_cast<std::int64_t>(keys_at(cluster, i, true, keys).size()));
+  }
+  const auto report = scan_redis_store({.urls = cluster.urls()}, "quire:", nullptr);
+  ASSERT_TRUE(report.has_value()) << report.error().message;
+  EXPECT_EQ(report->node_count, 3U);
+  EXPECT_EQ(report->key_count, keys.size());
+  EXPECT_TRUE(client.run({.operation = RemoteOperation::DropBelow, .keys = {"quire:a"}}).all(RemoteOutcome::Ok));
+  EXPECT_TRUE(client.find(keys).all(RemoteOutcome::Absent));
+  EXPECT_EQ(client.wrong_values(), 0U);
+}
+
+TEST(RedisCluster, SlotsThatMoveDuringTrafficLoseNothing) {
+  RedisClusterServers cluster(3);
+  const auto store = open_store({.urls = cluster.urls()});
+  StoreClient client(*store);
+  // All of one slot, which wanders.
+  const auto keys = numbered_keys("quire:{wanders}", 30);
+  const std::uint16_t slot = cluster_slot(keys[0]);
+  const std::uint32_t owner = cluster.owner_of(slot);
+  EXPECT_TRUE(client.put(keys, 20'000).all(RemoteOutcome::Ok));
+  for (std::uint32_t i = 0; i < 3; ++i) {
+    RedisServer& from = cluster.primary((owner + i) % 3);
+    RedisServer& to = cluster.primary((owner + i + 1) % 3);
+    // Half of it at first: those keys are found by asking the other node.
+    const std::string number = std::to_string(slot);
+    (void)to.call({"CLUSTER", "SETSLOT", number, "IMPORTING", cluster.id_of(from)});
+    (void)from.call({"CLUSTER", "SETSLOT", number, "MIGRATING", cluster.id_of(to)});
+    for (std::size_t k = 0; k < keys.size() / 2; ++k) {
+      (void)from.call({"MIGRATE", "127.0.0.1", std::to_string(to.port()), keys[k], "0", "10000"});
+    }
+    EXPECT_TRUE(client.get(keys, 20'000).all(RemoteOutcome::Ok));
+    EXPECT_TRUE(client.find(keys).all(RemoteOutcome::Ok));
+    EXPECT_TRUE(client.put(keys, 20'000).all(RemoteOutcome::Ok));
+    const auto during = client.submit({.keys = keys, .bytes = 20'000});
+    cluster.move_slot(slot, from, to);
+    EXPECT_TRUE(client.wait(during).all(RemoteOutcome::Ok));
+    EXPECT_TRUE(client.get(keys, 20'000).all(RemoteOutcome::Ok));
+    EXPECT_TRUE(client.put(keys, 20'000).all(RemoteOutcome::Ok));
+    EXPECT_EQ(to.call({"CLUSTER", "COUNTKEYSINSLOT", number}).number, 30);
+  }
+  EXPECT_EQ(client.wrong_values(), 0U);
+  EXPECT_EQ(store->status().failed_nodes, 0U);
+}
+
+TEST(RedisCluster, ANodeThatIsGoneCostsItsOwnKeysAlone) {
+  RedisClusterServers cluster(3);
+  const auto store = open_store({.urls = cluster.urls()});
+  StoreClient client(*store);
+  const auto keys = numbered_keys("quire:a", 60);
+  const auto lost = keys_at(cluster, 0, true, keys);
+  const auto kept = keys_at(cluster, 0, false, keys);
+  EXPECT_TRUE(client.put(keys, 50'000).all(RemoteOutcome::Ok));
+  cluster.primary(0).stop();
+  for (int i = 0; i < 10; ++i) {
+    const BatchRun run = client.run({.keys = keys, .bytes = 50'000, .timeout_ns = 500 * kMs});
+    for (std::size_t k = 0; k < keys.size(); ++k) {
+      const bool is_kept = cluster.owner_of(cluster_slot(keys[k])) != 0;
+      EXPECT_EQ(run.outcomes[k] == RemoteOutcome::Ok, is_kept) << keys[k] << ": " << to_string(run.outcomes[k]);
+    }
+  }
+  EXPECT_EQ(store->status().failed_nodes, 1U);
+  EXPECT_TRUE(store->status().is_usable);
+  // It fails at once now, and holds nobody.
+  const BatchRun quick = client.run({.keys = kept, .bytes = 50'000});
+  EXPECT_TRUE(quick.all(RemoteOutcome::Ok));
+  EXPECT_EQ(client.run({.operation = RemoteOperation::DropBelow, .keys = {"quire:none"}}).count(RemoteOutcome::Ok), 0U);
+  cluster.primary(0).go_on();
+  EXPECT_TRUE(comes_true([&] { return client.get(lost, 50'000).all(RemoteOutcome::Ok); }));
+  cluster.primary(1).kill();
+  EXPECT_TRUE(comes_true([&] {
+    const BatchRun run = client.get(keys_at(cluster, 1, false, keys), 50'000);
+    return run.all(RemoteOutcome::Ok);
+  }));
+  EXPECT_EQ(client.wrong_values(), 0U);
+}
+
+TEST(RedisCluster, AReplicaThatBecomesThePrimaryIsFound) {
+  RedisClusterServers cluster(3, true);
+  const auto store = open_store({.urls = cluster.urls()});
+  StoreClient client(*store);
+  const auto keys = numbered_keys("quire:a", 30);
+  EXPECT_TRUE(client.put(keys, 10'000).all(RemoteOutcome::Ok));
+  for (std::uint32_t i = 0; i < 3; ++i) (void)cluster.primary(i).call({"WAIT", "1", "10000"});
+  cluster.primary(0).kill();
+  EXPECT_TRUE(comes_true(
+      [&] { return client.run({.keys = keys, .bytes = 10'000, .timeout_ns = 200 * kMs}).all(RemoteOutcome::Ok); }));
+  EXPECT_TRUE(client.put(keys, 10'000).all(RemoteOutcome::Ok));
+  EXPECT_TRUE(comes_true([&] { return store->status().failed_nodes == 0; })) << "the old one is forgotten";
+  EXPECT_EQ(store->status().node_count, 3U);
+  EXPECT_EQ(client.wrong_values(), 0U);
+}
+
+TEST(RedisCluster, MissingSlotsAreRefusedOrLivedWith) {
+  RedisClusterServers cluster(2);
+  (void)cluster.primary(1).call({"CLUSTER", "DELSLOTSRANGE", "8192", "8291"});
+  RedisConfig config{.urls = {cluster.primary(1).url()}};
+  const auto refused = open_redis_store(config);
+  ASSERT_FALSE(refused.has_value());
+  EXPECT_NE(refused.error().message.find("has no node for 100 of its 16384 slots"), std::string::npos)
+      << refused.error().message;
+  config.requires_server = false;
+  const auto store = open_store(config);
+  StoreClient client(*store);
+  const auto keys = numbered_keys("quire:a", 600);
+  BatchRun run;
+  // Nodes that could not be used come back one object at first.
+  EXPECT_TRUE(comes_true([&] {
+    run = client.put(keys, 10);
+    return run.count(RemoteOutcome::Ok) > 550;
+  }));
+  for (std::size_t k = 0; k < keys.size(); ++k) {
+    const std::uint16_t slot = cluster_slot(keys[k]);
+    EXPECT_EQ(run.outcomes[k] == RemoteOutcome::Failed, slot >= 8192 && slot < 8292);
+  }
+  EXPECT_GT(run.count(RemoteOutcome::Failed), 0U);
+}
+
+}  // namespace
+}  // namespace quire::testing

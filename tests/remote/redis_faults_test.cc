@@ -1,0 +1,182 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// What networks and broken servers do to answers: none of it becomes a value that is Ok and wrong, unless its bytes
+// were changed on the way, which the caller's checksum is for; and no batch is held beyond its time.
+#include <gtest/gtest.h>
+
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "quire/redis_store.h"
+#include "tests/remote/comes_true.h"
+#include "tests/remote/fault_proxy.h"
+#include "tests/remote/open_store.h"
+#include "tests/remote/redis_server.h"
+#include "tests/remote/store_client.h"
+
+namespace quire::testing {
+namespace {
+
+using Fault = FaultProxy::Fault;
+
+class RedisFaults : public ::testing::Test {
+ protected:
+  RedisFaults()
+      : proxy_(server_.socket_path()),
+        store_(open_store({.urls = {proxy_.url()}, .pause_ns_min = kMs, .pause_ns_max = 20 * kMs})),
+        client_(std::make_unique<StoreClient>(*store_)) {
+    EXPECT_TRUE(client_->put(keys_, kBytes).all(RemoteOutcome::Ok));
+  }
+  bool gets_all() {
+    return comes_true([&] { return client_->get(keys_, kBytes).all(RemoteOutcome::Ok); });
+  }
+
+  static constexpr std::size_t kBytes = 300'000;
+  const std::vector<std::string> keys_ = numbered_keys("quire:a", 6);
+  RedisServer server_;
+  FaultProxy proxy_;
+  std::unique_ptr<RemoteStore> store_;
+  std::unique_ptr<StoreClient> client_;
+};
+
+TEST_F(RedisFaults, AnswersThatComeTooLateAreDropped) {
+  proxy_.set(Fault::Hold);
+  const BatchRun get = client_->run({.keys = keys_, .bytes = kBytes, .timeout_ns = 30 * kMs});
+  EXPECT_TRUE(get.all(RemoteOutcome::Late));
+  EXPECT_LT(get.waited_ns, 30 * kMs + kSlackNs);
+  EXPECT_EQ(get.answer.first_byte_ns, 0);
+  // The memory of the late batch is watched; the answers for it come first.
+  const auto next = client_->submit({.keys = keys_, .bytes = kBytes});
+  const std::uint32_t connections = proxy_.connection_count();
+  proxy_.set(Fault::None);
+  EXPECT_TRUE(client_->wait(next).all(RemoteOutcome::Ok));
+  EXPECT_EQ(proxy_.connection_count(), connections) << "being late is no reason to connect anew";
+  EXPECT_EQ(client_->wrong_values(), 0U);
+  EXPECT_EQ(client_->touched_after_answer(), 0U);
+}
+
+TEST_F(RedisFaults, AValueThatArrivesWhenItsTimeIsOverIsDroppedInTheMiddle) {
+  proxy_.set(Fault::Throttle);
+  const std::uint64_t before = proxy_.answered_bytes();
+  const auto id = client_->submit({.keys = keys_, .bytes = kBytes});
+  EXPECT_TRUE(comes_true([&] { return proxy_.answered_bytes() > before + 20'000; }));
+  store_->cancel(id);
+  const BatchRun run = client_->wait(id);
+  EXPECT_GT(run.count(RemoteOutcome::Late), 0U);
+  EXPECT_GT(run.answer.first_byte_ns, 0);
+  proxy_.set(Fault::None);
+  EXPECT_TRUE(gets_all());
+  EXPECT_EQ(client_->wrong_values(), 0U);
+  EXPECT_EQ(client_->touched_after_answer(), 0U);
+}
+
+TEST_F(RedisFaults, ASlowNetworkKeepsDeadlines) {
+  proxy_.set(Fault::Throttle);
+  for (int i = 0; i < 5; ++i) {
+    const BatchRun run = client_->run({.keys = keys_, .bytes = kBytes, .timeout_ns = 30 * kMs});
+    EXPECT_LT(run.waited_ns, 30 * kMs + kSlackNs);
+  }
+  proxy_.set(Fault::None);
+  EXPECT_TRUE(gets_all());
+  EXPECT_EQ(client_->wrong_values(), 0U);
+}
+
+TEST_F(RedisFaults, AConnectionThatEndsInAValueFailsWhatWasOnIt) {
+  for (int i = 0; i < 5; ++i) {
+    proxy_.set(Fault::Cut);
+    const BatchRun run = client_->get(keys_, kBytes);
+    EXPECT_GT(run.count(RemoteOutcome::Failed), 0U);
+    EXPECT_EQ(run.count(RemoteOutcome::Ok) + run.count(RemoteOutcome::Failed), keys_.size());
+    EXPECT_TRUE(proxy_.has_happened());
+    proxy_.set(Fault::None);
+    EXPECT_TRUE(gets_all());
+  }
+  EXPECT_EQ(client_->wrong_values(), 0U);
+}
+
+TEST_F(RedisFaults, ABitThatWasFlippedIsForTheCallersChecksum) {
+  proxy_.set(Fault::FlipBit);
+  const BatchRun run = client_->get(keys_, kBytes);
+  EXPECT_TRUE(proxy_.has_happened());
+  EXPECT_EQ(client_->wrong_values(), run.all(RemoteOutcome::Ok) ? 1U : 0U);
+  proxy_.set(Fault::None);
+  EXPECT_TRUE(gets_all());
+}
+
+TEST_F(RedisFaults, AnswersOfDifferentLengthsThatChangePlacesAreNotTaken) {
+  const auto others = numbered_keys("quire:b", 1);
+  EXPECT_TRUE(client_->put(others, kBytes).all(RemoteOutcome::Ok));
+  (void)server_.call({"APPEND", others[0], "x"});
+  proxy_.set(Fault::Swap);
+  // The second is longer than what is asked for, so both are seen to be wrong.
+  const BatchRun run = client_->get({keys_[0], others[0]}, kBytes);
+  EXPECT_TRUE(proxy_.has_happened());
+  EXPECT_EQ(run.outcomes[0], RemoteOutcome::Corrupt);
+  proxy_.set(Fault::None);
+  EXPECT_TRUE(gets_all());
+}
+
+TEST_F(RedisFaults, SomethingElseThanAnAnswerEndsTheConnection) {
+  for (const RemoteOperation operation :
+       {RemoteOperation::Get, RemoteOperation::Find, RemoteOperation::Put, RemoteOperation::Drop}) {
+    EXPECT_TRUE(gets_all());
+    proxy_.set(Fault::Garbage);
+    const BatchRun run = client_->run({.operation = operation, .keys = keys_, .bytes = kBytes});
+    // What was not sent yet goes by another connection.
+    EXPECT_EQ(run.outcomes[0], operation == RemoteOperation::Get ? RemoteOutcome::Corrupt : RemoteOutcome::Failed);
+    EXPECT_TRUE(proxy_.has_happened());
+    proxy_.set(Fault::None);
+    EXPECT_TRUE(comes_true([&] { return client_->put(keys_, kBytes).all(RemoteOutcome::Ok); }));
+  }
+  EXPECT_NE(store_->status().last_error.find("protocol"), std::string::npos) << store_->status().last_error;
+}
+
+TEST_F(RedisFaults, AnAnswerThatNobodyAskedForEndsTheConnection) {
+  // Of a question, since one to a Get could belong to the next.
+  EXPECT_TRUE(client_->find(keys_).all(RemoteOutcome::Ok));
+  const std::uint32_t connections = proxy_.connection_count();
+  proxy_.set(Fault::Extra);
+  (void)client_->find({keys_[0]});
+  EXPECT_TRUE(proxy_.has_happened());
+  proxy_.set(Fault::None);
+  EXPECT_TRUE(comes_true([&] {
+    return client_->find({keys_[0], "quire:none"}).outcomes ==
+           std::vector<RemoteOutcome>{RemoteOutcome::Ok, RemoteOutcome::Absent};
+  }));
+  EXPECT_GT(proxy_.connection_count(), connections);
+}
+
+TEST_F(RedisFaults, ConnectionsThatEndWhileNothingIsAskedAreNoFailure) {
+  EXPECT_TRUE(gets_all());
+  proxy_.cut_all();
+  EXPECT_TRUE(gets_all());
+  EXPECT_TRUE(store_->status().is_usable);
+}
+
+TEST_F(RedisFaults, FaultsOfAllKindsByTurnsLeaveNothingWrong) {
+  std::uint64_t flipped = 0;
+  for (int i = 0; i < 40; ++i) {
+    const Fault fault = static_cast<Fault>(i % 4 == 0 ? 0 : (i * 7) % 8);
+    // Values of one length that change places, or come twice, are the checksum's to find, too.
+    if (fault == Fault::Swap || fault == Fault::FlipBit || fault == Fault::Extra) continue;
+    proxy_.set(fault);
+    const auto get = client_->submit({.keys = keys_, .bytes = kBytes, .timeout_ns = 20 * kMs});
+    const auto put = client_->submit({.operation = RemoteOperation::Put,
+                                      .keys = keys_,
+                                      .bytes = kBytes,
+                                      .timeout_ns = 20 * kMs,
+                                      .priority = RemotePriority::Background});
+    const auto find = client_->submit({.operation = RemoteOperation::Find, .keys = keys_, .timeout_ns = 20 * kMs});
+    for (const std::uint64_t id : {get, put, find}) {
+      EXPECT_LT(client_->wait(id).waited_ns, 20 * kMs + kSlackNs);
+    }
+  }
+  proxy_.set(Fault::None);
+  EXPECT_TRUE(gets_all());
+  EXPECT_EQ(client_->wrong_values(), flipped);
+  EXPECT_EQ(client_->touched_after_answer(), 0U);
+}
+
+}  // namespace
+}  // namespace quire::testing
