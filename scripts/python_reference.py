@@ -35,6 +35,7 @@ SUBJECTS = {
     ],
     "Configuration": [
         "CacheConfig", "DeviceConfig", "AdoptedTensor", "HostConfig", "HostRegionConfig", "TransferStreams", "DiskConfig",
+        "RemoteConfig",
         "ChunkConfig", "PlanConfig", "PageOptions", "Device", "open_cuda_device", "open_host_device",
         "cuda_device_count", "has_cuda", "__version__",
     ],
@@ -53,7 +54,8 @@ SUBJECTS = {
         "fp8_records", "index_keys_fp8", "index_keys_mxfp4", "index_keys_nvfp4", "CompressorRow", "compressor_fp32",
         "compressor_bf16", "compressor_running", "plain_rows",
     ],
-    "Stats and introspection": ["Stats", "GroupStats", "RunView", "ResidencyRecord", "HostRegionStatus", "DiskStatus"],
+    "Stats and introspection": ["Stats", "GroupStats", "RunView", "ResidencyRecord", "HostRegionStatus", "DiskStatus",
+                                "RemoteTierStatus"],
     "Transfers": [
         "Completion", "TransferPlan", "PageTransfer", "TransferId", "encode", "decode", "encoded_bytes", "DiskAnswer",
         "DirectBytes", "DirectPart",
@@ -77,7 +79,7 @@ SUBJECTS = {
     ],
     "Enumerations": [
         "Tier", "Publish", "Prefetch", "MissReason", "Preempt", "Sleep", "DevicePool", "DeviceMemory", "WritePolicy",
-        "TierAccess", "PageTables", "ElementType", "Sharding", "Placement", "GroupKind", "WindowForm", "RetentionRule", "HeadOrder",
+        "TierAccess", "RedisCluster", "PageTables", "ElementType", "Sharding", "Placement", "GroupKind", "WindowForm", "RetentionRule", "HeadOrder",
         "ByteLayout", "StateCopyKind", "SendTime", "TransferKind", "TransferPriority", "TransferOutcome", "TransferFault", "ResidencyCause",
         "DiskSegmentState", "DiskRepair", "ChunkStatus", "SwapPath", "StreamPriority", "TimedCall",
     ],
@@ -102,7 +104,7 @@ CACHE_METHODS = {
         "take_transfers", "take_cancellations", "host_region",
     ],
     "Disk tier": [
-        "flush", "wait_until_flushed", "disk_status", "lookup_on_disk", "direct_bytes", "put_on_disk", "get_from_disk",
+        "flush", "wait_until_flushed", "disk_status", "remote_status", "lookup_on_disk", "direct_bytes", "put_on_disk", "get_from_disk",
     ],
     "Chunks": ["add_chunks", "lookup_chunks", "pin_chunks"],
     "External pools": ["offer", "match", "take_released"],

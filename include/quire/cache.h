@@ -79,7 +79,7 @@ struct SequenceOptions {
   /// Steps may be planned as soon as all pages that the host has of the prompt are on their way to the device, before
   /// they have arrived. The engine then waits layer by layer for the loads that a step lists (Step::loads).
   bool plan_while_loading = false;
-  Tier tier_max = Tier::Disk;  ///< the lowest tier to take pages from
+  Tier tier_max = Tier::Remote;  ///< the lowest tier to take pages from
   /// Groups may be rebuilt by a replay that does not give the same bytes (GroupReplay::is_exact). What follows one is
   /// not cached.
   bool allow_inexact_replay = false;
@@ -166,6 +166,7 @@ struct SequenceView {
   std::uint32_t computed_tokens = 0;  ///< for all groups; undecided tree tokens not counted, nor replay_tokens
   std::uint32_t host_tokens = 0;      ///< that its admission found on the host, and had loaded
   std::uint32_t disk_tokens = 0;      ///< that its admission found on disk, and had read and loaded
+  std::uint32_t remote_tokens = 0;    ///< the same of the remote tier
   /// To be computed, and in no step in flight. 1 when all is computed but nobody has asked for what comes next, as
   /// after a prompt that was cached whole: its last token then runs again, writing nothing.
   std::uint32_t pending_tokens = 0;
@@ -290,6 +291,31 @@ struct DiskStatus {
   std::string last_error = {};  ///< empty: none so far
 };
 
+/// The remote tier. Totals count since open().
+struct RemoteTierStatus {
+  bool is_usable = true;  ///< false: every question fails at once, until a server can be reached
+  std::uint32_t node_count = 0;
+  std::uint32_t failed_nodes = 0;   ///< left alone for a while
+  std::uint64_t waiting_bytes = 0;  ///< of values that are not on their way yet
+  std::string last_error = {};      ///< empty: none so far; never has a password
+  std::uint32_t extent_pages = 1;   ///< of the history, in one value
+  double question_ns = 0;           ///< how long answers take, as measured of late; 0: not yet
+  double load_bytes_per_ns = 0;
+  std::uint64_t asked_names = 0;
+  std::uint64_t spared_names = 0;  ///< not asked for: they were absent a moment ago
+  std::uint64_t got_values = 0;    ///< that came and were right
+  std::uint64_t got_bytes = 0;
+  std::uint64_t put_values = 0;
+  std::uint64_t put_bytes = 0;
+  std::uint64_t kept_values = 0;     ///< not put, because the servers have them
+  std::uint64_t absent_values = 0;   ///< gone when they were to be read
+  std::uint64_t corrupt_values = 0;  ///< damaged, and dropped
+  std::uint64_t foreign_values = 0;  ///< written by somebody else under the name of a page, and dropped
+  std::uint64_t late_objects = 0;
+  std::uint64_t failed_objects = 0;
+  std::uint64_t failed_drops = 0;  ///< of key spaces; each is tried again
+};
+
 /// What came of a direct call to the disk tier.
 struct DiskAnswer {
   TransferOutcome outcome = TransferOutcome::Ok;
@@ -393,8 +419,8 @@ struct HoldId {
 struct HoldOptions {
   std::optional<TimeNs> ttl_ns = std::nullopt;  ///< how long, from the call on; unset: until release_hold()
   std::optional<TimeNs> timeout_ns =
-      std::nullopt;            ///< how long pages may take from lower tiers; unset: as long as they take
-  Tier tier_max = Tier::Disk;  ///< the lowest tier to take pages from
+      std::nullopt;              ///< how long pages may take from lower tiers; unset: as long as they take
+  Tier tier_max = Tier::Remote;  ///< the lowest tier to take pages from
 };
 
 /// What hold_on_host() has of a prefix by now.
@@ -702,6 +728,7 @@ class Cache {
   [[nodiscard]] Result<bool> wait_until_flushed(const WaitOptions& options = {});
   /// Of all groups together, or of what one has: full and compressed groups share a store.
   [[nodiscard]] Result<DiskStatus> disk_status(std::optional<std::uint32_t> group_index = std::nullopt) const;
+  [[nodiscard]] Result<RemoteTierStatus> remote_status() const;
 
   /// No transfer starts until resume_transfers(); what is on the host counts as missing meanwhile. True when none is in
   /// flight; else call it again after apply().

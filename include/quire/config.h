@@ -15,6 +15,8 @@
 #include "quire/mover.h"
 #include "quire/plan.h"
 #include "quire/policy.h"
+#include "quire/redis_store.h"
+#include "quire/remote_store.h"
 #include "quire/result.h"
 
 namespace quire {
@@ -83,9 +85,10 @@ struct HostConfig {
   /// With WriteBack, so many device pages are kept free, or given up but for the asking; unset: one in sixteen.
   std::optional<std::uint32_t> clean_reserve_pages = std::nullopt;
   /// How long an engine computes for one token of a prompt. A load that would take longer than computing what it brings
-  /// is left. 0: everything is loaded.
+  /// is left, and nobody waits longer for tiers below the host than computing takes. 0: everything is loaded.
   TimeNs compute_ns_per_token = 0;
-  /// Loads, and searches on disk with what they find, that take longer have failed for those who wait. 0: no limit.
+  /// Loads, and searches below the host with what they find, that take longer have failed for those who wait. 0: no
+  /// limit.
   TimeNs load_timeout_ns = 0;
   /// Pieces of a load, each some layers of all its pages. More than one is of use to
   /// SequenceOptions::plan_while_loading and to engines that wait for bands, if transfer_pages_max holds all pages of a
@@ -170,6 +173,54 @@ struct DiskConfig {
   [[nodiscard]] bool is_on() const { return !directories.empty(); }
 };
 
+/// The remote tier: pages that caches on many machines share. Off without urls and without a store; it needs a host
+/// tier, through which all pages go, and pages of 16 tokens or more. Pages are found by what the model, its weights and
+/// the tokens are, whoever wrote them; another layout is never read. docs/tiers.md says when it is asked and how long
+/// requests wait for it, docs/remote.md how to run the servers.
+struct RemoteConfig {
+  /// Of Valkey or Redis servers: redis://host:port, rediss://host:port (TLS), unix:///path; several are nodes of one
+  /// cluster.
+  std::vector<std::string> urls = {};
+  /// Instead of urls, a store of the engine's own, which outlives the cache and which no other cache has.
+  RemoteStore* store = nullptr;
+
+  // With urls, as in RedisConfig.
+  RedisCluster cluster = RedisCluster::Auto;
+  std::string user = {};
+  std::string password = {};       ///< or
+  std::string password_file = {};  ///< whose first line it is
+  std::string ca_file = {};
+  std::string certificate_file = {};
+  std::string key_file = {};
+  std::string server_name = {};
+  /// Values that were written so long ago are gone; 0: the server keeps them until it needs the room.
+  std::uint32_t max_age_s = 0;
+  /// Off: when no server can be used, the cache opens all the same and goes on without until one can. Cache::stats()
+  /// and remote_status() say so. What is wrong with the configuration is an error in any case.
+  bool is_required = true;
+
+  /// All keys begin with it: 1 to 128 printable characters, no spaces. Caches with different ones share nothing.
+  std::string key_prefix = "quire";
+  /// The history is written in extents of consecutive pages, as many as fit, a power of two. Larger ones are moved
+  /// faster, and what is found ends with one. All who share pages use the same.
+  std::uint64_t extent_bytes = std::uint64_t{2} << 20U;
+  // How long the tier may take; what takes longer counts as not there, and the request goes on. It never waits longer
+  // than computing would take (HostConfig::compute_ns_per_token), or than HostConfig::load_timeout_ns.
+  TimeNs find_timeout_ns = 100'000'000;     ///< for its answer
+  TimeNs load_timeout_ns = 500'000'000;     ///< from there on, until the host has what was found
+  TimeNs store_timeout_ns = 5'000'000'000;  ///< to write what one transfer has
+
+  TierAccess access = TierAccess::ReadAndWrite;
+  /// As in DiskConfig.
+  std::optional<std::uint32_t> rank_index = std::nullopt;
+  WritePolicy write_policy = WritePolicy::WriteThrough;
+  std::uint32_t write_hits_min = 2;       ///< for WritePolicy::Selective
+  std::uint64_t write_bytes_per_day = 0;  ///< 0: no limit
+  std::vector<GroupRetention> group_retention = {};
+
+  [[nodiscard]] bool is_on() const { return !urls.empty() || store != nullptr; }
+};
+
 /// Pages that are found by their own tokens, wherever those stand in a prompt (docs/chunk_reuse.md). Off without pages.
 /// Needs a layout whose groups all keep everything, and whose rows do not depend on tokens behind them.
 struct ChunkConfig {
@@ -202,6 +253,7 @@ struct CacheConfig {
   DeviceConfig device = {};
   HostConfig host = {};
   DiskConfig disk = {};
+  RemoteConfig remote = {};
   ChunkConfig chunks = {};
 
   std::uint32_t sequence_count_max = 256;  ///< live at once, waiting ones included

@@ -83,11 +83,13 @@ class MetricsServer {
   /// The newest snapshot replaces the one before.
   void update(const Stats& stats);
   void update(const DiskStatus& status);
+  void update(const RemoteTierStatus& status);
 
   // Distributions, observed by whoever has a clock. Allocate nothing; times below 0 count as 0.
 
   void observe(TimedCall call, TimeNs duration_ns);
-  void observe(TransferKind kind, TimeNs duration_ns);
+  /// `tier`: which one, if the transfer is of a tier below the host.
+  void observe(TransferKind kind, TimeNs duration_ns, Tier tier = Tier::Disk);
   /// What poll() gave, or a mover of the engine's own: transfers by how long they took.
   void observe(std::span<const Completion> completions);
   /// From begin() until the sequence can be planned.

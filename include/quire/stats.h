@@ -30,6 +30,8 @@ struct GroupStats {
   std::uint64_t loaded_page_total = 0;  ///< from the host
   std::uint64_t disk_loaded_page_total = 0;
   std::uint64_t disk_stored_page_total = 0;
+  std::uint64_t remote_loaded_page_total = 0;
+  std::uint64_t remote_stored_page_total = 0;
   std::uint32_t host_page_count = 0;
   std::uint32_t host_free_pages = 0;
   std::uint32_t host_sealed_pages = 0;
@@ -97,6 +99,9 @@ struct Stats {
   bool disk_is_on = false;               ///< there is a disk tier, and it works
   bool disk_has_failed = false;          ///< there was one; the cache goes on without. Cache::disk_status() says why.
   std::uint32_t disk_waiting_pages = 0;  ///< host pages still to be written
+  bool remote_is_on = false;             ///< there is a remote tier, and it can be used now
+  bool remote_has_failed = false;  ///< there is one, and it cannot: it is asked again later. Cache::remote_status().
+  std::uint32_t remote_waiting_pages = 0;
 
   std::uint64_t host_hit_tokens = 0;  ///< of hit_tokens, those that were loaded for the request
   std::uint64_t lost_page_total = 0;  ///< of evicted_page_total, those that are in no tier any more
@@ -112,6 +117,16 @@ struct Stats {
   std::uint64_t disk_stored_bytes = 0;  ///< written, with everything around the pages
   std::array<std::uint64_t, kTransferOutcomeCount> disk_load_outcomes{};
   std::array<std::uint64_t, kTransferOutcomeCount> disk_store_outcomes{};
+  // The same of the remote tier.
+  std::uint64_t remote_hit_tokens = 0;
+  std::uint64_t remote_find_count = 0;
+  std::uint64_t remote_found_page_total = 0;
+  std::uint64_t remote_loaded_page_total = 0;
+  std::uint64_t remote_stored_page_total = 0;
+  std::uint64_t remote_loaded_bytes = 0;
+  std::uint64_t remote_stored_bytes = 0;
+  std::array<std::uint64_t, kTransferOutcomeCount> remote_load_outcomes{};
+  std::array<std::uint64_t, kTransferOutcomeCount> remote_store_outcomes{};
   std::uint64_t loaded_bytes = 0;
   std::uint64_t stored_bytes = 0;
   /// Transfers by TransferOutcome.

@@ -26,16 +26,21 @@ struct TransferId {
 enum class TransferKind : std::uint8_t {
   Load,   ///< host to device
   Store,  ///< device to host
-  // The disk tier's own, which no Mover sees.
-  FindOnDisk,
-  LoadFromDisk,  ///< to the host
-  StoreToDisk,   ///< from the host
-  PutOnDisk,     ///< from memory of the caller's
-  GetFromDisk,
-  DropOnDisk,
-  FlushDisk,
+  // Of the tiers below the host, disk and remote, which no Mover sees.
+  FindBelow,
+  LoadFromBelow,  ///< to the host
+  StoreBelow,     ///< from the host
+  PutBelow,       ///< from memory of the caller's
+  GetFromBelow,
+  DropBelow,
+  FlushBelow,
 };
 inline constexpr std::size_t kTransferKindCount = 9;
+
+/// No Mover sees it: it is of a tier below the host.
+[[nodiscard]] constexpr bool is_of_lower_tier(TransferKind kind) {
+  return kind != TransferKind::Load && kind != TransferKind::Store;
+}
 
 /// Within a direction, those that somebody waits for go first.
 enum class TransferPriority : std::uint8_t { Waiting, Background };
@@ -118,7 +123,8 @@ inline constexpr std::size_t kTransferFaultCount = 5;
 struct Completion {
   TransferId id = {};
   TransferKind kind = TransferKind::Load;         ///< for those who watch; the cache knows its transfers
-  TransferOutcome outcome = TransferOutcome::Ok;  ///< never TimedOut: only those who wait lose patience
+  Tier tier = Tier::Host;                         ///< for them too: the lowest tier that took part
+  TransferOutcome outcome = TransferOutcome::Ok;  ///< TimedOut: of lower tiers only, which know how long they have
   TransferFault fault = TransferFault::None;
   std::uint16_t rank = 0;        ///< of tensor-parallel ranks; a transfer is over when all have reported
   std::uint32_t good_pages = 0;  ///< so many leading pages arrived and are right; all of them when Ok

@@ -65,7 +65,7 @@ Result<KeySpaceId> Cache::key_space(const KeySpace& key_space) {
     impl.tiers->parts.release_key_space(*index);
   }
   impl.key_spaces.add(*index, key_space, impl.tree->add_root());
-  if (impl.has_disk()) impl.tiers->parts.name_log.add_key_space(*index, key_space);
+  if (impl.has_lower()) impl.tiers->parts.name_log.add_key_space(*index, key_space);
   return impl.key_spaces.id(*index);
 }
 
@@ -284,7 +284,7 @@ Result<std::uint32_t> Cache::drop(KeySpaceId key_space) {
   const std::uint32_t dropped =
       impl.tiers->parts.history.drop_all(impl.key_spaces[space].root, ResidencyCause::Dropped);
   impl.counters.dropped_page_total += dropped;
-  if (impl.has_disk()) {
+  if (impl.has_lower()) {
     impl.tiers->lower_stores.forget_names(space);
     impl.tiers->lower_stores.drop(space);
     impl.tiers->parts.hand_over();
@@ -322,7 +322,7 @@ Status Cache::reset() {
     impl.counters.dropped_page_total +=
         impl.tiers->parts.history.drop_all(impl.key_spaces[i].root, ResidencyCause::Reset);
   }
-  if (impl.has_disk()) impl.tiers->lower_stores.drop_all();
+  if (impl.has_lower()) impl.tiers->lower_stores.drop_all();
   impl.tiers->parts.hand_over();
   return {};
 }
@@ -360,8 +360,6 @@ Result<Stats> Cache::stats() const {
   }
   const TierParts& parts = impl.tiers->parts;
   stats.loaded_page_total = pages.loaded_page_total;
-  stats.disk_loaded_page_total = pages.disk_loaded_page_total;
-  stats.disk_stored_page_total = pages.disk_stored_page_total;
   stats.host_page_count = pages.host_page_count;
   stats.host_free_pages = pages.host_free_pages;
   if (impl.has_host()) {
@@ -382,16 +380,53 @@ Result<Stats> Cache::stats() const {
     stats.load_bytes_per_ns = parts.load_rate.bytes_per_ns;
     stats.store_bytes_per_ns = parts.store_rate.bytes_per_ns;
   }
-  if (impl.has_disk()) {
-    stats.disk_has_failed = parts.lowers.front().has_failed;
-    stats.disk_is_on = !stats.disk_has_failed;
-    for (const PageHome* const home : parts.homes) {
-      for (const LowerCopies& copies : home->pages.lower)
-        stats.disk_waiting_pages += copies.is_on() ? copies.waiting.size() : 0;
-    }
-  }
+  impl.add_lower_stats(stats);
   stats.lost_page_total = tree.lost_page_total();
   return stats;
+}
+
+// What the tiers below the host have done, by kind.
+void Cache::Impl::add_lower_stats(Stats& stats) const {
+  const TierParts& parts = tiers->parts;
+  for (std::size_t i = 0; i < parts.lowers.size(); ++i) {
+    const Lower& lower = parts.lowers[i];
+    const LowerTotals& totals = lower.totals;
+    const bool is_remote = lower.settings.tier == Tier::Remote;
+    (is_remote ? stats.remote_find_count : stats.disk_find_count) += totals.find_count;
+    (is_remote ? stats.remote_found_page_total : stats.disk_found_page_total) += totals.found_pages;
+    (is_remote ? stats.remote_loaded_bytes : stats.disk_loaded_bytes) += totals.loaded_bytes;
+    (is_remote ? stats.remote_stored_bytes : stats.disk_stored_bytes) += totals.stored_bytes;
+    for (std::size_t outcome = 0; outcome < kTransferOutcomeCount; ++outcome) {
+      (is_remote ? stats.remote_load_outcomes : stats.disk_load_outcomes)[outcome] += totals.load_outcomes[outcome];
+      (is_remote ? stats.remote_store_outcomes : stats.disk_store_outcomes)[outcome] += totals.store_outcomes[outcome];
+    }
+    bool& has_failed = is_remote ? stats.remote_has_failed : stats.disk_has_failed;
+    const bool is_away = is_remote && std::ranges::any_of(remotes, [](const Remote& remote) {
+                           return !remote.store->status().is_usable;
+                         });
+    has_failed = has_failed || lower.has_failed || is_away;
+    bool& is_on = is_remote ? stats.remote_is_on : stats.disk_is_on;
+    is_on = is_on || (!lower.has_failed && !is_away);
+    for (const PageHome* const home : parts.homes) {
+      const LowerCopies& copies = home->pages.lower[i];
+      const std::uint32_t waiting = copies.is_on() ? copies.waiting.size() * lower.extent_of(*home) : 0;
+      (is_remote ? stats.remote_waiting_pages : stats.disk_waiting_pages) += waiting;
+    }
+  }
+  GroupStats history_stats;
+  add_lower_stats(history_stats, *history);
+  stats.disk_loaded_page_total = history_stats.disk_loaded_page_total;
+  stats.disk_stored_page_total = history_stats.disk_stored_page_total;
+  stats.remote_loaded_page_total = history_stats.remote_loaded_page_total;
+  stats.remote_stored_page_total = history_stats.remote_stored_page_total;
+}
+
+void Cache::Impl::add_lower_stats(GroupStats& stats, const TierPages& pages) const {
+  for (std::size_t i = 0; i < pages.lower.size(); ++i) {
+    const bool is_remote = tiers->parts.lowers[i].settings.tier == Tier::Remote;
+    (is_remote ? stats.remote_loaded_page_total : stats.disk_loaded_page_total) += pages.lower[i].loaded_page_total;
+    (is_remote ? stats.remote_stored_page_total : stats.disk_stored_page_total) += pages.lower[i].stored_page_total;
+  }
 }
 
 Result<GroupStats> Cache::group_stats(std::uint32_t group_index) const {
@@ -405,6 +440,7 @@ Result<GroupStats> Cache::group_stats(std::uint32_t group_index) const {
   const GroupRows* const group = impl.find_anchored(group_index);
   if (group == nullptr) {
     GroupStats stats = impl.history->stats();
+    impl.add_lower_stats(stats, *impl.history);
     stats.pinned_pages = impl.tree->pinned_pages();
     stats.evictable_pages = impl.tree->evictable_pages();
     stats.sealed_page_total = impl.counters.sealed_page_total;
@@ -414,6 +450,7 @@ Result<GroupStats> Cache::group_stats(std::uint32_t group_index) const {
     return stats;
   }
   GroupStats stats = group->tier->pages.stats();
+  impl.add_lower_stats(stats, group->tier->pages);
   if (has_slot(*group->group)) {
     stats.slot_count = impl.state_slot_count;
     stats.used_slots = impl.state_slot_count - static_cast<std::uint32_t>(impl.free_state_slots.size());

@@ -93,7 +93,7 @@ Status Cache::Impl::check_users() const {
   for (std::uint32_t i = 0; i < book.end(); ++i) {
     const Transfer& transfer = book[i];
     const bool uses_key_space = transfer.kind == TransferKind::Load ||
-                                (transfer.kind == TransferKind::DropOnDisk && transfer.key_space != kAllKeySpaces);
+                                (transfer.kind == TransferKind::DropBelow && transfer.key_space != kAllKeySpaces);
     if (!transfer.is_live() || !transfer.is_of_tree()) continue;
     if (uses_key_space) ++users[transfer.key_space];
     handles += transfer.pin ? 1 : 0;

@@ -20,6 +20,7 @@
 #include "store/host_pages.h"
 #include "tiers/tier_parts.h"
 #include "transfer/disk_mover.h"
+#include "transfer/remote_mover.h"
 
 namespace quire {
 
@@ -43,6 +44,8 @@ struct CacheForTests {
   }
   /// The disk tier of one shard of ranks. Where there are several, completions come from lowers().
   [[nodiscard]] static DiskMover& disk(Cache& cache, std::uint32_t shard = 0);
+  /// The remote tier of one shard, whose clock is then the cache's time.
+  [[nodiscard]] static RemoteMover& remote(Cache& cache, std::uint32_t shard = 0);
   [[nodiscard]] static std::uint32_t disk_shard_count(const Cache& cache);
   /// The cache's own.
   [[nodiscard]] static Mover& mover(Cache& cache);

@@ -37,6 +37,7 @@
 #include "transfer/disk_stores.h"
 #include "transfer/rank_host_pages.h"
 #include "transfer/ranked_tier.h"
+#include "transfer/remote_mover.h"
 
 namespace quire {
 
@@ -93,16 +94,47 @@ struct Cache::Impl : TierClient {
   [[nodiscard]] Status open_host(std::uint32_t page_count);
   [[nodiscard]] Status open_group_host(AnchoredGroup& group, std::uint32_t host_page_count);
   [[nodiscard]] Status open_mover();
-  [[nodiscard]] Status open_disk(FileSystem* given_files, std::span<HostPages* const> given_hosts);
+
+  // Opening tiers below the host.
+  /// What of their configuration they have in common.
+  struct LowerScope {
+    const char* name = nullptr;    // how its fields begin: "disk"
+    const char* is_set = nullptr;  // the field that switches it on
+    std::span<const GroupRetention> group_retention;
+    std::optional<std::uint32_t> rank_index;
+  };
+  [[nodiscard]] LowerScope disk_scope() const {
+    return {"disk", "disk.directories", config.disk.group_retention, config.disk.rank_index};
+  }
+  [[nodiscard]] LowerScope remote_scope() const {
+    return {"remote", config.remote.store == nullptr ? "remote.urls" : "remote.store", config.remote.group_retention,
+            config.remote.rank_index};
+  }
+  /// What their movers are made with.
+  struct LowerCommon {
+    PageNames::Config names;
+    NameLog::Config log;
+    bool has_threads = true;
+    int event_fd = -1;
+    TimeNs (*unix_time)() = nullptr;
+  };
+  using ShardHosts = std::vector<std::vector<HostPages*>>;  // by shard of ranks, then by pool
+  [[nodiscard]] Result<LowerCommon> open_lower_common(const LowerScope& scope, std::span<HostPages* const> given_hosts);
+  [[nodiscard]] NameLog::Config name_log_config() const;
+  [[nodiscard]] Status check_lower_rank(const LowerScope& scope) const;
+  [[nodiscard]] std::vector<DiskPool> lower_pools(const LowerScope& scope, std::uint32_t rank) const;
+  [[nodiscard]] std::vector<const PageGeometry*> pages_below(const LowerScope& scope) const;
+  [[nodiscard]] std::uint32_t shard_count_of(const LowerScope& scope) const;
   [[nodiscard]] Result<std::vector<HostPages*>> host_pages_of_rank(std::uint32_t rank,
                                                                    std::span<HostPages* const> given_hosts) const;
-  [[nodiscard]] std::uint32_t disk_shard_count() const;
-  [[nodiscard]] Status open_disk_shard(std::uint32_t shard, FileSystem& on,
-                                       std::span<const std::vector<HostPages*>> rank_hosts,
+  [[nodiscard]] Result<ShardHosts> hosts_of_shards(const LowerScope& scope, std::span<HostPages* const> given_hosts);
+  [[nodiscard]] Result<LowerTier*> rank_shards(std::span<LowerTier* const> shards);
+  [[nodiscard]] Status open_disk(FileSystem* given_files, std::span<HostPages* const> given_hosts);
+  [[nodiscard]] Status open_disk_shard(std::uint32_t shard, FileSystem& on, std::span<HostPages* const> hosts,
                                        const DiskMover::Config& common);
-  [[nodiscard]] std::vector<DiskPool> disk_pools(std::uint32_t rank) const;
-  [[nodiscard]] std::vector<const PageGeometry*> pages_on_disk() const;
-  [[nodiscard]] Status check_disk_rank() const;
+  [[nodiscard]] Status open_remote(std::span<HostPages* const> given_hosts);
+  [[nodiscard]] Result<RemoteStore*> open_remote_store(std::uint32_t shard, std::uint32_t shard_count);
+  [[nodiscard]] std::uint32_t remote_extent_pages() const;
   [[nodiscard]] std::uint32_t clean_reserve_for(std::uint32_t page_count) const {
     return config.host.clean_reserve_pages.value_or(std::max(1U, page_count / 16));
   }
@@ -386,10 +418,19 @@ struct Cache::Impl : TierClient {
 
   // Tiers.
   [[nodiscard]] bool has_host() const { return tiers->parts.has_host(); }
-  [[nodiscard]] bool has_disk() const { return tiers->parts.has_lower(); }
+  [[nodiscard]] bool has_lower() const { return tiers->parts.has_lower(); }
+  /// The first lower tier of a kind; null: there is none.
+  [[nodiscard]] const Lower* find_lower(Tier tier) const {
+    const auto found =
+        std::ranges::find(tiers->parts.lowers, tier, [](const Lower& each) { return each.settings.tier; });
+    return found != tiers->parts.lowers.end() ? &*found : nullptr;
+  }
+  [[nodiscard]] bool has_disk() const { return find_lower(Tier::Disk) != nullptr; }
+  void add_lower_stats(Stats& stats) const;
+  void add_lower_stats(GroupStats& stats, const TierPages& pages) const;
   /// Written when there is something to poll(); -1: there is no such thing.
   [[nodiscard]] int event_fd() const {
-    return tiers->parts.mover != nullptr ? tiers->parts.mover->event_fd() : disk_events.get();
+    return tiers->parts.mover != nullptr ? tiers->parts.mover->event_fd() : lower_events.get();
   }
   [[nodiscard]] std::uint32_t direct_tokens(std::uint32_t token_count) const;
   [[nodiscard]] std::vector<PoolColumns> direct_columns(std::uint32_t token_count) const;
@@ -525,12 +566,29 @@ struct Cache::Impl : TierClient {
   std::vector<std::int32_t> move_indptr;
   AttentionPlanner planner;
 
-  // Last, so that the disk tier's threads end before the memory that they read is freed.
+  // Last, so that the threads of lower tiers end before the memory that they read is freed.
   std::unique_ptr<FileSystem> files;
-  Descriptor disk_events;                                       // written by the disk tier where the cache has no mover
+  Descriptor lower_events;                                      // written by lower tiers where the cache has no mover
   std::vector<std::unique_ptr<RankHostPages>> rank_host_pages;  // of ranks that hold the same bytes
   std::vector<std::unique_ptr<DiskMover>> disks;                // one for each shard of ranks
-  std::unique_ptr<RankedTier> ranked_disk;                      // all of them, where there are several
+  /// Host memory that a remote store knows.
+  struct RegisteredMemory {
+    RegisteredMemory(RemoteStore& the_store, std::span<std::byte> the_memory) : store(the_store), memory(the_memory) {}
+    RegisteredMemory(const RegisteredMemory&) = delete;
+    RegisteredMemory& operator=(const RegisteredMemory&) = delete;
+    ~RegisteredMemory() { store.unregister_memory(memory); }
+    RemoteStore& store;
+    std::span<std::byte> memory;
+  };
+  /// Of one shard of ranks.
+  struct Remote {
+    RemoteStore* store = nullptr;
+    std::unique_ptr<RemoteMover> mover;
+  };
+  std::vector<std::unique_ptr<RemoteStore>> own_remote_stores;
+  std::vector<std::unique_ptr<RegisteredMemory>> registered_memory;
+  std::vector<Remote> remotes;
+  std::vector<std::unique_ptr<RankedTier>> ranked_tiers;  // all shards of the disk or remote tier, if there are several
 };
 
 // Calls visit(page) for each device page of a pool that a load fills, and no row of a sequence has.

@@ -2,17 +2,20 @@
 #include "quire/config.h"
 
 #include <algorithm>
+#include <array>
+#include <utility>
 
 #include "layout/text.h"
 #include "prefix/hit_rule.h"
 #include "store/file_store.h"
+#include "wire/extent.h"
 
 namespace quire {
 
 namespace {
 
-// The disk tier computes and compares a name for each page: for smaller pages that would cost more than it saves.
-constexpr std::uint32_t kDiskPageTokensMin = 16;
+// Tiers below the host compute and compare a name for each page: for smaller pages that would cost more than it saves.
+constexpr std::uint32_t kLowerPageTokensMin = 16;
 
 Status require_positive(std::uint64_t value, const char* name, const char* why) {
   if (value > 0) return {};
@@ -79,63 +82,118 @@ Status check_host(const CacheConfig& config) {
   return {};
 }
 
-Status check_disk(const CacheConfig& config) {
-  const DiskConfig& disk = config.disk;
+// What tiers below the host have in common. `tier` is how the fields of the configuration begin: "disk".
+template <typename TierConfig>
+Status check_lower(const CacheConfig& config, const TierConfig& lower, const std::string& tier,
+                   const std::string& is_set) {
   if (!config.host.is_on()) {
-    return invalid(
-        "disk.directories is set, but there is no host tier, through which all pages go: set host.page_count or "
-        "host.capacity_bytes");
+    return invalid(is_set,
+                   " is set, but there is no host tier, through which all pages go: set host.page_count or "
+                   "host.capacity_bytes");
   }
-  if (config.page.page_tokens < kDiskPageTokensMin) {
-    return invalid("page_tokens is ", plain(config.page.page_tokens), ": a disk tier needs pages of ",
-                   plain(kDiskPageTokensMin), " tokens or more");
+  if (config.page.page_tokens < kLowerPageTokensMin) {
+    return invalid("page_tokens is ", plain(config.page.page_tokens), ": a ", tier, " tier needs pages of ",
+                   plain(kLowerPageTokensMin), " tokens or more");
   }
   if (config.host.rank_count > 1 && config.page.rank_count != config.host.rank_count) {
     return invalid("host.rank_count is ", plain(config.host.rank_count), ", but page.rank_count is ",
-                   plain(config.page.rank_count),
-                   ": by the latter a disk tier knows which heads the pages of each rank hold; set both to the same");
+                   plain(config.page.rank_count), ": by the latter a ", tier,
+                   " tier knows which heads the pages of each rank hold; set both to the same");
   }
-  if (disk.rank_index && config.host.rank_count > 1) {
-    return invalid("disk.rank_index is ", plain(*disk.rank_index),
+  if (lower.rank_index && config.host.rank_count > 1) {
+    return invalid(tier, ".rank_index is ", plain(*lower.rank_index),
                    ", but the cache drives all of host.rank_count = ", plain(config.host.rank_count),
                    " ranks: leave it out");
   }
-  if (disk.rank_index && *disk.rank_index >= config.page.rank_count) {
-    return invalid("disk.rank_index is ", plain(*disk.rank_index), ", but page.rank_count is ",
+  if (lower.rank_index && *lower.rank_index >= config.page.rank_count) {
+    return invalid(tier, ".rank_index is ", plain(*lower.rank_index), ", but page.rank_count is ",
                    plain(config.page.rank_count), ": ranks count from 0");
   }
-  QUIRE_TRY(check_write_policy(disk.write_policy, "disk.write_policy"));
-  if (disk.access > TierAccess::WriteOnly) {
-    return invalid("disk.access is ", plain(static_cast<int>(disk.access)),
+  QUIRE_TRY(check_write_policy(lower.write_policy, (tier + ".write_policy").c_str()));
+  if (lower.access > TierAccess::WriteOnly) {
+    return invalid(tier, ".access is ", plain(static_cast<int>(lower.access)),
                    ": use ReadAndWrite, ReadOnly or WriteOnly");
   }
+  return require_positive(lower.write_hits_min, (tier + ".write_hits_min").c_str(),
+                          "use WritePolicy::WriteThrough for that");
+}
+
+Status check_disk(const CacheConfig& config) {
+  const DiskConfig& disk = config.disk;
+  QUIRE_TRY(check_lower(config, disk, "disk", "disk.directories"));
   if (disk.access != TierAccess::ReadOnly) {
     QUIRE_TRY(require_positive(disk.capacity_bytes, "disk.capacity_bytes", "say how much of the disks may be used"));
   }
-  return require_positive(disk.write_hits_min, "disk.write_hits_min", "use WritePolicy::WriteThrough for that");
+  return {};
 }
 
-// What DiskConfig says about single groups.
-Status check_disk_groups(const CacheConfig& config) {
+// One entry for each group of the layout, or none.
+Status check_group_count(const CacheConfig& config, std::size_t count, const std::string& field) {
+  const std::size_t group_count = config.layout.groups().size();
+  if (count == 0 || count == group_count) return {};
+  return invalid(field, " has ", plain(count), " entries; layout '", config.layout.name(), "' has ", plain(group_count),
+                 " groups: give one for each");
+}
+
+Status check_remote(const CacheConfig& config) {
+  const RemoteConfig& remote = config.remote;
+  if (!remote.urls.empty() && remote.store != nullptr) {
+    return invalid("remote.urls and remote.store are both set: give the servers, or a store of your own");
+  }
+  const bool has_urls = !remote.urls.empty();
+  QUIRE_TRY(check_lower(config, remote, "remote", has_urls ? "remote.urls" : "remote.store"));
+  const std::array of_servers = {std::pair{"user", &remote.user},
+                                 std::pair{"password", &remote.password},
+                                 std::pair{"password_file", &remote.password_file},
+                                 std::pair{"ca_file", &remote.ca_file},
+                                 std::pair{"certificate_file", &remote.certificate_file},
+                                 std::pair{"key_file", &remote.key_file},
+                                 std::pair{"server_name", &remote.server_name}};
+  for (const auto& [name, value] : of_servers) {
+    if (has_urls || value->empty()) continue;
+    return invalid("remote.", name, " is set, but it is for servers that remote.urls names: leave it out");
+  }
+  if (!has_urls && remote.max_age_s > 0) {
+    return invalid("remote.max_age_s is set, but how long remote.store keeps values is its own business: leave it out");
+  }
+  if (!remote.password.empty() && !remote.password_file.empty()) {
+    return invalid("remote.password and remote.password_file are both set: give one of them");
+  }
+  if (remote.certificate_file.empty() != remote.key_file.empty()) {
+    return invalid("remote.certificate_file and remote.key_file belong together: give both or none");
+  }
+  const auto is_bad = [](char c) { return c <= ' ' || c > '~'; };
+  const auto bad = std::ranges::find_if(remote.key_prefix, is_bad);
+  if (bad != remote.key_prefix.end()) {
+    return invalid("remote.key_prefix has a space, or a character that cannot be printed, at position ",
+                   plain(bad - remote.key_prefix.begin()), ": keys have none");
+  }
+  if (remote.key_prefix.empty() || remote.key_prefix.size() > kExtentPrefixBytesMax) {
+    return invalid("remote.key_prefix has ", plain(remote.key_prefix.size()), " characters: use 1 to ",
+                   plain(kExtentPrefixBytesMax));
+  }
+  QUIRE_TRY(
+      require_positive(remote.extent_bytes, "remote.extent_bytes", "a value has one page at least; 2 MiB is usual"));
+  const std::array times = {std::pair{"find_timeout_ns", remote.find_timeout_ns},
+                            std::pair{"load_timeout_ns", remote.load_timeout_ns},
+                            std::pair{"store_timeout_ns", remote.store_timeout_ns}};
+  for (const auto& [name, time] : times) {
+    if (time > 0) continue;
+    return invalid("remote.", name, " is ", plain(time), ": a machine that hangs has to be given up some time");
+  }
+  return {};
+}
+
+// What a tier below the host keeps of single groups. `tier` is how the fields of the configuration begin.
+Status check_lower_groups(const CacheConfig& config, std::span<const GroupRetention> retentions,
+                          const std::string& tier) {
   const std::span<const CacheGroup> groups = config.layout.groups();
-  const DiskConfig& disk = config.disk;
-  const auto check_count = [&](std::size_t count, const std::string& field) -> Status {
-    if (count == 0 || count == groups.size()) return {};
-    return invalid(field, " has ", plain(count), " entries; layout '", config.layout.name(), "' has ",
-                   plain(groups.size()), " groups: give one for each");
-  };
-  QUIRE_TRY(check_count(disk.group_retention.size(), "disk.group_retention"));
-  QUIRE_TRY(check_count(disk.group_capacity_bytes.size(), "disk.group_capacity_bytes"));
-  for (std::size_t i = 0; i < groups.size(); ++i) {
+  QUIRE_TRY(check_group_count(config, retentions.size(), tier + ".group_retention"));
+  for (std::size_t i = 0; i < retentions.size(); ++i) {
     const CacheGroup& group = groups[i];
     const bool is_anchored = group.kind == GroupKind::Window || group.kind == GroupKind::Snapshot;
-    if (is_anchored && (group.name.find('/') != std::string::npos || group.name.size() > 200)) {
-      return invalid("group '", group.name,
-                     "' cannot have a directory of its name: leave out '/', and all beyond 200 characters");
-    }
-    if (disk.group_retention.empty()) continue;
-    const GroupRetention& retention = disk.group_retention[i];
-    const std::string field = "disk.group_retention[" + std::to_string(i) + "]";
+    const GroupRetention& retention = retentions[i];
+    const std::string field = tier + ".group_retention[" + std::to_string(i) + "]";
     if (!is_anchored && retention != GroupRetention{}) {
       return invalid(field, " is not Dense, but group '", group.name,
                      "' is history, which every request needs from the first token on");
@@ -156,6 +214,20 @@ Status check_disk_groups(const CacheConfig& config) {
     }
   }
   return {};
+}
+
+// What DiskConfig says about single groups.
+Status check_disk_groups(const CacheConfig& config) {
+  QUIRE_TRY(check_group_count(config, config.disk.group_retention.size(), "disk.group_retention"));
+  QUIRE_TRY(check_group_count(config, config.disk.group_capacity_bytes.size(), "disk.group_capacity_bytes"));
+  for (const CacheGroup& group : config.layout.groups()) {
+    const bool is_anchored = group.kind == GroupKind::Window || group.kind == GroupKind::Snapshot;
+    if (is_anchored && (group.name.find('/') != std::string::npos || group.name.size() > 200)) {
+      return invalid("group '", group.name,
+                     "' cannot have a directory of its name: leave out '/', and all beyond 200 characters");
+    }
+  }
+  return check_lower_groups(config, config.disk.group_retention, "disk");
 }
 
 // What depends on the groups of the layout; the checks after is_plain refuse what only one full group can have so far.
@@ -233,6 +305,7 @@ Status check_groups(const CacheConfig& config) {
   }
   if (is_plain) return {};
   if (config.disk.is_on()) QUIRE_TRY(check_disk_groups(config));
+  if (config.remote.is_on()) QUIRE_TRY(check_lower_groups(config, config.remote.group_retention, "remote"));
   if (config.host.capacity_bytes > 0 && !config.host.group_page_counts.empty()) {
     return invalid("host.group_page_counts and host.capacity_bytes are both set: give page_count with the first");
   }
@@ -358,6 +431,7 @@ Status CacheConfig::validate() const {
   if (!custom_policy) QUIRE_TRY(make_policy(policy));
   if (host.is_on()) QUIRE_TRY(check_host(*this));
   if (disk.is_on()) QUIRE_TRY(check_disk(*this));
+  if (remote.is_on()) QUIRE_TRY(check_remote(*this));
   if (chunks.is_on()) QUIRE_TRY(check_chunks(*this));
   return {};
 }

@@ -28,7 +28,7 @@ std::vector<PoolColumns> Cache::Impl::direct_columns(std::uint32_t token_count) 
   std::vector<PoolColumns> columns = {{.pool = 0, .first = 0, .last = token_count / page_tokens}};
   for (std::size_t i = 0; i < groups.size(); ++i) {
     const std::uint32_t pool = groups[i].tier->pool;
-    if (!tiers->parts.lowers.front().tier->keeps(pool)) continue;
+    if (!find_lower(Tier::Disk)->tier->keeps(pool)) continue;
     const WindowColumns needed = tiers->paths.needed_columns(i, {.tokens = token_count}, UINT32_MAX);
     columns.push_back({.pool = pool, .sink_pages = needed.sink_pages, .first = needed.first, .last = needed.last});
   }
@@ -76,8 +76,8 @@ Status Cache::Impl::add_direct(TransferKind kind, KeySpaceId key_space, const Pr
   QUIRE_TRY_ASSIGN(const std::uint32_t space, find_key_space(key_space));
   QUIRE_TRY(check_prompt(prompt));
   QUIRE_TRY(check_tokens(prompt.tokens, 0));
-  const Lower& lower = tiers->parts.lowers.front();
-  if (kind == TransferKind::PutOnDisk && !lower.settings.is_written()) {
+  const Lower& lower = *find_lower(Tier::Disk);
+  if (kind == TransferKind::PutBelow && !lower.settings.is_written()) {
     return unsupported(call, ": the disk tier is only read (TierAccess::ReadOnly)");
   }
   if (lower.has_failed) {
@@ -85,7 +85,7 @@ Status Cache::Impl::add_direct(TransferKind kind, KeySpaceId key_space, const Pr
   }
   std::uint32_t row_count = sequences.keys().known_rows(static_cast<std::uint32_t>(prompt.tokens.size()));
   row_count -= row_count % page_tokens;
-  if (kind != TransferKind::FindOnDisk) {
+  if (kind != TransferKind::FindBelow) {
     row_count = direct_tokens(static_cast<std::uint32_t>(prompt.tokens.size()));
     direct.columns = direct_columns(row_count);
   }
@@ -126,7 +126,7 @@ Status Cache::Impl::check_bytes(const Prompt& prompt, std::size_t bytes, const c
 Status Cache::lookup_on_disk(KeySpaceId key_space, const Prompt& prompt,
                              std::function<void(const DiskAnswer&)> callback) {
   QUIRE_TRY(impl_->enter());
-  return impl_->add_direct(TransferKind::FindOnDisk, key_space, prompt, "lookup_on_disk",
+  return impl_->add_direct(TransferKind::FindBelow, key_space, prompt, "lookup_on_disk",
                            {.callback = impl_->answer_to(std::move(callback))});
 }
 
@@ -134,7 +134,7 @@ Status Cache::put_on_disk(KeySpaceId key_space, const Prompt& prompt, std::span<
                           std::function<void(const DiskAnswer&)> callback) {
   QUIRE_TRY(impl_->enter());
   QUIRE_TRY(impl_->check_bytes(prompt, bytes.size(), "put_on_disk"));
-  return impl_->add_direct(TransferKind::PutOnDisk, key_space, prompt, "put_on_disk",
+  return impl_->add_direct(TransferKind::PutBelow, key_space, prompt, "put_on_disk",
                            {.source = bytes, .callback = impl_->answer_to(std::move(callback))});
 }
 
@@ -142,7 +142,7 @@ Status Cache::get_from_disk(KeySpaceId key_space, const Prompt& prompt, std::spa
                             std::function<void(const DiskAnswer&)> callback) {
   QUIRE_TRY(impl_->enter());
   QUIRE_TRY(impl_->check_bytes(prompt, bytes.size(), "get_from_disk"));
-  return impl_->add_direct(TransferKind::GetFromDisk, key_space, prompt, "get_from_disk",
+  return impl_->add_direct(TransferKind::GetFromBelow, key_space, prompt, "get_from_disk",
                            {.target = bytes, .callback = impl_->answer_to(std::move(callback))});
 }
 
@@ -151,11 +151,11 @@ Status Cache::get_from_disk(KeySpaceId key_space, const Prompt& prompt, std::spa
 Result<bool> Cache::flush() {
   Impl& impl = *impl_;
   QUIRE_TRY(impl.enter());
-  if (!impl.has_disk()) return unsupported("flush: the cache has no disk tier");
+  if (!impl.has_lower()) return unsupported("flush: the cache has no disk tier and no remote one");
   const TierParts& parts = impl.tiers->parts;
   const auto is_written = [](const Lower& lower) { return lower.settings.is_written(); };
   if (std::ranges::none_of(parts.lowers, is_written)) {
-    return unsupported("flush: the disk tier is only read (TierAccess::ReadOnly): nothing is ever written to it");
+    return unsupported("flush: the tiers below the host are only read (TierAccess::ReadOnly): nothing is ever written");
   }
   if (!parts.wants_flush && std::ranges::all_of(parts.lowers, &Lower::has_failed)) {
     return fail(ErrorCode::Io, "flush: " + parts.lowers.front().tier->last_error());
@@ -273,7 +273,7 @@ std::uint32_t CacheForTests::own_pages_moving(const Cache& cache, SequenceId id)
 
 std::uint32_t CacheForTests::unwritten_anchored_pages(const Cache& cache) {
   std::uint32_t count = cache.impl_->tiers->parts.book.count_pages(
-      [](const Transfer& each) { return each.kind == TransferKind::StoreToDisk && each.pool > 0; });
+      [](const Transfer& each) { return each.kind == TransferKind::StoreBelow && each.pool > 0; });
   for (const GroupRows& group : cache.impl_->groups) {
     for (const LowerCopies& copies : group.tier->pages.lower) count += copies.is_on() ? copies.waiting.size() : 0;
   }

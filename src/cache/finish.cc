@@ -402,7 +402,7 @@ void Cache::Impl::settle(std::uint32_t index) {
     pin_tails(index, public_pages - static_cast<std::uint32_t>(pages.size()) + known, public_pages);
     history->device.seal(pages.subspan(known));
     const std::uint32_t first_new = slot.shared_pages + known;
-    if (has_disk()) tiers->lower_stores.log_names(index, first_new, public_pages);
+    if (has_lower()) tiers->lower_stores.log_names(index, first_new, public_pages);
     if (has_host()) tiers->stores.want_copies(index, first_new, public_pages);
     counters.duplicate_page_total += known;
     counters.sealed_page_total += pages.size() - known;

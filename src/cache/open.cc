@@ -331,6 +331,8 @@ Result<std::unique_ptr<Cache>> Cache::open(CacheConfig config, FileSystem* files
   QUIRE_TRY(impl->reserve_steps());
   if (host_page_count > 0) QUIRE_TRY(impl->open_host(host_page_count));
   if (settings.disk.is_on()) QUIRE_TRY(impl->open_disk(files, host_pages));
+  if (settings.remote.is_on()) QUIRE_TRY(impl->open_remote(host_pages));
+  if (impl->has_lower()) QUIRE_TRY(impl->tiers->open_searches(impl->name_log_config()));
   if (settings.chunks.is_on()) {
     QUIRE_TRY_ASSIGN(impl->chunks, CachedChunks::open(settings, page_count, impl->sequences.row_pages()));
     impl->tiers->parts.history.set_chunk_index(*impl->chunks->index);

@@ -171,7 +171,7 @@ Status Cache::resize(std::uint32_t page_count) {
     part.memory.data = part.memory.own.data();
     if (impl.history_index < impl.group_pools.size()) impl.group_pools[part.memory.group_index] = part.memory.data;
   }
-  if (impl.has_disk()) tier_parts.name_log.set_device_page_count(page_count + 1);
+  if (impl.has_lower()) tier_parts.name_log.set_device_page_count(page_count + 1);
   impl.tiers->stores.set_clean_reserve(clean_reserve_pages);
   if (tier_parts.mover != nullptr) {
     QUIRE_CHECK(tier_parts.mover->set_device(mover_parts(parts, /*is_next=*/false)),

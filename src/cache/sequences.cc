@@ -332,11 +332,13 @@ void Cache::Impl::count_admission(std::uint32_t index, const Hit& hit, const Mis
       groups.empty() ? slot.shared_pages * page_tokens : hit.start() / page_tokens * page_tokens;
   const std::uint32_t host_end = std::min(reached, arrival.lower_from.value_or(UINT32_MAX));
   arrival.host_tokens = host_end - std::min(host_end, arrival.host_from.value_or(UINT32_MAX));
-  arrival.lower_tokens = reached - host_end;
+  arrival.remote_tokens = std::min(arrival.remote_gain, reached - host_end);
+  arrival.disk_tokens = reached - host_end - arrival.remote_tokens;
   counters.host_hit_tokens += arrival.host_tokens;
-  counters.disk_hit_tokens += arrival.lower_tokens;
+  counters.disk_hit_tokens += arrival.disk_tokens;
+  counters.remote_hit_tokens += arrival.remote_tokens;
   tiers->stores.want_copies_of_path(slot.pin);
-  if (has_disk()) tiers->lower_stores.prefer(slot.pin);
+  if (has_lower()) tiers->lower_stores.prefer(slot.pin);
 }
 
 Result<SequenceView> Cache::view(const Sequence& sequence) const {
@@ -356,7 +358,8 @@ Result<SequenceView> Cache::view(const Sequence& sequence) const {
   view.token_count = slot.token_count;
   view.computed_tokens = slot.computed_tokens;
   view.host_tokens = arrival.host_tokens;
-  view.disk_tokens = arrival.lower_tokens;
+  view.disk_tokens = arrival.disk_tokens;
+  view.remote_tokens = arrival.remote_tokens;
   view.pending_tokens = impl.pending_tokens(slot);
   view.tree_tokens = slot.tree_count;
   view.steps_in_flight = slot.steps_in_flight;

@@ -49,16 +49,20 @@ Result<std::span<const Completion>> Cache::poll() {
   QUIRE_TRY(impl.enter());
   TierParts& parts = impl.tiers->parts;
   if (!impl.has_host()) return std::span<const Completion>{};  // so that an engine's loop is the same for any tiers
-  if (parts.mover == nullptr && !impl.has_disk()) {
+  if (parts.mover == nullptr && !impl.has_lower()) {
     return unsupported("poll: the engine moves pages itself; see take_transfers()");
   }
   impl.tiers->work_in_background();
   // Mover and lower tiers signal the same event. It is read before they are polled, so that no completion is missed.
   // Together they never have more completions than the buffer has room for.
   std::uint64_t events = 0;
-  if (impl.has_disk() && impl.event_fd() >= 0) (void)!::read(impl.event_fd(), &events, sizeof(events));
+  if (impl.has_lower() && impl.event_fd() >= 0) (void)!::read(impl.event_fd(), &events, sizeof(events));
   std::size_t count = parts.mover != nullptr ? parts.mover->poll(impl.completions).size() : 0;
-  for (const Lower& lower : parts.lowers) count += lower.tier->poll(std::span(impl.completions).subspan(count)).size();
+  for (const Lower& lower : parts.lowers) {
+    const std::span<Completion> polled = lower.tier->poll(std::span(impl.completions).subspan(count));
+    for (Completion& completion : polled) completion.tier = lower.settings.tier;
+    count += polled.size();
+  }
   return std::span<const Completion>(impl.completions).first(count);
 }
 

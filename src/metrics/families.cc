@@ -19,26 +19,27 @@ std::string label_value(std::string_view text) {
   return value;
 }
 
-std::string_view to_label(TransferKind kind) {
+std::string to_label(TransferKind kind, Tier lower = Tier::Disk) {
+  const std::string below(to_string(lower));
   switch (kind) {
     case TransferKind::Load:
       return "load";
     case TransferKind::Store:
       return "store";
-    case TransferKind::FindOnDisk:
-      return "find_on_disk";
-    case TransferKind::LoadFromDisk:
-      return "load_from_disk";
-    case TransferKind::StoreToDisk:
-      return "store_to_disk";
-    case TransferKind::PutOnDisk:
-      return "put_on_disk";
-    case TransferKind::GetFromDisk:
-      return "get_from_disk";
-    case TransferKind::DropOnDisk:
-      return "drop_on_disk";
-    case TransferKind::FlushDisk:
-      return "flush_disk";
+    case TransferKind::FindBelow:
+      return "find_on_" + below;
+    case TransferKind::LoadFromBelow:
+      return "load_from_" + below;
+    case TransferKind::StoreBelow:
+      return "store_to_" + below;
+    case TransferKind::PutBelow:
+      return "put_on_" + below;
+    case TransferKind::GetFromBelow:
+      return "get_from_" + below;
+    case TransferKind::DropBelow:
+      return "drop_on_" + below;
+    case TransferKind::FlushBelow:
+      return "flush_" + below;
   }
   return "unknown";
 }
@@ -91,9 +92,10 @@ void add_requests(FamilyList& list, const Stats& s) {
   list.counter("quire_prompt_tokens_total", "Tokens of admitted sequences, and all tokens of resumed ones.")
       .value(s.prompt_tokens);
   list.counter("quire_hit_tokens_total", "Of the prompt tokens, found in the cache, by the tier they were in.")
-      .value({{"tier", "device"}}, s.hit_tokens - s.host_hit_tokens - s.disk_hit_tokens)
+      .value({{"tier", "device"}}, s.hit_tokens - s.host_hit_tokens - s.disk_hit_tokens - s.remote_hit_tokens)
       .value({{"tier", "host"}}, s.host_hit_tokens)
-      .value({{"tier", "disk"}}, s.disk_hit_tokens);
+      .value({{"tier", "disk"}}, s.disk_hit_tokens)
+      .value({{"tier", "remote"}}, s.remote_hit_tokens);
   list.counter("quire_partial_hit_tokens_total", "Of the hits on the device, found at the start of a page and copied.")
       .value(s.partial_hit_tokens);
   list.counter("quire_computed_tokens_total", "Computed by finished steps, repeated and rejected ones included.")
@@ -179,6 +181,8 @@ void add_transfers(FamilyList& list, const Stats& s) {
       Direction{"store", s.store_outcomes, s.stored_page_total, s.stored_bytes},
       Direction{"load_from_disk", s.disk_load_outcomes, s.disk_loaded_page_total, s.disk_loaded_bytes},
       Direction{"store_to_disk", s.disk_store_outcomes, s.disk_stored_page_total, s.disk_stored_bytes},
+      Direction{"load_from_remote", s.remote_load_outcomes, s.remote_loaded_page_total, s.remote_loaded_bytes},
+      Direction{"store_to_remote", s.remote_store_outcomes, s.remote_stored_page_total, s.remote_stored_bytes},
   };
   list.counter("quire_transfers_total", "Transfers that have ended, by kind and outcome.");
   for (const Direction& direction : directions) {
@@ -212,6 +216,42 @@ void add_transfers(FamilyList& list, const Stats& s) {
   list.gauge("quire_disk_waiting_pages", "Host pages still to be written to disk.").value(s.disk_waiting_pages);
   list.counter("quire_disk_finds_total", "Times that requests looked on disk.").value(s.disk_find_count);
   list.counter("quire_disk_found_pages_total", "Pages they found there.").value(s.disk_found_page_total);
+  list.gauge("quire_remote_up", "1: there is a remote tier, and it can be used now.").value(s.remote_is_on ? 1 : 0);
+  list.gauge("quire_remote_failed", "1: there is a remote tier, and it cannot be used now.")
+      .value(s.remote_has_failed ? 1 : 0);
+  list.gauge("quire_remote_waiting_pages", "Host pages still to be written to the remote tier.")
+      .value(s.remote_waiting_pages);
+  list.counter("quire_remote_finds_total", "Times that requests looked in the remote tier.").value(s.remote_find_count);
+  list.counter("quire_remote_found_pages_total", "Pages they found there.").value(s.remote_found_page_total);
+}
+
+void add_remote(FamilyList& list, const RemoteTierStatus& r) {
+  list.gauge("quire_remote_nodes", "Servers, by whether they are asked; those left alone are asked again later.")
+      .value({{"state", "ok"}}, r.node_count - std::min(r.node_count, r.failed_nodes))
+      .value({{"state", "failed"}}, r.failed_nodes);
+  list.gauge("quire_remote_waiting_bytes", "Bytes of values that are not on their way yet.").value(r.waiting_bytes);
+  list.gauge("quire_remote_extent_pages", "Pages of the history in one value.").value(r.extent_pages);
+  list.gauge("quire_remote_answer_seconds", "How long answers take, as measured of late; 0: not yet.")
+      .value(r.question_ns / kNsPerSecond);
+  list.gauge("quire_remote_load_bytes_per_second", "As measured of late; 0: not yet.")
+      .value(r.load_bytes_per_ns * kNsPerSecond);
+  list.counter("quire_remote_names_total", "Names that were to be looked up, by whether a server was asked.")
+      .value({{"asked", "yes"}}, r.asked_names)
+      .value({{"asked", "no"}}, r.spared_names);
+  list.counter("quire_remote_values_total", "Values, by what became of them.")
+      .value({{"result", "got"}}, r.got_values)
+      .value({{"result", "absent"}}, r.absent_values)
+      .value({{"result", "corrupt"}}, r.corrupt_values)
+      .value({{"result", "foreign"}}, r.foreign_values)
+      .value({{"result", "put"}}, r.put_values)
+      .value({{"result", "kept"}}, r.kept_values)
+      .value({{"result", "late"}}, r.late_objects)
+      .value({{"result", "failed"}}, r.failed_objects);
+  list.counter("quire_remote_value_bytes_total", "Bytes of pages in values that were got and put.")
+      .value({{"result", "got"}}, r.got_bytes)
+      .value({{"result", "put"}}, r.put_bytes);
+  list.counter("quire_remote_failed_drops_total", "Drops of key spaces that have to be tried again.")
+      .value(r.failed_drops);
 }
 
 void add_disk(FamilyList& list, const DiskStatus& d) {
@@ -248,6 +288,10 @@ void add_facts(FamilyList& list, const CacheFacts& facts, const Stats* stats) {
     list.gauge("quire_disk_write_budget_bytes", "Bytes that may be written to disk in any 24 hours.")
         .value(facts.disk_write_bytes_per_day);
   }
+  if (facts.remote_write_bytes_per_day > 0) {
+    list.gauge("quire_remote_write_budget_bytes", "Bytes that may be written to the remote tier in any 24 hours.")
+        .value(facts.remote_write_bytes_per_day);
+  }
   if (stats == nullptr) return;
   const bool has_host = stats->host_page_count > 0;
   list.gauge("quire_tier_used_bytes", "Bytes of pages that are not free.")
@@ -275,6 +319,8 @@ void add_histograms(FamilyList& list, const MetricsSnapshot& snapshot) {
   list.histogram("quire_transfer_seconds", "Time of transfers.", bounds::kTransferSeconds);
   add_observed(list, "kind", snapshot.transfer_seconds,
                [](std::size_t i) { return to_label(static_cast<TransferKind>(i)); });
+  add_observed(list, "kind", snapshot.remote_transfer_seconds,
+               [](std::size_t i) { return to_label(static_cast<TransferKind>(i), Tier::Remote); });
   list.histogram("quire_ready_seconds", "From begin() until a sequence can be planned.", bounds::kReadySeconds)
       .value({}, snapshot.ready_seconds);
   list.histogram("quire_request_tokens", "Tokens of requests when they were admitted.", bounds::kTokens)
@@ -305,6 +351,7 @@ std::vector<MetricFamily> families_of(const MetricsSnapshot& snapshot) {
     add_transfers(list, *stats);
   }
   if (disk != nullptr) add_disk(list, *disk);
+  if (snapshot.remote) add_remote(list, *snapshot.remote);
   add_histograms(list, snapshot);
   return list.take();
 }

@@ -32,6 +32,7 @@ struct CacheFacts {
   std::string policy;
   std::string host_policy;                     ///< empty: no host tier
   std::uint64_t disk_write_bytes_per_day = 0;  ///< 0: no limit
+  std::uint64_t remote_write_bytes_per_day = 0;
 };
 
 /// All that a scrape shows.
@@ -40,9 +41,11 @@ struct MetricsSnapshot {
   std::optional<CacheFacts> facts;
   std::optional<Stats> stats;
   std::optional<DiskStatus> disk;
+  std::optional<RemoteTierStatus> remote;
   std::array<Histogram, kTimedCallCount> call_seconds;
   std::array<Histogram, kTransferKindCount> transfer_seconds;
-  std::array<Histogram, kTierCount> miss_age_seconds;  ///< by the tier that held it last
+  std::array<Histogram, kTransferKindCount> remote_transfer_seconds;  ///< of those of the remote tier
+  std::array<Histogram, kTierCount> miss_age_seconds;                 ///< by the tier that held it last
   Histogram ready_seconds;
   Histogram prompt_tokens;
   Histogram matched_tokens;

@@ -51,29 +51,53 @@ MetricsSnapshot full_snapshot() {
                                &stats.clean_reserve_pages,
                                &stats.transfers_in_flight,
                                &stats.disk_waiting_pages,
+                               &stats.remote_waiting_pages,
                                &stats.loading_sequence_count,
                                &stats.waiting_sequence_count}) {
     *field = next();
   }
-  for (std::uint64_t* field : {&stats.begun_sequence_count,   &stats.admitted_sequence_count,
-                               &stats.forked_sequence_count,  &stats.preempted_sequence_count,
-                               &stats.planned_step_count,     &stats.short_plan_count,
-                               &stats.aborted_step_count,     &stats.prompt_tokens,
-                               &stats.partial_hit_tokens,     &stats.computed_tokens,
-                               &stats.received_tokens,        &stats.sealed_page_total,
-                               &stats.duplicate_page_total,   &stats.evicted_page_total,
-                               &stats.dropped_page_total,     &stats.host_hit_tokens,
-                               &stats.lost_page_total,        &stats.host_evicted_page_total,
-                               &stats.loaded_page_total,      &stats.stored_page_total,
-                               &stats.disk_hit_tokens,        &stats.disk_find_count,
-                               &stats.disk_found_page_total,  &stats.disk_loaded_page_total,
-                               &stats.disk_stored_page_total, &stats.disk_loaded_bytes,
-                               &stats.disk_stored_bytes,      &stats.loaded_bytes,
-                               &stats.stored_bytes,           &stats.unknown_completion_count}) {
+  for (std::uint64_t* field : {&stats.begun_sequence_count,
+                               &stats.admitted_sequence_count,
+                               &stats.forked_sequence_count,
+                               &stats.preempted_sequence_count,
+                               &stats.planned_step_count,
+                               &stats.short_plan_count,
+                               &stats.aborted_step_count,
+                               &stats.prompt_tokens,
+                               &stats.partial_hit_tokens,
+                               &stats.computed_tokens,
+                               &stats.received_tokens,
+                               &stats.sealed_page_total,
+                               &stats.duplicate_page_total,
+                               &stats.evicted_page_total,
+                               &stats.dropped_page_total,
+                               &stats.host_hit_tokens,
+                               &stats.lost_page_total,
+                               &stats.host_evicted_page_total,
+                               &stats.loaded_page_total,
+                               &stats.stored_page_total,
+                               &stats.disk_hit_tokens,
+                               &stats.disk_find_count,
+                               &stats.disk_found_page_total,
+                               &stats.disk_loaded_page_total,
+                               &stats.disk_stored_page_total,
+                               &stats.disk_loaded_bytes,
+                               &stats.disk_stored_bytes,
+                               &stats.loaded_bytes,
+                               &stats.stored_bytes,
+                               &stats.unknown_completion_count,
+                               &stats.remote_hit_tokens,
+                               &stats.remote_find_count,
+                               &stats.remote_found_page_total,
+                               &stats.remote_loaded_page_total,
+                               &stats.remote_stored_page_total,
+                               &stats.remote_loaded_bytes,
+                               &stats.remote_stored_bytes}) {
     *field = next();
   }
-  for (auto* counts : {&stats.load_outcomes, &stats.store_outcomes, &stats.disk_load_outcomes,
-                       &stats.disk_store_outcomes, &stats.load_faults}) {
+  for (auto* counts :
+       {&stats.load_outcomes, &stats.store_outcomes, &stats.disk_load_outcomes, &stats.disk_store_outcomes,
+        &stats.load_faults, &stats.remote_load_outcomes, &stats.remote_store_outcomes}) {
     for (std::uint64_t& count : *counts) count = next();
   }
   for (auto* counts : {&stats.miss_requests, &stats.miss_tokens}) {
@@ -89,17 +113,34 @@ MetricsSnapshot full_snapshot() {
         &disk.torn_page_total, &disk.other_layout_pages, &disk.failed_segment_count}) {
     *field = next();
   }
+  RemoteTierStatus remote;
+  for (std::uint64_t* field :
+       {&remote.waiting_bytes, &remote.asked_names, &remote.spared_names, &remote.got_values, &remote.got_bytes,
+        &remote.put_values, &remote.put_bytes, &remote.kept_values, &remote.absent_values, &remote.corrupt_values,
+        &remote.foreign_values, &remote.late_objects, &remote.failed_objects, &remote.failed_drops}) {
+    *field = next();
+  }
+  remote.extent_pages = next();
+  remote.node_count = 6;
+  remote.failed_nodes = 2;
+  remote.question_ns = 5e6;
+  remote.load_bytes_per_ns = 2;
   disk.segment_count = next();
   disk.directory_count = 4;
   disk.failed_directory_count = 1;
 
-  MetricsSnapshot snapshot{
-      .start_time_seconds = 1.7e9,
-      .facts = CacheFacts{.page_bytes = 4'096, .page_tokens = 16, .policy = "lru", .disk_write_bytes_per_day = 1},
-      .stats = stats,
-      .disk = disk};
+  MetricsSnapshot snapshot{.start_time_seconds = 1.7e9,
+                           .facts = CacheFacts{.page_bytes = 4'096,
+                                               .page_tokens = 16,
+                                               .policy = "lru",
+                                               .disk_write_bytes_per_day = 1,
+                                               .remote_write_bytes_per_day = 1},
+                           .stats = stats,
+                           .disk = disk,
+                           .remote = remote};
   for (Histogram& each : snapshot.call_seconds) each.observe(bounds::kCallSeconds, 1);
   for (Histogram& each : snapshot.transfer_seconds) each.observe(bounds::kTransferSeconds, 1);
+  for (Histogram& each : snapshot.remote_transfer_seconds) each.observe(bounds::kTransferSeconds, 1);
   for (Histogram& each : snapshot.miss_age_seconds) each.observe(bounds::kAgeSeconds, 1);
   return snapshot;
 }
@@ -195,10 +236,12 @@ TEST(MetricFamilies, HitsOfAllTiersAddUpToTheHits) {
             static_cast<double>(snapshot.stats->host_hit_tokens));
   EXPECT_EQ(value_of(families, "quire_hit_tokens_total", "tier=disk"),
             static_cast<double>(snapshot.stats->disk_hit_tokens));
+  EXPECT_EQ(value_of(families, "quire_hit_tokens_total", "tier=remote"),
+            static_cast<double>(snapshot.stats->remote_hit_tokens));
 }
 
 // Each number that a snapshot has is the value of some metric, or part of a difference that is.
-TEST(MetricFamilies, ShowEveryNumberOfStatsAndOfTheDisk) {
+TEST(MetricFamilies, ShowEveryNumberOfStatsAndOfTheTiersBelow) {
   std::set<double> shown;
   for (const MetricFamily& family : families_of(full_snapshot())) {
     for (const Metric& metric : family.metrics) shown.insert(metric.value);
@@ -217,6 +260,9 @@ TEST(MetricFamilies, ValuesAreInBaseUnits) {
   EXPECT_EQ(value_of(families, "quire_tier_capacity_bytes", "tier=device"), 1'000'000.0 * 4'096);
   EXPECT_EQ(value_of(families, "quire_disk_directories", "state=ok"), 3);
   EXPECT_EQ(value_of(families, "quire_disk_directories", "state=failed"), 1);
+  EXPECT_EQ(value_of(families, "quire_remote_nodes", "state=ok"), 4);
+  EXPECT_EQ(value_of(families, "quire_remote_answer_seconds"), 0.005);
+  EXPECT_EQ(value_of(families, "quire_remote_load_bytes_per_second"), 2e9);
 }
 
 TEST(MetricFamilies, LabelsNameReasonsOutcomesAndFaults) {
@@ -225,7 +271,7 @@ TEST(MetricFamilies, LabelsNameReasonsOutcomesAndFaults) {
   EXPECT_EQ(family_of(families, "quire_miss_tokens_total").metrics.size(), kMissReasonCount);
   EXPECT_EQ(value_of(families, "quire_miss_tokens_total", "reason=never_seen"),
             static_cast<double>(snapshot.stats->miss_tokens[1]));
-  EXPECT_EQ(family_of(families, "quire_transfers_total").metrics.size(), 4 * kTransferOutcomeCount);
+  EXPECT_EQ(family_of(families, "quire_transfers_total").metrics.size(), 6 * kTransferOutcomeCount);
   EXPECT_EQ(value_of(families, "quire_transfers_total", "kind=load_from_disk,outcome=timed_out"),
             static_cast<double>(snapshot.stats->disk_load_outcomes[2]));
   EXPECT_EQ(value_of(families, "quire_load_faults_total", "fault=checksum"),

@@ -85,7 +85,8 @@ void MetricsServer::describe(const Cache& cache) {
                    .page_tokens = config.page.page_tokens,
                    .policy = config.policy,
                    .host_policy = config.host.is_on() ? config.host.policy : "",
-                   .disk_write_bytes_per_day = config.disk.is_on() ? config.disk.write_bytes_per_day : 0};
+                   .disk_write_bytes_per_day = config.disk.is_on() ? config.disk.write_bytes_per_day : 0,
+                   .remote_write_bytes_per_day = config.remote.is_on() ? config.remote.write_bytes_per_day : 0};
   state_->change([&](MetricsSnapshot& snapshot) { snapshot.facts = std::move(facts); });
 }
 
@@ -97,21 +98,27 @@ void MetricsServer::update(const DiskStatus& status) {
   state_->change([&](MetricsSnapshot& snapshot) { snapshot.disk = status; });
 }
 
+void MetricsServer::update(const RemoteTierStatus& status) {
+  state_->change([&](MetricsSnapshot& snapshot) { snapshot.remote = status; });
+}
+
 void MetricsServer::observe(TimedCall call, TimeNs duration_ns) {
   state_->change([&](MetricsSnapshot& snapshot) {
     of(snapshot.call_seconds, call).observe(bounds::kCallSeconds, seconds_of(duration_ns));
   });
 }
 
-void MetricsServer::observe(TransferKind kind, TimeNs duration_ns) {
+void MetricsServer::observe(TransferKind kind, TimeNs duration_ns, Tier tier) {
   state_->change([&](MetricsSnapshot& snapshot) {
-    of(snapshot.transfer_seconds, kind).observe(bounds::kTransferSeconds, seconds_of(duration_ns));
+    const bool is_remote = is_of_lower_tier(kind) && tier == Tier::Remote;
+    of(is_remote ? snapshot.remote_transfer_seconds : snapshot.transfer_seconds, kind)
+        .observe(bounds::kTransferSeconds, seconds_of(duration_ns));
   });
 }
 
 void MetricsServer::observe(std::span<const Completion> completions) {
   for (const Completion& completion : completions) {
-    if (completion.busy_ns > 0) observe(completion.kind, completion.busy_ns);
+    if (completion.busy_ns > 0) observe(completion.kind, completion.busy_ns, completion.tier);
   }
 }
 

@@ -95,8 +95,9 @@ TEST(MetricsServer, ObservationsFillTheBucketsAtAndAboveThem) {
   const auto server = *MetricsServer::open({});
   server->observe(TimedCall::PlanStep, 5'000);
   server->observe(TimedCall::PlanStep, 6'000);
-  const std::array<Completion, 2> completions = {
-      Completion{.kind = TransferKind::LoadFromDisk, .busy_ns = 20'000'000'000},
+  const std::array<Completion, 3> completions = {
+      Completion{.kind = TransferKind::LoadFromBelow, .busy_ns = 20'000'000'000},
+      Completion{.kind = TransferKind::LoadFromBelow, .tier = Tier::Remote, .busy_ns = 3'000'000'000},
       Completion{.kind = TransferKind::Store, .busy_ns = 0}};  // nobody knows how long it took
   server->observe(completions);
   server->observe_ready(-5);
@@ -111,6 +112,7 @@ TEST(MetricsServer, ObservationsFillTheBucketsAtAndAboveThem) {
   EXPECT_TRUE(has_line(text, "quire_call_seconds_bucket{call=\"plan_step\",le=\"+Inf\"} 2"));
   EXPECT_TRUE(has_line(text, "quire_transfer_seconds_bucket{kind=\"load_from_disk\",le=\"10\"} 0"));
   EXPECT_TRUE(has_line(text, "quire_transfer_seconds_sum{kind=\"load_from_disk\"} 20"));
+  EXPECT_TRUE(has_line(text, "quire_transfer_seconds_sum{kind=\"load_from_remote\"} 3"));
   EXPECT_EQ(text.find("quire_transfer_seconds_sum{kind=\"store\"}"), std::string::npos);
   EXPECT_TRUE(has_line(text, "quire_ready_seconds_sum 0"));
   EXPECT_TRUE(has_line(text, "quire_ready_seconds_count 1"));

@@ -36,6 +36,13 @@ Result<std::unique_ptr<PrefixTree>> PrefixTree::create(const PrefixTreeConfig& c
   return tree;
 }
 
+Status PrefixTree::find_runs() {
+  QUIRE_CHECK(run_count_ == 0, "runs are to be found in a tree that has some already");
+  config_.finds_runs = true;
+  QUIRE_TRY(page_runs_.grow(std::size_t{config_.page_count_max} + 1));
+  return host_places_.grow(std::size_t{config_.host_page_count_max} + 1);
+}
+
 Status PrefixTree::grow(std::uint32_t page_count_max) {
   if (page_count_max <= config_.page_count_max && fresh_run_ > 0) {
     return policy_.reserve(
@@ -58,6 +65,7 @@ Status PrefixTree::grow(std::uint32_t page_count_max) {
   QUIRE_TRY(policy_.reserve({.run_count_max = run_count, .page_count_max = page_count_max}));
   if (wants_fingerprints_) QUIRE_TRY(fingerprints_.grow(std::size_t{page_count_max} + 1));  // ids may count from 1
   if (config_.finds_runs) QUIRE_TRY(page_runs_.grow(std::size_t{page_count_max} + 1));
+  if (config_.finds_runs) QUIRE_TRY(host_places_.grow(std::size_t{config_.host_page_count_max} + 1));
   if (has_host()) {
     QUIRE_TRY(tiers_.grow(run_count));
     QUIRE_TRY(leaving_.reserve(run_count, 2));
@@ -424,7 +432,7 @@ void PrefixTree::fill(std::uint32_t run, const Key& key, std::span<const PageId>
   std::memcpy(storage_.tokens(filled) + (std::size_t{filled.page_count} * config_.page_tokens),
               key.tokens.data() + range.begin, (range.end - range.begin) * sizeof(TokenId));
   std::memcpy(storage_.pages(filled) + filled.page_count, pages.data(), pages.size_bytes());
-  if (!filled.is_on_host) note_run(run, pages);
+  note_run(run, pages);
   if (!key.extra_keys.empty()) [[unlikely]]
     extra_keys_.append(filled.extra_keys, key.extra_keys, range);
   filled.page_count += added;
@@ -551,7 +559,7 @@ std::uint32_t PrefixTree::split(std::uint32_t run, std::uint32_t page_count) {
   back.key_hash = key_hash_of(run);
   add_to_bucket(run);
   ++run_count_;
-  if (!front.is_on_host) note_run(prefix, pages(RunId{prefix}));
+  note_run(prefix, pages(RunId{prefix}));
 
   if (back.leaving != Leaving::No) {
     leaving_.insert_after(run, prefix);  // its end goes first

@@ -367,8 +367,30 @@ class PrefixTree {
   [[nodiscard]] std::span<const PageId> pages(RunId run) const {
     return {storage_.pages(runs_[run.value]), runs_[run.value].page_count};
   }
-  /// The run that holds a device page of the tree. Needs PrefixTreeConfig::finds_runs.
+  /// The run that holds a device page of the tree. Needs PrefixTreeConfig::finds_runs, or find_runs().
   [[nodiscard]] RunId run_of(PageId device_page) const { return RunId{page_runs_[device_page.value]}; }
+  /// The run that holds a host page of the tree, or the device page that it is a copy of.
+  [[nodiscard]] RunId run_of_host(PageId host_page) const {
+    const HostPlace& place = host_places_[host_page.value];
+    return place.is_copy ? run_of(PageId{place.index}) : RunId{place.index};
+  }
+  /// run_of() and run_of_host() will be called. For a tree without pages.
+  [[nodiscard]] Status find_runs();
+  /// Visits `top` and all runs below it that have a page number `page` of their paths, as visit(RunId).
+  template <typename Visitor>
+  void for_each_run_with(RunId top, std::uint32_t page, Visitor&& visit) const {
+    for (std::uint32_t run = top.value;;) {
+      if (end_page(RunId{run}) > page) {
+        visit(RunId{run});
+      } else if (runs_[run].first_child != kNoRun) {
+        run = runs_[run].first_child;
+        continue;
+      }
+      while (run != top.value && runs_[run].next_sibling == kNoRun) run = runs_[run].parent;
+      if (run == top.value) return;
+      run = runs_[run].next_sibling;
+    }
+  }
   /// The hash of a device or host page of the tree and of everything before it in its path.
   [[nodiscard]] PageFingerprint fingerprint(PageId page, Tier tier) const {
     return tier == Tier::Device ? fingerprints_[page.value] : host_fingerprints_[page.value];
@@ -479,9 +501,19 @@ class PrefixTree {
                                                                    std::span<const PageId> pages);
   [[nodiscard]] std::span<const PageFingerprint> fingerprints_of(std::span<const PageId> pages);
   [[nodiscard]] PageFingerprint root_fingerprint(std::uint32_t root) const;
-  void note_run(std::uint32_t run, std::span<const PageId> device_pages) {
+  /// The run holds these pages, which are device pages or host pages as the run's are.
+  void note_run(std::uint32_t run, std::span<const PageId> pages) {
     if (!config_.finds_runs) return;
-    for (const PageId page : device_pages) page_runs_[page.value] = run;
+    for (const PageId page : pages) {
+      if (runs_[run].is_on_host) {
+        host_places_[page.value] = {.index = run};
+      } else {
+        page_runs_[page.value] = run;
+      }
+    }
+  }
+  void note_copy(PageId device_page, PageId host_page) {
+    if (config_.finds_runs) host_places_[host_page.value] = {.index = device_page.value, .is_copy = true};
   }
   void tell_leaf(std::uint32_t parent, std::uint32_t gone);
   void link_child(std::uint32_t parent, std::uint32_t child);
@@ -562,7 +594,13 @@ class PrefixTree {
   LazyArray<PageFingerprint> fingerprints_;
   std::vector<PageFingerprint> told_fingerprints_;
 
-  LazyArray<std::uint32_t> page_runs_;  // by device page, with finds_runs only; of pages of the tree it is the run
+  // With finds_runs only, of pages of the tree.
+  struct HostPlace {
+    std::uint32_t index = 0;  // of the run, or of the device page
+    bool is_copy = false;
+  };
+  LazyArray<std::uint32_t> page_runs_;  // by device page: its run
+  LazyArray<HostPlace> host_places_;    // by host page
 
   // With a host tier only.
   LazyArray<RunTier> tiers_;

@@ -96,7 +96,8 @@ Status PrefixTree::check_invariants() const {
     for (std::uint32_t p = 0; p < run.page_count; ++p) {
       const std::uint64_t page = storage_.pages(run)[p].value | (run.is_on_host ? kHostBit : 0);
       if (!pages_seen.insert(page).second) return broken("a page is in the tree twice", i);
-      if (config_.finds_runs && !run.is_on_host && page_runs_[page] != i) {
+      const PageId id = storage_.pages(run)[p];
+      if (config_.finds_runs && (run.is_on_host ? run_of_host(id) : run_of(id)) != RunId{i}) {
         return broken("a page is found in another run than its own", i);
       }
     }
@@ -204,6 +205,9 @@ Status PrefixTree::check_tiers() const {
       storing += copy.state == Copy::Storing ? 1 : 0;
       if (copy.state != Copy::Ready && copy.state != Copy::Storing) continue;
       if (!host_pages.insert(copy.host_page.value).second) return broken("a host page is held twice", i);
+      if (config_.finds_runs && run_of_host(copy.host_page) != RunId{i}) {
+        return broken("a copy is found in another run than its page", i);
+      }
     }
   }
   if (host_idle != host_idle_pages_) return broken("the count of idle host pages is wrong", host_idle_pages_);

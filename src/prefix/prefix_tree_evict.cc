@@ -125,6 +125,7 @@ void PrefixTree::renumber(RunId id, std::uint32_t index_in_run, PageId page) {
     page_lists_.remove(before.value);
   }
   copies_[page.value] = std::exchange(copy, {});
+  if (copies_[page.value].state == Copy::Ready) note_copy(page, copies_[page.value].host_page);
 }
 
 }  // namespace quire

@@ -32,6 +32,7 @@ void PrefixTree::start_copy(PageId device_page, PageId host_page) {
   copy.state = Copy::Storing;
   copy.host_page = host_page;
   host_fingerprints_[host_page.value] = fingerprints_[device_page.value];
+  note_copy(device_page, host_page);
   ++storing_count_;
 }
 
@@ -244,6 +245,7 @@ std::span<const PageId> PrefixTree::demote(std::uint32_t run, std::uint32_t page
     forget_copy(given_up[i]);
     copies_[given_up[i].value] = {};
   }
+  note_run(run, pages(RunId{run}));
   host_policy_->on_seal(
       RunId{run},
       {.page_count = page_count, .pages_left = page_count, .fingerprints = change.fingerprints, .retention = {}});
@@ -301,12 +303,13 @@ void PrefixTree::promote(RunId id, std::span<const PageId> device_pages, const S
     fingerprints_[row[i].value] = host_fingerprints_[host_page.value];
     QUIRE_CHECK(copies_[row[i].value].state == Copy::None, "a page on its way to the host comes from it");
     copies_[row[i].value] = {.state = Copy::Ready, .is_kept = tiers_[id.value].holds > 0, .host_page = host_page};
+    note_copy(row[i], host_page);
     if (listener_ != nullptr) listener_->on_promote(host_page, row[i]);
   }
-  note_run(id.value, device_pages);
   if (tiers_[id.value].holds == 0) page_lists_.push_back_all(device_pages, kFirstCopies);
   ready_copy_count_ += run.page_count;
   run.is_on_host = false;
+  note_run(id.value, device_pages);
   tiers_[id.value].load = 0;
   become_resident(id.value);
   policy_.on_seal(id, {.page_count = run.page_count,

@@ -121,7 +121,7 @@ struct alignas(64) SequenceSlot {
   struct AdmitOptions {
     std::uint32_t expected_tokens = 0;
     Prefetch prefetch = Prefetch::Off;
-    Tier tier_max = Tier::Disk;
+    Tier tier_max = Tier::Remote;
     bool plan_while_loading = false;
     TimeNs load_timeout_ns = 0;
     bool is_for_host = false;  // the cache's own, of a prefix that is brought to the host: nothing is loaded further

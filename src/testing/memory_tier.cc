@@ -23,31 +23,34 @@ void MemoryTier::submit(const NameLog& log) {
 // Names are those that pages have now, whenever the plan's turn comes.
 void MemoryTier::submit(const LowerPlan& plan) {
   Task task{.plan = plan, .names = {}};
+  if (plan.kind == TransferKind::FindBelow) find_timeouts.push_back(plan.timeout_ns);
+  if (plan.kind == TransferKind::LoadFromBelow) load_timeouts.push_back(plan.timeout_ns);
+  if (plan.kind == TransferKind::StoreBelow) store_timeouts.push_back(plan.timeout_ns);
   switch (plan.kind) {
-    case TransferKind::FindOnDisk:
+    case TransferKind::FindBelow:
       found_[plan.id.index] = path_of(plan);
       break;
-    case TransferKind::LoadFromDisk:
+    case TransferKind::LoadFromBelow:
       for (const PageTransfer& page : plan.pages) {
         task.names.push_back(found_[plan.found_by][page.place]);
         if (plan.pool == 0) names_.set_host(page.host_page, task.names.back());
       }
       break;
-    case TransferKind::StoreToDisk:
+    case TransferKind::StoreBelow:
       for (const PageTransfer& page : plan.pages) {
         task.names.push_back(names_.of(plan.named_in, PageId{page.place}));
       }
       break;
-    case TransferKind::DropOnDisk:
+    case TransferKind::DropBelow:
       task.names.emplace_back();
       if (plan.key_space != kAllKeySpaces) task.names[0].key_space = names_.space(plan.key_space).name;
       break;
-    case TransferKind::FlushDisk:
+    case TransferKind::FlushBelow:
       break;
     default:
       QUIRE_CHECK(false, "a memory tier has no direct calls");
   }
-  const bool is_read = plan.kind == TransferKind::FindOnDisk || plan.kind == TransferKind::LoadFromDisk;
+  const bool is_read = plan.kind == TransferKind::FindBelow || plan.kind == TransferKind::LoadFromBelow;
   (is_read ? reads_ : writes_).push_back(std::move(task));
 }
 
@@ -96,22 +99,23 @@ bool MemoryTier::run_one(Random& random) {
   const Task task = std::move(tasks[place]);
   tasks.erase(tasks.begin() + static_cast<std::ptrdiff_t>(place));
   Completion completion{.id = task.plan.id, .kind = task.plan.kind};
-  if (task.plan.kind == TransferKind::FindOnDisk) {
+  if (task.plan.kind == TransferKind::FindBelow) {
     completion = find(task, random);
-  } else if (task.plan.kind == TransferKind::LoadFromDisk) {
+  } else if (task.plan.kind == TransferKind::LoadFromBelow) {
     completion = load(task, random);
-  } else if (task.plan.kind == TransferKind::StoreToDisk) {
+  } else if (task.plan.kind == TransferKind::StoreBelow) {
     completion = store(task, random);
   } else if (has_failed_) {
     completion.outcome = TransferOutcome::Failed;
     completion.fault = TransferFault::Io;
-  } else if (task.plan.kind == TransferKind::DropOnDisk) {
+  } else if (task.plan.kind == TransferKind::DropBelow) {
     for (auto& pool : pools_) {
       std::erase_if(pool, [&](const auto& page) { return drops(task, page.second.key_space); });
     }
   }
-  flush_count += task.plan.kind == TransferKind::FlushDisk ? 1 : 0;
-  completion.busy_ns = 1 + static_cast<TimeNs>(completion.moved_bytes);
+  flush_count += task.plan.kind == TransferKind::FlushBelow ? 1 : 0;
+  completion.busy_ns = 1 + static_cast<TimeNs>(static_cast<double>(completion.moved_bytes) * ns_per_byte);
+  if (task.plan.kind == TransferKind::FindBelow) completion.busy_ns = question_ns;
   completions_.push_back(completion);
   if (draws(random, faults.repeated_answers)) completions_.push_back(completion);
   return true;
@@ -123,7 +127,7 @@ bool MemoryTier::drops(const Task& task, const PageName& key_space) {
 
 bool MemoryTier::is_dropping(const PageName& key_space) const {
   return std::ranges::any_of(
-      writes_, [&](const Task& task) { return task.plan.kind == TransferKind::DropOnDisk && drops(task, key_space); });
+      writes_, [&](const Task& task) { return task.plan.kind == TransferKind::DropBelow && drops(task, key_space); });
 }
 
 Completion MemoryTier::find(const Task& task, Random& random) {
@@ -139,8 +143,15 @@ Completion MemoryTier::find(const Task& task, Random& random) {
   const std::vector<PageNames::Record>& path = found_[plan.id.index];
   const bool is_hidden = task.is_cancelled || path.empty() || path[0].name.is_none() || is_dropping(path[0].key_space);
   std::uint32_t page = is_hidden ? 0 : plan.held_pages;
-  while (!is_hidden && page < path.size() && pools_[0].contains(path[page].name)) ++page;
-  if (!is_hidden && page < path.size() && draws(random, faults.promised_pages)) ++page;
+  const auto end_of_extent = [&] {
+    return static_cast<std::uint32_t>(std::min(last_of_extent(path, page), path.size() - 1)) + 1;
+  };
+  const auto has_extent = [&] {
+    const std::size_t last = last_of_extent(path, page);
+    return last < path.size() && pools_[0].contains(path[last].name);
+  };
+  while (!is_hidden && page < path.size() && has_extent()) page = end_of_extent();
+  if (!is_hidden && page < path.size() && draws(random, faults.promised_pages)) page = end_of_extent();
   for (std::size_t pool = 1; pool < pools_.size(); ++pool) {
     for (std::uint32_t i = 0; i < std::min<std::size_t>(page, plan.anchored.size()); ++i) {
       if (pools_[pool].contains(path[i].name)) plan.anchored[i] |= 1ULL << (pool - 1);
@@ -151,57 +162,89 @@ Completion MemoryTier::find(const Task& task, Random& random) {
   return completion;
 }
 
+// A page of the path of a question, or what hangs on it.
+const MemoryTier::KeptPage* MemoryTier::kept_page(const LowerPlan& plan, std::size_t place) const {
+  const std::vector<PageNames::Record>& path = found_.at(plan.found_by);
+  const std::size_t last = plan.pool == 0 ? last_of_extent(path, place) : place;
+  if (last >= path.size()) return nullptr;
+  const auto kept = pools_[plan.pool].find(path[last].name);
+  if (kept == pools_[plan.pool].end()) return nullptr;
+  return &kept->second.pages[kept->second.pages.size() - 1 - (last - place)];
+}
+
 // The first page that does not come ends the load.
 Completion MemoryTier::load(const Task& task, Random& random) {
   const LowerPlan& plan = task.plan;
   Completion completion{.id = plan.id, .kind = plan.kind};
   HostPages& host = *config_.hosts[plan.pool];
-  for (std::size_t i = 0; i < plan.pages.size() && !task.is_cancelled; ++i) {
-    const auto kept = pools_[plan.pool].find(task.names[i].name);
-    if (has_failed_ || kept == pools_[plan.pool].end() || draws(random, faults.failed_loads)) break;
+  if (plan.pool == 0) load_page_counts.push_back(plan.pages.size());
+  for (std::size_t i = 0; i < std::min<std::size_t>(plan.pages.size(), load_pages_max) && !task.is_cancelled; ++i) {
+    const KeptPage* const kept = kept_page(plan, plan.pages[i].place);
+    if (has_failed_ || kept == nullptr || draws(random, faults.failed_loads)) break;
     std::span<std::byte> bytes;
     if (host.begin_write(plan.pages[i], bytes) != TransferFault::None) break;
-    std::ranges::copy(kept->second.bytes, bytes.begin());
+    std::ranges::copy(kept->bytes, bytes.begin());
     if (draws(random, faults.changed_bytes))
       bytes[random.below(static_cast<std::uint32_t>(bytes.size()))] ^= std::byte{4};
-    host.end_write(plan.pages[i], kept->second.checksum);
+    host.end_write(plan.pages[i], kept->checksum);
     ++completion.good_pages;
     completion.moved_bytes += bytes.size();
     ++loaded_page_count;
   }
   if (completion.good_pages == plan.pages.size()) return completion;
-  completion.outcome = task.is_cancelled ? TransferOutcome::Cancelled : TransferOutcome::Failed;
-  completion.fault = task.is_cancelled ? TransferFault::None : TransferFault::Io;
+  if (task.is_cancelled) {
+    completion.outcome = TransferOutcome::Cancelled;
+  } else if (completion.good_pages == load_pages_max) {
+    completion.outcome = TransferOutcome::TimedOut;
+  } else {
+    completion.outcome = TransferOutcome::Failed;
+    completion.fault = TransferFault::Io;
+  }
   return completion;
 }
 
-// Pages without a name are passed over: nobody could ask for them.
+// An extent is consecutive pages of one path, and begins where extents begin.
+void MemoryTier::check_extent(std::span<const PageNames::Record> names) const {
+  for (std::size_t i = 0; i < names.size(); ++i) {
+    QUIRE_CHECK(names[i].page_index % config_.extent_pages == i, "a page is at a wrong place of its extent");
+    QUIRE_CHECK(i == 0 || names[i].parent == names[i - 1].name, "an extent has pages of several paths");
+  }
+}
+
+// Extents with a page that has no name are passed over: nobody could ask for them.
 Completion MemoryTier::store(const Task& task, Random& random) {
   const LowerPlan& plan = task.plan;
   Completion completion{.id = plan.id, .kind = plan.kind};
   HostPages& host = *config_.hosts[plan.pool];
   std::map<PageName, Kept>& pool = pools_[plan.pool];
-  for (std::size_t i = 0; i < plan.pages.size(); ++i) {
+  const std::uint32_t extent_pages = extent_of(plan.pool);
+  QUIRE_CHECK(plan.pages.size() % extent_pages == 0, "a store has a part of an extent");
+  for (std::size_t first = 0; first < plan.pages.size(); first += extent_pages) {
     if (has_failed_ || draws(random, faults.failed_stores)) {
       completion.fault = TransferFault::Io;
       break;
     }
-    const PageNames::Record& name = task.names[i];
-    HostPages::Record record;
-    completion.fault = host.begin_read(plan.pages[i], record);
-    if (completion.fault != TransferFault::None) break;
-    if (!name.name.is_none()) {
-      pool[name.name] = {.key_space = name.key_space,
-                         .bytes = {record.bytes.begin(), record.bytes.end()},
-                         .checksum = record.checksum,
-                         .age = ++last_age_};
-      completion.moved_bytes += config_.page_bytes;
-      ++stored_page_count;
-      const auto oldest = std::ranges::min_element(pool, {}, [](const auto& page) { return page.second.age; });
-      if (pool.size() > config_.page_count_max) pool.erase(oldest);
+    const std::span<const PageNames::Record> names = std::span(task.names).subspan(first, extent_pages);
+    const bool is_named = std::ranges::none_of(names, [](const auto& name) { return name.name.is_none(); });
+    if (is_named && plan.pool == 0) check_extent(names);
+    Kept kept{.key_space = names.back().key_space, .pages = {}};
+    for (const PageTransfer& page : plan.pages.subspan(first, extent_pages)) {
+      HostPages::Record record;
+      completion.fault = host.begin_read(page, record);
+      if (completion.fault != TransferFault::None) break;
+      kept.pages.push_back({.bytes = {record.bytes.begin(), record.bytes.end()}, .checksum = record.checksum});
+      host.end_read(page);
     }
-    host.end_read(plan.pages[i]);
-    ++completion.good_pages;
+    if (completion.fault != TransferFault::None) break;
+    if (is_named) {
+      kept.age = ++last_age_;
+      pool[names.back().name] = std::move(kept);
+      completion.moved_bytes += extent_pages * config_.page_bytes;
+      stored_page_count += extent_pages;
+      const auto oldest = std::ranges::min_element(pool, {}, [](const auto& each) { return each.second.age; });
+      if (page_count(plan.pool) > config_.page_count_max) pool.erase(oldest);
+    }
+    completion.good_pages += extent_pages;
   }
   if (completion.good_pages < plan.pages.size()) completion.outcome = TransferOutcome::Failed;
   return completion;

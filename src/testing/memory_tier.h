@@ -32,6 +32,7 @@ class MemoryTier final : public LowerTier {
     std::vector<HostPages*> hosts;     ///< by pool; null: nothing is kept of it
     std::uint64_t page_bytes = 0;      ///< that writing a page costs
     std::uint32_t page_count_max = 0;  ///< of each pool: the page that came first goes first
+    std::uint32_t extent_pages = 1;    ///< of the history
   };
   /// How many of a hundred go wrong.
   struct Faults {
@@ -59,16 +60,25 @@ class MemoryTier final : public LowerTier {
   [[nodiscard]] std::string last_error() const override {
     return has_failed_ ? "the memory tier was made to fail" : "";
   }
+  [[nodiscard]] std::uint32_t extent_pages() const override { return config_.extent_pages; }
   [[nodiscard]] std::uint64_t written_bytes(std::uint32_t /*pool*/) const override { return config_.page_bytes; }
 
-  [[nodiscard]] std::size_t page_count(std::uint32_t pool = 0) const { return pools_[pool].size(); }
+  [[nodiscard]] std::size_t page_count(std::uint32_t pool = 0) const { return pools_[pool].size() * extent_of(pool); }
 
   Faults faults;
+  // How long it says that things took, which is what the cache measures.
+  TimeNs question_ns = 1;
+  double ns_per_byte = 1;
+  std::uint32_t load_pages_max = UINT32_MAX;  ///< of one load: the rest is late
   // What it did so far.
   std::uint64_t question_count = 0;
   std::uint64_t stored_page_count = 0;
   std::uint64_t loaded_page_count = 0;
   std::uint64_t flush_count = 0;
+  std::vector<std::size_t> load_page_counts;  ///< of each load of the history
+  std::vector<TimeNs> find_timeouts;
+  std::vector<TimeNs> load_timeouts;
+  std::vector<TimeNs> store_timeouts;
 
  private:
   struct Task {
@@ -76,10 +86,13 @@ class MemoryTier final : public LowerTier {
     std::vector<PageNames::Record> names;  // of its pages, as they were when it came
     bool is_cancelled = false;
   };
-  struct Kept {
-    PageName key_space;
+  struct KeptPage {
     std::vector<std::byte> bytes;
     std::optional<std::uint64_t> checksum;
+  };
+  struct Kept {
+    PageName key_space;
+    std::vector<KeptPage> pages;  // of one extent
     std::uint64_t age = 0;
   };
 
@@ -88,6 +101,12 @@ class MemoryTier final : public LowerTier {
   [[nodiscard]] Completion load(const Task& task, Random& random);
   [[nodiscard]] Completion store(const Task& task, Random& random);
   [[nodiscard]] std::vector<PageNames::Record> path_of(const LowerPlan& plan) const;
+  [[nodiscard]] std::uint32_t extent_of(std::uint32_t pool) const { return pool == 0 ? config_.extent_pages : 1; }
+  [[nodiscard]] std::size_t last_of_extent(const std::vector<PageNames::Record>& path, std::size_t place) const {
+    return place + config_.extent_pages - 1 - (path[place].page_index % config_.extent_pages);
+  }
+  [[nodiscard]] const KeptPage* kept_page(const LowerPlan& plan, std::size_t place) const;
+  void check_extent(std::span<const PageNames::Record> names) const;
   [[nodiscard]] static bool drops(const Task& task, const PageName& key_space);
   [[nodiscard]] bool is_dropping(const PageName& key_space) const;
 

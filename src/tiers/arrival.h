@@ -41,7 +41,11 @@ struct Arrival {
   std::uint32_t limiting_group = Hit::kNoGroup;  // the group that limits what lower tiers can give
   std::optional<std::uint32_t> host_from;        // tokens, in whole pages, that the device could serve at admission
   std::optional<std::uint32_t> lower_from;       // the same of device and host, when a lower tier was first asked
-  std::uint32_t next_lower = 0;                  // the lower tier to be asked next
+  std::uint8_t asked = 0;                        // a bit for each lower tier that was asked, or need not be
+  std::uint16_t lower = 0;                       // the lower tier that is asked now, or to be asked next
+  std::optional<TimeNs> look_deadline;           // when the sequence stops looking, set when it begins to
+  std::uint32_t looked_from = 0;                 // tokens that memory could serve when `lower` was asked
+  std::uint32_t remote_gain = 0;                 // tokens that searches in Tier::Remote have brought
   std::uint32_t looked_pages = 0;                // once memory has more pages than this, all tiers are asked again
 
   // One of these while Looking, and none later.
@@ -58,7 +62,8 @@ struct Arrival {
 
   // What came from the host and from lower tiers: set by Cache::Impl::count_admission(), shown by Cache::view().
   std::uint32_t host_tokens = 0;
-  std::uint32_t lower_tokens = 0;
+  std::uint32_t disk_tokens = 0;
+  std::uint32_t remote_tokens = 0;
 
   /// A load has started.
   void end_wait_for_room() {
@@ -72,7 +77,7 @@ struct Arrival {
   }
   /// Lower tiers are not asked any more.
   void stop_asking() {
-    next_lower = UINT32_MAX;
+    asked = UINT8_MAX;
     looked_pages = UINT32_MAX;
   }
 };

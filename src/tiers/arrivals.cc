@@ -15,6 +15,11 @@ namespace {
 // So often may apply() be called while nobody plans a step, and nothing is moved, before a sequence that waits for room
 // without a limit of time takes it that the engine waits for it.
 constexpr std::uint32_t kIdleWakesMax = 16;
+// So many requests leave a tier unasked, because its answers take longer than computing, and then one asks all the
+// same: what was measured once may not hold, and only asking measures again.
+constexpr std::uint32_t kUnaskedMax = 32;
+// By so much another lower tier has to be faster before it is asked first.
+constexpr double kOrderMargin = 1.25;
 
 }  // namespace
 
@@ -127,15 +132,74 @@ bool Arrivals::may_look(std::uint32_t sequence, const Found& found) {
   Arrival& arrival = parts_.arrivals[sequence];
   if (!parts_.has_lower() || parts_.is_paused || !parts_.is_awake()) return false;
   if (found.page_count() > arrival.looked_pages) {
-    arrival.next_lower = 0;  // memory has more than was searched for: ask all tiers again
+    arrival.asked = 0;  // memory has more than was searched for: ask all tiers again
   }
-  while (arrival.next_lower < parts_.lowers.size()) {
-    const Lower& lower = parts_.lowers[arrival.next_lower];
-    if (!lower.has_failed && lower.settings.is_read() && slot.admit_options.tier_max >= lower.settings.tier) break;
-    ++arrival.next_lower;
+  if (found.page_count() >= paths_.pages_asked(slot) && !paths_.lacks_anchored(slot, found)) return false;
+  const std::optional<std::uint16_t> lower = choose_lower(sequence, found);
+  if (lower) arrival.lower = *lower;
+  return lower.has_value();
+}
+
+// Of the lower tiers that were not asked, the one that is expected to bring what is missing first. As long as one of
+// two is not measured, the one that was added first goes first; and the one that went first the last time goes on doing
+// so unless another is faster by some margin.
+std::optional<std::uint16_t> Arrivals::choose_lower(std::uint32_t sequence, const Found& found) {
+  const SequenceSlot& slot = parts_.sequences[sequence];
+  Arrival& arrival = parts_.arrivals[sequence];
+  const std::uint32_t pages_asked = paths_.pages_asked(slot);
+  const std::uint64_t bytes =
+      (pages_asked - std::min(pages_asked, found.page_count())) * parts_.history.pages.page_bytes;
+  const auto score = [&](std::uint16_t i) {
+    return parts_.lowers[i].expected_ns(bytes) * (i == parts_.first_lower ? 1 : kOrderMargin);
+  };
+  std::optional<std::uint16_t> best;
+  const bool is_first = arrival.asked == 0;
+  for (std::uint16_t i = 0; i < parts_.lowers.size(); ++i) {
+    const Lower& lower = parts_.lowers[i];
+    const bool is_asked = (arrival.asked >> i & 1U) != 0;
+    if (is_asked || lower.has_failed || !lower.settings.is_read()) continue;
+    if (slot.admit_options.tier_max < lower.settings.tier) continue;
+    if (is_slower_than_computing(i, slot, found)) {
+      arrival.asked = static_cast<std::uint8_t>(arrival.asked | 1U << i);
+      if (arrival.lower_miss == MissReason::None) arrival.lower_miss = MissReason::RecomputeCheaper;
+      continue;
+    }
+    const bool is_sooner = best && lower.is_measured() && parts_.lowers[*best].is_measured() && score(i) < score(*best);
+    if (!best || is_sooner) best = i;
   }
-  if (arrival.next_lower >= parts_.lowers.size()) return false;
-  return found.page_count() < paths_.pages_asked(slot) || paths_.lacks_anchored(slot, found);
+  if (best && is_first) parts_.first_lower = *best;
+  return best;
+}
+
+// Whether the tier's answer alone takes longer than computing all that it could have.
+bool Arrivals::is_slower_than_computing(std::uint16_t lower_index, const SequenceSlot& slot, const Found& found) {
+  Lower& lower = parts_.lowers[lower_index];
+  const double compute_ns = parts_.compute_time(missing_tokens(slot, found));
+  if (compute_ns == 0 || slot.admit_options.is_for_host || lower.question_time.ns <= compute_ns) return false;
+  if (++lower.unasked_count < kUnaskedMax) return true;
+  lower.unasked_count = 0;
+  return false;
+}
+
+// Tokens that a sequence would compute of those that lower tiers may have.
+std::uint32_t Arrivals::missing_tokens(const SequenceSlot& slot, const Found& found) const {
+  const std::uint32_t asked = paths_.pages_asked(slot) * parts_.page_tokens;
+  return asked - std::min(asked, found.in_memory.start());
+}
+
+// All tiers together have as long as computing takes.
+void Arrivals::set_look_deadline(std::uint32_t sequence, const Found& found) {
+  const SequenceSlot& slot = parts_.sequences[sequence];
+  Arrival& arrival = parts_.arrivals[sequence];
+  if (arrival.look_deadline) return;
+  const bool computes = !slot.admit_options.is_for_host;
+  arrival.look_deadline =
+      std::min(parts_.load_deadline(), computes ? parts_.computed_by(missing_tokens(slot, found)) : INT64_MAX);
+}
+
+TimeNs Arrivals::search_deadline(std::uint32_t sequence) const {
+  const Arrival& arrival = parts_.arrivals[sequence];
+  return std::min({parts_.load_deadline(), arrival.deadline, arrival.look_deadline.value_or(INT64_MAX)});
 }
 
 // Makes an admitted sequence wait for what a lower tier may have, or for its turn to look. False: it can do neither,
@@ -143,8 +207,8 @@ bool Arrivals::may_look(std::uint32_t sequence, const Found& found) {
 bool Arrivals::start_looking(std::uint32_t sequence, const Found& found) {
   SequenceSlot& slot = parts_.sequences[sequence];
   Arrival& arrival = parts_.arrivals[sequence];
-  const std::optional<std::uint32_t> search =
-      searches_.look_for(sequence, found.match, static_cast<std::uint16_t>(arrival.next_lower));
+  set_look_deadline(sequence, found);
+  const std::optional<std::uint32_t> search = searches_.look_for(sequence, found.match, arrival.lower);
   if (!search && parts_.book.live_count() == 0) {  // no transfer lives whose end could give the sequence its turn
     arrival.stop_asking();
     arrival.lower_miss = MissReason::LoadFailed;
@@ -153,6 +217,7 @@ bool Arrivals::start_looking(std::uint32_t sequence, const Found& found) {
   if (search) {
     const std::uint32_t from = found.in_memory.start() / parts_.page_tokens * parts_.page_tokens;
     arrival.lower_from = std::min(arrival.lower_from.value_or(from), from);
+    arrival.looked_from = from;
     arrival.turn.reset();
   } else if (!arrival.turn) {
     arrival.turn = {.number = ++last_turn_, .deadline = parts_.load_deadline()};
@@ -168,10 +233,14 @@ bool Arrivals::start_looking(std::uint32_t sequence, const Found& found) {
 void Arrivals::stop_looking(std::uint32_t sequence, MissReason miss) {
   SequenceSlot& slot = parts_.sequences[sequence];
   Arrival& arrival = parts_.arrivals[sequence];
+  const bool has_looked = arrival.search.has_value();
   arrival.stop_looking();
   if (miss != MissReason::None) arrival.lower_miss = miss;
   PrefixTree::Pin waited = std::move(slot.pin);
   const Found found = paths_.find(sequence);
+  if (has_looked && parts_.lowers[arrival.lower].settings.tier == Tier::Remote) {
+    arrival.remote_gain += found.in_memory.start() - std::min(found.in_memory.start(), arrival.looked_from);
+  }
   if (miss == MissReason::None && may_look(sequence, found) && start_looking(sequence, found)) return;
   const Choice choice = choose(sequence, found);
   if (!choice.loads) {
@@ -210,13 +279,14 @@ void Arrivals::finish_search(std::uint32_t search, const Search& ended) {
   for (const std::uint32_t i : sequences.arriving()) {
     Arrival& arrival = parts_.arrivals[i];
     if (arrival.search != search) continue;
-    arrival.next_lower = ended.lower + 1U;
+    arrival.asked = static_cast<std::uint8_t>(arrival.asked | 1U << ended.lower);
     // A sequence that joined somebody else's search shares the first missing page with it, but perhaps no more.
     const bool is_owner = ended.owner == SequenceId{i, sequences[i].generation};
     arrival.looked_pages = ended.first_page + (is_owner ? ended.found_pages : 0);
     arrival.limiting_group = ended.limiting_group;
-    // The next tier may have the pages that this one could not bring.
-    const bool asks_next = ended.miss == MissReason::LoadFailed && arrival.next_lower < parts_.lowers.size();
+    // Another tier may have the pages that this one could not bring.
+    const bool is_of_tier = ended.miss == MissReason::LoadFailed || ended.miss == MissReason::LoadTimedOut;
+    const bool asks_next = is_of_tier && has_unasked(arrival);
     if (asks_next) {
       arrival.lower_miss = ended.miss;
       arrival.looked_pages = UINT32_MAX;
@@ -225,12 +295,23 @@ void Arrivals::finish_search(std::uint32_t search, const Search& ended) {
   }
 }
 
-void Arrivals::abandon_search(std::uint32_t search, MissReason miss) {
+bool Arrivals::has_unasked(const Arrival& arrival) const {
+  return arrival.asked != (1U << parts_.lowers.size()) - 1 && arrival.asked != UINT8_MAX;
+}
+
+void Arrivals::abandon_search(std::uint32_t search, MissReason miss, bool asks_next) {
   for (const std::uint32_t i : parts_.sequences.arriving()) {
     Arrival& arrival = parts_.arrivals[i];
     if (arrival.search != search) continue;
-    arrival.stop_asking();
-    stop_looking(i, miss);
+    arrival.asked = static_cast<std::uint8_t>(arrival.asked | 1U << arrival.lower);
+    if (asks_next && has_unasked(arrival)) {
+      arrival.lower_miss = miss;
+      arrival.looked_pages = UINT32_MAX;
+      stop_looking(i, MissReason::None);
+    } else {
+      arrival.stop_asking();
+      stop_looking(i, miss);
+    }
   }
 }
 
@@ -247,7 +328,8 @@ void Arrivals::expire_looking() {
   SequenceTable& sequences = parts_.sequences;
   for (const std::uint32_t i : sequences.arriving()) {
     Arrival& arrival = parts_.arrivals[i];
-    const TimeNs deadline = std::min(arrival.deadline, arrival.turn ? arrival.turn->deadline : INT64_MAX);
+    const TimeNs deadline = std::min({arrival.deadline, arrival.look_deadline.value_or(INT64_MAX),
+                                      arrival.turn ? arrival.turn->deadline : INT64_MAX});
     if (sequences[i].state != SequenceSlot::State::Looking || parts_.now < deadline) continue;
     arrival.stop_asking();
     stop_looking(i, MissReason::LoadTimedOut);
@@ -626,7 +708,7 @@ void Arrivals::prefetch(std::uint32_t sequence, const PrefixTree::Match& match) 
   parts_.arrivals[sequence] = {};
   const Found found = paths_.find(parts_.sequences[sequence], match);
   if (may_look(sequence, found)) {
-    const auto lower = static_cast<std::uint16_t>(parts_.arrivals[sequence].next_lower);
+    const std::uint16_t lower = parts_.arrivals[sequence].lower;
     if (const std::optional<std::uint32_t> search = searches_.look_for(sequence, match, lower)) {
       parts_.searches[*search].is_prefetch = true;
       prefetch_later({.sequence = {sequence, parts_.sequences[sequence].generation},

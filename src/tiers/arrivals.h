@@ -62,8 +62,11 @@ class Arrivals {
 
   /// A search has ended: sequences that waited for it ask the next lower tier, load, or run.
   void finish_search(std::uint32_t search, const Search& ended);
-  /// Makes sequences that wait for a search stop looking, with this reason, and ask no other lower tier.
-  void abandon_search(std::uint32_t search, MissReason miss);
+  /// Makes sequences that wait for a search stop looking, with this reason. `asks_next`: they may ask another lower
+  /// tier.
+  void abandon_search(std::uint32_t search, MissReason miss, bool asks_next);
+  /// How long a search for a sequence may take, for the sequence.
+  [[nodiscard]] TimeNs search_deadline(std::uint32_t sequence) const;
   [[nodiscard]] bool is_search_awaited(std::uint32_t search) const;
 
  private:
@@ -85,8 +88,13 @@ class Arrivals {
   [[nodiscard]] bool is_faster_to_compute(const SequenceSlot& slot, const Found& found, const Choice& choice);
   [[nodiscard]] Status check_room(std::uint32_t sequence, const Choice& choice) const;
   void set_deadline(std::uint32_t sequence);
-  /// Whether a lower tier is to be asked. Sets next_lower to the first tier that may be.
+  /// Whether a lower tier is to be asked. Sets Arrival::lower to the one that is to be asked first.
   [[nodiscard]] bool may_look(std::uint32_t sequence, const Found& found);
+  [[nodiscard]] std::optional<std::uint16_t> choose_lower(std::uint32_t sequence, const Found& found);
+  [[nodiscard]] bool is_slower_than_computing(std::uint16_t lower, const SequenceSlot& slot, const Found& found);
+  [[nodiscard]] std::uint32_t missing_tokens(const SequenceSlot& slot, const Found& found) const;
+  [[nodiscard]] bool has_unasked(const Arrival& arrival) const;
+  void set_look_deadline(std::uint32_t sequence, const Found& found);
   [[nodiscard]] bool start_looking(std::uint32_t sequence, const Found& found);
   void stop_looking(std::uint32_t sequence, MissReason miss);
   [[nodiscard]] std::uint32_t next_waiting_for_turn(std::uint64_t turn) const;

@@ -23,6 +23,13 @@ Status HistoryPages::open_lower(NameLog& name_log) {
   return {};
 }
 
+Status HistoryPages::open_extents() {
+  if (has_extents()) return {};
+  QUIRE_TRY(tree_.find_runs());
+  QUIRE_TRY(device_columns_.grow(std::size_t{pages.device.page_count()} + 1));
+  return host_columns_.grow(std::size_t{pages.host.page_count()} + 1);
+}
+
 Status HistoryPages::grow_device(std::uint32_t page_count) {
   QUIRE_TRY(pages.grow_device(page_count));
   for (const auto& group : parts_.groups) {
@@ -30,6 +37,7 @@ Status HistoryPages::grow_device(std::uint32_t page_count) {
   }
   if (name_log_ == nullptr) return {};
   QUIRE_TRY(hot_.grow(std::size_t{page_count} + 1));
+  if (has_extents()) QUIRE_TRY(device_columns_.grow(std::size_t{page_count} + 1));
   return below_.grow(std::size_t{page_count} + 1);
 }
 
@@ -94,6 +102,7 @@ void HistoryPages::renumber(RunId run, std::uint32_t index_in_run, PageId page) 
     name_log_->add_copy(NameLog::Kind::DeviceMove, page, before);
     hot_[page.value] = hot_[before.value];
     below_[page.value] = below_[before.value];
+    if (has_extents()) device_columns_[page.value] = device_columns_[before.value];
   }
   pages.device.seal({&page, 1});
   pages.device.release({&before, 1});
@@ -127,6 +136,7 @@ std::uint32_t HistoryPages::pages_leaving(bool is_full) const {
 PageTransfer HistoryPages::start_copy(PageId device_page, PageId host_page) {
   tree_.start_copy(device_page, host_page);
   if (name_log_ != nullptr) name_log_->add_copy(NameLog::Kind::HostCopy, host_page, device_page);
+  if (has_extents()) host_columns_[host_page.value] = device_columns_[device_page.value];
   return pages.transfer_of(device_page, host_page, tree_.fingerprint(device_page, Tier::Device), 0);
 }
 
@@ -148,6 +158,7 @@ void HistoryPages::on_demote(PageId device_page, PageId host_page) {
 }
 
 void HistoryPages::on_promote(PageId host_page, PageId device_page) {
+  if (has_extents()) device_columns_[device_page.value] = host_columns_[host_page.value];
   for (const auto& group : parts_.groups) group->on_promote(host_page, device_page);
 }
 
@@ -168,6 +179,27 @@ void HistoryPages::forget_below(std::uint16_t lower) {
   for (std::uint32_t page = 1; page <= pages.device.page_count(); ++page) {
     below_[page] = static_cast<std::uint8_t>(below_[page] & ~(1U << lower));
   }
+}
+
+// Extents
+
+PageId HistoryPages::host_page_at(RunId run, std::uint32_t column) const {
+  const std::span<const PageId> row = tree_.pages(run);
+  const PageId page = row[column - (tree_.end_page(run) - row.size())];
+  if (tree_.is_on_host(run)) return page;
+  const PrefixTree::HostCopy copy = tree_.copy_of(page);
+  return copy.state == PrefixTree::Copy::Ready ? copy.host_page : PageId::none();
+}
+
+bool HistoryPages::list_on_host(RunId run, std::uint32_t last, std::span<PageId> out) const {
+  QUIRE_CHECK(last + 1 >= out.size() && tree_.end_page(run) > last, "pages before the root, or behind a run");
+  for (std::size_t i = out.size(); i > 0; --i) {
+    const std::uint32_t column = last + 1 - static_cast<std::uint32_t>(out.size() - i + 1);
+    while (tree_.end_page(tree_.parent(run)) > column) run = tree_.parent(run);
+    out[i - 1] = host_page_at(run, column);
+    if (out[i - 1].is_none()) return false;
+  }
+  return true;
 }
 
 // Loads. PrefixTree::load_of() is the index of the load that brings a host run, + 1; 0: none does.

@@ -85,6 +85,22 @@ class HistoryPages final : public PageHome, public TierListener {
   void set_cold(PageId device_page) { hot_[device_page.value] = below_[device_page.value] = 0; }
   /// What was written to a lower tier may be gone.
   void forget_below(std::uint16_t lower);
+
+  // Extents, for lower tiers that have some.
+
+  /// To be called before the first page comes: columns are known from here on.
+  [[nodiscard]] Status open_extents();
+  /// Where a page that comes into the tree stands in its path.
+  void set_column(const NamedPage& page, std::uint32_t column) {
+    if (has_extents()) columns_of(page.tier)[page.page.value] = column;
+  }
+  [[nodiscard]] std::uint32_t column_of_host(PageId host_page) const { return host_columns_[host_page.value]; }
+  /// The host page at a column of a run; none: the host lacks it.
+  [[nodiscard]] PageId host_page_at(RunId run, std::uint32_t column) const;
+  /// Lists the host pages of a path, those of out.size() columns that end with column `last` of `run`. False: the host
+  /// lacks one.
+  [[nodiscard]] bool list_on_host(RunId run, std::uint32_t last, std::span<PageId> out) const;
+
   [[nodiscard]] Status grow_device(std::uint32_t page_count);
   /// Gives a device page of an idle run the id `page`, which was taken for it and has got its bytes.
   void renumber(RunId run, std::uint32_t index_in_run, PageId page);
@@ -120,6 +136,10 @@ class HistoryPages final : public PageHome, public TierListener {
  private:
   void give_up(std::span<const PageId> device_pages);
   void list_host_runs(const PrefixTree::Pin& path);
+  [[nodiscard]] bool has_extents() const { return host_columns_.size() > 0; }
+  [[nodiscard]] LazyArray<std::uint32_t>& columns_of(Tier tier) {
+    return tier == Tier::Host ? host_columns_ : device_columns_;
+  }
 
   Parts parts_;
   PrefixTree& tree_;
@@ -128,6 +148,9 @@ class HistoryPages final : public PageHome, public TierListener {
   // By device page, with a bit for each lower tier:
   LazyArray<std::uint8_t> hot_;    // for which the page is hot
   LazyArray<std::uint8_t> below_;  // that got the page from a host copy which was given up since
+  // With extents: where a page stands in its path.
+  LazyArray<std::uint32_t> device_columns_;
+  LazyArray<std::uint32_t> host_columns_;
   std::uint32_t abandoned_reads_ = 0;
   std::vector<RunId> runs_;      // scratch: the host runs of a path, from its end up
   std::vector<PageId> targets_;  // scratch: device pages of one run

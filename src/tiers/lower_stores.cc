@@ -27,6 +27,10 @@ void LowerStores::want(PageHome& home, std::span<const Copied> copied) {
     const Lower& lower = parts_.lowers[i];
     LowerCopies& copies = home.pages.lower[i];
     if (!writes(lower, copies) || lower.has_failed) continue;
+    if (lower.extent_of(home) > 1) {
+      for (const Copied& each : copied) want_extents_of(i, each.host_page);
+      continue;
+    }
     const bool is_selective = lower.settings.write_policy == WritePolicy::Selective;
     for (const auto& [host_page, anchor] : copied) {
       const bool is_hot = parts_.history.is_hot(anchor, i);
@@ -35,6 +39,32 @@ void LowerStores::want(PageHome& home, std::span<const Copied> copied) {
       if (state == CopyState::None || state == CopyState::Lost) copies.want(host_page, is_hot);
     }
   }
+}
+
+// The host has got a page: extents may have all their pages now. There are several where paths part behind the page.
+void LowerStores::want_extents_of(std::uint16_t lower_index, PageId host_page) {
+  const Lower& lower = parts_.lowers[lower_index];
+  const std::uint32_t column = parts_.history.column_of_host(host_page);
+  const std::uint32_t last = column - (column % lower.extent_pages) + lower.extent_pages - 1;
+  LowerCopies& copies = parts_.history.pages.lower[lower_index];
+  parts_.tree.for_each_run_with(parts_.tree.run_of_host(host_page), last, [&](RunId run) {
+    const PageId end = parts_.history.host_page_at(run, last);
+    if (end.is_none()) return;
+    const CopyState state = copies.states[end.value];
+    if (state != CopyState::None && state != CopyState::Lost) return;
+    const bool is_hot = is_used_enough(lower, run);
+    if (lower.settings.write_policy == WritePolicy::Selective && !is_hot) return;
+    if (list_extent(run, last, lower.extent_pages)) copies.want(end, is_hot);
+  });
+}
+
+bool LowerStores::is_used_enough(const Lower& lower, RunId run) const {
+  return parts_.tree.use_count(run) >= lower.settings.hot_hits_min();
+}
+
+// Lists an extent in `extent_`. False: the host lacks a page of it.
+bool LowerStores::list_extent(RunId run, std::uint32_t last, std::uint32_t page_count) {
+  return parts_.history.list_on_host(run, last, std::span(extent_).first(page_count));
 }
 
 // Whether pages of a pool are ever written to a tier. Of others none waits, so that none is stored.
@@ -52,15 +82,16 @@ bool LowerStores::keeps(const Lower& lower, const PageHome& home, PageId host_pa
 
 void LowerStores::prefer(const PrefixTree::Pin& path) {
   for (std::uint16_t i = 0; i < parts_.lowers.size(); ++i) {
-    const LowerSettings& settings = parts_.lowers[i].settings;
-    const bool is_selective = settings.write_policy == WritePolicy::Selective;
-    const std::uint32_t hits_min = is_selective ? settings.write_hits_min : 2;
+    const Lower& lower = parts_.lowers[i];
     for (RunId run = path.run(); !parts_.tree.parent(run).is_none(); run = parts_.tree.parent(run)) {
-      if (parts_.tree.use_count(run) < hits_min) continue;
+      if (!is_used_enough(lower, run)) continue;
+      std::uint32_t column = parts_.tree.end_page(run) - static_cast<std::uint32_t>(parts_.tree.pages(run).size());
       for (const PageId page : parts_.tree.pages(run)) {
         parts_.history.set_hot(page, i);  // for copies that are still to be made
         const PrefixTree::HostCopy copy = parts_.tree.copy_of(page);
-        if (copy.state == PrefixTree::Copy::Ready) prefer_page(i, parts_.history, copy.host_page);
+        const bool has_copy = copy.state == PrefixTree::Copy::Ready;
+        if (lower.extent_pages == 1 && has_copy) prefer_page(i, parts_.history, copy.host_page);
+        if (lower.extent_pages > 1 && ++column % lower.extent_pages == 0 && has_copy) prefer_extent(i, run, column - 1);
         for (const auto& group : parts_.groups) {
           const PageId host_page = group->has_host() ? group->host_page_at({Tier::Device, page}) : PageId::none();
           if (!host_page.is_none()) prefer_page(i, *group, host_page);
@@ -81,6 +112,19 @@ void LowerStores::prefer_page(std::uint16_t lower_index, PageHome& home, PageId 
   if (!is_new) return;
   copies.forget(host_page);
   copies.want(host_page, /*is_hot=*/true);
+}
+
+// As prefer_page(); an extent that was left, because the host lacked a page of it, gets another chance.
+void LowerStores::prefer_extent(std::uint16_t lower_index, RunId run, std::uint32_t last) {
+  const Lower& lower = parts_.lowers[lower_index];
+  LowerCopies& copies = parts_.history.pages.lower[lower_index];
+  if (!writes(lower, copies)) return;
+  const PageId end = parts_.history.host_page_at(run, last);
+  const CopyState state = copies.states[end.value];
+  const bool is_new = state == CopyState::None || state == CopyState::Cold || state == CopyState::Lost;
+  if (!is_new || !list_extent(run, last, lower.extent_pages)) return;
+  copies.forget(end);
+  copies.want(end, /*is_hot=*/true);
 }
 
 bool LowerStores::may_copy(const PageHome& home) const {
@@ -129,13 +173,15 @@ bool LowerStores::start_one(std::uint16_t lower_index, PageHome& home) {
   if (lower.store_count >= parts_.lower_transfers_max()) return false;
   if (lower.has_failed || lower.tier->is_failed(home.pool) || !must_write(lower, home, copies)) return false;
   const std::optional<std::uint32_t> transfer =
-      parts_.add_transfer(TransferKind::StoreToDisk, TransferPriority::Background);
+      parts_.add_transfer(TransferKind::StoreBelow, TransferPriority::Background);
   if (!transfer) return false;
   Transfer& store = parts_.book[*transfer];
   store.pool = home.pool;
   store.lower = lower_index;
   // By the home's own type: two virtual calls for each page would be a tenth of the work.
-  if (home.pool == 0) {
+  if (lower.extent_of(home) > 1) {
+    fill_extents(*transfer, lower);
+  } else if (home.pool == 0) {
     fill(*transfer, lower, parts_.history);
   } else {
     fill(*transfer, lower, *parts_.groups[home.pool - 1U]);
@@ -173,9 +219,37 @@ void LowerStores::fill(std::uint32_t transfer, Lower& lower, Home& home) {
   }
 }
 
+// The same for whole extents.
+void LowerStores::fill_extents(std::uint32_t transfer, Lower& lower) {
+  Transfer& store = parts_.book[transfer];
+  HistoryPages& history = parts_.history;
+  LowerCopies& copies = history.pages.lower[store.lower];
+  const std::uint64_t bytes = lower.extent_pages * lower.tier->written_bytes(history.pool);
+  store.named_in = Tier::Host;
+  for (const LowerCopies::List list : {LowerCopies::kHot, LowerCopies::kCold}) {
+    while (store.page_count + lower.extent_pages <= parts_.book.pages_max() &&
+           lower.budget.allows(bytes, list == LowerCopies::kHot)) {
+      const std::uint32_t front = copies.waiting.front(list);
+      if (front == IndexLists::kNone) break;
+      const PageId end{front};
+      copies.waiting.remove(front);
+      copies.states[front] = CopyState::None;
+      const RunId run = parts_.tree.run_of_host(end);
+      if (!list_extent(run, history.column_of_host(end), lower.extent_pages)) continue;
+      copies.states[front] = CopyState::Writing;
+      lower.budget.take(bytes);
+      for (const PageId page : std::span(extent_).first(lower.extent_pages)) {
+        history.pages.begin_host_read(page);
+        parts_.book.add_page(
+            transfer, history.pages.transfer_of(PageId::none(), page, history.tag_of({Tier::Host, page}), page.value));
+      }
+    }
+  }
+}
+
 void LowerStores::finish(std::uint32_t transfer) {
   const Transfer& store = parts_.book[transfer];
-  QUIRE_CHECK(store.kind == TransferKind::StoreToDisk, "a transfer ends as a store to a lower tier, and is none");
+  QUIRE_CHECK(store.kind == TransferKind::StoreBelow, "a transfer ends as a store to a lower tier, and is none");
   PageHome& home = *parts_.homes[store.pool];
   LowerCopies& copies = home.pages.lower[store.lower];
   Lower& lower = parts_.lowers[store.lower];
@@ -183,13 +257,15 @@ void LowerStores::finish(std::uint32_t transfer) {
   const bool is_of_tier = store.fault == TransferFault::Io || lower.has_failed;
   if (store.outcome == TransferOutcome::Failed && is_of_tier) lower.has_lost_writes = true;
   const std::span<const PageTransfer> pages = parts_.book.pages(transfer);
-  for (std::uint32_t i = 0; i < pages.size(); ++i) {
+  const bool has_extents = lower.extent_of(home) > 1;
+  if (has_extents) finish_extents(store, pages, is_of_tier);
+  for (std::uint32_t i = 0; i < pages.size() && !has_extents; ++i) {
     const PageId page = pages[i].host_page;
     CopyState& state = copies.states[page.value];
     const bool is_same = home.pages.generation(page) == pages[i].host_generation && state == CopyState::Writing;
     if (is_same && i < store.good_pages) {
       copies.set_there(page);
-      ++home.pages.totals.disk_stored_page_total;
+      ++copies.stored_page_total;
     } else if (is_same && is_of_tier) {
       state = CopyState::Lost;
     } else if (is_same && i == store.good_pages) {
@@ -204,6 +280,31 @@ void LowerStores::finish(std::uint32_t transfer) {
   parts_.book.remove(transfer);
 }
 
+// Pages of an extent that were given up meanwhile are there too, but nobody keeps count of them.
+void LowerStores::finish_extents(const Transfer& store, std::span<const PageTransfer> pages, bool is_of_tier) {
+  HistoryPages& history = parts_.history;
+  LowerCopies& copies = history.pages.lower[store.lower];
+  const std::uint32_t extent_pages = parts_.lowers[store.lower].extent_pages;
+  const auto is_cached = [&](const PageTransfer& page) {
+    return history.pages.generation(page.host_page) == page.host_generation &&
+           history.pages.host.state(page.host_page) == PageState::Sealed;
+  };
+  for (std::uint32_t first = 0; first < pages.size(); first += extent_pages) {
+    const std::span<const PageTransfer> extent = pages.subspan(first, extent_pages);
+    const bool is_written = first + extent_pages <= store.good_pages;
+    const PageId end = extent.back().host_page;
+    const bool is_same = is_cached(extent.back()) && copies.states[end.value] == CopyState::Writing;
+    if (is_same) copies.states[end.value] = is_of_tier ? CopyState::Lost : CopyState::None;
+    for (const PageTransfer& page : extent) {
+      if (is_written && is_cached(page) && !copies.has(page.host_page)) copies.set_there(page.host_page);
+      history.pages.end_host_read(page.host_page);
+    }
+    if (is_written) copies.stored_page_total += extent_pages;
+    // The tier did not try it, because it stood behind one with a bad page on the host.
+    if (is_same && !is_of_tier && first > store.good_pages) copies.want(end, /*is_hot=*/false);
+  }
+}
+
 // Names
 
 void LowerStores::log_names(std::uint32_t sequence, std::uint32_t first_page, std::uint32_t end_page) {
@@ -212,6 +313,7 @@ void LowerStores::log_names(std::uint32_t sequence, std::uint32_t first_page, st
   const PrefixTree::Key key = parts_.sequences.key(sequence, end_page * parts_.page_tokens);
   for (std::uint32_t page = first_page; page < end_page; ++page) {
     parts_.history.set_cold(row[page]);
+    parts_.history.set_column({Tier::Device, row[page]}, page);
     if (parts_.key_spaces[slot.key_space].is_retired) {
       parts_.name_log.add_unnamed(Tier::Device, row[page]);
       continue;
@@ -298,12 +400,12 @@ bool LowerStores::try_start_drop(std::uint32_t key_space) {
   const std::uint32_t count_max = std::max(1U, parts_.config.host.transfer_count_max / 8);
   std::uint32_t count = 0;
   for (std::uint32_t i = 0; i < parts_.book.end(); ++i) {
-    count += parts_.book[i].is_live() && parts_.book[i].kind == TransferKind::DropOnDisk ? 1 : 0;
+    count += parts_.book[i].is_live() && parts_.book[i].kind == TransferKind::DropBelow ? 1 : 0;
   }
   const bool has_room = count == 0 || count + needed <= count_max;
   if (!has_room || parts_.is_paused || parts_.book.free_count() < needed) return false;
   for (std::uint16_t lower = 0; lower < parts_.lowers.size(); ++lower) {
-    Transfer& drop = parts_.book[*parts_.add_transfer(TransferKind::DropOnDisk, TransferPriority::Waiting)];
+    Transfer& drop = parts_.book[*parts_.add_transfer(TransferKind::DropBelow, TransferPriority::Waiting)];
     drop.lower = lower;
     drop.key_space = key_space;
   }
@@ -328,8 +430,13 @@ bool LowerStores::begin_flush() {
     parts_.lowers[i].has_lost_writes = false;
     if (parts_.lowers[i].has_failed) continue;
     // Pages that could not be written are tried once more.
-    for_each_host_page(i, [](LowerCopies& copies, PageId page) {
-      if (copies.states[page.value] == CopyState::Lost) copies.want(page, /*is_hot=*/false);
+    for_each_host_page(i, [&](PageHome& home, LowerCopies& copies, PageId page) {
+      if (copies.states[page.value] != CopyState::Lost) return;
+      if (parts_.lowers[i].extent_of(home) > 1) {
+        want_extents_of(i, page);
+      } else {
+        copies.want(page, /*is_hot=*/false);
+      }
     });
   }
   return true;
@@ -340,14 +447,14 @@ void LowerStores::for_each_host_page(std::uint16_t lower_index, Visitor&& visit)
   for (PageHome* const home : parts_.homes) {
     LowerCopies& copies = home->pages.lower[lower_index];
     for (std::uint32_t page = 1; copies.is_on() && page <= home->pages.host.page_count(); ++page) {
-      visit(copies, PageId{page});
+      visit(*home, copies, PageId{page});
     }
   }
 }
 
 void LowerStores::lose_all_of(std::uint16_t lower_index) {
   parts_.history.forget_below(lower_index);
-  for_each_host_page(lower_index, [](LowerCopies& copies, PageId page) {
+  for_each_host_page(lower_index, [](const PageHome& /*home*/, LowerCopies& copies, PageId page) {
     if (copies.states[page.value] != CopyState::There) return;
     copies.states[page.value] = CopyState::Lost;
     --copies.there_count;
@@ -388,15 +495,15 @@ Result<bool> LowerStores::try_flush() {
   }
   if (flushes_in_flight_ > 0) return false;
   const bool is_writing = parts_.book.any([](const Transfer& each) {
-    return each.kind == TransferKind::Store || each.kind == TransferKind::StoreToDisk ||
-           each.kind == TransferKind::DropOnDisk || each.kind == TransferKind::PutOnDisk;
+    return each.kind == TransferKind::Store || each.kind == TransferKind::StoreBelow ||
+           each.kind == TransferKind::DropBelow || each.kind == TransferKind::PutBelow;
   });
   if (is_writing || has_unstarted_drop_ || has_unstarted_writes()) return false;
   // Pages that still wait find no room on the host, or are more than the write budget allows: they are not flushed.
   if (parts_.is_paused || parts_.book.free_count() < parts_.lowers.size()) return false;
   for (std::uint16_t lower = 0; lower < parts_.lowers.size(); ++lower) {
     if (parts_.lowers[lower].has_failed) continue;
-    parts_.book[*parts_.add_transfer(TransferKind::FlushDisk, TransferPriority::Background)].lower = lower;
+    parts_.book[*parts_.add_transfer(TransferKind::FlushBelow, TransferPriority::Background)].lower = lower;
     ++flushes_in_flight_;
   }
   return false;

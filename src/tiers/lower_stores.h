@@ -1,13 +1,18 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // LowerStores: which host pages are written to lower tiers, and when. The write policy of a tier says which pages, its
-// write budget how many; pages that were used again go first. Pools take turns. It also sends lower tiers the names of
-// pages, drops of key spaces, and flushes; drops and flushes are transfers without pages.
+// write budget how many; pages that were used again go first. Pools take turns. Where a tier keeps the history in
+// extents (lower_tier.h), the last page of an extent stands for it: this page waits, and has a state of its own; the
+// others are There or not. An extent waits when the host has all its pages. If one of them goes before its turn, the
+// extent is left until that page has come back, or somebody uses the path again. LowerStores also sends lower tiers the
+// names of pages, drops of key spaces, and flushes; drops and flushes are transfers without pages.
 //
 // single-threaded
 #pragma once
 
 #include <cstdint>
+#include <span>
+#include <vector>
 
 #include "quire/result.h"
 #include "tiers/tier_parts.h"
@@ -17,6 +22,9 @@ namespace quire {
 class LowerStores {
  public:
   explicit LowerStores(TierParts& parts) : parts_(parts) {}
+
+  /// So many pages of one extent of the history have room.
+  void open(std::uint32_t extent_pages_max) { extent_.resize(extent_pages_max); }
 
   struct Copied {
     PageId host_page;
@@ -81,12 +89,20 @@ class LowerStores {
   [[nodiscard]] bool start_one(std::uint16_t lower_index, PageHome& home);
   template <typename Home>
   void fill(std::uint32_t transfer, Lower& lower, Home& home);
+  void fill_extents(std::uint32_t transfer, Lower& lower);
+  void finish_extents(const Transfer& store, std::span<const PageTransfer> pages, bool is_of_tier);
+  void want_extents_of(std::uint16_t lower_index, PageId host_page);
+  void prefer_extent(std::uint16_t lower_index, RunId run, std::uint32_t last);
+  [[nodiscard]] bool is_used_enough(const Lower& lower, RunId run) const;
+  [[nodiscard]] bool list_extent(RunId run, std::uint32_t last, std::uint32_t page_count);
   [[nodiscard]] bool try_start_drop(std::uint32_t key_space);
   void prefer_page(std::uint16_t lower_index, PageHome& home, PageId host_page);
   [[nodiscard]] bool has_unstarted_writes() const;
   template <typename Visitor>
   void for_each_host_page(std::uint16_t lower_index, Visitor&& visit);
+
   TierParts& parts_;
+  std::vector<PageId> extent_;   // scratch: the host pages of one extent
   std::uint32_t next_pool_ = 0;  // the pool whose turn it is
   bool has_unstarted_drop_ = false;
   bool wants_drop_all_ = false;  // drop_all() was called, and its transfers have not begun

@@ -47,7 +47,7 @@ Status Saves::check_save(std::uint32_t sequence, std::span<const HeldPages> held
   for (const HeldPages& pages : held) {
     // Pages that transfers read are not free at once when they are evicted.
     const std::uint32_t read_pages = parts_.book.count_pages([&](const Transfer& each) {
-      const bool reads = each.kind == TransferKind::Load || each.kind == TransferKind::StoreToDisk;
+      const bool reads = each.kind == TransferKind::Load || each.kind == TransferKind::StoreBelow;
       return reads && each.pool == pages.home->pool;
     });
     const std::uint32_t evictable = pages.home->host_evictable_pages();

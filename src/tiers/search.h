@@ -52,9 +52,11 @@ struct Search {
   PrefixTree::Pin pin;           // of the pages in memory: those before first_page, later also those that have come
   PageFingerprint missing = 0;   // of page first_page, or made from the last page if memory has all (look_for())
   PageFingerprint last_tag = 0;  // of the last page in a load that was started
-  TimeNs deadline = INT64_MAX;
-  SequenceId owner;          // the sequence that the search was started for
-  bool is_prefetch = false;  // goes on though nobody waits for it
+  TimeNs asked_at = 0;
+  TimeNs deadline = INT64_MAX;       // of the last of those who wait
+  TimeNs tier_deadline = INT64_MAX;  // the tier's own: of the question, then of what it has found
+  SequenceId owner;                  // the sequence that the search was started for
+  bool is_prefetch = false;          // goes on though nobody waits for it
   std::uint32_t prompt_tokens = 0;
   bool allows_inexact = false;
   bool is_for_host = false;  // of a prefix that is to be held on the host

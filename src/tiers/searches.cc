@@ -80,9 +80,11 @@ std::optional<std::uint32_t> Searches::look_for(std::uint32_t sequence, const Pr
                          other.first_page == first_page && other.missing == missing;
     // Where a prefix is to be held, windows and states are wanted at its end, and requests want them elsewhere.
     const bool wants_same = paths_.is_plain() || other.is_for_host == slot.admit_options.is_for_host;
-    if (is_same && wants_same) return i;
+    if (!is_same || !wants_same) continue;
+    parts_.searches[i].deadline = std::max(other.deadline, arrivals_->search_deadline(sequence));
+    return i;
   }
-  const std::optional<std::uint32_t> index = add(TransferKind::FindOnDisk, slot.key_space, lower, key);
+  const std::optional<std::uint32_t> index = add(TransferKind::FindBelow, slot.key_space, lower, key);
   if (!index) return std::nullopt;
   Search& search = parts_.searches[*index];
   search.first_page = first_page;
@@ -93,9 +95,11 @@ std::optional<std::uint32_t> Searches::look_for(std::uint32_t sequence, const Pr
   search.prompt_tokens = Paths::query_of(slot).token_count;
   search.allows_inexact = slot.options.allows_inexact;
   search.is_for_host = slot.admit_options.is_for_host;
-  search.deadline = parts_.load_deadline();
+  search.asked_at = parts_.now;
+  search.deadline = arrivals_->search_deadline(sequence);
+  search.tier_deadline = parts_.deadline_after(parts_.lowers[lower].settings.find_timeout_ns);
   search.pin = parts_.tree.pin_all(match);  // up to the page before first_page
-  ++parts_.counters.disk_find_count;
+  ++parts_.lowers[lower].totals.find_count;
   return index;
 }
 
@@ -114,18 +118,26 @@ void Searches::finish_question(std::uint32_t transfer) {
   QUIRE_CHECK(search.transfer == transfer && search.direct == nullptr, "an answer to another question");
   if (search.state == Stage::Asking) search.state = Stage::Reading;
   search.found_pages = parts_.book[transfer].good_pages;
-  parts_.counters.disk_found_page_total += search.found_pages;
+  parts_.lowers[search.lower].totals.found_pages += search.found_pages;
   choose_pages(index);
   if (parts_.key_spaces[search.key_space].is_retired) {
     search.miss = MissReason::LoadCancelled;
   } else if ((search.found_pages > 0 || search.anchored_bytes > 0) && !search.is_abandoned() && may_read()) {
     if (is_worth_reading(search)) {
+      set_deadlines(index);
       start_loads(index);
     } else {
       search.miss = MissReason::RecomputeCheaper;
     }
   }
   try_end(index);
+}
+
+// What was found is waited for as long as computing it takes, and as the tier may take to bring it.
+void Searches::set_deadlines(std::uint32_t index) {
+  Search& search = parts_.searches[index];
+  if (!search.is_for_host) search.deadline = std::min(search.deadline, parts_.computed_by(search.gained_tokens));
+  search.tier_deadline = parts_.deadline_after(parts_.lowers[search.lower].settings.load_timeout_ns);
 }
 
 // Not while the cache falls asleep: sleep() waits until no transfer lives. When it is asleep, no search is left.
@@ -166,13 +178,12 @@ void Searches::choose_pages(std::uint32_t index) {
 // nothing was measured yet, and for every kUnreadMax-th search that is not worth it.
 bool Searches::is_worth_reading(const Search& search) {
   Lower& lower = parts_.lowers[search.lower];
-  const TimeNs compute_ns_per_token = parts_.config.host.compute_ns_per_token;
-  if (compute_ns_per_token == 0 || lower.load_rate.bytes_per_ns == 0) return true;
-  const auto bytes =
-      static_cast<double>((search.found_pages * parts_.history.pages.page_bytes) + search.anchored_bytes);
-  const double read_ns = (bytes + static_cast<double>(lower.loading_bytes)) / lower.load_rate.bytes_per_ns;
-  const double load_ns = parts_.load_rate.bytes_per_ns > 0 ? bytes / parts_.load_rate.bytes_per_ns : 0;
-  const double compute_ns = static_cast<double>(search.gained_tokens) * static_cast<double>(compute_ns_per_token);
+  const double compute_ns = parts_.compute_time(search.gained_tokens);
+  if (compute_ns == 0 || lower.load_rate.bytes_per_ns == 0) return true;
+  const std::uint64_t bytes = (search.found_pages * parts_.history.pages.page_bytes) + search.anchored_bytes;
+  const double read_ns = lower.expected_ns(bytes);
+  const double load_ns =
+      parts_.load_rate.bytes_per_ns > 0 ? static_cast<double>(bytes) / parts_.load_rate.bytes_per_ns : 0;
   if (read_ns + load_ns > compute_ns && ++lower.unread_searches < kUnreadMax) return false;
   lower.unread_searches = 0;
   return true;
@@ -186,7 +197,7 @@ bool Searches::waits_for_transfers(const Search& search) const {
   }
   if (!may_read()) return false;
   return parts_.book.any([](const Transfer& each) {
-    return each.kind != TransferKind::FindOnDisk || each.is_on_its_way() || each.state == Transfer::State::CalledOff;
+    return each.kind != TransferKind::FindBelow || each.is_on_its_way() || each.state == Transfer::State::CalledOff;
   });
 }
 
@@ -194,7 +205,7 @@ bool Searches::waits_for_transfers(const Search& search) const {
 
 std::optional<std::uint32_t> Searches::add_load(std::uint32_t index, PageHome& home) {
   const std::optional<std::uint32_t> transfer =
-      parts_.add_transfer(TransferKind::LoadFromDisk, TransferPriority::Waiting);
+      parts_.add_transfer(TransferKind::LoadFromBelow, TransferPriority::Waiting);
   if (!transfer) return std::nullopt;
   const Search& search = parts_.searches[index];
   Transfer& load = parts_.book[*transfer];
@@ -205,6 +216,17 @@ std::optional<std::uint32_t> Searches::add_load(std::uint32_t index, PageHome& h
   return transfer;
 }
 
+// How many pages the next load of the history is to have. It ends with an extent, so that no two loads read the same
+// one.
+std::uint32_t Searches::next_load_pages(const Search& search) const {
+  const std::uint32_t left = search.found_pages - search.started_pages;
+  const std::uint32_t pages_max = parts_.book.pages_max();
+  if (left <= pages_max) return left;
+  const std::uint32_t over =
+      (search.first_page + search.started_pages + pages_max) % parts_.lowers[search.lower].extent_pages;
+  return over < pages_max ? pages_max - over : pages_max;
+}
+
 // Starts loads of the history, as far as there are transfers and host pages. The rest is started when transfers end.
 void Searches::start_loads(std::uint32_t index) {
   Search& search = parts_.searches[index];
@@ -212,7 +234,7 @@ void Searches::start_loads(std::uint32_t index) {
   HistoryPages& history = parts_.history;
   while (search.started_pages < search.found_pages && search.loads_in_flight < kLoadsPerSearch &&
          lower.load_count < parts_.lower_transfers_max()) {
-    const std::uint32_t wanted = std::min(search.found_pages - search.started_pages, parts_.book.pages_max());
+    const std::uint32_t wanted = next_load_pages(search);
     const std::optional<std::uint32_t> transfer = add_load(index, history);
     if (!transfer) return;
     Transfer& load = parts_.book[*transfer];
@@ -255,7 +277,7 @@ void Searches::finish_loads(std::uint32_t index) {
     goes_on = false;
     for (std::uint32_t i = 0; i < parts_.book.end(); ++i) {
       const Transfer& load = parts_.book[i];
-      const bool is_next = load.has_ended() && load.kind == TransferKind::LoadFromDisk && load.pool == 0 &&
+      const bool is_next = load.has_ended() && load.kind == TransferKind::LoadFromBelow && load.pool == 0 &&
                            load.search == index && load.first_page == search.first_page + search.arrived_pages;
       if (!is_next) continue;
       finish_history_load(i);
@@ -294,13 +316,18 @@ void Searches::finish_history_load(std::uint32_t transfer) {
     history.pages.host.seal(added);
     parts_.tree.insert_host(pin, key, added);
     search.pin = std::move(pin);
-    for (const PageId page : added) history.pages.lower[search.lower].set_there(page);
-    history.pages.totals.disk_loaded_page_total += added.size();
+    for (std::uint32_t i = 0; i < added.size(); ++i) {
+      history.pages.lower[search.lower].set_there(added[i]);
+      history.set_column({Tier::Host, added[i]}, load.first_page + begin + i);
+    }
+    history.pages.lower[search.lower].loaded_page_total += added.size();
   }
   history.pages.host.release(host_pages.first(begin));
   history.pages.host.release(host_pages.subspan(good));
   if (load.good_pages < load.page_count && search.miss == MissReason::None) {
-    search.miss = load.outcome == TransferOutcome::Cancelled ? MissReason::LoadCancelled : MissReason::LoadFailed;
+    search.miss = load.outcome == TransferOutcome::Cancelled  ? MissReason::LoadCancelled
+                  : load.outcome == TransferOutcome::TimedOut ? MissReason::LoadTimedOut
+                                                              : MissReason::LoadFailed;
   }
   QUIRE_CHECK(search.loads_in_flight > 0, "more loads of a search end than began");
   search.arrived_pages += load.page_count;
@@ -351,7 +378,7 @@ void Searches::start_anchored_loads(std::uint32_t index) {
   const bool may_start = search.anchored_started > 0 || has_room_for_anchored(search, path);
   if (may_start && !load_anchored(index, path)) {
     // Questions do not count: one that was answered stays until its search has ended.
-    const auto will_end = [](const Transfer& each) { return each.kind != TransferKind::FindOnDisk; };
+    const auto will_end = [](const Transfer& each) { return each.kind != TransferKind::FindBelow; };
     search.has_asked_anchored = !parts_.book.any(will_end);
   }
   paths_.hold(path, search.hit, search.prompt_tokens, Tier::Host, /*is_held=*/false);
@@ -407,7 +434,7 @@ void Searches::finish_anchored_load(std::uint32_t transfer) {
     const bool is_good = is_wanted && i < load.good_pages;
     if (is_good && group.attach_host(path.at(pages[i].place), pages[i].host_page, pages[i].place)) {
       group.pages.lower[search.lower].set_there(pages[i].host_page);
-      ++group.pages.totals.disk_loaded_page_total;
+      ++group.pages.lower[search.lower].loaded_page_total;
     } else {
       group.pages.host.release({&pages[i].host_page, 1});
     }
@@ -459,7 +486,12 @@ void Searches::read_more() {
 void Searches::expire() {
   for (std::uint32_t i = 0; i < parts_.searches.end(); ++i) {
     const Search& search = parts_.searches[i];
-    if (search.is_live() && parts_.now >= search.deadline) abandon(i, MissReason::LoadTimedOut);
+    if (!search.is_open()) continue;
+    if (parts_.now >= search.deadline) {
+      abandon(i, MissReason::LoadTimedOut);
+    } else if (parts_.now >= search.tier_deadline) {
+      abandon(i, MissReason::LoadTimedOut, Then::AskNext);
+    }
   }
 }
 
@@ -478,17 +510,21 @@ void Searches::abandon_all(MissReason miss) {
 }
 
 // Nobody uses what a search finds from here on, or what its loads bring. Sequences that wait for it stop looking.
-void Searches::abandon(std::uint32_t index, MissReason miss) {
+void Searches::abandon(std::uint32_t index, MissReason miss, Then then) {
   Search& search = parts_.searches[index];
   if (!search.is_open()) return;
   const bool is_asking = search.state == Stage::Asking;
+  // A tier that does not answer at all is known to be slow by that.
+  if (is_asking && miss == MissReason::LoadTimedOut) {
+    parts_.lowers[search.lower].question_time.measure(parts_.now - search.asked_at);
+  }
   search.state = Stage::Abandoned;
   if (search.miss == MissReason::None) search.miss = miss;
   const bool is_queued = parts_.book[search.transfer].state == Transfer::State::Queued;
   if (is_asking) parts_.call_off(search.transfer);
   for (std::uint32_t i = 0; i < parts_.book.end(); ++i) {
     Transfer& load = parts_.book[i];
-    if (!load.is_live() || load.kind != TransferKind::LoadFromDisk || load.search != index) continue;
+    if (!load.is_live() || load.kind != TransferKind::LoadFromBelow || load.search != index) continue;
     if (load.state == Transfer::State::Arrived) continue;
     if (load.state == Transfer::State::Queued) {
       // No rank will report, and the fields say that all went well.
@@ -498,7 +534,7 @@ void Searches::abandon(std::uint32_t index, MissReason miss) {
     parts_.call_off(i);
     load.pin.reset();
   }
-  arrivals_->abandon_search(index, miss);
+  arrivals_->abandon_search(index, miss, /*asks_next=*/then == Then::AskNext);
   search.pin.reset();
   if (is_queued) {
     end(index);

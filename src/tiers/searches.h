@@ -39,7 +39,7 @@ class Searches {
   void finish_load(std::uint32_t transfer);
   /// Starts more loads for searches that found more than there were transfers for.
   void read_more();
-  /// Abandons searches that take too long.
+  /// Abandons searches that take longer than those who wait for them do, or than the tier may.
   void expire();
   /// Abandons searches that nobody waits for.
   void cancel_unneeded();
@@ -59,6 +59,7 @@ class Searches {
   [[nodiscard]] bool is_worth_reading(const Search& search);
   [[nodiscard]] bool may_read() const;
   [[nodiscard]] bool waits_for_transfers(const Search& search) const;
+  [[nodiscard]] std::uint32_t next_load_pages(const Search& search) const;
   void start_loads(std::uint32_t search);
   [[nodiscard]] std::optional<std::uint32_t> add_load(std::uint32_t search, PageHome& home);
   void finish_loads(std::uint32_t search);
@@ -71,7 +72,10 @@ class Searches {
   void end_load(std::uint32_t transfer);
   void try_end(std::uint32_t search);
   void end(std::uint32_t search);
-  void abandon(std::uint32_t search, MissReason miss);
+  /// What those who wait for an abandoned search do.
+  enum class Then : std::uint8_t { GoOn, AskNext };
+  void abandon(std::uint32_t search, MissReason miss, Then then = Then::GoOn);
+  void set_deadlines(std::uint32_t search);
   [[nodiscard]] bool reads_below(const AnchoredGroup& group, const Search& search) const;
 
   TierParts& parts_;

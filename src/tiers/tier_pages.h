@@ -51,6 +51,8 @@ struct LowerCopies {
   IndexLists waiting;             // host pages by List
   std::uint32_t there_count = 0;  // pages in State::There
   std::uint32_t store_count = 0;  // stores of the pool that are under way
+  std::uint64_t loaded_page_total = 0;
+  std::uint64_t stored_page_total = 0;
 
   [[nodiscard]] bool is_on() const { return states.size() > 0; }
   [[nodiscard]] bool has(PageId host_page) const { return is_on() && states[host_page.value] == State::There; }

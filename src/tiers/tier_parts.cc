@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "tiers/tier_parts.h"
 
+#include <algorithm>
+
 #include "base/check.h"
 
 namespace quire {
@@ -27,10 +29,12 @@ LowerPlan TierParts::lower_plan_of(std::uint32_t transfer) {
                  .pool = each.pool,
                  .named_in = each.named_in,
                  .pages = book.pages(transfer)};
+  if (each.kind == TransferKind::StoreBelow) plan.timeout_ns = lowers[each.lower].settings.store_timeout_ns;
   if (each.search == Transfer::kNone) return plan;
   const Search& search = searches[each.search];
   plan.found_by = search.transfer;
-  if (each.kind == TransferKind::LoadFromDisk) return plan;
+  plan.timeout_ns = time_left(search);
+  if (each.kind == TransferKind::LoadFromBelow) return plan;
   const PrefixTree::Key key = searches.key(each.search);
   plan.first_page = search.asked_from;
   plan.tokens = key.tokens.subspan(std::size_t{search.asked_from} * page_tokens);
@@ -47,6 +51,14 @@ LowerPlan TierParts::lower_plan_of(std::uint32_t transfer) {
     plan.anchored = searches.anchored(each.search, page_tokens);
   }
   return plan;
+}
+
+// A little less than is left: what the tier has by then is to be heard in time.
+TimeNs TierParts::time_left(const Search& search) const {
+  const TimeNs deadline = std::min(search.deadline, search.tier_deadline);
+  if (deadline == INT64_MAX) return 0;
+  const TimeNs left = std::max<TimeNs>(0, deadline - now);
+  return std::max<TimeNs>(1, left - (left / 16));
 }
 
 NamedPage TierParts::last_page(const PrefixTree::Pin& path) const {

@@ -39,28 +39,57 @@ struct LowerSettings {
   WritePolicy write_policy = WritePolicy::WriteThrough;
   std::uint32_t write_hits_min = 2;
   std::uint64_t write_bytes_per_day = 0;        // 0: no limit
+  TimeNs find_timeout_ns = 0;                   // of a question; 0: no limit
+  TimeNs load_timeout_ns = 0;                   // from the answer on, until all that was found is there
+  TimeNs store_timeout_ns = 0;                  // of one store
   std::vector<GroupRetention> group_retention;  // by group of the layout; empty: everything
 
   /// Whether sequences look for pages there.
   [[nodiscard]] bool is_read() const { return access != TierAccess::WriteOnly; }
   [[nodiscard]] bool is_written() const { return access != TierAccess::ReadOnly; }
+  /// How often pages were used that are written before others.
+  [[nodiscard]] std::uint32_t hot_hits_min() const {
+    return write_policy == WritePolicy::Selective ? write_hits_min : 2;
+  }
 };
 
-/// How many lower tiers there can be: HistoryPages::hot_ has one bit of a byte for each.
+/// How many lower tiers there can be: HistoryPages::hot_ and Arrival::asked have one bit of a byte for each.
 inline constexpr std::size_t kLowerCountMax = 8;
+
+/// What a lower tier did since open(). Pages are counted in LowerCopies, by pool.
+struct LowerTotals {
+  std::uint64_t find_count = 0;
+  std::uint64_t found_pages = 0;
+  std::uint64_t loaded_bytes = 0;
+  std::uint64_t stored_bytes = 0;
+  std::array<std::uint64_t, kTransferOutcomeCount> load_outcomes{};
+  std::array<std::uint64_t, kTransferOutcomeCount> store_outcomes{};
+};
 
 /// A lower tier, and what the tiers keep count of for it.
 struct Lower {
   LowerTier* tier = nullptr;
   LowerSettings settings;
   WriteBudget budget;
+  std::uint32_t extent_pages = 1;  // of the history
   TransferRate load_rate;
+  AnswerTime question_time;
+  LowerTotals totals;
   std::uint64_t loading_bytes = 0;    // in loads from this tier that are in the book
   std::uint32_t load_count = 0;       // such loads
   std::uint32_t store_count = 0;      // stores to this tier, of all pools, that are in the book
   std::uint32_t unread_searches = 0;  // since the last search whose pages were read
+  std::uint32_t unasked_count = 0;    // requests that did not ask, because computing is faster, since the last that did
   bool has_failed = false;            // the tier's pool 0 has failed, the history's: the tier is not used any more
   bool has_lost_writes = false;       // a store or a flush of this tier has failed since flush() was first called
+
+  /// How many pages of a home are written as one.
+  [[nodiscard]] std::uint32_t extent_of(const PageHome& home) const { return home.pool == 0 ? extent_pages : 1; }
+  [[nodiscard]] bool is_measured() const { return question_time.ns > 0 && load_rate.bytes_per_ns > 0; }
+  /// About how long it takes until so many bytes are on the host, if the tier is measured.
+  [[nodiscard]] double expected_ns(std::uint64_t bytes) const {
+    return question_time.ns + (static_cast<double>(bytes + loading_bytes) / load_rate.bytes_per_ns);
+  }
 };
 
 /// What the tiers ask of the cache that owns them.
@@ -112,7 +141,8 @@ struct TierParts : TierContext {
   TransferRate store_rate;
   std::uint32_t loading_count = 0;  // the tree's loads from the host that are in the book
   std::uint64_t loading_bytes = 0;  // in these loads
-  std::vector<Lower> lowers;        // in the order in which they are asked
+  std::vector<Lower> lowers;        // in the order in which they are asked until they are measured
+  std::uint16_t first_lower = 0;    // which of them was asked first the last time
   SearchPaths searches;
   std::vector<Arrival> arrivals;  // by sequence
   AheadReads ahead;               // which sequences run ahead on which loads
@@ -133,8 +163,19 @@ struct TierParts : TierContext {
   [[nodiscard]] TimeNs time_after(TimeNs duration_ns) const {
     return duration_ns > INT64_MAX - std::max<TimeNs>(now, 0) ? INT64_MAX : now + duration_ns;
   }
-  [[nodiscard]] TimeNs load_deadline() const {
-    return config.host.load_timeout_ns > 0 ? time_after(config.host.load_timeout_ns) : INT64_MAX;
+  /// The same, where 0 is no limit.
+  [[nodiscard]] TimeNs deadline_after(TimeNs timeout_ns) const {
+    return timeout_ns > 0 ? time_after(timeout_ns) : INT64_MAX;
+  }
+  [[nodiscard]] TimeNs load_deadline() const { return deadline_after(config.host.load_timeout_ns); }
+  /// When so many tokens would be computed, if that began now; INT64_MAX: it is not known how long computing takes.
+  [[nodiscard]] TimeNs computed_by(std::uint32_t token_count) const {
+    const double compute_ns = compute_time(token_count);
+    return compute_ns == 0 ? INT64_MAX : time_after(static_cast<TimeNs>(std::min(compute_ns, 9e18)));
+  }
+  /// In nanoseconds; 0: it is not known how long computing takes.
+  [[nodiscard]] double compute_time(std::uint32_t token_count) const {
+    return static_cast<double>(token_count) * static_cast<double>(config.host.compute_ns_per_token);
   }
 
   /// So many loads, and so many stores, each lower tier may have at once. A tier that hangs keeps what it has, so all
@@ -153,6 +194,7 @@ struct TierParts : TierContext {
   void hand_over();
   [[nodiscard]] TransferPlan plan_of(std::uint32_t transfer);
   [[nodiscard]] LowerPlan lower_plan_of(std::uint32_t transfer);
+  [[nodiscard]] TimeNs time_left(const Search& search) const;
   /// The last page of a pinned path.
   [[nodiscard]] NamedPage last_page(const PrefixTree::Pin& path) const;
   void use_key_space(std::uint32_t index) { ++key_spaces[index].user_count; }

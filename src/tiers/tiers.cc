@@ -40,6 +40,7 @@ Status Tiers::open_host(std::uint32_t page_count, std::uint32_t clean_reserve_pa
   parts.ended_loads.open(host.transfer_count_max);
   paths.open_host();
   stores.open(clean_reserve_pages);
+  lower_stores.open(host.transfer_pages_max);
   loads.open(nullptr);
   return saves.open();
 }
@@ -51,7 +52,13 @@ Status Tiers::add_lower(LowerTier& tier, const LowerSettings& settings) {
     return invalid("a cache with host.transfer_count_max = ", plain(parts.config.host.transfer_count_max),
                    " has at most ", plain(count_max), count_max == 1 ? " lower tier" : " lower tiers");
   }
-  parts.lowers.push_back({.tier = &tier, .settings = settings, .budget = WriteBudget(settings.write_bytes_per_day)});
+  const std::uint32_t extent_pages = tier.extent_pages();
+  QUIRE_CHECK(extent_pages > 0 && extent_pages <= parts.book.pages_max(), "a store has room for a whole extent");
+  if (extent_pages > 1) QUIRE_TRY(parts.history.open_extents());
+  parts.lowers.push_back({.tier = &tier,
+                          .settings = settings,
+                          .budget = WriteBudget(settings.write_bytes_per_day),
+                          .extent_pages = extent_pages});
   for (PageHome* const home : parts.homes) {
     QUIRE_TRY(home->pages.add_lower(home->pages.has_host() && tier.keeps(home->pool)));
   }
@@ -71,7 +78,7 @@ Status Tiers::open_searches(const NameLog::Config& names) {
 namespace {
 
 bool asks_for_path(TransferKind kind) {
-  return kind == TransferKind::FindOnDisk || kind == TransferKind::PutOnDisk || kind == TransferKind::GetFromDisk;
+  return kind == TransferKind::FindBelow || kind == TransferKind::PutBelow || kind == TransferKind::GetFromBelow;
 }
 
 }  // namespace
@@ -102,17 +109,23 @@ void Tiers::count(const Transfer& transfer, const Completion& completion) {
       counters.stored_bytes += completion.moved_bytes;
       parts.store_rate.measure(completion);
       return;
-    case TransferKind::LoadFromDisk:
-      counters.disk_loaded_bytes += completion.moved_bytes;
+    case TransferKind::FindBelow: {
+      const bool is_answer =
+          completion.outcome != TransferOutcome::Failed && completion.outcome != TransferOutcome::Cancelled;
+      if (is_answer) parts.lowers[transfer.lower].question_time.measure(completion.busy_ns);
+      return;
+    }
+    case TransferKind::LoadFromBelow:
+      parts.lowers[transfer.lower].totals.loaded_bytes += completion.moved_bytes;
       parts.lowers[transfer.lower].load_rate.measure(completion);
       return;
-    case TransferKind::StoreToDisk: {
-      counters.disk_stored_bytes += completion.moved_bytes;
+    case TransferKind::StoreBelow: {
       Lower& lower = parts.lowers[transfer.lower];
+      lower.totals.stored_bytes += completion.moved_bytes;
       lower.budget.correct(transfer.page_count * lower.tier->written_bytes(transfer.pool), completion.moved_bytes);
       return;
     }
-    case TransferKind::PutOnDisk:
+    case TransferKind::PutBelow:
       parts.lowers[transfer.lower].budget.take(completion.moved_bytes);
       return;
     default:
@@ -148,27 +161,27 @@ void Tiers::finish(std::uint32_t index) {
         saves.finish_save(index);
       }
       return;
-    case TransferKind::FindOnDisk:
-    case TransferKind::PutOnDisk:
-    case TransferKind::GetFromDisk:
+    case TransferKind::FindBelow:
+    case TransferKind::PutBelow:
+    case TransferKind::GetFromBelow:
       if (parts.searches[transfer.search].direct != nullptr) {
         finish_direct(index);
       } else {
         searches.finish_question(index);
       }
       return;
-    case TransferKind::LoadFromDisk:
-      ++counters.disk_load_outcomes[outcome];
+    case TransferKind::LoadFromBelow:
+      ++parts.lowers[transfer.lower].totals.load_outcomes[outcome];
       searches.finish_load(index);
       return;
-    case TransferKind::StoreToDisk:
-      ++counters.disk_store_outcomes[outcome];
+    case TransferKind::StoreBelow:
+      ++parts.lowers[transfer.lower].totals.store_outcomes[outcome];
       lower_stores.finish(index);
       return;
-    case TransferKind::DropOnDisk:
+    case TransferKind::DropBelow:
       lower_stores.finish_drop(index);
       return;
-    case TransferKind::FlushDisk:
+    case TransferKind::FlushBelow:
       lower_stores.finish_flush(index);
       return;
   }
@@ -250,14 +263,15 @@ Status Tiers::check_invariants() const {
     const std::uint64_t bytes = transfer.page_count * parts.homes[transfer.pool]->pages.page_bytes;
     loading_count += transfer.is_tree_load() ? 1 : 0;
     if (transfer.is_tree_load()) loading_bytes += bytes;
-    if (transfer.kind == TransferKind::StoreToDisk) ++lower_stores_begun[transfer.lower];
-    if (transfer.kind != TransferKind::LoadFromDisk) continue;
+    if (transfer.kind == TransferKind::StoreBelow) ++lower_stores_begun[transfer.lower];
+    if (transfer.kind != TransferKind::LoadFromBelow) continue;
     lower_bytes[transfer.lower] += bytes;
     ++lower_loads[transfer.lower];
   }
   if (loading_count != parts.loading_count) return broken("the count of loads from the host is wrong");
   if (loading_bytes != parts.loading_bytes) return broken("the count of bytes being loaded is wrong");
   for (std::size_t i = 0; i < parts.lowers.size(); ++i) {
+    QUIRE_TRY(check_extents(static_cast<std::uint16_t>(i)));
     if (lower_loads[i] != parts.lowers[i].load_count) return broken("the count of loads from below is wrong");
     if (lower_stores_begun[i] != parts.lowers[i].store_count) return broken("the count of stores below is wrong");
     if (std::max(lower_loads[i], lower_stores_begun[i]) > parts.lower_transfers_max()) {
@@ -291,6 +305,28 @@ Status Tiers::check_invariants() const {
   return is_right ? Status{} : broken("a run waits for a load that is over");
 }
 
+// Whatever waits for a lower tier, or is written to it, is an extent.
+Status Tiers::check_extents(std::uint16_t lower_index) const {
+  const std::uint32_t extent_pages = parts.lowers[lower_index].extent_pages;
+  if (extent_pages == 1) return {};
+  const HistoryPages& history = parts.history;
+  const LowerCopies& copies = history.pages.lower[lower_index];
+  for (std::uint32_t page = 1; copies.is_on() && page <= history.pages.host.page_count(); ++page) {
+    const LowerCopies::State state = copies.states[page];
+    const bool waits = copies.waiting.contains(page) || state == LowerCopies::State::Writing;
+    if (waits && history.column_of_host(PageId{page}) % extent_pages != extent_pages - 1) {
+      return broken("a page waits for a lower tier that does not end an extent");
+    }
+  }
+  for (std::uint32_t i = 0; i < parts.book.end(); ++i) {
+    const Transfer& store = parts.book[i];
+    const bool is_its = store.is_live() && store.kind == TransferKind::StoreBelow && store.lower == lower_index;
+    if (!is_its || store.pool > 0) continue;
+    if (store.page_count % extent_pages != 0) return broken("a part of an extent is written");
+  }
+  return {};
+}
+
 // Compares the pages of one pool with what its transfers do with them.
 Status Tiers::check_pool(const PageHome& home) const {
   const TierPages& pages = home.pages;
@@ -302,8 +338,8 @@ Status Tiers::check_pool(const PageHome& home) const {
   for (std::uint32_t i = 0; i < parts.book.end(); ++i) {
     const Transfer& transfer = parts.book[i];
     if (!transfer.is_live() || transfer.pool != home.pool) continue;
-    const bool fills_host = transfer.kind == TransferKind::Store || transfer.kind == TransferKind::LoadFromDisk;
-    if (transfer.kind == TransferKind::StoreToDisk) ++store_counts[transfer.lower];
+    const bool fills_host = transfer.kind == TransferKind::Store || transfer.kind == TransferKind::LoadFromBelow;
+    if (transfer.kind == TransferKind::StoreBelow) ++store_counts[transfer.lower];
     for (const PageTransfer& page : parts.book.pages(i)) {
       const PageState state = pages.host.state(page.host_page);
       const PageState cached = transfer.is_of_tree() ? PageState::Sealed : PageState::Private;

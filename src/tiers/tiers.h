@@ -111,6 +111,7 @@ struct Tiers {
   void finish(std::uint32_t transfer);
   void finish_direct(std::uint32_t transfer);
   [[nodiscard]] Status check_pool(const PageHome& home) const;
+  [[nodiscard]] Status check_extents(std::uint16_t lower_index) const;
 };
 
 }  // namespace quire

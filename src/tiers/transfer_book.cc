@@ -42,6 +42,13 @@ void TransferRate::measure(const Completion& completion) {
   bytes_per_ns = bytes_per_ns == 0 ? measured : bytes_per_ns + (weight * (measured - bytes_per_ns));
 }
 
+void AnswerTime::measure(TimeNs took_ns) {
+  if (took_ns <= 0) return;
+  const auto took = static_cast<double>(took_ns);
+  const double weight = took < ns ? 2 * kRateWeight : kRateWeight;
+  ns = ns == 0 ? took : ns + (weight * (took - ns));
+}
+
 Result<TransferBook> TransferBook::create(const Config& config) {
   TransferBook book;
   book.transfers_.resize(config.transfer_count_max);

@@ -21,9 +21,9 @@
 //     Store of the history                 nothing
 //     Store of an anchored group           the id of the history's device page that the page hangs on
 //     Load, Store of a sequence (Saves)    the place in the sequence's saved row
-//     LoadFromDisk                         the number of the page among those of the question, which begins at
+//     LoadFromBelow                        the number of the page among those of the question, which begins at
 //                                          Search::asked_from
-//     StoreToDisk                          the id, in tier `named_in`, of the history's page that names the page
+//     StoreBelow                           the id, in tier `named_in`, of the history's page that names the page
 //
 // single-threaded
 #pragma once
@@ -42,10 +42,6 @@
 
 namespace quire {
 
-[[nodiscard]] constexpr bool is_of_lower_tier(TransferKind kind) {
-  return kind != TransferKind::Load && kind != TransferKind::Store;
-}
-
 struct Transfer {
   enum class State : std::uint8_t { Free, Queued, Moving, CalledOff, Arrived, Over };
   static constexpr std::uint32_t kNone = UINT32_MAX;
@@ -55,7 +51,7 @@ struct Transfer {
   TransferPriority priority = TransferPriority::Waiting;
   TransferOutcome outcome = TransferOutcome::Ok;  // of the ranks that have reported
   TransferFault fault = TransferFault::None;
-  Tier named_in = Tier::Host;  // of StoreToDisk: the tier of the history's pages that name the stored pages
+  Tier named_in = Tier::Host;  // of StoreBelow: the tier of the history's pages that name the stored pages
   std::uint16_t pool = 0;
   std::uint16_t lower = 0;     // which lower tier it goes to or comes from
   bool is_read_ahead = false;  // of a load of the tree: steps in flight may read the pages that it fills
@@ -81,6 +77,12 @@ struct Transfer {
   [[nodiscard]] bool is_of_tree() const { return sequence == SequenceId{}; }
   /// It brings pages of the tree from the host to the device.
   [[nodiscard]] bool is_tree_load() const { return is_live() && kind == TransferKind::Load && is_of_tree(); }
+};
+
+/// How long answers took, weighted: shorter times count more, so that a tier that is fast again is soon known to be.
+struct AnswerTime {
+  double ns = 0;  // 0: nothing was measured yet
+  void measure(TimeNs took_ns);
 };
 
 /// How fast bytes came, weighted so that small transfers count little.

@@ -174,22 +174,22 @@ bool DiskMover::Impl::run(Lane lane) {
   }
   if (queue->begin(plan.id.index)) plan.pages = {};
   switch (plan.kind) {
-    case TransferKind::LoadFromDisk:
+    case TransferKind::LoadFromBelow:
       queue->complete(load(plan));
       break;
-    case TransferKind::StoreToDisk:
+    case TransferKind::StoreBelow:
       queue->complete(store_pages(plan));
       break;
-    case TransferKind::GetFromDisk:
+    case TransferKind::GetFromBelow:
       queue->complete(get(plan));
       break;
-    case TransferKind::PutOnDisk:
+    case TransferKind::PutBelow:
       queue->complete(put(plan));
       break;
-    case TransferKind::DropOnDisk:
+    case TransferKind::DropBelow:
       queue->complete(drop(plan));
       break;
-    case TransferKind::FlushDisk:
+    case TransferKind::FlushBelow:
       queue->complete(flush(plan));
       break;
     default:
@@ -200,11 +200,11 @@ bool DiskMover::Impl::run(Lane lane) {
 
 // A plan that has its names.
 void DiskMover::Impl::take(const LowerPlan& plan) {
-  if (plan.kind == TransferKind::FindOnDisk) {
+  if (plan.kind == TransferKind::FindBelow) {
     queue->complete(find(plan));
     return;
   }
-  const bool is_read = plan.kind == TransferKind::LoadFromDisk || plan.kind == TransferKind::GetFromDisk;
+  const bool is_read = plan.kind == TransferKind::LoadFromBelow || plan.kind == TransferKind::GetFromBelow;
   const auto place = static_cast<std::size_t>(is_read ? Lane::Read : Lane::Write);
   const MutexLock lock(mutex);
   plans[place].push_back(plan);

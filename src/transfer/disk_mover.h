@@ -4,8 +4,8 @@
 // one computes names and looks them up, one reads, one writes. Names never wait for the disk, and reads not for writes.
 //
 //     names   follows the NameLog, answers Find, gives the pages of other plans their names
-//     read    LoadFromDisk, GetFromDisk
-//     write   StoreToDisk, PutOnDisk, DropOnDisk, FlushDisk, in the order they came
+//     read    LoadFromBelow, GetFromBelow
+//     write   StoreBelow, PutBelow, DropBelow, FlushBelow, in the order they came
 //
 // Each pool has a file store of its own, with its own capacity and so its own retention.
 //
@@ -38,8 +38,8 @@ class DiskMover final : public LowerTier {
     NameLog::Config log;
     std::vector<FileStoreConfig> stores;   ///< one for each pool; without directories: nothing of it goes to disk
     std::uint32_t transfer_count_max = 0;  ///< indices of TransferIds lie below it
-    std::uint32_t transfer_pages_max = 0;  ///< pages of one plan, but for FindOnDisk
-    std::uint32_t path_pages_max = 0;      ///< pages of a FindOnDisk
+    std::uint32_t transfer_pages_max = 0;  ///< pages of one plan, but for FindBelow
+    std::uint32_t path_pages_max = 0;      ///< pages of a FindBelow
     bool has_threads = true;
     int event_fd = -1;                  ///< written when there is something to poll; -1: none
     std::function<TimeNs()> unix_time;  ///< when records are written, for people; null: 0

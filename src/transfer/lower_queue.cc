@@ -58,7 +58,7 @@ void LowerQueue::submit(const LowerPlan& plan) {
 void LowerQueue::cancel(TransferId id) {
   const MutexLock lock(mutex_);
   Task& task = tasks_[id.index];
-  const bool may_stop = task.plan.kind == TransferKind::FindOnDisk || task.plan.kind == TransferKind::LoadFromDisk;
+  const bool may_stop = task.plan.kind == TransferKind::FindBelow || task.plan.kind == TransferKind::LoadFromBelow;
   if (!task.is_live || task.has_begun || task.is_cancelled || task.plan.id != id || !may_stop) return;
   task.is_cancelled = true;
   if (config_.work_fd < 0) return;  // nobody takes them
@@ -118,13 +118,13 @@ bool LowerQueue::follow(const std::function<void(const LowerPlan&)>& take) {
 void LowerQueue::name_pages_of(const LowerPlan& plan) {
   const std::span<PageNames::Record> records = this->records(plan.id.index);
   switch (plan.kind) {
-    case TransferKind::FindOnDisk:
+    case TransferKind::FindBelow:
       records[0] = {.name = {},
                     .parent = names_.parent_name(plan.parent, plan.key_space),
                     .key_space = names_.space(plan.key_space).name,
                     .page_index = plan.first_page};
       return;
-    case TransferKind::LoadFromDisk: {
+    case TransferKind::LoadFromBelow: {
       const std::span<const PageName> path = this->path(plan.found_by);
       for (std::size_t i = 0; i < plan.pages.size(); ++i) {
         const std::size_t place = plan.pages[i].place;
@@ -137,19 +137,19 @@ void LowerQueue::name_pages_of(const LowerPlan& plan) {
       }
       return;
     }
-    case TransferKind::StoreToDisk:
+    case TransferKind::StoreBelow:
       for (std::size_t i = 0; i < plan.pages.size(); ++i) {
         records[i] = names_.of(plan.named_in, PageId{plan.pages[i].place});
       }
       return;
-    case TransferKind::PutOnDisk:
-    case TransferKind::GetFromDisk: {
+    case TransferKind::PutBelow:
+    case TransferKind::GetFromBelow: {
       const PageNames::Space& space = names_.space(plan.key_space);
       records[0] = {.name = {}, .parent = space.root, .key_space = space.name, .page_index = 0};
       name_path(plan, 0, static_cast<std::uint32_t>(plan.tokens.size() / config_.names.page_tokens));
       return;
     }
-    case TransferKind::DropOnDisk: {
+    case TransferKind::DropBelow: {
       records[0].name = plan.key_space == kAllKeySpaces ? PageName{} : names_.space(plan.key_space).name;
       const MutexLock lock(mutex_);
       dropping_.push_back(records[0].name);

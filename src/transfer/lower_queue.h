@@ -32,7 +32,7 @@ class LowerQueue {
     PageNames::Config names;
     NameLog::Config log;
     std::uint32_t transfer_count_max = 0;  ///< indices of TransferIds lie below it
-    std::uint32_t transfer_pages_max = 0;  ///< pages of one plan, but for FindOnDisk
+    std::uint32_t transfer_pages_max = 0;  ///< pages of one plan, but for FindBelow
     std::uint32_t path_pages_max = 0;      ///< pages of a path
     int event_fd = -1;                     ///< written when there is something to poll; -1: none
     int work_fd = -1;                      ///< written when there is something to follow or to cancel; -1: none
@@ -44,7 +44,7 @@ class LowerQueue {
   // What a LowerTier passes on.
   void submit(const NameLog& log);
   void submit(const LowerPlan& plan);
-  /// Of a FindOnDisk or LoadFromDisk that is not over.
+  /// Of a FindBelow or LoadFromBelow that is not over.
   void cancel(TransferId id);
   [[nodiscard]] std::span<Completion> poll(std::span<Completion> out);
 
@@ -56,7 +56,7 @@ class LowerQueue {
   /// Follows all that is there by now, and gives each plan, with names, to `take`. Plans of direct calls, loads and
   /// stores have their rows; of a find, path() is to be named. False: there was nothing.
   bool follow(const std::function<void(const LowerPlan&)>& take);
-  /// Names the pages of a FindOnDisk from `first_page` of its path on. Those before them have been named.
+  /// Names the pages of a FindBelow from `first_page` of its path on. Those before them have been named.
   void name_path(const LowerPlan& plan, std::uint32_t first_page, std::uint32_t page_count);
   /// Plans that were called off since the last call, whether they are over or not.
   void take_cancelled(std::vector<TransferId>& out);
@@ -66,12 +66,12 @@ class LowerQueue {
   [[nodiscard]] bool is_cancelled(std::uint32_t index) const;
   /// From here on it is too late to cancel the plan. Whether it was.
   [[nodiscard]] bool begin(std::uint32_t index);
-  /// The names of the pages of a FindOnDisk, PutOnDisk or GetFromDisk, until its index is used again.
+  /// The names of the pages of a FindBelow, PutBelow or GetFromBelow, until its index is used again.
   [[nodiscard]] std::span<PageName> path(std::uint32_t index) {
     return {paths_.data() + (std::size_t{index} * config_.path_pages_max), config_.path_pages_max};
   }
   /// Of a load or store: what each page is called. Of others, the first is what all pages of the path share, with the
-  /// name before it as parent; a DropOnDisk has the name of its key space as name, none for all.
+  /// name before it as parent; a DropBelow has the name of its key space as name, none for all.
   [[nodiscard]] std::span<PageNames::Record> records(std::uint32_t index) {
     return {records_.data() + (std::size_t{index} * config_.transfer_pages_max), config_.transfer_pages_max};
   }

@@ -8,6 +8,10 @@
 // anchored group i (windows and snapshots). Pages of an anchored group lie under the name of the history's page that
 // they hang on.
 //
+// A tier may keep the history in extents, so that it moves few large values: extent_pages() consecutive pages of a
+// path, the first at a column that is a multiple of extent_pages(). An extent has the name of its last page, is written
+// as a whole, and is found as a whole. Two paths that part inside an extent have an extent each.
+//
 // Tokens and pages that a plan points to belong to the caller, and stay as they are until the plan's completion has
 // been polled. Until then the key space of the plan keeps its index.
 //
@@ -37,37 +41,42 @@ struct PoolColumns {
   }
 };
 
-/// LowerPlan::key_space of a DropOnDisk that drops everything the tier has, also what this process has never named.
+/// LowerPlan::key_space of a DropBelow that drops everything the tier has, also what this process has never named.
 inline constexpr std::uint32_t kAllKeySpaces = UINT32_MAX;
 
 struct LowerPlan {
   TransferId id;
-  TransferKind kind = TransferKind::FindOnDisk;
-  std::uint32_t key_space = 0;  ///< of FindOnDisk and DropOnDisk: index in the log; or kAllKeySpaces
-  std::uint32_t pool = 0;       ///< of LoadFromDisk and StoreToDisk
+  TransferKind kind = TransferKind::FindBelow;
+  std::uint32_t key_space = 0;  ///< of FindBelow and DropBelow: index in the log; or kAllKeySpaces
+  std::uint32_t pool = 0;       ///< of LoadFromBelow and StoreBelow
 
-  // FindOnDisk: Completion::good_pages says how many leading pages the tier has. PutOnDisk, GetFromDisk: how many were
+  /// FindBelow, LoadFromBelow, StoreBelow: how long somebody waits for it, from submit() on. What has arrived in order
+  /// by then is used, so the tier ends the plan then, with TransferOutcome::TimedOut if it has less than was asked for.
+  /// 0: there is no limit.
+  TimeNs timeout_ns = 0;
+
+  // FindBelow: Completion::good_pages says how many leading pages the tier has. PutBelow, GetFromBelow: how many were
   // written or read; their pages begin at the root.
   NamedPage parent;                      ///< the page in memory before the first one that is asked for
   std::uint32_t first_page = 0;          ///< how many pages of the path lie before `tokens`
   std::span<const TokenId> tokens;       ///< whole pages, from the first one on
   std::span<const ExtraKey> extra_keys;  ///< those that overlap them
-  std::uint32_t held_pages = 0;          ///< FindOnDisk: memory has so many of them, and they are not counted
-  /// FindOnDisk: for each page of `tokens` that is held or found a bit for each anchored group that has it there too.
-  /// PutOnDisk, GetFromDisk: a bit where a page of the group was written or read. Empty: nobody asks.
+  std::uint32_t held_pages = 0;          ///< FindBelow: memory has so many of them, and they are not counted
+  /// FindBelow: for each page of `tokens` that is held or found a bit for each anchored group that has it there too.
+  /// PutBelow, GetFromBelow: a bit where a page of the group was written or read. Empty: nobody asks.
   std::span<std::uint64_t> anchored;
 
-  std::span<const PoolColumns> columns;  ///< of PutOnDisk and GetFromDisk: which pages, the history's first
-  std::span<const std::byte> source;     ///< of PutOnDisk: their bytes, in this order
-  std::span<std::byte> target;           ///< of GetFromDisk
+  std::span<const PoolColumns> columns;  ///< of PutBelow and GetFromBelow: which pages, the history's first
+  std::span<const std::byte> source;     ///< of PutBelow: their bytes, in this order
+  std::span<std::byte> target;           ///< of GetFromBelow
 
-  /// LoadFromDisk: the index of the FindOnDisk that has found the pages. Its transfer still lives.
+  /// LoadFromBelow: the index of the FindBelow that has found the pages. Its transfer still lives.
   std::uint32_t found_by = 0;
-  /// StoreToDisk: the tier of the pages that PageTransfer::place names.
+  /// StoreBelow: the tier of the pages that PageTransfer::place names.
   Tier named_in = Tier::Host;
-  /// LoadFromDisk, StoreToDisk: host pages. PageTransfer::place tells the name of a page: in a load, it is the number
+  /// LoadFromBelow, StoreBelow: host pages. PageTransfer::place tells the name of a page: in a load, it is the number
   /// of the page among those of `found_by`; in a store, the id of a page of the history in `named_in`, which has that
-  /// name.
+  /// name. A store of the history has whole extents, each in the order of its path; a load may have parts of some.
   std::span<const PageTransfer> pages;
 };
 
@@ -80,7 +89,7 @@ class LowerTier {
   virtual void submit(const NameLog& log) = 0;
   /// Takes a plan. Each plan gets one Completion.
   virtual void submit(const LowerPlan& plan) = 0;
-  /// Ends a FindOnDisk or LoadFromDisk early, if work on it has not begun. Its completion comes all the same.
+  /// Ends a FindBelow or LoadFromBelow early, if work on it has not begun. Its completion comes all the same.
   virtual void cancel(TransferId id) = 0;
   /// Plans that have ended since the last call, as many as `out` has room for.
   [[nodiscard]] virtual std::span<Completion> poll(std::span<Completion> out) = 0;
@@ -90,6 +99,8 @@ class LowerTier {
   /// Whether the tier can no longer read or write pages of a pool. If it is pool 0, the tier is not used any more.
   [[nodiscard]] virtual bool is_failed(std::uint32_t pool) const = 0;
   [[nodiscard]] virtual std::string last_error() const = 0;
+  /// How many pages of the history an extent has. Pages of other pools are kept one by one.
+  [[nodiscard]] virtual std::uint32_t extent_pages() const { return 1; }
   /// How many bytes of the write budget a page of a pool takes.
   [[nodiscard]] virtual std::uint64_t written_bytes(std::uint32_t pool) const = 0;
 };

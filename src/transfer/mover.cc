@@ -545,6 +545,10 @@ std::vector<MoverHost::Pool> MoverHost::pools(Mover& mover) {
   return pools;
 }
 
+std::span<std::byte> MoverHost::memory(Mover& mover) {
+  return {mover.impl_->region.data(), mover.impl_->region.bytes()};
+}
+
 std::uint16_t MoverHost::rank(const Mover& mover) {
   return mover.impl_->config.rank;
 }

@@ -1,9 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// MoverHost: the host pages of an engine's mover, as a disk tier checks and uses them.
+// MoverHost: the host pages of an engine's mover, as tiers below the host check and use them.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
+#include <span>
 #include <vector>
 
 #include "quire/mover.h"
@@ -18,6 +20,8 @@ struct MoverHost {
     std::uint64_t page_bytes = 0;
   };
   [[nodiscard]] static std::vector<Pool> pools(Mover& mover);
+  /// In which all host pages lie.
+  [[nodiscard]] static std::span<std::byte> memory(Mover& mover);
   /// What it writes into completions.
   [[nodiscard]] static std::uint16_t rank(const Mover& mover);
 };

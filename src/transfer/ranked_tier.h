@@ -36,7 +36,8 @@ class RankedTier final : public LowerTier {
     std::uint32_t path_pages_max = 0;      ///< entries of a plan's `anchored`
   };
 
-  /// From 1 to 64 shards, which keep the same pools and must outlive it.
+  /// From 1 to 64 shards, which keep the same pools in extents of the same size, and must
+  /// outlive it.
   [[nodiscard]] static Result<std::unique_ptr<RankedTier>> open(const Config& config,
                                                                 std::span<LowerTier* const> shards);
 
@@ -48,6 +49,7 @@ class RankedTier final : public LowerTier {
   /// Any shard has failed: without it no page is whole.
   [[nodiscard]] bool is_failed(std::uint32_t pool) const override;
   [[nodiscard]] std::string last_error() const override;
+  [[nodiscard]] std::uint32_t extent_pages() const override { return shards_.front()->extent_pages(); }
   /// Of all shards together.
   [[nodiscard]] std::uint64_t written_bytes(std::uint32_t pool) const override;
 

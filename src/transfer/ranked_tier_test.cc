@@ -61,7 +61,7 @@ class RankedTierTest : public ::testing::Test {
 
 TEST_F(RankedTierTest, APlanIsOverWhenAllShardsHaveAnswered) {
   open(2);
-  tier_->submit(LowerPlan{.id = {1, 7}, .kind = TransferKind::LoadFromDisk});
+  tier_->submit(LowerPlan{.id = {1, 7}, .kind = TransferKind::LoadFromBelow});
   EXPECT_TRUE(poll().empty());
   shards_[1].answers = {{.id = {1, 7}, .good_pages = 3, .moved_bytes = 10, .busy_ns = 2}};
   EXPECT_TRUE(poll().empty());
@@ -69,7 +69,7 @@ TEST_F(RankedTierTest, APlanIsOverWhenAllShardsHaveAnswered) {
   const std::vector<Completion> over = poll();
   ASSERT_EQ(over.size(), 1U);
   EXPECT_EQ(over[0].id, (TransferId{1, 7}));
-  EXPECT_EQ(over[0].kind, TransferKind::LoadFromDisk);
+  EXPECT_EQ(over[0].kind, TransferKind::LoadFromBelow);
   EXPECT_EQ(over[0].outcome, TransferOutcome::Ok);
   EXPECT_EQ(over[0].good_pages, 3U);
   EXPECT_EQ(over[0].moved_bytes, 20U);
@@ -80,7 +80,7 @@ TEST_F(RankedTierTest, APlanIsOverWhenAllShardsHaveAnswered) {
 TEST_F(RankedTierTest, APageCountsWhenEveryShardHasIt) {
   open(3);
   std::array<std::uint64_t, 4> anchored{9, 9, 9, 9};
-  tier_->submit(LowerPlan{.id = {0, 1}, .kind = TransferKind::FindOnDisk, .anchored = anchored});
+  tier_->submit(LowerPlan{.id = {0, 1}, .kind = TransferKind::FindBelow, .anchored = anchored});
   constexpr std::array<std::array<std::uint64_t, 4>, 3> kBits = {{{3, 1, 2, 1}, {3, 3, 1, 1}, {1, 1, 3, 0}}};
   for (std::size_t i = 0; i < 3; ++i) {
     std::ranges::copy(kBits[i], shards_[i].plans[0].anchored.begin());
@@ -97,7 +97,7 @@ TEST_F(RankedTierTest, AShardThatWritesNoBitsHasNone) {
   open(2);
   for (const std::uint64_t bits : {7U, 0U}) {
     std::array<std::uint64_t, 1> anchored{};
-    tier_->submit(LowerPlan{.id = {0, 1}, .kind = TransferKind::FindOnDisk, .anchored = anchored});
+    tier_->submit(LowerPlan{.id = {0, 1}, .kind = TransferKind::FindBelow, .anchored = anchored});
     for (HandShard& shard : shards_) {
       if (bits != 0) shard.plans[0].anchored[0] = bits;
       shard.answers = {{.id = {0, 1}}};
@@ -109,7 +109,7 @@ TEST_F(RankedTierTest, AShardThatWritesNoBitsHasNone) {
 
 TEST_F(RankedTierTest, AnAnswerThatComesTwiceOrOfAnotherPlanChangesNothing) {
   open(2);
-  tier_->submit(LowerPlan{.id = {2, 5}, .kind = TransferKind::StoreToDisk});
+  tier_->submit(LowerPlan{.id = {2, 5}, .kind = TransferKind::StoreBelow});
   const Completion answer{.id = {2, 5}, .good_pages = 1, .moved_bytes = 8};
   const Completion stale{.id = {2, 4}, .outcome = TransferOutcome::Failed};
   const Completion unknown{.id = {kTransferCount, 0}, .outcome = TransferOutcome::Failed};
@@ -128,8 +128,8 @@ TEST_F(RankedTierTest, DirectBytesAreThoseOfOneShardAfterTheOther) {
   open(2);
   std::array<std::byte, 8> source{};
   std::array<std::byte, 6> target{};
-  tier_->submit(LowerPlan{.id = {0, 1}, .kind = TransferKind::PutOnDisk, .source = source});
-  tier_->submit(LowerPlan{.id = {1, 1}, .kind = TransferKind::GetFromDisk, .target = target});
+  tier_->submit(LowerPlan{.id = {0, 1}, .kind = TransferKind::PutBelow, .source = source});
+  tier_->submit(LowerPlan{.id = {1, 1}, .kind = TransferKind::GetFromBelow, .target = target});
   for (std::size_t i = 0; i < 2; ++i) {
     EXPECT_EQ(shards_[i].plans[0].source.data(), source.data() + (4 * i));
     EXPECT_EQ(shards_[i].plans[0].source.size(), 4U);
@@ -200,7 +200,7 @@ class RankedTierModel {
     if (plan.is_live) return;
     plan = {.is_live = true, .id = {index, ++generation_}, .anchored = {}, .answers = {}};
     plan.anchored.assign(op.draws[1] % (kPathPages + 1), 77);
-    tier_->submit(LowerPlan{.id = plan.id, .kind = TransferKind::FindOnDisk, .anchored = plan.anchored});
+    tier_->submit(LowerPlan{.id = plan.id, .kind = TransferKind::FindBelow, .anchored = plan.anchored});
   }
   void answer(std::size_t shard, std::uint32_t index, const testing::Op& op) {
     Plan& plan = plans_[index];
@@ -214,7 +214,7 @@ class RankedTierModel {
     const auto outcome = static_cast<TransferOutcome>(random.below(kTransferOutcomeCount));
     const bool has_failed = outcome == TransferOutcome::Failed;
     made.completion = {.id = plan.id,
-                       .kind = TransferKind::FindOnDisk,
+                       .kind = TransferKind::FindBelow,
                        .outcome = outcome,
                        .fault = has_failed ? static_cast<TransferFault>(1 + random.below(4)) : TransferFault::None,
                        .good_pages = random.below(4),

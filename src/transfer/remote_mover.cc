@@ -169,9 +169,9 @@ bool RemoteMover::Impl::run() {
 // A plan that has its names.
 void RemoteMover::Impl::take(const LowerPlan& plan) {
   switch (plan.kind) {
-    case TransferKind::FindOnDisk:
-    case TransferKind::LoadFromDisk:
-    case TransferKind::GetFromDisk:
+    case TransferKind::FindBelow:
+    case TransferKind::LoadFromBelow:
+    case TransferKind::GetFromBelow:
       begin(plan);
       return;
     default:
@@ -184,7 +184,7 @@ void RemoteMover::Impl::take(const LowerPlan& plan) {
 bool RemoteMover::Impl::try_start_write() {
   if (writes.empty() || is_drop_at_store) return false;
   const LowerPlan plan = writes.front();
-  const bool is_barrier = plan.kind == TransferKind::DropOnDisk || plan.kind == TransferKind::FlushDisk;
+  const bool is_barrier = plan.kind == TransferKind::DropBelow || plan.kind == TransferKind::FlushBelow;
   if (is_barrier && writes_at_store > 0) return false;
   writes.erase(writes.begin());
   ++writes_at_store;
@@ -202,23 +202,27 @@ void RemoteMover::Impl::begin(const LowerPlan& plan) {
   flight.pool = plan.pool;
   flight.fault = TransferFault::None;
   switch (plan.kind) {
-    case TransferKind::FindOnDisk:
+    case TransferKind::FindBelow:
       begin_find(flight);
       return;
-    case TransferKind::LoadFromDisk:
+    case TransferKind::LoadFromBelow:
       begin_load(flight);
       return;
-    case TransferKind::StoreToDisk:
+    case TransferKind::StoreBelow:
       begin_store(flight);
       return;
-    case TransferKind::PutOnDisk:
-    case TransferKind::GetFromDisk:
+    case TransferKind::PutBelow:
+    case TransferKind::GetFromBelow:
       begin_direct(flight);
       return;
-    case TransferKind::DropOnDisk:
+    case TransferKind::DropBelow:
+      if (config.is_read_only) {  // the queue goes on hiding it
+        complete(flight);
+        return;
+      }
       set_drop(flight, Step::Drop, queue->records(flight.index)[0].name);
       return;
-    case TransferKind::FlushDisk:
+    case TransferKind::FlushBelow:
       complete(flight);
       return;
     default:
@@ -228,10 +232,10 @@ void RemoteMover::Impl::begin(const LowerPlan& plan) {
 
 void RemoteMover::Impl::complete(Flight& flight) {
   switch (flight.plan.kind) {
-    case TransferKind::StoreToDisk:
-    case TransferKind::PutOnDisk:
-    case TransferKind::DropOnDisk:
-    case TransferKind::FlushDisk:
+    case TransferKind::StoreBelow:
+    case TransferKind::PutBelow:
+    case TransferKind::DropBelow:
+    case TransferKind::FlushBelow:
       --writes_at_store;
       is_drop_at_store = false;
       break;
@@ -240,6 +244,21 @@ void RemoteMover::Impl::complete(Flight& flight) {
   }
   flight.completion.busy_ns = std::max<TimeNs>(1, now() - flight.start_ns);
   queue->complete(flight.completion);
+}
+
+// Of a plan that has not got all it asked for.
+void RemoteMover::Impl::set_failure(Flight& flight, TransferFault fault) {
+  Completion& completion = flight.completion;
+  if (queue->is_cancelled(flight.index)) {
+    completion.outcome = TransferOutcome::Cancelled;
+    completion.fault = TransferFault::None;
+  } else if (fault == TransferFault::Io && now() >= flight.deadline_ns) {
+    completion.outcome = TransferOutcome::TimedOut;
+    completion.fault = TransferFault::None;
+  } else {
+    completion.outcome = TransferOutcome::Failed;
+    completion.fault = fault;
+  }
 }
 
 // Batches
@@ -260,6 +279,9 @@ RemoteObject& RemoteMover::Impl::set_object(Flight& flight, std::uint32_t object
 void RemoteMover::Impl::submit(Flight& flight, const Request& request) {
   flight.step = request.step;
   flight.deadline_ns = now() + request.timeout_ns;
+  if (flight.plan.timeout_ns > 0) {
+    flight.deadline_ns = std::min(flight.deadline_ns, flight.start_ns + flight.plan.timeout_ns);
+  }
   flight.batch = {.id = (++last_batch << kIndexBits) | flight.index,
                   .operation = request.operation,
                   .priority = request.priority,
@@ -363,7 +385,7 @@ RemoteMover::Impl::Flight* RemoteMover::Impl::idle_background() {
 // A value that is no good. When there is no room for it, whoever reads it next drops it.
 void RemoteMover::Impl::discard(const RemoteObject& object) {
   Flight* const flight = idle_background();
-  if (flight == nullptr) return;
+  if (flight == nullptr || config.is_read_only) return;
   std::array<char, kRemoteKeyBytesMax>& room = keys[flight->index * object_max];
   std::ranges::copy(object.key, room.begin());
   objects_of(*flight)[0] = {.key = {room.data(), object.key.size()}};
@@ -488,6 +510,10 @@ bool RemoteMover::keeps(std::uint32_t pool) const {
 
 std::string RemoteMover::last_error() const {
   return impl_->store.status().last_error;
+}
+
+std::uint32_t RemoteMover::extent_pages() const {
+  return impl_->extent_pages(0);
 }
 
 std::uint64_t RemoteMover::written_bytes(std::uint32_t pool) const {

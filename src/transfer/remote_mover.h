@@ -9,7 +9,8 @@
 //
 //   - A page has arrived when its header says what was asked for (key space, layout, name, parent, index) and its bytes
 //     have the checksum. A value that is not right is dropped from the store, and the load ends in front of it.
-//   - What comes late is not used: the load ends there, as where the store has nothing.
+//   - What comes late is not used: the load ends there (TransferOutcome::TimedOut), as where the store has nothing. A
+//     plan that says how long it may take takes no longer than that.
 //   - Values are put only where a question says that they are absent. One that the store refuses fails the store of its
 //     pages (TransferFault::Io), and never the tier: is_failed() is never true, because a machine that is away may be
 //     back in a minute. Meanwhile RemoteStore::status() says so, and everything fails at once.
@@ -67,8 +68,9 @@ class RemoteMover final : public LowerTier {
     NameLog::Config log;
     std::vector<Pool> pools;               ///< the history's first
     std::uint32_t transfer_count_max = 0;  ///< indices of TransferIds lie below it
-    std::uint32_t transfer_pages_max = 0;  ///< pages of one plan, but for FindOnDisk: an extent's at least
-    std::uint32_t path_pages_max = 0;      ///< pages of a FindOnDisk
+    std::uint32_t transfer_pages_max = 0;  ///< pages of one plan, but for FindBelow: an extent's at least
+    std::uint32_t path_pages_max = 0;      ///< pages of a FindBelow
+    bool is_read_only = false;             ///< nothing is written: what is dropped is hidden instead
     std::string key_prefix = "quire";      ///< that all keys begin with: printable, no spaces
     TimeNs find_timeout_ns = 100'000'000;
     TimeNs load_timeout_ns = 500'000'000;
@@ -98,6 +100,7 @@ class RemoteMover final : public LowerTier {
   [[nodiscard]] bool keeps(std::uint32_t pool) const override;
   [[nodiscard]] bool is_failed(std::uint32_t /*pool*/) const override { return false; }
   [[nodiscard]] std::string last_error() const override;
+  [[nodiscard]] std::uint32_t extent_pages() const override;
   [[nodiscard]] std::uint64_t written_bytes(std::uint32_t pool) const override;
 
   /// Without threads: does one thing; false when there is nothing to do now.

@@ -214,11 +214,7 @@ void RemoteMover::Impl::end_find(Flight& flight) {
   Completion& completion = flight.completion;
   completion.good_pages = flight.path_pages - std::min(flight.path_pages, flight.plan.held_pages);
   completion.outcome = flight.path_pages > 0 ? TransferOutcome::Ok : TransferOutcome::Empty;
-  if (completion.good_pages == 0 && flight.has_failed) {
-    const bool is_cancelled = queue->is_cancelled(flight.index);
-    completion.outcome = is_cancelled ? TransferOutcome::Cancelled : TransferOutcome::Failed;
-    completion.fault = is_cancelled ? TransferFault::None : TransferFault::Io;
-  }
+  if (completion.good_pages == 0 && flight.has_failed) set_failure(flight, TransferFault::Io);
   complete(flight);
 }
 

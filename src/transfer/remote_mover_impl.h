@@ -158,6 +158,7 @@ struct RemoteMover::Impl {
   void forget_drops(const PageName& key_space);
   [[nodiscard]] bool try_drop_again();
   void end_drop_again(Flight& flight);
+  void set_failure(Flight& flight, TransferFault fault);
   void count(Counter counter, std::uint64_t number = 1);
 
   // remote_mover_find.cc

@@ -22,12 +22,12 @@ const PageName* RemoteMover::Impl::extent_of(const Flight& flight, const Item& i
   const PageNames::Record& record = queue->records(flight.index)[page];
   const std::uint32_t behind = extent_pages(flight.pool) - 1 - (record.page_index % extent_pages(flight.pool));
   if (behind == 0) return &record.name;
-  if (plan.kind == TransferKind::LoadFromDisk) {
+  if (plan.kind == TransferKind::LoadFromBelow) {
     const std::size_t last = std::size_t{plan.pages[page].place} + behind;
     return last < flights[plan.found_by].named_pages ? &queue->path(plan.found_by)[last] : nullptr;
   }
   const std::size_t last = std::size_t{record.page_index} + behind;
-  const bool is_named = plan.kind == TransferKind::GetFromDisk && last < plan.tokens.size() / config.names.page_tokens;
+  const bool is_named = plan.kind == TransferKind::GetFromBelow && last < plan.tokens.size() / config.names.page_tokens;
   return is_named ? &queue->path(flight.index)[last] : nullptr;
 }
 
@@ -35,7 +35,7 @@ const PageName* RemoteMover::Impl::extent_of(const Flight& flight, const Item& i
 void RemoteMover::Impl::group(Flight& flight) {
   const std::span<const PageNames::Record> records = queue->records(flight.index).first(flight.page_count);
   const std::uint32_t extent = extent_pages(flight.pool);
-  const bool is_write = flight.plan.kind == TransferKind::StoreToDisk || flight.plan.kind == TransferKind::PutOnDisk;
+  const bool is_write = flight.plan.kind == TransferKind::StoreBelow || flight.plan.kind == TransferKind::PutBelow;
   flight.item_count = 0;
   for (std::uint32_t first = 0; first < flight.page_count;) {
     const PageNames::Record& record = records[first];
@@ -93,7 +93,7 @@ void RemoteMover::Impl::get(Flight& flight) {
   }
   submit(flight, {.step = Step::Get,
                   .operation = RemoteOperation::Get,
-                  .is_path = flight.pool == 0 || flight.plan.kind == TransferKind::LoadFromDisk,
+                  .is_path = flight.pool == 0 || flight.plan.kind == TransferKind::LoadFromBelow,
                   .object_count = flight.item_count,
                   .timeout_ns = config.load_timeout_ns});
 }
@@ -275,7 +275,7 @@ void RemoteMover::Impl::end_put(Flight& flight) {
 }
 
 TransferFault RemoteMover::Impl::begin_source(Flight& flight, std::uint32_t page, HostPages::Record& record) {
-  if (flight.plan.kind == TransferKind::StoreToDisk) {
+  if (flight.plan.kind == TransferKind::StoreBelow) {
     return hosts[flight.pool]->begin_read(flight.plan.pages[page], record);
   }
   record.bytes = pages_of(flight)[page].source;
@@ -283,15 +283,15 @@ TransferFault RemoteMover::Impl::begin_source(Flight& flight, std::uint32_t page
 }
 
 void RemoteMover::Impl::end_source(const Flight& flight, std::uint32_t page) {
-  if (flight.plan.kind == TransferKind::StoreToDisk) hosts[flight.pool]->end_read(flight.plan.pages[page]);
+  if (flight.plan.kind == TransferKind::StoreBelow) hosts[flight.pool]->end_read(flight.plan.pages[page]);
 }
 
 void RemoteMover::Impl::end_moves(Flight& flight) {
   switch (flight.plan.kind) {
-    case TransferKind::LoadFromDisk:
+    case TransferKind::LoadFromBelow:
       end_load(flight);
       return;
-    case TransferKind::StoreToDisk:
+    case TransferKind::StoreBelow:
       end_store(flight);
       return;
     default:
@@ -334,11 +334,7 @@ void RemoteMover::Impl::end_load(Flight& flight) {
     ++completion.good_pages;
     completion.moved_bytes += page.memory.size();
   }
-  if (completion.good_pages < plan.pages.size()) {
-    const bool is_cancelled = queue->is_cancelled(flight.index);
-    completion.outcome = is_cancelled ? TransferOutcome::Cancelled : TransferOutcome::Failed;
-    if (is_cancelled) completion.fault = TransferFault::None;
-  }
+  if (completion.good_pages < plan.pages.size()) set_failure(flight, completion.fault);
   complete(flight);
 }
 
@@ -373,7 +369,7 @@ void RemoteMover::Impl::begin_direct(Flight& flight) {
   flight.next_columns = 0;
   flight.next_column = 0;
   flight.offset = 0;
-  const bool is_hidden = flight.plan.kind == TransferKind::GetFromDisk && queue->is_dropping(flight.shared.key_space);
+  const bool is_hidden = flight.plan.kind == TransferKind::GetFromBelow && queue->is_dropping(flight.shared.key_space);
   if (is_hidden) {
     complete(flight);
   } else {
@@ -385,7 +381,7 @@ void RemoteMover::Impl::next_direct(Flight& flight) {
   if (!has_direct_pages(flight)) {
     if (flight.completion.fault != TransferFault::None) flight.completion.outcome = TransferOutcome::Failed;
     complete(flight);
-  } else if (flight.plan.kind == TransferKind::GetFromDisk) {
+  } else if (flight.plan.kind == TransferKind::GetFromBelow) {
     get(flight);
   } else {
     ask(flight);
@@ -409,8 +405,8 @@ bool RemoteMover::Impl::has_direct_pages(Flight& flight) {
       const std::uint64_t begin = flight.offset + (flight.next_column * length);
       PageRow& row = pages_of(flight)[flight.page_count];
       row = {};
-      if (plan.kind == TransferKind::GetFromDisk) row.memory = plan.target.subspan(begin, length);
-      if (plan.kind == TransferKind::PutOnDisk) row.source = plan.source.subspan(begin, length);
+      if (plan.kind == TransferKind::GetFromBelow) row.memory = plan.target.subspan(begin, length);
+      if (plan.kind == TransferKind::PutBelow) row.source = plan.source.subspan(begin, length);
       queue->records(flight.index)[flight.page_count++] = {
           .name = path[column],
           .parent = column == 0 ? flight.shared.parent : path[column - 1],

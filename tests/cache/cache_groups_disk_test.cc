@@ -256,7 +256,7 @@ TEST_F(CacheGroupsDiskTest, AFlushWaitsForWritesThatWaitForLoads) {
     const Result<std::span<const Completion>> polled = cache_->poll();
     ASSERT_TRUE(polled.has_value());
     std::vector<Completion> now;
-    for (const Completion& each : *polled) (each.kind == TransferKind::LoadFromDisk ? held : now).push_back(each);
+    for (const Completion& each : *polled) (each.kind == TransferKind::LoadFromBelow ? held : now).push_back(each);
     ASSERT_TRUE(cache_->apply(now, now_));
     std::this_thread::sleep_for(std::chrono::microseconds(100));
   };

@@ -56,7 +56,7 @@ bool Simulation::run_lane(DiskMover::Lane lane, std::uint32_t shard) {
       return "    disk: " + std::to_string(completion.id.index) + "." + std::to_string(completion.id.generation) + " " +
              std::string(to_string(completion.outcome)) + ", " + std::to_string(completion.good_pages) + " pages";
     });
-    if (completion.kind == TransferKind::LoadFromDisk) arrived_[completion.id.index] = mover_->take_arrived();
+    if (completion.kind == TransferKind::LoadFromBelow) arrived_[completion.id.index] = mover_->take_arrived();
     if (setup_.has_groups()) check_fault(completion);
     disk_outbox_.push_back(completion);
   }
@@ -66,8 +66,8 @@ bool Simulation::run_lane(DiskMover::Lane lane, std::uint32_t shard) {
 void Simulation::check_fault(const Completion& completion) const {
   const bool is_of_history = CacheForTests::pool_of(*cache_, completion.id) == 0;
   if (!is_of_history && completion.outcome == TransferOutcome::Failed) {
-    counts_.add(completion.kind == TransferKind::LoadFromDisk ? SimEvent::AnchoredOnDiskLoadFailed
-                                                              : SimEvent::AnchoredOnDiskStoreFailed);
+    counts_.add(completion.kind == TransferKind::LoadFromBelow ? SimEvent::AnchoredOnDiskLoadFailed
+                                                               : SimEvent::AnchoredOnDiskStoreFailed);
   }
   const bool is_of_page = completion.fault != TransferFault::None && completion.fault != TransferFault::Io;
   const std::uint32_t spoilt = setup_.flip_chance + setup_.lost_write_chance + setup_.misdirected_chance;
@@ -146,8 +146,8 @@ std::optional<Simulation::DiskChoice> Simulation::disk_choice(std::span<const Co
   if (setup_.compute_ns_per_token == 0 || !has_disk_rate_ || is_paused_ || !paths_) return std::nullopt;
   DiskChoice choice{.waiting_bytes = CacheForTests::disk_loading_bytes(*cache_)};
   for (const Completion& completion : completions) {
-    if (completion.kind == TransferKind::LoadFromDisk) return std::nullopt;
-    if (completion.kind != TransferKind::FindOnDisk || completion.good_pages == 0) continue;
+    if (completion.kind == TransferKind::LoadFromBelow) return std::nullopt;
+    if (completion.kind != TransferKind::FindBelow || completion.good_pages == 0) continue;
     if (choice.found_pages > 0) return std::nullopt;
     choice.found_pages = completion.good_pages;
   }
@@ -364,12 +364,12 @@ void Simulation::call_direct() {
       if (status) counts_.add(SimEvent::LookedOnDisk);
       break;
     case 1:
-      direct->kind = TransferKind::GetFromDisk;
+      direct->kind = TransferKind::GetFromBelow;
       status = cache_->get_from_disk(space.id, prompt, direct->bytes, callback);
       if (status) counts_.add(SimEvent::GotFromDisk);
       break;
     default:
-      direct->kind = TransferKind::PutOnDisk;
+      direct->kind = TransferKind::PutBelow;
       computed_.insert(direct->values.begin(), direct->values.begin() + moved.token_count);
       if (setup_.has_groups()) {
         engine_->write_direct(moved, PrefixNumbers(mix64(space.salt), direct->values), direct->bytes);
@@ -406,7 +406,7 @@ void Simulation::answer(Direct& direct, const DiskAnswer& answer) {
   if (answer.token_count > 0 && !computed_.contains(direct.values[answer.token_count - 1])) {
     throw SimFailure("a direct call finds tokens that nobody has computed");
   }
-  for (std::uint32_t shard = 0; shard < setup_.shard_count && direct.kind == TransferKind::GetFromDisk; ++shard) {
+  for (std::uint32_t shard = 0; shard < setup_.shard_count && direct.kind == TransferKind::GetFromBelow; ++shard) {
     const std::size_t shard_bytes = direct.bytes.size() / setup_.shard_count;
     std::vector<std::byte> bytes(shard_bytes);
     for (std::size_t i = 0; i < shard_bytes; ++i) {

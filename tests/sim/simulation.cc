@@ -373,7 +373,7 @@ void Simulation::apply(bool all) {
   std::vector<Completion> real = completions;
   std::vector<PageTransfer> arrived;
   for (const Completion& completion : collect_disk(all)) {
-    if (completion.kind == TransferKind::LoadFromDisk) {
+    if (completion.kind == TransferKind::LoadFromBelow) {
       const std::vector<PageTransfer>& pages = arrived_[completion.id.index];
       arrived.insert(arrived.end(), pages.begin(), pages.end());
     }
@@ -381,7 +381,7 @@ void Simulation::apply(bool all) {
   }
   const std::optional<DiskChoice> choice = files_ ? disk_choice(completions) : std::nullopt;
   has_disk_rate_ = has_disk_rate_ || std::ranges::any_of(completions, [](const Completion& each) {
-                     return each.kind == TransferKind::LoadFromDisk && each.moved_bytes > 0;
+                     return each.kind == TransferKind::LoadFromBelow && each.moved_bytes > 0;
                    });
   add_odd_completions(completions);
   told_ = now_;

@@ -158,7 +158,7 @@ class Simulation {
 
   /// A call past the other tiers, until it is answered.
   struct Direct {
-    TransferKind kind = TransferKind::FindOnDisk;
+    TransferKind kind = TransferKind::FindBelow;
     std::vector<TokenId> tokens;
     std::vector<ExtraKey> extra_keys;
     std::vector<std::uint64_t> values;

@@ -175,6 +175,8 @@ class RemoteEngine {
     send_log();
   }
 
+  ~RemoteEngine() { mover.reset(); }  // before what plans point to
+
   [[nodiscard]] static NameLog::Config log_config() {
     return {
         .page_tokens = kRemotePageTokens, .entry_count_max = 4096, .page_count_max = 4096, .extra_key_count_max = 1};
@@ -233,7 +235,7 @@ class RemoteEngine {
     slot.tokens.assign(prompt.begin() + std::ptrdiff_t{asked.first_page} * kRemotePageTokens, prompt.end());
     const std::size_t page_count = slot.tokens.size() / kRemotePageTokens;
     slot.anchored.assign(asked.has_anchored ? page_count : 0, ~std::uint64_t{0});
-    LowerPlan plan{.id = slot.id, .kind = TransferKind::FindOnDisk, .key_space = asked.key_space};
+    LowerPlan plan{.id = slot.id, .kind = TransferKind::FindBelow, .key_space = asked.key_space};
     if (asked.first_page > 0) plan.parent = {Tier::Host, host_page(asked.parent_place, asked.first_page - 1)};
     plan.first_page = asked.first_page;
     plan.tokens = slot.tokens;
@@ -249,7 +251,7 @@ class RemoteEngine {
     for (std::uint32_t i = 0; i < count; ++i) {
       slot.pages.push_back({.host_page = host_page(place, i), .place = first + i});
     }
-    LowerPlan plan{.id = slot.id, .kind = TransferKind::LoadFromDisk, .pool = pool};
+    LowerPlan plan{.id = slot.id, .kind = TransferKind::LoadFromBelow, .pool = pool};
     plan.found_by = found_by;
     plan.pages = slot.pages;
     return submit(plan);
@@ -261,16 +263,16 @@ class RemoteEngine {
     for (std::uint32_t i = 0; i < count; ++i) {
       slot.pages.push_back({.host_page = host_page(place, i), .place = host_page(place, i).value});
     }
-    LowerPlan plan{.id = slot.id, .kind = TransferKind::StoreToDisk, .pool = pool};
+    LowerPlan plan{.id = slot.id, .kind = TransferKind::StoreBelow, .pool = pool};
     plan.named_in = Tier::Host;
     plan.pages = slot.pages;
     return submit(plan);
   }
   TransferId submit_drop(std::uint32_t index, std::uint32_t key_space) {
-    return submit({.id = next_slot(index).id, .kind = TransferKind::DropOnDisk, .key_space = key_space});
+    return submit({.id = next_slot(index).id, .kind = TransferKind::DropBelow, .key_space = key_space});
   }
   TransferId submit_flush(std::uint32_t index) {
-    return submit({.id = next_slot(index).id, .kind = TransferKind::FlushDisk});
+    return submit({.id = next_slot(index).id, .kind = TransferKind::FlushBelow});
   }
   /// All pages of a prompt and the last `window_pages` of the window group, in one piece of memory.
   TransferId submit_direct(TransferKind kind, std::uint32_t index, const RemotePrompt& prompt,
@@ -281,7 +283,7 @@ class RemoteEngine {
     slot.columns = {{.pool = 0, .first = 0, .last = count}, {.pool = 1, .first = count - window_pages, .last = count}};
     slot.anchored.assign(count, 0);
     slot.bytes.assign((count * kRemotePageBytes[0]) + (window_pages * kRemotePageBytes[1]), std::byte{0});
-    if (kind == TransferKind::PutOnDisk) {
+    if (kind == TransferKind::PutBelow) {
       const std::vector<std::byte> bytes = direct_bytes(prompt, window_pages);
       slot.bytes.assign(bytes.begin(), bytes.end());
     }
@@ -289,8 +291,8 @@ class RemoteEngine {
     plan.tokens = slot.tokens;
     plan.anchored = slot.anchored;
     plan.columns = slot.columns;
-    if (kind == TransferKind::PutOnDisk) plan.source = slot.bytes;
-    if (kind == TransferKind::GetFromDisk) plan.target = slot.bytes;
+    if (kind == TransferKind::PutBelow) plan.source = slot.bytes;
+    if (kind == TransferKind::GetFromBelow) plan.target = slot.bytes;
     return submit(plan);
   }
   [[nodiscard]] std::vector<std::byte> direct_bytes(const RemotePrompt& prompt, std::uint32_t window_pages) const {

@@ -573,7 +573,7 @@ TEST_F(RemoteMoverTest, ADropThatFailsIsTriedAgainAndHidesItsKeySpaceUntilThen) 
   const std::size_t key_count = store_.keys().size();
   EXPECT_GT(key_count, 0U);  // half of what fails happens; not here
   EXPECT_EQ(find(engine, prompt).good_pages, 0U);
-  EXPECT_EQ(end_of(engine, engine.submit_direct(TransferKind::GetFromDisk, 5, prompt, 0)).good_pages, 0U);
+  EXPECT_EQ(end_of(engine, engine.submit_direct(TransferKind::GetFromBelow, 5, prompt, 0)).good_pages, 0U);
   EXPECT_EQ(find(engine, prompt, {.key_space = 1}).outcome, TransferOutcome::Empty);
   // Nothing new comes below it.
   EXPECT_EQ(end_of(engine, engine.submit_store(0, 0, 8)).outcome, TransferOutcome::Ok);
@@ -624,10 +624,10 @@ TEST_F(RemoteMoverTest, DirectCallsMoveWholeExtentsAndPagesOfGroups) {
     forget_absent();
     const RemotePrompt prompt = remote_prompt(page_count, page_count);
     const std::uint32_t whole = page_count / 4 * 4;
-    const Completion put = end_of(engine, engine.submit_direct(TransferKind::PutOnDisk, 5, prompt, 2));
+    const Completion put = end_of(engine, engine.submit_direct(TransferKind::PutBelow, 5, prompt, 2));
     EXPECT_EQ(put.outcome, TransferOutcome::Ok);
     EXPECT_EQ(put.good_pages, whole);
-    const Completion got = end_of(engine, engine.submit_direct(TransferKind::GetFromDisk, 5, prompt, 2));
+    const Completion got = end_of(engine, engine.submit_direct(TransferKind::GetFromBelow, 5, prompt, 2));
     EXPECT_EQ(got.outcome, TransferOutcome::Ok);
     EXPECT_EQ(got.good_pages, whole);
     const std::vector<std::byte> wanted = engine.direct_bytes(prompt, 2);
@@ -644,22 +644,22 @@ TEST_F(RemoteMoverTest, DirectCallsMoveWholeExtentsAndPagesOfGroups) {
 TEST_F(RemoteMoverTest, ADirectReadSaysWhatIsDamagedOrAway) {
   RemoteEngine& engine = open();
   const RemotePrompt prompt = remote_prompt(1, 8);
-  (void)end_of(engine, engine.submit_direct(TransferKind::PutOnDisk, 5, prompt, 1));
+  (void)end_of(engine, engine.submit_direct(TransferKind::PutBelow, 5, prompt, 1));
   for (const std::string& key : store_.keys()) {
     std::vector<std::byte> value = store_.value(key);
     value.back() ^= std::byte{1};
     store_.put_value(key, value);
   }
-  const Completion damaged = end_of(engine, engine.submit_direct(TransferKind::GetFromDisk, 5, prompt, 1));
+  const Completion damaged = end_of(engine, engine.submit_direct(TransferKind::GetFromBelow, 5, prompt, 1));
   EXPECT_EQ(damaged.outcome, TransferOutcome::Failed);
   EXPECT_EQ(damaged.fault, TransferFault::Checksum);
   EXPECT_EQ(damaged.good_pages, 3U);
   store_.restart_empty();
-  const Completion absent = end_of(engine, engine.submit_direct(TransferKind::GetFromDisk, 5, prompt, 1));
+  const Completion absent = end_of(engine, engine.submit_direct(TransferKind::GetFromBelow, 5, prompt, 1));
   EXPECT_EQ(absent.outcome, TransferOutcome::Ok);
   EXPECT_EQ(absent.good_pages, 0U);
   store_.set_node(SimRemoteServer::Node::Failing);
-  for (const TransferKind kind : {TransferKind::GetFromDisk, TransferKind::PutOnDisk}) {
+  for (const TransferKind kind : {TransferKind::GetFromBelow, TransferKind::PutBelow}) {
     const Completion away = end_of(engine, engine.submit_direct(kind, 5, prompt, 1));
     EXPECT_EQ(away.outcome, TransferOutcome::Failed);
     EXPECT_EQ(away.fault, TransferFault::Io);
@@ -677,7 +677,7 @@ TEST_F(RemoteMoverTest, APageCountsWhenTheMoversOfAllShardsFindIt) {
   store_prompt(first, prompt);
   const RemotePrompt part(prompt.begin(), prompt.begin() + std::ptrdiff_t{8} * kRemotePageTokens);
   store_prompt(second, part);
-  LowerPlan plan{.id = {7, 1}, .kind = TransferKind::FindOnDisk};
+  LowerPlan plan{.id = {7, 1}, .kind = TransferKind::FindBelow};
   plan.tokens = prompt;
   (*ranked)->submit(plan);
   settle();
@@ -697,7 +697,7 @@ TEST_F(RemoteMoverTest, ClosingEndsWhatIsAtTheStore) {
   (void)engine.submit_load(2, 1, 0, 12, 100);
   (void)engine.submit_find(3, prompt, {});
   (void)engine.submit_store(4, 0, 12);
-  (void)engine.submit_direct(TransferKind::PutOnDisk, 5, prompt, 1);
+  (void)engine.submit_direct(TransferKind::PutBelow, 5, prompt, 1);
   (void)engine.submit_drop(6, 0);
   settle();
   EXPECT_GT(store_.batch_count(), 0U);

@@ -267,7 +267,7 @@ TEST_F(SwapEngineTest, ATicketIsSpentWhenItsCallIsFinished) {
   EXPECT_EQ(rig_.engine().wait_on(streams_.copies, ticket, 0).error().code, ErrorCode::InvalidArgument);
   EXPECT_FALSE(rig_.engine().is_done({}).has_value());
   EXPECT_FALSE(rig_.engine().is_done({.index = 99}).has_value());
-  EXPECT_FALSE(rig_.engine().is_done({.kind = TransferKind::FlushDisk}).has_value());
+  EXPECT_FALSE(rig_.engine().is_done({.kind = TransferKind::FlushBelow}).has_value());
   EXPECT_EQ(rig_.device().call_count(), calls);
   // The call that has its place now is not meant by it.
   const SwapTicket next = rig_.engine().try_start(order(TransferKind::Load, SwapPath::Direct)).value().value();
@@ -443,7 +443,7 @@ TEST_F(SwapEngineTest, AnOrderThatIsWrongIsRefusedAndNothingIsDone) {
             "expected has 2 checksums for 1 pages: give one for each, or none");
   EXPECT_EQ(refused(kStore, page_ids({1, 2}), record_ids({1, 2}), [&](SwapOrder& wrong) { wrong.expected = sums; }),
             "expected is for loads: a store makes checksums");
-  EXPECT_EQ(refused(TransferKind::FindOnDisk, page_ids({1}), record_ids({1}), as_it_is), "a swap is a load or a store");
+  EXPECT_EQ(refused(TransferKind::FindBelow, page_ids({1}), record_ids({1}), as_it_is), "a swap is a load or a store");
   EXPECT_EQ(rig_.device().call_count(), calls);
   EXPECT_EQ(rig_.device().copied_bytes(), copied);
   EXPECT_EQ(rig_.device().pending_count(), 0U);

@@ -328,7 +328,7 @@ Status Engine::admit(const Waiting& waiting) {
   const TraceRequest& request = trace_.requests[waiting.index];
   Running running{.request = waiting, .known_units = begun_units(request)};
   fill_path(running, request);
-  QUIRE_TRY_ASSIGN(bool is_admitted, try_admit(running, Tier::Disk));
+  QUIRE_TRY_ASSIGN(bool is_admitted, try_admit(running, Tier::Remote));
   if (!is_admitted && !running_.empty()) {
     put_back_.push_back(waiting);
     is_crowded_ = true;

@@ -296,7 +296,7 @@ void bind_contents(nb::class_<CacheState>& cache) {
                                 std::move(callback));
           },
           nb::arg("key_space"), nb::arg("prompt"), nb::arg("ttl_ns") = nb::none(), nb::arg("timeout_ns") = nb::none(),
-          nb::arg("tier_max") = Tier::Disk, nb::arg("callback") = nb::none(),
+          nb::arg("tier_max") = Tier::Remote, nb::arg("callback") = nb::none(),
           nb::sig(
               "def hold_on_host(self, key_space: KeySpaceId, prompt: object, ttl_ns: int | None = None, timeout_ns: "
               "int | None = None, tier_max: Tier = ..., callback: "

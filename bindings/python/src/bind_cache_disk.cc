@@ -126,7 +126,14 @@ void bind_cache_disk(nb::class_<CacheState>& cache) {
             const Access access(self);
             return take(access->disk_status(group_index));
           },
-          nb::arg("group_index") = nb::none(), "The disk tier, as its store sees it.");
+          nb::arg("group_index") = nb::none(), "The disk tier, as its store sees it.")
+      .def(
+          "remote_status",
+          [](CacheState& self) {
+            const Access access(self);
+            return take(access->remote_status());
+          },
+          "The remote tier: its servers, and what was got from them and put there.");
 }
 
 }  // namespace quire::python

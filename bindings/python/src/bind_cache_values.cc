@@ -130,6 +130,31 @@ void bind_cache_values(nb::module_& module) {
              "the group keeps everything: others that do are short of the same pages")
       .without_constructor();
 
+  StructClass<RemoteTierStatus>(module, "RemoteTierStatus", "The remote tier. Totals count since open().")
+      .value("is_usable", &RemoteTierStatus::is_usable,
+             "False: every question fails at once, until a server can be reached.")
+      .value("node_count", &RemoteTierStatus::node_count)
+      .value("failed_nodes", &RemoteTierStatus::failed_nodes, "left alone for a while")
+      .value("waiting_bytes", &RemoteTierStatus::waiting_bytes, "of values that are not on their way yet")
+      .value("last_error", &RemoteTierStatus::last_error, "empty: none so far; never has a password")
+      .value("extent_pages", &RemoteTierStatus::extent_pages, "of the history, in one value")
+      .value("question_ns", &RemoteTierStatus::question_ns, "how long answers take, as measured of late; 0: not yet")
+      .value("load_bytes_per_ns", &RemoteTierStatus::load_bytes_per_ns)
+      .value("asked_names", &RemoteTierStatus::asked_names)
+      .value("spared_names", &RemoteTierStatus::spared_names, "not asked for: they were absent a moment ago")
+      .value("got_values", &RemoteTierStatus::got_values, "that came and were right")
+      .value("got_bytes", &RemoteTierStatus::got_bytes)
+      .value("put_values", &RemoteTierStatus::put_values)
+      .value("put_bytes", &RemoteTierStatus::put_bytes)
+      .value("kept_values", &RemoteTierStatus::kept_values, "not put, because the servers have them")
+      .value("absent_values", &RemoteTierStatus::absent_values, "gone when they were to be read")
+      .value("corrupt_values", &RemoteTierStatus::corrupt_values, "damaged, and dropped")
+      .value("foreign_values", &RemoteTierStatus::foreign_values,
+             "written by somebody else under the name of a page, and dropped")
+      .value("late_objects", &RemoteTierStatus::late_objects)
+      .value("failed_objects", &RemoteTierStatus::failed_objects)
+      .value("failed_drops", &RemoteTierStatus::failed_drops, "of key spaces; each is tried again");
+
   StructClass<DiskStatus>(module, "DiskStatus", "The disk tier, as its store sees it. Totals count since open().")
       .value("capacity_bytes", &DiskStatus::capacity_bytes)
       .value("used_bytes", &DiskStatus::used_bytes, "of files")
@@ -243,6 +268,7 @@ void bind_cache_values(nb::module_& module) {
                           "A mover's report: from here on it neither reads nor writes the transfer's pages.")
       .field("id", &Completion::id)
       .field("kind", &Completion::kind)
+      .field("tier", &Completion::tier)
       .field("outcome", &Completion::outcome)
       .field("fault", &Completion::fault)
       .field("rank", &Completion::rank)

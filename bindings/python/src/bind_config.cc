@@ -227,6 +227,51 @@ void bind_config(nb::module_& module) {
       .def("capacity_bytes_min", &DiskConfig::capacity_bytes_min, nb::arg("page_bytes"),
            "The least capacity_bytes that serves pages of this size in these directories, for one shard of ranks.");
 
+  enum_class<RedisCluster>(module, "RedisCluster", "Whether servers are nodes of a cluster.")
+      .value("Auto", RedisCluster::Auto, "the server is asked")
+      .value("Yes", RedisCluster::Yes)
+      .value("No", RedisCluster::No);
+
+  StructClass<RemoteConfig>(module, "RemoteConfig",
+                            "The remote tier: pages that caches on many machines share. Off without urls; it needs a "
+                            "host tier, through which "
+                            "all pages go, and pages of 16 tokens or more. Pages are found by what the model, its "
+                            "weights and the tokens are, "
+                            "whoever wrote them; another layout is never read.")
+      .field("urls", &RemoteConfig::urls,
+             "Of Valkey or Redis servers: redis://host:port, rediss://host:port (TLS), unix:///path; several are nodes "
+             "of one cluster.")
+      .field("cluster", &RemoteConfig::cluster)
+      .field("user", &RemoteConfig::user)
+      .secret("password", &RemoteConfig::password, "or")
+      .field("password_file", &RemoteConfig::password_file, "whose first line it is")
+      .field("ca_file", &RemoteConfig::ca_file)
+      .field("certificate_file", &RemoteConfig::certificate_file)
+      .field("key_file", &RemoteConfig::key_file)
+      .field("server_name", &RemoteConfig::server_name)
+      .field("max_age_s", &RemoteConfig::max_age_s,
+             "Values that were written so long ago are gone; 0: the server keeps them until it needs the room.")
+      .field("is_required", &RemoteConfig::is_required,
+             "Off: when no server can be used, the cache opens all the same and goes on without until one can. "
+             "Cache.stats() and remote_status() say so. What is wrong with the configuration is an error in any case.")
+      .field("key_prefix", &RemoteConfig::key_prefix,
+             "All keys begin with it: 1 to 128 printable characters, no spaces. Caches with different ones share "
+             "nothing.")
+      .field("extent_bytes", &RemoteConfig::extent_bytes,
+             "The history is written in extents of consecutive pages, as many as fit, a power of two. Larger ones are "
+             "moved faster, and what is found ends with one. All who share pages use the same.")
+      .field("find_timeout_ns", &RemoteConfig::find_timeout_ns, "for its answer")
+      .field("load_timeout_ns", &RemoteConfig::load_timeout_ns, "from there on, until the host has what was found")
+      .field("store_timeout_ns", &RemoteConfig::store_timeout_ns, "to write what one transfer has")
+      .field("access", &RemoteConfig::access)
+      .field("rank_index", &RemoteConfig::rank_index, "As in DiskConfig.")
+      .field("write_policy", &RemoteConfig::write_policy)
+      .field("write_hits_min", &RemoteConfig::write_hits_min, "for WritePolicy.Selective")
+      .field("write_bytes_per_day", &RemoteConfig::write_bytes_per_day, "0: no limit")
+      .field("group_retention", &RemoteConfig::group_retention)
+      .with_constructor()
+      .def_prop_ro("is_on", &RemoteConfig::is_on, "There is a remote tier.");
+
   StructClass<ChunkConfig>(
       module, "ChunkConfig",
       "Pages that are found by their own tokens, wherever those stand in a prompt. Off without pages. Needs a layout "
@@ -269,6 +314,7 @@ void bind_config(nb::module_& module) {
       .field("device", &Settings::device)
       .field("host", &Settings::host)
       .field("disk", &Settings::disk)
+      .field("remote", &Settings::remote)
       .field("chunks", &Settings::chunks)
       .field("sequence_count_max", &Settings::sequence_count_max, "live at once, waiting ones included")
       .field("context_tokens_max", &Settings::context_tokens_max,

@@ -86,9 +86,12 @@ void bind_metrics(nb::module_& module) {
           nb::arg("cache"), "What does not change: sizes, policies, the endurance budget. Once.")
       .def(
           "update", [](const ServerHandle& self, const Stats& stats) { self.get().update(stats); }, nb::arg("stats"),
-          "The newest snapshot replaces the one before: Cache.stats(), or Cache.disk_status().")
+          "The newest snapshot replaces the one before: Cache.stats(), Cache.disk_status() or Cache.remote_status().")
       .def(
           "update", [](const ServerHandle& self, const DiskStatus& status) { self.get().update(status); },
+          nb::arg("status"))
+      .def(
+          "update", [](const ServerHandle& self, const RemoteTierStatus& status) { self.get().update(status); },
           nb::arg("status"))
       .def(
           "observe",
@@ -96,10 +99,11 @@ void bind_metrics(nb::module_& module) {
           nb::arg("call"), nb::arg("duration_ns"), "How long a call of the cache took.")
       .def(
           "observe",
-          [](const ServerHandle& self, TransferKind kind, TimeNs duration_ns) {
-            self.get().observe(kind, duration_ns);
+          [](const ServerHandle& self, TransferKind kind, TimeNs duration_ns, Tier tier) {
+            self.get().observe(kind, duration_ns, tier);
           },
-          nb::arg("kind"), nb::arg("duration_ns"), "How long a transfer took.")
+          nb::arg("kind"), nb::arg("duration_ns"), nb::arg("tier") = Tier::Disk,
+          "How long a transfer took; `tier`: which one, if it is of a tier below the host.")
       .def(
           "observe",
           [](const ServerHandle& self, const std::vector<Completion>& completions) { self.get().observe(completions); },

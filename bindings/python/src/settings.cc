@@ -190,6 +190,7 @@ CacheConfig copy_config(const CacheConfig& config) {
   copy.host = config.host;
   copy.host.rank_movers.clear();
   copy.disk = config.disk;
+  copy.remote = config.remote;
   copy.chunks = config.chunks;
   copy.sequence_count_max = config.sequence_count_max;
   copy.context_tokens_max = config.context_tokens_max;
@@ -251,6 +252,7 @@ OpenRequest make_request(const Settings& settings) {
   bare.device.accelerator = nullptr;
   bare.host = {};
   bare.disk = {};
+  bare.remote = {};
   const std::unique_ptr<Cache> probe = [&] {
     auto opened = [&] {
       const WithoutGil without;

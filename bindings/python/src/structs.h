@@ -213,6 +213,22 @@ class StructClass {
     return *this;
   }
 
+  /// A text that no message and no repr() shows.
+  StructClass& secret(const char* name, std::string T::* member, const char* text = "") {
+    property(
+        name, "str", [member](const T& self) { return nb::str((self.*member).c_str(), (self.*member).size()); },
+        [member, field = keep_text(std::string(name_) + "." + name)](T& self, const nb::object& value) {
+          if (!nb::isinstance<nb::str>(value)) {
+            throw nb::type_error(
+                (std::string(field) + " is of type " + nb::type_name(value.type()).c_str() + ": give a str").c_str());
+          }
+          self.*member = nb::cast<std::string>(value);
+        },
+        text);
+    parts().back().is_secret = true;
+    return *this;
+  }
+
   /// Once all fields are known.
   nb::class_<T>& with_constructor() {
     std::string signature = "def __init__(self";
@@ -249,6 +265,7 @@ class StructClass {
     std::string type;
     std::function<nb::object(const T&)> get;
     std::function<void(T&, nb::handle)> put;
+    bool is_secret = false;  // what it is appears in no repr()
   };
   static std::vector<Part>& parts() {
     static std::vector<Part> all;
@@ -342,7 +359,9 @@ class StructClass {
       std::string text = std::string(name) + "(";
       for (const Part& part : parts()) {
         if (&part != &parts().front()) text += ", ";
-        text += part.name + "=" + nb::cast<std::string>(nb::repr(self.attr(part.name.c_str())));
+        const nb::object value = self.attr(part.name.c_str());
+        const bool is_hidden = part.is_secret && nb::len(value) > 0;
+        text += part.name + "=" + (is_hidden ? "'***'" : nb::cast<std::string>(nb::repr(value)));
       }
       return text + ")";
     });

@@ -1,0 +1,290 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// The remote tier as a cache has it: what one cache computes, others find.
+#include <algorithm>
+#include <functional>
+#include <string>
+#include <vector>
+
+#include "remote_fixture.h"
+
+namespace quire {
+namespace {
+
+class CacheRemote : public RemoteTest {};
+class CacheRemoteGroups : public RemoteGroupsTest, public ::testing::WithParamInterface<GroupMix> {};
+class CacheRemoteGroupsDisk : public RemoteGroupsTest {};
+
+TEST_F(CacheRemote, WhatOneCacheComputesAnotherFinds) {
+  open_remote(remote_config());
+  const std::vector<TokenId> tokens = token_range(0, (9 * kPageTokens) + 3);
+  EXPECT_EQ(serve_remote(tokens), 0U);
+  EXPECT_EQ(server_.keys().size(), 2U);  // extents of four pages
+  EXPECT_EQ(stats().remote_stored_page_total, 8U);
+  EXPECT_TRUE(stats().remote_is_on);
+  EXPECT_FALSE(stats().disk_is_on);
+  // With other pools, so that the pages get other ids.
+  open_remote(remote_config(24, 40));
+  EXPECT_EQ(serve_remote(token_range(5'000, 3 * kPageTokens)), 0U);
+  EXPECT_EQ(serve_remote(tokens), 8 * kPageTokens);
+  EXPECT_EQ(view_.remote_tokens, 8 * kPageTokens);
+  EXPECT_EQ(view_.disk_tokens, 0U);
+  EXPECT_EQ(stats().remote_hit_tokens, 8U * kPageTokens);
+  EXPECT_EQ(stats().remote_loaded_page_total, 8U);
+  EXPECT_EQ(stats().remote_found_page_total, 8U);
+  EXPECT_EQ(stats().remote_find_count, 2U);
+  EXPECT_EQ(stats().remote_load_outcomes[0], 2U);
+  EXPECT_EQ(stats().disk_find_count, 0U);
+  const RemoteTierStatus status = cache_->remote_status().value();
+  EXPECT_EQ(status.extent_pages, 4U);
+  EXPECT_EQ(status.got_values, 2U);
+  EXPECT_GT(status.question_ns, 0.0);
+}
+
+TEST_F(CacheRemote, AnotherLayoutOrPrefixIsNeverRead) {
+  open_remote(remote_config());
+  const std::vector<TokenId> tokens = token_range(0, (8 * kPageTokens) + 1);
+  (void)serve_remote(tokens);
+  const auto expect_nothing = [&](const std::function<void(CacheConfig&)>& change) {
+    CacheConfig config = remote_config();
+    change(config);
+    open_remote(std::move(config));
+    EXPECT_EQ(serve_remote(tokens), 0U);
+    EXPECT_EQ(stats().remote_find_count, 1U);
+  };
+  expect_nothing([](CacheConfig& config) { config.remote.key_prefix = "others"; });
+  expect_nothing([](CacheConfig& config) { config.remote.extent_bytes = 1; });  // single pages
+  open_remote(remote_config());
+  EXPECT_EQ(serve_remote(tokens), 8 * kPageTokens);
+}
+
+TEST_F(CacheRemote, WhatIsDroppedIsGoneOnTheServerToo) {
+  open_remote(remote_config());
+  const std::vector<TokenId> tokens = token_range(0, (8 * kPageTokens) + 1);
+  (void)serve_remote(tokens);
+  EXPECT_EQ(server_.keys().size(), 2U);
+  ASSERT_TRUE(cache_->drop(space_));
+  settle_remote();
+  EXPECT_EQ(server_.keys().size(), 0U);
+  space_ = cache_->key_space({.model = "test"}).value();
+  (void)serve_remote(tokens);
+  EXPECT_EQ(server_.keys().size(), 2U);
+  ASSERT_TRUE(cache_->reset());
+  settle_remote();
+  EXPECT_EQ(server_.keys().size(), 0U);
+}
+
+TEST_F(CacheRemote, ACacheThatOnlyReadsWritesNothingAndDropsForItselfOnly) {
+  open_remote(remote_config());
+  const std::vector<TokenId> tokens = token_range(0, (4 * kPageTokens) + 1);
+  (void)serve_remote(tokens);
+  const auto read_only = [&] {
+    CacheConfig config = remote_config();
+    config.remote.access = TierAccess::ReadOnly;
+    return config;
+  };
+  open_remote(read_only());
+  EXPECT_EQ(serve_remote(tokens), 4 * kPageTokens);
+  (void)serve_remote(token_range(1'000, 4 * kPageTokens));
+  EXPECT_EQ(server_.keys().size(), 1U);
+  ASSERT_TRUE(cache_->drop(space_));
+  settle_remote();
+  space_ = cache_->key_space({.model = "test"}).value();
+  EXPECT_EQ(serve_remote(tokens), 0U);
+  EXPECT_EQ(server_.keys().size(), 1U);
+  open_remote(read_only());
+  EXPECT_EQ(serve_remote(tokens), 4 * kPageTokens);
+}
+
+TEST_F(CacheRemote, AServerThatHangsHoldsARequestNoLongerThanItMay) {
+  CacheConfig config = remote_config();
+  config.remote.find_timeout_ns = 1'000;
+  open_remote(std::move(config));
+  const std::vector<TokenId> tokens = token_range(0, (4 * kPageTokens) + 1);
+  (void)serve_remote(tokens);
+  forget_memory();
+  server_.set_node(SimRemoteServer::Node::Stopped);
+  set_time(5'000);
+  Live live = admitted(tokens);
+  (void)run_remote();
+  set_time(5'936);
+  EXPECT_TRUE(view(live).is_loading);
+  (void)run_remote();
+  set_time(5'938);  // the mover gives up a sixteenth before, so that its answer is heard in time
+  (void)run_remote();
+  EXPECT_FALSE(view(live).is_loading);
+  EXPECT_EQ(view(live).computed_tokens, 0U);
+  finish(live);
+  server_.set_node(SimRemoteServer::Node::Up);
+  settle_remote();
+  forget_memory();
+  set_time(5'000'000'000);
+  EXPECT_EQ(serve_remote(tokens), 4 * kPageTokens) << "when it is back";
+}
+
+TEST_F(CacheRemote, AServerThatFailsCostsHitsAndNothingElse) {
+  open_remote(remote_config());
+  const std::vector<TokenId> tokens = token_range(0, (8 * kPageTokens) + 1);
+  server_.set_node(SimRemoteServer::Node::Failing);
+  EXPECT_EQ(serve_remote(tokens), 0U);
+  EXPECT_EQ(stats().remote_store_outcomes[static_cast<std::size_t>(TransferOutcome::Failed)], 2U);
+  server_.set_node(SimRemoteServer::Node::Up);
+  // flush() tries again what could not be written.
+  Result<bool> flushed = cache_->flush();
+  for (int i = 0; i < 9 && flushed && !*flushed; ++i, flushed = cache_->flush()) settle_remote();
+  ASSERT_TRUE(flushed.has_value()) << flushed.error().message;
+  EXPECT_EQ(server_.keys().size(), 2U);
+  forget_memory();
+  EXPECT_EQ(serve_remote(tokens), 8 * kPageTokens);
+}
+
+TEST_F(CacheRemote, ValuesThatAreNotRightAreNotServed) {
+  open_remote(remote_config());
+  const std::vector<TokenId> tokens = token_range(0, (8 * kPageTokens) + 1);
+  (void)serve_remote(tokens);
+  const std::vector<std::string> keys = server_.keys();
+  for (const std::string& key : keys) {
+    std::vector<std::byte> value = server_.value(key);
+    value.back() ^= std::byte{1};
+    server_.put_value(key, std::move(value));
+  }
+  forget_memory();
+  EXPECT_LT(serve_remote(tokens), 4 * kPageTokens);  // the engine compares all bytes
+  EXPECT_GT(cache_->remote_status()->corrupt_values, 0U);
+}
+
+TEST_F(CacheRemote, DiskAndServerServeTheSamePages) {
+  CacheConfig config = remote_config();
+  config.disk = disk_config().disk;
+  open_remote(std::move(config));
+  const std::vector<TokenId> tokens = token_range(0, (8 * kPageTokens) + 1);
+  EXPECT_EQ(serve_remote(tokens), 0U);
+  EXPECT_EQ(stats().disk_stored_page_total, 8U);
+  EXPECT_EQ(stats().remote_stored_page_total, 8U);
+  forget_memory();
+  EXPECT_EQ(serve_remote(tokens), 8 * kPageTokens);
+  EXPECT_EQ(view_.disk_tokens, 8 * kPageTokens);
+  EXPECT_EQ(view_.remote_tokens, 0U);
+  disk_->set_broken(kPath);
+  forget_memory();
+  EXPECT_EQ(serve_remote(tokens), 8 * kPageTokens);
+  EXPECT_EQ(view_.remote_tokens, 8 * kPageTokens);
+  EXPECT_EQ(view_.disk_tokens, 0U);
+  EXPECT_EQ(stats().remote_hit_tokens, 8U * kPageTokens);
+  EXPECT_TRUE(stats().remote_is_on);
+}
+
+TEST_F(CacheRemote, ARequestMayKeepOutOfTheRemoteTier) {
+  open_remote(remote_config());
+  const std::vector<TokenId> tokens = token_range(0, (4 * kPageTokens) + 1);
+  (void)serve_remote(tokens);
+  forget_memory();
+  const std::uint64_t before = stats().remote_find_count;
+  EXPECT_EQ(serve_remote(tokens, {.tier_max = Tier::Disk}), 0U);
+  EXPECT_EQ(stats().remote_find_count, before);
+}
+
+TEST_F(CacheRemote, DirectCallsAreTheDisksOwn) {
+  open_remote(remote_config());
+  EXPECT_EQ(cache_->lookup_on_disk(space_, {.tokens = token_range(0, 64)}, {}).error().code, ErrorCode::Unsupported);
+  EXPECT_EQ(cache_->disk_status().error().code, ErrorCode::Unsupported);
+  open_disk(disk_config());
+  EXPECT_EQ(cache_->remote_status().error().code, ErrorCode::Unsupported);
+}
+
+// Several groups, with threads.
+
+TEST_P(CacheRemoteGroups, AnotherCacheFindsWhatAllGroupsNeed) {
+  open(remote_config(GetParam().groups));
+  const std::vector<TokenId> prompt = token_range(0, 200);
+  EXPECT_EQ(serve(prompt), 0U);
+  const std::uint32_t before = serve(with_tail(prompt, 1, 30));
+  EXPECT_EQ(before, 192U);
+  flush();
+  close();
+  open(remote_config(GetParam().groups, 80));
+  EXPECT_EQ(serve(with_tail(prompt, 2, 30)), before);
+  EXPECT_GT(view_.remote_tokens, 0U);
+  EXPECT_GE(serve(with_tail(prompt, 3, 30)), before) << "from memory";
+  EXPECT_EQ(view_.remote_tokens, 0U);
+}
+
+INSTANTIATE_TEST_SUITE_P(Groups, CacheRemoteGroups, ::testing::ValuesIn(mixes()),
+                         [](const auto& param) { return param.param.name; });
+
+TEST_F(CacheRemoteGroupsDisk, AGroupThatIsNotKeptThereIsRebuilt) {
+  const auto config = [&] {
+    CacheConfig made = remote_config({full_group(), rebuilt(window_group(20), 24)});
+    made.remote.group_retention = {{}, kNone};
+    return made;
+  };
+  open(config());
+  serve(token_range(0, 200));
+  flush();
+  EXPECT_EQ(server_.keys().size(), 3U);  // extents of the history, and no window
+  close();
+  open(config());
+  EXPECT_EQ(serve(with_tail(token_range(0, 200), 1, 30)), 192U - 24U);
+}
+
+// Configurations that are refused, with what the message says.
+
+TEST(RemoteConfigCheck, SaysWhatIsWrongAndWhatToDo) {
+  SimRemoteServer server(1);
+  SimRemoteStore store(server);
+  struct Case {
+    std::function<void(CacheConfig&)> change;
+    const char* says;
+  };
+  const std::vector<Case> cases = {
+      {[](CacheConfig& c) { c.remote.urls = {"unix:///tmp/none"}; }, "remote.urls and remote.store are both set"},
+      {[](CacheConfig& c) { c.host.page_count = 0; }, "remote.store is set, but there is no host tier"},
+      {[](CacheConfig& c) { c.page.page_tokens = 8; }, "a remote tier needs pages of 16 tokens or more"},
+      {[](CacheConfig& c) { c.remote.user = "me"; }, "remote.user is set, but it is for servers that remote.urls"},
+      {[](CacheConfig& c) { c.remote.password = "secret"; }, "remote.password is set, but it is for servers"},
+      {[](CacheConfig& c) { c.remote.max_age_s = 1; }, "remote.max_age_s is set, but how long remote.store keeps"},
+      {[](CacheConfig& c) {
+         c.remote.store = nullptr;
+         c.remote.urls = {"unix:///tmp/none"};
+         c.remote.password = "secret";
+         c.remote.password_file = "/tmp/none";
+       },
+       "remote.password and remote.password_file are both set"},
+      {[](CacheConfig& c) {
+         c.remote.store = nullptr;
+         c.remote.urls = {"rediss://localhost"};
+         c.remote.key_file = "/tmp/none";
+       },
+       "remote.certificate_file and remote.key_file belong together"},
+      {[](CacheConfig& c) { c.remote.key_prefix = "a b"; }, "remote.key_prefix has a space"},
+      {[](CacheConfig& c) { c.remote.key_prefix = "a\n"; }, "at position 1"},
+      {[](CacheConfig& c) { c.remote.key_prefix = ""; }, "remote.key_prefix has 0 characters: use 1 to 128"},
+      {[](CacheConfig& c) { c.remote.key_prefix = std::string(129, 'a'); }, "remote.key_prefix has 129 characters"},
+      {[](CacheConfig& c) { c.remote.extent_bytes = 0; }, "remote.extent_bytes is 0"},
+      {[](CacheConfig& c) { c.remote.find_timeout_ns = 0; }, "remote.find_timeout_ns is 0"},
+      {[](CacheConfig& c) { c.remote.load_timeout_ns = -1; }, "remote.load_timeout_ns is -1"},
+      {[](CacheConfig& c) { c.remote.store_timeout_ns = 0; }, "remote.store_timeout_ns is 0"},
+      {[](CacheConfig& c) { c.remote.write_hits_min = 0; }, "remote.write_hits_min is 0"},
+      {[](CacheConfig& c) { c.remote.access = static_cast<TierAccess>(7); }, "remote.access is 7"},
+      {[](CacheConfig& c) { c.remote.write_policy = static_cast<WritePolicy>(7); }, "remote.write_policy is 7"},
+      {[](CacheConfig& c) { c.remote.rank_index = 3; }, "remote.rank_index is 3, but page.rank_count is 1"},
+  };
+  for (const Case& each : cases) {
+    CacheConfig config{.layout = preset("llama-3-8b").value()};
+    config.page.page_tokens = 16;
+    config.device.page_count = 64;
+    config.device.memory = DeviceMemory::None;
+    config.host.page_count = 64;
+    config.host.external_mover = true;
+    config.remote.store = &store;
+    ASSERT_TRUE(config.validate()) << config.validate().error().message;
+    each.change(config);
+    const Status status = config.validate();
+    ASSERT_FALSE(status.has_value()) << each.says;
+    EXPECT_NE(status.error().message.find(each.says), std::string::npos) << status.error().message;
+    EXPECT_EQ(status.error().message.find("secret"), std::string::npos);
+  }
+}
+
+}  // namespace
+}  // namespace quire
