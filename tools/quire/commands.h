@@ -11,6 +11,7 @@
 
 #include "disk_tier.h"
 #include "host_tier.h"
+#include "remote_tier.h"
 
 namespace quire {
 
@@ -39,6 +40,7 @@ int run_demo(const DemoOptions& options);
 
 struct InspectCommandOptions {
   std::vector<std::string> directories;
+  RemoteServerOptions server;  ///< instead
   bool json = false;
 };
 int run_inspect(const InspectCommandOptions& options);
@@ -64,6 +66,7 @@ struct ReplayOptions {
   std::uint32_t engines = 1;
   HostTierOptions host;
   DiskTierOptions disk;
+  RemoteTierOptions remote;
   std::uint32_t jobs = 0;  ///< 0: one per core
   bool skip_bad = false;
   std::optional<std::string> report;
@@ -100,6 +103,7 @@ std::string tree_script_help();
 
 struct VerifyCommandOptions {
   std::vector<std::string> directories;
+  RemoteServerOptions server;  ///< instead
   bool repair = false;
 };
 int run_verify(const VerifyCommandOptions& options);
