@@ -44,13 +44,15 @@ class Engine {
     const TraceFacts& facts;
     const ReplayConfig& config;
     const ReplaySettings& settings;
-    ReplayControl& control;
+    const std::atomic<bool>& stop;
+    std::atomic<std::uint64_t>& done_tokens;
   };
   Engine(const Inputs& inputs, std::uint32_t engine_index)
       : trace_(inputs.trace),
         config_(inputs.config),
         settings_(inputs.settings),
-        control_(inputs.control),
+        stop_(inputs.stop),
+        done_tokens_(inputs.done_tokens),
         engine_index_(engine_index),
         distinct_tokens_(inputs.facts.distinct_tokens()),
         reusable_units_(inputs.facts.reusable_units()),
@@ -140,7 +142,8 @@ class Engine {
   const Trace& trace_;
   const ReplayConfig& config_;
   const ReplaySettings& settings_;
-  ReplayControl& control_;
+  const std::atomic<bool>& stop_;
+  std::atomic<std::uint64_t>& done_tokens_;
   std::uint32_t engine_index_;
   std::uint64_t distinct_tokens_;
   std::span<const std::uint32_t> reusable_units_;
@@ -187,6 +190,7 @@ Status Engine::open() {
   outcome_.timeline = timeline_.bins();
   if (settings_.host.is_on()) outcome_.host = HostTierOutcome{.page_count = setup.host_page_count};
   if (settings_.disk.is_on()) outcome_.disk = DiskTierOutcome{.capacity_bytes = settings_.disk.capacity_bytes};
+  if (settings_.remote.is_on()) outcome_.remote = RemoteTierOutcome{};
   running_.reserve(settings_.running_max);
   return open_cache();
 }
@@ -233,6 +237,7 @@ CacheConfig Engine::cache_config(const Setup& setup) const {
   cache.disk.capacity_bytes = settings_.disk.capacity_bytes;
   cache.disk.write_policy = settings_.disk.write_policy;
   cache.disk.write_bytes_per_day = settings_.disk.write_bytes_per_day;
+  if (settings_.remote.is_on()) cache.remote = settings_.remote.config_for(config_.remote_prefix);
   return cache;
 }
 
@@ -276,7 +281,7 @@ Status Engine::end_all() {
 
 // One step, or the beginning of a request that had to make room.
 Status Engine::go_on() {
-  if (control_.stop.load(std::memory_order_relaxed)) return fail(ErrorCode::Cancelled, "stopped");
+  if (stop_.load(std::memory_order_relaxed)) return fail(ErrorCode::Cancelled, "stopped");
   if (put_back_.empty() || !has_room()) return run_step();
   const Waiting waiting = put_back_.back();
   put_back_.pop_back();
@@ -321,7 +326,7 @@ void Engine::skip_over_pool(std::size_t index) {
   ++outcome_.over_pool_count;
   const TraceRequest& request = trace_.requests[index];
   if (outcome_.over_pool_lines.size() < kOverPoolLinesMax) outcome_.over_pool_lines.push_back(request.line);
-  control_.done_tokens.fetch_add(request.prompt_tokens, std::memory_order_relaxed);
+  done_tokens_.fetch_add(request.prompt_tokens, std::memory_order_relaxed);
 }
 
 Status Engine::admit(const Waiting& waiting) {
@@ -556,7 +561,7 @@ Status Engine::run_planned(const Step& step) {
     QUIRE_TRY_ASSIGN(const SequenceView view, cache_->view(running.sequence));
     if (view.pending_tokens > 0) continue;
     QUIRE_TRY(cache_->end(running.sequence));
-    control_.done_tokens.fetch_add(trace_.requests[running.request.index].prompt_tokens, std::memory_order_relaxed);
+    done_tokens_.fetch_add(trace_.requests[running.request.index].prompt_tokens, std::memory_order_relaxed);
     is_crowded_ = false;
   }
   std::erase_if(running_, [](const Running& running) { return !running.sequence; });
@@ -580,19 +585,27 @@ Result<std::uint64_t> Engine::count_hit(const Running& running, std::uint32_t ma
   outcome_.key_spaces[request.key_space].hit_tokens += hit_tokens;
   outcome_.timeline[timeline_.bin_of(index)].hit_tokens += hit_tokens;
   if (is_in_window) outcome_.window.hit_tokens += hit_tokens;
-  // What an earlier process left on disk may be anybody's of this trace; that bytes are right is verified all the same.
-  if (!outcome_.disk || outcome_.disk->found_pages == 0) {
+  // What an earlier process left may be anybody's of this trace; that bytes are right is verified all the same.
+  const bool is_warm =
+      (outcome_.disk && outcome_.disk->found_pages > 0) || (outcome_.remote && !settings_.remote.key_prefix.empty());
+  if (!is_warm) {
     const std::uint64_t reusable_tokens =
         std::min(std::uint64_t{reusable_units_[index]} * trace_.unit_tokens, request.prompt_tokens);
     outcome_.shared_hit_tokens += hit_tokens - std::min(hit_tokens, reusable_tokens);
   }
   if (!outcome_.host) return hit_tokens;
   QUIRE_TRY_ASSIGN(const SequenceView view, cache_->view(running.sequence));
-  const std::uint64_t loaded_units = std::min<std::uint64_t>(whole_units, view.host_tokens + view.disk_tokens);
-  const std::uint64_t disk_units = std::min<std::uint64_t>(loaded_units, view.disk_tokens);
-  const std::uint64_t before_disk = tokens_of(whole_units - disk_units, request);
-  outcome_.host->hit_tokens += before_disk - tokens_of(whole_units - loaded_units, request);
-  if (outcome_.disk) outcome_.disk->hit_tokens += tokens_of(whole_units, request) - before_disk;
+  // From the end of what was found upwards: remote, disk, host.
+  std::uint64_t end_units = whole_units;
+  const auto take = [&](std::uint64_t tier_units) {
+    const std::uint64_t before = end_units - std::min(end_units, tier_units);
+    return tokens_of(std::exchange(end_units, before), request) - tokens_of(before, request);
+  };
+  const std::uint64_t remote_tokens = take(view.remote_tokens);
+  const std::uint64_t disk_tokens = take(view.disk_tokens);
+  if (outcome_.remote) outcome_.remote->hit_tokens += remote_tokens;
+  if (outcome_.disk) outcome_.disk->hit_tokens += disk_tokens;
+  outcome_.host->hit_tokens += take(view.host_tokens);
   return hit_tokens;
 }
 
@@ -673,6 +686,20 @@ Status Engine::add_totals() {
     if (!status.last_error.empty()) disk.last_error = status.last_error;
     disk.mode = disk_mode_text(status);
   }
+  if (outcome_.remote) {
+    QUIRE_TRY_ASSIGN(const RemoteTierStatus status, cache_->remote_status());
+    RemoteTierOutcome& remote = *outcome_.remote;
+    remote.extent_pages = status.extent_pages;
+    remote.put_values += status.put_values;
+    remote.put_bytes += status.put_bytes;
+    remote.kept_values += status.kept_values;
+    remote.got_bytes += status.got_bytes;
+    remote.absent_values += status.absent_values;
+    remote.bad_values += status.corrupt_values + status.foreign_values;
+    remote.late_objects += status.late_objects;
+    remote.failed_objects += status.failed_objects;
+    if (!status.last_error.empty()) remote.last_error = status.last_error;
+  }
   return {};
 }
 
@@ -696,7 +723,8 @@ EngineOutcome engine_outcome_of(const ReplayOutcome& outcome) {
           .prompt_tokens = outcome.prompt_tokens,
           .hit_tokens = outcome.hit_tokens,
           .host_hit_tokens = outcome.host ? outcome.host->hit_tokens : 0,
-          .disk_hit_tokens = outcome.disk ? outcome.disk->hit_tokens : 0};
+          .disk_hit_tokens = outcome.disk ? outcome.disk->hit_tokens : 0,
+          .remote_hit_tokens = outcome.remote ? outcome.remote->hit_tokens : 0};
 }
 
 void add(KeySpaceOutcome& sum, const KeySpaceOutcome& other) {
@@ -730,6 +758,19 @@ void add(DiskTierOutcome& sum, const DiskTierOutcome& other) {
   sum.read_bytes += other.read_bytes;
   sum.evicted_pages += other.evicted_pages;
   sum.has_failed = sum.has_failed || other.has_failed;
+  if (sum.last_error.empty()) sum.last_error = other.last_error;
+}
+
+void add(RemoteTierOutcome& sum, const RemoteTierOutcome& other) {
+  sum.hit_tokens += other.hit_tokens;
+  sum.put_values += other.put_values;
+  sum.put_bytes += other.put_bytes;
+  sum.kept_values += other.kept_values;
+  sum.got_bytes += other.got_bytes;
+  sum.absent_values += other.absent_values;
+  sum.bad_values += other.bad_values;
+  sum.late_objects += other.late_objects;
+  sum.failed_objects += other.failed_objects;
   if (sum.last_error.empty()) sum.last_error = other.last_error;
 }
 
@@ -776,8 +817,46 @@ void add(ReplayOutcome& sum, ReplayOutcome other) {
   for (std::size_t i = 0; i < sum.groups.size(); ++i) add(sum.groups[i], other.groups[i]);
   if (sum.host) add(*sum.host, *other.host);
   if (sum.disk) add(*sum.disk, *other.disk);
+  if (sum.remote) add(*sum.remote, *other.remote);
   add(sum.window, other.window);
   if (!sum.corruption) sum.corruption = std::move(other.corruption);
+}
+
+/// Requests go to the engines in turn.
+Result<ReplayOutcome> run_engines(const Engine::Inputs& inputs) {
+  std::vector<std::unique_ptr<Engine>> engines;
+  for (std::uint32_t i = 0; i < inputs.settings.engine_count; ++i) {
+    engines.push_back(std::make_unique<Engine>(inputs, i));
+    QUIRE_TRY(engines.back()->open());
+  }
+  bool is_damaged = false;
+  for (std::size_t index = 0; index < inputs.trace.requests.size() && !is_damaged; ++index) {
+    if (inputs.stop.load(std::memory_order_relaxed)) return fail(ErrorCode::Cancelled, "stopped");
+    Engine& engine = *engines[index % engines.size()];
+    QUIRE_TRY(engine.serve(index));
+    is_damaged = engine.has_found_damage();
+  }
+  for (std::size_t i = 0; i < engines.size() && !is_damaged; ++i) {
+    QUIRE_TRY(engines[i]->end_all());
+    is_damaged = engines[i]->has_found_damage();
+  }
+  const auto has_flipped = [](const std::unique_ptr<Engine>& engine) { return engine->has_flipped(); };
+  if (inputs.settings.flip_a_byte && std::ranges::none_of(engines, has_flipped)) {
+    return fail(ErrorCode::Unavailable, "--flip-a-byte: no request found a page that could have been damaged");
+  }
+  std::optional<ReplayOutcome> all;
+  std::vector<EngineOutcome> each;
+  for (const std::unique_ptr<Engine>& engine : engines) {
+    QUIRE_TRY_ASSIGN(ReplayOutcome outcome, engine->finish());
+    each.push_back(engine_outcome_of(outcome));
+    if (!all) {
+      all = std::move(outcome);
+    } else {
+      add(*all, std::move(outcome));
+    }
+  }
+  if (each.size() > 1) all->engines = std::move(each);
+  return *std::move(all);
 }
 
 }  // namespace
@@ -800,39 +879,20 @@ Result<ReplayPool> pool_of(const Trace& trace, const ReplayConfig& config, const
 Result<ReplayOutcome> replay(const Trace& trace, const TraceFacts& facts, const ReplayConfig& config,
                              const ReplaySettings& settings, ReplayControl& control) {
   QUIRE_TRY(check_replay(trace, config, settings));
-  std::vector<std::unique_ptr<Engine>> engines;
-  for (std::uint32_t i = 0; i < settings.engine_count; ++i) {
-    engines.push_back(std::make_unique<Engine>(Engine::Inputs{trace, facts, config, settings, control}, i));
-    QUIRE_TRY(engines.back()->open());
+  QUIRE_TRY_ASSIGN(ReplayOutcome outcome,
+                   run_engines({trace, facts, config, settings, control.stop, control.done_tokens}));
+  if (!outcome.remote || outcome.engines.empty() || outcome.corruption) return outcome;
+  ReplaySettings without_remote = settings;
+  without_remote.remote = {};
+  ReplayConfig beside = config;
+  beside.disk_folder += "/private";
+  std::atomic<std::uint64_t> uncounted = 0;
+  QUIRE_TRY_ASSIGN(const ReplayOutcome apart,
+                   run_engines({trace, facts, beside, without_remote, control.stop, uncounted}));
+  for (std::size_t i = 0; i < outcome.engines.size() && i < apart.engines.size(); ++i) {
+    outcome.engines[i].private_hit_tokens = apart.engines[i].hit_tokens;
   }
-  bool is_damaged = false;
-  for (std::size_t index = 0; index < trace.requests.size() && !is_damaged; ++index) {
-    if (control.stop.load(std::memory_order_relaxed)) return fail(ErrorCode::Cancelled, "stopped");
-    Engine& engine = *engines[index % engines.size()];
-    QUIRE_TRY(engine.serve(index));
-    is_damaged = engine.has_found_damage();
-  }
-  for (std::size_t i = 0; i < engines.size() && !is_damaged; ++i) {
-    QUIRE_TRY(engines[i]->end_all());
-    is_damaged = engines[i]->has_found_damage();
-  }
-  const auto has_flipped = [](const std::unique_ptr<Engine>& engine) { return engine->has_flipped(); };
-  if (settings.flip_a_byte && std::ranges::none_of(engines, has_flipped)) {
-    return fail(ErrorCode::Unavailable, "--flip-a-byte: no request found a page that could have been damaged");
-  }
-  std::optional<ReplayOutcome> all;
-  std::vector<EngineOutcome> each;
-  for (const std::unique_ptr<Engine>& engine : engines) {
-    QUIRE_TRY_ASSIGN(ReplayOutcome outcome, engine->finish());
-    each.push_back(engine_outcome_of(outcome));
-    if (!all) {
-      all = std::move(outcome);
-    } else {
-      add(*all, std::move(outcome));
-    }
-  }
-  if (each.size() > 1) all->engines = std::move(each);
-  return *std::move(all);
+  return outcome;
 }
 
 }  // namespace quire

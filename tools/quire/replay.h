@@ -17,6 +17,7 @@
 #include "quire/result.h"
 #include "quire/stats.h"
 #include "quire/types.h"
+#include "remote_tier.h"
 #include "trace.h"
 #include "trace_facts.h"
 
@@ -39,6 +40,8 @@ struct ReplayConfig {
   std::uint32_t page_tokens = 16;
   std::uint64_t capacity_tokens = 0;
   std::uint64_t capacity_bytes = 0;  ///< instead, where it is not 0; capacity_tokens is then what they hold
+  /// Of all keys of the remote tier, for this replay alone unless it was given.
+  std::string remote_prefix;
   std::string disk_folder;  ///< below each of the disk tier's directories, so that replays have stores of their own
 };
 
@@ -66,8 +69,13 @@ struct ReplaySettings {
   /// With a host tier and Verify: requests begin while their pages arrive, and wait for these layer by layer.
   bool plans_while_loading = false;
   DiskTierSettings disk;  ///< needs the host tier and BytesMode::Verify
+  /// Needs both, too. Engines share it, and then the replay is repeated without it, to compare.
+  RemoteTierSettings remote;
   RestartSettings restart;
   std::uint32_t bin_count = 96;  ///< of ReplayOutcome::timeline
+
+  /// There is a tier in which pages are found by name.
+  [[nodiscard]] bool has_named_tier() const { return disk.is_on() || remote.is_on(); }
 };
 
 /// A stretch of the trace: equal spans of its timestamps, or of its requests when it has none.
@@ -89,19 +97,28 @@ struct EngineOutcome {
   std::uint64_t request_count = 0;
   std::uint64_t prompt_tokens = 0;
   std::uint64_t hit_tokens = 0;
-  std::uint64_t host_hit_tokens = 0;  ///< of these, loaded from its host tier
-  std::uint64_t disk_hit_tokens = 0;  ///< and read from its disk tier
+  std::uint64_t host_hit_tokens = 0;     ///< of these, loaded from its host tier
+  std::uint64_t disk_hit_tokens = 0;     ///< and read from its disk tier
+  std::uint64_t remote_hit_tokens = 0;   ///< and got from the remote tier
+  std::uint64_t private_hit_tokens = 0;  ///< with a remote tier: hit_tokens of the same replay without it
 
   [[nodiscard]] double hit_rate() const {
     return prompt_tokens == 0 ? 0 : static_cast<double>(hit_tokens) / static_cast<double>(prompt_tokens);
   }
-  [[nodiscard]] std::uint64_t device_hit_tokens() const { return hit_tokens - host_hit_tokens - disk_hit_tokens; }
+  [[nodiscard]] double private_hit_rate() const {
+    return prompt_tokens == 0 ? 0 : static_cast<double>(private_hit_tokens) / static_cast<double>(prompt_tokens);
+  }
+  [[nodiscard]] std::uint64_t device_hit_tokens() const {
+    return hit_tokens - host_hit_tokens - disk_hit_tokens - remote_hit_tokens;
+  }
   EngineOutcome& operator+=(const EngineOutcome& other) {
     request_count += other.request_count;
     prompt_tokens += other.prompt_tokens;
     hit_tokens += other.hit_tokens;
     host_hit_tokens += other.host_hit_tokens;
     disk_hit_tokens += other.disk_hit_tokens;
+    remote_hit_tokens += other.remote_hit_tokens;
+    private_hit_tokens += other.private_hit_tokens;
     return *this;
   }
 };
@@ -151,6 +168,21 @@ struct DiskTierOutcome {
   std::string mode;                 ///< how files were accessed, for people
 };
 
+/// What the remote tier did.
+struct RemoteTierOutcome {
+  std::uint64_t hit_tokens = 0;  ///< of the replay's hit_tokens: got from the servers for the request
+  std::uint32_t extent_pages = 0;
+  std::uint64_t put_values = 0;
+  std::uint64_t put_bytes = 0;      ///< of pages
+  std::uint64_t kept_values = 0;    ///< that were there already
+  std::uint64_t got_bytes = 0;      ///< of pages, to the host
+  std::uint64_t absent_values = 0;  ///< gone between question and answer
+  std::uint64_t bad_values = 0;     ///< damaged or foreign; they were not used
+  std::uint64_t late_objects = 0;
+  std::uint64_t failed_objects = 0;
+  std::string last_error;  ///< empty: none
+};
+
 /// One group of a model that has several: what it was given, and what it did.
 struct GroupOutcome {
   std::string name;
@@ -192,6 +224,7 @@ struct ReplayOutcome {
   std::vector<EngineOutcome> engines;  ///< in their turn; empty for one
   std::optional<HostTierOutcome> host;
   std::optional<DiskTierOutcome> disk;
+  std::optional<RemoteTierOutcome> remote;
   KeySpaceOutcome window;                ///< of the requests that follow RestartSettings::request_index
   std::optional<Corruption> corruption;  ///< the replay stopped there
 

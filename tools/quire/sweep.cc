@@ -54,7 +54,10 @@ struct LowerTokens {
 BoundOutcome bound_for(const Trace& trace, const TraceFacts& facts, const SweepRequest& sweep,
                        std::uint64_t capacity_tokens, const LowerTokens& lower) {
   const std::uint64_t engine_tokens = capacity_tokens + lower.host + lower.disk;
-  const BeladyBound bound = facts.belady(sweep.settings.engine_count * engine_tokens / trace.unit_tokens);
+  // How much servers hold is their business.
+  const std::uint64_t tokens = sweep.settings.remote.is_on() ? std::max(engine_tokens, facts.distinct_tokens())
+                                                             : sweep.settings.engine_count * engine_tokens;
+  const BeladyBound bound = facts.belady(tokens / trace.unit_tokens);
   const Timeline timeline(trace, sweep.settings.bin_count);
   BoundOutcome outcome{.capacity_tokens = capacity_tokens,
                        .host_tokens = lower.host,
