@@ -45,7 +45,7 @@ constexpr std::uint32_t kRunningMax = 16;
 constexpr std::array<std::uint64_t, 4> kCapacities = {32'000, 64'000, 128'000, 256'000};
 constexpr std::uint64_t kShownCapacity = 128'000;         // by tenant
 constexpr std::size_t kRestartWindow = 250;               // requests behind a restart
-constexpr std::uint64_t kSharedExtentBytes = 64U << 10U;  // of prompts as short as these
+constexpr std::uint64_t kSharedExtentBytes = 72U << 10U;  // of prompts as short as these
 
 SweepRequest demo_sweep(const DemoOptions& options) {
   SweepRequest request{.settings = {.bytes = BytesMode::Verify, .running_max = kRunningMax},

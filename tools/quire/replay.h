@@ -59,7 +59,8 @@ struct ReplaySettings {
   /// Caches of this replay, each with tiers of its own of the sizes given. Requests go to them in turn, and each one
   /// has run its request, as far as running_max lets it wait, before the next one goes on.
   std::uint32_t engine_count = 1;
-  std::string model;  ///< one of preset_names(), for its groups and their pages; empty: 1 KiB per token
+  std::string model;  ///< one of preset_names(), for its groups and their pages; empty: token_bytes per token
+  std::uint32_t token_bytes = 1'024;
   BytesMode bytes = BytesMode::None;
   RequestMix mix = RequestMix::Trace;
   std::uint32_t running_max = 1;  ///< requests in flight at once; with 1 they run one after the other

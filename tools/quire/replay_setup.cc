@@ -16,7 +16,6 @@ namespace quire {
 namespace {
 
 constexpr std::uint32_t kUsualPageTokens = 16;
-constexpr std::uint32_t kBytesPerToken = 1'024;  // where no model says otherwise
 constexpr std::uint64_t kVerifiedPageBytesMin = 4'096;
 constexpr std::uint32_t kNamedPageUnitsMin = 16;
 constexpr std::uint32_t kRunningMax = 4'096;
@@ -36,7 +35,7 @@ std::string_view named_tier_of(const ReplaySettings& settings) {
 
 /// What one key unit stores, of models with one full group; all groups of others, by tokens.
 Result<ModelLayout> layout_of(const Trace& trace, const ReplaySettings& settings) {
-  std::uint64_t token_bytes = kBytesPerToken;
+  std::uint64_t token_bytes = settings.token_bytes;
   if (!settings.model.empty()) {
     QUIRE_TRY_ASSIGN(ModelLayout layout, preset(settings.model));
     if (trace.unit_tokens == 1 || !is_plain(layout)) return layout;
