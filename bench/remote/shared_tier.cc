@@ -16,6 +16,7 @@
 #include <set>
 #include <string>
 #include <string_view>
+#include <thread>
 #include <utility>
 #include <vector>
 
@@ -36,6 +37,8 @@ constexpr std::uint32_t kPageTokens = 512;      // of the trace
 constexpr std::uint32_t kUnitTokens = 32;       // that a token of the cache stands for
 constexpr std::uint32_t kTokenBytes = 8;        // of the trace: a page has 4 KiB
 constexpr std::uint64_t kExtentBytes = 68'608;  // 16 pages
+
+constexpr std::chrono::milliseconds kChainInterval{4};
 
 /// Every unit as so many of its own, in which prompts that share it are alike.
 Trace with_finer_units(const Trace& trace) {
@@ -60,6 +63,7 @@ struct Run {
   std::uint64_t host_tokens = 0;
   const LocalServer* server = nullptr;
   std::string prefix;
+  std::chrono::milliseconds request_interval{0};
 };
 
 Result<ReplayOutcome> replayed(const Trace& trace, const TraceFacts& facts, const Run& run) {
@@ -70,6 +74,9 @@ Result<ReplayOutcome> replayed(const Trace& trace, const TraceFacts& facts, cons
     settings.remote.extent_bytes = kExtentBytes;
   }
   ReplayControl control;
+  if (run.request_interval.count() > 0) {
+    control.before_request = [&] { std::this_thread::sleep_for(run.request_interval); };
+  }
   const auto begin = std::chrono::steady_clock::now();
   QUIRE_TRY_ASSIGN(
       ReplayOutcome outcome,
@@ -171,12 +178,14 @@ Status chains(const Trace& trace, const TraceFacts& facts) {
   QUIRE_TRY_ASSIGN(const LocalServer server,
                    LocalServer::start({.program = LocalServer::find(), .maxmemory_bytes = kServerBytes}));
   const std::string prefix = own_key_prefix();
+  // Servers tell times of use apart by the second, so a turn-over takes some of them here, as it does where it is slow.
   QUIRE_TRY_ASSIGN(const ReplayOutcome outcome, replayed(trace, facts,
                                                          {.engine_count = 2,
                                                           .capacity_tokens = 400'000,
                                                           .host_tokens = 600'000,
                                                           .server = &server,
-                                                          .prefix = prefix}));
+                                                          .prefix = prefix,
+                                                          .request_interval = kChainInterval}));
   fmt::print("  {:.1f} times the server's memory was written\n",
              static_cast<double>(outcome.remote->put_bytes) / static_cast<double>(kServerBytes));
   return count_usable(server, prefix);

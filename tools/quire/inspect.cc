@@ -24,7 +24,7 @@ namespace {
 
 int inspect_remote(const InspectCommandOptions& options) {
   const auto complain = [](const Error& error, int status) {
-    fmt::print(stderr, "quire inspect: {}\n", escaped(error.message));
+    fmt::print(stderr, "quire inspect: {}\n", escaped(in_options(error.message)));
     return status;
   };
   const Result<RedisConfig> servers = parse_remote_servers(options.server, std::getenv(kRemotePasswordVariable));
@@ -40,7 +40,9 @@ int inspect_remote(const InspectCommandOptions& options) {
     };
     return inspect_redis_store(*servers, inspect);
   }();
-  if (!report) return complain(report.error(), kExitFailed);
+  if (!report) {
+    return complain(report.error(), report.error().code == ErrorCode::InvalidArgument ? kExitUsage : kExitFailed);
+  }
   const TextPlace place{.paint = Painter(stdout), .width = page_width(stdout)};
   fmt::print("{}", options.json ? remote_json(*report) : remote_text(*report, place));
   if (report->is_complete) return kExitDone;

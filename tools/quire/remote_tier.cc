@@ -7,6 +7,7 @@
 #include <algorithm>
 #include <array>
 #include <random>
+#include <string_view>
 #include <utility>
 #include <vector>
 
@@ -47,6 +48,20 @@ Result<std::uint64_t> amount_for(const char* option, const std::string& text) {
 }
 
 }  // namespace
+
+std::string in_options(std::string message) {
+  const auto is_in_name = [](char c) { return c == '_' || (c >= 'a' && c <= 'z'); };
+  for (const std::string_view owner : {"RedisConfig::", "RemoteConfig::"}) {
+    for (std::size_t begin = message.find(owner); begin != std::string::npos; begin = message.find(owner)) {
+      std::size_t end = begin + owner.size();
+      while (end < message.size() && is_in_name(message[end])) ++end;
+      std::string name = message.substr(begin + owner.size(), end - begin - owner.size());
+      std::ranges::replace(name, '_', '-');
+      message.replace(begin, end - begin, name == "password" ? kRemotePasswordVariable : "--remote-" + name);
+    }
+  }
+  return message;
+}
 
 Result<RedisConfig> parse_remote_servers(const RemoteServerOptions& options, const char* password) {
   if (!options.remote) {

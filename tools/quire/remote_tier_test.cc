@@ -63,6 +63,12 @@ TEST(RemoteTier, WhatIsUnderAGivenPrefixStays) {
   EXPECT_NE(own_key_prefix(), own_key_prefix());
 }
 
+TEST(RemoteTier, ErrorsOfTheLibraryNameOptions) {
+  EXPECT_EQ(in_options("RedisConfig::ca_file is 'x', or RemoteConfig::key_file; give RedisConfig::password."),
+            "--remote-ca-file is 'x', or --remote-key-file; give QUIRE_REMOTE_PASSWORD.");
+  EXPECT_EQ(in_options("no such host"), "no such host");
+}
+
 TEST(RemoteTier, SaysWhatIsMissing) {
   const auto message = [](const RemoteTierOptions& options, const HostTierSettings& host) {
     const auto settings = parse_remote_tier(options, nullptr, host);

@@ -44,14 +44,14 @@ class Engine {
     const TraceFacts& facts;
     const ReplayConfig& config;
     const ReplaySettings& settings;
-    const std::atomic<bool>& stop;
+    const ReplayControl& control;
     std::atomic<std::uint64_t>& done_tokens;
   };
   Engine(const Inputs& inputs, std::uint32_t engine_index)
       : trace_(inputs.trace),
         config_(inputs.config),
         settings_(inputs.settings),
-        stop_(inputs.stop),
+        stop_(inputs.control.stop),
         done_tokens_(inputs.done_tokens),
         engine_index_(engine_index),
         distinct_tokens_(inputs.facts.distinct_tokens()),
@@ -831,7 +831,8 @@ Result<ReplayOutcome> run_engines(const Engine::Inputs& inputs) {
   }
   bool is_damaged = false;
   for (std::size_t index = 0; index < inputs.trace.requests.size() && !is_damaged; ++index) {
-    if (inputs.stop.load(std::memory_order_relaxed)) return fail(ErrorCode::Cancelled, "stopped");
+    if (inputs.control.stop.load(std::memory_order_relaxed)) return fail(ErrorCode::Cancelled, "stopped");
+    if (inputs.control.before_request) inputs.control.before_request();
     Engine& engine = *engines[index % engines.size()];
     QUIRE_TRY(engine.serve(index));
     is_damaged = engine.has_found_damage();
@@ -879,16 +880,14 @@ Result<ReplayPool> pool_of(const Trace& trace, const ReplayConfig& config, const
 Result<ReplayOutcome> replay(const Trace& trace, const TraceFacts& facts, const ReplayConfig& config,
                              const ReplaySettings& settings, ReplayControl& control) {
   QUIRE_TRY(check_replay(trace, config, settings));
-  QUIRE_TRY_ASSIGN(ReplayOutcome outcome,
-                   run_engines({trace, facts, config, settings, control.stop, control.done_tokens}));
+  QUIRE_TRY_ASSIGN(ReplayOutcome outcome, run_engines({trace, facts, config, settings, control, control.done_tokens}));
   if (!outcome.remote || outcome.engines.empty() || outcome.corruption) return outcome;
   ReplaySettings without_remote = settings;
   without_remote.remote = {};
   ReplayConfig beside = config;
   beside.disk_folder += "/private";
   std::atomic<std::uint64_t> uncounted = 0;
-  QUIRE_TRY_ASSIGN(const ReplayOutcome apart,
-                   run_engines({trace, facts, beside, without_remote, control.stop, uncounted}));
+  QUIRE_TRY_ASSIGN(const ReplayOutcome apart, run_engines({trace, facts, beside, without_remote, control, uncounted}));
   for (std::size_t i = 0; i < outcome.engines.size() && i < apart.engines.size(); ++i) {
     outcome.engines[i].private_hit_tokens = apart.engines[i].hit_tokens;
   }

@@ -7,6 +7,7 @@
 #include <array>
 #include <atomic>
 #include <cstdint>
+#include <functional>
 #include <limits>
 #include <optional>
 #include <string>
@@ -251,6 +252,7 @@ struct BoundOutcome {
 struct ReplayControl {
   std::atomic<std::uint64_t> done_tokens = 0;  ///< prompt tokens so far
   std::atomic<bool> stop = false;              ///< set it to end the replay early, with ErrorCode::Cancelled
+  std::function<void()> before_request = {};   ///< for who wants to pace it; on the thread of the replay
 };
 
 /// The pools of a replay, of one engine.

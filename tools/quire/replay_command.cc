@@ -366,9 +366,18 @@ int run_replay(const ReplayOptions& options) {
     return status;
   };
 
-  // Everything that can be wrong with the command is found before the work.
+  // Everything that can be wrong with the command is found before the work, and a url with a password in it before
+  // anything is printed.
   Result<Job> job = parse(options);
   if (!job) return complain(job.error(), kExitUsage);
+  if (job->sweep.settings.remote.is_on()) {
+    const auto store = open_redis_store(job->sweep.settings.remote.servers);
+    if (!store) {
+      const bool is_usage = store.error().code == ErrorCode::InvalidArgument;
+      return complain({.code = store.error().code, .message = in_options(store.error().message)},
+                      is_usage ? kExitUsage : kExitFailed);
+    }
+  }
   const Result<Trace> trace =
       options.trace.empty()
           ? demo_workload(kWorkloadSeed)

@@ -23,7 +23,7 @@ namespace {
 
 int verify_remote(const VerifyCommandOptions& options) {
   const auto complain = [](const Error& error, int status) {
-    fmt::print(stderr, "quire verify: {}\n", escaped(error.message));
+    fmt::print(stderr, "quire verify: {}\n", escaped(in_options(error.message)));
     return status;
   };
   const Result<RedisConfig> servers = parse_remote_servers(options.server, std::getenv(kRemotePasswordVariable));
@@ -39,7 +39,9 @@ int verify_remote(const VerifyCommandOptions& options) {
     };
     return inspect_redis_store(*servers, verify);
   }();
-  if (!report) return complain(report.error(), kExitFailed);
+  if (!report) {
+    return complain(report.error(), report.error().code == ErrorCode::InvalidArgument ? kExitUsage : kExitFailed);
+  }
   const TextPlace place{.paint = Painter(stdout), .width = page_width(stdout)};
   fmt::print("{}", remote_verify_text(*report, options.repair, place));
   if (report->is_complete) return report->is_clean() ? kExitDone : kExitFailed;
