@@ -54,6 +54,7 @@ THIRD_PARTY = {
     "gmock/": {"test"},
     "rapidcheck": {"test"},
     "benchmark/": {"test"},
+    "hiredis/": {"test"},
     "nanobind/": {"tool"},
 }
 

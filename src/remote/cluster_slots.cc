@@ -20,7 +20,7 @@ constexpr std::array<std::uint16_t, 256> crc_table() {
 }
 constexpr std::array<std::uint16_t, 256> kCrcTable = crc_table();
 
-tl::unexpected<Error> wrong(const std::string& what) {
+tl::unexpected<Error> wrong_map(const std::string& what) {
   return fail(ErrorCode::Corrupt, "the answer to CLUSTER SLOTS " + what);
 }
 
@@ -30,20 +30,20 @@ bool is_text(const RespValue& value) {
 
 // One range: its first and last slot, the primary, and replicas, which are not used.
 Status add_range(const RespValue& range, const std::string& asked_host, ClusterMap& map) {
-  if (range.kind != RespKind::Array || range.parts.size() < 3) return wrong("has a range without a node");
+  if (range.kind != RespKind::Array || range.parts.size() < 3) return wrong_map("has a range without a node");
   const RespValue& first = range.parts[0];
   const RespValue& last = range.parts[1];
   if (first.kind != RespKind::Integer || last.kind != RespKind::Integer || first.number < 0 ||
       first.number > last.number || last.number >= kClusterSlots) {
-    return wrong("has a range of slots that do not exist");
+    return wrong_map("has a range of slots that do not exist");
   }
   const RespValue& primary = range.parts[2];
   if (primary.kind != RespKind::Array || primary.parts.size() < 2 || primary.parts[1].kind != RespKind::Integer) {
-    return wrong("has a node without an address");
+    return wrong_map("has a node without an address");
   }
   const RespValue& host = primary.parts[0];
   const std::int64_t port = primary.parts[1].number;
-  if (port < 1 || port > UINT16_MAX) return wrong("has a node with a port that does not exist");
+  if (port < 1 || port > UINT16_MAX) return wrong_map("has a node with a port that does not exist");
   ClusterMap::Node node{.port = static_cast<std::uint16_t>(port)};
   if (host.kind == RespKind::Null || (is_text(host) && host.text.empty())) {
     node.host = asked_host;
@@ -51,17 +51,17 @@ Status add_range(const RespValue& range, const std::string& asked_host, ClusterM
     node.host = host.text;
   } else {
     // Also "?", a node that does not know its own address.
-    return wrong("has a node whose host is '" + printable(host.text) + "': set cluster-announce-ip there");
+    return wrong_map("has a node whose host is '" + printable(host.text) + "': set cluster-announce-ip there");
   }
   auto place = std::ranges::find(map.nodes, node);
   if (place == map.nodes.end()) {
-    if (map.nodes.size() == kClusterNodesMax) return wrong("has more than 1024 nodes");
+    if (map.nodes.size() == kClusterNodesMax) return wrong_map("has more than 1024 nodes");
     place = map.nodes.insert(map.nodes.end(), std::move(node));
   }
   const auto index = static_cast<std::uint16_t>(place - map.nodes.begin());
   for (std::int64_t slot = first.number; slot <= last.number; ++slot) {
     std::uint16_t& owner = map.slots[static_cast<std::size_t>(slot)];
-    if (owner != ClusterMap::kNobody) return wrong("gives slot " + std::to_string(slot) + " to two nodes");
+    if (owner != ClusterMap::kNobody) return wrong_map("gives slot " + std::to_string(slot) + " to two nodes");
     owner = index;
   }
   return {};
@@ -86,7 +86,7 @@ std::uint32_t ClusterMap::missing_slots() const {
 }
 
 Result<ClusterMap> parse_cluster_slots(const RespValue& answer, const std::string& asked_host) {
-  if (answer.kind != RespKind::Array) return wrong("is no list");
+  if (answer.kind != RespKind::Array) return wrong_map("is no list");
   ClusterMap map;
   map.slots.fill(ClusterMap::kNobody);
   for (const RespValue& range : answer.parts) QUIRE_TRY(add_range(range, asked_host, map));

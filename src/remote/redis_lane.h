@@ -56,9 +56,9 @@ class RedisLane {
   /// Of Closed.
   [[nodiscard]] Status begin(const SocketAddress& address, const RedisEndpoint& endpoint, const RedisLogin& login);
   void close();
-  /// Reads, writes and goes on connecting as far as it can without waiting, up to a limit. An error: the connection is
-  /// of no use any more. ErrorCode::Corrupt: what came was no answer.
-  [[nodiscard]] Status go_on(Owner& owner);
+  /// Reads, if there may be something, writes, and goes on connecting as far as it can without waiting, up to a limit.
+  /// An error: the connection is of no use any more. ErrorCode::Corrupt: what came was no answer.
+  [[nodiscard]] Status go_on(Owner& owner, bool may_read);
 
   // ── sending, in Ready
   /// A value that is being sent comes first.
@@ -78,8 +78,9 @@ class RedisLane {
   [[nodiscard]] bool waits_to_write() const { return waits_to_write_; }
   /// There is more to do than a limit allowed, and the socket will not tell of it.
   [[nodiscard]] bool has_more() const { return has_more_; }
-  /// Bytes that came since it was begun, which is how to see that the other side lives.
-  [[nodiscard]] std::uint64_t read_bytes() const { return read_bytes_; }
+  /// Bytes that went either way since it was begun, by which to see that something goes on. To a node that is stopped
+  /// some can be sent too, but no more than the system keeps for it.
+  [[nodiscard]] std::uint64_t moved_bytes() const { return moved_bytes_; }
 
  private:
   static constexpr std::size_t kTextBytesMax = std::size_t{64} << 10U;
@@ -98,7 +99,7 @@ class RedisLane {
   const RedisLogin* login_ = nullptr;
   bool waits_to_write_ = false;
   bool has_more_ = false;
-  std::uint64_t read_bytes_ = 0;
+  std::uint64_t moved_bytes_ = 0;
 
   // Out: text_ from text_offset_ on, then the value from value_sent_ on, then tail_ from tail_sent_ on.
   std::string text_;

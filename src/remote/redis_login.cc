@@ -11,7 +11,7 @@
 namespace quire {
 namespace {
 
-tl::unexpected<Error> wrong(const std::string& what) {
+tl::unexpected<Error> wrong_config(const std::string& what) {
   return fail(ErrorCode::InvalidArgument, "RedisConfig::" + what);
 }
 
@@ -20,32 +20,33 @@ Result<std::string> read_password(const std::string& path) {
   std::ifstream file(path);
   std::string password;
   if (!file.is_open()) {
-    return wrong("password_file is '" + path + "', which cannot be opened: " + errno_text(errno));
+    return wrong_config("password_file is '" + path + "', which cannot be opened: " + errno_text(errno));
   }
   std::getline(file, password);
   if (password.ends_with('\r')) password.pop_back();
-  if (password.empty()) return wrong("password_file is '" + path + "', whose first line is empty or cannot be read");
+  if (password.empty())
+    return wrong_config("password_file is '" + path + "', whose first line is empty or cannot be read");
   return password;
 }
 
 Status check_numbers(const RedisConfig& config) {
-  if (config.connect_timeout_ns <= 0) return wrong("connect_timeout_ns is not positive");
-  if (config.command_timeout_ns <= 0) return wrong("command_timeout_ns is not positive");
-  if (config.window_bytes == 0) return wrong("window_bytes is 0: nothing could be in flight");
+  if (config.connect_timeout_ns <= 0) return wrong_config("connect_timeout_ns is not positive");
+  if (config.command_timeout_ns <= 0) return wrong_config("command_timeout_ns is not positive");
+  if (config.window_bytes == 0) return wrong_config("window_bytes is 0: nothing could be in flight");
   if (config.batch_count_max == 0 || config.batch_count_max > 65'536) {
-    return wrong("batch_count_max is not one of 1 to 65536");
+    return wrong_config("batch_count_max is not one of 1 to 65536");
   }
   if (config.object_count_max == 0 || config.object_count_max > (1U << 24U)) {
-    return wrong("object_count_max is not one of 1 to 16777216");
+    return wrong_config("object_count_max is not one of 1 to 16777216");
   }
   if (config.max_age_ns != 0 && config.max_age_ns < 1'000'000) {
-    return wrong("max_age_ns is less than a millisecond; 0 is no limit");
+    return wrong_config("max_age_ns is less than a millisecond; 0 is no limit");
   }
-  if (config.failures_in_a_row == 0) return wrong("failures_in_a_row is 0: no node would ever be asked");
+  if (config.failures_in_a_row == 0) return wrong_config("failures_in_a_row is 0: no node would ever be asked");
   if (config.pause_ns_min <= 0 || config.pause_ns_max < config.pause_ns_min) {
-    return wrong("pause_ns_min is not positive, or more than pause_ns_max");
+    return wrong_config("pause_ns_min is not positive, or more than pause_ns_max");
   }
-  if (config.key_prefix.size() > kRemoteKeyBytesMax / 2) return wrong("key_prefix is longer than 128 bytes");
+  if (config.key_prefix.size() > kRemoteKeyBytesMax / 2) return wrong_config("key_prefix is longer than 128 bytes");
   return {};
 }
 
@@ -63,7 +64,7 @@ bool RedisLogin::append_login(std::string& text) const {
 
 Result<RedisLogin> make_redis_login(const RedisConfig& config) {
   QUIRE_TRY(check_numbers(config));
-  if (config.urls.empty()) return wrong("urls is empty: name a server, such as redis://cache.example:6379");
+  if (config.urls.empty()) return wrong_config("urls is empty: name a server, such as redis://cache.example:6379");
   RedisLogin login{.user = config.user,
                    .password = config.password,
                    .server_name = config.server_name,
@@ -72,30 +73,30 @@ Result<RedisLogin> make_redis_login(const RedisConfig& config) {
   for (const std::string& url : config.urls) {
     QUIRE_TRY_ASSIGN(RedisUrl parsed, parse_redis_url(url));
     if (!parsed.user.empty() && !login.user.empty() && parsed.user != login.user) {
-      return wrong("urls and user name two users, '" + parsed.user + "' and '" + login.user + "'");
+      return wrong_config("urls and user name two users, '" + parsed.user + "' and '" + login.user + "'");
     }
     if (!parsed.user.empty()) login.user = std::move(parsed.user);
     login.seeds.push_back(std::move(parsed.endpoint));
     if (login.seeds.back().is_tls != login.seeds.front().is_tls) {
-      return wrong("urls has nodes with TLS and without: a cluster has it everywhere or nowhere");
+      return wrong_config("urls has nodes with TLS and without: a cluster has it everywhere or nowhere");
     }
   }
   if (config.cluster == RedisCluster::No && login.seeds.size() > 1) {
-    return wrong("urls has several, and cluster says that there is no cluster: several urls are nodes of one");
+    return wrong_config("urls has several, and cluster says that there is no cluster: several urls are nodes of one");
   }
   if (!config.password.empty() && !config.password_file.empty()) {
-    return wrong("password and password_file are both set: one of them is the password");
+    return wrong_config("password and password_file are both set: one of them is the password");
   }
   if (!config.password_file.empty()) {
     QUIRE_TRY_ASSIGN(login.password, read_password(config.password_file));
   }
   if (!login.user.empty() && login.password.empty()) {
-    return wrong("user is '" + login.user + "' without a password: set password_file or password");
+    return wrong_config("user is '" + login.user + "' without a password: set password_file or password");
   }
   if (login.seeds.front().is_tls) {
     QUIRE_TRY_ASSIGN(login.tls, TlsContext::load(config));
   } else if (!config.ca_file.empty() || !config.certificate_file.empty() || !config.key_file.empty()) {
-    return wrong("urls has redis:// or unix://, and files for TLS are set: rediss:// is TLS");
+    return wrong_config("urls has redis:// or unix://, and files for TLS are set: rediss:// is TLS");
   }
   return login;
 }

@@ -27,8 +27,9 @@ struct RedisNode {
     std::uint32_t epoll_events = 0;  ///< that are asked for at present; 0: the socket is not watched
     std::uint64_t flight_bytes = 0;  ///< of values in flight
     TimeNs due_ns = 0;               ///< by when it has to be connected, or to have said something; 0: nothing is due
-    std::uint64_t seen_bytes = 0;    ///< RedisLane::read_bytes() when due_ns was set
+    std::uint64_t seen_bytes = 0;    ///< RedisLane::moved_bytes() when due_ns was set
     std::uint32_t sending = UINT32_MAX;  ///< the request whose value is being sent, if one is
+    bool may_read = false;               ///< the system said that there is something
     bool is_queued = false;              ///< for its turn
   };
 

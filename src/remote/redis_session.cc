@@ -245,6 +245,7 @@ Result<RedisTopology> probe_redis_seeds(const RedisConfig& config, const RedisLo
 std::vector<RedisEndpoint> nodes_of(const RedisTopology& topology, const RedisLogin& login) {
   if (!topology.is_cluster) return login.seeds;
   std::vector<RedisEndpoint> nodes;
+  nodes.reserve(topology.map.nodes.size());
   for (const ClusterMap::Node& node : topology.map.nodes) {
     nodes.push_back({.host = node.host, .port = node.port, .is_tls = login.seeds.front().is_tls});
   }

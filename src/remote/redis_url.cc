@@ -26,7 +26,7 @@ bool take_prefix(std::string_view& text, std::string_view prefix) {
   return true;
 }
 
-tl::unexpected<Error> wrong(std::string_view url, const std::string& why) {
+tl::unexpected<Error> wrong_url(std::string_view url, const std::string& why) {
   return fail(ErrorCode::InvalidArgument,
               "the url '" + std::string(url) + "' " + why +
                   ": urls of servers are redis://[user@]host[:port], rediss://… for TLS, or unix:///path");
@@ -65,18 +65,19 @@ Result<RedisUrl> parse_redis_url(std::string_view url) {
 
   RedisUrl out;
   if (take_prefix(rest, "unix://")) {
-    if (!rest.starts_with('/')) return wrong(url, "has no absolute path");
-    if (rest.size() > kPathBytesMax) return wrong(url, "has a path of more than 107 bytes, which no socket can have");
+    if (!rest.starts_with('/')) return wrong_url(url, "has no absolute path");
+    if (rest.size() > kPathBytesMax)
+      return wrong_url(url, "has a path of more than 107 bytes, which no socket can have");
     out.endpoint = {.host = std::string(rest), .is_unix = true};
     return out;
   }
   out.endpoint.is_tls = rest.starts_with("rediss://");
   if (!take_prefix(rest, "rediss://") && !take_prefix(rest, "redis://")) {
-    return wrong(url, "begins with none of redis://, rediss:// and unix://");
+    return wrong_url(url, "begins with none of redis://, rediss:// and unix://");
   }
   if (rest.ends_with('/')) rest.remove_suffix(1);
   if (rest.find('/') != std::string_view::npos || rest.find('?') != std::string_view::npos) {
-    return wrong(url, "has something behind the port, such as the number of a database, which quire does not use");
+    return wrong_url(url, "has something behind the port, such as the number of a database, which quire does not use");
   }
   if (const std::size_t user_end = rest.rfind('@'); user_end != std::string_view::npos) {
     out.user = std::string(rest.substr(0, user_end));
@@ -87,21 +88,22 @@ Result<RedisUrl> parse_redis_url(std::string_view url) {
   bool has_port = false;
   if (rest.starts_with('[')) {
     const std::size_t close = rest.find(']');
-    if (close == std::string_view::npos) return wrong(url, "has a '[' without a ']'");
+    if (close == std::string_view::npos) return wrong_url(url, "has a '[' without a ']'");
     host = rest.substr(1, close - 1);
     rest.remove_prefix(close + 1);
     has_port = take_prefix(rest, ":");
-    if (!has_port && !rest.empty()) return wrong(url, "has something else than a port behind the ']'");
+    if (!has_port && !rest.empty()) return wrong_url(url, "has something else than a port behind the ']'");
     port = rest;
   } else if (const std::size_t colon = rest.find(':'); colon != std::string_view::npos) {
     host = rest.substr(0, colon);
     port = rest.substr(colon + 1);
     has_port = true;
-    if (port.find(':') != std::string_view::npos) return wrong(url, "has more than one ':': put IPv6 addresses in []");
+    if (port.find(':') != std::string_view::npos)
+      return wrong_url(url, "has more than one ':': put IPv6 addresses in []");
   }
-  if (!is_host(host)) return wrong(url, "has no host, or one that no host is called");
+  if (!is_host(host)) return wrong_url(url, "has no host, or one that no host is called");
   const std::optional<std::uint16_t> number = has_port ? parse_port(port) : kDefaultPort;
-  if (!number) return wrong(url, "has a port that is not one of 1 to 65535");
+  if (!number) return wrong_url(url, "has a port that is not one of 1 to 65535");
   out.endpoint.host = std::string(host);
   out.endpoint.port = *number;
   return out;

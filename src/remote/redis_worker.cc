@@ -121,6 +121,8 @@ void RedisWorker::run() {
         (void)!read(timer_.get(), &times, sizeof(times));
         timer_at_ns_ = 0;
       } else {
+        // Errors and ends of connections are found by reading, too.
+        if ((event.events & ~std::uint32_t{EPOLLOUT}) != 0) lane_of(event.data.u32).may_read = true;
         queue_turn(event.data.u32);
       }
     }
@@ -201,6 +203,8 @@ void RedisWorker::end_batch(std::uint32_t batch_index) {
   }
   batch.answer.busy_ns = std::max<TimeNs>(monotonic_now() - batch.submitted_at_ns, 1);
   mailbox_.give_back_objects(std::exchange(given_back_, 0));
+  // Whoever has the answer can ask why.
+  if (std::exchange(is_status_old_, false)) publish_status();
   mailbox_.answer(batch_index, batch.answer);
 }
 

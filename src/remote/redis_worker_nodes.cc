@@ -236,7 +236,8 @@ void RedisWorker::go_on(std::uint32_t lane_id) {
   for (int i = 0; i < kFillsOfTurn; ++i) {
     fill(lane);
     const bool was_ready = lane.lane.state() == RedisLane::State::Ready;
-    if (Status status = lane.lane.go_on(*this); !status.has_value()) {
+    const bool may_read = std::exchange(lane.may_read, false) || lane.lane.has_more();
+    if (Status status = lane.lane.go_on(*this, may_read); !status.has_value()) {
       fail_lane(lane_id, status.error());
       return;
     }
@@ -265,9 +266,9 @@ void RedisWorker::set_due(RedisNode::Lane& lane) {
   if (lane.lane.state() != RedisLane::State::Ready) return;
   if (is_empty(flight_of(lane.lane.id()))) {
     lane.due_ns = 0;
-  } else if (lane.due_ns == 0 || lane.seen_bytes != lane.lane.read_bytes()) {
+  } else if (lane.due_ns == 0 || lane.seen_bytes != lane.lane.moved_bytes()) {
     lane.due_ns = now_ + login_.command_timeout_ns;
-    lane.seen_bytes = lane.lane.read_bytes();
+    lane.seen_bytes = lane.lane.moved_bytes();
     want_tick();
   }
 }
@@ -277,6 +278,7 @@ void RedisWorker::close_lane(RedisNode::Lane& lane) {
   lane.epoll_events = 0;  // the system forgets a socket that is closed
   lane.due_ns = 0;
   lane.seen_bytes = 0;
+  lane.may_read = false;
   lane.sending = kNone;
 }
 

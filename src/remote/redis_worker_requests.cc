@@ -259,6 +259,11 @@ void RedisWorker::value_ended(RedisLane& lane, bool is_in_place) {
 bool RedisWorker::answered(RedisLane& lane, const RespValue& answer) {
   const std::uint32_t request = lists_.front(flight_of(lane.id()));
   note_first_byte(requests_[request]);
+  if (lane.is_sending_value() && lane_of(lane.id()).sending == request) {
+    // Before all of the value was sent: whatever it means, the rest of the value is of no use to this connection.
+    if (answer.kind == RespKind::Error) tell_error(lane.id() / kLanesOfNode, printable(answer.text));
+    return false;
+  }
   if (requests_[request].answers_left > 1) {
     // To ASKING, or to one of many.
     --requests_[request].answers_left;

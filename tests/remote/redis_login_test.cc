@@ -7,6 +7,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <array>
 #include <atomic>
 #include <fstream>
 #include <string>
@@ -37,40 +38,56 @@ std::string refusal(const RedisConfig& config) {
 
 #define EXPECT_SAYS(text, part) EXPECT_NE((text).find(part), std::string::npos) << (text)
 
-// Says the same to everybody who connects, after they have said something.
+// Says the same to everybody who connects, after they have said something: once, or again and again.
 class Talker {
  public:
-  explicit Talker(std::string text) : text_(std::move(text)), listener_(::socket(AF_UNIX, SOCK_STREAM, 0)) {
+  explicit Talker(std::string text, bool is_once = true)
+      : text_(std::move(text)), is_once_(is_once), listener_(::socket(AF_UNIX, SOCK_STREAM, 0)) {
     sockaddr_un address{};
     address.sun_family = AF_UNIX;
     std::ranges::copy(path(), std::begin(address.sun_path));
     EXPECT_EQ(::bind(listener_.get(), reinterpret_cast<const sockaddr*>(&address), sizeof(address)), 0);
     EXPECT_EQ(::listen(listener_.get(), 16), 0);
-    thread_ = std::thread([this] {
+    acceptor_ = std::thread([this] {
       while (true) {
-        const Descriptor client(::accept(listener_.get(), nullptr, nullptr));
-        if (!client.is_open()) return;
-        std::array<char, 4096> heard;
-        (void)!::read(client.get(), heard.data(), heard.size());
-        (void)!::send(client.get(), text_.data(), text_.size(), MSG_NOSIGNAL);
-        ++count_;
+        const int client = ::accept(listener_.get(), nullptr, nullptr);
+        if (client < 0) return;
+        if (is_once_) {
+          talk(client);
+        } else {
+          talkers_.emplace_back([this, client] { talk(client); });
+        }
       }
     });
   }
+  /// Whoever connected has to be gone.
   ~Talker() {
     (void)::shutdown(listener_.get(), SHUT_RDWR);
-    thread_.join();
+    acceptor_.join();
+    for (std::thread& talker : talkers_) talker.join();
   }
   [[nodiscard]] std::string path() const { return directory_.path() + "/talker"; }
   [[nodiscard]] std::string url() const { return "unix://" + path(); }
   [[nodiscard]] std::uint32_t count() const { return count_; }
 
  private:
+  void talk(int socket) {
+    const Descriptor client(socket);
+    std::array<char, 4096> heard;
+    while (::read(client.get(), heard.data(), heard.size()) > 0) {
+      (void)::send(client.get(), text_.data(), text_.size(), MSG_NOSIGNAL);
+      ++count_;
+      if (is_once_) return;
+    }
+  }
+
   TempDirectory directory_;
   const std::string text_;
+  const bool is_once_;
   Descriptor listener_;
   std::atomic<std::uint32_t> count_ = 0;
-  std::thread thread_;
+  std::thread acceptor_;
+  std::vector<std::thread> talkers_;
 };
 
 TEST(RedisLogin, APasswordComesFromTheConfigurationOrAFile) {
@@ -182,6 +199,15 @@ TEST(RedisLogin, AThousandRefusedConnectionsAreSpreadOverTime) {
   const std::uint32_t before = talker.count();
   for (int i = 0; i < 1000; ++i) EXPECT_TRUE(client.find({"quire:a"}).all(RemoteOutcome::Failed));
   EXPECT_LT(talker.count(), before + 100) << "a node that refuses is left alone";
+}
+
+TEST(RedisLogin, AnAnswerThatComesBeforeTheValueWasSentIsNone) {
+  Talker talker("+OK\r\n", false);
+  const auto store = open_store({.urls = {talker.url()}, .cluster = RedisCluster::No, .requires_server = false});
+  StoreClient client(*store);
+  EXPECT_TRUE(comes_true([&] { return store->status().is_usable; }));
+  const BatchRun run = client.put({"quire:a"}, 20'000'000);
+  EXPECT_TRUE(run.all(RemoteOutcome::Failed)) << to_string(run.outcomes[0]);
 }
 
 TEST(RedisLogin, TlsChecksTheServerAndShowsACertificate) {

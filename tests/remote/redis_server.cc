@@ -9,6 +9,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <csignal>
 #include <utility>
@@ -149,20 +150,7 @@ RedisClusterServers::RedisClusterServers(std::uint32_t primary_count, bool has_r
   for (std::uint32_t i = 1; i < servers_.size(); ++i) {
     (void)primary(0).call({"CLUSTER", "MEET", "127.0.0.1", std::to_string(servers_[i]->port())});
   }
-  const auto all_know = [&](std::size_t node_count) {
-    return comes_true([&] {
-      for (const auto& server : servers_) {
-        const std::string info = server->call({"CLUSTER", "INFO"}).text;
-        if (info.find("cluster_state:ok") == std::string::npos ||
-            info.find("cluster_known_nodes:" + std::to_string(node_count) + "\r") == std::string::npos ||
-            info.find("cluster_slots_assigned:16384") == std::string::npos) {
-          return false;
-        }
-      }
-      return true;
-    });
-  };
-  QUIRE_CHECK(all_know(servers_.size()), "the cluster does not come together");
+  QUIRE_CHECK(comes_together(), "the cluster does not come together");
   for (std::uint32_t i = 0; has_replicas && i < primary_count; ++i) {
     QUIRE_CHECK(comes_true([&] { return replica(i).call({"CLUSTER", "REPLICATE", id_of(primary(i))}).text == "OK"; }),
                 "a replica does not know its primary");
@@ -172,6 +160,16 @@ RedisClusterServers::RedisClusterServers(std::uint32_t primary_count, bool has_r
                 }),
                 "a replica does not follow its primary");
   }
+}
+
+bool RedisClusterServers::comes_together() {
+  const std::string node_count = "cluster_known_nodes:" + std::to_string(servers_.size()) + "\r";
+  const auto is_well = [&](const auto& server) {
+    const std::string info = server->call({"CLUSTER", "INFO"}).text;
+    return info.find("cluster_state:ok") != std::string::npos && info.find(node_count) != std::string::npos &&
+           info.find("cluster_slots_ok:16384") != std::string::npos;
+  };
+  return comes_true([&] { return std::ranges::all_of(servers_, is_well); });
 }
 
 std::uint32_t RedisClusterServers::owner_of(std::uint16_t slot) const {

@@ -73,6 +73,8 @@ class RedisClusterServers {
   [[nodiscard]] RedisServer& primary(std::uint32_t index) { return *servers_[index]; }
   [[nodiscard]] RedisServer& replica(std::uint32_t index) { return *servers_[primary_count_ + index]; }
   [[nodiscard]] std::uint32_t primary_count() const { return primary_count_; }
+  /// All nodes agree that all slots have a node, and that all nodes are there.
+  [[nodiscard]] bool comes_together();
   /// The primary that had the slot at the start.
   [[nodiscard]] std::uint32_t owner_of(std::uint16_t slot) const;
   [[nodiscard]] std::vector<std::string> urls() const;
