@@ -58,6 +58,8 @@ class LowerQueue {
   bool follow(const std::function<void(const LowerPlan&)>& take);
   /// Names the pages of a FindBelow from `first_page` of its path on. Those before them have been named.
   void name_path(const LowerPlan& plan, std::uint32_t first_page, std::uint32_t page_count);
+  /// What a page in memory is called at the turn of the plan that `take` has.
+  [[nodiscard]] const PageName& name_of(const NamedPage& page) const { return names_.of(page.tier, page.page).name; }
   /// Plans that were called off since the last call, whether they are over or not.
   void take_cancelled(std::vector<TransferId>& out);
 

@@ -57,8 +57,11 @@ struct LowerPlan {
 
   // FindBelow: Completion::good_pages says how many leading pages the tier has. PutBelow, GetFromBelow: how many were
   // written or read; their pages begin at the root.
-  NamedPage parent;                      ///< the page in memory before the first one that is asked for
-  std::uint32_t first_page = 0;          ///< how many pages of the path lie before `tokens`
+  NamedPage parent;              ///< the page in memory before the first one that is asked for
+  std::uint32_t first_page = 0;  ///< how many pages of the path lie before `tokens`
+  /// FindOnDisk: all pages of the path before the first one, or none. Where room is made by what was used, a path whose
+  /// beginning is in memory and never asked for would lose just that.
+  std::span<const NamedPage> before;
   std::span<const TokenId> tokens;       ///< whole pages, from the first one on
   std::span<const ExtraKey> extra_keys;  ///< those that overlap them
   std::uint32_t held_pages = 0;          ///< FindBelow: memory has so many of them, and they are not counted

@@ -95,7 +95,7 @@ Status RemoteMover::Impl::prepare() {
   waiting.reserve(flight_count);
   writes.reserve(config.transfer_count_max);
   cancelled.reserve(config.transfer_count_max);
-  failed_drops.reserve(config.transfer_count_max);
+  open_drops.reserve(config.transfer_count_max);
   QUIRE_TRY(store.register_memory({headers.data(), headers.size()}));
   is_registered = true;
   if (discards.size() > 0) QUIRE_TRY(store.register_memory({discards.data(), discards.size()}));
@@ -150,7 +150,7 @@ void RemoteMover::Impl::wait_for_work() {
   const auto is_at_store = [](const Flight& flight) { return flight.state == Flight::State::AtStore; };
   int timeout_ms = -1;
   if (!waiting.empty() || (store_fd < 0 && std::ranges::any_of(flights, is_at_store))) timeout_ms = kPauseMs;
-  for (const FailedDrop& drop : failed_drops) {
+  for (const OpenDrop& drop : open_drops) {
     if (drop.is_running) continue;
     const TimeNs left_ms = std::max<TimeNs>(0, drop.next_ns - now()) / 1'000'000 + 1;
     const int drop_ms = static_cast<int>(std::min<TimeNs>(left_ms, kDropPauseMaxNs / 1'000'000));
@@ -409,30 +409,30 @@ void RemoteMover::Impl::set_drop(Flight& flight, Step step, const PageName& key_
                   .timeout_ns = config.drop_timeout_ns});
 }
 
+// A drop that has failed goes on in the background. So does one before which puts were given up: one of them may come
+// through behind it.
 void RemoteMover::Impl::end_drop(Flight& flight) {
   const PageName key_space = flight.dropped;
-  if (objects_of(flight)[0].outcome == RemoteOutcome::Ok) {
-    forget_drops(key_space);
-    queue->finish_drop(key_space);
-    complete(flight);
-    return;
+  const TimeNs now_ns = now();
+  const bool is_done = objects_of(flight)[0].outcome == RemoteOutcome::Ok;
+  if (is_done) forget_drops(key_space);
+  if (!is_done) {
+    count(&RemoteMoverStats::failed_drops);
+    flight.completion.outcome = TransferOutcome::Failed;
+    flight.completion.fault = TransferFault::Io;
   }
-  count(&RemoteMoverStats::failed_drops);
-  const TimeNs next_ns = now() + kDropPauseMinNs;
-  const auto failed = std::ranges::find(failed_drops, key_space, &FailedDrop::key_space);
-  if (failed != failed_drops.end()) {
-    queue->finish_drop(key_space);  // it is hidden by the one before
+  const bool is_over = is_done && (!lost_put_ns || now_ns - *lost_put_ns >= kLostPutNs);
+  if (is_over || std::ranges::find(open_drops, key_space, &OpenDrop::key_space) != open_drops.end()) {
+    queue->finish_drop(key_space);  // or it is hidden by the one before
   } else {
-    failed_drops.push_back({.key_space = key_space, .next_ns = next_ns, .pause_ns = kDropPauseMinNs});
+    open_drops.push_back({.key_space = key_space, .next_ns = now_ns + kDropPauseMinNs, .pause_ns = kDropPauseMinNs});
   }
-  flight.completion.outcome = TransferOutcome::Failed;
-  flight.completion.fault = TransferFault::Io;
   complete(flight);
 }
 
 // The key space is gone, or everything is.
 void RemoteMover::Impl::forget_drops(const PageName& key_space) {
-  std::erase_if(failed_drops, [&](const FailedDrop& drop) {
+  std::erase_if(open_drops, [&](const OpenDrop& drop) {
     const bool is_done = key_space.is_none() || drop.key_space == key_space;
     if (is_done) queue->finish_drop(drop.key_space);
     return is_done;
@@ -442,7 +442,7 @@ void RemoteMover::Impl::forget_drops(const PageName& key_space) {
 // Nothing of such a key space is stored meanwhile, so that it need not wait for stores.
 bool RemoteMover::Impl::try_drop_again() {
   const TimeNs now_ns = now();
-  for (FailedDrop& drop : failed_drops) {
+  for (OpenDrop& drop : open_drops) {
     if (drop.is_running || now_ns < drop.next_ns) continue;
     Flight* const flight = idle_background();
     if (flight == nullptr) return false;
@@ -459,8 +459,8 @@ void RemoteMover::Impl::end_drop_again(Flight& flight) {
     return;
   }
   count(&RemoteMoverStats::failed_drops);
-  const auto drop = std::ranges::find(failed_drops, flight.dropped, &FailedDrop::key_space);
-  if (drop == failed_drops.end()) return;  // another one has succeeded
+  const auto drop = std::ranges::find(open_drops, flight.dropped, &OpenDrop::key_space);
+  if (drop == open_drops.end()) return;  // another one has succeeded
   drop->is_running = false;
   drop->pause_ns = std::min(2 * drop->pause_ns, kDropPauseMaxNs);
   drop->next_ns = now() + drop->pause_ns;

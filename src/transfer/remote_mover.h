@@ -14,7 +14,8 @@
 //   - Values are put only where a question says that they are absent. One that the store refuses fails the store of its
 //     pages (TransferFault::Io), and never the tier: is_failed() is never true, because a machine that is away may be
 //     back in a minute. Meanwhile RemoteStore::status() says so, and everything fails at once.
-//   - A key space that is dropped is not found from then on. A drop that fails is tried again until it has succeeded.
+//   - A key space that is dropped is not found from then on. A drop that fails is tried again until it has succeeded,
+//     and once more where puts before it were given up, which may happen all the same.
 //
 // thread-safe; without threads, run() is what the thread would do.
 #pragma once

@@ -40,6 +40,7 @@ void RemoteMover::Impl::begin_find(Flight& flight) {
     end_find(flight);
     return;
   }
+  touch_before(flight);
   // The first extent that ends behind what is held, and how many end within the question from there on.
   flight.first_end = step - 1 - (shared.page_index % step);
   if (flight.first_end < held) flight.first_end += (held - flight.first_end + step - 1) / step * step;
@@ -141,30 +142,44 @@ void RemoteMover::Impl::end_path(Flight& flight) {
   }
 }
 
-// The whole path counts as used: also what memory has of it, and what was not asked for. Later extents go first, so
-// that a store that makes room takes the ends of paths before their beginnings. When there is too much of it, it is the
-// beginning that is touched.
+// Later extents go first, so that a store that makes room takes the ends of paths before their beginnings. When there
+// is too much of it, it is the beginning that is touched.
+template <typename NameOf>
+void RemoteMover::Impl::touch(const PageName& key_space, std::uint32_t extent_count, NameOf name_of) {
+  const std::uint32_t batch_count = (extent_count + kQuestionNamesMax - 1) / kQuestionNamesMax;
+  for (std::uint32_t batch = std::min(batch_count, kTouchFlightsMax); batch-- > 0;) {
+    Flight* const flight = idle_background();
+    if (flight == nullptr) return;
+    const std::uint32_t begin = batch * kQuestionNamesMax;
+    std::uint32_t object_count = 0;
+    for (std::uint32_t extent = std::min(begin + kQuestionNamesMax, extent_count); extent-- > begin;) {
+      const PageName& name = name_of(extent);
+      if (!name.is_none()) (void)set_object(*flight, object_count++, {.key_space = key_space, .name = name});
+    }
+    if (object_count == 0) continue;
+    submit(*flight, {.step = Step::Touch,
+                     .priority = RemotePriority::Background,
+                     .object_count = object_count,
+                     .timeout_ns = config.store_timeout_ns});
+  }
+}
+
+// The whole path counts as used: also what memory has of it, and what was not asked for.
 void RemoteMover::Impl::touch_path(const Flight& flight) {
   const std::uint32_t step = extent_pages(0);
   const std::uint32_t first_end = flight.first_end % step;
-  const std::uint32_t extent_count = (flight.path_pages - 1 - first_end) / step + 1;
+  const std::uint32_t extent_count = ((flight.path_pages - 1 - first_end) / step) + 1;
   if (extent_count == flight.found_extents && extent_count <= 2) return;  // all of them were asked for
-  const std::uint32_t batch_count = (extent_count + kQuestionNamesMax - 1) / kQuestionNamesMax;
-  for (std::uint32_t batch = std::min(batch_count, kTouchFlightsMax); batch-- > 0;) {
-    Flight* const touch = idle_background();
-    if (touch == nullptr) return;
-    const std::uint32_t begin = batch * kQuestionNamesMax;
-    const std::uint32_t count = std::min(kQuestionNamesMax, extent_count - begin);
-    for (std::uint32_t i = 0; i < count; ++i) {
-      const std::uint32_t page = first_end + ((begin + count - 1 - i) * step);
-      (void)set_object(
-          *touch, i, {.key_space = queue->records(flight.index)[0].key_space, .name = queue->path(flight.index)[page]});
-    }
-    submit(*touch, {.step = Step::Touch,
-                    .priority = RemotePriority::Background,
-                    .object_count = count,
-                    .timeout_ns = config.store_timeout_ns});
-  }
+  const std::span<const PageName> path = queue->path(flight.index);
+  touch(queue->records(flight.index)[0].key_space, extent_count,
+        [&](std::uint32_t extent) -> const PageName& { return path[first_end + (extent * step)]; });
+}
+
+void RemoteMover::Impl::touch_before(const Flight& flight) {
+  const std::uint32_t step = extent_pages(0);
+  const std::span<const NamedPage> before = flight.plan.before;
+  touch(queue->records(flight.index)[0].key_space, static_cast<std::uint32_t>(before.size() / step),
+        [&](std::uint32_t extent) -> const PageName& { return queue->name_of(before[((extent + 1) * step) - 1]); });
 }
 
 // Pages of other groups, of each column of the path that is held or found, the last ones first: those are what a hit

@@ -21,6 +21,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <span>
 #include <thread>
 #include <vector>
@@ -39,6 +40,8 @@ struct RemoteMover::Impl {
   static constexpr std::uint32_t kQuestionNamesMax = 512;
   static constexpr std::uint32_t kBackgroundFlights = 8;
   static constexpr std::uint32_t kTouchFlightsMax = kBackgroundFlights / 2;  // of one path
+  /// A put that was given up may still happen for so long: when a connection is cleared, a machine goes on.
+  static constexpr TimeNs kLostPutNs = 60'000'000'000;
   static constexpr TimeNs kDropPauseMinNs = 1'000'000'000;
   static constexpr TimeNs kDropPauseMaxNs = 60'000'000'000;
   using Counter = std::uint64_t RemoteMoverStats::*;
@@ -54,7 +57,7 @@ struct RemoteMover::Impl {
     Drop,
     Touch,      ///< in the background: a path counts as used
     Discard,    ///< in the background: a value that is no good
-    DropAgain,  ///< in the background: a drop that has failed
+    DropAgain,  ///< in the background: a drop that has failed, or may not have met everything
   };
   /// What became of a page.
   enum class PageEnd : std::uint8_t {
@@ -124,7 +127,7 @@ struct RemoteMover::Impl {
     PageName key_space;
     PageName name;  // of the last page
   };
-  struct FailedDrop {
+  struct OpenDrop {
     PageName key_space;  // none: all
     TimeNs next_ns = 0;
     TimeNs pause_ns = 0;
@@ -167,7 +170,10 @@ struct RemoteMover::Impl {
   void ask_window(Flight& flight);
   void end_window(Flight& flight);
   void end_path(Flight& flight);
+  void touch_before(const Flight& flight);
   void touch_path(const Flight& flight);
+  template <typename NameOf>
+  void touch(const PageName& key_space, std::uint32_t extent_count, NameOf name_of);
   void ask_anchored(Flight& flight);
   void end_anchored(Flight& flight);
   void end_find(Flight& flight);
@@ -254,7 +260,8 @@ struct RemoteMover::Impl {
   std::uint32_t writes_at_store = 0;
   bool is_drop_at_store = false;
   std::vector<TransferId> cancelled;
-  std::vector<FailedDrop> failed_drops;
+  std::vector<OpenDrop> open_drops;   // that are not over: their key spaces stay hidden
+  std::optional<TimeNs> lost_put_ns;  // when the last put was given up
   AbsentNames absent;
   std::uint64_t last_batch = 0;
 

@@ -264,6 +264,7 @@ void RemoteMover::Impl::end_put(Flight& flight) {
     for (std::uint32_t page = 0; page < item.count; ++page) end_source(flight, item.first + page);
     const bool is_put = flight.batch.objects[i].outcome == RemoteOutcome::Ok;
     end_pages(flight, item, is_put ? PageEnd::Good : PageEnd::Lost);
+    if (!is_put) lost_put_ns = now();
     if (!is_put) continue;
     absent.remove(flight.pool, *extent_of(flight, item));
     const std::uint64_t bytes = extent_bytes(item.count, page_bytes(flight.pool));

@@ -11,7 +11,7 @@
 namespace quire {
 namespace {
 
-constexpr std::string_view kVersion = ":1:";
+constexpr std::string_view kKeyVersion = ":1:";
 constexpr std::size_t kKeySpaceDigits = 16;
 
 std::uint64_t offset_of(std::size_t page) {
@@ -45,7 +45,7 @@ class KeyText {
 
 void add_key_space(KeyText& text, std::string_view prefix, const PageName& key_space) {
   text.add(prefix);
-  text.add(kVersion);
+  text.add(kKeyVersion);
   if (key_space.is_none()) return;
   text.add_digits(std::span(key_space.bytes).first(kKeySpaceDigits / 2));
   text.add(":");

@@ -80,8 +80,8 @@ void name_pages(const NamedPath& path, std::span<PageName> names) {
   // last part of it, the extra keys, has no fixed length.
   const std::size_t token_offset = kPageTag.size() + sizeof(PageName::bytes);
   const std::size_t count_offset = token_offset + (page_tokens * sizeof(std::uint32_t));
-  std::vector<std::byte> form(count_offset + sizeof(std::uint32_t));
-  put_text(form.data(), kPageTag);
+  std::array<std::byte, 2048> room;
+  std::vector<std::byte> more_room;  // for large pages, and those with many keys
   PageName parent = path.parent;
   std::uint64_t begin = path.first_position;
   std::size_t first_key = 0;
@@ -93,8 +93,10 @@ void name_pages(const NamedPath& path, std::span<PageName> names) {
     if (is_mutated(Mutant::NamesWithoutKeys)) last_key = first_key;
     const auto keys = path.extra_keys.subspan(first_key, last_key - first_key);
 
-    form.resize(count_offset + sizeof(std::uint32_t) + (keys.size() * kExtraKeyBytes));
-    put_name(form.data() + kPageTag.size(), parent);
+    const std::size_t bytes = count_offset + sizeof(std::uint32_t) + (keys.size() * kExtraKeyBytes);
+    if (bytes > room.size()) more_room.resize(bytes);
+    const std::span<std::byte> form = bytes > room.size() ? std::span(more_room) : std::span(room).first(bytes);
+    put_name(put_text(form.data(), kPageTag), parent);
     std::byte* at = form.data() + token_offset;
     for (const TokenId token : path.tokens.subspan(page * page_tokens, page_tokens)) {
       put_number(at, static_cast<std::uint32_t>(token));

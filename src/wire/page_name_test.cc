@@ -70,6 +70,9 @@ TEST(PageName, NamesAreTheOnesThatOthersCompute) {
   std::iota(long_prompt.begin(), long_prompt.end(), 0);
   EXPECT_EQ(to_hex(names_of({}, 16, long_prompt).back()),
             "c72d52518be7eba8bd386a14117d9abd5bceca9475149d747cc967164093b0cc");
+  long_prompt.resize(4096);
+  EXPECT_EQ(to_hex(names_of({}, 2048, long_prompt, keys).back()),
+            "4d503490769bbda1b7a8cc953aa2d762ee39d3a8b6c28dc45a260ab1183e1344");
 }
 
 TEST(PageName, NoNameIsAllZeros) {

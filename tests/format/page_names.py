@@ -56,6 +56,7 @@ def golden():
     for name in page_names(root_name(space, 4), 4, tokens, keys):
         yield "page with extra keys", name
     yield "page 6250 of 100,000 tokens", page_names(root_name(empty, 16), 16, list(range(100000)))[-1]
+    yield "large page with extra keys", page_names(root_name(empty, 2048), 2048, list(range(4096)), keys)[-1]
 
 
 def main(arguments):

@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""Reads a store's files as docs/formats.md describes them. Written from that page and not from the C++.
+"""Reads a store's files, and extents, as docs/formats.md describes them. Written from that page and not from the C++.
 
     read_segment.py <directory>                    lists the manifest, the segments and their records
     read_segment.py --check <writer> <directory>   lets <writer> fill the directory and list what it finds there itself,
@@ -21,6 +21,7 @@ BLOCK = 4096
 RECORD_HEADER = 192
 PAYLOAD_MAX = 2**32
 VERSION = 2
+EXTENT_SALT = int.from_bytes(b"Extent1", "little")
 MASK = 2**64 - 1
 NO_NAME = bytes(32)
 
@@ -256,6 +257,27 @@ def read_key_space(payload):
     return payload[0] == 1, fields
 
 
+def read_extent(data, page_count):
+    """The headers of an extent's pages."""
+    pages = []
+    for i in range(page_count):
+        page = read_record_header(data[i * RECORD_HEADER:], EXTENT_SALT, (i + 1) * BLOCK, 1 << 63)
+        if page["kind"] != PAGE or page["compression"] != NO_COMPRESSION:
+            raise Refused("no page of an extent")
+        if i > 0:
+            before = pages[-1]
+            if any(page[field] != before[field] for field in ("key_space", "layout", "payload_bytes")):
+                raise Refused("pages that do not belong together")
+            if page["parent"] != before["name"] or page["page_index"] != before["page_index"] + 1:
+                raise Refused("pages that do not follow each other")
+        pages.append(page)
+    if pages[0]["page_index"] % page_count != 0:
+        raise Refused("an extent that begins in another one")
+    if len(data) != page_count * (RECORD_HEADER + pages[0]["payload_bytes"]):
+        raise Refused("an extent of another length")
+    return pages
+
+
 # ── listing ────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
@@ -297,6 +319,21 @@ def list_segment(data, store_id, segment_id):
         yield describe(record, data)
 
 
+def list_extent(data, extent_id, page_count):
+    try:
+        pages = read_extent(data, page_count)
+    except Refused:
+        yield f"extent {extent_id}: refused"
+        return
+    last = pages[-1]
+    yield (f"extent {extent_id}: quire:1:{last['key_space'].hex()[:16]}:{last['layout']:016x}:{page_count}:"
+           f"{last['name'].hex()}")
+    for i, page in enumerate(pages):
+        begin = page_count * RECORD_HEADER + i * page["payload_bytes"]
+        is_good = payload_checksum(data[begin:begin + page["payload_bytes"]]) == page["checksum"]
+        yield f"  page {page['page_index']} {'arrives' if is_good else 'is not what it was'}"
+
+
 def read_file(directory, name):
     with open(os.path.join(directory, name), "rb") as file:
         return file.read()
@@ -309,6 +346,10 @@ def list_store(directory):
         match = re.fullmatch("segment-([0-7][0-9a-f]{15})", name)
         if match:
             yield from list_segment(read_file(directory, name), manifest["store_id"], int(match.group(1), 16))
+    for name in sorted(os.listdir(directory)):
+        match = re.fullmatch("extent-([0-9]+)-of-([0-9]+)", name)
+        if match:
+            yield from list_extent(read_file(directory, name), int(match.group(1)), int(match.group(2)))
 
 
 def check_names(lines):
@@ -321,7 +362,7 @@ def check_names(lines):
 
 def empty(directory):
     for name in os.listdir(directory):
-        if name == "quire-manifest" or name.startswith("segment-"):
+        if name == "quire-manifest" or name.startswith(("segment-", "extent-")):
             os.remove(os.path.join(directory, name))
 
 
@@ -338,7 +379,8 @@ def check(writer, directory):
     if not has_names:
         print("the pages of the first segment have other names")
     counts = {word: sum(word in line for line in got)
-              for word in ("sealed", "open", "corrupt", "unsupported", "good", "damaged", "compressed")}
+              for word in ("sealed", "open", "corrupt", "unsupported", "good", "damaged", "compressed",
+                           "refused", "arrives", "is not what it was")}
     print(f"{len(wanted)} lines of the library, {len(got)} of this reader, {len(differences)} differ: {counts}")
     # A comparison of nothing would prove nothing.
     is_good = len(wanted) == len(got) and not differences and has_names and all(counts.values())

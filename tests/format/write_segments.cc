@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// write_segments <directory>: writes a store's files with the encoders, good ones first and then damaged copies, and
-// lists what the decoders find in them. read_segment.py does the same without any of this code.
+// write_segments <directory>: writes a store's files and extents with the encoders, good ones first and then damaged
+// copies, and lists what the decoders find in them. read_segment.py does the same without any of this code.
 #include <zstd.h>
 
 #include <algorithm>
@@ -20,6 +20,7 @@
 #include "base/hash.h"
 #include "kernels/copy_checked.h"
 #include "testing/seeded_run.h"
+#include "wire/extent.h"
 #include "wire/little_endian.h"
 #include "wire/page_name.h"
 #include "wire/segment.h"
@@ -33,6 +34,7 @@ using Bytes = std::vector<std::byte>;
 constexpr Manifest kManifest{.store_id = {std::byte{1}, std::byte{2}, std::byte{3}},
                              .created_at_ns = 1700000000000000001};
 constexpr std::uint64_t kDamagedCount = 1500;
+constexpr std::uint32_t kExtentCount = 500;
 
 std::uint64_t checksum_of(std::span<const std::byte> payload) {
   return best_checked_copier().sum({.source = payload.data(), .bytes = payload.size()}).finish(payload.size());
@@ -287,6 +289,90 @@ bool write_store(const std::filesystem::path& directory) {
   return is_written;
 }
 
+// ── extents ──────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+Bytes some_extent(std::uint32_t page_count, testing::Random& random) {
+  const std::uint64_t page_bytes = 1 + random.below(300);
+  std::vector<RecordHeader> pages(page_count);
+  Bytes value(extent_bytes(page_count, page_bytes));
+  PageName parent = key_space_name(KeySpace{.model = "parent"});
+  for (std::uint32_t i = 0; i < page_count; ++i) {
+    const std::span<std::byte> payload =
+        std::span(value).subspan(extent_headers_bytes(page_count) + (i * page_bytes), page_bytes);
+    for (std::byte& byte : payload) byte = static_cast<std::byte>(random.below(256));
+    pages[i] = {.name = key_space_name(KeySpace{.model = std::to_string(random.next())}),
+                .parent = parent,
+                .key_space = key_space_name(KeySpace{}),
+                .layout = 0x1234'5678'9abc'def0U,
+                .page_index = (7 * page_count) + i,
+                .payload_bytes = page_bytes,
+                .stored_bytes = page_bytes,
+                .checksum = checksum_of(payload),
+                .stored_at_ns = 5};
+    parent = pages[i].name;
+  }
+  encode_extent(pages, std::span(value).first(extent_headers_bytes(page_count)));
+  return value;
+}
+
+void damage_extent(Bytes& value, std::uint32_t page_count, testing::Random& random) {
+  const std::span<std::byte> header =
+      std::span(value).subspan(random.below(page_count) * kRecordHeaderBytes, kRecordHeaderBytes);
+  switch (random.below(4)) {
+    case 0:
+      damage_header(header, record_fields::kAll, kExtentSalt, random);
+      break;
+    case 1:
+      value[random.below(static_cast<std::uint32_t>(value.size()))] ^= std::byte{1} << random.below(8);
+      break;
+    case 2: {  // One field, sealed as if somebody meant it: index, offset, layout, name, parent or key space.
+      constexpr std::array<std::size_t, 7> kPlaces = {8, 12, 24, 32, 72, 104, 136};
+      header[kPlaces[random.below(kPlaces.size())]] ^= std::byte{1} << random.below(3);
+      seal(header, record_fields::kHeaderChecksum, kExtentSalt);
+      break;
+    }
+    default:
+      value.resize(random.below(static_cast<std::uint32_t>(value.size() + 9)));
+      break;
+  }
+}
+
+void list_extent(std::uint32_t id, std::uint32_t page_count, std::span<const std::byte> value) {
+  std::vector<RecordHeader> pages(page_count);
+  const Status status = decode_extent(value, pages);
+  if (!status || value.size() != extent_bytes(page_count, pages[0].payload_bytes)) {
+    std::printf("extent %u: refused\n", id);
+    return;
+  }
+  std::array<char, kRemoteKeyBytesMax> room;
+  const ExtentKey key{.prefix = "quire",
+                      .key_space = pages[0].key_space,
+                      .layout = pages[0].layout,
+                      .page_count = page_count,
+                      .name = pages.back().name};
+  std::printf("extent %u: %s\n", id, std::string(write_extent_key(key, room)).c_str());
+  for (std::uint32_t i = 0; i < page_count; ++i) {
+    const auto payload =
+        value.subspan(extent_headers_bytes(page_count) + (i * pages[i].payload_bytes), pages[i].payload_bytes);
+    std::printf("  page %u %s\n", pages[i].page_index,
+                checksum_of(payload) == pages[i].checksum ? "arrives" : "is not what it was");
+  }
+}
+
+bool write_extents(const std::filesystem::path& directory) {
+  bool is_written = true;
+  for (std::uint32_t id = 1000; id < 1000 + kExtentCount; ++id) {
+    testing::Random random(id);
+    const std::uint32_t page_count = 1 + random.below(4);
+    Bytes value = some_extent(page_count, random);
+    if (id >= 1010) damage_extent(value, page_count, random);
+    const std::string name = "extent-" + std::to_string(id) + "-of-" + std::to_string(page_count);
+    is_written = is_written && write_file(directory / name, value);
+    list_extent(id, page_count, value);
+  }
+  return is_written;
+}
+
 }  // namespace
 }  // namespace quire
 
@@ -295,5 +381,5 @@ int main(int argc, char** argv) {
     std::fprintf(stderr, "usage: write_segments <directory>\n");
     return 2;
   }
-  return quire::write_store(argv[1]) ? 0 : 1;
+  return quire::write_store(argv[1]) && quire::write_extents(argv[1]) ? 0 : 1;
 }

@@ -229,6 +229,7 @@ class RemoteEngine {
     std::uint32_t held_pages = 0;
     std::uint32_t key_space = 0;
     bool has_anchored = false;
+    bool tells_before = false;
   };
   TransferId submit_find(std::uint32_t index, const RemotePrompt& prompt, const Asked& asked) {
     Slot& slot = next_slot(index);
@@ -237,6 +238,11 @@ class RemoteEngine {
     slot.anchored.assign(asked.has_anchored ? page_count : 0, ~std::uint64_t{0});
     LowerPlan plan{.id = slot.id, .kind = TransferKind::FindBelow, .key_space = asked.key_space};
     if (asked.first_page > 0) plan.parent = {Tier::Host, host_page(asked.parent_place, asked.first_page - 1)};
+    slot.before.clear();
+    for (std::uint32_t i = 0; asked.tells_before && i < asked.first_page; ++i) {
+      slot.before.push_back({Tier::Host, host_page(asked.parent_place, i)});
+    }
+    plan.before = slot.before;
     plan.first_page = asked.first_page;
     plan.tokens = slot.tokens;
     plan.held_pages = asked.held_pages;
@@ -287,6 +293,12 @@ class RemoteEngine {
       const std::vector<std::byte> bytes = direct_bytes(prompt, window_pages);
       slot.bytes.assign(bytes.begin(), bytes.end());
     }
+    --slot.id.generation;
+    return submit_direct_again(kind, index);
+  }
+  /// The same once more, with the bytes that are there.
+  TransferId submit_direct_again(TransferKind kind, std::uint32_t index) {
+    Slot& slot = next_slot(index);
     LowerPlan plan{.id = slot.id, .kind = kind};
     plan.tokens = slot.tokens;
     plan.anchored = slot.anchored;
@@ -334,6 +346,7 @@ class RemoteEngine {
   struct Slot {
     TransferId id;
     RemotePrompt tokens;
+    std::vector<NamedPage> before;
     std::vector<PageTransfer> pages;
     std::vector<std::uint64_t> anchored;
     std::vector<PoolColumns> columns;

@@ -146,6 +146,21 @@ TEST_F(RemoteMoverTest, ALongPathIsDecidedInOneRoundTripAndCountsAsUsed) {
   EXPECT_EQ(load(engine, 0, 16).good_pages, 16U);
 }
 
+// Engines that have the beginning in memory ask for what follows it only.
+TEST_F(RemoteMoverTest, TheBeginningOfAPathCountsAsUsedThoughMemoryHasIt) {
+  for (const bool tells_before : {true, false}) {
+    RemoteEngine& engine = open();
+    store_.restart_empty();
+    const RemotePrompt prompt = remote_prompt(1, 16);
+    store_prompt(engine, prompt);
+    store_prompt(engine, remote_prompt(2, 16), 20);
+    EXPECT_EQ(find(engine, prompt, {.first_page = 9, .tells_before = tells_before}).good_pages, 7U);
+    store_.set_value_count_max(4);
+    EXPECT_EQ(find(engine, prompt).good_pages, tells_before ? 16U : 0U);
+    store_.set_value_count_max(SIZE_MAX);
+  }
+}
+
 TEST_F(RemoteMoverTest, WhereAPathEndsIsAskedForInBetween) {
   for (const std::uint32_t length : {1U, 2U, 3U, 5U, 8U, 9U, 100U, 700U, 1'300U}) {
     SCOPED_TRACE(length);
@@ -583,6 +598,35 @@ TEST_F(RemoteMoverTest, ADropThatFailsIsTriedAgainAndHidesItsKeySpaceUntilThen) 
   EXPECT_TRUE(store_.keys().empty());
   EXPECT_EQ(store_prompt(engine, prompt).outcome, TransferOutcome::Ok);
   EXPECT_EQ(find(engine, prompt).good_pages, 8U);
+}
+
+// The server has it in a buffer, and is stopped; when it goes on, nobody waits for an answer any more.
+TEST_F(RemoteMoverTest, APutThatWasGivenUpDoesNotComeBackBehindADrop) {
+  RemoteEngine& engine = open();
+  const RemotePrompt prompt = remote_prompt(1, 4);
+  store_prompt(engine, prompt);
+  const std::string key = store_.keys()[0];
+  const std::vector<std::byte> value = store_.value(key);
+  store_.restart_empty();
+  const TransferId id = engine.submit_store(0, 0, 4);
+  while (engine.mover->run()) {
+  }
+  ASSERT_TRUE(store_.run_one());  // its question
+  store_.set_node(SimRemoteServer::Node::Stopped);
+  settle();
+  set_now(now_ + 5'000'000'000);
+  EXPECT_EQ(end_of(engine, id).outcome, TransferOutcome::Failed);
+  store_.set_node(SimRemoteServer::Node::Up);
+  store_.restart_empty();
+  EXPECT_EQ(end_of(engine, engine.submit_drop(3, 0)).outcome, TransferOutcome::Ok);
+  store_.put_value(key, value);
+  EXPECT_EQ(find(engine, prompt).good_pages, 0U);
+  set_now(now_ + 1'000'000'000);
+  settle();
+  EXPECT_TRUE(store_.keys().empty());
+  EXPECT_EQ(store_prompt(engine, prompt).outcome, TransferOutcome::Ok);
+  EXPECT_EQ(find(engine, prompt).good_pages, 4U);
+  EXPECT_EQ(engine.mover->stats().failed_drops, 0U);
 }
 
 TEST_F(RemoteMoverTest, TheMorePausesADropHasMadeTheLongerTheyAre) {
