@@ -74,6 +74,7 @@ Status Cache::Impl::open_disk(FileSystem* given_files, std::span<HostPages* cons
                                   .write_policy = settings.write_policy,
                                   .write_hits_min = settings.write_hits_min,
                                   .write_bytes_per_day = settings.write_bytes_per_day,
+                                  .answers_at_once = true,
                                   .group_retention = settings.group_retention});
 }
 

@@ -140,7 +140,10 @@ MetricsSnapshot full_snapshot() {
                            .remote = remote};
   for (Histogram& each : snapshot.call_seconds) each.observe(bounds::kCallSeconds, 1);
   for (Histogram& each : snapshot.transfer_seconds) each.observe(bounds::kTransferSeconds, 1);
-  for (Histogram& each : snapshot.remote_transfer_seconds) each.observe(bounds::kTransferSeconds, 1);
+  for (std::size_t i = 0; i < kTransferKindCount; ++i) {
+    if (!is_of_lower_tier(static_cast<TransferKind>(i))) continue;  // only those are any tier's own
+    snapshot.remote_transfer_seconds[i].observe(bounds::kTransferSeconds, 1);
+  }
   for (Histogram& each : snapshot.miss_age_seconds) each.observe(bounds::kAgeSeconds, 1);
   return snapshot;
 }

@@ -160,5 +160,35 @@ TEST_F(PrefixTreeHost, AgreesWithAMapAfterEveryStep) {
   }
 }
 
+// Two paths part behind two pages on the device; one goes on there, one on the host.
+TEST_F(PrefixTreeHost, RunsOfHostPagesAndRunsWithAPageOfTheirPathAreFound) {
+  ASSERT_TRUE(tree_->find_runs());
+  const Tokens stem = token_range(0, 8);
+  Tokens left = token_range(0, 20);
+  Tokens right = token_range(0, 16);
+  right[8] += 100;
+  add(left);
+  add_on_host(right);
+  expect_invariants();
+  const RunId host_run = match(right).host_run;
+  for (const PageId page : tree_->pages(host_run)) EXPECT_EQ(tree_->run_of_host(page), host_run);
+  // A copy is found where its page is, also after splits.
+  const PageId device_page = tree_->pages(match(left).run).back();
+  tree_->start_copy(device_page, PageId{60});
+  tree_->end_copy(device_page, /*goes_first=*/false);
+  EXPECT_EQ(tree_->run_of_host(PageId{60}), match(left).run);
+  expect_invariants();
+  const auto runs_with = [&](std::uint32_t page) {
+    std::vector<RunId> runs;
+    tree_->for_each_run_with(match(stem).run, page, [&](RunId run) { runs.push_back(run); });
+    return runs.size();
+  };
+  EXPECT_EQ(runs_with(1), 1U);
+  EXPECT_EQ(runs_with(2), 2U);
+  EXPECT_EQ(runs_with(3), 2U);
+  EXPECT_EQ(runs_with(4), 1U);  // the left one only
+  EXPECT_EQ(runs_with(5), 0U);
+}
+
 }  // namespace
 }  // namespace quire

@@ -187,11 +187,11 @@ std::uint32_t Arrivals::missing_tokens(const SequenceSlot& slot, const Found& fo
   return asked - std::min(asked, found.in_memory.start());
 }
 
-// All tiers together have as long as computing takes.
+// All tiers together have as long as computing takes. Where all of them are of this machine, each has load_timeout_ns.
 void Arrivals::set_look_deadline(std::uint32_t sequence, const Found& found) {
   const SequenceSlot& slot = parts_.sequences[sequence];
   Arrival& arrival = parts_.arrivals[sequence];
-  if (arrival.look_deadline) return;
+  if (arrival.look_deadline || std::ranges::all_of(parts_.lowers, &Lower::answers_at_once)) return;
   const bool computes = !slot.admit_options.is_for_host;
   arrival.look_deadline =
       std::min(parts_.load_deadline(), computes ? parts_.computed_by(missing_tokens(slot, found)) : INT64_MAX);
@@ -199,7 +199,8 @@ void Arrivals::set_look_deadline(std::uint32_t sequence, const Found& found) {
 
 TimeNs Arrivals::search_deadline(std::uint32_t sequence) const {
   const Arrival& arrival = parts_.arrivals[sequence];
-  return std::min({parts_.load_deadline(), arrival.deadline, arrival.look_deadline.value_or(INT64_MAX)});
+  if (!arrival.look_deadline) return parts_.load_deadline();
+  return std::min({parts_.load_deadline(), arrival.deadline, *arrival.look_deadline});
 }
 
 // Makes an admitted sequence wait for what a lower tier may have, or for its turn to look. False: it can do neither,

@@ -81,7 +81,9 @@ std::optional<std::uint32_t> Searches::look_for(std::uint32_t sequence, const Pr
     // Where a prefix is to be held, windows and states are wanted at its end, and requests want them elsewhere.
     const bool wants_same = paths_.is_plain() || other.is_for_host == slot.admit_options.is_for_host;
     if (!is_same || !wants_same) continue;
-    parts_.searches[i].deadline = std::max(other.deadline, arrivals_->search_deadline(sequence));
+    if (parts_.arrivals[sequence].look_deadline) {  // else all have the same, from when the search began
+      parts_.searches[i].deadline = std::max(other.deadline, arrivals_->search_deadline(sequence));
+    }
     return i;
   }
   const std::optional<std::uint32_t> index = add(TransferKind::FindBelow, slot.key_space, lower, key);
@@ -136,8 +138,11 @@ void Searches::finish_question(std::uint32_t transfer) {
 // What was found is waited for as long as computing it takes, and as the tier may take to bring it.
 void Searches::set_deadlines(std::uint32_t index) {
   Search& search = parts_.searches[index];
-  if (!search.is_for_host) search.deadline = std::min(search.deadline, parts_.computed_by(search.gained_tokens));
-  search.tier_deadline = parts_.deadline_after(parts_.lowers[search.lower].settings.load_timeout_ns);
+  const Lower& lower = parts_.lowers[search.lower];
+  if (!search.is_for_host && !lower.answers_at_once()) {
+    search.deadline = std::min(search.deadline, parts_.computed_by(search.gained_tokens));
+  }
+  search.tier_deadline = parts_.deadline_after(lower.settings.load_timeout_ns);
 }
 
 // Not while the cache falls asleep: sleep() waits until no transfer lives. When it is asleep, no search is left.
@@ -516,7 +521,7 @@ void Searches::abandon(std::uint32_t index, MissReason miss, Then then) {
   const bool is_asking = search.state == Stage::Asking;
   // A tier that does not answer at all is known to be slow by that.
   if (is_asking && miss == MissReason::LoadTimedOut) {
-    parts_.lowers[search.lower].question_time.measure(parts_.now - search.asked_at);
+    parts_.lowers[search.lower].measure_question(parts_.now - search.asked_at);
   }
   search.state = Stage::Abandoned;
   if (search.miss == MissReason::None) search.miss = miss;

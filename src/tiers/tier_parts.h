@@ -42,6 +42,8 @@ struct LowerSettings {
   TimeNs find_timeout_ns = 0;                   // of a question; 0: no limit
   TimeNs load_timeout_ns = 0;                   // from the answer on, until all that was found is there
   TimeNs store_timeout_ns = 0;                  // of one store
+  bool answers_at_once = false;                 // from an index in memory: how long that takes is not measured, and
+                                                // computing is no deadline for it
   std::vector<GroupRetention> group_retention;  // by group of the layout; empty: everything
 
   /// Whether sequences look for pages there.
@@ -85,7 +87,13 @@ struct Lower {
 
   /// How many pages of a home are written as one.
   [[nodiscard]] std::uint32_t extent_of(const PageHome& home) const { return home.pool == 0 ? extent_pages : 1; }
-  [[nodiscard]] bool is_measured() const { return question_time.ns > 0 && load_rate.bytes_per_ns > 0; }
+  [[nodiscard]] bool answers_at_once() const { return settings.answers_at_once; }
+  [[nodiscard]] bool is_measured() const {
+    return (settings.answers_at_once || question_time.ns > 0) && load_rate.bytes_per_ns > 0;
+  }
+  void measure_question(TimeNs took_ns) {
+    if (!settings.answers_at_once) question_time.measure(took_ns);
+  }
   /// About how long it takes until so many bytes are on the host, if the tier is measured.
   [[nodiscard]] double expected_ns(std::uint64_t bytes) const {
     return question_time.ns + (static_cast<double>(bytes + loading_bytes) / load_rate.bytes_per_ns);

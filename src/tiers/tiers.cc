@@ -112,7 +112,7 @@ void Tiers::count(const Transfer& transfer, const Completion& completion) {
     case TransferKind::FindBelow: {
       const bool is_answer =
           completion.outcome != TransferOutcome::Failed && completion.outcome != TransferOutcome::Cancelled;
-      if (is_answer) parts.lowers[transfer.lower].question_time.measure(completion.busy_ns);
+      if (is_answer) parts.lowers[transfer.lower].measure_question(completion.busy_ns);
       return;
     }
     case TransferKind::LoadFromBelow:

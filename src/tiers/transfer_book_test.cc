@@ -218,5 +218,17 @@ TEST(TransferBookTest, LargeTransfersSayHowFastBytesCome) {
   EXPECT_NEAR(rate.bytes_per_ns, 3.5, 1e-3);
 }
 
+TEST(AnswerTime, FollowsShorterTimesFasterThanLongerOnes) {
+  AnswerTime time;
+  time.measure(0);  // unknown
+  EXPECT_EQ(time.ns, 0);
+  time.measure(1'000);
+  EXPECT_EQ(time.ns, 1'000);
+  time.measure(2'000);
+  EXPECT_EQ(time.ns, 1'250);
+  time.measure(250);
+  EXPECT_EQ(time.ns, 750);
+}
+
 }  // namespace
 }  // namespace quire

@@ -108,7 +108,9 @@ void RankedTier::take(std::uint32_t shard, const Completion& answer) {
     task.reason_shard = shard;
   }
   whole.moved_bytes += answer.moved_bytes;
-  whole.busy_ns += answer.busy_ns;
+  // A question is answered when the slowest shard has answered; of what moves, the quotient is the rate of one shard.
+  const bool is_question = whole.kind == TransferKind::FindBelow;
+  whole.busy_ns = is_question ? std::max(whole.busy_ns, answer.busy_ns) : whole.busy_ns + answer.busy_ns;
   task.waiting &= ~bit;
   if (task.waiting != 0 && !is_mutated(Mutant::FirstShardAnswers)) return;
   task.waiting = 0;

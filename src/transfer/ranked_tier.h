@@ -7,7 +7,8 @@
 //     good_pages               the least of all shards: a page is there when every rank has it
 //     LowerPlan::anchored      the bits that all shards have set
 //     outcome                  the worst; the fault is that of the shard which stopped first among those
-//     moved_bytes, busy_ns     added up, so that their quotient is the rate of one shard
+//     moved_bytes, busy_ns     added up, so that their quotient is the rate of one shard; of a question, the longest
+//     time
 //
 // Shards may differ: each makes room and loses pages on its own. What one lacks is computed and stored again, and those
 // that have it write nothing. The bytes of direct calls are those of shard 0, then those of shard 1, and so on.

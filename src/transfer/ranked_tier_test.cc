@@ -233,7 +233,7 @@ class RankedTierModel {
     for (const auto& [shard, each] : plan.answers) {
       whole.good_pages = std::min(whole.good_pages, each.completion.good_pages);
       whole.moved_bytes += each.completion.moved_bytes;
-      whole.busy_ns += each.completion.busy_ns;
+      whole.busy_ns = std::max(whole.busy_ns, each.completion.busy_ns);  // of a question
     }
     for (const TransferOutcome outcome : kWorstFirst) {
       const Completion* first = nullptr;
@@ -258,7 +258,8 @@ class RankedTierModel {
       const Completion wanted = whole(plan);
       if (completion.outcome != wanted.outcome || completion.fault != wanted.fault) return "another outcome";
       if (completion.good_pages != wanted.good_pages) return "other good pages";
-      if (completion.moved_bytes != wanted.moved_bytes || completion.busy_ns != wanted.busy_ns) return "other sums";
+      if (completion.moved_bytes != wanted.moved_bytes || completion.busy_ns != wanted.busy_ns)
+        return "other bytes or times";
       for (std::size_t page = 0; page < plan.anchored.size(); ++page) {
         std::uint64_t bits = 7;
         for (const auto& [shard, each] : plan.answers) bits &= each.anchored[page];

@@ -369,6 +369,9 @@ def other_value(value, made, field):
         ("HostConfig", "hold_pages_max"): lambda: 7,
         ("HostConfig", "rank_movers"): lambda: [object()],
         ("DiskConfig", "rank_index"): lambda: 1,
+        ("RemoteConfig", "rank_index"): lambda: 1,
+        ("RemoteConfig", "urls"): lambda: ["unix:///tmp/a", "unix:///tmp/b"],
+        ("RemoteConfig", "group_retention"): lambda: [quire.GroupRetention(interval_tokens=64)],
         ("TransferStreams", "given"): lambda: [quire.SwapStreams(copies=8)],
         ("DeviceConfig", "group_page_counts"): lambda: [4, 5],
         ("DiskConfig", "directories"): lambda: ["/tmp/a", "/tmp/b"],
@@ -465,6 +468,7 @@ def test_every_field_can_be_set_and_read_back(name):
 
 def test_the_structs_of_a_configuration_are_all_looked_at():
     assert {"CacheConfig", "DeviceConfig", "HostConfig", "DiskConfig", "PlanConfig", "PageOptions"} <= set(CONFIGURABLE)
+    assert {"RemoteConfig"} <= set(CONFIGURABLE)
     assert {"HostRegionConfig", "SequenceOptions", "CacheGroup", "Component", "BudgetRequest"} <= set(CONFIGURABLE)
     assert {"ChunkConfig", "ChunkIndexConfig", "MoverConfig", "SwapConfig", "MetricsConfig"} <= set(CONFIGURABLE)
 

@@ -103,7 +103,7 @@ TEST(RemoteMoverNoAllocation, PlansDoNotAllocate) {
       (void)engine.submit_store(3, 0, 16);
       (void)engine.submit_store(4, 0, 3, 1);
       if (round % 13 == 0) (void)engine.submit_drop(5, 0);
-      (void)engine.submit_direct_again(round % 2 == 0 ? TransferKind::PutOnDisk : TransferKind::GetFromDisk, 6);
+      (void)engine.submit_direct_again(round % 2 == 0 ? TransferKind::PutBelow : TransferKind::GetFromBelow, 6);
       (void)engine.submit_flush(7);
       engine.mover->cancel({2, round});
       while (engine.mover->run()) {
@@ -114,7 +114,7 @@ TEST(RemoteMoverNoAllocation, PlansDoNotAllocate) {
     }
   };
   engine.put_on_host(prompts[0], 0);
-  (void)engine.submit_direct(TransferKind::PutOnDisk, 6, prompts[1], 2);
+  (void)engine.submit_direct(TransferKind::PutBelow, 6, prompts[1], 2);
   while (engine.mover->run()) {
   }
   engine.hear();

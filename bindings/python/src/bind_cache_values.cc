@@ -96,6 +96,7 @@ void bind_cache_values(nb::module_& module) {
              "for all groups; undecided tree tokens not counted, nor replay_tokens")
       .value("host_tokens", &ViewCopy::host_tokens, "that its admission found on the host, and had loaded")
       .value("disk_tokens", &ViewCopy::disk_tokens, "that its admission found on disk, and had read and loaded")
+      .value("remote_tokens", &ViewCopy::remote_tokens, "the same of the remote tier")
       .value("pending_tokens", &ViewCopy::pending_tokens,
              "To be computed, and in no step in flight. 1 when all is computed but nobody has asked for what comes "
              "next, as after a prompt that was cached whole: its last token then runs again, writing nothing.")

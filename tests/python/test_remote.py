@@ -1,0 +1,77 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The remote tier from Python: two engines share a server that the test starts, where one is installed."""
+
+import shutil
+import subprocess
+import time
+
+import pytest
+from byte_engine import DEADLINE_S, WRITE_THROUGH, Engine, config, token_range
+
+import quire
+
+PROGRAM = shutil.which("valkey-server") or shutil.which("redis-server")
+
+
+@pytest.fixture
+def server(tmp_path):
+    """The url of a server with nothing in it."""
+    if PROGRAM is None:
+        pytest.skip("neither valkey-server nor redis-server is installed")
+    socket = tmp_path / "socket"
+    process = subprocess.Popen(
+        [PROGRAM, "--port", "0", "--unixsocket", str(socket), "--save", "", "--dir", str(tmp_path)],
+        stdout=subprocess.DEVNULL,
+    )
+    deadline = time.monotonic() + DEADLINE_S
+    while not socket.exists():
+        assert process.poll() is None and time.monotonic() < deadline
+        time.sleep(0.01)
+    yield f"unix://{socket}"
+    process.kill()
+    process.wait()
+
+
+def on_server(url, **fields):
+    host = {**WRITE_THROUGH, "transfer_pages_max": 4}  # and so an extent has four pages
+    return Engine(config(16, host=host, remote=quire.RemoteConfig(urls=[url], **fields)))
+
+
+def test_what_one_engine_computed_another_finds(server):
+    tokens = token_range(0, 8 * 16)
+    first, second = on_server(server), on_server(server)
+    assert first.request(tokens) == 0
+    assert first.cache.wait_until_flushed(DEADLINE_S)
+    assert first.cache.remote_status().put_values == 2
+    sequence = second.cache.begin(second.space, tokens)
+    second.cache.admit(sequence)
+    assert second.cache.wait_until_ready(sequence, DEADLINE_S)
+    view = second.cache.view(sequence)
+    assert (view.remote_tokens, view.disk_tokens, view.computed_tokens) == (128, 0, 128)
+    second.check(sequence, tokens)
+    stats = second.cache.stats()
+    assert (stats.remote_hit_tokens, stats.remote_is_on, stats.disk_is_on) == (128, True, False)
+    status = second.cache.remote_status()
+    assert (status.got_values, status.extent_pages, status.is_usable, status.last_error) == (2, 4, True, "")
+    first.cache.close()
+    second.cache.close()
+
+
+def test_a_cache_opens_without_a_server_only_if_it_may(tmp_path):
+    url = f"unix://{tmp_path}/nobody"
+    with pytest.raises(quire.Error):
+        on_server(url)
+    engine = on_server(url, is_required=False)
+    assert engine.request(token_range(0, 64)) == 0
+    assert engine.cache.stats().remote_has_failed and not engine.cache.stats().remote_is_on
+    assert engine.cache.remote_status().last_error
+    engine.cache.close()
+
+
+def test_a_password_is_shown_nowhere():
+    made = quire.RemoteConfig(urls=["unix:///tmp/a"], password="very secret")
+    assert made.password == "very secret"
+    assert "secret" not in repr(made) and "password=" in repr(made)
+    with pytest.raises(TypeError) as refused:
+        made.password = b"very secret"
+    assert "secret" not in str(refused.value)
