@@ -33,12 +33,15 @@ namespace quire {
 
 namespace {
 
-constexpr std::uint32_t kPageTokens = 512;      // of the trace
-constexpr std::uint32_t kUnitTokens = 32;       // that a token of the cache stands for
-constexpr std::uint32_t kTokenBytes = 8;        // of the trace: a page has 4 KiB
-constexpr std::uint64_t kExtentBytes = 68'608;  // 16 pages
+constexpr std::uint32_t kPageTokens = 512;  // of the trace
+constexpr std::uint32_t kUnitTokens = 32;   // that a token of the cache stands for
+constexpr std::uint32_t kTokenBytes = 8;    // of the trace: a page has 4 KiB
+constexpr std::uint64_t kPageBytes = std::uint64_t{kPageTokens} * kTokenBytes;
+constexpr std::uint64_t kServerPageBytes = 5'500;  // that a page in a value of its own takes of a server
 
-constexpr std::chrono::milliseconds kChainInterval{4};
+// Servers tell times of use apart by the second, and names that were absent are not asked for again for one: a
+// turn-over takes some seconds here, as it does where it is slow.
+constexpr std::chrono::milliseconds kRequestInterval{4};
 
 /// Every unit as so many of its own, in which prompts that share it are alike.
 Trace with_finer_units(const Trace& trace) {
@@ -62,6 +65,7 @@ struct Run {
   std::uint64_t capacity_tokens = 0;
   std::uint64_t host_tokens = 0;
   const LocalServer* server = nullptr;
+  std::uint32_t extent_pages = 1;
   std::string prefix;
   std::chrono::milliseconds request_interval{0};
 };
@@ -71,7 +75,7 @@ Result<ReplayOutcome> replayed(const Trace& trace, const TraceFacts& facts, cons
   settings.host = {.capacity_bytes = run.host_tokens * kTokenBytes, .write_policy = WritePolicy::WriteThrough};
   if (run.server != nullptr) {
     settings.remote.servers.urls = {run.server->url()};
-    settings.remote.extent_bytes = kExtentBytes;
+    settings.remote.extent_bytes = run.extent_pages * (kPageBytes + kRecordHeaderBytes);
   }
   ReplayControl control;
   if (run.request_interval.count() > 0) {
@@ -100,7 +104,8 @@ Result<ReplayOutcome> replayed(const Trace& trace, const TraceFacts& facts, cons
   return outcome;
 }
 
-/// Both get the same bytes for pages: what the server needs around them comes out of its own.
+/// Both have room for as many pages: of values as small as these, the server needs a third of its memory for other
+/// things. A page of 512 tokens is a value, as it is more than one of every model.
 Status together(const Trace& trace, const TraceFacts& facts) {
   for (const std::uint64_t total_tokens : {25'000'000, 50'000'000, 75'000'000}) {
     constexpr std::uint64_t kEngineTokens = 400'000;
@@ -108,17 +113,17 @@ Status together(const Trace& trace, const TraceFacts& facts) {
     const std::uint64_t shared_tokens = total_tokens - (2 * (kEngineTokens + kHostTokens));
     fmt::print("{:.0f}M tokens in all, {:.0f}M of them on a server\n", static_cast<double>(total_tokens) / 1e6,
                static_cast<double>(shared_tokens) / 1e6);
-    QUIRE_TRY_ASSIGN(const LocalServer server, LocalServer::start({.program = LocalServer::find(),
-                                                                   .maxmemory_bytes = shared_tokens * kTokenBytes}));
+    QUIRE_TRY_ASSIGN(const LocalServer server,
+                     LocalServer::start({.program = LocalServer::find(),
+                                         .maxmemory_bytes = shared_tokens / kPageTokens * kServerPageBytes}));
     QUIRE_TRY_ASSIGN(const ReplayOutcome shared, replayed(trace, facts,
                                                           {.engine_count = 2,
                                                            .capacity_tokens = kEngineTokens,
                                                            .host_tokens = kHostTokens,
                                                            .server = &server,
-                                                           .prefix = own_key_prefix()}));
-    QUIRE_TRY_ASSIGN(const ReplayOutcome one, replayed(trace, facts,
-                                                       {.capacity_tokens = 2 * kEngineTokens,
-                                                        .host_tokens = total_tokens - (2 * kEngineTokens)}));
+                                                           .prefix = own_key_prefix(),
+                                                           .request_interval = kRequestInterval}));
+    QUIRE_TRY_ASSIGN(const ReplayOutcome one, replayed(trace, facts, {.capacity_tokens = total_tokens}));
     fmt::print("  difference {:+.4f}\n", shared.hit_rate() - one.hit_rate());
   }
   return {};
@@ -178,14 +183,14 @@ Status chains(const Trace& trace, const TraceFacts& facts) {
   QUIRE_TRY_ASSIGN(const LocalServer server,
                    LocalServer::start({.program = LocalServer::find(), .maxmemory_bytes = kServerBytes}));
   const std::string prefix = own_key_prefix();
-  // Servers tell times of use apart by the second, so a turn-over takes some of them here, as it does where it is slow.
   QUIRE_TRY_ASSIGN(const ReplayOutcome outcome, replayed(trace, facts,
                                                          {.engine_count = 2,
                                                           .capacity_tokens = 400'000,
                                                           .host_tokens = 600'000,
                                                           .server = &server,
+                                                          .extent_pages = 16,
                                                           .prefix = prefix,
-                                                          .request_interval = kChainInterval}));
+                                                          .request_interval = kRequestInterval}));
   fmt::print("  {:.1f} times the server's memory was written\n",
              static_cast<double>(outcome.remote->put_bytes) / static_cast<double>(kServerBytes));
   return count_usable(server, prefix);

@@ -19,7 +19,7 @@ namespace quire {
 
 namespace {
 
-constexpr std::uint64_t kBatchBytes = std::uint64_t{32} << 20U;  // of values that are read at once
+constexpr std::uint64_t kBatchBytes = std::uint64_t{8} << 20U;  // of values that are read at once
 constexpr std::uint64_t kValueBytesMax = std::uint64_t{1} << 30U;
 constexpr TimeNs kBatchTimeoutNs = 30'000'000'000;
 constexpr int kPollMs = 100;
