@@ -20,6 +20,7 @@
 #include "quire/plan.h"                // IWYU pragma: export
 #include "quire/policy.h"              // IWYU pragma: export
 #include "quire/quantised_kernels.h"   // IWYU pragma: export
+#include "quire/redis_inspect.h"       // IWYU pragma: export
 #include "quire/redis_store.h"         // IWYU pragma: export
 #include "quire/remote_store.h"        // IWYU pragma: export
 #include "quire/result.h"              // IWYU pragma: export

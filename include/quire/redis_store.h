@@ -70,13 +70,14 @@ struct RedisScanPage {
   };
   std::string node;  ///< "host:port" or the path of a socket
   std::vector<Key> keys;
+  std::vector<std::string> foreign_keys;  ///< with values of another type
 };
 
 struct RedisScanReport {
   std::uint32_t node_count = 0;
   std::uint64_t key_count = 0;
   std::uint64_t value_bytes = 0;
-  std::uint64_t foreign_count = 0;  ///< keys with values of another type, not among the others
+  std::uint64_t foreign_count = 0;  ///< keys with values of another type, not among key_count
   bool is_complete = true;          ///< false: stopped by on_page
 };
 

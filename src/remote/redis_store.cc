@@ -75,6 +75,7 @@ Status add_lengths(RedisSession& session, const std::vector<RespValue>& keys, Re
       const RedisRefusal refusal = refusal_of(answer.text);
       if (refusal == RedisRefusal::WrongType) {
         ++scan.report.foreign_count;
+        page.foreign_keys.push_back(key.text);
         continue;
       }
       // It went to another node meanwhile, where it is seen, or was.
@@ -97,7 +98,8 @@ Status scan_node(RedisSession& session, Scan& scan) {
     }
     RedisScanPage page{.node = to_string(session.endpoint())};
     QUIRE_TRY(add_lengths(session, answer.parts[1].parts, page, scan));
-    if (!page.keys.empty() && scan.on_page && !scan.on_page(page)) scan.report.is_complete = false;
+    const bool is_empty = page.keys.empty() && page.foreign_keys.empty();
+    if (!is_empty && scan.on_page && !scan.on_page(page)) scan.report.is_complete = false;
     cursor = answer.parts[0].text;
     if (cursor == "0") return {};
   }

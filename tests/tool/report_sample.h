@@ -304,6 +304,23 @@ inline ReportSample disk_sample() {
   return sample;
 }
 
+/// Four engines, each with tiers of its own.
+inline ReportSample engines_sample() {
+  ReportSample sample = disk_sample();
+  sample.name = "engines";
+  sample.settings.engine_count = 4;
+  for (ReplayOutcome& replay : sample.sweep.replays) {
+    for (std::uint32_t i = 0; i < sample.settings.engine_count; ++i) {
+      replay.engines.push_back({.request_count = replay.request_count / 4,
+                                .prompt_tokens = replay.prompt_tokens / 4,
+                                .hit_tokens = replay.hit_tokens / 4,
+                                .host_hit_tokens = replay.host->hit_tokens / 4,
+                                .disk_hit_tokens = replay.disk->hit_tokens / 4});
+    }
+  }
+  return sample;
+}
+
 inline std::vector<ReportSample> report_samples() {
   std::vector<ReportSample> samples;
   samples.push_back(full_sample());
@@ -316,6 +333,7 @@ inline std::vector<ReportSample> report_samples() {
   samples.push_back(hostile_sample());
   samples.push_back(tiers_sample());
   samples.push_back(disk_sample());
+  samples.push_back(engines_sample());
   return samples;
 }
 

@@ -11,6 +11,7 @@
 
 #include "disk_tier.h"
 #include "host_tier.h"
+#include "remote_tier.h"
 
 namespace quire {
 
@@ -39,6 +40,7 @@ int run_demo(const DemoOptions& options);
 
 struct InspectCommandOptions {
   std::vector<std::string> directories;
+  RemoteServerOptions server;  ///< instead
   bool json = false;
 };
 int run_inspect(const InspectCommandOptions& options);
@@ -61,8 +63,10 @@ struct ReplayOptions {
   std::string mix = "trace";
   std::string bytes = "none";
   std::uint32_t running_max = 1;
+  std::uint32_t engines = 1;
   HostTierOptions host;
   DiskTierOptions disk;
+  RemoteTierOptions remote;
   std::uint32_t jobs = 0;  ///< 0: one per core
   bool skip_bad = false;
   std::optional<std::string> report;
@@ -70,6 +74,20 @@ struct ReplayOptions {
   bool flip_a_byte = false;
 };
 int run_replay(const ReplayOptions& options);
+
+struct SizeOptions {
+  std::uint32_t engines = 100;
+  double loads_per_second = 4;
+  std::uint32_t values = 88;
+  std::string value_bytes = "2097152";
+  std::string compute_bytes_per_second = "1.4G";
+  std::optional<std::string> shards;  ///< a list; if unset, from the sum by hand
+  std::optional<double> deadline_ms;  ///< if unset, what computing takes
+  double hang_ms = 3'600;
+  bool tls = false;
+  std::uint64_t seed = 1;
+};
+int run_size(const SizeOptions& options);
 
 struct TreeOptions {
   std::string script;  ///< a file, "-" for standard input, or empty for the built-in example
@@ -85,6 +103,7 @@ std::string tree_script_help();
 
 struct VerifyCommandOptions {
   std::vector<std::string> directories;
+  RemoteServerOptions server;  ///< instead
   bool repair = false;
 };
 int run_verify(const VerifyCommandOptions& options);

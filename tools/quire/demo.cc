@@ -4,7 +4,7 @@
 // each token's place bytes that only this token behind this history has, and compares all of them wherever the cache
 // says that a prefix need not be computed. Then the same with a host tier behind the smallest pool, whose pages go
 // there and come back by the cache's own mover, and with a disk tier behind that, which a restart in the middle finds
-// again.
+// again. Last, two engines with a server that they share, where one is installed.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -20,9 +20,11 @@
 #include "commands.h"
 #include "disk_tier.h"
 #include "host_tier.h"
+#include "local_server.h"
 #include "output_file.h"
 #include "progress.h"
 #include "quire/policy.h"
+#include "remote_tier.h"
 #include "report.h"
 #include "sweep.h"
 #include "sweep_session.h"
@@ -41,8 +43,9 @@ constexpr std::uint32_t kPageTokens = 16;
 constexpr std::uint32_t kRunningMax = 16;
 // From far too small for what is worth keeping to almost large enough.
 constexpr std::array<std::uint64_t, 4> kCapacities = {32'000, 64'000, 128'000, 256'000};
-constexpr std::uint64_t kShownCapacity = 128'000;  // by tenant
-constexpr std::size_t kRestartWindow = 250;        // requests behind a restart
+constexpr std::uint64_t kShownCapacity = 128'000;         // by tenant
+constexpr std::size_t kRestartWindow = 250;               // requests behind a restart
+constexpr std::uint64_t kSharedExtentBytes = 72U << 10U;  // of prompts as short as these
 
 SweepRequest demo_sweep(const DemoOptions& options) {
   SweepRequest request{.settings = {.bytes = BytesMode::Verify, .running_max = kRunningMax},
@@ -140,6 +143,40 @@ Result<DiskPart> run_disk_part(const Trace& trace, const TraceFacts& facts, cons
   QUIRE_TRY(run(disk, Restart::Yes, part.restarted));
   QUIRE_TRY(run({}, Restart::Yes, part.forgetful));
   return part;
+}
+
+/// Two engines with a server of their own, which has room for everything; none of either when none is installed.
+Result<SweepOutcome> run_shared_part(const Trace& trace, const TraceFacts& facts, const SweepRequest& tiers,
+                                     const std::string& program) {
+  SweepOutcome outcome;
+  if (program.empty()) return outcome;
+  const InterruptGuard guard;  // from here on somebody has to clean up
+  QUIRE_TRY_ASSIGN(const LocalServer server,
+                   LocalServer::start({.program = program, .maxmemory_bytes = std::uint64_t{1} << 30U}));
+  SweepRequest request = tiers;
+  request.settings.engine_count = 2;
+  request.settings.plans_while_loading = false;
+  request.settings.host.write_policy = WritePolicy::WriteThrough;
+  request.settings.remote.servers.urls = {server.url()};
+  request.settings.remote.extent_bytes = kSharedExtentBytes;
+  request.configs.front().remote_prefix = own_key_prefix();
+  return run_with_progress("quire demo", trace, facts, request);
+}
+
+void print_shared(const SweepOutcome& outcome, const std::string& program) {
+  if (program.empty()) {
+    fmt::print("Two engines share nothing here: neither valkey-server nor redis-server is installed.\n\n");
+    return;
+  }
+  if (outcome.replays.empty() || outcome.replays.front().corruption) return;
+  const ReplayOutcome& replay = outcome.replays.front();
+  EngineOutcome both;
+  for (const EngineOutcome& engine : replay.engines) both += engine;
+  fmt::print(
+      "Two engines share a {} that the demo has started: they find {} of their prompts, and {} without it.\n"
+      "Through the server came {} tokens ({}) that an engine did not have itself: all bytes as written.\n\n",
+      program.substr(program.rfind('/') + 1), rate_text(both.hit_rate()), rate_text(both.private_hit_rate()),
+      with_commas(both.remote_hit_tokens), bytes_text(replay.remote->got_bytes));
 }
 
 /// One line, or nothing.
@@ -277,8 +314,16 @@ int run_demo(const DemoOptions& options) {
     print_disk(*tiers, *part);
     std::ranges::copy(part->through.replays, std::back_inserter(tiers->replays));
   }
+  Result<SweepOutcome> shared;
+  if (host->is_on() && is_good && part->is_complete()) {
+    const std::string program = LocalServer::find();
+    shared = run_shared_part(trace, facts, tier_request, program);
+    if (!shared) return complain(shared.error().message);
+    print_shared(*shared, program);
+    std::ranges::copy(shared->replays, std::back_inserter(tiers->replays));
+  }
 
-  const bool is_complete = outcome->is_complete && tiers->is_complete && part->is_complete();
+  const bool is_complete = outcome->is_complete && tiers->is_complete && part->is_complete() && shared->is_complete;
   int exit_status = is_complete ? kExitDone : kExitInterrupted;
   if (!report.empty()) {
     const std::string page = html_of({.title = "quire demo",
@@ -302,8 +347,8 @@ int run_demo(const DemoOptions& options) {
                              part->forgetful.replays.size(),
                          counted(count, "replay")));
   }
-  if (const std::string faults =
-          sweep_faults(*outcome) + sweep_faults(*tiers) + sweep_faults(part->restarted) + sweep_faults(part->forgetful);
+  if (const std::string faults = sweep_faults(*outcome) + sweep_faults(*tiers) + sweep_faults(part->restarted) +
+                                 sweep_faults(part->forgetful) + sweep_faults(*shared);
       !faults.empty()) {
     std::fflush(stdout);
     fmt::print(stderr, "quire demo: {}", faults);

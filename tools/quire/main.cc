@@ -58,17 +58,44 @@ int run(int argc, char** argv) {
   demo_command->add_flag("--flip-a-byte", demo.flip_a_byte, "Damage a cached page on purpose, to see it noticed");
   demo_command->callback([&] { status = quire::run_demo(demo); });
 
+  // How to reach the servers of a remote tier.
+  const auto add_servers = [&is_list](CLI::App* command, quire::RemoteServerOptions& server, const char* about) {
+    is_list(command->add_option("--remote", server.remote, about));
+    command->add_option("--remote-user", server.user,
+                        "Who asks; default: as the url says, or the server's default user");
+    command->add_option("--remote-password-file", server.password_file,
+                        "Its first line is the password; default: the variable QUIRE_REMOTE_PASSWORD");
+    command->add_option("--remote-ca-file", server.ca_file, "Whom to trust, with rediss://; default: as the system");
+    command->add_option("--remote-certificate-file", server.certificate_file, "What the server is told who asks");
+    command->add_option("--remote-key-file", server.key_file, "The key of that");
+    command->add_option("--remote-server-name", server.server_name, "In the certificates; default: the url's host");
+  };
+
   quire::InspectCommandOptions inspect;
-  CLI::App* const inspect_command = app.add_subcommand("inspect", "Show what the files of a disk tier have");
-  inspect_command->add_option("DIR", inspect.directories, "All directories of one store")->required();
+  CLI::App* const inspect_command = app.add_subcommand("inspect", "Show what a disk or remote tier has");
+  inspect_command->add_option("DIR", inspect.directories, "All directories of one store");
+  add_servers(inspect_command, inspect.server, "Instead of DIR, urls of servers: redis://host:port, unix:///path");
+  inspect_command->add_option("--remote-key-prefix", inspect.server.key_prefix, "Of the tier; default: quire");
   inspect_command->add_flag("--json", inspect.json, "Print JSON instead of tables");
   inspect_command->footer(
       "Shows key spaces, pages, ages, layouts and segments, and what can be reclaimed. Nothing is written\n"
       "or locked, so it works beside a process that has the store open. Payloads are not read: quire verify\n"
       "does that. Segments are sealed (complete), open (being written, or not sealed when their process\n"
-      "ended), damaged, empty, newer (of a newer quire) or foreign (of another store).\n\n"
-      "Exit status: 0 done; 1 no store, or one that cannot be read; 2 wrong arguments.");
-  inspect_command->callback([&] { status = quire::run_inspect(inspect); });
+      "ended), damaged, empty, newer (of a newer quire) or foreign (of another store). Of servers it shows\n"
+      "values by key space and layout.\n\n"
+      "Exit status: 0 done; 1 no store, or one that cannot be read; 2 wrong arguments; 130 Ctrl-C.");
+  // One of both, and not both.
+  const auto run_on_one = [&status](const CLI::App* command, const auto& options, const auto& run) {
+    const bool has_remote = options.server.remote.has_value();
+    if (options.directories.empty() != has_remote) {
+      fmt::print(stderr, "quire {0}: {1}; see quire {0} --help\n", command->get_name(),
+                 has_remote ? "give DIR or --remote, not both" : "DIR is required, or --remote");
+      status = quire::kExitUsage;
+    } else {
+      status = run(options);
+    }
+  };
+  inspect_command->callback([&] { run_on_one(inspect_command, inspect, quire::run_inspect); });
 
   quire::ModelsOptions models;
   CLI::App* const models_command = app.add_subcommand("models", "Bytes per token and page of well-known models");
@@ -102,6 +129,8 @@ int run(int argc, char** argv) {
   replay_command->add_option("--bytes", replay.bytes, "verify: write and compare all bytes of pages; none")
       ->capture_default_str();
   replay_command->add_option("--running-max", replay.running_max, "Requests in flight at once")->capture_default_str();
+  replay_command->add_option("--engines", replay.engines, "Caches that get the requests in turn, each with these tiers")
+      ->capture_default_str();
   replay_command->add_option("--host-bytes", replay.host.host_bytes, "A host tier behind every pool, such as 4G; none")
       ->capture_default_str();
   replay_command->add_option("--write-policy", replay.host.write_policy,
@@ -115,6 +144,18 @@ int run(int argc, char** argv) {
                              "When host pages are written: as --write-policy; default: write_through");
   replay_command->add_option("--disk-write-bytes-per-day", replay.disk.write_bytes_per_day,
                              "Write no more than this in 24 hours of the trace; default: no limit");
+  add_servers(replay_command, replay.remote.server,
+              "A remote tier behind the host tier: urls of servers, redis://host:port or unix:///path");
+  replay_command->add_option("--remote-key-prefix", replay.remote.server.key_prefix,
+                             "What keys begin with, and stay; default: one of its own, dropped at the end");
+  replay_command->add_option("--remote-extent-bytes", replay.remote.extent_bytes,
+                             "Of a value, such as 512k; default: 2M");
+  replay_command->add_option("--remote-write-policy", replay.remote.write_policy,
+                             "When host pages are written: as --write-policy; default: write_through");
+  replay_command->add_option("--remote-write-bytes-per-day", replay.remote.write_bytes_per_day,
+                             "Write no more than this in 24 hours of the trace; default: no limit");
+  replay_command->add_option("--remote-max-age-s", replay.remote.max_age_s, "How long values stay; default: for ever");
+  replay_command->add_flag("--remote-keep", replay.remote.keep, "Leave there what was written");
   replay_command->add_option("--jobs", replay.jobs, "Threads; 0 for one per core")->capture_default_str();
   replay_command->add_flag("--skip-bad", replay.skip_bad, "Leave out lines that cannot be used, and count them");
   replay_command->add_option("--report", replay.report, "Write a page with plots there");
@@ -130,6 +171,28 @@ int run(int argc, char** argv) {
       "2 wrong arguments or trace; 130 Ctrl-C.");
   replay_command->callback([&] { status = quire::run_replay(replay); });
 
+  quire::SizeOptions size;
+  CLI::App* const size_command = app.add_subcommand("size", "How many servers a tier shared by many engines needs");
+  size_command->add_option("--engines", size.engines, "Engines that load from it")->capture_default_str();
+  size_command->add_option("--loads-per-second", size.loads_per_second, "Of each engine, at random times")
+      ->capture_default_str();
+  size_command->add_option("--values", size.values, "That a load consists of")->capture_default_str();
+  size_command->add_option("--value-bytes", size.value_bytes, "Of an extent")->capture_default_str();
+  size_command
+      ->add_option("--compute-bytes-per-second", size.compute_bytes_per_second,
+                   "That an engine makes instead: its tokens per second times bytes per token")
+      ->capture_default_str();
+  is_list(size_command->add_option("--shards", size.shards, "Numbers of servers; default: around the sum by hand"));
+  size_command->add_option("--deadline-ms", size.deadline_ms, "Of a load; default: what computing all of it takes");
+  size_command->add_option("--hang-ms", size.hang_ms, "How long one shard hangs")->capture_default_str();
+  size_command->add_flag("--tls", size.tls, "Connections are encrypted");
+  size_command->add_option("--seed", size.seed, "Draws when loads begin, and their shards")->capture_default_str();
+  size_command->footer(
+      "A simulation with measured times per byte: nothing is connected to. A shard serves one value after the\n"
+      "other, an engine has 8 MiB in flight to each, uses what has come in order, and computes the rest.\n\n"
+      "Exit status: 0 done; 2 wrong arguments.");
+  size_command->callback([&] { status = quire::run_size(size); });
+
   quire::TreeOptions tree;
   CLI::App* const tree_command = app.add_subcommand("tree", "Draw the prefix tree after a script of operations");
   tree_command->add_option("SCRIPT", tree.script, "A file, or - for standard input; a built-in example if left out");
@@ -143,17 +206,21 @@ int run(int argc, char** argv) {
   tree_command->callback([&] { status = quire::run_tree(tree); });
 
   quire::VerifyCommandOptions verify;
-  CLI::App* const verify_command = app.add_subcommand("verify", "Read and check every record of a disk tier's files");
-  verify_command->add_option("DIR", verify.directories, "All directories of one store")->required();
-  verify_command->add_flag("--repair", verify.repair, "Drop what is bad; needs a store that no process has open");
+  CLI::App* const verify_command = app.add_subcommand("verify", "Read and check all that a disk or remote tier has");
+  verify_command->add_option("DIR", verify.directories, "All directories of one store");
+  add_servers(verify_command, verify.server, "Instead of DIR, urls of servers: redis://host:port, unix:///path");
+  verify_command->add_option("--remote-key-prefix", verify.server.key_prefix, "Of the tier; default: quire");
+  verify_command->add_flag("--repair", verify.repair, "Drop what is bad; of DIR, needs that no process has it open");
   verify_command->footer(
       "Compares headers, footers and payloads with their checksums, compressed ones too, and lists what is\n"
       "bad: segment, offset, name of the page and why. Beside a process that has the store open, records\n"
       "on their way to disk are not judged. A repair drops bad records, writes headers and footers anew\n"
-      "where a good copy is there, and removes segments of which nothing can be read; what is left is good.\n\n"
+      "where a good copy is there, and removes segments of which nothing can be read; what is left is good.\n"
+      "On servers, it drops values that are not what their keys say, and keys below those of the tier that no\n"
+      "cache writes; engines may go on meanwhile.\n\n"
       "Exit status: 0 all is good, or repaired; 1 something is bad, or cannot be read; 2 wrong arguments;\n"
       "130 Ctrl-C.");
-  verify_command->callback([&] { status = quire::run_verify(verify); });
+  verify_command->callback([&] { run_on_one(verify_command, verify, quire::run_verify); });
 
   quire::BenchOptions bench;
   CLI::App* const bench_command = app.add_subcommand("bench", "Run the micro-benchmarks and print the ratios");

@@ -35,22 +35,38 @@ std::string shortened(std::span<const TokenId> tokens) {
   return fmt::format("{} … {}", fmt::join(tokens.first(kEachSide), " "), fmt::join(tokens.last(kEachSide), " "));
 }
 
-/// One replay. Requests are taken in the trace's order; those that run are computed together, a chunk of each per step.
-class Replay {
+/// One engine of a replay. It gets its requests in the trace's order; those that run are computed together, a chunk of
+/// each per step.
+class Engine {
  public:
-  Replay(const Trace& trace, const TraceFacts& facts, const ReplayConfig& config, const ReplaySettings& settings,
-         ReplayControl& control)
-      : trace_(trace),
-        config_(config),
-        settings_(settings),
-        control_(control),
-        distinct_tokens_(facts.distinct_tokens()),
-        reusable_units_(facts.reusable_units()),
-        timeline_(trace, settings.bin_count) {}
+  struct Inputs {
+    const Trace& trace;
+    const TraceFacts& facts;
+    const ReplayConfig& config;
+    const ReplaySettings& settings;
+    const ReplayControl& control;
+    std::atomic<std::uint64_t>& done_tokens;
+  };
+  Engine(const Inputs& inputs, std::uint32_t engine_index)
+      : trace_(inputs.trace),
+        config_(inputs.config),
+        settings_(inputs.settings),
+        stop_(inputs.control.stop),
+        done_tokens_(inputs.done_tokens),
+        engine_index_(engine_index),
+        distinct_tokens_(inputs.facts.distinct_tokens()),
+        reusable_units_(inputs.facts.reusable_units()),
+        timeline_(inputs.trace, inputs.settings.bin_count) {}
 
   Status open();
-  Status run();
+  /// Begins a request, and runs what it has as long as there is no room for another one.
+  Status serve(std::size_t index);
+  /// Runs all that it has begun.
+  Status end_all();
   Result<ReplayOutcome> finish();
+
+  [[nodiscard]] bool has_flipped() const { return has_flipped_; }
+  [[nodiscard]] bool has_found_damage() const { return outcome_.corruption.has_value(); }
 
  private:
   /// A request that is to run, for the first time or again.
@@ -96,11 +112,10 @@ class Replay {
   [[nodiscard]] CacheConfig cache_config(const Setup& setup) const;
   Status open_cache();
   Status add_totals();
-  [[nodiscard]] bool is_pause_due() const {
-    return settings_.restart.request_index > 0 && !has_paused_ && next_index_ == settings_.restart.request_index;
-  }
+  [[nodiscard]] bool has_room() const { return running_.size() < settings_.running_max && !is_crowded_; }
+  Status go_on();
   Status pause();
-  Status take_next();
+  Status take(std::size_t index);
   Status admit(const Waiting& waiting);
   Result<bool> try_admit(Running& running, Tier tier_max);
   Status run_step();
@@ -127,7 +142,9 @@ class Replay {
   const Trace& trace_;
   const ReplayConfig& config_;
   const ReplaySettings& settings_;
-  ReplayControl& control_;
+  const std::atomic<bool>& stop_;
+  std::atomic<std::uint64_t>& done_tokens_;
+  std::uint32_t engine_index_;
   std::uint64_t distinct_tokens_;
   std::span<const std::uint32_t> reusable_units_;
   Timeline timeline_;
@@ -140,7 +157,6 @@ class Replay {
   std::uint32_t chunk_units_ = 0;
   std::vector<KeySpaceId> key_spaces_;
 
-  std::size_t next_index_ = 0;     // the first request that never ran
   std::vector<Waiting> put_back_;  // those that ran and had to make room; the last one is the next to run
   bool is_crowded_ = false;        // somebody had to make room: nobody begins before somebody has ended
   std::vector<Running> running_;   // oldest first
@@ -156,7 +172,7 @@ class Replay {
   ReplayOutcome outcome_;
 };
 
-Status Replay::open() {
+Status Engine::open() {
   QUIRE_TRY_ASSIGN(const Setup setup, setup_of(trace_, config_, settings_));
   if (reusable_units_.size() != trace_.requests.size()) {
     return fail(ErrorCode::InvalidArgument, "these facts are of another trace");
@@ -174,11 +190,12 @@ Status Replay::open() {
   outcome_.timeline = timeline_.bins();
   if (settings_.host.is_on()) outcome_.host = HostTierOutcome{.page_count = setup.host_page_count};
   if (settings_.disk.is_on()) outcome_.disk = DiskTierOutcome{.capacity_bytes = settings_.disk.capacity_bytes};
+  if (settings_.remote.is_on()) outcome_.remote = RemoteTierOutcome{};
   running_.reserve(settings_.running_max);
   return open_cache();
 }
 
-CacheConfig Replay::cache_config(const Setup& setup) const {
+CacheConfig Engine::cache_config(const Setup& setup) const {
   std::uint64_t longest = 1;
   for (const TraceRequest& request : trace_.requests) {
     if (!is_over_pool(request)) longest = std::max(longest, path_units(request));
@@ -212,16 +229,19 @@ CacheConfig Replay::cache_config(const Setup& setup) const {
     cache.lost_page_count_max = static_cast<std::uint32_t>(
         std::min<std::uint64_t>(kLostPagesMax, 4 * (4 + distinct_tokens_ / config_.page_tokens)));
   }
-  for (const std::string& directory : settings_.disk.directories) {
-    cache.disk.directories.push_back(config_.disk_folder.empty() ? directory : directory + "/" + config_.disk_folder);
+  for (std::string directory : settings_.disk.directories) {
+    if (!config_.disk_folder.empty()) directory += "/" + config_.disk_folder;
+    if (settings_.engine_count > 1) directory += fmt::format("/engine-{}", engine_index_);
+    cache.disk.directories.push_back(std::move(directory));
   }
   cache.disk.capacity_bytes = settings_.disk.capacity_bytes;
   cache.disk.write_policy = settings_.disk.write_policy;
   cache.disk.write_bytes_per_day = settings_.disk.write_bytes_per_day;
+  if (settings_.remote.is_on()) cache.remote = settings_.remote.config_for(config_.remote_prefix);
   return cache;
 }
 
-Status Replay::open_cache() {
+Status Engine::open_cache() {
   QUIRE_TRY_ASSIGN(const Setup setup, setup_of(trace_, config_, settings_));
   CacheConfig config = cache_config(setup);
   transfers_.resize(config.host.transfer_count_max);
@@ -242,24 +262,34 @@ Status Replay::open_cache() {
   return {};
 }
 
-Status Replay::run() {
-  while (!outcome_.corruption) {
-    if (control_.stop.load(std::memory_order_relaxed)) return fail(ErrorCode::Cancelled, "stopped");
-    if (put_back_.empty() && running_.empty() && is_pause_due()) QUIRE_TRY(pause());
-    const bool has_waiting = !put_back_.empty() || (next_index_ < trace_.requests.size() && !is_pause_due());
-    if (has_waiting && running_.size() < settings_.running_max && !is_crowded_) {
-      QUIRE_TRY(take_next());
-    } else if (!running_.empty()) {
-      QUIRE_TRY(run_step());
-    } else {
-      break;
-    }
+Status Engine::serve(std::size_t index) {
+  if (settings_.restart.request_index > 0 && !has_paused_ && index >= settings_.restart.request_index) {
+    QUIRE_TRY(end_all());
+    if (!has_found_damage()) QUIRE_TRY(pause());
   }
+  while (!has_found_damage() && !(has_room() && put_back_.empty())) QUIRE_TRY(go_on());
+  if (has_found_damage()) return {};
+  QUIRE_TRY(take(index));
+  while (!has_found_damage() && running_.size() == settings_.running_max) QUIRE_TRY(go_on());
   return {};
 }
 
+Status Engine::end_all() {
+  while (!has_found_damage() && !(running_.empty() && put_back_.empty())) QUIRE_TRY(go_on());
+  return {};
+}
+
+// One step, or the beginning of a request that had to make room.
+Status Engine::go_on() {
+  if (stop_.load(std::memory_order_relaxed)) return fail(ErrorCode::Cancelled, "stopped");
+  if (put_back_.empty() || !has_room()) return run_step();
+  const Waiting waiting = put_back_.back();
+  put_back_.pop_back();
+  return admit(waiting);
+}
+
 // Nothing runs. With a new cache, what it finds is what the old one left on disk.
-Status Replay::pause() {
+Status Engine::pause() {
   has_paused_ = true;
   QUIRE_TRY(settle());
   if (!settings_.restart.has_new_cache) return {};
@@ -276,13 +306,7 @@ Status Replay::pause() {
   return cache_->advance(now_);
 }
 
-Status Replay::take_next() {
-  if (!put_back_.empty()) {
-    const Waiting waiting = put_back_.back();
-    put_back_.pop_back();
-    return admit(waiting);
-  }
-  const std::size_t index = next_index_++;
+Status Engine::take(std::size_t index) {
   const TraceRequest& request = trace_.requests[index];
   QUIRE_TRY(enter_bin(timeline_.bin_of(index)));
   now_ = std::max(now_, request.timestamp_ns - trace_.requests.front().timestamp_ns);
@@ -298,14 +322,14 @@ Status Replay::take_next() {
   return admit({.index = index});
 }
 
-void Replay::skip_over_pool(std::size_t index) {
+void Engine::skip_over_pool(std::size_t index) {
   ++outcome_.over_pool_count;
   const TraceRequest& request = trace_.requests[index];
   if (outcome_.over_pool_lines.size() < kOverPoolLinesMax) outcome_.over_pool_lines.push_back(request.line);
-  control_.done_tokens.fetch_add(request.prompt_tokens, std::memory_order_relaxed);
+  done_tokens_.fetch_add(request.prompt_tokens, std::memory_order_relaxed);
 }
 
-Status Replay::admit(const Waiting& waiting) {
+Status Engine::admit(const Waiting& waiting) {
   const TraceRequest& request = trace_.requests[waiting.index];
   Running running{.request = waiting, .known_units = begun_units(request)};
   fill_path(running, request);
@@ -333,7 +357,7 @@ Status Replay::admit(const Waiting& waiting) {
 
 // Where the cache has tokens and the trace units, all tokens of a unit have its number: equal units are equal prefixes,
 // and others differ from their first token on.
-void Replay::fill_path(Running& running, const TraceRequest& request) const {
+void Engine::fill_path(Running& running, const TraceRequest& request) const {
   const std::uint64_t count = path_units(request);
   if (is_by_unit()) {
     running.path = trace_.path(request).first(count);
@@ -352,7 +376,7 @@ void Replay::fill_path(Running& running, const TraceRequest& request) const {
 }
 
 // False: the device has no room for what is to be loaded, whatever is given up.
-Result<bool> Replay::try_admit(Running& running, Tier tier_max) {
+Result<bool> Engine::try_admit(Running& running, Tier tier_max) {
   const TraceRequest& request = trace_.requests[running.request.index];
   QUIRE_TRY_ASSIGN(
       running.sequence,
@@ -372,7 +396,7 @@ Result<bool> Replay::try_admit(Running& running, Tier tier_max) {
 // Bytes move at once, as far as the cache can see: it goes on when nothing is on its way any more, and hears of
 // transfers in the order it began them. So figures do not depend on the pace of a mover's threads. Says whether there
 // was anything to move. What a step has lost waits for the step's end.
-Result<bool> Replay::settle(const Step* step) {
+Result<bool> Engine::settle(const Step* step) {
   bool has_moved = false;
   for (bool was_idle = false; settings_.host.is_on();) {
     completions_.clear();
@@ -395,7 +419,7 @@ Result<bool> Replay::settle(const Step* step) {
   return has_moved;
 }
 
-Status Replay::move_at_once() {
+Status Engine::move_at_once() {
   for (;;) {
     QUIRE_TRY_ASSIGN(const std::span<TransferPlan> plans, cache_->take_transfers(transfers_));
     if (plans.empty()) return {};
@@ -407,7 +431,7 @@ Status Replay::move_at_once() {
   }
 }
 
-Status Replay::wait_for_mover() {
+Status Engine::wait_for_mover() {
   for (;;) {
     QUIRE_TRY_ASSIGN(const std::span<const Completion> ended, cache_->poll());
     completions_.insert(completions_.end(), ended.begin(), ended.end());
@@ -420,7 +444,7 @@ Status Replay::wait_for_mover() {
 }
 
 // What is on its way to the host makes room by going there.
-Result<PlanOutcome> Replay::plan() {
+Result<PlanOutcome> Engine::plan() {
   for (std::uint32_t i = 0;; ++i) {
     QUIRE_TRY_ASSIGN(PlanOutcome outcome, cache_->plan_step(entries_));
     if (outcome.step || outcome.shortage.pages_leaving == 0 || i == kSettlingMax) return outcome;
@@ -430,7 +454,7 @@ Result<PlanOutcome> Replay::plan() {
 
 // All that run have their pages, or these are on their way: nobody asks the mover before the step has been computed, so
 // that it does not matter how fast that is.
-Result<bool> Replay::may_begin() const {
+Result<bool> Engine::may_begin() const {
   if (!plans_while_loading()) return false;
   for (const Running& running : running_) {
     QUIRE_TRY_ASSIGN(const SequenceView view, cache_->view(running.sequence));
@@ -440,7 +464,7 @@ Result<bool> Replay::may_begin() const {
 }
 
 // Waits for every layer of what the step reads, in the order an engine would compute them in.
-Status Replay::begin_early(const Step& step) {
+Status Engine::begin_early(const Step& step) {
   HostTierOutcome& host = *outcome_.host;
   ++host.early_step_count;
   for (const Running& running : std::span(running_).first(step.plan.entries.size())) {
@@ -458,7 +482,7 @@ Status Replay::begin_early(const Step& step) {
   return {};
 }
 
-Status Replay::run_step() {
+Status Engine::run_step() {
   QUIRE_TRY_ASSIGN(const bool begins_early, may_begin());
   if (!begins_early) QUIRE_TRY(settle());
   entries_.clear();
@@ -475,7 +499,7 @@ Status Replay::run_step() {
   return run_planned(*outcome.step);
 }
 
-Status Replay::put_back_youngest() {
+Status Engine::put_back_youngest() {
   if (running_.size() == 1) {
     return fail(ErrorCode::Unavailable,
                 fmt::format("line {}: a request that runs alone found too few pages, though it needs no more than the "
@@ -490,7 +514,7 @@ Status Replay::put_back_youngest() {
 }
 
 // This is where an engine runs its model.
-Status Replay::run_planned(const Step& step) {
+Status Engine::run_planned(const Step& step) {
   const std::span<const AttentionPlanEntry> planned = step.plan.entries;
   const bool is_early = !step.loads.empty();
   if (is_early) QUIRE_TRY(begin_early(step));
@@ -537,7 +561,7 @@ Status Replay::run_planned(const Step& step) {
     QUIRE_TRY_ASSIGN(const SequenceView view, cache_->view(running.sequence));
     if (view.pending_tokens > 0) continue;
     QUIRE_TRY(cache_->end(running.sequence));
-    control_.done_tokens.fetch_add(trace_.requests[running.request.index].prompt_tokens, std::memory_order_relaxed);
+    done_tokens_.fetch_add(trace_.requests[running.request.index].prompt_tokens, std::memory_order_relaxed);
     is_crowded_ = false;
   }
   std::erase_if(running_, [](const Running& running) { return !running.sequence; });
@@ -546,7 +570,7 @@ Status Replay::run_planned(const Step& step) {
 }
 
 // Gives the tokens that need no computing.
-Result<std::uint64_t> Replay::count_hit(const Running& running, std::uint32_t matched_units) {
+Result<std::uint64_t> Engine::count_hit(const Running& running, std::uint32_t matched_units) {
   const std::size_t index = running.request.index;
   const TraceRequest& request = trace_.requests[index];
   const RestartSettings& restart = settings_.restart;
@@ -561,23 +585,31 @@ Result<std::uint64_t> Replay::count_hit(const Running& running, std::uint32_t ma
   outcome_.key_spaces[request.key_space].hit_tokens += hit_tokens;
   outcome_.timeline[timeline_.bin_of(index)].hit_tokens += hit_tokens;
   if (is_in_window) outcome_.window.hit_tokens += hit_tokens;
-  // What an earlier process left on disk may be anybody's of this trace; that bytes are right is verified all the same.
-  if (!outcome_.disk || outcome_.disk->found_pages == 0) {
+  // What an earlier process left may be anybody's of this trace; that bytes are right is verified all the same.
+  const bool is_warm =
+      (outcome_.disk && outcome_.disk->found_pages > 0) || (outcome_.remote && !settings_.remote.key_prefix.empty());
+  if (!is_warm) {
     const std::uint64_t reusable_tokens =
         std::min(std::uint64_t{reusable_units_[index]} * trace_.unit_tokens, request.prompt_tokens);
     outcome_.shared_hit_tokens += hit_tokens - std::min(hit_tokens, reusable_tokens);
   }
   if (!outcome_.host) return hit_tokens;
   QUIRE_TRY_ASSIGN(const SequenceView view, cache_->view(running.sequence));
-  const std::uint64_t loaded_units = std::min<std::uint64_t>(whole_units, view.host_tokens + view.disk_tokens);
-  const std::uint64_t disk_units = std::min<std::uint64_t>(loaded_units, view.disk_tokens);
-  const std::uint64_t before_disk = tokens_of(whole_units - disk_units, request);
-  outcome_.host->hit_tokens += before_disk - tokens_of(whole_units - loaded_units, request);
-  if (outcome_.disk) outcome_.disk->hit_tokens += tokens_of(whole_units, request) - before_disk;
+  // From the end of what was found upwards: remote, disk, host.
+  std::uint64_t end_units = whole_units;
+  const auto take = [&](std::uint64_t tier_units) {
+    const std::uint64_t before = end_units - std::min(end_units, tier_units);
+    return tokens_of(std::exchange(end_units, before), request) - tokens_of(before, request);
+  };
+  const std::uint64_t remote_tokens = take(view.remote_tokens);
+  const std::uint64_t disk_tokens = take(view.disk_tokens);
+  if (outcome_.remote) outcome_.remote->hit_tokens += remote_tokens;
+  if (outcome_.disk) outcome_.disk->hit_tokens += disk_tokens;
+  outcome_.host->hit_tokens += take(view.host_tokens);
   return hit_tokens;
 }
 
-Status Replay::count_miss(const Running& running, std::uint64_t hit_tokens) {
+Status Engine::count_miss(const Running& running, std::uint64_t hit_tokens) {
   if (!outcome_.host && outcome_.groups.empty()) return {};
   QUIRE_TRY_ASSIGN(const SequenceView view, cache_->view(running.sequence));
   const auto count = [&](MissOutcome& miss) {
@@ -590,7 +622,7 @@ Status Replay::count_miss(const Running& running, std::uint64_t hit_tokens) {
   return {};
 }
 
-Status Replay::enter_bin(std::size_t bin) {
+Status Engine::enter_bin(std::size_t bin) {
   if (bin <= bin_) return {};
   QUIRE_TRY_ASSIGN(const Stats stats, cache_->stats());
   for (; bin_ < bin; ++bin_) outcome_.timeline[bin_].cached_pages = stats.sealed_pages;
@@ -598,7 +630,7 @@ Status Replay::enter_bin(std::size_t bin) {
 }
 
 // All bytes of what the cache said it had, also in a page of which a part was copied.
-std::optional<WrongByte> Replay::verify(const PatternEntry& entry, std::uint32_t matched_units) {
+std::optional<WrongByte> Engine::verify(const PatternEntry& entry, std::uint32_t matched_units) {
   if (settings_.flip_a_byte && matched_units > 0 && !std::exchange(has_flipped_, true)) {
     const auto flipped = static_cast<std::uint32_t>(std::lround(settings_.flip_share * (matched_units - 1)));
     pattern_->byte_of(entry, flipped) ^= std::byte{0x10};
@@ -606,7 +638,7 @@ std::optional<WrongByte> Replay::verify(const PatternEntry& entry, std::uint32_t
   return pattern_->first_wrong_byte(entry, matched_units);
 }
 
-void Replay::report_corruption(const Running& running, const WrongByte& wrong, std::uint32_t matched_units) {
+void Engine::report_corruption(const Running& running, const WrongByte& wrong, std::uint32_t matched_units) {
   const TraceRequest& request = trace_.requests[running.request.index];
   const std::uint32_t page_end = wrong.position - (wrong.position % page_units_) + page_units_;
   const std::uint32_t end = std::min(page_end, matched_units);
@@ -622,7 +654,7 @@ void Replay::report_corruption(const Running& running, const WrongByte& wrong, s
 }
 
 // What a cache counts goes with it.
-Status Replay::add_totals() {
+Status Engine::add_totals() {
   QUIRE_TRY_ASSIGN(const Stats stats, cache_->stats());
   outcome_.sealed_pages += stats.sealed_page_total;
   outcome_.evicted_pages += stats.evicted_page_total;
@@ -654,13 +686,24 @@ Status Replay::add_totals() {
     if (!status.last_error.empty()) disk.last_error = status.last_error;
     disk.mode = disk_mode_text(status);
   }
+  if (outcome_.remote) {
+    QUIRE_TRY_ASSIGN(const RemoteTierStatus status, cache_->remote_status());
+    RemoteTierOutcome& remote = *outcome_.remote;
+    remote.extent_pages = status.extent_pages;
+    remote.put_values += status.put_values;
+    remote.put_bytes += status.put_bytes;
+    remote.kept_values += status.kept_values;
+    remote.got_bytes += status.got_bytes;
+    remote.absent_values += status.absent_values;
+    remote.bad_values += status.corrupt_values + status.foreign_values;
+    remote.late_objects += status.late_objects;
+    remote.failed_objects += status.failed_objects;
+    if (!status.last_error.empty()) remote.last_error = status.last_error;
+  }
   return {};
 }
 
-Result<ReplayOutcome> Replay::finish() {
-  if (settings_.flip_a_byte && !has_flipped_) {
-    return fail(ErrorCode::Unavailable, "--flip-a-byte: no request found a page that could have been damaged");
-  }
+Result<ReplayOutcome> Engine::finish() {
   QUIRE_TRY(enter_bin(outcome_.timeline.size()));
   QUIRE_TRY(settle());
   QUIRE_TRY(add_totals());
@@ -673,6 +716,148 @@ Result<ReplayOutcome> Replay::finish() {
   }));
   QUIRE_TRY(cache_->check_invariants());
   return std::move(outcome_);
+}
+
+EngineOutcome engine_outcome_of(const ReplayOutcome& outcome) {
+  return {.request_count = outcome.request_count,
+          .prompt_tokens = outcome.prompt_tokens,
+          .hit_tokens = outcome.hit_tokens,
+          .host_hit_tokens = outcome.host ? outcome.host->hit_tokens : 0,
+          .disk_hit_tokens = outcome.disk ? outcome.disk->hit_tokens : 0,
+          .remote_hit_tokens = outcome.remote ? outcome.remote->hit_tokens : 0};
+}
+
+void add(KeySpaceOutcome& sum, const KeySpaceOutcome& other) {
+  sum.prompt_tokens += other.prompt_tokens;
+  sum.hit_tokens += other.hit_tokens;
+}
+
+void add(MissOutcome& sum, const MissOutcome& other) {
+  sum.request_count += other.request_count;
+  sum.token_count += other.token_count;
+}
+
+void add(HostTierOutcome& sum, const HostTierOutcome& other) {
+  sum.page_count += other.page_count;
+  sum.hit_tokens += other.hit_tokens;
+  sum.stored_bytes += other.stored_bytes;
+  sum.loaded_bytes += other.loaded_bytes;
+  sum.evicted_pages += other.evicted_pages;
+  sum.lost_pages += other.lost_pages;
+  sum.early_request_count += other.early_request_count;
+  sum.early_step_count += other.early_step_count;
+  for (std::size_t i = 0; i < sum.misses.size(); ++i) add(sum.misses[i], other.misses[i]);
+}
+
+void add(DiskTierOutcome& sum, const DiskTierOutcome& other) {
+  sum.capacity_bytes += other.capacity_bytes;
+  sum.hit_tokens += other.hit_tokens;
+  sum.page_count += other.page_count;
+  sum.found_pages += other.found_pages;
+  sum.written_bytes += other.written_bytes;
+  sum.read_bytes += other.read_bytes;
+  sum.evicted_pages += other.evicted_pages;
+  sum.has_failed = sum.has_failed || other.has_failed;
+  if (sum.last_error.empty()) sum.last_error = other.last_error;
+}
+
+void add(RemoteTierOutcome& sum, const RemoteTierOutcome& other) {
+  sum.hit_tokens += other.hit_tokens;
+  sum.put_values += other.put_values;
+  sum.put_bytes += other.put_bytes;
+  sum.kept_values += other.kept_values;
+  sum.got_bytes += other.got_bytes;
+  sum.absent_values += other.absent_values;
+  sum.bad_values += other.bad_values;
+  sum.late_objects += other.late_objects;
+  sum.failed_objects += other.failed_objects;
+  if (sum.last_error.empty()) sum.last_error = other.last_error;
+}
+
+void add(GroupOutcome& sum, const GroupOutcome& other) {
+  GroupStats& stats = sum.stats;
+  stats.page_count += other.stats.page_count;
+  stats.slot_count += other.stats.slot_count;
+  stats.free_pages += other.stats.free_pages;
+  stats.sealed_pages += other.stats.sealed_pages;
+  stats.sealed_page_total += other.stats.sealed_page_total;
+  stats.duplicate_page_total += other.stats.duplicate_page_total;
+  stats.evicted_page_total += other.stats.evicted_page_total;
+  stats.dropped_page_total += other.stats.dropped_page_total;
+  stats.skipped_snapshot_total += other.stats.skipped_snapshot_total;
+  stats.restored_snapshot_total += other.stats.restored_snapshot_total;
+  add(sum.limited, other.limited);
+}
+
+/// Another engine of the same replay.
+void add(ReplayOutcome& sum, ReplayOutcome other) {
+  sum.page_count += other.page_count;
+  sum.device_bytes += other.device_bytes;
+  sum.request_count += other.request_count;
+  sum.prompt_tokens += other.prompt_tokens;
+  sum.hit_tokens += other.hit_tokens;
+  sum.partial_hit_tokens += other.partial_hit_tokens;
+  sum.hit_request_count += other.hit_request_count;
+  sum.shared_hit_tokens += other.shared_hit_tokens;
+  sum.over_pool_count += other.over_pool_count;
+  sum.over_pool_lines.insert(sum.over_pool_lines.end(), other.over_pool_lines.begin(), other.over_pool_lines.end());
+  std::ranges::sort(sum.over_pool_lines);
+  if (sum.over_pool_lines.size() > kOverPoolLinesMax) sum.over_pool_lines.resize(kOverPoolLinesMax);
+  sum.sealed_pages += other.sealed_pages;
+  sum.evicted_pages += other.evicted_pages;
+  sum.verified_bytes += other.verified_bytes;
+  for (std::size_t i = 0; i < sum.key_spaces.size(); ++i) add(sum.key_spaces[i], other.key_spaces[i]);
+  for (std::size_t i = 0; i < sum.timeline.size(); ++i) {
+    sum.timeline[i].prompt_tokens += other.timeline[i].prompt_tokens;
+    sum.timeline[i].hit_tokens += other.timeline[i].hit_tokens;
+    sum.timeline[i].cached_pages += other.timeline[i].cached_pages;
+  }
+  sum.run_lengths.resize(std::max(sum.run_lengths.size(), other.run_lengths.size()));
+  for (std::size_t i = 0; i < other.run_lengths.size(); ++i) sum.run_lengths[i] += other.run_lengths[i];
+  for (std::size_t i = 0; i < sum.groups.size(); ++i) add(sum.groups[i], other.groups[i]);
+  if (sum.host) add(*sum.host, *other.host);
+  if (sum.disk) add(*sum.disk, *other.disk);
+  if (sum.remote) add(*sum.remote, *other.remote);
+  add(sum.window, other.window);
+  if (!sum.corruption) sum.corruption = std::move(other.corruption);
+}
+
+/// Requests go to the engines in turn.
+Result<ReplayOutcome> run_engines(const Engine::Inputs& inputs) {
+  std::vector<std::unique_ptr<Engine>> engines;
+  for (std::uint32_t i = 0; i < inputs.settings.engine_count; ++i) {
+    engines.push_back(std::make_unique<Engine>(inputs, i));
+    QUIRE_TRY(engines.back()->open());
+  }
+  bool is_damaged = false;
+  for (std::size_t index = 0; index < inputs.trace.requests.size() && !is_damaged; ++index) {
+    if (inputs.control.stop.load(std::memory_order_relaxed)) return fail(ErrorCode::Cancelled, "stopped");
+    if (inputs.control.before_request) inputs.control.before_request();
+    Engine& engine = *engines[index % engines.size()];
+    QUIRE_TRY(engine.serve(index));
+    is_damaged = engine.has_found_damage();
+  }
+  for (std::size_t i = 0; i < engines.size() && !is_damaged; ++i) {
+    QUIRE_TRY(engines[i]->end_all());
+    is_damaged = engines[i]->has_found_damage();
+  }
+  const auto has_flipped = [](const std::unique_ptr<Engine>& engine) { return engine->has_flipped(); };
+  if (inputs.settings.flip_a_byte && std::ranges::none_of(engines, has_flipped)) {
+    return fail(ErrorCode::Unavailable, "--flip-a-byte: no request found a page that could have been damaged");
+  }
+  std::optional<ReplayOutcome> all;
+  std::vector<EngineOutcome> each;
+  for (const std::unique_ptr<Engine>& engine : engines) {
+    QUIRE_TRY_ASSIGN(ReplayOutcome outcome, engine->finish());
+    each.push_back(engine_outcome_of(outcome));
+    if (!all) {
+      all = std::move(outcome);
+    } else {
+      add(*all, std::move(outcome));
+    }
+  }
+  if (each.size() > 1) all->engines = std::move(each);
+  return *std::move(all);
 }
 
 }  // namespace
@@ -694,10 +879,19 @@ Result<ReplayPool> pool_of(const Trace& trace, const ReplayConfig& config, const
 
 Result<ReplayOutcome> replay(const Trace& trace, const TraceFacts& facts, const ReplayConfig& config,
                              const ReplaySettings& settings, ReplayControl& control) {
-  Replay replay(trace, facts, config, settings, control);
-  QUIRE_TRY(replay.open());
-  QUIRE_TRY(replay.run());
-  return replay.finish();
+  QUIRE_TRY(check_replay(trace, config, settings));
+  QUIRE_TRY_ASSIGN(ReplayOutcome outcome, run_engines({trace, facts, config, settings, control, control.done_tokens}));
+  if (!outcome.remote || outcome.engines.empty() || outcome.corruption) return outcome;
+  ReplaySettings without_remote = settings;
+  without_remote.remote = {};
+  ReplayConfig beside = config;
+  beside.disk_folder += "/private";
+  std::atomic<std::uint64_t> uncounted = 0;
+  QUIRE_TRY_ASSIGN(const ReplayOutcome apart, run_engines({trace, facts, beside, without_remote, control, uncounted}));
+  for (std::size_t i = 0; i < outcome.engines.size() && i < apart.engines.size(); ++i) {
+    outcome.engines[i].private_hit_tokens = apart.engines[i].hit_tokens;
+  }
+  return outcome;
 }
 
 }  // namespace quire

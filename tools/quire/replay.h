@@ -7,6 +7,7 @@
 #include <array>
 #include <atomic>
 #include <cstdint>
+#include <functional>
 #include <limits>
 #include <optional>
 #include <string>
@@ -17,6 +18,7 @@
 #include "quire/result.h"
 #include "quire/stats.h"
 #include "quire/types.h"
+#include "remote_tier.h"
 #include "trace.h"
 #include "trace_facts.h"
 
@@ -39,6 +41,8 @@ struct ReplayConfig {
   std::uint32_t page_tokens = 16;
   std::uint64_t capacity_tokens = 0;
   std::uint64_t capacity_bytes = 0;  ///< instead, where it is not 0; capacity_tokens is then what they hold
+  /// Of all keys of the remote tier, for this replay alone unless it was given.
+  std::string remote_prefix;
   std::string disk_folder;  ///< below each of the disk tier's directories, so that replays have stores of their own
 };
 
@@ -53,7 +57,11 @@ struct RestartSettings {
 
 /// What all replays of one command have in common.
 struct ReplaySettings {
-  std::string model;  ///< one of preset_names(), for its groups and their pages; empty: 1 KiB per token
+  /// Caches of this replay, each with tiers of its own of the sizes given. Requests go to them in turn, and each one
+  /// has run its request, as far as running_max lets it wait, before the next one goes on.
+  std::uint32_t engine_count = 1;
+  std::string model;  ///< one of preset_names(), for its groups and their pages; empty: token_bytes per token
+  std::uint32_t token_bytes = 1'024;
   BytesMode bytes = BytesMode::None;
   RequestMix mix = RequestMix::Trace;
   std::uint32_t running_max = 1;  ///< requests in flight at once; with 1 they run one after the other
@@ -63,8 +71,13 @@ struct ReplaySettings {
   /// With a host tier and Verify: requests begin while their pages arrive, and wait for these layer by layer.
   bool plans_while_loading = false;
   DiskTierSettings disk;  ///< needs the host tier and BytesMode::Verify
+  /// Needs both, too. Engines share it, and then the replay is repeated without it, to compare.
+  RemoteTierSettings remote;
   RestartSettings restart;
   std::uint32_t bin_count = 96;  ///< of ReplayOutcome::timeline
+
+  /// There is a tier in which pages are found by name.
+  [[nodiscard]] bool has_named_tier() const { return disk.is_on() || remote.is_on(); }
 };
 
 /// A stretch of the trace: equal spans of its timestamps, or of its requests when it has none.
@@ -79,6 +92,37 @@ struct TimeBin {
 struct KeySpaceOutcome {
   std::uint64_t prompt_tokens = 0;
   std::uint64_t hit_tokens = 0;
+};
+
+/// What one of several engines found.
+struct EngineOutcome {
+  std::uint64_t request_count = 0;
+  std::uint64_t prompt_tokens = 0;
+  std::uint64_t hit_tokens = 0;
+  std::uint64_t host_hit_tokens = 0;     ///< of these, loaded from its host tier
+  std::uint64_t disk_hit_tokens = 0;     ///< and read from its disk tier
+  std::uint64_t remote_hit_tokens = 0;   ///< and got from the remote tier
+  std::uint64_t private_hit_tokens = 0;  ///< with a remote tier: hit_tokens of the same replay without it
+
+  [[nodiscard]] double hit_rate() const {
+    return prompt_tokens == 0 ? 0 : static_cast<double>(hit_tokens) / static_cast<double>(prompt_tokens);
+  }
+  [[nodiscard]] double private_hit_rate() const {
+    return prompt_tokens == 0 ? 0 : static_cast<double>(private_hit_tokens) / static_cast<double>(prompt_tokens);
+  }
+  [[nodiscard]] std::uint64_t device_hit_tokens() const {
+    return hit_tokens - host_hit_tokens - disk_hit_tokens - remote_hit_tokens;
+  }
+  EngineOutcome& operator+=(const EngineOutcome& other) {
+    request_count += other.request_count;
+    prompt_tokens += other.prompt_tokens;
+    hit_tokens += other.hit_tokens;
+    host_hit_tokens += other.host_hit_tokens;
+    disk_hit_tokens += other.disk_hit_tokens;
+    remote_hit_tokens += other.remote_hit_tokens;
+    private_hit_tokens += other.private_hit_tokens;
+    return *this;
+  }
 };
 
 /// A page whose bytes are not those that were written.
@@ -126,6 +170,21 @@ struct DiskTierOutcome {
   std::string mode;                 ///< how files were accessed, for people
 };
 
+/// What the remote tier did.
+struct RemoteTierOutcome {
+  std::uint64_t hit_tokens = 0;  ///< of the replay's hit_tokens: got from the servers for the request
+  std::uint32_t extent_pages = 0;
+  std::uint64_t put_values = 0;
+  std::uint64_t put_bytes = 0;      ///< of pages
+  std::uint64_t kept_values = 0;    ///< that were there already
+  std::uint64_t got_bytes = 0;      ///< of pages, to the host
+  std::uint64_t absent_values = 0;  ///< gone between question and answer
+  std::uint64_t bad_values = 0;     ///< damaged or foreign; they were not used
+  std::uint64_t late_objects = 0;
+  std::uint64_t failed_objects = 0;
+  std::string last_error;  ///< empty: none
+};
+
 /// One group of a model that has several: what it was given, and what it did.
 struct GroupOutcome {
   std::string name;
@@ -139,6 +198,7 @@ struct GroupOutcome {
   MissOutcome limited;
 };
 
+/// Of several engines together: pages and bytes are those of all.
 struct ReplayOutcome {
   ReplayConfig config;
   std::uint32_t page_count = 0;
@@ -162,9 +222,11 @@ struct ReplayOutcome {
   std::vector<TimeBin> timeline;
   /// Runs in the tree at the end, by length: [i] counts those of 2^i pages or more, and less than 2^(i+1).
   std::vector<std::uint64_t> run_lengths;
-  std::vector<GroupOutcome> groups;  ///< in the model's order; empty for a model with one full group
+  std::vector<GroupOutcome> groups;    ///< in the model's order; empty for a model with one full group
+  std::vector<EngineOutcome> engines;  ///< in their turn; empty for one
   std::optional<HostTierOutcome> host;
   std::optional<DiskTierOutcome> disk;
+  std::optional<RemoteTierOutcome> remote;
   KeySpaceOutcome window;                ///< of the requests that follow RestartSettings::request_index
   std::optional<Corruption> corruption;  ///< the replay stopped there
 
@@ -190,9 +252,10 @@ struct BoundOutcome {
 struct ReplayControl {
   std::atomic<std::uint64_t> done_tokens = 0;  ///< prompt tokens so far
   std::atomic<bool> stop = false;              ///< set it to end the replay early, with ErrorCode::Cancelled
+  std::function<void()> before_request = {};   ///< for who wants to pace it; on the thread of the replay
 };
 
-/// The pools of a replay.
+/// The pools of a replay, of one engine.
 struct ReplayPool {
   std::uint32_t page_count = 0;
   std::uint64_t page_bytes = 0;

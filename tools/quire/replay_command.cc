@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <chrono>
 #include <cstdio>
+#include <cstdlib>
 #include <limits>
 #include <string>
 #include <string_view>
@@ -17,6 +18,7 @@
 #include "output_file.h"
 #include "quire/layout.h"
 #include "quire/policy.h"
+#include "remote_tier.h"
 #include "report.h"
 #include "sweep.h"
 #include "sweep_session.h"
@@ -121,6 +123,7 @@ std::string command_of(const ReplayOptions& options) {
   add("--mix", options.mix, defaults.mix);
   add("--bytes", options.bytes, defaults.bytes);
   add("--running-max", options.running_max, defaults.running_max);
+  add("--engines", options.engines, defaults.engines);
   add("--host-bytes", options.host.host_bytes, defaults.host.host_bytes);
   add("--write-policy", options.host.write_policy.value_or(""), "");
   add("--host-policy", options.host.host_policy.value_or(""), "");
@@ -128,6 +131,12 @@ std::string command_of(const ReplayOptions& options) {
   add("--disk-bytes", options.disk.disk_bytes.value_or(""), "");
   add("--disk-write-policy", options.disk.write_policy.value_or(""), "");
   add("--disk-write-bytes-per-day", options.disk.write_bytes_per_day.value_or(""), "");
+  add("--remote", quoted(options.remote.server.remote.value_or("")), quoted(""));
+  add("--remote-key-prefix", quoted(options.remote.server.key_prefix.value_or("")), quoted(""));
+  add("--remote-extent-bytes", options.remote.extent_bytes.value_or(""), "");
+  add("--remote-write-policy", options.remote.write_policy.value_or(""), "");
+  add("--remote-write-bytes-per-day", options.remote.write_bytes_per_day.value_or(""), "");
+  add("--remote-max-age-s", options.remote.max_age_s.value_or(0), 0U);
   if (options.skip_bad) text += " --skip-bad";
   if (options.flip_a_byte) text += " --flip-a-byte";
   return text;
@@ -140,6 +149,7 @@ struct Job {
   std::vector<std::uint64_t> capacity_bytes;  // instead, if any
   std::vector<std::uint32_t> page_sizes;
   bool has_default_capacities = false;
+  std::string remote_prefix;  // of all keys of the remote tier
   SweepRequest sweep;
 };
 
@@ -178,11 +188,19 @@ Result<Job> parse(const ReplayOptions& options) {
     return fail(ErrorCode::InvalidArgument, "--mix says how groups share bytes: give a --model with several of them");
   }
   settings.running_max = options.running_max;
+  settings.engine_count = options.engines;
   QUIRE_TRY_ASSIGN(settings.host, parse_host_tier(options.host));
   QUIRE_TRY_ASSIGN(settings.disk, parse_disk_tier(options.disk, settings.host));
   if (settings.disk.is_on() && settings.bytes == BytesMode::None) {
     return fail(ErrorCode::InvalidArgument, "--disk needs --bytes verify: without, pages have no bytes to write");
   }
+  QUIRE_TRY_ASSIGN(settings.remote,
+                   parse_remote_tier(options.remote, std::getenv(kRemotePasswordVariable), settings.host));
+  if (settings.remote.is_on() && settings.bytes == BytesMode::None) {
+    return fail(ErrorCode::InvalidArgument, "--remote needs --bytes verify: without, pages have no bytes to write");
+  }
+  // What another engine is to find has to be on its way as soon as it is there.
+  if (settings.remote.is_on() && !options.host.write_policy) settings.host.write_policy = WritePolicy::WriteThrough;
   settings.flip_a_byte = options.flip_a_byte;
   if (options.flip_a_byte && settings.bytes == BytesMode::None) {
     return fail(ErrorCode::InvalidArgument, "--flip-a-byte needs --bytes verify: without, pages have no bytes");
@@ -236,11 +254,15 @@ Status complete(Job& job, const Trace& trace, const TraceFacts& facts) {
       }
     }
   }
-  // A directory is one process's store at a time: several replays have one each, below it.
-  if (job.sweep.settings.disk.is_on() && job.sweep.configs.size() > 1) {
-    for (ReplayConfig& config : job.sweep.configs) {
-      config.disk_folder = fmt::format("{}-{}-{}", config.policy, config.page_tokens, config.capacity_tokens);
-    }
+  // A directory is one process's store at a time, and replays are to find nothing of each other: several have one each.
+  const std::string& given = job.sweep.settings.remote.key_prefix;
+  job.remote_prefix = given.empty() ? own_key_prefix() : given;
+  for (ReplayConfig& config : job.sweep.configs) {
+    const std::string folder = fmt::format("{}-{}-{}", config.policy, config.page_tokens, config.capacity_tokens);
+    config.remote_prefix = job.remote_prefix;
+    if (job.sweep.configs.size() == 1) continue;
+    if (job.sweep.settings.disk.is_on()) config.disk_folder = folder;
+    config.remote_prefix += "-" + folder;
   }
   job.sweep.bound_capacities = job.capacities;
   return {};
@@ -281,6 +303,14 @@ Result<std::string> header_text(const Job& job, const Trace& trace, const TraceF
         "  {:<16}{:>14}  in {}{}\n", "disk bytes", with_commas(disk.capacity_bytes), fmt::join(disk.directories, ", "),
         has_folders ? ", a folder for each replay, such as " + job.sweep.configs.front().disk_folder : "");
   }
+  if (const RemoteTierSettings& remote = job.sweep.settings.remote; remote.is_on()) {
+    text += fmt::format("  {:<16}{:>14}  of pages in a value, at {}\n", "remote bytes",
+                        with_commas(remote.extent_bytes), fmt::join(remote.servers.urls, ", "));
+  }
+  if (job.sweep.settings.engine_count > 1) {
+    text += fmt::format("  {:<16}{:>14}  each with tiers of these sizes\n", "engines",
+                        with_commas(job.sweep.settings.engine_count));
+  }
   QUIRE_TRY_ASSIGN(const bool has_groups, has_several_groups(job.sweep.settings.model));
   if (has_groups && trace.unit_tokens > 1) {
     text += fmt::format("Units are replayed as {} of their own, so that every group has its tokens.\n",
@@ -304,12 +334,17 @@ Result<int> show(const ReplayOptions& options, const Job& job, const ReportInput
     if (!groups.empty()) fmt::print("\n{}", groups);
     const std::string tiers = tier_text(job.sweep, outcome, place);
     if (!tiers.empty()) fmt::print("\n{}", tiers);
+    const std::string engines = engine_text(outcome, place);
+    if (!engines.empty()) fmt::print("\n{}", engines);
     const std::string notes = sweep_notes(*report.trace, *report.facts, job.sweep, outcome);
     if (!notes.empty()) fmt::print("\n{}", notes);
   }
   if (options.report) {
     QUIRE_TRY(write_file(*options.report, html_of(report)));
     if (!options.json) fmt::print("\nReport: {}\n", *options.report);
+  }
+  if (job.sweep.settings.remote.is_on() && options.remote.keep && !options.json) {
+    fmt::print("\nThe values stay, under keys that begin with {}.\n", job.remote_prefix);
   }
   std::fflush(stdout);
   const std::string faults = sweep_faults(outcome);
@@ -331,9 +366,18 @@ int run_replay(const ReplayOptions& options) {
     return status;
   };
 
-  // Everything that can be wrong with the command is found before the work.
+  // Everything that can be wrong with the command is found before the work, and a url with a password in it before
+  // anything is printed.
   Result<Job> job = parse(options);
   if (!job) return complain(job.error(), kExitUsage);
+  if (job->sweep.settings.remote.is_on()) {
+    const auto store = open_redis_store(job->sweep.settings.remote.servers);
+    if (!store) {
+      const bool is_usage = store.error().code == ErrorCode::InvalidArgument;
+      return complain({.code = store.error().code, .message = in_options(store.error().message)},
+                      is_usage ? kExitUsage : kExitFailed);
+    }
+  }
   const Result<Trace> trace =
       options.trace.empty()
           ? demo_workload(kWorkloadSeed)
@@ -349,6 +393,11 @@ int run_replay(const ReplayOptions& options) {
   if (!options.json) fmt::print("{}", *header);
 
   const Result<SweepOutcome> outcome = run_with_progress("quire replay", *trace, facts, job->sweep);
+  const RemoteTierSettings& remote = job->sweep.settings.remote;
+  if (remote.is_on() && !remote.keep) {
+    const Status dropped = drop_own_keys(remote.servers, job->remote_prefix);
+    if (!dropped && outcome) return complain(dropped.error(), kExitFailed);
+  }
   if (!outcome) return complain(outcome.error(), kExitFailed);
   const Result<int> status = show(options, *job,
                                   {.title = trace->name,

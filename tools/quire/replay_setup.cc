@@ -16,10 +16,10 @@ namespace quire {
 namespace {
 
 constexpr std::uint32_t kUsualPageTokens = 16;
-constexpr std::uint32_t kBytesPerToken = 1'024;  // where no model says otherwise
 constexpr std::uint64_t kVerifiedPageBytesMin = 4'096;
-constexpr std::uint32_t kDiskPageUnitsMin = 16;
+constexpr std::uint32_t kNamedPageUnitsMin = 16;
 constexpr std::uint32_t kRunningMax = 4'096;
+constexpr std::uint32_t kEnginesMax = 256;
 constexpr std::uint32_t kLoneStepUnits = 16'384;  // computed in one step by a request that runs alone
 constexpr std::uint32_t kChunkTokens = 2'048;     // computed in one step of each that run together
 constexpr std::uint32_t kPageCountMax = std::numeric_limits<std::uint32_t>::max() / 2;
@@ -28,9 +28,14 @@ bool is_plain(const ModelLayout& layout) {
   return layout.groups().size() == 1 && layout.groups().front().kind == GroupKind::Full;
 }
 
+/// For messages: the option and the tier that has pages by name.
+std::string_view named_tier_of(const ReplaySettings& settings) {
+  return settings.disk.is_on() ? "disk" : "remote";
+}
+
 /// What one key unit stores, of models with one full group; all groups of others, by tokens.
 Result<ModelLayout> layout_of(const Trace& trace, const ReplaySettings& settings) {
-  std::uint64_t token_bytes = kBytesPerToken;
+  std::uint64_t token_bytes = settings.token_bytes;
   if (!settings.model.empty()) {
     QUIRE_TRY_ASSIGN(ModelLayout layout, preset(settings.model));
     if (trace.unit_tokens == 1 || !is_plain(layout)) return layout;
@@ -96,6 +101,10 @@ Status check_settings(const Trace& trace, const ReplaySettings& settings) {
     return fail(ErrorCode::InvalidArgument, fmt::format("--running-max is {}: use 1 to {}",
                                                         with_commas(settings.running_max), with_commas(kRunningMax)));
   }
+  if (settings.engine_count == 0 || settings.engine_count > kEnginesMax) {
+    return fail(ErrorCode::InvalidArgument,
+                fmt::format("--engines is {}: use 1 to {}", with_commas(settings.engine_count), kEnginesMax));
+  }
   constexpr std::size_t kKeySpacesMax = std::size_t{1} << 20U;
   if (trace.key_spaces.size() > kKeySpacesMax) {
     return fail(ErrorCode::InvalidArgument,
@@ -118,14 +127,13 @@ Status size_plain(Setup& setup, const Trace& trace, const ReplayConfig& config, 
   setup.page_count = static_cast<std::uint32_t>(page_count);
   setup.chunk_units = settings.running_max == 1 ? kLoneStepUnits : std::max(1U, kChunkTokens / trace.unit_tokens);
   QUIRE_TRY_ASSIGN(setup.host_page_count, host_pages_of(settings.host, setup.page_bytes));
-  if (settings.disk.is_on() && setup.page_units < kDiskPageUnitsMin) {
-    return fail(
-        ErrorCode::InvalidArgument,
-        fmt::format("--page-tokens {} with --disk: a disk tier needs pages of {} or more{}: use --page-tokens {}",
-                    with_commas(config.page_tokens),
-                    counted(kDiskPageUnitsMin, trace.unit_tokens == 1 ? "token" : "unit"),
-                    trace.unit_tokens == 1 ? "" : fmt::format(" of {} tokens", with_commas(trace.unit_tokens)),
-                    std::uint64_t{kDiskPageUnitsMin} * trace.unit_tokens));
+  if (settings.has_named_tier() && setup.page_units < kNamedPageUnitsMin) {
+    return fail(ErrorCode::InvalidArgument,
+                fmt::format("--page-tokens {} with --{}: a {} tier needs pages of {} or more{}: use --page-tokens {}",
+                            with_commas(config.page_tokens), named_tier_of(settings), named_tier_of(settings),
+                            counted(kNamedPageUnitsMin, trace.unit_tokens == 1 ? "token" : "unit"),
+                            trace.unit_tokens == 1 ? "" : fmt::format(" of {} tokens", with_commas(trace.unit_tokens)),
+                            std::uint64_t{kNamedPageUnitsMin} * trace.unit_tokens));
   }
   if (settings.bytes == BytesMode::Verify && setup.page_bytes < kVerifiedPageBytesMin) {
     const std::uint64_t unit_bytes = setup.layout.token_bytes();
@@ -259,10 +267,11 @@ Status size_groups(Setup& setup, const Trace& trace, const ReplayConfig& config,
     setup.host_group_page_counts[group.group_index] = static_cast<std::uint32_t>(pages);
     setup.host_bytes += pages * group.page_bytes;
   }
-  if (settings.disk.is_on() && config.page_tokens < kDiskPageUnitsMin) {
+  if (settings.has_named_tier() && config.page_tokens < kNamedPageUnitsMin) {
     return fail(ErrorCode::InvalidArgument,
-                fmt::format("--page-tokens {} with --disk: a disk tier needs pages of {} or more: use --page-tokens {}",
-                            with_commas(config.page_tokens), counted(kDiskPageUnitsMin, "token"), kDiskPageUnitsMin));
+                fmt::format("--page-tokens {} with --{}: a {} tier needs pages of {} or more: use --page-tokens {}",
+                            with_commas(config.page_tokens), named_tier_of(settings), named_tier_of(settings),
+                            counted(kNamedPageUnitsMin, "token"), kNamedPageUnitsMin));
   }
   CacheConfig with_host{.layout = setup.layout, .page = page};
   with_host.device.page_count = setup.page_count;

@@ -12,7 +12,8 @@
 //                    reuse_distances  [{distance_tokens, token_count}], see ReuseBin
 //   settings         model, bytes ("none" or "verify"), running_max, flip_a_byte, bin_count; with a host tier
 //                    host_bytes, write_policy, host_policy, with a disk tier disk_bytes, disk_write_policy,
-//                    disk_write_bytes_per_day
+//                    disk_write_bytes_per_day, with a remote tier remote_extent_bytes, remote_write_policy,
+//                    remote_write_bytes_per_day
 //   replays          [the fields of ReplayOutcome and its config by name, with hit_rate from 0 to 1, where
 //                    key_spaces  {prompt_tokens, hit_tokens}: arrays in the order of trace.key_spaces
 //                    timeline    {begin, prompt_tokens, hit_tokens, cached_pages}: arrays of one length
@@ -27,6 +28,8 @@
 //                                request_count, token_count}]}
 //                    disk        only with a disk tier: {capacity_bytes, hit_tokens, page_count, found_pages,
 //                                written_bytes, read_bytes, evicted_pages, has_failed}]
+//                remote      only with a remote tier: {hit_tokens, extent_pages, put_values, put_bytes, kept_values,
+//                            got_bytes, absent_values, bad_values, late_objects, failed_objects}
 //   bounds           [{capacity_tokens, prompt_tokens, hit_tokens, hit_rate, timeline without cached_pages}], with a
 //                    host tier also host_tokens, with a disk tier disk_tokens: the bound is for all together
 //   tier_replays     only where replays with a host tier stand beside others: as replays
@@ -205,6 +208,7 @@ Json object_of_settings(const ReplaySettings& settings) {
                  {"flip_a_byte", settings.flip_a_byte},
                  {"bin_count", settings.bin_count}};
   if (settings.mix == RequestMix::Longest) object["mix"] = "longest";
+  if (settings.engine_count > 1) object["engine_count"] = settings.engine_count;
   if (settings.host.is_on()) {
     object["host_bytes"] = settings.host.capacity_bytes;
     object["write_policy"] = write_policy_name(settings.host.write_policy);
@@ -214,6 +218,11 @@ Json object_of_settings(const ReplaySettings& settings) {
     object["disk_bytes"] = settings.disk.capacity_bytes;
     object["disk_write_policy"] = write_policy_name(settings.disk.write_policy);
     object["disk_write_bytes_per_day"] = settings.disk.write_bytes_per_day;
+  }
+  if (settings.remote.is_on()) {
+    object["remote_extent_bytes"] = settings.remote.extent_bytes;
+    object["remote_write_policy"] = write_policy_name(settings.remote.write_policy);
+    object["remote_write_bytes_per_day"] = settings.remote.write_bytes_per_day;
   }
   return object;
 }
@@ -237,11 +246,38 @@ Json object_of_host(const HostTierOutcome& host) {
           {"misses", std::move(misses)}};
 }
 
+Json object_of_remote(const RemoteTierOutcome& remote) {
+  return {{"hit_tokens", remote.hit_tokens},       {"extent_pages", remote.extent_pages},
+          {"put_values", remote.put_values},       {"put_bytes", remote.put_bytes},
+          {"kept_values", remote.kept_values},     {"got_bytes", remote.got_bytes},
+          {"absent_values", remote.absent_values}, {"bad_values", remote.bad_values},
+          {"late_objects", remote.late_objects},   {"failed_objects", remote.failed_objects}};
+}
+
 Json object_of_disk(const DiskTierOutcome& disk) {
   return {{"capacity_bytes", disk.capacity_bytes}, {"hit_tokens", disk.hit_tokens},
           {"page_count", disk.page_count},         {"found_pages", disk.found_pages},
           {"written_bytes", disk.written_bytes},   {"read_bytes", disk.read_bytes},
           {"evicted_pages", disk.evicted_pages},   {"has_failed", disk.has_failed}};
+}
+
+Json array_of_engines(const ReplayOutcome& outcome) {
+  Json array = Json::array();
+  for (const EngineOutcome& engine : outcome.engines) {
+    Json object = {{"request_count", engine.request_count},
+                   {"prompt_tokens", engine.prompt_tokens},
+                   {"hit_tokens", engine.hit_tokens},
+                   {"hit_rate", engine.hit_rate()}};
+    if (outcome.host) object["host_hit_tokens"] = engine.host_hit_tokens;
+    if (outcome.disk) object["disk_hit_tokens"] = engine.disk_hit_tokens;
+    if (outcome.remote) {
+      object["remote_hit_tokens"] = engine.remote_hit_tokens;
+      object["private_hit_tokens"] = engine.private_hit_tokens;
+      object["private_hit_rate"] = engine.private_hit_rate();
+    }
+    array.push_back(std::move(object));
+  }
+  return array;
 }
 
 Json array_of_groups(const std::vector<GroupOutcome>& groups) {
@@ -306,8 +342,10 @@ Json object_of_replay(const ReplayOutcome& outcome, const KeySpaceRows& rows, st
     object["device_bytes"] = outcome.device_bytes;
     object["groups"] = array_of_groups(outcome.groups);
   }
+  if (!outcome.engines.empty()) object["engines"] = array_of_engines(outcome);
   if (outcome.host) object["host"] = object_of_host(*outcome.host);
   if (outcome.disk) object["disk"] = object_of_disk(*outcome.disk);
+  if (outcome.remote) object["remote"] = object_of_remote(*outcome.remote);
   return object;
 }
 

@@ -149,6 +149,25 @@ TEST(ReportJson, HasWhatTheDiskTierDidOnlyWhereThereIsOne) {
   }
 }
 
+TEST(ReportJson, HasWhatEachEngineDidOnlyWhereThereAreSeveral) {
+  const json plain = json::parse(json_of(testing::disk_sample().input()));
+  EXPECT_FALSE(plain["replays"][0].contains("engines"));
+  EXPECT_FALSE(plain["settings"].contains("engine_count"));
+  const ReportSample sample = testing::engines_sample();
+  const json report = json::parse(json_of(sample.input()));
+  EXPECT_EQ(report["settings"]["engine_count"], 4);
+  for (std::size_t i = 0; i < sample.sweep.replays.size(); ++i) {
+    const std::vector<EngineOutcome>& engines = sample.sweep.replays[i].engines;
+    ASSERT_EQ(report["replays"][i]["engines"].size(), engines.size());
+    const json& found = report["replays"][i]["engines"][2];
+    EXPECT_EQ(found["request_count"], engines[2].request_count);
+    EXPECT_EQ(found["hit_tokens"], engines[2].hit_tokens);
+    EXPECT_EQ(found["hit_rate"], engines[2].hit_rate());
+    EXPECT_EQ(found["host_hit_tokens"], engines[2].host_hit_tokens);
+    EXPECT_EQ(found["disk_hit_tokens"], engines[2].disk_hit_tokens);
+  }
+}
+
 TEST(ReportJson, HasReplaysWithTiersBesideThoseWithout) {
   const ReportSample sample = testing::single_sample();
   const ReportSample tiers = testing::tiers_sample();

@@ -47,7 +47,7 @@ std::string short_name(const std::string& name) {
 }
 
 std::string cell_text(const std::string& text) {
-  return text.empty() ? "-" : cut_to(printable(text), kTextColumnsMax);
+  return text.empty() ? "-" : cut_to(escaped(text), kTextColumnsMax);
 }
 
 std::vector<Cell> titles(std::initializer_list<const char*> names) {
@@ -60,11 +60,11 @@ std::vector<Cell> titles(std::initializer_list<const char*> names) {
 std::string file_text(const std::vector<DiskDirectoryReport>& directories, std::uint32_t directory_index,
                       const std::string& file) {
   if (directories.size() <= 1) return file;
-  return fmt::format("{}/{}", printable(directories[directory_index].path), file);
+  return fmt::format("{}/{}", escaped(directories[directory_index].path), file);
 }
 
 std::string directory_text(const DiskDirectoryReport& directory) {
-  const std::string path = printable(directory.path);
+  const std::string path = escaped(directory.path);
   std::string text;
   if (directory.is_in_use) {
     text += fmt::format("{}: {} has it open; this is how it was a moment ago\n", path,
@@ -73,13 +73,13 @@ std::string directory_text(const DiskDirectoryReport& directory) {
   for (const std::string& name : directory.group_stores) {
     text += fmt::format("{}: {} a store of its own: {}/{}\n", path,
                         name.starts_with("shard-") ? "a shard of ranks has" : "a group of the model has", path,
-                        printable(name));
+                        escaped(name));
   }
   if (!directory.foreign_files.empty()) {
     const std::size_t count = directory.foreign_files.size();
     text += fmt::format("{}: {} in it, not of the store and never touched: {}{}\n", path,
                         counted(count, "file") + (count == 1 ? " is" : " are"),
-                        printable(directory.foreign_files.front()), count > 1 ? ", …" : "");
+                        escaped(directory.foreign_files.front()), count > 1 ? ", …" : "");
   }
   return text;
 }
@@ -264,7 +264,7 @@ std::string age_text(TimeNs age_ns) {
   return counted(static_cast<std::uint64_t>(seconds / 86'400), "day");
 }
 
-std::string printable(std::string_view text) {
+std::string escaped(std::string_view text) {
   std::string result;
   while (!text.empty()) {
     const std::size_t good = first_unprintable(text);
@@ -398,7 +398,7 @@ std::string verify_text(const VerifyReport& report, const TextPlace& place) {
         line.push_back(
             {std::string(to_string(fault.repair)), fault.repair == DiskRepair::Left ? Ink::Red : Ink::Plain});
       }
-      line.push_back({printable(fault.why)});
+      line.push_back({escaped(fault.why)});
       std::size_t columns = 0;
       for (const Cell& cell : line) columns += columns_of(cell.text) + 8;
       widest = std::max(widest, columns);

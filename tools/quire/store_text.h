@@ -25,6 +25,6 @@ namespace quire {
 /// "45 s", "12 min", "7 h", "31 days"
 [[nodiscard]] std::string age_text(TimeNs age_ns);
 /// Text of foreign origin: what cannot be printed becomes \xNN.
-[[nodiscard]] std::string printable(std::string_view text);
+[[nodiscard]] std::string escaped(std::string_view text);
 
 }  // namespace quire

@@ -35,9 +35,9 @@ TEST(StoreText, AgesHaveOneUnit) {
 }
 
 TEST(StoreText, WhatCannotBePrintedIsSpelledOut) {
-  EXPECT_EQ(printable("plain ä"), "plain ä");
-  EXPECT_EQ(printable("a\033[31mb\xff"), "a\\x1b[31mb\\xff");
-  EXPECT_EQ(printable(""), "");
+  EXPECT_EQ(escaped("plain ä"), "plain ä");
+  EXPECT_EQ(escaped("a\033[31mb\xff"), "a\\x1b[31mb\\xff");
+  EXPECT_EQ(escaped(""), "");
 }
 
 TEST(StoreText, LongListsEndWithTheRestAddedUp) {

@@ -26,14 +26,21 @@ namespace {
 
 constexpr std::chrono::milliseconds kProgressInterval{100};
 
-/// Bytes of a replay's pools, the null page included; none when pages have no bytes.
-std::uint64_t pool_bytes(const ReplayPool& pool, const ReplaySettings& settings) {
-  if (settings.bytes == BytesMode::None) return 0;
+/// Bytes of an engine's pools, the null page included.
+std::uint64_t engine_bytes(const ReplayPool& pool) {
   if (!pool.groups.empty()) return pool.device_bytes + pool.host_bytes;
   const std::uint64_t device = ReplayPool{.page_count = pool.page_count + 1, .page_bytes = pool.page_bytes}.bytes();
   const std::uint64_t host = ReplayPool{.page_count = pool.host_page_count, .page_bytes = pool.page_bytes}.bytes();
   std::uint64_t sum = 0;
   return __builtin_add_overflow(device, host, &sum) ? std::numeric_limits<std::uint64_t>::max() : sum;
+}
+
+/// Bytes of all engines of a replay; none when pages have no bytes.
+std::uint64_t pool_bytes(const ReplayPool& pool, const ReplaySettings& settings) {
+  if (settings.bytes == BytesMode::None) return 0;
+  std::uint64_t product = 0;
+  const bool is_too_large = __builtin_mul_overflow(engine_bytes(pool), settings.engine_count, &product);
+  return is_too_large ? std::numeric_limits<std::uint64_t>::max() : product;
 }
 
 /// What the tiers below the device hold.
@@ -42,10 +49,15 @@ struct LowerTokens {
   std::uint64_t disk = 0;
 };
 
-/// Whatever is moved between them, tiers hold no more than a pool as large as all of them.
+/// Whatever is moved between them, tiers hold no more than a pool as large as all of them, and engines no more than one
+/// that has what all of them have.
 BoundOutcome bound_for(const Trace& trace, const TraceFacts& facts, const SweepRequest& sweep,
                        std::uint64_t capacity_tokens, const LowerTokens& lower) {
-  const BeladyBound bound = facts.belady((capacity_tokens + lower.host + lower.disk) / trace.unit_tokens);
+  const std::uint64_t engine_tokens = capacity_tokens + lower.host + lower.disk;
+  // How much servers hold is their business.
+  const std::uint64_t tokens = sweep.settings.remote.is_on() ? std::max(engine_tokens, facts.distinct_tokens())
+                                                             : sweep.settings.engine_count * engine_tokens;
+  const BeladyBound bound = facts.belady(tokens / trace.unit_tokens);
   const Timeline timeline(trace, sweep.settings.bin_count);
   BoundOutcome outcome{.capacity_tokens = capacity_tokens,
                        .host_tokens = lower.host,
@@ -217,6 +229,13 @@ Status check_sweep(const Trace& trace, const SweepRequest& request) {
     }
     const std::uint64_t needed_bytes = pool_bytes(pool, request.settings);
     if (needed_bytes <= request.available_bytes) continue;
+    if (request.settings.engine_count > 1) {
+      return fail(ErrorCode::InvalidArgument,
+                  fmt::format("the pages of {} engines are {}, {} for each; {} are available: use fewer --engines, a "
+                              "smaller --capacity-tokens{}, or --bytes none",
+                              request.settings.engine_count, bytes_text(needed_bytes), bytes_text(engine_bytes(pool)),
+                              bytes_text(request.available_bytes), pool.host_page_count > 0 ? " or --host-bytes" : ""));
+    }
     if (pool.host_page_count > 0 && pool.groups.empty()) {
       return fail(
           ErrorCode::InvalidArgument,

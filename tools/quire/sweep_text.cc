@@ -203,7 +203,14 @@ std::vector<std::size_t> reasons_in(const SweepOutcome& outcome) {
 }
 
 std::uint64_t device_hit_tokens(const ReplayOutcome& replay) {
-  return replay.hit_tokens - replay.host->hit_tokens - (replay.disk ? replay.disk->hit_tokens : 0);
+  return replay.hit_tokens - replay.host->hit_tokens - (replay.disk ? replay.disk->hit_tokens : 0) -
+         (replay.remote ? replay.remote->hit_tokens : 0);
+}
+
+EngineOutcome sum_of_engines(const ReplayOutcome& replay) {
+  EngineOutcome sum;
+  for (const EngineOutcome& engine : replay.engines) sum += engine;
+  return sum;
 }
 
 std::string_view reason_name(std::size_t index) {
@@ -429,10 +436,15 @@ std::string tier_text(const SweepRequest& request, const SweepOutcome& outcome, 
   Table hits;
   std::vector<Cell> tiers = {
       {"hit tokens", Ink::Bold}, {"capacity", Ink::Bold}, {"device", Ink::Bold}, {"host", Ink::Bold}};
+  const RemoteTierSettings& remote = request.settings.remote;
   if (disk.is_on()) tiers.push_back({"disk", Ink::Bold});
+  if (remote.is_on()) tiers.push_back({"remote", Ink::Bold});
   for (const char* const name : {"stored", "loaded"}) tiers.push_back({name, Ink::Bold});
   if (disk.is_on()) {
     for (const char* const name : {"written", "read"}) tiers.push_back({name, Ink::Bold});
+  }
+  if (remote.is_on()) {
+    for (const char* const name : {"put", "got"}) tiers.push_back({name, Ink::Bold});
   }
   hits.add(std::move(tiers));
   Table misses;
@@ -455,11 +467,16 @@ std::string tier_text(const SweepRequest& request, const SweepOutcome& outcome, 
         std::vector<Cell> line = {
             {policy}, {names[i]}, {with_commas(device_hit_tokens(*replay))}, {with_commas(replay->host->hit_tokens)}};
         if (replay->disk) line.push_back({with_commas(replay->disk->hit_tokens)});
+        if (replay->remote) line.push_back({with_commas(replay->remote->hit_tokens)});
         line.push_back({bytes_text(replay->host->stored_bytes)});
         line.push_back({bytes_text(replay->host->loaded_bytes)});
         if (replay->disk) {
           line.push_back({bytes_text(replay->disk->written_bytes)});
           line.push_back({bytes_text(replay->disk->read_bytes)});
+        }
+        if (replay->remote) {
+          line.push_back({bytes_text(replay->remote->put_bytes)});
+          line.push_back({bytes_text(replay->remote->got_bytes)});
         }
         hits.add(std::move(line));
         std::vector<Cell> cells = {{policy}, {names[i]}};
@@ -477,7 +494,15 @@ std::string tier_text(const SweepRequest& request, const SweepOutcome& outcome, 
         "Disk tier of {}: {}{}.\n", bytes_text(disk.capacity_bytes), write_policy_name(disk.write_policy),
         disk.write_bytes_per_day == 0 ? "" : fmt::format(", at most {} a day", bytes_text(disk.write_bytes_per_day)));
   }
-  text += fmt::format("The bound is for {} tiers together.\n\n{}", disk.is_on() ? "all" : "both", hits.text(place));
+  if (remote.is_on()) {
+    text += fmt::format(
+        "Remote tier: {}{}.\nThe bound is for one of any size.\n\n{}", write_policy_name(remote.write_policy),
+        remote.write_bytes_per_day == 0 ? ""
+                                        : fmt::format(", at most {} a day", bytes_text(remote.write_bytes_per_day)),
+        hits.text(place));
+  } else {
+    text += fmt::format("The bound is for {} tiers together.\n\n{}", disk.is_on() ? "all" : "both", hits.text(place));
+  }
   if (!reasons.empty())
     text += "\nWhy the rest was computed, by what each request missed first:\n\n" + misses.text(place);
   return text;
@@ -499,11 +524,16 @@ std::string tier_text(const ReplayOutcome& replay, const TextPlace& place) {
                {bytes_text(bytes)}});
   };
   add_tier(to_string(Tier::Device), replay.page_count, device_hit_tokens(replay), host.loaded_bytes);
-  add_tier(to_string(Tier::Host), host.page_count, host.hit_tokens,
-           host.stored_bytes + (replay.disk ? replay.disk->read_bytes : 0));
+  add_tier(
+      to_string(Tier::Host), host.page_count, host.hit_tokens,
+      host.stored_bytes + (replay.disk ? replay.disk->read_bytes : 0) + (replay.remote ? replay.remote->got_bytes : 0));
   if (replay.disk) {
     add_tier(to_string(Tier::Disk), replay.disk->capacity_bytes / replay.page_bytes, replay.disk->hit_tokens,
              replay.disk->written_bytes);
+  }
+  if (replay.remote) {
+    add_tier(to_string(Tier::Remote), replay.remote->put_values * replay.remote->extent_pages,
+             replay.remote->hit_tokens, replay.remote->put_bytes);
   }
   Table misses;
   misses.add({{"reason", Ink::Bold}, {"requests", Ink::Bold}, {"computed tokens", Ink::Bold}, {"share", Ink::Bold}});
@@ -516,6 +546,65 @@ std::string tier_text(const ReplayOutcome& replay, const TextPlace& place) {
                 {rate_text_of(miss.token_count, replay.prompt_tokens)}});
   }
   return fmt::format("{}\n{}", tiers.text(place), misses.text(place));
+}
+
+std::string engine_text(const SweepOutcome& outcome, const TextPlace& place) {
+  std::vector<const ReplayOutcome*> shown;
+  for (const ReplayOutcome& replay : outcome.replays) {
+    if (!replay.engines.empty() && !replay.corruption) shown.push_back(&replay);
+  }
+  if (shown.empty()) return "";
+  Table table;
+  if (shown.size() > 1) {
+    std::vector<Cell> header;
+    for (const char* const name : {"hit rates", "all", "lowest", "highest"}) header.push_back({name, Ink::Bold});
+    if (shown.front()->remote) header.push_back({"all, private", Ink::Bold});
+    table.add(std::move(header));
+    for (const ReplayOutcome* const replay : shown) {
+      const auto [lowest, highest] = std::ranges::minmax(replay->engines, {}, &EngineOutcome::hit_rate);
+      std::vector<Cell> line = {{name_of(replay->config)},
+                                {rate_text(replay->hit_rate())},
+                                {rate_text(lowest.hit_rate())},
+                                {rate_text(highest.hit_rate())}};
+      if (replay->remote) line.push_back({rate_text(sum_of_engines(*replay).private_hit_rate())});
+      table.add(std::move(line));
+    }
+    return fmt::format("Engines, all of each replay together and those that found least and most{}:\n\n{}",
+                       shown.front()->remote ? ", and all with private tiers only" : "", table.text(place));
+  }
+  constexpr std::size_t kLinesMax = 20;
+  const ReplayOutcome& replay = *shown.front();
+  std::vector<Cell> names;
+  for (const char* const name : {"engine", "requests", "hit rate"}) names.push_back({name, Ink::Bold});
+  if (replay.remote) names.push_back({"private", Ink::Bold});
+  for (const char* const name : {"hit tokens", "device"}) names.push_back({name, Ink::Bold});
+  if (replay.host) names.push_back({"host", Ink::Bold});
+  if (replay.disk) names.push_back({"disk", Ink::Bold});
+  if (replay.remote) names.push_back({"remote", Ink::Bold});
+  table.add(std::move(names));
+  const auto add_line = [&](std::string name, const EngineOutcome& engine) {
+    std::vector<Cell> line = {{std::move(name)}, {with_commas(engine.request_count)}, {rate_text(engine.hit_rate())}};
+    if (replay.remote) line.push_back({rate_text(engine.private_hit_rate())});
+    line.push_back({with_commas(engine.hit_tokens)});
+    line.push_back({with_commas(engine.device_hit_tokens())});
+    if (replay.host) line.push_back({with_commas(engine.host_hit_tokens)});
+    if (replay.disk) line.push_back({with_commas(engine.disk_hit_tokens)});
+    if (replay.remote) line.push_back({with_commas(engine.remote_hit_tokens)});
+    table.add(std::move(line));
+  };
+  const std::size_t count = replay.engines.size();
+  const std::size_t line_count = count <= kLinesMax ? count : kLinesMax - 1;
+  EngineOutcome others;
+  for (std::size_t i = 0; i < count; ++i) {
+    if (i < line_count) add_line(with_commas(i), replay.engines[i]);
+    if (i >= line_count) others += replay.engines[i];
+  }
+  if (line_count < count) add_line(fmt::format("{} others", with_commas(count - line_count)), others);
+  add_line("all", sum_of_engines(replay));
+  return fmt::format("Engines; {}:\n\n{}",
+                     replay.remote ? "private is the hit rate of the same requests without the remote tier"
+                                   : "the bound is for one cache as large as all of them",
+                     table.text(place));
 }
 
 std::string sweep_notes(const Trace& trace, const TraceFacts& facts, const SweepRequest& request,
@@ -571,6 +660,16 @@ std::string sweep_faults(const SweepOutcome& outcome) {
                           replay.disk->has_failed ? "the disk tier failed, and the replay went on without it"
                                                   : "some pages could not be written to disk, or read from it",
                           name_of(replay.config), replay.disk->last_error);
+    }
+    if (replay.remote && replay.remote->bad_values > 0) {
+      text += fmt::format("{} of the remote tier {} not what was written, and not used ({})\n",
+                          counted(replay.remote->bad_values, "value"), replay.remote->bad_values == 1 ? "was" : "were",
+                          name_of(replay.config));
+    }
+    if (replay.remote && replay.remote->failed_objects + replay.remote->late_objects > 0) {
+      text += fmt::format("the remote tier failed or was late {}, and the replay went on without ({})\n  {}\n",
+                          counted(replay.remote->failed_objects + replay.remote->late_objects, "time"),
+                          name_of(replay.config), replay.remote->last_error);
     }
     if (replay.shared_hit_tokens > 0) {
       text += fmt::format("{} found that the request's key space never had ({})\n",

@@ -34,6 +34,8 @@ namespace quire {
 [[nodiscard]] std::string tier_text(const SweepRequest& request, const SweepOutcome& outcome, const TextPlace& place);
 /// The same of a single replay, with a line per tier and per reason.
 [[nodiscard]] std::string tier_text(const ReplayOutcome& replay, const TextPlace& place);
+/// What each engine of the replays found, where there are several. Empty for one.
+[[nodiscard]] std::string engine_text(const SweepOutcome& outcome, const TextPlace& place);
 /// What the table does not show: requests over the pool, lines left out, bytes verified, hits across key spaces.
 [[nodiscard]] std::string sweep_notes(const Trace& trace, const TraceFacts& facts, const SweepRequest& request,
                                       const SweepOutcome& outcome);
