@@ -302,7 +302,9 @@ void RedisWorker::fail_lane(std::uint32_t lane_id, const Error& error) {
   RedisNode& node = node_of(lane_id);
   RedisNode::Lane& lane = lane_of(lane_id);
   const bool was_ready = lane.lane.state() == RedisLane::State::Ready;
-  const bool was_in_use = !was_ready || !is_empty(flight_of(lane_id)) || !is_empty(queue_of(lane_id));
+  // What made no sense was the end of a request, which is in no list any more.
+  const bool was_in_use =
+      !was_ready || error.code == ErrorCode::Corrupt || !is_empty(flight_of(lane_id)) || !is_empty(queue_of(lane_id));
   close_lane(lane);
   // A name may have another address by now.
   if (!was_ready && !address_in_numbers(node.endpoint).has_value()) node.address.reset();

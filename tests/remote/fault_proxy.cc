@@ -164,7 +164,10 @@ bool FaultProxy::pass(int client, std::string_view bytes, std::string& kept) {
       (void)send_all(client, changed);
       return false;
     }
-    if (fault_ == Fault::FlipBit && is_long) {
+    if (fault_ == Fault::Other) {
+      has_happened_ = true;
+      changed = "*0\r\n";
+    } else if (fault_ == Fault::FlipBit && is_long) {
       has_happened_ = true;
       changed[changed.size() / 2] ^= 4;
     } else if (fault_ == Fault::Extra) {

@@ -31,6 +31,7 @@ class FaultProxy {
     Swap,      ///< the next two long answers change places
     Garbage,   ///< something else is said instead of the next answer
     Extra,     ///< one answer is given twice
+    Other,     ///< an empty list instead of the next answer
   };
 
   explicit FaultProxy(const std::string& server_path);

@@ -147,6 +147,20 @@ TEST_F(RedisFaults, AnAnswerThatNobodyAskedForEndsTheConnection) {
   EXPECT_GT(proxy_.connection_count(), connections);
 }
 
+TEST_F(RedisFaults, ANodeThatAnswersSomethingElseToItsTrialIsTriedAgain) {
+  proxy_.set(Fault::Hold);
+  for (int i = 0; i < 2; ++i) (void)client_->run({.keys = {keys_[0]}, .bytes = kBytes, .timeout_ns = 5 * kMs});
+  EXPECT_EQ(store_->status().failed_nodes, 1U);
+  proxy_.set(Fault::None);
+  // Its PING is answered. The one object that is sent next decides.
+  EXPECT_TRUE(comes_true([&] { return store_->status().failed_nodes == 0; }));
+  proxy_.set(Fault::Other);
+  EXPECT_TRUE(client_->find({keys_[0]}).all(RemoteOutcome::Corrupt));
+  EXPECT_TRUE(proxy_.has_happened());
+  proxy_.set(Fault::None);
+  EXPECT_TRUE(gets_all());
+}
+
 TEST_F(RedisFaults, ConnectionsThatEndWhileNothingIsAskedAreNoFailure) {
   EXPECT_TRUE(gets_all());
   proxy_.cut_all();
