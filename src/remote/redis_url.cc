@@ -26,9 +26,15 @@ bool take_prefix(std::string_view& text, std::string_view prefix) {
   return true;
 }
 
+// Without what others take a password from, as in redis://host?password=….
+std::string without_query(std::string_view url) {
+  const std::size_t query = url.find('?');
+  return std::string(url.substr(0, query)) + (query == std::string_view::npos ? "" : "?…");
+}
+
 tl::unexpected<Error> wrong_url(std::string_view url, const std::string& why) {
   return fail(ErrorCode::InvalidArgument,
-              "the url '" + std::string(url) + "' " + why +
+              "the url '" + without_query(url) + "' " + why +
                   ": urls of servers are redis://[user@]host[:port], rediss://… for TLS, or unix:///path");
 }
 
@@ -55,9 +61,9 @@ Result<RedisUrl> parse_redis_url(std::string_view url) {
   const std::size_t at = rest.rfind('@');
   if (at != std::string_view::npos) {
     const std::size_t begin = scheme_end == std::string_view::npos || scheme_end > at ? 0 : scheme_end + 3;
-    if (!rest.starts_with("unix://") && rest.substr(begin, at - begin).find(':') != std::string_view::npos) {
+    if (!rest.starts_with("unix:///") && rest.substr(begin, at - begin).find(':') != std::string_view::npos) {
       return fail(ErrorCode::InvalidArgument,
-                  "the url of " + std::string(rest.substr(at + 1)) +
+                  "the url of " + without_query(rest.substr(at + 1)) +
                       " has a password in it, and urls end up in logs: put the password into a file and its path into "
                       "RedisConfig::password_file, or give it as RedisConfig::password");
     }

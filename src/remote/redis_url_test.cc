@@ -39,14 +39,26 @@ TEST(RedisUrl, AUnixSocketIsAnAbsolutePath) {
 }
 
 TEST(RedisUrl, APasswordIsRefusedAndNotRepeated) {
-  for (const char* const url : {"redis://user:hunter2@host:7000", "redis://:hunter2@host", "rediss://a:hunter2@[::1]",
-                                "nonsense:hunter2@host", "redis://a:hunter2@b@host"}) {
+  for (const char* const url :
+       {"redis://user:hunter2@host:7000", "redis://:hunter2@host", "rediss://a:hunter2@[::1]", "nonsense:hunter2@host",
+        "redis://a:hunter2@b@host", "unix://:hunter2@/run/valkey.sock"}) {
     const auto result = parse_redis_url(url);
     ASSERT_FALSE(result.has_value()) << url;
     EXPECT_EQ(result.error().code, ErrorCode::InvalidArgument);
     EXPECT_EQ(result.error().message.find("hunter2"), std::string::npos) << result.error().message;
     EXPECT_NE(result.error().message.find("password_file"), std::string::npos) << result.error().message;
   }
+}
+
+TEST(RedisUrl, WhatOthersTakeAPasswordFromIsNotRepeated) {
+  for (const char* const url : {"redis://host:7000?password=hunter2", "redis://host/0?db=1&password=hunter2",
+                                "host?password=hunter2", "redis://a:b@host?password=hunter2"}) {
+    const auto result = parse_redis_url(url);
+    ASSERT_FALSE(result.has_value()) << url;
+    EXPECT_EQ(result.error().message.find("hunter2"), std::string::npos) << result.error().message;
+  }
+  // A path may have all of these signs.
+  EXPECT_EQ(parsed_url("unix:///run/a:b@c?d").endpoint.host, "/run/a:b@c?d");
 }
 
 TEST(RedisUrl, WhatIsNoUrlIsRefusedWithAnExample) {
