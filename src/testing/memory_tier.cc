@@ -116,6 +116,7 @@ bool MemoryTier::run_one(Random& random) {
   flush_count += task.plan.kind == TransferKind::FlushBelow ? 1 : 0;
   completion.busy_ns = 1 + static_cast<TimeNs>(static_cast<double>(completion.moved_bytes) * ns_per_byte);
   if (task.plan.kind == TransferKind::FindBelow) completion.busy_ns = question_ns;
+  if (completion.outcome == TransferOutcome::TimedOut) completion.busy_ns = std::max<TimeNs>(1, task.plan.timeout_ns);
   completions_.push_back(completion);
   if (draws(random, faults.repeated_answers)) completions_.push_back(completion);
   return true;

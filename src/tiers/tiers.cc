@@ -115,10 +115,15 @@ void Tiers::count(const Transfer& transfer, const Completion& completion) {
       if (is_answer) parts.lowers[transfer.lower].measure_question(completion.busy_ns);
       return;
     }
-    case TransferKind::LoadFromBelow:
-      parts.lowers[transfer.lower].totals.loaded_bytes += completion.moved_bytes;
-      parts.lowers[transfer.lower].load_rate.measure(completion);
+    case TransferKind::LoadFromBelow: {
+      Lower& lower = parts.lowers[transfer.lower];
+      const PageHome& home = *parts.homes[transfer.pool];
+      lower.totals.loaded_bytes += completion.moved_bytes;
+      lower.load_rate.measure(completion);
+      const bool is_late = completion.outcome == TransferOutcome::TimedOut && completion.moved_bytes == 0;
+      if (is_late) lower.load_rate.measure_late(completion, lower.extent_of(home) * home.pages.page_bytes);
       return;
+    }
     case TransferKind::StoreBelow: {
       Lower& lower = parts.lowers[transfer.lower];
       lower.totals.stored_bytes += completion.moved_bytes;

@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <array>
 #include <bit>
+#include <utility>
 
 #include "base/check.h"
 #include "base/mutants.h"
@@ -38,8 +39,16 @@ void TransferRate::measure(const Completion& completion) {
   if (completion.busy_ns <= 0 || completion.moved_bytes == 0) return;
   const auto bytes = static_cast<double>(completion.moved_bytes);
   const double measured = bytes / static_cast<double>(completion.busy_ns);
-  const double weight = kRateWeight * std::min(1.0, bytes / kRateBytes);
+  const double weight = kRateWeight * (std::exchange(was_late, false) ? 1.0 : std::min(1.0, bytes / kRateBytes));
   bytes_per_ns = bytes_per_ns == 0 ? measured : bytes_per_ns + (weight * (measured - bytes_per_ns));
+}
+
+void TransferRate::measure_late(const Completion& completion, std::uint64_t value_bytes) {
+  if (completion.busy_ns <= 0) return;
+  was_late = true;
+  const double measured = static_cast<double>(value_bytes) / 2 / static_cast<double>(completion.busy_ns);
+  if (bytes_per_ns > 0 && measured >= bytes_per_ns) return;
+  bytes_per_ns = bytes_per_ns == 0 ? measured : bytes_per_ns + (2 * kRateWeight * (measured - bytes_per_ns));
 }
 
 void AnswerTime::measure(TimeNs took_ns) {

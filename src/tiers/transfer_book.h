@@ -88,7 +88,10 @@ struct AnswerTime {
 /// How fast bytes came, weighted so that small transfers count little.
 struct TransferRate {
   double bytes_per_ns = 0;  // 0: nothing was measured yet
+  bool was_late = false;    // the last one: what comes behind it counts whatever its size
   void measure(const Completion& completion);
+  /// Not even the first value came in the time that there was, of which half is taken for come.
+  void measure_late(const Completion& completion, std::uint64_t value_bytes);
 };
 
 class TransferBook {

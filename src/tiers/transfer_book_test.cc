@@ -218,6 +218,22 @@ TEST(TransferBookTest, LargeTransfersSayHowFastBytesCome) {
   EXPECT_NEAR(rate.bytes_per_ns, 3.5, 1e-3);
 }
 
+TEST(TransferBookTest, WhatDoesNotComeInTimeMakesARateSmallerOnly) {
+  TransferRate rate;
+  rate.measure_late({.busy_ns = 0}, 40);
+  EXPECT_EQ(rate.bytes_per_ns, 0);
+  rate.measure_late({.busy_ns = 10}, 40);
+  EXPECT_EQ(rate.bytes_per_ns, 2);
+  rate.measure_late({.busy_ns = 5}, 40);
+  EXPECT_EQ(rate.bytes_per_ns, 2);
+  rate.measure_late({.busy_ns = 20}, 40);
+  EXPECT_EQ(rate.bytes_per_ns, 1.5);
+  rate.measure({.moved_bytes = 11, .busy_ns = 2});
+  EXPECT_EQ(rate.bytes_per_ns, 2.5);
+  rate.measure({.moved_bytes = 11, .busy_ns = 1});
+  EXPECT_NEAR(rate.bytes_per_ns, 2.5, 1e-3);
+}
+
 TEST(AnswerTime, FollowsShorterTimesFasterThanLongerOnes) {
   AnswerTime time;
   time.measure(0);  // unknown

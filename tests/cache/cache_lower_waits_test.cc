@@ -213,6 +213,30 @@ TEST_F(LowerWaitsTest, ATierThatHangsIsSoonNotAskedByMost) {
   settle_lowers();
 }
 
+// What never comes in time is not measured by what has come.
+TEST_F(LowerWaitsTest, ATierThatAnswersAndBringsNothingInTimeIsSoonNotRead) {
+  for (const bool was_fast : {false, true}) {
+    open_waits({{}});
+    put_below(prompt_of(4));
+    if (was_fast) {
+      EXPECT_EQ(serve_from_below(prompt_of(4)), 4 * kPageTokens);
+    }
+    near().load_pages_max = 0;
+    std::uint32_t waited = 0;
+    for (int i = 0; i < 100; ++i) {
+      const std::size_t before = near().load_timeouts.size();
+      EXPECT_EQ(serve_from_below(prompt_of(4)), 0U);
+      waited += near().load_timeouts.size() > before ? 1 : 0;
+    }
+    EXPECT_GT(waited, 0U);
+    EXPECT_LT(waited, 25U);
+    near().load_pages_max = UINT32_MAX;  // it is fast again
+    std::uint32_t served = 0;
+    for (int i = 0; i < 1'000; ++i) served += serve_from_below(prompt_of(4)) > 0 ? 1 : 0;
+    EXPECT_GT(served, 200U);
+  }
+}
+
 TEST_F(LowerWaitsTest, TheTierThatIsFasterIsAskedFirst) {
   open_waits({{}, {.tier = Tier::Remote}}, 0, 100 * kComputeNs);
   put_below(prompt_of(4));
