@@ -9,6 +9,7 @@
 #include <algorithm>
 #include <cerrno>
 #include <chrono>
+#include <limits>
 #include <utility>
 
 #include "base/blocked_signals.h"
@@ -198,6 +199,7 @@ void RemoteMover::Impl::begin(const LowerPlan& plan) {
   flight.plan = plan;
   flight.completion = {.id = plan.id, .kind = plan.kind};
   flight.start_ns = now();
+  flight.deadline_ns = std::numeric_limits<TimeNs>::max();  // until something is asked of the store
   flight.has_failed = false;
   flight.pool = plan.pool;
   flight.fault = TransferFault::None;

@@ -392,6 +392,20 @@ TEST_F(RemoteMoverTest, NothingWaitsLongerThanItsTimeout) {
   EXPECT_GT(engine.mover->stats().late_objects, 0U);
 }
 
+TEST_F(RemoteMoverTest, ALoadThatAsksTheStoreForNothingIsNotLate) {
+  RemoteEngine& engine = open();
+  const RemotePrompt prompt = remote_prompt(1, 8);
+  store_prompt(engine, prompt);
+  (void)find(engine, prompt);
+  EXPECT_EQ(load(engine, 0, 8).good_pages, 8U);
+  set_now(now_ + 1'000'000'000);
+  // Nobody has named the extent that the last two pages are in.
+  (void)find(engine, {prompt.begin(), prompt.begin() + std::ptrdiff_t{6} * kRemotePageTokens});
+  const Completion loaded = load(engine, 4, 2);
+  EXPECT_EQ(loaded.outcome, TransferOutcome::Failed);
+  EXPECT_EQ(loaded.fault, TransferFault::Io);
+}
+
 TEST_F(RemoteMoverTest, AStoreThatIsFullKeepsAPlanNoLongerThanItsTimeout) {
   RemoteEngine& engine = open();
   const RemotePrompt prompt = remote_prompt(1, 4);
