@@ -119,9 +119,12 @@ void Tiers::count(const Transfer& transfer, const Completion& completion) {
       Lower& lower = parts.lowers[transfer.lower];
       const PageHome& home = *parts.homes[transfer.pool];
       lower.totals.loaded_bytes += completion.moved_bytes;
-      lower.load_rate.measure(completion);
-      const bool is_late = completion.outcome == TransferOutcome::TimedOut && completion.moved_bytes == 0;
-      if (is_late) lower.load_rate.measure_late(completion, lower.extent_of(home) * home.pages.page_bytes);
+      // Some shards may have brought theirs in time, which is of no use.
+      if (completion.outcome == TransferOutcome::TimedOut && completion.good_pages == 0) {
+        lower.load_rate.measure_late(completion, lower.extent_of(home) * home.pages.page_bytes);
+      } else {
+        lower.load_rate.measure(completion);
+      }
       return;
     }
     case TransferKind::StoreBelow: {

@@ -48,7 +48,7 @@ void TransferRate::measure_late(const Completion& completion, std::uint64_t valu
   was_late = true;
   const double measured = static_cast<double>(value_bytes) / 2 / static_cast<double>(completion.busy_ns);
   if (bytes_per_ns > 0 && measured >= bytes_per_ns) return;
-  bytes_per_ns = bytes_per_ns == 0 ? measured : bytes_per_ns + (2 * kRateWeight * (measured - bytes_per_ns));
+  bytes_per_ns = bytes_per_ns == 0 ? measured : bytes_per_ns + (kRateWeight * (measured - bytes_per_ns));
 }
 
 void AnswerTime::measure(TimeNs took_ns) {

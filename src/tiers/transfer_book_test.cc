@@ -227,11 +227,11 @@ TEST(TransferBookTest, WhatDoesNotComeInTimeMakesARateSmallerOnly) {
   rate.measure_late({.busy_ns = 5}, 40);
   EXPECT_EQ(rate.bytes_per_ns, 2);
   rate.measure_late({.busy_ns = 20}, 40);
-  EXPECT_EQ(rate.bytes_per_ns, 1.5);
+  EXPECT_EQ(rate.bytes_per_ns, 1.75);
   rate.measure({.moved_bytes = 11, .busy_ns = 2});
-  EXPECT_EQ(rate.bytes_per_ns, 2.5);
+  EXPECT_EQ(rate.bytes_per_ns, 2.6875);
   rate.measure({.moved_bytes = 11, .busy_ns = 1});
-  EXPECT_NEAR(rate.bytes_per_ns, 2.5, 1e-3);
+  EXPECT_NEAR(rate.bytes_per_ns, 2.6875, 1e-3);
 }
 
 TEST(AnswerTime, FollowsShorterTimesFasterThanLongerOnes) {
