@@ -394,6 +394,16 @@ void LowerStores::start_drops() {
   }
 }
 
+bool LowerStores::awaits_drop(std::uint32_t key_space) const {
+  if (!has_unstarted_drop_ || wants_drop_all_) return has_unstarted_drop_;
+  const KeySpaceTable::Entry& searched = parts_.key_spaces[key_space];
+  for (std::uint32_t i = 0; i < parts_.key_spaces.end(); ++i) {
+    const KeySpaceTable::Entry& space = parts_.key_spaces[i];
+    if (space.is_live && space.wants_disk_drop && space.canonical_form == searched.canonical_form) return true;
+  }
+  return false;
+}
+
 // A tier that hangs keeps its transfers: drops take an eighth at most, or one for each tier.
 bool LowerStores::try_start_drop(std::uint32_t key_space) {
   const auto needed = static_cast<std::uint32_t>(parts_.lowers.size());

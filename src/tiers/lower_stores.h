@@ -68,7 +68,8 @@ class LowerStores {
   void drop_all();
   void start_drops();
   void finish_drop(std::uint32_t transfer);
-  [[nodiscard]] bool has_unstarted_drop() const { return has_unstarted_drop_; }
+  /// A key space of this name was dropped, and lower tiers have not been told yet: they would find what it had.
+  [[nodiscard]] bool awaits_drop(std::uint32_t key_space) const;
   /// What was written to a tier may be gone: a sync has failed, a whole segment, or the tier.
   void lose_all_of(std::uint16_t lower_index);
   /// A page that flush() wanted on the host was not copied there.

@@ -35,7 +35,7 @@ Status Searches::open(Arrivals* arrivals) {
 
 std::optional<std::uint32_t> Searches::add(TransferKind kind, std::uint32_t key_space, std::uint16_t lower,
                                            const PrefixTree::Key& key) {
-  if (stores_.has_unstarted_drop()) return std::nullopt;
+  if (stores_.awaits_drop(key_space)) return std::nullopt;
   QUIRE_CHECK(key.tokens.size() % parts_.page_tokens == 0, "lower tiers know whole pages only");
   QUIRE_CHECK(lower < parts_.lowers.size(), "a search in a tier that does not exist");
   const std::optional<std::uint32_t> index = parts_.searches.find_free();

@@ -159,6 +159,31 @@ TEST_F(LowerWaitsTest, SeveralTiersDoNotHoldARequestLonger) {
   settle_lowers();
 }
 
+TEST_F(LowerWaitsTest, DropsThatATierDoesNotEndHoldNoOtherKeySpace) {
+  open_lowers({{}, {.tier = Tier::Remote}});
+  put_below(prompt_of(4));
+  for (int i = 0; i < 20; ++i) {
+    const KeySpaceId other = cache_->key_space({.model = "other " + std::to_string(i)}).value();
+    ASSERT_TRUE(cache_->drop(other));
+    settle();
+    while (near().run_one(random_)) {
+    }
+    (void)hear_lowers();
+  }
+  Live live = admitted(prompt_of(4));
+  for (int i = 0; i < 8; ++i) {
+    while (near().run_one(random_)) {
+    }
+    (void)hear_lowers();
+    settle();
+  }
+  EXPECT_FALSE(view(live).is_loading);
+  EXPECT_EQ(view(live).computed_tokens, 4 * kPageTokens);
+  settle_lowers();
+  end(live);
+  settle_lowers();
+}
+
 TEST_F(LowerWaitsTest, AHeldPrefixWaitsThoughComputingIsFaster) {
   open_waits({{}});
   put_below(prompt_of(4));
