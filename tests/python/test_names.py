@@ -43,6 +43,8 @@ HEADER_EXCEPTIONS = {
     "host_kernels.h": KERNELS,
     "quantised_kernels.h": KERNELS,
     "quire.h": "includes the others",
+    "redis_store.h": "servers are named by RemoteConfig",
+    "remote_store.h": "stores of one's own are C++",
     "swap_kernels.h": KERNELS,
 }
 
@@ -75,6 +77,7 @@ STRUCT_EXCEPTIONS = {
 }
 FIELD_EXCEPTIONS = {
     ("CacheConfig", "custom_policy"): "a policy of one's own is C++",
+    ("RemoteConfig", "store"): "a store of one's own is C++",
     ("AdoptedTensor", "page_stride"): "of the tensor",
     ("Step", "cache"): "a pointer, for the check that Python makes too",
     ("BlockTableView", "columns"): "the second dimension of block_table",
@@ -95,6 +98,7 @@ FUNCTION_EXCEPTIONS = {
     "fail": "makes an Error; Python raises",
     "describe": "describe_budget",
     "make_policy": POLICY,
+    "is_of_lower_tier": "kinds have names that say so",
 }
 PYTHON_ONLY_METHODS = {
     "close": "the destructor",
@@ -368,6 +372,7 @@ def other_value(value, made, field):
         ("HostConfig", "group_page_counts"): lambda: [4, 5],
         ("HostConfig", "hold_pages_max"): lambda: 7,
         ("HostConfig", "rank_movers"): lambda: [object()],
+        ("CacheConfig", "expected_requests"): lambda: [quire.ExpectedRequest(context_tokens=5)],
         ("DiskConfig", "rank_index"): lambda: 1,
         ("RemoteConfig", "rank_index"): lambda: 1,
         ("RemoteConfig", "urls"): lambda: ["unix:///tmp/a", "unix:///tmp/b"],
