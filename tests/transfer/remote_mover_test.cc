@@ -375,8 +375,7 @@ TEST_F(RemoteMoverTest, NothingWaitsLongerThanItsTimeout) {
   EXPECT_FALSE(engine.heard(question).has_value());
   set_now(now_ + 1);
   const Completion found = end_of(engine, question);
-  EXPECT_EQ(found.outcome, TransferOutcome::Failed);
-  EXPECT_EQ(found.fault, TransferFault::Io);
+  EXPECT_EQ(found.outcome, TransferOutcome::TimedOut);
   EXPECT_EQ(found.good_pages, 0U);
 
   store_.set_node(SimRemoteServer::Node::Up);
@@ -386,8 +385,7 @@ TEST_F(RemoteMoverTest, NothingWaitsLongerThanItsTimeout) {
   settle();
   set_now(now_ + 500'000'000);
   const Completion loaded = end_of(engine, load_id);
-  EXPECT_EQ(loaded.outcome, TransferOutcome::Failed);
-  EXPECT_EQ(loaded.fault, TransferFault::Io);
+  EXPECT_EQ(loaded.outcome, TransferOutcome::TimedOut);
   EXPECT_TRUE(engine.history.is_at_rest());
   EXPECT_GT(engine.mover->stats().late_objects, 0U);
 }
@@ -401,7 +399,7 @@ TEST_F(RemoteMoverTest, AStoreThatIsFullKeepsAPlanNoLongerThanItsTimeout) {
   settle();
   EXPECT_FALSE(engine.heard(late).has_value());
   set_now(now_ + 100'000'000);
-  EXPECT_EQ(end_of(engine, late).outcome, TransferOutcome::Failed);
+  EXPECT_EQ(end_of(engine, late).outcome, TransferOutcome::TimedOut);
   const TransferId in_time = engine.submit_find(1, prompt, {});
   settle();
   store_.set_batch_count_max(1);
