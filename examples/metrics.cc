@@ -66,7 +66,7 @@ int main() {
     if (!cache->finish_step(*outcome.step, {&result, 1})) return 1;
     if (!cache->end(sequence)) return 1;
   }
-  metrics.update(*cache->stats());  // once a second, say; with a disk tier also disk_status()
+  metrics.update(*cache->stats());  // once a second, say; with lower tiers also disk_status(), remote_status()
   // [docs]
 
   // What `curl http://127.0.0.1:<port>/metrics` prints, some of it.

@@ -7,8 +7,6 @@
 //
 // TRACE is the conversation trace published with Mooncake. Its units of 512 tokens become pages of 16 tokens of 256
 // bytes, so that all of it is 750 MB. Needs redis-server or valkey-server; docs/performance.md has the figures.
-#include <fmt/format.h>
-
 #include <algorithm>
 #include <array>
 #include <chrono>
@@ -42,6 +40,10 @@ constexpr std::uint64_t kServerPageBytes = 5'500;  // that a page in a value of 
 // Servers tell times of use apart by the second, and names that were absent are not asked for again for one: a
 // turn-over takes some seconds here, as it does where it is slow.
 constexpr std::chrono::milliseconds kRequestInterval{4};
+
+unsigned long long as_long(std::uint64_t number) {
+  return number;
+}
 
 /// Every unit as so many of its own, in which prompts that share it are alike.
 Trace with_finer_units(const Trace& trace) {
@@ -89,17 +91,18 @@ Result<ReplayOutcome> replayed(const Trace& trace, const TraceFacts& facts, cons
              settings, control));
   if (outcome.corruption) return fail(ErrorCode::Corrupt, "a page had wrong bytes");
   const std::chrono::duration<double> elapsed = std::chrono::steady_clock::now() - begin;
-  fmt::print("  {} x {:.2f}M tokens and {:.2f}M on the host{}: hit rate {:.4f}", run.engine_count,
-             static_cast<double>(run.capacity_tokens) / 1e6, static_cast<double>(run.host_tokens) / 1e6,
-             run.server == nullptr ? "" : ", with the server", outcome.hit_rate());
+  std::printf("  %u x %.2fM tokens and %.2fM on the host%s: hit rate %.4f", run.engine_count,
+              static_cast<double>(run.capacity_tokens) / 1e6, static_cast<double>(run.host_tokens) / 1e6,
+              run.server == nullptr ? "" : ", with the server", outcome.hit_rate());
   if (outcome.remote) {
     EngineOutcome all;
     for (const EngineOutcome& engine : outcome.engines) all += engine;
-    fmt::print(" ({:.4f} without it), {} tokens from it, {} values put, {} gone when asked for, {} late or failed",
-               all.private_hit_rate(), outcome.remote->hit_tokens, outcome.remote->put_values,
-               outcome.remote->absent_values, outcome.remote->late_objects + outcome.remote->failed_objects);
+    std::printf(
+        " (%.4f without it), %llu tokens from it, %llu values put, %llu gone when asked for, %llu late or failed",
+        all.private_hit_rate(), as_long(outcome.remote->hit_tokens), as_long(outcome.remote->put_values),
+        as_long(outcome.remote->absent_values), as_long(outcome.remote->late_objects + outcome.remote->failed_objects));
   }
-  fmt::print("; {:.0f} s\n", elapsed.count());
+  std::printf("; %.0f s\n", elapsed.count());
   std::fflush(stdout);
   return outcome;
 }
@@ -111,8 +114,8 @@ Status together(const Trace& trace, const TraceFacts& facts) {
     constexpr std::uint64_t kEngineTokens = 400'000;
     constexpr std::uint64_t kHostTokens = 600'000;
     const std::uint64_t shared_tokens = total_tokens - (2 * (kEngineTokens + kHostTokens));
-    fmt::print("{:.0f}M tokens in all, {:.0f}M of them on a server\n", static_cast<double>(total_tokens) / 1e6,
-               static_cast<double>(shared_tokens) / 1e6);
+    std::printf("%.0fM tokens in all, %.0fM of them on a server\n", static_cast<double>(total_tokens) / 1e6,
+                static_cast<double>(shared_tokens) / 1e6);
     QUIRE_TRY_ASSIGN(const LocalServer server,
                      LocalServer::start({.program = LocalServer::find(),
                                          .maxmemory_bytes = shared_tokens / kPageTokens * kServerPageBytes}));
@@ -124,7 +127,7 @@ Status together(const Trace& trace, const TraceFacts& facts) {
                                                            .prefix = own_key_prefix(),
                                                            .request_interval = kRequestInterval}));
     QUIRE_TRY_ASSIGN(const ReplayOutcome one, replayed(trace, facts, {.capacity_tokens = total_tokens}));
-    fmt::print("  difference {:+.4f}\n", shared.hit_rate() - one.hit_rate());
+    std::printf("  difference %+.4f\n", shared.hit_rate() - one.hit_rate());
   }
   return {};
 }
@@ -172,8 +175,8 @@ Status count_usable(const LocalServer& server, const std::string& prefix) {
     usable.insert(extent.name);
     usable_pages += extent.page_count;
   }
-  fmt::print(
-      "  {} of {} resident pages can be used: {:.1f} %\n", usable_pages, resident_pages,
+  std::printf(
+      "  %llu of %llu resident pages can be used: %.1f %%\n", as_long(usable_pages), as_long(resident_pages),
       100.0 * static_cast<double>(usable_pages) / static_cast<double>(std::max<std::uint64_t>(1, resident_pages)));
   return {};
 }
@@ -191,8 +194,8 @@ Status chains(const Trace& trace, const TraceFacts& facts) {
                                                           .extent_pages = 16,
                                                           .prefix = prefix,
                                                           .request_interval = kRequestInterval}));
-  fmt::print("  {:.1f} times the server's memory was written\n",
-             static_cast<double>(outcome.remote->put_bytes) / static_cast<double>(kServerBytes));
+  std::printf("  %.1f times the server's memory was written\n",
+              static_cast<double>(outcome.remote->put_bytes) / static_cast<double>(kServerBytes));
   return count_usable(server, prefix);
 }
 
@@ -214,11 +217,11 @@ Status run(std::string_view what, const std::string& path) {
 
 int main(int argc, char** argv) {
   if (argc != 3) {
-    fmt::print(stderr, "usage: remote_shared_tier together|chains TRACE\n");
+    std::fprintf(stderr, "usage: remote_shared_tier together|chains TRACE\n");
     return 2;
   }
   const quire::Status status = quire::run(argv[1], argv[2]);
   if (status) return 0;
-  fmt::print(stderr, "remote_shared_tier: {}\n", status.error().message);
+  std::fprintf(stderr, "remote_shared_tier: %s\n", status.error().message.c_str());
   return 1;
 }

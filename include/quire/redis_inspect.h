@@ -30,7 +30,7 @@ struct RedisInspectOptions {
 
 /// Values of one key space and layout.
 struct RedisPart {
-  std::string key_space;  ///< the first 16 digits of its name
+  std::string key_space = {};  ///< the first 16 digits of its name
   std::uint64_t layout = 0;
   std::uint64_t value_count = 0;
   std::uint64_t page_count = 0;
@@ -39,8 +39,8 @@ struct RedisPart {
 
 /// A value that is not what its key says.
 struct RedisFault {
-  std::string key;
-  std::string why;
+  std::string key = {};
+  std::string why = {};
   bool is_dropped = false;
 };
 
@@ -52,14 +52,14 @@ struct RedisInspectReport {
   std::uint64_t value_count = 0;
   std::uint64_t page_count = 0;
   std::uint64_t bytes = 0;
-  std::vector<RedisPart> parts;     ///< those with most bytes first
-  std::uint64_t checked_count = 0;  ///< verify: of values that were read
-  std::uint64_t gone_count = 0;     ///< verify: that were evicted or dropped before they were read
-  std::uint64_t fault_count = 0;    ///< foreign ones included
-  std::uint64_t foreign_count = 0;  ///< of keys or kinds that no cache writes
-  std::uint64_t dropped_count = 0;  ///< repair: of the faults
-  std::vector<RedisFault> faults;   ///< the first of them
-  bool is_complete = true;          ///< false: on_progress ended it
+  std::vector<RedisPart> parts = {};    ///< those with most bytes first
+  std::uint64_t checked_count = 0;      ///< verify: of values that were read
+  std::uint64_t gone_count = 0;         ///< verify: that were evicted or dropped before they were read
+  std::uint64_t fault_count = 0;        ///< foreign ones included
+  std::uint64_t foreign_count = 0;      ///< of keys or kinds that no cache writes
+  std::uint64_t dropped_count = 0;      ///< repair: of the faults
+  std::vector<RedisFault> faults = {};  ///< the first of them
+  bool is_complete = true;              ///< false: on_progress ended it
 
   [[nodiscard]] bool is_clean() const { return fault_count == dropped_count; }
 };

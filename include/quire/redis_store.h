@@ -65,12 +65,12 @@ struct RedisConfig {
 
 struct RedisScanPage {
   struct Key {
-    std::string key;
+    std::string key = {};
     std::uint64_t value_bytes = 0;
   };
-  std::string node;  ///< "host:port" or the path of a socket
-  std::vector<Key> keys;
-  std::vector<std::string> foreign_keys;  ///< with values of another type
+  std::string node = {};  ///< "host:port" or the path of a socket
+  std::vector<Key> keys = {};
+  std::vector<std::string> foreign_keys = {};  ///< with values of another type
 };
 
 struct RedisScanReport {

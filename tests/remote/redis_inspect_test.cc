@@ -118,6 +118,17 @@ TEST(RedisInspect, LooksAtAllNodesOfACluster) {
   EXPECT_TRUE(report.is_clean());
 }
 
+TEST(RedisInspect, AWrongPasswordIsSaidAndNotPrinted) {
+  RedisServer server({.more = {"--requirepass", "the right one"}});
+  for (const char* const password : {"", "a wrong one"}) {
+    const auto report = inspect_redis_store({.urls = {server.unix_url()}, .password = password});
+    ASSERT_FALSE(report);
+    EXPECT_NE(report.error().message.find("password"), std::string::npos) << report.error().message;
+    EXPECT_EQ(report.error().message.find("wrong one"), std::string::npos) << report.error().message;
+  }
+  EXPECT_TRUE(inspect_redis_store({.urls = {server.unix_url()}, .password = "the right one"}));
+}
+
 TEST(RedisInspect, WithoutAServerItSaysSo) {
   const Result<RedisInspectReport> report = inspect_redis_store({.urls = {"unix:///no/such/socket"}});
   ASSERT_FALSE(report);

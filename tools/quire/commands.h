@@ -75,7 +75,7 @@ struct ReplayOptions {
 };
 int run_replay(const ReplayOptions& options);
 
-struct SizeOptions {
+struct ServersOptions {
   std::uint32_t engines = 100;
   double loads_per_second = 4;
   std::uint32_t values = 88;
@@ -87,7 +87,7 @@ struct SizeOptions {
   bool tls = false;
   std::uint64_t seed = 1;
 };
-int run_size(const SizeOptions& options);
+int run_servers(const ServersOptions& options);
 
 struct TreeOptions {
   std::string script;  ///< a file, "-" for standard input, or empty for the built-in example

@@ -340,8 +340,8 @@ int run_demo(const DemoOptions& options) {
     }
   }
   if (!is_complete) {
-    const std::size_t count =
-        request.configs.size() + (host->is_on() ? tier_request.configs.size() : 0) + (disk->is_on() ? 3 : 0);
+    const std::size_t count = request.configs.size() + (host->is_on() ? tier_request.configs.size() : 0) +
+                              (disk->is_on() ? 3 : 0) + (host->is_on() && !LocalServer::find().empty() ? 1 : 0);
     complain(fmt::format("interrupted; {} of {} finished",
                          outcome->replays.size() + tiers->replays.size() + part->restarted.replays.size() +
                              part->forgetful.replays.size(),

@@ -171,27 +171,31 @@ int run(int argc, char** argv) {
       "2 wrong arguments or trace; 130 Ctrl-C.");
   replay_command->callback([&] { status = quire::run_replay(replay); });
 
-  quire::SizeOptions size;
-  CLI::App* const size_command = app.add_subcommand("size", "How many servers a tier shared by many engines needs");
-  size_command->add_option("--engines", size.engines, "Engines that load from it")->capture_default_str();
-  size_command->add_option("--loads-per-second", size.loads_per_second, "Of each engine, at random times")
+  quire::ServersOptions servers;
+  CLI::App* const servers_command =
+      app.add_subcommand("servers", "How many servers a tier shared by many engines needs");
+  servers_command->add_option("--engines", servers.engines, "Engines that load from it")->capture_default_str();
+  servers_command->add_option("--loads-per-second", servers.loads_per_second, "Of each engine, at random times")
       ->capture_default_str();
-  size_command->add_option("--values", size.values, "That a load consists of")->capture_default_str();
-  size_command->add_option("--value-bytes", size.value_bytes, "Of an extent")->capture_default_str();
-  size_command
-      ->add_option("--compute-bytes-per-second", size.compute_bytes_per_second,
+  servers_command->add_option("--values", servers.values, "That a load consists of")->capture_default_str();
+  servers_command->add_option("--value-bytes", servers.value_bytes, "Of an extent")->capture_default_str();
+  servers_command
+      ->add_option("--compute-bytes-per-second", servers.compute_bytes_per_second,
                    "That an engine makes instead: its tokens per second times bytes per token")
       ->capture_default_str();
-  is_list(size_command->add_option("--shards", size.shards, "Numbers of servers; default: around the sum by hand"));
-  size_command->add_option("--deadline-ms", size.deadline_ms, "Of a load; default: what computing all of it takes");
-  size_command->add_option("--hang-ms", size.hang_ms, "How long one shard hangs")->capture_default_str();
-  size_command->add_flag("--tls", size.tls, "Connections are encrypted");
-  size_command->add_option("--seed", size.seed, "Draws when loads begin, and their shards")->capture_default_str();
-  size_command->footer(
+  is_list(
+      servers_command->add_option("--shards", servers.shards, "Numbers of servers; default: around the sum by hand"));
+  servers_command->add_option("--deadline-ms", servers.deadline_ms,
+                              "Of a load; default: what computing all of it takes");
+  servers_command->add_option("--hang-ms", servers.hang_ms, "How long one shard hangs")->capture_default_str();
+  servers_command->add_flag("--tls", servers.tls, "Connections are encrypted");
+  servers_command->add_option("--seed", servers.seed, "Draws when loads begin, and their shards")
+      ->capture_default_str();
+  servers_command->footer(
       "A simulation with measured times per byte: nothing is connected to. A shard serves one value after the\n"
       "other, an engine has 8 MiB in flight to each, uses what has come in order, and computes the rest.\n\n"
       "Exit status: 0 done; 2 wrong arguments.");
-  size_command->callback([&] { status = quire::run_size(size); });
+  servers_command->callback([&] { status = quire::run_servers(servers); });
 
   quire::TreeOptions tree;
   CLI::App* const tree_command = app.add_subcommand("tree", "Draw the prefix tree after a script of operations");

@@ -8,7 +8,7 @@ namespace {
 
 constexpr TimeNs kMsNs = 1'000'000;
 
-/// A tenth of what quire size shows, with as many loads for each shard.
+/// A tenth of what quire servers shows, with as many loads for each shard.
 RemoteSizing ten_engines() {
   return {.engine_count = 10, .shard_count = 8, .duration_ns = 60'000 * kMsNs};
 }

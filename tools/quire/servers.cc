@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// quire size: how many servers a shared tier needs, by hand and by simulation.
+// quire servers: how many servers a shared tier needs, by hand and by simulation.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -46,7 +46,7 @@ struct Job {
   bool has_default_deadline = false;
 };
 
-Result<Job> parse(const SizeOptions& options) {
+Result<Job> parse(const ServersOptions& options) {
   Job job;
   RemoteSizing& sizing = job.sizing;
   QUIRE_TRY_ASSIGN(sizing.loads_per_s, above_zero("--loads-per-second", options.loads_per_second));
@@ -137,10 +137,10 @@ std::string header_text(const Job& job) {
 
 }  // namespace
 
-int run_size(const SizeOptions& options) {
+int run_servers(const ServersOptions& options) {
   const Result<Job> job = parse(options);
   if (!job) {
-    fmt::print(stderr, "quire size: {}\n", job.error().message);
+    fmt::print(stderr, "quire servers: {}\n", job.error().message);
     return kExitUsage;
   }
   fmt::print("{}", header_text(*job));
