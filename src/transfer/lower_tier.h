@@ -59,7 +59,7 @@ struct LowerPlan {
   // written or read; their pages begin at the root.
   NamedPage parent;              ///< the page in memory before the first one that is asked for
   std::uint32_t first_page = 0;  ///< how many pages of the path lie before `tokens`
-  /// FindOnDisk: all pages of the path before the first one, or none. Where room is made by what was used, a path whose
+  /// FindBelow: all pages of the path before the first one, or none. Where room is made by what was used, a path whose
   /// beginning is in memory and never asked for would lose just that.
   std::span<const NamedPage> before;
   std::span<const TokenId> tokens;       ///< whole pages, from the first one on
