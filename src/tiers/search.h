@@ -89,6 +89,7 @@ class SearchPaths {
   [[nodiscard]] Status open(std::uint32_t count, std::uint32_t tokens_max, std::uint32_t extra_keys_max,
                             std::uint32_t pages_max, bool has_groups) {
     searches_.resize(count);
+    QUIRE_TRY_ASSIGN(before_, LazyArray<NamedPage>::create(std::size_t{count} * pages_max));
     tokens_max_ = tokens_max;
     extra_keys_max_ = extra_keys_max + 1;  // with lookahead, one more holds the path's first tokens (lookahead_keys.h)
     pages_max_ = pages_max;
@@ -124,6 +125,11 @@ class SearchPaths {
     return {anchored_.data() + (std::size_t{index} * pages_max_), searches_[index].token_count / page_tokens};
   }
 
+  /// Room for LowerPlan::before.
+  [[nodiscard]] std::span<NamedPage> before(std::uint32_t index) {
+    return {before_.data() + (std::size_t{index} * pages_max_), pages_max_};
+  }
+
   [[nodiscard]] Search& operator[](std::uint32_t index) { return searches_[index]; }
   [[nodiscard]] const Search& operator[](std::uint32_t index) const { return searches_[index]; }
   [[nodiscard]] std::uint32_t capacity() const { return static_cast<std::uint32_t>(searches_.size()); }
@@ -140,6 +146,7 @@ class SearchPaths {
   LazyArray<TokenId> tokens_;  // a row for each search: its path from the root on
   LazyArray<ExtraKey> extra_keys_;
   LazyArray<std::uint64_t> anchored_;
+  LazyArray<NamedPage> before_;  // a row for each search
   std::uint32_t tokens_max_ = 0;
   std::uint32_t extra_keys_max_ = 0;
   std::uint32_t pages_max_ = 0;

@@ -46,11 +46,29 @@ LowerPlan TierParts::lower_plan_of(std::uint32_t transfer) {
     plan.anchored = searches.anchored(each.search, page_tokens);
   } else if (groups.empty()) {
     plan.parent = last_page(search.pin);  // the page before those that are asked for: the tier knows its name
+    if (lowers[each.lower].tier->makes_room_by_use()) plan.before = list_before(each.search);
   } else {
     plan.held_pages = search.first_page;
     plan.anchored = searches.anchored(each.search, page_tokens);
   }
   return plan;
+}
+
+// The last page of each extent that memory has whole.
+std::span<const NamedPage> TierParts::list_before(std::uint32_t search_index) {
+  const Search& search = searches[search_index];
+  const std::uint32_t step = lowers[search.lower].extent_pages;
+  const std::span<NamedPage> before = searches.before(search_index).first(search.first_page / step);
+  auto left = static_cast<std::uint32_t>(before.size());
+  for (RunId run = search.pin.run(); left > 0; run = tree.parent(run)) {
+    const std::span<const PageId> pages = tree.pages(run);
+    const std::uint32_t begin = tree.end_page(run) - static_cast<std::uint32_t>(pages.size());
+    const Tier tier = tree.is_on_host(run) ? Tier::Host : Tier::Device;
+    for (; left > 0 && (left * step) - 1 >= begin; --left) {
+      before[left - 1] = {.tier = tier, .page = pages[(left * step) - 1 - begin]};
+    }
+  }
+  return before;
 }
 
 // A little less than is left: what the tier has by then is to be heard in time.

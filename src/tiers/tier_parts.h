@@ -202,6 +202,7 @@ struct TierParts : TierContext {
   void hand_over();
   [[nodiscard]] TransferPlan plan_of(std::uint32_t transfer);
   [[nodiscard]] LowerPlan lower_plan_of(std::uint32_t transfer);
+  [[nodiscard]] std::span<const NamedPage> list_before(std::uint32_t search_index);
   [[nodiscard]] TimeNs time_left(const Search& search) const;
   /// The last page of a pinned path.
   [[nodiscard]] NamedPage last_page(const PrefixTree::Pin& path) const;

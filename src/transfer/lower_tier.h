@@ -59,8 +59,9 @@ struct LowerPlan {
   // written or read; their pages begin at the root.
   NamedPage parent;              ///< the page in memory before the first one that is asked for
   std::uint32_t first_page = 0;  ///< how many pages of the path lie before `tokens`
-  /// FindBelow: all pages of the path before the first one, or none. Where room is made by what was used, a path whose
-  /// beginning is in memory and never asked for would lose just that.
+  /// FindBelow, of a tier that makes room by use: the last page of each whole extent of the path that ends before
+  /// `first_page`, in their order, or none. Nobody asks for a beginning that is in memory, so the tier would give up
+  /// just that, and with it the use of all that lies behind.
   std::span<const NamedPage> before;
   std::span<const TokenId> tokens;       ///< whole pages, from the first one on
   std::span<const ExtraKey> extra_keys;  ///< those that overlap them
@@ -104,6 +105,8 @@ class LowerTier {
   [[nodiscard]] virtual std::string last_error() const = 0;
   /// How many pages of the history an extent has. Pages of other pools are kept one by one.
   [[nodiscard]] virtual std::uint32_t extent_pages() const { return 1; }
+  /// Whether the tier gives up first what was not used for longest, and so wants LowerPlan::before.
+  [[nodiscard]] virtual bool makes_room_by_use() const { return false; }
   /// How many bytes of the write budget a page of a pool takes.
   [[nodiscard]] virtual std::uint64_t written_bytes(std::uint32_t pool) const = 0;
 };

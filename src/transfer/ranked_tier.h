@@ -51,6 +51,7 @@ class RankedTier final : public LowerTier {
   [[nodiscard]] bool is_failed(std::uint32_t pool) const override;
   [[nodiscard]] std::string last_error() const override;
   [[nodiscard]] std::uint32_t extent_pages() const override { return shards_.front()->extent_pages(); }
+  [[nodiscard]] bool makes_room_by_use() const override { return shards_.front()->makes_room_by_use(); }
   /// Of all shards together.
   [[nodiscard]] std::uint64_t written_bytes(std::uint32_t pool) const override;
 

@@ -102,6 +102,7 @@ class RemoteMover final : public LowerTier {
   [[nodiscard]] bool is_failed(std::uint32_t /*pool*/) const override { return false; }
   [[nodiscard]] std::string last_error() const override;
   [[nodiscard]] std::uint32_t extent_pages() const override;
+  [[nodiscard]] bool makes_room_by_use() const override { return true; }
   [[nodiscard]] std::uint64_t written_bytes(std::uint32_t pool) const override;
 
   /// Without threads: does one thing; false when there is nothing to do now.

@@ -132,8 +132,8 @@ void RemoteMover::Impl::end_path(Flight& flight) {
   flight.path_pages = std::min(flight.plan.held_pages, page_count);
   if (flight.found_extents > 0) {
     flight.path_pages = flight.first_end + ((flight.found_extents - 1) * extent_pages(0)) + 1;
-    touch_path(flight);
   }
+  touch_path(flight);
   flight.next_anchored = 0;
   if (flight.plan.anchored.empty()) {
     end_find(flight);
@@ -168,7 +168,7 @@ void RemoteMover::Impl::touch(const PageName& key_space, std::uint32_t extent_co
 void RemoteMover::Impl::touch_path(const Flight& flight) {
   const std::uint32_t step = extent_pages(0);
   const std::uint32_t first_end = flight.first_end % step;
-  const std::uint32_t extent_count = ((flight.path_pages - 1 - first_end) / step) + 1;
+  const std::uint32_t extent_count = (flight.path_pages + step - 1 - first_end) / step;
   if (extent_count == flight.found_extents && extent_count <= 2) return;  // all of them were asked for
   const std::span<const PageName> path = queue->path(flight.index);
   touch(queue->records(flight.index)[0].key_space, extent_count,
@@ -176,10 +176,9 @@ void RemoteMover::Impl::touch_path(const Flight& flight) {
 }
 
 void RemoteMover::Impl::touch_before(const Flight& flight) {
-  const std::uint32_t step = extent_pages(0);
   const std::span<const NamedPage> before = flight.plan.before;
-  touch(queue->records(flight.index)[0].key_space, static_cast<std::uint32_t>(before.size() / step),
-        [&](std::uint32_t extent) -> const PageName& { return queue->name_of(before[((extent + 1) * step) - 1]); });
+  touch(queue->records(flight.index)[0].key_space, static_cast<std::uint32_t>(before.size()),
+        [&](std::uint32_t extent) -> const PageName& { return queue->name_of(before[extent]); });
 }
 
 // Pages of other groups, of each column of the path that is held or found, the last ones first: those are what a hit

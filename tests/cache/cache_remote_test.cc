@@ -41,6 +41,27 @@ TEST_F(CacheRemote, WhatOneCacheComputesAnotherFinds) {
   EXPECT_GT(status.question_ns, 0.0);
 }
 
+// Nobody asks the server for what memory has. If that counted as unused there, the server would give up the beginning
+// of a path that grows, and nobody could use what lies behind it.
+TEST_F(CacheRemote, TheBeginningOfAPathThatMemoryHasCountsAsUsed) {
+  for (const Tier where : {Tier::Device, Tier::Host}) {
+    server_.restart_empty();
+    open_remote(remote_config());
+    (void)serve_remote(token_range(0, (9 * kPageTokens) + 1));
+    if (where == Tier::Host) {
+      ASSERT_TRUE(cache_->reclaim(32));
+    }
+    (void)serve_remote(token_range(5'000, 8 * kPageTokens));
+    const std::vector<TokenId> tokens = token_range(0, (16 * kPageTokens) + 1);
+    EXPECT_EQ(serve_remote(tokens), 9 * kPageTokens);
+    EXPECT_EQ(server_.keys().size(), 6U);
+    server_.set_value_count_max(4);
+    open_remote(remote_config());
+    EXPECT_EQ(serve_remote(tokens), 16 * kPageTokens);
+    server_.set_value_count_max(SIZE_MAX);
+  }
+}
+
 TEST_F(CacheRemote, AnotherLayoutOrPrefixIsNeverRead) {
   open_remote(remote_config());
   const std::vector<TokenId> tokens = token_range(0, (8 * kPageTokens) + 1);

@@ -239,8 +239,9 @@ class RemoteEngine {
     LowerPlan plan{.id = slot.id, .kind = TransferKind::FindBelow, .key_space = asked.key_space};
     if (asked.first_page > 0) plan.parent = {Tier::Host, host_page(asked.parent_place, asked.first_page - 1)};
     slot.before.clear();
-    for (std::uint32_t i = 0; asked.tells_before && i < asked.first_page; ++i) {
-      slot.before.push_back({Tier::Host, host_page(asked.parent_place, i)});
+    const std::uint32_t extent = mover->extent_pages();
+    for (std::uint32_t end = extent; asked.tells_before && end <= asked.first_page; end += extent) {
+      slot.before.push_back({Tier::Host, host_page(asked.parent_place, end - 1)});
     }
     plan.before = slot.before;
     plan.first_page = asked.first_page;

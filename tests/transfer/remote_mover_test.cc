@@ -161,6 +161,24 @@ TEST_F(RemoteMoverTest, TheBeginningOfAPathCountsAsUsedThoughMemoryHasIt) {
   }
 }
 
+// Caches with windows or states name the whole path, and say how much of it they hold.
+TEST_F(RemoteMoverTest, TheHeldPartOfAPathCountsAsUsedThoughNothingIsFoundBehindIt) {
+  for (const std::uint32_t held_pages : {16U, 3U, 0U}) {
+    RemoteEngine& engine = open();
+    store_.restart_empty();
+    const RemotePrompt prompt = remote_prompt(1, 16);
+    store_prompt(engine, prompt);
+    store_prompt(engine, remote_prompt(2, 16), 20);
+    const RemotePrompt held(prompt.begin(), prompt.begin() + std::ptrdiff_t{held_pages} * kRemotePageTokens);
+    if (held_pages > 0) {
+      EXPECT_EQ(find(engine, held, {.held_pages = held_pages}).good_pages, 0U);
+    }
+    store_.set_value_count_max(4);
+    EXPECT_EQ(find(engine, prompt).good_pages, held_pages == 16 ? 16U : 0U);
+    store_.set_value_count_max(SIZE_MAX);
+  }
+}
+
 TEST_F(RemoteMoverTest, WhereAPathEndsIsAskedForInBetween) {
   for (const std::uint32_t length : {1U, 2U, 3U, 5U, 8U, 9U, 100U, 700U, 1'300U}) {
     SCOPED_TRACE(length);
