@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// remote_redis_store: values through a RemoteStore on Redis or Valkey beside a loop that does nothing but read and
-// write the protocol on one socket, and beside hiredis where it is installed, in turn, on a server that is started for
-// it.
+// remote_redis_store: values through a RemoteStore on Redis or Valkey, plain and over TLS, beside a loop that does
+// nothing but read and write the protocol on one socket, and beside hiredis where it is installed, in turn, on a server
+// that is started for it. A server without TLS is measured without.
 //
 //   remote_redis_store [--server=redis-server] [--bytes=536870912] [--repetitions=5]
 //
@@ -39,7 +39,9 @@
 #include "base/descriptor.h"
 #include "quire/redis_store.h"
 #include "remote/resp.h"
+#include "testing/temp_directory.h"
 #include "tests/remote/redis_server.h"
+#include "tests/remote/test_certificates.h"
 
 #if __has_include(<hiredis/hiredis.h>)
 #include <hiredis/hiredis.h>
@@ -331,12 +333,37 @@ nlohmann::json report(const std::string& name, const Turns& turns) {
           {"server_cpu_seconds_per_gb", server}};
 }
 
+/// A server that was built without TLS knows no such setting.
+bool has_tls() {
+  RedisServer server;
+  const RespValue answer = server.call({"CONFIG", "GET", "tls-port"});
+  return !answer.parts.empty();
+}
+
+std::vector<std::string> tls_arguments(const testing::TestCertificates& files, std::uint16_t port) {
+  if (!has_tls()) return {};
+  return {"--tls-port",   std::to_string(port), "--tls-cert-file", files.certificate_file, "--tls-key-file",
+          files.key_file, "--tls-ca-cert-file", files.ca_file,     "--tls-auth-clients",   "no"};
+}
+
 int run(const Options& options) {
   testing::server_program() = options.server;
-  RedisServer server({.has_port = true});
+  const testing::TempDirectory directory;
+  const testing::TestCertificates files = testing::make_certificates(directory.path(), "bench", "127.0.0.1");
+  const std::uint16_t tls_port = testing::free_port();
+  const std::vector<std::string> with_tls = tls_arguments(files, tls_port);
+  RedisServer server({.has_port = true, .more = with_tls});
   const auto opened = open_redis_store({.urls = {server.url()}, .window_bytes = kWindowBytes});
   QUIRE_CHECK(opened.has_value(), opened.error().message.c_str());
   RemoteStore& store = **opened;
+  std::unique_ptr<RemoteStore> tls_store;
+  if (!with_tls.empty()) {
+    auto tls_opened = open_redis_store({.urls = {"rediss://127.0.0.1:" + std::to_string(tls_port)},
+                                        .ca_file = files.ca_file,
+                                        .window_bytes = kWindowBytes});
+    QUIRE_CHECK(tls_opened.has_value(), tls_opened.error().message.c_str());
+    tls_store = *std::move(tls_opened);
+  }
   RawLoop loop(server.port());
   nlohmann::json results = nlohmann::json::array();
 
@@ -346,7 +373,7 @@ int run(const Options& options) {
       work.keys.push_back("quire:bench:" + std::to_string(value_bytes) + ":" + std::to_string(i % 64));
     }
     const std::uint64_t bytes = work.keys.size() * value_bytes;
-    std::array<Turns, 6> turns;
+    std::array<Turns, 8> turns;
 #ifdef QUIRE_BENCH_HIREDIS
     Hiredis hiredis(server.port());
 #endif
@@ -356,13 +383,17 @@ int run(const Options& options) {
       take_turn(turns[1], server, bytes, [&] { run_store(store, RemoteOperation::Put, work); });
       take_turn(turns[2], server, bytes, [&] { loop.get(work); });
       take_turn(turns[3], server, bytes, [&] { run_store(store, RemoteOperation::Get, work); });
+      if (tls_store != nullptr) {
+        take_turn(turns[6], server, bytes, [&] { run_store(*tls_store, RemoteOperation::Put, work); });
+        take_turn(turns[7], server, bytes, [&] { run_store(*tls_store, RemoteOperation::Get, work); });
+      }
 #ifdef QUIRE_BENCH_HIREDIS
       take_turn(turns[4], server, bytes, [&] { hiredis.put(work); });
       take_turn(turns[5], server, bytes, [&] { hiredis.get(work); });
 #endif
     }
-    const std::array<const char*, 6> names = {"put loop",  "put store",   "get loop",
-                                              "get store", "put hiredis", "get hiredis"};
+    const std::array<const char*, 8> names = {"put loop",    "put store",   "get loop",      "get store",
+                                              "put hiredis", "get hiredis", "put store TLS", "get store TLS"};
     for (std::size_t i = 0; i < turns.size(); ++i) {
       if (turns[i].cpu_per_gb.empty()) continue;
       results.push_back(report(std::string(names[i]) + " " + std::to_string(value_bytes >> 10U) + " KiB", turns[i]));
@@ -371,6 +402,15 @@ int run(const Options& options) {
       std::printf("%-24s %8.2f of the loop's rate, %.2f of its CPU\n", i == 0 ? "put store / loop" : "get store / loop",
                   median(turns[i + 1].bytes_per_second) / median(turns[i].bytes_per_second),
                   median(turns[i + 1].cpu_per_gb) / median(turns[i].cpu_per_gb));
+      if (tls_store == nullptr) continue;
+      std::printf("%-24s %8.2f of the store's CPU, %.2f of the server's\n",
+                  i == 0 ? "put TLS / plain" : "get TLS / plain",
+                  median(turns[6 + (i / 2)].cpu_per_gb) / median(turns[i + 1].cpu_per_gb),
+                  median(turns[6 + (i / 2)].server_cpu_per_gb) / median(turns[i + 1].server_cpu_per_gb));
+    }
+    if (!turns[4].bytes_per_second.empty()) {
+      std::printf("%-24s %8.2f of hiredis\n", "put store / hiredis",
+                  median(turns[1].bytes_per_second) / median(turns[4].bytes_per_second));
     }
     (void)server.call({"FLUSHALL"});
   }

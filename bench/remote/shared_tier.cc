@@ -2,13 +2,18 @@
 //
 // What a remote tier is worth on the conversation trace, against a real server that this program starts:
 //
-//   remote_shared_tier together TRACE   the hit rate of two engines that share a server, and of one with as much memory
-//   remote_shared_tier chains TRACE     turns the server's memory over ten times, and counts what can be used of it
+//   remote_shared_tier together TRACE [MS]
+//   remote_shared_tier chains TRACE [MS]
+//
+// `together` compares the hit rate of two engines that share a server with that of one engine with as much memory.
+// `chains` turns the server's memory over ten times, and counts how much of what is left can be used. A request begins
+// every MS milliseconds, 4 if not said: the server tells times of use apart by the second.
 //
 // TRACE is the conversation trace published with Mooncake. Its units of 512 tokens become pages of 16 tokens of 256
 // bytes, so that all of it is 750 MB. Needs redis-server or valkey-server; docs/performance.md has the figures.
 #include <algorithm>
 #include <array>
+#include <charconv>
 #include <chrono>
 #include <cstdio>
 #include <set>
@@ -109,7 +114,7 @@ Result<ReplayOutcome> replayed(const Trace& trace, const TraceFacts& facts, cons
 
 /// Both have room for as many pages: of values as small as these, the server needs a third of its memory for other
 /// things. A page of 512 tokens is a value, as it is more than one of every model.
-Status together(const Trace& trace, const TraceFacts& facts) {
+Status together(const Trace& trace, const TraceFacts& facts, std::chrono::milliseconds interval) {
   for (const std::uint64_t total_tokens : {25'000'000, 50'000'000, 75'000'000}) {
     constexpr std::uint64_t kEngineTokens = 400'000;
     constexpr std::uint64_t kHostTokens = 600'000;
@@ -125,7 +130,7 @@ Status together(const Trace& trace, const TraceFacts& facts) {
                                                            .host_tokens = kHostTokens,
                                                            .server = &server,
                                                            .prefix = own_key_prefix(),
-                                                           .request_interval = kRequestInterval}));
+                                                           .request_interval = interval}));
     QUIRE_TRY_ASSIGN(const ReplayOutcome one, replayed(trace, facts, {.capacity_tokens = total_tokens}));
     std::printf("  difference %+.4f\n", shared.hit_rate() - one.hit_rate());
   }
@@ -181,33 +186,38 @@ Status count_usable(const LocalServer& server, const std::string& prefix) {
   return {};
 }
 
-Status chains(const Trace& trace, const TraceFacts& facts) {
+Status chains(const Trace& trace, const TraceFacts& facts, std::chrono::milliseconds interval) {
   constexpr std::uint64_t kServerBytes = 64'000'000;
-  QUIRE_TRY_ASSIGN(const LocalServer server,
-                   LocalServer::start({.program = LocalServer::find(), .maxmemory_bytes = kServerBytes}));
-  const std::string prefix = own_key_prefix();
-  QUIRE_TRY_ASSIGN(const ReplayOutcome outcome, replayed(trace, facts,
-                                                         {.engine_count = 2,
-                                                          .capacity_tokens = 400'000,
-                                                          .host_tokens = 600'000,
-                                                          .server = &server,
-                                                          .extent_pages = 16,
-                                                          .prefix = prefix,
-                                                          .request_interval = kRequestInterval}));
-  std::printf("  %.1f times the server's memory was written\n",
-              static_cast<double>(outcome.remote->put_bytes) / static_cast<double>(kServerBytes));
-  return count_usable(server, prefix);
+  for (const std::uint32_t extent_pages : {16U, 1U}) {
+    std::printf("%u pages in a value, a request every %lld ms\n", extent_pages,
+                static_cast<long long>(interval.count()));
+    QUIRE_TRY_ASSIGN(const LocalServer server,
+                     LocalServer::start({.program = LocalServer::find(), .maxmemory_bytes = kServerBytes}));
+    const std::string prefix = own_key_prefix();
+    QUIRE_TRY_ASSIGN(const ReplayOutcome outcome, replayed(trace, facts,
+                                                           {.engine_count = 2,
+                                                            .capacity_tokens = 400'000,
+                                                            .host_tokens = 600'000,
+                                                            .server = &server,
+                                                            .extent_pages = extent_pages,
+                                                            .prefix = prefix,
+                                                            .request_interval = interval}));
+    std::printf("  %.1f times the server's memory was written\n",
+                static_cast<double>(outcome.remote->put_bytes) / static_cast<double>(kServerBytes));
+    QUIRE_TRY(count_usable(server, prefix));
+  }
+  return {};
 }
 
-Status run(std::string_view what, const std::string& path) {
+Status run(std::string_view what, const std::string& path, std::chrono::milliseconds interval) {
   if (LocalServer::find().empty()) {
     return fail(ErrorCode::Unavailable, "neither valkey-server nor redis-server is installed");
   }
   QUIRE_TRY_ASSIGN(const Trace coarse, read_trace(path, {.unit_tokens = kPageTokens}));
   const Trace trace = with_finer_units(coarse);
   const TraceFacts facts = TraceFacts::of(trace);
-  if (what == "together") return together(trace, facts);
-  if (what == "chains") return chains(trace, facts);
+  if (what == "together") return together(trace, facts, interval);
+  if (what == "chains") return chains(trace, facts, interval);
   return fail(ErrorCode::InvalidArgument, "say what: together or chains");
 }
 
@@ -216,11 +226,18 @@ Status run(std::string_view what, const std::string& path) {
 }  // namespace quire
 
 int main(int argc, char** argv) {
-  if (argc != 3) {
-    std::fprintf(stderr, "usage: remote_shared_tier together|chains TRACE\n");
+  std::uint32_t interval_ms = static_cast<std::uint32_t>(quire::kRequestInterval.count());
+  bool is_understood = argc == 3;
+  if (argc == 4) {
+    const std::string_view text = argv[3];
+    const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), interval_ms);
+    is_understood = error == std::errc{} && end == text.data() + text.size();
+  }
+  if (!is_understood) {
+    std::fprintf(stderr, "usage: remote_shared_tier together|chains TRACE [MS]\n");
     return 2;
   }
-  const quire::Status status = quire::run(argv[1], argv[2]);
+  const quire::Status status = quire::run(argv[1], argv[2], std::chrono::milliseconds(interval_ms));
   if (status) return 0;
   std::fprintf(stderr, "remote_shared_tier: %s\n", status.error().message.c_str());
   return 1;
