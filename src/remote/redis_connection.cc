@@ -122,6 +122,14 @@ IoCount RedisConnection::read(std::span<const iovec> pieces) {
   return all;
 }
 
+void RedisConnection::set_low_water(std::uint64_t bytes) {
+  if (tls_ != nullptr) return;  // it reads records of its own
+  const int wanted = static_cast<int>(bytes);
+  if (wanted == low_water_) return;
+  low_water_ = wanted;
+  (void)setsockopt(descriptor(), SOL_SOCKET, SO_RCVLOWAT, &wanted, sizeof(wanted));
+}
+
 IoCount RedisConnection::write(std::span<const iovec> pieces) {
   if (tls_ == nullptr) {
     msghdr message{};

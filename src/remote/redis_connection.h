@@ -51,6 +51,9 @@ class RedisConnection {
   [[nodiscard]] IoCount read(std::span<const iovec> pieces);
   [[nodiscard]] IoCount write(std::span<const iovec> pieces);
 
+  /// Until so many bytes are there, the socket does not say that there is something to read. 1 at first.
+  void set_low_water(std::uint64_t bytes);
+
   [[nodiscard]] int descriptor() const { return socket_.get(); }
   /// There is something to read that the socket will not tell of.
   [[nodiscard]] bool has_pending() const { return tls_ != nullptr && tls_->has_pending(); }
@@ -61,6 +64,7 @@ class RedisConnection {
   Descriptor socket_;
   std::unique_ptr<TlsStream> tls_;
   bool is_connected_ = false;  // the socket
+  int low_water_ = 1;
 };
 
 }  // namespace quire

@@ -17,6 +17,9 @@ constexpr std::uint64_t kWriteBytesMax = std::uint64_t{4} << 20U;
 constexpr std::size_t kPiecesMax = 64;
 // What is read behind a value in the same call: its end and the head of the next, of which little has to be copied.
 constexpr std::size_t kBehindValueBytes = 512;
+// Of a value that is on its way so much comes at one wake-up, if so much of it is left: a server of the same machine
+// sends it in pieces of 64 KiB, and a wake-up for each costs more than reading it.
+constexpr std::uint64_t kLowWaterMax = std::uint64_t{128} << 10U;
 constexpr std::size_t kDropBytes = std::size_t{64} << 10U;
 
 tl::unexpected<Error> nonsense() {
@@ -169,6 +172,13 @@ std::size_t RedisLane::list_target(Owner& owner, std::span<iovec> pieces, std::u
 }
 
 Status RedisLane::read_all(Owner& owner) {
+  QUIRE_TRY(read_some(owner));
+  const std::uint64_t left = is_reading_value_ ? answer_bytes_ - answer_read_ : 0;
+  connection_->set_low_water(std::clamp<std::uint64_t>(left, 1, kLowWaterMax));
+  return {};
+}
+
+Status RedisLane::read_some(Owner& owner) {
   for (std::uint64_t read = 0; read < kReadBytesMax;) {
     std::array<iovec, kPiecesMax> pieces;
     std::size_t count = 0;

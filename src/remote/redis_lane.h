@@ -88,6 +88,7 @@ class RedisLane {
 
   [[nodiscard]] Status write_all(Owner& owner);
   [[nodiscard]] Status read_all(Owner& owner);
+  [[nodiscard]] Status read_some(Owner& owner);
   [[nodiscard]] std::size_t list_target(Owner& owner, std::span<iovec> pieces, std::uint64_t& bytes);
   [[nodiscard]] Status digest(Owner& owner);
   void copy_to_target(Owner& owner);

@@ -260,6 +260,12 @@ void RedisWorker::tick() {
       want_tick();
       if (now_ < lane.due_ns) continue;
       const bool is_ready = lane.lane.state() == RedisLane::State::Ready;
+      if (is_ready) {
+        // The socket does not tell of less than RedisConnection::set_low_water() says, and a slow network brings less.
+        lane.may_read = true;
+        go_on(lane.lane.id());
+        if (lane.due_ns == 0 || now_ < lane.due_ns) continue;
+      }
       fail_lane(lane.lane.id(), {ErrorCode::TimedOut, is_ready ? "it said nothing for as long as a command may take"
                                                                : "it could not be reached in time"});
     }
