@@ -49,6 +49,8 @@ struct RedisNode {
   std::vector<SocketAddress> addresses;  ///< the one first that worked last; none until a name has been looked up
   bool is_name = false;                  ///< which may have other addresses at another time
   bool is_looked_up = false;             ///< somebody is at it
+  bool is_elsewhere = false;             ///< another answers at its address, which is to be left
+  TimeNs may_leave_at_ns = 0;            ///< not before
   Breaker breaker;
   std::array<Lane, kLanesOfNode> lanes;
   bool is_seed = false;          ///< named by the configuration: asked for the cluster when no other is left

@@ -148,6 +148,7 @@ void RedisWorker::run() {
     if (tick_at_ns_ != 0 && now_ >= tick_at_ns_) tick();
     take_turns();
     shut_nodes();
+    leave_addresses();
     if (given_back_ > 0) mailbox_.give_back_objects(std::exchange(given_back_, 0));
     if (std::exchange(is_status_old_, false)) publish_status();
   }

@@ -165,6 +165,9 @@ class RedisWorker final : private RedisLane::Owner {
   void close_connection(RedisNode::Lane& lane);
   void node_failed(std::uint32_t node_index, const std::string& why);
   void shut_nodes();
+  /// Another node answers at the node's address. False: that cannot be helped, or was tried just now.
+  [[nodiscard]] bool try_leave_address(std::uint32_t node_index);
+  void leave_addresses();
   void tell_error(std::uint32_t node_index, const std::string& why);
   void queue_turn(std::uint32_t lane_id);
   void take_turns();
@@ -209,6 +212,7 @@ class RedisWorker final : private RedisLane::Owner {
   std::uint32_t map_node_ = 0;
   std::uint64_t late_stamp_ = 0;
   bool has_shut_nodes_ = false;
+  bool has_nodes_elsewhere_ = false;
   std::vector<std::uint32_t> turns_;  // lanes
   std::vector<std::uint32_t> turns_taken_;
   std::string last_error_;

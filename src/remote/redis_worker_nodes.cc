@@ -22,6 +22,8 @@ constexpr TimeNs kMapPauseNs = 50'000'000;
 constexpr TimeNs kMapRetryNs = 300'000'000;
 // Times that a lane is filled in one turn; then others have theirs.
 constexpr int kFillsOfTurn = 4;
+// Between looks for another address of a node whose name leads to another node.
+constexpr TimeNs kLeavePauseNs = 300'000'000;
 
 }  // namespace
 
@@ -179,6 +181,25 @@ void RedisWorker::shut_nodes() {
   }
 }
 
+bool RedisWorker::try_leave_address(std::uint32_t node_index) {
+  RedisNode& node = *nodes_[node_index];
+  if (node.is_elsewhere) return true;
+  if (!node.is_name || now_ < node.may_leave_at_ns) return false;
+  node.may_leave_at_ns = now_ + kLeavePauseNs;
+  node.is_elsewhere = has_nodes_elsewhere_ = true;
+  return true;
+}
+
+// Not while an answer is taken, since that would close the connection that it came by. What is queued goes by the next.
+void RedisWorker::leave_addresses() {
+  if (!std::exchange(has_nodes_elsewhere_, false)) return;
+  for (const auto& node : nodes_) {
+    if (!std::exchange(node->is_elsewhere, false)) continue;
+    node->addresses.clear();
+    for (RedisNode::Lane& lane : node->lanes) drop_lane(lane.lane.id());
+  }
+}
+
 // ── connections ──────────────────────────────────────────────────────────────────────────────────────────────────────
 
 void RedisWorker::queue_turn(std::uint32_t lane_id) {
@@ -242,7 +263,8 @@ void RedisWorker::note_connected(RedisNode::Lane& lane) {
 
 void RedisWorker::go_on(std::uint32_t lane_id) {
   RedisNode::Lane& lane = lane_of(lane_id);
-  if (!node_of(lane_id).shut_why.empty()) return;  // it is about to be closed
+  const RedisNode& node = node_of(lane_id);
+  if (!node.shut_why.empty() || node.is_elsewhere) return;  // it is about to be closed
   if (lane.lane.state() == RedisLane::State::Closed) {
     // A round goes on without anybody who waits for it, so that the next will find the address that works.
     if (is_empty(queue_of(lane_id)) && !lane.round.is_under_way()) return;
@@ -257,6 +279,7 @@ void RedisWorker::go_on(std::uint32_t lane_id) {
       fail_lane(lane_id, status.error());
       return;
     }
+    if (node.is_elsewhere) return;
     note_connected(lane);
     if (!lane.lane.is_sending_value()) lane.sending = kNone;
     if (!was_ready && lane.lane.state() == RedisLane::State::Ready) lane.due_ns = 0;

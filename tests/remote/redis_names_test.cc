@@ -186,6 +186,42 @@ TEST_F(RedisNames, ANameIsLookedUpAgainWhenNoneOfItsAddressesWorks) {
   EXPECT_EQ(store->status().failed_nodes, 0U);
 }
 
+TEST_F(RedisNames, ANodeOfAClusterIsLookedUpWhenAnotherAnswersAtItsAddress) {
+  const auto node_at = [&](const std::string& host, const std::string& name) {
+    RedisServer::Options options = server_at(host);
+    options.is_cluster = true;
+    for (const std::string& more : {std::string("--cluster-announce-hostname"), name,
+                                    std::string("--cluster-preferred-endpoint-type"), std::string("hostname")}) {
+      options.more.push_back(more);
+    }
+    return options;
+  };
+  RedisServer owner(node_at("127.0.0.1", kName));
+  RedisServer other(node_at("127.0.0.2", "other.test"));
+  EXPECT_EQ(owner.call({"CLUSTER", "ADDSLOTSRANGE", "0", "16383"}).text, "OK");
+  EXPECT_EQ(owner.call({"CLUSTER", "MEET", "127.0.0.2", std::to_string(port_)}).text, "OK");
+  ASSERT_TRUE(comes_true([&] {
+    return other.call({"CLUSTER", "INFO"}).text.find("cluster_state:ok") != std::string::npos &&
+           other.call({"GET", "a"}).text.find(where()) != std::string::npos;
+  })) << other.call({"CLUSTER", "INFO"}).text;
+
+  // As when two nodes start anew, and one gets the address that the other had.
+  names_.set(kName, {"127.0.0.2"});
+  const auto store = names_.open({.urls = {url()}});
+  StoreClient client(*store);
+  for (int i = 0; i < 20; ++i) EXPECT_TRUE(client.find({"quire:a"}).all(RemoteOutcome::Failed));
+  EXPECT_NE(store->status().last_error.find("MOVED"), std::string::npos) << store->status().last_error;
+  EXPECT_LT(names_.count(), 15U) << "now and then is enough";
+  names_.set(kName, {"127.0.0.1"});
+  EXPECT_TRUE(comes_true([&] { return client.find({"quire:a"}).all(RemoteOutcome::Absent); }));
+  const auto keys = numbered_keys("quire:a", 20);
+  EXPECT_TRUE(comes_true([&] { return client.put(keys, 1'000).all(RemoteOutcome::Ok); }));
+  EXPECT_TRUE(client.get(keys, 1'000).all(RemoteOutcome::Ok));
+  EXPECT_EQ(client.wrong_values(), 0U);
+  EXPECT_EQ(store->status().failed_nodes, 0U);
+  EXPECT_EQ(store->status().node_count, 1U);
+}
+
 TEST_F(RedisNames, CertificatesAreForTheNameAndNotForTheAddress) {
   TempDirectory directory;
   const TestCertificates of_name = make_certificates(directory.path(), "name", kName);
