@@ -25,7 +25,8 @@ enum class RedisCluster : std::uint8_t { Auto, Yes, No };
 
 struct RedisConfig {
   /// redis://[user@]host[:port], rediss://… for TLS, unix:///path; an IPv6 address in brackets. Several are nodes of
-  /// one cluster, any of them: the others are found. A password in a url is refused, because urls end up in logs.
+  /// one cluster, any of them: the others are found. A password in a url is refused, because urls end up in logs. A
+  /// name may have several addresses, up to eight of which are tried in turn; they are one node.
   std::vector<std::string> urls = {};
   RedisCluster cluster = RedisCluster::Auto;
   std::string user = {};           ///< empty: that of the url, or the server's default user
@@ -40,7 +41,7 @@ struct RedisConfig {
 
   /// Keys begin with it; what opening tries is tried below it, as the server may allow nothing else.
   std::string key_prefix = "quire:";
-  TimeNs connect_timeout_ns = 1'000'000'000;
+  TimeNs connect_timeout_ns = 1'000'000'000;  ///< for all addresses of a name together; looking it up comes before
   /// A node that says nothing for so long although it was asked has failed. Also the limit of batches without one.
   TimeNs command_timeout_ns = 1'000'000'000;
   std::uint64_t window_bytes = std::uint64_t{8} << 20U;  ///< of values in flight, for each connection

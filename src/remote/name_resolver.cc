@@ -43,9 +43,8 @@ void NameResolver::work() {
     const Question question = std::move(questions_.front());
     questions_.erase(questions_.begin());
     lock.unlock();
-    Answer answer{.node_index = question.node_index,
-                  .endpoint = question.endpoint,
-                  .address = look_up_address(question.endpoint)};
+    Answer answer{
+        .node_index = question.node_index, .endpoint = question.endpoint, .addresses = look_up_(question.endpoint)};
     lock.lock();
     answers_.push_back(std::move(answer));
     wake_();

@@ -9,12 +9,13 @@
 #include <cstdint>
 #include <functional>
 #include <thread>
+#include <utility>
 #include <vector>
 
 #include "base/mutex.h"
 #include "quire/result.h"
-#include "remote/redis_connection.h"
 #include "remote/redis_url.h"
+#include "remote/socket_address.h"
 
 namespace quire {
 
@@ -23,11 +24,11 @@ class NameResolver {
   struct Answer {
     std::uint32_t node_index = 0;
     RedisEndpoint endpoint;  ///< that was asked for
-    Result<SocketAddress> address;
+    Result<std::vector<SocketAddress>> addresses;
   };
 
-  /// Calls `wake` on its thread when there is an answer.
-  explicit NameResolver(std::function<void()> wake) : wake_(std::move(wake)) {}
+  /// Calls both on its thread, `wake` when there is an answer.
+  NameResolver(NameLookUp look_up, std::function<void()> wake) : look_up_(std::move(look_up)), wake_(std::move(wake)) {}
   /// Waits for the name that is being looked up.
   ~NameResolver();
   NameResolver(const NameResolver&) = delete;
@@ -43,6 +44,7 @@ class NameResolver {
   };
   void work();
 
+  const NameLookUp look_up_;
   const std::function<void()> wake_;
   Mutex mutex_;  // guards what follows
   Condition has_questions_;

@@ -1,40 +1,20 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "remote/redis_connection.h"
 
-#include <netdb.h>
 #include <netinet/in.h>
 #include <netinet/tcp.h>
 #include <poll.h>
-#include <sys/un.h>
 #include <unistd.h>
 
 #include <algorithm>
 #include <cerrno>
 #include <climits>
-#include <cstring>
 #include <utility>
 
 #include "base/system_error.h"
 
 namespace quire {
 namespace {
-
-Result<SocketAddress> resolve(const RedisEndpoint& endpoint, int flags) {
-  addrinfo hints{};
-  hints.ai_family = AF_UNSPEC;
-  hints.ai_socktype = SOCK_STREAM;
-  hints.ai_flags = flags | AI_NUMERICSERV;
-  addrinfo* found = nullptr;
-  const int status = getaddrinfo(endpoint.host.c_str(), std::to_string(endpoint.port).c_str(), &hints, &found);
-  if (status != 0) {
-    return fail(ErrorCode::Unavailable, "the host '" + endpoint.host + "' cannot be found: " + gai_strerror(status));
-  }
-  SocketAddress address;
-  address.bytes = found->ai_addrlen;
-  std::memcpy(&address.storage, found->ai_addr, found->ai_addrlen);
-  freeaddrinfo(found);
-  return address;
-}
 
 IoCount io_ended(ssize_t result, int error_number, IoCount::State waits) {
   if (result == 0) return {.state = IoCount::State::Closed, .why = "the server closed the connection"};
@@ -43,26 +23,6 @@ IoCount io_ended(ssize_t result, int error_number, IoCount::State waits) {
 }
 
 }  // namespace
-
-std::optional<SocketAddress> address_in_numbers(const RedisEndpoint& endpoint) {
-  if (endpoint.is_unix) {
-    SocketAddress address;
-    auto* const path = reinterpret_cast<sockaddr_un*>(&address.storage);
-    path->sun_family = AF_UNIX;
-    if (endpoint.host.size() >= sizeof(path->sun_path)) return std::nullopt;
-    std::ranges::copy(endpoint.host, std::begin(path->sun_path));
-    address.bytes = sizeof(sockaddr_un);
-    return address;
-  }
-  const auto address = resolve(endpoint, AI_NUMERICHOST);
-  if (!address.has_value()) return std::nullopt;
-  return *address;
-}
-
-Result<SocketAddress> look_up_address(const RedisEndpoint& endpoint) {
-  if (const auto address = address_in_numbers(endpoint)) return *address;
-  return resolve(endpoint, 0);
-}
 
 Result<std::unique_ptr<RedisConnection>> RedisConnection::begin(const SocketAddress& address, const Options& options) {
   const int family = address.storage.ss_family;

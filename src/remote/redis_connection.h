@@ -6,33 +6,19 @@
 // single-threaded
 #pragma once
 
-#include <sys/socket.h>
 #include <sys/uio.h>
 
-#include <cstdint>
 #include <memory>
-#include <optional>
 #include <span>
 #include <string>
-#include <vector>
 
 #include "base/descriptor.h"
 #include "quire/result.h"
 #include "quire/types.h"
 #include "remote/redis_tls.h"
-#include "remote/redis_url.h"
+#include "remote/socket_address.h"
 
 namespace quire {
-
-struct SocketAddress {
-  sockaddr_storage storage{};
-  socklen_t bytes = 0;
-};
-
-/// Of a path or of a host in numbers, at once; none for a name, which has to be looked up.
-[[nodiscard]] std::optional<SocketAddress> address_in_numbers(const RedisEndpoint& endpoint);
-/// Asks the system's resolver, which may take seconds; the first address of a name.
-[[nodiscard]] Result<SocketAddress> look_up_address(const RedisEndpoint& endpoint);
 
 class RedisConnection {
  public:

@@ -14,6 +14,7 @@
 #include "remote/redis_connection.h"
 #include "remote/redis_tls.h"
 #include "remote/redis_url.h"
+#include "remote/socket_address.h"
 
 namespace quire {
 
@@ -25,6 +26,7 @@ struct RedisLogin {
   std::unique_ptr<TlsContext> tls;  ///< none without TLS
   TimeNs connect_timeout_ns = 0;
   TimeNs command_timeout_ns = 0;
+  NameLookUp look_up = look_up_addresses;  ///< tests have names of their own
 
   [[nodiscard]] RedisConnection::Options options_for(const RedisEndpoint& endpoint) const {
     return {.unanswered_ns_max = connect_timeout_ns + command_timeout_ns,

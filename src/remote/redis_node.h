@@ -7,14 +7,16 @@
 
 #include <array>
 #include <cstdint>
-#include <optional>
 #include <string>
+#include <utility>
+#include <vector>
 
 #include "quire/types.h"
+#include "remote/address_round.h"
 #include "remote/breaker.h"
-#include "remote/redis_connection.h"
 #include "remote/redis_lane.h"
 #include "remote/redis_url.h"
+#include "remote/socket_address.h"
 
 namespace quire {
 
@@ -24,6 +26,7 @@ enum class LaneKind : std::uint8_t { Questions, Waiting, Background };
 struct RedisNode {
   struct Lane {
     RedisLane lane;
+    AddressRound round;              ///< under way until it is connected
     std::uint32_t epoll_events = 0;  ///< that are asked for at present; 0: the socket is not watched
     std::uint64_t flight_bytes = 0;  ///< of values in flight
     TimeNs due_ns = 0;               ///< by when it has to be connected, or to have said something; 0: nothing is due
@@ -35,14 +38,19 @@ struct RedisNode {
 
   RedisNode(RedisEndpoint where, std::uint32_t first_lane, const BreakerConfig& config, std::uint64_t seed)
       : endpoint(std::move(where)),
-        address(address_in_numbers(endpoint)),
         breaker(config, seed),
         lanes{Lane{.lane = RedisLane(first_lane)}, Lane{.lane = RedisLane(first_lane + 1)},
-              Lane{.lane = RedisLane(first_lane + 2)}} {}
+              Lane{.lane = RedisLane(first_lane + 2)}} {
+    if (const auto address = address_in_numbers(endpoint)) addresses.push_back(*address);
+    is_name = addresses.empty();
+  }
 
   RedisEndpoint endpoint;
-  std::optional<SocketAddress> address;  ///< none until a name has been looked up
+  std::vector<SocketAddress> addresses;  ///< the one first that worked last; none until a name has been looked up
+  bool is_name = false;                  ///< which may have other addresses at another time
   bool is_looked_up = false;             ///< somebody is at it
+  bool is_elsewhere = false;             ///< another answers at its address, which is to be left
+  TimeNs may_leave_at_ns = 0;            ///< not before
   Breaker breaker;
   std::array<Lane, kLanesOfNode> lanes;
   bool is_seed = false;          ///< named by the configuration: asked for the cluster when no other is left

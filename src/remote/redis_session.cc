@@ -6,9 +6,11 @@
 #include <algorithm>
 #include <array>
 #include <cerrno>
+#include <optional>
 #include <utility>
 #include <vector>
 
+#include "remote/address_round.h"
 #include "remote/monotonic_clock.h"
 #include "remote/redis_refusal.h"
 
@@ -46,6 +48,52 @@ Error refused(const RedisSession& session, const RedisLogin& login, const std::s
   }
 }
 
+constexpr const char* kTimedOutHint = ": is it overloaded or stopped, or is there a firewall in between?";
+
+// False: it took too long.
+bool try_wait_for(int descriptor, IoCount::State state, TimeNs deadline) {
+  while (true) {
+    const TimeNs left = deadline - monotonic_now();
+    if (left <= 0) return false;
+    pollfd poll_for{.fd = descriptor,
+                    .events = static_cast<short>(state == IoCount::State::WaitsToRead ? POLLIN : POLLOUT),
+                    .revents = 0};
+    if (poll(&poll_for, 1, static_cast<int>((left / 1'000'000) + 1)) > 0) return true;
+  }
+}
+
+bool is_about_certificate(const std::string& why) {
+  return why.find("certificate") != std::string::npos;
+}
+
+// The error says nothing of whom it is about.
+Result<std::unique_ptr<RedisConnection>> connect_to(const SocketAddress& address,
+                                                    const RedisConnection::Options& options, TimeNs deadline) {
+  QUIRE_TRY_ASSIGN(auto connection, RedisConnection::begin(address, options));
+  while (true) {
+    const IoCount count = connection->connect();
+    if (count.state == IoCount::State::Moved) return connection;
+    if (count.state == IoCount::State::Closed) {
+      return fail(is_about_certificate(count.why) ? ErrorCode::InvalidArgument : ErrorCode::Unavailable, count.why);
+    }
+    if (!try_wait_for(connection->descriptor(), count.state, deadline)) {
+      return fail(ErrorCode::TimedOut, "it cannot be reached in time");
+    }
+  }
+}
+
+// None of the addresses works. `code`: of what became of the first.
+tl::unexpected<Error> unreached(const RedisEndpoint& endpoint, ErrorCode code, const std::string& failures) {
+  const char* hint = ": is it running, and is the url right?";
+  if (is_about_certificate(failures)) {
+    hint = ": RedisConfig::ca_file names who signed it, server_name whom it is for";
+    code = ErrorCode::InvalidArgument;
+  } else if (code == ErrorCode::TimedOut) {
+    hint = kTimedOutHint;
+  }
+  return fail(code, "no connection to the server at " + to_string(endpoint) + ": " + failures + hint);
+}
+
 // These say something about the server or the slot, and that the command itself is allowed.
 bool is_allowed(const RespValue& answer) {
   if (answer.kind != RespKind::Error) return true;
@@ -73,33 +121,8 @@ tl::unexpected<Error> RedisSession::lost(const std::string& why) const {
 }
 
 Status RedisSession::wait_for(IoCount::State state, TimeNs deadline, const char* what) {
-  while (true) {
-    const TimeNs left = deadline - monotonic_now();
-    if (left <= 0) {
-      return fail(ErrorCode::TimedOut, "the server at " + to_string(endpoint_) + " " + what +
-                                           ": is it overloaded or stopped, or is there a firewall in between?");
-    }
-    pollfd poll_for{.fd = connection_->descriptor(),
-                    .events = static_cast<short>(state == IoCount::State::WaitsToRead ? POLLIN : POLLOUT),
-                    .revents = 0};
-    if (poll(&poll_for, 1, static_cast<int>((left / 1'000'000) + 1)) > 0) return {};
-  }
-}
-
-Status RedisSession::connect() {
-  const TimeNs deadline = monotonic_now() + login_.connect_timeout_ns;
-  while (true) {
-    const IoCount count = connection_->connect();
-    if (count.state == IoCount::State::Moved) return {};
-    if (count.state == IoCount::State::Closed) {
-      const bool is_certificate = count.why.find("certificate") != std::string::npos;
-      return fail(is_certificate ? ErrorCode::InvalidArgument : ErrorCode::Unavailable,
-                  "no connection to the server at " + to_string(endpoint_) + ": " + count.why +
-                      (is_certificate ? ": RedisConfig::ca_file names who signed it, server_name whom it is for"
-                                      : ": is it running, and is the url right?"));
-    }
-    QUIRE_TRY(wait_for(count.state, deadline, "cannot be reached in time"));
-  }
+  if (try_wait_for(connection_->descriptor(), state, deadline)) return {};
+  return fail(ErrorCode::TimedOut, "the server at " + to_string(endpoint_) + " " + what + kTimedOutHint);
 }
 
 Status RedisSession::log_in() {
@@ -121,16 +144,28 @@ Status RedisSession::log_in() {
 }
 
 Result<std::unique_ptr<RedisSession>> RedisSession::open(const RedisEndpoint& endpoint, const RedisLogin& login) {
-  QUIRE_TRY_ASSIGN(const SocketAddress address, look_up_address(endpoint));
-  auto connection = RedisConnection::begin(address, login.options_for(endpoint));
-  if (!connection.has_value()) {
-    return fail(connection.error().code, "no connection to the server at " + to_string(endpoint) + ": " +
-                                             connection.error().message + ": is it running, and is the url right?");
+  std::vector<SocketAddress> addresses;
+  if (const auto address = address_in_numbers(endpoint)) {
+    addresses.push_back(*address);
+  } else {
+    QUIRE_TRY_ASSIGN(addresses, login.look_up(endpoint));
   }
-  std::unique_ptr<RedisSession> session(new RedisSession(endpoint, *std::move(connection), login));
-  QUIRE_TRY(session->connect());
-  QUIRE_TRY(session->log_in());
-  return session;
+  AddressRound round;
+  round.begin(addresses, monotonic_now(), login.connect_timeout_ns);
+  std::optional<ErrorCode> first_code;
+  while (round.has_next()) {
+    const SocketAddress& address = round.take_next(monotonic_now());
+    auto connection = connect_to(address, login.options_for(endpoint), round.due_ns());
+    if (connection.has_value()) {
+      std::unique_ptr<RedisSession> session(
+          new RedisSession(endpoint, round.with_taken_first(), *std::move(connection), login));
+      QUIRE_TRY(session->log_in());
+      return session;
+    }
+    round.failed(connection.error().message);
+    if (!first_code) first_code = connection.error().code;
+  }
+  return unreached(endpoint, first_code.value_or(ErrorCode::Unavailable), round.failures(endpoint.host));
 }
 
 Status RedisSession::send(std::string_view commands) {
@@ -230,6 +265,10 @@ Result<RedisTopology> probe_redis_seeds(const RedisConfig& config, const RedisLo
     auto session = RedisSession::open(seed, login);
     if (session.has_value()) {
       topology = probe_redis(**session, config, login);
+      if (topology.has_value()) {
+        topology->seed = seed;
+        topology->seed_addresses = (*session)->addresses();
+      }
     } else {
       topology = tl::unexpected<Error>(std::move(session).error());
     }

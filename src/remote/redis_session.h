@@ -11,18 +11,21 @@
 #include <span>
 #include <string>
 #include <string_view>
+#include <utility>
+#include <vector>
 
 #include "quire/result.h"
 #include "remote/cluster_slots.h"
 #include "remote/redis_connection.h"
 #include "remote/redis_login.h"
 #include "remote/resp.h"
+#include "remote/socket_address.h"
 
 namespace quire {
 
 class RedisSession {
  public:
-  /// Connects and logs in.
+  /// Connects, to whichever of the endpoint's addresses works first, and logs in.
   [[nodiscard]] static Result<std::unique_ptr<RedisSession>> open(const RedisEndpoint& endpoint,
                                                                   const RedisLogin& login);
 
@@ -36,17 +39,23 @@ class RedisSession {
   }
 
   [[nodiscard]] const RedisEndpoint& endpoint() const { return endpoint_; }
+  /// All that the endpoint has, the one first that it is connected to.
+  [[nodiscard]] const std::vector<SocketAddress>& addresses() const { return addresses_; }
 
  private:
-  RedisSession(RedisEndpoint endpoint, std::unique_ptr<RedisConnection> connection, const RedisLogin& login)
-      : endpoint_(std::move(endpoint)), connection_(std::move(connection)), login_(login) {}
+  RedisSession(RedisEndpoint endpoint, std::vector<SocketAddress> addresses,
+               std::unique_ptr<RedisConnection> connection, const RedisLogin& login)
+      : endpoint_(std::move(endpoint)),
+        addresses_(std::move(addresses)),
+        connection_(std::move(connection)),
+        login_(login) {}
 
-  [[nodiscard]] Status connect();
   [[nodiscard]] Status log_in();
   [[nodiscard]] Status wait_for(IoCount::State state, TimeNs deadline, const char* what);
   [[nodiscard]] tl::unexpected<Error> lost(const std::string& why) const;
 
   RedisEndpoint endpoint_;
+  std::vector<SocketAddress> addresses_;
   std::unique_ptr<RedisConnection> connection_;
   const RedisLogin& login_;
   RespCollector collector_;
@@ -57,7 +66,9 @@ class RedisSession {
 /// What a store has found out about the servers.
 struct RedisTopology {
   bool is_cluster = false;
-  ClusterMap map;  ///< of a cluster
+  ClusterMap map;                             ///< of a cluster
+  RedisEndpoint seed = {};                    ///< that has told all this
+  std::vector<SocketAddress> seed_addresses;  ///< the one first that worked
 };
 
 /// Whether the node can be used as the configuration says, and what it belongs to.

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "quire/redis_store.h"
+#include "remote/redis_store.h"
 
 #include <charconv>
 #include <thread>
@@ -109,7 +109,11 @@ Status scan_node(RedisSession& session, Scan& scan) {
 }  // namespace
 
 Result<std::unique_ptr<RemoteStore>> open_redis_store(const RedisConfig& config) {
-  QUIRE_TRY_ASSIGN(RedisLogin made, make_redis_login(config));
+  QUIRE_TRY_ASSIGN(RedisLogin login, make_redis_login(config));
+  return open_redis_store(config, std::move(login));
+}
+
+Result<std::unique_ptr<RemoteStore>> open_redis_store(const RedisConfig& config, RedisLogin made) {
   auto login = std::make_unique<RedisLogin>(std::move(made));
   const auto topology = without_signals([&] { return probe_redis_seeds(config, *login); });
   if (!topology.has_value() && config.requires_server) return tl::unexpected<Error>(topology.error());
@@ -121,6 +125,12 @@ Result<std::unique_ptr<RemoteStore>> open_redis_store(const RedisConfig& config)
 Result<RedisScanReport> scan_redis_store(const RedisConfig& config, std::string_view key_prefix,
                                          const std::function<bool(const RedisScanPage&)>& on_page) {
   QUIRE_TRY_ASSIGN(const RedisLogin login, make_redis_login(config));
+  return scan_redis_store(config, login, key_prefix, on_page);
+}
+
+Result<RedisScanReport> scan_redis_store(const RedisConfig& config, const RedisLogin& login,
+                                         std::string_view key_prefix,
+                                         const std::function<bool(const RedisScanPage&)>& on_page) {
   Scan scan{.pattern = redis_pattern(key_prefix), .on_page = on_page};
   const Status status = without_signals([&]() -> Status {
     QUIRE_TRY_ASSIGN(const RedisTopology topology, probe_redis_seeds(config, login));

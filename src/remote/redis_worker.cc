@@ -26,6 +26,17 @@ constexpr TimeNs kTickNs = 5'000'000;
 constexpr std::uint32_t kMailEvent = UINT32_MAX;
 constexpr std::uint32_t kTimerEvent = UINT32_MAX - 1;
 
+const char* late_text(const RedisNode::Lane& lane) {
+  switch (lane.lane.state()) {
+    case RedisLane::State::Closed:
+      return "its name could not be looked up in time";
+    case RedisLane::State::Ready:
+      return "it said nothing for as long as a command may take";
+    default:
+      return "it could not be reached in time";
+  }
+}
+
 Status watch_for_input(int epoll, int descriptor, std::uint32_t what) {
   epoll_event event{.events = EPOLLIN, .data = {.u32 = what}};
   if (epoll_ctl(epoll, EPOLL_CTL_ADD, descriptor, &event) == 0) return {};
@@ -41,7 +52,7 @@ RedisWorker::RedisWorker(const RedisConfig& config, const RedisLogin& login, Red
       epoll_(epoll_create1(EPOLL_CLOEXEC)),
       timer_(timerfd_create(CLOCK_MONOTONIC, TFD_NONBLOCK | TFD_CLOEXEC)),
       batches_(config.batch_count_max),
-      resolver_([&mailbox] { mailbox.wake(); }) {
+      resolver_(login.look_up, [&mailbox] { mailbox.wake(); }) {
   slots_.fill(ClusterMap::kNobody);
 }
 
@@ -81,7 +92,9 @@ Status RedisWorker::prepare(const Result<RedisTopology>& topology) {
   now_ = monotonic_now();
   for (const RedisEndpoint& seed : login_.seeds) {
     const std::uint32_t node_index = find_or_add_node(seed);
-    if (node_index != kNone) nodes_[node_index]->is_seed = true;
+    if (node_index == kNone) continue;
+    nodes_[node_index]->is_seed = true;
+    if (topology.has_value() && topology->seed == seed) nodes_[node_index]->addresses = topology->seed_addresses;
   }
   if (topology.has_value() && topology->is_cluster) {
     is_cluster_ = true;
@@ -135,6 +148,7 @@ void RedisWorker::run() {
     if (tick_at_ns_ != 0 && now_ >= tick_at_ns_) tick();
     take_turns();
     shut_nodes();
+    leave_addresses();
     if (given_back_ > 0) mailbox_.give_back_objects(std::exchange(given_back_, 0));
     if (std::exchange(is_status_old_, false)) publish_status();
   }
@@ -208,7 +222,8 @@ void RedisWorker::end_batch(std::uint32_t batch_index) {
   mailbox_.answer(batch_index, batch.answer);
 }
 
-// Its objects that have no outcome are Late. Nodes that owe an answer, or that cannot even be reached, are late too.
+// Its objects that have no outcome are Late. Nodes that owe an answer, or that cannot even be reached, are late too;
+// not so while other addresses of a node are still to be tried.
 void RedisWorker::end_batch_late(std::uint32_t batch_index, bool is_cancelled) {
   Batch& batch = batches_[batch_index];
   batch.is_held = true;
@@ -229,7 +244,8 @@ void RedisWorker::end_batch_late(std::uint32_t batch_index, bool is_cancelled) {
     object_of(requests_[request]).outcome = RemoteOutcome::Late;
     --batch.open_count;
     let_go(request);
-    if (is_cancelled || !(state == State::InFlight || is_held_up)) {
+    const bool is_on_its_way = lane_of(lane_id).round.has_next();
+    if (is_cancelled || is_on_its_way || !(state == State::InFlight || is_held_up)) {
       node_of(lane_id).breaker.abandoned();
     } else if (std::exchange(node_of(lane_id).late_stamp, late_stamp_) != late_stamp_) {
       node_failed(lane_id / kLanesOfNode, "it did not answer in time");
@@ -259,15 +275,13 @@ void RedisWorker::tick() {
       if (lane.due_ns == 0) continue;
       want_tick();
       if (now_ < lane.due_ns) continue;
-      const bool is_ready = lane.lane.state() == RedisLane::State::Ready;
-      if (is_ready) {
+      if (lane.lane.state() == RedisLane::State::Ready) {
         // The socket does not tell of less than RedisConnection::set_low_water() says, and a slow network brings less.
         lane.may_read = true;
         go_on(lane.lane.id());
         if (lane.due_ns == 0 || now_ < lane.due_ns) continue;
       }
-      fail_lane(lane.lane.id(), {ErrorCode::TimedOut, is_ready ? "it said nothing for as long as a command may take"
-                                                               : "it could not be reached in time"});
+      fail_lane(lane.lane.id(), {ErrorCode::TimedOut, late_text(lane)});
     }
     if (!node.is_used && !node.is_seed) continue;
     if (node.breaker.is_shut()) want_tick();

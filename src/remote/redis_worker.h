@@ -149,18 +149,25 @@ class RedisWorker final : private RedisLane::Owner {
   void ask_for_map_at(std::uint32_t node_index);
   void ping_answered(std::uint32_t node_index, const RespValue& answer);
   void take_addresses();
+  /// Takes the next of the node's addresses.
   void connect(std::uint32_t lane_id);
+  void note_connected(RedisNode::Lane& lane);
   void go_on(std::uint32_t lane_id);
   void watch(RedisNode::Lane& lane);
   void set_due(RedisNode::Lane& lane);
-  /// The connection is lost, which says something about the node.
+  /// The connection is lost, or none could be made; where no other address is left to be tried, that says something
+  /// about the node.
   void fail_lane(std::uint32_t lane_id, const Error& error);
   /// The connection is given up, for a reason of our own.
   void drop_lane(std::uint32_t lane_id);
   void end_flight(std::uint32_t lane_id, RemoteOutcome first_outcome);
   void close_lane(RedisNode::Lane& lane);
+  void close_connection(RedisNode::Lane& lane);
   void node_failed(std::uint32_t node_index, const std::string& why);
   void shut_nodes();
+  /// Another node answers at the node's address. False: that cannot be helped, or was tried just now.
+  [[nodiscard]] bool try_leave_address(std::uint32_t node_index);
+  void leave_addresses();
   void tell_error(std::uint32_t node_index, const std::string& why);
   void queue_turn(std::uint32_t lane_id);
   void take_turns();
@@ -205,6 +212,7 @@ class RedisWorker final : private RedisLane::Owner {
   std::uint32_t map_node_ = 0;
   std::uint64_t late_stamp_ = 0;
   bool has_shut_nodes_ = false;
+  bool has_nodes_elsewhere_ = false;
   std::vector<std::uint32_t> turns_;  // lanes
   std::vector<std::uint32_t> turns_taken_;
   std::string last_error_;

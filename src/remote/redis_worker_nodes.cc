@@ -22,6 +22,8 @@ constexpr TimeNs kMapPauseNs = 50'000'000;
 constexpr TimeNs kMapRetryNs = 300'000'000;
 // Times that a lane is filled in one turn; then others have theirs.
 constexpr int kFillsOfTurn = 4;
+// Between looks for another address of a node whose name leads to another node.
+constexpr TimeNs kLeavePauseNs = 300'000'000;
 
 }  // namespace
 
@@ -179,6 +181,25 @@ void RedisWorker::shut_nodes() {
   }
 }
 
+bool RedisWorker::try_leave_address(std::uint32_t node_index) {
+  RedisNode& node = *nodes_[node_index];
+  if (node.is_elsewhere) return true;
+  if (!node.is_name || now_ < node.may_leave_at_ns) return false;
+  node.may_leave_at_ns = now_ + kLeavePauseNs;
+  node.is_elsewhere = has_nodes_elsewhere_ = true;
+  return true;
+}
+
+// Not while an answer is taken, since that would close the connection that it came by. What is queued goes by the next.
+void RedisWorker::leave_addresses() {
+  if (!std::exchange(has_nodes_elsewhere_, false)) return;
+  for (const auto& node : nodes_) {
+    if (!std::exchange(node->is_elsewhere, false)) continue;
+    node->addresses.clear();
+    for (RedisNode::Lane& lane : node->lanes) drop_lane(lane.lane.id());
+  }
+}
+
 // ── connections ──────────────────────────────────────────────────────────────────────────────────────────────────────
 
 void RedisWorker::queue_turn(std::uint32_t lane_id) {
@@ -200,12 +221,15 @@ void RedisWorker::take_addresses() {
   for (const NameResolver::Answer& answer : resolver_.take_answers()) {
     RedisNode& node = *nodes_[answer.node_index];
     node.is_looked_up = false;
-    if (answer.address.has_value()) {
-      node.address = *answer.address;
-      for (RedisNode::Lane& lane : node.lanes) queue_turn(lane.lane.id());
-    } else {
-      for (RedisNode::Lane& lane : node.lanes) {
-        if (!is_empty(queue_of(lane.lane.id()))) fail_lane(lane.lane.id(), answer.address.error());
+    // A lane that is connected by now knows better which of them is the first to be tried.
+    if (answer.addresses.has_value() && node.addresses.empty()) node.addresses = *answer.addresses;
+    for (RedisNode::Lane& lane : node.lanes) {
+      if (lane.lane.state() != RedisLane::State::Closed || lane.round.is_under_way()) continue;
+      lane.due_ns = 0;
+      if (answer.addresses.has_value()) {
+        queue_turn(lane.lane.id());
+      } else if (!is_empty(queue_of(lane.lane.id()))) {
+        fail_lane(lane.lane.id(), answer.addresses.error());
       }
     }
   }
@@ -214,22 +238,36 @@ void RedisWorker::take_addresses() {
 void RedisWorker::connect(std::uint32_t lane_id) {
   RedisNode& node = node_of(lane_id);
   RedisNode::Lane& lane = lane_of(lane_id);
-  if (lane.due_ns == 0) lane.due_ns = now_ + login_.connect_timeout_ns;
   want_tick();
-  if (!node.address.has_value()) {
-    if (!std::exchange(node.is_looked_up, true)) resolver_.ask(lane_id / kLanesOfNode, node.endpoint);
-    return;
+  if (!lane.round.is_under_way()) {
+    if (node.addresses.empty()) {
+      if (lane.due_ns == 0) lane.due_ns = now_ + login_.connect_timeout_ns;
+      if (!std::exchange(node.is_looked_up, true)) resolver_.ask(lane_id / kLanesOfNode, node.endpoint);
+      return;
+    }
+    lane.round.begin(node.addresses, now_, login_.connect_timeout_ns);
   }
-  if (Status begun = lane.lane.begin(*node.address, node.endpoint, login_); !begun.has_value()) {
+  const SocketAddress& address = lane.round.take_next(now_);
+  lane.due_ns = lane.round.due_ns();
+  if (Status begun = lane.lane.begin(address, node.endpoint, login_); !begun.has_value()) {
     fail_lane(lane_id, begun.error());
   }
 }
 
+void RedisWorker::note_connected(RedisNode::Lane& lane) {
+  if (!lane.round.is_under_way() || lane.lane.state() == RedisLane::State::Connecting) return;
+  node_of(lane.lane.id()).addresses = lane.round.with_taken_first();
+  lane.due_ns = lane.round.end_ns();  // for logging in
+  lane.round.end();
+}
+
 void RedisWorker::go_on(std::uint32_t lane_id) {
   RedisNode::Lane& lane = lane_of(lane_id);
-  if (!node_of(lane_id).shut_why.empty()) return;  // it is about to be closed
+  const RedisNode& node = node_of(lane_id);
+  if (!node.shut_why.empty() || node.is_elsewhere) return;  // it is about to be closed
   if (lane.lane.state() == RedisLane::State::Closed) {
-    if (is_empty(queue_of(lane_id))) return;
+    // A round goes on without anybody who waits for it, so that the next will find the address that works.
+    if (is_empty(queue_of(lane_id)) && !lane.round.is_under_way()) return;
     connect(lane_id);
     if (lane.lane.state() == RedisLane::State::Closed) return;
   }
@@ -241,6 +279,8 @@ void RedisWorker::go_on(std::uint32_t lane_id) {
       fail_lane(lane_id, status.error());
       return;
     }
+    if (node.is_elsewhere) return;
+    note_connected(lane);
     if (!lane.lane.is_sending_value()) lane.sending = kNone;
     if (!was_ready && lane.lane.state() == RedisLane::State::Ready) lane.due_ns = 0;
     if (!can_fill(lane) || lane.lane.waits_to_write()) break;
@@ -274,6 +314,11 @@ void RedisWorker::set_due(RedisNode::Lane& lane) {
 }
 
 void RedisWorker::close_lane(RedisNode::Lane& lane) {
+  close_connection(lane);
+  lane.round.end();
+}
+
+void RedisWorker::close_connection(RedisNode::Lane& lane) {
   lane.lane.close();
   lane.epoll_events = 0;  // the system forgets a socket that is closed
   lane.due_ns = 0;
@@ -301,17 +346,28 @@ void RedisWorker::end_flight(std::uint32_t lane_id, RemoteOutcome first_outcome)
 void RedisWorker::fail_lane(std::uint32_t lane_id, const Error& error) {
   RedisNode& node = node_of(lane_id);
   RedisNode::Lane& lane = lane_of(lane_id);
-  const bool was_ready = lane.lane.state() == RedisLane::State::Ready;
+  const RedisLane::State state = lane.lane.state();
+  const bool was_ready = state == RedisLane::State::Ready;
+  std::string why = error.message;
+  if (lane.round.is_under_way() && (state == RedisLane::State::Closed || state == RedisLane::State::Connecting)) {
+    lane.round.failed(why);
+    if (lane.round.has_next()) {
+      close_connection(lane);
+      queue_turn(lane_id);
+      return;
+    }
+    why = lane.round.failures(node.endpoint.host);
+  }
   // What made no sense was the end of a request, which is in no list any more.
   const bool was_in_use =
       !was_ready || error.code == ErrorCode::Corrupt || !is_empty(flight_of(lane_id)) || !is_empty(queue_of(lane_id));
   close_lane(lane);
-  // A name may have another address by now.
-  if (!was_ready && !address_in_numbers(node.endpoint).has_value()) node.address.reset();
+  // A name may have other addresses by now.
+  if (!was_ready && node.is_name) node.addresses.clear();
   end_flight(lane_id, error.code == ErrorCode::Corrupt ? RemoteOutcome::Corrupt : RemoteOutcome::Failed);
   // Servers close what has been idle for long.
   if (!was_in_use) return;
-  node_failed(lane_id / kLanesOfNode, error.message);
+  node_failed(lane_id / kLanesOfNode, why);
   queue_turn(lane_id);
 }
 

@@ -376,6 +376,8 @@ void RedisWorker::redirect(std::uint32_t request, const RespValue& answer) {
     to = find_or_add_node({.host = redirection->host.empty() ? here.host : redirection->host,
                            .port = redirection->port,
                            .is_tls = here.is_tls});
+    // Whoever sends on to itself is not the node that has the name now.
+    if (is_moved && to == from && !try_leave_address(from)) to = kNone;
   }
   if (to == kNone) {
     tell_error(from, is_cluster_ ? "it sends on to a place that cannot be: " + printable(answer.text)
