@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "tests/remote/fault_proxy.h"
 
+#include <arpa/inet.h>
+#include <netinet/in.h>
 #include <sys/socket.h>
 #include <sys/un.h>
 #include <unistd.h>
@@ -47,14 +49,25 @@ std::string take_answer(std::string& bytes) {
 
 }  // namespace
 
-FaultProxy::FaultProxy(const std::string& server_path)
-    : path_(directory_.path() + "/proxy"),
-      server_path_(server_path),
-      listener_(::socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0)) {
-  const sockaddr_un address = address_of(path_);
-  QUIRE_CHECK(::bind(listener_.get(), reinterpret_cast<const sockaddr*>(&address), sizeof(address)) == 0 &&
-                  ::listen(listener_.get(), 64) == 0,
-              "the proxy cannot listen");
+FaultProxy::FaultProxy(const std::string& server_path, Listen listen)
+    : server_path_(server_path),
+      listener_(::socket(listen == Listen::Tcp ? AF_INET : AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0)) {
+  bool is_bound = false;
+  if (listen == Listen::Tcp) {
+    sockaddr_in address{};
+    address.sin_family = AF_INET;
+    address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+    socklen_t bytes = sizeof(address);
+    is_bound = ::bind(listener_.get(), reinterpret_cast<const sockaddr*>(&address), bytes) == 0 &&
+               ::getsockname(listener_.get(), reinterpret_cast<sockaddr*>(&address), &bytes) == 0;
+    url_ = "redis://127.0.0.1:" + std::to_string(ntohs(address.sin_port));
+  } else {
+    const std::string path = directory_.path() + "/proxy";
+    const sockaddr_un address = address_of(path);
+    is_bound = ::bind(listener_.get(), reinterpret_cast<const sockaddr*>(&address), sizeof(address)) == 0;
+    url_ = "unix://" + path;
+  }
+  QUIRE_CHECK(is_bound && ::listen(listener_.get(), 64) == 0, "the proxy cannot listen");
   acceptor_ = std::thread([this] { accept_all(); });
 }
 
@@ -142,7 +155,7 @@ bool FaultProxy::pass(int client, std::string_view bytes, std::string& kept) {
   if (fault_ == Fault::Throttle) {
     lock.unlock();
     while (!bytes.empty()) {
-      const std::string_view piece = bytes.substr(0, 2000);
+      const std::string_view piece = bytes.substr(0, bytes_per_ms_);
       if (!send_all(client, piece)) return false;
       answered_bytes_ += piece.size();
       bytes.remove_prefix(piece.size());

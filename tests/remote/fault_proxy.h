@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// FaultProxy: a Unix socket between a store and a server, which does to the bytes of the server what networks and
+// FaultProxy: a socket between a store and a server, which does to the bytes of the server what networks and
 // broken servers do. A fault applies from when it is set; each connection has two threads.
 //
 // thread-safe
@@ -34,7 +34,9 @@ class FaultProxy {
     Other,     ///< an empty list instead of the next answer
   };
 
-  explicit FaultProxy(const std::string& server_path);
+  enum class Listen : std::uint8_t { Unix, Tcp };
+
+  explicit FaultProxy(const std::string& server_path, Listen listen = Listen::Unix);
   ~FaultProxy();
   FaultProxy(const FaultProxy&) = delete;
   FaultProxy& operator=(const FaultProxy&) = delete;
@@ -44,7 +46,9 @@ class FaultProxy {
   [[nodiscard]] bool has_happened();
   /// Ends all connections that there are.
   void cut_all();
-  [[nodiscard]] std::string url() const { return "unix://" + path_; }
+  [[nodiscard]] std::string url() const { return url_; }
+  /// Of Throttle, 2,000 if not said.
+  void set_pace(std::size_t bytes_per_ms) { bytes_per_ms_ = bytes_per_ms; }
   [[nodiscard]] std::uint32_t connection_count() const { return connection_count_; }
   /// Of answers that were passed on.
   [[nodiscard]] std::uint64_t answered_bytes() const { return answered_bytes_; }
@@ -56,11 +60,12 @@ class FaultProxy {
   [[nodiscard]] bool pass(int client, std::string_view bytes, std::string& kept);
 
   TempDirectory directory_;
-  std::string path_;
+  std::string url_;
   const std::string server_path_;
   Descriptor listener_;
   std::atomic<std::uint32_t> connection_count_ = 0;
   std::atomic<std::uint64_t> answered_bytes_ = 0;
+  std::atomic<std::size_t> bytes_per_ms_ = 2'000;
 
   Mutex mutex_;  // guards what follows
   Condition changed_;

@@ -82,6 +82,19 @@ TEST_F(RedisFaults, ASlowNetworkKeepsDeadlines) {
   EXPECT_EQ(client_->wrong_values(), 0U);
 }
 
+// The socket tells of large pieces only, and this network takes longer for one than a node may be silent.
+TEST_F(RedisFaults, AValueThatComesSlowlyIsNoSilenceOfTheNode) {
+  FaultProxy proxy(server_.socket_path(), FaultProxy::Listen::Tcp);
+  const auto store = open_store({.urls = {proxy.url()}, .command_timeout_ns = 300 * kMs});
+  StoreClient client(*store);
+  proxy.set_pace(250);
+  proxy.set(Fault::Throttle);
+  EXPECT_TRUE(comes_true([&] {
+    return client.run({.keys = {keys_[0]}, .bytes = kBytes, .timeout_ns = 60'000 * kMs}).all(RemoteOutcome::Ok);
+  }));
+  EXPECT_EQ(client.wrong_values(), 0U);
+}
+
 TEST_F(RedisFaults, AConnectionThatEndsInAValueFailsWhatWasOnIt) {
   for (int i = 0; i < 5; ++i) {
     proxy_.set(Fault::Cut);
