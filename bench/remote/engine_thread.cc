@@ -267,12 +267,13 @@ nlohmann::json nodes(const Options& options) {
       ms_per_step[way].add(1e3 * seen.seconds / static_cast<double>(seen.steps));
     }
   }
-  std::printf("servers that are not there, half of every prompt shared\n");
-  std::printf("  %-22s %10s %12s %14s\n", "", "hit rate", "all requests", "a step");
+  std::printf("servers that are not there, half of every prompt shared; in brackets, of those without the tier\n");
+  std::printf("  %-22s %10s %20s %22s\n", "", "hit rate", "all requests", "a step");
   nlohmann::json report = nlohmann::json::array();
   for (std::size_t way = 0; way < kNames.size(); ++way) {
-    std::printf("  %-22s %10.4f %10.2f s %11.3f ms  %.4f of the time without\n", kNames[way], hit_rates[way].median(),
-                seconds[way].median(), ms_per_step[way].median(), seconds[way].median() / seconds[0].median());
+    std::printf("  %-22s %10.4f %10.2f s (%.3f) %11.3f ms (%.3f)\n", kNames[way], hit_rates[way].median(),
+                seconds[way].median(), seconds[way].median() / seconds[0].median(), ms_per_step[way].median(),
+                ms_per_step[way].median() / ms_per_step[0].median());
     report.push_back({{"name", kNames[way]},
                       {"hit_rate", hit_rates[way].median()},
                       {"seconds", seconds[way].median()},

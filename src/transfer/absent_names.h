@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// AbsentNames: pages that a shared store was just asked for and did not have. Requests with one beginning come in
-// bursts, and the store need not be asked by each. A small table in which new names push out old ones.
+// AbsentNames: pages that a shared store is not asked for, because it did not have them a moment ago, or because what
+// it had was not right. Requests with one beginning come in bursts, and the store need not be asked by each. A small
+// table in which new names push out old ones.
 //
 // single-threaded
 #pragma once
@@ -18,13 +19,10 @@ namespace quire {
 
 class AbsentNames {
  public:
-  /// How long a name counts as absent: others may put it meanwhile.
-  static constexpr TimeNs kAgeMaxNs = 1'000'000'000;
-
   AbsentNames() : entries_(kEntryCount) {}
 
-  void add(std::uint32_t pool, const PageName& name, TimeNs now_ns) {
-    entries_[slot_of(pool, name)] = {.name = name, .pool = pool, .until_ns = now_ns + kAgeMaxNs};
+  void add(std::uint32_t pool, const PageName& name, TimeNs until_ns) {
+    entries_[slot_of(pool, name)] = {.name = name, .pool = pool, .until_ns = until_ns};
   }
   [[nodiscard]] bool has(std::uint32_t pool, const PageName& name, TimeNs now_ns) const {
     const Entry& entry = entries_[slot_of(pool, name)];

@@ -360,8 +360,10 @@ void RemoteMover::Impl::finish_batch(Flight& flight) {
     case Step::DropAgain:
       end_drop_again(flight);
       return;
-    case Step::Touch:
     case Step::Discard:
+      end_discard(flight);
+      return;
+    case Step::Touch:
       return;  // nobody waits for it
   }
 }
@@ -385,9 +387,11 @@ RemoteMover::Impl::Flight* RemoteMover::Impl::idle_background() {
 }
 
 // A value that is no good. When there is no room for it, whoever reads it next drops it.
-void RemoteMover::Impl::discard(const RemoteObject& object) {
+void RemoteMover::Impl::discard(std::uint32_t pool, const PageName& name, const RemoteObject& object) {
   Flight* const flight = idle_background();
   if (flight == nullptr || config.is_read_only) return;
+  flight->pool = pool;
+  flight->dropped = name;
   std::array<char, kRemoteKeyBytesMax>& room = keys[flight->index * object_max];
   std::ranges::copy(object.key, room.begin());
   objects_of(*flight)[0] = {.key = {room.data(), object.key.size()}};
@@ -396,6 +400,13 @@ void RemoteMover::Impl::discard(const RemoteObject& object) {
                    .priority = RemotePriority::Background,
                    .object_count = 1,
                    .timeout_ns = config.store_timeout_ns});
+}
+
+// What is there from now on, somebody has put there since.
+void RemoteMover::Impl::end_discard(const Flight& flight) {
+  if (flight.batch.objects[0].outcome != RemoteOutcome::Ok) return;
+  bad.remove(flight.pool, flight.dropped);
+  absent.add(flight.pool, flight.dropped, now() + kAbsentNs);
 }
 
 // Drops of key spaces

@@ -46,9 +46,7 @@ void RemoteMover::Impl::begin_find(Flight& flight) {
   if (flight.first_end < held) flight.first_end += (held - flight.first_end + step - 1) / step * step;
   if (flight.first_end < page_count) flight.extent_count = ((page_count - 1 - flight.first_end) / step) + 1;
   const auto is_absent = [&](std::uint32_t extent) {
-    const bool is_known = absent.has(0, extent_name(flight, extent), flight.start_ns);
-    if (is_known) count(&RemoteMoverStats::spared_names);
-    return is_known;
+    return is_spared(0, extent_name(flight, extent), flight.start_ns);
   };
   const auto name_up_to = [&](std::uint32_t end) {
     queue->name_path(plan, flight.named_pages, end - flight.named_pages);
@@ -74,11 +72,18 @@ void RemoteMover::Impl::begin_find(Flight& flight) {
   ask_names(flight, Step::Probe, object_count);
 }
 
+// Whether the store need not be asked for a name.
+bool RemoteMover::Impl::is_spared(std::uint32_t pool, const PageName& name, TimeNs at_ns) {
+  if (!absent.has(pool, name, at_ns) && !bad.has(pool, name, at_ns)) return false;
+  count(&RemoteMoverStats::spared_names);
+  return true;
+}
+
 void RemoteMover::Impl::note_absent(const Flight& flight) {
   const TimeNs now_ns = now();
   for (std::size_t i = 0; i < flight.batch.objects.size(); ++i) {
     if (flight.batch.objects[i].outcome != RemoteOutcome::Absent) continue;
-    absent.add(0, extent_name(flight, tags_of(flight)[i]), now_ns);
+    absent.add(0, extent_name(flight, tags_of(flight)[i]), now_ns + kAbsentNs);
   }
 }
 
@@ -96,7 +101,9 @@ void RemoteMover::Impl::end_probe(Flight& flight) {
     break;
   }
   const bool is_whole = flight.found_extents == flight.extent_count;
-  if (is_whole || flight.has_failed || flight.found_extents == flight.window_end) {
+  if (queue->is_cancelled(flight.index)) {
+    end_find(flight);
+  } else if (is_whole || flight.has_failed || flight.found_extents == flight.window_end) {
     end_path(flight);
   } else {
     ask_window(flight);
@@ -120,7 +127,9 @@ void RemoteMover::Impl::end_window(Flight& flight) {
     }
     ++flight.found_extents;
   }
-  if (is_whole && flight.found_extents < flight.window_end) {
+  if (queue->is_cancelled(flight.index)) {
+    end_find(flight);
+  } else if (is_whole && flight.found_extents < flight.window_end) {
     ask_window(flight);
   } else {
     end_path(flight);
@@ -191,10 +200,7 @@ void RemoteMover::Impl::ask_anchored(Flight& flight) {
     const std::uint64_t page = flight.path_pages - 1 - (flight.next_anchored / anchored.size());
     const std::uint32_t pool = anchored[flight.next_anchored % anchored.size()];
     const PageName& name = queue->path(flight.index)[page];
-    if (absent.has(pool, name, flight.start_ns)) {
-      count(&RemoteMoverStats::spared_names);
-      continue;
-    }
+    if (is_spared(pool, name, flight.start_ns)) continue;
     tags_of(flight)[object_count] = static_cast<std::uint32_t>(flight.next_anchored);
     (void)set_object(flight, object_count++, {.pool = pool, .key_space = key_space, .name = name});
   }
@@ -214,10 +220,10 @@ void RemoteMover::Impl::end_anchored(Flight& flight) {
     const std::uint32_t pool = anchored[tag % anchored.size()];
     const RemoteOutcome outcome = flight.batch.objects[i].outcome;
     if (outcome == RemoteOutcome::Ok) flight.plan.anchored[page] |= std::uint64_t{1} << (pool - 1);
-    if (outcome == RemoteOutcome::Absent) absent.add(pool, queue->path(flight.index)[page], now_ns);
+    if (outcome == RemoteOutcome::Absent) absent.add(pool, queue->path(flight.index)[page], now_ns + kAbsentNs);
     has_failed = has_failed || (outcome != RemoteOutcome::Ok && outcome != RemoteOutcome::Absent);
   }
-  if (has_failed) {
+  if (has_failed || queue->is_cancelled(flight.index)) {
     end_find(flight);
   } else {
     ask_anchored(flight);

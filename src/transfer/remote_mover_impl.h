@@ -40,6 +40,8 @@ struct RemoteMover::Impl {
   static constexpr std::uint32_t kQuestionNamesMax = 512;
   static constexpr std::uint32_t kBackgroundFlights = 8;
   static constexpr std::uint32_t kTouchFlightsMax = kBackgroundFlights / 2;  // of one path
+  /// How long a name counts as absent: others may put it meanwhile.
+  static constexpr TimeNs kAbsentNs = 1'000'000'000;
   /// A put that was given up may still happen for so long: when a connection is cleared, a machine goes on.
   static constexpr TimeNs kLostPutNs = 60'000'000'000;
   static constexpr TimeNs kDropPauseMinNs = 1'000'000'000;
@@ -111,7 +113,7 @@ struct RemoteMover::Impl {
     std::size_t next_columns = 0;               // of a direct call
     std::uint32_t next_column = 0;
     std::uint64_t offset = 0;  // of the columns' bytes in the caller's memory
-    PageName dropped;          // by Step::Drop and DropAgain
+    PageName dropped;          // by Step::Drop and DropAgain, a key space; by Step::Discard, a page
   };
   struct Request {
     Step step = Step::Probe;
@@ -155,7 +157,8 @@ struct RemoteMover::Impl {
   void finish_batch(Flight& flight);
   [[nodiscard]] bool cancel_some();
   [[nodiscard]] Flight* idle_background();
-  void discard(const RemoteObject& object);
+  void discard(std::uint32_t pool, const PageName& name, const RemoteObject& object);
+  void end_discard(const Flight& flight);
   void set_drop(Flight& flight, Step step, const PageName& key_space);
   void end_drop(Flight& flight);
   void forget_drops(const PageName& key_space);
@@ -181,6 +184,7 @@ struct RemoteMover::Impl {
   [[nodiscard]] const PageName& extent_name(const Flight& flight, std::uint32_t extent);
   void set_extent(Flight& flight, std::uint32_t object, std::uint32_t extent);
   void note_absent(const Flight& flight);
+  [[nodiscard]] bool is_spared(std::uint32_t pool, const PageName& name, TimeNs at_ns);
 
   // remote_mover_move.cc
   void begin_load(Flight& flight);
@@ -197,6 +201,7 @@ struct RemoteMover::Impl {
   void end_pages(Flight& flight, const Item& item, PageEnd end);
   void get(Flight& flight);
   void end_get(Flight& flight);
+  void refuse(const Flight& flight, const Item& item, const RemoteObject& object);
   [[nodiscard]] bool verify(Flight& flight, const Item& item, std::span<const std::byte> heads);
   void ask(Flight& flight);
   void end_ask(Flight& flight);
@@ -263,6 +268,7 @@ struct RemoteMover::Impl {
   std::vector<OpenDrop> open_drops;   // that are not over: their key spaces stay hidden
   std::optional<TimeNs> lost_put_ns;  // when the last put was given up
   AbsentNames absent;
+  AbsentNames bad;  // their values were not right: until they are dropped, or, where nothing is written, from then on
   std::uint64_t last_batch = 0;
 
   mutable Mutex stats_mutex;  // guards what follows

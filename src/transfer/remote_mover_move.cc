@@ -4,6 +4,7 @@
 // extents of them; get() and ask() have them read and written, whosever pages they are, and say in PageRow::end what
 // became of each.
 #include <algorithm>
+#include <limits>
 #include <optional>
 
 #include "base/check.h"
@@ -81,7 +82,7 @@ void RemoteMover::Impl::get(Flight& flight) {
       const bool is_wanted = page >= item.front && page < item.front + item.count;
       // A path has unwanted pages in its first and its last extent only.
       pieces[piece_count++] = is_wanted ? pages_of(flight)[item.first + page - item.front].memory
-                                        : discards_of(flight).subspan(i % 2 * page_bytes(0), page_bytes(0));
+                                        : discards_of(flight).subspan((i == 0 ? 0 : 1) * page_bytes(0), page_bytes(0));
     }
     const PageNames::Record& record = queue->records(flight.index)[item.first];
     set_object(flight, i, {.pool = flight.pool, .key_space = record.key_space, .name = *extent_of(flight, item)})
@@ -104,17 +105,17 @@ void RemoteMover::Impl::end_get(Flight& flight) {
     const RemoteObject& object = flight.batch.objects[i];
     switch (object.outcome) {
       case RemoteOutcome::Ok:
-        if (!verify(flight, item, object.target[0])) discard(object);
+        if (!verify(flight, item, object.target[0])) refuse(flight, item, object);
         break;
       case RemoteOutcome::Corrupt:
         count(&RemoteMoverStats::corrupt_values);
         flight.fault = TransferFault::Checksum;
         end_pages(flight, item, PageEnd::Bad);
-        discard(object);
+        refuse(flight, item, object);
         break;
       case RemoteOutcome::Absent:
         count(&RemoteMoverStats::absent_values);
-        absent.add(flight.pool, *extent_of(flight, item), now());
+        absent.add(flight.pool, *extent_of(flight, item), now() + kAbsentNs);
         end_pages(flight, item, PageEnd::Absent);
         break;
       case RemoteOutcome::NotTried:
@@ -125,6 +126,14 @@ void RemoteMover::Impl::end_get(Flight& flight) {
     }
   }
   end_moves(flight);
+}
+
+// A value that is not right. Nobody is to find it meanwhile, and a store of its pages is not to take it for theirs.
+void RemoteMover::Impl::refuse(const Flight& flight, const Item& item, const RemoteObject& object) {
+  const TimeNs until_ns = config.is_read_only ? std::numeric_limits<TimeNs>::max() : now() + config.store_timeout_ns;
+  const PageName& name = *extent_of(flight, item);
+  bad.add(flight.pool, name, until_ns);
+  discard(flight.pool, name, object);
 }
 
 // Whether a value is what its key says. Its pages up to the first one that is not are good.
@@ -187,7 +196,11 @@ void RemoteMover::Impl::end_ask(Flight& flight) {
   bool goes_on = true;
   for (std::uint32_t i = 0; i < flight.item_count && goes_on; ++i) {
     const Item& item = items_of(flight)[i];
-    switch (flight.batch.objects[i].outcome) {
+    RemoteOutcome outcome = flight.batch.objects[i].outcome;
+    if (outcome == RemoteOutcome::Ok && bad.has(flight.pool, *extent_of(flight, item), now())) {
+      outcome = RemoteOutcome::Absent;
+    }
+    switch (outcome) {
       case RemoteOutcome::Ok:
         count(&RemoteMoverStats::kept_values);
         end_pages(flight, item, PageEnd::Good);
@@ -267,6 +280,7 @@ void RemoteMover::Impl::end_put(Flight& flight) {
     if (!is_put) lost_put_ns = now();
     if (!is_put) continue;
     absent.remove(flight.pool, *extent_of(flight, item));
+    bad.remove(flight.pool, *extent_of(flight, item));
     const std::uint64_t bytes = extent_bytes(item.count, page_bytes(flight.pool));
     flight.completion.moved_bytes += bytes;
     count(&RemoteMoverStats::put_values);

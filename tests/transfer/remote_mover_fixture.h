@@ -143,6 +143,7 @@ struct RemoteEngineConfig {
   std::string key_prefix = "quire";
   bool has_threads = false;
   int event_fd = -1;
+  bool is_read_only = false;
 };
 
 /// A process with its host pages and its names. Pages of a prompt lie one behind the other on the host, those of the
@@ -164,6 +165,7 @@ class RemoteEngine {
         .transfer_count_max = kRemoteTransfers,
         .transfer_pages_max = config.transfer_pages_max,
         .path_pages_max = kRemotePathPages,
+        .is_read_only = config.is_read_only,
         .key_prefix = config.key_prefix,
         .has_threads = config.has_threads,
         .event_fd = config.event_fd,
@@ -398,6 +400,15 @@ class RemoteMoverTest : public ::testing::Test {
   }
   /// What was absent a moment ago is asked for again.
   void forget_absent() { set_now(now_ + 2'000'000'000); }
+
+  /// Flips a bit in the last page of every value.
+  void damage_values() {
+    for (const std::string& key : store_.keys()) {
+      std::vector<std::byte> value = store_.value(key);
+      value.back() ^= std::byte{1};
+      store_.put_value(key, value);
+    }
+  }
 
   /// Puts a prompt's pages on the host, and from there into the store.
   Completion store_prompt(RemoteEngine& engine, const RemotePrompt& prompt, std::uint32_t place = 0,

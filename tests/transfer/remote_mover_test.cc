@@ -146,6 +146,66 @@ TEST_F(RemoteMoverTest, ALongPathIsDecidedInOneRoundTripAndCountsAsUsed) {
   EXPECT_EQ(load(engine, 0, 16).good_pages, 16U);
 }
 
+// As TierAccess::ReadOnly says: pages that turn out to be bad are not found again by this cache.
+TEST_F(RemoteMoverTest, ABadValueIsNotFoundAgainByAMoverThatOnlyReads) {
+  const RemotePrompt prompt = remote_prompt(1, 12);
+  store_prompt(open(), prompt);
+  damage_values();
+  RemoteEngine& reader = open({.is_read_only = true});
+  EXPECT_EQ(find(reader, prompt).good_pages, 12U);
+  EXPECT_EQ(load(reader, 0, 12).good_pages, 3U);
+  const std::uint64_t got = store_.counts().got;
+  for (int i = 0; i < 3; ++i) {
+    EXPECT_EQ(find(reader, prompt).good_pages, 0U);
+    set_now(now_ + 3'600'000'000'000);
+  }
+  EXPECT_EQ(store_.counts().got, got);
+  EXPECT_EQ(store_.keys().size(), 3U);
+}
+
+// The drop of a bad value has failed, and the store still has it.
+TEST_F(RemoteMoverTest, ABadValueIsWrittenAnewThoughItIsStillThere) {
+  RemoteEngine& engine = open();
+  const RemotePrompt prompt = remote_prompt(1, 12);
+  store_prompt(engine, prompt);
+  damage_values();
+  EXPECT_EQ(find(engine, prompt).good_pages, 12U);
+  const TransferId id = engine.submit_load(2, 1, 0, 12, 100);
+  const auto run_mover = [&] {
+    while (engine.mover->run()) {
+    }
+  };
+  run_mover();
+  while (!engine.heard(id).has_value()) {
+    ASSERT_TRUE(store_.run_one());
+    run_mover();
+  }
+  store_.set_node(SimRemoteServer::Node::Failing);
+  settle();
+  store_.set_node(SimRemoteServer::Node::Up);
+  ASSERT_FALSE(store_.keys().empty());  // a drop that fails may have happened all the same
+  EXPECT_EQ(find(engine, prompt).good_pages, 0U);
+  store_prompt(engine, prompt);
+  EXPECT_EQ(engine.mover->stats().kept_values, 0U);
+  EXPECT_EQ(find(engine, prompt).good_pages, 12U);
+  EXPECT_EQ(load(engine, 0, 12).good_pages, 12U);
+}
+
+TEST_F(RemoteMoverTest, AQuestionThatIsCancelledAsksNothingMore) {
+  RemoteEngine& engine = open();
+  const RemotePrompt prompt = remote_prompt(1, 400);
+  store_prompt(engine, RemotePrompt(prompt.begin(), prompt.begin() + 200 * kRemotePageTokens));
+  const TransferId id = engine.submit_find(1, prompt, {});
+  while (engine.mover->run()) {
+  }
+  ASSERT_TRUE(store_.run_one());  // the first names are answered, and nobody has heard it yet
+  engine.mover->cancel(id);
+  while (engine.mover->run()) {
+  }
+  EXPECT_TRUE(engine.heard(id).has_value());
+  EXPECT_EQ(store_.batch_count(), 0U);
+}
+
 // Engines that have the beginning in memory ask for what follows it only.
 TEST_F(RemoteMoverTest, TheBeginningOfAPathCountsAsUsedThoughMemoryHasIt) {
   for (const bool tells_before : {true, false}) {
