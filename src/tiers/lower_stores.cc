@@ -437,7 +437,7 @@ bool LowerStores::begin_flush() {
   has_lost_copies_ = false;
   is_flushed_ = false;
   for (std::uint16_t i = 0; i < parts_.lowers.size(); ++i) {
-    parts_.lowers[i].has_lost_writes = false;
+    parts_.lowers[i].has_lost_writes = parts_.lowers[i].has_failed_drops = false;
     if (parts_.lowers[i].has_failed) continue;
     // Pages that could not be written are tried once more.
     for_each_host_page(i, [&](PageHome& home, LowerCopies& copies, PageId page) {
@@ -484,17 +484,21 @@ Result<bool> LowerStores::try_flush() {
   const auto failed = [this] {
     parts_.wants_flush = false;
     std::string why;
+    bool has_failed_drops = false;
     for (std::uint16_t i = 0; i < parts_.lowers.size(); ++i) {
       const Lower& lower = parts_.lowers[i];
       if (lower.has_failed || lower.has_lost_writes) lose_all_of(i);
+      has_failed_drops = has_failed_drops || lower.has_failed_drops;
       if (why.empty()) why = lower.tier->last_error();
     }
-    return fail(ErrorCode::Io, "flush: " + why);
+    return fail(ErrorCode::Io, (has_failed_drops ? "flush: a drop has failed, and is tried again: " : "flush: ") + why);
   };
   // The flush goes on as long as one tier works; that others have failed is reported when it has ended.
   if (std::ranges::all_of(parts_.lowers, &Lower::has_failed)) return failed();
   if (std::exchange(is_flushed_, false)) {
-    const auto lacks_some = [](const Lower& lower) { return lower.has_lost_writes || lower.has_failed; };
+    const auto lacks_some = [](const Lower& lower) {
+      return lower.has_lost_writes || lower.has_failed_drops || lower.has_failed;
+    };
     if (std::ranges::any_of(parts_.lowers, lacks_some)) return failed();
     if (has_lost_copies_) {
       parts_.wants_flush = false;
@@ -522,7 +526,10 @@ Result<bool> LowerStores::try_flush() {
 void LowerStores::finish_flush(std::uint32_t transfer) {
   QUIRE_CHECK(flushes_in_flight_ > 0, "a flush ends that was not begun");
   const Transfer& flush = parts_.book[transfer];
-  if (flush.outcome != TransferOutcome::Ok) parts_.lowers[flush.lower].has_lost_writes = true;
+  if (flush.outcome != TransferOutcome::Ok) {
+    Lower& lower = parts_.lowers[flush.lower];
+    (flush.fault == TransferFault::None ? lower.has_failed_drops : lower.has_lost_writes) = true;
+  }
   is_flushed_ = --flushes_in_flight_ == 0;
   parts_.book.remove(transfer);
 }

@@ -31,7 +31,8 @@ const PageName* RemoteMover::Impl::extent_of(const Flight& flight, const Item& i
   return is_named ? &queue->path(flight.index)[last] : nullptr;
 }
 
-// Makes items of the flight's pages, as far as they belong to an extent that has a name. What is written is whole.
+// Makes items of the flight's pages, as far as they belong to an extent that has a name, and to no key space that is
+// being dropped. What is written is whole.
 void RemoteMover::Impl::group(Flight& flight) {
   const std::span<const PageNames::Record> records = queue->records(flight.index).first(flight.page_count);
   const std::uint32_t extent = extent_pages(flight.pool);
@@ -49,10 +50,10 @@ void RemoteMover::Impl::group(Flight& flight) {
       ++item.count;
     }
     first += item.count;
-    const bool is_known = !record.name.is_none() && extent_of(flight, item) != nullptr;
-    if (is_write && (!is_known || item.count < extent || queue->is_dropping(record.key_space))) {
-      end_pages(flight, item, PageEnd::NotWritten);
-      count(&RemoteMoverStats::skipped_pages, item.count);
+    const bool is_known =
+        !record.name.is_none() && extent_of(flight, item) != nullptr && !queue->is_dropping(record.key_space);
+    if (is_write && (!is_known || item.count < extent)) {
+      skip(flight, item);
     } else if (!is_known) {
       end_pages(flight, item, PageEnd::Absent);
     } else {
@@ -63,6 +64,11 @@ void RemoteMover::Impl::group(Flight& flight) {
 
 void RemoteMover::Impl::end_pages(Flight& flight, const Item& item, PageEnd end) {
   for (std::uint32_t i = 0; i < item.count; ++i) pages_of(flight)[item.first + i].end = end;
+}
+
+void RemoteMover::Impl::skip(Flight& flight, const Item& item) {
+  end_pages(flight, item, PageEnd::NotWritten);
+  count(&RemoteMoverStats::skipped_pages, item.count);
 }
 
 // Reading
@@ -181,7 +187,8 @@ void RemoteMover::Impl::ask(Flight& flight) {
                   .timeout_ns = config.store_timeout_ns});
 }
 
-// What the store could not say is not put: it would not take it, either.
+// What the store could not say is not put: it would not take it, either. Nor is what was dropped since it was asked:
+// the drop waits for this flight, and would take it again.
 void RemoteMover::Impl::end_ask(Flight& flight) {
   std::uint32_t put_count = 0;
   bool goes_on = true;
@@ -193,6 +200,10 @@ void RemoteMover::Impl::end_ask(Flight& flight) {
         end_pages(flight, item, PageEnd::Good);
         break;
       case RemoteOutcome::Absent:
+        if (queue->is_dropping(queue->records(flight.index)[item.first].key_space)) {
+          skip(flight, item);
+          break;
+        }
         goes_on = add_put(flight, i, put_count);  // not behind this object, which has been looked at
         put_count += goes_on ? 1 : 0;
         break;
@@ -230,8 +241,7 @@ bool RemoteMover::Impl::add_put(Flight& flight, std::uint32_t item_index, std::u
     }
     if (fault != TransferFault::None) {
       for (std::uint32_t begun = 0; begun < i + (has_begun ? 1U : 0U); ++begun) end_source(flight, item.first + begun);
-      end_pages(flight, {.first = item.first, .count = i, .front = 0}, PageEnd::NotWritten);
-      count(&RemoteMoverStats::skipped_pages, i);
+      skip(flight, {.first = item.first, .count = i, .front = 0});
       pages_of(flight)[item.first + i].end = PageEnd::Bad;
       flight.fault = fault;
       return false;

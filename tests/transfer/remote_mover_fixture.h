@@ -141,6 +141,7 @@ struct RemoteEngineConfig {
   std::uint32_t first_page = 1;  // of the host: ids of one engine mean nothing to another
   std::uint32_t transfer_pages_max = 16;
   std::string key_prefix = "quire";
+  bool is_read_only = false;
   bool has_threads = false;
   int event_fd = -1;
 };
@@ -164,6 +165,7 @@ class RemoteEngine {
         .transfer_count_max = kRemoteTransfers,
         .transfer_pages_max = config.transfer_pages_max,
         .path_pages_max = kRemotePathPages,
+        .is_read_only = config.is_read_only,
         .key_prefix = config.key_prefix,
         .has_threads = config.has_threads,
         .event_fd = config.event_fd,
@@ -394,6 +396,13 @@ class RemoteMoverTest : public ::testing::Test {
     EXPECT_TRUE(completion.has_value());
     EXPECT_TRUE(engine.completions.empty());
     return completion.value_or(Completion{});
+  }
+  /// Everything that the engines do before the store answers anything.
+  void run_movers() {
+    for (const auto& engine : engines_) {
+      while (engine->mover->run()) {
+      }
+    }
   }
   /// What was absent a moment ago is asked for again.
   void forget_absent() { set_now(now_ + 2'000'000'000); }
