@@ -720,8 +720,9 @@ class Cache {
                                      std::function<void(const DiskAnswer&)> callback);
   /// Has all that is cached written to disk, as far as the write policies, the host's room and the endurance budget let
   /// it, and synced. True when that is done; else call it again after apply(). What is computed after the first of
-  /// these calls may be in it or not: ask once more for that. An error when something could not be written, or a sync
-  /// has failed: the next call tries again with what is still cached. Not done while transfers are paused.
+  /// these calls may be in it or not: ask once more for that. An error when something could not be written or
+  /// dropped, or a sync has failed: the next call tries again with what is still cached. Not done while transfers are
+  /// paused.
   [[nodiscard]] Result<bool> flush();
   /// flush(), poll() and apply() until it is done; false when that takes longer than the time that is given for it:
   /// what was begun goes on, and the next flush() goes on with it. Unavailable while transfers are paused.

@@ -62,6 +62,7 @@ void SimRemoteServer::end(std::size_t index, RemoteOutcome outcome) {
                        flight.batch.operation == RemoteOperation::Drop ||
                        flight.batch.operation == RemoteOperation::DropBelow;
   moved_bytes_ = 0;
+  ++counts_.batches;
   for (RemoteObject& object : objects) {
     RemoteOutcome end = outcome;
     if (end == RemoteOutcome::Ok && draws(faults_.late)) end = RemoteOutcome::Late;
@@ -69,6 +70,8 @@ void SimRemoteServer::end(std::size_t index, RemoteOutcome outcome) {
     const bool has_happened = end == RemoteOutcome::Ok || (changes && random_.below(2) == 0);
     const RemoteOutcome ran = has_happened ? run(flight.batch.operation, object) : end;
     object.outcome = end == RemoteOutcome::Ok ? ran : end;
+    const bool is_swept = flight.batch.operation == RemoteOperation::DropBelow && object.outcome == RemoteOutcome::Ok;
+    if (is_swept) flight.store->drops_.insert_or_assign(std::string(object.key), counts_.batches);
     if (flight.batch.is_path && outcome == RemoteOutcome::Ok && object.outcome != RemoteOutcome::Ok) break;
   }
   flight.store->answers_.push_back({.id = flight.batch.id,
@@ -159,6 +162,20 @@ void SimRemoteServer::make_room() {
       victim = std::ranges::min_element(values_, {}, [](const auto& each) { return each.second.used; });
     }
     values_.erase(victim);
+  }
+}
+
+void SimRemoteServer::check_order(const SimRemoteStore* store, const RemoteBatch& batch) const {
+  const auto is_below = [](const RemoteBatch& puts, const RemoteBatch& drops) {
+    if (puts.operation != RemoteOperation::Put || drops.operation != RemoteOperation::DropBelow) return false;
+    return std::ranges::any_of(puts.objects, [&](const RemoteObject& put) {
+      return std::ranges::any_of(drops.objects,
+                                 [&](const RemoteObject& drop) { return put.key.starts_with(drop.key); });
+    });
+  };
+  for (const Flight& flight : flights_) {
+    QUIRE_CHECK(flight.store != store || (!is_below(batch, flight.batch) && !is_below(flight.batch, batch)),
+                "a value is put and dropped at the same time");
   }
 }
 
@@ -268,6 +285,7 @@ bool SimRemoteStore::try_submit(const RemoteBatch& batch) {
   for (const auto& each : server.flights_) {
     QUIRE_CHECK(each.store != this || each.batch.id != batch.id, "two batches with one id");
   }
+  server.check_order(this, batch);
   auto& flight = server.flights_.emplace_back(
       SimRemoteServer::Flight{.store = this, .batch = batch, .start_ns = server.now_ns_, .hashes = {}});
   for (RemoteObject& object : batch.objects) {
@@ -301,6 +319,12 @@ std::span<RemoteAnswer> SimRemoteStore::poll(std::span<RemoteAnswer> out) {
   std::uint64_t marks = 0;
   if (answers_.empty()) (void)!::read(event_fd_, &marks, sizeof(marks));
   return out.first(count);
+}
+
+std::uint64_t SimRemoteStore::dropped_at(std::string_view prefix) const {
+  const MutexLock lock(server_.mutex_);
+  const auto drop = drops_.find(prefix);
+  return drop != drops_.end() ? drop->second : 0;
 }
 
 RemoteStatus SimRemoteStore::status() const {

@@ -6,7 +6,8 @@
 // over is answered when somebody polls.
 //
 // It looks after its callers too: a source that changes while its batch is in flight, and a target that somebody else
-// writes meanwhile, end the program. Targets are full of rubbish until their batch ends.
+// writes meanwhile, end the program. So does a store that has a value put and everything below a prefix of its key
+// dropped at the same time, because nobody knows which comes last. Targets are full of rubbish until their batch ends.
 //
 // thread-safe
 #pragma once
@@ -53,6 +54,7 @@ class SimRemoteServer {
     std::uint64_t got = 0;
     std::uint64_t put = 0;
     std::uint64_t dropped = 0;
+    std::uint64_t batches = 0;
   };
 
   explicit SimRemoteServer(std::uint64_t seed) : random_(seed) {}
@@ -101,6 +103,7 @@ class SimRemoteServer {
   [[nodiscard]] RemoteOutcome put(const RemoteObject& object) QUIRE_REQUIRES(mutex_);
   void end_late() QUIRE_REQUIRES(mutex_);
   void make_room() QUIRE_REQUIRES(mutex_);
+  void check_order(const SimRemoteStore* store, const RemoteBatch& batch) const QUIRE_REQUIRES(mutex_);
   static std::uint64_t hash_of(const RemoteObject& object);
 
   mutable Mutex mutex_;  // guards what follows, and the stores' answers
@@ -135,11 +138,17 @@ class SimRemoteStore final : public RemoteStore {
   [[nodiscard]] int event_fd() const override { return event_fd_; }
   [[nodiscard]] RemoteStatus status() const override;
 
+  /// How many batches had ended when everything below this prefix was last dropped for this store, with that one; 0: it
+  /// never was.
+  [[nodiscard]] std::uint64_t dropped_at(std::string_view prefix) const;
+
  private:
   friend class SimRemoteServer;
   SimRemoteServer& server_;
   int event_fd_ = -1;
-  std::vector<RemoteAnswer> answers_;  // guarded by the server's mutex
+  // Guarded by the server's mutex.
+  std::vector<RemoteAnswer> answers_;
+  std::map<std::string, std::uint64_t, std::less<>> drops_;  // by prefix
 };
 
 }  // namespace quire::testing

@@ -84,47 +84,49 @@ void LowerStores::prefer(const PrefixTree::Pin& path) {
   for (std::uint16_t i = 0; i < parts_.lowers.size(); ++i) {
     const Lower& lower = parts_.lowers[i];
     for (RunId run = path.run(); !parts_.tree.parent(run).is_none(); run = parts_.tree.parent(run)) {
-      if (!is_used_enough(lower, run)) continue;
+      const bool is_hot = is_used_enough(lower, run);
       std::uint32_t column = parts_.tree.end_page(run) - static_cast<std::uint32_t>(parts_.tree.pages(run).size());
       for (const PageId page : parts_.tree.pages(run)) {
-        parts_.history.set_hot(page, i);  // for copies that are still to be made
+        if (is_hot) parts_.history.set_hot(page, i);  // for copies that are still to be made
         const PrefixTree::HostCopy copy = parts_.tree.copy_of(page);
         const bool has_copy = copy.state == PrefixTree::Copy::Ready;
-        if (lower.extent_pages == 1 && has_copy) prefer_page(i, parts_.history, copy.host_page);
-        if (lower.extent_pages > 1 && ++column % lower.extent_pages == 0 && has_copy) prefer_extent(i, run, column - 1);
+        if (lower.extent_pages == 1 && has_copy) prefer_page(i, parts_.history, copy.host_page, is_hot);
+        if (lower.extent_pages > 1 && ++column % lower.extent_pages == 0 && has_copy)
+          prefer_extent(i, run, column - 1, is_hot);
         for (const auto& group : parts_.groups) {
           const PageId host_page = group->has_host() ? group->host_page_at({Tier::Device, page}) : PageId::none();
-          if (!host_page.is_none()) prefer_page(i, *group, host_page);
+          if (!host_page.is_none()) prefer_page(i, *group, host_page, is_hot);
         }
       }
     }
   }
 }
 
-void LowerStores::prefer_page(std::uint16_t lower_index, PageHome& home, PageId host_page) {
+// A page that was not written, or was lost, gets another chance when it is used; others only when they are hot.
+void LowerStores::prefer_page(std::uint16_t lower_index, PageHome& home, PageId host_page, bool is_hot) {
   const Lower& lower = parts_.lowers[lower_index];
   LowerCopies& copies = home.pages.lower[lower_index];
   if (!writes(lower, copies) || !keeps(lower, home, host_page)) return;
   const CopyState state = copies.states[host_page.value];
   const bool is_selective = lower.settings.write_policy == WritePolicy::Selective;
-  const bool is_new =
-      state == CopyState::Cold || state == CopyState::Lost || (is_selective && state == CopyState::None);
-  if (!is_new) return;
+  const bool is_preferred = is_hot && (state == CopyState::Cold || (is_selective && state == CopyState::None));
+  if (state != CopyState::Lost && !is_preferred) return;
   copies.forget(host_page);
-  copies.want(host_page, /*is_hot=*/true);
+  copies.want(host_page, is_hot);
 }
 
 // As prefer_page(); an extent that was left, because the host lacked a page of it, gets another chance.
-void LowerStores::prefer_extent(std::uint16_t lower_index, RunId run, std::uint32_t last) {
+void LowerStores::prefer_extent(std::uint16_t lower_index, RunId run, std::uint32_t last, bool is_hot) {
   const Lower& lower = parts_.lowers[lower_index];
   LowerCopies& copies = parts_.history.pages.lower[lower_index];
   if (!writes(lower, copies)) return;
   const PageId end = parts_.history.host_page_at(run, last);
   const CopyState state = copies.states[end.value];
-  const bool is_new = state == CopyState::None || state == CopyState::Cold || state == CopyState::Lost;
-  if (!is_new || !list_extent(run, last, lower.extent_pages)) return;
+  const bool is_preferred = is_hot && (state == CopyState::None || state == CopyState::Cold);
+  if (state != CopyState::Lost && !is_preferred) return;
+  if (!list_extent(run, last, lower.extent_pages)) return;
   copies.forget(end);
-  copies.want(end, /*is_hot=*/true);
+  copies.want(end, is_hot);
 }
 
 bool LowerStores::may_copy(const PageHome& home) const {
@@ -256,9 +258,11 @@ void LowerStores::finish(std::uint32_t transfer) {
   // The tier has failed, and not just one page.
   const bool is_of_tier = store.fault == TransferFault::Io || lower.has_failed;
   if (store.outcome == TransferOutcome::Failed && is_of_tier) lower.has_lost_writes = true;
+  // A drop was on its way: what was computed since is written when somebody uses it again.
+  const bool is_lost = is_of_tier || store.outcome == TransferOutcome::Cancelled;
   const std::span<const PageTransfer> pages = parts_.book.pages(transfer);
   const bool has_extents = lower.extent_of(home) > 1;
-  if (has_extents) finish_extents(store, pages, is_of_tier);
+  if (has_extents) finish_extents(store, pages, is_lost);
   for (std::uint32_t i = 0; i < pages.size() && !has_extents; ++i) {
     const PageId page = pages[i].host_page;
     CopyState& state = copies.states[page.value];
@@ -266,7 +270,7 @@ void LowerStores::finish(std::uint32_t transfer) {
     if (is_same && i < store.good_pages) {
       copies.set_there(page);
       ++copies.stored_page_total;
-    } else if (is_same && is_of_tier) {
+    } else if (is_same && is_lost) {
       state = CopyState::Lost;
     } else if (is_same && i == store.good_pages) {
       state = CopyState::None;  // the host page has bad bytes: a load of it will fail, and drop it
@@ -281,7 +285,7 @@ void LowerStores::finish(std::uint32_t transfer) {
 }
 
 // Pages of an extent that were given up meanwhile are there too, but nobody keeps count of them.
-void LowerStores::finish_extents(const Transfer& store, std::span<const PageTransfer> pages, bool is_of_tier) {
+void LowerStores::finish_extents(const Transfer& store, std::span<const PageTransfer> pages, bool is_lost) {
   HistoryPages& history = parts_.history;
   LowerCopies& copies = history.pages.lower[store.lower];
   const std::uint32_t extent_pages = parts_.lowers[store.lower].extent_pages;
@@ -294,14 +298,14 @@ void LowerStores::finish_extents(const Transfer& store, std::span<const PageTran
     const bool is_written = first + extent_pages <= store.good_pages;
     const PageId end = extent.back().host_page;
     const bool is_same = is_cached(extent.back()) && copies.states[end.value] == CopyState::Writing;
-    if (is_same) copies.states[end.value] = is_of_tier ? CopyState::Lost : CopyState::None;
+    if (is_same) copies.states[end.value] = is_lost ? CopyState::Lost : CopyState::None;
     for (const PageTransfer& page : extent) {
       if (is_written && is_cached(page) && !copies.has(page.host_page)) copies.set_there(page.host_page);
       history.pages.end_host_read(page.host_page);
     }
     if (is_written) copies.stored_page_total += extent_pages;
     // The tier did not try it, because it stood behind one with a bad page on the host.
-    if (is_same && !is_of_tier && first > store.good_pages) copies.want(end, /*is_hot=*/false);
+    if (is_same && !is_lost && first > store.good_pages) copies.want(end, /*is_hot=*/false);
   }
 }
 
@@ -437,7 +441,7 @@ bool LowerStores::begin_flush() {
   has_lost_copies_ = false;
   is_flushed_ = false;
   for (std::uint16_t i = 0; i < parts_.lowers.size(); ++i) {
-    parts_.lowers[i].has_lost_writes = false;
+    parts_.lowers[i].has_lost_writes = parts_.lowers[i].has_failed_drops = false;
     if (parts_.lowers[i].has_failed) continue;
     // Pages that could not be written are tried once more.
     for_each_host_page(i, [&](PageHome& home, LowerCopies& copies, PageId page) {
@@ -484,17 +488,21 @@ Result<bool> LowerStores::try_flush() {
   const auto failed = [this] {
     parts_.wants_flush = false;
     std::string why;
+    bool has_failed_drops = false;
     for (std::uint16_t i = 0; i < parts_.lowers.size(); ++i) {
       const Lower& lower = parts_.lowers[i];
       if (lower.has_failed || lower.has_lost_writes) lose_all_of(i);
+      has_failed_drops = has_failed_drops || lower.has_failed_drops;
       if (why.empty()) why = lower.tier->last_error();
     }
-    return fail(ErrorCode::Io, "flush: " + why);
+    return fail(ErrorCode::Io, (has_failed_drops ? "flush: a drop has failed, and is tried again: " : "flush: ") + why);
   };
   // The flush goes on as long as one tier works; that others have failed is reported when it has ended.
   if (std::ranges::all_of(parts_.lowers, &Lower::has_failed)) return failed();
   if (std::exchange(is_flushed_, false)) {
-    const auto lacks_some = [](const Lower& lower) { return lower.has_lost_writes || lower.has_failed; };
+    const auto lacks_some = [](const Lower& lower) {
+      return lower.has_lost_writes || lower.has_failed_drops || lower.has_failed;
+    };
     if (std::ranges::any_of(parts_.lowers, lacks_some)) return failed();
     if (has_lost_copies_) {
       parts_.wants_flush = false;
@@ -522,7 +530,10 @@ Result<bool> LowerStores::try_flush() {
 void LowerStores::finish_flush(std::uint32_t transfer) {
   QUIRE_CHECK(flushes_in_flight_ > 0, "a flush ends that was not begun");
   const Transfer& flush = parts_.book[transfer];
-  if (flush.outcome != TransferOutcome::Ok) parts_.lowers[flush.lower].has_lost_writes = true;
+  if (flush.outcome != TransferOutcome::Ok) {
+    Lower& lower = parts_.lowers[flush.lower];
+    (flush.fault == TransferFault::None ? lower.has_failed_drops : lower.has_lost_writes) = true;
+  }
   is_flushed_ = --flushes_in_flight_ == 0;
   parts_.book.remove(transfer);
 }

@@ -32,8 +32,8 @@ class LowerStores {
   };
   /// Host pages have just got their bytes from the device.
   void want(PageHome& home, std::span<const Copied> copied);
-  /// Somebody uses a path again: its pages are written before others. With WritePolicy::Selective, only such pages are
-  /// written, once they were used write_hits_min times.
+  /// Somebody uses a path again: pages that were used often are written before others, and those that a tier has lost
+  /// are written again. With WritePolicy::Selective, only pages that were used write_hits_min times are written.
   void prefer(const PrefixTree::Pin& path);
   /// Whether one more page of a pool may be copied to the host now. While flush() runs, a full host takes no page as
   /// long as host pages of the pool wait to be written: they would be evicted for it.
@@ -91,13 +91,13 @@ class LowerStores {
   template <typename Home>
   void fill(std::uint32_t transfer, Lower& lower, Home& home);
   void fill_extents(std::uint32_t transfer, Lower& lower);
-  void finish_extents(const Transfer& store, std::span<const PageTransfer> pages, bool is_of_tier);
+  void finish_extents(const Transfer& store, std::span<const PageTransfer> pages, bool is_lost);
   void want_extents_of(std::uint16_t lower_index, PageId host_page);
-  void prefer_extent(std::uint16_t lower_index, RunId run, std::uint32_t last);
+  void prefer_extent(std::uint16_t lower_index, RunId run, std::uint32_t last, bool is_hot);
   [[nodiscard]] bool is_used_enough(const Lower& lower, RunId run) const;
   [[nodiscard]] bool list_extent(RunId run, std::uint32_t last, std::uint32_t page_count);
   [[nodiscard]] bool try_start_drop(std::uint32_t key_space);
-  void prefer_page(std::uint16_t lower_index, PageHome& home, PageId host_page);
+  void prefer_page(std::uint16_t lower_index, PageHome& home, PageId host_page, bool is_hot);
   [[nodiscard]] bool has_unstarted_writes() const;
   template <typename Visitor>
   void for_each_host_page(std::uint16_t lower_index, Visitor&& visit);

@@ -83,7 +83,9 @@ struct Lower {
   std::uint32_t unread_searches = 0;  // since the last search whose pages were read
   std::uint32_t unasked_count = 0;    // requests that did not ask, because computing is faster, since the last that did
   bool has_failed = false;            // the tier's pool 0 has failed, the history's: the tier is not used any more
-  bool has_lost_writes = false;       // a store or a flush of this tier has failed since flush() was first called
+  // Since flush() was first called:
+  bool has_lost_writes = false;   // a store or a flush of this tier has failed
+  bool has_failed_drops = false;  // a flush says that drops have not been done, which the tier goes on trying
 
   /// How many pages of a home are written as one.
   [[nodiscard]] std::uint32_t extent_of(const PageHome& home) const { return home.pool == 0 ? extent_pages : 1; }

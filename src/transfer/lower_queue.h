@@ -79,7 +79,8 @@ class LowerQueue {
   }
   void complete(const Completion& completion);
 
-  // Key spaces whose drop is on its way: nothing of them is to be found. A drop counts from follow() on.
+  // Key spaces whose drop is on its way: nothing of them is to be found. A drop counts from follow() on until whoever
+  // has it calls finish_drop(), once for each plan. Drops may allocate; a search goes through all that count.
 
   [[nodiscard]] bool is_dropping(const PageName& key_space) const;
   void finish_drop(const PageName& key_space);
@@ -112,7 +113,7 @@ class LowerQueue {
   std::vector<std::uint32_t> plans_ QUIRE_GUARDED_BY(mutex_);  // that have not been followed, by index
   std::vector<TransferId> cancelled_ QUIRE_GUARDED_BY(mutex_);
   std::vector<Completion> completions_ QUIRE_GUARDED_BY(mutex_);
-  std::vector<PageName> dropping_ QUIRE_GUARDED_BY(mutex_);  // none: of all
+  std::vector<PageName> dropping_ QUIRE_GUARDED_BY(mutex_);  // one for each drop; none: of all
   bool is_stopping_ QUIRE_GUARDED_BY(mutex_) = false;
   Condition has_work_;
 };

@@ -12,6 +12,11 @@
 // path, the first at a column that is a multiple of extent_pages(). An extent has the name of its last page, is written
 // as a whole, and is found as a whole. Two paths that part inside an extent have an extent each.
 //
+// A DropBelow that has ended has hidden its key space: nothing of it is found or written from then on, until the tier
+// has really dropped it, which may take longer. FlushBelow ends when everything is done that was submitted before it.
+// If it fails with a fault, what was written may be gone; without one, it is only drops that have not been done, which
+// the tier goes on trying.
+//
 // Tokens and pages that a plan points to belong to the caller, and stay as they are until the plan's completion has
 // been polled. Until then the key space of the plan keeps its index.
 //
@@ -81,6 +86,7 @@ struct LowerPlan {
   /// LoadFromBelow, StoreBelow: host pages. PageTransfer::place tells the name of a page: in a load, it is the number
   /// of the page among those of `found_by`; in a store, the id of a page of the history in `named_in`, which has that
   /// name. A store of the history has whole extents, each in the order of its path; a load may have parts of some.
+  /// TransferOutcome::Cancelled: some were not written, because their key space is being dropped.
   std::span<const PageTransfer> pages;
 };
 

@@ -75,7 +75,7 @@ Status RemoteMover::Impl::prepare() {
                                               .event_fd = config.event_fd,
                                               .work_fd = work_fd,
                                               .on_key_space = nullptr}));
-  const std::size_t flight_count = config.transfer_count_max + kBackgroundFlights;
+  const std::size_t flight_count = config.transfer_count_max + kBackgroundFlights + kDropFlights;
   const std::size_t page_max = config.transfer_pages_max;
   object_max = std::max<std::size_t>(kQuestionNamesMax, page_max);
   piece_max = page_max * (1 + extent_pages_max);
@@ -94,7 +94,7 @@ Status RemoteMover::Impl::prepare() {
   QUIRE_TRY_ASSIGN(discards, LazyArray<std::byte>::create(flight_count * discard_bytes));
   decoded.resize(extent_pages_max);
   waiting.reserve(flight_count);
-  writes.reserve(config.transfer_count_max);
+  flushes.reserve(config.transfer_count_max);
   cancelled.reserve(config.transfer_count_max);
   open_drops.reserve(config.transfer_count_max);
   QUIRE_TRY(store.register_memory({headers.data(), headers.size()}));
@@ -151,9 +151,8 @@ void RemoteMover::Impl::wait_for_work() {
   const auto is_at_store = [](const Flight& flight) { return flight.state == Flight::State::AtStore; };
   int timeout_ms = -1;
   if (!waiting.empty() || (store_fd < 0 && std::ranges::any_of(flights, is_at_store))) timeout_ms = kPauseMs;
-  for (const OpenDrop& drop : open_drops) {
-    if (drop.is_running) continue;
-    const TimeNs left_ms = std::max<TimeNs>(0, drop.next_ns - now()) / 1'000'000 + 1;
+  if (const OpenDrop* const drop = next_drop()) {
+    const TimeNs left_ms = (std::max<TimeNs>(0, drop->next_ns - now()) / 1'000'000) + 1;
     const int drop_ms = static_cast<int>(std::min<TimeNs>(left_ms, kDropPauseMaxNs / 1'000'000));
     timeout_ms = timeout_ms < 0 ? drop_ms : std::min(timeout_ms, drop_ms);
   }
@@ -162,38 +161,13 @@ void RemoteMover::Impl::wait_for_work() {
   if (fds[0].revents != 0) (void)!::read(work_fd, &marks, sizeof(marks));
 }
 
+// Drops and flushes go first: they have little to do, and nobody may keep this thread so busy that they never begin.
 bool RemoteMover::Impl::run() {
-  return cancel_some() || submit_waiting() || take_answer() ||
-         queue->follow([this](const LowerPlan& plan) { take(plan); }) || try_start_write() || try_drop_again();
+  return cancel_some() || try_drop() || try_end_flush() || submit_waiting() || take_answer() ||
+         queue->follow([this](const LowerPlan& plan) { begin(plan); });
 }
 
 // A plan that has its names.
-void RemoteMover::Impl::take(const LowerPlan& plan) {
-  switch (plan.kind) {
-    case TransferKind::FindBelow:
-    case TransferKind::LoadFromBelow:
-    case TransferKind::GetFromBelow:
-      begin(plan);
-      return;
-    default:
-      writes.push_back(plan);
-  }
-}
-
-// Stores go together. A drop waits for those before it: a value that is put behind it would stay. Those behind it wait
-// for the drop, or it would take what they put.
-bool RemoteMover::Impl::try_start_write() {
-  if (writes.empty() || is_drop_at_store) return false;
-  const LowerPlan plan = writes.front();
-  const bool is_barrier = plan.kind == TransferKind::DropBelow || plan.kind == TransferKind::FlushBelow;
-  if (is_barrier && writes_at_store > 0) return false;
-  writes.erase(writes.begin());
-  ++writes_at_store;
-  is_drop_at_store = is_barrier;
-  begin(plan);
-  return true;
-}
-
 void RemoteMover::Impl::begin(const LowerPlan& plan) {
   Flight& flight = flights[plan.id.index];
   flight.plan = plan;
@@ -211,21 +185,24 @@ void RemoteMover::Impl::begin(const LowerPlan& plan) {
       begin_load(flight);
       return;
     case TransferKind::StoreBelow:
+      flight.write_number = ++last_number;
       begin_store(flight);
       return;
     case TransferKind::PutBelow:
+      flight.write_number = ++last_number;
+      begin_direct(flight);
+      return;
     case TransferKind::GetFromBelow:
       begin_direct(flight);
       return;
     case TransferKind::DropBelow:
-      if (config.is_read_only) {  // the queue goes on hiding it
-        complete(flight);
-        return;
-      }
-      set_drop(flight, Step::Drop, queue->records(flight.index)[0].name);
+      open_drop(queue->records(flight.index)[0].name);
+      complete(flight);
       return;
     case TransferKind::FlushBelow:
-      complete(flight);
+      flight.number = ++last_number;
+      flushes.push_back(flight.index);
+      hurry_drops();
       return;
     default:
       QUIRE_CHECK(false, "a plan that no lower tier has");
@@ -233,17 +210,7 @@ void RemoteMover::Impl::begin(const LowerPlan& plan) {
 }
 
 void RemoteMover::Impl::complete(Flight& flight) {
-  switch (flight.plan.kind) {
-    case TransferKind::StoreBelow:
-    case TransferKind::PutBelow:
-    case TransferKind::DropBelow:
-    case TransferKind::FlushBelow:
-      --writes_at_store;
-      is_drop_at_store = false;
-      break;
-    default:
-      break;
-  }
+  flight.write_number = 0;
   flight.completion.busy_ns = std::max<TimeNs>(1, now() - flight.start_ns);
   queue->complete(flight.completion);
 }
@@ -357,9 +324,6 @@ void RemoteMover::Impl::finish_batch(Flight& flight) {
     case Step::Drop:
       end_drop(flight);
       return;
-    case Step::DropAgain:
-      end_drop_again(flight);
-      return;
     case Step::Discard:
       end_discard(flight);
       return;
@@ -380,10 +344,9 @@ bool RemoteMover::Impl::cancel_some() {
 }
 
 RemoteMover::Impl::Flight* RemoteMover::Impl::idle_background() {
-  for (std::size_t i = config.transfer_count_max; i < flights.size(); ++i) {
-    if (flights[i].state == Flight::State::Idle) return &flights[i];
-  }
-  return nullptr;
+  const auto background = std::span(flights).subspan(config.transfer_count_max, kBackgroundFlights);
+  const auto idle = std::ranges::find(background, Flight::State::Idle, &Flight::state);
+  return idle != background.end() ? &*idle : nullptr;
 }
 
 // A value that is no good. When there is no room for it, whoever reads it next drops it.
@@ -411,72 +374,138 @@ void RemoteMover::Impl::end_discard(const Flight& flight) {
 
 // Drops of key spaces
 
-void RemoteMover::Impl::set_drop(Flight& flight, Step step, const PageName& key_space) {
-  flight.dropped = key_space;
+// Of the stores and direct puts that are not over the one that began first.
+std::uint64_t RemoteMover::Impl::oldest_write() const {
+  std::uint64_t oldest = std::numeric_limits<std::uint64_t>::max();
+  for (const Flight& flight : flights) {
+    if (flight.write_number > 0) oldest = std::min(oldest, flight.write_number);
+  }
+  return oldest;
+}
+
+// The queue hides the key space already.
+void RemoteMover::Impl::open_drop(const PageName& key_space) {
+  const std::uint64_t number = ++last_number;
+  const auto drop = std::ranges::find(open_drops, key_space, &OpenDrop::key_space);
+  if (drop == open_drops.end()) {
+    open_drops.push_back(
+        {.key_space = key_space, .first_number = number, .asked_number = number, .next_ns = now(), .flight = {}});
+    return;
+  }
+  queue->finish_drop(key_space);  // once is enough
+  drop->asked_number = number;
+  if (drop->repeat_number == 0) drop->next_ns = now();
+}
+
+RemoteMover::Impl::Flight* RemoteMover::Impl::idle_drop() {
+  const auto drops = std::span(flights).last(kDropFlights);
+  const auto idle = std::ranges::find(drops, Flight::State::Idle, &Flight::state);
+  return idle != drops.end() ? &*idle : nullptr;
+}
+
+// The drop that is to be tried next, now or when its time comes. A value that is put behind a drop would stay, so that
+// none begins before the writes have ended that began before its plan. These do not get more: no stream of others keeps
+// a drop waiting, and other key spaces are stored all the time.
+RemoteMover::Impl::OpenDrop* RemoteMover::Impl::next_drop() {
+  if (open_drops.empty() || config.is_read_only || idle_drop() == nullptr) return nullptr;
+  const std::uint64_t oldest = oldest_write();
+  OpenDrop* next = nullptr;
+  for (OpenDrop& drop : open_drops) {
+    if (drop.flight || drop.first_number > oldest) continue;
+    if (next == nullptr || drop.next_ns < next->next_ns) next = &drop;
+  }
+  return next;
+}
+
+bool RemoteMover::Impl::try_drop() {
+  OpenDrop* const drop = next_drop();
+  if (drop == nullptr || now() < drop->next_ns) return false;
+  Flight& flight = *idle_drop();
+  drop->flight = flight.index;
+  flight.dropped = drop->key_space;
+  flight.number = ++last_number;
   std::array<char, kRemoteKeyBytesMax>& room = keys[flight.index * object_max];
-  objects_of(flight)[0] = {.key = write_key_space_prefix(config.key_prefix, key_space, room)};
-  submit(flight, {.step = step,
+  objects_of(flight)[0] = {.key = write_key_space_prefix(config.key_prefix, drop->key_space, room)};
+  submit(flight, {.step = Step::Drop,
                   .operation = RemoteOperation::DropBelow,
                   .priority = RemotePriority::Waiting,
                   .object_count = 1,
                   .timeout_ns = config.drop_timeout_ns});
+  return true;
 }
 
-// A drop that has failed goes on in the background. So does one before which puts were given up: one of them may come
-// through behind it.
-void RemoteMover::Impl::end_drop(Flight& flight) {
-  const PageName key_space = flight.dropped;
-  const TimeNs now_ns = now();
-  const bool is_done = objects_of(flight)[0].outcome == RemoteOutcome::Ok;
-  if (is_done) forget_drops(key_space);
-  if (!is_done) {
-    count(&RemoteMoverStats::failed_drops);
-    flight.completion.outcome = TransferOutcome::Failed;
-    flight.completion.fault = TransferFault::Io;
-  }
-  const bool is_over = is_done && (!lost_put_ns || now_ns - *lost_put_ns >= kLostPutNs);
-  if (is_over || std::ranges::find(open_drops, key_space, &OpenDrop::key_space) != open_drops.end()) {
-    queue->finish_drop(key_space);  // or it is hidden by the one before
-  } else {
-    open_drops.push_back({.key_space = key_space, .next_ns = now_ns + kDropPauseMinNs, .pause_ns = kDropPauseMinNs});
-  }
-  complete(flight);
-}
-
-// The key space is gone, or everything is.
-void RemoteMover::Impl::forget_drops(const PageName& key_space) {
-  std::erase_if(open_drops, [&](const OpenDrop& drop) {
-    const bool is_done = key_space.is_none() || drop.key_space == key_space;
-    if (is_done) queue->finish_drop(drop.key_space);
-    return is_done;
-  });
-}
-
-// Nothing of such a key space is stored meanwhile, so that it need not wait for stores.
-bool RemoteMover::Impl::try_drop_again() {
-  const TimeNs now_ns = now();
-  for (OpenDrop& drop : open_drops) {
-    if (drop.is_running || now_ns < drop.next_ns) continue;
-    Flight* const flight = idle_background();
-    if (flight == nullptr) return false;
-    drop.is_running = true;
-    set_drop(*flight, Step::DropAgain, drop.key_space);
-    return true;
-  }
-  return false;
-}
-
-void RemoteMover::Impl::end_drop_again(Flight& flight) {
+void RemoteMover::Impl::end_drop(const Flight& flight) {
+  const auto tried = std::ranges::find(open_drops, flight.index, &OpenDrop::flight);
+  QUIRE_CHECK(tried != open_drops.end(), "a drop is tried that nobody wants");
+  tried->flight.reset();
   if (objects_of(flight)[0].outcome == RemoteOutcome::Ok) {
-    forget_drops(flight.dropped);
+    end_drop_well(flight);
     return;
   }
   count(&RemoteMoverStats::failed_drops);
-  const auto drop = std::ranges::find(open_drops, flight.dropped, &OpenDrop::key_space);
-  if (drop == open_drops.end()) return;  // another one has succeeded
-  drop->is_running = false;
-  drop->pause_ns = std::min(2 * drop->pause_ns, kDropPauseMaxNs);
-  drop->next_ns = now() + drop->pause_ns;
+  if (tried->done_number > tried->asked_number) {  // by a drop of everything
+    queue->finish_drop(tried->key_space);
+    open_drops.erase(tried);
+    return;
+  }
+  tried->failed_number = flight.number;
+  tried->pause_ns = std::clamp(2 * tried->pause_ns, kDropPauseMinNs, kDropPauseMaxNs);
+  tried->next_ns = now() + tried->pause_ns;
+  hurry_drops();  // for flushes that began meanwhile
+}
+
+// Drops of everything have waited for what others would wait for that were asked for before they began: what was put
+// since they were asked for themselves is of none of these key spaces. One that is at the store stays open as long, or
+// it would take what is put from now on. A drop is repeated once where puts were given up shortly before, because one
+// of them may have come through behind it.
+void RemoteMover::Impl::end_drop_well(const Flight& flight) {
+  const TimeNs now_ns = now();
+  const bool has_lost_puts = lost_put_ns && now_ns - *lost_put_ns < kLostPutNs;
+  std::erase_if(open_drops, [&](OpenDrop& drop) {
+    const bool is_of_it = flight.dropped.is_none() || drop.key_space == flight.dropped;
+    if (!is_of_it || drop.first_number > flight.number) return false;
+    if (drop.repeat_number == 0 && has_lost_puts) {
+      drop.repeat_number = ++last_number;
+      drop.next_ns = now_ns + kDropPauseMinNs;
+      return false;
+    }
+    if (flight.number < drop.repeat_number) return false;  // it ran beside the one that is to be repeated
+    drop.done_number = flight.number;
+    if (flight.number < drop.asked_number || drop.flight) return false;
+    queue->finish_drop(drop.key_space);
+    return true;
+  });
+}
+
+// Flushes
+
+// Somebody waits until drops have been tried, which then make no pauses, but for the one before they are repeated.
+void RemoteMover::Impl::hurry_drops() {
+  if (flushes.empty()) return;
+  const std::uint64_t last_flush = flights[flushes.back()].number;
+  const TimeNs now_ns = now();
+  for (OpenDrop& drop : open_drops) {
+    const bool is_tried = std::max(drop.done_number, drop.failed_number) > last_flush;
+    if (is_tried || drop.first_number > last_flush) continue;
+    drop.next_ns = std::min(drop.next_ns, drop.repeat_number == 0 ? now_ns : now_ns + kDropPauseMinNs);
+  }
+}
+
+// The first one ends first: what it waits for, those behind it wait for too.
+bool RemoteMover::Impl::try_end_flush() {
+  if (flushes.empty()) return false;
+  Flight& flight = flights[flushes.front()];
+  if (oldest_write() < flight.number) return false;
+  bool has_failed = false;
+  for (const OpenDrop& drop : open_drops) {
+    if (config.is_read_only || drop.first_number > flight.number || drop.done_number > flight.number) continue;
+    if (drop.failed_number < flight.number) return false;
+    has_failed = true;
+  }
+  flushes.erase(flushes.begin());
+  if (has_failed) flight.completion.outcome = TransferOutcome::Failed;  // and no fault: nothing that was put is lost
+  complete(flight);
+  return true;
 }
 
 void RemoteMover::Impl::count(Counter counter, std::uint64_t number) {

@@ -14,8 +14,13 @@
 //   - Values are put only where a question says that they are absent. One that the store refuses fails the store of its
 //     pages (TransferFault::Io), and never the tier: is_failed() is never true, because a machine that is away may be
 //     back in a minute. Meanwhile RemoteStore::status() says so, and everything fails at once.
-//   - A key space that is dropped is not found from then on. A drop that fails is tried again until it has succeeded,
-//     and once more where puts before it were given up, which may happen all the same.
+//   - A drop is over at once for whoever asked for it: from then on nothing of its key space is found, loaded or put,
+//     until the store has dropped it. That goes on in the background, and begins when the stores before it have ended;
+//     those of other key spaces go on meanwhile. It is tried until it has succeeded, with longer and longer pauses, and
+//     once more where puts before it were given up, which may happen all the same.
+//   - A flush says what became of that. It ends when all stores before it have ended, and the store has taken every
+//     drop before it, or refused one that was tried since: then the flush fails, and the drops go on.
+//   - A mover that only reads hides what was dropped for as long as it lives. It remembers each key space once.
 //
 // thread-safe; without threads, run() is what the thread would do.
 #pragma once
@@ -53,7 +58,7 @@ struct RemoteMoverStats {
   std::uint64_t foreign_values = 0;  ///< undamaged, and not what their key says
   std::uint64_t late_objects = 0;
   std::uint64_t failed_objects = 0;
-  std::uint64_t failed_drops = 0;  ///< of key spaces; each is tried again
+  std::uint64_t failed_drops = 0;  ///< tries to drop a key space; each is followed by another one
 };
 
 class RemoteMover final : public LowerTier {

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // What a RemoteMover is made of. Each plan has a flight, by its index, and so has each of a few batches in the
-// background that belong to no plan. A flight has one batch at the store at a time, and the memory of it:
+// background that belong to no plan; some of these are kept for drops. A flight has one batch at the store at a time,
+// and the memory of it:
 //
 //     objects, keys, tags   one for each object of the batch
 //     pages                 one for each page that is moved
@@ -40,6 +41,7 @@ struct RemoteMover::Impl {
   static constexpr std::uint32_t kQuestionNamesMax = 512;
   static constexpr std::uint32_t kBackgroundFlights = 8;
   static constexpr std::uint32_t kTouchFlightsMax = kBackgroundFlights / 2;  // of one path
+  static constexpr std::uint32_t kDropFlights = 2;                           // behind those: drops at the store at once
   /// How long a name counts as absent: others may put it meanwhile.
   static constexpr TimeNs kAbsentNs = 1'000'000'000;
   /// A put that was given up may still happen for so long: when a connection is cleared, a machine goes on.
@@ -56,10 +58,9 @@ struct RemoteMover::Impl {
     Get,
     Ask,  ///< which values are to be put
     Put,
-    Drop,
-    Touch,      ///< in the background: a path counts as used
-    Discard,    ///< in the background: a value that is no good
-    DropAgain,  ///< in the background: a drop that has failed, or may not have met everything
+    Touch,    ///< in the background: a path counts as used
+    Discard,  ///< in the background: a value that is no good
+    Drop,     ///< in the background: a key space that was dropped, or everything
   };
   /// What became of a page.
   enum class PageEnd : std::uint8_t {
@@ -69,6 +70,7 @@ struct RemoteMover::Impl {
     Lost,        ///< late, failed
     Bad,         ///< Flight::fault says how
     NotWritten,  ///< done, without having been written
+    Hidden,      ///< not written, because its key space is being dropped: it may be written later
   };
 
   struct PageRow {
@@ -113,7 +115,11 @@ struct RemoteMover::Impl {
     std::size_t next_columns = 0;               // of a direct call
     std::uint32_t next_column = 0;
     std::uint64_t offset = 0;  // of the columns' bytes in the caller's memory
-    PageName dropped;          // by Step::Drop and DropAgain, a key space; by Step::Discard, a page
+
+    // What order things began in: see Impl::last_number.
+    std::uint64_t write_number = 0;  // of a store or a direct put that is not over; 0: it is none
+    std::uint64_t number = 0;        // of a flush, or of a try to drop
+    PageName dropped;                // by Step::Drop, a key space; by Step::Discard, a page
   };
   struct Request {
     Step step = Step::Probe;
@@ -129,11 +135,19 @@ struct RemoteMover::Impl {
     PageName key_space;
     PageName name;  // of the last page
   };
+  /// A drop from its plan on until it has succeeded, while its key space is hidden. Nothing of that is put by writes
+  /// which begin meanwhile, so that each try has to wait for those writes only that began before the plan. Tries of one
+  /// drop follow each other. One of everything does for others what their own would do.
   struct OpenDrop {
-    PageName key_space;  // none: all
-    TimeNs next_ns = 0;
-    TimeNs pause_ns = 0;
-    bool is_running = false;
+    PageName key_space;               // none: all
+    std::uint64_t first_number = 0;   // of its plan: it waits for writes before it
+    std::uint64_t asked_number = 0;   // of the last plan that wants the same: only a try behind it ends the drop
+    std::uint64_t repeat_number = 0;  // it succeeded then, and is repeated because of puts that were given up; 0: no
+    std::uint64_t done_number = 0;    // of the last try that succeeded
+    std::uint64_t failed_number = 0;  // of the last of its own that failed
+    TimeNs next_ns = 0;               // when it is to be tried
+    TimeNs pause_ns = 0;              // made after the last one that failed
+    std::optional<std::uint32_t> flight;  // that tries it now
   };
 
   Impl(Config the_config, RemoteStore& the_store, std::span<HostPages* const> the_hosts);
@@ -146,8 +160,6 @@ struct RemoteMover::Impl {
   void work();
   void wait_for_work();
   bool run();
-  void take(const LowerPlan& plan);
-  [[nodiscard]] bool try_start_write();
   void begin(const LowerPlan& plan);
   void complete(Flight& flight);
   RemoteObject& set_object(Flight& flight, std::uint32_t object, const Value& value);
@@ -159,11 +171,15 @@ struct RemoteMover::Impl {
   [[nodiscard]] Flight* idle_background();
   void discard(std::uint32_t pool, const PageName& name, const RemoteObject& object);
   void end_discard(const Flight& flight);
-  void set_drop(Flight& flight, Step step, const PageName& key_space);
-  void end_drop(Flight& flight);
-  void forget_drops(const PageName& key_space);
-  [[nodiscard]] bool try_drop_again();
-  void end_drop_again(Flight& flight);
+  [[nodiscard]] std::uint64_t oldest_write() const;
+  void open_drop(const PageName& key_space);
+  [[nodiscard]] Flight* idle_drop();
+  [[nodiscard]] OpenDrop* next_drop();
+  [[nodiscard]] bool try_drop();
+  void end_drop(const Flight& flight);
+  void end_drop_well(const Flight& flight);
+  void hurry_drops();
+  [[nodiscard]] bool try_end_flush();
   void set_failure(Flight& flight, TransferFault fault);
   void count(Counter counter, std::uint64_t number = 1);
 
@@ -199,6 +215,7 @@ struct RemoteMover::Impl {
   void group(Flight& flight);
   [[nodiscard]] const PageName* extent_of(const Flight& flight, const Item& item);
   void end_pages(Flight& flight, const Item& item, PageEnd end);
+  void skip(Flight& flight, const Item& item, PageEnd end);
   void get(Flight& flight);
   void end_get(Flight& flight);
   void refuse(const Flight& flight, const Item& item, const RemoteObject& object);
@@ -248,7 +265,7 @@ struct RemoteMover::Impl {
   std::size_t piece_max = 0;
   std::size_t header_bytes_max = 0;
   std::size_t discard_bytes = 0;
-  std::vector<Flight> flights;  // of plans, by index; behind them those in the background
+  std::vector<Flight> flights;  // of plans, by index; behind them those in the background, and then those of drops
   LazyArray<RemoteObject> objects;
   LazyArray<std::array<char, kRemoteKeyBytesMax>> keys;
   LazyArray<std::uint32_t> tags;
@@ -261,11 +278,10 @@ struct RemoteMover::Impl {
   std::vector<RecordHeader> decoded;
 
   std::vector<std::uint32_t> waiting;  // flights that the store had no room for, in their order
-  std::vector<LowerPlan> writes;       // in the order they came
-  std::uint32_t writes_at_store = 0;
-  bool is_drop_at_store = false;
+  std::vector<std::uint32_t> flushes;  // flights of those that are not over, in their order
   std::vector<TransferId> cancelled;
-  std::vector<OpenDrop> open_drops;   // that are not over: their key spaces stay hidden
+  std::vector<OpenDrop> open_drops;   // one for each key space at most; of a mover that only reads they are never over
+  std::uint64_t last_number = 0;      // writes, flushes, drops and their tries are numbered as they begin
   std::optional<TimeNs> lost_put_ns;  // when the last put was given up
   AbsentNames absent;
   AbsentNames bad;  // their values were not right: until they are dropped, or, where nothing is written, from then on

@@ -32,7 +32,8 @@ const PageName* RemoteMover::Impl::extent_of(const Flight& flight, const Item& i
   return is_named ? &queue->path(flight.index)[last] : nullptr;
 }
 
-// Makes items of the flight's pages, as far as they belong to an extent that has a name. What is written is whole.
+// Makes items of the flight's pages, as far as they belong to an extent that has a name, and to no key space that is
+// being dropped. What is written is whole.
 void RemoteMover::Impl::group(Flight& flight) {
   const std::span<const PageNames::Record> records = queue->records(flight.index).first(flight.page_count);
   const std::uint32_t extent = extent_pages(flight.pool);
@@ -51,10 +52,12 @@ void RemoteMover::Impl::group(Flight& flight) {
     }
     first += item.count;
     const bool is_known = !record.name.is_none() && extent_of(flight, item) != nullptr;
-    if (is_write && (!is_known || item.count < extent || queue->is_dropping(record.key_space))) {
-      end_pages(flight, item, PageEnd::NotWritten);
-      count(&RemoteMoverStats::skipped_pages, item.count);
-    } else if (!is_known) {
+    const bool is_hidden = is_known && queue->is_dropping(record.key_space);
+    if (is_write && (!is_known || item.count < extent)) {
+      skip(flight, item, PageEnd::NotWritten);
+    } else if (is_write && is_hidden) {
+      skip(flight, item, PageEnd::Hidden);
+    } else if (!is_known || is_hidden) {
       end_pages(flight, item, PageEnd::Absent);
     } else {
       items_of(flight)[flight.item_count++] = item;
@@ -64,6 +67,11 @@ void RemoteMover::Impl::group(Flight& flight) {
 
 void RemoteMover::Impl::end_pages(Flight& flight, const Item& item, PageEnd end) {
   for (std::uint32_t i = 0; i < item.count; ++i) pages_of(flight)[item.first + i].end = end;
+}
+
+void RemoteMover::Impl::skip(Flight& flight, const Item& item, PageEnd end) {
+  end_pages(flight, item, end);
+  count(&RemoteMoverStats::skipped_pages, item.count);
 }
 
 // Reading
@@ -190,12 +198,17 @@ void RemoteMover::Impl::ask(Flight& flight) {
                   .timeout_ns = config.store_timeout_ns});
 }
 
-// What the store could not say is not put: it would not take it, either.
+// What the store could not say is not put: it would not take it, either. Nor is what was dropped since it was asked, or
+// taken for there: the drop waits for this flight, and then takes it.
 void RemoteMover::Impl::end_ask(Flight& flight) {
   std::uint32_t put_count = 0;
   bool goes_on = true;
   for (std::uint32_t i = 0; i < flight.item_count && goes_on; ++i) {
     const Item& item = items_of(flight)[i];
+    if (queue->is_dropping(queue->records(flight.index)[item.first].key_space)) {
+      skip(flight, item, PageEnd::Hidden);
+      continue;
+    }
     RemoteOutcome outcome = flight.batch.objects[i].outcome;
     if (outcome == RemoteOutcome::Ok && bad.has(flight.pool, *extent_of(flight, item), now())) {
       outcome = RemoteOutcome::Absent;
@@ -243,8 +256,7 @@ bool RemoteMover::Impl::add_put(Flight& flight, std::uint32_t item_index, std::u
     }
     if (fault != TransferFault::None) {
       for (std::uint32_t begun = 0; begun < i + (has_begun ? 1U : 0U); ++begun) end_source(flight, item.first + begun);
-      end_pages(flight, {.first = item.first, .count = i, .front = 0}, PageEnd::NotWritten);
-      count(&RemoteMoverStats::skipped_pages, i);
+      skip(flight, {.first = item.first, .count = i, .front = 0}, PageEnd::NotWritten);
       pages_of(flight)[item.first + i].end = PageEnd::Bad;
       flight.fault = fault;
       return false;
@@ -365,12 +377,17 @@ void RemoteMover::Impl::begin_store(Flight& flight) {
 
 void RemoteMover::Impl::end_store(Flight& flight) {
   Completion& completion = flight.completion;
-  for (; completion.good_pages < flight.page_count; ++completion.good_pages) {
-    const PageEnd end = pages_of(flight)[completion.good_pages].end;
-    if (end == PageEnd::Good || end == PageEnd::NotWritten) continue;
+  const std::span<const PageRow> ended = pages_of(flight).first(flight.page_count);
+  const auto is_done = [](PageEnd end) { return end == PageEnd::Good || end == PageEnd::NotWritten; };
+  const auto has_failed = [&](PageEnd end) { return !is_done(end) && end != PageEnd::Hidden; };
+  const auto first_open = std::ranges::find_if_not(ended, is_done, &PageRow::end);
+  const auto first_failed = std::ranges::find_if(ended, has_failed, &PageRow::end);
+  completion.good_pages = static_cast<std::uint32_t>(first_open - ended.begin());
+  if (first_failed != ended.end()) {
     completion.outcome = TransferOutcome::Failed;
-    completion.fault = end == PageEnd::Bad ? flight.fault : TransferFault::Io;
-    break;
+    completion.fault = first_failed->end == PageEnd::Bad ? flight.fault : TransferFault::Io;
+  } else if (first_open != ended.end()) {
+    completion.outcome = TransferOutcome::Cancelled;  // by a drop
   }
   complete(flight);
 }

@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <functional>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "remote_fixture.h"
@@ -93,6 +94,85 @@ TEST_F(CacheRemote, WhatIsDroppedIsGoneOnTheServerToo) {
   ASSERT_TRUE(cache_->reset());
   settle_remote();
   EXPECT_EQ(server_.keys().size(), 0U);
+}
+
+TEST_F(CacheRemote, DropsKeepNoTransfersWhileTheServerHangs) {
+  open_remote(remote_config());
+  const std::vector<TokenId> tokens = token_range(0, (8 * kPageTokens) + 1);
+  (void)serve_remote(tokens);
+  server_.set_node(SimRemoteServer::Node::Stopped);
+  for (int i = 0; i < 20; ++i) {
+    ASSERT_TRUE(cache_->drop(space_));
+    settle_remote();
+    EXPECT_EQ(stats().transfers_in_flight, 0U);
+    space_ = cache_->key_space({.model = "test"}).value();
+    EXPECT_EQ(serve_remote(tokens), 0U);  // and the server is not asked
+    ASSERT_TRUE(cache_->reset());
+    settle_remote();
+    EXPECT_EQ(stats().transfers_in_flight, 0U);
+  }
+  server_.set_node(SimRemoteServer::Node::Up);
+  settle_remote();
+  EXPECT_EQ(server_.keys().size(), 0U);
+  (void)serve_remote(tokens);
+  EXPECT_EQ(server_.keys().size(), 2U);
+}
+
+TEST_F(CacheRemote, AFlushBehindADropSaysWhetherItHasReachedTheServer) {
+  open_remote(remote_config());
+  const auto flush = [&] {
+    Result<bool> flushed = cache_->flush();
+    for (int i = 0; i < 9 && flushed && !*flushed; ++i, flushed = cache_->flush()) settle_remote();
+    EXPECT_TRUE(!flushed || *flushed);
+    return flushed;
+  };
+  const std::vector<TokenId> tokens = token_range(0, (8 * kPageTokens) + 1);
+  (void)serve_remote(tokens);
+  const KeySpaceId dropped = std::exchange(space_, cache_->key_space({.model = "other"}).value());
+  (void)serve_remote(tokens);
+  ASSERT_TRUE(flush());
+  const std::vector<std::string> keys = server_.keys();
+  EXPECT_EQ(keys.size(), 4U);
+  const std::uint64_t asked = server_.counts().found;
+  server_.set_node(SimRemoteServer::Node::Failing);
+  ASSERT_TRUE(cache_->drop(dropped));
+  settle_remote();
+  for (int i = 0; i < 3; ++i) {
+    const Result<bool> failed = flush();
+    ASSERT_FALSE(failed.has_value());
+    EXPECT_NE(failed.error().message.find("a drop has failed"), std::string::npos) << failed.error().message;
+  }
+  server_.set_node(SimRemoteServer::Node::Up);
+  ASSERT_TRUE(flush());
+  EXPECT_EQ(server_.keys().size(), 2U);
+  EXPECT_EQ(server_.counts().found, asked) << "what was not dropped is not written again";
+  // The drop is over, also for others.
+  open_remote(remote_config(20, 40));
+  EXPECT_EQ(serve_remote(tokens), 0U);
+  space_ = cache_->key_space({.model = "other"}).value();
+  EXPECT_EQ(serve_remote(tokens), 8 * kPageTokens);
+}
+
+// The server would drop it again, so it is not written, and does not count as if it was.
+TEST_F(CacheRemote, WhatIsComputedDuringADropIsWrittenWhenItIsUsedAgain) {
+  open_remote(remote_config());
+  const std::vector<TokenId> tokens = token_range(0, (8 * kPageTokens) + 1);
+  (void)serve_remote(tokens);
+  EXPECT_EQ(server_.keys().size(), 2U);
+  server_.set_node(SimRemoteServer::Node::Stopped);
+  ASSERT_TRUE(cache_->drop(space_));
+  space_ = cache_->key_space({.model = "test"}).value();
+  EXPECT_EQ(serve_remote(tokens), 0U);
+  set_time(now_ + 30'000'000'000);
+  settle_remote();  // the server has not answered for as long as a drop may take
+  server_.set_node(SimRemoteServer::Node::Up);
+  set_time(now_ + 60'000'000'000);
+  settle_remote();
+  EXPECT_EQ(server_.keys().size(), 0U);
+  EXPECT_EQ(stats().remote_stored_page_total, 8U);
+  EXPECT_EQ(serve_remote(tokens), 8 * kPageTokens);  // from memory
+  EXPECT_EQ(server_.keys().size(), 2U);
+  EXPECT_EQ(stats().remote_stored_page_total, 16U);
 }
 
 TEST_F(CacheRemote, ACacheThatOnlyReadsWritesNothingAndDropsForItselfOnly) {

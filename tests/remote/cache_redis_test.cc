@@ -8,6 +8,7 @@
 
 #include "quire/redis_store.h"
 #include "tests/cache/rank_disk_fixture.h"
+#include "tests/remote/comes_true.h"
 #include "tests/remote/redis_server.h"
 
 namespace quire {
@@ -75,6 +76,32 @@ TEST_F(CacheRedis, AValueThatOneShardLacksEndsTheHitOfAllRanks) {
   ASSERT_EQ(keys.size(), 2U);
   (void)server_.call({"DEL", keys.front()});
   expect_found(remote_config(2, 4), 0);  // and writes what was lacking
+  expect_found(remote_config(2, 4), 64);
+}
+
+TEST_F(CacheRedis, AFlushBehindADropSaysWhetherItHasReachedTheServer) {
+  expect_found(remote_config(2, 4), 0);
+  ASSERT_TRUE(cache_->drop(space_));
+  flush();
+  expect_found(remote_config(2, 4), 0);
+  expect_found(remote_config(2, 4), 64);
+  // One that is away has not heard of it.
+  server_.kill();
+  ASSERT_TRUE(cache_->drop(space_));
+  const auto try_flush = [this] {
+    Result<bool> done = cache_->flush();
+    for (; done && !*done; done = cache_->flush()) exchange();
+    return done;
+  };
+  const Result<bool> flushed = try_flush();
+  ASSERT_FALSE(flushed.has_value());
+  EXPECT_NE(flushed.error().message.find("a drop has failed"), std::string::npos) << flushed.error().message;
+  server_.start();
+  // A node that has failed is left alone for a while.
+  EXPECT_TRUE(testing::comes_true([&] { return try_flush().has_value(); }));
+  space_ = cache_->key_space({.model = "test"}).value();
+  EXPECT_EQ(serve(tokens_), 0U);
+  flush();
   expect_found(remote_config(2, 4), 64);
 }
 

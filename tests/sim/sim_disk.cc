@@ -320,6 +320,8 @@ void Simulation::flush() {
     }
     if (const auto next = mover_->next_end()) now_ = std::max(now_, *next);
     run_lanes();
+    const bool has_news = mover_->report_count() > 0 || !disk_outbox_.empty();
+    if (server_ && !has_news) now_ += kDropPauseNs;
     apply(true);
   }
   // The end often comes just when it would hurt.
@@ -471,9 +473,8 @@ void Simulation::restart() {
   for (Space& space : spaces_) {
     space.is_known = false;
     const bool is_lost = space.drop == Space::Drop::Asked || space.drop == Space::Drop::Flushing;
-    // A process that ends forgets which drops its server has not made yet.
-    const bool may_be_lost = (failed_directories_ > 0 && space.drop != Space::Drop::None) ||
-                             (files_->is_damaged() && space.was_dropped) || (server_ && space.was_dropped);
+    const bool may_be_lost =
+        (failed_directories_ > 0 && space.drop != Space::Drop::None) || (files_->is_damaged() && space.was_dropped);
     if (is_lost || may_be_lost) {
       counts_.add(SimEvent::SpaceRenamed);
       ++space.name_index;

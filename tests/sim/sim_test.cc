@@ -127,7 +127,8 @@ TEST(Simulation, RanksOnDiskFindWhatAllOfThemHaveAndNeverBytesOfAnother) {
 TEST(Simulation, ARemoteTierGivesNoWrongByteWhateverItsServerDoes) {
   for (const SimSeeds groups : kAllOrNone) {
     SimCounts counts;
-    ASSERT_EQ(run_simulation({.seed_count = UINT64_MAX,
+    ASSERT_EQ(run_simulation({.first_seed = 1'001,  // loads that are late come once in some hundred seeds
+                              .seed_count = UINT64_MAX,
                               .step_count = kStepCount / 2,
                               .operations_max = kIsSanitized ? kSmallRun : 8 * kSmallRun,
                               .shape = {.disk_tier = SimSeeds::Always, .groups = groups, .has_remote = true}},

@@ -598,6 +598,7 @@ void Simulation::pump() {
       now_ = std::max(now_ + 1, *next);
       continue;
     }
+    if (server_ && is_flushing_) now_ += kDropPauseNs;
     apply(true);  // nothing to say but the time
     if (mover_->is_idle() && cache_->stats().value().transfers_in_flight == 0) {
       // Where the device has no room, a sequence waits for those that run.

@@ -57,6 +57,9 @@ class Simulation {
   [[nodiscard]] const SimSetup& setup() const { return setup_; }
 
  private:
+  /// A flush that has nothing else to wait for may wait for a drop, which the remote tier makes twice with a pause.
+  static constexpr TimeNs kDropPauseNs = 10'000'000;
+
   struct Space {
     KeySpaceId id;
     std::uint64_t salt = 0;  // of the bytes; another one when the key space is a new one of the same name

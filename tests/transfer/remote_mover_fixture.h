@@ -398,6 +398,13 @@ class RemoteMoverTest : public ::testing::Test {
     EXPECT_TRUE(engine.completions.empty());
     return completion.value_or(Completion{});
   }
+  /// Everything that the engines do before the store answers anything.
+  void run_movers() {
+    for (const auto& engine : engines_) {
+      while (engine->mover->run()) {
+      }
+    }
+  }
   /// What was absent a moment ago is asked for again.
   void forget_absent() { set_now(now_ + 2'000'000'000); }
 

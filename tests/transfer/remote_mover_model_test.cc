@@ -2,7 +2,9 @@
 //
 // Random plans of several engines on one server that does everything it may: it is late, fails, loses values and gives
 // wrong ones, is away for a while and comes back empty. The twin knows what every page of every prompt holds, which
-// plans are out and when they were sent. Never a wrong byte; for each plan one completion, and in time.
+// plans are out, when they were sent, and what the server has dropped. Never a wrong byte; for each plan one
+// completion, and in time; a drop is over at once, hides its key space until the server has made it, and a flush that
+// ends well says that it has.
 #include <gtest/gtest.h>
 
 #include <array>
@@ -139,8 +141,9 @@ class RemoteMoverModel {
     std::uint32_t count = 0;
     std::uint32_t place = 0;
     std::uint32_t found_by = UINT32_MAX;
-    std::uint32_t held = 0;         // of a find
-    std::uint32_t found_pages = 0;  // of a find that has ended: behind those that are held
+    std::uint32_t held = 0;                        // of a find
+    std::uint32_t found_pages = 0;                 // of a find that has ended: behind those that are held
+    std::map<std::uint32_t, std::uint64_t> drops;  // before it, as the engine's
   };
   struct Lying {
     std::uint32_t prompt = 0;
@@ -153,6 +156,7 @@ class RemoteMoverModel {
     std::map<std::uint32_t, Plan> out;    // by index
     std::map<std::uint32_t, Plan> found;  // finds that have ended
     std::array<Lying, kPlaces> lying;
+    std::map<std::uint32_t, std::uint64_t> drops;  // by key space: how many batches had ended when it was last dropped
   };
 
   static std::uint32_t place_of(std::uint32_t lying) { return lying * kPromptPages; }
@@ -235,8 +239,28 @@ class RemoteMoverModel {
 
   void send_drop(Engine& engine, std::uint32_t b) {
     if (engine.out.contains(kDrop)) return;
-    send(engine, {}, engine.engine->submit_drop(kDrop, b % 8 == 0 ? kAllKeySpaces : b % kKeySpaces),
-         TransferKind::DropBelow);
+    const std::uint32_t key_space = b % 8 == 0 ? kAllKeySpaces : b % kKeySpaces;
+    send(engine, {}, engine.engine->submit_drop(kDrop, key_space), TransferKind::DropBelow);
+    engine.drops[key_space] = server_.counts().batches;
+  }
+  /// Whether what was dropped then has not been dropped by the server since.
+  [[nodiscard]] static bool is_open(const Engine& engine, std::uint32_t key_space, std::uint64_t since) {
+    std::array<char, kRemoteKeyBytesMax> room;
+    const auto dropped_at = [&](const PageName& name) {
+      return engine.store->dropped_at(write_key_space_prefix("quire", name, room));
+    };
+    const bool is_all = key_space == kAllKeySpaces;
+    return dropped_at({}) <= since && (is_all || dropped_at(name_of(key_space)) <= since);
+  }
+  /// Whether nothing may come of a plan, which was sent behind a drop that the server has not made yet.
+  [[nodiscard]] static bool is_hidden(const Engine& engine, const Plan& plan) {
+    return std::ranges::any_of(plan.drops, [&](const auto& drop) {
+      const auto& [key_space, since] = drop;
+      return (key_space == plan.key_space || key_space == kAllKeySpaces) && is_open(engine, key_space, since);
+    });
+  }
+  [[nodiscard]] static PageName name_of(std::uint32_t key_space) {
+    return key_space_name(KeySpace{.model = "m" + std::to_string(key_space)});
   }
   void send_flush(Engine& engine) {
     if (engine.out.contains(kFlush)) return;
@@ -246,6 +270,7 @@ class RemoteMoverModel {
     plan.id = id;
     plan.kind = kind;
     plan.sent_ns = now_;
+    plan.drops = engine.drops;
     engine.out[id.index] = plan;
   }
   static void cancel(Engine& engine, std::uint32_t a) {
@@ -309,6 +334,7 @@ class RemoteMoverModel {
         const TimeNs age_ns = now_ - plan.sent_ns;
         if (plan.kind == TransferKind::FindBelow && age_ns > 100'000'000) return "a question is late";
         if (plan.kind == TransferKind::LoadFromBelow && age_ns > 500'000'000) return "a load is late";
+        if (plan.kind == TransferKind::DropBelow) return "a drop is waited for";
       }
     }
     return "";
@@ -345,10 +371,13 @@ class RemoteMoverModel {
   std::string check_find(Engine& engine, std::uint32_t b, std::uint32_t c) {
     if (has_faults_) return "";
     if (std::string fault = drain(); !fault.empty()) return fault;
-    (void)advance(2'000'000'000);
+    for (int i = 0; i < 3; ++i) {  // drops that are made twice, and then what was absent a moment ago
+      (void)advance(2'000'000'000);
+      settle();
+    }
     const std::uint32_t prompt = b % kPromptCount;
     const std::uint32_t key_space = c % kKeySpaces;
-    const PageName space = key_space_name(KeySpace{.model = "m" + std::to_string(key_space)});
+    const PageName space = name_of(key_space);
     std::vector<PageName> names(kPromptPages);
     name_pages({.parent = root_name(space, kRemotePageTokens),
                 .page_tokens = kRemotePageTokens,
@@ -413,6 +442,9 @@ class RemoteMoverModel {
 
   std::string check(Engine& engine, Plan plan, const Completion& completion) {
     const RemoteEngine& each = *engine.engine;
+    const bool reads = plan.kind == TransferKind::FindBelow || plan.kind == TransferKind::LoadFromBelow ||
+                       plan.kind == TransferKind::GetFromBelow;
+    if (reads && completion.good_pages > 0 && is_hidden(engine, plan)) return "something is found that was dropped";
     switch (plan.kind) {
       case TransferKind::FindBelow: {
         if (completion.good_pages > plan.count - plan.held) return "a question finds more than was asked for";
@@ -455,6 +487,14 @@ class RemoteMoverModel {
         }
         return "";
       }
+      case TransferKind::DropBelow:
+        return completion.outcome == TransferOutcome::Ok ? "" : "a drop fails";
+      case TransferKind::FlushBelow:
+        if (completion.outcome != TransferOutcome::Ok) return plan.drops.empty() ? "a flush fails without a drop" : "";
+        for (const auto& [key_space, since] : plan.drops) {
+          if (is_open(engine, key_space, since)) return "a flush ends well before a drop";
+        }
+        return "";
       case TransferKind::StoreBelow:
         return completion.good_pages <= plan.count ? "" : "a store has more pages than it was given";
       default:

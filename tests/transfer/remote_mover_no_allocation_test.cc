@@ -127,5 +127,26 @@ TEST(RemoteMoverNoAllocation, PlansDoNotAllocate) {
   EXPECT_GT(good_pages, 0U);
 }
 
+TEST(RemoteMoverNoAllocation, AMoverThatOnlyReadsRemembersADroppedKeySpaceOnce) {
+  TimeNs now_ns = 1;
+  const auto store = std::make_unique<PromptStore>();
+  RemoteEngine engine(*store, {.is_read_only = true}, &now_ns);
+  engine.completions.reserve(kRemoteTransfers);
+  const auto drop = [&](std::uint32_t round_count) {
+    for (std::uint32_t round = 0; round < round_count; ++round) {
+      (void)engine.submit_drop(5, round % 5 == 4 ? kAllKeySpaces : round % 5);
+      while (engine.mover->run()) {
+      }
+      engine.hear();
+      ASSERT_EQ(engine.completions.size(), 1U);
+      engine.completions.clear();
+    }
+  };
+  drop(5);
+  const std::uint64_t before = allocation_count;
+  drop(500);
+  EXPECT_EQ(allocation_count, before);
+}
+
 }  // namespace
 }  // namespace quire

@@ -77,6 +77,7 @@ TEST_F(RemoteMoverThreadTest, PlansOfTwoEnginesGoThroughTheirThreads) {
     }
   }
   EXPECT_EQ(end_of(writer, writer.submit_drop(3, kAllKeySpaces)).outcome, TransferOutcome::Ok);
+  EXPECT_EQ(end_of(writer, writer.submit_flush(4)).outcome, TransferOutcome::Ok);
   EXPECT_TRUE(server_.keys().empty());
 }
 
