@@ -167,12 +167,7 @@ void RedisWorker::shut_nodes() {
         while (!is_empty(queue_of(lane_id))) {
           const std::uint32_t request = lists_.front(queue_of(lane_id));
           unqueue(request);
-          if (requests_[request].kind == Kind::Map) node->is_asked_map = false;
-          if (requests_[request].batch == kNone) {
-            free_request(request);
-          } else {
-            fail_request(request, RemoteOutcome::Failed);
-          }
+          fail_request(request, RemoteOutcome::Failed);
         }
       }
     }
@@ -287,13 +282,7 @@ void RedisWorker::end_flight(std::uint32_t lane_id, RemoteOutcome first_outcome)
   while (!is_empty(flight_of(lane_id))) {
     const std::uint32_t request = lists_.front(flight_of(lane_id));
     leave_flight(request);
-    if (requests_[request].kind == Kind::Map) node_of(lane_id).is_asked_map = false;
-    if (requests_[request].batch == kNone) {
-      free_request(request);
-    } else {
-      const bool is_get = requests_[request].kind == Kind::Get;
-      fail_request(request, is_get ? outcome : RemoteOutcome::Failed);
-    }
+    fail_request(request, requests_[request].kind == Kind::Get ? outcome : RemoteOutcome::Failed);
     outcome = RemoteOutcome::Failed;
   }
 }

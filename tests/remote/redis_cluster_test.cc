@@ -94,6 +94,22 @@ TEST_F(ClusterOfThree, SlotsThatMoveDuringTrafficLoseNothing) {
   EXPECT_EQ(store->status().failed_nodes, 0U);
 }
 
+TEST_F(ClusterOfThree, ADropGoesOnAtAllNodesWhileOneOfThemHangs) {
+  const auto store = open_store({.urls = cluster.urls(), .command_timeout_ns = 20'000 * kMs});
+  StoreClient client(*store);
+  const auto keys = numbered_keys("quire:a", 5000);
+  EXPECT_TRUE(client.put(keys, 10).all(RemoteOutcome::Ok));
+  cluster.primary(0).stop();
+  const auto drop = client.submit({.operation = RemoteOperation::DropBelow, .keys = {"quire:"}});
+  for (std::uint32_t i = 1; i < 3; ++i) {
+    EXPECT_TRUE(comes_true([&] { return cluster.primary(i).call({"DBSIZE"}).number == 0; }));
+  }
+  EXPECT_FALSE(client.has_answer(drop));
+  cluster.primary(0).go_on();
+  EXPECT_TRUE(client.wait(drop).all(RemoteOutcome::Ok));
+  EXPECT_EQ(cluster.primary(0).call({"DBSIZE"}).number, 0);
+}
+
 TEST_F(ClusterOfThree, ANodeThatIsGoneCostsItsOwnKeysAlone) {
   const auto store = open_store({.urls = cluster.urls()});
   StoreClient client(*store);

@@ -149,6 +149,30 @@ TEST(RedisStore, AllBelowAPrefixIsDroppedAndNothingElse) {
   EXPECT_TRUE(client.find(others).all(RemoteOutcome::Ok));
 }
 
+TEST(RedisStore, DropsOfManyPrefixesTakeTurns) {
+  RedisServer server;
+  const auto store = open_store({.urls = {server.unix_url()}});
+  StoreClient client(*store);
+  std::vector<std::string> prefixes;
+  for (int i = 0; i < 30; ++i) {
+    prefixes.push_back("quire:" + std::to_string(i) + ":");
+    EXPECT_TRUE(client.put(numbered_keys(prefixes.back(), 20), 10).all(RemoteOutcome::Ok));
+  }
+  const std::vector<std::string> some(prefixes.begin(), prefixes.begin() + 29);
+  EXPECT_TRUE(client.run({.operation = RemoteOperation::DropBelow, .keys = some}).all(RemoteOutcome::Ok));
+  EXPECT_EQ(server.call({"DBSIZE"}).number, 20);
+  // Those that were given up, waiting or under way, are in nobody's way.
+  server.stop();
+  for (int i = 0; i < 5; ++i) {
+    const auto drop = client.submit({.operation = RemoteOperation::DropBelow, .keys = prefixes});
+    store->cancel(drop);
+    EXPECT_TRUE(client.wait(drop).all(RemoteOutcome::Late));
+  }
+  server.go_on();
+  EXPECT_TRUE(client.run({.operation = RemoteOperation::DropBelow, .keys = prefixes}).all(RemoteOutcome::Ok));
+  EXPECT_EQ(server.call({"DBSIZE"}).number, 0);
+}
+
 TEST(RedisStore, ValuesAreDroppedAtTheirMaximumAge) {
   RedisServer server;
   const auto store = open_store({.urls = {server.unix_url()}, .max_age_ns = 3'600'000 * kMs});
