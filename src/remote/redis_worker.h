@@ -34,6 +34,7 @@
 #include "remote/redis_login.h"
 #include "remote/redis_mailbox.h"
 #include "remote/redis_node.h"
+#include "remote/redis_refusal.h"
 #include "remote/redis_session.h"
 
 namespace quire {
@@ -57,7 +58,7 @@ class RedisWorker final : private RedisLane::Owner {
   static constexpr std::uint32_t kSweepsMax = 4;      // at the same time; other drops wait for their turn
 
   // From Ping on, they are the worker's own.
-  enum class Kind : std::uint8_t { Find, Get, Put, Drop, DropBelow, Ping, Map, Sweep };
+  enum class Kind : std::uint8_t { Find, Get, Put, Drop, DropBelow, Ping, Map, Sweep, SweepMap };
   enum class State : std::uint8_t { Free, Ended, Queued, InFlight, Sweeping };
   struct Request {
     State state;
@@ -65,7 +66,7 @@ class RedisWorker final : private RedisLane::Owner {
     bool is_asking;              ///< ASKING goes before it
     std::uint8_t redirections;   ///< so far
     std::uint32_t batch;         ///< kNone: let go, or the worker's own
-    std::uint32_t object_index;  ///< of a Sweep: which
+    std::uint32_t object_index;  ///< of Sweep and SweepMap: which sweep
     std::uint32_t next;          ///< of the batch, or free
     std::uint32_t lane_id;
     std::uint32_t answers_left;  ///< in flight
@@ -83,11 +84,18 @@ class RedisWorker final : private RedisLane::Owner {
     bool is_open = false;
     bool is_held = false;  ///< it is being begun or ended, and not to be ended by one of its requests
   };
-  /// A DropBelow under way. Each node is swept by a request of its own, all of them at the same time.
+  /// A DropBelow under way, in passes over all nodes. Each node is swept by a request of its own, all of them at the
+  /// same time; when all have ended, each is asked which slots it has.
   struct Sweep {
     std::uint32_t request = kNone;  ///< the DropBelow; kNone: there is none, or it was let go
     std::string prefix;
     std::uint32_t open_nodes = 0;  ///< whose requests have not ended; while there are any, the place is taken
+    std::uint32_t pass_count = 0;
+    std::uint32_t quiet_passes = 0;    ///< in a row, in which nothing has moved
+    std::uint64_t topology_epoch = 0;  ///< when the pass began
+    bool is_asked_maps = false;        ///< of this pass
+    bool has_moved = false;            ///< in this pass
+    bool is_asking = false;            ///< ASKING goes before each key, as some were at nodes that get their slot
     bool has_failed = false;
   };
   /// Of one node, through which it goes by a cursor.
@@ -133,9 +141,11 @@ class RedisWorker final : private RedisLane::Owner {
   [[nodiscard]] bool finish_answer(std::uint32_t request, const RespValue& answer);
   void refused(std::uint32_t request, const RespValue& answer);
   void redirect(std::uint32_t request, const RespValue& answer);
+  [[nodiscard]] std::uint32_t node_of_redirection(std::uint32_t from, const Redirection& redirection);
+  [[nodiscard]] static bool is_of_sweep(const Request& request) { return request.kind >= Kind::Sweep; }
   /// Nobody waits for its answer any more, or nobody but the worker.
   [[nodiscard]] bool is_let_go(const Request& request) const {
-    return request.kind == Kind::Sweep ? sweeps_[request.object_index].request == kNone : request.batch == kNone;
+    return is_of_sweep(request) ? sweeps_[request.object_index].request == kNone : request.batch == kNone;
   }
   [[nodiscard]] RemoteObject& object_of(const Request& request) {
     return batches_[request.batch].batch.objects[request.object_index];
@@ -144,11 +154,16 @@ class RedisWorker final : private RedisLane::Owner {
 
   // ── redis_worker_drops.cc: DropBelow
   void start_sweeps();
-  void sweep_nodes(std::uint32_t sweep_index);
+  void begin_pass(std::uint32_t sweep_index);
+  void end_pass(std::uint32_t sweep_index);
+  void ask_nodes(std::uint32_t sweep_index, Kind kind);
   void append_sweep(std::uint32_t request, RedisNode::Lane& lane);
   /// One of the answers to what append_sweep() sends, and the last of them. False: that is no answer.
   void unlink_answered(std::uint32_t request, const RespValue& answer);
   [[nodiscard]] bool sweep_answered(std::uint32_t request, const RespValue& answer);
+  void sweep_refused(std::uint32_t request, const RespValue& answer);
+  [[nodiscard]] bool page_answered(std::uint32_t request, const RespValue& answer);
+  void sweep_map_answered(std::uint32_t request, const RespValue& answer);
   void end_node_sweep(std::uint32_t request);
   void node_swept(std::uint32_t sweep_index);
   void let_go_of_sweep(std::uint32_t request);
@@ -164,6 +179,10 @@ class RedisWorker final : private RedisLane::Owner {
   // ── redis_worker_nodes.cc: which nodes there are, and how they are
   [[nodiscard]] std::uint32_t find_or_add_node(const RedisEndpoint& endpoint);
   void apply_map(const ClusterMap& map);
+  /// Where a slot is now, on the word of a server.
+  void learn_slot(std::uint16_t slot, std::uint32_t node_index);
+  /// The node knows best which slots it has, and what the others have it may know late.
+  void learn_own_slots(std::uint32_t node_index, const ClusterMap& map);
   void map_answered(std::uint32_t node_index, const RespValue& answer);
   void ask_for_map(TimeNs now);
   void ask_for_map_at(std::uint32_t node_index);
@@ -222,6 +241,7 @@ class RedisWorker final : private RedisLane::Owner {
   bool has_topology_ = false;
   bool is_cluster_ = false;
   std::array<std::uint16_t, kClusterSlots> slots_{};
+  std::uint64_t topology_epoch_ = 0;  // grows whenever slots go elsewhere
   bool wants_map_ = false;
   TimeNs map_at_ns_ = 0;  // not before
   std::uint32_t map_node_ = 0;

@@ -68,16 +68,54 @@ void RedisWorker::apply_map(const ClusterMap& map) {
   for (const ClusterMap::Node& each : map.nodes) {
     const std::uint32_t index =
         find_or_add_node({.host = each.host, .port = each.port, .is_tls = login_.seeds.front().is_tls});
-    if (index != kNone) nodes_[index]->is_used = true;
+    if (index != kNone) {
+      nodes_[index]->is_used = true;
+      nodes_[index]->cluster_id = each.id;
+    }
     indices.push_back(index == kNone ? ClusterMap::kNobody : static_cast<std::uint16_t>(index));
   }
-  std::ranges::transform(map.slots, slots_.begin(), [&](std::uint16_t owner) {
+  std::array<std::uint16_t, kClusterSlots> slots;
+  std::ranges::transform(map.slots, slots.begin(), [&](std::uint16_t owner) {
     return owner == ClusterMap::kNobody ? ClusterMap::kNobody : indices[owner];
   });
+  if (std::exchange(slots_, slots) != slots) ++topology_epoch_;
   has_topology_ = is_cluster_ = is_status_old_ = true;
   const bool is_well = std::ranges::none_of(nodes_, [](const auto& n) { return n->is_used && n->breaker.is_shut(); });
   wants_map_ = !is_well || map.missing_slots() > 0;
   map_at_ns_ = now_ + kMapRetryNs;
+}
+
+void RedisWorker::learn_slot(std::uint16_t slot, std::uint32_t node_index) {
+  if (std::exchange(slots_[slot], static_cast<std::uint16_t>(node_index)) != node_index) ++topology_epoch_;
+  nodes_[node_index]->is_used = true;
+  wants_map_ = is_status_old_ = true;
+  want_tick();
+}
+
+void RedisWorker::learn_own_slots(std::uint32_t node_index, const ClusterMap& map) {
+  const auto endpoint_of = [&](std::uint16_t owner) {
+    const ClusterMap::Node& at = map.nodes[owner];
+    return RedisEndpoint{.host = at.host, .port = at.port, .is_tls = login_.seeds.front().is_tls};
+  };
+  // Nodes may call each other by other addresses than themselves.
+  const RedisNode& node = *nodes_[node_index];
+  const auto is_it = [&](std::uint16_t index) {
+    const std::string& id = map.nodes[index].id;
+    return id.empty() || node.cluster_id.empty() ? endpoint_of(index) == node.endpoint : id == node.cluster_id;
+  };
+  std::uint16_t itself = 0;
+  while (itself < map.nodes.size() && !is_it(itself)) ++itself;
+  for (std::uint16_t slot = 0; slot < kClusterSlots; ++slot) {
+    const std::uint16_t owner = map.slots[slot];
+    if ((owner == itself) == (slots_[slot] == node_index)) continue;
+    const std::uint32_t place = owner == ClusterMap::kNobody ? kNone : find_or_add_node(endpoint_of(owner));
+    if (place != kNone) {
+      learn_slot(slot, place);
+    } else {
+      slots_[slot] = ClusterMap::kNobody;
+      ++topology_epoch_;
+    }
+  }
 }
 
 // Of those that have slots, or of the configuration's, the next that is not shut.
@@ -113,6 +151,7 @@ void RedisWorker::map_answered(std::uint32_t node_index, const RespValue& answer
       has_topology_ = is_status_old_ = true;
       wants_map_ = false;
       slots_.fill(static_cast<std::uint16_t>(node_index));
+      ++topology_epoch_;
       node.is_used = true;
     } else {
       tell_error(node_index, "it refuses CLUSTER SLOTS: " + printable(answer.text));

@@ -33,7 +33,7 @@ std::uint32_t RedisWorker::make_request(Kind kind) {
 
 void RedisWorker::free_request(std::uint32_t request) {
   Request& freed = requests_[request];
-  if (freed.kind == Kind::Sweep) node_sweeps_.erase(request);
+  if (is_of_sweep(freed)) node_sweeps_.erase(request);
   if (freed.kind < Kind::Ping) ++given_back_;
   freed.state = State::Free;
   freed.next = std::exchange(free_requests_, request);
@@ -96,7 +96,7 @@ void RedisWorker::end_request(std::uint32_t request, RemoteOutcome outcome) {
 void RedisWorker::fail_request(std::uint32_t request, RemoteOutcome outcome) {
   const Request& failed = requests_[request];
   if (failed.kind == Kind::Map) node_of(failed.lane_id).is_asked_map = false;
-  if (failed.kind == Kind::Sweep) {
+  if (is_of_sweep(failed)) {
     sweeps_[failed.object_index].has_failed = true;
     end_node_sweep(request);
   } else if (failed.batch == kNone) {
@@ -148,8 +148,8 @@ void RedisWorker::let_go(std::uint32_t request) {
 
 void RedisWorker::note_first_byte(const Request& request) {
   if (is_let_go(request)) return;
-  Batch& batch =
-      batches_[request.kind == Kind::Sweep ? requests_[sweeps_[request.object_index].request].batch : request.batch];
+  const bool is_sweep = is_of_sweep(request);
+  Batch& batch = batches_[is_sweep ? requests_[sweeps_[request.object_index].request].batch : request.batch];
   if (batch.answer.first_byte_ns == 0) {
     batch.answer.first_byte_ns = std::max<TimeNs>(monotonic_now() - batch.submitted_at_ns, 1);
   }
@@ -183,7 +183,7 @@ void RedisWorker::append_request(std::uint32_t request, RedisNode::Lane& lane) {
     append_command(text, {"PING"});
     return;
   }
-  if (sent.kind == Kind::Map) {
+  if (sent.kind == Kind::Map || sent.kind == Kind::SweepMap) {
     append_command(text, {"CLUSTER", "SLOTS"});
     return;
   }
@@ -286,7 +286,7 @@ bool RedisWorker::finish_answer(std::uint32_t request, const RespValue& answer) 
     kind == Kind::Ping ? ping_answered(node_index, answer) : map_answered(node_index, answer);
     return true;
   }
-  if (kind == Kind::Sweep) return sweep_answered(request, answer);
+  if (is_of_sweep(requests_[request])) return sweep_answered(request, answer);
   if (requests_[request].batch == kNone) {
     free_request(request);
     return true;
@@ -360,6 +360,13 @@ void RedisWorker::refused(std::uint32_t request, const RespValue& answer) {
   fail_request(request, is_foreign ? RemoteOutcome::Corrupt : RemoteOutcome::Failed);
 }
 
+std::uint32_t RedisWorker::node_of_redirection(std::uint32_t from, const Redirection& redirection) {
+  const RedisEndpoint& here = nodes_[from]->endpoint;
+  return find_or_add_node({.host = redirection.host.empty() ? here.host : redirection.host,
+                           .port = redirection.port,
+                           .is_tls = here.is_tls});
+}
+
 void RedisWorker::redirect(std::uint32_t request, const RespValue& answer) {
   Request& moved = requests_[request];
   const std::uint32_t from = moved.lane_id / kLanesOfNode;
@@ -368,10 +375,7 @@ void RedisWorker::redirect(std::uint32_t request, const RespValue& answer) {
   std::uint32_t to = kNone;
   if (is_cluster_ && redirection.has_value() && redirection->slot == cluster_slot(object_of(moved).key) &&
       ++moved.redirections <= kRedirectionsMax) {
-    const RedisEndpoint& here = nodes_[from]->endpoint;
-    to = find_or_add_node({.host = redirection->host.empty() ? here.host : redirection->host,
-                           .port = redirection->port,
-                           .is_tls = here.is_tls});
+    to = node_of_redirection(from, *redirection);
   }
   if (to == kNone) {
     tell_error(from, is_cluster_ ? "it sends on to a place that cannot be: " + printable(answer.text)
@@ -381,10 +385,7 @@ void RedisWorker::redirect(std::uint32_t request, const RespValue& answer) {
   }
   moved.is_asking = !is_moved;
   if (is_moved) {
-    slots_[redirection->slot] = static_cast<std::uint16_t>(to);
-    nodes_[to]->is_used = true;
-    wants_map_ = is_status_old_ = true;
-    want_tick();
+    learn_slot(redirection->slot, to);
   }
   send_to(request, to);
 }

@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "tests/remote/fault_proxy.h"
 
+#include <arpa/inet.h>
+#include <netinet/in.h>
 #include <sys/socket.h>
 #include <sys/un.h>
 #include <unistd.h>
@@ -47,14 +49,17 @@ std::string take_answer(std::string& bytes) {
 
 }  // namespace
 
-FaultProxy::FaultProxy(const std::string& server_path)
+FaultProxy::FaultProxy(const std::string& server_path, std::uint16_t port)
     : path_(directory_.path() + "/proxy"),
       server_path_(server_path),
-      listener_(::socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0)) {
-  const sockaddr_un address = address_of(path_);
-  QUIRE_CHECK(::bind(listener_.get(), reinterpret_cast<const sockaddr*>(&address), sizeof(address)) == 0 &&
-                  ::listen(listener_.get(), 64) == 0,
-              "the proxy cannot listen");
+      listener_(::socket(port > 0 ? AF_INET : AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0)) {
+  const sockaddr_un unix_address = address_of(path_);
+  const sockaddr_in port_address{
+      .sin_family = AF_INET, .sin_port = htons(port), .sin_addr = {htonl(INADDR_LOOPBACK)}, .sin_zero = {}};
+  const bool is_bound =
+      port > 0 ? ::bind(listener_.get(), reinterpret_cast<const sockaddr*>(&port_address), sizeof(port_address)) == 0
+               : ::bind(listener_.get(), reinterpret_cast<const sockaddr*>(&unix_address), sizeof(unix_address)) == 0;
+  QUIRE_CHECK(is_bound && ::listen(listener_.get(), 64) == 0, "the proxy cannot listen");
   acceptor_ = std::thread([this] { accept_all(); });
 }
 
