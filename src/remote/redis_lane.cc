@@ -157,7 +157,8 @@ std::size_t RedisLane::list_target(Owner& owner, std::span<iovec> pieces, std::u
   std::size_t count = 0;
   const std::uint64_t left = answer_bytes_ - answer_read_;
   if (is_in_place_) {
-    bytes = list_pieces(owner.target(*this, answer_bytes_), answer_read_, std::min(left, kReadBytesMax), pieces, count);
+    const std::optional<Target> target = owner.target(*this, answer_bytes_);
+    if (target) bytes = list_pieces(*target, answer_read_, std::min(left, kReadBytesMax), pieces, count);
     is_in_place_ = bytes > 0;
   }
   if (!is_in_place_) {
@@ -258,7 +259,7 @@ Status RedisLane::digest(Owner& owner) {
         is_reading_value_ = true;
         answer_bytes_ = static_cast<std::uint64_t>(head.number);
         answer_read_ = 0;
-        is_in_place_ = answer_bytes_ > 0 && !owner.target(*this, answer_bytes_).empty();
+        is_in_place_ = owner.target(*this, answer_bytes_).has_value();
         continue;
       }
     }

@@ -13,6 +13,7 @@
 #include <array>
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <span>
 #include <string>
 #include <vector>
@@ -33,9 +34,9 @@ class RedisLane {
    public:
     /// Whether an answer is expected at all.
     [[nodiscard]] virtual bool expects_answer(const RedisLane& lane) = 0;
-    /// Of the next answer: the pieces for its value, if it is one of `bytes`; none when nobody wants it or it does not
-    /// fit. An answer that cannot be a value at all never has one.
-    [[nodiscard]] virtual Target target(const RedisLane& lane, std::uint64_t bytes) = 0;
+    /// Of the next answer: the pieces for its value, which is one of `bytes`; nothing when nobody wants it or it does
+    /// not fit.
+    [[nodiscard]] virtual std::optional<Target> target(const RedisLane& lane, std::uint64_t bytes) = 0;
     /// The next answer is the value of a key.
     [[nodiscard]] virtual bool expects_value(const RedisLane& lane) = 0;
     /// The value of the next answer has ended. `is_in_place`: all of it is in its target.

@@ -233,8 +233,9 @@ void RedisWorker::end_batch_late(std::uint32_t batch_index, bool is_cancelled) {
     }
     const std::uint32_t lane_id = requests_[request].lane_id;
     const std::uint32_t first = lists_.front(flight_of(lane_id));
-    const bool is_held_up = lane_of(lane_id).lane.state() != RedisLane::State::Ready ||
-                            (first != IndexLists::kNone && is_let_go(requests_[first]));
+    // One that was not asked yet, because its time was over at once, is not to blame.
+    const bool is_connecting = lane_of(lane_id).lane.state() != RedisLane::State::Ready && lane_of(lane_id).due_ns != 0;
+    const bool is_held_up = is_connecting || (first != IndexLists::kNone && is_let_go(requests_[first]));
     object_of(requests_[request]).outcome = RemoteOutcome::Late;
     --batch.open_count;
     let_go(request);

@@ -17,6 +17,7 @@
 #include <array>
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <thread>
@@ -170,7 +171,7 @@ class RedisWorker final : private RedisLane::Owner {
 
   // RedisLane::Owner
   [[nodiscard]] bool expects_answer(const RedisLane& lane) override;
-  [[nodiscard]] RedisLane::Target target(const RedisLane& lane, std::uint64_t bytes) override;
+  [[nodiscard]] std::optional<RedisLane::Target> target(const RedisLane& lane, std::uint64_t bytes) override;
   [[nodiscard]] bool expects_value(const RedisLane& lane) override;
   void value_ended(RedisLane& lane, bool is_in_place) override;
   [[nodiscard]] bool answered(RedisLane& lane, const RespValue& answer) override;
@@ -194,7 +195,7 @@ class RedisWorker final : private RedisLane::Owner {
   void set_due(RedisNode::Lane& lane);
   /// The connection is lost, which says something about the node.
   void fail_lane(std::uint32_t lane_id, const Error& error);
-  /// The connection is given up, for a reason of our own.
+  /// The connection is given up, for a reason of our own: what is in flight is sent again by the next.
   void drop_lane(std::uint32_t lane_id);
   void end_flight(std::uint32_t lane_id, RemoteOutcome first_outcome);
   void close_lane(RedisNode::Lane& lane);

@@ -343,9 +343,23 @@ void RedisWorker::fail_lane(std::uint32_t lane_id, const Error& error) {
   queue_turn(lane_id);
 }
 
+// Nothing that is in flight is the worse for being done twice, and the value that was half sent was let go.
 void RedisWorker::drop_lane(std::uint32_t lane_id) {
   close_lane(lane_of(lane_id));
-  end_flight(lane_id, RemoteOutcome::Failed);
+  std::uint32_t last = kNone;
+  while (!is_empty(flight_of(lane_id))) {
+    const std::uint32_t request = lists_.front(flight_of(lane_id));
+    leave_flight(request);
+    const bool is_own = requests_[request].kind == Kind::Ping || requests_[request].kind == Kind::Map;
+    if (is_let_go(requests_[request]) && !is_own) {
+      is_of_sweep(requests_[request]) ? end_node_sweep(request) : free_request(request);
+      continue;
+    }
+    requests_[request].state = State::Queued;
+    mailbox_.add_waiting_bytes(requests_[request].bytes);
+    last == kNone ? lists_.push_front(request, queue_of(lane_id)) : lists_.insert_after(last, request);
+    last = request;
+  }
   queue_turn(lane_id);
 }
 

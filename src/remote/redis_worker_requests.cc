@@ -234,9 +234,9 @@ bool RedisWorker::expects_value(const RedisLane& lane) {
   return request.kind == Kind::Get && request.answers_left == 1;
 }
 
-RedisLane::Target RedisWorker::target(const RedisLane& lane, std::uint64_t bytes) {
+std::optional<RedisLane::Target> RedisWorker::target(const RedisLane& lane, std::uint64_t bytes) {
   const Request& request = requests_[lists_.front(flight_of(lane.id()))];
-  if (request.batch == kNone || request.bytes != bytes) return {};
+  if (request.batch == kNone || request.bytes != bytes) return std::nullopt;
   note_first_byte(request);
   return object_of(request).target;
 }
