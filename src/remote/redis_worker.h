@@ -191,6 +191,7 @@ class RedisWorker final : private RedisLane::Owner {
   void take_addresses();
   void connect(std::uint32_t lane_id);
   void go_on(std::uint32_t lane_id);
+  [[nodiscard]] bool goes_on(RedisNode::Lane& lane) const;
   void watch(RedisNode::Lane& lane);
   void set_due(RedisNode::Lane& lane);
   /// The connection is lost, which says something about the node.

@@ -20,8 +20,8 @@ namespace {
 // Between questions about the slots: while all is well again at once, and while something is still missing.
 constexpr TimeNs kMapPauseNs = 50'000'000;
 constexpr TimeNs kMapRetryNs = 300'000'000;
-// Times that a lane is filled in one turn; then others have theirs.
-constexpr int kFillsOfTurn = 4;
+// Of a lane, after which others have theirs. It ends sooner when a deadline has come.
+constexpr TimeNs kTurnNs = 500'000;
 
 }  // namespace
 
@@ -259,6 +259,11 @@ void RedisWorker::connect(std::uint32_t lane_id) {
   }
 }
 
+// It need not wait for its socket.
+bool RedisWorker::goes_on(RedisNode::Lane& lane) const {
+  return lane.lane.has_more() || (can_fill(lane) && !lane.lane.waits_to_write());
+}
+
 void RedisWorker::go_on(std::uint32_t lane_id) {
   RedisNode::Lane& lane = lane_of(lane_id);
   if (!node_of(lane_id).shut_why.empty()) return;  // it is about to be closed
@@ -267,21 +272,24 @@ void RedisWorker::go_on(std::uint32_t lane_id) {
     connect(lane_id);
     if (lane.lane.state() == RedisLane::State::Closed) return;
   }
-  for (int i = 0; i < kFillsOfTurn; ++i) {
+  const TimeNs turn_end = now_ + kTurnNs;
+  while (true) {
     fill(lane);
     const bool was_ready = lane.lane.state() == RedisLane::State::Ready;
-    const bool may_read = std::exchange(lane.may_read, false) || lane.lane.has_more();
+    const bool may_read = std::exchange(lane.may_read, false);
     if (Status status = lane.lane.go_on(*this, may_read); !status.has_value()) {
       fail_lane(lane_id, status.error());
       return;
     }
     if (!lane.lane.is_sending_value()) lane.sending = kNone;
     if (!was_ready && lane.lane.state() == RedisLane::State::Ready) lane.due_ns = 0;
-    if (!can_fill(lane) || lane.lane.waits_to_write()) break;
+    if (!goes_on(lane) || !node_of(lane_id).shut_why.empty()) break;
+    now_ = monotonic_now();
+    if (now_ >= turn_end || (deadlines_.size() > 0 && deadlines_.top_key() <= now_)) break;
   }
   watch(lane);
   set_due(lane);
-  if (lane.lane.has_more() || (can_fill(lane) && !lane.lane.waits_to_write())) queue_turn(lane_id);
+  if (goes_on(lane)) queue_turn(lane_id);
 }
 
 void RedisWorker::watch(RedisNode::Lane& lane) {
