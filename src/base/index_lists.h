@@ -29,6 +29,7 @@ class IndexLists {
   void push_back(std::uint32_t index, std::uint32_t list = 0) {
     insert_after_position(links_[head_of(list)].previous, index);
   }
+  void push_front(std::uint32_t index, std::uint32_t list = 0) { insert_after_position(head_of(list), index); }
   /// Behind the last, in the order of `ids`, which hold their index as `value`: cheaper than one by one.
   template <typename Id>
   void push_back_all(std::span<const Id> ids, std::uint32_t list = 0) {

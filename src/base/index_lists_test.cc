@@ -43,6 +43,14 @@ TEST_F(IndexListsTest, KeepsTheOrderOfPushing) {
   EXPECT_FALSE(list_.contains(1));
 }
 
+TEST_F(IndexListsTest, WhatIsPushedToTheFrontIsTheFirst) {
+  for (const std::uint32_t i : {3U, 0U, 9U}) list_.push_front(i);
+  EXPECT_EQ(elements(list_), (Indices{9, 0, 3}));
+  list_.remove(9);
+  list_.push_back(9);
+  EXPECT_EQ(elements(list_), (Indices{0, 3, 9}));
+}
+
 TEST(IndexListsWithSeveral, KeepThemApart) {
   IndexLists lists;
   ASSERT_TRUE(lists.reserve(10, 3).has_value());

@@ -53,6 +53,7 @@ Status add_range(const RespValue& range, const std::string& asked_host, ClusterM
     // Also "?", a node that does not know its own address.
     return wrong_map("has a node whose host is '" + printable(host.text) + "': set cluster-announce-ip there");
   }
+  if (primary.parts.size() > 2 && is_text(primary.parts[2])) node.id = primary.parts[2].text;
   auto place = std::ranges::find(map.nodes, node);
   if (place == map.nodes.end()) {
     if (map.nodes.size() == kClusterNodesMax) return wrong_map("has more than 1024 nodes");

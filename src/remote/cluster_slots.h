@@ -29,7 +29,9 @@ struct ClusterMap {
   struct Node {
     std::string host;
     std::uint16_t port = 0;
-    friend bool operator==(const Node&, const Node&) = default;
+    std::string id = {};  ///< the same wherever it is asked for; empty: the server did not say
+    /// At the same place.
+    friend bool operator==(const Node& a, const Node& b) { return a.host == b.host && a.port == b.port; }
   };
   std::vector<Node> nodes;
   std::array<std::uint16_t, kClusterSlots> slots{};  ///< index of a node, or kNobody

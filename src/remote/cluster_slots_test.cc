@@ -53,6 +53,14 @@ TEST(ClusterSlots, AMapHasThePrimariesAndTheirSlots) {
   EXPECT_EQ(good->missing_slots(), 0U);
 }
 
+TEST(ClusterSlots, ANodeMayHaveAnId) {
+  const std::string text = "*2\r\n*3\r\n:0\r\n:9\r\n*2\r\n+h\r\n:1\r\n" + range(10, 19, "g", 2);
+  const auto map = parse_cluster_slots(parsed_answer(text), "h");
+  ASSERT_TRUE(map.has_value()) << map.error().message;
+  EXPECT_EQ(map->nodes[0].id, "");
+  EXPECT_EQ(map->nodes[1].id, "id");
+}
+
 TEST(ClusterSlots, WhatIsMissingIsCounted) {
   const auto map = parse_cluster_slots(parsed_answer("*1\r\n" + range(0, 383, "h", 1)), "h");
   ASSERT_TRUE(map.has_value());

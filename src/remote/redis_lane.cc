@@ -10,10 +10,9 @@
 namespace quire {
 namespace {
 
-// Of one turn, so that other lanes and deadlines have theirs: a quarter of a millisecond of reading, and up to two
-// thirds of writing, where a larger piece costs a fifth less.
-constexpr std::uint64_t kReadBytesMax = std::uint64_t{1} << 20U;
-constexpr std::uint64_t kWriteBytesMax = std::uint64_t{4} << 20U;
+// Of one call, each way, after which the owner looks at the clock: about a tenth of a millisecond.
+constexpr std::uint64_t kReadBytesMax = std::uint64_t{512} << 10U;
+constexpr std::uint64_t kWriteBytesMax = std::uint64_t{512} << 10U;
 constexpr std::size_t kPiecesMax = 64;
 // What is read behind a value in the same call: its end and the head of the next, of which little has to be copied.
 constexpr std::size_t kBehindValueBytes = 512;
@@ -61,7 +60,7 @@ Status RedisLane::begin(const SocketAddress& address, const RedisEndpoint& endpo
 void RedisLane::close() {
   connection_.reset();
   state_ = State::Closed;
-  waits_to_write_ = has_more_ = false;
+  waits_to_write_ = has_more_to_read_ = has_more_to_write_ = false;
   moved_bytes_ = 0;
   text_.clear();
   text_offset_ = 0;
@@ -71,7 +70,8 @@ void RedisLane::close() {
 }
 
 Status RedisLane::go_on(Owner& owner, bool may_read) {
-  has_more_ = false;
+  may_read = may_read || has_more_to_read_;
+  has_more_to_read_ = has_more_to_write_ = false;
   if (state_ == State::Connecting) {
     const IoCount count = connection_->connect();
     if (count.state == IoCount::State::Closed) return fail(ErrorCode::Unavailable, count.why);
@@ -106,13 +106,14 @@ Status RedisLane::write_all(Owner& owner) {
   waits_to_write_ = false;
   for (std::uint64_t written = 0; text_offset_ < text_.size() || is_sending_value_;) {
     if (written >= kWriteBytesMax) {
-      waits_to_write_ = true;  // the socket says at once that there is room
+      has_more_to_write_ = true;
       return {};
     }
     std::array<iovec, kPiecesMax> pieces;
     std::size_t count = 0;
     if (text_offset_ < text_.size()) pieces[count++] = {text_.data() + text_offset_, text_.size() - text_offset_};
     if (is_sending_value_) {
+      // TLS may not be offered less than the last time, so what was written in this call does not count.
       const std::uint64_t listed =
           list_pieces(owner.source(*this), value_sent_, kWriteBytesMax, std::span(pieces).first(kPiecesMax - 1), count);
       if (value_sent_ + listed == value_bytes_)
@@ -156,11 +157,12 @@ Status RedisLane::write_all(Owner& owner) {
 }
 
 // The rest of the value that is being read, or memory in which to drop some of it.
-std::size_t RedisLane::list_target(Owner& owner, std::span<iovec> pieces, std::uint64_t& bytes) {
+std::size_t RedisLane::list_target(Owner& owner, std::uint64_t limit, std::span<iovec> pieces, std::uint64_t& bytes) {
   std::size_t count = 0;
   const std::uint64_t left = answer_bytes_ - answer_read_;
   if (is_in_place_) {
-    bytes = list_pieces(owner.target(*this, answer_bytes_), answer_read_, std::min(left, kReadBytesMax), pieces, count);
+    const std::optional<Target> target = owner.target(*this, answer_bytes_);
+    if (target) bytes = list_pieces(*target, answer_read_, std::min(left, limit), pieces, count);
     is_in_place_ = bytes > 0;
   }
   if (!is_in_place_) {
@@ -187,7 +189,7 @@ Status RedisLane::read_some(Owner& owner) {
     if (is_reading_value_ && answer_read_ < answer_bytes_) {
       // All input was part of the value.
       input_begin_ = input_end_ = 0;
-      count = list_target(owner, std::span(pieces).first(kPiecesMax - 1), of_value);
+      count = list_target(owner, kReadBytesMax - read, std::span(pieces).first(kPiecesMax - 1), of_value);
       if (answer_read_ + of_value == answer_bytes_) room = kBehindValueBytes;
     } else {
       std::copy(input_.begin() + static_cast<std::ptrdiff_t>(input_begin_),
@@ -212,7 +214,7 @@ Status RedisLane::read_some(Owner& owner) {
     // A socket that had less than there was room for has no more now.
     if (moved.bytes < of_value + room && !connection_->has_pending()) return {};
   }
-  has_more_ = connection_->has_pending();
+  has_more_to_read_ = true;
   return {};
 }
 
@@ -220,7 +222,7 @@ void RedisLane::copy_to_target(Owner& owner) {
   while (input_begin_ < input_end_ && answer_read_ < answer_bytes_) {
     std::array<iovec, kPiecesMax> pieces;
     std::uint64_t bytes = 0;
-    const std::size_t count = list_target(owner, pieces, bytes);
+    const std::size_t count = list_target(owner, kReadBytesMax, pieces, bytes);
     for (const iovec& piece : std::span(pieces).first(count)) {
       const std::size_t taken = std::min<std::size_t>(piece.iov_len, input_end_ - input_begin_);
       if (is_in_place_) std::memcpy(piece.iov_base, input_.data() + input_begin_, taken);
@@ -268,7 +270,7 @@ Status RedisLane::digest(Owner& owner) {
         is_reading_value_ = true;
         answer_bytes_ = static_cast<std::uint64_t>(head.number);
         answer_read_ = 0;
-        is_in_place_ = answer_bytes_ > 0 && !owner.target(*this, answer_bytes_).empty();
+        is_in_place_ = owner.target(*this, answer_bytes_).has_value();
         continue;
       }
     }

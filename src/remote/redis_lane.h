@@ -13,6 +13,7 @@
 #include <array>
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <span>
 #include <string>
 #include <vector>
@@ -33,9 +34,9 @@ class RedisLane {
    public:
     /// Whether an answer is expected at all.
     [[nodiscard]] virtual bool expects_answer(const RedisLane& lane) = 0;
-    /// Of the next answer: the pieces for its value, if it is one of `bytes`; none when nobody wants it or it does not
-    /// fit. An answer that cannot be a value at all never has one.
-    [[nodiscard]] virtual Target target(const RedisLane& lane, std::uint64_t bytes) = 0;
+    /// Of the next answer: the pieces for its value, which is one of `bytes`; nothing when nobody wants it or it does
+    /// not fit.
+    [[nodiscard]] virtual std::optional<Target> target(const RedisLane& lane, std::uint64_t bytes) = 0;
     /// The next answer is the value of a key.
     [[nodiscard]] virtual bool expects_value(const RedisLane& lane) = 0;
     /// The value of the next answer has ended. `is_in_place`: all of it is in its target.
@@ -56,7 +57,8 @@ class RedisLane {
   /// Of Closed.
   [[nodiscard]] Status begin(const SocketAddress& address, const RedisEndpoint& endpoint, const RedisLogin& login);
   void close();
-  /// Reads, if there may be something, writes, and goes on connecting as far as it can without waiting, up to a limit.
+  /// Writes, reads, if there may be something, and goes on connecting as far as it can without waiting, up to half a
+  /// megabyte each way.
   /// An error: the connection is of no use any more. ErrorCode::Corrupt: what came was no answer.
   [[nodiscard]] Status go_on(Owner& owner, bool may_read);
 
@@ -76,8 +78,8 @@ class RedisLane {
   [[nodiscard]] int descriptor() const { return connection_->descriptor(); }
   /// The socket has to be writable for it to go on.
   [[nodiscard]] bool waits_to_write() const { return waits_to_write_; }
-  /// There is more to do than a limit allowed, and the socket will not tell of it.
-  [[nodiscard]] bool has_more() const { return has_more_; }
+  /// The limit was reached: there may be more to do, and the socket need not tell of it.
+  [[nodiscard]] bool has_more() const { return has_more_to_read_ || has_more_to_write_; }
   /// Bytes that went either way since it was begun, by which to see that something goes on. To a node that is stopped
   /// some can be sent too, but no more than the system keeps for it.
   [[nodiscard]] std::uint64_t moved_bytes() const { return moved_bytes_; }
@@ -89,7 +91,8 @@ class RedisLane {
   [[nodiscard]] Status write_all(Owner& owner);
   [[nodiscard]] Status read_all(Owner& owner);
   [[nodiscard]] Status read_some(Owner& owner);
-  [[nodiscard]] std::size_t list_target(Owner& owner, std::span<iovec> pieces, std::uint64_t& bytes);
+  [[nodiscard]] std::size_t list_target(Owner& owner, std::uint64_t limit, std::span<iovec> pieces,
+                                        std::uint64_t& bytes);
   [[nodiscard]] Status digest(Owner& owner);
   void copy_to_target(Owner& owner);
   [[nodiscard]] Status login_answered(const RespValue& answer);
@@ -99,7 +102,8 @@ class RedisLane {
   std::unique_ptr<RedisConnection> connection_;
   const RedisLogin* login_ = nullptr;
   bool waits_to_write_ = false;
-  bool has_more_ = false;
+  bool has_more_to_read_ = false;
+  bool has_more_to_write_ = false;
   std::uint64_t moved_bytes_ = 0;
 
   // Out: text_ from text_offset_ on, then the value from value_sent_ on, then tail_ from tail_sent_ on.

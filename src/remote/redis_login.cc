@@ -73,7 +73,7 @@ Result<RedisLogin> make_redis_login(const RedisConfig& config) {
   for (const std::string& url : config.urls) {
     QUIRE_TRY_ASSIGN(RedisUrl parsed, parse_redis_url(url));
     if (!parsed.user.empty() && !login.user.empty() && parsed.user != login.user) {
-      return wrong_config("urls and user name two users, '" + parsed.user + "' and '" + login.user + "'");
+      return wrong_config("urls and user name two users, which differ");
     }
     if (!parsed.user.empty()) login.user = std::move(parsed.user);
     login.seeds.push_back(std::move(parsed.endpoint));
@@ -91,7 +91,9 @@ Result<RedisLogin> make_redis_login(const RedisConfig& config) {
     QUIRE_TRY_ASSIGN(login.password, read_password(config.password_file));
   }
   if (!login.user.empty() && login.password.empty()) {
-    return wrong_config("user is '" + login.user + "' without a password: set password_file or password");
+    // It is not repeated: redis://password@host names a user, for us, and its author may have meant something else.
+    return wrong_config(
+        "user, or the part of a url before the '@', names a user without a password: set password_file or password");
   }
   if (login.seeds.front().is_tls) {
     QUIRE_TRY_ASSIGN(login.tls, TlsContext::load(config));

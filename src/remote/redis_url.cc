@@ -2,6 +2,7 @@
 #include "remote/redis_url.h"
 
 #include <algorithm>
+#include <array>
 #include <charconv>
 #include <optional>
 
@@ -26,16 +27,36 @@ bool take_prefix(std::string_view& text, std::string_view prefix) {
   return true;
 }
 
-// Without what others take a password from, as in redis://host?password=….
-std::string without_query(std::string_view url) {
-  const std::size_t query = url.find('?');
-  return std::string(url.substr(0, query)) + (query == std::string_view::npos ? "" : "?…");
+constexpr std::array<std::string_view, 3> kSchemes = {"redis://", "rediss://", "unix://"};
+
+// What a message may repeat of a url: nothing that a password may be part of. That is what stands before an '@', as in
+// redis://user:password@host, even without a ':', and what stands behind a '?', as in redis://host?password=…. With
+// both it cannot be told which of them ends where.
+std::string shown(std::string_view url) {
+  const auto scheme = std::ranges::find_if(kSchemes, [&](std::string_view each) { return url.starts_with(each); });
+  std::string out(scheme == kSchemes.end() ? "" : *scheme);
+  std::string_view rest = url.substr(out.size());
+  const std::size_t query = rest.find('?');
+  // The path of a socket may have an '@'.
+  const bool is_path = out == "unix://" && rest.starts_with('/');
+  const std::size_t at = is_path ? std::string_view::npos : rest.rfind('@');
+  if (at != std::string_view::npos && query != std::string_view::npos) return out + "…";
+  if (at != std::string_view::npos) return out + "…" + std::string(rest.substr(at));
+  out += rest.substr(0, query);
+  return query == std::string_view::npos ? out : out + "?…";
 }
 
 tl::unexpected<Error> wrong_url(std::string_view url, const std::string& why) {
   return fail(ErrorCode::InvalidArgument,
-              "the url '" + without_query(url) + "' " + why +
+              "the url '" + shown(url) + "' " + why +
                   ": urls of servers are redis://[user@]host[:port], rediss://… for TLS, or unix:///path");
+}
+
+tl::unexpected<Error> has_password(std::string_view url, const std::string& where) {
+  return wrong_url(url, where +
+                            ", and urls end up in logs: put a password into a file and its path into "
+                            "RedisConfig::password_file, or give it as RedisConfig::password, or to the tool as the "
+                            "variable QUIRE_REMOTE_PASSWORD");
 }
 
 }  // namespace
@@ -55,18 +76,20 @@ bool is_host(std::string_view text) {
 }
 
 Result<RedisUrl> parse_redis_url(std::string_view url) {
-  // First of all: a password may stand anywhere before the last '@', even where everything else is wrong.
+  // First of all: a password may stand anywhere before the last '@' or behind a '?', even where everything else is
+  // wrong.
   std::string_view rest = url;
   const std::size_t scheme_end = rest.find("://");
+  const std::size_t query = rest.find('?');
   const std::size_t at = rest.rfind('@');
-  if (at != std::string_view::npos) {
+  const bool is_path = rest.starts_with("unix:///");
+  if (query != std::string_view::npos && rest.find('=', query) != std::string_view::npos) {
+    return has_password(url, "has a '?name=value', where others have a password");
+  }
+  if (at != std::string_view::npos && !is_path) {
     const std::size_t begin = scheme_end == std::string_view::npos || scheme_end > at ? 0 : scheme_end + 3;
-    if (!rest.starts_with("unix:///") && rest.substr(begin, at - begin).find(':') != std::string_view::npos) {
-      return fail(ErrorCode::InvalidArgument,
-                  "the url of " + without_query(rest.substr(at + 1)) +
-                      " has a password in it, and urls end up in logs: put the password into a file and its path into "
-                      "RedisConfig::password_file, or give it as RedisConfig::password");
-    }
+    if (rest.substr(begin, at - begin).find(':') != std::string_view::npos)
+      return has_password(url, "has a password in it");
   }
 
   RedisUrl out;

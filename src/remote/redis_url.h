@@ -29,7 +29,8 @@ struct RedisUrl {
   std::string user = {};
 };
 
-/// The message of an error has nothing of a password that stands in the url.
+/// The message of an error has nothing of a password that stands in the url: neither what stands before an '@', nor
+/// what stands behind a '?'.
 [[nodiscard]] Result<RedisUrl> parse_redis_url(std::string_view url);
 
 /// A host as a server may name another: a name or an address.

@@ -3,8 +3,14 @@
 
 #include <gtest/gtest.h>
 
+#include <cstdint>
 #include <string>
 #include <utility>
+#include <vector>
+
+#include "quire/redis_store.h"
+#include "remote/redis_login.h"
+#include "testing/seeded_run.h"
 
 namespace quire {
 namespace {
@@ -51,14 +57,59 @@ TEST(RedisUrl, APasswordIsRefusedAndNotRepeated) {
 }
 
 TEST(RedisUrl, WhatOthersTakeAPasswordFromIsNotRepeated) {
-  for (const char* const url : {"redis://host:7000?password=hunter2", "redis://host/0?db=1&password=hunter2",
-                                "host?password=hunter2", "redis://a:b@host?password=hunter2"}) {
+  for (const char* const url :
+       {"redis://host:7000?password=hunter2", "redis://host/0?db=1&password=hunter2", "host?password=hunter2",
+        "redis://a:b@host?password=hunter2", "unix:///run/valkey.sock?db=0&password=hunter2",
+        "unix:///run/a@b?password=hunter2", "unix://hunter2@/run/a", "redis://host:6379?password=x@hunter2",
+        "redis://host?hunter2", "redis://host?x@hunter2", "redis://hun?ter2:hunter2@host", "redis://hunter2@host:0",
+        "redis://hunter2@host/3", "redis://hunter2@ho st", "hunter2@host", "host?password=hunter2://@"}) {
     const auto result = parse_redis_url(url);
     ASSERT_FALSE(result.has_value()) << url;
     EXPECT_EQ(result.error().message.find("hunter2"), std::string::npos) << result.error().message;
   }
-  // A path may have all of these signs.
+  // A path may have all of these signs, unless they name something.
   EXPECT_EQ(parsed_url("unix:///run/a:b@c?d").endpoint.host, "/run/a:b@c?d");
+  EXPECT_EQ(parsed_url("unix:///run/a=b?d").endpoint.host, "/run/a=b?d");
+}
+
+TEST(RedisUrl, AUserWithoutAPasswordIsNotRepeated) {
+  for (const RedisConfig& config :
+       {RedisConfig{.urls = {"redis://hunter2@host"}}, RedisConfig{.urls = {"redis://host"}, .user = "hunter2"},
+        RedisConfig{.urls = {"redis://hunter2@host", "redis://host"}},
+        RedisConfig{.urls = {"redis://hunter2@host"}, .user = "other", .password = "secret"},
+        RedisConfig{.urls = {"redis://a@host", "redis://hunter2@host"}, .password = "secret"}}) {
+    const auto login = make_redis_login(config);
+    ASSERT_FALSE(login.has_value());
+    EXPECT_EQ(login.error().message.find("hunter2"), std::string::npos) << login.error().message;
+    EXPECT_NE(login.error().message.find("user"), std::string::npos) << login.error().message;
+  }
+}
+
+// Urls of random parts, with a secret in some place where others look for one.
+TEST(RedisUrl, ASecretInAnyPlaceIsInNoMessage) {
+  testing::Random random(1);
+  const auto one_of = [&](const std::vector<std::string>& texts) { return texts[random.next() % texts.size()]; };
+  std::uint32_t refused = 0;
+  for (int i = 0; i < 20'000; ++i) {
+    const std::vector<std::string> odd = {"", "a", ":", "@", "?", "/", "%40", "[", "]", "=", "&", "#", "://", " ", "é"};
+    std::string user = one_of(odd) + one_of(odd) + "hunter2" + one_of(odd) + one_of(odd) + "@";
+    std::string query = "?" + one_of({"password", "db=0&password", "a/b@c&auth", ""}) + "=" + one_of(odd) +
+                        one_of(odd) + "hunter2" + one_of(odd) + one_of(odd);
+    const std::uint64_t where = random.next() % 3;
+    if (where == 0) query = one_of({"", "", "?", "?db=1", "?x"});
+    if (where == 1) user = one_of({"", "", "user@", "user:word@"});
+    const std::string scheme = one_of({"redis://", "rediss://", "unix://", "http://", ""});
+    // Behind unix:// and a '/', all is path up to the query.
+    if (scheme == "unix://" && user.starts_with('/')) continue;
+    const std::string url = scheme + user +
+                            one_of({"host", "host:7000", "[::1]", "[::1]:7", "/run/socket", "h o", ""}) +
+                            one_of({"", "/", "/0", ":1:2"}) + query;
+    const auto login = make_redis_login({.urls = {url}});
+    if (login.has_value()) continue;
+    ++refused;
+    EXPECT_EQ(login.error().message.find("hunter2"), std::string::npos) << url << "\n" << login.error().message;
+  }
+  EXPECT_GT(refused, 10'000U);
 }
 
 TEST(RedisUrl, WhatIsNoUrlIsRefusedWithAnExample) {

@@ -82,9 +82,9 @@ Status RedisWorker::prepare(const Result<RedisTopology>& topology) {
   QUIRE_TRY(watch_for_input(epoll_.get(), mailbox_.work_event(), kMailEvent));
   QUIRE_TRY(watch_for_input(epoll_.get(), timer_.get(), kTimerEvent));
   // Each object has a request, and each lane a few of the worker's own.
-  const std::uint32_t request_count = config_.object_count_max + (2 * kLanesMax);
+  const std::uint32_t request_count = config_.object_count_max + (2 * kLanesMax) + (kSweepsMax * kNodesMax);
   QUIRE_TRY(requests_.grow(request_count));
-  QUIRE_TRY(lists_.reserve(request_count, 2 * kLanesMax));
+  QUIRE_TRY(lists_.reserve(request_count, (2 * kLanesMax) + 1));
   QUIRE_TRY(deadlines_.reserve(config_.batch_count_max));
   mail_.reserve(config_.batch_count_max);
   cancelled_.reserve(config_.batch_count_max);
@@ -122,6 +122,7 @@ void RedisWorker::run() {
   pthread_setname_np(pthread_self(), "quire-remote");
   std::array<epoll_event, 64> events;
   while (true) {
+    start_sweeps();
     set_timer();
     const int count = epoll_wait(epoll_.get(), events.data(), events.size(), turns_.empty() ? -1 : 0);
     now_ = monotonic_now();
@@ -194,8 +195,8 @@ void RedisWorker::begin_batch(const RedisMailbox::Taken& taken) {
     if (object.key.size() > kRemoteKeyBytesMax) {
       end_request(made, RemoteOutcome::Failed);
     } else if (kind == Kind::DropBelow) {
-      sweeps_[made] = {.node_index = kNone};
-      sweep_next_node(made);
+      request.state = State::Sweeping;
+      lists_.push_back(made, kWaitingSweeps);
     } else {
       send_to(made, route(object.key));
     }
@@ -237,10 +238,19 @@ void RedisWorker::end_batch_late(std::uint32_t batch_index, bool is_cancelled) {
       request = next;
       continue;
     }
+    if (state == State::Sweeping) {
+      // As long as there is more to drop than time, that says nothing about the nodes.
+      object_of(requests_[request]).outcome = RemoteOutcome::Late;
+      --batch.open_count;
+      let_go_of_sweep(request);
+      request = next;
+      continue;
+    }
     const std::uint32_t lane_id = requests_[request].lane_id;
     const std::uint32_t first = lists_.front(flight_of(lane_id));
-    const bool is_held_up = lane_of(lane_id).lane.state() != RedisLane::State::Ready ||
-                            (first != IndexLists::kNone && requests_[first].batch == kNone);
+    // One that was not asked yet, because its time was over at once, is not to blame.
+    const bool is_connecting = lane_of(lane_id).lane.state() != RedisLane::State::Ready && lane_of(lane_id).due_ns != 0;
+    const bool is_held_up = is_connecting || (first != IndexLists::kNone && is_let_go(requests_[first]));
     object_of(requests_[request]).outcome = RemoteOutcome::Late;
     --batch.open_count;
     let_go(request);

@@ -17,6 +17,7 @@
 #include <array>
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <thread>
@@ -34,6 +35,7 @@
 #include "remote/redis_login.h"
 #include "remote/redis_mailbox.h"
 #include "remote/redis_node.h"
+#include "remote/redis_refusal.h"
 #include "remote/redis_session.h"
 
 namespace quire {
@@ -53,17 +55,20 @@ class RedisWorker final : private RedisLane::Owner {
   static constexpr std::uint32_t kNone = UINT32_MAX;
   static constexpr std::uint32_t kNodesMax = kClusterNodesMax + 64;  // seeds too
   static constexpr std::uint32_t kLanesMax = kNodesMax * kLanesOfNode;
+  static constexpr std::uint32_t kWaitingSweeps = 0;  // a list
+  static constexpr std::uint32_t kSweepsMax = 4;      // at the same time; other drops wait for their turn
 
-  enum class Kind : std::uint8_t { Find, Get, Put, Drop, DropBelow, Ping, Map };
-  enum class State : std::uint8_t { Free, Ended, Queued, InFlight };
+  // From Ping on, they are the worker's own.
+  enum class Kind : std::uint8_t { Find, Get, Put, Drop, DropBelow, Ping, Map, Sweep, SweepMap };
+  enum class State : std::uint8_t { Free, Ended, Queued, InFlight, Sweeping };
   struct Request {
     State state;
     Kind kind;
-    bool is_asking;             ///< ASKING goes before it
-    std::uint8_t redirections;  ///< so far
-    std::uint32_t batch;        ///< kNone: let go, or the worker's own
-    std::uint32_t object_index;
-    std::uint32_t next;  ///< of the batch, or free
+    bool is_asking;              ///< ASKING goes before it
+    std::uint8_t redirections;   ///< so far
+    std::uint32_t batch;         ///< kNone: let go, or the worker's own
+    std::uint32_t object_index;  ///< of Sweep and SweepMap: which sweep
+    std::uint32_t next;          ///< of the batch, or free
     std::uint32_t lane_id;
     std::uint32_t answers_left;  ///< in flight
     std::uint64_t bytes;         ///< of the value
@@ -80,13 +85,25 @@ class RedisWorker final : private RedisLane::Owner {
     bool is_open = false;
     bool is_held = false;  ///< it is being begun or ended, and not to be ended by one of its requests
   };
-  /// A DropBelow goes from node to node, and through each by a cursor.
+  /// A DropBelow under way, in passes over all nodes. Each node is swept by a request of its own, all of them at the
+  /// same time; when all have ended, each is asked which slots it has.
   struct Sweep {
-    std::uint32_t node_index = 0;
-    std::uint64_t cursor = 0;
-    bool is_node_done = false;  ///< the cursor has come round
+    std::uint32_t request = kNone;  ///< the DropBelow; kNone: there is none, or it was let go
+    std::string prefix;
+    std::uint32_t open_nodes = 0;  ///< whose requests have not ended; while there are any, the place is taken
+    std::uint32_t pass_count = 0;
+    std::uint32_t quiet_passes = 0;    ///< in a row, in which nothing has moved
+    std::uint64_t topology_epoch = 0;  ///< when the pass began
+    bool is_asked_maps = false;        ///< of this pass
+    bool has_moved = false;            ///< in this pass
+    bool is_asking = false;            ///< ASKING goes before each key, as some were at nodes that get their slot
     bool has_failed = false;
-    std::vector<std::string> keys;  ///< to be dropped before it goes on
+  };
+  /// Of one node, through which it goes by a cursor.
+  struct NodeSweep {
+    std::uint64_t cursor = 0;
+    bool is_done = false;           ///< the cursor has come round
+    std::vector<std::string> keys;  ///< to be dropped, until that was answered
   };
 
   RedisWorker(const RedisConfig& config, const RedisLogin& login, RedisMailbox& mailbox);
@@ -115,9 +132,8 @@ class RedisWorker final : private RedisLane::Owner {
   [[nodiscard]] bool can_fill(RedisNode::Lane& lane) const;
   void fill(RedisNode::Lane& lane);
   void append_request(std::uint32_t request, RedisNode::Lane& lane);
-  void append_sweep(std::uint32_t request, RedisNode::Lane& lane);
   void end_request(std::uint32_t request, RemoteOutcome outcome);
-  /// Where it was cannot do it: a sweep goes on elsewhere, everything else ends.
+  /// Where it was cannot do it.
   void fail_request(std::uint32_t request, RemoteOutcome outcome);
   void let_go(std::uint32_t request);
   void close_path(Batch& batch, std::uint32_t object_index);
@@ -126,16 +142,36 @@ class RedisWorker final : private RedisLane::Owner {
   [[nodiscard]] bool finish_answer(std::uint32_t request, const RespValue& answer);
   void refused(std::uint32_t request, const RespValue& answer);
   void redirect(std::uint32_t request, const RespValue& answer);
-  [[nodiscard]] bool sweep_answered(std::uint32_t request, const RespValue& answer);
-  void sweep_next_node(std::uint32_t request);
+  [[nodiscard]] std::uint32_t node_of_redirection(std::uint32_t from, const Redirection& redirection);
+  [[nodiscard]] static bool is_of_sweep(const Request& request) { return request.kind >= Kind::Sweep; }
+  /// Nobody waits for its answer any more, or nobody but the worker.
+  [[nodiscard]] bool is_let_go(const Request& request) const {
+    return is_of_sweep(request) ? sweeps_[request.object_index].request == kNone : request.batch == kNone;
+  }
   [[nodiscard]] RemoteObject& object_of(const Request& request) {
     return batches_[request.batch].batch.objects[request.object_index];
   }
   void note_first_byte(const Request& request);
 
+  // ── redis_worker_drops.cc: DropBelow
+  void start_sweeps();
+  void begin_pass(std::uint32_t sweep_index);
+  void end_pass(std::uint32_t sweep_index);
+  void ask_nodes(std::uint32_t sweep_index, Kind kind);
+  void append_sweep(std::uint32_t request, RedisNode::Lane& lane);
+  /// One of the answers to what append_sweep() sends, and the last of them. False: that is no answer.
+  void unlink_answered(std::uint32_t request, const RespValue& answer);
+  [[nodiscard]] bool sweep_answered(std::uint32_t request, const RespValue& answer);
+  void sweep_refused(std::uint32_t request, const RespValue& answer);
+  [[nodiscard]] bool page_answered(std::uint32_t request, const RespValue& answer);
+  void sweep_map_answered(std::uint32_t request, const RespValue& answer);
+  void end_node_sweep(std::uint32_t request);
+  void node_swept(std::uint32_t sweep_index);
+  void let_go_of_sweep(std::uint32_t request);
+
   // RedisLane::Owner
   [[nodiscard]] bool expects_answer(const RedisLane& lane) override;
-  [[nodiscard]] RedisLane::Target target(const RedisLane& lane, std::uint64_t bytes) override;
+  [[nodiscard]] std::optional<RedisLane::Target> target(const RedisLane& lane, std::uint64_t bytes) override;
   [[nodiscard]] bool expects_value(const RedisLane& lane) override;
   void value_ended(RedisLane& lane, bool is_in_place) override;
   [[nodiscard]] bool answered(RedisLane& lane, const RespValue& answer) override;
@@ -144,6 +180,10 @@ class RedisWorker final : private RedisLane::Owner {
   // ── redis_worker_nodes.cc: which nodes there are, and how they are
   [[nodiscard]] std::uint32_t find_or_add_node(const RedisEndpoint& endpoint);
   void apply_map(const ClusterMap& map);
+  /// Where a slot is now, on the word of a server.
+  void learn_slot(std::uint16_t slot, std::uint32_t node_index);
+  /// The node knows best which slots it has, and what the others have it may know late.
+  void learn_own_slots(std::uint32_t node_index, const ClusterMap& map);
   void map_answered(std::uint32_t node_index, const RespValue& answer);
   void ask_for_map(TimeNs now);
   void ask_for_map_at(std::uint32_t node_index);
@@ -153,12 +193,13 @@ class RedisWorker final : private RedisLane::Owner {
   void connect(std::uint32_t lane_id);
   void note_connected(RedisNode::Lane& lane);
   void go_on(std::uint32_t lane_id);
+  [[nodiscard]] bool goes_on(RedisNode::Lane& lane) const;
   void watch(RedisNode::Lane& lane);
   void set_due(RedisNode::Lane& lane);
   /// The connection is lost, or none could be made; where no other address is left to be tried, that says something
   /// about the node.
   void fail_lane(std::uint32_t lane_id, const Error& error);
-  /// The connection is given up, for a reason of our own.
+  /// The connection is given up, for a reason of our own: what is in flight is sent again by the next.
   void drop_lane(std::uint32_t lane_id);
   void end_flight(std::uint32_t lane_id, RemoteOutcome first_outcome);
   void close_lane(RedisNode::Lane& lane);
@@ -174,8 +215,9 @@ class RedisWorker final : private RedisLane::Owner {
   [[nodiscard]] bool is_idle(const RedisNode& node) const;
   void vacate_nodes();
 
-  [[nodiscard]] static std::uint32_t queue_of(std::uint32_t lane_id) { return lane_id * 2; }
-  [[nodiscard]] static std::uint32_t flight_of(std::uint32_t lane_id) { return (lane_id * 2) + 1; }
+  // The lists: of drops that wait for their turn, then two of each lane.
+  [[nodiscard]] static std::uint32_t queue_of(std::uint32_t lane_id) { return (lane_id * 2) + 1; }
+  [[nodiscard]] static std::uint32_t flight_of(std::uint32_t lane_id) { return (lane_id * 2) + 2; }
   [[nodiscard]] RedisNode& node_of(std::uint32_t lane_id) { return *nodes_[lane_id / kLanesOfNode]; }
   [[nodiscard]] RedisNode::Lane& lane_of(std::uint32_t lane_id) {
     return node_of(lane_id).lanes[lane_id % kLanesOfNode];
@@ -196,7 +238,8 @@ class RedisWorker final : private RedisLane::Owner {
   std::uint32_t used_requests_ = 0;  // from here on, none was ever used
   std::uint32_t given_back_ = 0;     // objects that the mailbox was not told of yet
   IndexLists lists_;                 // requests: of each lane those that are queued and those in flight
-  std::unordered_map<std::uint32_t, Sweep> sweeps_;
+  std::array<Sweep, kSweepsMax> sweeps_;
+  std::unordered_map<std::uint32_t, NodeSweep> node_sweeps_;  // by their requests
 
   std::vector<Batch> batches_;   // by their places in the mailbox
   IndexHeap<TimeNs> deadlines_;  // of batches
@@ -207,6 +250,7 @@ class RedisWorker final : private RedisLane::Owner {
   bool has_topology_ = false;
   bool is_cluster_ = false;
   std::array<std::uint16_t, kClusterSlots> slots_{};
+  std::uint64_t topology_epoch_ = 0;  // grows whenever slots go elsewhere
   bool wants_map_ = false;
   TimeNs map_at_ns_ = 0;  // not before
   std::uint32_t map_node_ = 0;

@@ -20,8 +20,8 @@ namespace {
 // Between questions about the slots: while all is well again at once, and while something is still missing.
 constexpr TimeNs kMapPauseNs = 50'000'000;
 constexpr TimeNs kMapRetryNs = 300'000'000;
-// Times that a lane is filled in one turn; then others have theirs.
-constexpr int kFillsOfTurn = 4;
+// Of a lane, after which others have theirs. It ends sooner when a deadline has come.
+constexpr TimeNs kTurnNs = 500'000;
 // Between looks for another address of a node whose name leads to another node.
 constexpr TimeNs kLeavePauseNs = 300'000'000;
 
@@ -70,16 +70,54 @@ void RedisWorker::apply_map(const ClusterMap& map) {
   for (const ClusterMap::Node& each : map.nodes) {
     const std::uint32_t index =
         find_or_add_node({.host = each.host, .port = each.port, .is_tls = login_.seeds.front().is_tls});
-    if (index != kNone) nodes_[index]->is_used = true;
+    if (index != kNone) {
+      nodes_[index]->is_used = true;
+      nodes_[index]->cluster_id = each.id;
+    }
     indices.push_back(index == kNone ? ClusterMap::kNobody : static_cast<std::uint16_t>(index));
   }
-  std::ranges::transform(map.slots, slots_.begin(), [&](std::uint16_t owner) {
+  std::array<std::uint16_t, kClusterSlots> slots;
+  std::ranges::transform(map.slots, slots.begin(), [&](std::uint16_t owner) {
     return owner == ClusterMap::kNobody ? ClusterMap::kNobody : indices[owner];
   });
+  if (std::exchange(slots_, slots) != slots) ++topology_epoch_;
   has_topology_ = is_cluster_ = is_status_old_ = true;
   const bool is_well = std::ranges::none_of(nodes_, [](const auto& n) { return n->is_used && n->breaker.is_shut(); });
   wants_map_ = !is_well || map.missing_slots() > 0;
   map_at_ns_ = now_ + kMapRetryNs;
+}
+
+void RedisWorker::learn_slot(std::uint16_t slot, std::uint32_t node_index) {
+  if (std::exchange(slots_[slot], static_cast<std::uint16_t>(node_index)) != node_index) ++topology_epoch_;
+  nodes_[node_index]->is_used = true;
+  wants_map_ = is_status_old_ = true;
+  want_tick();
+}
+
+void RedisWorker::learn_own_slots(std::uint32_t node_index, const ClusterMap& map) {
+  const auto endpoint_of = [&](std::uint16_t owner) {
+    const ClusterMap::Node& at = map.nodes[owner];
+    return RedisEndpoint{.host = at.host, .port = at.port, .is_tls = login_.seeds.front().is_tls};
+  };
+  // Nodes may call each other by other addresses than themselves.
+  const RedisNode& node = *nodes_[node_index];
+  const auto is_it = [&](std::uint16_t index) {
+    const std::string& id = map.nodes[index].id;
+    return id.empty() || node.cluster_id.empty() ? endpoint_of(index) == node.endpoint : id == node.cluster_id;
+  };
+  std::uint16_t itself = 0;
+  while (itself < map.nodes.size() && !is_it(itself)) ++itself;
+  for (std::uint16_t slot = 0; slot < kClusterSlots; ++slot) {
+    const std::uint16_t owner = map.slots[slot];
+    if ((owner == itself) == (slots_[slot] == node_index)) continue;
+    const std::uint32_t place = owner == ClusterMap::kNobody ? kNone : find_or_add_node(endpoint_of(owner));
+    if (place != kNone) {
+      learn_slot(slot, place);
+    } else {
+      slots_[slot] = ClusterMap::kNobody;
+      ++topology_epoch_;
+    }
+  }
 }
 
 // Of those that have slots, or of the configuration's, the next that is not shut.
@@ -115,6 +153,7 @@ void RedisWorker::map_answered(std::uint32_t node_index, const RespValue& answer
       has_topology_ = is_status_old_ = true;
       wants_map_ = false;
       slots_.fill(static_cast<std::uint16_t>(node_index));
+      ++topology_epoch_;
       node.is_used = true;
     } else {
       tell_error(node_index, "it refuses CLUSTER SLOTS: " + printable(answer.text));
@@ -169,12 +208,7 @@ void RedisWorker::shut_nodes() {
         while (!is_empty(queue_of(lane_id))) {
           const std::uint32_t request = lists_.front(queue_of(lane_id));
           unqueue(request);
-          if (requests_[request].kind == Kind::Map) node->is_asked_map = false;
-          if (requests_[request].batch == kNone) {
-            free_request(request);
-          } else {
-            fail_request(request, RemoteOutcome::Failed);
-          }
+          fail_request(request, RemoteOutcome::Failed);
         }
       }
     }
@@ -261,6 +295,11 @@ void RedisWorker::note_connected(RedisNode::Lane& lane) {
   lane.round.end();
 }
 
+// It need not wait for its socket.
+bool RedisWorker::goes_on(RedisNode::Lane& lane) const {
+  return lane.lane.has_more() || (can_fill(lane) && !lane.lane.waits_to_write());
+}
+
 void RedisWorker::go_on(std::uint32_t lane_id) {
   RedisNode::Lane& lane = lane_of(lane_id);
   const RedisNode& node = node_of(lane_id);
@@ -271,10 +310,11 @@ void RedisWorker::go_on(std::uint32_t lane_id) {
     connect(lane_id);
     if (lane.lane.state() == RedisLane::State::Closed) return;
   }
-  for (int i = 0; i < kFillsOfTurn; ++i) {
+  const TimeNs turn_end = now_ + kTurnNs;
+  while (true) {
     fill(lane);
     const bool was_ready = lane.lane.state() == RedisLane::State::Ready;
-    const bool may_read = std::exchange(lane.may_read, false) || lane.lane.has_more();
+    const bool may_read = std::exchange(lane.may_read, false);
     if (Status status = lane.lane.go_on(*this, may_read); !status.has_value()) {
       fail_lane(lane_id, status.error());
       return;
@@ -283,11 +323,13 @@ void RedisWorker::go_on(std::uint32_t lane_id) {
     note_connected(lane);
     if (!lane.lane.is_sending_value()) lane.sending = kNone;
     if (!was_ready && lane.lane.state() == RedisLane::State::Ready) lane.due_ns = 0;
-    if (!can_fill(lane) || lane.lane.waits_to_write()) break;
+    if (!goes_on(lane) || !node_of(lane_id).shut_why.empty()) break;
+    now_ = monotonic_now();
+    if (now_ >= turn_end || (deadlines_.size() > 0 && deadlines_.top_key() <= now_)) break;
   }
   watch(lane);
   set_due(lane);
-  if (lane.lane.has_more() || (can_fill(lane) && !lane.lane.waits_to_write())) queue_turn(lane_id);
+  if (goes_on(lane)) queue_turn(lane_id);
 }
 
 void RedisWorker::watch(RedisNode::Lane& lane) {
@@ -332,13 +374,7 @@ void RedisWorker::end_flight(std::uint32_t lane_id, RemoteOutcome first_outcome)
   while (!is_empty(flight_of(lane_id))) {
     const std::uint32_t request = lists_.front(flight_of(lane_id));
     leave_flight(request);
-    if (requests_[request].kind == Kind::Map) node_of(lane_id).is_asked_map = false;
-    if (requests_[request].batch == kNone) {
-      free_request(request);
-    } else {
-      const bool is_get = requests_[request].kind == Kind::Get;
-      fail_request(request, is_get ? outcome : RemoteOutcome::Failed);
-    }
+    fail_request(request, requests_[request].kind == Kind::Get ? outcome : RemoteOutcome::Failed);
     outcome = RemoteOutcome::Failed;
   }
 }
@@ -371,9 +407,23 @@ void RedisWorker::fail_lane(std::uint32_t lane_id, const Error& error) {
   queue_turn(lane_id);
 }
 
+// Nothing that is in flight is the worse for being done twice, and the value that was half sent was let go.
 void RedisWorker::drop_lane(std::uint32_t lane_id) {
   close_lane(lane_of(lane_id));
-  end_flight(lane_id, RemoteOutcome::Failed);
+  std::uint32_t last = kNone;
+  while (!is_empty(flight_of(lane_id))) {
+    const std::uint32_t request = lists_.front(flight_of(lane_id));
+    leave_flight(request);
+    const bool is_own = requests_[request].kind == Kind::Ping || requests_[request].kind == Kind::Map;
+    if (is_let_go(requests_[request]) && !is_own) {
+      is_of_sweep(requests_[request]) ? end_node_sweep(request) : free_request(request);
+      continue;
+    }
+    requests_[request].state = State::Queued;
+    mailbox_.add_waiting_bytes(requests_[request].bytes);
+    last == kNone ? lists_.push_front(request, queue_of(lane_id)) : lists_.insert_after(last, request);
+    last = request;
+  }
   queue_turn(lane_id);
 }
 

@@ -2,7 +2,6 @@
 //
 // RedisWorker's way from objects to nodes and back: what is sent for each operation, and what an answer means.
 #include <algorithm>
-#include <charconv>
 #include <utility>
 
 #include "base/check.h"
@@ -34,8 +33,8 @@ std::uint32_t RedisWorker::make_request(Kind kind) {
 
 void RedisWorker::free_request(std::uint32_t request) {
   Request& freed = requests_[request];
-  if (freed.kind == Kind::DropBelow) sweeps_.erase(request);
-  if (freed.kind != Kind::Ping && freed.kind != Kind::Map) ++given_back_;
+  if (is_of_sweep(freed)) node_sweeps_.erase(request);
+  if (freed.kind < Kind::Ping) ++given_back_;
   freed.state = State::Free;
   freed.next = std::exchange(free_requests_, request);
 }
@@ -95,12 +94,16 @@ void RedisWorker::end_request(std::uint32_t request, RemoteOutcome outcome) {
 }
 
 void RedisWorker::fail_request(std::uint32_t request, RemoteOutcome outcome) {
-  if (requests_[request].kind == Kind::DropBelow) {
-    sweeps_[request].has_failed = true;
-    sweep_next_node(request);
-    return;
+  const Request& failed = requests_[request];
+  if (failed.kind == Kind::Map) node_of(failed.lane_id).is_asked_map = false;
+  if (is_of_sweep(failed)) {
+    sweeps_[failed.object_index].has_failed = true;
+    end_node_sweep(request);
+  } else if (failed.batch == kNone) {
+    free_request(request);
+  } else {
+    end_request(request, outcome);
   }
-  end_request(request, outcome);
 }
 
 // What lies behind the object is of no use, so nobody waits for it.
@@ -144,8 +147,9 @@ void RedisWorker::let_go(std::uint32_t request) {
 }
 
 void RedisWorker::note_first_byte(const Request& request) {
-  if (request.batch == kNone) return;
-  Batch& batch = batches_[request.batch];
+  if (is_let_go(request)) return;
+  const bool is_sweep = is_of_sweep(request);
+  Batch& batch = batches_[is_sweep ? requests_[sweeps_[request.object_index].request].batch : request.batch];
   if (batch.answer.first_byte_ns == 0) {
     batch.answer.first_byte_ns = std::max<TimeNs>(monotonic_now() - batch.submitted_at_ns, 1);
   }
@@ -179,11 +183,11 @@ void RedisWorker::append_request(std::uint32_t request, RedisNode::Lane& lane) {
     append_command(text, {"PING"});
     return;
   }
-  if (sent.kind == Kind::Map) {
+  if (sent.kind == Kind::Map || sent.kind == Kind::SweepMap) {
     append_command(text, {"CLUSTER", "SLOTS"});
     return;
   }
-  if (sent.kind == Kind::DropBelow) {
+  if (sent.kind == Kind::Sweep) {
     append_sweep(request, lane);
     return;
   }
@@ -230,9 +234,9 @@ bool RedisWorker::expects_value(const RedisLane& lane) {
   return request.kind == Kind::Get && request.answers_left == 1;
 }
 
-RedisLane::Target RedisWorker::target(const RedisLane& lane, std::uint64_t bytes) {
+std::optional<RedisLane::Target> RedisWorker::target(const RedisLane& lane, std::uint64_t bytes) {
   const Request& request = requests_[lists_.front(flight_of(lane.id()))];
-  if (request.batch == kNone || request.bytes != bytes) return {};
+  if (request.batch == kNone || request.bytes != bytes) return std::nullopt;
   note_first_byte(request);
   return object_of(request).target;
 }
@@ -267,10 +271,7 @@ bool RedisWorker::answered(RedisLane& lane, const RespValue& answer) {
   if (requests_[request].answers_left > 1) {
     // To ASKING, or to one of many.
     --requests_[request].answers_left;
-    if (answer.kind == RespKind::Error && requests_[request].kind == Kind::DropBelow &&
-        requests_[request].batch != kNone) {
-      sweeps_[request].has_failed = true;
-    }
+    if (requests_[request].kind == Kind::Sweep) unlink_answered(request, answer);
     return true;
   }
   leave_flight(request);
@@ -285,6 +286,7 @@ bool RedisWorker::finish_answer(std::uint32_t request, const RespValue& answer) 
     kind == Kind::Ping ? ping_answered(node_index, answer) : map_answered(node_index, answer);
     return true;
   }
+  if (is_of_sweep(requests_[request])) return sweep_answered(request, answer);
   if (requests_[request].batch == kNone) {
     free_request(request);
     return true;
@@ -307,14 +309,8 @@ bool RedisWorker::finish_answer(std::uint32_t request, const RespValue& answer) 
     case Kind::Put:
       makes_sense = answer.kind == RespKind::Text && answer.text == "OK";
       break;
-    case Kind::Drop:
-      makes_sense = answer.kind == RespKind::Integer && (answer.number == 0 || answer.number == 1);
-      break;
     default:
-      if (sweep_answered(request, answer)) {
-        nodes_[node_index]->breaker.succeeded();
-        return true;
-      }
+      makes_sense = answer.kind == RespKind::Integer && (answer.number == 0 || answer.number == 1);
       break;
   }
   if (!makes_sense) {
@@ -347,7 +343,7 @@ void RedisWorker::refused(std::uint32_t request, const RespValue& answer) {
       redirect(request, answer);
       return;
     case RedisRefusal::TryAgain:
-      if (requests_[request].kind == Kind::DropBelow || ++requests_[request].redirections > kRedirectionsMax) break;
+      if (++requests_[request].redirections > kRedirectionsMax) break;
       send_to(request, node_index);
       return;
     case RedisRefusal::ReadOnly:
@@ -364,18 +360,22 @@ void RedisWorker::refused(std::uint32_t request, const RespValue& answer) {
   fail_request(request, is_foreign ? RemoteOutcome::Corrupt : RemoteOutcome::Failed);
 }
 
+std::uint32_t RedisWorker::node_of_redirection(std::uint32_t from, const Redirection& redirection) {
+  const RedisEndpoint& here = nodes_[from]->endpoint;
+  return find_or_add_node({.host = redirection.host.empty() ? here.host : redirection.host,
+                           .port = redirection.port,
+                           .is_tls = here.is_tls});
+}
+
 void RedisWorker::redirect(std::uint32_t request, const RespValue& answer) {
   Request& moved = requests_[request];
   const std::uint32_t from = moved.lane_id / kLanesOfNode;
   const auto redirection = parse_redirection(answer.text);
   const bool is_moved = refusal_of(answer.text) == RedisRefusal::Moved;
   std::uint32_t to = kNone;
-  if (is_cluster_ && moved.kind != Kind::DropBelow && redirection.has_value() &&
-      redirection->slot == cluster_slot(object_of(moved).key) && ++moved.redirections <= kRedirectionsMax) {
-    const RedisEndpoint& here = nodes_[from]->endpoint;
-    to = find_or_add_node({.host = redirection->host.empty() ? here.host : redirection->host,
-                           .port = redirection->port,
-                           .is_tls = here.is_tls});
+  if (is_cluster_ && redirection.has_value() && redirection->slot == cluster_slot(object_of(moved).key) &&
+      ++moved.redirections <= kRedirectionsMax) {
+    to = node_of_redirection(from, *redirection);
     // Whoever sends on to itself is not the node that has the name now.
     if (is_moved && to == from && !try_leave_address(from)) to = kNone;
   }
@@ -387,69 +387,9 @@ void RedisWorker::redirect(std::uint32_t request, const RespValue& answer) {
   }
   moved.is_asking = !is_moved;
   if (is_moved) {
-    slots_[redirection->slot] = static_cast<std::uint16_t>(to);
-    nodes_[to]->is_used = true;
-    wants_map_ = is_status_old_ = true;
-    want_tick();
+    learn_slot(redirection->slot, to);
   }
   send_to(request, to);
-}
-
-// ── DropBelow ────────────────────────────────────────────────────────────────────────────────────────────────────────
-
-void RedisWorker::append_sweep(std::uint32_t request, RedisNode::Lane& lane) {
-  Sweep& sweep = sweeps_[request];
-  std::string& text = lane.lane.text();
-  if (sweep.keys.empty()) {
-    append_command(text, {"SCAN", std::to_string(sweep.cursor), "MATCH",
-                          redis_pattern(object_of(requests_[request]).key), "COUNT", "1000"});
-    return;
-  }
-  // One by one, since keys of several slots cannot stand in one command.
-  requests_[request].answers_left = static_cast<std::uint32_t>(sweep.keys.size());
-  for (const std::string& key : sweep.keys) append_command(text, {"UNLINK", key});
-  sweep.keys.clear();
-}
-
-bool RedisWorker::sweep_answered(std::uint32_t request, const RespValue& answer) {
-  Sweep& sweep = sweeps_[request];
-  if (answer.kind == RespKind::Array) {
-    if (answer.parts.size() != 2 || answer.parts[1].kind != RespKind::Array) return false;
-    const std::string& cursor = answer.parts[0].text;
-    const auto [end, error] = std::from_chars(cursor.data(), cursor.data() + cursor.size(), sweep.cursor);
-    if (error != std::errc{} || end != cursor.data() + cursor.size()) return false;
-    sweep.is_node_done = sweep.cursor == 0;
-    for (const RespValue& key : answer.parts[1].parts) {
-      // Whatever else the server may say, nothing else is dropped.
-      if (key.text.starts_with(object_of(requests_[request]).key)) sweep.keys.push_back(key.text);
-    }
-  } else if (answer.kind != RespKind::Integer) {
-    return false;
-  }
-  if (sweep.keys.empty() && sweep.is_node_done) {
-    sweep_next_node(request);
-  } else {
-    queue(request, requests_[request].lane_id);
-  }
-  return true;
-}
-
-void RedisWorker::sweep_next_node(std::uint32_t request) {
-  Sweep& sweep = sweeps_[request];
-  sweep.keys.clear();
-  sweep.cursor = 0;
-  sweep.is_node_done = false;
-  if (!has_topology_) sweep.has_failed = true;
-  for (++sweep.node_index; sweep.node_index < nodes_.size(); ++sweep.node_index) {
-    RedisNode& node = *nodes_[sweep.node_index];
-    if (!node.is_used) continue;
-    if (node.breaker.try_take()) {
-      queue(request, (sweep.node_index * kLanesOfNode) + static_cast<std::uint32_t>(LaneKind::Background));
-      return;
-    }
-    sweep.has_failed = true;
-  }
-  end_request(request, sweep.has_failed ? RemoteOutcome::Failed : RemoteOutcome::Ok);
 }
 
 }  // namespace quire

@@ -49,24 +49,16 @@ std::string take_answer(std::string& bytes) {
 
 }  // namespace
 
-FaultProxy::FaultProxy(const std::string& server_path, Listen listen)
-    : server_path_(server_path),
-      listener_(::socket(listen == Listen::Tcp ? AF_INET : AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0)) {
-  bool is_bound = false;
-  if (listen == Listen::Tcp) {
-    sockaddr_in address{};
-    address.sin_family = AF_INET;
-    address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
-    socklen_t bytes = sizeof(address);
-    is_bound = ::bind(listener_.get(), reinterpret_cast<const sockaddr*>(&address), bytes) == 0 &&
-               ::getsockname(listener_.get(), reinterpret_cast<sockaddr*>(&address), &bytes) == 0;
-    url_ = "redis://127.0.0.1:" + std::to_string(ntohs(address.sin_port));
-  } else {
-    const std::string path = directory_.path() + "/proxy";
-    const sockaddr_un address = address_of(path);
-    is_bound = ::bind(listener_.get(), reinterpret_cast<const sockaddr*>(&address), sizeof(address)) == 0;
-    url_ = "unix://" + path;
-  }
+FaultProxy::FaultProxy(const std::string& server_path, std::uint16_t port)
+    : server_path_(server_path), listener_(::socket(port > 0 ? AF_INET : AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0)) {
+  const std::string path = directory_.path() + "/proxy";
+  url_ = port > 0 ? "redis://127.0.0.1:" + std::to_string(port) : "unix://" + path;
+  const sockaddr_un unix_address = address_of(path);
+  const sockaddr_in port_address{
+      .sin_family = AF_INET, .sin_port = htons(port), .sin_addr = {htonl(INADDR_LOOPBACK)}, .sin_zero = {}};
+  const bool is_bound =
+      port > 0 ? ::bind(listener_.get(), reinterpret_cast<const sockaddr*>(&port_address), sizeof(port_address)) == 0
+               : ::bind(listener_.get(), reinterpret_cast<const sockaddr*>(&unix_address), sizeof(unix_address)) == 0;
   QUIRE_CHECK(is_bound && ::listen(listener_.get(), 64) == 0, "the proxy cannot listen");
   acceptor_ = std::thread([this] { accept_all(); });
 }

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// FaultProxy: a socket between a store and a server, which does to the bytes of the server what networks and
-// broken servers do. A fault applies from when it is set; each connection has two threads.
+// FaultProxy: a Unix socket or a port between a store and a server, which does to the bytes of the server what networks
+// and broken servers do. A fault applies from when it is set; each connection has two threads.
 //
 // thread-safe
 #pragma once
@@ -34,9 +34,8 @@ class FaultProxy {
     Other,     ///< an empty list instead of the next answer
   };
 
-  enum class Listen : std::uint8_t { Unix, Tcp };
-
-  explicit FaultProxy(const std::string& server_path, Listen listen = Listen::Unix);
+  /// With a port, it listens there instead, on the loopback.
+  explicit FaultProxy(const std::string& server_path, std::uint16_t port = 0);
   ~FaultProxy();
   FaultProxy(const FaultProxy&) = delete;
   FaultProxy& operator=(const FaultProxy&) = delete;

@@ -3,12 +3,14 @@
 // Clusters: every key at the node that has it, and what becomes of the others when a node is gone.
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <string>
 #include <vector>
 
 #include "quire/redis_store.h"
 #include "remote/cluster_slots.h"
 #include "tests/remote/comes_true.h"
+#include "tests/remote/fault_proxy.h"
 #include "tests/remote/open_store.h"
 #include "tests/remote/redis_server.h"
 #include "tests/remote/store_client.h"
@@ -92,6 +94,111 @@ TEST_F(ClusterOfThree, SlotsThatMoveDuringTrafficLoseNothing) {
   }
   EXPECT_EQ(client.wrong_values(), 0U);
   EXPECT_EQ(store->status().failed_nodes, 0U);
+}
+
+TEST_F(ClusterOfThree, ADropGoesOnAtAllNodesWhileOneOfThemHangs) {
+  const auto store = open_store({.urls = cluster.urls(), .command_timeout_ns = 20'000 * kMs});
+  StoreClient client(*store);
+  const auto keys = numbered_keys("quire:a", 5000);
+  EXPECT_TRUE(client.put(keys, 10).all(RemoteOutcome::Ok));
+  cluster.primary(0).stop();
+  const auto drop = client.submit({.operation = RemoteOperation::DropBelow, .keys = {"quire:"}});
+  for (std::uint32_t i = 1; i < 3; ++i) {
+    EXPECT_TRUE(comes_true([&] { return cluster.primary(i).call({"DBSIZE"}).number == 0; }));
+  }
+  EXPECT_FALSE(client.has_answer(drop));
+  cluster.primary(0).go_on();
+  EXPECT_TRUE(client.wait(drop).all(RemoteOutcome::Ok));
+  EXPECT_EQ(cluster.primary(0).call({"DBSIZE"}).number, 0);
+}
+
+// The third node is behind a proxy, which holds its answers while the others are swept.
+class DropWhileSlotsMove : public ClusterOfThree {
+ protected:
+  DropWhileSlotsMove() : proxy_(cluster.primary(2).socket_path(), port_) {
+    announce(port_);
+    for (; slot_keys_.empty(); ++next_tag_) {
+      const std::string tag = "quire:{" + std::to_string(next_tag_) + "}";
+      if (cluster.owner_of(cluster_slot(tag)) == 2) slot_keys_ = numbered_keys(tag, 3);
+    }
+    for (; others_.empty(); ++next_tag_) {
+      const std::string tag = "others:{" + std::to_string(next_tag_) + "}";
+      if (cluster.owner_of(cluster_slot(tag)) == 2) others_ = numbered_keys(tag, 20'000);
+    }
+  }
+  ~DropWhileSlotsMove() override {
+    proxy_.set(FaultProxy::Fault::None);
+    announce(0);
+  }
+  // Of the third node, to everybody.
+  void announce(std::uint16_t port) {
+    (void)source().call({"CONFIG", "SET", "cluster-announce-port", std::to_string(port)});
+    const std::int64_t wanted = port > 0 ? port : source().port();
+    for (std::uint32_t i = 0; i < 3; ++i) {
+      EXPECT_TRUE(comes_true([&] {
+        const RespValue map = cluster.primary(i).call({"CLUSTER", "SLOTS"});
+        return std::ranges::any_of(map.parts, [&](const RespValue& range) {
+          return range.parts.size() > 2 && range.parts[2].parts.size() > 1 && range.parts[2].parts[1].number == wanted;
+        });
+      }));
+    }
+  }
+  RedisServer& source() { return cluster.primary(2); }
+  RedisServer& target() { return cluster.primary(0); }
+  [[nodiscard]] std::uint16_t slot() const { return cluster_slot(slot_keys_[0]); }
+
+  // Drops everything of ours. `move` happens when the first two nodes have nothing any more, and of the third one the
+  // first of many pages is looked at.
+  template <typename Move>
+  BatchRun drop(Move move) {
+    const auto store = open_store({.urls = cluster.urls(), .command_timeout_ns = 20'000 * kMs});
+    StoreClient client(*store);
+    EXPECT_TRUE(client.put(others_, 1).all(RemoteOutcome::Ok));
+    EXPECT_TRUE(client.put(slot_keys_, 100).all(RemoteOutcome::Ok));
+    EXPECT_TRUE(client.put(keys_at(cluster, 2, false, numbered_keys("quire:a", 50)), 100).all(RemoteOutcome::Ok));
+    proxy_.set(FaultProxy::Fault::Hold);
+    const auto id = client.submit({.operation = RemoteOperation::DropBelow, .keys = {"quire:"}});
+    for (std::uint32_t i = 0; i < 2; ++i) {
+      EXPECT_TRUE(comes_true([&] { return cluster.primary(i).call({"DBSIZE"}).number == 0; }));
+    }
+    move();
+    proxy_.set(FaultProxy::Fault::None);
+    return client.wait(id);
+  }
+  std::int64_t keys_left() {
+    std::int64_t count = 0;
+    for (std::uint32_t i = 0; i < 3; ++i) {
+      const std::string slot_number = std::to_string(slot());
+      count += static_cast<std::int64_t>(
+          cluster.primary(i).call({"CLUSTER", "GETKEYSINSLOT", slot_number, "1000"}).parts.size());
+    }
+    return count;
+  }
+
+  static inline int next_tag_ = 0;  // each test moves a slot of its own, and leaves it where it is
+  const std::uint16_t port_ = free_port();
+  FaultProxy proxy_;
+  std::vector<std::string> slot_keys_;
+  std::vector<std::string> others_;
+};
+
+TEST_F(DropWhileSlotsMove, ASlotThatGoesToANodeThatWasSweptIsSweptThere) {
+  const BatchRun run = drop([&] { cluster.move_slot(slot(), source(), target()); });
+  EXPECT_TRUE(run.all(RemoteOutcome::Ok));
+  EXPECT_EQ(keys_left(), 0);
+}
+
+TEST_F(DropWhileSlotsMove, KeysOfASlotThatIsOnTheWayAreFoundWhereTheyAre) {
+  const std::string number = std::to_string(slot());
+  const BatchRun run = drop([&] {
+    (void)target().call({"CLUSTER", "SETSLOT", number, "IMPORTING", cluster.id_of(source())});
+    (void)source().call({"CLUSTER", "SETSLOT", number, "MIGRATING", cluster.id_of(target())});
+    for (const std::string& key : slot_keys_) {
+      (void)source().call({"MIGRATE", "127.0.0.1", std::to_string(target().port()), key, "0", "10000"});
+    }
+  });
+  EXPECT_TRUE(run.all(RemoteOutcome::Ok));
+  EXPECT_EQ(keys_left(), 0);
 }
 
 TEST_F(ClusterOfThree, ANodeThatIsGoneCostsItsOwnKeysAlone) {

@@ -84,7 +84,7 @@ TEST_F(RedisFaults, ASlowNetworkKeepsDeadlines) {
 
 // The socket tells of large pieces only, and this network takes longer for one than a node may be silent.
 TEST_F(RedisFaults, AValueThatComesSlowlyIsNoSilenceOfTheNode) {
-  FaultProxy proxy(server_.socket_path(), FaultProxy::Listen::Tcp);
+  FaultProxy proxy(server_.socket_path(), free_port());
   const auto store = open_store({.urls = {proxy.url()}, .command_timeout_ns = 300 * kMs});
   StoreClient client(*store);
   proxy.set_pace(250);

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// What remote_store.h promises, as tests for any store: INSTANTIATE_TEST_SUITE_P(…, RemoteStoreContract, …) with a
-// ContractStore for each kind. docs/remote.md points here.
+// What remote_store.h promises, as tests for any store. A program of tests has remote_store_contract.cc among its
+// sources and INSTANTIATE_TEST_SUITE_P(…, RemoteStoreContract, …) with a ContractStore for each kind. docs/remote.md
+// points here.
 #pragma once
 
 #include <gtest/gtest.h>
