@@ -142,6 +142,7 @@ struct DiskConfig {
   TierAccess access = TierAccess::ReadAndWrite;
   /// Of a cache that drives one of PageOptions::rank_count ranks: which one, counted from 0. Needed where a rank holds
   /// a share of the heads, because another rank's pages have the same names. Unset for a cache that drives all ranks.
+  /// Caches of ranks find the same only if they apply the same: Cache::report_to_ranks().
   std::optional<std::uint32_t> rank_index = std::nullopt;
   /// When host pages are written: WriteThrough, as soon as they have their bytes; WriteBack, when the host is about to
   /// need their room; Selective, once write_hits_min requests have used them.
