@@ -200,7 +200,8 @@ struct RemoteConfig {
   /// and remote_status() say so. What is wrong with the configuration is an error in any case.
   bool is_required = true;
 
-  /// All keys begin with it: 1 to 128 printable characters, no spaces. Caches with different ones share nothing.
+  /// All keys begin with it: 1 to 128 printable characters, no spaces and no braces, between which a cluster would look
+  /// for the place of a key. Caches with different ones share nothing.
   std::string key_prefix = "quire";
   /// The history is written in extents of consecutive pages, as many as fit, a power of two. Larger ones are moved
   /// faster, and what is found ends with one. All who share pages use the same.

@@ -255,8 +255,8 @@ void bind_config(nb::module_& module) {
              "Off: when no server can be used, the cache opens all the same and goes on without until one can. "
              "Cache.stats() and remote_status() say so. What is wrong with the configuration is an error in any case.")
       .field("key_prefix", &RemoteConfig::key_prefix,
-             "All keys begin with it: 1 to 128 printable characters, no spaces. Caches with different ones share "
-             "nothing.")
+             "All keys begin with it: 1 to 128 printable characters, no spaces and no braces, between which a cluster "
+             "would look for the place of a key. Caches with different ones share nothing.")
       .field("extent_bytes", &RemoteConfig::extent_bytes,
              "The history is written in extents of consecutive pages, as many as fit, a power of two. Larger ones are "
              "moved faster, and what is found ends with one. All who share pages use the same.")
