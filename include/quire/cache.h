@@ -508,7 +508,8 @@ class Cache {
   /// Makes the calling thread the owner. The former owner must be done with the cache.
   void set_owner_thread();
 
-  /// The id of a key space, the same for equal ones. Unused key spaces make room for new ones.
+  /// The id of a key space, the same for equal ones. Unused key spaces make room for new ones. With a remote tier,
+  /// which others share, KeySpace::model is not empty.
   [[nodiscard]] Result<KeySpaceId> key_space(const KeySpace& key_space);
   /// How much of a prompt begin() and admit() with these options would find now. Changes nothing, not even recency.
   [[nodiscard]] Result<Lookup> lookup(KeySpaceId key_space, const Prompt& prompt,

@@ -176,8 +176,9 @@ struct DiskConfig {
 
 /// The remote tier: pages that caches on many machines share. Off without urls and without a store; it needs a host
 /// tier, through which all pages go, and pages of 16 tokens or more. Pages are found by what the model, its weights and
-/// the tokens are, whoever wrote them; another layout is never read. docs/tiers.md says when it is asked and how long
-/// requests wait for it, docs/remote.md how to run the servers.
+/// the tokens are, whoever wrote them; another layout is never read. What KeySpace does not name is not told apart.
+/// docs/tiers.md says when the tier is asked and how long requests wait for it, docs/remote.md how to run the servers
+/// and what must be in the key.
 struct RemoteConfig {
   /// Of Valkey or Redis servers: redis://host:port, rediss://host:port (TLS), unix:///path; several are nodes of one
   /// cluster.
