@@ -685,14 +685,14 @@ class Cache {
   // The host tier. Bytes move in the background: these calls say what is to be moved, and hear what was.
 
   /// What has ended since the last call, each told once: apply() it. Hands the cache's own mover what is to be moved.
-  /// Valid until the next poll(). Nothing where there is no host tier. With an external mover, what the disk tier has
-  /// done; refused where there is none.
+  /// Valid until the next poll(). Nothing where there is no host tier. With an external mover, what the tiers below the
+  /// host have done; refused where there are none.
   [[nodiscard]] Result<std::span<const Completion>> poll();
   /// Draws the conclusions: loaded pages become usable, copied ones can be given up. Completions of transfers that are
   /// unknown or over are counted and change nothing; outcomes and faults that do not exist are refused. `now` as for
   /// advance().
   [[nodiscard]] Status apply(std::span<const Completion> completions, TimeNs now);
-  /// Readable when poll() has something; -1 without a host tier, or with an external mover and no disk tier.
+  /// Readable when poll() has something; -1 without a host tier, or with an external mover and no tier below the host.
   [[nodiscard]] int event_fd() const;
   /// Called by apply() for each sequence whose load has ended, when all else is done. It may call the
   /// cache; a callback that it sets replaces it once it has returned.

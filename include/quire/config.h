@@ -100,7 +100,7 @@ struct HostConfig {
   /// of the cache's own, which needs device memory other than None.
   bool external_mover = false;
   std::uint32_t rank_count = 1;  ///< that report on each transfer, with an external mover
-  /// With an external mover and a disk tier: the movers of all ranks, whose host pages the disk tier reads and writes.
+  /// With an external mover and a tier below the host: the movers of all ranks, whose host pages it reads and writes.
   /// Mover i reports as rank i. The engine gives them the transfers and polls them; they outlive the cache.
   std::vector<Mover*> rank_movers = {};
   std::uint32_t transfer_count_max = 64;  ///< at once

@@ -407,7 +407,8 @@ void bind_tiers(nb::class_<CacheState>& cache) {
             const Access access(self);
             return access->event_fd();
           },
-          "Readable when poll() has something; -1 without a host tier, or with an external mover and no disk tier.")
+          "Readable when poll() has something; -1 without a host tier, or with an external mover and no tier below "
+          "the host.")
       .def(
           "set_ready_callback",
           [](CacheState& self, nb::object callback) {

@@ -163,7 +163,7 @@ void bind_config(nb::module_& module) {
           "rank_movers", "collections.abc.Sequence[Mover]",
           [](const HostSettings& self) { return to_python(self.rank_movers); },
           [](HostSettings& self, const std::vector<nb::object>& movers) { self.rank_movers = movers; },
-          "With an external mover and a disk tier: the movers of all ranks, whose host pages the disk tier reads and "
+          "With an external mover and a tier below the host: the movers of all ranks, whose host pages it reads and "
           "writes. Mover i reports as rank i. The engine gives them the transfers and polls them; the cache keeps them "
           "until it is closed.",
           "tuple[Mover, ...]")
