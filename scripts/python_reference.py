@@ -100,8 +100,8 @@ CACHE_METHODS = {
         "resize", "sleep", "wake",
     ],
     "Host tier": [
-        "poll", "apply", "event_fd", "set_ready_callback", "stop_loading", "pause_transfers", "resume_transfers",
-        "take_transfers", "take_cancellations", "host_region",
+        "poll", "apply", "report_to_ranks", "apply_ranks", "event_fd", "set_ready_callback", "stop_loading",
+        "pause_transfers", "resume_transfers", "take_transfers", "take_cancellations", "host_region",
     ],
     "Disk tier": [
         "flush", "wait_until_flushed", "disk_status", "remote_status", "lookup_on_disk", "direct_bytes", "put_on_disk", "get_from_disk",

@@ -20,7 +20,7 @@
 //
 // A failed call has changed nothing but which cached pages are where: one that finds too few pages has copies to the
 // host started, so that the next one finds more. No call after open() allocates, but for key_space(), resize(),
-// check_invariants() and the text of an Error.
+// check_invariants(), the text of an Error, and a report to ranks that is longer than all before it.
 //
 // single-threaded: calls are refused on any thread but the owner's, which is the one that opened the cache or last
 // called set_owner_thread(). Sequence and ChunkPin handles may be dropped on any thread, and may outlive the cache.
@@ -83,6 +83,12 @@ struct SequenceOptions {
   /// Groups may be rebuilt by a replay that does not give the same bytes (GroupReplay::is_exact). What follows one is
   /// not cached.
   bool allow_inexact_replay = false;
+};
+
+/// What ranks with a cache each have agreed on.
+struct RankAgreement {
+  TimeNs now = 0;                                ///< the cache's time
+  std::span<const Completion> completions = {};  ///< that were applied; valid until the next apply_ranks()
 };
 
 /// A live sequence. Move-only; dropping it ends the sequence at the cache's next call.
@@ -502,7 +508,8 @@ class Cache {
   /// Makes the calling thread the owner. The former owner must be done with the cache.
   void set_owner_thread();
 
-  /// The id of a key space, the same for equal ones. Unused key spaces make room for new ones.
+  /// The id of a key space, the same for equal ones. Unused key spaces make room for new ones. With a remote tier,
+  /// which others share, KeySpace::model is not empty.
   [[nodiscard]] Result<KeySpaceId> key_space(const KeySpace& key_space);
   /// How much of a prompt begin() and admit() with these options would find now. Changes nothing, not even recency.
   [[nodiscard]] Result<Lookup> lookup(KeySpaceId key_space, const Prompt& prompt,
@@ -678,14 +685,14 @@ class Cache {
   // The host tier. Bytes move in the background: these calls say what is to be moved, and hear what was.
 
   /// What has ended since the last call, each told once: apply() it. Hands the cache's own mover what is to be moved.
-  /// Valid until the next poll(). Nothing where there is no host tier. With an external mover, what the disk tier has
-  /// done; refused where there is none.
+  /// Valid until the next poll(). Nothing where there is no host tier. With an external mover, what the tiers below the
+  /// host have done; refused where there are none.
   [[nodiscard]] Result<std::span<const Completion>> poll();
   /// Draws the conclusions: loaded pages become usable, copied ones can be given up. Completions of transfers that are
   /// unknown or over are counted and change nothing; outcomes and faults that do not exist are refused. `now` as for
   /// advance().
   [[nodiscard]] Status apply(std::span<const Completion> completions, TimeNs now);
-  /// Readable when poll() has something; -1 without a host tier, or with an external mover and no disk tier.
+  /// Readable when poll() has something; -1 without a host tier, or with an external mover and no tier below the host.
   [[nodiscard]] int event_fd() const;
   /// Called by apply() for each sequence whose load has ended, when all else is done. It may call the
   /// cache; a callback that it sets replaces it once it has returned.
@@ -700,6 +707,22 @@ class Cache {
   /// The sequence, which is loading, waits no longer: what has not arrived is computed. Unsupported for one that was
   /// saved and is brought back.
   [[nodiscard]] Status stop_loading(const Sequence& sequence);
+
+  // A cache for each rank, in processes of their own, instead of one that drives all (HostConfig::rank_count). Each
+  // rank hears of what its tiers did at times of its own, and its tiers lose pages on their own. These two take the
+  // place of poll() and apply(), and of the calls that wait: all ranks report, exchange what they got, and apply what
+  // all have. Caches that were opened alike but for rank_index, and are given the same calls in the same order, then
+  // stay alike: the same hits, the same pages, the same steps.
+
+  /// Polls, and gives what this rank has heard of and no apply_ranks() had yet, as bytes for the other ranks. `moved`:
+  /// what an external mover has ended. `now`: this rank's time, which may be behind that of the others. From the first
+  /// call on, poll() and apply() with completions are refused. Valid until the next call of these two.
+  [[nodiscard]] Result<std::span<const std::byte>> report_to_ranks(TimeNs now, std::span<const Completion> moved = {});
+  /// Takes what report_to_ranks() has given on all ranks since the last call, this one's included, in the same order on
+  /// all, and applies what is in all of them: least good pages, worst outcome. The time is the latest of any rank. The
+  /// rest waits for the next round. A report that is damaged, of another round, or of a cache that has gone another way
+  /// is refused, and nothing has changed.
+  [[nodiscard]] Result<RankAgreement> apply_ranks(std::span<const std::span<const std::byte>> reports);
 
   // The disk tier, past the others. Callbacks come from apply(), and may call the cache; memory that is given must be
   // there until then.

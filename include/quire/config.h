@@ -100,7 +100,7 @@ struct HostConfig {
   /// of the cache's own, which needs device memory other than None.
   bool external_mover = false;
   std::uint32_t rank_count = 1;  ///< that report on each transfer, with an external mover
-  /// With an external mover and a disk tier: the movers of all ranks, whose host pages the disk tier reads and writes.
+  /// With an external mover and a tier below the host: the movers of all ranks, whose host pages it reads and writes.
   /// Mover i reports as rank i. The engine gives them the transfers and polls them; they outlive the cache.
   std::vector<Mover*> rank_movers = {};
   std::uint32_t transfer_count_max = 64;  ///< at once
@@ -142,6 +142,7 @@ struct DiskConfig {
   TierAccess access = TierAccess::ReadAndWrite;
   /// Of a cache that drives one of PageOptions::rank_count ranks: which one, counted from 0. Needed where a rank holds
   /// a share of the heads, because another rank's pages have the same names. Unset for a cache that drives all ranks.
+  /// Caches of ranks find the same only if they apply the same: Cache::report_to_ranks().
   std::optional<std::uint32_t> rank_index = std::nullopt;
   /// When host pages are written: WriteThrough, as soon as they have their bytes; WriteBack, when the host is about to
   /// need their room; Selective, once write_hits_min requests have used them.
@@ -175,8 +176,9 @@ struct DiskConfig {
 
 /// The remote tier: pages that caches on many machines share. Off without urls and without a store; it needs a host
 /// tier, through which all pages go, and pages of 16 tokens or more. Pages are found by what the model, its weights and
-/// the tokens are, whoever wrote them; another layout is never read. docs/tiers.md says when it is asked and how long
-/// requests wait for it, docs/remote.md how to run the servers.
+/// the tokens are, whoever wrote them; another layout is never read. What KeySpace does not name is not told apart.
+/// docs/tiers.md says when the tier is asked and how long requests wait for it, docs/remote.md how to run the servers
+/// and what must be in the key.
 struct RemoteConfig {
   /// Of Valkey or Redis servers: redis://host:port, rediss://host:port (TLS), unix:///path; several are nodes of one
   /// cluster.
@@ -199,7 +201,8 @@ struct RemoteConfig {
   /// and remote_status() say so. What is wrong with the configuration is an error in any case.
   bool is_required = true;
 
-  /// All keys begin with it: 1 to 128 printable characters, no spaces. Caches with different ones share nothing.
+  /// All keys begin with it: 1 to 128 printable characters, no spaces and no braces, between which a cluster would look
+  /// for the place of a key. Caches with different ones share nothing.
   std::string key_prefix = "quire";
   /// The history is written in extents of consecutive pages, as many as fit, a power of two. Larger ones are moved
   /// faster, and what is found ends with one. All who share pages use the same.

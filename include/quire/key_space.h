@@ -13,10 +13,10 @@
 namespace quire {
 
 struct KeySpace {
-  std::string model = {};     ///< which weights: a name or a path
-  std::string revision = {};  ///< which version of them
+  std::string model = {};     ///< which weights: a name or a path; a cache with a remote tier needs it
+  std::string revision = {};  ///< which version of them; another one when weights change in place
   std::string adapter = {};   ///< LoRA or other adapter; empty for none
-  std::string element = {};   ///< how KV is stored: "bf16", "fp8-e4m3", …
+  std::string element = {};   ///< how KV is stored: "bf16", "fp8-e4m3", …; also its scales, where they come at run time
   std::string rope = {};      ///< form and scaling of the positions, where it varies
   std::string salt = {};      ///< keeps tenants apart that must not share, or learn that others sent the same prompt
   friend bool operator==(const KeySpace&, const KeySpace&) = default;

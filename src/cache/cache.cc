@@ -48,6 +48,12 @@ Status Cache::Impl::require(DevicePool wanted, const char* call) const {
 Result<KeySpaceId> Cache::key_space(const KeySpace& key_space) {
   Impl& impl = *impl_;
   QUIRE_TRY(impl.enter());
+  if (key_space.model.empty() && impl.find_lower(Tier::Remote) != nullptr) {
+    return invalid(
+        "key_space: model is empty, and the cache has a remote tier, where engines with other weights would find these "
+        "pages under the same names: name the weights in KeySpace::model, and in the other fields what else their KV "
+        "depends on (revision, adapter, element, rope)");
+  }
   if (const auto known = impl.key_spaces.find(key_space)) {
     impl.key_spaces.touch(*known);
     return impl.key_spaces.id(*known);

@@ -21,6 +21,7 @@
 #include "base/residency_log.h"
 #include "cache/cached_chunks.h"
 #include "cache/group_rows.h"
+#include "cache/rank_reports.h"
 #include "cache/steps_in_flight.h"
 #include "pool/page_pool.h"
 #include "prefix/prefix_tree.h"
@@ -449,7 +450,18 @@ struct Cache::Impl : TierClient {
   void call_ready(SequenceId id);
   template <typename IsDone>
   [[nodiscard]] Result<bool> wait_until(Cache& cache, const WaitOptions& options, IsDone&& is_done);
+  [[nodiscard]] std::span<const Completion> collect();
+  [[nodiscard]] static Status check_completions(std::span<const Completion> completions, const char* call);
   [[nodiscard]] Status advance(TimeNs time);
+
+  // A cache for each rank.
+  void open_reports();
+  void hear(std::span<const Completion> ended);
+  void write_report(TimeNs now);
+  [[nodiscard]] Result<TimeNs> read_reports(std::span<const std::span<const std::byte>> reports);
+  [[nodiscard]] static tl::unexpected<Error> strangers(std::uint32_t rank, const char* what);
+  void agree(std::uint32_t rank_count);
+
   void end_keep(std::uint32_t index);
   /// Gives up all kept prefixes, or those of one key space.
   void end_keeps(std::optional<std::uint32_t> key_space = std::nullopt);
@@ -550,6 +562,7 @@ struct Cache::Impl : TierClient {
   TierPages* history = nullptr;  // tiers->parts.history.pages: the pages of the groups that keep everything
   HostRegionStatus host_region;
   std::vector<Completion> completions;
+  RankReports rank_reports;
   std::shared_ptr<ReadyCallback> on_ready;     // follow_up() holds it during a call; null: none
   std::vector<ReadyCallback> ready_callbacks;  // by sequence: what admit() or resume() was given, until it is called
 

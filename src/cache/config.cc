@@ -168,6 +168,11 @@ Status check_remote(const CacheConfig& config) {
     return invalid("remote.key_prefix has a space, or a character that cannot be printed, at position ",
                    plain(bad - remote.key_prefix.begin()), ": keys have none");
   }
+  if (remote.key_prefix.find_first_of("{}") != std::string::npos) {
+    return invalid("remote.key_prefix is '", remote.key_prefix,
+                   "': a cluster places keys by what stands between braces, so that one node would have all of them; "
+                   "leave { and } out");
+  }
   if (remote.key_prefix.empty() || remote.key_prefix.size() > kExtentPrefixBytesMax) {
     return invalid("remote.key_prefix has ", plain(remote.key_prefix.size()), " characters: use 1 to ",
                    plain(kExtentPrefixBytesMax));

@@ -47,23 +47,32 @@ Result<std::span<TransferId>> Cache::take_cancellations(std::span<TransferId> ou
 Result<std::span<const Completion>> Cache::poll() {
   Impl& impl = *impl_;
   QUIRE_TRY(impl.enter());
-  TierParts& parts = impl.tiers->parts;
+  if (impl.rank_reports.is_on) {
+    return unsupported("poll: what this rank alone has heard is not applied: report_to_ranks() polls, and ",
+                       "apply_ranks() applies what all ranks have");
+  }
   if (!impl.has_host()) return std::span<const Completion>{};  // so that an engine's loop is the same for any tiers
-  if (parts.mover == nullptr && !impl.has_lower()) {
+  if (impl.tiers->parts.mover == nullptr && !impl.has_lower()) {
     return unsupported("poll: the engine moves pages itself; see take_transfers()");
   }
-  impl.tiers->work_in_background();
+  return impl.collect();
+}
+
+// Starts what is to be moved, and gives what the cache's own mover and the lower tiers have ended.
+std::span<const Completion> Cache::Impl::collect() {
+  TierParts& parts = tiers->parts;
+  tiers->work_in_background();
   // Mover and lower tiers signal the same event. It is read before they are polled, so that no completion is missed.
   // Together they never have more completions than the buffer has room for.
   std::uint64_t events = 0;
-  if (impl.has_lower() && impl.event_fd() >= 0) (void)!::read(impl.event_fd(), &events, sizeof(events));
-  std::size_t count = parts.mover != nullptr ? parts.mover->poll(impl.completions).size() : 0;
+  if (has_lower() && event_fd() >= 0) (void)!::read(event_fd(), &events, sizeof(events));
+  std::size_t count = parts.mover != nullptr ? parts.mover->poll(completions).size() : 0;
   for (const Lower& lower : parts.lowers) {
-    const std::span<Completion> polled = lower.tier->poll(std::span(impl.completions).subspan(count));
+    const std::span<Completion> polled = lower.tier->poll(std::span(completions).subspan(count));
     for (Completion& completion : polled) completion.tier = lower.settings.tier;
     count += polled.size();
   }
-  return std::span<const Completion>(impl.completions).first(count);
+  return std::span<const Completion>(completions).first(count);
 }
 
 int Cache::event_fd() const {
@@ -88,19 +97,28 @@ Status Cache::set_ready_callback(ReadyCallback callback) {
 Status Cache::apply(std::span<const Completion> completions, TimeNs now) {
   Impl& impl = *impl_;
   QUIRE_TRY(impl.enter());
-  // Completions may come from another process, so their values are checked.
-  for (std::size_t i = 0; i < completions.size(); ++i) {
-    const auto outcome = static_cast<std::size_t>(completions[i].outcome);
-    const auto fault = static_cast<std::size_t>(completions[i].fault);
-    if (outcome < kTransferOutcomeCount && fault < kTransferFaultCount) continue;
-    return invalid("apply: completion ", plain(i), " has outcome ", plain(outcome), " and fault ", plain(fault),
-                   "; there is no such outcome or fault");
+  if (impl.rank_reports.is_on && !completions.empty()) {
+    return unsupported("apply: what this rank alone has heard is not applied: give it to report_to_ranks(), and ",
+                       "apply_ranks() applies what all ranks have");
   }
+  QUIRE_TRY(Impl::check_completions(completions, "apply"));
   QUIRE_TRY(impl.advance(now));
   for (const Completion& completion : completions) {
     if (!impl.tiers->apply(completion)) ++impl.counters.unknown_completion_count;
   }
   if (impl.has_host()) impl.follow_up();
+  return {};
+}
+
+// Completions may come from another process, so their values are checked.
+Status Cache::Impl::check_completions(std::span<const Completion> completions, const char* call) {
+  for (std::size_t i = 0; i < completions.size(); ++i) {
+    const auto outcome = static_cast<std::size_t>(completions[i].outcome);
+    const auto fault = static_cast<std::size_t>(completions[i].fault);
+    if (outcome < kTransferOutcomeCount && fault < kTransferFaultCount) continue;
+    return invalid(call, ": completion ", plain(i), " has outcome ", plain(outcome), " and fault ", plain(fault),
+                   "; there is no such outcome or fault");
+  }
   return {};
 }
 

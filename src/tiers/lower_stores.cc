@@ -173,7 +173,7 @@ bool LowerStores::start_one(std::uint16_t lower_index, PageHome& home) {
   const std::uint32_t count_max = parts_.config.host.transfer_count_max < kTransfersForTwoStores ? 1 : kStoresMax;
   if (!copies.is_on() || copies.waiting.size() == 0 || copies.store_count >= count_max) return false;
   if (lower.store_count >= parts_.lower_transfers_max()) return false;
-  if (lower.has_failed || lower.tier->is_failed(home.pool) || !must_write(lower, home, copies)) return false;
+  if (lower.has_failed || lower.is_failed(home.pool) || !must_write(lower, home, copies)) return false;
   const std::optional<std::uint32_t> transfer =
       parts_.add_transfer(TransferKind::StoreBelow, TransferPriority::Background);
   if (!transfer) return false;

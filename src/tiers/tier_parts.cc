@@ -54,6 +54,11 @@ LowerPlan TierParts::lower_plan_of(std::uint32_t transfer) {
   return plan;
 }
 
+std::span<std::uint64_t> TierParts::anchored_of(std::uint32_t transfer) {
+  const Transfer& each = book[transfer];
+  return asks_for_path(each.kind) ? searches.anchored(each.search, page_tokens) : std::span<std::uint64_t>();
+}
+
 // The last page of each extent that memory has whole.
 std::span<const NamedPage> TierParts::list_before(std::uint32_t search_index) {
   const Search& search = searches[search_index];

@@ -83,10 +83,24 @@ struct Lower {
   std::uint32_t unread_searches = 0;  // since the last search whose pages were read
   std::uint32_t unasked_count = 0;    // requests that did not ask, because computing is faster, since the last that did
   bool has_failed = false;            // the tier's pool 0 has failed, the history's: the tier is not used any more
+  bool is_agreed = false;             // ranks with caches of their own say together what has failed:
+  std::uint64_t failed_pools = 0;     // a bit for each pool that any of them can no longer read or write
   // Since flush() was first called:
   bool has_lost_writes = false;   // a store or a flush of this tier has failed
   bool has_failed_drops = false;  // a flush says that drops have not been done, which the tier goes on trying
 
+  /// Whether the tier can no longer read or write pages of a pool, as LowerTier::is_failed().
+  [[nodiscard]] bool is_failed(std::uint32_t pool) const {
+    return is_agreed ? (failed_pools >> std::min(pool, 63U) & 1U) != 0 : tier->is_failed(pool);
+  }
+  /// What this rank alone knows of it.
+  [[nodiscard]] std::uint64_t own_failed_pools(std::size_t pool_count) const {
+    std::uint64_t bits = 0;
+    for (std::uint32_t pool = 0; pool < pool_count; ++pool) {
+      if (tier->is_failed(pool)) bits |= std::uint64_t{1} << std::min(pool, 63U);
+    }
+    return bits;
+  }
   /// How many pages of a home are written as one.
   [[nodiscard]] std::uint32_t extent_of(const PageHome& home) const { return home.pool == 0 ? extent_pages : 1; }
   [[nodiscard]] bool answers_at_once() const { return settings.answers_at_once; }
@@ -204,6 +218,9 @@ struct TierParts : TierContext {
   void hand_over();
   [[nodiscard]] TransferPlan plan_of(std::uint32_t transfer);
   [[nodiscard]] LowerPlan lower_plan_of(std::uint32_t transfer);
+  /// Of a transfer that asks a lower tier for a path: for each page a bit for each anchored group whose page there the
+  /// tier has. Empty: it asks for nothing of the kind.
+  [[nodiscard]] std::span<std::uint64_t> anchored_of(std::uint32_t transfer);
   [[nodiscard]] std::span<const NamedPage> list_before(std::uint32_t search_index);
   [[nodiscard]] TimeNs time_left(const Search& search) const;
   /// The last page of a pinned path.

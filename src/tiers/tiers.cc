@@ -75,14 +75,6 @@ Status Tiers::open_searches(const NameLog::Config& names) {
 
 // Completions
 
-namespace {
-
-bool asks_for_path(TransferKind kind) {
-  return kind == TransferKind::FindBelow || kind == TransferKind::PutBelow || kind == TransferKind::GetFromBelow;
-}
-
-}  // namespace
-
 bool Tiers::apply(const Completion& completion) {
   if (!parts.book.knows(completion)) return false;
   const std::uint32_t index = completion.id.index;
@@ -149,7 +141,7 @@ void Tiers::finish(std::uint32_t index) {
   const bool has_failed = transfer.outcome == TransferOutcome::Failed;
   if (is_of_lower_tier(transfer.kind) && has_failed) {
     Lower& lower = parts.lowers[transfer.lower];
-    if (!lower.has_failed && lower.tier->is_failed(0)) {
+    if (!lower.has_failed && lower.is_failed(0)) {
       lower.has_failed = true;
       lower_stores.lose_all_of(transfer.lower);
     }

@@ -42,6 +42,11 @@
 
 namespace quire {
 
+/// Its answer says how many pages of a path a lower tier has, has read or has written.
+[[nodiscard]] constexpr bool asks_for_path(TransferKind kind) {
+  return kind == TransferKind::FindBelow || kind == TransferKind::PutBelow || kind == TransferKind::GetFromBelow;
+}
+
 struct Transfer {
   enum class State : std::uint8_t { Free, Queued, Moving, CalledOff, Arrived, Over };
   static constexpr std::uint32_t kNone = UINT32_MAX;

@@ -2,33 +2,11 @@
 #include "transfer/ranked_tier.h"
 
 #include <algorithm>
-#include <tuple>
 
 #include "base/check.h"
 #include "base/mutants.h"
 
 namespace quire {
-
-namespace {
-
-// How bad an outcome is. Where one shard was cancelled and another one failed, the failure is what counts.
-int badness(TransferOutcome outcome) {
-  switch (outcome) {
-    case TransferOutcome::Ok:
-      return 0;
-    case TransferOutcome::Empty:
-      return 1;
-    case TransferOutcome::Cancelled:
-      return 2;
-    case TransferOutcome::TimedOut:
-      return 3;
-    case TransferOutcome::Failed:
-      return 4;
-  }
-  return 4;
-}
-
-}  // namespace
 
 Result<std::unique_ptr<RankedTier>> RankedTier::open(const Config& config, std::span<LowerTier* const> shards) {
   QUIRE_CHECK(!shards.empty() && shards.size() <= 64, "a ranked tier has from 1 to 64 shards");
@@ -98,15 +76,8 @@ void RankedTier::take(std::uint32_t shard, const Completion& answer) {
   Task& task = tasks_[answer.id.index];
   Completion& whole = task.completion;
   if ((task.waiting & bit) == 0 || whole.id != answer.id) return;
-  const bool is_first = task.waiting == ~std::uint64_t{0} >> (64 - shards_.size());
-  whole.good_pages = is_first ? answer.good_pages : std::min(whole.good_pages, answer.good_pages);
-  const std::tuple reason{-badness(answer.outcome), answer.good_pages, shard};
-  if (is_first || reason < std::tuple{-badness(whole.outcome), task.reason_pages, task.reason_shard}) {
-    whole.outcome = answer.outcome;
-    whole.fault = answer.fault;
-    task.reason_pages = answer.good_pages;
-    task.reason_shard = shard;
-  }
+  task.merge.take(shard, answer);
+  task.merge.write_to(whole);
   whole.moved_bytes += answer.moved_bytes;
   // A question is answered when the slowest shard has answered; of what moves, the quotient is the rate of one shard.
   const bool is_question = whole.kind == TransferKind::FindBelow;

@@ -27,6 +27,7 @@
 #include "quire/result.h"
 #include "quire/transfer.h"
 #include "transfer/lower_tier.h"
+#include "transfer/rank_merge.h"
 
 namespace quire {
 
@@ -59,8 +60,7 @@ class RankedTier final : public LowerTier {
   struct Task {
     std::uint64_t waiting = 0;  // a bit for each shard that has not answered
     Completion completion;      // of those that have
-    std::uint32_t reason_shard = 0;
-    std::uint32_t reason_pages = 0;  // that were good on that shard
+    RankMerge merge;
     std::span<std::uint64_t> anchored;
   };
 

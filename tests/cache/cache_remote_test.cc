@@ -80,6 +80,20 @@ TEST_F(CacheRemote, AnotherLayoutOrPrefixIsNeverRead) {
   EXPECT_EQ(serve_remote(tokens), 8 * kPageTokens);
 }
 
+// Two engines of one layout and different weights would else read each other's pages.
+TEST_F(CacheRemote, AKeySpaceThatNamesNoModelIsRefused) {
+  open_remote(remote_config());
+  for (const KeySpace& unnamed : {KeySpace{}, KeySpace{.revision = "2"}, KeySpace{.salt = "tenant"}}) {
+    const Result<KeySpaceId> refused = cache_->key_space(unnamed);
+    ASSERT_FALSE(refused.has_value());
+    EXPECT_EQ(refused.error().code, ErrorCode::InvalidArgument);
+    EXPECT_NE(refused.error().message.find("name the weights in KeySpace::model"), std::string::npos);
+  }
+  EXPECT_TRUE(cache_->key_space({.model = "weights"}));
+  open_disk(disk_config());
+  EXPECT_TRUE(cache_->key_space({})) << "nobody else has these files";
+}
+
 TEST_F(CacheRemote, WhatIsDroppedIsGoneOnTheServerToo) {
   open_remote(remote_config());
   const std::vector<TokenId> tokens = token_range(0, (8 * kPageTokens) + 1);
@@ -359,6 +373,9 @@ TEST(RemoteConfigCheck, SaysWhatIsWrongAndWhatToDo) {
        "remote.certificate_file and remote.key_file belong together"},
       {[](CacheConfig& c) { c.remote.key_prefix = "a b"; }, "remote.key_prefix has a space"},
       {[](CacheConfig& c) { c.remote.key_prefix = "a\n"; }, "at position 1"},
+      {[](CacheConfig& c) { c.remote.key_prefix = "{quire}"; },
+       "remote.key_prefix is '{quire}': a cluster places keys by what stands between braces"},
+      {[](CacheConfig& c) { c.remote.key_prefix = "a}"; }, "leave { and } out"},
       {[](CacheConfig& c) { c.remote.key_prefix = ""; }, "remote.key_prefix has 0 characters: use 1 to 128"},
       {[](CacheConfig& c) { c.remote.key_prefix = std::string(129, 'a'); }, "remote.key_prefix has 129 characters"},
       {[](CacheConfig& c) { c.remote.extent_bytes = 0; }, "remote.extent_bytes is 0"},

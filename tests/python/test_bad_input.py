@@ -313,6 +313,7 @@ def arguments_for(name, engine, sequence, step):
         "results": ([None],),
         "entries": ([sequence],),
         "completions": ([],),
+        "reports": ([],),
         "window": (quire.Window(),),
         "how": (quire.Sleep.DropAll if name == "sleep" else quire.Preempt.Drop,),
         "keep": (None,),

@@ -4,10 +4,13 @@
 import copy
 import gc
 import pickle
+import shutil
 import subprocess
 import sys
+import threading
 import time
 import weakref
+from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import pytest
@@ -118,6 +121,30 @@ class RankedEngine:
             rank.mover.close()
 
 
+class OwnRank(RankedEngine):
+    """One of two ranks, each with a cache of its own. They run in threads, and exchange once in each step."""
+
+    def __init__(self, path, number, given, barrier):
+        super().__init__(ranked(path / str(number), rank_count=1, rank_index=number), [number])
+        self.number, self.given, self.barrier = number, given, barrier
+
+    def all_gather(self, report):
+        self.given[self.number] = report
+        self.barrier.wait(DEADLINE_S)
+        reports = list(self.given)
+        self.barrier.wait(DEADLINE_S)
+        return reports
+
+    def exchange(self):
+        (rank,) = self.ranks
+        for plan in self.cache.take_transfers():
+            assert rank.mover.try_submit(plan)
+        for id in self.cache.take_cancellations():
+            rank.mover.cancel(id)
+        report = self.cache.report_to_ranks(moved=rank.mover.poll())
+        self.cache.apply_ranks(self.all_gather(report))
+
+
 def test_what_two_ranks_write_a_fresh_cache_reads(tmp_path):
     first = RankedEngine(ranked(tmp_path))
     assert first.request(TOKENS) == 0
@@ -218,3 +245,36 @@ def test_a_cache_of_one_rank_never_reads_what_another_rank_wrote(tmp_path):
     assert [served(0, "b"), served(1, "a")] == [0, 0]  # somebody has exchanged the directories
     with pytest.raises(quire.InvalidArgument, match="disk.rank_index is not set"):
         RankedEngine(ranked(tmp_path / "c", rank_count=1), [0])
+
+
+def test_caches_of_ranks_find_what_all_of_them_have(tmp_path):
+    given, barrier = [b"", b""], threading.Barrier(2)
+
+    def serve(number):
+        engine = OwnRank(tmp_path, number, given, barrier)
+        found = [engine.request(TOKENS), engine.request(token_range(1000, 64)), engine.request(TOKENS)]
+        with pytest.raises(quire.Unsupported, match="report_to_ranks"):
+            engine.cache.poll()
+        engine.close()
+        return found
+
+    with ThreadPoolExecutor(2) as pool:
+        assert list(pool.map(serve, range(2))) == [[0, 0, 64]] * 2
+        shutil.rmtree(tmp_path / "1")
+        assert list(pool.map(serve, range(2))) == [[0, 0, 64]] * 2  # though rank 0 has them
+        assert list(pool.map(serve, range(2))) == [[64, 64, 64]] * 2
+
+
+def test_reports_that_are_none_are_refused(tmp_path):
+    engine = RankedEngine(ranked(tmp_path, rank_count=1, rank_index=0), [0])
+    with pytest.raises(quire.InvalidArgument, match="comes first"):
+        engine.cache.apply_ranks([])
+    report = engine.cache.report_to_ranks()
+    for bad in ([], [b""], [report[:-1]], [b"x" * len(report)]):
+        with pytest.raises(quire.InvalidArgument, match="apply_ranks"):
+            engine.cache.apply_ranks(bad)
+    with pytest.raises(TypeError):
+        engine.cache.apply_ranks([7])
+    assert engine.cache.apply_ranks([report]) == []
+    assert engine.cache.report_to_ranks(now=5) != report
+    engine.cache.close()

@@ -75,3 +75,9 @@ def test_a_password_is_shown_nowhere():
     with pytest.raises(TypeError) as refused:
         made.password = b"very secret"
     assert "secret" not in str(refused.value)
+
+
+def test_a_key_space_without_a_model_is_refused(server):
+    engine = on_server(server)
+    with pytest.raises(quire.InvalidArgument, match="KeySpace.model"):
+        engine.cache.key_space(quire.KeySpace(salt="tenant"))

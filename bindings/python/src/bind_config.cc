@@ -163,7 +163,7 @@ void bind_config(nb::module_& module) {
           "rank_movers", "collections.abc.Sequence[Mover]",
           [](const HostSettings& self) { return to_python(self.rank_movers); },
           [](HostSettings& self, const std::vector<nb::object>& movers) { self.rank_movers = movers; },
-          "With an external mover and a disk tier: the movers of all ranks, whose host pages the disk tier reads and "
+          "With an external mover and a tier below the host: the movers of all ranks, whose host pages it reads and "
           "writes. Mover i reports as rank i. The engine gives them the transfers and polls them; the cache keeps them "
           "until it is closed.",
           "tuple[Mover, ...]")
@@ -255,8 +255,8 @@ void bind_config(nb::module_& module) {
              "Off: when no server can be used, the cache opens all the same and goes on without until one can. "
              "Cache.stats() and remote_status() say so. What is wrong with the configuration is an error in any case.")
       .field("key_prefix", &RemoteConfig::key_prefix,
-             "All keys begin with it: 1 to 128 printable characters, no spaces. Caches with different ones share "
-             "nothing.")
+             "All keys begin with it: 1 to 128 printable characters, no spaces and no braces, between which a cluster "
+             "would look for the place of a key. Caches with different ones share nothing.")
       .field("extent_bytes", &RemoteConfig::extent_bytes,
              "The history is written in extents of consecutive pages, as many as fit, a power of two. Larger ones are "
              "moved faster, and what is found ends with one. All who share pages use the same.")

@@ -118,10 +118,11 @@ void bind_types(nb::module_& module) {
   StructClass<KeySpace>(
       module, "KeySpace",
       "Everything besides tokens that KV depends on. Requests share pages only if all fields are equal.")
-      .field("model", &KeySpace::model, "which weights: a name or a path")
-      .field("revision", &KeySpace::revision, "which version of them")
+      .field("model", &KeySpace::model, "which weights: a name or a path; a cache with a remote tier needs it")
+      .field("revision", &KeySpace::revision, "which version of them; another one when weights change in place")
       .field("adapter", &KeySpace::adapter, "LoRA or other adapter; empty for none")
-      .field("element", &KeySpace::element, "how KV is stored: \"bf16\", \"fp8-e4m3\", …")
+      .field("element", &KeySpace::element,
+             "how KV is stored: \"bf16\", \"fp8-e4m3\", …; also its scales, where they come at run time")
       .field("rope", &KeySpace::rope, "form and scaling of the positions, where it varies")
       .field("salt", &KeySpace::salt,
              "keeps tenants apart that must not share, or learn that others sent the same prompt")

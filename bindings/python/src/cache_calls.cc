@@ -160,6 +160,31 @@ std::vector<Completion> poll(CacheState& state) {
   return {completions.begin(), completions.end()};
 }
 
+nb::bytes report_to_ranks(CacheState& state, std::optional<TimeNs> now, const std::vector<Completion>& moved) {
+  const ByteAccess access(state);
+  const std::span<const std::byte> report = take(access->report_to_ranks(now.value_or(state.now()), moved));
+  return nb::bytes(report.data(), report.size());
+}
+
+std::vector<Completion> apply_ranks(CacheState& state, const std::vector<nb::bytes>& reports) {
+  std::optional<Told> told;
+  std::vector<Completion> completions;
+  {
+    const ByteAccess access(state);
+    std::vector<std::span<const std::byte>> spans;
+    for (const nb::bytes& report : reports) {
+      spans.emplace_back(reinterpret_cast<const std::byte*>(report.c_str()), report.size());
+    }
+    const Result<RankAgreement> agreed = access->apply_ranks(spans);
+    told.emplace(state);
+    take(agreed);
+    completions.assign(agreed->completions.begin(), agreed->completions.end());
+    state.set_now(agreed->now);
+  }
+  run_callbacks(state, *told);
+  return completions;
+}
+
 // ── sequences ────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 SequenceHandle begin(const StatePointer& state, KeySpaceId key_space, nb::handle prompt,
