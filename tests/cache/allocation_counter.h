@@ -19,6 +19,8 @@ namespace quire {
 
 /// Allocations so far, on all threads.
 inline std::atomic<std::uint64_t> allocation_count{0};
+/// On this thread.
+inline constinit thread_local std::uint64_t thread_allocation_count = 0;
 
 namespace detail {
 
@@ -32,6 +34,7 @@ extern "C" void* __libc_memalign(std::size_t alignment, std::size_t bytes);
 
 inline void count_allocation() {
   allocation_count.fetch_add(1, std::memory_order_relaxed);
+  ++thread_allocation_count;
 }
 
 }  // namespace detail

@@ -1,15 +1,23 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Caches with a remote tier on a real server: of one rank and of several, that hold different heads or the same.
+// Caches with a remote tier on a real server: of one rank and of several, that hold different heads or the same; in
+// processes of their own; and what becomes of requests when the server takes nobody, stops, is killed or is replaced.
+// Every byte of every request is compared.
 #include <gtest/gtest.h>
 
+#include <chrono>
+#include <memory>
 #include <string>
+#include <thread>
 #include <vector>
 
 #include "quire/redis_store.h"
+#include "testing/child_process.h"
+#include "testing/temp_directory.h"
 #include "tests/cache/rank_disk_fixture.h"
 #include "tests/remote/comes_true.h"
 #include "tests/remote/redis_server.h"
+#include "tests/remote/test_certificates.h"
 
 namespace quire {
 namespace {
@@ -38,6 +46,29 @@ class CacheRedis : public RankDiskTest {
     EXPECT_EQ(stats().remote_hit_tokens, found);
     flush();
   }
+
+  /// What a request finds when memory has nothing.
+  std::uint32_t serve_from_below(const std::vector<TokenId>& tokens) {
+    forget_memory();
+    return serve(tokens);
+  }
+  /// A server that is not there keeps nothing.
+  void flush_if_possible() {
+    for (;;) {
+      const Result<bool> done = cache_->flush();
+      if (!done || *done || HasFatalFailure()) return;
+      exchange();
+    }
+  }
+  /// Sooner or later the server keeps what is computed, and gives it.
+  [[nodiscard]] bool is_shared_again() {
+    return testing::comes_true([&] {
+      const bool is_found = serve_from_below(tokens_) == 64;
+      flush_if_possible();
+      return is_found || HasFatalFailure();
+    });
+  }
+  [[nodiscard]] RemoteTierStatus status() const { return cache_->remote_status().value(); }
 
   testing::RedisServer server_;
   std::vector<TokenId> tokens_ = token_range(0, 100);  // six pages, of which four are an extent
@@ -119,6 +150,207 @@ TEST_F(CacheRedis, AServerThatIsNotThereIsAnErrorUnlessItNeedNotBe) {
   EXPECT_FALSE(stats().remote_is_on);
   EXPECT_NE(cache_->remote_status()->last_error, "");
   EXPECT_EQ(cache_->remote_status()->last_error.find("secret"), std::string::npos);
+}
+
+// An engine with pools and page tables of its own, in a process of its own.
+class CacheRedisProcess : public CacheRedis {
+ protected:
+  static constexpr std::uint64_t kWrong = std::uint64_t{1} << 32U;
+  static constexpr std::uint32_t kPrompts = 6;
+  struct Engine {
+    std::uint32_t page_count = 32;
+    std::uint32_t host_page_count = 64;
+    std::uint32_t heads = 4;
+    std::uint32_t other_prompts = 0;  ///< that it has computed before, and so its pages have other ids
+  };
+  /// The tokens that it found of all prompts.
+  [[nodiscard]] std::uint64_t run(const Engine& engine) {
+    testing::ChildProcess process([&](const testing::ChildProcess::Reporter& report) {
+      CacheConfig config = remote_config(1, engine.heads);
+      config.device.page_count = engine.page_count;
+      config.host.page_count = engine.host_page_count;
+      open(std::move(config));
+      for (std::uint32_t i = 0; i < engine.other_prompts; ++i) {
+        (void)serve(token_range(static_cast<TokenId>(1'000'000 + (1'000 * engine.page_count) + (200 * i)), 90));
+      }
+      std::uint64_t found = 0;
+      for (std::uint32_t i = 0; i < kPrompts; ++i) found += serve(token_range(static_cast<TokenId>(1'000 * i), 100));
+      flush();
+      report(HasFailure() ? kWrong : found);
+    });
+    const std::uint64_t found = process.hear().value_or(kWrong);
+    process.kill();
+    EXPECT_TRUE(process.was_well());
+    return found;
+  }
+};
+
+TEST_F(CacheRedisProcess, OfOneLayoutFindEachOthersPagesWhateverTheirPools) {
+#if defined(__SANITIZE_THREAD__)
+  GTEST_SKIP() << "its processes start threads, which the thread sanitizer does not like behind a fork";
+#endif
+  EXPECT_EQ(run({.page_count = 32, .host_page_count = 64}), 0U);
+  EXPECT_EQ(run({.page_count = 47, .host_page_count = 29, .other_prompts = 3}), kPrompts * 64U);
+  EXPECT_EQ(run({.page_count = 9, .host_page_count = 12, .other_prompts = 5}), kPrompts * 64U);
+  // Other heads are another layout.
+  EXPECT_EQ(run({.heads = 8}), 0U);
+  EXPECT_EQ(run({.page_count = 21, .heads = 8, .other_prompts = 1}), kPrompts * 64U);
+}
+
+TEST_F(CacheRedis, AServerThatIsKilledComesBackEmptyAndIsFilledAgain) {
+  open(remote_config(1, 4));
+  EXPECT_EQ(serve(tokens_), 0U);
+  flush();
+  EXPECT_EQ(serve_from_below(tokens_), 64U);
+  for (int life = 0; life < 3; ++life) {
+    server_.kill();
+    for (int i = 0; i < 5; ++i) EXPECT_EQ(serve_from_below(tokens_), 0U);
+    EXPECT_NE(status().last_error, "");
+    server_.start();
+    EXPECT_TRUE(is_shared_again());
+  }
+  EXPECT_EQ(status().corrupt_values + status().foreign_values, 0U);
+}
+
+TEST_F(CacheRedis, AServerThatIsKilledAtAnyMomentOfARequestGivesNoWrongByte) {
+  open(remote_config(1, 4));
+  for (int round = 0; round < 12; ++round) {
+    EXPECT_TRUE(is_shared_again());
+    forget_memory();
+    std::thread killer([&] {
+      std::this_thread::sleep_for(std::chrono::microseconds(150 * round));
+      server_.kill();
+    });
+    const std::uint32_t found = serve(tokens_);
+    EXPECT_TRUE(found == 0 || found == 64) << found;
+    killer.join();
+    server_.start();
+  }
+  EXPECT_TRUE(is_shared_again());
+}
+
+TEST_F(CacheRedis, AServerThatStopsHoldsRequestsForTheirTimeoutsAndIsUsedAgain) {
+  CacheConfig config = remote_config(1, 4);
+  config.remote.find_timeout_ns = 20'000'000;
+  config.remote.load_timeout_ns = 500'000'000;
+  open(std::move(config));
+  EXPECT_TRUE(is_shared_again());
+  for (int round = 0; round < 3; ++round) {
+    server_.stop();
+    for (int i = 0; i < 5; ++i) EXPECT_EQ(serve_from_below(tokens_), 0U);
+    server_.go_on();
+    EXPECT_TRUE(is_shared_again());
+  }
+  EXPECT_EQ(status().corrupt_values + status().foreign_values, 0U);
+}
+
+TEST_F(CacheRedis, AReplicaThatBecomesThePrimaryGivesWhatTheOldOneHad) {
+  constexpr std::uint32_t kPrompts = 12;
+  const auto prompt = [](std::uint32_t i) { return token_range(static_cast<TokenId>(1'000 * i), 100); };
+  testing::RedisClusterServers cluster(3, true);
+  CacheConfig config = remote_config(1, 4);
+  config.remote.urls = cluster.urls();
+  open(std::move(config));
+  for (std::uint32_t i = 0; i < kPrompts; ++i) EXPECT_EQ(serve(prompt(i)), 0U);
+  flush();
+  EXPECT_EQ(status().put_values, kPrompts);
+  EXPECT_GT(cluster.primary(0).call({"DBSIZE"}).number, 0) << "or its end would cost nothing";
+  EXPECT_TRUE(testing::comes_true([&] {
+    std::int64_t copies = 0;
+    for (std::uint32_t i = 0; i < 3; ++i) copies += cluster.replica(i).call({"DBSIZE"}).number;
+    return copies == kPrompts;
+  }));
+  cluster.primary(0).kill();
+  EXPECT_TRUE(testing::comes_true([&] {
+    forget_memory();
+    std::uint32_t found = 0;
+    for (std::uint32_t i = 0; i < kPrompts; ++i) found += serve(prompt(i));
+    return found == kPrompts * 64 || HasFatalFailure();
+  })) << status().last_error;
+  EXPECT_EQ(status().put_values, kPrompts) << "what was found then was not computed again";
+  EXPECT_EQ(status().node_count, 3U);
+  close();  // before the cluster goes
+}
+
+// Servers that take nobody when the cache is opened.
+
+TEST_F(CacheRedis, AServerWithoutRoomForClientsIsDoneWithoutUntilItHasSome) {
+  testing::RedisServer full({.more = {"--maxclients", "1"}});
+  const RedisEndpoint endpoint{.host = full.socket_path(), .is_unix = true};
+  const RedisLogin login{
+      .seeds = {endpoint}, .connect_timeout_ns = 20'000'000'000, .command_timeout_ns = 20'000'000'000};
+  std::unique_ptr<RedisSession> other;
+  EXPECT_TRUE(testing::comes_true([&] {  // the server hears late of clients that have gone
+    auto session = RedisSession::open(endpoint, login);
+    if (!session.has_value()) return false;
+    const auto answer = (*session)->call({"PING"});
+    other = *std::move(session);
+    return answer.has_value() && answer->kind != RespKind::Error;
+  }));
+  CacheConfig config = remote_config(1, 4);
+  config.remote.urls = {full.unix_url()};
+  config.remote.is_required = false;
+  open(std::move(config));
+  EXPECT_FALSE(status().is_usable);
+  for (int i = 0; i < 20; ++i) EXPECT_EQ(serve_from_below(tokens_), 0U);
+  EXPECT_NE(status().last_error, "");
+  EXPECT_EQ(other->call({"CONFIG", "SET", "maxclients", "100"})->text, "OK");
+  EXPECT_TRUE(is_shared_again()) << status().last_error;
+  EXPECT_TRUE(status().is_usable);
+  close();
+}
+
+TEST_F(CacheRedis, AWrongPasswordIsDoneWithoutUntilTheServerHasIt) {
+  const std::string secret = "hunter2-is-no-secret";
+  const auto set_password = [&](const std::string& password) {
+    const std::string added = ">" + password;
+    EXPECT_EQ(server_.call({"ACL", "SETUSER", "engine", "on", added, "~quire:*", "+@all"}).text, "OK");
+  };
+  set_password("another");
+  const auto config = [&](bool is_required) {
+    CacheConfig made = remote_config(1, 4);
+    made.remote.user = "engine";
+    made.remote.password = secret;
+    made.remote.is_required = is_required;
+    return made;
+  };
+  const Status refused = try_open(config(true));
+  ASSERT_FALSE(refused.has_value());
+  EXPECT_EQ(refused.error().message.find(secret), std::string::npos) << refused.error().message;
+  open(config(false));
+  for (int i = 0; i < 5; ++i) EXPECT_EQ(serve_from_below(tokens_), 0U);
+  EXPECT_FALSE(status().is_usable);
+  EXPECT_NE(status().last_error.find("password"), std::string::npos) << status().last_error;
+  EXPECT_EQ(status().last_error.find(secret), std::string::npos) << status().last_error;
+  set_password(secret);
+  EXPECT_TRUE(is_shared_again()) << status().last_error;
+  EXPECT_TRUE(status().is_usable);
+  EXPECT_TRUE(stats().remote_is_on);
+}
+
+TEST_F(CacheRedis, AWrongCertificateIsDoneWithoutUntilTheServerHasTheRightOne) {
+  testing::TempDirectory directory;
+  const testing::TestCertificates good = testing::make_certificates(directory.path(), "good", "127.0.0.1");
+  const testing::TestCertificates other = testing::make_certificates(directory.path(), "other", "127.0.0.1");
+  const std::string port = std::to_string(testing::free_port());
+  const auto with = [&](const testing::TestCertificates& own) {
+    return testing::RedisServer::Options{.more = {"--tls-port", port, "--tls-cert-file", own.certificate_file,
+                                                  "--tls-key-file", own.key_file, "--tls-ca-cert-file", own.ca_file,
+                                                  "--tls-auth-clients", "no"}};
+  };
+  auto server = std::make_unique<testing::RedisServer>(with(other));
+  CacheConfig config = remote_config(1, 4);
+  config.remote.urls = {"rediss://127.0.0.1:" + port};
+  config.remote.ca_file = good.ca_file;
+  config.remote.is_required = false;
+  open(std::move(config));
+  for (int i = 0; i < 5; ++i) EXPECT_EQ(serve_from_below(tokens_), 0U);
+  EXPECT_FALSE(status().is_usable);
+  EXPECT_NE(status().last_error.find("certificate"), std::string::npos) << status().last_error;
+  server.reset();
+  server = std::make_unique<testing::RedisServer>(with(good));
+  EXPECT_TRUE(is_shared_again()) << status().last_error;
+  close();
 }
 
 }  // namespace

@@ -10,6 +10,7 @@
 #include <algorithm>
 #include <array>
 #include <chrono>
+#include <utility>
 
 #include "base/check.h"
 #include "remote/resp.h"
@@ -82,9 +83,10 @@ FaultProxy::~FaultProxy() {
   for (const int socket : sockets_) (void)::close(socket);
 }
 
-void FaultProxy::set(Fault fault) {
+void FaultProxy::set(Fault fault, bool is_of_values) {
   const MutexLock lock(mutex_);
   fault_ = fault;
+  is_of_values_ = is_of_values;
   has_happened_ = false;
   changed_.notify_all();
 }
@@ -142,8 +144,10 @@ bool FaultProxy::pass(int client, std::string_view bytes, std::string& kept) {
   MutexLock lock(mutex_);
   while (fault_ == Fault::Hold && !is_stopping_) changed_.wait(mutex_);
   if (is_stopping_) return false;
-  const bool is_long = bytes.size() >= kLongAnswerBytes || !kept.empty();
-  std::string changed(bytes);
+  // What was kept for a fault that has ended, or that has happened to another connection, goes first.
+  std::string changed = std::exchange(kept, {}) + std::string(bytes);
+  bytes = changed;
+  const bool is_long = changed.size() >= kLongAnswerBytes;
   if (fault_ == Fault::Throttle) {
     lock.unlock();
     while (!bytes.empty()) {
@@ -161,7 +165,7 @@ bool FaultProxy::pass(int client, std::string_view bytes, std::string& kept) {
     }
     return true;
   }
-  if (!has_happened_) {
+  if (!has_happened_ && (is_long || !is_of_values_)) {
     if (fault_ == Fault::Garbage || (fault_ == Fault::Cut && is_long)) {
       has_happened_ = true;
       changed = fault_ == Fault::Garbage ? "HTTP/1.1 400 Bad Request\r\n\r\n" : changed.substr(0, changed.size() / 2);
@@ -176,18 +180,24 @@ bool FaultProxy::pass(int client, std::string_view bytes, std::string& kept) {
       has_happened_ = true;
       changed[changed.size() / 2] ^= 4;
     } else if (fault_ == Fault::Extra) {
-      kept += bytes;
-      changed = take_answer(kept);
-      has_happened_ = !changed.empty();
-      if (has_happened_) changed += changed + std::exchange(kept, {});
+      std::string rest = changed;
+      const std::string first = take_answer(rest);
+      has_happened_ = !first.empty();
+      if (has_happened_) {
+        changed = first + first + rest;
+      } else {
+        kept = std::exchange(changed, {});
+      }
     } else if (fault_ == Fault::Swap && is_long) {
-      kept += bytes;
-      std::string rest = kept;
+      std::string rest = changed;
       const std::string first = take_answer(rest);
       const std::string second = first.empty() ? "" : take_answer(rest);
-      changed = second.empty() ? "" : second + first + rest;
       has_happened_ = !second.empty();
-      if (has_happened_) kept.clear();
+      if (has_happened_) {
+        changed = second + first + rest;
+      } else {
+        kept = std::exchange(changed, {});
+      }
     }
   }
   lock.unlock();

@@ -40,7 +40,8 @@ class FaultProxy {
   FaultProxy(const FaultProxy&) = delete;
   FaultProxy& operator=(const FaultProxy&) = delete;
 
-  void set(Fault fault);
+  /// Any answer, unless the fault says which; or long ones only, as values are.
+  void set(Fault fault, bool is_of_values = false);
   /// Of those that happen once: it has happened.
   [[nodiscard]] bool has_happened();
   /// Ends all connections that there are.
@@ -69,6 +70,7 @@ class FaultProxy {
   Mutex mutex_;  // guards what follows
   Condition changed_;
   Fault fault_ QUIRE_GUARDED_BY(mutex_) = Fault::None;
+  bool is_of_values_ QUIRE_GUARDED_BY(mutex_) = false;
   bool has_happened_ QUIRE_GUARDED_BY(mutex_) = false;
   bool is_stopping_ QUIRE_GUARDED_BY(mutex_) = false;
   std::vector<int> sockets_ QUIRE_GUARDED_BY(mutex_);

@@ -14,7 +14,8 @@
 namespace quire::testing {
 
 inline constexpr TimeNs kMs = 1'000'000;
-/// A deadline is kept within a millisecond; a machine that is busy with other things may notice later.
+/// A deadline is kept within a millisecond; a machine that is busy with other things may notice a single one later.
+/// How well they are kept is asked of the median of many, in RedisStore.DeadlinesAreKeptWithinMilliseconds.
 inline constexpr TimeNs kSlackNs = 1'000 * kMs;
 
 inline std::unique_ptr<RemoteStore> open_store(const RedisConfig& config) {

@@ -258,6 +258,41 @@ TEST_F(ClusterOfThree, MissingSlotsAreRefusedOrLivedWith) {
   (void)cluster.primary(1).call({"CLUSTER", "ADDSLOTSRANGE", "8192", "8291"});
 }
 
+TEST_F(ClusterOfThree, AClusterThatWantsAllItsSlotsIsDownAndComesBack) {
+  for (std::uint32_t i = 0; i < 3; ++i) {
+    EXPECT_EQ(cluster.primary(i).call({"CONFIG", "SET", "cluster-require-full-coverage", "yes"}).text, "OK");
+  }
+  const auto store = open_store({.urls = cluster.urls()});
+  StoreClient client(*store);
+  const auto keys = numbered_keys("quire:a", 60);
+  EXPECT_TRUE(client.put(keys, 20'000).all(RemoteOutcome::Ok));
+  const auto kept = keys_at(cluster, 0, false, keys);
+  cluster.primary(0).kill();
+  // The others notice that it is gone, and from then on they refuse what they have.
+  EXPECT_TRUE(comes_true([&] {
+    for (const std::string& key : kept) {
+      const std::uint32_t owner = cluster.owner_of(cluster_slot(key));
+      if (!cluster.primary(owner).call({"TOUCH", key}).text.starts_with("CLUSTERDOWN")) return false;
+    }
+    return true;
+  }));
+  for (const RemoteOperation operation : {RemoteOperation::Get, RemoteOperation::Find, RemoteOperation::Put}) {
+    const BatchRun run = client.run({.operation = operation, .keys = kept, .bytes = 20'000});
+    EXPECT_TRUE(run.all(RemoteOutcome::Failed)) << to_string(run.outcomes[0]);
+    EXPECT_LT(run.waited_ns, 10'000 * kMs);
+  }
+  EXPECT_NE(store->status().last_error, "");
+  cluster.primary(0).start();
+  EXPECT_TRUE(comes_true([&] { return client.get(kept, 20'000).all(RemoteOutcome::Ok); }))
+      << store->status().last_error;
+  EXPECT_TRUE(comes_true([&] { return client.put(keys, 20'000).all(RemoteOutcome::Ok); }));
+  EXPECT_TRUE(client.get(keys, 20'000).all(RemoteOutcome::Ok));
+  EXPECT_EQ(client.wrong_values(), 0U);
+  for (std::uint32_t i = 0; i < 3; ++i) {
+    (void)cluster.primary(i).call({"CONFIG", "SET", "cluster-require-full-coverage", "no"});
+  }
+}
+
 TEST(ClusterWithReplicas, AReplicaThatBecomesThePrimaryIsFound) {
   RedisClusterServers cluster(3, true);
   const auto store = open_store({.urls = cluster.urls()});

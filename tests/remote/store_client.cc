@@ -110,6 +110,7 @@ void StoreClient::finish(Flight& flight, const RemoteAnswer& answer) {
     if (flight.call.operation == RemoteOperation::Get && flight.objects[i].outcome == RemoteOutcome::Ok &&
         value != value_of(flight.call.keys[i], flight.call.bytes)) {
       ++wrong_values_;
+      flight.run.wrong_keys.push_back(flight.call.keys[i]);
     }
     std::ranges::fill(value, kRetired);
     if (!value.empty()) {

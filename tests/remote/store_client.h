@@ -26,6 +26,7 @@ namespace quire::testing {
 
 struct BatchRun {
   std::vector<RemoteOutcome> outcomes;
+  std::vector<std::string> wrong_keys;  ///< of values that are Ok and not what belongs to their key
   RemoteAnswer answer;
   std::int64_t waited_ns = 0;  ///< from the call of try_submit() until the answer was polled
 

@@ -27,7 +27,8 @@ constexpr const char* kHelp =
     "  --disk, --no-disk\n"
     "               all seeds have a disk tier, or none; otherwise a third of them\n"
     "  --disk-ranks all seeds with a disk tier have two ranks, with the same bytes or with different ones\n"
-    "  --remote     seeds with a disk tier have a remote tier too, but where ranks have different bytes\n"
+    "  --remote     seeds with a disk tier have a remote tier too, a quarter of them in its place\n"
+    "  --no-files   the remote tier is in the place of the disk tier in all seeds\n"
     "  --groups, --no-groups\n"
     "               all seeds have several cache groups (windows, states, compressed entries), or one;\n"
     "               otherwise a third of them has several\n"
@@ -84,6 +85,8 @@ int main(int argc, char** argv) {
       run.shape.has_disk_ranks = true;
     } else if (flag == "--remote") {
       run.shape.has_remote = true;
+    } else if (flag == "--no-files") {
+      run.shape.diskless = quire::testing::SimSeeds::Always;
     } else if (flag == "--groups") {
       run.shape.groups = quire::testing::SimSeeds::Always;
     } else if (flag == "--no-groups") {

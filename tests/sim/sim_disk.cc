@@ -31,7 +31,7 @@ void Simulation::disk_operation() {
   if (setup_.disk_write_bytes_per_day > 0 && chance(1)) now_ += kHourNs * random_.below(4);
   const std::uint32_t count = 1 + random_.below(setup_.has_groups() ? 8 : 5);
   for (std::uint32_t i = 0; i < count; ++i) {
-    if (server_ && chance(setup_.remote_chance)) {
+    if (server_ && (setup_.is_diskless || chance(setup_.remote_chance))) {
       remote_operation();
       continue;
     }
@@ -42,6 +42,7 @@ void Simulation::disk_operation() {
 }
 
 bool Simulation::run_lane(DiskMover::Lane lane, std::uint32_t shard) {
+  if (setup_.is_diskless) return false;
   if (!CacheForTests::disk(*cache_, shard).run(lane)) return false;
   ++counts_.mover_events;
   counts_.add(SimEvent::DiskLane);
@@ -503,8 +504,7 @@ void Simulation::forget_life() {
   lives_.clear();
   paths_.reset();
   engine_.reset();
-  cache_.reset();
-  remote_store_.reset();
+  close_cache();
   mover_.reset();
   directs_.clear();
   keeps_.clear();

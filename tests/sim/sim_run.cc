@@ -30,6 +30,7 @@ std::string flags_of(const SimShape& shape) {
   if (shape.groups != SimSeeds::Drawn) flags += shape.groups == SimSeeds::Always ? " --groups" : " --no-groups";
   if (shape.has_disk_ranks) flags += " --disk-ranks";
   if (shape.has_remote) flags += " --remote";
+  if (shape.diskless == SimSeeds::Always) flags += " --no-files";
   if (shape.chunks) flags += " --chunks";
   if (shape.ahead != SimSeeds::Drawn) flags += shape.ahead == SimSeeds::Always ? " --ahead" : " --no-ahead";
   if (shape.mutation.shares_pages) flags += " --shares-pages";

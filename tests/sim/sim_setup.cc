@@ -344,6 +344,17 @@ void draw_remote(SimSetup& setup, Random& random) {
   setup.remote_empty_chance = draw_chance(random, {0, 0, 1, 5});
 }
 
+// A third tier that is the first below the host. Requests and restarts stay what they are.
+void draw_diskless(SimSetup& setup) {
+  setup.is_diskless = true;
+  setup.direct_chance = 0;  // they are calls of the disk tier
+  setup.disk_read_failures = setup.disk_write_failures = setup.disk_sync_failures = 0;
+  setup.disk_flip_chance = setup.disk_forge_chance = setup.disk_full_chance = setup.disk_break_chance = 0;
+  setup.opening_chance = 0;
+  setup.disk_write_bytes_per_day = 0;
+  setup.zstd_level = 0;
+}
+
 bool is_drawn(SimSeeds seeds, Random& random) {
   const bool is_one = random.below(3) == 0;
   return seeds == SimSeeds::Always || (seeds == SimSeeds::Drawn && is_one);
@@ -364,8 +375,13 @@ SimSetup draw_sim_setup(std::uint64_t seed, const SimShape& shape, Random& rando
   Random ranks_random(mix64(seed) + 3);
   if (setup.has_disk && shape.has_disk_ranks) draw_disk_ranks(setup, ranks_random);
   Random remote_random(mix64(seed) + 4);
-  if (setup.has_disk && shape.has_remote && setup.shard_count == 1) draw_remote(setup, remote_random);
-  if (setup.has_disk && shape.mutation.damages_files) {
+  Random diskless_random(mix64(seed) + 5);
+  if (setup.has_disk && shape.has_remote) {
+    draw_remote(setup, remote_random);
+    const bool is_one = has_chance(diskless_random, 25);
+    if (shape.diskless == SimSeeds::Always || (shape.diskless == SimSeeds::Drawn && is_one)) draw_diskless(setup);
+  }
+  if (setup.has_files() && shape.mutation.damages_files) {
     setup.disk_flip_chance = 100;
     setup.disk_forge_chance = 200;
   }
@@ -388,6 +404,7 @@ SimSetup draw_sim_setup(std::uint64_t seed, const SimShape& shape, Random& rando
 
 std::vector<std::string> disk_paths(const SimSetup& setup) {
   std::vector<std::string> paths;
+  if (setup.is_diskless) return paths;
   for (std::uint32_t i = 0; i < setup.disk_directory_count * setup.shard_count; ++i) {
     std::string path = disk_path(i / setup.shard_count);
     if (setup.shard_count > 1) {
@@ -403,6 +420,7 @@ std::vector<std::string> disk_paths(const SimSetup& setup) {
 
 std::vector<SimStore> disk_stores(const SimSetup& setup) {
   std::vector<SimStore> stores;
+  if (setup.is_diskless) return stores;
   for (std::uint32_t shard = 0; shard < setup.shard_count; ++shard) {
     stores.push_back({.shard = shard, .pool = 0});
     std::uint32_t anchored_count = 0;
@@ -469,6 +487,7 @@ std::string to_string(const SimSetup& setup) {
   }
   if (setup.has_remote) {
     flag("disk only written", setup.disk_access == TierAccess::WriteOnly);
+    flag("no disk", setup.is_diskless);
     number("remote extent bytes", static_cast<std::int64_t>(setup.remote_extent_bytes));
     number("remote write policy", static_cast<std::int64_t>(setup.remote_write_policy));
     number("remote values", setup.remote_value_count_max);
@@ -560,8 +579,8 @@ CacheConfig make_config(const SimSetup& setup) {
                  .transfer_count_max = setup.transfer_count_max,
                  .transfer_pages_max = setup.transfer_pages_max};
   if (setup.has_chunks) config.chunks = {.page_count_max = setup.device_page_count, .pin_count_max = 4};
-  if (setup.has_disk) {
-    config.hash_seed = setup.hash_seed;
+  if (setup.has_disk) config.hash_seed = setup.hash_seed;
+  if (setup.has_files()) {
     config.disk = {.capacity_bytes = setup.disk_capacity_bytes,
                    .access = setup.disk_access,
                    .write_policy = setup.disk_write_policy,

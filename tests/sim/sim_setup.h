@@ -75,8 +75,9 @@ struct SimSetup {
   std::vector<GroupRetention> disk_group_retention;
   std::vector<std::uint64_t> disk_group_capacity_bytes;  ///< empty: in proportion
 
-  // The remote tier, beside the disk tier.
+  // The remote tier, beside the disk tier or in its place.
   bool has_remote = false;
+  bool is_diskless = false;  ///< all else is as with a disk tier, and there is none
   TierAccess disk_access = TierAccess::ReadAndWrite;
   std::uint64_t remote_extent_bytes = 0;
   WritePolicy remote_write_policy = WritePolicy::WriteThrough;
@@ -164,6 +165,7 @@ struct SimSetup {
   std::uint32_t check_every = 1;  ///< operations between two calls of check_invariants()
 
   [[nodiscard]] bool has_groups() const { return !groups.empty(); }
+  [[nodiscard]] bool has_files() const { return has_disk && !is_diskless; }
 };
 
 /// Checks that a test switches off to see that the simulation notices.
@@ -193,8 +195,9 @@ struct SimShape {
   SimSeeds ahead = SimSeeds::Drawn;
   SimMutation mutation;
   bool chunks = false;  ///< seeds of one group look for chunks, beside all else that they do
-  /// All seeds with a disk tier have a remote tier too, but for those where ranks hold different bytes.
+  /// All seeds with a disk tier have a remote tier too, or in its place: Drawn, a quarter of them.
   bool has_remote = false;
+  SimSeeds diskless = SimSeeds::Drawn;
 };
 
 [[nodiscard]] SimSetup draw_sim_setup(std::uint64_t seed, const SimShape& shape, Random& random);

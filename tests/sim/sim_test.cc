@@ -140,6 +140,29 @@ TEST(Simulation, ARemoteTierGivesNoWrongByteWhateverItsServerDoes) {
   }
 }
 
+// The same server below the host alone, and with bytes of each rank's own under the names that all of them have.
+TEST(Simulation, ARemoteTierServesShardsOfRanksAndCachesWithoutADisk) {
+  for (const SimSeeds diskless : kAllOrNone) {
+    for (const SimSeeds groups : kAllOrNone) {
+      SimCounts counts;
+      ASSERT_EQ(run_simulation({.seed_count = UINT64_MAX,
+                                .step_count = kStepCount / 2,
+                                .operations_max = kIsSanitized ? kSmallRun : 4 * kSmallRun,
+                                .shape = {.disk_tier = SimSeeds::Always,
+                                          .groups = groups,
+                                          .has_disk_ranks = true,
+                                          .has_remote = true,
+                                          .diskless = diskless}},
+                               counts),
+                "");
+      for (const SimEvent event : {SimEvent::RemoteHit, SimEvent::RemoteHitAfterRestart, SimEvent::RemoteStored}) {
+        if (kIsSanitized) continue;  // in an eighth, some may be missing
+        EXPECT_GT(counts[event], 0U) << to_string(event);
+      }
+    }
+  }
+}
+
 // Pages of one group in the places of another's.
 TEST(Simulation, AMoverThatTakesOnePoolForAnotherIsNoticed) {
   SimCounts counts;

@@ -92,7 +92,7 @@ Simulation::~Simulation() {
   count_groups();
   flights_.clear();
   lives_.clear();
-  cache_.reset();  // before its files and its server
+  close_cache();
 }
 
 Status Simulation::open_cache() {
@@ -102,6 +102,7 @@ Status Simulation::open_cache() {
   if (setup_.has_remote) open_remote(config);
   QUIRE_TRY_ASSIGN(
       cache_, files_ ? CacheForTests::open(std::move(config), files_->disk(), hosts) : Cache::open(std::move(config)));
+  if (setup_.has_remote && setup_.shard_count > 1) QUIRE_TRY(open_remote_shards());
   if (setup_.has_groups()) engine_ = std::make_unique<GroupsEngine>(*cache_);
   mover_ = std::make_unique<SimMover>(*cache_, setup_, mutation_, random_, counts_);
   for (SimHostPages& host : host_pages_) host.set_mover(mover_.get());

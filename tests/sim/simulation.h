@@ -40,6 +40,8 @@
 #include "testing/sim_remote_store.h"
 #include "tests/cache/groups_fixture.h"
 #include "tests/cache/held_groups.h"
+#include "transfer/ranked_tier.h"
+#include "transfer/remote_mover.h"
 
 namespace quire::testing {
 
@@ -268,6 +270,10 @@ class Simulation {
 
   // The remote tier's side.
   void open_remote(CacheConfig& config);
+  /// Of a cache that was just opened.
+  [[nodiscard]] Status open_remote_shards();
+  /// Before its files and its server.
+  void close_cache();
   void remote_operation();
   bool run_remote();
   void check_remote_accounts(const Stats& stats);
@@ -389,11 +395,14 @@ class Simulation {
   SimMutation mutation_;
   Random random_;
   SimSetup setup_;
-  std::unique_ptr<SimFiles> files_;               // null without a disk tier
-  std::deque<SimHostPages> host_pages_;           // by rank, then by pool
-  std::vector<SimStore> stores_ = {{0, 0}};       // on disk
-  std::unique_ptr<SimRemoteServer> server_;       // null without a remote tier
-  std::unique_ptr<SimRemoteStore> remote_store_;  // what this life of the process has of it
+  std::unique_ptr<SimFiles> files_;          // null without a disk tier
+  std::deque<SimHostPages> host_pages_;      // by rank, then by pool
+  std::vector<SimStore> stores_ = {{0, 0}};  // on disk
+  std::unique_ptr<SimRemoteServer> server_;  // null without a remote tier
+  // What this life of the process has of it, by shard. Of one shard, the mover is the cache's.
+  std::vector<std::unique_ptr<SimRemoteStore>> remote_stores_;
+  std::vector<std::unique_ptr<RemoteMover>> remote_movers_;
+  std::unique_ptr<RankedTier> remote_shards_;
   std::unique_ptr<Cache> cache_;
   std::unique_ptr<GroupsEngine> engine_;  // null of one group
   std::unique_ptr<SimMover> mover_;

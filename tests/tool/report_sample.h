@@ -321,6 +321,38 @@ inline ReportSample engines_sample() {
   return sample;
 }
 
+/// Two engines with a host tier each, and servers that they share.
+inline ReportSample remote_sample() {
+  ReportSample sample = tiers_sample();
+  sample.name = "remote";
+  sample.settings.engine_count = 2;
+  sample.settings.remote.servers.urls = {"redis://cache-1:6379"};
+  sample.settings.remote.extent_bytes = 1U << 21U;
+  sample.settings.remote.write_bytes_per_day = 1ULL << 38U;
+  for (ReplayOutcome& replay : sample.sweep.replays) {
+    const std::uint64_t hit_tokens = replay.hit_tokens / 2;
+    replay.remote = RemoteTierOutcome{.hit_tokens = 2 * (hit_tokens / 4),
+                                      .extent_pages = 16,
+                                      .put_values = 900,
+                                      .put_bytes = 900 * 16 * replay.page_bytes,
+                                      .kept_values = 300,
+                                      .got_bytes = hit_tokens / 2 / replay.config.page_tokens * replay.page_bytes,
+                                      .absent_values = 7,
+                                      .bad_values = 1,
+                                      .late_objects = 12,
+                                      .failed_objects = 3};
+    for (std::uint32_t i = 0; i < sample.settings.engine_count; ++i) {
+      replay.engines.push_back({.request_count = replay.request_count / 2,
+                                .prompt_tokens = replay.prompt_tokens / 2,
+                                .hit_tokens = hit_tokens,
+                                .host_hit_tokens = replay.host->hit_tokens / 2,
+                                .remote_hit_tokens = hit_tokens / 4,
+                                .private_hit_tokens = hit_tokens / 2});
+    }
+  }
+  return sample;
+}
+
 inline std::vector<ReportSample> report_samples() {
   std::vector<ReportSample> samples;
   samples.push_back(full_sample());
@@ -334,6 +366,7 @@ inline std::vector<ReportSample> report_samples() {
   samples.push_back(tiers_sample());
   samples.push_back(disk_sample());
   samples.push_back(engines_sample());
+  samples.push_back(remote_sample());
   return samples;
 }
 
