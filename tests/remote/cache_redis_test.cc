@@ -5,6 +5,7 @@
 // Every byte of every request is compared.
 #include <gtest/gtest.h>
 
+#include <array>
 #include <chrono>
 #include <memory>
 #include <string>
@@ -12,6 +13,7 @@
 #include <vector>
 
 #include "quire/redis_store.h"
+#include "store/record_payload.h"
 #include "testing/child_process.h"
 #include "testing/temp_directory.h"
 #include "tests/cache/rank_disk_fixture.h"
@@ -351,6 +353,120 @@ TEST_F(CacheRedis, AWrongCertificateIsDoneWithoutUntilTheServerHasTheRightOne) {
   server = std::make_unique<testing::RedisServer>(with(good));
   EXPECT_TRUE(is_shared_again()) << status().last_error;
   close();
+}
+
+// Host pages of a cache whose mover moves nothing: all of them hold zeros.
+class ZeroPages final : public HostPages {
+ public:
+  explicit ZeroPages(std::uint64_t page_bytes) : bytes_(page_bytes) {}
+  [[nodiscard]] TransferFault begin_read(const PageTransfer& /*page*/, Record& record) override {
+    record = {.bytes = bytes_, .checksum = page_checksum(bytes_)};
+    return TransferFault::None;
+  }
+  void end_read(const PageTransfer& /*page*/) override {}
+  [[nodiscard]] TransferFault begin_write(const PageTransfer& /*page*/, std::span<std::byte>& bytes) override {
+    bytes = bytes_;
+    return TransferFault::None;
+  }
+  void end_write(const PageTransfer& /*page*/, std::optional<std::uint64_t> /*checksum*/) override {}
+
+ private:
+  std::vector<std::byte> bytes_;
+};
+
+// Two ranks with heads of their own and a group besides the history: the shards of the remote tier say where that
+// group has pages, in memory that all shards together have.
+class CacheRedisShards : public ::testing::Test {
+ protected:
+  static constexpr std::uint64_t kPageBytes = 16 * 8;
+
+  void open() {
+    Component rows{.name = "rows", .element = ElementType::Bytes, .heads = 2, .dim = 8};
+    std::vector<CacheGroup> groups = {{.name = "full", .layers = {0}, .components = {rows}, .keys_rotated = false},
+                                      {.name = "window",
+                                       .kind = GroupKind::Window,
+                                       .layers = {1},
+                                       .components = {rows},
+                                       .keys_rotated = false,
+                                       .window_tokens = 32}};
+    CacheConfig config{.layout = ModelLayout::create("shards", std::move(groups)).value(),
+                       .page = {.page_tokens = 16, .rank_count = 2}};
+    config.device = {.page_count = 32, .group_page_counts = {32, 32}, .memory = DeviceMemory::None};
+    config.host = {.page_count = 64,
+                   .group_page_counts = {64, 64},
+                   .write_policy = WritePolicy::WriteThrough,
+                   .external_mover = true,
+                   .rank_count = 2,
+                   .transfer_pages_max = 4};
+    config.remote.urls = {server_.unix_url()};
+    config.remote.find_timeout_ns = config.remote.load_timeout_ns = 60'000'000'000;
+    config.sequence_count_max = 4;
+    config.context_tokens_max = 256;
+    const std::vector<HostPages*> hosts = {&pages_, &pages_, &pages_, &pages_};
+    Result<std::unique_ptr<Cache>> opened = CacheForTests::open(std::move(config), disk_, hosts);
+    ASSERT_TRUE(opened.has_value()) << opened.error().message;
+    cache_ = std::move(*opened);
+    space_ = cache_->key_space({.model = "test"}).value();
+  }
+  void run_shards() {
+    for (std::uint32_t shard = 0; shard < 2; ++shard) (void)CacheForTests::remote(*cache_, shard).run();
+  }
+  void exchange() {
+    std::array<TransferPlan, 4> plans;
+    for (const TransferPlan& plan : cache_->take_transfers(plans).value()) {
+      for (std::uint16_t rank = 0; rank < 2; ++rank) {
+        const Completion done{.id = plan.id, .kind = plan.kind, .rank = rank};
+        ASSERT_TRUE(cache_->apply({&done, 1}, 0));
+      }
+    }
+    run_shards();
+    std::array<Completion, 8> room;
+    for (const Lower& lower : CacheForTests::lowers(*cache_)) ASSERT_TRUE(cache_->apply(lower.tier->poll(room), 0));
+  }
+  Sequence begin() { return cache_->begin(space_, {.tokens = tokens_}).value(); }
+
+  testing::RedisServer server_;
+  testing::SimDisk disk_{1};
+  ZeroPages pages_{kPageBytes};
+  std::unique_ptr<Cache> cache_;
+  KeySpaceId space_;
+  std::vector<TokenId> tokens_ = token_range(0, 100);
+};
+
+TEST_F(CacheRedisShards, AnAnswerThatComesWhileTheCacheClosesTouchesNothingThatIsGone) {
+  open();
+  ASSERT_FALSE(HasFatalFailure());
+  {
+    const Sequence sequence = begin();
+    ASSERT_TRUE(cache_->admit(sequence));
+    ASSERT_TRUE(testing::comes_true([&] {
+      exchange();
+      return !cache_->view(sequence)->is_loading;
+    }));
+    const StepEntry entry{&sequence};
+    const PlanOutcome outcome = cache_->plan_step({&entry, 1}).value();
+    const StepResult result;
+    ASSERT_TRUE(cache_->finish_step(*outcome.step, {&result, 1}));
+  }
+  ASSERT_TRUE(testing::comes_true([&] {
+    exchange();
+    return cache_->flush().value_or(false);
+  }));
+  EXPECT_GT(server_.call({"DBSIZE"}).number, 2) << "of both shards, and of both groups";
+  // After so many rounds the shards wait for one answer or another, which has come when they are destroyed.
+  for (int rounds = 0; rounds < 8; ++rounds) {
+    cache_.reset();
+    open();
+    ASSERT_FALSE(HasFatalFailure());
+    const Sequence sequence = begin();
+    (void)cache_->admit(sequence);
+    for (int i = 0; i < rounds; ++i) {
+      std::this_thread::sleep_for(std::chrono::milliseconds(3));
+      run_shards();
+    }
+    std::this_thread::sleep_for(std::chrono::milliseconds(10));
+    cache_.reset();
+  }
 }
 
 }  // namespace
