@@ -583,6 +583,7 @@ struct Cache::Impl : TierClient {
   std::unique_ptr<FileSystem> files;
   Descriptor lower_events;                                      // written by lower tiers where the cache has no mover
   std::vector<std::unique_ptr<RankHostPages>> rank_host_pages;  // of ranks that hold the same bytes
+  std::vector<std::unique_ptr<RankedTier>> ranked_tiers;        // of several shards, which answer into its memory
   std::vector<std::unique_ptr<DiskMover>> disks;                // one for each shard of ranks
   /// Host memory that a remote store knows.
   struct RegisteredMemory {
@@ -601,7 +602,6 @@ struct Cache::Impl : TierClient {
   std::vector<std::unique_ptr<RemoteStore>> own_remote_stores;
   std::vector<std::unique_ptr<RegisteredMemory>> registered_memory;
   std::vector<Remote> remotes;
-  std::vector<std::unique_ptr<RankedTier>> ranked_tiers;  // all shards of the disk or remote tier, if there are several
 };
 
 // Calls visit(page) for each device page of a pool that a load fills, and no row of a sequence has.
