@@ -216,6 +216,7 @@ bool Simulation::may_look(const Live& live, SimPaths::Found found) const {
 }
 
 void Simulation::check_disk_accounts(const Stats& stats) {
+  if (setup_.is_diskless && stats.disk_hit_tokens > 0) throw SimFailure("tokens are counted as those of a disk tier");
   if (stats.disk_hit_tokens > std::exchange(disk_hit_tokens_, stats.disk_hit_tokens)) {
     counts_.add(SimEvent::DiskHit);
     if (life_ > 0) counts_.add(SimEvent::HitAfterRestart);
