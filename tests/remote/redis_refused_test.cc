@@ -95,6 +95,26 @@ TEST(RedisRefused, AServerThatIsFullIsTriedNowAndThenUntilItHasRoom) {
   EXPECT_EQ(client.wrong_values(), 0U);
 }
 
+TEST(RedisRefused, AServerThatIsFullIsSaidToBeFullEachTime) {
+  RedisServer server({.more = {"--maxclients", "1"}});
+  const RedisEndpoint endpoint{.host = server.socket_path(), .is_unix = true};
+  const RedisLogin login{
+      .seeds = {endpoint}, .connect_timeout_ns = 20'000 * kMs, .command_timeout_ns = 20'000 * kMs};
+  std::unique_ptr<RedisSession> other;
+  EXPECT_TRUE(comes_true([&] {
+    auto session = RedisSession::open(endpoint, login);
+    if (!session.has_value()) return false;
+    const auto answer = (*session)->call({"PING"});
+    other = *std::move(session);
+    return answer.has_value() && answer->kind != RespKind::Error;
+  }));
+  for (int i = 0; i < 100; ++i) {
+    const auto refused = open_redis_store({.urls = {server.unix_url()}});
+    ASSERT_FALSE(refused.has_value());
+    ASSERT_NE(refused.error().message.find("too many clients"), std::string::npos) << refused.error().message;
+  }
+}
+
 TEST(RedisRefused, APortWhereNobodyListensIsTriedNowAndThenUntilSomebodyDoes) {
   RedisServer server({.has_port = true});
   server.kill();
