@@ -333,7 +333,7 @@ void Cache::Impl::count_admission(std::uint32_t index, const Hit& hit, const Mis
   const std::uint32_t host_end = std::min(reached, arrival.lower_from.value_or(UINT32_MAX));
   arrival.host_tokens = host_end - std::min(host_end, arrival.host_from.value_or(UINT32_MAX));
   arrival.remote_tokens = std::min(arrival.remote_gain, reached - host_end);
-  arrival.disk_tokens = reached - host_end - arrival.remote_tokens;
+  arrival.disk_tokens = std::min(arrival.disk_gain, reached - host_end - arrival.remote_tokens);
   counters.host_hit_tokens += arrival.host_tokens;
   counters.disk_hit_tokens += arrival.disk_tokens;
   counters.remote_hit_tokens += arrival.remote_tokens;

@@ -79,7 +79,11 @@ Status RedisLane::go_on(Owner& owner, bool may_read) {
     if (count.state != IoCount::State::Moved) return {};
     state_ = login_->append_login(text_) ? State::LoggingIn : State::Ready;
   }
-  QUIRE_TRY(write_all(owner));
+  if (Status written = write_all(owner); !written.has_value()) {
+    // A server that lets nobody in says so before it closes the connection.
+    Status read = read_all(owner);
+    return !read.has_value() && read.error().code != ErrorCode::Corrupt ? read : written;
+  }
   // What TLS waits for may be of either direction.
   if (!may_read && login_->tls == nullptr) return {};
   return read_all(owner);

@@ -128,8 +128,7 @@ Status RedisSession::wait_for(IoCount::State state, TimeNs deadline, const char*
 Status RedisSession::log_in() {
   std::string text;
   if (!login_.append_login(text)) return {};
-  QUIRE_TRY(send(text));
-  QUIRE_TRY_ASSIGN(const RespValue answer, read_answer());
+  QUIRE_TRY_ASSIGN(const RespValue answer, exchange(text));
   if (answer.kind != RespKind::Error) return {};
   switch (refusal_of(answer.text)) {
     case RedisRefusal::TooManyClients:
@@ -208,8 +207,16 @@ Result<RespValue> RedisSession::read_answer() {
 Result<RespValue> RedisSession::call(std::span<const std::string_view> arguments) {
   std::string text;
   append_command(text, arguments);
-  QUIRE_TRY(send(text));
-  return read_answer();
+  return exchange(text);
+}
+
+// A server that has no room says so and closes the connection: that can be read though nothing can be sent any more.
+Result<RespValue> RedisSession::exchange(std::string_view commands) {
+  const Status sent = send(commands);
+  if (!sent.has_value() && sent.error().code != ErrorCode::Unavailable) return tl::unexpected<Error>(sent.error());
+  Result<RespValue> answer = read_answer();
+  if (!sent.has_value() && !answer.has_value()) return tl::unexpected<Error>(sent.error());
+  return answer;
 }
 
 Result<RedisTopology> probe_redis(RedisSession& session, const RedisConfig& config, const RedisLogin& login) {

@@ -31,6 +31,8 @@ class RedisSession {
 
   /// Sends commands. Each is answered by one read_answer(), in order.
   [[nodiscard]] Status send(std::string_view commands);
+  /// Of commands with one answer.
+  [[nodiscard]] Result<RespValue> exchange(std::string_view commands);
   [[nodiscard]] Result<RespValue> read_answer();
   /// An error that the server answers is a value too.
   [[nodiscard]] Result<RespValue> call(std::span<const std::string_view> arguments);

@@ -239,8 +239,10 @@ void Arrivals::stop_looking(std::uint32_t sequence, MissReason miss) {
   if (miss != MissReason::None) arrival.lower_miss = miss;
   PrefixTree::Pin waited = std::move(slot.pin);
   const Found found = paths_.find(sequence);
-  if (has_looked && parts_.lowers[arrival.lower].settings.tier == Tier::Remote) {
-    arrival.remote_gain += found.in_memory.start() - std::min(found.in_memory.start(), arrival.looked_from);
+  if (has_looked) {
+    const bool is_remote = parts_.lowers[arrival.lower].settings.tier == Tier::Remote;
+    (is_remote ? arrival.remote_gain : arrival.disk_gain) +=
+        found.in_memory.start() - std::min(found.in_memory.start(), arrival.looked_from);
   }
   if (miss == MissReason::None && may_look(sequence, found) && start_looking(sequence, found)) return;
   const Choice choice = choose(sequence, found);
