@@ -81,7 +81,7 @@ TEST(Simulation, SeedsThatOnceFailed) {
   constexpr SimShape kGroupsInMemory = {.disk_tier = SimSeeds::Never, .groups = SimSeeds::Always};
   constexpr SimShape kGroupsOnDisk = {.disk_tier = SimSeeds::Always, .groups = SimSeeds::Always};
   constexpr std::array kShapedSeeds = {ShapedSeed{646, {}}, ShapedSeed{1'140'001'476, {}},
-                                       ShapedSeed{830'000'598, kGroupsInMemory},
+                                       ShapedSeed{2'300'000'001, {}}, ShapedSeed{830'000'598, kGroupsInMemory},
                                        ShapedSeed{810'000'471, kGroupsOnDisk}};
   for (const auto& [seed, shape] : kShapedSeeds) {
     SimCounts counts;
