@@ -68,6 +68,8 @@ struct CacheForTests {
   [[nodiscard]] static std::uint32_t pool_of(const Cache& cache, TransferId id);
   /// Pages that a sequence saves or has back, of all pools, in transfers that are not over.
   [[nodiscard]] static std::uint32_t own_pages_moving(const Cache& cache, SequenceId id);
+  /// Whether a sequence that waits for room to load has let go of its path, because others needed the pages.
+  [[nodiscard]] static bool has_let_go(const Cache& cache, SequenceId id);
   /// Pages that memory has given up, whether a lower tier has them or not.
   [[nodiscard]] static std::uint64_t given_up_page_total(const Cache& cache);
   /// Bytes in loads from disk that were started and are not over.

@@ -3,6 +3,7 @@
 // Cache: calls about the disk tier: direct calls, flush(), its status, and what tests see of it.
 #include <algorithm>
 #include <numeric>
+#include <optional>
 
 #include "base/check.h"
 #include "cache/cache_for_tests.h"
@@ -269,6 +270,11 @@ std::uint32_t CacheForTests::pool_of(const Cache& cache, TransferId id) {
 
 std::uint32_t CacheForTests::own_pages_moving(const Cache& cache, SequenceId id) {
   return cache.impl_->tiers->parts.book.count_pages([&](const Transfer& each) { return each.sequence == id; });
+}
+
+bool CacheForTests::has_let_go(const Cache& cache, SequenceId id) {
+  const std::optional<std::uint32_t> index = cache.impl_->sequences.find(id);
+  return index && cache.impl_->tiers->parts.arrivals[*index].has_let_go;
 }
 
 std::uint32_t CacheForTests::unwritten_anchored_pages(const Cache& cache) {

@@ -436,9 +436,11 @@ void Arrivals::load_anchored_first(std::uint32_t sequence) {
   }
 }
 
+// A load that has failed, on one rank or on all, still has its runs until its turn comes, at some later apply(). A step
+// that is planned on it would be lost for sure.
 bool Arrivals::is_on_its_way(std::uint32_t load) const {
   const Transfer& transfer = parts_.book[load];
-  return transfer.is_wanted() && transfer.state != Transfer::State::Queued;
+  return transfer.is_wanted() && transfer.state != Transfer::State::Queued && transfer.outcome == TransferOutcome::Ok;
 }
 
 bool Arrivals::try_run_ahead(std::uint32_t sequence) {

@@ -476,5 +476,98 @@ TEST_F(CacheAhead, AMissNamesNoLoadWhereEverythingWasFoundThatTheRequestAskedFor
   expect_all_free();
 }
 
+/// Loads of 4 pages: a path of 32 tokens comes with two of them.
+class CacheAheadByTwoLoads : public CacheAhead {
+ protected:
+  void open_for(std::uint16_t rank_count) {
+    CacheConfig config = tiers_config(24, 48, WritePolicy::WriteThrough);
+    config.host.rank_count = rank_count;
+    config.host.transfer_pages_max = 4;
+    open_tiers(std::move(config));
+    put_on_host(token_range(0, 32));
+  }
+};
+
+// Its pages are attached, or given up, when those before them have come. Until then they count for what they are.
+TEST_F(CacheAheadByTwoLoads, NobodyIsPlannedOnALoadThatHasFailedAndWaitsForTheOneBeforeIt) {
+  open_for(1);
+  Live first = ahead(token_range(0, 34));
+  ASSERT_EQ(mover_->waiting.size(), 2U);
+  EXPECT_TRUE(view(first).is_ready);
+  apply({mover_->fail_it(1, TransferOutcome::Failed)});
+  Live second = ahead(token_range(0, 35));
+  EXPECT_FALSE(view(second).is_ready);
+  EXPECT_TRUE(view(second).is_loading);
+  move_all();
+  EXPECT_FALSE(view(second).is_loading);
+  EXPECT_EQ(view(second).computed_tokens, 16U) << "what the first load has brought";
+  EXPECT_EQ(view(second).miss.reason, MissReason::LoadFailed);
+  finish(first);
+  finish(second);
+  settle();
+  expect_all_free();
+}
+
+TEST_F(CacheAheadByTwoLoads, NobodyIsPlannedOnALoadThatHasFailedThoughThePagesBeforeItAreThere) {
+  open_for(1);
+  Live first = ahead(token_range(0, 34));
+  ASSERT_EQ(mover_->waiting.size(), 2U);
+  apply({mover_->fail_it(1, TransferOutcome::Failed)});
+  Live writer = computed(token_range(0, 16), {.tier_max = Tier::Device});
+  Live second = ahead(token_range(0, 35));  // before any apply() that could give up the load
+  EXPECT_FALSE(view(second).is_ready);
+  apply({});
+  EXPECT_FALSE(view(second).is_loading);
+  EXPECT_EQ(view(second).computed_tokens, 16U);
+  EXPECT_EQ(view(second).miss.reason, MissReason::LoadFailed);
+  move_all();
+  for (Live* live : {&first, &second, &writer}) finish(*live);
+  settle();
+  expect_all_free();
+}
+
+TEST_F(CacheAheadByTwoLoads, NobodyIsPlannedOnALoadThatHasFailedOnOneRank) {
+  open_for(2);
+  Live first = ahead(token_range(0, 34));
+  ASSERT_EQ(mover_->waiting.size(), 2U);
+  Completion failed = mover_->fail_it(1, TransferOutcome::Failed);
+  failed.rank = 1;
+  apply({failed});
+  Live second = ahead(token_range(0, 35));
+  EXPECT_FALSE(view(second).is_ready) << "the other rank still moves its share";
+  failed.rank = 0;
+  apply({failed});
+  settle();
+  EXPECT_FALSE(view(second).is_loading);
+  EXPECT_EQ(view(second).computed_tokens, 16U);
+  finish(first);
+  finish(second);
+  settle();
+  expect_all_free();
+}
+
+TEST_F(CacheAheadByTwoLoads, ALoadThatHasBroughtGoodPagesAndWaitsForTheOneBeforeItIsOnItsWay) {
+  open_for(1);
+  Live first = ahead(token_range(0, 34));
+  ASSERT_EQ(mover_->waiting.size(), 2U);
+  apply({mover_->move(1)});
+  Live second = ahead(token_range(0, 35));
+  EXPECT_TRUE(view(second).is_ready);
+  Live writer = computed(token_range(0, 16), {.tier_max = Tier::Device});
+  Live third = ahead(token_range(0, 36));
+  EXPECT_TRUE(view(third).is_ready);
+  const Step step = plan({&first, &second, &third});
+  EXPECT_EQ(step.loads.size(), 2U);
+  move_all();
+  EXPECT_TRUE(lost(step).empty());
+  compute(step, 0, first);
+  compute(step, 1, second);
+  compute(step, 2, third);
+  finish_step(step);
+  for (Live* live : {&first, &second, &third, &writer}) finish(*live);
+  settle();
+  expect_all_free();
+}
+
 }  // namespace
 }  // namespace quire

@@ -513,6 +513,7 @@ void Simulation::forget_life() {
   saves_.clear();
   restores_.clear();
   load_paths_.clear();
+  brought_.clear();
   past_completions_.clear();
   ready_.clear();
   has_ghosts_ = false;

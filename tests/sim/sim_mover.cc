@@ -87,11 +87,10 @@ bool SimMover::has_band(TransferId id, std::uint32_t band) const {
 
 bool SimMover::is_being_loaded(PageId host_page, TimeNs since) const {
   for (const auto& each : transfers_) {
-    if (each->kind != TransferKind::Load || each->is_cancelled || each->pool_index != 0 || each->taken_at <= since)
-      continue;
-    for (const PageTransfer& page : each->pages) {
-      if (page.host_page == host_page) return true;
-    }
+    const bool is_load = each->kind == TransferKind::Load && each->pool_index == 0;
+    const bool may_come = !each->is_cancelled && each->outcome == TransferOutcome::Ok;
+    if (!is_load || !may_come || each->taken_at <= since) continue;
+    if (std::ranges::find(each->pages, host_page, &PageTransfer::host_page) != each->pages.end()) return true;
   }
   return false;
 }

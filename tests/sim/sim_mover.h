@@ -86,6 +86,7 @@ class SimMover {
     }
   }
   /// Whether a load that the cache still wants reads this host page, of the first pool, and was taken behind `since`.
+  /// One that has failed on some rank, as the cache knows, brings nothing to rely on.
   [[nodiscard]] bool is_being_loaded(PageId host_page, TimeNs since = -1) const;
   // The host pages as the disk tier sees them.
   struct Place {

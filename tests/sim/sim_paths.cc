@@ -39,6 +39,11 @@ std::optional<Tier> SimPaths::tier_of(PathKey key) const {
   return found == pages_.end() ? std::nullopt : std::optional(found->second.tier);
 }
 
+SimPaths::PathKey SimPaths::first_on_host(PathKey key) const {
+  while (tier_of(pages_.at(key).before) == Tier::Host) key = pages_.at(key).before;
+  return key;
+}
+
 std::uint32_t SimPaths::lost_capacity() const {
   return *setup_.lost_page_count_max;
 }
@@ -64,10 +69,16 @@ void SimPaths::observe(TimeNs now) {
     }
     PathKey key = run_ends_[run.parent.value];
     for (std::uint32_t i = 0; i < run.pages.size(); ++i) {
+      const PathKey before = key;
       key = next_key(key, run.tokens.subspan(std::size_t{i} * setup_.page_tokens, setup_.page_tokens));
       Page& page = pages_[key];
       if (page.seen == look_) throw SimFailure("a path is in the tree twice");
-      page = {.tier = run.tier, .run = run.run, .page = run.pages[i], .position = run.first_page + i, .seen = look_};
+      page = {.tier = run.tier,
+              .run = run.run,
+              .page = run.pages[i],
+              .before = before,
+              .position = run.first_page + i,
+              .seen = look_};
       (run.tier == Tier::Host ? host_keys_ : device_keys_)[run.pages[i].value] = key;
     }
     run_ends_[run.run.value] = key;

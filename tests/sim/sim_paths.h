@@ -45,6 +45,8 @@ class SimPaths {
   [[nodiscard]] PageId page_of(PathKey key) const { return pages_.at(key).page; }
   /// The path of a host page, 0 if it is no host run's.
   [[nodiscard]] PathKey key_of_host_page(PageId page) const { return host_keys_[page.value]; }
+  /// The first host page on the path of a host page: the device has all before it.
+  [[nodiscard]] PathKey first_on_host(PathKey key) const;
   /// A transfer was handed out: its pages follow each other on one path, and a path always has the same tag.
   void check_transfer(const TransferPlan& plan);
   [[nodiscard]] std::uint64_t lost_count() const { return lost_count_; }
@@ -70,6 +72,7 @@ class SimPaths {
     Tier tier = Tier::Device;
     RunId run;
     PageId page;
+    PathKey before = 0;          // on the path: a page, or the key space
     std::uint32_t position = 0;  // in the path, in pages
     std::uint64_t seen = 0;      // the look that found it last
   };

@@ -80,9 +80,17 @@ TEST(Simulation, SeedsThatOnceFailed) {
   };
   constexpr SimShape kGroupsInMemory = {.disk_tier = SimSeeds::Never, .groups = SimSeeds::Always};
   constexpr SimShape kGroupsOnDisk = {.disk_tier = SimSeeds::Always, .groups = SimSeeds::Always};
-  constexpr std::array kShapedSeeds = {ShapedSeed{646, {}}, ShapedSeed{1'140'001'476, {}},
+  constexpr SimShape kAllTogether = {.disk_tier = SimSeeds::Always,
+                                     .has_disk_ranks = true,
+                                     .ahead = SimSeeds::Always,
+                                     .chunks = true,
+                                     .has_remote = true};
+  constexpr std::array kShapedSeeds = {ShapedSeed{646, {}},
+                                       ShapedSeed{1'140'001'476, {}},
+                                       ShapedSeed{2'300'000'001, {}},
                                        ShapedSeed{830'000'598, kGroupsInMemory},
-                                       ShapedSeed{810'000'471, kGroupsOnDisk}};
+                                       ShapedSeed{810'000'471, kGroupsOnDisk},
+                                       ShapedSeed{2'311'000'071, kAllTogether}};
   for (const auto& [seed, shape] : kShapedSeeds) {
     SimCounts counts;
     EXPECT_EQ(run_simulation({.first_seed = seed, .seed_count = 1, .step_count = kStepCount, .shape = shape}, counts),

@@ -437,6 +437,7 @@ void Simulation::apply(bool all) {
   note_ready(on_their_way, completions.size());
   if (choice) check_disk_choice(*choice);
   called();
+  if (paths_) note_brought(over);
 }
 
 // Sequences that load no longer. Called before the paths are looked at again.

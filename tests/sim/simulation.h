@@ -328,6 +328,7 @@ class Simulation {
   bool plan_twin(const Live& live);
   [[nodiscard]] bool is_ahead(std::uint64_t number);
   void start_ahead(Live& live, const SequenceView& view);
+  void note_brought(std::span<const SimMover::Over> over);
   void expect_on_its_way(const Live& live) const;
   void expect_ready();
   /// Behind a call that may have brought it further. True where the ready callback is to be called.
@@ -434,6 +435,8 @@ class Simulation {
   std::vector<std::vector<TokenId>> texts_;                                       // of sequences that have ended
   std::unordered_set<std::uint64_t> computed_;                                    // values that some step has computed
   std::unordered_map<std::uint32_t, std::vector<SimPaths::PathKey>> load_paths_;  // by transfer index
+  std::vector<std::vector<SimPaths::PathKey>>
+      brought_;  // by loads that wait for others before them: see note_brought()
   std::vector<Completion> past_completions_;
   std::vector<SequenceId> ready_;
   bool has_ghosts_ = false;  // ended sequences that run ahead, in steps in flight: what they count is not known
