@@ -331,9 +331,11 @@ void Cache::Impl::count_admission(std::uint32_t index, const Hit& hit, const Mis
   const std::uint32_t reached =
       groups.empty() ? slot.shared_pages * page_tokens : hit.start() / page_tokens * page_tokens;
   const std::uint32_t host_end = std::min(reached, arrival.lower_from.value_or(UINT32_MAX));
-  arrival.host_tokens = host_end - std::min(host_end, arrival.host_from.value_or(UINT32_MAX));
   arrival.remote_tokens = std::min(arrival.remote_gain, reached - host_end);
   arrival.disk_tokens = std::min(arrival.disk_gain, reached - host_end - arrival.remote_tokens);
+  // Everything else that came while the sequence waited counts as the host's, also what others computed meanwhile.
+  const std::uint32_t waited_for = reached - std::min(host_end, arrival.host_from.value_or(UINT32_MAX));
+  arrival.host_tokens = waited_for - arrival.disk_tokens - arrival.remote_tokens;
   counters.host_hit_tokens += arrival.host_tokens;
   counters.disk_hit_tokens += arrival.disk_tokens;
   counters.remote_hit_tokens += arrival.remote_tokens;
