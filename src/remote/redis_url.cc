@@ -54,9 +54,8 @@ tl::unexpected<Error> wrong_url(std::string_view url, const std::string& why) {
 
 tl::unexpected<Error> has_password(std::string_view url, const std::string& where) {
   return wrong_url(url, where +
-                            ", and urls end up in logs: put a password into a file and its path into "
-                            "RedisConfig::password_file, or give it as RedisConfig::password, or to the tool as the "
-                            "variable QUIRE_REMOTE_PASSWORD");
+                            ", and urls end up in logs: put the password into a file and its path into "
+                            "RedisConfig::password_file, or give it as RedisConfig::password");
 }
 
 }  // namespace
