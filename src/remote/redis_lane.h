@@ -57,8 +57,8 @@ class RedisLane {
   /// Of Closed.
   [[nodiscard]] Status begin(const SocketAddress& address, const RedisEndpoint& endpoint, const RedisLogin& login);
   void close();
-  /// Writes, reads, if there may be something, and goes on connecting as far as it can without waiting, up to half a
-  /// megabyte each way.
+  /// Writes, reads, if there may be something, and goes on connecting as far as it can without waiting. It reads up to
+  /// half a megabyte and writes up to four, half a megabyte with TLS.
   /// An error: the connection is of no use any more. ErrorCode::Corrupt: what came was no answer.
   [[nodiscard]] Status go_on(Owner& owner, bool may_read);
 

@@ -21,9 +21,10 @@
 namespace quire {
 namespace {
 
-constexpr std::size_t kValueBytes = 6'000'000;
-// Half a megabyte, with what stands around a value.
-constexpr std::uint64_t kCallBytesMax = (std::uint64_t{512} << 10U) + 20'000;
+constexpr std::size_t kValueBytes = 16'000'000;
+// With what stands around a value.
+constexpr std::uint64_t kReadBytesMax = (std::uint64_t{512} << 10U) + 20'000;
+constexpr std::uint64_t kWriteBytesMax = (std::uint64_t{4} << 20U) + 20'000;
 
 /// A lane to a socket of this process, which sends one value and gets one.
 class RedisLaneTest : public ::testing::Test, private RedisLane::Owner {
@@ -88,7 +89,7 @@ TEST_F(RedisLaneTest, ACallSendsAPartOfALargeValueAndSaysThatThereIsMore) {
     }
   });
   while (lane_.is_sending_value()) {
-    EXPECT_LE(go_on(), kCallBytesMax);
+    EXPECT_LE(go_on(), kWriteBytesMax);
     EXPECT_TRUE(lane_.has_more() || lane_.waits_to_write() || !lane_.is_sending_value());
   }
   peer.join();
@@ -103,7 +104,7 @@ TEST_F(RedisLaneTest, ACallReadsAPartOfALargeValue) {
     (void)::send(peer_.get(), value_.data(), value_.size(), MSG_NOSIGNAL);
     (void)::send(peer_.get(), "\r\n", 2, MSG_NOSIGNAL);
   });
-  while (!has_ended_) EXPECT_LE(go_on(), kCallBytesMax);
+  while (!has_ended_) EXPECT_LE(go_on(), kReadBytesMax);
   peer.join();
   EXPECT_TRUE(is_in_place_);
   EXPECT_EQ(got_, value_);
