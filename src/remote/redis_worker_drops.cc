@@ -65,6 +65,8 @@ void RedisWorker::end_pass(std::uint32_t sweep_index) {
   end_request(std::exchange(sweep.request, kNone), sweep.has_failed ? RemoteOutcome::Failed : RemoteOutcome::Ok);
 }
 
+// By the connection that carries no values: by another, each of the many pages of a sweep would wait for all values in
+// front of it, and on a busy link the sweep would never end. A question waits for one page at most.
 void RedisWorker::ask_nodes(std::uint32_t sweep_index, Kind kind) {
   Sweep& sweep = sweeps_[sweep_index];
   const auto is_of_use = [](const auto& node) { return node->is_used; };
@@ -81,7 +83,7 @@ void RedisWorker::ask_nodes(std::uint32_t sweep_index, Kind kind) {
     requests_[request].object_index = sweep_index;
     node_sweeps_[request] = {};
     ++sweep.open_nodes;
-    queue(request, (node_index * kLanesOfNode) + static_cast<std::uint32_t>(LaneKind::Background));
+    queue(request, (node_index * kLanesOfNode) + static_cast<std::uint32_t>(LaneKind::Questions));
   }
   node_swept(sweep_index);
 }

@@ -120,11 +120,23 @@ void FaultProxy::accept_all() {
   }
 }
 
+bool FaultProxy::pause(std::optional<Fault> fault) {
+  const auto next = std::chrono::steady_clock::now() + std::chrono::milliseconds(1);
+  const MutexLock lock(mutex_);
+  while (std::chrono::steady_clock::now() < next && (!fault || fault_ == *fault) && !is_stopping_) {
+    changed_.wait_until(mutex_, next);
+  }
+  return !is_stopping_;
+}
+
 void FaultProxy::pass_requests(int client, int server) {
   std::vector<char> buffer(std::size_t{1} << 16U);
-  for (ssize_t count = 1; count > 0;) {
-    count = ::recv(client, buffer.data(), buffer.size(), 0);
-    if (count > 0 && !send_all(server, {buffer.data(), static_cast<std::size_t>(count)})) break;
+  for (bool goes_on = true; goes_on;) {
+    const std::size_t pace = request_bytes_per_ms_;
+    const std::size_t bytes_max = pace == 0 ? buffer.size() : std::min(pace, buffer.size());
+    const ssize_t count = ::recv(client, buffer.data(), bytes_max, 0);
+    goes_on = count > 0 && send_all(server, {buffer.data(), static_cast<std::size_t>(count)}) &&
+              (pace == 0 || pause(std::nullopt));
   }
   (void)::shutdown(server, SHUT_RDWR);
 }
@@ -142,26 +154,22 @@ void FaultProxy::pass_answers(int client, int server) {
 // False: the connection is to end.
 bool FaultProxy::pass(int client, std::string_view bytes, std::string& kept) {
   MutexLock lock(mutex_);
-  while (fault_ == Fault::Hold && !is_stopping_) changed_.wait(mutex_);
+  const bool is_short = kept.size() + bytes.size() < kLongAnswerBytes;
+  while ((fault_ == Fault::Hold || (fault_ == Fault::HoldShort && is_short)) && !is_stopping_) changed_.wait(mutex_);
   if (is_stopping_) return false;
   // What was kept for a fault that has ended, or that has happened to another connection, goes first.
   std::string changed = std::exchange(kept, {}) + std::string(bytes);
   bytes = changed;
   const bool is_long = changed.size() >= kLongAnswerBytes;
-  if (fault_ == Fault::Throttle) {
+  const Fault slow = fault_;
+  if (slow == Fault::Throttle || slow == Fault::HoldShort) {
     lock.unlock();
     while (!bytes.empty()) {
       const std::string_view piece = bytes.substr(0, bytes_per_ms_);
       if (!send_all(client, piece)) return false;
       answered_bytes_ += piece.size();
       bytes.remove_prefix(piece.size());
-      const auto next = std::chrono::steady_clock::now() + std::chrono::milliseconds(1);
-      lock.lock();
-      while (std::chrono::steady_clock::now() < next && fault_ == Fault::Throttle && !is_stopping_) {
-        changed_.wait_until(mutex_, next);
-      }
-      if (is_stopping_) return false;
-      lock.unlock();
+      if (!pause(slow)) return false;
     }
     return true;
   }

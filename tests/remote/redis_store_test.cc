@@ -12,6 +12,7 @@
 
 #include "quire/redis_store.h"
 #include "tests/remote/comes_true.h"
+#include "tests/remote/fault_proxy.h"
 #include "tests/remote/open_store.h"
 #include "tests/remote/redis_server.h"
 #include "tests/remote/store_client.h"
@@ -172,6 +173,69 @@ TEST(RedisStore, DropsOfManyPrefixesTakeTurns) {
   server.go_on();
   EXPECT_TRUE(client.run({.operation = RemoteOperation::DropBelow, .keys = prefixes}).all(RemoteOutcome::Ok));
   EXPECT_EQ(server.call({"DBSIZE"}).number, 0);
+}
+
+// A link that is busy with values for as long as there are any to be written, as it is behind many engines.
+class RedisBusyLink : public ::testing::Test {
+ protected:
+  RedisBusyLink()
+      : proxy_(server_.socket_path()),
+        store_(open_store({.urls = {proxy_.url()}, .command_timeout_ns = 60'000 * kMs})),
+        client_(std::make_unique<StoreClient>(*store_)) {}
+  ~RedisBusyLink() override {
+    proxy_.set_request_pace(0);
+    for (const std::uint64_t put : puts_) (void)client_->wait(put);
+  }
+  // Which nobody waits for: two megabytes each, of which the link takes two in a second.
+  void put_in_background() {
+    const std::string name = "others:" + std::to_string(put_count_++);
+    puts_.push_back(client_->submit({.operation = RemoteOperation::Put,
+                                     .keys = numbered_keys(name, 20),
+                                     .bytes = 100'000,
+                                     .timeout_ns = 600'000 * kMs,
+                                     .priority = RemotePriority::Background}));
+  }
+  void keep_busy() {
+    while (!puts_.empty() && client_->has_answer(puts_.front())) {
+      EXPECT_TRUE(client_->wait(puts_.front()).all(RemoteOutcome::Ok));
+      puts_.erase(puts_.begin());
+    }
+    while (puts_.size() < 8) put_in_background();
+  }
+
+  RedisServer server_;
+  FaultProxy proxy_;
+  std::unique_ptr<RemoteStore> store_;
+  std::unique_ptr<StoreClient> client_;
+  std::vector<std::uint64_t> puts_;
+  int put_count_ = 0;
+};
+
+TEST_F(RedisBusyLink, ADropDoesNotWaitBehindWhatIsWritten) {
+  // Many pages of keys of others, with some of ours here and there.
+  EXPECT_TRUE(client_->put(numbered_keys("others:", 8'000), 1).all(RemoteOutcome::Ok));
+  EXPECT_TRUE(client_->put(numbered_keys("quire:a", 100), 1).all(RemoteOutcome::Ok));
+  proxy_.set_request_pace(2'000);
+  keep_busy();
+  const auto drop =
+      client_->submit({.operation = RemoteOperation::DropBelow, .keys = {"quire:"}, .timeout_ns = 20'000 * kMs});
+  EXPECT_TRUE(comes_true([&] {
+    keep_busy();
+    return client_->has_answer(drop);
+  }));
+  EXPECT_TRUE(client_->wait(drop).all(RemoteOutcome::Ok));
+  EXPECT_FALSE(client_->has_answer(puts_.back())) << "the link is still busy";
+  EXPECT_EQ(server_.call({"KEYS", "quire:*"}).parts.size(), 0U);
+}
+
+TEST_F(RedisBusyLink, WhatIsWaitedForPassesWhatIsNot) {
+  EXPECT_TRUE(client_->put({"quire:a"}, 10'000).all(RemoteOutcome::Ok));
+  proxy_.set_request_pace(2'000);
+  keep_busy();
+  EXPECT_TRUE(client_->get({"quire:a"}, 10'000).all(RemoteOutcome::Ok));
+  EXPECT_TRUE(client_->put({"quire:b"}, 10'000).all(RemoteOutcome::Ok));
+  EXPECT_TRUE(client_->find({"quire:b"}).all(RemoteOutcome::Ok));
+  EXPECT_FALSE(client_->has_answer(puts_.front()));
 }
 
 TEST(RedisStore, ValuesAreDroppedAtTheirMaximumAge) {
