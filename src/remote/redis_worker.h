@@ -185,6 +185,8 @@ class RedisWorker final : private RedisLane::Owner {
   /// The node knows best which slots it has, and what the others have it may know late.
   void learn_own_slots(std::uint32_t node_index, const ClusterMap& map);
   void map_answered(std::uint32_t node_index, const RespValue& answer);
+  /// At the next tick at which it may be asked for.
+  void want_map();
   void ask_for_map(TimeNs now);
   void ask_for_map_at(std::uint32_t node_index);
   void ping_answered(std::uint32_t node_index, const RespValue& answer);

@@ -90,8 +90,8 @@ void RedisWorker::apply_map(const ClusterMap& map) {
 void RedisWorker::learn_slot(std::uint16_t slot, std::uint32_t node_index) {
   if (std::exchange(slots_[slot], static_cast<std::uint16_t>(node_index)) != node_index) ++topology_epoch_;
   nodes_[node_index]->is_used = true;
-  wants_map_ = is_status_old_ = true;
-  want_tick();
+  is_status_old_ = true;
+  want_map();
 }
 
 void RedisWorker::learn_own_slots(std::uint32_t node_index, const ClusterMap& map) {
@@ -116,8 +116,14 @@ void RedisWorker::learn_own_slots(std::uint32_t node_index, const ClusterMap& ma
     } else {
       slots_[slot] = ClusterMap::kNobody;
       ++topology_epoch_;
+      want_map();
     }
   }
+}
+
+void RedisWorker::want_map() {
+  wants_map_ = true;
+  want_tick();
 }
 
 // Of those that have slots, or of the configuration's, the next that is not shut.
@@ -191,7 +197,7 @@ void RedisWorker::node_failed(std::uint32_t node_index, const std::string& why) 
   RedisNode& node = *nodes_[node_index];
   tell_error(node_index, why);
   want_tick();
-  if (is_cluster_) wants_map_ = true;
+  if (is_cluster_) want_map();
   if (!node.breaker.failed(now_)) return;
   node.shut_why = why;
   has_shut_nodes_ = true;

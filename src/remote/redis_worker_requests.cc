@@ -46,6 +46,8 @@ std::uint32_t RedisWorker::route(std::string_view key) const {
 }
 
 void RedisWorker::send_to(std::uint32_t request, std::uint32_t node_index) {
+  // Somebody may have the slot by now, and there may be nobody to say so.
+  if (node_index == kNone && is_cluster_) want_map();
   if (node_index == kNone || !nodes_[node_index]->breaker.try_take()) {
     end_request(request, RemoteOutcome::Failed);
     return;
@@ -349,8 +351,7 @@ void RedisWorker::refused(std::uint32_t request, const RespValue& answer) {
     case RedisRefusal::ReadOnly:
     case RedisRefusal::ClusterDown:
       // Another may have become the primary.
-      if (is_cluster_) wants_map_ = true;
-      want_tick();
+      if (is_cluster_) want_map();
       break;
     default:
       break;

@@ -258,6 +258,24 @@ TEST_F(ClusterOfThree, MissingSlotsAreRefusedOrLivedWith) {
   (void)cluster.primary(1).call({"CLUSTER", "ADDSLOTSRANGE", "8192", "8291"});
 }
 
+TEST_F(ClusterOfThree, SlotsThatADropFindsWithoutANodeAreLookedForUntilTheyHaveOne) {
+  const auto store = open_store({.urls = cluster.urls()});
+  StoreClient client(*store);
+  std::vector<std::string> keys;
+  for (const std::string& key : numbered_keys("quire:a", 600)) {
+    const std::uint16_t slot = cluster_slot(key);
+    if (slot >= 8192 && slot < 8292) keys.push_back(key);
+  }
+  EXPECT_TRUE(client.put(keys, 10).all(RemoteOutcome::Ok));
+  // The others go on to believe that the node has them: a node tells of slots that it gets, not of those it gives up.
+  EXPECT_EQ(cluster.primary(1).call({"CLUSTER", "DELSLOTSRANGE", "8192", "8291"}).text, "OK");
+  (void)client.run({.operation = RemoteOperation::DropBelow, .keys = {"quire:none"}});
+  EXPECT_TRUE(client.put({keys[0]}, 10).all(RemoteOutcome::Failed));
+  EXPECT_EQ(cluster.primary(1).call({"CLUSTER", "ADDSLOTSRANGE", "8192", "8291"}).text, "OK");
+  EXPECT_TRUE(comes_true([&] { return client.put(keys, 10).all(RemoteOutcome::Ok); }));
+  EXPECT_TRUE(client.get(keys, 10).all(RemoteOutcome::Ok));
+}
+
 TEST_F(ClusterOfThree, AClusterThatWantsAllItsSlotsIsDownAndComesBack) {
   for (std::uint32_t i = 0; i < 3; ++i) {
     EXPECT_EQ(cluster.primary(i).call({"CONFIG", "SET", "cluster-require-full-coverage", "yes"}).text, "OK");
