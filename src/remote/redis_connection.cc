@@ -4,6 +4,7 @@
 #include <netinet/in.h>
 #include <netinet/tcp.h>
 #include <poll.h>
+#include <sys/ioctl.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -88,6 +89,11 @@ void RedisConnection::set_low_water(std::uint64_t bytes) {
   if (wanted == low_water_) return;
   low_water_ = wanted;
   (void)setsockopt(descriptor(), SOL_SOCKET, SO_RCVLOWAT, &wanted, sizeof(wanted));
+}
+
+std::uint64_t RedisConnection::unread_bytes() const {
+  int bytes = 0;
+  return ioctl(descriptor(), FIONREAD, &bytes) == 0 && bytes > 0 ? static_cast<std::uint64_t>(bytes) : 0;
 }
 
 IoCount RedisConnection::write(std::span<const iovec> pieces) {

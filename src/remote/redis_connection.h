@@ -40,6 +40,9 @@ class RedisConnection {
   /// Until so many bytes are there, the socket does not say that there is something to read. 1 at first.
   void set_low_water(std::uint64_t bytes);
 
+  /// That the system keeps for it; with TLS, as they came.
+  [[nodiscard]] std::uint64_t unread_bytes() const;
+
   [[nodiscard]] int descriptor() const { return socket_.get(); }
   /// There is something to read that the socket will not tell of.
   [[nodiscard]] bool has_pending() const { return tls_ != nullptr && tls_->has_pending(); }

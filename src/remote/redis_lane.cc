@@ -63,12 +63,16 @@ void RedisLane::close() {
   connection_.reset();
   state_ = State::Closed;
   waits_to_write_ = has_more_to_read_ = has_more_to_write_ = false;
-  moved_bytes_ = 0;
+  heard_bytes_ = sent_value_bytes_ = 0;
   text_.clear();
   text_offset_ = 0;
   is_sending_value_ = is_reading_value_ = false;
   input_begin_ = input_end_ = 0;
   collector_.reset();
+}
+
+std::uint64_t RedisLane::arrived_bytes() const {
+  return heard_bytes_ + (connection_ == nullptr ? 0 : connection_->unread_bytes());
 }
 
 Status RedisLane::go_on(Owner& owner, bool may_read) {
@@ -135,7 +139,6 @@ Status RedisLane::write_all(Owner& owner) {
       return {};
     }
     written += moved.bytes;
-    moved_bytes_ += moved.bytes;
     const std::size_t of_text = std::min<std::size_t>(moved.bytes, text_.size() - text_offset_);
     text_offset_ += of_text;
     if (!is_sending_value_ && (text_offset_ == text_.size() || text_offset_ > kTextBytesMax)) {
@@ -151,6 +154,7 @@ Status RedisLane::write_all(Owner& owner) {
     }
     const std::uint64_t of_value = std::min<std::uint64_t>(moved.bytes - of_text, value_bytes_ - value_sent_);
     value_sent_ += of_value;
+    sent_value_bytes_ += of_value;
     tail_sent_ += moved.bytes - of_text - of_value;
     if (tail_sent_ == tail_.size() && value_sent_ == value_bytes_) {
       is_sending_value_ = false;
@@ -213,7 +217,7 @@ Status RedisLane::read_some(Owner& owner) {
     if (moved.state == IoCount::State::WaitsToWrite) waits_to_write_ = true;
     if (moved.state != IoCount::State::Moved) return {};
     read += moved.bytes;
-    moved_bytes_ += moved.bytes;
+    heard_bytes_ += moved.bytes;
     const std::uint64_t value_moved = std::min<std::uint64_t>(moved.bytes, of_value);
     answer_read_ += value_moved;
     input_end_ += moved.bytes - value_moved;

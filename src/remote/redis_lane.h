@@ -80,9 +80,14 @@ class RedisLane {
   [[nodiscard]] bool waits_to_write() const { return waits_to_write_; }
   /// The limit was reached: there may be more to do, and the socket need not tell of it.
   [[nodiscard]] bool has_more() const { return has_more_to_read_ || has_more_to_write_; }
-  /// Bytes that went either way since it was begun, by which to see that something goes on. To a node that is stopped
-  /// some can be sent too, but no more than the system keeps for it.
-  [[nodiscard]] std::uint64_t moved_bytes() const { return moved_bytes_; }
+  /// Bytes that have come since it was begun.
+  [[nodiscard]] std::uint64_t heard_bytes() const { return heard_bytes_; }
+  /// The same with those that have not been read yet, of which the socket may not have told.
+  [[nodiscard]] std::uint64_t arrived_bytes() const;
+  /// Those that have come and those of values that went, by which to see that something goes on. To a node that is
+  /// stopped some of a value can be sent too, but no more than the system keeps for it. What asks for something is not
+  /// counted: of that, the system keeps very much.
+  [[nodiscard]] std::uint64_t moved_bytes() const { return heard_bytes_ + sent_value_bytes_; }
 
  private:
   static constexpr std::size_t kTextBytesMax = std::size_t{64} << 10U;
@@ -104,7 +109,8 @@ class RedisLane {
   bool waits_to_write_ = false;
   bool has_more_to_read_ = false;
   bool has_more_to_write_ = false;
-  std::uint64_t moved_bytes_ = 0;
+  std::uint64_t heard_bytes_ = 0;
+  std::uint64_t sent_value_bytes_ = 0;
 
   // Out: text_ from text_offset_ on, then the value from value_sent_ on, then tail_ from tail_sent_ on.
   std::string text_;

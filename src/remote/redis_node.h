@@ -31,6 +31,7 @@ struct RedisNode {
     std::uint64_t flight_bytes = 0;  ///< of values in flight
     TimeNs due_ns = 0;               ///< by when it has to be connected, or to have said something; 0: nothing is due
     std::uint64_t seen_bytes = 0;    ///< RedisLane::moved_bytes() when due_ns was set
+    std::uint64_t heard_bytes = 0;   ///< RedisLane::arrived_bytes(), as far as RedisNode::heard_at_ns knows of them
     std::uint32_t sending = UINT32_MAX;  ///< the request whose value is being sent, if one is
     bool may_read = false;               ///< the system said that there is something
     bool is_queued = false;              ///< for its turn
@@ -53,13 +54,14 @@ struct RedisNode {
   TimeNs may_leave_at_ns = 0;            ///< not before
   Breaker breaker;
   std::array<Lane, kLanesOfNode> lanes;
-  bool is_seed = false;          ///< named by the configuration: asked for the cluster when no other is left
-  bool is_used = false;          ///< has slots
-  std::string cluster_id = {};   ///< as the cluster calls it; empty: not known
-  bool is_asked_map = false;     ///< it was asked for the cluster's slots and owes the answer
-  bool is_vacant = false;        ///< of no use any more: another may take its place
-  std::uint64_t late_stamp = 0;  ///< of the last time that it was noticed to be late
-  std::string shut_why = {};     ///< not empty: the breaker has opened, and what is in flight is to be ended
+  bool is_seed = false;         ///< named by the configuration: asked for the cluster when no other is left
+  bool is_used = false;         ///< has slots
+  std::string cluster_id = {};  ///< as the cluster calls it; empty: not known
+  bool is_asked_map = false;    ///< it was asked for the cluster's slots and owes the answer
+  bool is_vacant = false;       ///< of no use any more: another may take its place
+  TimeNs heard_at_ns = 0;       ///< when it last said something, whatever it was
+  TimeNs late_at_ns = 0;        ///< when it was last noticed to be late
+  std::string shut_why = {};    ///< not empty: the breaker has opened, and what is in flight is to be ended
 };
 
 }  // namespace quire

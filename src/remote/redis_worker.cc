@@ -228,7 +228,6 @@ void RedisWorker::end_batch(std::uint32_t batch_index) {
 void RedisWorker::end_batch_late(std::uint32_t batch_index, bool is_cancelled) {
   Batch& batch = batches_[batch_index];
   batch.is_held = true;
-  ++late_stamp_;
   std::uint32_t ended = kNone;  // those that stay the batch's
   for (std::uint32_t request = std::exchange(batch.first_request, kNone); request != kNone;) {
     const std::uint32_t next = requests_[request].next;
@@ -257,14 +256,28 @@ void RedisWorker::end_batch_late(std::uint32_t batch_index, bool is_cancelled) {
     const bool is_on_its_way = lane_of(lane_id).round.has_next();
     if (is_cancelled || is_on_its_way || !(state == State::InFlight || is_held_up)) {
       node_of(lane_id).breaker.abandoned();
-    } else if (std::exchange(node_of(lane_id).late_stamp, late_stamp_) != late_stamp_) {
-      node_failed(lane_id / kLanesOfNode, "it did not answer in time");
+    } else {
+      note_late(lane_id / kLanesOfNode, batch.submitted_at_ns);
     }
     request = next;
   }
   batch.first_request = ended;
   // Those that were let go are not the batch's any more; each is given back when it is freed.
   end_batch(batch_index);
+}
+
+// A node that says anything at all is alive, and its answer may be behind a value of somebody else's; if it never
+// comes, the limit of commands finds out. Batches that were waiting at the same time, and have waited in vain, are one
+// failure.
+void RedisWorker::note_late(std::uint32_t node_index, TimeNs submitted_at_ns) {
+  RedisNode& node = *nodes_[node_index];
+  for (RedisNode::Lane& lane : node.lanes) note_heard(lane, lane.lane.arrived_bytes());
+  if (node.heard_at_ns >= submitted_at_ns || node.late_at_ns >= submitted_at_ns) {
+    node.breaker.abandoned();
+    return;
+  }
+  node.late_at_ns = now_;
+  node_failed(node_index, "it did not answer in time");
 }
 
 void RedisWorker::expire_batches() {

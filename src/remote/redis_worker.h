@@ -115,6 +115,8 @@ class RedisWorker final : private RedisLane::Owner {
   void begin_batch(const RedisMailbox::Taken& taken);
   void end_batch(std::uint32_t batch_index);
   void end_batch_late(std::uint32_t batch_index, bool is_cancelled);
+  /// The node owes an answer to a batch that was submitted then, and its time is over.
+  void note_late(std::uint32_t node_index, TimeNs submitted_at_ns);
   void expire_batches();
   void tick();
   void want_tick();
@@ -194,6 +196,7 @@ class RedisWorker final : private RedisLane::Owner {
   /// Takes the next of the node's addresses.
   void connect(std::uint32_t lane_id);
   void note_connected(RedisNode::Lane& lane);
+  void note_heard(RedisNode::Lane& lane, std::uint64_t bytes);
   void go_on(std::uint32_t lane_id);
   [[nodiscard]] bool goes_on(RedisNode::Lane& lane) const;
   void watch(RedisNode::Lane& lane);
@@ -256,7 +259,6 @@ class RedisWorker final : private RedisLane::Owner {
   bool wants_map_ = false;
   TimeNs map_at_ns_ = 0;  // not before
   std::uint32_t map_node_ = 0;
-  std::uint64_t late_stamp_ = 0;
   bool has_shut_nodes_ = false;
   bool has_nodes_elsewhere_ = false;
   std::vector<std::uint32_t> turns_;  // lanes

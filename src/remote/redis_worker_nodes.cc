@@ -301,6 +301,12 @@ void RedisWorker::note_connected(RedisNode::Lane& lane) {
   lane.round.end();
 }
 
+void RedisWorker::note_heard(RedisNode::Lane& lane, std::uint64_t bytes) {
+  if (bytes <= lane.heard_bytes) return;
+  lane.heard_bytes = bytes;
+  node_of(lane.lane.id()).heard_at_ns = now_;
+}
+
 // It need not wait for its socket.
 bool RedisWorker::goes_on(RedisNode::Lane& lane) const {
   return lane.lane.has_more() || (can_fill(lane) && !lane.lane.waits_to_write());
@@ -325,6 +331,7 @@ void RedisWorker::go_on(std::uint32_t lane_id) {
       fail_lane(lane_id, status.error());
       return;
     }
+    note_heard(lane, lane.lane.heard_bytes());
     if (node.is_elsewhere) return;
     note_connected(lane);
     if (!lane.lane.is_sending_value()) lane.sending = kNone;
@@ -370,7 +377,7 @@ void RedisWorker::close_connection(RedisNode::Lane& lane) {
   lane.lane.close();
   lane.epoll_events = 0;  // the system forgets a socket that is closed
   lane.due_ns = 0;
-  lane.seen_bytes = 0;
+  lane.seen_bytes = lane.heard_bytes = 0;
   lane.may_read = false;
   lane.sending = kNone;
 }

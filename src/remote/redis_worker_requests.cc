@@ -252,12 +252,12 @@ RedisLane::Source RedisWorker::source(const RedisLane& lane) {
 void RedisWorker::value_ended(RedisLane& lane, bool is_in_place) {
   const std::uint32_t request = lists_.front(flight_of(lane.id()));
   leave_flight(request);
+  node_of(lane.id()).breaker.succeeded();
   if (requests_[request].batch == kNone) {
     free_request(request);
     return;
   }
   note_first_byte(requests_[request]);
-  node_of(lane.id()).breaker.succeeded();
   if (!is_in_place) tell_error(lane.id() / kLanesOfNode, "a value has another length than what was put there");
   end_request(request, is_in_place ? RemoteOutcome::Ok : RemoteOutcome::Corrupt);
 }
@@ -290,6 +290,7 @@ bool RedisWorker::finish_answer(std::uint32_t request, const RespValue& answer) 
   }
   if (is_of_sweep(requests_[request])) return sweep_answered(request, answer);
   if (requests_[request].batch == kNone) {
+    if (answer.kind != RespKind::Error) nodes_[node_index]->breaker.succeeded();
     free_request(request);
     return true;
   }

@@ -103,6 +103,72 @@ TEST_F(RedisFaults, AValueThatComesSlowlyIsNoSilenceOfTheNode) {
   EXPECT_EQ(client.wrong_values(), 0U);
 }
 
+TEST_F(RedisFaults, ANodeWhoseValuesKeepComingIsNotLate) {
+  const std::vector<std::string> large = {"quire:large"};
+  EXPECT_TRUE(client_->put(large, 4'000'000).all(RemoteOutcome::Ok));
+  EXPECT_TRUE(client_->find(large).all(RemoteOutcome::Ok)) << "so that there is a connection for questions";
+  const std::uint64_t before = proxy_.answered_bytes();
+  proxy_.set(Fault::HoldShort);
+  const auto get = client_->submit({.keys = large, .bytes = 4'000'000, .timeout_ns = 10'000 * kMs});
+  EXPECT_TRUE(comes_true([&] { return proxy_.answered_bytes() > before + 20'000; }));
+  for (int i = 0; i < 3; ++i) {
+    // Answers come too late for both, which are over at the same moment.
+    const auto first = client_->submit({.operation = RemoteOperation::Find, .keys = large, .timeout_ns = 20 * kMs});
+    const auto second = client_->submit({.operation = RemoteOperation::Find, .keys = large, .timeout_ns = 20 * kMs});
+    EXPECT_TRUE(client_->wait(first).all(RemoteOutcome::Late));
+    EXPECT_TRUE(client_->wait(second).all(RemoteOutcome::Late));
+    EXPECT_EQ(store_->status().failed_nodes, 0U);
+  }
+  proxy_.set(Fault::None);
+  EXPECT_TRUE(client_->wait(get).all(RemoteOutcome::Ok));
+  EXPECT_EQ(store_->status().failed_nodes, 0U);
+  EXPECT_EQ(store_->status().last_error, "");
+}
+
+TEST_F(RedisFaults, BatchesThatAreLateTogetherAreOneFailure) {
+  EXPECT_TRUE(client_->find(keys_).all(RemoteOutcome::Ok));
+  proxy_.set(Fault::Hold);
+  std::vector<std::uint64_t> finds;
+  for (int i = 0; i < 5; ++i) {
+    finds.push_back(client_->submit({.operation = RemoteOperation::Find, .keys = keys_, .timeout_ns = 20 * kMs}));
+  }
+  for (const std::uint64_t find : finds) EXPECT_TRUE(client_->wait(find).all(RemoteOutcome::Late));
+  EXPECT_EQ(store_->status().failed_nodes, 0U);
+  EXPECT_TRUE(client_->run({.operation = RemoteOperation::Find, .keys = keys_, .timeout_ns = 20 * kMs})
+                  .all(RemoteOutcome::Late));
+  EXPECT_EQ(store_->status().failed_nodes, 1U) << "nothing was heard of it between two that were asked one by one";
+  proxy_.set(Fault::None);
+  EXPECT_TRUE(gets_all());
+}
+
+TEST_F(RedisFaults, AnswersThatNobodyWaitsForAnyMoreAreSignsOfLife) {
+  EXPECT_TRUE(client_->find(keys_).all(RemoteOutcome::Ok));
+  for (const RemoteOperation operation : {RemoteOperation::Find, RemoteOperation::Get, RemoteOperation::Find}) {
+    const std::uint64_t before = proxy_.answered_bytes();
+    proxy_.set(Fault::Hold);
+    EXPECT_TRUE(client_->run({.operation = operation, .keys = keys_, .bytes = kBytes, .timeout_ns = 20 * kMs})
+                    .all(RemoteOutcome::Late));
+    proxy_.set(Fault::None);
+    const std::uint64_t answer_bytes = operation == RemoteOperation::Get ? keys_.size() * kBytes : keys_.size() * 4;
+    EXPECT_TRUE(comes_true([&] { return proxy_.answered_bytes() >= before + answer_bytes; }));
+  }
+  EXPECT_EQ(store_->status().failed_nodes, 0U);
+}
+
+// What is asked can be sent for long to a node that hangs, as the system keeps it.
+TEST_F(RedisFaults, WhatIsAskedIsNoSignOfLifeOfWhoIsAsked) {
+  const auto store =
+      open_store({.urls = {proxy_.url()}, .command_timeout_ns = 200 * kMs, .failures_in_a_row = 1'000'000});
+  StoreClient client(*store);
+  EXPECT_TRUE(client.find(keys_).all(RemoteOutcome::Ok));
+  proxy_.set(Fault::Hold);
+  EXPECT_TRUE(comes_true([&] {
+    (void)client.run({.operation = RemoteOperation::Find, .keys = keys_, .timeout_ns = 5 * kMs});
+    return store->status().last_error.find("as a command may take") != std::string::npos;
+  })) << store->status().last_error;
+  proxy_.set(Fault::None);
+}
+
 TEST_F(RedisFaults, AConnectionThatEndsInAValueFailsWhatWasOnIt) {
   for (int i = 0; i < 5; ++i) {
     proxy_.set(Fault::Cut);
