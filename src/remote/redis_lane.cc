@@ -86,9 +86,9 @@ Status RedisLane::go_on(Owner& owner, bool may_read) {
     state_ = login_->append_login(text_) ? State::LoggingIn : State::Ready;
   }
   if (Status written = write_all(owner); !written.has_value()) {
-    // A server that lets nobody in says so before it closes the connection.
+    // A server that lets nobody in, or takes no more of a value, says so before it closes the connection.
     Status read = read_all(owner);
-    return !read.has_value() && read.error().code != ErrorCode::Corrupt ? read : written;
+    return read.has_value() ? written : read;
   }
   // What TLS waits for may be of either direction.
   if (!may_read && login_->tls == nullptr) return {};
@@ -254,6 +254,19 @@ Status RedisLane::login_answered(const RespValue& answer) {
   return {};
 }
 
+// An error, most of all, is worth telling: it may be why the connection is about to be closed.
+Status RedisLane::unasked(std::string_view input) const {
+  RespHead head;
+  if (input.front() == '-') {
+    const RespTaken taken = take_resp_head(input, head);
+    if (taken == RespTaken::NeedsMore) return {};
+    if (taken == RespTaken::Taken) {
+      return fail(ErrorCode::Corrupt, "the server said without being asked: " + printable(head.text));
+    }
+  }
+  return fail(ErrorCode::Corrupt, "the server said something that nobody asked for");
+}
+
 Status RedisLane::digest(Owner& owner) {
   while (input_begin_ < input_end_) {
     std::string_view input(input_.data() + input_begin_, input_end_ - input_begin_);
@@ -268,7 +281,7 @@ Status RedisLane::digest(Owner& owner) {
       continue;
     }
     if (state_ != State::LoggingIn && !collector_.has_begun() && !owner.expects_answer(*this)) {
-      return fail(ErrorCode::Corrupt, "the server said something that nobody asked for");
+      return unasked(input);
     }
     if (state_ == State::Ready && !collector_.has_begun() && owner.expects_value(*this)) {
       std::string_view rest = input;
@@ -291,11 +304,7 @@ Status RedisLane::digest(Owner& owner) {
     if (taken == RespTaken::Nonsense) return nonsense();
     const RespValue& answer = collector_.value();
     if (answer.kind == RespKind::Push || answer.kind == RespKind::Attribute) continue;
-    if (state_ == State::LoggingIn) {
-      QUIRE_TRY(login_answered(answer));
-    } else if (!owner.answered(*this, answer)) {
-      return fail(ErrorCode::Corrupt, "the server answered something else than what was asked");
-    }
+    QUIRE_TRY(state_ == State::LoggingIn ? login_answered(answer) : owner.answered(*this, answer));
   }
   return {};
 }

@@ -41,8 +41,9 @@ class RedisLane {
     [[nodiscard]] virtual bool expects_value(const RedisLane& lane) = 0;
     /// The value of the next answer has ended. `is_in_place`: all of it is in its target.
     virtual void value_ended(RedisLane& lane, bool is_in_place) = 0;
-    /// The next answer is complete, and no value in a target. False: it makes no sense, so neither will what follows.
-    [[nodiscard]] virtual bool answered(RedisLane& lane, const RespValue& answer) = 0;
+    /// The next answer is complete, and no value in a target. An error: it makes no sense, so neither will what
+    /// follows.
+    [[nodiscard]] virtual Status answered(RedisLane& lane, const RespValue& answer) = 0;
     /// The pieces of the value that is being sent.
     [[nodiscard]] virtual Source source(const RedisLane& lane) = 0;
 
@@ -99,6 +100,7 @@ class RedisLane {
   [[nodiscard]] std::size_t list_target(Owner& owner, std::uint64_t limit, std::span<iovec> pieces,
                                         std::uint64_t& bytes);
   [[nodiscard]] Status digest(Owner& owner);
+  [[nodiscard]] Status unasked(std::string_view input) const;
   void copy_to_target(Owner& owner);
   [[nodiscard]] Status login_answered(const RespValue& answer);
 

@@ -10,13 +10,16 @@
 #include <array>
 #include <cstddef>
 #include <cstdint>
+#include <cstring>
 #include <optional>
 #include <span>
 #include <string>
+#include <string_view>
 #include <thread>
 #include <vector>
 
 #include "base/descriptor.h"
+#include "base/hash.h"
 
 namespace quire {
 namespace {
@@ -35,11 +38,30 @@ class RedisLaneTest : public ::testing::Test, private RedisLane::Owner {
     EXPECT_EQ(::bind(listener_.get(), reinterpret_cast<const sockaddr*>(&address), bytes), 0);
     EXPECT_EQ(::listen(listener_.get(), 1), 0);
     EXPECT_EQ(::getsockname(listener_.get(), reinterpret_cast<sockaddr*>(&address), &bytes), 0);
-    const RedisEndpoint endpoint{.host = "127.0.0.1", .port = ntohs(address.sin_port)};
-    EXPECT_TRUE(lane_.begin(*address_in_numbers(endpoint), endpoint, login_).has_value());
+    endpoint_ = {.host = "127.0.0.1", .port = ntohs(address.sin_port)};
+    connect();
+    for (std::size_t i = 0; i < kValueBytes; ++i) value_[i] = static_cast<std::byte>(i * 7 % 251);
+  }
+  void connect() {
+    lane_.close();
+    EXPECT_TRUE(lane_.begin(*address_in_numbers(endpoint_), endpoint_, login_).has_value());
     peer_ = Descriptor(::accept4(listener_.get(), nullptr, nullptr, SOCK_CLOEXEC));
     while (lane_.state() != RedisLane::State::Ready) EXPECT_TRUE(lane_.go_on(*this, false).has_value());
-    for (std::size_t i = 0; i < kValueBytes; ++i) value_[i] = static_cast<std::byte>(i * 7 % 251);
+  }
+  void hear(std::string_view text) {
+    while (!text.empty()) {
+      const ssize_t count = ::send(peer_.get(), text.data(), text.size(), MSG_NOSIGNAL);
+      ASSERT_GT(count, 0);
+      text.remove_prefix(static_cast<std::size_t>(count));
+    }
+  }
+  bool goes_on() { return lane_.go_on(*this, true).has_value(); }
+  // Until the connection is of no use, and why.
+  std::string go_on_to_the_end() {
+    while (true) {
+      const Status status = lane_.go_on(*this, true);
+      if (!status.has_value()) return status.error().message;
+    }
   }
   // Goes on once, and says how much that moved.
   std::uint64_t go_on() {
@@ -49,17 +71,20 @@ class RedisLaneTest : public ::testing::Test, private RedisLane::Owner {
   }
 
   RedisLogin login_{.connect_timeout_ns = 1'000'000'000, .command_timeout_ns = 1'000'000'000};
+  RedisEndpoint endpoint_;
   Descriptor listener_{::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0)};
   RedisLane lane_{0};
   Descriptor peer_;
   std::vector<std::byte> value_ = std::vector<std::byte>(kValueBytes);
   std::vector<std::byte> got_;
+  bool is_value_expected_ = true;
   bool has_ended_ = false;
   bool is_in_place_ = false;
+  std::uint32_t answer_count_ = 0;
 
  private:
   bool expects_answer(const RedisLane& /*lane*/) override { return !has_ended_; }
-  bool expects_value(const RedisLane& /*lane*/) override { return !has_ended_; }
+  bool expects_value(const RedisLane& /*lane*/) override { return is_value_expected_ && !has_ended_; }
   std::optional<RedisLane::Target> target(const RedisLane& /*lane*/, std::uint64_t bytes) override {
     if (bytes != got_.size()) return std::nullopt;
     target_ = {std::span(got_)};
@@ -69,7 +94,11 @@ class RedisLaneTest : public ::testing::Test, private RedisLane::Owner {
     has_ended_ = true;
     is_in_place_ = is_in_place;
   }
-  bool answered(RedisLane& /*lane*/, const RespValue& /*answer*/) override { return false; }
+  Status answered(RedisLane& /*lane*/, const RespValue& /*answer*/) override {
+    ++answer_count_;
+    if (!is_value_expected_) return {};
+    return fail(ErrorCode::Corrupt, "no answer but a value is expected");
+  }
   RedisLane::Source source(const RedisLane& /*lane*/) override {
     source_ = {std::span(value_)};
     return source_;
@@ -114,6 +143,63 @@ TEST_F(RedisLaneTest, AnEmptyValueFitsATargetWithoutBytes) {
   (void)::send(peer_.get(), "$0\r\n\r\n", 6, MSG_NOSIGNAL);
   while (!has_ended_) (void)go_on();
   EXPECT_TRUE(is_in_place_);
+}
+
+TEST_F(RedisLaneTest, WhatIsSaidInBetweenIsNoAnswer) {
+  got_.resize(4);
+  hear(">2\r\n+a\r\n$2\r\nbc\r\n|1\r\n+d\r\n:5\r\n>1\r\n*1\r\n_\r\n$4\r\nabcd\r\n");
+  while (!has_ended_) (void)go_on();
+  EXPECT_TRUE(is_in_place_);
+  EXPECT_EQ(answer_count_, 0U);
+  EXPECT_EQ(std::memcmp(got_.data(), "abcd", 4), 0);
+}
+
+TEST_F(RedisLaneTest, ALengthIsNotBelieved) {
+  got_.resize(4);
+  hear("$536870912\r\n" + std::string(300'000, 'x'));
+  (void)::shutdown(peer_.get(), SHUT_WR);
+  EXPECT_EQ(go_on_to_the_end(), "the server closed the connection");
+  EXPECT_FALSE(has_ended_);
+  EXPECT_EQ(got_, std::vector<std::byte>(4));
+  for (const bool is_value : {true, false}) {
+    is_value_expected_ = is_value;
+    // Of a value, half a gigabyte is the most that a server has; an answer of that length is none.
+    connect();
+    hear(is_value ? "$536870913\r\n" : "$536870912\r\n");
+    EXPECT_EQ(go_on_to_the_end(), "what came is no answer in the protocol of Redis");
+  }
+}
+
+TEST_F(RedisLaneTest, AnErrorThatNobodyAskedForIsTold) {
+  has_ended_ = true;
+  hear("-ERR max number");
+  for (std::uint64_t heard = 0; heard < 15;) heard += go_on();
+  hear(" of clients\r\n");
+  EXPECT_EQ(go_on_to_the_end(), "the server said without being asked: ERR max number of clients");
+  connect();
+  hear("+OK");
+  EXPECT_EQ(go_on_to_the_end(), "the server said something that nobody asked for");
+}
+
+// Whatever is said, in whatever pieces, ends; the sanitizers watch what becomes of it.
+TEST_F(RedisLaneTest, AnythingMayBeSaid) {
+  constexpr std::array<std::string_view, 24> kParts = {
+      "$4\r\nabcd\r\n", "$4\r\n",          "abcd",   "\r\n",     ">1\r\n",  "|1\r\n",         "+x\r\n", "-ERR x\r\n",
+      ":1\r\n",         "*2\r\n",          "*0\r\n", "$-1\r\n",  "_\r\n",   "%1\r\n",         "~1\r\n", "$0\r\n\r\n",
+      "!3\r\nERR\r\n",  "=5\r\ntxt:a\r\n", "#t\r\n", ",1.5\r\n", "*-1\r\n", "$536870912\r\n", "\r",     "\xff"};
+  got_.resize(4);
+  for (std::uint64_t seed = 1; seed <= 400; ++seed) {
+    SCOPED_TRACE(seed);
+    is_value_expected_ = seed % 2 == 0;
+    has_ended_ = false;
+    connect();
+    for (std::uint64_t i = 0, word = mix64(seed); i < 1 + (seed % 40); ++i, word = mix64(word)) {
+      hear(kParts[word % kParts.size()]);
+      if (word % 5 == 0 && !goes_on()) break;
+    }
+    (void)::shutdown(peer_.get(), SHUT_WR);
+    EXPECT_NE(go_on_to_the_end(), "");
+  }
 }
 
 TEST_F(RedisLaneTest, AValueThatDoesNotFitIsDropped) {

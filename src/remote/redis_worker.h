@@ -176,7 +176,7 @@ class RedisWorker final : private RedisLane::Owner {
   [[nodiscard]] std::optional<RedisLane::Target> target(const RedisLane& lane, std::uint64_t bytes) override;
   [[nodiscard]] bool expects_value(const RedisLane& lane) override;
   void value_ended(RedisLane& lane, bool is_in_place) override;
-  [[nodiscard]] bool answered(RedisLane& lane, const RespValue& answer) override;
+  [[nodiscard]] Status answered(RedisLane& lane, const RespValue& answer) override;
   [[nodiscard]] RedisLane::Source source(const RedisLane& lane) override;
 
   // ── redis_worker_nodes.cc: which nodes there are, and how they are

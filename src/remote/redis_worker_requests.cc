@@ -262,22 +262,24 @@ void RedisWorker::value_ended(RedisLane& lane, bool is_in_place) {
   end_request(request, is_in_place ? RemoteOutcome::Ok : RemoteOutcome::Corrupt);
 }
 
-bool RedisWorker::answered(RedisLane& lane, const RespValue& answer) {
+Status RedisWorker::answered(RedisLane& lane, const RespValue& answer) {
   const std::uint32_t request = lists_.front(flight_of(lane.id()));
   note_first_byte(requests_[request]);
   if (lane.is_sending_value() && lane_of(lane.id()).sending == request) {
-    // Before all of the value was sent: whatever it means, the rest of the value is of no use to this connection.
-    if (answer.kind == RespKind::Error) tell_error(lane.id() / kLanesOfNode, printable(answer.text));
-    return false;
+    // Whatever it means, the rest of the value is of no use to this connection.
+    return fail(ErrorCode::Corrupt, answer.kind == RespKind::Error
+                                        ? "it refused a value before it had all of it: " + printable(answer.text)
+                                        : "it answered before it had all of a value");
   }
   if (requests_[request].answers_left > 1) {
     // To ASKING, or to one of many.
     --requests_[request].answers_left;
     if (requests_[request].kind == Kind::Sweep) unlink_answered(request, answer);
-    return true;
+    return {};
   }
   leave_flight(request);
-  return finish_answer(request, answer);
+  if (finish_answer(request, answer)) return {};
+  return fail(ErrorCode::Corrupt, "the server answered something else than what was asked");
 }
 
 bool RedisWorker::finish_answer(std::uint32_t request, const RespValue& answer) {
@@ -374,16 +376,18 @@ void RedisWorker::redirect(std::uint32_t request, const RespValue& answer) {
   const std::uint32_t from = moved.lane_id / kLanesOfNode;
   const auto redirection = parse_redirection(answer.text);
   const bool is_moved = refusal_of(answer.text) == RedisRefusal::Moved;
+  const bool goes_round = ++moved.redirections > kRedirectionsMax;
   std::uint32_t to = kNone;
   if (is_cluster_ && redirection.has_value() && redirection->slot == cluster_slot(object_of(moved).key) &&
-      ++moved.redirections <= kRedirectionsMax) {
+      !goes_round) {
     to = node_of_redirection(from, *redirection);
     // Whoever sends on to itself is not the node that has the name now.
     if (is_moved && to == from && !try_leave_address(from)) to = kNone;
   }
   if (to == kNone) {
-    tell_error(from, is_cluster_ ? "it sends on to a place that cannot be: " + printable(answer.text)
-                                 : "it is part of a cluster, which RedisConfig::cluster denies");
+    tell_error(from, !is_cluster_ ? "it is part of a cluster, which RedisConfig::cluster denies"
+                     : goes_round ? "it and others send on to each other: " + printable(answer.text)
+                                  : "it sends on to a place that cannot be: " + printable(answer.text));
     fail_request(request, RemoteOutcome::Failed);
     return;
   }
