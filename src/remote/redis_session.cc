@@ -122,6 +122,10 @@ tl::unexpected<Error> RedisSession::lost(const std::string& why) const {
 
 Status RedisSession::wait_for(IoCount::State state, TimeNs deadline, const char* what) {
   if (try_wait_for(connection_->descriptor(), state, deadline)) return {};
+  return late(what);
+}
+
+tl::unexpected<Error> RedisSession::late(const char* what) const {
   return fail(ErrorCode::TimedOut, "the server at " + to_string(endpoint_) + " " + what + kTimedOutHint);
 }
 
@@ -193,8 +197,12 @@ Result<RespValue> RedisSession::read_answer() {
     }
     if (taken == RespTaken::Taken) {
       has_answered_ = true;
-      if (collector_.value().kind == RespKind::Push || collector_.value().kind == RespKind::Attribute) continue;
-      return collector_.value();
+      if (collector_.value().kind != RespKind::Push && collector_.value().kind != RespKind::Attribute) {
+        return collector_.value();
+      }
+      // There may always be another, and then nothing is ever waited for.
+      if (monotonic_now() < deadline) continue;
+      return late("does not answer");
     }
     const std::array<iovec, 1> piece = {iovec{buffer.data(), buffer.size()}};
     const IoCount count = connection_->read(piece);

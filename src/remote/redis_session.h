@@ -55,6 +55,7 @@ class RedisSession {
   [[nodiscard]] Status log_in();
   [[nodiscard]] Status wait_for(IoCount::State state, TimeNs deadline, const char* what);
   [[nodiscard]] tl::unexpected<Error> lost(const std::string& why) const;
+  [[nodiscard]] tl::unexpected<Error> late(const char* what) const;
 
   RedisEndpoint endpoint_;
   std::vector<SocketAddress> addresses_;

@@ -146,5 +146,14 @@ TEST(RedisScripts, WhatAServerSaysBeforeItHasAllOfAValueIsTold) {
       << store->status().last_error;
 }
 
+TEST(RedisScripts, AServerThatNeverEndsItsTalkIsNotListenedToForEver) {
+  std::string pushes;
+  while (pushes.size() < 100'000) pushes += ">2\r\n+a\r\n+b\r\n";
+  ScriptedServer server({.is_endless = true}, [&](const Command&) { return pushes; });
+  const auto store = open_redis_store({.urls = {server.url()}, .command_timeout_ns = 50 * kMs});
+  ASSERT_FALSE(store.has_value());
+  EXPECT_NE(store.error().message.find("does not answer"), std::string::npos) << store.error().message;
+}
+
 }  // namespace
 }  // namespace quire::testing
