@@ -96,6 +96,10 @@ std::uint64_t RedisConnection::unread_bytes() const {
   return ioctl(descriptor(), FIONREAD, &bytes) == 0 && bytes > 0 ? static_cast<std::uint64_t>(bytes) : 0;
 }
 
+void RedisConnection::shut_down() {
+  (void)::shutdown(descriptor(), SHUT_RDWR);
+}
+
 IoCount RedisConnection::write(std::span<const iovec> pieces) {
   if (tls_ == nullptr) {
     msghdr message{};

@@ -43,6 +43,9 @@ class RedisConnection {
   /// That the system keeps for it; with TLS, as they came.
   [[nodiscard]] std::uint64_t unread_bytes() const;
 
+  /// Both ends are told, also while a child of this process, which was forked meanwhile, has the socket too.
+  void shut_down();
+
   [[nodiscard]] int descriptor() const { return socket_.get(); }
   /// There is something to read that the socket will not tell of.
   [[nodiscard]] bool has_pending() const { return tls_ != nullptr && tls_->has_pending(); }

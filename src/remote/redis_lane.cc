@@ -60,6 +60,7 @@ Status RedisLane::begin(const SocketAddress& address, const RedisEndpoint& endpo
 }
 
 void RedisLane::close() {
+  if (connection_ != nullptr) connection_->shut_down();
   connection_.reset();
   state_ = State::Closed;
   waits_to_write_ = has_more_to_read_ = has_more_to_write_ = false;

@@ -73,6 +73,9 @@ RedisWorker::~RedisWorker() {
   if (!thread_.joinable()) return;
   mailbox_.stop();
   thread_.join();
+  for (const auto& node : nodes_) {
+    for (RedisNode::Lane& lane : node->lanes) lane.lane.close();
+  }
 }
 
 Status RedisWorker::prepare(const Result<RedisTopology>& topology) {

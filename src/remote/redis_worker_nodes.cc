@@ -374,8 +374,10 @@ void RedisWorker::close_lane(RedisNode::Lane& lane) {
 }
 
 void RedisWorker::close_connection(RedisNode::Lane& lane) {
+  // The system would forget a socket that is closed, but not one that a forked child has too.
+  if (lane.epoll_events != 0) (void)epoll_ctl(epoll_.get(), EPOLL_CTL_DEL, lane.lane.descriptor(), nullptr);
   lane.lane.close();
-  lane.epoll_events = 0;  // the system forgets a socket that is closed
+  lane.epoll_events = 0;
   lane.due_ns = 0;
   lane.seen_bytes = lane.heard_bytes = 0;
   lane.may_read = false;

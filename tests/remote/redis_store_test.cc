@@ -2,9 +2,15 @@
 //
 // One server, and all that is asked of it.
 #include <gtest/gtest.h>
+#include <sys/prctl.h>
+#include <sys/wait.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <array>
+#include <csignal>
+#include <filesystem>
+#include <fstream>
 #include <map>
 #include <memory>
 #include <string>
@@ -527,6 +533,68 @@ TEST(RedisStore, AStoreThatIsDestroyedLeavesMemoryAlone) {
   memory.assign(memory.size(), std::byte{0xA5});
   (void)server.call({"PING"});
   EXPECT_EQ(std::ranges::count(memory, std::byte{0xA5}), std::ptrdiff_t{5'000'000});
+}
+
+// A child that was forked, has started no other program, and does nothing. It has all descriptors that this process had
+// then.
+class IdleChild {
+ public:
+  IdleChild() : pid_(::fork()) {
+    if (pid_ > 0) return;
+    (void)::prctl(PR_SET_PDEATHSIG, SIGKILL);
+    while (true) (void)::pause();
+  }
+  ~IdleChild() {
+    (void)::kill(pid_, SIGKILL);
+    (void)::waitpid(pid_, nullptr, 0);
+  }
+  IdleChild(const IdleChild&) = delete;
+  IdleChild& operator=(const IdleChild&) = delete;
+
+ private:
+  pid_t pid_;
+};
+
+// That are watched by an epoll of this process.
+std::size_t watched_descriptors() {
+  std::size_t count = 0;
+  for (const auto& entry : std::filesystem::directory_iterator("/proc/self/fd")) {
+    std::error_code error;
+    if (std::filesystem::read_symlink(entry, error) != "anon_inode:[eventpoll]") continue;
+    std::ifstream info("/proc/self/fdinfo/" + entry.path().filename().string());
+    for (std::string line; std::getline(info, line);) count += line.starts_with("tfd:") ? 1U : 0U;
+  }
+  return count;
+}
+
+TEST(RedisStore, ConnectionsEndThoughAForkedChildHoldsThem) {
+  RedisServer server;
+  const std::size_t before = watched_descriptors();
+  auto store = open_store({.urls = {server.unix_url()}});
+  auto client = std::make_unique<StoreClient>(*store);
+  const std::size_t without_connections = watched_descriptors();
+  const auto use_all = [&] {
+    return client->find({"quire:a"}).all(RemoteOutcome::Absent) &&
+           client->get({"quire:a"}, 1).all(RemoteOutcome::Absent) &&
+           client->run({.keys = {"quire:a"}, .bytes = 1, .priority = RemotePriority::Background})
+               .all(RemoteOutcome::Absent);
+  };
+  EXPECT_TRUE(use_all());
+  EXPECT_EQ(watched_descriptors(), without_connections + 3);
+  {
+    // The system goes on to tell of what is watched and open anywhere, of connections that have ended without a pause.
+    const IdleChild child;
+    EXPECT_GE(server.call({"CLIENT", "KILL", "TYPE", "normal"}).number, 3);
+    EXPECT_TRUE(comes_true([&] { return watched_descriptors() == without_connections; }));
+    EXPECT_TRUE(use_all());
+  }
+  const IdleChild child;
+  client.reset();
+  store.reset();
+  EXPECT_EQ(watched_descriptors(), before);
+  EXPECT_TRUE(comes_true([&] {
+    return server.call({"INFO", "clients"}).text.find("connected_clients:1\r") != std::string::npos;
+  })) << server.call({"CLIENT", "LIST"}).text;
 }
 
 TEST(RedisStore, AScanFindsAllKeysAndTheirLengths) {
