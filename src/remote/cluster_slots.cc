@@ -46,6 +46,9 @@ Status add_range(const RespValue& range, const std::string& asked_host, ClusterM
   if (port < 1 || port > UINT16_MAX) return wrong_map("has a node with a port that does not exist");
   ClusterMap::Node node{.port = static_cast<std::uint16_t>(port)};
   if (host.kind == RespKind::Null || (is_text(host) && host.text.empty())) {
+    // At a socket in the file system, what was asked is a path.
+    if (!is_host(asked_host))
+      return wrong_map("has a node that knows no address of its own: set cluster-announce-ip there");
     node.host = asked_host;
   } else if (is_text(host) && is_host(host.text)) {
     node.host = host.text;

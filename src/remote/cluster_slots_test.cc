@@ -80,6 +80,13 @@ TEST(ClusterSlots, AMapThatCannotBeIsRefusedWhole) {
   }
 }
 
+TEST(ClusterSlots, ANodeWithoutAnAddressThatWasAskedAtASocketHasNone) {
+  const RespValue answer = parsed_answer("*1\r\n" + range(0, 16'383, "", 7001));
+  const auto map = parse_cluster_slots(answer, "/run/quire/kv.sock");
+  ASSERT_FALSE(map.has_value()) << map->nodes[0].host;
+  EXPECT_NE(map.error().message.find("cluster-announce-ip"), std::string::npos) << map.error().message;
+}
+
 TEST(RedisRefusal, IsToldByHowItBegins) {
   EXPECT_EQ(refusal_of("MOVED 1 h:1"), RedisRefusal::Moved);
   EXPECT_EQ(refusal_of("LOADING Redis is loading the dataset in memory"), RedisRefusal::Loading);

@@ -366,6 +366,7 @@ void RedisWorker::refused(std::uint32_t request, const RespValue& answer) {
 
 std::uint32_t RedisWorker::node_of_redirection(std::uint32_t from, const Redirection& redirection) {
   const RedisEndpoint& here = nodes_[from]->endpoint;
+  if (redirection.host.empty() && here.is_unix) return kNone;
   return find_or_add_node({.host = redirection.host.empty() ? here.host : redirection.host,
                            .port = redirection.port,
                            .is_tls = here.is_tls});

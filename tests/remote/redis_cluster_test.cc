@@ -311,6 +311,20 @@ TEST_F(ClusterOfThree, AClusterThatWantsAllItsSlotsIsDownAndComesBack) {
   }
 }
 
+TEST(ClusterOfOne, ANodeThatKnowsNoAddressOfItsOwnIsNotReachedByASocket) {
+  RedisServer server({.is_cluster = true});
+  EXPECT_EQ(server.call({"CLUSTER", "ADDSLOTSRANGE", "0", "16383"}).text, "OK");
+  const auto refused = open_redis_store({.urls = {server.unix_url()}});
+  ASSERT_FALSE(refused.has_value());
+  EXPECT_NE(refused.error().message.find("set cluster-announce-ip"), std::string::npos) << refused.error().message;
+  EXPECT_EQ(server.call({"CONFIG", "SET", "cluster-announce-ip", "127.0.0.1"}).text, "OK");
+  EXPECT_TRUE(comes_true([&] { return open_redis_store({.urls = {server.unix_url()}}).has_value(); }));
+  const auto store = open_store({.urls = {server.unix_url()}});
+  StoreClient client(*store);
+  // A node that has just got its slots refuses what is asked for a while.
+  EXPECT_TRUE(comes_true([&] { return client.put({"quire:a"}, 10).all(RemoteOutcome::Ok); }));
+}
+
 TEST(ClusterWithReplicas, AReplicaThatBecomesThePrimaryIsFound) {
   RedisClusterServers cluster(3, true);
   const auto store = open_store({.urls = cluster.urls()});
