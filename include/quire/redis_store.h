@@ -49,7 +49,7 @@ struct RedisConfig {
   std::uint32_t object_count_max = 65'536;               ///< of these batches together; no batch can have more
   TimeNs max_age_ns = 0;                                 ///< of values, then the server drops them; 0: none
 
-  // When a node is left alone, and for how long.
+  // When a node is left alone, and for how long. One that is well and refuses values is sent none for as long.
   std::uint32_t failures_in_a_row = 2;
   TimeNs pause_ns_min = 50'000'000;
   TimeNs pause_ns_max = 5'000'000'000;

@@ -15,6 +15,7 @@
 #include <cstdint>
 
 #include "quire/types.h"
+#include "remote/growing_pause.h"
 
 namespace quire {
 
@@ -28,8 +29,8 @@ class Breaker {
  public:
   enum class State : std::uint8_t { Closed, Open, Probing, Trial };
 
-  /// Pauses differ from seed to seed, so that a hundred engines do not come back at the same moment.
-  Breaker(const BreakerConfig& config, std::uint64_t seed) : config_(config), seed_(seed) {}
+  Breaker(const BreakerConfig& config, std::uint64_t seed)
+      : config_(config), pause_(config.pause_ns_min, config.pause_ns_max, seed) {}
 
   /// Whether one more object may be sent; each that may ends in succeeded(), failed() or abandoned().
   [[nodiscard]] bool try_take();
@@ -52,7 +53,7 @@ class Breaker {
 
  private:
   BreakerConfig config_;
-  std::uint64_t seed_;
+  GrowingPause pause_;
   State state_ = State::Closed;
   std::uint32_t failures_ = 0;
   std::uint32_t openings_ = 0;  // since it was last closed

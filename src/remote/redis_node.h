@@ -14,6 +14,8 @@
 #include "quire/types.h"
 #include "remote/address_round.h"
 #include "remote/breaker.h"
+#include "remote/growing_pause.h"
+#include "remote/put_pause.h"
 #include "remote/redis_lane.h"
 #include "remote/redis_url.h"
 #include "remote/socket_address.h"
@@ -40,6 +42,7 @@ struct RedisNode {
   RedisNode(RedisEndpoint where, std::uint32_t first_lane, const BreakerConfig& config, std::uint64_t seed)
       : endpoint(std::move(where)),
         breaker(config, seed),
+        puts(GrowingPause(config.pause_ns_min, config.pause_ns_max, ~seed)),
         lanes{Lane{.lane = RedisLane(first_lane)}, Lane{.lane = RedisLane(first_lane + 1)},
               Lane{.lane = RedisLane(first_lane + 2)}} {
     if (const auto address = address_in_numbers(endpoint)) addresses.push_back(*address);
@@ -53,6 +56,7 @@ struct RedisNode {
   bool is_elsewhere = false;             ///< another answers at its address, which is to be left
   TimeNs may_leave_at_ns = 0;            ///< not before
   Breaker breaker;
+  PutPause puts;
   std::array<Lane, kLanesOfNode> lanes;
   bool is_seed = false;         ///< named by the configuration: asked for the cluster when no other is left
   bool is_used = false;         ///< has slots

@@ -143,6 +143,8 @@ class RedisWorker final : private RedisLane::Owner {
   /// False: that is no answer to what was asked.
   [[nodiscard]] bool finish_answer(std::uint32_t request, const RespValue& answer);
   void refused(std::uint32_t request, const RespValue& answer);
+  /// The node takes no values at present, so none is sent for a while.
+  void put_refused(std::uint32_t node_index);
   void redirect(std::uint32_t request, const RespValue& answer);
   [[nodiscard]] std::uint32_t node_of_redirection(std::uint32_t from, const Redirection& redirection);
   [[nodiscard]] static bool is_of_sweep(const Request& request) { return request.kind >= Kind::Sweep; }

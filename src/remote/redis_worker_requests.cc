@@ -48,7 +48,9 @@ std::uint32_t RedisWorker::route(std::string_view key) const {
 void RedisWorker::send_to(std::uint32_t request, std::uint32_t node_index) {
   // Somebody may have the slot by now, and there may be nobody to say so.
   if (node_index == kNone && is_cluster_) want_map();
-  if (node_index == kNone || !nodes_[node_index]->breaker.try_take()) {
+  const bool is_put = requests_[request].kind == Kind::Put;
+  if (node_index == kNone || (is_put && !nodes_[node_index]->puts.try_take(now_)) ||
+      !nodes_[node_index]->breaker.try_take()) {
     end_request(request, RemoteOutcome::Failed);
     return;
   }
@@ -324,6 +326,7 @@ bool RedisWorker::finish_answer(std::uint32_t request, const RespValue& answer) 
     return false;
   }
   nodes_[node_index]->breaker.succeeded();
+  if (kind == Kind::Put) nodes_[node_index]->puts.taken();
   end_request(request, outcome);
   return true;
 }
@@ -351,9 +354,15 @@ void RedisWorker::refused(std::uint32_t request, const RespValue& answer) {
       if (++requests_[request].redirections > kRedirectionsMax) break;
       send_to(request, node_index);
       return;
+    case RedisRefusal::OutOfMemory:
+      if (requests_[request].kind == Kind::Put) put_refused(node_index);
+      break;
     case RedisRefusal::ReadOnly:
+      // Another may have become the primary; without a cluster, the name may lead to it.
+      is_cluster_ ? want_map() : (void)try_leave_address(node_index);
+      if (requests_[request].kind == Kind::Put) put_refused(node_index);
+      break;
     case RedisRefusal::ClusterDown:
-      // Another may have become the primary.
       if (is_cluster_) want_map();
       break;
     default:
@@ -362,6 +371,21 @@ void RedisWorker::refused(std::uint32_t request, const RespValue& answer) {
   tell_error(node_index, printable(answer.text));
   const bool is_foreign = refusal == RedisRefusal::WrongType && requests_[request].kind == Kind::Get;
   fail_request(request, is_foreign ? RemoteOutcome::Corrupt : RemoteOutcome::Failed);
+}
+
+void RedisWorker::put_refused(std::uint32_t node_index) {
+  if (!nodes_[node_index]->puts.refused(now_)) return;
+  for (const RedisNode::Lane& lane : nodes_[node_index]->lanes) {
+    for (std::uint32_t queued = lists_.front(queue_of(lane.lane.id())); queued != IndexLists::kNone;) {
+      const std::uint32_t next = lists_.next(queued);
+      if (requests_[queued].kind == Kind::Put) {
+        nodes_[node_index]->breaker.abandoned();
+        unqueue(queued);
+        fail_request(queued, RemoteOutcome::Failed);
+      }
+      queued = next;
+    }
+  }
 }
 
 std::uint32_t RedisWorker::node_of_redirection(std::uint32_t from, const Redirection& redirection) {

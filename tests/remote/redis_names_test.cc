@@ -186,6 +186,24 @@ TEST_F(RedisNames, ANameIsLookedUpAgainWhenNoneOfItsAddressesWorks) {
   EXPECT_EQ(store->status().failed_nodes, 0U);
 }
 
+TEST_F(RedisNames, ANameIsLookedUpAgainWhenItsServerTakesNoValuesAnyMore) {
+  names_.set(kName, {"127.0.0.1"});
+  RedisServer first(server_at("127.0.0.1"));
+  const auto store = names_.open({.urls = {url()}});
+  StoreClient client(*store);
+  EXPECT_TRUE(client.put({"quire:a"}, 10).all(RemoteOutcome::Ok));
+  // As when another takes over: the old one goes on to answer.
+  RedisServer second(server_at("127.0.0.2"));
+  EXPECT_EQ(first.call({"REPLICAOF", "127.0.0.2", std::to_string(port_)}).text, "OK");
+  for (int i = 0; i < 20; ++i) EXPECT_TRUE(client.put({"quire:a"}, 10).all(RemoteOutcome::Failed));
+  EXPECT_NE(store->status().last_error.find("READONLY"), std::string::npos) << store->status().last_error;
+  EXPECT_LT(names_.count(), 15U) << "now and then is enough";
+  names_.set(kName, {"127.0.0.2"});
+  EXPECT_TRUE(comes_true([&] { return client.put({"quire:b"}, 10).all(RemoteOutcome::Ok); }));
+  EXPECT_EQ(second.call({"EXISTS", "quire:b"}).number, 1);
+  EXPECT_EQ(store->status().failed_nodes, 0U);
+}
+
 TEST_F(RedisNames, ANodeOfAClusterIsLookedUpWhenAnotherAnswersAtItsAddress) {
   const auto node_at = [&](const std::string& host, const std::string& name) {
     RedisServer::Options options = server_at(host);

@@ -9,11 +9,13 @@
 #include <algorithm>
 #include <array>
 #include <csignal>
+#include <cstdlib>
 #include <filesystem>
 #include <fstream>
 #include <map>
 #include <memory>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "quire/redis_store.h"
@@ -510,6 +512,33 @@ TEST(RedisStore, AFullServerRefusesPutsAndIsAskedAllTheSame) {
   EXPECT_NE(store->status().last_error.find("OOM"), std::string::npos) << store->status().last_error;
   const BatchRun got = client.get(keys, 200'000);
   EXPECT_EQ(got.count(RemoteOutcome::Ok), put.count(RemoteOutcome::Ok));
+  EXPECT_EQ(client.wrong_values(), 0U);
+}
+
+TEST(RedisStore, AFullServerIsSentAValueNowAndThenUntilItHasRoom) {
+  RedisServer server({.more = {"--maxmemory", "4mb", "--maxmemory-policy", "noeviction"}});
+  const auto store = open_store({.urls = {server.unix_url()}});
+  StoreClient client(*store);
+  const auto input_bytes = [&] {
+    constexpr std::string_view kField = "total_net_input_bytes:";
+    const std::string info = server.call({"INFO", "stats"}).text;
+    return std::strtoull(info.c_str() + info.find(kField) + kField.size(), nullptr, 10);
+  };
+  std::size_t refused = 0;
+  for (int i = 0; i < 50; ++i) {
+    const BatchRun run = client.run({.operation = RemoteOperation::Put,
+                                     .keys = numbered_keys("quire:" + std::to_string(i), 40),
+                                     .bytes = 200'000,
+                                     .priority = i % 2 == 0 ? RemotePriority::Waiting : RemotePriority::Background});
+    refused += run.count(RemoteOutcome::Failed);
+  }
+  EXPECT_GT(refused, 1'900U);
+  // Of 400 MB: a window of each connection, and then one value now and then.
+  EXPECT_LT(input_bytes(), 40'000'000U);
+  EXPECT_EQ(store->status().failed_nodes, 0U);
+  EXPECT_TRUE(client.find({"quire:none"}).all(RemoteOutcome::Absent));
+  EXPECT_EQ(server.call({"CONFIG", "SET", "maxmemory", "0"}).text, "OK");
+  EXPECT_TRUE(comes_true([&] { return client.put(numbered_keys("quire:a", 40), 200'000).all(RemoteOutcome::Ok); }));
   EXPECT_EQ(client.wrong_values(), 0U);
 }
 
