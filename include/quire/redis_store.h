@@ -4,7 +4,8 @@
 // question never waits behind a value, and what somebody waits for not behind what nobody does. A node that is late or
 // fails twice in a row is left alone for a while; all others go on. docs/remote.md says how to run the servers.
 //
-// A store has a thread of its own, which does all the work; names of machines are looked up by another.
+// A store has a thread of its own, which does all the work; names of machines are looked up by others, for which nobody
+// waits who destroys a store.
 #pragma once
 
 #include <cstdint>

@@ -1,18 +1,17 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// NameResolver: looks up names of machines on a thread of its own, since the system's resolver may take seconds. It is
-// started with the first name; most stores have none to look up, as clusters name their nodes by address.
+// NameResolver: looks up names of machines on threads of its own, since the system's resolver may take tens of seconds
+// for one. There are a few of them, so that others do not wait for such a name, and only while there are names to look
+// up; most stores have none, as clusters name their nodes by address.
 //
 // thread-safe
 #pragma once
 
 #include <cstdint>
 #include <functional>
-#include <thread>
-#include <utility>
+#include <memory>
 #include <vector>
 
-#include "base/mutex.h"
 #include "quire/result.h"
 #include "remote/redis_url.h"
 #include "remote/socket_address.h"
@@ -21,15 +20,21 @@ namespace quire {
 
 class NameResolver {
  public:
+  static constexpr std::uint32_t kThreadsMax = 4;
+
   struct Answer {
     std::uint32_t node_index = 0;
     RedisEndpoint endpoint;  ///< that was asked for
     Result<std::vector<SocketAddress>> addresses;
   };
+  /// Runs it on a thread that nobody waits for, or throws what std::thread throws.
+  using StartThread = void (*)(std::function<void()> body);
+  static void start_thread(std::function<void()> body);
 
-  /// Calls both on its thread, `wake` when there is an answer.
-  NameResolver(NameLookUp look_up, std::function<void()> wake) : look_up_(std::move(look_up)), wake_(std::move(wake)) {}
-  /// Waits for the name that is being looked up.
+  /// `look_up` is called on threads that may outlive this: it must need nothing that does not. `wake` is called when
+  /// there is an answer, on any thread, while this lives.
+  NameResolver(NameLookUp look_up, std::function<void()> wake, StartThread start = start_thread);
+  /// Waits for nothing: who is in the middle of a name ends behind it.
   ~NameResolver();
   NameResolver(const NameResolver&) = delete;
   NameResolver& operator=(const NameResolver&) = delete;
@@ -38,21 +43,11 @@ class NameResolver {
   [[nodiscard]] std::vector<Answer> take_answers();
 
  private:
-  struct Question {
-    std::uint32_t node_index = 0;
-    RedisEndpoint endpoint;
-  };
-  void work();
+  struct Shared;
+  static void work(Shared& shared);
 
-  const NameLookUp look_up_;
-  const std::function<void()> wake_;
-  Mutex mutex_;  // guards what follows
-  Condition has_questions_;
-  std::vector<Question> questions_ QUIRE_GUARDED_BY(mutex_);
-  std::vector<Answer> answers_ QUIRE_GUARDED_BY(mutex_);
-  bool is_stopping_ QUIRE_GUARDED_BY(mutex_) = false;
-
-  std::thread thread_;
+  const StartThread start_;
+  const std::shared_ptr<Shared> shared_;  // with the threads, which cannot be made to end
 };
 
 }  // namespace quire

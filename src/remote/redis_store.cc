@@ -2,10 +2,12 @@
 #include "remote/redis_store.h"
 
 #include <charconv>
+#include <system_error>
 #include <thread>
 #include <utility>
 
 #include "base/blocked_signals.h"
+#include "base/system_error.h"
 #include "remote/monotonic_clock.h"
 #include "remote/redis_login.h"
 #include "remote/redis_mailbox.h"
@@ -48,7 +50,11 @@ template <typename Body>
 auto without_signals(Body body) {
   decltype(body()) result;
   const BlockedSignals blocked;
-  std::thread([&] { result = body(); }).join();
+  try {
+    std::thread([&] { result = body(); }).join();
+  } catch (const std::system_error& error) {
+    result = fail(errno_code(error.code().value()), "starting a thread for a remote store: " + error.code().message());
+  }
   return result;
 }
 

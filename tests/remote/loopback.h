@@ -26,15 +26,15 @@ namespace quire::testing {
 class NameTable {
  public:
   void set(const std::string& name, std::vector<std::string> addresses) {
-    const MutexLock lock(mutex_);
-    names_[name] = std::move(addresses);
+    const MutexLock lock(shared_->mutex);
+    shared_->names[name] = std::move(addresses);
   }
   [[nodiscard]] NameLookUp look_up() {
-    return [this](const RedisEndpoint& endpoint) -> Result<std::vector<SocketAddress>> {
-      const MutexLock lock(mutex_);
-      ++count_;
+    return [shared = shared_](const RedisEndpoint& endpoint) -> Result<std::vector<SocketAddress>> {
+      const MutexLock lock(shared->mutex);
+      ++shared->count;
       std::vector<SocketAddress> addresses;
-      for (const std::string& address : names_[endpoint.host]) {
+      for (const std::string& address : shared->names[endpoint.host]) {
         addresses.push_back(*address_in_numbers({.host = address, .port = endpoint.port}));
       }
       if (addresses.empty()) return fail(ErrorCode::Unavailable, "the host '" + endpoint.host + "' cannot be found");
@@ -43,8 +43,8 @@ class NameTable {
   }
   /// Names that were looked up so far.
   [[nodiscard]] std::uint32_t count() {
-    const MutexLock lock(mutex_);
-    return count_;
+    const MutexLock lock(shared_->mutex);
+    return shared_->count;
   }
   /// Of the configuration, with these names.
   [[nodiscard]] RedisLogin login(const RedisConfig& config) {
@@ -63,9 +63,13 @@ class NameTable {
   }
 
  private:
-  Mutex mutex_;  // guards what follows
-  std::map<std::string, std::vector<std::string>> names_ QUIRE_GUARDED_BY(mutex_);
-  std::uint32_t count_ QUIRE_GUARDED_BY(mutex_) = 0;
+  struct Shared {
+    Mutex mutex;  // guards what follows
+    std::map<std::string, std::vector<std::string>> names QUIRE_GUARDED_BY(mutex);
+    std::uint32_t count QUIRE_GUARDED_BY(mutex) = 0;
+  };
+  // With threads that look names up and may outlive the test.
+  const std::shared_ptr<Shared> shared_ = std::make_shared<Shared>();
 };
 
 /// Listens, and takes no connection itself: the system does, as far as the queue goes. single-threaded
