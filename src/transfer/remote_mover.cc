@@ -97,17 +97,17 @@ Status RemoteMover::Impl::prepare() {
   flushes.reserve(config.transfer_count_max);
   cancelled.reserve(config.transfer_count_max);
   open_drops.reserve(config.transfer_count_max);
-  QUIRE_TRY(store.register_memory({headers.data(), headers.size()}));
-  is_registered = true;
-  if (discards.size() > 0) QUIRE_TRY(store.register_memory({discards.data(), discards.size()}));
+  for (const std::span<std::byte> memory :
+       {std::span(headers.data(), headers.size()), std::span(discards.data(), discards.size())}) {
+    if (memory.empty()) continue;
+    QUIRE_TRY(store.register_memory(memory));
+    registered.push_back(memory);
+  }
   return {};
 }
 
 RemoteMover::Impl::~Impl() {
-  if (is_registered) {
-    store.unregister_memory({headers.data(), headers.size()});
-    if (discards.size() > 0) store.unregister_memory({discards.data(), discards.size()});
-  }
+  for (const std::span<std::byte> memory : registered) store.unregister_memory(memory);
   if (work_fd >= 0) ::close(work_fd);
 }
 

@@ -257,7 +257,7 @@ struct RemoteMover::Impl {
   std::vector<std::uint32_t> anchored;  // the pools but the history's that are kept
   std::unique_ptr<LowerQueue> queue;
   int work_fd = -1;
-  bool is_registered = false;  // headers and discards, with the store
+  std::vector<std::span<std::byte>> registered;  // with the store: headers and discards
   std::thread thread;
   std::atomic<bool> is_stopping = false;
 

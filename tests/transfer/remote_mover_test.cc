@@ -1072,6 +1072,55 @@ TEST_F(RemoteMoverTest, ClosingEndsWhatIsAtTheStore) {
   engines_.clear();
 }
 
+// A store that knows its memory, and may have room for a part of it only.
+class RegisteringStore final : public RemoteStore {
+ public:
+  RegisteringStore(RemoteStore& store, std::size_t room) : store_(store), room_(room) {}
+  [[nodiscard]] Status register_memory(std::span<std::byte> memory) override {
+    if (registered.size() == room_) return fail(ErrorCode::Unavailable, "no room for more memory");
+    registered.push_back(memory.data());
+    return {};
+  }
+  void unregister_memory(std::span<std::byte> memory) override {
+    EXPECT_EQ(std::erase(registered, memory.data()), 1U) << "it was never registered";
+  }
+  [[nodiscard]] bool try_submit(const RemoteBatch& batch) override { return store_.try_submit(batch); }
+  void cancel(std::uint64_t id) override { store_.cancel(id); }
+  [[nodiscard]] std::span<RemoteAnswer> poll(std::span<RemoteAnswer> out) override { return store_.poll(out); }
+  [[nodiscard]] int event_fd() const override { return store_.event_fd(); }
+  [[nodiscard]] RemoteStatus status() const override { return store_.status(); }
+
+  std::vector<std::byte*> registered;
+
+ private:
+  RemoteStore& store_;
+  std::size_t room_;
+};
+
+TEST_F(RemoteMoverTest, MemoryThatTheStoreHasNotTakenIsNotTakenFromIt) {
+  RemoteHost host(0);
+  const std::array<HostPages*, 1> hosts = {&host};
+  for (const std::size_t room : {0U, 1U, 2U}) {
+    testing::SimRemoteStore store(store_);
+    RegisteringStore registering(store, room);
+    const auto mover = RemoteMover::open({.names = {.page_tokens = kRemotePageTokens,
+                                                    .device_page_count = 1,
+                                                    .host_page_count = 1,
+                                                    .key_space_count_max = 1},
+                                          .log = RemoteEngine::log_config(),
+                                          .pools = {{.layout = {.page_bytes = 64, .hash = 1}, .extent_pages = 4}},
+                                          .transfer_count_max = 1,
+                                          .transfer_pages_max = 4,
+                                          .path_pages_max = 8,
+                                          .has_threads = false,
+                                          .clock = {},
+                                          .unix_time = {}},
+                                         registering, hosts);
+    EXPECT_EQ(mover.has_value(), room == 2);
+    EXPECT_EQ(registering.registered.size(), mover ? 2U : 0U);
+  }
+}
+
 TEST_F(RemoteMoverTest, SettingsThatCannotWorkAreRefused) {
   RemoteHost host(0);
   const std::array<HostPages*, 2> hosts = {&host, &host};
