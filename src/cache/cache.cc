@@ -407,9 +407,8 @@ void Cache::Impl::add_lower_stats(Stats& stats) const {
       (is_remote ? stats.remote_store_outcomes : stats.disk_store_outcomes)[outcome] += totals.store_outcomes[outcome];
     }
     bool& has_failed = is_remote ? stats.remote_has_failed : stats.disk_has_failed;
-    const bool is_away = is_remote && std::ranges::any_of(remotes, [](const Remote& remote) {
-                           return !remote.store->status().is_usable;
-                         });
+    const bool is_away =
+        is_remote && std::ranges::any_of(remotes, [](const Remote& remote) { return !remote.mover->is_usable(); });
     has_failed = has_failed || lower.has_failed || is_away;
     bool& is_on = is_remote ? stats.remote_is_on : stats.disk_is_on;
     is_on = is_on || (!lower.has_failed && !is_away);

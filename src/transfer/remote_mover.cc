@@ -27,6 +27,7 @@ TimeNs steady_now() {
 
 constexpr std::uint32_t kIndexBits = 24;  // of a batch's id: its flight
 constexpr int kPauseMs = 1;               // between two looks at what tells nobody when to look
+constexpr int kStatusMs = 1'000;          // the same at the store's status, while nothing is asked
 
 }  // namespace
 
@@ -103,6 +104,7 @@ Status RemoteMover::Impl::prepare() {
     QUIRE_TRY(store.register_memory(memory));
     registered.push_back(memory);
   }
+  note_status();
   return {};
 }
 
@@ -145,20 +147,24 @@ void RemoteMover::Impl::work() {
 
 // Whatever comes while nobody waits leaves its mark on one of the two.
 void RemoteMover::Impl::wait_for_work() {
+  note_status();
   const int store_fd = store.event_fd();
   std::array<pollfd, 2> fds = {pollfd{.fd = work_fd, .events = POLLIN, .revents = 0},
                                pollfd{.fd = store_fd, .events = POLLIN, .revents = 0}};
   const auto is_at_store = [](const Flight& flight) { return flight.state == Flight::State::AtStore; };
-  int timeout_ms = -1;
+  int timeout_ms = kStatusMs;
   if (!waiting.empty() || (store_fd < 0 && std::ranges::any_of(flights, is_at_store))) timeout_ms = kPauseMs;
   if (const OpenDrop* const drop = next_drop()) {
     const TimeNs left_ms = (std::max<TimeNs>(0, drop->next_ns - now()) / 1'000'000) + 1;
-    const int drop_ms = static_cast<int>(std::min<TimeNs>(left_ms, kDropPauseMaxNs / 1'000'000));
-    timeout_ms = timeout_ms < 0 ? drop_ms : std::min(timeout_ms, drop_ms);
+    timeout_ms = static_cast<int>(std::min<TimeNs>(left_ms, timeout_ms));
   }
   (void)::poll(fds.data(), fds.size(), timeout_ms);
   std::uint64_t marks = 0;
   if (fds[0].revents != 0) (void)!::read(work_fd, &marks, sizeof(marks));
+}
+
+void RemoteMover::Impl::note_status() {
+  is_usable.store(store.status().is_usable, std::memory_order_relaxed);
 }
 
 // Drops and flushes go first: they have little to do, and nobody may keep this thread so busy that they never begin.
@@ -288,6 +294,7 @@ bool RemoteMover::Impl::take_answer() {
   std::array<RemoteAnswer, 1> room;
   const std::span<const RemoteAnswer> answers = store.poll(room);
   if (answers.empty()) return false;
+  note_status();  // before somebody hears of what has ended
   const std::uint64_t index = answers[0].id & ((1U << kIndexBits) - 1);
   QUIRE_CHECK(index < flights.size() && flights[index].state == Flight::State::AtStore &&
                   flights[index].batch.id == answers[0].id,
@@ -570,6 +577,10 @@ bool RemoteMover::run() {
 RemoteMoverStats RemoteMover::stats() const {
   const MutexLock lock(impl_->stats_mutex);
   return impl_->stats;
+}
+
+bool RemoteMover::is_usable() const {
+  return impl_->is_usable.load(std::memory_order_relaxed);
 }
 
 }  // namespace quire

@@ -113,6 +113,9 @@ class RemoteMover final : public LowerTier {
   /// Without threads: does one thing; false when there is nothing to do now.
   bool run();
   [[nodiscard]] RemoteMoverStats stats() const;
+  /// RemoteStatus::is_usable as of the last answer, or of a second ago. The status itself has text, which an engine's
+  /// thread must not ask for all the time.
+  [[nodiscard]] bool is_usable() const;
 
  private:
   struct Impl;

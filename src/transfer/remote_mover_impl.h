@@ -159,6 +159,7 @@ struct RemoteMover::Impl {
   void stop();
   void work();
   void wait_for_work();
+  void note_status();
   bool run();
   void begin(const LowerPlan& plan);
   void complete(Flight& flight);
@@ -260,6 +261,7 @@ struct RemoteMover::Impl {
   std::vector<std::span<std::byte>> registered;  // with the store: headers and discards
   std::thread thread;
   std::atomic<bool> is_stopping = false;
+  std::atomic<bool> is_usable = true;  // as the store said last
 
   std::size_t object_max = 0;
   std::size_t piece_max = 0;

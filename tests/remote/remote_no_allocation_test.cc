@@ -97,16 +97,19 @@ TEST(RemoteNoAllocation, AnEnginesThreadAllocatesNothingWhetherTheServerIsThereO
   const std::uint64_t with_server = thread_allocation_count;
   EXPECT_GT(with_server, 0U) << "nothing is counted";
   const bool is_well = cycles.run(1'500);
+  const Stats after = cycles.cache().stats().value();
   EXPECT_EQ(thread_allocation_count - with_server, 0U);
   ASSERT_TRUE(is_well);
-  const Stats after = cycles.cache().stats().value();
+  EXPECT_TRUE(after.remote_is_on);
   EXPECT_GT(after.remote_hit_tokens, before.remote_hit_tokens);
   EXPECT_GT(after.evicted_page_total, before.evicted_page_total);
   server.kill();
   const std::uint64_t without_server = thread_allocation_count;
   const bool is_well_alone = cycles.run(1'500);
+  const Stats alone = cycles.cache().stats().value();
   EXPECT_EQ(thread_allocation_count - without_server, 0U);
   ASSERT_TRUE(is_well_alone);
+  EXPECT_FALSE(alone.remote_is_on);
   EXPECT_TRUE(cycles.cache().check_invariants().has_value());
 }
 

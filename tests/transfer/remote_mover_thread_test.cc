@@ -10,6 +10,7 @@
 #include <thread>
 
 #include "testing/seeded_run.h"
+#include "tests/remote/comes_true.h"
 #include "tests/transfer/remote_mover_fixture.h"
 
 namespace quire {
@@ -59,6 +60,18 @@ class RemoteMoverThreadTest : public ::testing::Test {
   int event_fd_;
   SimRemoteServer server_{1};
 };
+
+// An idle engine shows it too, and hears of it again when the store is back.
+TEST_F(RemoteMoverThreadTest, AStoreThatCannotBeUsedIsKnownToBeSoThoughNobodyAsks) {
+  SimRemoteStore store(server_);
+  server_.set_node(SimRemoteServer::Node::Failing);
+  const RemoteEngine engine(store, {.has_threads = true, .event_fd = event_fd_});
+  EXPECT_FALSE(engine.mover->is_usable());
+  for (const bool is_up : {true, false}) {
+    server_.set_node(is_up ? SimRemoteServer::Node::Up : SimRemoteServer::Node::Failing);
+    EXPECT_TRUE(testing::comes_true([&] { return engine.mover->is_usable() == is_up; }));
+  }
+}
 
 TEST_F(RemoteMoverThreadTest, PlansOfTwoEnginesGoThroughTheirThreads) {
   ServerThread answers(server_);
