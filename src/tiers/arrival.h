@@ -46,6 +46,7 @@ struct Arrival {
   std::uint16_t lower = 0;                       // the lower tier that is asked now, or to be asked next
   std::optional<TimeNs> look_deadline;           // when the sequence stops looking, set when it begins to
   std::uint32_t looked_from = 0;                 // tokens that memory could serve when `lower` was asked
+  std::uint32_t brought_tokens = 0;              // of what it could serve since, those that the search has brought
   std::uint32_t disk_gain = 0;                   // tokens that searches in Tier::Disk have brought
   std::uint32_t remote_gain = 0;                 // the same of Tier::Remote
   std::uint32_t looked_pages = 0;                // once memory has more pages than this, all tiers are asked again

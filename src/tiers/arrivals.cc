@@ -219,6 +219,7 @@ bool Arrivals::start_looking(std::uint32_t sequence, const Found& found) {
     const std::uint32_t from = found.in_memory.start() / parts_.page_tokens * parts_.page_tokens;
     arrival.lower_from = std::min(arrival.lower_from.value_or(from), from);
     arrival.looked_from = from;
+    arrival.brought_tokens = 0;
     arrival.turn.reset();
   } else if (!arrival.turn) {
     arrival.turn = {.number = ++last_turn_, .deadline = parts_.load_deadline()};
@@ -240,9 +241,11 @@ void Arrivals::stop_looking(std::uint32_t sequence, MissReason miss) {
   PrefixTree::Pin waited = std::move(slot.pin);
   const Found found = paths_.find(sequence);
   if (has_looked) {
+    // What others have computed meanwhile is not the tier's. The sequence may use less than was brought, where its path
+    // parts from that of the search.
+    const std::uint32_t gained = found.in_memory.start() - std::min(found.in_memory.start(), arrival.looked_from);
     const bool is_remote = parts_.lowers[arrival.lower].settings.tier == Tier::Remote;
-    (is_remote ? arrival.remote_gain : arrival.disk_gain) +=
-        found.in_memory.start() - std::min(found.in_memory.start(), arrival.looked_from);
+    (is_remote ? arrival.remote_gain : arrival.disk_gain) += std::min(gained, arrival.brought_tokens);
   }
   if (miss == MissReason::None && may_look(sequence, found) && start_looking(sequence, found)) return;
   const Choice choice = choose(sequence, found);
@@ -315,6 +318,12 @@ void Arrivals::abandon_search(std::uint32_t search, MissReason miss, bool asks_n
       arrival.stop_asking();
       stop_looking(i, miss);
     }
+  }
+}
+
+void Arrivals::note_brought(std::uint32_t search, std::uint32_t token_count) {
+  for (const std::uint32_t i : parts_.sequences.arriving()) {
+    if (parts_.arrivals[i].search == search) parts_.arrivals[i].brought_tokens += token_count;
   }
 }
 

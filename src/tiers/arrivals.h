@@ -65,6 +65,8 @@ class Arrivals {
   /// Makes sequences that wait for a search stop looking, with this reason. `asks_next`: they may ask another lower
   /// tier.
   void abandon_search(std::uint32_t search, MissReason miss, bool asks_next);
+  /// Of what memory can serve now of a search's path, the search has just brought so many tokens.
+  void note_brought(std::uint32_t search, std::uint32_t token_count);
   /// How long a search for a sequence may take, for the sequence.
   [[nodiscard]] TimeNs search_deadline(std::uint32_t sequence) const;
   [[nodiscard]] bool is_search_awaited(std::uint32_t search) const;

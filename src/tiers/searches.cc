@@ -150,17 +150,22 @@ bool Searches::may_read() const {
   return !parts_.is_paused && parts_.sleep_state != TierParts::SleepState::FallingAsleep;
 }
 
+// What those who wait for a search would have with the pages of a path in memory, and what its tier has besides.
+Hit Searches::find_hit(const Search& search, const TierPath& path, const Paths::LowerPages& lower) const {
+  const Paths::HitQuery query{.token_count = search.prompt_tokens,
+                              .allows_inexact = search.allows_inexact,
+                              .allows_partial = !search.is_for_host};
+  return paths_.find_hit_below(path, query, lower);
+}
+
 // Chooses what to load of the answer: up to the hit, if that is behind the hit that memory alone gives.
 void Searches::choose_pages(std::uint32_t index) {
   Search& search = parts_.searches[index];
   const TierPath path = paths_.path_of(search.pin);
-  const Paths::HitQuery query{.token_count = search.prompt_tokens,
-                              .allows_inexact = search.allows_inexact,
-                              .allows_partial = !search.is_for_host};
-  const Hit in_memory = paths_.find_hit_below(path, query, {});
+  const Hit in_memory = find_hit(search, path, {});
   std::span<const std::uint64_t> anchored = parts_.searches.anchored(index, parts_.page_tokens);
   if (!anchored.empty()) anchored = anchored.first(path.size() + search.found_pages);
-  search.hit = paths_.find_hit_below(path, query, {.page_count = search.found_pages, .anchored = anchored});
+  search.hit = find_hit(search, path, {.page_count = search.found_pages, .anchored = anchored});
   const bool is_better = search.hit.start() > in_memory.start();
   search.has_asked_anchored = !is_better;
   search.gained_tokens = is_better ? search.hit.start() - in_memory.start() : 0;
@@ -317,9 +322,11 @@ void Searches::finish_history_load(std::uint32_t transfer) {
     begin = std::min(known.page_count + known.host_page_count - load.first_page, good);
     PrefixTree::Pin pin = parts_.tree.pin_all(known);
     const std::span<const PageId> added = host_pages.subspan(begin, good - begin);
+    const Hit before = find_hit(search, paths_.path_of(pin), {});
     stores_.log_arrived(search, key, parts_.last_page(pin), load.first_page + begin, added);
     history.pages.host.seal(added);
     parts_.tree.insert_host(pin, key, added);
+    note_brought(load.search, before, paths_.path_of(pin));
     search.pin = std::move(pin);
     for (std::uint32_t i = 0; i < added.size(); ++i) {
       history.pages.lower[search.lower].set_there(added[i]);
@@ -338,6 +345,12 @@ void Searches::finish_history_load(std::uint32_t transfer) {
   search.arrived_pages += load.page_count;
   --search.loads_in_flight;
   end_load(transfer);
+}
+
+// Pages have come into memory, which gave `before` until then.
+void Searches::note_brought(std::uint32_t index, const Hit& before, const TierPath& path) {
+  const Hit after = find_hit(parts_.searches[index], path, {});
+  if (after.start() > before.start()) arrivals_->note_brought(index, after.start() - before.start());
 }
 
 void Searches::end_load(std::uint32_t transfer) {
@@ -434,6 +447,7 @@ void Searches::finish_anchored_load(std::uint32_t transfer) {
   AnchoredGroup& group = *parts_.groups[load.pool - 1U];
   const bool is_wanted = load.is_wanted() && !search.is_abandoned() && !parts_.key_spaces[search.key_space].is_retired;
   const TierPath path = paths_.path_of(load.pin);  // pages of the path may have come to the device meanwhile
+  const Hit before = find_hit(search, path, {});
   const std::span<const PageTransfer> pages = parts_.book.pages(transfer);
   for (std::uint32_t i = 0; i < pages.size(); ++i) {
     const bool is_good = is_wanted && i < load.good_pages;
@@ -444,6 +458,7 @@ void Searches::finish_anchored_load(std::uint32_t transfer) {
       group.pages.host.release({&pages[i].host_page, 1});
     }
   }
+  note_brought(index, before, path);
   load.pin.reset();
   end_load(transfer);
   --search.anchored_loads_in_flight;

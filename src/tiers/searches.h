@@ -55,6 +55,7 @@ class Searches {
  private:
   [[nodiscard]] std::optional<std::uint32_t> add(TransferKind kind, std::uint32_t key_space, std::uint16_t lower,
                                                  const PrefixTree::Key& key);
+  [[nodiscard]] Hit find_hit(const Search& search, const TierPath& path, const Paths::LowerPages& lower) const;
   void choose_pages(std::uint32_t search);
   [[nodiscard]] bool is_worth_reading(const Search& search);
   [[nodiscard]] bool may_read() const;
@@ -69,6 +70,7 @@ class Searches {
   [[nodiscard]] bool load_anchored(std::uint32_t search, const TierPath& path);
   void finish_anchored_load(std::uint32_t transfer);
   void finish_ended(std::uint32_t search);
+  void note_brought(std::uint32_t search, const Hit& before, const TierPath& path);
   void end_load(std::uint32_t transfer);
   void try_end(std::uint32_t search);
   void end(std::uint32_t search);

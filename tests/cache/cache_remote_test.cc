@@ -237,6 +237,48 @@ TEST_F(CacheRemote, AServerThatHangsHoldsARequestNoLongerThanItMay) {
   EXPECT_EQ(serve_remote(tokens), 4 * kPageTokens) << "when it is back";
 }
 
+// A tier is worth what it has brought, and not what others have computed while it was asked.
+TEST_F(CacheRemote, WhatOthersComputeWhileTheServerIsAskedIsNotItsWorth) {
+  const std::vector<TokenId> tokens = token_range(0, (8 * kPageTokens) + 1);
+  struct Case {
+    std::uint32_t pages_there = 0;  // on the server
+    std::uint32_t pages_computed = 0;
+    std::uint32_t pages_brought = 0;
+  };
+  for (const Case& each : {Case{.pages_there = 0, .pages_computed = 8, .pages_brought = 0},
+                           Case{.pages_there = 8, .pages_computed = 8, .pages_brought = 0},
+                           Case{.pages_there = 8, .pages_computed = 3, .pages_brought = 5},
+                           Case{.pages_there = 8, .pages_computed = 0, .pages_brought = 8},
+                           Case{.pages_there = 4, .pages_computed = 8, .pages_brought = 0}}) {
+    SCOPED_TRACE(std::to_string(each.pages_there) + " there, " + std::to_string(each.pages_computed) + " computed");
+    const auto first = [&](std::uint32_t pages) {
+      return std::vector<TokenId>(tokens.begin(), tokens.begin() + (std::ptrdiff_t{pages} * kPageTokens) + 1);
+    };
+    server_.restart_empty();
+    open_remote(remote_config());
+    if (each.pages_there > 0) (void)serve_remote(first(each.pages_there));
+    open_remote(remote_config());
+    Live waiting = admitted(tokens);
+    while (remote().run()) {
+    }
+    ASSERT_EQ(server_.batch_count(), 1U);  // its question
+    if (each.pages_computed > 0) {
+      Live other = admitted(first(each.pages_computed), {.tier_max = Tier::Host});
+      finish(other);
+    }
+    ASSERT_TRUE(server_.run_one());
+    settle_remote();
+    ASSERT_FALSE(view(waiting).is_loading);
+    const std::uint32_t pages_found = std::max(each.pages_computed, each.pages_there);
+    EXPECT_EQ(view(waiting).computed_tokens, pages_found * kPageTokens);
+    EXPECT_EQ(view(waiting).remote_tokens, each.pages_brought * kPageTokens);
+    EXPECT_EQ(view(waiting).host_tokens, (pages_found - each.pages_brought) * kPageTokens);
+    EXPECT_EQ(stats().remote_hit_tokens, each.pages_brought * kPageTokens);
+    finish(waiting);
+    settle_remote();
+  }
+}
+
 TEST_F(CacheRemote, AServerThatFailsCostsHitsAndNothingElse) {
   open_remote(remote_config());
   const std::vector<TokenId> tokens = token_range(0, (8 * kPageTokens) + 1);
@@ -319,9 +361,40 @@ TEST_P(CacheRemoteGroups, AnotherCacheFindsWhatAllGroupsNeed) {
   close();
   open(remote_config(GetParam().groups, 80));
   EXPECT_EQ(serve(with_tail(prompt, 2, 30)), before);
-  EXPECT_GT(view_.remote_tokens, 0U);
+  EXPECT_EQ(view_.remote_tokens, before);
   EXPECT_GE(serve(with_tail(prompt, 3, 30)), before) << "from memory";
   EXPECT_EQ(view_.remote_tokens, 0U);
+}
+
+TEST_P(CacheRemoteGroups, WhatOthersComputeWhileTheServerIsAskedIsNotItsWorth) {
+  const std::vector<TokenId> prompt = token_range(0, 200);
+  for (const bool has_server_it : {false, true}) {
+    if (has_server_it) {
+      open(remote_config(GetParam().groups));
+      serve(prompt);
+      flush();
+      close();
+    }
+    CacheConfig config = remote_config(GetParam().groups);
+    config.remote.find_timeout_ns = config.remote.load_timeout_ns = 60'000'000'000;  // machines may be slow
+    open(std::move(config));
+    store_.hold();
+    GroupsRequest waiting = start(prompt);
+    GroupsRequest other = start(prompt, {.tier_max = Tier::Host});
+    run_all(other);
+    end(other);
+    EXPECT_TRUE(view(waiting).is_loading);
+    store_.let_go();
+    drain(*cache_, now_);
+    EXPECT_EQ(view(waiting).computed_tokens, 192U);
+    EXPECT_EQ(view(waiting).remote_tokens, 0U);
+    EXPECT_EQ(view(waiting).host_tokens, 192U);
+    run_all(waiting);
+    end(waiting);
+    drain(*cache_, now_);
+    close();
+    server_.restart_empty();
+  }
 }
 
 INSTANTIATE_TEST_SUITE_P(Groups, CacheRemoteGroups, ::testing::ValuesIn(mixes()),

@@ -5,6 +5,7 @@
 #pragma once
 
 #include <array>
+#include <atomic>
 #include <memory>
 #include <span>
 #include <utility>
@@ -20,7 +21,7 @@ namespace quire {
 using testing::SimRemoteServer;
 using testing::SimRemoteStore;
 
-/// A store whose server answers at once.
+/// A store whose server answers at once, or when it is let go.
 class PromptStore final : public RemoteStore {
  public:
   explicit PromptStore(SimRemoteServer& server) : server_(server), store_(server) {}
@@ -28,9 +29,13 @@ class PromptStore final : public RemoteStore {
   void unregister_memory(std::span<std::byte> memory) override { store_.unregister_memory(memory); }
   [[nodiscard]] bool try_submit(const RemoteBatch& batch) override {
     if (!store_.try_submit(batch)) return false;
-    while (server_.run_one()) {
-    }
+    if (!is_held_) run();
     return true;
+  }
+  void hold() { is_held_ = true; }
+  void let_go() {
+    is_held_ = false;
+    run();
   }
   void cancel(std::uint64_t id) override { store_.cancel(id); }
   [[nodiscard]] std::span<RemoteAnswer> poll(std::span<RemoteAnswer> out) override { return store_.poll(out); }
@@ -38,8 +43,14 @@ class PromptStore final : public RemoteStore {
   [[nodiscard]] RemoteStatus status() const override { return store_.status(); }
 
  private:
+  void run() {
+    while (server_.run_one()) {
+    }
+  }
+
   SimRemoteServer& server_;
   SimRemoteStore store_;
+  std::atomic<bool> is_held_ = false;
 };
 
 /// Every step of every tier is the test's.
