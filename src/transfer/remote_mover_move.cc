@@ -379,15 +379,18 @@ void RemoteMover::Impl::end_store(Flight& flight) {
   Completion& completion = flight.completion;
   const std::span<const PageRow> ended = pages_of(flight).first(flight.page_count);
   const auto is_done = [](PageEnd end) { return end == PageEnd::Good || end == PageEnd::NotWritten; };
-  const auto has_failed = [&](PageEnd end) { return !is_done(end) && end != PageEnd::Hidden; };
   const auto first_open = std::ranges::find_if_not(ended, is_done, &PageRow::end);
-  const auto first_failed = std::ranges::find_if(ended, has_failed, &PageRow::end);
   completion.good_pages = static_cast<std::uint32_t>(first_open - ended.begin());
-  if (first_failed != ended.end()) {
+  if (std::ranges::find(ended, PageEnd::Lost, &PageRow::end) != ended.end()) {
     completion.outcome = TransferOutcome::Failed;
-    completion.fault = first_failed->end == PageEnd::Bad ? flight.fault : TransferFault::Io;
+    completion.fault = TransferFault::Io;
+  } else if (first_open != ended.end() && first_open->end == PageEnd::Hidden) {
+    // By a drop. A bad page behind it has its turn when they are stored again: the first open page counts as the bad
+    // one.
+    completion.outcome = TransferOutcome::Cancelled;
   } else if (first_open != ended.end()) {
-    completion.outcome = TransferOutcome::Cancelled;  // by a drop
+    completion.outcome = TransferOutcome::Failed;
+    completion.fault = flight.fault;
   }
   complete(flight);
 }

@@ -694,6 +694,24 @@ TEST_F(RemoteMoverTest, AStoreBesideADropSkipsWhatIsDroppedAndWritesTheRest) {
   }
 }
 
+// Whoever hears of a bad page takes the first one that was not written for it.
+TEST_F(RemoteMoverTest, APageThatIsNotWrittenBecauseOfADropIsNotTakenForABadOneBehindIt) {
+  RemoteEngine& engine = open();
+  engine.put_on_host(remote_prompt(1, 4), 0, 0);
+  engine.put_on_host(remote_prompt(2, 8), 4, 1);
+  engine.history.spoil(engine.host_page(0, 9));
+  store_.set_node(SimRemoteServer::Node::Stopped);
+  (void)end_of(engine, engine.submit_drop(3, 0));
+  const TransferId id = engine.submit_store(4, 0, 12);
+  settle();
+  store_.set_node(SimRemoteServer::Node::Up);
+  const Completion stored = end_of(engine, id);
+  EXPECT_EQ(stored.good_pages, 0U);
+  EXPECT_EQ(stored.outcome, TransferOutcome::Cancelled);
+  EXPECT_EQ(stored.fault, TransferFault::None);
+  EXPECT_EQ(store_.keys().size(), 1U);  // what stands between
+}
+
 // Answers come in any order; the store says so itself when a drop and a put before it are there at the same time.
 TEST_F(RemoteMoverTest, WhatWasAskedForOrPutBeforeADropDoesNotSurviveIt) {
   for (int seed = 0; seed < 20; ++seed) {
