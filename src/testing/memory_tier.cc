@@ -220,6 +220,10 @@ Completion MemoryTier::store(const Task& task, Random& random) {
   std::map<PageName, Kept>& pool = pools_[plan.pool];
   const std::uint32_t extent_pages = extent_of(plan.pool);
   QUIRE_CHECK(plan.pages.size() % extent_pages == 0, "a store has a part of an extent");
+  if (faults.cancelled_stores > 0 && draws(random, faults.cancelled_stores)) {
+    completion.outcome = TransferOutcome::Cancelled;
+    return completion;
+  }
   for (std::size_t first = 0; first < plan.pages.size(); first += extent_pages) {
     if (has_failed_ || draws(random, faults.failed_stores)) {
       completion.fault = TransferFault::Io;

@@ -41,6 +41,7 @@ class MemoryTier final : public LowerTier {
     std::uint32_t failed_loads = 0;
     std::uint32_t changed_bytes = 0;
     std::uint32_t failed_stores = 0;
+    std::uint32_t cancelled_stores = 0;  ///< as by a drop
     std::uint32_t repeated_answers = 0;
   };
 

@@ -17,6 +17,9 @@ using CopyState = LowerCopies::State;
 // for.
 constexpr std::uint32_t kStoresMax = 2;
 constexpr std::uint32_t kTransfersForTwoStores = 16;
+// So often does a flush write what drops have kept from being written, which are done by then: once, unless a tier says
+// so and they are not.
+constexpr std::uint32_t kRoundsMax = 3;
 
 }  // namespace
 
@@ -258,8 +261,10 @@ void LowerStores::finish(std::uint32_t transfer) {
   // The tier has failed, and not just one page.
   const bool is_of_tier = store.fault == TransferFault::Io || lower.has_failed;
   if (store.outcome == TransferOutcome::Failed && is_of_tier) lower.has_lost_writes = true;
-  // A drop was on its way: what was computed since is written when somebody uses it again.
-  const bool is_lost = is_of_tier || store.outcome == TransferOutcome::Cancelled;
+  // A drop was on its way: what was computed since is written when somebody uses it again, or flushes.
+  const bool is_cancelled = store.outcome == TransferOutcome::Cancelled;
+  const bool is_lost = is_of_tier || is_cancelled;
+  has_cancelled_stores_ = has_cancelled_stores_ || is_cancelled;
   const std::span<const PageTransfer> pages = parts_.book.pages(transfer);
   const bool has_extents = lower.extent_of(home) > 1;
   if (has_extents) finish_extents(store, pages, is_lost);
@@ -371,6 +376,7 @@ void LowerStores::drop(std::uint32_t key_space) {
   if (parts_.key_spaces[key_space].wants_disk_drop) return;
   parts_.key_spaces[key_space].wants_disk_drop = true;
   flushes_again_ = parts_.wants_flush;
+  round_ = 0;
   parts_.use_key_space(key_space);
   has_unstarted_drop_ = true;
   start_drops();
@@ -379,6 +385,7 @@ void LowerStores::drop(std::uint32_t key_space) {
 void LowerStores::drop_all() {
   wants_drop_all_ = true;
   flushes_again_ = parts_.wants_flush;
+  round_ = 0;
   has_unstarted_drop_ = true;
   start_drops();
 }
@@ -438,12 +445,20 @@ bool LowerStores::begin_flush() {
   if (parts_.wants_flush) return false;
   parts_.wants_flush = true;
   flushes_again_ = false;
-  has_lost_copies_ = false;
+  has_lost_copies_ = has_cancelled_stores_ = false;
   is_flushed_ = false;
+  round_ = 0;
   for (std::uint16_t i = 0; i < parts_.lowers.size(); ++i) {
     parts_.lowers[i].has_lost_writes = parts_.lowers[i].has_failed_drops = false;
+  }
+  want_lost();
+  return true;
+}
+
+// Pages that could not be written are tried once more.
+void LowerStores::want_lost() {
+  for (std::uint16_t i = 0; i < parts_.lowers.size(); ++i) {
     if (parts_.lowers[i].has_failed) continue;
-    // Pages that could not be written are tried once more.
     for_each_host_page(i, [&](PageHome& home, LowerCopies& copies, PageId page) {
       if (copies.states[page.value] != CopyState::Lost) return;
       if (parts_.lowers[i].extent_of(home) > 1) {
@@ -453,7 +468,6 @@ bool LowerStores::begin_flush() {
       }
     });
   }
-  return true;
 }
 
 template <typename Visitor>
@@ -508,8 +522,16 @@ Result<bool> LowerStores::try_flush() {
       parts_.wants_flush = false;
       return fail(ErrorCode::Io, "flush: some pages did not reach the host, through which they go to disk");
     }
-    parts_.wants_flush = std::exchange(flushes_again_, false);
+    parts_.wants_flush = std::exchange(flushes_again_, false) || has_cancelled_stores_;
     if (!parts_.wants_flush) return true;
+    if (std::exchange(has_cancelled_stores_, false)) {
+      if (round_++ == kRoundsMax) {
+        parts_.wants_flush = false;
+        return fail(ErrorCode::Unavailable, "flush: some pages were not written, because drops go on: flush once more");
+      }
+      want_lost();
+      (void)start();
+    }
   }
   if (flushes_in_flight_ > 0) return false;
   const bool is_writing = parts_.book.any([](const Transfer& each) {

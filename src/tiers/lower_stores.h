@@ -97,6 +97,7 @@ class LowerStores {
   [[nodiscard]] bool is_used_enough(const Lower& lower, RunId run) const;
   [[nodiscard]] bool list_extent(RunId run, std::uint32_t last, std::uint32_t page_count);
   [[nodiscard]] bool try_start_drop(std::uint32_t key_space);
+  void want_lost();
   void prefer_page(std::uint16_t lower_index, PageHome& home, PageId host_page, bool is_hot);
   [[nodiscard]] bool has_unstarted_writes() const;
   template <typename Visitor>
@@ -109,9 +110,11 @@ class LowerStores {
   bool wants_drop_all_ = false;  // drop_all() was called, and its transfers have not begun
   // flush(), while it is wanted.
   std::uint32_t flushes_in_flight_ = 0;
-  bool is_flushed_ = false;       // all tiers have answered the last flush
-  bool has_lost_copies_ = false;  // pages did not reach the host since the flush began
-  bool flushes_again_ = false;    // a key space was dropped meanwhile, and the drop has to be flushed too
+  bool is_flushed_ = false;            // all tiers have answered the last flush
+  bool has_lost_copies_ = false;       // pages did not reach the host since the flush began
+  bool flushes_again_ = false;         // a key space was dropped meanwhile, and the drop has to be flushed too
+  bool has_cancelled_stores_ = false;  // drops kept pages from being written, which are wanted again
+  std::uint32_t round_ = 0;            // how often that has happened since the flush began, or since the last drop
 };
 
 }  // namespace quire

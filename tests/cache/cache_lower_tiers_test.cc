@@ -147,6 +147,39 @@ TEST_F(LowerTiersTest, AFlushReachesTheTiersThatWorkAndTellsOfTheOthers) {
   }
 }
 
+TEST_F(LowerTiersTest, AFlushGoesOnAsLongAsDropsMayKeepPagesFromBeingWritten) {
+  for (const std::uint32_t extent_pages : {1U, 3U}) {
+    extent_pages_ = extent_pages;
+    open_lowers({{}});
+    const auto flush = [&] {
+      Result<bool> flushed = false;
+      for (int i = 0; i < 30 && flushed && !*flushed; ++i) {
+        flushed = cache_->flush();
+        settle_lowers();
+      }
+      return flushed;
+    };
+    near().faults.cancelled_stores = 100;
+    Live live = admitted(token_range(0, 6 * kPageTokens));
+    settle_lowers();
+    finish(live);
+    settle_lowers();
+    // The tier says that all drops are done, and goes on as if they were not.
+    const Result<bool> refused = flush();
+    ASSERT_FALSE(refused.has_value());
+    EXPECT_EQ(refused.error().code, ErrorCode::Unavailable);
+    EXPECT_NE(refused.error().message.find("drops go on"), std::string::npos) << refused.error().message;
+    EXPECT_EQ(near().flush_count, 4U);
+    near().faults.cancelled_stores = 0;
+    const Result<bool> flushed = flush();
+    ASSERT_TRUE(flushed.has_value()) << flushed.error().message;
+    EXPECT_TRUE(*flushed);
+    EXPECT_EQ(near().page_count(), 6U);
+    EXPECT_EQ(near().flush_count, 5U);
+    close();
+  }
+}
+
 // What the near tier has is still there: only what the far tier lost is written again.
 TEST_F(LowerTiersTest, AFailedTierDoesNotCostTheOthersTheirPages) {
   open_two();
@@ -315,6 +348,7 @@ class RandomLowerTiersTest : public LowerTiersTest {
                       .failed_loads = run.random.below(20),
                       .changed_bytes = run.random.below(20),
                       .failed_stores = run.random.below(20),
+                      .cancelled_stores = run.random.below(20),
                       .repeated_answers = run.random.below(20)};
     }
     const std::uint32_t failing = run.random.below(4);  // 0, 1: a tier, half way

@@ -189,6 +189,32 @@ TEST_F(CacheRemote, WhatIsComputedDuringADropIsWrittenWhenItIsUsedAgain) {
   EXPECT_EQ(stats().remote_stored_page_total, 16U);
 }
 
+// flush() waits for the drop, and has written nothing of the key space by then.
+TEST_F(CacheRemote, AFlushDuringADropWritesWhatIsComputedMeanwhile) {
+  for (const WritePolicy policy : {WritePolicy::WriteThrough, WritePolicy::WriteBack}) {
+    CacheConfig config = remote_config();
+    config.remote.write_policy = policy;
+    open_remote(std::move(config));
+    const std::vector<TokenId> tokens = token_range(0, (8 * kPageTokens) + 1);
+    (void)serve_remote(tokens);
+    server_.set_node(SimRemoteServer::Node::Stopped);
+    ASSERT_TRUE(cache_->drop(space_));
+    space_ = cache_->key_space({.model = "test"}).value();
+    EXPECT_EQ(serve_remote(tokens), 0U);
+    Result<bool> flushed = cache_->flush();
+    for (int i = 0; i < 99 && flushed && !*flushed; ++i, flushed = cache_->flush()) {
+      settle_remote();
+      if (i == 3) server_.set_node(SimRemoteServer::Node::Up);
+    }
+    ASSERT_TRUE(flushed.has_value()) << flushed.error().message;
+    EXPECT_TRUE(*flushed);
+    EXPECT_EQ(server_.keys().size(), 2U);
+    open_remote(remote_config());
+    EXPECT_EQ(serve_remote(tokens), 8 * kPageTokens);
+    server_.restart_empty();
+  }
+}
+
 TEST_F(CacheRemote, ACacheThatOnlyReadsWritesNothingAndDropsForItselfOnly) {
   open_remote(remote_config());
   const std::vector<TokenId> tokens = token_range(0, (4 * kPageTokens) + 1);
