@@ -315,8 +315,8 @@ struct RemoteTierStatus {
   std::uint64_t put_bytes = 0;
   std::uint64_t kept_values = 0;     ///< not put, because the servers have them
   std::uint64_t absent_values = 0;   ///< gone when they were to be read
-  std::uint64_t corrupt_values = 0;  ///< damaged, and dropped
-  std::uint64_t foreign_values = 0;  ///< written by somebody else under the name of a page, and dropped
+  std::uint64_t corrupt_values = 0;  ///< came damaged: they are put anew, or dropped when they come so again
+  std::uint64_t foreign_values = 0;  ///< came as somebody else's under the name of a page, and the same
   std::uint64_t late_objects = 0;
   std::uint64_t failed_objects = 0;
   std::uint64_t failed_drops = 0;  ///< of key spaces; each is tried again

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // AbsentNames: pages that a shared store is not asked for, because it did not have them a moment ago, or because what
-// it had was not right. Requests with one beginning come in bursts, and the store need not be asked by each. A small
-// table in which new names push out old ones.
+// came from it was not right. Requests with one beginning come in bursts, and the store need not be asked by each. A
+// small table in which new names push out old ones.
 //
 // single-threaded
 #pragma once
@@ -27,6 +27,11 @@ class AbsentNames {
   [[nodiscard]] bool has(std::uint32_t pool, const PageName& name, TimeNs now_ns) const {
     const Entry& entry = entries_[slot_of(pool, name)];
     return entry.name == name && entry.pool == pool && now_ns < entry.until_ns;
+  }
+  /// The same, or it was so once: nobody has put it since.
+  [[nodiscard]] bool remembers(std::uint32_t pool, const PageName& name) const {
+    const Entry& entry = entries_[slot_of(pool, name)];
+    return entry.name == name && entry.pool == pool;
   }
   /// It has been put.
   void remove(std::uint32_t pool, const PageName& name) {

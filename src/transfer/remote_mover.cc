@@ -356,7 +356,7 @@ RemoteMover::Impl::Flight* RemoteMover::Impl::idle_background() {
   return idle != background.end() ? &*idle : nullptr;
 }
 
-// A value that is no good. When there is no room for it, whoever reads it next drops it.
+// When there is no room for it, whoever reads the value next drops it.
 void RemoteMover::Impl::discard(std::uint32_t pool, const PageName& name, const RemoteObject& object) {
   Flight* const flight = idle_background();
   if (flight == nullptr || config.is_read_only) return;

@@ -8,7 +8,9 @@
 // done without having been written, and RemoteMoverStats::skipped_pages counts them.
 //
 //   - A page has arrived when its header says what was asked for (key space, layout, name, parent, index) and its bytes
-//     have the checksum. A value that is not right is dropped from the store, and the load ends in front of it.
+//     have the checksum. The load ends in front of a value that is not right, and a store puts its pages anew. Because
+//     a connection may be at fault, and others need the value if it is right, nobody asks for it for 5 s. It is dropped
+//     from the store when it is not right after that either, or, where nothing is written, not asked for again.
 //   - What comes late is not used: the load ends there (TransferOutcome::TimedOut), as where the store has nothing. A
 //     plan that says how long it may take takes no longer than that.
 //   - Values are put only where a question says that they are absent. One that the store refuses fails the store of its

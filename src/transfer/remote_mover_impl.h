@@ -44,6 +44,9 @@ struct RemoteMover::Impl {
   static constexpr std::uint32_t kDropFlights = 2;                           // behind those: drops at the store at once
   /// How long a name counts as absent: others may put it meanwhile.
   static constexpr TimeNs kAbsentNs = 1'000'000'000;
+  /// How long a name counts as absent because its value came wrong: a connection that is at fault is known to be by
+  /// then, or idle, which shows it.
+  static constexpr TimeNs kBadNs = 5'000'000'000;
   /// A put that was given up may still happen for so long: when a connection is cleared, a machine goes on.
   static constexpr TimeNs kLostPutNs = 60'000'000'000;
   static constexpr TimeNs kDropPauseMinNs = 1'000'000'000;
@@ -59,7 +62,7 @@ struct RemoteMover::Impl {
     Ask,  ///< which values are to be put
     Put,
     Touch,    ///< in the background: a path counts as used
-    Discard,  ///< in the background: a value that is no good
+    Discard,  ///< in the background: a value that came wrong twice
     Drop,     ///< in the background: a key space that was dropped, or everything
   };
   /// What became of a page.
@@ -286,7 +289,7 @@ struct RemoteMover::Impl {
   std::uint64_t last_number = 0;      // writes, flushes, drops and their tries are numbered as they begin
   std::optional<TimeNs> lost_put_ns;  // when the last put was given up
   AbsentNames absent;
-  AbsentNames bad;  // their values were not right: until they are dropped, or, where nothing is written, from then on
+  AbsentNames bad;  // their values came wrong
   std::uint64_t last_batch = 0;
 
   mutable Mutex stats_mutex;  // guards what follows

@@ -113,7 +113,11 @@ void RemoteMover::Impl::end_get(Flight& flight) {
     const RemoteObject& object = flight.batch.objects[i];
     switch (object.outcome) {
       case RemoteOutcome::Ok:
-        if (!verify(flight, item, object.target[0])) refuse(flight, item, object);
+        if (!verify(flight, item, object.target[0])) {
+          refuse(flight, item, object);
+        } else if (item.count == extent_pages(flight.pool)) {
+          bad.remove(flight.pool, *extent_of(flight, item));
+        }
         break;
       case RemoteOutcome::Corrupt:
         count(&RemoteMoverStats::corrupt_values);
@@ -136,12 +140,16 @@ void RemoteMover::Impl::end_get(Flight& flight) {
   end_moves(flight);
 }
 
-// A value that is not right. Nobody is to find it meanwhile, and a store of its pages is not to take it for theirs.
+// A value that came wrong. That need not be the value's fault: a connection may have given an answer twice, or changed
+// it, and whatever is wrong with what came looks alike then. Others need the value if it is right. So nobody is to find
+// it for a while, and a store of its pages puts them anew; it is dropped when it comes wrong to somebody who asked for
+// it after that while.
 void RemoteMover::Impl::refuse(const Flight& flight, const Item& item, const RemoteObject& object) {
-  const TimeNs until_ns = config.is_read_only ? std::numeric_limits<TimeNs>::max() : now() + config.store_timeout_ns;
   const PageName& name = *extent_of(flight, item);
-  bad.add(flight.pool, name, until_ns);
-  discard(flight.pool, name, object);
+  const bool is_again = bad.remembers(flight.pool, name) && !bad.has(flight.pool, name, flight.start_ns);
+  const bool is_for_good = is_again && config.is_read_only;
+  bad.add(flight.pool, name, is_for_good ? std::numeric_limits<TimeNs>::max() : now() + kBadNs);
+  if (is_again) discard(flight.pool, name, object);
 }
 
 // Whether a value is what its key says. Its pages up to the first one that is not are good.
@@ -210,7 +218,7 @@ void RemoteMover::Impl::end_ask(Flight& flight) {
       continue;
     }
     RemoteOutcome outcome = flight.batch.objects[i].outcome;
-    if (outcome == RemoteOutcome::Ok && bad.has(flight.pool, *extent_of(flight, item), now())) {
+    if (outcome == RemoteOutcome::Ok && bad.remembers(flight.pool, *extent_of(flight, item))) {
       outcome = RemoteOutcome::Absent;
     }
     switch (outcome) {

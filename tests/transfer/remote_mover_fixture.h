@@ -408,6 +408,9 @@ class RemoteMoverTest : public ::testing::Test {
   /// What was absent a moment ago is asked for again.
   void forget_absent() { set_now(now_ + 2'000'000'000); }
 
+  /// What came wrong is asked for again.
+  void forget_bad() { set_now(now_ + 6'000'000'000); }
+
   /// Flips a bit in the last page of every value.
   void damage_values() {
     for (const std::string& key : store_.keys()) {

@@ -149,9 +149,10 @@ void bind_cache_values(nb::module_& module) {
       .value("put_bytes", &RemoteTierStatus::put_bytes)
       .value("kept_values", &RemoteTierStatus::kept_values, "not put, because the servers have them")
       .value("absent_values", &RemoteTierStatus::absent_values, "gone when they were to be read")
-      .value("corrupt_values", &RemoteTierStatus::corrupt_values, "damaged, and dropped")
+      .value("corrupt_values", &RemoteTierStatus::corrupt_values,
+             "came damaged: they are put anew, or dropped when they come so again")
       .value("foreign_values", &RemoteTierStatus::foreign_values,
-             "written by somebody else under the name of a page, and dropped")
+             "came as somebody else's under the name of a page, and the same")
       .value("late_objects", &RemoteTierStatus::late_objects)
       .value("failed_objects", &RemoteTierStatus::failed_objects)
       .value("failed_drops", &RemoteTierStatus::failed_drops, "of key spaces; each is tried again");
