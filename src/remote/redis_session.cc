@@ -12,6 +12,7 @@
 
 #include "remote/address_round.h"
 #include "remote/monotonic_clock.h"
+#include "remote/redis_cluster_check.h"
 #include "remote/redis_refusal.h"
 
 namespace quire {
@@ -146,7 +147,12 @@ Status RedisSession::log_in() {
   }
 }
 
-Result<std::unique_ptr<RedisSession>> RedisSession::open(const RedisEndpoint& endpoint, const RedisLogin& login) {
+TimeNs RedisSession::command_deadline() const {
+  return std::min(monotonic_now() + login_.command_timeout_ns, limit_ns_);
+}
+
+Result<std::unique_ptr<RedisSession>> RedisSession::open(const RedisEndpoint& endpoint, const RedisLogin& login,
+                                                         TimeNs limit_ns) {
   std::vector<SocketAddress> addresses;
   if (const auto address = address_in_numbers(endpoint)) {
     addresses.push_back(*address);
@@ -154,14 +160,15 @@ Result<std::unique_ptr<RedisSession>> RedisSession::open(const RedisEndpoint& en
     QUIRE_TRY_ASSIGN(addresses, login.look_up(endpoint));
   }
   AddressRound round;
-  round.begin(addresses, monotonic_now(), login.connect_timeout_ns);
+  const TimeNs now = monotonic_now();
+  round.begin(addresses, now, std::clamp<TimeNs>(limit_ns - now, 1, login.connect_timeout_ns));
   std::optional<ErrorCode> first_code;
   while (round.has_next()) {
     const SocketAddress& address = round.take_next(monotonic_now());
     auto connection = connect_to(address, login.options_for(endpoint), round.due_ns());
     if (connection.has_value()) {
       std::unique_ptr<RedisSession> session(
-          new RedisSession(endpoint, round.with_taken_first(), *std::move(connection), login));
+          new RedisSession(endpoint, round.with_taken_first(), *std::move(connection), login, limit_ns));
       QUIRE_TRY(session->log_in());
       return session;
     }
@@ -172,7 +179,7 @@ Result<std::unique_ptr<RedisSession>> RedisSession::open(const RedisEndpoint& en
 }
 
 Status RedisSession::send(std::string_view commands) {
-  const TimeNs deadline = monotonic_now() + login_.command_timeout_ns;
+  const TimeNs deadline = command_deadline();
   while (!commands.empty()) {
     const std::array<iovec, 1> piece = {iovec{const_cast<char*>(commands.data()), commands.size()}};
     const IoCount count = connection_->write(piece);
@@ -184,7 +191,7 @@ Status RedisSession::send(std::string_view commands) {
 }
 
 Result<RespValue> RedisSession::read_answer() {
-  const TimeNs deadline = monotonic_now() + login_.command_timeout_ns;
+  const TimeNs deadline = command_deadline();
   std::array<char, 16'384> buffer;
   while (true) {
     std::string_view rest = input_;
@@ -225,6 +232,12 @@ Result<RespValue> RedisSession::exchange(std::string_view commands) {
   Result<RespValue> answer = read_answer();
   if (!sent.has_value() && !answer.has_value()) return tl::unexpected<Error>(sent.error());
   return answer;
+}
+
+Status RedisSession::ping() {
+  QUIRE_TRY_ASSIGN(const RespValue pong, call({"PING"}));
+  if (pong.kind == RespKind::Error) return tl::unexpected<Error>(refused(*this, login_, "PING", pong.text));
+  return {};
 }
 
 Result<RedisTopology> probe_redis(RedisSession& session, const RedisConfig& config, const RedisLogin& login) {
@@ -283,6 +296,11 @@ Result<RedisTopology> probe_redis_seeds(const RedisConfig& config, const RedisLo
       if (topology.has_value()) {
         topology->seed = seed;
         topology->seed_addresses = (*session)->addresses();
+        if (topology->is_cluster) {
+          if (Status checked = check_cluster_nodes(*topology, login); !checked.has_value()) {
+            topology = tl::unexpected<Error>(std::move(checked).error());
+          }
+        }
       }
     } else {
       topology = tl::unexpected<Error>(std::move(session).error());

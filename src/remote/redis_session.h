@@ -6,6 +6,7 @@
 // single-threaded; SIGPIPE has to be blocked, see redis_tls.h
 #pragma once
 
+#include <cstdint>
 #include <initializer_list>
 #include <memory>
 #include <span>
@@ -25,9 +26,11 @@ namespace quire {
 
 class RedisSession {
  public:
-  /// Connects, to whichever of the endpoint's addresses works first, and logs in.
+  static constexpr TimeNs kNoLimit = INT64_MAX;
+  /// Connects, to whichever of the endpoint's addresses works first, and logs in. Nothing is waited for beyond the
+  /// limit, here or later.
   [[nodiscard]] static Result<std::unique_ptr<RedisSession>> open(const RedisEndpoint& endpoint,
-                                                                  const RedisLogin& login);
+                                                                  const RedisLogin& login, TimeNs limit_ns = kNoLimit);
 
   /// Sends commands. Each is answered by one read_answer(), in order.
   [[nodiscard]] Status send(std::string_view commands);
@@ -40,19 +43,25 @@ class RedisSession {
     return call(std::span(arguments.begin(), arguments.size()));
   }
 
+  /// An error, when the answer is one.
+  [[nodiscard]] Status ping();
+
   [[nodiscard]] const RedisEndpoint& endpoint() const { return endpoint_; }
   /// All that the endpoint has, the one first that it is connected to.
   [[nodiscard]] const std::vector<SocketAddress>& addresses() const { return addresses_; }
 
  private:
   RedisSession(RedisEndpoint endpoint, std::vector<SocketAddress> addresses,
-               std::unique_ptr<RedisConnection> connection, const RedisLogin& login)
+               std::unique_ptr<RedisConnection> connection, const RedisLogin& login, TimeNs limit_ns)
       : endpoint_(std::move(endpoint)),
         addresses_(std::move(addresses)),
         connection_(std::move(connection)),
-        login_(login) {}
+        login_(login),
+        limit_ns_(limit_ns) {}
 
   [[nodiscard]] Status log_in();
+  /// Of one more command.
+  [[nodiscard]] TimeNs command_deadline() const;
   [[nodiscard]] Status wait_for(IoCount::State state, TimeNs deadline, const char* what);
   [[nodiscard]] tl::unexpected<Error> lost(const std::string& why) const;
   [[nodiscard]] tl::unexpected<Error> late(const char* what) const;
@@ -61,6 +70,7 @@ class RedisSession {
   std::vector<SocketAddress> addresses_;
   std::unique_ptr<RedisConnection> connection_;
   const RedisLogin& login_;
+  const TimeNs limit_ns_;
   RespCollector collector_;
   std::string input_;
   bool has_answered_ = false;

@@ -311,6 +311,56 @@ TEST_F(ClusterOfThree, AClusterThatWantsAllItsSlotsIsDownAndComesBack) {
   }
 }
 
+TEST_F(ClusterOfThree, OpeningLooksAtAllNodesAndGoesOnWithoutADeadOne) {
+  const std::string password = "hunter2-is-no-secret";
+  const RedisConfig config{
+      .urls = {cluster.primary(0).url()}, .user = "engine", .password = password, .command_timeout_ns = 300 * kMs};
+  const auto add_user = [&](std::uint32_t node) {
+    const std::string added = ">" + password;
+    EXPECT_EQ(cluster.primary(node).call({"ACL", "SETUSER", "engine", "on", added, "~*", "+@all"}).text, "OK");
+  };
+  add_user(0);
+  add_user(2);
+  const auto refused = open_redis_store(config);
+  ASSERT_FALSE(refused.has_value());
+  EXPECT_EQ(refused.error().code, ErrorCode::InvalidArgument);
+  EXPECT_NE(refused.error().message.find("127.0.0.1:" + std::to_string(cluster.primary(1).port())), std::string::npos)
+      << refused.error().message;
+  EXPECT_NE(refused.error().message.find("does not let the user 'engine' in"), std::string::npos)
+      << refused.error().message;
+  EXPECT_EQ(refused.error().message.find(password), std::string::npos) << refused.error().message;
+  add_user(1);
+  EXPECT_TRUE(open_redis_store(config).has_value());
+
+  cluster.primary(1).stop();
+  EXPECT_TRUE(open_redis_store(config).has_value());
+  cluster.primary(1).go_on();
+  cluster.primary(2).kill();
+  EXPECT_TRUE(open_redis_store(config).has_value());
+  cluster.primary(2).start();
+  for (std::uint32_t i = 0; i < 3; ++i) (void)cluster.primary(i).call({"ACL", "DELUSER", "engine"});
+}
+
+TEST(ClusterOfOne, NodesThatAreNotWhereTheySayCannotBeUsed) {
+  RedisServer server({.is_cluster = true});
+  EXPECT_EQ(server.call({"CLUSTER", "ADDSLOTSRANGE", "0", "16383"}).text, "OK");
+  EXPECT_EQ(server.call({"CONFIG", "SET", "cluster-announce-ip", "127.0.0.9"}).text, "OK");
+  std::string why;
+  EXPECT_TRUE(comes_true([&] {
+    const auto refused = open_redis_store({.urls = {server.url()}});
+    if (refused.has_value()) return false;
+    EXPECT_EQ(refused.error().code, ErrorCode::Unavailable);
+    why = refused.error().message;
+    return why.find("127.0.0.9:" + std::to_string(server.port())) != std::string::npos;
+  }));
+  EXPECT_NE(why.find("set cluster-announce-ip"), std::string::npos) << why;
+  EXPECT_NE(why.find("Connection refused"), std::string::npos) << why;
+  // Who looks into it is told the same.
+  const auto report = scan_redis_store({.urls = {server.url()}}, "quire:", nullptr);
+  ASSERT_FALSE(report.has_value());
+  EXPECT_EQ(report.error().message, why);
+}
+
 TEST(ClusterOfOne, ANodeThatKnowsNoAddressOfItsOwnIsNotReachedByASocket) {
   RedisServer server({.is_cluster = true});
   EXPECT_EQ(server.call({"CLUSTER", "ADDSLOTSRANGE", "0", "16383"}).text, "OK");

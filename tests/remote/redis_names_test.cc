@@ -240,6 +240,36 @@ TEST_F(RedisNames, ANodeOfAClusterIsLookedUpWhenAnotherAnswersAtItsAddress) {
   EXPECT_EQ(store->status().node_count, 1U);
 }
 
+TEST_F(RedisNames, ANodeOfAClusterIsCheckedUnderTheNameThatItsCertificateIsFor) {
+  TempDirectory directory;
+  const TestCertificates of_name = make_certificates(directory.path(), "name", kName);
+  names_.set(kName, {"127.0.0.1"});
+  const std::string port = std::to_string(port_);
+  RedisServer server({.has_port = true,
+                      .is_cluster = true,
+                      .more = {"--tls-port", port, "--tls-cluster", "yes", "--tls-cert-file", of_name.certificate_file,
+                               "--tls-key-file", of_name.key_file, "--tls-ca-cert-file", of_name.ca_file,
+                               "--tls-auth-clients", "no", "--cluster-announce-ip", "127.0.0.1"}});
+  EXPECT_EQ(server.call({"CLUSTER", "ADDSLOTSRANGE", "0", "16383"}).text, "OK");
+  // The map has an address, which the certificate is not for.
+  RedisConfig config{.urls = {"rediss://" + where()}, .ca_file = of_name.ca_file};
+  const auto refused = names_.try_open(config);
+  ASSERT_FALSE(refused.has_value());
+  EXPECT_EQ(refused.error().code, ErrorCode::InvalidArgument);
+  for (const std::string& part : {"127.0.0.1:" + port, std::string("certificate"), std::string("server_name")}) {
+    EXPECT_NE(refused.error().message.find(part), std::string::npos) << refused.error().message;
+  }
+  config.server_name = kName;
+  const auto store = names_.open(config);
+  StoreClient client(*store);
+  const auto keys = numbered_keys("quire:a", 10);
+  EXPECT_TRUE(comes_true([&] { return client.put(keys, 100'000).all(RemoteOutcome::Ok); }));
+  EXPECT_TRUE(client.get(keys, 100'000).all(RemoteOutcome::Ok));
+  EXPECT_TRUE(client.run({.operation = RemoteOperation::DropBelow, .keys = {"quire:"}}).all(RemoteOutcome::Ok));
+  EXPECT_TRUE(client.find(keys).all(RemoteOutcome::Absent));
+  EXPECT_EQ(client.wrong_values(), 0U);
+}
+
 TEST_F(RedisNames, CertificatesAreForTheNameAndNotForTheAddress) {
   TempDirectory directory;
   const TestCertificates of_name = make_certificates(directory.path(), "name", kName);
