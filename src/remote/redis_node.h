@@ -60,6 +60,7 @@ struct RedisNode {
   std::array<Lane, kLanesOfNode> lanes;
   bool is_seed = false;         ///< named by the configuration: asked for the cluster when no other is left
   bool is_used = false;         ///< has slots
+  bool is_bare = false;         ///< a primary without slots, which may have keys all the same: drops go there too
   std::string cluster_id = {};  ///< as the cluster calls it; empty: not known
   bool is_asked_map = false;    ///< it was asked for the cluster's slots and owes the answer
   bool is_vacant = false;       ///< of no use any more: another may take its place

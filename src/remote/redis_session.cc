@@ -31,10 +31,10 @@ Error refused(const RedisSession& session, const RedisLogin& login, const std::s
       return {ErrorCode::InvalidArgument,
               where + " wants a password: put it into a file and name that in RedisConfig::password_file"};
     case RedisRefusal::NoPermission:
-      return {ErrorCode::InvalidArgument, where + " does not allow " + command + " to " + user_text(login) + " (" +
-                                              printable(error) +
-                                              "): its ACL needs the commands ping, touch, get, set, unlink and scan, "
-                                              "cluster|slots and asking in a cluster, and the keys below the prefix"};
+      return {ErrorCode::InvalidArgument,
+              where + " does not allow " + command + " to " + user_text(login) + " (" + printable(error) +
+                  "): its ACL needs the commands ping, touch, get, set, unlink and scan, "
+                  "cluster|slots, cluster|nodes and asking in a cluster, and the keys below the prefix"};
     case RedisRefusal::UnknownCommand:
       return {ErrorCode::Unsupported, where + " does not know " + command + " (" + printable(error) +
                                           "): Redis 4 or newer is needed, or Valkey"};

@@ -168,7 +168,10 @@ class RedisWorker final : private RedisLane::Owner {
   [[nodiscard]] bool sweep_answered(std::uint32_t request, const RespValue& answer);
   void sweep_refused(std::uint32_t request, const RespValue& answer);
   [[nodiscard]] bool page_answered(std::uint32_t request, const RespValue& answer);
-  void sweep_map_answered(std::uint32_t request, const RespValue& answer);
+  /// To CLUSTER SLOTS, which the answer to CLUSTER NODES follows.
+  void sweep_slots_answered(std::uint32_t request, const RespValue& answer);
+  void sweep_nodes_answered(std::uint32_t request, const RespValue& answer);
+  void learn_bare_node(Sweep& sweep, const RedisEndpoint& endpoint, const std::string& id);
   void end_node_sweep(std::uint32_t request);
   void node_swept(std::uint32_t sweep_index);
   void let_go_of_sweep(std::uint32_t request);
@@ -246,6 +249,7 @@ class RedisWorker final : private RedisLane::Owner {
   std::uint32_t given_back_ = 0;     // objects that the mailbox was not told of yet
   IndexLists lists_;                 // requests: of each lane those that are queued and those in flight
   std::array<Sweep, kSweepsMax> sweeps_;
+  bool has_bare_nodes_ = false;                               // until no sweep is under way
   std::unordered_map<std::uint32_t, NodeSweep> node_sweeps_;  // by their requests
 
   std::vector<Batch> batches_;   // by their places in the mailbox

@@ -5,6 +5,7 @@
 #include <charconv>
 #include <utility>
 
+#include "remote/cluster_nodes.h"
 #include "remote/redis_worker.h"
 #include "remote/resp.h"
 
@@ -22,6 +23,11 @@ constexpr std::uint32_t kPassesMax = 10;
 
 // A batch may have more of them than there is room for requests to all nodes, so they take turns.
 void RedisWorker::start_sweeps() {
+  const bool are_over = std::ranges::all_of(sweeps_, [](const Sweep& sweep) { return sweep.request == kNone; });
+  if (are_over && std::exchange(has_bare_nodes_, false)) {
+    for (const auto& node : nodes_) node->is_bare = false;
+    want_tick();  // when their places are given back
+  }
   while (lists_.front(kWaitingSweeps) != IndexLists::kNone) {
     const auto is_free = [](const Sweep& sweep) { return sweep.request == kNone && sweep.open_nodes == 0; };
     const auto place = std::ranges::find_if(sweeps_, is_free);
@@ -45,7 +51,8 @@ void RedisWorker::begin_pass(std::uint32_t sweep_index) {
 // All nodes have been swept. In a cluster, keys can have gone meanwhile from a node whose turn was to come to one that
 // was through with it. A key that goes while its slot is on the way is found by the next pass, at the node that it has
 // gone to; a slot that has gone is told of by the nodes that had it and have it. So two passes in a row have to be
-// quiet, and the nodes are asked for their slots at the end of each, when none of them is swept any more.
+// quiet, and the nodes are asked for their slots at the end of each, when none of them is swept any more. They also
+// tell of nodes that have no slots: keys of a slot that is on its way to such a node are there before the slot is.
 void RedisWorker::end_pass(std::uint32_t sweep_index) {
   Sweep& sweep = sweeps_[sweep_index];
   if (is_cluster_ && !sweep.has_failed) {
@@ -74,7 +81,7 @@ void RedisWorker::ask_nodes(std::uint32_t sweep_index, Kind kind) {
   ++sweep.open_nodes;  // so that it does not end before all are asked
   for (std::uint32_t node_index = 0; node_index < nodes_.size(); ++node_index) {
     RedisNode& node = *nodes_[node_index];
-    if (!node.is_used) continue;
+    if (!node.is_used && !node.is_bare) continue;
     if (!node.breaker.try_take()) {
       sweep.has_failed = true;
       continue;
@@ -133,7 +140,8 @@ bool RedisWorker::sweep_answered(std::uint32_t request, const RespValue& answer)
   if (is_let_go(answered)) {
     end_node_sweep(request);
   } else if (answered.kind == Kind::SweepMap) {
-    sweep_map_answered(request, answer);
+    sweep_nodes_answered(request, answer);
+    end_node_sweep(request);
   } else if (node_sweeps_[request].is_done) {
     makes_sense = answer.kind == RespKind::Integer;
     makes_sense ? end_node_sweep(request) : fail_request(request, RemoteOutcome::Failed);
@@ -185,17 +193,51 @@ bool RedisWorker::page_answered(std::uint32_t request, const RespValue& answer) 
   return true;
 }
 
-void RedisWorker::sweep_map_answered(std::uint32_t request, const RespValue& answer) {
+void RedisWorker::sweep_slots_answered(std::uint32_t request, const RespValue& answer) {
   const std::uint32_t node_index = requests_[request].lane_id / kLanesOfNode;
-  nodes_[node_index]->breaker.succeeded();
   const auto map = parse_cluster_slots(answer, nodes_[node_index]->endpoint.host);
   if (map.has_value()) {
     learn_own_slots(node_index, *map);
   } else {
-    tell_error(node_index, map.error().message);
+    tell_error(node_index, answer.kind == RespKind::Error ? printable(answer.text) : map.error().message);
     sweeps_[requests_[request].object_index].has_failed = true;
   }
-  end_node_sweep(request);
+}
+
+void RedisWorker::sweep_nodes_answered(std::uint32_t request, const RespValue& answer) {
+  const std::uint32_t node_index = requests_[request].lane_id / kLanesOfNode;
+  RedisNode& asked = *nodes_[node_index];
+  asked.breaker.succeeded();
+  Sweep& sweep = sweeps_[requests_[request].object_index];
+  const auto nodes = parse_cluster_nodes(answer);
+  if (!nodes.has_value()) {
+    tell_error(node_index, nodes.error().message);
+    sweep.has_failed = true;
+    return;
+  }
+  // All of a cluster are called by their names, or none.
+  const bool has_names = std::ranges::any_of(
+      *nodes, [&](const ClusterNode& node) { return node.is_self && node.name == asked.endpoint.host; });
+  for (const ClusterNode& node : *nodes) {
+    // One that is gone has nothing that could come back, but for what is just going there: when a node that had slots
+    // is there again, it follows the one that has them now.
+    if (!node.is_primary || node.has_slots || (node.is_gone && !node.is_target)) continue;
+    const std::string& host = has_names && !node.name.empty() ? node.name : node.address;
+    learn_bare_node(sweep, {.host = host, .port = node.port, .is_tls = asked.endpoint.is_tls}, node.id);
+  }
+}
+
+void RedisWorker::learn_bare_node(Sweep& sweep, const RedisEndpoint& endpoint, const std::string& id) {
+  const auto has_id = [&](const auto& node) { return !node->is_vacant && node->is_used && node->cluster_id == id; };
+  if (std::ranges::any_of(nodes_, has_id)) return;
+  const std::uint32_t place = endpoint.host.empty() ? kNone : find_or_add_node(endpoint);
+  if (place == kNone) {
+    sweep.has_failed = true;
+    return;
+  }
+  nodes_[place]->cluster_id = id;
+  has_bare_nodes_ = true;
+  if (!std::exchange(nodes_[place]->is_bare, true)) ++topology_epoch_;
 }
 
 void RedisWorker::end_node_sweep(std::uint32_t request) {

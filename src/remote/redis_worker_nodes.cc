@@ -58,7 +58,8 @@ bool RedisWorker::is_idle(const RedisNode& node) const {
 
 void RedisWorker::vacate_nodes() {
   for (const auto& node : nodes_) {
-    if (node->is_used || node->is_seed || node->is_vacant || node->is_looked_up || !is_idle(*node)) continue;
+    if (node->is_used || node->is_bare || node->is_seed || node->is_vacant || node->is_looked_up || !is_idle(*node))
+      continue;
     for (RedisNode::Lane& lane : node->lanes) close_lane(lane);
     node->is_vacant = true;
   }

@@ -189,6 +189,9 @@ void RedisWorker::append_request(std::uint32_t request, RedisNode::Lane& lane) {
   }
   if (sent.kind == Kind::Map || sent.kind == Kind::SweepMap) {
     append_command(text, {"CLUSTER", "SLOTS"});
+    if (sent.kind == Kind::Map) return;
+    append_command(text, {"CLUSTER", "NODES"});
+    ++sent.answers_left;
     return;
   }
   if (sent.kind == Kind::Sweep) {
@@ -277,6 +280,7 @@ Status RedisWorker::answered(RedisLane& lane, const RespValue& answer) {
     // To ASKING, or to one of many.
     --requests_[request].answers_left;
     if (requests_[request].kind == Kind::Sweep) unlink_answered(request, answer);
+    if (requests_[request].kind == Kind::SweepMap) sweep_slots_answered(request, answer);
     return {};
   }
   leave_flight(request);

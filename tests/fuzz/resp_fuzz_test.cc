@@ -26,6 +26,7 @@ std::vector<std::string> said_by_servers() {
       "\x03*2\r\n$1\r\n0\r\n*2\r\n$3\r\nk:1\r\n$3\r\nk:2\r\n",
       "\x04*2\r\n*3\r\n:0\r\n:8191\r\n*2\r\n$9\r\n127.0.0.1\r\n:7000\r\n*3\r\n:8192\r\n:16383\r\n*2\r\n$0\r\n\r\n:"
       "7001\r\n",
+      "\x06$90\r\naa h:1@2,n myself,master - 0 0 1 connected 0-5 [7->-b]\nb ::1:2@3 slave aa 0 0 0 connected\n\r\n",
       "\x05%1\r\n+k\r\n~2\r\n#t\r\n,1.5\r\n>2\r\n+pubsub\r\n_\r\n!3\r\nERR\r\n=7\r\ntxt:abc\r\n(12345\r\n|1\r\n+a\r\n:"
       "1\r\n",
   };

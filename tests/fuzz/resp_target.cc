@@ -5,6 +5,7 @@
 #include <string_view>
 #include <vector>
 
+#include "remote/cluster_nodes.h"
 #include "remote/cluster_slots.h"
 #include "remote/redis_refusal.h"
 #include "remote/redis_url.h"
@@ -33,6 +34,14 @@ std::string wrong_in(const RespValue& answer) {
     if (redirection.has_value() && (redirection->slot >= kClusterSlots || redirection->port == 0 ||
                                     (!redirection->host.empty() && !is_host(redirection->host)))) {
       return "a redirection goes where nothing can be";
+    }
+  }
+  if (const auto nodes = parse_cluster_nodes(answer); nodes.has_value()) {
+    for (const ClusterNode& node : *nodes) {
+      if (node.port == 0 || (!node.address.empty() && !is_host(node.address)) ||
+          (!node.name.empty() && !is_host(node.name))) {
+        return "a node that is known is where nothing can be";
+      }
     }
   }
   const auto map = parse_cluster_slots(answer, "here");

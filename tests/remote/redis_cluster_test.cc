@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <array>
 #include <string>
 #include <vector>
 
@@ -339,6 +340,101 @@ TEST_F(ClusterOfThree, OpeningLooksAtAllNodesAndGoesOnWithoutADeadOne) {
   EXPECT_TRUE(open_redis_store(config).has_value());
   cluster.primary(2).start();
   for (std::uint32_t i = 0; i < 3; ++i) (void)cluster.primary(i).call({"ACL", "DELUSER", "engine"});
+}
+
+// A fourth node, which has no slots. They take seconds to know each other, so these tests share them.
+class ClusterWithAnEmptyNode : public ::testing::Test {
+ protected:
+  static void SetUpTestSuite() {
+    shared_ = new RedisClusterServers(3);
+    // Otherwise it would follow the node that takes its last slot.
+    shared_empty_ = new RedisServer({.is_cluster = true, .more = {"--cluster-allow-replica-migration", "no"}});
+    (void)shared_->primary(0).call({"CLUSTER", "MEET", "127.0.0.1", std::to_string(shared_empty_->port())});
+  }
+  static void TearDownTestSuite() {
+    delete shared_;
+    delete shared_empty_;
+  }
+  ClusterWithAnEmptyNode() {
+    for (RedisServer* const server : all_) {
+      EXPECT_TRUE(comes_true([&] {
+        const std::string info = server->call({"CLUSTER", "INFO"}).text;
+        return info.find("cluster_state:ok") != std::string::npos &&
+               info.find("cluster_known_nodes:4\r") != std::string::npos &&
+               info.find("cluster_slots_ok:16384") != std::string::npos;
+      }));
+      (void)server->call({"FLUSHALL"});
+    }
+  }
+  // Of the slot that moves.
+  RedisServer& source() { return cluster_.primary(cluster_.owner_of(cluster_slot("{moves}"))); }
+  std::int64_t key_count() {
+    std::int64_t count = 0;
+    for (RedisServer* const server : all_) count += server->call({"DBSIZE"}).number;
+    return count;
+  }
+  // Half of the slot's keys are at the other node.
+  void begin_move() {
+    EXPECT_EQ(empty_.call({"CLUSTER", "SETSLOT", slot_, "IMPORTING", cluster_.id_of(source())}).text, "OK");
+    EXPECT_EQ(source().call({"CLUSTER", "SETSLOT", slot_, "MIGRATING", cluster_.id_of(empty_)}).text, "OK");
+    for (std::size_t i = 0; i < keys_.size() / 2; ++i) {
+      EXPECT_EQ(source().call({"MIGRATE", "127.0.0.1", std::to_string(empty_.port()), keys_[i], "0", "10000"}).text,
+                "OK");
+    }
+  }
+
+  static inline RedisClusterServers* shared_ = nullptr;
+  static inline RedisServer* shared_empty_ = nullptr;
+  RedisClusterServers& cluster_ = *shared_;
+  RedisServer& empty_ = *shared_empty_;
+  const std::array<RedisServer*, 4> all_ = {&cluster_.primary(0), &cluster_.primary(1), &cluster_.primary(2), &empty_};
+  const std::vector<std::string> keys_ = numbered_keys("quire:{moves}", 30);
+  const std::string slot_ = std::to_string(cluster_slot("{moves}"));
+};
+
+TEST_F(ClusterWithAnEmptyNode, ADropReachesWhatIsThereAlready) {
+  const auto store = open_store({.urls = {source().url()}, .command_timeout_ns = 300 * kMs});
+  StoreClient client(*store);
+  EXPECT_TRUE(client.put(keys_, 10).all(RemoteOutcome::Ok));
+  begin_move();
+  empty_.stop();
+  EXPECT_TRUE(client.run({.operation = RemoteOperation::DropBelow, .keys = {"quire:"}}).all(RemoteOutcome::Failed))
+      << "half of the keys cannot be reached";
+  empty_.go_on();
+  EXPECT_TRUE(client.put(keys_, 10).all(RemoteOutcome::Ok));
+  EXPECT_TRUE(comes_true([&] {
+    return client.run({.operation = RemoteOperation::DropBelow, .keys = {"quire:"}}).all(RemoteOutcome::Ok);
+  }));
+  cluster_.move_slot(cluster_slot("{moves}"), source(), empty_);
+  EXPECT_EQ(empty_.call({"CLUSTER", "COUNTKEYSINSLOT", slot_}).number, 0);
+  EXPECT_EQ(key_count(), 0);
+  EXPECT_TRUE(comes_true([&] { return client.put(keys_, 10).all(RemoteOutcome::Ok); }));
+  cluster_.move_slot(cluster_slot("{moves}"), empty_, source());
+}
+
+TEST_F(ClusterWithAnEmptyNode, ADropDoesNotWaitForANodeThatHasFailedAndHasNothing) {
+  const auto store = open_store({.urls = {source().url()}, .command_timeout_ns = 300 * kMs});
+  StoreClient client(*store);
+  EXPECT_TRUE(client.put(keys_, 10).all(RemoteOutcome::Ok));
+  empty_.kill();
+  EXPECT_TRUE(comes_true([&] {
+    return client.run({.operation = RemoteOperation::DropBelow, .keys = {"quire:"}}).all(RemoteOutcome::Ok);
+  })) << store->status().last_error;
+  EXPECT_EQ(store->status().failed_nodes, 0U);
+  EXPECT_NE(source().call({"CLUSTER", "NODES"}).text.find("master,fail "), std::string::npos);
+  empty_.start();
+  EXPECT_EQ(key_count(), 0);
+}
+
+TEST_F(ClusterWithAnEmptyNode, ADropSaysWhatItMayNotAsk) {
+  for (RedisServer* const server : all_) {
+    EXPECT_EQ(server->call({"ACL", "SETUSER", "engine", "on", ">secret", "~*", "+@all", "-cluster|nodes"}).text, "OK");
+  }
+  const auto store = open_store({.urls = {source().url()}, .user = "engine", .password = "secret"});
+  StoreClient client(*store);
+  EXPECT_TRUE(client.put(keys_, 10).all(RemoteOutcome::Ok));
+  EXPECT_TRUE(client.run({.operation = RemoteOperation::DropBelow, .keys = {"quire:"}}).all(RemoteOutcome::Failed));
+  EXPECT_NE(store->status().last_error.find("cluster|nodes"), std::string::npos) << store->status().last_error;
 }
 
 TEST(ClusterOfOne, NodesThatAreNotWhereTheySayCannotBeUsed) {

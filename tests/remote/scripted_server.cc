@@ -128,13 +128,15 @@ std::string plain_answer(const ScriptedServer::Command& command) {
 std::string cluster_answer(const ScriptedServer::Command& command, const std::vector<std::uint16_t>& ports) {
   if (command.size() != 2 || command[0] != "CLUSTER") return plain_answer(command);
   std::string slots = "*" + std::to_string(ports.size()) + "\r\n";
+  std::string nodes;
   for (std::size_t i = 0; i < ports.size(); ++i) {
-    const std::size_t first = kClusterSlots * i / ports.size();
-    const std::size_t last = (kClusterSlots * (i + 1) / ports.size()) - 1;
-    slots += "*3\r\n:" + std::to_string(first) + "\r\n:" + std::to_string(last) + "\r\n*2\r\n" + bulk("127.0.0.1") +
-             ":" + std::to_string(ports[i]) + "\r\n";
+    const std::string port = std::to_string(ports[i]);
+    const std::string first = std::to_string(kClusterSlots * i / ports.size());
+    const std::string last = std::to_string((kClusterSlots * (i + 1) / ports.size()) - 1);
+    slots += "*3\r\n:" + first + "\r\n:" + last + "\r\n*2\r\n" + bulk("127.0.0.1") + ":" + port + "\r\n";
+    nodes += "node" + port + " 127.0.0.1:" + port + "@1 master - 0 0 1 connected " + first + "-" + last + "\n";
   }
-  return slots;
+  return command[1] == "SLOTS" ? slots : bulk(nodes);
 }
 
 }  // namespace quire::testing
