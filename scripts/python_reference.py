@@ -57,7 +57,7 @@ SUBJECTS = {
     "Stats and introspection": ["Stats", "GroupStats", "RunView", "ResidencyRecord", "HostRegionStatus", "DiskStatus",
                                 "RemoteTierStatus"],
     "Transfers": [
-        "Completion", "TransferPlan", "PageTransfer", "TransferId", "encode", "decode", "encoded_bytes", "DiskAnswer",
+        "Completion", "RankAgreement", "TransferPlan", "PageTransfer", "TransferId", "encode", "decode", "encoded_bytes", "DiskAnswer",
         "DirectBytes", "DirectPart",
     ],
     "Movers": ["Mover", "MoverConfig", "MoverPool", "MoverPart"],

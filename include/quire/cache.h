@@ -20,7 +20,7 @@
 //
 // A failed call has changed nothing but which cached pages are where: one that finds too few pages has copies to the
 // host started, so that the next one finds more. No call after open() allocates, but for key_space(), resize(),
-// check_invariants(), the text of an Error, and a report to ranks that is longer than all before it.
+// check_invariants(), the text of an Error, and the first report to ranks.
 //
 // single-threaded: calls are refused on any thread but the owner's, which is the one that opened the cache or last
 // called set_owner_thread(). Sequence and ChunkPin handles may be dropped on any thread, and may outlive the cache.
@@ -83,6 +83,14 @@ struct SequenceOptions {
   /// Groups may be rebuilt by a replay that does not give the same bytes (GroupReplay::is_exact). What follows one is
   /// not cached.
   bool allow_inexact_replay = false;
+};
+
+/// What one of several ranks with a cache each tells the others.
+struct RankReport {
+  std::uint32_t rank_index = 0;            ///< which rank this is, counted from 0; the same in all its reports
+  std::uint32_t rank_count = 0;            ///< ranks that exchange reports
+  TimeNs now = 0;                          ///< this rank's time, as for advance()
+  std::span<const Completion> moved = {};  ///< what an external mover has ended
 };
 
 /// What ranks with a cache each have agreed on.
@@ -710,18 +718,21 @@ class Cache {
 
   // A cache for each rank, in processes of their own, instead of one that drives all (HostConfig::rank_count). Each
   // rank hears of what its tiers did at times of its own, and its tiers lose pages on their own. These two take the
-  // place of poll() and apply(), and of the calls that wait: all ranks report, exchange what they got, and apply what
-  // all have. Caches that were opened alike but for rank_index, and are given the same calls in the same order, then
-  // stay alike: the same hits, the same pages, the same steps.
+  // place of poll(), apply(), advance() and of the calls that wait: all ranks report, exchange what they got, and apply
+  // what all have. Caches that were opened alike but for rank_index, and are given the same calls in the same order,
+  // then stay alike: the same hits, the same pages, the same steps. docs/disk.md says what an engine does.
 
-  /// Polls, and gives what this rank has heard of and no apply_ranks() had yet, as bytes for the other ranks. `moved`:
-  /// what an external mover has ended. `now`: this rank's time, which may be behind that of the others. From the first
-  /// call on, poll() and apply() with completions are refused. Valid until the next call of these two.
-  [[nodiscard]] Result<std::span<const std::byte>> report_to_ranks(TimeNs now, std::span<const Completion> moved = {});
-  /// Takes what report_to_ranks() has given on all ranks since the last call, this one's included, in the same order on
-  /// all, and applies what is in all of them: least good pages, worst outcome. The time is the latest of any rank. The
-  /// rest waits for the next round. A report that is damaged, of another round, or of a cache that has gone another way
-  /// is refused, and nothing has changed.
+  /// Polls, and gives what this rank has heard of and has not told yet, as bytes for the other ranks. Valid until the
+  /// next call of these two. From the first call on, poll(), apply(), advance(), wait_until_ready() and
+  /// wait_until_flushed() are Unsupported; where one of the first three came before it, the call itself is.
+  [[nodiscard]] Result<std::span<const std::byte>> report_to_ranks(const RankReport& report);
+  /// Takes what report_to_ranks() has given on all ranks, this one's included, in any order, and applies what all have
+  /// told by now: least good pages, worst outcome. The time is the latest of any rank. An error has changed nothing:
+  /// InvalidArgument  these are not the reports of this round: one is damaged, missing, there twice, of another round
+  ///                  or group of ranks, or their times are more than an hour apart. Give the right ones; when all
+  ///                  ranks have refused, report and exchange again.
+  /// Corrupt          the caches are not alike, because they were opened otherwise or have got other calls. Begin anew,
+  ///                  with new caches on all ranks.
   [[nodiscard]] Result<RankAgreement> apply_ranks(std::span<const std::span<const std::byte>> reports);
 
   // The disk tier, past the others. Callbacks come from apply(), and may call the cache; memory that is given must be

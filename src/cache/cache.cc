@@ -248,6 +248,8 @@ void Cache::Impl::end_keeps(std::optional<std::uint32_t> key_space) {
 
 Status Cache::advance(TimeNs now) {
   QUIRE_TRY(impl_->enter());
+  QUIRE_TRY(impl_->may_apply_alone("advance"));
+  impl_->rank_reports.is_late = true;
   return impl_->advance(now);
 }
 

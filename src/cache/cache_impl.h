@@ -455,12 +455,18 @@ struct Cache::Impl : TierClient {
   [[nodiscard]] Status advance(TimeNs time);
 
   // A cache for each rank.
-  void open_reports();
+  [[nodiscard]] Status open_reports(const RankReport& report);
+  /// Refuses a call that would apply what this rank alone has heard or is told, from the first report on.
+  [[nodiscard]] Status may_apply_alone(const char* call) const;
+  [[nodiscard]] std::uint64_t opened_as() const;
+  [[nodiscard]] std::uint64_t decisions() const;
   void hear(std::span<const Completion> ended);
   void write_report(TimeNs now);
   [[nodiscard]] Result<TimeNs> read_reports(std::span<const std::span<const std::byte>> reports);
-  [[nodiscard]] static tl::unexpected<Error> strangers(std::uint32_t rank, const char* what);
-  void agree(std::uint32_t rank_count);
+  [[nodiscard]] Status check_report(std::uint32_t rank);
+  void agree();
+  void take_told(std::uint32_t rank, const RankReportEntry& entry, std::span<const std::byte> words);
+  [[nodiscard]] std::span<std::uint64_t> anchored_told(std::uint32_t transfer);
 
   void end_keep(std::uint32_t index);
   /// Gives up all kept prefixes, or those of one key space.

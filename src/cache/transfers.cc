@@ -47,14 +47,12 @@ Result<std::span<TransferId>> Cache::take_cancellations(std::span<TransferId> ou
 Result<std::span<const Completion>> Cache::poll() {
   Impl& impl = *impl_;
   QUIRE_TRY(impl.enter());
-  if (impl.rank_reports.is_on) {
-    return unsupported("poll: what this rank alone has heard is not applied: report_to_ranks() polls, and ",
-                       "apply_ranks() applies what all ranks have");
-  }
+  QUIRE_TRY(impl.may_apply_alone("poll"));
   if (!impl.has_host()) return std::span<const Completion>{};  // so that an engine's loop is the same for any tiers
   if (impl.tiers->parts.mover == nullptr && !impl.has_lower()) {
     return unsupported("poll: the engine moves pages itself; see take_transfers()");
   }
+  impl.rank_reports.is_late = true;
   return impl.collect();
 }
 
@@ -97,10 +95,8 @@ Status Cache::set_ready_callback(ReadyCallback callback) {
 Status Cache::apply(std::span<const Completion> completions, TimeNs now) {
   Impl& impl = *impl_;
   QUIRE_TRY(impl.enter());
-  if (impl.rank_reports.is_on && !completions.empty()) {
-    return unsupported("apply: what this rank alone has heard is not applied: give it to report_to_ranks(), and ",
-                       "apply_ranks() applies what all ranks have");
-  }
+  QUIRE_TRY(impl.may_apply_alone("apply"));
+  impl.rank_reports.is_late = true;
   QUIRE_TRY(Impl::check_completions(completions, "apply"));
   QUIRE_TRY(impl.advance(now));
   for (const Completion& completion : completions) {

@@ -84,6 +84,7 @@ Result<bool> Cache::wait_until_ready(const Sequence& sequence, const WaitOptions
     return slot.is_ready() || !slot.is_loading();
   };
   QUIRE_TRY(impl.enter());
+  QUIRE_TRY(impl.may_apply_alone("wait_until_ready"));
   QUIRE_TRY_ASSIGN(const bool is_ready_now, is_ready());
   if (is_ready_now) return true;
   if (impl.tiers->parts.mover == nullptr) {
@@ -103,6 +104,7 @@ Result<bool> Cache::wait_until_flushed(const WaitOptions& options) {
     return flush();
   };
   QUIRE_TRY(impl.enter());
+  QUIRE_TRY(impl.may_apply_alone("wait_until_flushed"));
   QUIRE_TRY_ASSIGN(const bool is_flushed_now, is_flushed());
   if (is_flushed_now) return true;
   if (impl.tiers->parts.mover == nullptr) {

@@ -88,6 +88,7 @@ std::optional<std::uint32_t> TransferBook::add(TransferKind kind, TransferPriori
   queue_.push_back(index);
   end_ = std::max(end_, index + 1);
   ++live_count_;
+  note((std::uint64_t{index} << 8U) + static_cast<std::uint64_t>(kind));
   return index;
 }
 
@@ -99,6 +100,7 @@ void TransferBook::remove(std::uint32_t index) {
   transfers_[index].generation = generation;
   while (end_ > 0 && !transfers_[end_ - 1].is_live()) --end_;
   --live_count_;
+  note(~std::uint64_t{index});
 }
 
 void TransferBook::take(std::uint32_t index) {
@@ -109,6 +111,7 @@ bool TransferBook::call_off(std::uint32_t index) {
   if (!transfers_[index].is_wanted()) return false;
   const bool is_moving = transfers_[index].state == Life::Moving;
   set_state(index, is_moving ? Life::CalledOff : Life::Over);
+  note(~(std::uint64_t{index} << 32U));
   return is_moving;
 }
 

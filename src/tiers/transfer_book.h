@@ -34,6 +34,7 @@
 #include <vector>
 
 #include "base/check.h"
+#include "base/hash.h"
 #include "base/lazy_array.h"
 #include "prefix/prefix_tree.h"
 #include "quire/result.h"
@@ -116,6 +117,8 @@ class TransferBook {
     Transfer& transfer = transfers_[index];
     QUIRE_CHECK(transfer.state == Transfer::State::Queued, "a transfer gets pages after somebody took it");
     QUIRE_CHECK(transfer.page_count < pages_max_, "a transfer has more pages than its row");
+    note((std::uint64_t{page.device_page.value} << 32U) + page.host_page.value);
+    note(page.name_tag);
     rows_[(std::size_t{index} * pages_max_) + transfer.page_count++] = page;
   }
 
@@ -172,9 +175,14 @@ class TransferBook {
     called_off_.push_back(id(index));
   }
 
+  /// A hash of which transfers were added, with which pages, called off and removed, in this order. Books that go on
+  /// alike have the same.
+  [[nodiscard]] std::uint64_t decisions() const { return decisions_; }
+
   [[nodiscard]] Status check_invariants() const;
 
  private:
+  void note(std::uint64_t what) { decisions_ = mix64(decisions_ ^ what); }
   [[nodiscard]] const Transfer& at(std::uint32_t index) const { return transfers_[index]; }
   [[nodiscard]] std::span<PageTransfer> row(std::uint32_t index) {
     return {rows_.data() + (std::size_t{index} * pages_max_), pages_max_};
@@ -189,6 +197,7 @@ class TransferBook {
   std::uint32_t rank_count_ = 1;
   std::uint32_t live_count_ = 0;
   std::uint32_t end_ = 0;
+  std::uint64_t decisions_ = 0;
 };
 
 }  // namespace quire

@@ -10,6 +10,7 @@
 #include <span>
 #include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 #include "allocation_counter.h"
@@ -514,6 +515,104 @@ TEST(NoAllocation, FindingAndPinningChunksAllocatesNothing) {
   EXPECT_GT(found, 0U);
   EXPECT_GT(cache->stats()->evicted_page_total, 0U);
   EXPECT_TRUE(cache->check_invariants().has_value());
+}
+
+// Two ranks with a cache each. Prompts come back, so that pages go to the host and return; the second rank's mover is
+// behind that of the first one.
+class RankCycles {
+ public:
+  RankCycles() {
+    for (std::uint32_t rank = 0; rank < kRanks; ++rank) {
+      caches_[rank] = std::move(Cache::open({.layout = ModelLayout::opaque(4).value(),
+                                             .page = {.page_tokens = 8},
+                                             .device = {.page_count = 80, .memory = DeviceMemory::None},
+                                             .host = {.page_count = 400,
+                                                      .write_policy = WritePolicy::WriteThrough,
+                                                      .load_timeout_ns = 50,
+                                                      .external_mover = true,
+                                                      .transfer_pages_max = 2},
+                                             .sequence_count_max = 8}))
+                          .value();
+      space_ = caches_[rank]->key_space({.model = "m"}).value();
+    }
+  }
+  bool run(std::uint32_t count) {
+    for (std::uint32_t cycle = 0; cycle < count; ++cycle) {
+      const std::span<const TokenId> tokens = prompts_.next();
+      for (std::uint32_t rank = 0; rank < kRanks; ++rank) {
+        Result<Sequence> begun = caches_[rank]->begin(space_, {.tokens = tokens});
+        if (!begun) return false;
+        sequences_[rank] = std::move(*begun);
+      }
+      while (!on_all([&](Cache& cache, Sequence& sequence) { return cache.admit(sequence).has_value(); })) {
+        if (!exchange()) return false;
+      }
+      while (caches_[0]->view(sequences_[0])->is_loading) {
+        if (!exchange()) return false;
+      }
+      while (!on_all([&](Cache& cache, Sequence& sequence) { return step(cache, sequence); })) {
+        if (!exchange()) return false;
+      }
+      if (!on_all([&](Cache& cache, Sequence& sequence) { return cache.end(sequence).has_value(); })) return false;
+      if (!exchange()) return false;
+    }
+    return true;
+  }
+  [[nodiscard]] Stats stats() const { return caches_[0]->stats().value(); }
+
+ private:
+  static constexpr std::uint32_t kRanks = 2;
+
+  template <typename Call>
+  bool on_all(Call&& call) {
+    bool is_done = true;
+    for (std::uint32_t rank = 0; rank < kRanks; ++rank) is_done = call(*caches_[rank], sequences_[rank]) && is_done;
+    return is_done;
+  }
+  static bool step(Cache& cache, const Sequence& sequence) {
+    const StepEntry entry{&sequence};
+    const Result<PlanOutcome> outcome = cache.plan_step({&entry, 1});
+    const StepResult result;
+    return outcome && outcome->step && cache.finish_step(*outcome->step, {&result, 1});
+  }
+  bool exchange() {
+    std::array<std::span<const std::byte>, kRanks> reports;
+    for (std::uint32_t rank = 0; rank < kRanks; ++rank) {
+      std::array<TransferPlan, 16> room;
+      const auto taken = caches_[rank]->take_transfers(room);
+      if (!taken) return false;
+      for (const TransferPlan& plan : *taken) moving_[rank][moving_counts_[rank]++] = {.id = plan.id, .moved_bytes = 1};
+      const bool is_behind = rank == 1 && exchange_count_ % 3 != 0;
+      const std::size_t moved_count = is_behind ? 0 : std::exchange(moving_counts_[rank], 0);
+      const auto report = caches_[rank]->report_to_ranks({.rank_index = rank,
+                                                          .rank_count = kRanks,
+                                                          .now = exchange_count_,
+                                                          .moved = std::span(moving_[rank]).first(moved_count)});
+      if (!report) return false;
+      reports[rank] = *report;
+    }
+    ++exchange_count_;
+    return on_all([&](Cache& cache, Sequence&) { return cache.apply_ranks(reports).has_value(); });
+  }
+
+  std::array<std::unique_ptr<Cache>, kRanks> caches_;
+  KeySpaceId space_;
+  PromptSource prompts_;
+  std::array<Sequence, kRanks> sequences_;
+  std::array<std::array<Completion, 64>, kRanks> moving_;
+  std::array<std::size_t, kRanks> moving_counts_{};
+  TimeNs exchange_count_ = 0;
+};
+
+TEST(NoAllocation, RanksThatReportToEachOtherAllocateNothing) {
+  RankCycles cycles;
+  ASSERT_TRUE(cycles.run(1));  // and so the first report
+  const std::uint64_t before = allocation_count;
+  const bool ok = cycles.run(20'000);
+  EXPECT_EQ(allocation_count - before, 0U);
+  ASSERT_TRUE(ok);
+  EXPECT_GT(cycles.stats().loaded_page_total, 1'000U);
+  EXPECT_GT(cycles.stats().stored_page_total, 1'000U);
 }
 
 TEST(NoAllocation, NoPolicyAllocates) {

@@ -109,7 +109,7 @@ MOVED_CALLS = {
     "reset": lambda cache, one, other, step: cache.reset(),
     "poll": lambda cache, one, other, step: cache.poll(),
     "apply": lambda cache, one, other, step: cache.apply([]),
-    "report_to_ranks": lambda cache, one, other, step: cache.report_to_ranks(),
+    "report_to_ranks": lambda cache, one, other, step: cache.report_to_ranks(0, 1),
     "apply_ranks": lambda cache, one, other, step: cache.apply_ranks([b""]),
     "wait_until_ready": lambda cache, one, other, step: cache.wait_until_flushed(0),
     "device_memory": lambda cache, one, other, step: cache.device_memory(),

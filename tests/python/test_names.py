@@ -74,7 +74,7 @@ STRUCT_EXCEPTIONS = {
     "CopyList": BACKEND,
     "HoldOptions": ARGUMENTS,
     "PageName": "bytes in Python",
-    "RankAgreement": "the list of its completions in Python; the time is told to the cache",
+    "RankReport": ARGUMENTS,
     "WaitOptions": "timeout_s in Python; the clock is the system's",
 }
 FIELD_EXCEPTIONS = {

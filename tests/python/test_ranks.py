@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Several tensor-parallel ranks with a disk tier: one cache that drives them all, and a cache for each."""
 
+import asyncio
 import copy
 import gc
 import pickle
@@ -127,13 +128,14 @@ class OwnRank(RankedEngine):
     def __init__(self, path, number, given, barrier):
         super().__init__(ranked(path / str(number), rank_count=1, rank_index=number), [number])
         self.number, self.given, self.barrier = number, given, barrier
+        self.agreed = []
 
     def all_gather(self, report):
         self.given[self.number] = report
         self.barrier.wait(DEADLINE_S)
         reports = list(self.given)
         self.barrier.wait(DEADLINE_S)
-        return reports
+        return reports[:: 1 - 2 * self.number]  # in any order
 
     def exchange(self):
         (rank,) = self.ranks
@@ -141,8 +143,9 @@ class OwnRank(RankedEngine):
             assert rank.mover.try_submit(plan)
         for id in self.cache.take_cancellations():
             rank.mover.cancel(id)
-        report = self.cache.report_to_ranks(moved=rank.mover.poll())
-        self.cache.apply_ranks(self.all_gather(report))
+        report = self.cache.report_to_ranks(self.number, len(self.given), moved=rank.mover.poll())
+        agreed = self.cache.apply_ranks(self.all_gather(report))
+        self.agreed += agreed.completions
 
 
 def test_what_two_ranks_write_a_fresh_cache_reads(tmp_path):
@@ -253,8 +256,7 @@ def test_caches_of_ranks_find_what_all_of_them_have(tmp_path):
     def serve(number):
         engine = OwnRank(tmp_path, number, given, barrier)
         found = [engine.request(TOKENS), engine.request(token_range(1000, 64)), engine.request(TOKENS)]
-        with pytest.raises(quire.Unsupported, match="report_to_ranks"):
-            engine.cache.poll()
+        assert len(engine.agreed) > 0
         engine.close()
         return found
 
@@ -265,16 +267,70 @@ def test_caches_of_ranks_find_what_all_of_them_have(tmp_path):
         assert list(pool.map(serve, range(2))) == [[64, 64, 64]] * 2
 
 
+def reporting(path, rank=0):
+    """A cache of one rank that has reported."""
+    engine = RankedEngine(ranked(path, rank_count=1, rank_index=rank), [rank])
+    report = engine.cache.report_to_ranks(rank, 2, now=7)
+    return engine, report
+
+
+def test_an_agreement_has_time_and_completions(tmp_path):
+    (one, first), (other, second) = (reporting(tmp_path / str(rank), rank) for rank in range(2))
+    for engine in (one, other):
+        agreed = engine.cache.apply_ranks([second, first])
+        assert (agreed.now, agreed.completions) == (7, ())
+        engine.cache.close()
+
+
 def test_reports_that_are_none_are_refused(tmp_path):
-    engine = RankedEngine(ranked(tmp_path, rank_count=1, rank_index=0), [0])
-    with pytest.raises(quire.InvalidArgument, match="comes first"):
-        engine.cache.apply_ranks([])
-    report = engine.cache.report_to_ranks()
-    for bad in ([], [b""], [report[:-1]], [b"x" * len(report)]):
+    (one, first), (other, second) = (reporting(tmp_path / str(rank), rank) for rank in range(2))
+    for bad in ([], [b"", b""], [first[:-1], second], [first], [first, first], [first, b"x" * len(second)]):
         with pytest.raises(quire.InvalidArgument, match="apply_ranks"):
-            engine.cache.apply_ranks(bad)
+            one.cache.apply_ranks(bad)
     with pytest.raises(TypeError):
-        engine.cache.apply_ranks([7])
-    assert engine.cache.apply_ranks([report]) == []
-    assert engine.cache.report_to_ranks(now=5) != report
-    engine.cache.close()
+        one.cache.apply_ranks([7])
+    for rank, count in ((2, 2), (0, 0), (1, 2), (0, 3), (-1, 2)):
+        with pytest.raises((quire.InvalidArgument, TypeError)):
+            one.cache.report_to_ranks(rank, count)
+    one.cache.apply_ranks([first, second])
+    with pytest.raises(quire.InvalidArgument, match="comes first"):
+        one.cache.apply_ranks([first, second])
+    assert one.cache.report_to_ranks(0, 2) != first
+    one.cache.close()
+    other.cache.close()
+
+
+def test_a_cache_of_another_configuration_is_refused(tmp_path):
+    one, first = reporting(tmp_path / "a", 0)
+    made = ranked(tmp_path / "b", rank_count=1, rank_index=1)
+    made.policy = "fifo"
+    other = RankedEngine(made, [1])
+    second = other.cache.report_to_ranks(1, 2, now=7)
+    for engine in (one, other):
+        with pytest.raises(quire.Corrupt, match="opened otherwise"):
+            engine.cache.apply_ranks([first, second])
+        engine.cache.close()
+
+
+def test_ranks_that_report_do_not_wait_or_apply_alone(tmp_path):
+    engine = RankedEngine(ranked(tmp_path, rank_count=1, rank_index=0), [0])
+    engine.cache.report_to_ranks(0, 1)
+    cache = engine.cache
+    sequence = cache.begin(engine.space, TOKENS)
+    cache.admit(sequence)
+    for call in (
+        cache.poll,
+        lambda: cache.apply([]),
+        lambda: cache.advance(10**18),
+        lambda: cache.wait_until_ready(sequence, 0),
+        lambda: cache.wait_until_flushed(0),
+        lambda: asyncio.run(sequence.ready()),
+    ):
+        with pytest.raises(quire.Unsupported, match=r"report_to_ranks\(\)"):
+            call()
+    cache.close()
+    late = RankedEngine(ranked(tmp_path, rank_count=1, rank_index=0), [0])
+    late.cache.poll()
+    with pytest.raises(quire.Unsupported, match="told by poll"):
+        late.cache.report_to_ranks(0, 1)
+    late.cache.close()

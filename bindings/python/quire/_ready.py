@@ -65,10 +65,10 @@ _pumps: weakref.WeakKeyDictionary[Cache, dict[asyncio.AbstractEventLoop, _Pump]]
 async def ready(sequence: Sequence) -> SequenceView:
     cache = sequence.cache
     view = cache.view(sequence)
-    if view.is_ready or not view.is_loading:
+    if view.is_waiting:
         return view
-    if cache.event_fd() >= 0:  # else a mover of the engine's own is looked after elsewhere
-        cache.apply(cache.poll())
+    if cache.wait_until_ready(sequence, 0):
+        return cache.view(sequence)
     loop = asyncio.get_running_loop()
     pumps = _pumps.setdefault(cache, {})
     pump = pumps.get(loop)

@@ -387,16 +387,16 @@ void bind_tiers(nb::class_<CacheState>& cache) {
           "Draws the conclusions: loaded pages become usable. `now` is the caller's time in nanoseconds, as for "
           "advance(); None: time has gone on since it was last told. Runs the callbacks; the first of their exceptions "
           "is raised when all have run.")
-      .def("report_to_ranks", &report_to_ranks, nb::arg("now") = nb::none(),
-           nb::arg("moved") = std::vector<Completion>(),
-           "For a cache of each rank, instead of poll(): what this rank has heard of and no apply_ranks() had yet, as "
-           "bytes for the other ranks. `moved`: what an external mover has ended. `now` as for apply(); it may be "
-           "behind that of other ranks. From the first call on, poll() and apply() with completions are refused.")
-      .def(
-          "apply_ranks", &apply_ranks, nb::arg("reports"),
-          "Takes what report_to_ranks() gave on all ranks since the last call, this one's included, in the same order "
-          "on all, and applies what is in all of them, which is returned. The time is the latest of any rank. Runs the "
-          "callbacks, as apply() does.")
+      .def("report_to_ranks", &report_to_ranks, nb::arg("rank_index"), nb::arg("rank_count"),
+           nb::arg("now") = nb::none(), nb::arg("moved") = std::vector<Completion>(),
+           "For a cache of each rank, instead of poll(): what this rank, which is number rank_index of rank_count, has "
+           "heard of and has not told yet, as bytes for the other ranks. `moved`: what an external mover has ended. "
+           "`now` as for apply(). From the first call on, poll(), apply(), advance() and all that waits are refused.")
+      .def("apply_ranks", &apply_ranks, nb::arg("reports"),
+           "Takes what report_to_ranks() has given on all ranks, this one's included, in any order, and applies what "
+           "all have told by now, which is returned. The time is the latest of any rank. Runs the callbacks, as "
+           "apply() does. An error has changed nothing: after InvalidArgument give the right reports of this round, "
+           "after Corrupt begin anew with new caches on all ranks.")
       .def("now", &CacheState::now,
            "The time as apply() or advance() were last told it, in nanoseconds, gone on since; from 0 when the cache "
            "was "

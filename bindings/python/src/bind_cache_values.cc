@@ -279,6 +279,11 @@ void bind_cache_values(nb::module_& module) {
       .field("busy_ns", &Completion::busy_ns)
       .with_constructor();
 
+  StructClass<AgreementCopy>(module, "RankAgreement", "What ranks with a cache each have agreed on.")
+      .value("now", &AgreementCopy::now, "the cache's time")
+      .value("completions", &AgreementCopy::completions, "that were applied")
+      .without_constructor();
+
   StructClass<PageTransfer>(module, "PageTransfer", "One page's way.")
       .made(
           "device_page", [](const PageTransfer& self) { return self.device_page.value; },

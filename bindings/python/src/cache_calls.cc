@@ -84,6 +84,15 @@ auto call_and_tell(CacheState& state, Call call) {
   return take(std::move(result));
 }
 
+// Calls that wait would poll and apply for this rank alone, or go on at a time of its own.
+void need_no_ranks(CacheState& state, const char* call) {
+  if (!state.reports_to_ranks) return;
+  raise(ErrorCode::Unsupported, std::string(call) +
+                                    ": it would apply what this rank alone has heard, or go on when the "
+                                    "others do not: report_to_ranks() and apply_ranks() until "
+                                    "view(sequence).is_ready, or until flush() is True");
+}
+
 double seconds_since(std::chrono::steady_clock::time_point begin) {
   return std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
 }
@@ -160,15 +169,18 @@ std::vector<Completion> poll(CacheState& state) {
   return {completions.begin(), completions.end()};
 }
 
-nb::bytes report_to_ranks(CacheState& state, std::optional<TimeNs> now, const std::vector<Completion>& moved) {
+nb::bytes report_to_ranks(CacheState& state, std::uint32_t rank_index, std::uint32_t rank_count,
+                          std::optional<TimeNs> now, const std::vector<Completion>& moved) {
   const ByteAccess access(state);
-  const std::span<const std::byte> report = take(access->report_to_ranks(now.value_or(state.now()), moved));
+  const std::span<const std::byte> report = take(access->report_to_ranks(
+      {.rank_index = rank_index, .rank_count = rank_count, .now = now.value_or(state.now()), .moved = moved}));
+  state.reports_to_ranks = true;
   return nb::bytes(report.data(), report.size());
 }
 
-std::vector<Completion> apply_ranks(CacheState& state, const std::vector<nb::bytes>& reports) {
+AgreementCopy apply_ranks(CacheState& state, const std::vector<nb::bytes>& reports) {
   std::optional<Told> told;
-  std::vector<Completion> completions;
+  AgreementCopy copy;
   {
     const ByteAccess access(state);
     std::vector<std::span<const std::byte>> spans;
@@ -178,11 +190,11 @@ std::vector<Completion> apply_ranks(CacheState& state, const std::vector<nb::byt
     const Result<RankAgreement> agreed = access->apply_ranks(spans);
     told.emplace(state);
     take(agreed);
-    completions.assign(agreed->completions.begin(), agreed->completions.end());
+    copy = {.now = agreed->now, .completions = {agreed->completions.begin(), agreed->completions.end()}};
     state.set_now(agreed->now);
   }
   run_callbacks(state, *told);
-  return completions;
+  return copy;
 }
 
 // ── sequences ────────────────────────────────────────────────────────────────────────────────────────────────────────
@@ -224,6 +236,7 @@ ViewCopy view_of(CacheState& state, const SequenceHandle& sequence) {
 }
 
 bool wait_until_ready(const StatePointer& state, const SequenceHandle& sequence, std::optional<double> timeout_s) {
+  need_no_ranks(*state, "wait_until_ready");
   const auto begin = std::chrono::steady_clock::now();
   int descriptor = -1;
   {
@@ -250,6 +263,7 @@ bool wait_until_ready(const StatePointer& state, const SequenceHandle& sequence,
 }
 
 bool wait_until_flushed(const StatePointer& state, std::optional<double> timeout_s) {
+  need_no_ranks(*state, "wait_until_flushed");
   const auto begin = std::chrono::steady_clock::now();
   while (true) {
     apply(*state, poll(*state), std::nullopt);

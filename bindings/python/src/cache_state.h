@@ -152,6 +152,7 @@ class CacheState : public std::enable_shared_from_this<CacheState> {
   std::vector<std::weak_ptr<DiskRequest>> disk_requests;
   std::vector<Adopted> adopted;  ///< changed under the lock only
   nb::object ready_callback = nb::none();
+  bool reports_to_ranks = false;  ///< nothing is applied but by apply_ranks()
   // What callbacks have to be told, gathered while the cache was busy. Under the lock.
   std::vector<SequenceId> ready_sequences;
   std::vector<DiskCall> disk_answers;

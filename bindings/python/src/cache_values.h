@@ -39,6 +39,11 @@ struct GroupPagesValue {
   std::vector<std::uint32_t> page_ids;
 };
 
+struct AgreementCopy {
+  TimeNs now = 0;
+  std::vector<Completion> completions;
+};
+
 struct RunCopy : RunView {
   nb::object token_array;
   nb::object page_array;
