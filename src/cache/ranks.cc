@@ -173,6 +173,8 @@ void Cache::Impl::hear(std::span<const Completion> ended) {
     if (has_all) completion.good_pages = book[completion.id.index].page_count;
     rank_reports.tallies[completion.id.index].is_heard = true;
     rank_reports.heard.push_back(completion);
+    // The mover may forget it before all ranks have told, and threads may ask for its layers until then.
+    if (completion.kind == TransferKind::Load) tiers->parts.ended_loads.add(completion.id, completion.outcome);
   }
 }
 

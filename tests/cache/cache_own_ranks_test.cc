@@ -13,6 +13,7 @@
 #include <vector>
 
 #include "own_ranks_fixture.h"
+#include "store/host_store_peer.h"
 
 namespace quire {
 namespace {
@@ -251,6 +252,109 @@ TEST_F(CacheOwnRanksApart, ExchangeOnceInEachStep) {
   EXPECT_EQ(found[0], found[1]);
   EXPECT_EQ(found[0].front(), 0U);
   EXPECT_GT(found[0].back(), 0U);
+}
+
+// Steps on pages that arrive. Each rank waits for layers of its own mover, whose answers differ: no decision is made on
+// them, but on what all ranks have agreed.
+
+class CacheOwnRanksAhead : public CacheOwnRanks {
+ protected:
+  /// The host has a prompt of four pages, and the device nothing.
+  void put_on_host(std::uint32_t transfer_count_max = 64) {
+    open([&](std::uint32_t) {
+      CacheConfig config = rank_config({full_group()});
+      config.host.transfer_count_max = transfer_count_max;
+      return config;
+    });
+    EXPECT_EQ(serve(prompt_), 0U);
+    for (const auto& rank : ranks_) ASSERT_TRUE(rank->cache_->reclaim(UINT32_MAX));
+  }
+  void fail_loads(std::uint32_t rank) {
+    ranks_[rank]->gate_.break_pieces([](const PieceStart& piece) {
+      return piece.kind == TransferKind::Load ? TransferFault::Io : TransferFault::None;
+    });
+  }
+  void flip_bits(std::uint32_t rank) {
+    HostStore& store = MoverPeer::host_store(CacheForTests::mover(cache(rank)));
+    for (std::uint32_t page = 1; page <= cache(rank).config().host.page_count; ++page) {
+      HostStorePeer::flip_bit(store, PageId{page}, 3);
+    }
+  }
+  void start_ahead(RankRequests& requests) {
+    start(requests, with_tail(prompt_, 1, 5), {.plan_while_loading = true});
+    ASSERT_TRUE(is_ready(requests));
+    ASSERT_TRUE(view(requests).is_loading);
+  }
+  [[nodiscard]] Result<TransferOutcome> wait(std::uint32_t rank, const Flights& flights) {
+    return cache(rank).wait_for_layer(flights[rank]->step, {}, TimeNs{200} * 1'000'000'000);
+  }
+
+  const std::vector<TokenId> prompt_ = token_range(0, 4 * kPageTokens);
+};
+
+TEST_F(CacheOwnRanksAhead, ALoadThatFailsOnOneIsLostOnAll) {
+  for (std::uint32_t loser = 0; loser < rank_count_; ++loser) {
+    for (const bool is_damaged : {false, true}) {
+      SCOPED_TRACE("rank " + std::to_string(loser) + (is_damaged ? ", damaged" : ", not copied"));
+      put_on_host();
+      is_damaged ? flip_bits(loser) : fail_loads(loser);
+      RankRequests requests;
+      start_ahead(requests);
+      const Flights flights = plan(requests);
+      ASSERT_TRUE(flights[0]);
+      EXPECT_EQ(wait(1 - loser, flights).value(), TransferOutcome::Ok);
+      if (!is_damaged) {
+        EXPECT_EQ(wait(loser, flights).value(), TransferOutcome::Failed) << "checksums are known later";
+      }
+      EXPECT_FALSE(is_lost(flights)) << "nothing was agreed on";
+      for (std::uint32_t rank = 0; rank < rank_count_; ++rank) {
+        EXPECT_EQ(cache(rank).finish_step(flights[rank]->step, {}).error().code, ErrorCode::InvalidArgument);
+        const StepResult result;
+        EXPECT_EQ(cache(rank).finish_step(flights[rank]->step, {&result, 1}).error().code, ErrorCode::Unavailable);
+      }
+      while (view(requests).is_loading && !is_lost(flights) && !HasFailure()) exchange();
+      EXPECT_TRUE(is_lost(flights));
+      for (std::uint32_t rank = 0; rank < rank_count_; ++rank) {
+        EXPECT_EQ(wait(rank, flights).value(), TransferOutcome::Failed) << "all are told the same now";
+        ranks_[rank]->spoil(*flights[rank]);
+        ranks_[rank]->finish(*flights[rank]);
+      }
+      EXPECT_EQ(view(requests).computed_tokens, 0U);
+      ranks_[loser]->gate_.break_pieces(nullptr);
+      complete(requests);
+    }
+  }
+}
+
+// The mover has told of the load and forgotten it, and the other rank has not heard of its own.
+TEST_F(CacheOwnRanksAhead, WhatWasHeardIsAnsweredBeforeItIsAgreed) {
+  put_on_host();
+  ranks_[1]->gate_.close([](const PieceStart& piece) { return piece.kind == TransferKind::Load; });
+  RankRequests requests;
+  start_ahead(requests);
+  (void)ranks_[1]->gate_.wait_for_held();
+  const std::uint64_t before = cache(0).stats()->stored_page_total;
+  for (TokenId i = 1; cache(0).stats()->stored_page_total < before + 4'400 && !HasFailure(); ++i) {
+    RankRequests other;
+    start(other, token_range(i * 1'000, 8 * kPageTokens));
+    while (!try_step(other) && !HasFailure()) exchange();
+    end(other);
+    exchange();
+    for (const auto& rank : ranks_) ASSERT_TRUE(rank->cache_->reclaim(8));
+  }
+  const Flights flights = plan(requests);
+  ASSERT_TRUE(flights[0]);
+  EXPECT_EQ(flights[0]->step.loads.size(), 1U);
+  const Result<TransferOutcome> heard = wait(0, flights);
+  EXPECT_TRUE(heard.has_value()) << heard.error().message;
+  EXPECT_EQ(heard.value_or(TransferOutcome::Empty), TransferOutcome::Ok);
+  ranks_[1]->gate_.open();
+  while (view(requests).is_loading && !HasFailure()) exchange();
+  for (std::uint32_t rank = 0; rank < rank_count_; ++rank) {
+    ranks_[rank]->run(*flights[rank]);
+    ranks_[rank]->finish(*flights[rank]);
+  }
+  complete(requests);
 }
 
 // Random runs.
