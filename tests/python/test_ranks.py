@@ -145,6 +145,7 @@ class OwnRank(RankedEngine):
             rank.mover.cancel(id)
         report = self.cache.report_to_ranks(self.number, len(self.given), moved=rank.mover.poll())
         agreed = self.cache.apply_ranks(self.all_gather(report))
+        assert self.cache.now() >= agreed.now
         self.agreed += agreed.completions
 
 
@@ -334,3 +335,22 @@ def test_ranks_that_report_do_not_wait_or_apply_alone(tmp_path):
     with pytest.raises(quire.Unsupported, match="told by poll"):
         late.cache.report_to_ranks(0, 1)
     late.cache.close()
+
+
+def test_the_clock_goes_on_while_reports_are_gathered(tmp_path):
+    engine = RankedEngine(ranked(tmp_path, rank_count=1, rank_index=0), [0])
+    cache = engine.cache
+    report = cache.report_to_ranks(0, 1)
+    told = cache.now()
+    while cache.now() < told + 2_000_000:  # what the gathering takes
+        pass
+    before = cache.now()
+    assert cache.apply_ranks([report]).now <= told
+    assert cache.now() >= before
+    # What the caller says is the time is the time, and another rank's may be later.
+    ahead = before + 10**12
+    cache.report_to_ranks(0, 1, now=ahead)
+    assert ahead <= cache.now()
+    agreed = cache.apply_ranks([cache.report_to_ranks(0, 1)])
+    assert ahead <= agreed.now <= cache.now()
+    cache.close()

@@ -398,9 +398,8 @@ void bind_tiers(nb::class_<CacheState>& cache) {
            "apply() does. An error has changed nothing: after InvalidArgument give the right reports of this round, "
            "after Corrupt begin anew with new caches on all ranks.")
       .def("now", &CacheState::now,
-           "The time as apply() or advance() were last told it, in nanoseconds, gone on since; from 0 when the cache "
-           "was "
-           "opened. What to give apply() where the caller has no clock of its own.")
+           "The time as apply(), advance() or report_to_ranks() were last told it, in nanoseconds, gone on since; from "
+           "0 when the cache was opened. What to give apply() where the caller has no clock of its own.")
       .def(
           "event_fd",
           [](CacheState& self) {

@@ -175,6 +175,7 @@ nb::bytes report_to_ranks(CacheState& state, std::uint32_t rank_index, std::uint
   const std::span<const std::byte> report = take(access->report_to_ranks(
       {.rank_index = rank_index, .rank_count = rank_count, .now = now.value_or(state.now()), .moved = moved}));
   state.reports_to_ranks = true;
+  if (now) state.set_now(*now);
   return nb::bytes(report.data(), report.size());
 }
 
@@ -191,7 +192,8 @@ AgreementCopy apply_ranks(CacheState& state, const std::vector<nb::bytes>& repor
     told.emplace(state);
     take(agreed);
     copy = {.now = agreed->now, .completions = {agreed->completions.begin(), agreed->completions.end()}};
-    state.set_now(agreed->now);
+    // A time that all have agreed on was told before the reports were gathered: this rank's has gone on since.
+    if (agreed->now > state.now()) state.set_now(agreed->now);
   }
   run_callbacks(state, *told);
   return copy;

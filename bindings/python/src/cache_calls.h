@@ -71,7 +71,7 @@ void abort_step(CacheState& state, StepHandle& step);
 [[nodiscard]] std::vector<Completion> poll(CacheState& state);
 /// Without `now`, time has gone on since the cache was last told it: read under the lock, so that it never goes back.
 void apply(CacheState& state, const std::vector<Completion>& completions, std::optional<TimeNs> now);
-/// `now` as there.
+/// `now` as there. The time goes on from what it is told, and from what apply_ranks() agrees on where that is later.
 [[nodiscard]] nb::bytes report_to_ranks(CacheState& state, std::uint32_t rank_index, std::uint32_t rank_count,
                                         std::optional<TimeNs> now, const std::vector<Completion>& moved);
 AgreementCopy apply_ranks(CacheState& state, const std::vector<nb::bytes>& reports);
