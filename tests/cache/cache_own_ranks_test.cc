@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 
 #include <array>
+#include <atomic>
 #include <barrier>
 #include <cstddef>
 #include <memory>
@@ -359,7 +360,7 @@ TEST_F(CacheOwnRanksAhead, WhatWasHeardIsAnsweredBeforeItIsAgreed) {
 
 // Random runs.
 
-enum class Below : std::uint8_t { OneServer, Servers };
+enum class Below : std::uint8_t { Nothing, OneServer, Servers, Disks };
 
 struct RandomCase {
   GroupMix mix;
@@ -378,6 +379,8 @@ class CacheOwnRanksRandom : public CacheOwnRanks, public ::testing::WithParamInt
   }
   void open_drawn(std::uint64_t seed);
   void run(std::uint64_t seed);
+
+  testing::TempDirectory directory_;
 };
 
 void CacheOwnRanksRandom::open_drawn(std::uint64_t seed) {
@@ -385,19 +388,31 @@ void CacheOwnRanksRandom::open_drawn(std::uint64_t seed) {
   close();
   servers_.clear();
   rank_count_ = rank_count;
-  const std::uint32_t server_count = below == Below::Servers ? rank_count : 1;
+  const std::uint32_t server_count = below == Below::Servers ? rank_count : below == Below::OneServer ? 1 : 0;
   for (std::uint32_t i = 0; i < server_count; ++i) {
     servers_.push_back(std::make_unique<SimRemoteServer>(seed + i));
     servers_.back()->set_faults(
         {.late = 20, .failed = 20, .lost_puts = 50, .gone = 50, .promised = 50, .flipped_bits = 30});
   }
-  open([&](std::uint32_t) {
+  open([&](std::uint32_t rank) {
     CacheConfig config = rank_config(mix.groups, 48);
     config.host.page_count = 60;
     config.host.load_timeout_ns = 2'000'000'000;
     config.host.compute_ns_per_token = 2'000'000;
+    if (below != Below::Disks) return config;
+    config.disk.directories = {directory_.path() + "/" + std::to_string(seed) + "-" + std::to_string(rank)};
+    config.disk.segment_bytes = 1 << 20U;
+    config.disk.capacity_bytes = (4U + (2 * rank)) << 20U;  // each gives up others
+    config.disk.rank_index = rank;
     return config;
   });
+  // Each rank's own copies fail now and then.
+  for (std::uint32_t rank = 0; rank < rank_count; ++rank) {
+    ranks_[rank]->gate_.break_pieces([salt = mix64((seed * kOwnRanksMax) + rank)](const PieceStart& piece) {
+      const std::uint64_t draw = mix64(salt + (std::uint64_t{piece.id.generation} << 32U) + piece.id.index);
+      return draw % 50 == 0 ? TransferFault::Io : TransferFault::None;
+    });
+  }
 }
 
 void CacheOwnRanksRandom::run(std::uint64_t seed) {
@@ -414,7 +429,8 @@ void CacheOwnRanksRandom::run(std::uint64_t seed) {
       case 0:
       case 1:
         if (requests.size() == 3) break;
-        start(*requests.emplace_back(std::make_unique<RankRequests>()), draw_tokens(random));
+        start(*requests.emplace_back(std::make_unique<RankRequests>()), draw_tokens(random),
+              {.plan_while_loading = random.below(2) == 0});
         break;
       case 2:
       case 3:
@@ -436,6 +452,7 @@ void CacheOwnRanksRandom::run(std::uint64_t seed) {
         for (const auto& rank : ranks_) ASSERT_TRUE(rank->cache_->reclaim(20));
         break;
       case 7: {  // one rank loses a value
+        if (servers_.empty()) break;
         SimRemoteServer& server = *servers_[random.below(static_cast<std::uint32_t>(servers_.size()))];
         const std::vector<std::string> keys = server.keys();
         if (!keys.empty()) server.drop_value(keys[random.below(static_cast<std::uint32_t>(keys.size()))]);
@@ -451,7 +468,7 @@ void CacheOwnRanksRandom::run(std::uint64_t seed) {
       default:
         break;
     }
-    if (requests.empty() && random.below(3) == 0) {
+    if (requests.empty() && GetParam().below != Below::Nothing && random.below(3) == 0) {
       settle_all();
       forget_memory();
     } else if (requests.empty() && random.below(30) == 0) {
@@ -464,24 +481,34 @@ void CacheOwnRanksRandom::run(std::uint64_t seed) {
 }
 
 TEST_P(CacheOwnRanksRandom, StayAlike) {
-  for (std::uint64_t seed = 1; seed <= 4 && !HasFailure(); ++seed) run(seed);
+  const std::uint64_t seed_count = GetParam().below == Below::Disks ? 2 : 5;  // disks take their time to sync
+  for (std::uint64_t seed = 1; seed <= seed_count && !HasFailure(); ++seed) run(seed);
   EXPECT_GT(agreed_total_, 0U);  // how many hits there are, depends on how busy the machine is
 }
 
 [[nodiscard]] std::vector<RandomCase> random_cases() {
   std::vector<RandomCase> cases;
   for (const GroupMix& mix : mixes()) {
-    if (mix.name == "Plain" || mix.name == "Sink") {
+    if (mix.name == "Plain") {
       cases.push_back({mix, Below::OneServer, 2});
-    } else if (mix.name == "Window" || mix.name == "Everything") {
+      cases.push_back({mix, Below::Nothing, 3});
+      cases.push_back({mix, Below::Disks, 4});
+    } else if (mix.name == "Window") {
       cases.push_back({mix, Below::Servers, 2});
+      cases.push_back({mix, Below::Disks, 3});
+    } else if (mix.name == "DraftAndState") {
+      cases.push_back({mix, Below::OneServer, 3});
+    } else if (mix.name == "Sink") {
+      cases.push_back({mix, Below::Nothing, 2});
+    } else if (mix.name == "Everything") {
+      cases.push_back({mix, Below::Servers, 3});
     }
   }
   return cases;
 }
 
 [[nodiscard]] std::string name_of(const ::testing::TestParamInfo<RandomCase>& info) {
-  constexpr std::array<const char*, 2> kBelow = {"OnOneServer", "OnServers"};
+  constexpr std::array<const char*, 4> kBelow = {"Alone", "OnOneServer", "OnServers", "OnDisks"};
   return info.param.mix.name + kBelow[static_cast<std::size_t>(info.param.below)] +
          std::to_string(info.param.rank_count);
 }
