@@ -31,5 +31,6 @@ void register_quantised_kernel_benchmarks(const Effort& effort);  // gather and 
 void register_transfer_benchmarks(const Effort& effort);          // pages between tiers, and the mover
 void register_overlap_benchmarks(const Effort& effort);           // computing a step while its pages arrive
 void register_tier_benchmarks();                                  // what a host tier costs the engine's thread
+void register_rank_benchmarks(const Effort& effort);              // the same of ranks with a cache each
 
 }  // namespace quire::bench

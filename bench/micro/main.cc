@@ -38,6 +38,7 @@ int main(int argc, char** argv) {
   quire::bench::register_transfer_benchmarks(effort);
   quire::bench::register_overlap_benchmarks(effort);
   quire::bench::register_tier_benchmarks();
+  quire::bench::register_rank_benchmarks(effort);
 
   if (wants_lines) {
     quire::bench::Summary summary(effort);

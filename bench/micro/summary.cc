@@ -295,6 +295,13 @@ void add_tier_rows(std::vector<Row>& rows) {
                     .unit = " us",
                     .target = Target{1}});
   }
+  // 1 % of a step of 10 ms.
+  const std::string ranks = "tiers/ranks:8/transfers:256";
+  rows.push_back({.what = "host tier, 256 completions that 8 ranks agree on",
+                  .figure = {ranks, "exchange_us"},
+                  .unit = " us",
+                  .beside = {{"alone", {ranks, "alone_us"}}},
+                  .target = Target{100}});
 }
 
 }  // namespace
