@@ -114,6 +114,9 @@ struct SwapOrder {
   /// Checksums of the records, of a load that knows them: as many, or none.
   std::span<const std::uint64_t> expected = {};
   std::uint32_t band_count = 1;  ///< the layers of band 0 of all pages move first, then those of the next
+  /// try_start() puts band 0 on the streams, and start_next_band() the next one each time: it takes a while to put all
+  /// of many pages there, and who waits for band 0 need not wait for that. swap() puts them all.
+  bool band_by_band = false;
   SwapStreams streams = {};
   DeviceEvent after = {};                       ///< nothing begins before it has happened; without a handle: at once
   std::optional<SwapPath> path = std::nullopt;  ///< in place of what was measured
@@ -149,13 +152,20 @@ class SwapEngine {
   /// bands than there can be, and streams that are missing. Streams and events of another device are the device's to
   /// refuse, which counts as its failure.
   [[nodiscard]] Result<std::optional<SwapTicket>> try_start(const SwapOrder& order);
-  /// Whether band `band` of a call has arrived; does not wait.
+  /// Puts the next band of a call on its streams, of one that was started band_by_band; false when all are there. Other
+  /// calls may come in between. When the device fails, what was begun has ended and the ticket is spent.
+  [[nodiscard]] Result<bool> start_next_band(SwapTicket ticket);
+  /// The events of the bands that are on the streams, in the order of the bands. As long as the engine lives, any
+  /// thread may have streams wait for them; when the call is finished, a later one uses them again.
+  [[nodiscard]] Result<std::span<const DeviceEvent>> band_events(SwapTicket ticket);
+  /// Whether band `band` of a call has arrived; does not wait. One that is not on the streams has not.
   [[nodiscard]] Result<bool> has_arrived(SwapTicket ticket, std::uint32_t band);
-  /// Makes a stream wait for band `band` of a call; the host goes on. Behind the last band, what a store has read may
-  /// be overwritten, and so may the records that a load has read. The pages of a load may be read behind their band,
-  /// and written when is_done() says so.
+  /// Makes a stream wait for band `band` of a call, which must be on its streams; the host goes on. Behind the last
+  /// band, what a store has read may be overwritten, and so may the records that a load has read. The pages of a load
+  /// may be read behind their band, and written when is_done() says so.
   [[nodiscard]] Status wait_on(DeviceStream stream, SwapTicket ticket, std::uint32_t band);
-  /// Whether all of a call is done, its checksums too; does not wait. An error leaves the call as it is.
+  /// Whether all of a call is done, its checksums too; does not wait, and says no as long as bands are not on the
+  /// streams. An error leaves the call as it is.
   [[nodiscard]] Result<bool> is_done(SwapTicket ticket);
   /// Of a call that is done: what became of it. The ticket is spent.
   [[nodiscard]] Result<SwapReport> finish(SwapTicket ticket);

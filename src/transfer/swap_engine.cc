@@ -116,6 +116,16 @@ Result<std::optional<SwapTicket>> SwapEngine::try_start(const SwapOrder& order) 
   return lane->try_start(order);
 }
 
+Result<bool> SwapEngine::start_next_band(SwapTicket ticket) {
+  QUIRE_TRY_ASSIGN(SwapLane * lane, impl_->lane(ticket.kind));
+  return lane->start_next_band(ticket);
+}
+
+Result<std::span<const DeviceEvent>> SwapEngine::band_events(SwapTicket ticket) {
+  QUIRE_TRY_ASSIGN(SwapLane * lane, impl_->lane(ticket.kind));
+  return lane->band_events(ticket);
+}
+
 Result<bool> SwapEngine::has_arrived(SwapTicket ticket, std::uint32_t band) {
   QUIRE_TRY_ASSIGN(SwapLane * lane, impl_->lane(ticket.kind));
   return lane->has_arrived(ticket, band);
@@ -137,7 +147,9 @@ Result<SwapReport> SwapEngine::finish(SwapTicket ticket) {
 }
 
 Result<SwapReport> SwapEngine::swap(const SwapOrder& order) {
-  QUIRE_TRY_ASSIGN(const std::optional<SwapTicket> ticket, try_start(order));
+  SwapOrder whole = order;
+  whole.band_by_band = false;
+  QUIRE_TRY_ASSIGN(const std::optional<SwapTicket> ticket, try_start(whole));
   if (!ticket) {
     return fail(ErrorCode::Unavailable,
                 "as many swaps are on their way as SwapConfig::calls_in_flight_max allows: "

@@ -174,20 +174,43 @@ Result<std::optional<SwapTicket>> SwapLane::try_start(const SwapOrder& order) {
   ++call.generation;
   call.page_count = static_cast<std::uint32_t>(order.device_pages.size());
   call.band_count = order.band_count;
+  call.bands_started = 0;
+  call.path = order.path.value_or(call.page_count <= paths_.few_pages_max ? paths_.few : paths_.many);
   call.has_expected = !order.expected.empty();
+  call.apart.reset();
   call.streams = order.streams;
   if (call.streams.kernels.handle == nullptr) call.streams.kernels = call.streams.copies;
   if (call.streams.more_kernels.handle == nullptr) call.streams.more_kernels = call.streams.kernels;
-  if (const Status status = run(order, call); !status) return break_off(call, status.error());
+  if (const Status status = begin(order, call); !status) return break_off(call, status.error());
+  const std::uint32_t bands = order.band_by_band ? 1 : call.band_count;
+  while (call.bands_started < bands) {
+    if (const Status status = run_next_band(call); !status) return break_off(call, status.error());
+  }
   call.is_on_its_way = true;
   return SwapTicket{
       .kind = kind_, .index = static_cast<std::uint32_t>(free_call - calls_.begin()), .generation = call.generation};
 }
 
-// The device has failed: what was begun must not write to pages that the caller believes to be its own.
-tl::unexpected<Error> SwapLane::break_off(Call& call, const Error& error) {
+Result<bool> SwapLane::start_next_band(SwapTicket ticket) {
+  QUIRE_TRY_ASSIGN(Call * call, find(ticket));
+  if (call->bands_started == call->band_count) return false;
+  if (broken_) {
+    give_up(*call);
+    return tl::unexpected(*broken_);
+  }
+  if (const Status status = run_next_band(*call); !status) return break_off(*call, status.error());
+  return true;
+}
+
+// What was begun must not write to pages that the caller believes to be its own.
+void SwapLane::give_up(Call& call) {
   settle(call.streams);
   call.is_on_its_way = false;
+}
+
+// The device has failed.
+tl::unexpected<Error> SwapLane::break_off(Call& call, const Error& error) {
+  give_up(call);
   const std::string_view kinds = kind_ == TransferKind::Load ? "loads" : "stores";
   broken_ = Error{error.code, "no more " + std::string(kinds) + ", since the device has failed: " + error.message};
   return tl::unexpected(error);
@@ -199,38 +222,40 @@ void SwapLane::settle(const SwapStreams& streams) {
   if (streams.more_kernels != streams.kernels) (void)device_.synchronize(streams.more_kernels);
 }
 
-Status SwapLane::run(const SwapOrder& order, Call& call) {
-  const SwapPath path = order.path.value_or(call.page_count <= paths_.few_pages_max ? paths_.few : paths_.many);
-  const bool has_copies = path != SwapPath::Direct;
-  const bool has_kernels = path != SwapPath::Whole || config_.checksums;
+// What comes ahead of the bands.
+Status SwapLane::begin(const SwapOrder& order, Call& call) {
+  const bool has_copies = call.path != SwapPath::Direct;
   if (order.after.handle != nullptr) {
     // Not on a stream that this call puts nothing on: others are not to wait with it.
     const bool is_one_stream = call.streams.kernels == call.streams.copies;
     if (has_copies) QUIRE_TRY(device_.wait(call.streams.copies, order.after));
-    if (has_kernels && !(has_copies && is_one_stream)) QUIRE_TRY(device_.wait(call.streams.kernels, order.after));
+    if (has_kernels(call) && !(has_copies && is_one_stream)) QUIRE_TRY(device_.wait(call.streams.kernels, order.after));
   }
   for (std::uint32_t i = 0; i < call.page_count; ++i) {
     call.items[i] = {.device_page = order.device_pages[i].value,
                      .host_page = order.records[i].value,
                      .expected = call.has_expected ? order.expected[i] : 0};
   }
-  if (call.page_count != 0 && has_kernels) QUIRE_TRY(upload(call, path));
-  call.ends_with_its_band = path == SwapPath::Direct && finishes_by_itself(call);
-  for (std::uint32_t band = 0; band < call.band_count; ++band) {
-    use_band(call.band_count, band);
-    switch (path) {
-      case SwapPath::Whole:
-        QUIRE_TRY(run_whole(call, band));
-        break;
-      case SwapPath::Staged:
-        QUIRE_TRY(run_staged(call, band));
-        break;
-      case SwapPath::Direct:
-        QUIRE_TRY(run_direct(call, band));
-        break;
-    }
+  call.ends_with_its_band = call.path == SwapPath::Direct && finishes_by_itself(call);
+  return call.page_count != 0 && has_kernels(call) ? upload(call) : Status();
+}
+
+Status SwapLane::run_next_band(Call& call) {
+  const std::uint32_t band = call.bands_started;
+  use_band(call.band_count, band);
+  switch (call.path) {
+    case SwapPath::Whole:
+      QUIRE_TRY(run_whole(call, band));
+      break;
+    case SwapPath::Staged:
+      QUIRE_TRY(run_staged(call, band));
+      break;
+    case SwapPath::Direct:
+      QUIRE_TRY(run_direct(call, band));
+      break;
   }
-  return end(call, path);
+  ++call.bands_started;
+  return call.bands_started == call.band_count ? end(call) : Status();
 }
 
 // Most calls have one band: it is laid out once.
@@ -243,7 +268,7 @@ void SwapLane::use_band(std::uint32_t band_count, std::uint32_t band_index) {
 
 // The items go to the device before any kernel of the call. Not on the stream of the copies, where they would wait for
 // those of earlier calls.
-Status SwapLane::upload(Call& call, SwapPath path) {
+Status SwapLane::upload(Call& call) {
   call.kernel_items = call.items.data();
   if (call.page_count > kItemsReadOnHost) {
     call.kernel_items = call.items_on_device;
@@ -251,7 +276,7 @@ Status SwapLane::upload(Call& call, SwapPath path) {
                            reinterpret_cast<const std::byte*>(call.items.data()), call.page_count * sizeof(SwapItem),
                            call.streams.kernels));
   }
-  if (path != SwapPath::Staged || call.streams.more_kernels == call.streams.kernels) return {};
+  if (call.path != SwapPath::Staged || call.streams.more_kernels == call.streams.kernels) return {};
   QUIRE_TRY(device_.record(uploaded_, call.streams.kernels));
   return device_.wait(call.streams.more_kernels, uploaded_);
 }
@@ -371,7 +396,7 @@ Status SwapLane::run_staged(Call& call, std::uint32_t band) {
       QUIRE_TRY(copy_slot(call, slot, first, count));
       QUIRE_TRY(device_.record(slot.is_free, streams.copies));
     }
-    if (kernels != streams.kernels) apart_ = is_load ? slot.is_free : slot.is_filled;
+    if (kernels != streams.kernels) call.apart = is_load ? slot.is_free : slot.is_filled;
   }
   if (!is_load) return device_.record(call.bands[band], streams.copies);
   QUIRE_TRY(join_kernels(call));
@@ -392,17 +417,16 @@ Status SwapLane::run_direct(Call& call, std::uint32_t band) {
   if (call.ends_with_its_band) {
     params.finish = finish_params(call);
     params.blocks_done = call.blocks_done;
-    return device_.move_fragments(params, call.streams.kernels);
   }
   if (call.page_count != 0) QUIRE_TRY(device_.move_fragments(params, call.streams.kernels));
   return device_.record(call.bands[band], call.streams.kernels);
 }
 
 // What the second kernel stream has done so far comes before what the first one does next.
-Status SwapLane::join_kernels(const Call& call) {
-  if (!apart_) return {};
-  const DeviceEvent event = *apart_;
-  apart_.reset();
+Status SwapLane::join_kernels(Call& call) {
+  if (!call.apart) return {};
+  const DeviceEvent event = *call.apart;
+  call.apart.reset();
   return device_.wait(call.streams.kernels, event);
 }
 
@@ -414,23 +438,23 @@ FinishChecksumsParams SwapLane::finish_params(Call& call) const {
           .first_bad = call.has_expected ? call.first_bad : nullptr};
 }
 
-Status SwapLane::end(Call& call, SwapPath path) {
+Status SwapLane::end(Call& call) {
+  if (call.ends_with_its_band) return {};
   const SwapStreams& streams = call.streams;
-  const bool has_kernels = path != SwapPath::Whole || config_.checksums;
-  if (has_kernels) QUIRE_TRY(join_kernels(call));
-  if (config_.checksums && !call.ends_with_its_band) {
-    QUIRE_TRY(device_.finish_checksums(finish_params(call), streams.kernels));
-  }
+  if (has_kernels(call)) QUIRE_TRY(join_kernels(call));
+  if (config_.checksums) QUIRE_TRY(device_.finish_checksums(finish_params(call), streams.kernels));
   // Done is what all streams have done: behind the kernels of a staged store there are copies, and else kernels are
   // last.
-  if (!has_kernels) return device_.record(call.done, streams.copies);
-  if (path != SwapPath::Staged || kind_ == TransferKind::Load) return device_.record(call.done, streams.kernels);
+  if (!has_kernels(call)) return device_.record(call.done, streams.copies);
+  if (call.path != SwapPath::Staged || kind_ == TransferKind::Load) return device_.record(call.done, streams.kernels);
   QUIRE_TRY(put_behind(streams.kernels, streams.copies));
   return device_.record(call.done, streams.copies);
 }
 
-DeviceEvent SwapLane::band_event(const Call& call, std::uint32_t band) {
-  return call.ends_with_its_band ? call.done : call.bands[band];
+// As long as bands are missing, `done` is that of an earlier call.
+Result<bool> SwapLane::has_ended(const Call& call) {
+  if (call.bands_started < call.band_count) return false;
+  return device_.has_happened(call.ends_with_its_band ? call.bands[0] : call.done);
 }
 
 Result<SwapLane::Call*> SwapLane::find(SwapTicket ticket) {
@@ -441,33 +465,41 @@ Result<SwapLane::Call*> SwapLane::find(SwapTicket ticket) {
   return invalid_swap("this swap is unknown: it was never started, or is finished");
 }
 
-Result<bool> SwapLane::has_arrived(SwapTicket ticket, std::uint32_t band) {
+Result<SwapLane::Call*> SwapLane::find(SwapTicket ticket, std::uint32_t band) {
   QUIRE_TRY_ASSIGN(Call * call, find(ticket));
-  if (band >= call->band_count) {
-    return invalid_swap("the swap has " + std::to_string(call->band_count) + " bands: there is no band " +
-                        std::to_string(band));
-  }
-  return device_.has_happened(band_event(*call, band));
+  if (band < call->band_count) return call;
+  return invalid_swap("the swap has " + std::to_string(call->band_count) + " bands: there is no band " +
+                      std::to_string(band));
+}
+
+Result<std::span<const DeviceEvent>> SwapLane::band_events(SwapTicket ticket) {
+  QUIRE_TRY_ASSIGN(const Call* call, find(ticket));
+  return std::span<const DeviceEvent>(call->bands).first(call->bands_started);
+}
+
+Result<bool> SwapLane::has_arrived(SwapTicket ticket, std::uint32_t band) {
+  QUIRE_TRY_ASSIGN(const Call* call, find(ticket, band));
+  if (band >= call->bands_started) return false;
+  return device_.has_happened(call->bands[band]);
 }
 
 Status SwapLane::wait_on(DeviceStream stream, SwapTicket ticket, std::uint32_t band) {
-  QUIRE_TRY_ASSIGN(Call * call, find(ticket));
-  if (band >= call->band_count) {
-    return invalid_swap("the swap has " + std::to_string(call->band_count) + " bands: there is no band " +
-                        std::to_string(band));
-  }
-  return device_.wait(stream, band_event(*call, band));
+  QUIRE_TRY_ASSIGN(const Call* call, find(ticket, band));
+  if (band < call->bands_started) return device_.wait(stream, call->bands[band]);
+  return fail(ErrorCode::Unavailable, "band " + std::to_string(band) + " of the swap is not on its streams, where " +
+                                          std::to_string(call->bands_started) +
+                                          " are by now: start_next_band() puts it there");
 }
 
 Result<bool> SwapLane::is_done(SwapTicket ticket) {
-  QUIRE_TRY_ASSIGN(Call * call, find(ticket));
-  return device_.has_happened(call->done);
+  QUIRE_TRY_ASSIGN(const Call* call, find(ticket));
+  return has_ended(*call);
 }
 
 Status SwapLane::wait_for(SwapTicket ticket) {
   QUIRE_TRY_ASSIGN(Call * call, find(ticket));
   for (const DeviceStream stream : {call->streams.kernels, call->streams.copies, call->streams.more_kernels}) {
-    const Result<bool> is_over = device_.has_happened(call->done);
+    const Result<bool> is_over = has_ended(*call);
     if (!is_over) return break_off(*call, is_over.error());
     if (*is_over) break;
     if (const Status status = device_.synchronize(stream); !status) return break_off(*call, status.error());
@@ -477,7 +509,12 @@ Status SwapLane::wait_for(SwapTicket ticket) {
 
 Result<SwapReport> SwapLane::finish(SwapTicket ticket) {
   QUIRE_TRY_ASSIGN(Call * call, find(ticket));
-  const Result<bool> is_done = device_.has_happened(call->done);
+  if (call->bands_started < call->band_count) {
+    return fail(ErrorCode::Unavailable, std::to_string(call->bands_started) + " of " +
+                                            std::to_string(call->band_count) +
+                                            " bands of the swap are on its streams: start_next_band() first");
+  }
+  const Result<bool> is_done = has_ended(*call);
   if (is_done && !*is_done) return fail(ErrorCode::Unavailable, "the swap is on its way: ask is_done() first");
   if (!is_done) return break_off(*call, is_done.error());
   call->is_on_its_way = false;

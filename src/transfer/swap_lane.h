@@ -41,10 +41,12 @@ class SwapLane {
   [[nodiscard]] Status open(const Fragment* pieces, const SwapPaths& paths);
 
   [[nodiscard]] Result<std::optional<SwapTicket>> try_start(const SwapOrder& order);
+  [[nodiscard]] Result<bool> start_next_band(SwapTicket ticket);
+  [[nodiscard]] Result<std::span<const DeviceEvent>> band_events(SwapTicket ticket);
   [[nodiscard]] Result<bool> has_arrived(SwapTicket ticket, std::uint32_t band);
   [[nodiscard]] Status wait_on(DeviceStream stream, SwapTicket ticket, std::uint32_t band);
   [[nodiscard]] Result<bool> is_done(SwapTicket ticket);
-  /// Until the call is done. Blocks.
+  /// Until a call is done of which all bands are on their streams. Blocks.
   [[nodiscard]] Status wait_for(SwapTicket ticket);
   [[nodiscard]] Result<SwapReport> finish(SwapTicket ticket);
   [[nodiscard]] const SwapPaths& paths() const { return paths_; }
@@ -57,11 +59,15 @@ class SwapLane {
     std::uint32_t generation = 0;
     bool is_on_its_way = false;
     bool has_expected = false;
-    bool ends_with_its_band = false;  // `done` is the event of its only band
+    bool ends_with_its_band = false;  // the event of its only band is that of its end
+    SwapPath path = SwapPath::Direct;
     std::uint32_t page_count = 0;
     std::uint32_t band_count = 0;
+    std::uint32_t bands_started = 0;  // the others are not on the streams yet
     SwapStreams streams;
-    DeviceEvent done;
+    /// The last event on the second kernel stream that the first one has not waited for.
+    std::optional<DeviceEvent> apart;
+    DeviceEvent done;                // behind the last band
     std::vector<DeviceEvent> bands;  // one for each layer
     std::span<SwapItem> items;       // that the host writes
     SwapItem* items_on_device = nullptr;
@@ -85,8 +91,11 @@ class SwapLane {
   [[nodiscard]] Status check(const SwapOrder& order);
   [[nodiscard]] Status check_ids(const SwapOrder& order);
   [[nodiscard]] Result<Call*> find(SwapTicket ticket);
-  [[nodiscard]] Status run(const SwapOrder& order, Call& call);
-  [[nodiscard]] Status upload(Call& call, SwapPath path);
+  [[nodiscard]] Result<Call*> find(SwapTicket ticket, std::uint32_t band);
+  [[nodiscard]] Status begin(const SwapOrder& order, Call& call);
+  [[nodiscard]] Status run_next_band(Call& call);
+  [[nodiscard]] bool has_kernels(const Call& call) const { return call.path != SwapPath::Whole || config_.checksums; }
+  [[nodiscard]] Status upload(Call& call);
   [[nodiscard]] Status run_whole(Call& call, std::uint32_t band);
   [[nodiscard]] Status run_staged(Call& call, std::uint32_t band);
   [[nodiscard]] Status run_direct(Call& call, std::uint32_t band);
@@ -95,17 +104,18 @@ class SwapLane {
   [[nodiscard]] Status flush_copies(DeviceStream stream);
   [[nodiscard]] MoveFragmentsParams kernel_params(Call& call, std::uint32_t first_item, std::uint32_t count) const;
   [[nodiscard]] Status put_behind(DeviceStream earlier, DeviceStream later);
-  [[nodiscard]] Status join_kernels(const Call& call);
+  [[nodiscard]] Status join_kernels(Call& call);
   void use_band(std::uint32_t band_count, std::uint32_t band_index);
-  [[nodiscard]] static DeviceEvent band_event(const Call& call, std::uint32_t band);
+  [[nodiscard]] Result<bool> has_ended(const Call& call);
   [[nodiscard]] bool finishes_by_itself(const Call& call) const;
   [[nodiscard]] FinishChecksumsParams finish_params(Call& call) const;
-  [[nodiscard]] Status end(Call& call, SwapPath path);
+  [[nodiscard]] Status end(Call& call);
   void add_copy(std::byte* on_device, std::byte* on_host, std::size_t bytes);
   [[nodiscard]] std::byte* record_of(const SwapItem& item) const;
   [[nodiscard]] std::uint32_t pages_per_chunk(const Call& call, std::uint64_t page_bytes,
                                               std::uint64_t chunk_max) const;
   [[nodiscard]] tl::unexpected<Error> break_off(Call& call, const Error& error);
+  void give_up(Call& call);
   void settle(const SwapStreams& streams);
 
   const SwapConfig& config_;
@@ -121,8 +131,6 @@ class SwapLane {
   std::size_t next_slot_ = 0;
   DeviceEvent uploaded_;
   DeviceEvent joined_;
-  /// The last event on the second kernel stream that the first one has not waited for.
-  std::optional<DeviceEvent> apart_;
 
   DeviceMemoryBlock device_items_;
   DeviceMemoryBlock sums_;

@@ -312,6 +312,20 @@ def test_pages_are_swapped_with_a_device(path):
     np.testing.assert_array_equal(pages[2], before[1])
     records[3][0] ^= 1
     assert engine.swap(order).good_pages == 0
+    pages[:] = 0
+    order.band_by_band = True
+    ticket = engine.try_start(order)
+    for band in range(1, 3):
+        assert len(engine.band_events(ticket)) == band and 0 not in engine.band_events(ticket)
+        assert engine.has_arrived(ticket, band - 1)
+        assert not engine.has_arrived(ticket, band) and not engine.is_done(ticket)
+        with pytest.raises(quire.Unavailable, match=f"band {band} of the swap is not on its streams"):
+            engine.wait_on(streams.copies, ticket, band)
+        assert engine.start_next_band(ticket)
+    assert not engine.start_next_band(ticket)
+    device.synchronize(streams.copies)
+    assert engine.finish(ticket).good_pages == 2
+    np.testing.assert_array_equal(pages[2], before[1])
     with pytest.raises(quire.Error):
         engine.finish(ticket)
 

@@ -97,12 +97,18 @@ TEST(SwapNoAllocation, CallsDoNotAllocate) {
                             .records = std::span(records).last(count),
                             .expected = expects ? std::span(expected).first(count) : std::span<const std::uint64_t>(),
                             .band_count = 1 + (round / 6 % kLayers),
+                            .band_by_band = round % 2 == 1,
                             .streams = streams,
                             .after = {&handles[0]},
                             .path = static_cast<SwapPath>(round / 2 % 3)};
       const SwapTicket first = engine->try_start(order).value().value();
       const SwapTicket second = engine->try_start(order).value().value();
       if (engine->try_start(order).value().has_value()) return;  // a full engine is an answer
+      for (const SwapTicket ticket : {first, second}) {
+        while (engine->start_next_band(ticket).value()) {
+        }
+        if (engine->band_events(ticket).value().size() != order.band_count) return;
+      }
       if (!engine->is_done(first).value() || !engine->has_arrived(second, 0).value()) return;
       if (!engine->wait_on(streams.copies, second, 0).has_value()) return;
       if (engine->finish(first).value().page_count != count) return;

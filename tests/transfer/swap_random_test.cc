@@ -90,13 +90,13 @@ class SwapModel {
         break;
       case 6:
       case 7:
-        difference = try_finish(op.draws[0]);
+        difference = try_finish(op);
         break;
       case 8:
         difference = ask_for_band(op);
         break;
       default:
-        if (op.draws[0] % 4 == 0) difference = finish_all();
+        difference = op.draws[0] % 4 == 0 ? finish_all() : start_next_band(op);
         break;
     }
     return difference.empty() ? let_go_of_lingering() : difference;
@@ -113,7 +113,9 @@ class SwapModel {
     TransferKind kind = TransferKind::Load;
     SwapTicket ticket;
     std::uint32_t band_count = 1;
+    std::uint32_t bands_started = 1;
     std::uint32_t good_pages = 0;
+    bool is_computed_with = false;
     bool reads_before = false;
     bool reads_behind = false;
     std::vector<Page> pages;
@@ -190,7 +192,7 @@ class SwapModel {
     const bool is_full = in_flight(kind) == calls_max_;
     if (is_full && random.below(4) != 0) {
       release(call);
-      return try_finish(op.draws[0]);
+      return try_finish(op);
     }
     const DeviceStream before = compute_[random.below(kComputeStreams)];
     DeviceEvent after;
@@ -253,20 +255,40 @@ class SwapModel {
       expected[call.good_pages] ^= std::uint64_t{1} << random.below(64);
     }
     call.band_count = 1 + random.below(rig_.shape().layers);
+    const bool band_by_band = random.below(2) == 0;
+    call.bands_started = band_by_band ? 1 : call.band_count;
     const auto ticket = rig_.engine().try_start(
         {.kind = call.kind,
          .device_pages = device_pages,
          .records = records,
          .expected = expects ? expected : std::vector<std::uint64_t>{},
          .band_count = call.band_count,
+         .band_by_band = band_by_band,
          .streams = {.copies = draw_stream(false), .kernels = draw_stream(true), .more_kernels = draw_stream(true)},
          .after = after,
          .path = static_cast<SwapPath>(random.below(3))});
     if (!ticket) return "starting: " + ticket.error().message;
     if (!ticket->has_value()) return "there was no room for a call";
     call.ticket = **ticket;
-    if (random.below(2) == 0) do_behind(call, random);
+    call.is_computed_with = random.below(2) == 0;
+    if (call.is_computed_with && call.bands_started == call.band_count) do_behind(call, random);
     calls_.push_back(std::move(call));
+    return "";
+  }
+
+  // Of any call, whatever has been put on streams since its last band.
+  std::string start_next_band(const Op& op) {
+    if (calls_.empty()) return "";
+    return start_next_band(calls_[op.draws[1] % calls_.size()], op.draws[2]);
+  }
+  std::string start_next_band(Call& call, std::uint32_t seed) {
+    const auto has_started = rig_.engine().start_next_band(call.ticket);
+    if (!has_started) return "starting a band: " + has_started.error().message;
+    if (*has_started != (call.bands_started < call.band_count)) return "another number of bands is on the streams";
+    if (!*has_started) return "";
+    ++call.bands_started;
+    Random random(seed);
+    if (call.is_computed_with && call.bands_started == call.band_count) do_behind(call, random);
     return "";
   }
 
@@ -314,6 +336,7 @@ class SwapModel {
     const auto has_arrived = rig_.engine().has_arrived(call.ticket, band);
     if (!has_arrived) return "asking for a band: " + has_arrived.error().message;
     if (!*has_arrived) return "";
+    if (band >= call.bands_started) return "a band has arrived that is not on the streams";
     for (std::size_t i = 0; i < call.pages.size(); ++i) {
       if (!has_target(call, i, band_end(call, band))) return "a band has arrived without its bytes";
     }
@@ -330,9 +353,10 @@ class SwapModel {
     return is_same;
   }
 
-  std::string try_finish(std::uint32_t draw) {
+  std::string try_finish(const Op& op) {
     if (calls_.empty()) return "";
-    const std::size_t index = draw % calls_.size();
+    const std::size_t index = op.draws[0] % calls_.size();
+    if (calls_[index].bands_started < calls_[index].band_count) return start_next_band(calls_[index], op.draws[1]);
     const auto is_done = rig_.engine().is_done(calls_[index].ticket);
     if (!is_done) return "asking: " + is_done.error().message;
     return *is_done ? finish(index) : "";
@@ -385,9 +409,8 @@ class SwapModel {
 
   std::string finish_all() {
     while (!calls_.empty() || !lingering_.empty()) {
-      if (std::string difference = try_finish(static_cast<std::uint32_t>(calls_.size())); !difference.empty()) {
-        return difference;
-      }
+      const auto draw = static_cast<std::uint32_t>(calls_.size());
+      if (std::string difference = try_finish({.draws = {draw, draw}}); !difference.empty()) return difference;
       if (std::string difference = let_go_of_lingering(); !difference.empty()) return difference;
     }
     return rig_.difference();

@@ -41,6 +41,7 @@ struct OrderSettings {
   std::vector<std::uint32_t> records;
   std::vector<std::uint64_t> expected;
   std::uint32_t band_count = 1;
+  bool band_by_band = false;
   SwapStreams streams;
   Address after;
   std::optional<SwapPath> path;
@@ -95,6 +96,7 @@ struct HeldOrder {
              .records = records,
              .expected = expected,
              .band_count = settings.band_count,
+             .band_by_band = settings.band_by_band,
              .streams = settings.streams,
              .after = {pointer_of(settings.after)},
              .path = settings.path};
@@ -162,6 +164,24 @@ void bind_engine(nb::module_& module) {
           nb::arg("order"), nb::sig("def try_start(self, order: SwapOrder) -> SwapTicket | None"),
           "Puts a call on its streams. None when as many as calls_in_flight_max have not been finish()ed.")
       .def(
+          "start_next_band",
+          [](const SwapHandle& self, SwapTicket ticket) { return take(self.get().start_next_band(ticket)); },
+          nb::arg("ticket"),
+          "Puts the next band of a call on its streams, of one that was started band_by_band; False when all are "
+          "there.")
+      .def(
+          "band_events",
+          [](const SwapHandle& self, SwapTicket ticket) {
+            std::vector<std::uintptr_t> events;
+            const std::span<const DeviceEvent> all = take(self.get().band_events(ticket));
+            for (const DeviceEvent event : all) events.push_back(reinterpret_cast<std::uintptr_t>(event.handle));
+            return events;
+          },
+          nb::arg("ticket"),
+          "The events of the bands that are on the streams. As long as the engine lives, streams may wait for them; "
+          "when "
+          "the call is finished, a later one uses them again.")
+      .def(
           "has_arrived",
           [](const SwapHandle& self, SwapTicket ticket, std::uint32_t band) {
             return take(self.get().has_arrived(ticket, band));
@@ -172,7 +192,8 @@ void bind_engine(nb::module_& module) {
           [](const SwapHandle& self, std::uintptr_t stream, SwapTicket ticket, std::uint32_t band) {
             take(self.get().wait_on({pointer_of(stream)}, ticket, band));
           },
-          nb::arg("stream"), nb::arg("ticket"), nb::arg("band"), "Makes a stream wait for band `band` of a call.")
+          nb::arg("stream"), nb::arg("ticket"), nb::arg("band"),
+          "Makes a stream wait for band `band` of a call, which must be on its streams.")
       .def(
           "is_done", [](const SwapHandle& self, SwapTicket ticket) { return take(self.get().is_done(ticket)); },
           nb::arg("ticket"), "Whether all of a call is done, its checksums too; does not wait.")
@@ -309,6 +330,9 @@ void bind_swap(nb::module_& module) {
              "Checksums of the records, of a load that knows them: as many, or none.")
       .field("band_count", &OrderSettings::band_count,
              "the layers of band 0 of all pages move first, then those of the next")
+      .field(
+          "band_by_band", &OrderSettings::band_by_band,
+          "try_start() puts band 0 on the streams, and start_next_band() the next one each time; swap() puts them all")
       .field("streams", &OrderSettings::streams)
       .field("after", &OrderSettings::after, "an event: nothing begins before it has happened; None: at once")
       .field("path", &OrderSettings::path, "in place of what was measured")
