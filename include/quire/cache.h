@@ -817,8 +817,8 @@ class Cache {
   /// with an external mover, which waits for band_of() itself.
   [[nodiscard]] Result<TransferOutcome> wait_for_layer(const Step& step, GroupLayer layer, TimeNs timeout_ns) const;
   /// The same on an accelerator: what is put on the stream from now on runs when the layer is there. Blocks only until
-  /// the loads are on their streams, of which there are several at a time. Io or Cancelled: as Failed or Cancelled
-  /// there; the stream waits for the pages of the other entries. Unavailable: the mover is paused.
+  /// the layer's bands are on the streams of the loads, of which there are several at a time. Io or Cancelled: as
+  /// Failed or Cancelled there; the stream waits for the pages of the other entries. Unavailable: the mover is paused.
   [[nodiscard]] Status wait_on(DeviceStream stream, const Step& step, GroupLayer layer) const;
   /// The band of its pool's loads that a layer belongs to (HostConfig::layer_bands); 0 for a layer that is not there.
   [[nodiscard]] std::uint32_t band_of(GroupLayer layer) const;

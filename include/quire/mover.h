@@ -139,10 +139,10 @@ class Mover {
   [[nodiscard]] Result<TransferOutcome> wait(TransferId id, std::uint32_t band, TimeNs timeout_ns);
 
   /// Makes a stream of the accelerator's wait for band `band` of a transfer; the host waits at most timeout_ns, and
-  /// only until the transfer is on its streams. What is said of wait() holds for what the stream does then: checksums
-  /// are known at the end. Ok at once for a band that has arrived. Io or Cancelled: the transfer has failed or was
-  /// cancelled, as far as is known by now. Unavailable: it is still queued, and the time is over, the mover is paused,
-  /// or it is being destroyed.
+  /// only until that band is on the mover's streams, where bands are put one by one. What is said of wait() holds for
+  /// what the stream does then: checksums are known at the end. Ok at once for a band that has arrived. Io or
+  /// Cancelled: the transfer has failed or was cancelled, as far as is known by now. Unavailable: the band is not on
+  /// its streams, and the time is over, the mover is being destroyed, or is paused while the transfer is still queued.
   [[nodiscard]] Status wait_on(DeviceStream stream, TransferId id, std::uint32_t band, TimeNs timeout_ns = 0);
 
   /// Finishes the transfers that run and starts no more until resume(). Blocks for as long. Queues still take plans.

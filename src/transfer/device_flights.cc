@@ -67,7 +67,7 @@ TransferFault DeviceFlights::claim(Flight& flight, std::uint32_t page_index) {
 
 // Of a path, what lies behind the first page that fails is of no use.
 void DeviceFlights::start(const FlightOrder& order, const FlightPool& pool) {
-  QUIRE_CHECK(has_room(), "more transfers on their way than there is room for");
+  QUIRE_CHECK(has_room(), "a transfer for which there is no room, or not yet");
   Flight& flight = flights_.emplace_back();
   flight.order = order;
   flight.pool = pool;
@@ -90,9 +90,31 @@ Status DeviceFlights::put_on_streams(Flight& flight) {
                                                                  .records = records_,
                                                                  .expected = expected_,
                                                                  .band_count = flight.order.band_count,
+                                                                 .band_by_band = true,
                                                                  .streams = flight.streams}));
   QUIRE_CHECK(flight.ticket.has_value(), "a swap engine has fewer calls than a mover has flights");
+  QUIRE_TRY_ASSIGN(flight.band_events, flight.pool.engine->band_events(*flight.ticket));
   return {};
+}
+
+// Only the last one can, since the next one begins behind its bands.
+bool DeviceFlights::lacks_bands() const {
+  if (flights_.empty()) return false;
+  const Flight& last = flights_.back();
+  return last.ticket && last.band_events.size() < last.order.band_count;
+}
+
+bool DeviceFlights::start_next_band() {
+  if (!lacks_bands()) return false;
+  Flight& flight = flights_.back();
+  SwapEngine& engine = *flight.pool.engine;
+  if (const Result<bool> started = engine.start_next_band(*flight.ticket); started) {
+    flight.band_events = engine.band_events(*flight.ticket).value();
+  } else {
+    flight.ticket.reset();  // what was begun has ended
+    flight.fault = TransferFault::Io;
+  }
+  return true;
 }
 
 // Whether the device has done with its pages.
@@ -134,7 +156,7 @@ bool DeviceFlights::learn_bands(Flight& flight) {
 std::optional<FlightNews> DeviceFlights::poll() {
   for (auto it = flights_.begin(); it != flights_.end(); ++it) {
     Flight& flight = *it;
-    FlightNews news{.index = flight.order.index};
+    FlightNews news{.index = flight.order.index, .band_events = flight.band_events};
     if (is_over(flight)) {
       news.completion = end(flight);
       flights_.erase(it);
@@ -144,7 +166,9 @@ std::optional<FlightNews> DeviceFlights::poll() {
     const bool has_new_fault = news.has_fault && !std::exchange(flight.is_fault_told, news.has_fault);
     const bool has_new_bands = learn_bands(flight);
     news.bands_done = flight.bands_told;
-    if (has_new_fault || has_new_bands) return news;
+    const bool has_new_events = flight.events_told != flight.band_events.size();
+    flight.events_told = flight.band_events.size();
+    if (has_new_fault || has_new_bands || has_new_events) return news;
   }
   return std::nullopt;
 }
@@ -188,14 +212,6 @@ void DeviceFlights::release(const Flight& flight, std::uint32_t page_index, std:
   } else {
     flight.pool.host->end_write(page, checksum);
   }
-}
-
-std::optional<Status> DeviceFlights::wait_on(DeviceStream stream, TransferId id, std::uint32_t band) {
-  for (const Flight& flight : flights_) {
-    const bool is_good = flight.ticket && flight.fault == TransferFault::None;
-    if (flight.order.id == id && is_good) return flight.pool.engine->wait_on(stream, *flight.ticket, band);
-  }
-  return std::nullopt;
 }
 
 }  // namespace quire

@@ -2,8 +2,10 @@
 //
 // DeviceFlights: one direction of a mover whose pages lie on a device. Transfers are put on streams, several behind
 // each other so that the link is never idle, and watched by their events; nobody waits for the device, unless that
-// fails. A page of the host is claimed from the start of its transfer to its end, as long as the device may touch it. A
-// transfer that is cancelled while it is being started moves nothing; from then on it goes its way, and is forgotten.
+// fails. Band by band, because it takes a while to put many pages there: what has become of the others can be told in
+// between. All bands of a transfer come before the first one of the next. A page of the host is claimed from the start
+// of its transfer to its end, as long as the device may touch it. A transfer that is cancelled while its first band is
+// being put moves nothing; from then on it goes its way, and is forgotten.
 //
 // single-threaded
 #pragma once
@@ -44,6 +46,7 @@ struct FlightOrder {
 /// What has become of a transfer since it was last asked about.
 struct FlightNews {
   std::uint32_t index = 0;
+  std::span<const DeviceEvent> band_events;  ///< of the bands that are on the streams; valid as SwapEngine has it
   std::uint32_t bands_done = 0;
   bool has_fault = false;
   std::optional<Completion> completion;  ///< it is over
@@ -60,15 +63,16 @@ class DeviceFlights {
   DeviceFlights(const DeviceFlights&) = delete;
   DeviceFlights& operator=(const DeviceFlights&) = delete;
 
-  [[nodiscard]] bool has_room() const { return flights_.size() < kFlightsMax; }
+  /// For another one, behind all bands of those that are there.
+  [[nodiscard]] bool has_room() const { return flights_.size() < kFlightsMax && !lacks_bands(); }
   [[nodiscard]] bool is_empty() const { return flights_.empty(); }
-  /// Needs room. What became of it is told by poll(), also when it could not be started.
+  /// Needs room. Puts its first band on the streams. What became of it is told by poll(), also when it could not be
+  /// started.
   void start(const FlightOrder& order, const FlightPool& pool);
+  /// Puts one more band on the streams, of the transfer that lacks some; false when none does.
+  [[nodiscard]] bool start_next_band();
   /// Something new of one of them, the oldest first, if there is.
   [[nodiscard]] std::optional<FlightNews> poll();
-  /// Makes a stream wait for a band of a transfer that is on its way; nothing when it is not, or has failed, of which
-  /// poll() has told.
-  [[nodiscard]] std::optional<Status> wait_on(DeviceStream stream, TransferId id, std::uint32_t band);
 
  private:
   using Clock = std::chrono::steady_clock;
@@ -80,6 +84,8 @@ class DeviceFlights {
     std::optional<SwapReport> report;  // when that is spent
     std::uint32_t claimed = 0;         // pages in front
     TransferFault fault = TransferFault::None;
+    std::span<const DeviceEvent> band_events;
+    std::size_t events_told = 0;
     std::uint32_t bands_told = 0;
     bool is_fault_told = false;
     Clock::time_point begin;
@@ -89,6 +95,7 @@ class DeviceFlights {
       : device_(device), hooks_(hooks), rank_(rank) {}
   [[nodiscard]] TransferFault claim(Flight& flight, std::uint32_t page_index);
   [[nodiscard]] Status put_on_streams(Flight& flight);
+  [[nodiscard]] bool lacks_bands() const;
   [[nodiscard]] bool is_over(Flight& flight);
   [[nodiscard]] bool learn_bands(Flight& flight);
   [[nodiscard]] Completion end(Flight& flight);

@@ -390,9 +390,18 @@ Result<std::uint32_t> Mover::Impl::find_band(TransferId id, std::uint32_t band) 
 
 // For one who waits for a transfer, which is not forgotten meanwhile.
 void Mover::Impl::wait_for_news(std::uint32_t index, Clock::time_point deadline) {
+  begin_blocking(index);
+  has_news.wait_until(mutex, deadline);
+  end_blocking(index);
+}
+
+// Between the two, the mutex may be given up: the mover lives, and the transfer is remembered.
+void Mover::Impl::begin_blocking(std::uint32_t index) {
   ++table.record(index).waiter_count;
   ++blocked_count;
-  has_news.wait_until(mutex, deadline);
+}
+
+void Mover::Impl::end_blocking(std::uint32_t index) {
   --table.record(index).waiter_count;
   --blocked_count;
   if (is_stopping) has_news.notify_all();

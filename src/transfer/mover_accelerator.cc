@@ -40,6 +40,11 @@ tl::unexpected<Error> not_on_its_way(TransferId id, std::string_view why) {
   return fail(ErrorCode::Unavailable, text_of(id) + " is queued, and not on its way" + std::string(why));
 }
 
+tl::unexpected<Error> not_on_its_streams(TransferId id, std::uint32_t band, std::string_view why) {
+  return fail(ErrorCode::Unavailable,
+              "band " + std::to_string(band) + " of " + text_of(id) + " is not on its streams" + std::string(why));
+}
+
 }  // namespace
 
 // Of all parts, whose layers count on.
@@ -92,23 +97,21 @@ Status Mover::Impl::open_engines() {
   return {};
 }
 
-// Puts transfers on streams and looks after those that are there.
+// Puts transfers on streams, a band at a time, and looks after those that are there. With many pages, putting all bands
+// there may take longer than the device takes for the first one: each is told as soon as it is there.
 void Mover::Impl::work_with_accelerator(TransferKind kind) {
   pthread_setname_np(pthread_self(), kind == TransferKind::Load ? "quire-load" : "quire-store");
   const auto direction = static_cast<std::size_t>(kind);
   DeviceFlights& own = *flights[direction];
   while (true) {
-    MutexLock flight_lock(flight_mutexes[direction]);
-    bool has_changed = false;
-    while (start_next_flight(kind)) has_changed = true;
+    bool has_changed = own.start_next_band() || start_next_flight(kind);
     while (const std::optional<FlightNews> news = own.poll()) {
       has_changed = true;
       const MutexLock lock(mutex);
       tell(*news);
     }
-    const bool is_empty = own.is_empty();
-    flight_lock.unlock();
     if (has_changed) continue;
+    const bool is_empty = own.is_empty();
     const MutexLock lock(mutex);
     if (is_empty && is_stopping) return;
     if (!is_empty) {
@@ -140,14 +143,13 @@ bool Mover::Impl::start_next_flight(TransferKind kind) {
     pool = &pools[record.pool_index];
   }
   own.start(order, {.host = pool->store.get(), .engine = pool->engine.get()});
-  const MutexLock lock(mutex);
-  if (blocked_count != 0) has_news.notify_all();  // somebody may wait for its beginning
   return true;
 }
 
 void Mover::Impl::tell(const FlightNews& news) {
   TransferTable::Record& record = table.record(news.index);
   if (!news.completion) {
+    record.band_events = news.band_events;
     record.bands_done = news.bands_done;
     record.has_fault = record.has_fault || news.has_fault;
     if (blocked_count != 0) has_news.notify_all();
@@ -158,37 +160,39 @@ void Mover::Impl::tell(const FlightNews& news) {
   signal_completion(count_before);
 }
 
-// Nothing for a transfer that is not on its streams. One that is just being put there is waited for.
-std::optional<Status> Mover::Impl::wait_on_flight(DeviceStream stream, TransferId id, std::uint32_t band) {
-  for (std::size_t direction = 0; direction < flights.size(); ++direction) {
-    const MutexLock lock(flight_mutexes[direction]);
-    if (std::optional<Status> status = flights[direction]->wait_on(stream, id, band)) return status;
-  }
-  return std::nullopt;
-}
-
+// Making the stream wait needs nothing that the worker holds while it puts the next band on streams. Nor the mutex: a
+// stream that is full may keep the caller in wait(). Should the transfer end just then, a later one may use the event
+// again, and the stream waits for a band of that one as well, which depends on nobody who waits.
 Status Mover::wait_on(DeviceStream stream, TransferId id, std::uint32_t band, TimeNs timeout_ns) {
   Impl& impl = *impl_;
   if (impl.config.accelerator == nullptr) {
     return fail(ErrorCode::Unsupported, "waiting on a stream: the mover has no accelerator");
   }
   const Impl::Clock::time_point deadline = Impl::deadline_in(timeout_ns);
-  while (true) {
-    {
-      const MutexLock lock(impl.mutex);
-      QUIRE_TRY_ASSIGN(const std::uint32_t index, impl.find_band(id, band));
-      const TransferTable::Record& record = impl.table.record(index);
-      while (record.state == TransferTable::State::Queued) {
-        if (impl.is_stopping) return not_on_its_way(id, ": the mover is being destroyed");
-        if (impl.is_paused) return not_on_its_way(id, ": the mover is paused");
-        if (Impl::Clock::now() >= deadline) return not_on_its_way(id, " yet");
-        impl.wait_for_news(index, deadline);
-      }
-      if (const auto known = impl.answer(index, band)) return status_of(id, *known);
-    }
-    if (std::optional<Status> status = impl.wait_on_flight(stream, id, band)) return std::move(*status);
-    // It has ended since it was looked at, which the table says by now.
+  MutexLock lock(impl.mutex);
+  QUIRE_TRY_ASSIGN(const std::uint32_t index, impl.find_band(id, band));
+  const TransferTable::Record& record = impl.table.record(index);
+  const auto is_queued = [&] { return record.state == TransferTable::State::Queued; };
+  const auto is_being_put = [&] {
+    return record.state == TransferTable::State::Running && !record.has_fault && band >= record.band_events.size();
+  };
+  while (is_queued() || is_being_put()) {
+    const auto not_there = [&](std::string_view why) {
+      return is_queued() ? not_on_its_way(id, why) : not_on_its_streams(id, band, why);
+    };
+    if (impl.is_stopping) return not_there(": the mover is being destroyed");
+    if (is_queued() && impl.is_paused) return not_there(": the mover is paused");
+    if (Impl::Clock::now() >= deadline) return not_there(" yet");
+    impl.wait_for_news(index, deadline);
   }
+  if (const auto known = impl.answer(index, band)) return status_of(id, *known);
+  const DeviceEvent event = record.band_events[band];
+  impl.begin_blocking(index);
+  lock.unlock();
+  Status status = impl.config.accelerator->wait(stream, event);
+  lock.lock();
+  impl.end_blocking(index);
+  return status;
 }
 
 }  // namespace quire

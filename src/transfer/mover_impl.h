@@ -107,7 +107,6 @@ struct Mover::Impl {
   void work(TransferKind kind, std::span<ChecksumPart> sums);
   void work_with_accelerator(TransferKind kind);
   [[nodiscard]] bool start_next_flight(TransferKind kind);
-  [[nodiscard]] std::optional<Status> wait_on_flight(DeviceStream stream, TransferId id, std::uint32_t band);
   void tell(const FlightNews& news) QUIRE_REQUIRES(mutex);
   [[nodiscard]] Completion run(const Work& work, std::span<ChecksumPart> sums);
   [[nodiscard]] std::uint32_t run_band(const Work& work, std::uint32_t band, std::span<ChecksumPart> pages,
@@ -123,6 +122,8 @@ struct Mover::Impl {
   [[nodiscard]] Result<std::uint32_t> find_band(TransferId id, std::uint32_t band) QUIRE_REQUIRES(mutex);
   [[nodiscard]] std::optional<TransferOutcome> answer(std::uint32_t index, std::uint32_t band) QUIRE_REQUIRES(mutex);
   void wait_for_news(std::uint32_t index, Clock::time_point deadline) QUIRE_REQUIRES(mutex);
+  void begin_blocking(std::uint32_t index) QUIRE_REQUIRES(mutex);
+  void end_blocking(std::uint32_t index) QUIRE_REQUIRES(mutex);
   [[nodiscard]] static Clock::time_point deadline_in(TimeNs timeout_ns);
   void signal_completion(std::size_t count_before) QUIRE_REQUIRES(mutex);
 
@@ -132,8 +133,7 @@ struct Mover::Impl {
   std::vector<Pool> pools;
   int event_fd = -1;
   LazyArray<ChecksumPart> worker_sums;                    // transfer_pages_max of each worker
-  std::array<std::unique_ptr<DeviceFlights>, 2> flights;  // of each direction, with an accelerator
-  std::array<Mutex, 2> flight_mutexes;                    // guard those, and are taken before `mutex`
+  std::array<std::unique_ptr<DeviceFlights>, 2> flights;  // with an accelerator: of the worker of each direction
   std::vector<std::thread> workers;
 
   Mutex mutex;  // guards what follows
@@ -144,7 +144,7 @@ struct Mover::Impl {
   bool is_stopping QUIRE_GUARDED_BY(mutex) = false;
   std::uint32_t blocked_count QUIRE_GUARDED_BY(mutex) = 0;  // callers in wait(), wait_on() and pause()
   std::array<Condition, 2> has_work;                        // of each direction: queued, resumed or stopping
-  Condition has_news;  // a transfer has begun or ended, a band has, a pause has begun, or nobody is blocked
+  Condition has_news;  // a transfer has ended, a band is on streams or done, a pause has begun, or nobody is blocked
 };
 
 }  // namespace quire

@@ -27,7 +27,7 @@ struct PieceStart {
 
 struct MoverHooks {
   /// Called by workers, which hold no lock then: it may wait. A fault it answers is the piece's. With an accelerator,
-  /// it is called once for each page of a transfer that is being started, and wait_on() waits with it.
+  /// it is called once for each page of a transfer that is being started, ahead of its first band.
   std::function<TransferFault(const PieceStart& piece)> before_piece;
   const RegionCalls* calls = &RegionCalls::real();
   const NumaCalls* numa = &NumaCalls::real();

@@ -84,6 +84,7 @@ std::uint32_t TransferTable::add(const TransferPlan& plan) {
   record.band_count = plan.band_count;
   record.pool_index = plan.pool_index;
   record.bands_done = 0;
+  record.band_events = {};
   record.page_count = static_cast<std::uint32_t>(plan.pages.size());
   record.waiter_count = 0;
   record.must_stop.store(false, std::memory_order_relaxed);

@@ -22,6 +22,7 @@
 
 #include "base/index_lists.h"
 #include "base/lazy_array.h"
+#include "quire/device.h"
 #include "quire/result.h"
 #include "quire/transfer.h"
 
@@ -50,6 +51,7 @@ class TransferTable {
     std::uint16_t band_count = 0;
     std::uint16_t pool_index = 0;
     std::uint32_t bands_done = 0;
+    std::span<const DeviceEvent> band_events;  // on an accelerator: of the bands that are on its streams
     std::uint32_t page_count = 0;
     std::uint32_t slot = 0;          // where its pages lie until it has finished
     std::uint32_t waiter_count = 0;  // keeps it from being forgotten

@@ -192,6 +192,8 @@ def test_misuse_of_a_mover_is_refused_with_the_reason():
         mover.try_submit(plan(1, Kind.Store, (99, 1)))
     with pytest.raises(quire.Error):
         mover.wait_on(1, quire.TransferId(index=1), 0)
+    with pytest.raises(quire.Unsupported):
+        mover.wait_on(1, quire.TransferId(index=1), 0, timeout_ns=1_000_000)
     with pytest.raises(TypeError, match="cannot be pickled"):
         pickle.dumps(mover)
 
@@ -310,8 +312,6 @@ def test_pages_are_swapped_with_a_device(path):
     report = engine.finish(ticket)
     assert report.good_pages == 2 and report.checksums == stored.checksums
     np.testing.assert_array_equal(pages[2], before[1])
-    records[3][0] ^= 1
-    assert engine.swap(order).good_pages == 0
     pages[:] = 0
     order.band_by_band = True
     ticket = engine.try_start(order)
@@ -326,6 +326,8 @@ def test_pages_are_swapped_with_a_device(path):
     device.synchronize(streams.copies)
     assert engine.finish(ticket).good_pages == 2
     np.testing.assert_array_equal(pages[2], before[1])
+    records[3][0] ^= 1
+    assert engine.swap(order).good_pages == 0
     with pytest.raises(quire.Error):
         engine.finish(ticket)
 
@@ -404,6 +406,16 @@ def test_a_cache_and_a_mover_work_on_a_device_in_plain_memory():
     memory[:] = 0
     assert finish(mover, plan(2, Kind.Load, (5, 2))).outcome == Outcome.Ok
     np.testing.assert_array_equal(memory.reshape(9, -1)[5], before[2])
+    stream = device.create_stream()
+    queued = plan(3, Kind.Load, (6, 1), band_count=3)
+    mover.pause()
+    assert mover.try_submit(queued)
+    with pytest.raises(quire.Unavailable, match="the mover is paused"):
+        mover.wait_on(stream, queued.id, 2, timeout_ns=LONG_NS)
+    mover.resume()
+    mover.wait_on(stream, queued.id, 2, timeout_ns=LONG_NS)
+    device.synchronize(stream)
+    np.testing.assert_array_equal(memory.reshape(9, -1)[6], before[1])
     made = config(4, 8, device={"memory": quire.DeviceMemory.Accelerator, "accelerator": device})
     with quire.Cache.open(made) as cache:
         assert np.asarray(cache.device_memory()).size == cache.geometry().pool_bytes

@@ -48,9 +48,12 @@ class MoverTest : public ::testing::Test {
     renew_accelerator();
   }
   [[nodiscard]] bool has_accelerator() const { return accelerator_ != nullptr; }
+  [[nodiscard]] virtual std::unique_ptr<testing::FakeDevice> make_accelerator(const testing::FakeDeviceConfig& config) {
+    return std::make_unique<testing::FakeDevice>(config);
+  }
   /// One that knows nothing of what the last one had.
   void renew_accelerator() {
-    accelerator_ = std::make_unique<testing::FakeDevice>(testing::FakeDeviceConfig{.seed = ++seed_});
+    accelerator_ = make_accelerator({.seed = ++seed_});
     config_.accelerator = accelerator_.get();
   }
   void adopt(testing::TestDevice& device) {

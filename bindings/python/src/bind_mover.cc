@@ -3,6 +3,7 @@
 // Mover: copies pages for an engine in Python. Its threads never need the GIL, and calls that wait let it go. It keeps
 // the tensors and the device that it was opened with until it is closed.
 #include <algorithm>
+#include <chrono>
 #include <cstdint>
 #include <memory>
 #include <optional>
@@ -145,6 +146,27 @@ TransferOutcome wait_for_band(const MoverHandle& self, TransferId id, std::uint3
   }
 }
 
+void make_stream_wait(const MoverHandle& self, std::uintptr_t stream, TransferId id, std::uint32_t band,
+                      TimeNs timeout_ns) {
+  using Clock = std::chrono::steady_clock;
+  const std::shared_ptr<OpenMover> open = self.get();
+  TimeNs left_ns = std::max<TimeNs>(timeout_ns, 0);
+  while (true) {
+    const TimeNs slice_ns = std::min(left_ns, kSliceNs);
+    const Clock::time_point slice_end = Clock::now() + std::chrono::nanoseconds(slice_ns);
+    Status status = [&] {
+      const WithoutGil without;
+      return open->mover->wait_on({reinterpret_cast<void*>(stream)}, id, band, slice_ns);
+    }();
+    if (PyErr_CheckSignals() != 0) throw nb::python_error();
+    left_ns -= slice_ns;
+    // One that says so before its time is over will not change its mind: the mover is paused.
+    const bool may_still_come = !status && status.error().code == ErrorCode::Unavailable && Clock::now() >= slice_end;
+    if (!may_still_come || left_ns <= 0) return take(std::move(status));
+    if (open->is_closed) raise(ErrorCode::Cancelled, "the mover was closed while somebody waited");
+  }
+}
+
 void bind_config_of_movers(nb::module_& module) {
   StructClass<PartSettings>(module, "MoverPart", "Device pages of one geometry.")
       .field("geometry", &PartSettings::geometry, "", "PoolGeometry | None")
@@ -253,13 +275,10 @@ void bind_mover(nb::module_& module) {
           "Waits until band `band` of a transfer is on the device, at most timeout_ns; 0 asks and does not wait. Other "
           "threads run meanwhile.")
       .def(
-          "wait_on",
-          [](const MoverHandle& self, std::uintptr_t stream, TransferId id, std::uint32_t band) {
-            take(self.get()->mover->wait_on({reinterpret_cast<void*>(stream)}, id, band));
-          },
-          nb::arg("stream"), nb::arg("id"), nb::arg("band"),
-          "Makes a stream of the accelerator's, such as torch.cuda.Stream().cuda_stream, wait for a band of a transfer "
-          "that is on its way.")
+          "wait_on", &make_stream_wait, nb::arg("stream"), nb::arg("id"), nb::arg("band"), nb::arg("timeout_ns") = 0,
+          "Makes a stream of the accelerator's, such as torch.cuda.Stream().cuda_stream, wait for a band of a "
+          "transfer. "
+          "The thread waits at most timeout_ns, until the band is on the mover's streams; other threads run meanwhile.")
       .def(
           "pause",
           [](const MoverHandle& self) {
