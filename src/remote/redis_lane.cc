@@ -244,12 +244,28 @@ void RedisLane::copy_to_target(Owner& owner) {
   }
 }
 
+// A server that takes nobody says why before it hears anything, and closes the connection.
+tl::unexpected<Error> RedisLane::unasked(std::string_view input) {
+  if (input.starts_with('-')) {
+    const std::string_view error = input.substr(1, input.find('\r') - 1);
+    const RedisRefusal refusal = refusal_of(error);
+    if (refusal == RedisRefusal::TooManyClients || refusal == RedisRefusal::ProtectedMode) {
+      return fail(ErrorCode::Unavailable, told_of(error));
+    }
+  }
+  return fail(ErrorCode::Corrupt, "the server said something that nobody asked for");
+}
+
 Status RedisLane::login_answered(const RespValue& answer) {
   if (answer.kind == RespKind::Error) {
-    // What the server says may repeat what was sent to it.
-    return fail(ErrorCode::Unavailable, refusal_of(answer.text) == RedisRefusal::TooManyClients
-                                            ? "the server has too many clients already"
-                                            : "the server refuses the user or the password");
+    switch (refusal_of(answer.text)) {
+      case RedisRefusal::TooManyClients:
+      case RedisRefusal::ProtectedMode:
+        return fail(ErrorCode::Unavailable, told_of(answer.text));
+      default:
+        // What the server says may repeat what was sent to it.
+        return fail(ErrorCode::Unavailable, "the server refuses the user or the password");
+    }
   }
   state_ = State::Ready;
   return {};

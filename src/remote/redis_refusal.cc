@@ -7,11 +7,12 @@
 
 #include "remote/cluster_slots.h"
 #include "remote/redis_url.h"
+#include "remote/resp.h"
 
 namespace quire {
 namespace {
 
-constexpr std::array<std::pair<std::string_view, RedisRefusal>, 16> kBeginnings = {{
+constexpr std::array<std::pair<std::string_view, RedisRefusal>, 17> kBeginnings = {{
     {"MOVED ", RedisRefusal::Moved},
     {"ASK ", RedisRefusal::Ask},
     {"TRYAGAIN", RedisRefusal::TryAgain},
@@ -27,6 +28,7 @@ constexpr std::array<std::pair<std::string_view, RedisRefusal>, 16> kBeginnings 
     {"WRONGTYPE", RedisRefusal::WrongType},
     {"ERR unknown ", RedisRefusal::UnknownCommand},
     {"ERR max number of clients", RedisRefusal::TooManyClients},
+    {"DENIED", RedisRefusal::ProtectedMode},
     {"ERR This instance has cluster support disabled", RedisRefusal::NoCluster},
 }};
 
@@ -45,6 +47,17 @@ RedisRefusal refusal_of(std::string_view error) {
     if (error.starts_with(beginning)) return refusal;
   }
   return RedisRefusal::Other;
+}
+
+std::string told_of(std::string_view error) {
+  switch (refusal_of(error)) {
+    case RedisRefusal::ProtectedMode:
+      return std::string("it ") + kProtectedModeText;
+    case RedisRefusal::TooManyClients:
+      return std::string("it ") + kTooManyClientsText;
+    default:
+      return printable(error);
+  }
 }
 
 std::optional<Redirection> parse_redirection(std::string_view error) {

@@ -26,11 +26,22 @@ enum class RedisRefusal : std::uint8_t {
   WrongType,       ///< the value is none of ours
   UnknownCommand,  ///< the server is too old, or no Redis
   TooManyClients,
-  NoCluster,  ///< a question about a cluster to a server without one
+  ProtectedMode,  ///< it has no password, and serves its own machine only
+  NoCluster,      ///< a question about a cluster to a server without one
   Other,
 };
 
 [[nodiscard]] RedisRefusal refusal_of(std::string_view error);
+
+/// Behind the name of the server. With ProtectedMode, a password that an engine has is not even looked at.
+inline constexpr const char* kTooManyClientsText = "has too many clients already: raise its maxclients";
+inline constexpr const char* kProtectedModeText =
+    "is in protected mode: it has no password, so it takes nobody from another machine. Give it users with passwords "
+    "(aclfile, or requirepass), and engines theirs (RedisConfig::password_file); or, where a firewall lets nobody else "
+    "reach it, start it with protected-mode no";
+
+/// What can be told of an error behind the name of the node, with what to do where that is known.
+[[nodiscard]] std::string told_of(std::string_view error);
 
 /// Of Moved and Ask: where to.
 struct Redirection {

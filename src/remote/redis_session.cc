@@ -43,7 +43,9 @@ Error refused(const RedisSession& session, const RedisLogin& login, const std::s
     case RedisRefusal::Loading:
       return {ErrorCode::Unavailable, where + " is not ready yet (" + printable(error) + "): try again later"};
     case RedisRefusal::TooManyClients:
-      return {ErrorCode::Unavailable, where + " has too many clients already: raise its maxclients"};
+      return {ErrorCode::Unavailable, where + " " + kTooManyClientsText};
+    case RedisRefusal::ProtectedMode:
+      return {ErrorCode::Unavailable, where + " " + kProtectedModeText};
     default:
       return {ErrorCode::Unavailable, where + " refuses " + command + ": " + printable(error)};
   }
@@ -137,6 +139,7 @@ Status RedisSession::log_in() {
   if (answer.kind != RespKind::Error) return {};
   switch (refusal_of(answer.text)) {
     case RedisRefusal::TooManyClients:
+    case RedisRefusal::ProtectedMode:
     case RedisRefusal::Loading:
       return tl::unexpected<Error>(refused(*this, login_, "AUTH", answer.text));
     default:

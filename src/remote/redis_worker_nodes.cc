@@ -163,7 +163,7 @@ void RedisWorker::map_answered(std::uint32_t node_index, const RespValue& answer
       ++topology_epoch_;
       node.is_used = true;
     } else {
-      tell_error(node_index, "it refuses CLUSTER SLOTS: " + printable(answer.text));
+      tell_error(node_index, "it refuses CLUSTER SLOTS: " + told_of(answer.text));
       map_at_ns_ = now_ + kMapRetryNs;
     }
     return;
@@ -179,7 +179,7 @@ void RedisWorker::map_answered(std::uint32_t node_index, const RespValue& answer
 
 void RedisWorker::ping_answered(std::uint32_t node_index, const RespValue& answer) {
   if (answer.kind == RespKind::Error) {
-    node_failed(node_index, printable(answer.text));
+    node_failed(node_index, told_of(answer.text));
     return;
   }
   nodes_[node_index]->breaker.probe_answered();

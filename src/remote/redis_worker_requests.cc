@@ -342,7 +342,8 @@ void RedisWorker::refused(std::uint32_t request, const RespValue& answer) {
     case RedisRefusal::Loading:
     case RedisRefusal::NotLoggedIn:
     case RedisRefusal::TooManyClients:
-      node_failed(node_index, printable(answer.text));
+    case RedisRefusal::ProtectedMode:
+      node_failed(node_index, told_of(answer.text));
       fail_request(request, RemoteOutcome::Failed);
       return;
     default:

@@ -38,11 +38,13 @@ std::string refusal(const RedisConfig& config) {
 
 #define EXPECT_SAYS(text, part) EXPECT_NE((text).find(part), std::string::npos) << (text)
 
-// Says the same to everybody who connects, after they have said something: once, or again and again.
+// Says the same to everybody who connects, after they have said something: once, or again and again; or says it before
+// they could, and hangs up.
 class Talker {
  public:
-  explicit Talker(std::string text, bool is_once = true)
-      : text_(std::move(text)), is_once_(is_once), listener_(::socket(AF_UNIX, SOCK_STREAM, 0)) {
+  enum class Says : std::uint8_t { Once, Always, Unasked };
+  explicit Talker(std::string text, Says says = Says::Once)
+      : text_(std::move(text)), says_(says), listener_(::socket(AF_UNIX, SOCK_STREAM, 0)) {
     sockaddr_un address{};
     address.sun_family = AF_UNIX;
     std::ranges::copy(path(), std::begin(address.sun_path));
@@ -52,7 +54,7 @@ class Talker {
       while (true) {
         const int client = ::accept(listener_.get(), nullptr, nullptr);
         if (client < 0) return;
-        if (is_once_) {
+        if (says_ != Says::Always) {
           talk(client);
         } else {
           talkers_.emplace_back([this, client] { talk(client); });
@@ -74,16 +76,21 @@ class Talker {
   void talk(int socket) {
     const Descriptor client(socket);
     std::array<char, 4096> heard;
+    if (says_ == Says::Unasked) {
+      (void)::send(client.get(), text_.data(), text_.size(), MSG_NOSIGNAL);
+      ++count_;
+      return;
+    }
     while (::read(client.get(), heard.data(), heard.size()) > 0) {
       (void)::send(client.get(), text_.data(), text_.size(), MSG_NOSIGNAL);
       ++count_;
-      if (is_once_) return;
+      if (says_ == Says::Once) return;
     }
   }
 
   TempDirectory directory_;
   const std::string text_;
-  const bool is_once_;
+  const Says says_;
   Descriptor listener_;
   std::atomic<std::uint32_t> count_ = 0;
   std::thread acceptor_;
@@ -175,6 +182,25 @@ TEST(RedisLogin, AServerThatCannotBeUsedIsToldApart) {
       comes_true([&] { return refusal({.urls = {replica.unix_url()}}).find("is a replica") != std::string::npos; }));
 }
 
+// What servers without a password say to whoever comes from another machine, before they have asked for anything.
+TEST(RedisLogin, AServerInProtectedModeIsToldApart) {
+  for (const char* const server : {"Redis is running", "Running"}) {
+    for (const Talker::Says says : {Talker::Says::Once, Talker::Says::Unasked}) {
+      Talker talker("-DENIED " + std::string(server) + " in protected mode because it has no password\r\n", says);
+      for (const char* const password : {"", kPassword}) {
+        const std::string why = refusal({.urls = {talker.url()}, .password = password});
+        EXPECT_SAYS(why, "protected mode");
+        EXPECT_SAYS(why, "RedisConfig::password_file");
+        EXPECT_EQ(why.find("password is wrong"), std::string::npos) << why;
+        const auto store = open_store(
+            {.urls = {talker.url()}, .cluster = RedisCluster::No, .password = password, .requires_server = false});
+        EXPECT_TRUE(comes_true([&] { return store->status().last_error.find("talker: ") != std::string::npos; }));
+        EXPECT_SAYS(store->status().last_error, "protected mode");
+      }
+    }
+  }
+}
+
 TEST(RedisLogin, WithoutAServerAStoreMayOpenAllTheSame) {
   RedisServer server;
   server.kill();
@@ -202,7 +228,7 @@ TEST(RedisLogin, AThousandRefusedConnectionsAreSpreadOverTime) {
 }
 
 TEST(RedisLogin, AnAnswerThatComesBeforeTheValueWasSentIsNone) {
-  Talker talker("+OK\r\n", false);
+  Talker talker("+OK\r\n", Talker::Says::Always);
   const auto store = open_store({.urls = {talker.url()}, .cluster = RedisCluster::No, .requires_server = false});
   StoreClient client(*store);
   EXPECT_TRUE(comes_true([&] { return store->status().is_usable; }));
