@@ -55,6 +55,9 @@ struct RedisConfig {
   TimeNs pause_ns_min = 50'000'000;
   TimeNs pause_ns_max = 5'000'000'000;
 
+  /// Nothing is ever written: Put and Drop fail without being sent, and opening tries only what reading needs. For
+  /// users of the server that may only read.
+  bool is_read_only = false;
   /// False: when no server can be used now, the store opens all the same, fails all batches, and tries again and again.
   /// status() says why. What is wrong with the configuration itself is an error in any case.
   bool requires_server = true;
@@ -85,7 +88,7 @@ struct RedisScanReport {
 
 /// Every key that begins with the prefix and was there all the time, with the length of its value; others may be among
 /// them, or be there twice. `on_page` is called by another thread while this one waits; once it returns false, nothing
-/// more is asked.
+/// more is asked. Nothing is written.
 [[nodiscard]] Result<RedisScanReport> scan_redis_store(const RedisConfig& config, std::string_view key_prefix,
                                                        const std::function<bool(const RedisScanPage&)>& on_page);
 

@@ -38,6 +38,7 @@ Result<RemoteStore*> Cache::Impl::open_remote_store(std::uint32_t shard, std::ui
                                        .server_name = settings.server_name,
                                        .key_prefix = settings.key_prefix + ":",
                                        .max_age_ns = TimeNs{settings.max_age_s} * 1'000'000'000,
+                                       .is_read_only = settings.access == TierAccess::ReadOnly,
                                        .requires_server = settings.is_required}));
     store = own_remote_stores.emplace_back(std::move(opened)).get();
   }

@@ -46,7 +46,10 @@ Status check_numbers(const RedisConfig& config) {
   if (config.pause_ns_min <= 0 || config.pause_ns_max < config.pause_ns_min) {
     return wrong_config("pause_ns_min is not positive, or more than pause_ns_max");
   }
-  if (config.key_prefix.size() > kRemoteKeyBytesMax / 2) return wrong_config("key_prefix is longer than 128 bytes");
+  // Of a cache, with the ':' behind it.
+  if (config.key_prefix.size() > (kRemoteKeyBytesMax / 2) + 1) {
+    return wrong_config("key_prefix is longer than 129 bytes");
+  }
   return {};
 }
 

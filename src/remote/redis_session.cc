@@ -7,6 +7,7 @@
 #include <array>
 #include <cerrno>
 #include <optional>
+#include <span>
 #include <utility>
 #include <vector>
 
@@ -22,19 +23,23 @@ std::string user_text(const RedisLogin& login) {
   return login.user.empty() ? "the default user" : "the user '" + login.user + "'";
 }
 
+constexpr const char* kReadCommands =
+    "ping, touch and get, scan and strlen for looking at what is there, cluster|slots and asking in a cluster";
+constexpr const char* kWriteCommands =
+    "ping, touch, get, set, unlink and scan, cluster|slots, cluster|nodes and asking in a cluster";
+
 // Why an answer to a command that opening tries is not one to go on with.
 Error refused(const RedisSession& session, const RedisLogin& login, const std::string& command,
-              const std::string& error) {
+              const std::string& error, const char* commands = kWriteCommands) {
   const std::string where = "the server at " + to_string(session.endpoint());
   switch (refusal_of(error)) {
     case RedisRefusal::NotLoggedIn:
       return {ErrorCode::InvalidArgument,
               where + " wants a password: put it into a file and name that in RedisConfig::password_file"};
     case RedisRefusal::NoPermission:
-      return {ErrorCode::InvalidArgument,
-              where + " does not allow " + command + " to " + user_text(login) + " (" + printable(error) +
-                  "): its ACL needs the commands ping, touch, get, set, unlink and scan, "
-                  "cluster|slots, cluster|nodes and asking in a cluster, and the keys below the prefix"};
+      return {ErrorCode::InvalidArgument, where + " does not allow " + command + " to " + user_text(login) + " (" +
+                                              printable(error) + "): its ACL needs the commands " + commands +
+                                              ", and the keys below the prefix"};
     case RedisRefusal::UnknownCommand:
       return {ErrorCode::Unsupported, where + " does not know " + command + " (" + printable(error) +
                                           "): Redis 4 or newer is needed, or Valkey"};
@@ -244,8 +249,11 @@ Status RedisSession::ping() {
 }
 
 Result<RedisTopology> probe_redis(RedisSession& session, const RedisConfig& config, const RedisLogin& login) {
+  const auto refuse = [&](const std::string& command, const RespValue& answer) {
+    return refused(session, login, command, answer.text, config.is_read_only ? kReadCommands : kWriteCommands);
+  };
   QUIRE_TRY_ASSIGN(const RespValue pong, session.call({"PING"}));
-  if (pong.kind == RespKind::Error) return tl::unexpected<Error>(refused(session, login, "PING", pong.text));
+  if (pong.kind == RespKind::Error) return tl::unexpected<Error>(refuse("PING", pong));
 
   RedisTopology topology;
   if (config.cluster != RedisCluster::No) {
@@ -254,7 +262,7 @@ Result<RedisTopology> probe_redis(RedisSession& session, const RedisConfig& conf
       topology.is_cluster = true;
       QUIRE_TRY_ASSIGN(topology.map, parse_cluster_slots(slots, session.endpoint().host));
     } else if (refusal_of(slots.text) != RedisRefusal::NoCluster) {
-      Error error = refused(session, login, "CLUSTER SLOTS", slots.text);
+      Error error = refuse("CLUSTER SLOTS", slots);
       if (config.cluster == RedisCluster::Auto) error.message += "; without a cluster, RedisConfig::cluster can say so";
       return tl::unexpected<Error>(std::move(error));
     } else if (config.cluster == RedisCluster::Yes || login.seeds.size() > 1) {
@@ -271,12 +279,13 @@ Result<RedisTopology> probe_redis(RedisSession& session, const RedisConfig& conf
       {"SET", key, "", "PX", "1"},
       {"UNLINK", key},
   }};
-  for (const auto& command : tries) {
+  constexpr std::size_t kReadCount = 2;
+  for (const auto& command : std::span(tries).first(config.is_read_only ? kReadCount : tries.size())) {
     QUIRE_TRY_ASSIGN(const RespValue answer, session.call(command));
     const bool is_late_replica =
         topology.is_cluster && answer.kind == RespKind::Error && refusal_of(answer.text) == RedisRefusal::ReadOnly;
     if (!is_allowed(answer) && !is_late_replica) {
-      return tl::unexpected<Error>(refused(session, login, std::string(command.front()), answer.text));
+      return tl::unexpected<Error>(refuse(std::string(command.front()), answer));
     }
   }
   if (topology.is_cluster && topology.map.missing_slots() > 0) {

@@ -138,8 +138,10 @@ Result<RedisScanReport> scan_redis_store(const RedisConfig& config, const RedisL
                                          std::string_view key_prefix,
                                          const std::function<bool(const RedisScanPage&)>& on_page) {
   Scan scan{.pattern = redis_pattern(key_prefix), .on_page = on_page};
+  RedisConfig reading = config;
+  reading.is_read_only = true;
   const Status status = without_signals([&]() -> Status {
-    QUIRE_TRY_ASSIGN(const RedisTopology topology, probe_redis_seeds(config, login));
+    QUIRE_TRY_ASSIGN(const RedisTopology topology, probe_redis_seeds(reading, login));
     for (const RedisEndpoint& node : nodes_of(topology, login)) {
       QUIRE_TRY_ASSIGN(const auto session, RedisSession::open(node, login));
       QUIRE_TRY(scan_node(*session, scan));

@@ -197,6 +197,10 @@ void RedisWorker::begin_batch(const RedisMailbox::Taken& taken) {
     }
     if (object.key.size() > kRemoteKeyBytesMax) {
       end_request(made, RemoteOutcome::Failed);
+    } else if (config_.is_read_only && batch.batch.operation >= RemoteOperation::Put) {
+      last_error_ = "nothing is written: RedisConfig::is_read_only is set";
+      is_status_old_ = true;
+      end_request(made, RemoteOutcome::Failed);
     } else if (kind == Kind::DropBelow) {
       request.state = State::Sweeping;
       lists_.push_back(made, kWaitingSweeps);

@@ -199,15 +199,19 @@ Result<RedisInspectReport> inspect_redis_store(const RedisConfig& config, const 
   if (options.key_prefix.size() > kExtentPrefixBytesMax) {
     return fail(ErrorCode::InvalidArgument, "the prefix of keys is longer than any can be");
   }
+  // Whoever only looks needs no right to write, and whoever looks at one tier none to look at others.
+  RedisConfig own = config;
+  own.key_prefix = options.key_prefix + ":";
+  own.is_read_only = !(options.verify && options.repair);
   std::unique_ptr<RemoteStore> store;
   if (options.verify) {
-    QUIRE_TRY_ASSIGN(store, open_redis_store(config));
+    QUIRE_TRY_ASSIGN(store, open_redis_store(own));
   }
   Inspection inspection(options, store.get());
   std::array<char, kRemoteKeyBytesMax> room;
   const std::string prefix(write_key_space_prefix(options.key_prefix, PageName{}, room));
   QUIRE_TRY_ASSIGN(const RedisScanReport scan,
-                   scan_redis_store(config, prefix, [&](const RedisScanPage& page) { return inspection.add(page); }));
+                   scan_redis_store(own, prefix, [&](const RedisScanPage& page) { return inspection.add(page); }));
   QUIRE_TRY(inspection.status());
   return inspection.take_report(scan);
 }

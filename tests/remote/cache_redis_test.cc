@@ -70,6 +70,17 @@ class CacheRedis : public RankDiskTest {
       return is_found || HasFatalFailure();
     });
   }
+  /// The server has carried out no command meanwhile that could write.
+  template <typename Body>
+  void expect_only_read(Body body) {
+    (void)server_.call({"CONFIG", "RESETSTAT"});
+    body();
+    const std::string commands = server_.call({"INFO", "commandstats"}).text;
+    EXPECT_NE(commands.find("cmdstat_get:"), std::string::npos) << commands;
+    for (const char* const writing : {"cmdstat_set:", "cmdstat_unlink:", "cmdstat_del:"}) {
+      EXPECT_EQ(commands.find(writing), std::string::npos) << commands;
+    }
+  }
   [[nodiscard]] RemoteTierStatus status() const { return cache_->remote_status().value(); }
 
   testing::RedisServer server_;
@@ -110,6 +121,13 @@ TEST_F(CacheRedis, AValueThatOneShardLacksEndsTheHitOfAllRanks) {
   (void)server_.call({"DEL", keys.front()});
   expect_found(remote_config(2, 4), 0);  // and writes what was lacking
   expect_found(remote_config(2, 4), 64);
+}
+
+TEST_F(CacheRedis, KeysMayBeginWithAsMuchAsTheyMay) {
+  CacheConfig config = remote_config(1, 4);
+  config.remote.key_prefix = std::string(128, 'q');
+  expect_found(config, 0);
+  expect_found(config, 64);
 }
 
 TEST_F(CacheRedis, AFlushBehindADropSaysWhetherItHasReachedTheServer) {
@@ -328,6 +346,37 @@ TEST_F(CacheRedis, AWrongPasswordIsDoneWithoutUntilTheServerHasIt) {
   EXPECT_TRUE(is_shared_again()) << status().last_error;
   EXPECT_TRUE(status().is_usable);
   EXPECT_TRUE(stats().remote_is_on);
+}
+
+// A user of the server that may only read is enough for an engine that only reads.
+TEST_F(CacheRedis, OneThatOnlyReadsNeedsNoMoreThanThat) {
+  const auto set_user = [&](const std::string& user, const std::string& may) {
+    const std::string keys = "~" + remote_config(1, 4).remote.key_prefix + ":*";
+    EXPECT_EQ(server_.call({"ACL", "SETUSER", user, "on", ">of a reader", keys, "-@all", may, "+ping"}).text, "OK");
+  };
+  set_user("reader", "+@read");
+  set_user("writer", "+@write");
+  expect_found(remote_config(1, 4), 0);
+  const auto config = [&](const std::string& user, TierAccess access) {
+    CacheConfig made = remote_config(1, 4);
+    made.remote.cluster = RedisCluster::No;
+    made.remote.user = user;
+    made.remote.password = "of a reader";
+    made.remote.access = access;
+    return made;
+  };
+  expect_only_read([&] {
+    open(config("reader", TierAccess::ReadOnly));
+    EXPECT_EQ(serve(tokens_), 64U);
+    EXPECT_EQ(serve(token_range(5'000, 100)), 0U);
+    ASSERT_TRUE(cache_->drop(space_));
+    close();
+  });
+  const Status refused = try_open(config("reader", TierAccess::ReadAndWrite));
+  ASSERT_FALSE(refused.has_value());
+  EXPECT_NE(refused.error().message.find("does not allow SET"), std::string::npos) << refused.error().message;
+  EXPECT_FALSE(try_open(config("writer", TierAccess::ReadOnly)).has_value());
+  expect_found(remote_config(1, 4), 64);
 }
 
 TEST_F(CacheRedis, AWrongCertificateIsDoneWithoutUntilTheServerHasTheRightOne) {

@@ -129,6 +129,38 @@ TEST(RedisInspect, AWrongPasswordIsSaidAndNotPrinted) {
   EXPECT_TRUE(inspect_redis_store({.urls = {server.unix_url()}, .password = "the right one"}));
 }
 
+TEST(RedisInspect, LookingNeedsAUserThatMayOnlyRead) {
+  RedisServer server;
+  const SampleExtent extent = sample_extent({});
+  put(server, extent.key, extent.value);
+  EXPECT_EQ(
+      server
+          .call({"ACL", "SETUSER", "reader", "on", ">secret", "~quire:*", "-@all", "+@read", "+ping", "+cluster|slots"})
+          .text,
+      "OK");
+  const RedisConfig config{.urls = {server.unix_url()}, .user = "reader", .password = "secret"};
+  (void)server.call({"CONFIG", "RESETSTAT"});
+  EXPECT_EQ(inspected(config).value_count, 1U);
+  EXPECT_EQ(inspected(config, {.verify = true}).checked_count, 1U);
+  const std::string commands = server.call({"INFO", "commandstats"}).text;
+  EXPECT_EQ(commands.find("cmdstat_set:"), std::string::npos) << commands;
+  EXPECT_EQ(commands.find("cmdstat_unlink:"), std::string::npos) << commands;
+  const auto refused = inspect_redis_store(config, {.verify = true, .repair = true});
+  ASSERT_FALSE(refused);
+  EXPECT_NE(refused.error().message.find("does not allow SET"), std::string::npos) << refused.error().message;
+}
+
+TEST(RedisInspect, LooksBelowItsOwnPrefixOnly) {
+  RedisServer server;
+  const SampleExtent extent = sample_extent({.prefix = "team"});
+  put(server, extent.key, extent.value);
+  EXPECT_EQ(server.call({"ACL", "SETUSER", "reader", "on", ">secret", "~team:*", "+@all"}).text, "OK");
+  const RedisConfig config{.urls = {server.unix_url()}, .user = "reader", .password = "secret"};
+  for (const bool repair : {false, true}) {
+    EXPECT_EQ(inspected(config, {.key_prefix = "team", .verify = true, .repair = repair}).checked_count, 1U);
+  }
+}
+
 TEST(RedisInspect, WithoutAServerItSaysSo) {
   const Result<RedisInspectReport> report = inspect_redis_store({.urls = {"unix:///no/such/socket"}});
   ASSERT_FALSE(report);

@@ -136,11 +136,39 @@ TEST(RedisLogin, AUserNeedsWhatTheAclAllows) {
   EXPECT_TRUE(client.run({.operation = RemoteOperation::DropBelow, .keys = {"quire:"}}).all(RemoteOutcome::Ok));
 
   EXPECT_SAYS(refusal({.urls = {server.unix_url()}, .user = "reader", .password = kPassword}), "does not allow SET");
+  EXPECT_EQ(refusal({.urls = {server.unix_url()}, .user = "reader", .password = kPassword, .is_read_only = true}), "");
+  EXPECT_SAYS(refusal({.urls = {server.unix_url()},
+                       .user = "reader",
+                       .password = kPassword,
+                       .key_prefix = "elsewhere:",
+                       .is_read_only = true}),
+              "needs the commands ping, touch and get");
   EXPECT_SAYS(refusal({.urls = {server.unix_url()}, .user = "nobody", .password = kPassword}), "password is wrong");
   EXPECT_SAYS(refusal({.urls = {server.unix_url()}, .user = "engine"}), "without a password");
   EXPECT_SAYS(
       refusal({.urls = {server.unix_url()}, .user = "engine", .password = kPassword, .key_prefix = "elsewhere:"}),
       "does not allow TOUCH");
+}
+
+TEST(RedisLogin, AStoreThatOnlyReadsWritesNothing) {
+  RedisServer server;
+  const auto writing = open_store({.urls = {server.unix_url()}});
+  StoreClient writer(*writing);
+  EXPECT_TRUE(writer.put({"quire:a"}, 10).all(RemoteOutcome::Ok));
+  EXPECT_EQ(server.call({"CONFIG", "RESETSTAT"}).text, "OK");
+  const auto store = open_store({.urls = {server.unix_url()}, .is_read_only = true});
+  StoreClient reader(*store);
+  EXPECT_TRUE(reader.find({"quire:a"}).all(RemoteOutcome::Ok));
+  EXPECT_TRUE(reader.get({"quire:a"}, 10).all(RemoteOutcome::Ok));
+  EXPECT_TRUE(reader.put({"quire:a", "quire:b"}, 10).all(RemoteOutcome::Failed));
+  EXPECT_TRUE(reader.run({.operation = RemoteOperation::Drop, .keys = {"quire:a"}}).all(RemoteOutcome::Failed));
+  EXPECT_TRUE(reader.run({.operation = RemoteOperation::DropBelow, .keys = {"quire:"}}).all(RemoteOutcome::Failed));
+  EXPECT_SAYS(store->status().last_error, "RedisConfig::is_read_only");
+  EXPECT_TRUE(store->status().is_usable);
+  const std::string commands = server.call({"INFO", "commandstats"}).text;
+  for (const char* const command : {"cmdstat_set:", "cmdstat_unlink:", "cmdstat_scan:"}) {
+    EXPECT_EQ(commands.find(command), std::string::npos) << commands;
+  }
 }
 
 TEST(RedisLogin, WhatIsWrongWithTheConfigurationIsSaid) {
@@ -151,6 +179,7 @@ TEST(RedisLogin, WhatIsWrongWithTheConfigurationIsSaid) {
   EXPECT_SAYS(refusal({.urls = {"rediss://localhost"}, .ca_file = "/no/such/file"}), "ca_file");
   EXPECT_SAYS(refusal({.urls = {"rediss://localhost"}, .certificate_file = "/some/file"}), "needs the key");
   EXPECT_SAYS(refusal({.urls = {"rediss://localhost", "redis://localhost"}}), "everywhere or nowhere");
+  EXPECT_SAYS(refusal({.urls = {"redis://localhost"}, .key_prefix = std::string(130, 'q')}), "key_prefix");
   // Such things are wrong without any server.
   EXPECT_SAYS(refusal({.urls = {"localhost"}, .requires_server = false}), "begins with none of");
 }
