@@ -10,6 +10,7 @@
 #include "layout/text.h"
 #include "quire/cache.h"
 #include "transfer/mover_host.h"
+#include "transfer/remote_fields.h"
 #include "wire/extent.h"
 
 namespace quire {
@@ -26,20 +27,22 @@ Result<RemoteStore*> Cache::Impl::open_remote_store(std::uint32_t shard, std::ui
   const RemoteConfig& settings = config.remote;
   RemoteStore* store = settings.store;
   if (store == nullptr) {
-    QUIRE_TRY_ASSIGN(std::unique_ptr<RemoteStore> opened,
-                     open_redis_store({.urls = settings.urls,
-                                       .cluster = settings.cluster,
-                                       .user = settings.user,
-                                       .password = settings.password,
-                                       .password_file = settings.password_file,
-                                       .ca_file = settings.ca_file,
-                                       .certificate_file = settings.certificate_file,
-                                       .key_file = settings.key_file,
-                                       .server_name = settings.server_name,
-                                       .key_prefix = settings.key_prefix + ":",
-                                       .max_age_ns = TimeNs{settings.max_age_s} * 1'000'000'000,
-                                       .is_read_only = settings.access == TierAccess::ReadOnly,
-                                       .requires_server = settings.is_required}));
+    QUIRE_TRY_ASSIGN(
+        std::unique_ptr<RemoteStore> opened,
+        open_redis_store({.urls = settings.urls,
+                          .cluster = settings.cluster,
+                          .user = settings.user,
+                          .password = settings.password,
+                          .password_file = settings.password_file,
+                          .ca_file = settings.ca_file,
+                          .certificate_file = settings.certificate_file,
+                          .key_file = settings.key_file,
+                          .server_name = settings.server_name,
+                          .key_prefix = settings.key_prefix + ":",
+                          .max_age_ns = TimeNs{settings.max_age_s} * 1'000'000'000,
+                          .is_read_only = settings.access == TierAccess::ReadOnly,
+                          .requires_server = settings.is_required})
+            .map_error([](const Error& error) { return Error{error.code, in_remote_fields(error.message)}; }));
     store = own_remote_stores.emplace_back(std::move(opened)).get();
   }
   const std::uint32_t rank_count = config.host.rank_count / shard_count;
@@ -124,7 +127,7 @@ Result<RemoteTierStatus> Cache::remote_status() const {
     status.node_count = std::max(status.node_count, store.node_count);
     status.failed_nodes = std::max(status.failed_nodes, store.failed_nodes);
     status.waiting_bytes += store.waiting_bytes;
-    if (status.last_error.empty()) status.last_error = store.last_error;
+    if (status.last_error.empty()) status.last_error = in_remote_fields(store.last_error);
     const RemoteMoverStats stats = remote.mover->stats();
     status.asked_names += stats.asked_names;
     status.spared_names += stats.spared_names;

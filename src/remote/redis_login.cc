@@ -76,7 +76,7 @@ Result<RedisLogin> make_redis_login(const RedisConfig& config) {
   for (const std::string& url : config.urls) {
     QUIRE_TRY_ASSIGN(RedisUrl parsed, parse_redis_url(url));
     if (!parsed.user.empty() && !login.user.empty() && parsed.user != login.user) {
-      return wrong_config("urls and user name two users, which differ");
+      return wrong_config("urls and RedisConfig::user name two users, which differ");
     }
     if (!parsed.user.empty()) login.user = std::move(parsed.user);
     login.seeds.push_back(std::move(parsed.endpoint));
@@ -85,10 +85,11 @@ Result<RedisLogin> make_redis_login(const RedisConfig& config) {
     }
   }
   if (config.cluster == RedisCluster::No && login.seeds.size() > 1) {
-    return wrong_config("urls has several, and cluster says that there is no cluster: several urls are nodes of one");
+    return wrong_config(
+        "urls has several, and RedisConfig::cluster says that there is no cluster: several urls are nodes of one");
   }
   if (!config.password.empty() && !config.password_file.empty()) {
-    return wrong_config("password and password_file are both set: one of them is the password");
+    return wrong_config("password and RedisConfig::password_file are both set: one of them is the password");
   }
   if (!config.password_file.empty()) {
     QUIRE_TRY_ASSIGN(login.password, read_password(config.password_file));
@@ -96,7 +97,8 @@ Result<RedisLogin> make_redis_login(const RedisConfig& config) {
   if (!login.user.empty() && login.password.empty()) {
     // It is not repeated: redis://password@host names a user, for us, and its author may have meant something else.
     return wrong_config(
-        "user, or the part of a url before the '@', names a user without a password: set password_file or password");
+        "user, or the part of a url before the '@', names a user without a password: set RedisConfig::password_file or "
+        "RedisConfig::password");
   }
   if (login.seeds.front().is_tls) {
     QUIRE_TRY_ASSIGN(login.tls, TlsContext::load(config));

@@ -94,7 +94,7 @@ Result<std::unique_ptr<RedisConnection>> connect_to(const SocketAddress& address
 tl::unexpected<Error> unreached(const RedisEndpoint& endpoint, ErrorCode code, const std::string& failures) {
   const char* hint = ": is it running, and is the url right?";
   if (is_about_certificate(failures)) {
-    hint = ": RedisConfig::ca_file names who signed it, server_name whom it is for";
+    hint = ": RedisConfig::ca_file names who signed it, RedisConfig::server_name whom it is for";
     code = ErrorCode::InvalidArgument;
   } else if (code == ErrorCode::TimedOut) {
     hint = kTimedOutHint;
@@ -321,7 +321,7 @@ Result<RedisTopology> probe_redis_seeds(const RedisConfig& config, const RedisLo
     if (first.message.empty()) first = std::move(topology).error();
   }
   if (login.seeds.size() > 1) {
-    first.message += " (and none of the " + std::to_string(login.seeds.size() - 1) + " other nodes can be used)";
+    first.message += "; none of the " + std::to_string(login.seeds.size() - 1) + " other nodes can be used either";
   }
   return tl::unexpected<Error>(std::move(first));
 }

@@ -58,8 +58,10 @@ Result<std::unique_ptr<TlsContext>> TlsContext::load(const RedisConfig& config) 
     return wrong_file("ca_file", config.ca_file);
   }
   if (config.certificate_file.empty() != config.key_file.empty()) {
-    return fail(ErrorCode::InvalidArgument,
-                "RedisConfig has one of certificate_file and key_file: a certificate needs the key that belongs to it");
+    return fail(
+        ErrorCode::InvalidArgument,
+        "one of RedisConfig::certificate_file and RedisConfig::key_file is set: a certificate needs the key that "
+        "belongs to it");
   }
   if (config.certificate_file.empty()) return owner;
   if (SSL_CTX_use_certificate_chain_file(context, config.certificate_file.c_str()) != 1) {

@@ -15,6 +15,7 @@
 #include "base/blocked_signals.h"
 #include "base/check.h"
 #include "base/system_error.h"
+#include "transfer/remote_fields.h"
 #include "transfer/remote_mover_impl.h"
 
 namespace quire {
@@ -558,7 +559,7 @@ bool RemoteMover::keeps(std::uint32_t pool) const {
 }
 
 std::string RemoteMover::last_error() const {
-  return impl_->store.status().last_error;
+  return in_remote_fields(impl_->store.status().last_error);
 }
 
 std::uint32_t RemoteMover::extent_pages() const {

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """The remote tier from Python: two engines share a server that the test starts, where one is installed."""
 
+import re
 import shutil
 import subprocess
 import time
@@ -81,3 +82,22 @@ def test_a_key_space_without_a_model_is_refused(server):
     engine = on_server(server)
     with pytest.raises(quire.InvalidArgument, match="KeySpace.model"):
         engine.cache.key_space(quire.KeySpace(salt="tenant"))
+
+
+@pytest.mark.parametrize(
+    "fields, named",
+    [
+        ({"urls": ["redis://127.0.0.1:1"], "user": "me"}, {"user", "password_file", "password"}),
+        ({"urls": ["redis://me:secret@127.0.0.1"]}, {"password_file", "password"}),
+        ({"urls": ["rediss://127.0.0.1:1"], "ca_file": "/no/such/file"}, {"ca_file"}),
+        ({"urls": ["redis://a", "redis://b"], "cluster": quire.RedisCluster.No}, {"urls", "cluster"}),
+        ({"urls": ["redis://a"], "ca_file": "some"}, {"urls"}),
+    ],
+)
+def test_errors_name_fields_that_there_are(fields, named):
+    with pytest.raises(quire.Error) as refused:
+        Engine(config(16, host=WRITE_THROUGH, remote=quire.RemoteConfig(**fields)))
+    message = str(refused.value)
+    names = set(re.findall(r"remote\.([a-z_]+)", message))
+    assert names == named and "::" not in message, message
+    assert all(hasattr(quire.RemoteConfig(), name) for name in names)

@@ -130,6 +130,29 @@ TEST_F(CacheRedis, KeysMayBeginWithAsMuchAsTheyMay) {
   expect_found(config, 64);
 }
 
+TEST_F(CacheRedis, ErrorsNameFieldsOfItsOwnConfiguration) {
+  testing::RedisServer closed({.more = {"--requirepass", "a secret"}});
+  testing::RedisServer lonely({.is_cluster = true});  // which has no slots
+  const auto why = [&](RemoteConfig remote) {
+    CacheConfig config = remote_config(1, 4);
+    config.remote = std::move(remote);
+    const Status opened = try_open(std::move(config));
+    const std::string text = opened.has_value() ? status().last_error : opened.error().message;
+    EXPECT_EQ(text.find("RedisConfig"), std::string::npos) << text;
+    return text;
+  };
+  for (const bool is_required : {true, false}) {
+    EXPECT_NE(why({.urls = {closed.unix_url()}, .is_required = is_required}).find("remote.password_file"),
+              std::string::npos);
+    EXPECT_NE(why({.urls = {lonely.unix_url()}, .is_required = is_required}).find("remote.is_required = false"),
+              std::string::npos);
+  }
+  EXPECT_NE(why({.urls = {"rediss://127.0.0.1:1"}, .ca_file = "/no/such/file"}).find("remote.ca_file"),
+            std::string::npos);
+  EXPECT_NE(why({.urls = {"redis://127.0.0.1:1"}, .user = "me"}).find("remote.password_file"), std::string::npos);
+  close();
+}
+
 TEST_F(CacheRedis, AFlushBehindADropSaysWhetherItHasReachedTheServer) {
   expect_found(remote_config(2, 4), 0);
   ASSERT_TRUE(cache_->drop(space_));

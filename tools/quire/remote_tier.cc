@@ -41,6 +41,73 @@ const char* given_without_urls(const RemoteTierOptions& options) {
                                        : given_without_urls(options.server);
 }
 
+// How a command line says a field of RedisConfig or RemoteConfig; null: it cannot.
+struct FieldOption {
+  std::string_view field;
+  const char* option;
+};
+constexpr std::array<FieldOption, 20> kFieldOptions = {{
+    {"urls", "--remote"},
+    {"user", "--remote-user"},
+    {"password", kRemotePasswordVariable},
+    {"password_file", "--remote-password-file"},
+    {"ca_file", "--remote-ca-file"},
+    {"certificate_file", "--remote-certificate-file"},
+    {"key_file", "--remote-key-file"},
+    {"server_name", "--remote-server-name"},
+    {"key_prefix", "--remote-key-prefix"},
+    {"extent_bytes", "--remote-extent-bytes"},
+    {"write_policy", "--remote-write-policy"},
+    {"write_bytes_per_day", "--remote-write-bytes-per-day"},
+    {"max_age_s", "--remote-max-age-s"},
+    {"access", nullptr},
+    {"cluster", nullptr},
+    {"is_read_only", nullptr},
+    {"is_required", nullptr},
+    {"requires_server", nullptr},
+    {"max_age_ns", "--remote-max-age-s"},
+    {"store", nullptr},
+}};
+// Messages have hints, one after the other, behind what is wrong.
+constexpr std::string_view kBetweenHints = "; ";
+
+// Behind a name: of remote.user.example or remote.user:6379, not of the end of a sentence.
+bool goes_on_as_host(std::string_view rest) {
+  const auto is_in_host = [](char c) { return (c >= 'a' && c <= 'z') || (c >= '0' && c <= '9'); };
+  return rest.size() > 1 && (rest.starts_with('.') || rest.starts_with(':')) && is_in_host(rest[1]);
+}
+
+// `has_options` becomes false when the part is about a field that no option sets.
+std::string part_in_options(std::string_view part, bool& has_options) {
+  constexpr std::array<std::string_view, 3> kOwners = {"RedisConfig::", "RemoteConfig::", "remote."};
+  const auto is_in_name = [](char c) { return c == '_' || (c >= 'a' && c <= 'z'); };
+  std::string told;
+  while (!part.empty()) {
+    const auto owner = std::ranges::find_if(kOwners, [&](std::string_view each) { return part.starts_with(each); });
+    // Not of a host that is called remote.example.
+    const bool is_inside = !told.empty() && (is_in_name(told.back()) ||
+                                             std::string_view(".-/@:").find(told.back()) != std::string_view::npos);
+    if (owner == kOwners.end() || is_inside) {
+      told += part.front();
+      part.remove_prefix(1);
+      continue;
+    }
+    const std::string_view rest = part.substr(owner->size());
+    const std::string_view name(rest.begin(), std::ranges::find_if_not(rest, is_in_name));
+    const auto* const known = std::ranges::find(kFieldOptions, name, &FieldOption::field);
+    if (*owner == "remote." && (known == kFieldOptions.end() || goes_on_as_host(rest.substr(name.size())))) {
+      told += *owner;
+      part = rest;
+      continue;
+    }
+    const bool is_option = known != kFieldOptions.end() && known->option != nullptr;
+    told += is_option ? std::string_view(known->option) : name;
+    has_options = has_options && is_option;
+    part = rest.substr(name.size());
+  }
+  return told;
+}
+
 Result<std::uint64_t> amount_for(const char* option, const std::string& text) {
   const Result<std::uint64_t> amount = parse_amount(text);
   if (!amount) return fail(amount.error().code, fmt::format("{}: {}", option, amount.error().message));
@@ -49,18 +116,18 @@ Result<std::uint64_t> amount_for(const char* option, const std::string& text) {
 
 }  // namespace
 
-std::string in_options(std::string message) {
-  const auto is_in_name = [](char c) { return c == '_' || (c >= 'a' && c <= 'z'); };
-  for (const std::string_view owner : {"RedisConfig::", "RemoteConfig::"}) {
-    for (std::size_t begin = message.find(owner); begin != std::string::npos; begin = message.find(owner)) {
-      std::size_t end = begin + owner.size();
-      while (end < message.size() && is_in_name(message[end])) ++end;
-      std::string name = message.substr(begin + owner.size(), end - begin - owner.size());
-      std::ranges::replace(name, '_', '-');
-      message.replace(begin, end - begin, name == "password" ? kRemotePasswordVariable : "--remote-" + name);
-    }
+std::string in_options(const std::string& message) {
+  std::string told;
+  for (std::size_t begin = 0; begin <= message.size();) {
+    const std::size_t end = std::min(message.find(kBetweenHints, begin), message.size());
+    bool has_options = true;
+    const std::string part = part_in_options(std::string_view(message).substr(begin, end - begin), has_options);
+    // A hint about a field that no option sets is none here. What is wrong is said in any case.
+    if (begin == 0) told = part;
+    if (begin > 0 && has_options) told.append(kBetweenHints).append(part);
+    begin = end + kBetweenHints.size();
   }
-  return message;
+  return told;
 }
 
 Result<RedisConfig> parse_remote_servers(const RemoteServerOptions& options, const char* password) {

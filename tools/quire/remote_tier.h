@@ -39,8 +39,9 @@ struct RemoteTierOptions {
 /// The variable of the environment that has the password where no file is named.
 inline constexpr const char* kRemotePasswordVariable = "QUIRE_REMOTE_PASSWORD";
 
-/// What is wrong with servers, in terms of the command line instead of the library's.
-[[nodiscard]] std::string in_options(std::string message);
+/// What is wrong with servers, in terms of the command line instead of the library's. It names no option that there is
+/// not: hints about fields that no option sets are left out.
+[[nodiscard]] std::string in_options(const std::string& message);
 
 /// Needs --remote. `password` is what the environment has, or null.
 [[nodiscard]] Result<RedisConfig> parse_remote_servers(const RemoteServerOptions& options, const char* password);

@@ -1,6 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "remote_tier.h"
 
+#include <filesystem>
+#include <fstream>
+#include <iterator>
+#include <regex>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -66,7 +71,46 @@ TEST(RemoteTier, WhatIsUnderAGivenPrefixStays) {
 TEST(RemoteTier, ErrorsOfTheLibraryNameOptions) {
   EXPECT_EQ(in_options("RedisConfig::ca_file is 'x', or RemoteConfig::key_file; give RedisConfig::password."),
             "--remote-ca-file is 'x', or --remote-key-file; give QUIRE_REMOTE_PASSWORD.");
+  EXPECT_EQ(in_options("remote.key_prefix has a space"), "--remote-key-prefix has a space");
   EXPECT_EQ(in_options("no such host"), "no such host");
+  EXPECT_EQ(in_options(""), "");
+  EXPECT_EQ(in_options("no connection to remote.user.example, remote.user:6379; is it 'remote.key_file'?"),
+            "no connection to remote.user.example, remote.user:6379; is it '--remote-key-file'?")
+      << "a host is no field";
+}
+
+TEST(RemoteTier, HintsAboutWhatNoOptionSetsAreLeftOut) {
+  EXPECT_EQ(in_options("slots are missing: start the nodes; with RedisConfig::requires_server = false it opens; "
+                       "none of the 2 other nodes can be used either"),
+            "slots are missing: start the nodes; none of the 2 other nodes can be used either");
+  EXPECT_EQ(in_options("no slots; without a cluster, remote.cluster can say so"), "no slots");
+  EXPECT_EQ(in_options("it is part of a cluster, which RedisConfig::cluster denies"),
+            "it is part of a cluster, which cluster denies");
+}
+
+// Every field that the library names in a message about servers is an option here, or not named.
+TEST(RemoteTier, EveryFieldThatMessagesNameIsAnOptionOrLeftOut) {
+  std::set<std::string> fields;
+  for (const auto& entry : std::filesystem::directory_iterator(QUIRE_SOURCE_DIR "/src/remote")) {
+    std::ifstream file(entry.path());
+    const std::string text(std::istreambuf_iterator<char>(file), {});
+    const std::regex mention("RedisConfig::([a-z_]+)|wrong_config\\(\\s*\"([a-z_]+)|wrong_file\\(\"([a-z_]+)");
+    for (std::sregex_iterator match(text.begin(), text.end(), mention), end; match != end; ++match) {
+      for (std::size_t group = 1; group < match->size(); ++group) fields.insert((*match)[group].str());
+    }
+  }
+  fields.erase("");
+  EXPECT_GT(fields.size(), 15U);
+  const std::set<std::string> of_the_library = {"batch_count_max",   "command_timeout_ns", "connect_timeout_ns",
+                                                "failures_in_a_row", "object_count_max",   "pause_ns_min",
+                                                "window_bytes"};  // which the tool never sets
+  for (const std::string& field : fields) {
+    if (of_the_library.contains(field)) continue;
+    const std::string told = in_options("a; b RedisConfig::" + field + "; c");
+    if (told == "a; c") continue;
+    EXPECT_TRUE(told.starts_with("a; b --remote") || told == "a; b QUIRE_REMOTE_PASSWORD; c") << told;
+    EXPECT_EQ(told.find('_', told.find("--")), std::string::npos) << told;
+  }
 }
 
 TEST(RemoteTier, SaysWhatIsMissing) {

@@ -362,7 +362,7 @@ int run_replay(const ReplayOptions& options) {
   const auto begin = std::chrono::steady_clock::now();
   const auto complain = [](const Error& error, int status) {
     std::fflush(stdout);
-    fmt::print(stderr, "quire replay: {}\n", error.message);
+    fmt::print(stderr, "quire replay: {}\n", in_options(error.message));
     return status;
   };
 
@@ -374,8 +374,7 @@ int run_replay(const ReplayOptions& options) {
     const auto store = open_redis_store(job->sweep.settings.remote.servers);
     if (!store) {
       const bool is_usage = store.error().code == ErrorCode::InvalidArgument;
-      return complain({.code = store.error().code, .message = in_options(store.error().message)},
-                      is_usage ? kExitUsage : kExitFailed);
+      return complain(store.error(), is_usage ? kExitUsage : kExitFailed);
     }
   }
   const Result<Trace> trace =
