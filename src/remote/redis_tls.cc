@@ -21,6 +21,7 @@ std::string openssl_error() {
   const unsigned long code = ERR_get_error();
   ERR_clear_error();
   if (code == 0) return "no reason was given";
+  if (ERR_SYSTEM_ERROR(code)) return errno_text(ERR_GET_REASON(code));
   const char* const reason = ERR_reason_error_string(code);
   return reason != nullptr ? reason : "error " + std::to_string(code) + " of OpenSSL";
 }

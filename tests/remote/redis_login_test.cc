@@ -176,7 +176,8 @@ TEST(RedisLogin, WhatIsWrongWithTheConfigurationIsSaid) {
   EXPECT_SAYS(refusal({.urls = {"localhost:6379"}}), "begins with none of");
   EXPECT_SAYS(refusal({.urls = {"redis://localhost"}, .window_bytes = 0}), "window_bytes");
   EXPECT_SAYS(refusal({.urls = {"redis://localhost"}, .ca_file = "/some/file"}), "rediss://");
-  EXPECT_SAYS(refusal({.urls = {"rediss://localhost"}, .ca_file = "/no/such/file"}), "ca_file");
+  EXPECT_SAYS(refusal({.urls = {"rediss://localhost"}, .ca_file = "/no/such/file"}),
+              "ca_file is '/no/such/file', which cannot be used: No such file or directory");
   EXPECT_SAYS(refusal({.urls = {"rediss://localhost"}, .certificate_file = "/some/file"}), "needs the key");
   EXPECT_SAYS(refusal({.urls = {"rediss://localhost", "redis://localhost"}}), "everywhere or nowhere");
   EXPECT_SAYS(refusal({.urls = {"redis://localhost"}, .key_prefix = std::string(130, 'q')}), "key_prefix");
