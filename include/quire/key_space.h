@@ -13,7 +13,7 @@
 namespace quire {
 
 struct KeySpace {
-  std::string model = {};     ///< which weights: a name or a path; a cache with a remote tier needs it
+  std::string model = {};     ///< which weights: a name that all machines give them, no path; a remote tier needs it
   std::string revision = {};  ///< which version of them; another one when weights change in place
   std::string adapter = {};   ///< LoRA or other adapter; empty for none
   std::string element = {};   ///< how KV is stored: "bf16", "fp8-e4m3", …; also its scales, where they come at run time

@@ -118,7 +118,8 @@ void bind_types(nb::module_& module) {
   StructClass<KeySpace>(
       module, "KeySpace",
       "Everything besides tokens that KV depends on. Requests share pages only if all fields are equal.")
-      .field("model", &KeySpace::model, "which weights: a name or a path; a cache with a remote tier needs it")
+      .field("model", &KeySpace::model,
+             "which weights: a name that all machines give them, no path; a remote tier needs it")
       .field("revision", &KeySpace::revision, "which version of them; another one when weights change in place")
       .field("adapter", &KeySpace::adapter, "LoRA or other adapter; empty for none")
       .field("element", &KeySpace::element,
