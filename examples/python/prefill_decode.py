@@ -45,7 +45,10 @@ class Prefiller:
         while self.link.is_open:
             waiting = [number for number, job in self.jobs.items() if job["unsent"] > 0]
             for message in self.link.poll(0.0 if waiting else 0.1):
-                self.handle(message)
+                try:
+                    self.handle(message)
+                except NONSENSE:
+                    self.link.close()
             for number in waiting:
                 if number in self.jobs and self.jobs[number]["unsent"] > 0:
                     self.run_step(number)
@@ -53,6 +56,9 @@ class Prefiller:
     def handle(self, message):
         number = message["sequence"]
         if message["what"] == "compute":
+            are_tokens = all(isinstance(token, int) and 0 <= token < VOCAB for token in message["tokens"])
+            if number in self.jobs or not are_tokens:
+                raise ValueError("a number that is taken, or tokens that there are not")
             slots = [quire.SlotRun(first_slot=first, token_count=count) for first, count in message["slots"]]
             try:
                 sequence = self.engine.start(message["tokens"])
@@ -65,6 +71,8 @@ class Prefiller:
             self.jobs[number]["unsent"] = 0
         elif message["what"] == "end" and number in self.jobs:
             self.engine.cache.end(self.jobs.pop(number)["sequence"])
+        elif message["what"] not in ("stop", "end", "read"):  # that a step has arrived needs no answer
+            raise ValueError("nobody asks for that")
 
     def run_step(self, number):
         job, cache = self.jobs[number], self.engine.cache

@@ -395,6 +395,46 @@ def test_the_prefiller_stops_when_it_is_told_and_keeps_pages_until_the_end():
         prefiller.handle({"what": what, "sequence": 3})  # what has ended already
 
 
+@pytest.mark.parametrize(
+    "message",
+    [
+        {},
+        7,
+        [],
+        "compute",
+        None,
+        {"what": "compute"},
+        {"what": "compute", "sequence": []},
+        {"what": "compute", "sequence": 4, "tokens": "abc", "begin": 0, "slots": [[16, 3]]},
+        {"what": "compute", "sequence": 4, "tokens": [0, VOCAB], "begin": 0, "slots": [[16, 2]]},
+        {"what": "compute", "sequence": 4, "tokens": [0, -1], "begin": 0, "slots": [[16, 2]]},
+        {"what": "compute", "sequence": 4, "tokens": [0, 1.5], "begin": 0, "slots": [[16, 2]]},
+        {"what": "compute", "sequence": 4, "tokens": [0, 1], "begin": "x", "slots": [[16, 2]]},
+        {"what": "compute", "sequence": 4, "tokens": [0, 1], "begin": 0, "slots": 7},
+        {"what": "compute", "sequence": 4, "tokens": [0, 1], "begin": 0, "slots": [[16]]},
+        {"what": "compute", "sequence": 4, "tokens": [0, 1], "begin": 0, "slots": [[2**70, 2]]},
+        {"what": "compute", "sequence": 3, "tokens": [0, 1], "begin": 0, "slots": [[16, 2]]},  # a number that is taken
+        {"what": "stop", "sequence": {}},
+        {"what": "dance", "sequence": 3},
+    ],
+)
+def test_a_decoder_that_talks_nonsense_is_closed(message):
+    engine, link = make_engine(), Said()
+    link.close = lambda: setattr(link, "is_open", False)
+    prefiller = prefill_decode.Prefiller(engine, link)
+    prefiller.handle({"what": "compute", "sequence": 3, "tokens": PROMPT, "begin": 0, "slots": [[16, len(PROMPT)]]})
+    link.says = [message]
+    prefiller.serve()
+    assert not link.is_open
+    engine.cache.check_invariants()
+
+
+def test_a_prefiller_to_which_nonsense_is_said_ends_as_if_its_decoder_were_gone():
+    with Pair("socket") as pair:
+        pair.decoder.link.send({})
+        assert pair.process.wait(DEADLINE_S) == 0
+
+
 def test_what_was_announced_stays_where_it_is_while_others_compute_the_same():
     engine, link = make_engine(), Said()
     prefiller = prefill_decode.Prefiller(engine, link)
