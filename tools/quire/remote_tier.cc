@@ -186,7 +186,7 @@ Result<RemoteTierSettings> parse_remote_tier(const RemoteTierOptions& options, c
   if (options.server.key_prefix) {
     settings.key_prefix = *options.server.key_prefix;
     if (settings.key_prefix.empty()) return fail(ErrorCode::InvalidArgument, "--remote-key-prefix is empty");
-    settings.servers.key_prefix = settings.key_prefix;
+    settings.servers.key_prefix = settings.key_prefix + ":";
   }
   if (options.extent_bytes) {
     QUIRE_TRY_ASSIGN(settings.extent_bytes, amount_for("--remote-extent-bytes", *options.extent_bytes));
@@ -205,11 +205,13 @@ Result<RemoteTierSettings> parse_remote_tier(const RemoteTierOptions& options, c
 
 std::string own_key_prefix() {
   std::random_device draws;
-  return fmt::format("quire-replay-{:08x}{:08x}", draws(), draws());
+  return fmt::format("quire:replay-{:08x}{:08x}", draws(), draws());
 }
 
 Status drop_own_keys(const RedisConfig& servers, const std::string& prefix) {
-  QUIRE_TRY_ASSIGN(const std::unique_ptr<RemoteStore> store, open_redis_store(servers));
+  RedisConfig own = servers;
+  own.key_prefix = prefix + ":";
+  QUIRE_TRY_ASSIGN(const std::unique_ptr<RemoteStore> store, open_redis_store(own));
   std::array<RemoteObject, 1> objects = {RemoteObject{.key = prefix}};
   const RemoteBatch batch{
       .id = 1, .operation = RemoteOperation::DropBelow, .timeout_ns = kPatienceNs, .objects = objects};

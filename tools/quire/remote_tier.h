@@ -65,7 +65,8 @@ struct RemoteTierSettings {
 [[nodiscard]] Result<RemoteTierSettings> parse_remote_tier(const RemoteTierOptions& options, const char* password,
                                                            const HostTierSettings& host);
 
-/// "quire-replay-0f3a…": a new one with every call.
+/// "quire:replay-0f3a…": a new one with every call. Users of a server that may have the keys of caches, "quire:*", may
+/// have these, and no cache looks for them.
 [[nodiscard]] std::string own_key_prefix();
 /// Drops every value whose key begins with a prefix that own_key_prefix() has made.
 [[nodiscard]] Status drop_own_keys(const RedisConfig& servers, const std::string& prefix);

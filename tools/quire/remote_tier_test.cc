@@ -65,7 +65,9 @@ TEST(RemoteTier, WhatIsUnderAGivenPrefixStays) {
   ASSERT_TRUE(settings.has_value());
   EXPECT_TRUE(settings->keep);
   EXPECT_EQ(settings->key_prefix, "team-7");
+  EXPECT_EQ(settings->servers.key_prefix, "team-7:") << "opening tries what its keys begin with";
   EXPECT_NE(own_key_prefix(), own_key_prefix());
+  EXPECT_TRUE(own_key_prefix().starts_with(RedisConfig{}.key_prefix)) << "whoever may have a cache's keys may have it";
 }
 
 TEST(RemoteTier, ErrorsOfTheLibraryNameOptions) {

@@ -262,7 +262,7 @@ Status complete(Job& job, const Trace& trace, const TraceFacts& facts) {
     config.remote_prefix = job.remote_prefix;
     if (job.sweep.configs.size() == 1) continue;
     if (job.sweep.settings.disk.is_on()) config.disk_folder = folder;
-    config.remote_prefix += "-" + folder;
+    config.remote_prefix += ":" + folder;
   }
   job.sweep.bound_capacities = job.capacities;
   return {};
