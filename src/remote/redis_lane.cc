@@ -244,18 +244,6 @@ void RedisLane::copy_to_target(Owner& owner) {
   }
 }
 
-// A server that takes nobody says why before it hears anything, and closes the connection.
-tl::unexpected<Error> RedisLane::unasked(std::string_view input) {
-  if (input.starts_with('-')) {
-    const std::string_view error = input.substr(1, input.find('\r') - 1);
-    const RedisRefusal refusal = refusal_of(error);
-    if (refusal == RedisRefusal::TooManyClients || refusal == RedisRefusal::ProtectedMode) {
-      return fail(ErrorCode::Unavailable, told_of(error));
-    }
-  }
-  return fail(ErrorCode::Corrupt, "the server said something that nobody asked for");
-}
-
 Status RedisLane::login_answered(const RespValue& answer) {
   if (answer.kind == RespKind::Error) {
     switch (refusal_of(answer.text)) {
@@ -271,13 +259,18 @@ Status RedisLane::login_answered(const RespValue& answer) {
   return {};
 }
 
-// An error, most of all, is worth telling: it may be why the connection is about to be closed.
+// A server that takes nobody says why before it hears anything, and closes the connection. Other errors are worth
+// telling too: one of them may be why the connection is about to be closed.
 Status RedisLane::unasked(std::string_view input) const {
   RespHead head;
   if (input.front() == '-') {
     const RespTaken taken = take_resp_head(input, head);
     if (taken == RespTaken::NeedsMore) return {};
     if (taken == RespTaken::Taken) {
+      const RedisRefusal refusal = refusal_of(head.text);
+      if (refusal == RedisRefusal::TooManyClients || refusal == RedisRefusal::ProtectedMode) {
+        return fail(ErrorCode::Unavailable, told_of(head.text));
+      }
       return fail(ErrorCode::Corrupt, "the server said without being asked: " + printable(head.text));
     }
   }

@@ -103,7 +103,6 @@ class RedisLane {
   [[nodiscard]] Status digest(Owner& owner);
   [[nodiscard]] Status unasked(std::string_view input) const;
   void copy_to_target(Owner& owner);
-  [[nodiscard]] static tl::unexpected<Error> unasked(std::string_view input);
   [[nodiscard]] Status login_answered(const RespValue& answer);
 
   const std::uint32_t id_;
