@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """The remote tier from Python: two engines share a server that the test starts, where one is installed."""
 
+import pathlib
 import re
 import shutil
 import subprocess
@@ -11,6 +12,7 @@ from byte_engine import DEADLINE_S, WRITE_THROUGH, Engine, config, token_range
 
 import quire
 
+PAGE = pathlib.Path(__file__).resolve().parent.parent.parent / "docs" / "remote.md"
 PROGRAM = shutil.which("valkey-server") or shutil.which("redis-server")
 
 
@@ -84,6 +86,9 @@ def test_a_key_space_without_a_model_is_refused(server):
         engine.cache.key_space(quire.KeySpace(salt="tenant"))
 
 
+# ── errors, and the page for operators ───────────────────────────────────────────────────────────────────────────────
+
+
 @pytest.mark.parametrize(
     "fields, named",
     [
@@ -101,3 +106,54 @@ def test_errors_name_fields_that_there_are(fields, named):
     names = set(re.findall(r"remote\.([a-z_]+)", message))
     assert names == named and "::" not in message, message
     assert all(hasattr(quire.RemoteConfig(), name) for name in names)
+
+
+def table(first_cell):
+    """The rows of the table of docs/remote.md whose first line begins so."""
+    lines = iter(PAGE.read_text().splitlines())
+    next(line for line in lines if line.startswith(f"| {first_cell} |"))
+    next(lines)
+    rows = []
+    for line in lines:
+        if not line.startswith("|"):
+            return rows
+        rows.append([cell.strip() for cell in line.strip("|").split("|")])
+
+
+def test_the_defaults_of_the_page_are_those_of_the_package():
+    meaning = {"100 ms": 100_000_000, "500 ms": 500_000_000, "5 s": 5_000_000_000, "2 MiB": 2 << 20, "true": True}
+    remote, host = quire.RemoteConfig(), quire.HostConfig()
+    names = []
+    for fields, default, _ in table("field"):
+        for name in re.findall(r"`([^`]+)`", fields):
+            value = getattr(host if name.startswith("host.") else remote, name.removeprefix("host."))
+            if default == "none":
+                assert not value, name
+            elif default.startswith("0"):
+                assert value == 0, name
+            elif default.startswith("`"):
+                assert getattr(value, "name", value) == default.strip("`"), name
+            else:
+                assert value == (meaning[default] if default in meaning else int(default)), name
+            names.append(name)
+    assert len(names) == len(set(names)) > 14
+
+
+@pytest.mark.parametrize("ranks, column", [(1, 2), (8, 3)])
+def test_so_many_pages_are_in_a_value_as_the_page_says(ranks, column):
+    rows = table("model")
+    assert len(rows) > 5
+    for row in rows:
+        whole = quire.preset(row[0])
+        history = next(group for group in whole.groups if group.kind == quire.GroupKind.Full)
+        layout = quire.ModelLayout.create("history", [history])
+        made = quire.CacheConfig(layout=layout, page=quire.PageOptions(page_tokens=16, rank_count=ranks))
+        made.device = quire.DeviceConfig(page_count=4)
+        made.host = quire.HostConfig(page_count=4)
+        made.remote = quire.RemoteConfig(urls=["unix:///no/such/socket"], is_required=False)
+        if ranks > 1:
+            made.remote.rank_index = 0
+        made.sequence_count_max = 1
+        cache = quire.Cache.open(made)
+        assert cache.remote_status().extent_pages == int(row[column]), row[0]
+        cache.close()
