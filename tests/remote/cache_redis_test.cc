@@ -123,6 +123,33 @@ TEST_F(CacheRedis, AValueThatOneShardLacksEndsTheHitOfAllRanks) {
   expect_found(remote_config(2, 4), 64);
 }
 
+TEST_F(CacheRedis, AValueOfAnotherTypeIsDroppedAndComputed) {
+  expect_found(remote_config(1, 4), 0);
+  std::string key;
+  ASSERT_TRUE(scan_redis_store({.urls = {server_.unix_url()}}, "quire:", [&](const RedisScanPage& page) {
+    key = page.keys.at(0).key;
+    return true;
+  }));
+  for (const char* const type : {"list", "hash"}) {
+    (void)server_.call({"DEL", key});
+    (void)(type == std::string("list") ? server_.call({"RPUSH", key, "a"}) : server_.call({"HSET", key, "a", "b"}));
+    EXPECT_EQ(server_.call({"TYPE", key}).text, type);
+    expect_found(remote_config(1, 4), 0);
+    EXPECT_EQ(status().corrupt_values + status().foreign_values, 1U);
+    EXPECT_EQ(status().last_error.find("password"), std::string::npos);
+    EXPECT_EQ(server_.call({"TYPE", key}).text, "string") << "what was computed is written in its place";
+    expect_found(remote_config(1, 4), 64);
+  }
+  // Whoever only reads leaves it where it is.
+  (void)server_.call({"DEL", key});
+  (void)server_.call({"RPUSH", key, "a"});
+  CacheConfig config = remote_config(1, 4);
+  config.remote.access = TierAccess::ReadOnly;
+  open(std::move(config));
+  EXPECT_EQ(serve(tokens_), 0U);
+  EXPECT_EQ(server_.call({"TYPE", key}).text, "list");
+}
+
 TEST_F(CacheRedis, KeysMayBeginWithAsMuchAsTheyMay) {
   CacheConfig config = remote_config(1, 4);
   config.remote.key_prefix = std::string(128, 'q');
