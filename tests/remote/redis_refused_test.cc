@@ -98,8 +98,7 @@ TEST(RedisRefused, AServerThatIsFullIsTriedNowAndThenUntilItHasRoom) {
 TEST(RedisRefused, AServerThatIsFullIsSaidToBeFullEachTime) {
   RedisServer server({.more = {"--maxclients", "1"}});
   const RedisEndpoint endpoint{.host = server.socket_path(), .is_unix = true};
-  const RedisLogin login{
-      .seeds = {endpoint}, .connect_timeout_ns = 20'000 * kMs, .command_timeout_ns = 20'000 * kMs};
+  const RedisLogin login{.seeds = {endpoint}, .connect_timeout_ns = 20'000 * kMs, .command_timeout_ns = 20'000 * kMs};
   std::unique_ptr<RedisSession> other;
   EXPECT_TRUE(comes_true([&] {
     auto session = RedisSession::open(endpoint, login);
