@@ -175,7 +175,10 @@ TEST_F(RedisLaneTest, AnErrorThatNobodyAskedForIsTold) {
   hear("-ERR max number");
   for (std::uint64_t heard = 0; heard < 15;) heard += go_on();
   hear(" of clients\r\n");
-  EXPECT_EQ(go_on_to_the_end(), "the server said without being asked: ERR max number of clients");
+  EXPECT_EQ(go_on_to_the_end(), "it has too many clients already: raise its maxclients");
+  connect();
+  hear("-ERR I am tired\r\n");
+  EXPECT_EQ(go_on_to_the_end(), "the server said without being asked: ERR I am tired");
   connect();
   hear("+OK");
   EXPECT_EQ(go_on_to_the_end(), "the server said something that nobody asked for");

@@ -57,6 +57,8 @@ Error refused(const RedisSession& session, const RedisLogin& login, const std::s
 }
 
 constexpr const char* kTimedOutHint = ": is it overloaded or stopped, or is there a firewall in between?";
+constexpr const char* kTimedOutTlsHint =
+    ": is it a server without TLS, overloaded or stopped, or is there a firewall in between?";
 
 // False: it took too long.
 bool try_wait_for(int descriptor, IoCount::State state, TimeNs deadline) {
@@ -97,7 +99,8 @@ tl::unexpected<Error> unreached(const RedisEndpoint& endpoint, ErrorCode code, c
     hint = ": RedisConfig::ca_file names who signed it, RedisConfig::server_name whom it is for";
     code = ErrorCode::InvalidArgument;
   } else if (code == ErrorCode::TimedOut) {
-    hint = kTimedOutHint;
+    // A server without TLS waits for the rest of what it takes for a command.
+    hint = endpoint.is_tls ? kTimedOutTlsHint : kTimedOutHint;
   }
   return fail(code, "no connection to the server at " + to_string(endpoint) + ": " + failures + hint);
 }
@@ -123,7 +126,11 @@ bool is_allowed(const RespValue& answer) {
 tl::unexpected<Error> RedisSession::lost(const std::string& why) const {
   std::string message = "the connection to the server at " + to_string(endpoint_) + " was lost: " + why;
   if (!has_answered_ && !endpoint_.is_unix) {
-    message += endpoint_.is_tls ? ": is it a server with TLS?" : ": does it want TLS, which is rediss://?";
+    // A server that wants to know who asks may close the connection before its reason can be read.
+    message += endpoint_.is_tls
+                   ? ": is it a server with TLS, and does it know who signed RedisConfig::certificate_file, "
+                     "if it wants a certificate?"
+                   : ": does it want TLS, which is rediss://?";
   }
   return fail(ErrorCode::Unavailable, std::move(message));
 }

@@ -311,7 +311,7 @@ TEST(RedisLogin, TlsChecksTheServerAndShowsACertificate) {
     EXPECT_SAYS(refusal(wrong), "certificate");
     wrong = config;
     wrong.certificate_file = wrong.key_file = "";
-    EXPECT_NE(refusal(wrong), "") << "this server wants to know who asks";
+    EXPECT_SAYS(refusal(wrong), "RedisConfig::certificate_file") << "this server wants to know who asks";
     wrong = config;
     wrong.key_file = other.key_file;
     EXPECT_SAYS(refusal(wrong), "key_file");
@@ -320,6 +320,11 @@ TEST(RedisLogin, TlsChecksTheServerAndShowsACertificate) {
   }
   RedisServer server({.more = arguments(other)});
   EXPECT_SAYS(refusal(config), "certificate");
+}
+
+TEST(RedisLogin, AServerWithoutTlsThatIsAskedWithItIsSuspected) {
+  RedisServer server({.has_port = true});
+  EXPECT_SAYS(refusal({.urls = {"rediss://127.0.0.1:" + std::to_string(server.port())}}), "server without TLS");
 }
 
 }  // namespace

@@ -26,16 +26,19 @@ extern "C" void note_interrupt(int /*signal*/) {
 InterruptGuard::InterruptGuard() {
   if (guard_count++ > 0) return;
   interrupted = 0;
-  sigaction(SIGINT, nullptr, &before_);
-  if (before_.sa_handler == SIG_IGN) return;
-  struct sigaction action{};
-  action.sa_handler = note_interrupt;
-  action.sa_flags = SA_RESETHAND | SA_RESTART;  // the second one finds the default: the end
-  sigaction(SIGINT, &action, nullptr);
+  for (std::size_t i = 0; i < kSignals.size(); ++i) {
+    sigaction(kSignals[i], nullptr, &before_[i]);
+    if (before_[i].sa_handler == SIG_IGN) continue;
+    struct sigaction action{};
+    action.sa_handler = note_interrupt;
+    action.sa_flags = SA_RESETHAND | SA_RESTART;  // the second one finds the default: the end
+    sigaction(kSignals[i], &action, nullptr);
+  }
 }
 
 InterruptGuard::~InterruptGuard() {
-  if (--guard_count == 0) sigaction(SIGINT, &before_, nullptr);
+  if (--guard_count > 0) return;
+  for (std::size_t i = 0; i < kSignals.size(); ++i) sigaction(kSignals[i], &before_[i], nullptr);
 }
 
 bool InterruptGuard::is_interrupted() {

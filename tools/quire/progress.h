@@ -3,6 +3,7 @@
 // What commands that take a while have in common: a line of progress on standard error, and an end at Ctrl-C.
 #pragma once
 
+#include <array>
 #include <chrono>
 #include <csignal>
 #include <string>
@@ -10,8 +11,8 @@
 
 namespace quire {
 
-/// While it lives, the first Ctrl-C is only noted, and the second one ends the program. Where the parent ignores them,
-/// they stay ignored. One within another changes nothing.
+/// While it lives, the first Ctrl-C is only noted, as are the first SIGTERM and SIGHUP, and the second one ends the
+/// program. Those that the parent ignores stay ignored. One within another changes nothing.
 class InterruptGuard {
  public:
   InterruptGuard();
@@ -22,7 +23,8 @@ class InterruptGuard {
   [[nodiscard]] static bool is_interrupted();
 
  private:
-  struct sigaction before_{};
+  static constexpr std::array kSignals = {SIGINT, SIGTERM, SIGHUP};
+  std::array<struct sigaction, kSignals.size()> before_{};
 };
 
 /// One line that is redrawn on a terminal and in the end removed; elsewhere plain lines with some seconds between them.

@@ -209,22 +209,28 @@ std::string own_key_prefix() {
 }
 
 Status drop_own_keys(const RedisConfig& servers, const std::string& prefix) {
+  const auto may_stay = [&](const std::string& why) {
+    return fail(
+        ErrorCode::Unavailable,
+        fmt::format("the values of the replay could not be dropped: {}. Some may be left, under keys that begin "
+                    "with {}: servers give them up when they need room",
+                    why, prefix));
+  };
   RedisConfig own = servers;
   own.key_prefix = prefix + ":";
-  QUIRE_TRY_ASSIGN(const std::unique_ptr<RemoteStore> store, open_redis_store(own));
+  const auto store = open_redis_store(own);
+  if (!store) return may_stay(store.error().message);
   std::array<RemoteObject, 1> objects = {RemoteObject{.key = prefix}};
   const RemoteBatch batch{
       .id = 1, .operation = RemoteOperation::DropBelow, .timeout_ns = kPatienceNs, .objects = objects};
-  const bool is_taken = store->try_submit(batch);
+  const bool is_taken = (*store)->try_submit(batch);
   std::array<RemoteAnswer, 1> answers;
-  while (is_taken && store->poll(answers).empty()) {
-    pollfd event{.fd = store->event_fd(), .events = POLLIN, .revents = 0};
+  while (is_taken && (*store)->poll(answers).empty()) {
+    pollfd event{.fd = (*store)->event_fd(), .events = POLLIN, .revents = 0};
     ::poll(&event, 1, 100);
   }
   if (objects[0].outcome == RemoteOutcome::Ok) return {};
-  return fail(ErrorCode::Unavailable, fmt::format("what the replay wrote to {} is still there, under keys that begin "
-                                                  "with {}: {}",
-                                                  fmt::join(servers.urls, ","), prefix, store->status().last_error));
+  return may_stay((*store)->status().last_error);
 }
 
 }  // namespace quire

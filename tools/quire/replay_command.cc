@@ -393,10 +393,8 @@ int run_replay(const ReplayOptions& options) {
 
   const Result<SweepOutcome> outcome = run_with_progress("quire replay", *trace, facts, job->sweep);
   const RemoteTierSettings& remote = job->sweep.settings.remote;
-  if (remote.is_on() && !remote.keep) {
-    const Status dropped = drop_own_keys(remote.servers, job->remote_prefix);
-    if (!dropped && outcome) return complain(dropped.error(), kExitFailed);
-  }
+  Status dropped;
+  if (remote.is_on() && !remote.keep) dropped = drop_own_keys(remote.servers, job->remote_prefix);
   if (!outcome) return complain(outcome.error(), kExitFailed);
   const Result<int> status = show(options, *job,
                                   {.title = trace->name,
@@ -408,6 +406,8 @@ int run_replay(const ReplayOptions& options) {
   if (!status) return complain(status.error(), kExitFailed);
   const std::chrono::duration<double> elapsed = std::chrono::steady_clock::now() - begin;
   fmt::print(stderr, "{:.1f} seconds.\n", elapsed.count());
+  // What was found is worth showing also where a server that has failed keeps what the replay wrote.
+  if (!dropped) return complain(dropped.error(), *status == kExitDone ? kExitFailed : *status);
   return *status;
 }
 
