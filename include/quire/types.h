@@ -87,7 +87,7 @@ enum class MissReason : std::uint8_t {
   None,              ///< all whole pages of the prompt were found
   NeverSeen,         ///< nobody has computed them
   Evicted,           ///< they were cached once
-  LoadFailed,        ///< they are, or were, on the host and did not arrive
+  LoadFailed,        ///< they are, or were, on the host or below and did not arrive, or a tier did not answer
   LoadTimedOut,      ///< the same, not in time
   LoadCancelled,     ///< the same, and somebody called it off
   RecomputeCheaper,  ///< they are on the host; computing them takes less time

@@ -20,6 +20,22 @@ constexpr std::uint32_t kUnreadMax = 128;
 
 using Stage = Search::State;
 
+// Why a tier has not answered, or has not brought what it has; None: it has.
+MissReason miss_of(TransferOutcome outcome) {
+  switch (outcome) {
+    case TransferOutcome::Ok:
+    case TransferOutcome::Empty:
+      return MissReason::None;
+    case TransferOutcome::Cancelled:
+      return MissReason::LoadCancelled;
+    case TransferOutcome::TimedOut:
+      return MissReason::LoadTimedOut;
+    case TransferOutcome::Failed:
+      return MissReason::LoadFailed;
+  }
+  return MissReason::LoadFailed;
+}
+
 }  // namespace
 
 Status Searches::open(Arrivals* arrivals) {
@@ -122,15 +138,18 @@ void Searches::finish_question(std::uint32_t transfer) {
   search.found_pages = parts_.book[transfer].good_pages;
   parts_.lowers[search.lower].totals.found_pages += search.found_pages;
   choose_pages(index);
+  const bool has_found = search.found_pages > 0 || search.anchored_bytes > 0;
   if (parts_.key_spaces[search.key_space].is_retired) {
     search.miss = MissReason::LoadCancelled;
-  } else if ((search.found_pages > 0 || search.anchored_bytes > 0) && !search.is_abandoned() && may_read()) {
-    if (is_worth_reading(search)) {
-      set_deadlines(index);
-      start_loads(index);
-    } else {
-      search.miss = MissReason::RecomputeCheaper;
-    }
+  } else if (!search.is_abandoned() && !has_found) {
+    search.miss = miss_of(parts_.book[transfer].outcome);
+  } else if (!search.is_abandoned() && !may_read()) {
+    search.miss = MissReason::LoadCancelled;
+  } else if (!search.is_abandoned() && !is_worth_reading(search)) {
+    search.miss = MissReason::RecomputeCheaper;
+  } else if (!search.is_abandoned()) {
+    set_deadlines(index);
+    start_loads(index);
   }
   try_end(index);
 }
@@ -337,9 +356,7 @@ void Searches::finish_history_load(std::uint32_t transfer) {
   history.pages.host.release(host_pages.first(begin));
   history.pages.host.release(host_pages.subspan(good));
   if (load.good_pages < load.page_count && search.miss == MissReason::None) {
-    search.miss = load.outcome == TransferOutcome::Cancelled  ? MissReason::LoadCancelled
-                  : load.outcome == TransferOutcome::TimedOut ? MissReason::LoadTimedOut
-                                                              : MissReason::LoadFailed;
+    search.miss = load.outcome == TransferOutcome::Ok ? MissReason::LoadFailed : miss_of(load.outcome);
   }
   QUIRE_CHECK(search.loads_in_flight > 0, "more loads of a search end than began");
   search.arrived_pages += load.page_count;

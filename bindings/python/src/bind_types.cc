@@ -53,7 +53,8 @@ void bind_types(nb::module_& module) {
       .value("None_", MissReason::None, "all whole pages of the prompt were found")
       .value("NeverSeen", MissReason::NeverSeen, "nobody has computed them")
       .value("Evicted", MissReason::Evicted, "they were cached once")
-      .value("LoadFailed", MissReason::LoadFailed, "they are, or were, on the host and did not arrive")
+      .value("LoadFailed", MissReason::LoadFailed,
+             "they are, or were, on the host or below and did not arrive, or a tier did not answer")
       .value("LoadTimedOut", MissReason::LoadTimedOut, "the same, not in time")
       .value("LoadCancelled", MissReason::LoadCancelled, "the same, and somebody called it off")
       .value("RecomputeCheaper", MissReason::RecomputeCheaper, "they are on the host; computing them takes less time")
