@@ -53,7 +53,7 @@ struct ResidencyRecord {
   std::uint32_t first_page = 0;  ///< position in the path from the root, in pages
   std::uint32_t page_count = 0;
   std::uint16_t group = 0;
-  Tier tier = Tier::Device;
+  Tier tier = Tier::Device;  ///< or Tier::Host: what lower tiers have is known by name only
   ResidencyCause cause = ResidencyCause::Sealed;
 };
 

@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Why a request had to compute although there is a server.
-#include <algorithm>
+// Why a request had to compute although there is a server, and what is recorded of pages that come from it.
 #include <array>
 #include <functional>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "remote_fixture.h"
@@ -171,6 +171,35 @@ TEST_F(CacheRemoteMisses, NotAskedWhereTheRequestKeepsOut) {
   open_with_prompt();
   Live live = admitted(tokens_, {.match_tokens_max = 0});
   expect_miss(live, MissReason::NotAsked);
+}
+
+// The tree knows device and host. What is further down is found by name, and nobody knows when it goes.
+TEST_F(CacheRemoteMisses, ResidencyIsRecordedOfDeviceAndHostOnly) {
+  CacheConfig config = remote_config();
+  config.disk = disk_config().disk;
+  open_remote(std::move(config));
+  (void)serve_remote(tokens_);
+  for (const bool has_disk : {true, false}) {
+    if (!has_disk) disk_->set_broken(kPath);
+    forget_memory();
+    std::vector<ResidencyRecord> records(1'000);
+    const std::uint64_t before = cache_->read_residency(0, records)->back().number;
+    EXPECT_EQ(serve_remote(tokens_), kPages * kPageTokens);
+    EXPECT_EQ(has_disk ? view_.disk_tokens : view_.remote_tokens, kPages * kPageTokens);
+    std::uint32_t loaded_to_host = 0;
+    for (const ResidencyRecord& record : cache_->read_residency(before + 1, records).value()) {
+      EXPECT_TRUE(record.tier == Tier::Device || record.tier == Tier::Host) << to_string(record.tier);
+      const bool is_loaded = record.tier == Tier::Host && record.cause == ResidencyCause::Loaded;
+      loaded_to_host += is_loaded ? record.page_count : 0;
+    }
+    EXPECT_EQ(loaded_to_host, kPages);
+  }
+}
+
+TEST(TierNames, EveryTierHasOne) {
+  constexpr std::array kTiers = {Tier::Device, Tier::Host, Tier::Disk, Tier::Remote};
+  constexpr std::array<std::string_view, 4> kNames = {"device", "host", "disk", "remote"};
+  for (std::size_t i = 0; i < kTiers.size(); ++i) EXPECT_EQ(to_string(kTiers[i]), kNames[i]);
 }
 
 }  // namespace

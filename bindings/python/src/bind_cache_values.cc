@@ -384,7 +384,7 @@ void bind_cache_values(nb::module_& module) {
       .value("first_page", &ResidencyRecord::first_page, "position in the path from the root, in pages")
       .value("page_count", &ResidencyRecord::page_count)
       .value("group", &ResidencyRecord::group)
-      .value("tier", &ResidencyRecord::tier)
+      .value("tier", &ResidencyRecord::tier, "Device or Host: what lower tiers have is known by name only")
       .value("cause", &ResidencyRecord::cause)
       .without_constructor();
 }
