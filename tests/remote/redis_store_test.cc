@@ -243,7 +243,7 @@ TEST_F(RedisBusyLink, WhatIsWaitedForPassesWhatIsNot) {
   EXPECT_TRUE(client_->get({"quire:a"}, 10'000).all(RemoteOutcome::Ok));
   EXPECT_TRUE(client_->put({"quire:b"}, 10'000).all(RemoteOutcome::Ok));
   EXPECT_TRUE(client_->find({"quire:b"}).all(RemoteOutcome::Ok));
-  EXPECT_FALSE(client_->has_answer(puts_.front()));
+  EXPECT_FALSE(client_->has_answer(puts_.back()));
 }
 
 TEST(RedisStore, ValuesAreDroppedAtTheirMaximumAge) {
