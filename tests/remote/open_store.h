@@ -9,6 +9,7 @@
 #include <memory>
 #include <utility>
 
+#include "base/check.h"
 #include "quire/redis_store.h"
 
 namespace quire::testing {
@@ -20,8 +21,9 @@ inline constexpr TimeNs kSlackNs = 1'000 * kMs;
 
 inline std::unique_ptr<RemoteStore> open_store(const RedisConfig& config) {
   auto store = open_redis_store(config);
-  EXPECT_TRUE(store.has_value()) << store.error().message;
-  return store.has_value() ? *std::move(store) : nullptr;
+  // There is nothing to go on with, and a test that did would hide what the error says.
+  QUIRE_CHECK(store.has_value(), store.error().message.c_str());
+  return *std::move(store);
 }
 
 }  // namespace quire::testing
