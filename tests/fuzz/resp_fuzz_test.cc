@@ -106,8 +106,8 @@ TEST(RespFuzz, MutationsBreakNoRule) {
                       [&](Random&) { return Mutations(counts); }),
             "");
   // Enough of both, else nothing was tried.
-  EXPECT_GT(counts[0], (counts[0] + counts[1]) / 20);
-  EXPECT_GT(counts[1], (counts[0] + counts[1]) / 20);
+  EXPECT_GT(counts[0], (counts[0] + counts[1]) / 50);
+  EXPECT_GT(counts[1], (counts[0] + counts[1]) / 50);
 }
 
 }  // namespace

@@ -266,7 +266,7 @@ TEST_F(RedisFaults, AnAnswerThatNobodyAskedForEndsTheConnection) {
 
 TEST_F(RedisFaults, ANodeThatAnswersSomethingElseToItsTrialIsTriedAgain) {
   proxy_.set(Fault::Hold);
-  for (int i = 0; i < 2; ++i) (void)client_->run({.keys = {keys_[0]}, .bytes = kBytes, .timeout_ns = 5 * kMs});
+  for (int i = 0; i < 2; ++i) (void)client_->run({.keys = {keys_[0]}, .bytes = kBytes, .timeout_ns = 200 * kMs});
   EXPECT_EQ(store_->status().failed_nodes, 1U);
   proxy_.set(Fault::None);
   // Its PING is answered. The one object that is sent next decides.
