@@ -220,8 +220,9 @@ TEST_F(CacheOwnRanksApart, ExchangeOnceInEachStep) {
   std::vector<std::unique_ptr<PromptStore>> stores;
   for (const auto& server : servers_) stores.push_back(std::make_unique<PromptStore>(*server));
   std::array<std::vector<std::uint32_t>, kOwnRanksMax> found;
+  std::array<OwnRank, 2> engines;  // not on the threads: what they are made of keeps GoogleTest's settings
   const auto run_rank = [&](std::uint32_t rank) {
-    OwnRank engine;
+    OwnRank& engine = engines[rank];
     CacheConfig config = rank_config({full_group(), window_group(20)});
     config.remote.store = stores[rank].get();
     config.remote.rank_index = rank;
